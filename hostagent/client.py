@@ -26,15 +26,15 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 
 from hostagent.api import messages
-from hostagent.api.messages import ChunkSource, Frame, Hint, Kind, MalformedFrame, Status, Where
+from hostagent.api.messages import ChunkSource, Frame, Hint, Kind, MalformedFrameError, Status, Where
 
 __all__ = [
     "AgentClient",
     "AgentError",
-    "AgentUnavailable",
+    "AgentUnavailableError",
     "ChunkSource",
     "Fetched",
-    "PoolFull",
+    "PoolFullError",
     "PutOutcome",
     "Reservation",
     "Status",
@@ -57,11 +57,11 @@ class AgentError(Exception):
         self.status = status
 
 
-class PoolFull(AgentError):
+class PoolFullError(AgentError):
     """No room in the node's pool, nothing may be evicted, or the chunk is larger than the pool."""
 
 
-class AgentUnavailable(Exception):
+class AgentUnavailableError(Exception):
     """There is no agent, or it went away; all leases are void, their views must not be used any more."""
 
 
@@ -75,7 +75,7 @@ class AgentClient:
     """A connection to this node's agent. Methods may be called from any thread, several at once."""
 
     def __init__(self, socket_path: str | os.PathLike[str]) -> None:
-        """Connects and maps the pool; raises AgentUnavailable when that fails."""
+        """Connects and maps the pool; raises AgentUnavailableError when that fails."""
         self._path = os.fspath(socket_path)
         self._sock, self._map, self.pool_bytes, self.incarnation = _attach(self._path)
         self._readable = select.poll()
@@ -117,7 +117,7 @@ class AgentClient:
         position: int | None = None,
         namespace: str = "",
     ) -> PutOutcome:
-        """Copy a whole chunk into the pool and publish it. Raises PoolFull."""
+        """Copy a whole chunk into the pool and publish it. Raises PoolFullError."""
         content = memoryview(buffer).cast("B")
         slot = self.reserve(key, parent, len(content), position=position, namespace=namespace)
         if slot is None:
@@ -130,7 +130,7 @@ class AgentClient:
     def reserve(
         self, key: bytes, parent: bytes | None, size_bytes: int, *, position: int | None = None, namespace: str = ""
     ) -> Reservation | None:
-        """Room to write a chunk in place; None when the pool has it or somebody is writing it. Raises PoolFull."""
+        """Room to write a chunk in place; None when the pool has it or somebody is writing it. Raises PoolFullError."""
         messages.pack_keys([key] if parent is None else [key, parent])
         body = messages.RESERVE.pack(
             key,
@@ -216,7 +216,7 @@ class AgentClient:
             raise ValueError(f"{count} keys in one request")
         with self._lock:
             if self._broken is not None:
-                raise AgentUnavailable(self._broken)
+                raise AgentUnavailableError(self._broken)
             self._request = self._request % 0xFFFF_FFFF + 1
             request = self._request
             if answered:
@@ -238,7 +238,7 @@ class AgentClient:
                     return answer
                 if self._broken is not None:
                     del self._answers[request]
-                    raise AgentUnavailable(self._broken)
+                    raise AgentUnavailableError(self._broken)
                 if not self._reading:
                     self._reading = True
                     break
@@ -261,7 +261,7 @@ class AgentClient:
                     raise self._break(f"the agent at {self._path} does not answer")
                 received = self._sock.recv(65536)
                 frames = self._frames.feed(received)
-            except (OSError, MalformedFrame) as error:
+            except (OSError, MalformedFrameError) as error:
                 raise self._break(f"the agent at {self._path} went away: {error}") from error
             if not received:
                 raise self._break(f"the agent at {self._path} closed the connection")
@@ -275,16 +275,16 @@ class AgentClient:
             if answer is not None:
                 return answer
 
-    def _break(self, reason: str) -> AgentUnavailable:
+    def _break(self, reason: str) -> AgentUnavailableError:
         with self._lock:
             if self._broken is None:
                 self._broken = reason
             self._lock.notify_all()
-            return AgentUnavailable(self._broken)
+            return AgentUnavailableError(self._broken)
 
     def _give_back(self, kind: Kind, lease: int) -> None:
         # An agent that went away holds no leases.
-        with contextlib.suppress(AgentUnavailable):
+        with contextlib.suppress(AgentUnavailableError):
             self._send(kind, messages.LEASE.pack(lease))
 
     def _commit(self, lease: int) -> int:
@@ -363,7 +363,7 @@ def _expect(answer: Frame, doing: str) -> Frame:
         return answer
     status = Status(answer.status)
     if status in (Status.POOL_FULL, Status.TOO_LARGE):
-        raise PoolFull(status, doing)
+        raise PoolFullError(status, doing)
     raise AgentError(status, doing)
 
 
@@ -377,18 +377,20 @@ def _attach(path: str) -> tuple[socket.socket, mmap.mmap, int, int]:
             received, descriptors, _, _ = socket.recv_fds(sock, size, 1, socket.MSG_WAITALL)
         except OSError as error:
             reason = error.strerror or "no answer"
-            raise AgentUnavailable(f"no agent at {path}: {reason}; is kvcast-agent running on this node?") from error
+            raise AgentUnavailableError(
+                f"no agent at {path}: {reason}; is kvcast-agent running on this node?"
+            ) from error
         try:
             if len(received) != size or len(descriptors) != 1:
-                raise AgentUnavailable(f"what listens at {path} is not a kvcast-agent")
+                raise AgentUnavailableError(f"what listens at {path} is not a kvcast-agent")
             (frame,) = messages.FrameReader().feed(received)
             if frame.kind != Kind.WELCOME:
                 status = Status(frame.status).name.lower() if frame.status in set(Status) else "unknown"
-                raise AgentUnavailable(f"the agent at {path} refused the connection: {status}")
+                raise AgentUnavailableError(f"the agent at {path} refused the connection: {status}")
             version, pool_bytes, incarnation = messages.WELCOME.unpack(frame.body)
             if version != messages.VERSION:
-                raise AgentUnavailable(
-                    f"the agent at {path} speaks version {version}, this client {messages.VERSION}: update the older one"
+                raise AgentUnavailableError(
+                    f"the agent at {path} speaks version {version}, this client {messages.VERSION}: update the older"
                 )
             sock.settimeout(None)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(ANSWER_TIMEOUT_S), 0))

@@ -11,21 +11,25 @@ and a body:
 | 6 | count | 16 | items in the body (keys, chunks) |
 | 8 | request | 32 | chosen by the client, echoed in the answer |
 
-The agent speaks first: WELCOME, with the pool's memory file as SCM_RIGHTS ancillary content. Bodies:
+The agent speaks first: WELCOME, with the pool's memory file as SCM_RIGHTS ancillary content. Bodies, with as many
+keys as `count` says:
 
-| kind | request body | answer body |
-|---|---|---|
-| WELCOME | - | version u32, pool bytes u64, incarnation u64 |
-| RESERVE | key, parent (zeros: none), size u64, position u32 (2^32-1: derive it), namespace UTF-8 | lease u64, pool offset u64 |
-| COMMIT | lease u64 | xxh3-64 u64 |
-| ABORT | lease u64 | none, not answered |
-| FETCH | deadline us u64, recompute us u64 (2^64-1: none), count keys | lease u64, then per chunk offset u64, size u64, source u8; status says why it stopped |
-| RELEASE | lease u64 | none, not answered |
-| CONTAINS | count keys | count bytes `Where` |
-| PIN, UNPIN, DROP | count keys | count bytes, 1 done, 0 not |
-| STATS | - | JSON object of numbers |
-| HINT | hint u8, within ms u32, count keys | none, not answered |
-| CANCEL | request u32 to give up | none, not answered; the cancelled one answers CANCELLED |
+    WELCOME      answer: version u32, pool bytes u64, incarnation u64
+    RESERVE      key, parent (zeros: none), size u64, position u32 (2^32-1: derive it), namespace label in UTF-8
+                 answer: lease u64, pool offset u64
+    COMMIT       lease u64
+                 answer: xxh3-64 u64
+    ABORT        lease u64; not answered
+    FETCH        deadline us u64, recompute us u64 (2^64-1: none), keys
+                 answer: lease u64, then per chunk offset u64, size u64, source u8; status says why it stopped
+    RELEASE      lease u64; not answered
+    CONTAINS     keys
+                 answer: a byte `Where` for each
+    PIN, UNPIN, DROP    keys
+                 answer: a byte for each, 1 done, 0 not
+    STATS        answer: a JSON object of numbers
+    HINT         hint u8, within ms u32, keys; not answered
+    CANCEL       request u32 to give up; not answered, but the request given up answers CANCELLED
 
 A key is 16 bytes. Leases and pins belong to the connection and end with it.
 """
@@ -119,7 +123,7 @@ class Hint(enum.IntEnum):
     EXPECTED = 2
 
 
-class MalformedFrame(Exception):
+class MalformedFrameError(Exception):
     """The other side does not speak this protocol; the connection is of no further use."""
 
 
@@ -153,14 +157,14 @@ class FrameReader:
         self._pending = b""
 
     def feed(self, received: bytes) -> list[Frame]:
-        """Whole frames so far. Raises MalformedFrame when one claims to be larger than any may be."""
+        """Whole frames so far. Raises MalformedFrameError when one claims to be larger than any may be."""
         stream = self._pending + received if self._pending else received
         frames: list[Frame] = []
         start = 0
         while len(stream) - start >= HEADER.size:
             length, kind, status, count, request = HEADER.unpack_from(stream, start)
             if length > FRAME_BYTES_MAX:
-                raise MalformedFrame(f"frame of {length} bytes, at most {FRAME_BYTES_MAX} allowed")
+                raise MalformedFrameError(f"frame of {length} bytes, at most {FRAME_BYTES_MAX} allowed")
             end = start + HEADER.size + length
             if len(stream) < end:
                 break
@@ -179,9 +183,9 @@ def pack_keys(keys: Sequence[bytes]) -> bytes:
 
 
 def unpack_keys(body: bytes, count: int, start: int = 0) -> list[bytes]:
-    """`count` keys that fill the body from `start` on; raises MalformedFrame otherwise."""
+    """`count` keys that fill the body from `start` on; raises MalformedFrameError otherwise."""
     if len(body) - start != count * KEY_BYTES:
-        raise MalformedFrame(f"{count} keys announced, {len(body) - start} bytes sent")
+        raise MalformedFrameError(f"{count} keys announced, {len(body) - start} bytes sent")
     return [body[at : at + KEY_BYTES] for at in range(start, len(body), KEY_BYTES)]
 
 
@@ -193,9 +197,9 @@ def pack_fetched(lease: int, chunks: Sequence[FetchedChunk]) -> bytes:
 
 
 def unpack_fetched(frame: Frame) -> tuple[int, list[FetchedChunk]]:
-    """(lease, chunks) of the answer to FETCH; raises MalformedFrame."""
+    """(lease, chunks) of the answer to FETCH; raises MalformedFrameError."""
     if len(frame.body) != LEASE.size + frame.count * FETCHED_CHUNK.size:
-        raise MalformedFrame("answer to FETCH has the wrong length")
+        raise MalformedFrameError("answer to FETCH has the wrong length")
     (lease,) = LEASE.unpack_from(frame.body)
     chunks = [
         FetchedChunk(offset, size_bytes, ChunkSource(source))

@@ -20,11 +20,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
+from kvproto.ids import ChunkKey
+
 from hostagent import limits
 from hostagent.api import messages
-from hostagent.api.messages import ChunkSource, FetchedChunk, Frame, Hint, Kind, MalformedFrame, Status, Where
+from hostagent.api.messages import ChunkSource, FetchedChunk, Frame, Hint, Kind, MalformedFrameError, Status, Where
 from hostagent.pool.chunks import Chunk, ChunkState, DropOutcome, Refusal
-from kvproto.ids import ChunkKey
 
 log = logging.getLogger(__name__)
 
@@ -205,11 +206,11 @@ class _Connection(asyncio.Protocol):
         try:
             for frame in self._frames.feed(data):
                 self._dispatch(frame)
-        except (MalformedFrame, struct.error) as error:
+        except (MalformedFrameError, struct.error) as error:
             log.warning("an engine's connection is closed: %s", error)
             self.end()
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, _exc: Exception | None) -> None:
         self._give_everything_back()
 
     def end(self) -> None:
@@ -247,7 +248,7 @@ class _Connection(asyncio.Protocol):
     def _dispatch(self, frame: Frame) -> None:
         handler = _HANDLERS.get(frame.kind)
         if handler is None:
-            raise MalformedFrame(f"unknown kind {frame.kind}")
+            raise MalformedFrameError(f"unknown kind {frame.kind}")
         if frame.count > limits.API_KEYS_MAX:
             if frame.kind not in messages.ONE_WAY:
                 self._answer(frame, Status.TOO_MANY_KEYS)
@@ -270,7 +271,7 @@ class _Connection(asyncio.Protocol):
         try:
             namespace = label.decode()
         except UnicodeDecodeError as error:
-            raise MalformedFrame("a namespace label is not UTF-8") from error
+            raise MalformedFrameError("a namespace label is not UTF-8") from error
         made = self._backend.reserve(
             ChunkKey(key),
             ChunkKey(parent) if parent != messages.NO_KEY else None,
@@ -369,7 +370,7 @@ class _Connection(asyncio.Protocol):
         hint, within_ms = messages.HINT.unpack_from(frame.body)
         keys = [ChunkKey(key) for key in messages.unpack_keys(frame.body, frame.count, messages.HINT.size)]
         if hint not in (Hint.SESSION_ENDED, Hint.EXPECTED):
-            raise MalformedFrame(f"unknown hint {hint}")
+            raise MalformedFrameError(f"unknown hint {hint}")
         self._backend.hint(keys, Hint(hint), within_ms)
 
     def _on_cancel(self, frame: Frame) -> None:

@@ -7,8 +7,8 @@ Memory. A transport is given the pool once, before it starts, and reads from and
 Completion. Every `read()` ends in exactly one call of `done(outcome)` unless it was cancelled, and never inside
     `read()` itself. `cast()` copies or references nothing that the caller may not change once the chunk is unpinned:
     the transport pins (`ReadGate`) what it sends for as long as the network may still fetch it.
-Failure. Losing datagrams is normal. A read that makes no progress for `stall_timeout_s`, whose peer goes away or answers
-    nonsense ends in `ReadOutcome.FAILED`; the peer's "not here" is `ABSENT`. Malformed input is dropped and counted by
+Failure. Losing datagrams is normal. A read that makes no progress for a while, whose peer goes away or answers nonsense
+    ends in `ReadOutcome.FAILED`; the peer's "not here" is `ABSENT`. Malformed input is dropped and counted by
     reason in `counters`. A transport raises only for misuse and from `start()` (one clear line in a TransportError).
 Threading. All methods are called, and all callbacks made, on the one event loop that `start()` ran on.
 """
@@ -22,7 +22,6 @@ from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
-
 from kvproto.ids import ChunkKey
 
 

@@ -24,10 +24,11 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from kvproto.ids import ChunkKey
+
 from hostagent import limits
 from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import Extent, ReadOutcome, TransportCounters, TransportError, TransportSink
-from kvproto.ids import ChunkKey
 
 MAGIC = 0x4B565244
 VERSION = 1

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from kvproto.ids import ChunkKey
 
 from hostagent.pool.chunks import Chunk, ChunkPool, ChunkState, DropOutcome, Refusal
 from hostagent.pool.policy import LeavesFirst
-from kvproto.ids import ChunkKey
 
 PAGE = 4096
 
@@ -212,7 +214,7 @@ class PoolMachine(RuleBasedStateMachine):
         assert usage.free_bytes + usage.ready_bytes + usage.filling_bytes == self.PAGES * PAGE
         alive = {id(chunk): chunk for chunk in (*self.pool.ready_chunks(), *self.filling, *self.pinned)}
         spans = sorted((chunk.offset, chunk.offset + chunk.size_bytes) for chunk in alive.values())
-        assert all(before[1] <= after[0] for before, after in zip(spans, spans[1:], strict=False))
+        assert all(before[1] <= after[0] for before, after in itertools.pairwise(spans))
         assert all(chunk.state is not ChunkState.GONE for chunk in alive.values())
         assert self.pool.pins_count() == len(self.pinned)
 

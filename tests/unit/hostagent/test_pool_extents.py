@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,7 +33,7 @@ def test_taken_extents_are_disjoint_and_all_space_comes_back(steps: list[tuple[b
         spans.sort()
         assert spans[0][0] == 0
         assert spans[-1][1] == POOL
-        assert all(before[1] == after[0] for before, after in zip(spans, spans[1:], strict=False))
+        assert all(before[1] == after[0] for before, after in itertools.pairwise(spans))
         assert allocator.free_bytes == sum(length for _, length in allocator.gaps())
     for offset, size in taken.items():
         allocator.free(offset, size)
