@@ -35,6 +35,7 @@ const bit<8> FLAG_JOINED    = 0x01;
 const bit<8> FLAG_LEFT      = 0x02;
 const bit<8> FLAG_REFUSED   = 0x04;     // no room in the interest table
 const bit<8> FLAG_CACHED    = 0x08;     // the switch serves this chunk itself
+@noWarn("unused")
 const bit<8> FLAG_NO_SWITCH = 0x10;     // answered by the holder: no kvcast switch on the path
 // Flag of a GET.
 const bit<8> FLAG_ONLY_ME   = 0x20;     // a serving switch answers the asker alone
@@ -143,11 +144,10 @@ header icrc_t {
 }
 
 // Lengths in bytes, without the Ethernet header where IP counts.
-const bit<16> IPV4_BYTES       = 20;
-const bit<16> UDP_BYTES        = 8;
+const bit<16> IPV4_BYTES        = 20;
 const bit<16> CONTROL_UDP_BYTES = 48;                       // UDP + control header
-const bit<16> DATA_UDP_BYTES   = 64 + SEGMENT_BYTES;        // UDP + BTH + DETH + data header + payload + ICRC
-const bit<16> FILL_UDP_BYTES   = 104 + SEGMENT_BYTES;       // UDP + control header + all of the above but UDP
-const bit<32> ETHERNET_BYTES   = 14;
+const bit<16> DATA_UDP_BYTES    = 64 + SEGMENT_BYTES;        // UDP + BTH + DETH + data header + payload + ICRC
+const bit<16> FILL_UDP_BYTES    = 104 + SEGMENT_BYTES;       // UDP + control header + all of the above but UDP
+const bit<32> ETHERNET_BYTES    = 14;
 
 #endif

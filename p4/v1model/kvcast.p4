@@ -88,8 +88,9 @@ control KvcastIngress(inout headers_t h, inout metadata_t m, inout standard_meta
         fabric.apply(m);
         classification.apply(h, m, s);
 
+        bool forward = false;
         if (m.kind == PacketKind.ORDINARY) {
-            forwarding.apply(h, m, s);
+            forward = true;
         } else if (m.kind == PacketKind.POOL_ARP) {
             arp_responder.apply(h, m, s);
         } else {
@@ -118,11 +119,14 @@ control KvcastIngress(inout headers_t h, inout metadata_t m, inout standard_meta
                 if (m.cast == 1) {
                     replication.apply(m, s);
                 } else if (m.op == OP_GET || m.op == OP_NAK) {
-                    forwarding.apply(h, m, s);
+                    forward = true;
                 }
             }
         }
 
+        if (forward) {
+            forwarding.apply(h, m, s);
+        }
         if (m.drop != DropReason.NONE) {
             drops.apply(m, s);
         }

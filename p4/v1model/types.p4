@@ -15,7 +15,6 @@ const bit<32> SESSION_NEXT_SEGMENT = 500;   // clone session; its port is never 
 // standard_metadata.instance_type
 const bit<32> INSTANCE_ARRIVED = 0;
 const bit<32> INSTANCE_CLONED_AT_INGRESS = 1;
-const bit<32> INSTANCE_RECIRCULATED = 4;
 
 // Payload is kept and moved in blocks as wide as p4c lets a field be.
 #define BLOCK_BYTES 256
