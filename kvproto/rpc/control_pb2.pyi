@@ -249,6 +249,7 @@ class ChunkRecord(_message.Message):
     CHECKSUM_FIELD_NUMBER: _builtins.int
     POSITION_FIELD_NUMBER: _builtins.int
     NAMESPACE_INDEX_FIELD_NUMBER: _builtins.int
+    PINNED_FIELD_NUMBER: _builtins.int
     key: _builtins.bytes
     parent: _builtins.bytes
     """key of the chunk before; empty for the first of a prefix"""
@@ -258,6 +259,8 @@ class ChunkRecord(_message.Message):
     position: _builtins.int
     """0 for the first chunk of a prefix"""
     namespace_index: _builtins.int
+    pinned: _builtins.bool
+    """by the controller (PinChunks, Fetch.pin): so pins survive the controller"""
     def __init__(
         self,
         *,
@@ -267,10 +270,11 @@ class ChunkRecord(_message.Message):
         checksum: _builtins.int = ...,
         position: _builtins.int = ...,
         namespace_index: _builtins.int = ...,
+        pinned: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checksum", b"checksum", "key", b"key", "namespace_index", b"namespace_index", "parent", b"parent", "position", b"position", "size_bytes", b"size_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checksum", b"checksum", "key", b"key", "namespace_index", b"namespace_index", "parent", b"parent", "pinned", b"pinned", "position", b"position", "size_bytes", b"size_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -722,7 +726,8 @@ Global___SwitchState: _TypeAlias = SwitchState  # noqa: Y015
 @_typing.final
 class DirectoryDelta(_message.Message):
     """The first deltas after Welcome are a snapshot: the agent replaces its replica when snapshot_end comes and keeps
-    using the old one until then. Sequences grow by one; a gap means a bug, and the agent reconnects.
+    using the old one until then. All parts of a snapshot carry the sequence of the state they describe; each delta
+    after that has the next sequence. A gap means a bug, and the agent reconnects.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -838,7 +843,7 @@ class ChunkEntry(_message.Message):
     """higher is worth more; only its order among chunks means something"""
     @_builtins.property
     def holders(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """nodes"""
+        """nodes; may be empty while `served`: then ask the switch at Fabric.pool_ip"""
 
     def __init__(
         self,
