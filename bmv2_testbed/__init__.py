@@ -1,1 +1,1 @@
-"""Testbed, benchmarks and demo: real networks of namespaces, real daemons, real traces. Nothing imports this package."""
+"""Testbed, benchmarks and demo: namespaces, the real daemons, real traces. Nothing imports this package."""

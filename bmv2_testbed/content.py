@@ -42,7 +42,7 @@ class Prefix:
     def chunk_size_bytes(self, index: int) -> int:
         return min(self.chunk_bytes, self.size_bytes - index * self.chunk_bytes)
 
-    def keys(self) -> list[bytes]:
+    def chunk_keys(self) -> list[bytes]:
         """Keys in prefix order, each chained to the one before."""
         keys = []
         parent = b""
@@ -53,4 +53,4 @@ class Prefix:
 
     def contents(self) -> list[bytes]:
         """Content of every chunk in prefix order."""
-        return [content_of(key, self.chunk_size_bytes(index)) for index, key in enumerate(self.keys())]
+        return [content_of(key, self.chunk_size_bytes(index)) for index, key in enumerate(self.chunk_keys())]

@@ -44,6 +44,9 @@ class Faults:
         return any((self.loss, self.duplicate, self.reorder, self.corrupt, self.delay_ms))
 
 
+NO_FAULTS = Faults()
+
+
 @dataclass(frozen=True, slots=True)
 class TestbedSpec:
     """Host 0 holds, hosts 1.. read (only a convention of the benchmarks). Rates in bit/s, sizes in bytes."""
@@ -56,7 +59,7 @@ class TestbedSpec:
     rate_bit_s: int | None = None
     slow_bit_s: Mapping[int, int] = field(default_factory=dict)
     """Rates of the hosts whose link differs, by host index."""
-    faults: Faults = Faults()
+    faults: Faults = NO_FAULTS
     seed: int = 1
     segment_bytes: int = 4096
     pool_bytes: int = 256 * 2**20

@@ -157,7 +157,7 @@ def _drop_from_agent(address: str, prefix: Prefix) -> Callable[[], None]:
     from hostagent.client import AgentClient
 
     agent = AgentClient(address)
-    keys = prefix.keys()
+    keys = prefix.chunk_keys()
 
     def drop() -> None:
         # A chunk that was fetched stays; without this the next fetch would be local.

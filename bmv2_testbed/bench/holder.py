@@ -18,7 +18,7 @@ def put_into_pool(prefix: Prefix, agent_socket: str) -> None:
 
     with AgentClient(agent_socket) as agent:
         parent = None
-        for key, content in zip(prefix.keys(), prefix.contents(), strict=True):
+        for key, content in zip(prefix.chunk_keys(), prefix.contents(), strict=True):
             agent.put(key, parent, content)
             parent = key
 

@@ -20,7 +20,7 @@ from bmv2_testbed.content import Prefix
 from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.limits import FETCH_DEADLINE_S, START_DEADLINE_S
 from bmv2_testbed.processes import last_line, python_module
-from bmv2_testbed.spec import Faults, Target, TestbedSpec, Wiring, data_ip, host_name
+from bmv2_testbed.spec import NO_FAULTS, Faults, Target, TestbedSpec, Wiring, data_ip, host_name
 
 Say = Callable[[str], None]
 
@@ -55,7 +55,7 @@ class IncastPlan:
     seed: int = 1
     slow: Mapping[int, int] = field(default_factory=dict)
     """Rates of the readers whose link differs, by reader index."""
-    faults: Faults = Faults()
+    faults: Faults = NO_FAULTS
     target: Target = Target.P4SWITCH
     wiring: Wiring = Wiring.NAMESPACES
 

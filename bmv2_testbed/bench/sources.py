@@ -67,7 +67,7 @@ class RedisSource:
         if len(self._buffer) < prefix.size_bytes:
             self._buffer = bytearray(prefix.size_bytes)
         view = memoryview(self._buffer)
-        self._connection.sendall(b"".join(redis_command(b"GET", key.hex().encode()) for key in prefix.keys()))
+        self._connection.sendall(b"".join(redis_command(b"GET", key.hex().encode()) for key in prefix.chunk_keys()))
         for index in range(prefix.chunks):
             size = self._bulk_size()
             if size != prefix.chunk_size_bytes(index):
@@ -81,7 +81,7 @@ class RedisSource:
 
     def store(self, prefix: Prefix) -> None:
         """SET every chunk."""
-        for key, content in zip(prefix.keys(), prefix.contents(), strict=True):
+        for key, content in zip(prefix.chunk_keys(), prefix.contents(), strict=True):
             self._connection.sendall(redis_command(b"SET", key.hex().encode(), content))
             if self._line() != b"+OK":
                 raise TestbedError("redis refused a SET")
@@ -137,7 +137,7 @@ class PoolSource:
         self._origins: dict[str, int] = {}
 
     def fetch(self, prefix: Prefix) -> Iterator[tuple[int, memoryview]]:
-        keys = prefix.keys()
+        keys = prefix.chunk_keys()
         with self._agent.fetch(keys, deadline_s=self._deadline_s) as got:
             if got.count != len(keys):
                 raise TestbedError(f"{got.count} of {len(keys)} chunks arrived: {got.outcome}")

@@ -29,9 +29,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     benches = parser.add_subparsers(dest="bench", required=True, metavar="BENCHMARK")
     incast = benches.add_parser("incast", help="N nodes fetch the same prefix from one holder")
     incast.add_argument("--nodes", type=int, default=8, help="readers (default 8)")
-    incast.add_argument("--rate", type=_rate, default="100mbit", help="rate of every link, both ways (default 100mbit)")
-    incast.add_argument("--size", type=_size, default="16MiB", help="the prefix (default 16MiB)")
-    incast.add_argument("--chunk", type=_size, default="1MiB", help="its chunks (default 1MiB)")
+    incast.add_argument("--rate", type=rate, default="100mbit", help="rate of every link, both ways (default 100mbit)")
+    incast.add_argument("--size", type=size, default="16MiB", help="the prefix (default 16MiB)")
+    incast.add_argument("--chunk", type=size, default="1MiB", help="its chunks (default 1MiB)")
     incast.add_argument("--stagger", action="store_true", help="starts at random within one transfer time")
     incast.add_argument(
         "--mode",
@@ -39,14 +39,14 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         choices=[*(mode.value for mode in Mode), "all", "none"],
         help="how kvcast does it; may be given again (default cast)",
     )
-    incast.add_argument("--slow", type=_rate, metavar="RATE", help="rate of one reader's link")
+    incast.add_argument("--slow", type=rate, metavar="RATE", help="rate of one reader's link")
     incast.add_argument("--slow-reader", type=int, default=0, metavar="I", help="which reader that is (default 0)")
-    incast.add_argument("--loss", type=_probability, default=0.0, metavar="P", help="loss at every switch port, 0 to 1")
+    incast.add_argument("--loss", type=probability, default=0.0, metavar="P", help="loss at every switch port, 0 to 1")
     incast.add_argument(
         "--peer", action="append", choices=[*(peer.value for peer in Peer), "all"], help="who else does it, too"
     )
     fetch = benches.add_parser("fetch", help="one reader alone on links of full speed")
-    fetch.add_argument("--size", type=_size, action="append", help="may be given again (default 16MiB and 4KiB)")
+    fetch.add_argument("--size", type=size, action="append", help="may be given again (default 16MiB and 4KiB)")
     fetch.add_argument("--repeat", type=int, default=30, help="fetches of each size (default 30)")
     for bench in (incast, fetch):
         bench.add_argument("--target", choices=[target.value for target in Target], default=Target.P4SWITCH.value)
@@ -214,11 +214,13 @@ def _chosen(words: list[str], kind: Any) -> list[Any]:
     return [kind(word) for word in dict.fromkeys(words) if word != "none"]
 
 
-def _rate(text: str) -> int:
+def rate(text: str) -> int:
+    """An argument like 100mbit, in bit/s."""
     return _typed(parse_rate_bit_s, text)
 
 
-def _size(text: str) -> int:
+def size(text: str) -> int:
+    """An argument like 16MiB, in bytes."""
     return _typed(parse_size_bytes, text)
 
 
@@ -229,7 +231,8 @@ def _typed(parse: Callable[[str], int], text: str) -> int:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
-def _probability(text: str) -> float:
+def probability(text: str) -> float:
+    """An argument from 0 to below 1."""
     value = float(text)
     if not 0 <= value < 1:
         raise argparse.ArgumentTypeError(f"{text} is not a probability from 0 to below 1")
