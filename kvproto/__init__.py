@@ -1,1 +1,1 @@
-"""Protocol core of kvcast: wire formats, sessions and their simulator. No sockets, clocks, threads or randomness."""
+"""The protocol core: wire formats, sessions and state machines without any I/O."""

@@ -23,7 +23,7 @@ class HolderRef:
     address: Address
     """Its address on the network of the data: JOIN, GET and LEAVE go there, and its data datagrams come from there."""
     load: float = 0.0
-    """What the directory knows of how busy it is (any unit, comparable between holders); the least loaded goes first."""
+    """How busy it is, as far as the directory knows (comparable between holders); the least loaded goes first."""
     castable: bool = True
     """Under the same switch as this node; otherwise it is read reliably only."""
 

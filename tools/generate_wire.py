@@ -17,8 +17,9 @@ OUTPUT = ROOT / "kvproto" / "wire" / "layouts.py"
 
 NOT_OURS = frozenset({"arp_t"})
 """Headers that the switch needs and no end host writes."""
-SIZE_DEPENDENT = frozenset({"DATA_UDP_BYTES", "FILL_UDP_BYTES"})
-"""Constants that hang on SEGMENT_BYTES, which the controller tells at run time."""
+DERIVED_SUFFIX = "_BYTES"
+"""Constants of the P4 program that restate sizes: here they follow from the layouts, or from the segment size that the
+controller tells at run time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +146,7 @@ def render_header(header: Header) -> Iterator[str]:
 def render(headers: Sequence[Header], constants: Mapping[str, int]) -> str:
     """The whole module as text."""
     lines = [
-        '"""Wire layouts and their constants. Generated from p4/include/headers.p4 by tools/generate_wire.py: not by hand.',
+        '"""Wire layouts and their constants. Generated from p4/include/headers.p4 by tools/generate_wire.py.',
         "",
         "Fields that share a byte share an entry of the numpy dtypes, named after all of them.",
         '"""',
@@ -157,7 +158,11 @@ def render(headers: Sequence[Header], constants: Mapping[str, int]) -> str:
         "import numpy as np",
         "",
     ]
-    lines += [f"{name}: Final = {value if value < 256 else hex(value)}" for name, value in constants.items()]
+    lines += [
+        f"{name}: Final = {value if value < 256 else hex(value)}"
+        for name, value in constants.items()
+        if not name.endswith(DERIVED_SUFFIX)
+    ]
     for header in headers:
         lines += ["", "", *render_header(header)] if header is not headers[0] else ["", *render_header(header)]
     return "\n".join(lines) + "\n"

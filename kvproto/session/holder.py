@@ -23,12 +23,9 @@ class Holder:
 
     def handle(self, event: HolderEvent, now_ns: int) -> list[HolderCommand]:
         """Commands that follow from an event."""
-        ...
 
     def handle_timer(self, now_ns: int) -> list[HolderCommand]:
         """Commands that are due. Calling it early or late is safe."""
-        ...
 
     def next_timeout_ns(self) -> int | None:
         """When handle_timer should be called next; None: not before another event."""
-        ...

@@ -16,20 +16,15 @@ class Reader:
 
     def handle(self, event: ReaderEvent, now_ns: int) -> list[ReaderCommand]:
         """Commands that follow from an event; includes timers that are due at `now_ns`."""
-        ...
 
     def handle_timer(self, now_ns: int) -> list[ReaderCommand]:
         """Commands that are due. Calling it early or late is safe."""
-        ...
 
     def next_timeout_ns(self) -> int | None:
         """When handle_timer should be called next; None: not before another event. May change with every call."""
-        ...
 
     def missing(self, key: ChunkKey) -> npt.NDArray[np.bool_] | None:
         """Which segments of a chunk may be placed into memory (a read-only view that changes later); None: none."""
-        ...
 
     def configure(self, parameters: ReaderParameters, now_ns: int) -> list[ReaderCommand]:
         """Change the node's parameters (member, receive window, ...) while fetches go on."""
-        ...

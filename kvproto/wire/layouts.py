@@ -1,4 +1,4 @@
-"""Wire layouts and their constants. Generated from p4/include/headers.p4 by tools/generate_wire.py: not by hand.
+"""Wire layouts and their constants. Generated from p4/include/headers.p4 by tools/generate_wire.py.
 
 Fields that share a byte share an entry of the numpy dtypes, named after all of them.
 """
@@ -32,9 +32,6 @@ FLAG_ONLY_ME: Final = 32
 BTH_OPCODE_UD_SEND_ONLY: Final = 100
 QPN_MULTICAST: Final = 0xFFFFFF
 IP_DONT_FRAGMENT: Final = 2
-IPV4_BYTES: Final = 20
-CONTROL_UDP_BYTES: Final = 48
-ETHERNET_BYTES: Final = 14
 
 _ETHERNET = struct.Struct("!6s6sH")
 ETHERNET_BYTES: Final = 14
