@@ -1,0 +1,31 @@
+"""P4 control Heat: reports of what is wanted by several members, as digests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import finsy
+
+from controlplane.ids import KEY_BYTES, ChunkKey
+from controlplane.switch.target import HeatReport
+
+DIGEST = "heat_report_t"
+_LIST_MAX = 32
+_DELAY_MAX_NS = 5_000_000
+"""A report is worth most while its readers still wait."""
+_ACK_TIMEOUT_NS = 1_000_000_000
+
+
+def subscription() -> finsy.P4DigestEntry:
+    return finsy.P4DigestEntry(
+        DIGEST, max_list_size=_LIST_MAX, max_timeout_ns=_DELAY_MAX_NS, ack_timeout_ns=_ACK_TIMEOUT_NS
+    )
+
+
+def decode(report: Mapping[str, Any]) -> HeatReport:
+    return HeatReport(
+        key=ChunkKey(int(report["key"]).to_bytes(KEY_BYTES, "big")),
+        members=int(report["members"]),
+        gets=int(report["gets"]),
+    )
