@@ -106,6 +106,7 @@ class NodeRegistry:
     """By node name; wins over what an agent says."""
     _nodes: dict[NodeIndex, Node] = field(default_factory=dict)
     _by_name: dict[str, NodeIndex] = field(default_factory=dict)
+    _displaced: list[NodeIndex] = field(default_factory=list)
 
     def __iter__(self) -> Iterator[Node]:
         return iter(list(self._nodes.values()))
@@ -138,8 +139,13 @@ class NodeRegistry:
             self._by_name[facts.name] = index
         node.facts, node.session = facts, session
         node.state, node.heard_ns, node.copies_forgotten = NodeState.ATTACHED, now_ns, False
-        self._assign_port(node)
+        self._assign_port(node, now_ns)
         return node
+
+    def take_displaced(self) -> list[NodeIndex]:
+        """Nodes forgotten because another one came up at their switch port."""
+        displaced, self._displaced = self._displaced, []
+        return displaced
 
     def heard(self, node: Node, now_ns: int) -> None:
         node.heard_ns = now_ns
@@ -175,17 +181,20 @@ class NodeRegistry:
             node.member: node.port for node in self._nodes.values() if node.member is not None and node.port is not None
         }
 
-    def _assign_port(self, node: Node) -> None:
+    def _assign_port(self, node: Node, now_ns: int) -> None:
         """Port: from the configuration, else what the agent says, unless another node that is here sits on it."""
         port = self.configured_ports.get(node.facts.name, node.facts.switch_port)
         for other in list(self._nodes.values()):
             if other is not node and other.port == port and port is not None:
                 if other.attached:
-                    raise_for = f"switch port {port} of node '{node.facts.name}' belongs to '{other.facts.name}'"
-                    if node.port is None:
-                        self._forget(node)
-                    raise RefusedNodeError("FAILED_PRECONDITION", f"{raise_for}: correct `nodes` in the configuration")
+                    node.state, node.gone_ns = NodeState.GONE, now_ns
+                    raise RefusedNodeError(
+                        "FAILED_PRECONDITION",
+                        f"switch port {port} of node '{node.facts.name}' is that of '{other.facts.name}':"
+                        " correct `nodes` in the controller's configuration",
+                    )
                 self._forget(other)
+                self._displaced.append(other.index)
         node.port = port
         if port is None:
             node.member = None

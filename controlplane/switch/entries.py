@@ -40,6 +40,15 @@ class FabricEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class HeatSubscriptionEntry:
+    """Heat reports come to this controller."""
+
+    @property
+    def identity(self) -> Identity:
+        return ("digest", None)
+
+
+@dataclass(frozen=True, slots=True)
 class PortMemberEntry:
     """Packets from this port are this member's."""
 
@@ -166,6 +175,7 @@ class ForeignEntry:
 
 Entry: TypeAlias = (
     FabricEntry
+    | HeatSubscriptionEntry
     | PortMemberEntry
     | EgressMemberEntry
     | AddressEntry

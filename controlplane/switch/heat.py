@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import finsy
 
 from controlplane.ids import KEY_BYTES, ChunkKey
+from controlplane.switch.entries import Entry, HeatSubscriptionEntry
 from controlplane.switch.target import HeatReport
 
 DIGEST = "heat_report_t"
@@ -17,13 +18,21 @@ _DELAY_MAX_NS = 5_000_000
 _ACK_TIMEOUT_NS = 1_000_000_000
 
 
-def subscription() -> finsy.P4DigestEntry:
+def queries() -> Sequence[finsy.P4DigestEntry]:
+    return [finsy.P4DigestEntry(DIGEST)]
+
+
+def encode(_: HeatSubscriptionEntry) -> finsy.P4DigestEntry:
     return finsy.P4DigestEntry(
         DIGEST, max_list_size=_LIST_MAX, max_timeout_ns=_DELAY_MAX_NS, ack_timeout_ns=_ACK_TIMEOUT_NS
     )
 
 
-def decode(report: Mapping[str, Any]) -> HeatReport:
+def decode(found: finsy.P4DigestEntry) -> Entry | None:
+    return HeatSubscriptionEntry() if found.max_list_size or found.max_timeout_ns else None
+
+
+def decode_report(report: Mapping[str, Any]) -> HeatReport:
     return HeatReport(
         key=ChunkKey(int(report["key"]).to_bytes(KEY_BYTES, "big")),
         members=int(report["members"]),

@@ -29,6 +29,7 @@ from controlplane.switch.entries import (
     FillingEntry,
     ForeignEntry,
     GroupEntry,
+    HeatSubscriptionEntry,
     PortMemberEntry,
     ReplicateToGroupEntry,
     ReplicateToPortEntry,
@@ -98,6 +99,7 @@ class P4RuntimeTarget:
                 *forwarding.queries(),
                 *chunk_cache.queries(),
                 *replication.queries(),
+                *heat.queries(),
             ]
             return contents(*[entry for found in await _read(switch, queries) if (entry := _decode(found)) is not None])
 
@@ -144,7 +146,7 @@ class P4RuntimeTarget:
         try:
             while (change := await changes.get()) is not finsy.SwitchEvent.CHANNEL_DOWN:
                 if change is finsy.SwitchEvent.CHANNEL_READY and switch.is_primary and self._switch is None:
-                    facts = await self._become_primary(switch)
+                    facts = facts_of(switch.p4info)
                     digests = asyncio.create_task(_forward_heat(switch, sink))
                     self._switch = switch
                     announced = True
@@ -166,16 +168,6 @@ class P4RuntimeTarget:
             if announced:
                 sink(Down(reason))
         return reason
-
-    async def _become_primary(self, switch: finsy.Switch) -> SwitchFacts:
-        """Check the program, ask for heat reports. Raises UnsuitableProgramError, P4ClientError."""
-        facts = facts_of(switch.p4info)
-        try:
-            await switch.insert([heat.subscription()])
-        except finsy.P4ClientError as error:
-            if not _already_exists(error):
-                raise
-        return facts
 
     @asynccontextmanager
     async def _calling(self) -> AsyncIterator[finsy.Switch]:
@@ -236,7 +228,7 @@ def facts_of(schema: finsy.P4Schema) -> SwitchFacts:
 async def _forward_heat(switch: finsy.Switch, sink: Callable[[SwitchEvent], None]) -> None:
     async for reports in switch.read_digests(heat.DIGEST, queue_size=DIGEST_LISTS_QUEUED_MAX):
         for report in reports:
-            sink(heat.decode(report))
+            sink(heat.decode_report(report))
         await switch.write([reports.ack()])
 
 
@@ -279,6 +271,8 @@ def _encode_entry(entry: Entry) -> Any:
             return replication.encode(entry)
         case FabricEntry():
             return fabric.encode(entry)
+        case HeatSubscriptionEntry():
+            return heat.encode(entry)
         case ForeignEntry():
             return _encode_foreign(entry)
 
@@ -317,12 +311,9 @@ def _decode(found: Any) -> Entry | None:
                 return forwarding.decode(found)
             case chunk_cache.TABLE:
                 return chunk_cache.decode(found)
+    if isinstance(found, finsy.P4DigestEntry):
+        return heat.decode(found)
     return replication.decode(found)
-
-
-def _already_exists(error: finsy.P4ClientError) -> bool:
-    codes = [one.canonical_code for one in error.details.values()] or [error.code]
-    return all(code is finsy.GRPCStatusCode.ALREADY_EXISTS for code in codes)
 
 
 def _one_line(error: BaseException) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from controlplane.switch.entries import Identity, SwitchContents
 from controlplane.switch.target import Operation, Update
 
-_ORDER = ("clone_session", "group", "port_member", "egress_member", "dmac", "replicate", "fabric", "kv_cache")
+_ORDER = ("digest", "clone_session", "group", "port_member", "egress_member", "dmac", "replicate", "fabric", "kv_cache")
 """Kinds of entries in the order in which they are written; deleted in reverse."""
 _RANK = {kind: rank for rank, kind in enumerate(_ORDER)}
 
