@@ -294,8 +294,11 @@ class Bmv2Target:
             interfaces = [argument for port in ports for argument in ("-i", f"{port}@s{port}")]
             with log.open("wb") as output:
                 self._process = subprocess.Popen(
-                    ["ip", "netns", "exec", self._namespace.name, "simple_switch_grpc", "--no-p4", "-L", "off"]
-                    + ["--device-id", "1", *interfaces, "--", "--grpc-server-addr", address],
+                    [
+                        *("ip", "netns", "exec", self._namespace.name),
+                        *("simple_switch_grpc", "--no-p4", "-L", "off", "--device-id", "1", *interfaces),
+                        *("--", "--grpc-server-addr", address),
+                    ],
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,

@@ -195,23 +195,13 @@ def test_data_and_get_keep_an_entry_alive(bench: Bench) -> None:
         elapsed_us += bench.clock_us() - started
 
 
-def test_notice_names_the_leader(bench: Bench) -> None:
-    key = bench.key()
-    assert notices(bench.join(2, key))[2].count == 0
-    bench.control(2, bench.get(key, 0))
-    assert notices(bench.join(3, key))[3].count == 1 + Host(2).member
-    bench.control(3, bench.get(key, 4, flags=Flag.ONLY_ME))
-    assert notices(bench.join(4, key))[4].count == 1 + Host(2).member, "a GET for oneself leads nobody"
-    told = notices(bench.leave(2, key))
-    assert {notice.count for notice in told.values()} == {0}, "the leader left"
-
-
-def test_new_owner_of_an_entry_inherits_no_leader(bench: Bench) -> None:
+def test_notice_echoes_what_the_protocol_puts_into_a_join(bench: Bench) -> None:
+    """Leaders announce themselves in the tag of a renewed JOIN."""
     key = bench.key()
     bench.join(2, key)
-    bench.control(2, bench.get(key, 0))
-    bench.leave(2, key)
-    assert notices(bench.join(3, key))[3].count == 0
+    join = Control(Op.JOIN, key, segment=5, segments=9, count=3, tag=0x8001)
+    told = Control(Op.NOTICE, key, 5, 9, 3, 0x8001, Flag.JOINED, Host(3).member, mask(2, 3))
+    assert notices(bench.control(3, join)) == {2: told, 3: told}
 
 
 def test_get_of_an_absent_chunk_goes_to_its_holder_with_the_right_member(bench: Bench) -> None:

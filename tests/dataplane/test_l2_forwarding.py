@@ -77,7 +77,7 @@ def test_without_entries_every_frame_is_flooded_untouched(bare: Bench, kind: str
     assert {sent for frames in received.values() for sent in frames} == {frame}
 
 
-@pytest.mark.parametrize("kind", [kind for kind in ordinary_frames()])
+@pytest.mark.parametrize("kind", list(ordinary_frames()))
 def test_kvcast_switch_leaves_ordinary_frames_untouched(bench: Bench, kind: str) -> None:
     frame = ordinary_frames()[kind]
     received = bench.exchange((1, frame))
