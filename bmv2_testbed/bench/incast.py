@@ -84,6 +84,8 @@ class IncastPlan:
             slow_bit_s={reader + 1: rate for reader, rate in self.slow.items()},
             faults=self.faults,
             seed=self.seed,
+            plain=mode is Mode.UNICAST,
+            controller_settings={"policy": {"admission": mode is Mode.CACHE}},
             segment_bytes=256 if self.target is Target.BMV2 and mode is not Mode.UNICAST else 4096,
         )
 
@@ -107,7 +109,7 @@ class IncastRun:
             _run_holder(testbed, plan, "put", agent_socket(testbed, 0))
             if mode is Mode.CACHE:
                 self._say(f"{mode}: the switch takes the prefix in")
-                raise TestbedError("later")
+                testbed.serve_from_switch(plan.prefix.chunk_keys()[-1], plan.prefix.chunks)
             figures = self._incast(testbed, mode.value, "pool", lambda reader: agent_socket(testbed, reader + 1))
         return figures, found
 
