@@ -1,0 +1,55 @@
+# Everything a person does with kvcast. `make help` lists it.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+VENV ?= .venv
+PY := $(VENV)/bin/python
+RUN := PATH="$(CURDIR)/$(VENV)/bin:$$PATH"
+# Compiled switch programs are cached here, so that a clean clone starts clean.
+export XDG_CACHE_HOME ?= $(CURDIR)/build/cache
+
+help: ## this list
+	@awk -F':.*## ' '/^[a-z0-9_-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: help setup system lint test unit test-long demo bench wire rpc p4 clean
+
+$(VENV)/.installed: pyproject.toml tools/setup_python.sh
+	tools/setup_python.sh $(VENV)
+	@touch $@
+
+system: ## Debian packages the testbed needs (asks for nothing; needs root)
+	tools/setup_system.sh
+
+setup: system $(VENV)/.installed ## everything needed to run and to test
+
+lint: $(VENV)/.installed ## ruff, mypy --strict, import rules
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy kvproto p4switch controlplane hostagent bmv2_testbed kvcast tools
+	$(VENV)/bin/lint-imports --no-logo
+
+test: setup lint ## everything that can run on this machine, under ten minutes
+	$(RUN) $(PY) -m pytest -m "not long"
+
+unit: $(VENV)/.installed ## only the tests that need neither root nor namespaces
+	$(RUN) $(PY) -m pytest -m "not long and not root" tests/unit tests/contracts tests/sim
+
+test-long: setup ## sanitizers and soak tests
+	$(RUN) $(PY) -m pytest -m long
+
+demo: setup ## watch it work: incast in all modes, then real traces; ends in a table and a picture
+	$(RUN) $(PY) -m kvcast.cli demo
+
+bench: setup ## the incast benchmark in all modes
+	$(RUN) $(PY) -m kvcast.cli bench incast --mode all --json out/incast.json
+
+p4: $(VENV)/.installed ## check the data plane with p4switch's compiler, and with p4c where it is on PATH
+	tools/check_p4.sh $(VENV)/bin/kvcast-switch
+
+wire: $(VENV)/.installed ## regenerate kvproto/wire from p4/include/headers.p4
+	$(PY) tools/generate_wire.py
+
+rpc: $(VENV)/.installed ## regenerate kvproto/rpc from control.proto
+	$(PY) tools/generate_rpc.py
+
+clean: ## remove what was built
+	rm -rf build out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache *.egg-info

@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# Checks the data plane with p4switch's own compiler, and with p4c where it is on PATH.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+switch=${1:-kvcast-switch}
+program=p4/v1model/kvcast.p4
+for size in 256 4096; do
+    echo "p4switch: $program -DSEGMENT_BYTES=$size"
+    "$switch" --check "$program" -DSEGMENT_BYTES=$size
+done
+if ! command -v p4c-bm2-ss >/dev/null; then
+    echo "skipped p4c: p4c-bm2-ss is not on PATH"
+    exit 0
+fi
+mkdir -p build/p4
+for size in 256 4096; do
+    echo "p4c $(p4c-bm2-ss --version 2>&1 | tail -n 1): $program -DSEGMENT_BYTES=$size"
+    p4c-bm2-ss --arch v1model -DSEGMENT_BYTES=$size -I p4/include -o build/p4/kvcast-$size.json \
+        --p4runtime-files build/p4/kvcast-$size.p4info.txtpb "$program"
+done
