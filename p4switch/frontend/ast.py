@@ -360,6 +360,7 @@ class EnumDecl(Declaration):
     ref: TypeRef | None
     members: list[tuple[str, int, Expr | None]]
     values: dict[str, int] = field(default_factory=dict)
+    type: Type = None  # type: ignore[assignment]
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -382,6 +383,7 @@ class TypedefDecl(Declaration):
 
     ref: TypeRef | StructDecl | EnumDecl
     distinct: bool
+    type: Type = None  # type: ignore[assignment]
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
