@@ -39,7 +39,7 @@ def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 @pytest.fixture
 def bare(target: Target, request: pytest.FixtureRequest) -> Iterator[Bench]:
     """A switch without any entries."""
-    bench = Bench(target, request.node.originalname)
+    bench = Bench(target, request.node.name)
     yield bench
     bench.reset()
 

@@ -30,8 +30,7 @@ import finsy as fy
 REPOSITORY = Path(__file__).resolve().parents[2]
 PROGRAM = REPOSITORY / "p4" / "v1model" / "kvcast.p4"
 START_LIMIT_S = 30.0
-SEGMENT_BYTES = 256  # what bmv2 can serve; the same on every target so that cases are the same
-DEFINES = {"SEGMENT_BYTES": str(SEGMENT_BYTES), "SLOTS": "4096"}
+SLOTS = 4096
 
 CLONE_NEWNET = 0x40000000
 ETH_P_ALL = 3
@@ -46,6 +45,7 @@ class Target(Protocol):
     """A running switch with the data plane loaded."""
 
     name: str
+    segment_bytes: int
     ports: Sequence[int]
     control: ControlSession
     can_read_registers: bool
@@ -268,6 +268,7 @@ class Bmv2Target:
     """`simple_switch_grpc` from PATH between veth pairs in a namespace, program built by `p4c-bm2-ss`."""
 
     name = "bmv2"
+    segment_bytes = 256  # bmv2 grows a packet by 512 bytes at most
     can_read_registers = False  # bmv2's P4Runtime server has no registers
 
     @staticmethod
@@ -282,7 +283,7 @@ class Bmv2Target:
     def __init__(self, ports: Sequence[int], directory: Path) -> None:
         self.ports = ports
         p4info, blob = directory / "kvcast.p4info.txtpb", directory / "kvcast.json"
-        defines = [f"-D{name}={value}" for name, value in DEFINES.items()]
+        defines = (f"-DSEGMENT_BYTES={self.segment_bytes}", f"-DSLOTS={SLOTS}")
         run(
             "p4c-bm2-ss", "--arch", "v1model", *defines, "--p4runtime-files", str(p4info), "-o", str(blob), str(PROGRAM)
         )
