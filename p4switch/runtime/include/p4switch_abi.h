@@ -118,6 +118,7 @@ struct ps_entry_stats {
     struct ps_counter_cell counter;
     uint64_t last_hit_us;
     uint64_t timeout_us; /* 0: never */
+    uint64_t notified_us;
     struct ps_meter_cell meter;
 };
 
