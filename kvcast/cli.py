@@ -38,7 +38,7 @@ class UsageError(Exception):
 
 
 def _load(name: str) -> Command:
-    module: Command = importlib.import_module(f"kvcast.commands.{name}")  # type: ignore[assignment]
+    module: Command = importlib.import_module(f"kvcast.commands.{name}")
     return module
 
 
