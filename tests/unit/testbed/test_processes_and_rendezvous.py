@@ -20,7 +20,7 @@ from bmv2_testbed.bench.sources import receive_into, redis_command
 from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.processes import Supervisor, process_cpu_s
 from bmv2_testbed.spec import Faults
-from bmv2_testbed.switch_admin import SwitchAdmin
+from bmv2_testbed.switch_admin import SwitchAdmin, port_options
 
 
 def _launch(
@@ -124,7 +124,10 @@ def switch(tmp_path: Path) -> Path:
                 question = receive_line(connection)
                 assert question is not None
                 refused = question.get("port") == 9
-                send_line(connection, {"error": "no port 9"} if refused else {"ports": {"1": question}})
+                send_line(
+                    connection,
+                    {"ok": False, "error": "no port 9"} if refused else {"ok": True, "ports": {"1": question}},
+                )
 
     threading.Thread(target=answer, daemon=True).start()
     return path
@@ -136,12 +139,25 @@ def test_switch_admin_asks(switch: Path) -> None:
 
 def test_switch_admin_tells_refusals(switch: Path) -> None:
     with pytest.raises(TestbedError, match="no port 9"):
-        SwitchAdmin(str(switch)).set_faults(9, Faults(loss=0.5), seed=1)
+        SwitchAdmin(str(switch)).set_port(9, {})
+
+
+def test_port_options_are_the_switchs_words() -> None:
+    options = port_options(Faults(loss=0.01, delay_ms=1.5), 100_000_000, seed=3)
+    assert options == {
+        "loss": "0.01",
+        "delay": "1500us",
+        "seed": "3",
+        "rate": "100000000bit",
+        "burst": "25000b",
+        "queue": "262144b",
+    }
+    assert port_options(Faults(), None, seed=3) == {}
 
 
 def test_no_switch_is_told(tmp_path: Path) -> None:
     with pytest.raises(TestbedError, match="does not answer"):
-        SwitchAdmin(str(tmp_path / "nobody")).reload()
+        SwitchAdmin(str(tmp_path / "nobody")).port_statistics()
 
 
 def test_lines_are_json() -> None:
