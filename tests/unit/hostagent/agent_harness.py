@@ -16,7 +16,7 @@ from hostagent.agent import Agent
 from hostagent.client import AgentClient
 from hostagent.config import AgentConfig, DataConfig, PoolConfig
 from hostagent.directory import ChunkEntry, Delta, NodeEntry
-from kvproto.ids import ChunkKey, parse_address
+from kvproto.ids import ChunkKey
 
 T = TypeVar("T")
 DEADLINE_S = 20.0
@@ -117,11 +117,12 @@ class Cluster:
 
     def tell_nodes(self) -> None:
         """Every replica knows every agent."""
-        nodes = tuple(
-            NodeEntry(index, agent.config.node, agent.facts.address, agent.facts.read_endpoint, None)
-            for index, agent in enumerate(self.agents)
-        )
-        self.tell(nodes=nodes)
+        self.tell(nodes=tuple(self.node(index) for index in range(len(self.agents))))
+
+    def node(self, index: int) -> NodeEntry:
+        """An agent as the directory describes it."""
+        agent = self.agents[index]
+        return NodeEntry(index, agent.config.node, agent.facts.address, agent.facts.read_endpoint, None)
 
     def publish(self, number: int, *holders: int, parent: int | None = None, **changes: Any) -> None:
         """Every replica learns that `holders` hold a chunk (as it is at the first of them, with `changes`)."""
