@@ -1,0 +1,225 @@
+"""The incast: N readers fetch the same prefix from one holder, at once or staggered, by kvcast and by its peers."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Final
+
+from bmv2_testbed import client
+from bmv2_testbed.bench.figures import IncastFigures, incast_figures
+from bmv2_testbed.bench.group import ReaderGroup, agent_socket, prefix_arguments, put_prefix
+from bmv2_testbed.bench.sources import REDIS_PORT, TCP_PEER_PORT
+from bmv2_testbed.client import Testbed
+from bmv2_testbed.content import Prefix
+from bmv2_testbed.errors import TestbedError
+from bmv2_testbed.limits import START_DEADLINE_S
+from bmv2_testbed.network.counters import InterfaceCounters
+from bmv2_testbed.processes import python_module
+from bmv2_testbed.spec import NO_FAULTS, Faults, Target, TestbedSpec, Wiring, data_ip, host_name
+
+_POOL_BYTES_MIN: Final = 64 * 2**20
+_SLOTS_MIN: Final = 1024
+
+Say = Callable[[str], None]
+
+
+class Mode(StrEnum):
+    """How kvcast brings the prefix to its readers."""
+
+    UNICAST = "unicast"
+    """The pool on a plain bridge: what a pool without the switch can do."""
+    CAST = "cast"
+    """Replicated by the switch while it is in flight."""
+    CACHE = "cache"
+    """Served by the switch itself."""
+
+
+class Peer(StrEnum):
+    """What else brings the prefix to its readers, on the same links."""
+
+    TCP = "tcp"
+    REDIS = "redis"
+
+
+@dataclass(frozen=True, slots=True)
+class IncastPlan:
+    """One incast benchmark; sizes in bytes, rates in bit/s, reader indices from 0."""
+
+    readers: int = 8
+    rate_bit_s: int = 100_000_000
+    size_bytes: int = 16 * 2**20
+    chunk_bytes: int = 2**20
+    stagger: bool = False
+    seed: int = 1
+    slow: Mapping[int, int] = field(default_factory=dict)
+    """Rates of the readers whose link differs, by reader index."""
+    faults: Faults = NO_FAULTS
+    target: Target = Target.P4SWITCH
+    wiring: Wiring = Wiring.NAMESPACES
+
+    @property
+    def prefix(self) -> Prefix:
+        return Prefix(self.seed, self.size_bytes, self.chunk_bytes)
+
+    @property
+    def ideal_s(self) -> float:
+        return self.size_bytes * 8 / self.rate_bit_s
+
+    def offsets_s(self) -> list[float]:
+        """Each reader's start after the first one's: zeros, or random within one transfer time."""
+        if not self.stagger:
+            return [0.0] * self.readers
+        rng = random.Random(self.seed)
+        return [0.0, *(rng.random() * self.ideal_s for _ in range(self.readers - 1))]
+
+    def testbed(self, mode: Mode) -> TestbedSpec:
+        """The testbed that a mode runs on: host 0 holds, host i + 1 is reader i."""
+        return TestbedSpec(
+            target=Target.BRIDGE if mode is Mode.UNICAST and self.wiring is Wiring.NAMESPACES else self.target,
+            wiring=self.wiring,
+            hosts=self.readers + 1,
+            rate_bit_s=self.rate_bit_s,
+            slow_bit_s={reader + 1: rate for reader, rate in self.slow.items()},
+            faults=self.faults,
+            seed=self.seed,
+            pool_bytes=max(_POOL_BYTES_MIN, 3 * self.size_bytes),
+            slots=max(_SLOTS_MIN, 2 * self.size_bytes // 4096),
+            plain=mode is Mode.UNICAST,
+            controller_settings={"policy": {"admission": mode is Mode.CACHE}},
+            segment_bytes=256 if self.target is Target.BMV2 and mode is not Mode.UNICAST else 4096,
+        )
+
+
+class IncastRun:
+    """Runs the modes and peers of a plan, each mode on a testbed of its own, all with the same links."""
+
+    def __init__(self, plan: IncastPlan, say: Say, moved: Callable[[float], None]) -> None:
+        """`say`: what happens now, for the screen. `moved`: share of all bytes that arrived so far, in [0, 1]."""
+        self._plan = plan
+        self._say = say
+        self._moved = moved
+
+    def mode(self, mode: Mode, peers: Sequence[Peer] = ()) -> tuple[IncastFigures, dict[str, IncastFigures]]:
+        """Figures of a mode and, on the same links in the same run, of the peers."""
+        plan = self._plan
+        self._say(f"{mode}: network of {plan.readers + 1} hosts")
+        with client.running(plan.testbed(mode)) as testbed:
+            found = {peer.value: self._peer(testbed, peer) for peer in peers}
+            self._say(f"{mode}: the holder puts the prefix")
+            put_prefix(testbed, plan.prefix)
+            if mode is Mode.CACHE:
+                self._say(f"{mode}: the switch takes the prefix in")
+                testbed.serve_from_switch(plan.prefix.chunk_keys()[-1], plan.prefix.chunks)
+            figures = self._incast(testbed, mode.value, "pool", lambda host: agent_socket(testbed, host))
+        return figures, found
+
+    def peers(self, peers: Sequence[Peer]) -> dict[str, IncastFigures]:
+        """Only the peers, on a plain bridge."""
+        plan = self._plan
+        with client.running(_without_daemons(plan.testbed(Mode.UNICAST))) as testbed:
+            return {peer.value: self._peer(testbed, peer) for peer in peers}
+
+    def _peer(self, testbed: Testbed, peer: Peer) -> IncastFigures:
+        self._say(f"peer {peer}: the holder loads the prefix")
+        holder = data_ip(0)
+        server = f"{peer.value}-server"
+        start_peer(testbed, peer, self._plan.prefix)
+        try:
+            return self._incast(testbed, peer.value, peer.value, lambda _host: holder)
+        finally:
+            testbed.kill(server)
+            testbed.forget(server)
+
+    def _incast(self, testbed: Testbed, mode: str, source: str, address: Callable[[int], str]) -> IncastFigures:
+        plan = self._plan
+        hosts = [reader + 1 for reader in range(plan.readers)]
+        offsets = plan.offsets_s()
+        self._say(f"{mode}: readers get ready")
+        with ReaderGroup(testbed, plan.prefix, hosts, source=source, address=address) as readers:
+            cpu_before = testbed.cpu_s()
+            before = testbed.counters()
+            self._say(f"{mode}: {plan.readers} readers fetch")
+            readers.start(offsets)
+            reports = readers.reports(lambda: self._show_progress(testbed, before))
+            after = testbed.counters()
+            cpu = {name: used - cpu_before[name] for name, used in testbed.cpu_s().items() if name in cpu_before}
+        grown = {host: after[host].since(before[host]) for host in after}
+        cpu = {name: used for name, used in cpu.items() if not name.startswith("reader")}
+        cpu["readers"] = sum(report.cpu_s for report in reports if report is not None)
+        return incast_figures(
+            mode=mode,
+            target=testbed.status()["spec"]["target"],
+            size_bytes=plan.size_bytes,
+            rate_bit_s=plan.rate_bit_s,
+            slow_readers=frozenset(plan.slow),
+            offsets_s=offsets,
+            reports=reports,
+            holder=grown[host_name(0)],
+            readers=[grown[host_name(host)] for host in hosts],
+            cpu_s=cpu,
+            counters="interfaces" if plan.wiring is Wiring.NAMESPACES else "switch ports",
+        )
+
+    def _show_progress(self, testbed: Testbed, before: Mapping[str, InterfaceCounters]) -> None:
+        arrived = sum(
+            counters.since(before[host]).rx_bytes
+            for host, counters in testbed.counters().items()
+            if host != host_name(0)
+        )
+        self._moved(min(1.0, arrived / (self._plan.readers * self._plan.size_bytes)))
+
+
+def start_peer(testbed: Testbed, peer: Peer, prefix: Prefix) -> None:
+    """Start a peer's server at the holder and load the prefix into it."""
+    holder = data_ip(0)
+    name = f"{peer.value}-server"
+    if peer is Peer.TCP:
+        directory = testbed.status()["directory"]
+        words = ["serve", "--address", holder, "--file", f"{directory}/served", *prefix_arguments(prefix)]
+        testbed.run(name, host_name(0), python_module("bmv2_testbed.bench.holder", *words))
+        _await_listening(testbed, name, TCP_PEER_PORT)
+        return
+    if shutil.which("redis-server") is None:
+        raise TestbedError(
+            "no redis-server on PATH: install the Debian package redis-server, or leave out --peer redis"
+        )
+    words = ["--bind", holder, "--port", str(REDIS_PORT), "--protected-mode", "no", "--save", "", "--appendonly", "no"]
+    testbed.run(name, host_name(0), ["redis-server", *words])
+    _await_listening(testbed, name, REDIS_PORT)
+    testbed.run(
+        "redis-load",
+        host_name(0),
+        python_module("bmv2_testbed.bench.holder", "redis", "--address", holder, *prefix_arguments(prefix)),
+    )
+    testbed.finish("redis-load", START_DEADLINE_S)
+
+
+_AWAIT_LISTENING: Final = """
+import socket, sys, time
+end = time.monotonic() + 20
+while True:
+    try:
+        socket.create_connection((sys.argv[1], int(sys.argv[2])), 1).close()
+        break
+    except OSError as error:
+        if time.monotonic() > end:
+            sys.exit(f"nothing listens on {sys.argv[1]}:{sys.argv[2]}: {error}")
+        time.sleep(0.02)
+"""
+
+
+def _await_listening(testbed: Testbed, server: str, port: int) -> None:
+    testbed.run("await-listening", host_name(0), [sys.executable, "-c", _AWAIT_LISTENING, data_ip(0), str(port)])
+    try:
+        testbed.finish("await-listening", START_DEADLINE_S)
+    except TestbedError as error:
+        raise TestbedError(f"{error}; {server} said: {testbed.log(server)[-300:]}") from error
+
+
+def _without_daemons(spec: TestbedSpec) -> TestbedSpec:
+    return replace(spec, daemons=False)
