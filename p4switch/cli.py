@@ -73,8 +73,14 @@ def _parser() -> argparse.ArgumentParser:
     ports.add_argument(
         "-i", "--interface", dest="ports", action="append", default=[], metavar="PORT@MEDIUM", help="attach a port"
     )
-    ports.add_argument("--port-option", dest="port_options", action="append", default=[], metavar="PORT:KEY=VALUE,...",
-                       help="faults and shaping: loss, duplicate, reorder, corrupt, delay, jitter, rate, burst, queue, seed, direction")  # fmt: skip
+    ports.add_argument(
+        "--port-option",
+        dest="port_options",
+        action="append",
+        default=[],
+        metavar="PORT:KEY=VALUE,...",
+        help="loss, duplicate, reorder, corrupt, delay, jitter, rate, burst, queue, seed, direction",
+    )
     ports.add_argument("--cpu-port", type=int, metavar="PORT", help="port of packet-in and packet-out")
     ports.add_argument(
         "--flood-group",
