@@ -1,4 +1,4 @@
-# ruff: noqa: E501 - tables of cases read better on one line each
+# ruff: noqa: E501, ISC004 - tables of cases read better on one line each
 """Updates and queries, each with the code that the specification gives it."""
 
 from __future__ import annotations
