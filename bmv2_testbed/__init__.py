@@ -1,0 +1,1 @@
+"""Testbed, benchmarks and demo: namespaces, the real daemons, real traces. Nothing imports this package."""

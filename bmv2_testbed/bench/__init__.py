@@ -1,0 +1,1 @@
+"""Benchmarks: the same transfer by kvcast and by its peers, on the same links in the same run."""

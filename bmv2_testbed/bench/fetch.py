@@ -1,0 +1,195 @@
+"""One reader alone, links of full speed: throughput and latency of a fetch, beside sendfile over the same path."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.table import Table
+
+from bmv2_testbed import client
+from bmv2_testbed.bench.incast import Peer, agent_socket, start_peer
+from bmv2_testbed.bench.sources import PoolSource, Source, TcpSource
+from bmv2_testbed.client import Testbed
+from bmv2_testbed.content import Prefix
+from bmv2_testbed.limits import FETCH_DEADLINE_S, START_DEADLINE_S
+from bmv2_testbed.processes import python_module
+from bmv2_testbed.spec import Target, TestbedSpec, Wiring, data_ip, host_name
+from bmv2_testbed.units import format_size
+
+CHUNK_BYTES = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class FetchPlan:
+    """Sizes in bytes; each is fetched `repeat` times, always from the holder's memory."""
+
+    sizes_bytes: Sequence[int]
+    repeat: int
+    seed: int
+    target: Target
+    wiring: Wiring
+
+
+@dataclass(frozen=True, slots=True)
+class FetchFigures:
+    """One size by one way; times in seconds, from the call to the last byte in the reader's memory."""
+
+    target: str
+    source: str
+    size_bytes: int
+    p50_s: float
+    p99_s: float
+    best_s: float
+    gbytes_s_p50: float
+    verified: bool
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def run_fetch(plan: FetchPlan, say: Callable[[str], None], moved: Callable[[float], None]) -> list[FetchFigures]:
+    """Figures on a plain bridge and on the target, pool and sendfile each."""
+    targets = [plan.target] if plan.wiring is Wiring.DATAGRAMS else [Target.BRIDGE, plan.target]
+    figures: list[FetchFigures] = []
+    for step, target in enumerate(dict.fromkeys(targets)):
+        say(f"{target}: network of 2 hosts")
+        spec = TestbedSpec(target=target, wiring=plan.wiring, hosts=2, seed=plan.seed)
+        with client.running(spec) as testbed:
+            for size in plan.sizes_bytes:
+                say(f"{target}: {format_size(size)}")
+                prefix = Prefix(plan.seed, size, min(size, CHUNK_BYTES))
+                figures.append(_run_pool(testbed, prefix, plan.repeat))
+                if plan.wiring is Wiring.NAMESPACES:
+                    figures.append(_run_tcp(testbed, prefix, plan.repeat))
+                moved((step + 1) / len(targets))
+    return figures
+
+
+def _run_pool(testbed: Testbed, prefix: Prefix, repeat: int) -> FetchFigures:
+    words = _words(prefix)
+    testbed.run(
+        "put",
+        host_name(0),
+        python_module("bmv2_testbed.bench.holder", "put", "--address", agent_socket(testbed, 0), *words),
+    )
+    testbed.finish("put", START_DEADLINE_S)
+    return _run_reader(testbed, "pool", agent_socket(testbed, 1), prefix, repeat)
+
+
+def _run_tcp(testbed: Testbed, prefix: Prefix, repeat: int) -> FetchFigures:
+    start_peer(testbed, Peer.TCP, prefix)
+    try:
+        return _run_reader(testbed, "tcp", data_ip(0), prefix, repeat)
+    finally:
+        testbed.kill("tcp-server")
+        testbed.forget("tcp-server")
+
+
+def _run_reader(testbed: Testbed, source: str, address: str, prefix: Prefix, repeat: int) -> FetchFigures:
+    words = ["--source", source, "--address", address, "--repeat", str(repeat), *_words(prefix)]
+    testbed.run("fetch", host_name(1), python_module("bmv2_testbed.bench.fetch", *words))
+    report = json.loads(testbed.finish("fetch", START_DEADLINE_S + FETCH_DEADLINE_S).stdout)
+    times = sorted(report["times_s"])
+    p50_s = statistics.median(times)
+    return FetchFigures(
+        target=testbed.status()["spec"]["target"],
+        source=source,
+        size_bytes=prefix.size_bytes,
+        p50_s=p50_s,
+        p99_s=times[min(len(times) - 1, int(len(times) * 0.99))],
+        best_s=times[0],
+        gbytes_s_p50=prefix.size_bytes / p50_s / 1e9,
+        verified=report["verified"],
+    )
+
+
+def _words(prefix: Prefix) -> list[str]:
+    return ["--seed", str(prefix.seed), "--size", str(prefix.size_bytes), "--chunk", str(prefix.chunk_bytes)]
+
+
+def fetch_table(figures: Sequence[FetchFigures]) -> Table:
+    """The table that ends a fetch run."""
+    table = Table(title="one reader alone, links not shaped")
+    for heading in ("network", "by", "size", "p50", "p99", "GB/s at p50", "of sendfile", "verified"):
+        table.add_column(heading, justify="left" if heading in ("network", "by") else "right")
+    sendfile = {(f.target, f.size_bytes): f.p50_s for f in figures if f.source == "tcp"}
+    for figure in figures:
+        base = sendfile.get((figure.target, figure.size_bytes))
+        table.add_row(
+            figure.target,
+            "sendfile" if figure.source == "tcp" else "kvcast",
+            format_size(figure.size_bytes),
+            f"{figure.p50_s * 1e6:.0f} µs",
+            f"{figure.p99_s * 1e6:.0f} µs",
+            f"{figure.gbytes_s_p50:.3f}",
+            "-" if base is None else f"{base / figure.p50_s:.2f}",
+            "yes" if figure.verified else "NO",
+        )
+    return table
+
+
+def _measure(source: Source, drop: Callable[[], None], prefix: Prefix, repeat: int) -> dict[str, Any]:
+    expected = prefix.contents()
+    times = []
+    verified = True
+    for _ in range(repeat):
+        drop()
+        compared = 0
+        spent_comparing_s = 0.0
+        start_s = time.monotonic()
+        for index, content in source.fetch(prefix):
+            arrived_s = time.monotonic()
+            verified = verified and content == expected[index]
+            compared += len(content)
+            spent_comparing_s += time.monotonic() - arrived_s
+        times.append(time.monotonic() - start_s - spent_comparing_s)
+        verified = verified and compared == prefix.size_bytes
+    return {"times_s": times, "verified": verified}
+
+
+def _drop_from_agent(address: str, prefix: Prefix) -> Callable[[], None]:
+    from hostagent.client import AgentClient
+
+    agent = AgentClient(address)
+    keys = prefix.chunk_keys()
+
+    def drop() -> None:
+        # A chunk that was fetched stays; without this the next fetch would be local.
+        agent.drop(keys)
+
+    return drop
+
+
+def main() -> int:
+    """Entry point: the reader's process."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--source", choices=("pool", "tcp"), required=True)
+    parser.add_argument("--address", required=True)
+    parser.add_argument("--repeat", type=int, required=True)
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--size", type=int, required=True)
+    parser.add_argument("--chunk", type=int, required=True)
+    args = parser.parse_args()
+    prefix = Prefix(args.seed, args.size, args.chunk)
+    if args.source == "pool":
+        source: Source = PoolSource(args.address, FETCH_DEADLINE_S)
+        drop = _drop_from_agent(args.address, prefix)
+    else:
+        source = TcpSource(args.address)
+
+        def drop() -> None:
+            return None
+
+    _measure(source, drop, prefix, 2)
+    print(json.dumps(_measure(source, drop, prefix, args.repeat)))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

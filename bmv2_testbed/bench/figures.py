@@ -1,0 +1,129 @@
+"""What a benchmark says: ratios out of times and counters, tables, JSON. Pure."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from rich.table import Table
+
+from bmv2_testbed.network.counters import InterfaceCounters
+from bmv2_testbed.units import format_rate, format_size
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderReport:
+    """What one reader measured; times in seconds from its own start."""
+
+    time_s: float
+    end_s: float
+    late_s: float
+    cpu_s: float
+    compared_bytes: int
+    verified: bool
+    reason: str
+    origins: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class IncastFigures:
+    """One incast. `_S`: in units of the prefix' size; `_ratio`: time over S/B.
+
+    `mean_ratio` and `max_ratio` are over the readers on links of the full rate; a slow reader stands in `slow_ratios`.
+    """
+
+    mode: str
+    target: str
+    mean_ratio: float
+    max_ratio: float
+    holder_tx_S: float  # noqa: N815  S is the symbol of the prefix' size, not a case
+    readers_tx_S: float  # noqa: N815
+    readers_rx_S: float  # noqa: N815
+    verified: bool
+    times_s: Sequence[float]
+    offsets_s: Sequence[float]
+    slow_ratios: Mapping[int, float]
+    ideal_s: float
+    late_max_s: float
+    origins: Mapping[str, int]
+    cpu_s: Mapping[str, float]
+    counters: str
+    problems: Sequence[str] = field(default=())
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def incast_figures(
+    *,
+    mode: str,
+    target: str,
+    size_bytes: int,
+    rate_bit_s: int,
+    slow_readers: frozenset[int],
+    offsets_s: Sequence[float],
+    reports: Sequence[ReaderReport | None],
+    holder: InterfaceCounters,
+    readers: Sequence[InterfaceCounters],
+    cpu_s: Mapping[str, float],
+    counters: str,
+) -> IncastFigures:
+    """Put the figures of one incast together. `reports[i]` is reader i's (None: it never reported); `slow_readers` has
+    indices into `reports`; `holder`, `readers` are what the counters grew by."""
+    ideal_s = size_bytes * 8 / rate_bit_s
+    times = [report.time_s if report is not None else float("inf") for report in reports]
+    full_rate = [time_s / ideal_s for index, time_s in enumerate(times) if index not in slow_readers]
+    origins: dict[str, int] = {}
+    for report in reports:
+        for name, count in (report.origins if report is not None else {}).items():
+            origins[name] = origins.get(name, 0) + count
+    problems = [
+        f"reader {index}: {'no report' if report is None else report.reason}"
+        for index, report in enumerate(reports)
+        if report is None or not report.verified
+    ]
+    return IncastFigures(
+        mode=mode,
+        target=target,
+        mean_ratio=statistics.fmean(full_rate),
+        max_ratio=max(full_rate),
+        holder_tx_S=holder.tx_bytes / size_bytes,
+        readers_tx_S=sum(value.tx_bytes for value in readers) / size_bytes,
+        readers_rx_S=sum(value.rx_bytes for value in readers) / size_bytes,
+        verified=not problems and all(r is not None and r.compared_bytes == size_bytes for r in reports),
+        times_s=times,
+        offsets_s=list(offsets_s),
+        slow_ratios={index: times[index] / ideal_s for index in sorted(slow_readers)},
+        ideal_s=ideal_s,
+        late_max_s=max((report.late_s for report in reports if report is not None), default=0.0),
+        origins=origins,
+        cpu_s=dict(cpu_s),
+        counters=counters,
+        problems=problems,
+    )
+
+
+def incast_table(cases: Sequence[IncastFigures], readers: int, size_bytes: int, rate_bit_s: int, what: str) -> Table:
+    """The table that ends an incast run."""
+    table = Table(
+        title=f"{readers} readers, {format_size(size_bytes)}, links of {format_rate(rate_bit_s)}, {what} "
+        f"(S/B = {size_bytes * 8 / rate_bit_s:.2f} s)",
+        caption="times over S/B, from each reader's own start to its last compared byte; bytes in units of S",
+    )
+    for heading in ("case", "mean", "max", "slow", "holder sends", "readers send", "CPU s", "every byte compared"):
+        table.add_column(heading, justify="left" if heading == "case" else "right")
+    for case in cases:
+        slow = ", ".join(f"{ratio:.2f}" for ratio in case.slow_ratios.values())
+        table.add_row(
+            case.mode,
+            f"{case.mean_ratio:.3f}",
+            f"{case.max_ratio:.3f}",
+            slow or "-",
+            f"{case.holder_tx_S:.3f} S",
+            f"{case.readers_tx_S:.3f} S",
+            f"{sum(case.cpu_s.values()):.2f}",
+            "yes" if case.verified else f"NO: {case.problems[0]}",
+        )
+    return table

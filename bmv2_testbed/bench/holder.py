@@ -1,0 +1,71 @@
+"""What stands at the holder: puts the prefix into the pool, into Redis, or serves it with sendfile."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import threading
+from pathlib import Path
+
+from bmv2_testbed.bench.sources import TCP_PEER_PORT, RedisSource
+from bmv2_testbed.content import Prefix
+
+
+def put_into_pool(prefix: Prefix, agent_socket: str) -> None:
+    """Put every chunk into the pool through the holder's agent."""
+    from hostagent.client import AgentClient
+
+    with AgentClient(agent_socket) as agent:
+        parent = None
+        for key, content in zip(prefix.chunk_keys(), prefix.contents(), strict=True):
+            agent.put(key, parent, content)
+            parent = key
+
+
+def serve_file(path: Path, address: str) -> None:
+    """Answer `offset length` lines with that stretch of the file, for ever; one thread a connection."""
+    listener = socket.create_server((address, TCP_PEER_PORT), backlog=128)
+    print("ready", flush=True)
+    while True:
+        connection, _ = listener.accept()
+        threading.Thread(target=_serve_connection, args=(path, connection), daemon=True).start()
+
+
+def _serve_connection(path: Path, connection: socket.socket) -> None:
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    with connection, path.open("rb") as served, connection.makefile("rb") as requests:
+        try:
+            for line in requests:
+                offset, length = (int(word) for word in line.split())
+                while length > 0:
+                    sent = os.sendfile(connection.fileno(), served.fileno(), offset, length)
+                    offset += sent
+                    length -= sent
+        except (BrokenPipeError, ConnectionResetError):
+            return
+
+
+def main() -> int:
+    """Entry point: `put`, `redis` or `serve`."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("job", choices=("put", "redis", "serve"))
+    parser.add_argument("--address", required=True, help="agent socket, or address to serve on or to reach redis at")
+    parser.add_argument("--file", type=Path, help="where `serve` keeps the prefix")
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--size", type=int, required=True)
+    parser.add_argument("--chunk", type=int, required=True)
+    args = parser.parse_args()
+    prefix = Prefix(args.seed, args.size, args.chunk)
+    if args.job == "put":
+        put_into_pool(prefix, args.address)
+    elif args.job == "redis":
+        RedisSource(args.address).store(prefix)
+    else:
+        args.file.write_bytes(b"".join(prefix.contents()))
+        serve_file(args.file, args.address)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,156 @@
+"""Where a reader gets the prefix from: the pool through its agent, or a peer. All speak the same small protocol."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from bmv2_testbed.content import Prefix
+from bmv2_testbed.errors import TestbedError
+
+TCP_PEER_PORT = 5501
+REDIS_PORT = 5502
+_STREAM_LIMIT_BYTES = 1 << 20
+
+
+class Source(Protocol):
+    """One connection of one reader, made before the clock starts."""
+
+    def fetch(self, prefix: Prefix) -> Iterator[tuple[int, memoryview]]:
+        """Fetch the whole prefix; yields (chunk index, content) as chunks get whole. Views last until the next."""
+
+    def origins(self) -> dict[str, int]:
+        """Chunks by where they came from."""
+
+    def close(self) -> None: ...
+
+
+class TcpSource:
+    """A plain TCP stream from a server that calls sendfile."""
+
+    def __init__(self, host: str) -> None:
+        self._connection = socket.create_connection((host, TCP_PEER_PORT))
+        self._connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._fetched = 0
+        self._buffer = bytearray()
+
+    def fetch(self, prefix: Prefix) -> Iterator[tuple[int, memoryview]]:
+        if len(self._buffer) < prefix.size_bytes:
+            self._buffer = bytearray(prefix.size_bytes)
+        view = memoryview(self._buffer)
+        self._connection.sendall(f"0 {prefix.size_bytes}\n".encode())
+        for index in range(prefix.chunks):
+            start = index * prefix.chunk_bytes
+            chunk = view[start : start + prefix.chunk_size_bytes(index)]
+            receive_into(self._connection, chunk)
+            self._fetched += 1
+            yield index, chunk
+
+    def origins(self) -> dict[str, int]:
+        return {"tcp": self._fetched}
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+class RedisSource:
+    """GETs, pipelined, over one connection (RESP2: https://redis.io/docs/latest/develop/reference/protocol-spec/)."""
+
+    def __init__(self, host: str) -> None:
+        self._connection = socket.create_connection((host, REDIS_PORT))
+        self._connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._fetched = 0
+        self._buffer = bytearray()
+
+    def fetch(self, prefix: Prefix) -> Iterator[tuple[int, memoryview]]:
+        if len(self._buffer) < prefix.size_bytes:
+            self._buffer = bytearray(prefix.size_bytes)
+        view = memoryview(self._buffer)
+        self._connection.sendall(b"".join(redis_command(b"GET", key.hex().encode()) for key in prefix.chunk_keys()))
+        for index in range(prefix.chunks):
+            size = self._bulk_size()
+            if size != prefix.chunk_size_bytes(index):
+                raise TestbedError(f"redis answered chunk {index} with {size} bytes")
+            start = index * prefix.chunk_bytes
+            chunk = view[start : start + size]
+            receive_into(self._connection, chunk)
+            self._line()
+            self._fetched += 1
+            yield index, chunk
+
+    def store(self, prefix: Prefix) -> None:
+        """SET every chunk."""
+        for key, content in zip(prefix.chunk_keys(), prefix.contents(), strict=True):
+            self._connection.sendall(redis_command(b"SET", key.hex().encode(), content))
+            if self._line() != b"+OK":
+                raise TestbedError("redis refused a SET")
+
+    def _bulk_size(self) -> int:
+        line = self._line()
+        if not line.startswith(b"$"):
+            raise TestbedError(f"redis answered {line[:80]!r}")
+        return int(line[1:])
+
+    def _line(self) -> bytes:
+        line = b""
+        while not line.endswith(b"\r\n"):
+            byte = self._connection.recv(1)
+            if not byte:
+                raise TestbedError("redis closed the connection")
+            line += byte
+        return line[:-2]
+
+    def origins(self) -> dict[str, int]:
+        return {"redis": self._fetched}
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def redis_command(*words: bytes) -> bytes:
+    """A command as an array of bulk strings."""
+    parts = [f"*{len(words)}\r\n".encode()]
+    for word in words:
+        parts += [f"${len(word)}\r\n".encode(), word, b"\r\n"]
+    return b"".join(parts)
+
+
+def receive_into(connection: socket.socket, view: memoryview) -> None:
+    """Fill `view` from a stream. Raises TestbedError if it ends before."""
+    filled = 0
+    while filled < len(view):
+        count = connection.recv_into(view[filled : filled + _STREAM_LIMIT_BYTES])
+        if count == 0:
+            raise TestbedError("the stream ended early")
+        filled += count
+
+
+class PoolSource:
+    """The pool, through the agent of this reader's own node."""
+
+    def __init__(self, agent_socket: str, deadline_s: float) -> None:
+        from hostagent.client import AgentClient
+
+        self._agent = AgentClient(agent_socket)
+        self._deadline_s = deadline_s
+        self._origins: dict[str, int] = {}
+
+    def fetch(self, prefix: Prefix) -> Iterator[tuple[int, memoryview]]:
+        keys = prefix.chunk_keys()
+        with self._agent.fetch(keys, deadline_s=self._deadline_s) as got:
+            if got.count != len(keys):
+                raise TestbedError(f"{got.count} of {len(keys)} chunks arrived: {got.outcome}")
+            self._count(got.sources)
+            yield from enumerate(got.views)
+
+    def _count(self, sources: Sequence[object]) -> None:
+        for source in sources:
+            name = str(getattr(source, "name", source)).lower()
+            self._origins[name] = self._origins.get(name, 0) + 1
+
+    def origins(self) -> dict[str, int]:
+        return dict(self._origins)
+
+    def close(self) -> None:
+        self._agent.close()

@@ -1,0 +1,198 @@
+"""A running testbed as seen from outside: starts the keeper, sends it requests."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from bmv2_testbed.errors import TestbedError
+from bmv2_testbed.keeper import CONTROL_SOCKET
+from bmv2_testbed.limits import STOP_GRACE_S
+from bmv2_testbed.network.counters import InterfaceCounters
+from bmv2_testbed.processes import Outcome, child_environment, last_line, python_module
+from bmv2_testbed.spec import Faults, TestbedSpec
+
+
+class Testbed:
+    """One run. Every method raises TestbedError with the keeper's words when it refuses, or is gone."""
+
+    __test__ = False
+
+    def __init__(self, pid: int, directory: str) -> None:
+        self.pid = pid
+        self.directory = Path(directory)
+        self._stream = self._connect()
+
+    def _connect(self) -> io.BufferedRWPair:
+        connection = socket.socket(socket.AF_UNIX)
+        try:
+            connection.connect(str(self.directory / CONTROL_SOCKET))
+        except OSError as error:
+            connection.close()
+            raise TestbedError(f"no testbed answers at {self.directory}: {error.strerror}") from error
+        stream = connection.makefile("rwb")
+        connection.close()
+        return stream
+
+    def _ask(self, method: str, **parameters: Any) -> Any:
+        try:
+            self._stream.write(json.dumps({"method": method, "parameters": parameters}).encode() + b"\n")
+            self._stream.flush()
+            line = self._stream.readline()
+        except OSError as error:
+            raise TestbedError(f"the testbed is gone: {error.strerror}") from error
+        if not line:
+            raise TestbedError("the testbed is gone")
+        answer = json.loads(line)
+        if "error" in answer:
+            raise TestbedError(answer["error"])
+        return answer["result"]
+
+    def status(self) -> dict[str, Any]:
+        """Spec, processes (exit status, None while running), process ids inside, directory inside."""
+        status: dict[str, Any] = self._ask("status")
+        return status
+
+    def run(self, name: str, place: str, argv: Sequence[str]) -> None:
+        """Start a process in a host (`h0`..) or beside the switch (`switch`)."""
+        self._ask("run", name=name, place=place, argv=list(argv))
+
+    def wait(self, name: str, timeout_s: float) -> Outcome | None:
+        """Wait for a process to end; None if it still runs after timeout_s."""
+        answer = self._ask("wait", name=name, timeout_s=timeout_s)
+        return None if answer is None else Outcome(**answer)
+
+    def finish(self, name: str, timeout_s: float) -> Outcome:
+        """Wait for a process to end with status 0 and forget it; kills it when it does not end in time."""
+        outcome = self.wait(name, timeout_s)
+        if outcome is None:
+            self.kill(name)
+            log = self.log(name)
+            self._ask("forget", name=name)
+            raise TestbedError(f"{name} was not done after {timeout_s:.0f} s: {last_line(log)}")
+        self._ask("forget", name=name)
+        if outcome.status != 0:
+            said = last_line(outcome.stderr or outcome.stdout)
+            raise TestbedError(f"{name} ended with status {outcome.status}: {said}")
+        return outcome
+
+    def forget(self, name: str) -> None:
+        """Drop a process that ended, so that its name is free."""
+        self._ask("forget", name=name)
+
+    def kill(self, name: str, signal_number: int = signal.SIGKILL) -> None:
+        """Send a signal to a process by name."""
+        self._ask("kill", name=name, signal_number=signal_number)
+
+    def restart(self, name: str) -> None:
+        """Start a process that ended again, as it was started."""
+        self._ask("restart", name=name)
+
+    def await_ready(self, name: str) -> None:
+        """Wait until a daemon started again is ready."""
+        self._ask("await_ready", name=name)
+
+    def counters(self) -> dict[str, InterfaceCounters]:
+        """Counters of the hosts' data interfaces."""
+        return {host: InterfaceCounters(*values) for host, values in self._ask("counters").items()}
+
+    def cpu_s(self) -> dict[str, float]:
+        """CPU seconds used so far, by process."""
+        cpu: dict[str, float] = self._ask("cpu")
+        return cpu
+
+    def log(self, name: str) -> str:
+        """The last words of a process."""
+        log: str = self._ask("log", name=name)
+        return log
+
+    def set_link(self, host: str, up: bool) -> None:
+        """Cut or mend a host's data link."""
+        self._ask("link", host=host, up=up)
+
+    def set_faults(self, faults: Faults, port: int | None = None) -> None:
+        """Hurt the frames that leave one switch port, or all of them."""
+        self._ask("faults", port=port, faults=asdict(faults))
+
+    def reload_program(self) -> None:
+        """Load the switch program anew: the switch forgets everything."""
+        self._ask("reload_program")
+
+    def stop(self) -> None:
+        """End the run and wait until the kernel has taken it down."""
+        with contextlib.suppress(TestbedError):
+            self._ask("stop")
+        self.close()
+        wait_gone(self.pid, STOP_GRACE_S + 7)
+
+    def close(self) -> None:
+        """Let go of the run without ending it."""
+        with contextlib.suppress(OSError):
+            self._stream.close()
+
+
+def wait_gone(pid: int, timeout_s: float) -> None:
+    """Wait until a process that need not be our child is gone. Raises TestbedError after timeout_s."""
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    poller = select.poll()
+    poller.register(handle, select.POLLIN)
+    gone = poller.poll(timeout_s * 1000)
+    os.close(handle)
+    if not gone:
+        raise TestbedError(f"process {pid} does not end: kill it with kill -9 {pid}")
+
+
+def start(spec: TestbedSpec, *, detached: bool = False) -> tuple[Testbed, subprocess.Popen[bytes]]:
+    """Start a run and wait until it is up. It ends with this process unless `detached`."""
+    argv = python_module("bmv2_testbed.keeper", *([] if detached else ["--attached"]))
+    with tempfile.TemporaryFile() as errors:
+        keeper = subprocess.Popen(
+            argv,
+            env=child_environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            start_new_session=True,
+        )
+        assert keeper.stdin is not None
+        assert keeper.stdout is not None
+        keeper.stdin.write(spec.to_json().encode())
+        keeper.stdin.close()
+        line = keeper.stdout.readline()
+        keeper.stdout.close()
+        if line:
+            return Testbed(**json.loads(line)), keeper
+        status = keeper.wait()
+        errors.seek(0)
+        said = last_line(errors.read().decode(errors="replace"))
+        raise TestbedError(said.removeprefix("kvcast testbed: ") + f" (status {status})")
+
+
+@contextlib.contextmanager
+def running(spec: TestbedSpec) -> Iterator[Testbed]:
+    """A run for the time of a `with` block."""
+    testbed, keeper = start(spec)
+    try:
+        yield testbed
+    finally:
+        testbed.close()
+        keeper.terminate()
+        try:
+            keeper.wait(STOP_GRACE_S + 7)
+        except subprocess.TimeoutExpired:
+            keeper.kill()
+            keeper.wait()

@@ -1,0 +1,56 @@
+"""What the benchmarks put into the pool: bytes that anybody who knows a chunk's key can make again. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+
+from bmv2_testbed.errors import TestbedError
+
+KEY_BYTES = 16
+
+
+def content_of(key: bytes, size_bytes: int) -> bytes:
+    """The content of a chunk: the Philox stream seeded with its key. Same bytes on every machine and numpy."""
+    words = np.random.Philox(key=int.from_bytes(key, "big")).random_raw((size_bytes + 7) // 8)
+    return np.asarray(words, dtype="<u8").tobytes()[:size_bytes]
+
+
+def chained_key(parent: bytes, label: bytes) -> bytes:
+    """Key of a benchmark's chunk under its parent; the label stands for the tokens."""
+    return hashlib.blake2b(parent + b"kvcast benchmark" + label, digest_size=KEY_BYTES).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """A prefix of `size_bytes` in chunks of `chunk_bytes` (the last may be shorter)."""
+
+    seed: int
+    size_bytes: int
+    chunk_bytes: int
+
+    def __post_init__(self) -> None:
+        if self.chunk_bytes <= 0 or self.size_bytes <= 0:
+            raise TestbedError("a prefix and its chunks have at least one byte")
+
+    @property
+    def chunks(self) -> int:
+        return -(-self.size_bytes // self.chunk_bytes)
+
+    def chunk_size_bytes(self, index: int) -> int:
+        return min(self.chunk_bytes, self.size_bytes - index * self.chunk_bytes)
+
+    def chunk_keys(self) -> list[bytes]:
+        """Keys in prefix order, each chained to the one before."""
+        keys = []
+        parent = b""
+        for index in range(self.chunks):
+            parent = chained_key(parent, f"{self.seed}/{index}".encode())
+            keys.append(parent)
+        return keys
+
+    def contents(self) -> list[bytes]:
+        """Content of every chunk in prefix order."""
+        return [content_of(key, self.chunk_size_bytes(index)) for index, key in enumerate(self.chunk_keys())]

@@ -1,0 +1,32 @@
+"""Named limits of the testbed, and how they relate."""
+
+from __future__ import annotations
+
+from typing import Final
+
+LINK_MTU_BYTES: Final = 9000
+"""Data links carry jumbo frames: a 4096-byte segment and its headers make an IP packet of 4164 bytes."""
+
+MEMBERS_MAX: Final = 64
+"""Members that one switch can tell apart (bits of `members` in a NOTICE)."""
+
+HOSTS_MAX: Final = MEMBERS_MAX
+INTERFACE_NAME_CHARS_MAX: Final = 15
+
+SHAPER_BURST_BYTES_MIN: Final = 2 * (LINK_MTU_BYTES + 14)
+"""A token bucket smaller than a frame would drop it for ever; two let a frame go while the next one waits."""
+
+SHAPER_BURST_S: Final = 0.002
+SHAPER_QUEUE_S: Final = 0.02
+SHAPER_QUEUE_BYTES_MIN: Final = 256 * 1024
+
+START_DEADLINE_S: Final = 60.0
+"""Longest wait for network, switch, controller and agents together (a switch program may have to be compiled)."""
+
+RPC_LINE_BYTES_MAX: Final = 16 * 1024 * 1024
+STOP_GRACE_S: Final = 3.0
+LOG_TAIL_BYTES: Final = 4096
+
+FETCH_DEADLINE_S: Final = 60.0
+
+assert SHAPER_QUEUE_BYTES_MIN > SHAPER_BURST_BYTES_MIN

@@ -1,0 +1,228 @@
+"""The network of namespaces: Mininet hosts on shaped veth links round one switch, and a management network beside it.
+
+Mininet's Node, Host, Switch, Link, Topo and Mininet do the building. Two things are our own: shaping (its TCIntf has a
+token bucket smaller than a jumbo frame and stops at 1 Gbit/s) and bridges (its LinuxBridge wants `brctl`).
+"""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, Final
+
+from bmv2_testbed.errors import TestbedError
+from bmv2_testbed.limits import (
+    INTERFACE_NAME_CHARS_MAX,
+    LINK_MTU_BYTES,
+    SHAPER_BURST_BYTES_MIN,
+    SHAPER_BURST_S,
+    SHAPER_QUEUE_BYTES_MIN,
+    SHAPER_QUEUE_S,
+)
+from bmv2_testbed.network.counters import InterfaceCounters, read_interface_counters
+from bmv2_testbed.spec import (
+    CONTROLLER_MANAGEMENT_IP,
+    DATA_PREFIX_BITS,
+    MANAGEMENT_PREFIX_BITS,
+    Target,
+    TestbedSpec,
+    data_ip,
+    data_mac,
+    host_name,
+    management_ip,
+    switch_port,
+)
+
+DATA_INTERFACE: Final = "data0"
+MANAGEMENT_INTERFACE: Final = "mgmt0"
+_DEBIAN_PACKAGES: Final = "/usr/lib/python3/dist-packages"
+
+
+def import_mininet(module: str) -> Any:
+    """Import a module of Mininet, from the system's packages where this interpreter has a path of its own.
+
+    The system's directory goes to the end of the path and only for this import, so that it shadows nothing.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError:
+        sys.path.append(_DEBIAN_PACKAGES)
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise TestbedError(f"no module {error.name}: install the Debian package mininet (make system)") from error
+    finally:
+        sys.path.remove(_DEBIAN_PACKAGES)
+
+
+def shaper_arguments(rate_bit_s: int) -> str:
+    """`tc` words of a token bucket for that rate: room for two jumbo frames or 2 ms, and a queue of 20 ms."""
+    burst_bytes = max(SHAPER_BURST_BYTES_MIN, round(rate_bit_s / 8 * SHAPER_BURST_S))
+    queue_bytes = max(SHAPER_QUEUE_BYTES_MIN, round(rate_bit_s / 8 * SHAPER_QUEUE_S))
+    return f"tbf rate {rate_bit_s}bit burst {burst_bytes} limit {queue_bytes}"
+
+
+class WiredNetwork:
+    """Hosts `h0`.. with `data0` on the switch (ports `sw-eth1`..) and `mgmt0` on the management bridge."""
+
+    def __init__(self, spec: TestbedSpec) -> None:
+        self._spec = spec
+        self._net = _build(spec)
+
+    def launch(
+        self, place: str, argv: Sequence[str], environment: Mapping[str, str], out: IO[bytes], err: IO[bytes]
+    ) -> subprocess.Popen[bytes]:
+        """Start a process in a host (by its name) or beside the switch (`switch`)."""
+        if place == "switch":
+            return subprocess.Popen(
+                argv, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True
+            )
+        process: subprocess.Popen[bytes] = self._node(place).popen(
+            list(argv), env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=err
+        )
+        return process
+
+    def switch_interfaces(self) -> dict[int, str]:
+        """Interface names of the switch by port number."""
+        return {switch_port(host): f"sw-eth{switch_port(host)}" for host in range(self._spec.hosts)}
+
+    def counters(self) -> dict[str, InterfaceCounters]:
+        """What each host's data interface has sent and received."""
+        return {
+            host.name: read_interface_counters(host.pid, DATA_INTERFACE)
+            for host in (self._net.get(host_name(i)) for i in range(self._spec.hosts))
+        }
+
+    def set_link(self, place: str, up: bool) -> None:
+        """Cut or mend a host's data link."""
+        run_checked(self._node(place), f"ip link set dev {DATA_INTERFACE} {'up' if up else 'down'}")
+
+    def set_netem(self, port: int, arguments: str) -> None:
+        """Have the kernel hurt the frames that leave a switch port (targets without fault injection of their own)."""
+        interface = self.switch_interfaces()[port]
+        switch = self._net.get("sw")
+        shaped = self._spec.link_rate_bit_s(port - 1) is not None
+        parent = "parent 1:1" if shaped else "root"
+        run_checked(switch, f"tc qdisc replace dev {interface} {parent} handle 10: netem {arguments}")
+
+    def stop(self) -> None:
+        self._net.stop()
+
+    def _node(self, place: str) -> Any:
+        try:
+            return self._net.get(place)
+        except KeyError:
+            raise TestbedError(f"no host {place}: there are h0 to h{self._spec.hosts - 1}") from None
+
+
+def run_checked(node: Any, command: str) -> None:
+    """Run a command in a node; raise with its words if it fails."""
+    output, error, status = node.pexec(["sh", "-c", command])
+    if status != 0:
+        raise TestbedError(f"in {node.name}: {command}: {(error or output).strip()}")
+
+
+def _build(spec: TestbedSpec) -> Any:
+    mininet_log = import_mininet("mininet.log")
+    mininet_log.setLogLevel("warning")
+    net_module = import_mininet("mininet.net")
+    node_module = import_mininet("mininet.node")
+    topo_module = import_mininet("mininet.topo")
+    # Mininet would raise limits of the whole machine (sysctl fs.*, kernel.*); what we need is per namespace.
+    net_module.Mininet.inited = True
+
+    class Bridge(node_module.Switch):  # type: ignore[misc,name-defined]
+        """A plain Linux bridge: the network without kvcast."""
+
+        def start(self, _controllers: object) -> None:
+            commands = [
+                f"ip link add {self.name} type bridge forward_delay 0 stp_state 0 mcast_snooping 0",
+                f"ip link set dev {self.name} mtu {LINK_MTU_BYTES} up",
+                *(f"ip link set dev {name} master {self.name}" for name in self.nameToIntf if name != "lo"),
+            ]
+            run_checked(self, " && ".join(commands))
+
+    class ProcessSwitch(node_module.Switch):  # type: ignore[misc,name-defined]
+        """Only the ports: the process that forwards between them (kvcast-switch, simple_switch_grpc) is a daemon
+        of the cluster, so that it can be killed and started again like the others."""
+
+        def start(self, _controllers: object) -> None:
+            # A switch port is no party of the network: it must not answer, and no stray packet may leave it.
+            run_checked(
+                self, "; ".join(f"ip link set dev {name} arp off up" for name in self.nameToIntf if name != "lo")
+            )
+
+    class Star(topo_module.Topo):  # type: ignore[misc,name-defined]
+        """Every host on the switch and on the management bridge."""
+
+        def build(self) -> None:
+            self.addSwitch("sw", dpid="1", cls=Bridge if spec.target is Target.BRIDGE else ProcessSwitch)
+            self.addSwitch("mg", dpid="2", cls=Bridge)
+            for host in range(spec.hosts):
+                name = self.addHost(host_name(host), ip=None)
+                port = switch_port(host)
+                self.addLink(
+                    name, "sw", port1=0, port2=port, intfName1=DATA_INTERFACE, addr1=data_mac(host)
+                )  # addr2 stays random: nobody speaks to a switch port
+                self.addLink(name, "mg", port1=1, port2=port, intfName1=MANAGEMENT_INTERFACE)
+
+    net = net_module.Mininet(topo=Star(), controller=None, build=False)
+    net.build()
+    _configure_keeper()
+    for host in range(spec.hosts):
+        _configure_host(net.get(host_name(host)), host, spec)
+        _configure_port(net.get("sw"), f"sw-eth{switch_port(host)}", spec.link_rate_bit_s(host), spec)
+    net.start()
+    run_checked(net.get("mg"), f"ip addr add {CONTROLLER_MANAGEMENT_IP}/{MANAGEMENT_PREFIX_BITS} dev mg")
+    return net
+
+
+def _configure_keeper() -> None:
+    subprocess.run(["ip", "link", "set", "dev", "lo", "up"], check=True)
+
+
+_NO_IPV6: Final = "[ ! -e /proc/sys/net/ipv6 ] || echo 1 > /proc/sys/net/ipv6/conf/{interface}/disable_ipv6"
+"""Neighbour discovery would be counted as traffic."""
+
+
+def _link_commands(interface: str, rate_bit_s: int | None, offloads: bool) -> list[str]:
+    assert len(interface) <= INTERFACE_NAME_CHARS_MAX
+    commands = [_NO_IPV6.format(interface=interface), f"ip link set dev {interface} mtu {LINK_MTU_BYTES} up"]
+    if not offloads:
+        # Frames must be on the wire what they are in the counters, and a switch outside the kernel
+        # must not see half-made checksums.
+        commands.append(f"ethtool -K {interface} tso off gso off gro off tx off rx off >/dev/null")
+    if rate_bit_s is not None:
+        commands.append(f"tc qdisc replace dev {interface} root handle 1: {shaper_arguments(rate_bit_s)}")
+    return commands
+
+
+def _keep_offloads(spec: TestbedSpec, rate_bit_s: int | None) -> bool:
+    return spec.target is Target.BRIDGE and rate_bit_s is None
+
+
+def _configure_host(node: Any, host: int, spec: TestbedSpec) -> None:
+    rate_bit_s = spec.link_rate_bit_s(host)
+    commands = [
+        "ip link set dev lo up",
+        *_link_commands(DATA_INTERFACE, rate_bit_s, _keep_offloads(spec, rate_bit_s)),
+        f"ip addr add {data_ip(host)}/{DATA_PREFIX_BITS} dev {DATA_INTERFACE}",
+        f"ip route add 224.0.0.0/4 dev {DATA_INTERFACE}",
+        _NO_IPV6.format(interface=MANAGEMENT_INTERFACE),
+        f"ip addr add {management_ip(host)}/{MANAGEMENT_PREFIX_BITS} dev {MANAGEMENT_INTERFACE}",
+        f"ip link set dev {MANAGEMENT_INTERFACE} up",
+    ]
+    run_checked(node, " && ".join(f"{{ {command}; }}" for command in commands))
+
+
+def _configure_port(switch: Any, interface: str, rate_bit_s: int | None, spec: TestbedSpec) -> None:
+    commands = _link_commands(interface, rate_bit_s, _keep_offloads(spec, rate_bit_s))
+    run_checked(switch, " && ".join(f"{{ {command}; }}" for command in commands))
+
+
+def have_mininet() -> bool:
+    """Whether the Debian package is installed."""
+    return Path(_DEBIAN_PACKAGES, "mininet").is_dir()

@@ -1,0 +1,178 @@
+"""Processes of a run: started somewhere in the network, watched, killed and started again by name."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from bmv2_testbed.errors import TestbedError
+from bmv2_testbed.limits import LOG_TAIL_BYTES, STOP_GRACE_S
+
+Launch = Callable[[Sequence[str], Mapping[str, str], IO[bytes], IO[bytes]], subprocess.Popen[bytes]]
+"""Starts argv with this environment and these files as stdout and stderr, in its place of the network."""
+
+REPOSITORY_ROOT = Path(__file__).resolve().parent.parent
+_CLOCK_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+def python_module(module: str, *arguments: str) -> list[str]:
+    """Command line that runs a module of this project with this very interpreter."""
+    return [sys.executable, "-m", module, *arguments]
+
+
+def child_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Environment in which `python_module` finds the project, installed or not."""
+    environment = dict(os.environ)
+    known = environment.get("PYTHONPATH", "")
+    environment["PYTHONPATH"] = f"{REPOSITORY_ROOT}{os.pathsep}{known}" if known else str(REPOSITORY_ROOT)
+    environment.update(extra or {})
+    return environment
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a process ended; `status` is negative for a signal, as in subprocess."""
+
+    status: int
+    stdout: str
+    stderr: str
+
+
+@dataclass(slots=True)
+class _Running:
+    argv: Sequence[str]
+    environment: Mapping[str, str]
+    launch: Launch
+    process: subprocess.Popen[bytes]
+
+
+class Supervisor:
+    """Owns every process of a run. Names are unique; a name whose process ended may be started again."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._running: dict[str, _Running] = {}
+
+    def start(
+        self, name: str, argv: Sequence[str], launch: Launch, environment: Mapping[str, str] | None = None
+    ) -> int:
+        """Start a process; returns its process id in the keeper's PID namespace."""
+        known = self._running.get(name)
+        if known is not None and known.process.poll() is None:
+            raise TestbedError(f"process {name} is already running")
+        return self._launch(name, argv, environment or {}, launch)
+
+    def restart(self, name: str) -> int:
+        """Start again what ended, with the same command line in the same place."""
+        known = self._get(name)
+        if known.process.poll() is None:
+            raise TestbedError(f"process {name} is still running: kill it first")
+        return self._launch(name, known.argv, known.environment, known.launch)
+
+    def _launch(self, name: str, argv: Sequence[str], environment: Mapping[str, str], launch: Launch) -> int:
+        with self._log(name, "out").open("ab") as out, self._log(name, "err").open("ab") as err:
+            try:
+                process = launch(argv, child_environment(environment), out, err)
+            except OSError as error:
+                raise TestbedError(f"cannot start {name} ({argv[0]}): {error.strerror}") from error
+        self._running[name] = _Running(argv, environment, launch, process)
+        return process.pid
+
+    def kill(self, name: str, signal_number: int = signal.SIGKILL) -> None:
+        """Send a signal; with SIGKILL also wait until it is gone."""
+        process = self._get(name).process
+        if process.poll() is None:
+            process.send_signal(signal_number)
+        if signal_number == signal.SIGKILL:
+            process.wait()
+
+    def wait(self, name: str, timeout_s: float) -> Outcome | None:
+        """Wait for the end; None: still running after timeout_s."""
+        process = self._get(name).process
+        try:
+            status = process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return None
+        return Outcome(status, self._read(name, "out"), self._read(name, "err"))
+
+    def forget(self, name: str) -> None:
+        """Drop a process that ended and its logs."""
+        if self._get(name).process.poll() is None:
+            raise TestbedError(f"process {name} is still running")
+        del self._running[name]
+        for stream in ("out", "err"):
+            self._log(name, stream).unlink(missing_ok=True)
+
+    def status(self) -> dict[str, int | None]:
+        """Exit status by name; None: running."""
+        return {name: entry.process.poll() for name, entry in self._running.items()}
+
+    def pids(self) -> dict[str, int]:
+        """Process ids of what runs, by name."""
+        return {name: entry.process.pid for name, entry in self._running.items() if entry.process.poll() is None}
+
+    def cpu_s(self) -> dict[str, float]:
+        """CPU seconds, user and system, used so far by each process that runs."""
+        return {name: process_cpu_s(pid) for name, pid in self.pids().items()}
+
+    def log_tail(self, name: str, size_bytes: int = LOG_TAIL_BYTES) -> str:
+        """The last words of a process on stderr and stdout."""
+        self._get(name)
+        return (self._read(name, "out")[-size_bytes:] + self._read(name, "err")[-size_bytes:]).strip()
+
+    def wait_until(self, name: str, ready: Callable[[], bool], deadline_s: float, what: str) -> None:
+        """Poll `ready` until it holds. Raises with the process' last words if it ends or the deadline passes."""
+        while not ready():
+            status = self._get(name).process.poll()
+            if status is not None:
+                raise TestbedError(f"{name} ended with status {status} before {what}: {last_line(self.log_tail(name))}")
+            if time.monotonic() > deadline_s:
+                raise TestbedError(f"{name}: no {what} in time: {last_line(self.log_tail(name))}")
+            time.sleep(0.02)
+
+    def stop_all(self) -> None:
+        """End everything: first politely, after STOP_GRACE_S by force."""
+        running = [entry.process for entry in self._running.values() if entry.process.poll() is None]
+        for process in running:
+            process.terminate()
+        deadline_s = time.monotonic() + STOP_GRACE_S
+        for process in running:
+            try:
+                process.wait(max(0.0, deadline_s - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def _get(self, name: str) -> _Running:
+        try:
+            return self._running[name]
+        except KeyError:
+            raise TestbedError(f"no process {name}; there are {', '.join(sorted(self._running)) or 'none'}") from None
+
+    def _log(self, name: str, stream: str) -> Path:
+        return self._directory / f"{name}.{stream}"
+
+    def _read(self, name: str, stream: str) -> str:
+        return self._log(name, stream).read_text(errors="replace")
+
+
+def process_cpu_s(pid: int) -> float:
+    """CPU seconds used so far by a process, 0.0 if it is gone. Source: /proc/PID/stat fields 14 and 15."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / _CLOCK_TICKS_PER_S
+
+
+def last_line(text: str) -> str:
+    """The last thing that somebody said, for a message of one line."""
+    lines = text.strip().splitlines()
+    return lines[-1] if lines else "it said nothing"

@@ -1,0 +1,122 @@
+"""What a testbed is made of: a value that travels as JSON from the command line to the keeper. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from bmv2_testbed.errors import TestbedError
+from bmv2_testbed.limits import HOSTS_MAX
+
+
+class Target(StrEnum):
+    """What stands in the middle."""
+
+    P4SWITCH = "p4switch"
+    BMV2 = "bmv2"
+    BRIDGE = "bridge"
+
+
+class Wiring(StrEnum):
+    """What the links are made of."""
+
+    NAMESPACES = "namespaces"
+    """Mininet hosts on veth pairs, shaped by the kernel. Needs root."""
+    DATAGRAMS = "datagrams"
+    """Frames in loopback datagrams to p4switch's datagram ports, shaped by the switch. Needs no privileges."""
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """What every switch port does to the frames that leave it; probabilities in [0, 1]."""
+
+    loss: float = 0.0
+    duplicate: float = 0.0
+    reorder: float = 0.0
+    corrupt: float = 0.0
+    delay_ms: float = 0.0
+
+    @property
+    def any(self) -> bool:
+        return any((self.loss, self.duplicate, self.reorder, self.corrupt, self.delay_ms))
+
+
+NO_FAULTS = Faults()
+
+
+@dataclass(frozen=True, slots=True)
+class TestbedSpec:
+    """Host 0 holds, hosts 1.. read (only a convention of the benchmarks). Rates in bit/s, sizes in bytes."""
+
+    __test__ = False
+
+    target: Target = Target.P4SWITCH
+    wiring: Wiring = Wiring.NAMESPACES
+    hosts: int = 9
+    rate_bit_s: int | None = None
+    slow_bit_s: Mapping[int, int] = field(default_factory=dict)
+    """Rates of the hosts whose link differs, by host index."""
+    faults: Faults = NO_FAULTS
+    seed: int = 1
+    segment_bytes: int = 4096
+    pool_bytes: int = 256 * 2**20
+    slots: int = 16384
+    """Segments that the switch can store."""
+    daemons: bool = True
+    """False: only the network (peers need no more)."""
+    agent_settings: Mapping[str, Any] = field(default_factory=dict)
+    controller_settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.hosts <= HOSTS_MAX:
+            raise TestbedError(f"{self.hosts} hosts: between 2 and {HOSTS_MAX} are possible")
+        if self.wiring is Wiring.DATAGRAMS and self.target is not Target.P4SWITCH:
+            raise TestbedError(f"target {self.target} needs root and namespaces: use --target p4switch, or become root")
+        for host in self.slow_bit_s:
+            if not 0 <= host < self.hosts:
+                raise TestbedError(f"slow host {host} does not exist: there are {self.hosts} hosts")
+
+    def link_rate_bit_s(self, host: int) -> int | None:
+        """Rate of that host's link in each direction; None: not shaped."""
+        return self.slow_bit_s.get(host, self.rate_bit_s)
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> TestbedSpec:
+        fields = json.loads(text)
+        fields["target"] = Target(fields["target"])
+        fields["wiring"] = Wiring(fields["wiring"])
+        fields["faults"] = Faults(**fields["faults"])
+        fields["slow_bit_s"] = {int(host): rate for host, rate in fields["slow_bit_s"].items()}
+        return cls(**fields)
+
+
+def host_name(host: int) -> str:
+    return f"h{host}"
+
+
+def data_ip(host: int) -> str:
+    """Address on the data network; the last byte is the switch port, the member index is one less."""
+    return f"10.75.0.{host + 1}"
+
+
+def data_mac(host: int) -> str:
+    return f"02:4b:56:00:00:{host + 1:02x}"
+
+
+def management_ip(host: int) -> str:
+    return f"10.76.0.{host + 1}"
+
+
+def switch_port(host: int) -> int:
+    return host + 1
+
+
+CONTROLLER_MANAGEMENT_IP = "10.76.0.254"
+DATA_PREFIX_BITS = 16
+MANAGEMENT_PREFIX_BITS = 24

@@ -1,0 +1,6 @@
+"""What goes into the switch, and where. Pure."""
+
+from controlplane.admission.policy import Admission, AdmissionPolicy, Candidate, Refusal
+from controlplane.admission.slots import SlotAllocator, SlotRange
+
+__all__ = ["Admission", "AdmissionPolicy", "Candidate", "Refusal", "SlotAllocator", "SlotRange"]

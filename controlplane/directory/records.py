@@ -1,0 +1,55 @@
+"""What is known of one chunk."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+from controlplane.ids import ChunkKey, NodeIndex
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkFacts:
+    """The part that every true copy agrees on."""
+
+    key: ChunkKey
+    parent: ChunkKey | None
+    size_bytes: int
+    checksum: int
+    """xxh3-64 of the whole chunk."""
+    position: int
+    """0 for the first chunk of a prefix."""
+    namespace: str = ""
+
+
+class AddOutcome(enum.Enum):
+    """What became of an announced copy."""
+
+    NEW_CHUNK = "new chunk"
+    NEW_COPY = "new copy"
+    KNOWN = "known"
+    CONFLICT = "conflict"
+    """Size or checksum differ from what the directory has: not offered to anybody while the other copies live."""
+
+
+@dataclass(slots=True)
+class Chunk:
+    """A chunk of the directory; changed only by `Directory`."""
+
+    facts: ChunkFacts
+    holders: set[NodeIndex] = field(default_factory=set)
+    children: set[ChunkKey] = field(default_factory=set)
+    served: bool = False
+    """The switch serves it."""
+    pinned: bool = False
+    dissenters: dict[NodeIndex, ChunkFacts] = field(default_factory=dict)
+    """Nodes whose copy of the same key has other bytes (two engines need not round alike)."""
+
+    @property
+    def key(self) -> ChunkKey:
+        return self.facts.key
+
+    @property
+    def available(self) -> bool:
+        """Somebody can deliver it."""
+        return bool(self.holders) or self.served

@@ -1,0 +1,303 @@
+"""The prefix tree: chunks by key, linked to their parents, with the nodes that hold them.
+
+Owns which copies exist, and which keys changed since somebody last asked (`take_changes`). Knows nothing of value,
+time or the switch beyond the one bit `served`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from controlplane.directory.records import AddOutcome, Chunk, ChunkFacts
+from controlplane.ids import ChunkKey, NodeIndex
+from controlplane.limits import PREFIX_CHUNKS_MAX
+
+
+class UnknownKeyError(LookupError):
+    """No chunk of the directory has this key, or these first digits."""
+
+
+class AmbiguousKeyError(LookupError):
+    """Several keys begin with these digits."""
+
+
+class Directory:
+    """All chunks that some node holds or the switch serves.
+
+    A chunk stays while it is available; its place in the tree (who its children are) is remembered while it has
+    children, so that prefixes join up again in whatever order nodes announce them.
+    """
+
+    def __init__(self) -> None:
+        self._chunks: dict[ChunkKey, Chunk] = {}
+        self._by_node: dict[NodeIndex, set[ChunkKey]] = {}
+        self._orphans: dict[ChunkKey, set[ChunkKey]] = {}
+        """Children of keys that are not in the directory."""
+        self._dissents: dict[NodeIndex, set[ChunkKey]] = {}
+        self._unconfirmed: dict[NodeIndex, set[ChunkKey]] = {}
+        self._changed: set[ChunkKey] = set()
+        self._copies = 0
+        self._bytes = 0
+
+    # -- reading
+
+    def __contains__(self, key: ChunkKey) -> bool:
+        return key in self._chunks
+
+    def __len__(self) -> int:
+        return len(self._chunks)
+
+    def __iter__(self) -> Iterator[Chunk]:
+        return iter(self._chunks.values())
+
+    @property
+    def copies(self) -> int:
+        """Copies in hosts' pools, all chunks together."""
+        return self._copies
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of distinct chunks."""
+        return self._bytes
+
+    def get(self, key: ChunkKey) -> Chunk | None:
+        return self._chunks.get(key)
+
+    def held_by(self, node: NodeIndex) -> frozenset[ChunkKey]:
+        return frozenset(self._by_node.get(node, ()))
+
+    def count_held_by(self, node: NodeIndex) -> int:
+        return len(self._by_node.get(node, ()))
+
+    def last_copies(self, node: NodeIndex) -> list[ChunkKey]:
+        """Keys that would be in no host's pool without this node, ancestors first."""
+        keys = [key for key in self._by_node.get(node, ()) if len(self._chunks[key].holders) == 1]
+        return sorted(keys, key=lambda key: (self._chunks[key].facts.position, key))
+
+    def children(self, key: ChunkKey) -> frozenset[ChunkKey]:
+        chunk = self._chunks.get(key)
+        return frozenset(chunk.children if chunk else self._orphans.get(key, ()))
+
+    def prefix(self, key: ChunkKey) -> list[ChunkKey]:
+        """Keys from the first known ancestor to `key`. Raises UnknownKeyError if the directory lacks `key` itself."""
+        if key not in self._chunks:
+            raise UnknownKeyError(f"no chunk {key.hex()} in the pool")
+        path: list[ChunkKey] = []
+        at: ChunkKey | None = key
+        while at is not None and at in self._chunks and len(path) < PREFIX_CHUNKS_MAX:
+            path.append(at)
+            at = self._chunks[at].facts.parent
+        path.reverse()
+        return path
+
+    def is_rooted(self, key: ChunkKey) -> bool:
+        """Every chunk from the root to `key` is available: without its ancestors a chunk is of no use."""
+        at: ChunkKey | None = key
+        for _ in range(PREFIX_CHUNKS_MAX):
+            if at is None:
+                return True
+            chunk = self._chunks.get(at)
+            if chunk is None or not chunk.available:
+                return False
+            at = chunk.facts.parent
+        return False
+
+    def subtree(self, key: ChunkKey) -> list[ChunkKey]:
+        """`key` and all below it, parents before children. Raises UnknownKeyError."""
+        if key not in self._chunks:
+            raise UnknownKeyError(f"no chunk {key.hex()} in the pool")
+        found = [key]
+        for at in found:
+            chunk = self._chunks.get(at)
+            if chunk is not None:
+                found.extend(sorted(chunk.children))
+        return found
+
+    def find(self, hex_digits: str) -> ChunkKey:
+        """The one key that begins with these digits. Raises UnknownKeyError or AmbiguousKeyError, each one line for a person."""
+        digits = hex_digits.strip().lower()
+        if not digits or len(digits) > 32 or any(digit not in "0123456789abcdef" for digit in digits):
+            raise UnknownKeyError(
+                f"'{hex_digits}' is not a chunk key: give up to 32 hexadecimal digits, as `kvcast ls` shows"
+            )
+        matches = [key for key in self._chunks if key.hex().startswith(digits)]
+        if not matches:
+            raise UnknownKeyError(f"no chunk of the pool begins with {digits}")
+        if len(matches) > 1:
+            raise AmbiguousKeyError(f"{len(matches)} chunks begin with {digits}: give more digits")
+        return matches[0]
+
+    # -- changing
+
+    def add_copy(self, node: NodeIndex, facts: ChunkFacts) -> AddOutcome:
+        """A node says that it holds this chunk."""
+        self._unconfirmed.get(node, set()).discard(facts.key)
+        chunk = self._chunks.get(facts.key)
+        if chunk is None:
+            chunk = self._insert(facts)
+            self._hold(chunk, node)
+            return AddOutcome.NEW_CHUNK
+        if (chunk.facts.size_bytes, chunk.facts.checksum) != (facts.size_bytes, facts.checksum):
+            if chunk.holders == {node}:
+                # The only holder replaced its copy; nobody else is contradicted.
+                self._replace_facts(chunk, facts)
+                return AddOutcome.NEW_COPY
+            self._unhold(chunk, node)
+            chunk.dissenters[node] = facts
+            self._dissents.setdefault(node, set()).add(facts.key)
+            return AddOutcome.CONFLICT
+        if node in chunk.holders:
+            return AddOutcome.KNOWN
+        if chunk.dissenters.pop(node, None) is not None:
+            self._dissents[node].discard(facts.key)
+        self._hold(chunk, node)
+        return AddOutcome.NEW_COPY
+
+    def remove_copy(self, node: NodeIndex, key: ChunkKey) -> bool:
+        """A node no longer holds this chunk, or its copy is not to be trusted. True if it was a holder."""
+        chunk = self._chunks.get(key)
+        if chunk is None:
+            return False
+        if chunk.dissenters.pop(node, None) is not None:
+            self._dissents[node].discard(key)
+            return False
+        if node not in chunk.holders:
+            return False
+        self._unhold(chunk, node)
+        self._settle(chunk)
+        return True
+
+    def remove_node(self, node: NodeIndex) -> list[ChunkKey]:
+        """Forget every copy of a node; returns the keys it held."""
+        for key in list(self._dissents.pop(node, ())):
+            self._chunks[key].dissenters.pop(node, None)
+        held = sorted(self._by_node.get(node, ()))
+        for key in held:
+            self.remove_copy(node, key)
+        self._by_node.pop(node, None)
+        self._unconfirmed.pop(node, None)
+        return held
+
+    def begin_snapshot(self, node: NodeIndex) -> None:
+        """The node is about to name all it holds; what it does not name is gone at `end_snapshot`."""
+        self._unconfirmed[node] = set(self._by_node.get(node, ()))
+
+    def end_snapshot(self, node: NodeIndex) -> list[ChunkKey]:
+        """Drop the copies that the node did not confirm; returns their keys."""
+        stale = sorted(self._unconfirmed.pop(node, ()))
+        for key in stale:
+            self.remove_copy(node, key)
+        return stale
+
+    def set_served(self, key: ChunkKey, served: bool) -> None:
+        """The switch began or ceased to serve a chunk. Ignored for a key that is not here."""
+        chunk = self._chunks.get(key)
+        if chunk is None or chunk.served == served:
+            return
+        chunk.served = served
+        self._changed.add(key)
+        self._settle(chunk)
+
+    def set_pinned(self, keys: Iterable[ChunkKey], pinned: bool) -> list[ChunkKey]:
+        """Returns the keys whose state changed."""
+        changed = []
+        for key in keys:
+            chunk = self._chunks.get(key)
+            if chunk is not None and chunk.pinned != pinned:
+                chunk.pinned = pinned
+                self._changed.add(key)
+                changed.append(key)
+        return changed
+
+    def touch(self, key: ChunkKey) -> None:
+        """Mark for publication: something that is published with the chunk changed elsewhere (its value)."""
+        if key in self._chunks:
+            self._changed.add(key)
+
+    def take_changes(self) -> tuple[list[Chunk], list[ChunkKey]]:
+        """Chunks new or changed, and keys gone, since the last call."""
+        changed, gone = [], []
+        for key in self._changed:
+            chunk = self._chunks.get(key)
+            if chunk is None:
+                gone.append(key)
+            else:
+                changed.append(chunk)
+        self._changed.clear()
+        changed.sort(key=lambda chunk: (chunk.facts.position, chunk.key))
+        gone.sort()
+        return changed, gone
+
+    # -- inside
+
+    def _insert(self, facts: ChunkFacts) -> Chunk:
+        chunk = Chunk(facts)
+        chunk.children = self._orphans.pop(facts.key, set())
+        self._chunks[facts.key] = chunk
+        self._link(facts)
+        self._bytes += facts.size_bytes
+        self._changed.add(facts.key)
+        return chunk
+
+    def _link(self, facts: ChunkFacts) -> None:
+        if facts.parent is None:
+            return
+        parent = self._chunks.get(facts.parent)
+        (parent.children if parent else self._orphans.setdefault(facts.parent, set())).add(facts.key)
+
+    def _unlink(self, facts: ChunkFacts) -> None:
+        if facts.parent is None:
+            return
+        parent = self._chunks.get(facts.parent)
+        if parent is not None:
+            parent.children.discard(facts.key)
+            return
+        siblings = self._orphans.get(facts.parent)
+        if siblings is not None:
+            siblings.discard(facts.key)
+            if not siblings:
+                del self._orphans[facts.parent]
+
+    def _replace_facts(self, chunk: Chunk, facts: ChunkFacts) -> None:
+        self._unlink(chunk.facts)
+        self._bytes += facts.size_bytes - chunk.facts.size_bytes
+        chunk.facts = facts
+        self._link(facts)
+        self._changed.add(facts.key)
+
+    def _hold(self, chunk: Chunk, node: NodeIndex) -> None:
+        chunk.holders.add(node)
+        self._by_node.setdefault(node, set()).add(chunk.key)
+        self._copies += 1
+        self._changed.add(chunk.key)
+
+    def _unhold(self, chunk: Chunk, node: NodeIndex) -> None:
+        if node not in chunk.holders:
+            return
+        chunk.holders.discard(node)
+        self._by_node[node].discard(chunk.key)
+        self._copies -= 1
+        self._changed.add(chunk.key)
+
+    def _settle(self, chunk: Chunk) -> None:
+        """A chunk that lost its last copy takes up a dissenter's bytes, or goes."""
+        if chunk.available:
+            return
+        if chunk.dissenters:
+            node = min(chunk.dissenters)
+            facts = chunk.dissenters.pop(node)
+            self._dissents[node].discard(chunk.key)
+            self._replace_facts(chunk, facts)
+            self._hold(chunk, node)
+            for other, theirs in list(chunk.dissenters.items()):
+                if (theirs.size_bytes, theirs.checksum) == (facts.size_bytes, facts.checksum):
+                    del chunk.dissenters[other]
+                    self._dissents[other].discard(chunk.key)
+                    self._hold(chunk, other)
+            return
+        del self._chunks[chunk.key]
+        self._unlink(chunk.facts)
+        if chunk.children:
+            self._orphans[chunk.key] = chunk.children
+        self._bytes -= chunk.facts.size_bytes
+        self._changed.add(chunk.key)

@@ -1,0 +1,63 @@
+"""Every limit of the control plane, with the relations between them asserted below."""
+
+from __future__ import annotations
+
+from typing import Final
+
+MEMBERS_MAX: Final = 64
+"""Bits of the `members` field in a control datagram."""
+
+NODES_MAX: Final = 4096
+"""Agents that one controller remembers, attached or not."""
+
+GROUPS_EXACT_MEMBERS_MAX: Final = 8
+"""Up to this many members every set has its own multicast group, installed before it is needed."""
+
+GROUPS_ON_DEMAND_MAX: Final = 1024
+"""Groups for sets in use when there are more members; the least recently used goes first."""
+
+CHUNK_BYTES_MAX: Final = 1 << 32
+"""A chunk of more bytes is refused when announced: it would need more segments than a GET can name usefully."""
+
+PREFIX_CHUNKS_MAX: Final = 1 << 17
+"""Chunks from the root to a leaf: 33 million tokens of 256."""
+
+ANNOUNCE_RECORDS_MAX: Final = 10_000
+"""Records of one Announce; agents batch below it."""
+
+DELTA_RECORDS_MAX: Final = 5_000
+"""Chunks in one DirectoryDelta; about 500 KiB."""
+
+GRPC_MESSAGE_BYTES_MAX: Final = 16 << 20
+"""Of one message of the control channel, both ways."""
+
+OUTBOX_MESSAGES_MAX: Final = 10_000
+"""Waiting for one agent; an agent that falls further behind is cut off and starts again with a snapshot."""
+
+TASKS_PER_NODE_MAX: Final = 32
+"""Unfinished tasks that one agent is given; more wait here."""
+
+TASK_KEYS_MAX: Final = 1_000
+"""Keys in one task."""
+
+NAMESPACE_LABEL_BYTES_MAX: Final = 256
+NODE_NAME_BYTES_MAX: Final = 64
+
+CANDIDATES_MAX: Final = 4_096
+"""Chunks waiting to be admitted to the switch; the least valuable is forgotten first."""
+
+TRACKED_RATES_MAX: Final = 1_000_000
+"""Chunks whose fetch rate is remembered beyond their stay in the directory."""
+
+WRITE_BATCH_UPDATES_MAX: Final = 200
+"""Updates in one P4Runtime WriteRequest; keeps the server's lock short and the error metadata below gRPC's limit."""
+
+HEARTBEATS_MISSED_MAX: Final = 3
+"""After so many the node is suspect: nothing new is asked of it."""
+
+assert MEMBERS_MAX <= NODES_MAX
+assert GROUPS_EXACT_MEMBERS_MAX <= MEMBERS_MAX
+assert (1 << GROUPS_EXACT_MEMBERS_MAX) - 1 <= GROUPS_ON_DEMAND_MAX
+assert DELTA_RECORDS_MAX * 512 < GRPC_MESSAGE_BYTES_MAX
+assert ANNOUNCE_RECORDS_MAX * 512 < GRPC_MESSAGE_BYTES_MAX
+assert TASK_KEYS_MAX <= DELTA_RECORDS_MAX

@@ -1,0 +1,213 @@
+"""`kvcast testbed`: a network with switch, controller and agents, in the background or the foreground."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+from collections.abc import Callable
+
+from rich.console import Console
+from rich.table import Table
+
+from bmv2_testbed import client, state
+from bmv2_testbed.client import Testbed
+from bmv2_testbed.errors import TestbedError
+from bmv2_testbed.limits import STOP_GRACE_S
+from bmv2_testbed.spec import Faults, Target, TestbedSpec, data_ip, host_name
+from bmv2_testbed.units import format_size
+from kvcast.cli import UsageError
+from kvcast.commands.bench import probability, rate, size, wiring_of
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare `kvcast testbed up | down | status | exec | fault | kill | restart | log | link`."""
+    parser = subparsers.add_parser("testbed", help="a network of namespaces with switch, controller and agents")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    up = actions.add_parser("up", help="start one")
+    up.add_argument("--target", choices=[target.value for target in Target], default=Target.P4SWITCH.value)
+    up.add_argument("--nodes", type=int, default=9, help="hosts, h0 and on (default 9)")
+    up.add_argument("--rate", type=rate, help="rate of every link, both ways, as 100mbit (default: not shaped)")
+    up.add_argument("--slow", type=_slow, action="append", default=[], metavar="HOST=RATE", help="as 3=50mbit")
+    up.add_argument("--pool", type=size, default="256MiB", help="pool of each agent (default 256MiB)")
+    up.add_argument("--no-root", action="store_true", help="loopback datagrams instead of namespaces")
+    up.add_argument("--foreground", action="store_true", help="stay until interrupted")
+    down = actions.add_parser("down", help="end it; nothing stays")
+    status = actions.add_parser("status", help="what runs and what it has sent")
+    execute = actions.add_parser("exec", help="run a command in a host and wait for it")
+    execute.add_argument("host", help="h0 and on, or switch")
+    execute.add_argument("words", nargs=argparse.REMAINDER, metavar="COMMAND")
+    fault = actions.add_parser("fault", help="hurt the frames that leave switch ports; without options: heal them")
+    fault.add_argument("--port", type=int, help="which port (default: all); h0 is on port 1")
+    for name in ("loss", "duplicate", "reorder", "corrupt"):
+        fault.add_argument(f"--{name}", type=probability, default=0.0, metavar="P")
+    fault.add_argument("--delay-ms", type=float, default=0.0, metavar="MS")
+    kill = actions.add_parser("kill", help="kill -9 a process of it")
+    restart = actions.add_parser("restart", help="start a process that ended again")
+    log = actions.add_parser("log", help="the last words of a process")
+    link = actions.add_parser("link", help="cut or mend a host's data link")
+    link.add_argument("host")
+    link.add_argument("way", choices=("up", "down"))
+    for action in (kill, restart, log):
+        action.add_argument("process", help="as `status` calls it: switch, controller, agent0 and on")
+    for action in (up, down, status, execute, fault, kill, restart, log, link):
+        action.add_argument("--name", default="default", help="which testbed (default: default)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do one action."""
+    try:
+        return _ACTIONS[args.action](args)
+    except TestbedError as error:
+        raise UsageError(str(error)) from error
+
+
+def _up(args: argparse.Namespace) -> int:
+    if state.load(args.name) is not None:
+        raise TestbedError(f"testbed {args.name} is up already: use `kvcast testbed down`, or another --name")
+    spec = TestbedSpec(
+        target=Target(args.target),
+        wiring=wiring_of(args.no_root),
+        hosts=args.nodes,
+        rate_bit_s=args.rate,
+        slow_bit_s=dict(args.slow),
+        pool_bytes=args.pool,
+    )
+    testbed, keeper = client.start(spec, detached=not args.foreground)
+    ticks = state.start_ticks(keeper.pid)
+    if ticks is None:
+        raise TestbedError("the testbed ended right after its start")
+    state.save(state.Background(args.name, keeper.pid, ticks, testbed.pid, str(testbed.directory)))
+    _show(args.name, testbed)
+    testbed.close()
+    if not args.foreground:
+        keeper.returncode = 0  # It stays; do not warn that nobody waits for it.
+        return 0
+    print("Interrupt (^C) to end it.", flush=True)
+    signal.signal(signal.SIGTERM, lambda *_: keeper.terminate())
+    try:
+        return keeper.wait()
+    except KeyboardInterrupt:
+        keeper.terminate()
+        return keeper.wait(STOP_GRACE_S + 7)
+    finally:
+        state.forget(args.name)
+
+
+def _down(args: argparse.Namespace) -> int:
+    found = state.load(args.name)
+    if found is None:
+        print(f"testbed {args.name} is not up")
+        return 0
+    testbed = Testbed(found.pid, found.directory)
+    testbed.stop()
+    client.wait_gone(found.keeper_pid, STOP_GRACE_S)
+    state.forget(args.name)
+    print(f"testbed {args.name} is down")
+    return 0
+
+
+def _status(args: argparse.Namespace) -> int:
+    if state.load(args.name) is None:
+        others = ", ".join(state.names())
+        print(f"testbed {args.name} is not up" + (f"; up: {others}" if others else ""))
+        return 1
+    _show(args.name, _open(args.name))
+    return 0
+
+
+def _show(name: str, testbed: Testbed) -> None:
+    status = testbed.status()
+    spec = TestbedSpec.from_json(json.dumps(status["spec"]))
+    console = Console()
+    processes = Table(title=f"testbed {name}: {spec.target}, {spec.hosts} hosts, {spec.wiring}")
+    for heading in ("process", "state", "CPU s"):
+        processes.add_column(heading, justify="right" if heading == "CPU s" else "left")
+    cpu = testbed.cpu_s()
+    for process, ended in sorted(status["processes"].items()):
+        processes.add_row(process, "runs" if ended is None else f"ended with {ended}", f"{cpu.get(process, 0.0):.2f}")
+    console.print(processes)
+    links = Table(title="data links, from the hosts' side")
+    for heading in ("host", "address", "sent", "received"):
+        links.add_column(heading, justify="left" if heading in ("host", "address") else "right")
+    counters = testbed.counters()
+    for host in range(spec.hosts):
+        value = counters[host_name(host)]
+        links.add_row(host_name(host), data_ip(host), format_size(value.tx_bytes), format_size(value.rx_bytes))
+    console.print(links)
+    console.print(f"files of the run: {testbed.directory}")
+
+
+def _execute(args: argparse.Namespace) -> int:
+    words = args.words[1:] if args.words[:1] == ["--"] else args.words
+    if not words:
+        raise TestbedError("name a command: kvcast testbed exec h1 -- ip addr")
+    testbed = _open(args.name)
+    process = f"exec-{id(args):x}"
+    testbed.run(process, args.host, words)
+    try:
+        while (outcome := testbed.wait(process, 3600)) is None:
+            pass
+    except KeyboardInterrupt:
+        testbed.kill(process)
+        raise
+    testbed.forget(process)
+    sys.stdout.write(outcome.stdout)
+    sys.stderr.write(outcome.stderr)
+    return outcome.status if outcome.status >= 0 else 128 - outcome.status
+
+
+def _fault(args: argparse.Namespace) -> int:
+    faults = Faults(args.loss, args.duplicate, args.reorder, args.corrupt, args.delay_ms)
+    _open(args.name).set_faults(faults, args.port)
+    return 0
+
+
+def _kill(args: argparse.Namespace) -> int:
+    _open(args.name).kill(args.process)
+    return 0
+
+
+def _restart(args: argparse.Namespace) -> int:
+    testbed = _open(args.name)
+    testbed.restart(args.process)
+    testbed.await_ready(args.process)
+    return 0
+
+
+def _log(args: argparse.Namespace) -> int:
+    print(_open(args.name).log(args.process))
+    return 0
+
+
+def _link(args: argparse.Namespace) -> int:
+    _open(args.name).set_link(args.host, args.way == "up")
+    return 0
+
+
+def _open(name: str) -> Testbed:
+    found = state.load(name)
+    if found is None:
+        raise TestbedError(f"testbed {name} is not up: kvcast testbed up")
+    return Testbed(found.pid, found.directory)
+
+
+def _slow(text: str) -> tuple[int, int]:
+    host, found, rate_text = text.partition("=")
+    if not found or not host.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is not HOST=RATE, as in 3=50mbit")
+    return int(host), rate(rate_text)
+
+
+_ACTIONS: dict[str, Callable[[argparse.Namespace], int]] = {
+    "up": _up,
+    "down": _down,
+    "status": _status,
+    "exec": _execute,
+    "fault": _fault,
+    "kill": _kill,
+    "restart": _restart,
+    "log": _log,
+    "link": _link,
+}

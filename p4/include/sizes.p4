@@ -1,0 +1,47 @@
+// Sizes of the data plane. A build sets them (-DSEGMENT_BYTES=256); these are the defaults.
+
+#ifndef KVCAST_SIZES_P4
+#define KVCAST_SIZES_P4
+
+// Payload of one segment in bytes: 256, 512, 1024, 2048 or 4096. One value in a fabric.
+// bmv2 grows a packet by 512 bytes at most when it answers a GET, so it is built with 256.
+#ifndef SEGMENT_BYTES
+#define SEGMENT_BYTES 4096
+#endif
+
+// Members (ports with an agent) at one switch; at most 64, the width of an interest set.
+#ifndef MEMBERS
+#define MEMBERS 64
+#endif
+
+// Segments that the switch can hold (SLOTS * SEGMENT_BYTES bytes of payload).
+#ifndef SLOTS
+#define SLOTS 16384
+#endif
+
+// Chunks that kv_cache can name.
+#ifndef CHUNKS
+#define CHUNKS 4096
+#endif
+
+// Entries of the interest table; at most 65536, what a 16-bit hash can index.
+#ifndef INTEREST
+#define INTEREST 65536
+#endif
+
+// Exact replication groups: every subset of eight members, or those in use beyond.
+#ifndef REPLICATION_GROUPS
+#define REPLICATION_GROUPS 4096
+#endif
+
+// Unicast addresses that forwarding can know.
+#ifndef ADDRESSES
+#define ADDRESSES 4096
+#endif
+
+// Cells of each row of the heat sketch and of the memory of what was reported; a power of two, at most 65536.
+#ifndef HEAT_CELLS
+#define HEAT_CELLS 16384
+#endif
+
+#endif

@@ -1,0 +1,158 @@
+// kvcast's data plane for v1model (bmv2 and p4switch).
+//
+//                        +-- ordinary ------------------------------------------+
+//                        |                                                      v
+//  packet -> fabric -> classification                                       forwarding --+
+//                        |                                                      ^        |
+//                        +-- ARP for the pool -> arp_responder ---------------- | -------+
+//                        |                                                      |        |
+//                        +-- control --> admission -> chunk_cache -> interest --+ NAK,   |
+//                        |                                            |  |  |    GET     |
+//                        |                      JOIN, LEAVE -> notice-+  |  |    elsewhere|
+//                        |                                       |       |  |            |
+//                        |             FILL, GET -> chunk_store -|-------+  |            |
+//                        |                           |   |  ^    |          |            |
+//                        |                  FILL_ACK |   |  |    v          |            |
+//                        +-- cast ---> admission -> interest -> replication  |            |
+//                                                    |   |  |      |         v            |
+//                                                    |   |  |      |        heat -> digest|
+//                                                    v   |  |      v                      v
+//                            ingress_drops <- (any)      |  |   traffic manager <---------+
+//                                                        |  |      |
+//                     GET of the next segment as a clone +  |      +-> pruning ------> egress_drops
+//                                                        |  |      |   flood echo ---> egress_drops
+//                                                        v  |      v
+//                                                   recirculate   packet
+//
+// * fabric: parameters of the fabric. Until a controller writes them everything is ordinary.
+// * classification: ordinary, control datagram, cast data or ARP for the pool; malformed ones go.
+// * admission: which member is behind the port. No member, no kvcast.
+// * chunk_cache: is the chunk absent, being filled, or served from here.
+// * interest: who is waiting for the chunk. JOIN adds, LEAVE removes, data and GET keep it alive.
+// * notice: JOIN and LEAVE go no further; what they did is told to the members.
+// * chunk_store: FILL is stored and acknowledged; GET of a chunk served from here becomes its data
+//   datagram, and a clone of it comes round again for the next segment.
+// * replication, pruning: a cast packet reaches exactly the members that it is for.
+// * forwarding: everything else, by destination address, flooded where that is unknown.
+// * heat: which chunks the controller should consider for the chunk store.
+// * drops: whatever is dropped is counted by reason.
+//
+// The control plane programs: fabric (default action), port_member, egress_member, kv_cache, replicate,
+// dmac; multicast group 1 (all ports) and the groups that replicate names; clone session 500 (any port);
+// the digest heat_report_t. docs/dataplane.md is its reference.
+
+#include <core.p4>
+#include <v1model.p4>
+
+#include "../include/sizes.p4"
+#include "../include/headers.p4"
+#include "../include/drops.p4"
+#include "blocks.p4"
+#include "types.p4"
+#include "parser.p4"
+#include "checksums.p4"
+#include "deparser.p4"
+#include "fabric.p4"
+#include "classification.p4"
+#include "admission.p4"
+#include "chunk_cache.p4"
+#include "interest.p4"
+#include "pool_source.p4"
+#include "notice.p4"
+#include "chunk_store.p4"
+#include "replication.p4"
+#include "forwarding.p4"
+#include "arp_responder.p4"
+#include "heat.p4"
+#include "drops.p4"
+
+control KvcastIngress(inout headers_t h, inout metadata_t m, inout standard_metadata_t s) {
+    Fabric()         fabric;
+    Classification() classification;
+    Admission()      admission;
+    ChunkCache()     chunk_cache;
+    Interest()       interest;
+    Notice()         notice;
+    ChunkStore()     chunk_store;
+    Replication()    replication;
+    Forwarding()     forwarding;
+    ArpResponder()   arp_responder;
+    Heat()           heat;
+    IngressDrops()   drops;
+
+    apply {
+        if (s.instance_type == INSTANCE_ARRIVED) {
+            m.port = s.ingress_port;
+            m.now = s.ingress_global_timestamp;
+        }
+        fabric.apply(m);
+        classification.apply(h, m, s);
+
+        bool forward = false;
+        if (m.kind == PacketKind.ORDINARY) {
+            forward = true;
+        } else if (m.kind == PacketKind.POOL_ARP) {
+            arp_responder.apply(h, m, s);
+        } else {
+            if (m.drop == DropReason.NONE) {
+                admission.apply(h, m, s);
+            }
+            if (m.drop == DropReason.NONE && m.kind == PacketKind.CONTROL) {
+                chunk_cache.apply(h, m);
+            }
+            if (m.drop == DropReason.NONE && m.op != OP_FILL && m.op != OP_NAK) {
+                interest.apply(h, m, s);
+            }
+            if (m.drop == DropReason.NONE) {
+                if (m.kind == PacketKind.CAST) {
+                    m.cast = 1;
+                    m.deliver = m.interest & ~m.me;
+                    if (m.deliver == 0) {
+                        m.drop = DropReason.NO_INTEREST;
+                    }
+                } else if (m.op == OP_JOIN || m.op == OP_LEAVE) {
+                    notice.apply(h, m);
+                } else if (m.op == OP_FILL || (m.op == OP_GET && m.state == ChunkState.SERVING)) {
+                    chunk_store.apply(h, m, s);
+                }
+                heat.apply(m);
+                if (m.cast == 1) {
+                    replication.apply(m, s);
+                } else if (m.op == OP_GET || m.op == OP_NAK) {
+                    forward = true;
+                }
+            }
+        }
+
+        if (forward) {
+            forwarding.apply(h, m, s);
+        }
+        if (m.drop != DropReason.NONE) {
+            drops.apply(m, s);
+        }
+    }
+}
+
+control KvcastEgress(inout headers_t h, inout metadata_t m, inout standard_metadata_t s) {
+    Pruning()     pruning;
+    EgressDrops() drops;
+
+    apply {
+        if (s.instance_type == INSTANCE_CLONED_AT_INGRESS) {
+            h.kvc.segment = h.kvc.segment + 1;
+            h.kvc.count = h.kvc.count - 1;
+            recirculate_preserving_field_list(1);
+        } else {
+            if (m.cast == 1) {
+                pruning.apply(m, s);
+            } else if (m.flooded == 1 && s.egress_port == m.port) {
+                m.drop = DropReason.FLOOD_ECHO;
+            }
+            if (m.drop != DropReason.NONE) {
+                drops.apply(m, s);
+            }
+        }
+    }
+}
+
+V1Switch(KvcastParser(), VerifyChecksums(), KvcastIngress(), KvcastEgress(), UpdateChecksums(), KvcastDeparser()) main;

@@ -1,0 +1,100 @@
+// Headers and metadata that pass between the controls.
+
+#ifndef KVCAST_TYPES_P4
+#define KVCAST_TYPES_P4
+
+typedef bit<9>  port_t;
+typedef bit<16> group_t;
+typedef bit<48> time_us_t;          // microseconds since the switch started
+typedef bit<32> slot_t;             // room for one segment
+typedef bit<32> signature_t;        // second hash of a key
+
+const group_t GROUP_FLOOD = 1;      // all ports; the switch process or the controller writes it
+const bit<32> SESSION_NEXT_SEGMENT = 500;   // clone session; its port is never sent to, any will do
+
+// standard_metadata.instance_type
+const bit<32> INSTANCE_ARRIVED = 0;
+const bit<32> INSTANCE_CLONED_AT_INGRESS = 1;
+
+// Payload is kept and moved in blocks as wide as p4c lets a field be.
+#define BLOCK_BYTES 256
+header block_t {
+    bit<2048> bits;
+}
+
+// BTH, DETH and data header as one field: what the chunk store gives back in one read.
+header transport_image_t {
+    bit<416> bits;
+}
+
+struct headers_t {
+    ethernet_t        ethernet;
+    arp_t             arp;
+    ipv4_t            ipv4;
+    udp_t             udp;
+    kv_control_t      kvc;
+    bth_t             bth;
+    deth_t            deth;
+    kv_data_t         kvd;
+    transport_image_t image;
+    block_t[SEGMENT_BLOCKS] block;
+    icrc_t            icrc;
+}
+
+enum bit<8> PacketKind {
+    ORDINARY = 0,                   // forwarded untouched
+    CONTROL  = 1,                   // control datagram
+    CAST     = 2,                   // data datagram to the fabric's group
+    POOL_ARP = 3                    // ARP request for the pool address
+}
+
+enum bit<8> ChunkState {
+    ABSENT  = 0,
+    FILLING = 1,
+    SERVING = 2
+}
+
+// What the controller says once for the whole fabric.
+struct fabric_t {
+    bit<1>         enabled;
+    mac_address_t  group_mac;
+    ipv4_address_t group_ip;
+    mac_address_t  pool_mac;
+    ipv4_address_t pool_ip;
+    bit<6>         from_switch_dscp;
+    time_us_t      interest_ttl_us;
+    time_us_t      heat_window_us;
+    bit<32>        heat_gets;
+}
+
+struct metadata_t {
+    fabric_t    fabric;
+    PacketKind  kind;
+    bit<8>      op;                         // of a control datagram, 0 for anything else
+    DropReason  drop;
+
+    // Who sent the packet and when it arrived. bmv2 forgets both the ingress port and the time when
+    // a packet is cloned or recirculated, so a GET of several segments carries them along.
+    @field_list(1) port_t    port;
+    @field_list(1) member_t  member;
+    @field_list(1) members_t me;            // the sender as a set, 0 = no member
+    @field_list(1) time_us_t now;
+
+    chunk_key_t key;
+    ChunkState  state;
+    slot_t      base_slot;
+    bit<32>     segments;                   // as kv_cache says, for a chunk that is filling or serving
+    port_t      fill_port;
+
+    signature_t signature;
+    members_t   interest;                   // after this packet, 0 = no live entry for this key
+    member_t    leader;                     // 1 + member that sent the last GET, 0 = nobody
+    bit<1>      raised;                     // this JOIN gave a waiting member company
+
+    members_t   deliver;                    // a cast packet goes to exactly these
+    bit<1>      cast;
+    bit<1>      flooded;
+    bit<1>      rewritten;                  // the IPv4 header changed
+}
+
+#endif
