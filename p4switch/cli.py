@@ -88,7 +88,9 @@ def _parser() -> argparse.ArgumentParser:
         metavar="GROUP",
         help="multicast group that holds all ports until a controller programs it",
     )
-    ports.add_argument("--pcap", type=Path, metavar="DIR", help="record every port into DIR/portN.pcap")
+    ports.add_argument(
+        "--pcap", type=Path, metavar="DIR", help="record every port into DIR/portN_in.pcap and portN_out.pcap"
+    )
     control = parser.add_argument_group("control")
     control.add_argument(
         "--grpc",

@@ -99,7 +99,9 @@ class ParserLowering(StatementLowering):
             raise self.unsupported(e.at, f"select on {e.type}")
         return leaves
 
-    def _case(self, case: ast.SelectCase, select: list[ast.Expr], keys: tuple[ir.Expr, ...], names: dict[str, str]) -> SelectCase:
+    def _case(
+        self, case: ast.SelectCase, select: list[ast.Expr], keys: tuple[ir.Expr, ...], names: dict[str, str]
+    ) -> SelectCase:
         target = names[case.state]
         keyset = case.keyset
         if isinstance(keyset, ast.DefaultExpr):
@@ -148,7 +150,9 @@ class ParserLowering(StatementLowering):
             return SelectMatch(MatchOp.MASK, self._number(e.left, _key(key), e.left.type) & mask, mask)
         if isinstance(e, ast.Range):
             return SelectMatch(
-                MatchOp.RANGE, self._number(e.left, _key(key), e.left.type), self._number(e.right, _key(key), e.right.type)
+                MatchOp.RANGE,
+                self._number(e.left, _key(key), e.left.type),
+                self._number(e.right, _key(key), e.right.type),
             )
         value = self.known(e)
         if isinstance(value, EnumValue):
@@ -177,6 +181,8 @@ def _shape(t: irt.Type, out: list[irt.Type]) -> None:
 
 def is_parser_apply(e: ast.Call) -> bool:
     """Whether a call applies a parser."""
-    return isinstance(e.target, Callee) and e.target.kind in ("apply", "direct") and isinstance(e.target.decl, ast.ParserDecl)
-
-
+    return (
+        isinstance(e.target, Callee)
+        and e.target.kind in ("apply", "direct")
+        and isinstance(e.target.decl, ast.ParserDecl)
+    )
