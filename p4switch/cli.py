@@ -158,16 +158,17 @@ def _source(args: argparse.Namespace) -> ProgramSource:
 
 def _describe(source: ProgramSource, p4info_file: str | None) -> int:
     """Front end only: diagnostics, and P4Info where it is asked for."""
-    from p4switch.compiler import lower_program
-    from p4switch.frontend import CompileError
+    from p4switch.compiler import CompileError, compile_to_ir
     from p4switch.p4info import p4info_of, render_p4info, write_p4info
 
     assert source.path is not None
     try:
-        program = lower_program(source.path, dict(source.defines), list(source.include_dirs))
+        program, warnings = compile_to_ir(source.path, dict(source.defines), list(source.include_dirs))
     except CompileError as error:
         print(error, file=sys.stderr)
         return 2 if error.unsupported else 1
+    for warning in warnings:
+        print(warning, file=sys.stderr)
     if p4info_file == "-":
         sys.stdout.write(render_p4info(p4info_of(program), ".txtpb").decode())
     elif p4info_file is not None:

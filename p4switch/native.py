@@ -12,11 +12,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from p4switch import runtime
+from p4switch.compiler import BuildError, CompileError, compile_program
 from p4switch.compiler import CompiledProgram as Compiled
-from p4switch.compiler import compile_program
 from p4switch.device_config import ProgramSource, parse_device_config
 from p4switch.errors import SwitchError
-from p4switch.frontend import CompileError
 from p4switch.ir import program as ir
 from p4switch.ir.types import width_of
 from p4switch.p4info import p4info_of
@@ -93,7 +92,7 @@ def compile_source(source: ProgramSource) -> NativeProgram:
         raise target.ConfigError(str(error)) from error
     except (OSError, UnicodeDecodeError) as error:
         raise target.ConfigError(f"the program cannot be read: {error}") from error
-    except SwitchError as error:
+    except (BuildError, SwitchError) as error:
         raise target.ConfigError(str(error)) from error
 
 

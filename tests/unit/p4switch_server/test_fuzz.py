@@ -88,7 +88,7 @@ UPDATES = messages(p4r.Update.DESCRIPTOR).map(built)
 QUERIES = messages(p4r.Entity.DESCRIPTOR).map(lambda fields: p4r.Entity(**fields))
 
 FUZZ = settings(
-    max_examples=80,
+    max_examples=200,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
 )
