@@ -12,23 +12,8 @@ from p4switch.frontend.check_decl import Checker
 from p4switch.frontend.constants import ConstantError
 from p4switch.frontend.source import AbortError, Reporter
 from p4switch.frontend.types import (
-    BOOL,
-    ERROR,
-    INT,
-    MATCH_KIND,
-    STRING,
-    EnumValue,
-    TBits,
-    TBlock,
-    TEnum,
-    TNew,
-    TStack,
-    TStruct,
-    TTuple,
-    Type,
-    TVar,
-    TVarbits,
-    substitute,
+    BOOL, ERROR, INT, MATCH_KIND, STRING, EnumValue, TBits, TBlock, TEnum, TNew, TStack, TStruct, TTuple, Type, TVar,
+    TVarbits, substitute,
 )
 from p4switch.ir import expr as ir
 from p4switch.ir import types as irt
@@ -193,14 +178,14 @@ class LowerBase:
     def _header_type(
         self, t: TStruct, name: str, fields: tuple[irt.Field, ...], annotations: tuple[irt.Annotation, ...]
     ) -> irt.HeaderType:
-        flat = tuple(_flatten_header(fields))
-        header = irt.HeaderType(name, flat, annotations)
-        if len(flat) != len(fields):
-            raise self.unsupported(t.decl.at, f"header {name} with a struct inside")
+        header = irt.HeaderType(name, fields, annotations)
+        before = 0
+        for f in fields:
+            if isinstance(f.type, irt.Varbits) and before % 8:
+                raise self.unsupported(t.decl.at, f"header {name}: a varbit field that does not start at a byte")
+            before += irt.width_of(f.type)
         if header.width_bits() % 8:
-            raise self.unsupported(
-                t.decl.at, f"header {name} has {header.width_bits()} bits, which is not a whole number of bytes"
-            )
+            raise self.unsupported(t.decl.at, f"header {name} has {header.width_bits()} bits, which is not a whole number of bytes")
         self.headers[name] = header
         return header
 
@@ -351,12 +336,6 @@ def declared_name(t: Type) -> str | None:
     return t.decl.name if isinstance(t, TEnum) and t.underlying is not None else None
 
 
-def _flatten_header(fields: tuple[irt.Field, ...]) -> Iterator[irt.Field]:
-    for f in fields:
-        if not isinstance(f.type, irt.StructType):
-            yield f
-
-
 def convert_annotation(a: ast.Annotation) -> irt.Annotation:
     """Parse the body of an unstructured annotation as far as it is a list of numbers, strings and truth values."""
     if a.structured:
@@ -411,3 +390,5 @@ def qualified_name(prefix: str, decl: ast.Declaration) -> str:
     if name.startswith("."):
         return name[1:]
     return f"{prefix}.{name}" if prefix else name
+
+

@@ -14,18 +14,7 @@ from p4switch.frontend.types import INT
 from p4switch.ir import expr as ir
 from p4switch.ir import types as irt
 from p4switch.ir.program import MatchKind
-from p4switch.ir.stmt import (
-    ActionArm,
-    ApplyTable,
-    Assign,
-    AssignSlice,
-    If,
-    Labelled,
-    Leave,
-    SetNextIndex,
-    ShiftStack,
-    SetValidity,
-)
+from p4switch.ir.stmt import ActionArm, ApplyTable, Assign, AssignSlice, If, Labelled, Leave, SetNextIndex, ShiftStack, SetValidity
 
 MAX_INLINE_DEPTH = 64
 
@@ -368,9 +357,7 @@ class CallLowering(ObjectLowering):
         arms: list[ActionArm] = []
         no_action = self.checker.scopes[0].get("NoAction")
         for listed in table.actions:
-            ref = next(
-                (r for d, r in by_action.items() if d is not None and self.action_index(d) == listed.action), None
-            )
+            ref = next((r for d, r in by_action.items() if d is not None and self.action_index(d) == listed.action), None)
             action = ref.decl if ref is not None else no_action
             assert isinstance(action, ast.ActionDecl)
             arms.append(self._arm(listed.action, action, ref))
@@ -434,3 +421,5 @@ def may_overlap(a: ast.Expr, b: ast.Expr) -> bool:
     if left[0] is not right[0]:
         return False
     return all(x == y or "*" in (x, y) for x, y in zip(left[1], right[1], strict=False))
+
+

@@ -129,14 +129,10 @@ class ExpressionLowering(LowerBase):
         t = left.type
         if isinstance(t, irt.Bits | irt.Bool | irt.EnumType | irt.Varbits):
             return ir.Binary(BinaryOp.EQ, left, right, irt.Bool())
-        assert isinstance(left, ir.VarRef | ir.Member | ir.Element) and isinstance(
-            right, ir.VarRef | ir.Member | ir.Element
-        )
+        assert isinstance(left, ir.VarRef | ir.Member | ir.Element) and isinstance(right, ir.VarRef | ir.Member | ir.Element)
         if isinstance(t, irt.StackType):
             parts = [
-                self.equal(
-                    ir.Element(left, ir.Const(i, BIT32), t.element), ir.Element(right, ir.Const(i, BIT32), t.element)
-                )
+                self.equal(ir.Element(left, ir.Const(i, BIT32), t.element), ir.Element(right, ir.Const(i, BIT32), t.element))
                 for i in range(t.size)
             ]
             return conjunction(parts)
@@ -335,11 +331,7 @@ class ExpressionLowering(LowerBase):
     def store(self, target: ir.LValue, value: ir.Expr) -> None:
         """target = value; the header of a union takes the place of its siblings."""
         self.emit(Assign(target, value))
-        if (
-            isinstance(target.type, irt.HeaderType)
-            and isinstance(target, ir.Member)
-            and isinstance(target.base.type, irt.UnionType)
-        ):
+        if isinstance(target.type, irt.HeaderType) and isinstance(target, ir.Member) and isinstance(target.base.type, irt.UnionType):
             with self.body() as statements:
                 self.invalidate_siblings(target)
             self.emit(If(ir.IsValid(target), tuple(statements), ()))
@@ -452,3 +444,5 @@ def unsigned(e: ir.Expr) -> ir.Expr:
 def is_scalar(t: irt.Type) -> bool:
     """Bits, bool or an enumeration."""
     return isinstance(t, irt.Bits | irt.Bool | irt.EnumType)
+
+

@@ -99,9 +99,7 @@ class ParserLowering(StatementLowering):
             raise self.unsupported(e.at, f"select on {e.type}")
         return leaves
 
-    def _case(
-        self, case: ast.SelectCase, select: list[ast.Expr], keys: tuple[ir.Expr, ...], names: dict[str, str]
-    ) -> SelectCase:
+    def _case(self, case: ast.SelectCase, select: list[ast.Expr], keys: tuple[ir.Expr, ...], names: dict[str, str]) -> SelectCase:
         target = names[case.state]
         keyset = case.keyset
         if isinstance(keyset, ast.DefaultExpr):
@@ -150,9 +148,7 @@ class ParserLowering(StatementLowering):
             return SelectMatch(MatchOp.MASK, self._number(e.left, _key(key), e.left.type) & mask, mask)
         if isinstance(e, ast.Range):
             return SelectMatch(
-                MatchOp.RANGE,
-                self._number(e.left, _key(key), e.left.type),
-                self._number(e.right, _key(key), e.right.type),
+                MatchOp.RANGE, self._number(e.left, _key(key), e.left.type), self._number(e.right, _key(key), e.right.type)
             )
         value = self.known(e)
         if isinstance(value, EnumValue):
@@ -181,8 +177,6 @@ def _shape(t: irt.Type, out: list[irt.Type]) -> None:
 
 def is_parser_apply(e: ast.Call) -> bool:
     """Whether a call applies a parser."""
-    return (
-        isinstance(e.target, Callee)
-        and e.target.kind in ("apply", "direct")
-        and isinstance(e.target.decl, ast.ParserDecl)
-    )
+    return isinstance(e.target, Callee) and e.target.kind in ("apply", "direct") and isinstance(e.target.decl, ast.ParserDecl)
+
+

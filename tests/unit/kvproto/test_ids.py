@@ -1,0 +1,57 @@
+"""Keys chain over the whole prefix and over everything that changes the bytes."""
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvproto.ids import ROOT_KEY, ChunkKey, Namespace, chunk_key, format_address, members_of, parse_address, prefix_keys
+
+NAMESPACE = Namespace(model="llama", chunk_tokens=4)
+
+
+def test_keys_are_fixed() -> None:
+    keys = prefix_keys(NAMESPACE, list(range(10)))
+    assert [key.hex() for key in keys] == ["08f953453874d952cbea43b3a9fe48d1", "ca1bebd11f1e98eef2060b7070a25c57"]
+
+
+def test_a_key_depends_on_everything_before_it() -> None:
+    one = prefix_keys(NAMESPACE, [1, 2, 3, 4, 5, 6, 7, 8])
+    other = prefix_keys(NAMESPACE, [1, 2, 3, 9, 5, 6, 7, 8])
+    assert one[1] != other[1]
+    assert prefix_keys(NAMESPACE, [5, 6, 7, 8], parent=one[0]) == [one[1]]
+
+
+@pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(Namespace)])
+def test_every_field_of_a_namespace_counts(field: str) -> None:
+    old = getattr(NAMESPACE, field)
+    changed = dataclasses.replace(NAMESPACE, **{field: old + 1 if isinstance(old, int) else old + "x"})
+    assert changed.digest() != NAMESPACE.digest()
+
+
+def test_fields_do_not_run_into_each_other() -> None:
+    assert Namespace(model="a", revision="bc").digest() != Namespace(model="ab", revision="c").digest()
+
+
+def test_wrong_sizes_are_refused() -> None:
+    with pytest.raises(ValueError, match="16 bytes"):
+        chunk_key(ChunkKey(b"short"), bytes(32), [1])
+    with pytest.raises(ValueError, match="32 bytes"):
+        chunk_key(ROOT_KEY, b"short", [1])
+
+
+@given(address=st.integers(0, 2**32 - 1))
+def test_addresses_round_trip(address: int) -> None:
+    assert parse_address(format_address(address)) == address
+
+
+@pytest.mark.parametrize("text", ["", "1.2.3", "1.2.3.4.5", "256.1.1.1", "a.b.c.d", "1.2.3.-4", "²2.1.1.1"])
+def test_bad_addresses_are_named(text: str) -> None:
+    with pytest.raises(ValueError, match="not an IPv4 address"):
+        parse_address(text)
+
+
+@given(members=st.sets(st.integers(0, 63)))
+def test_members_of_a_bitmap(members: set[int]) -> None:
+    assert list(members_of(sum(1 << member for member in members))) == sorted(members)
