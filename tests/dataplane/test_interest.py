@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-
 import pytest
 
-from tests.dataplane.bench import STRANGER_PORT, Bench, counts, mask, notices, table
+from tests.dataplane.bench import STRANGER_PORT, Bench, counts, interest_index, mask, notices, table
 from tests.dataplane.frames import (
     GROUP_MAC,
     Control,
@@ -15,22 +13,18 @@ from tests.dataplane.frames import (
     Host,
     Op,
     control_frame,
-    crc16_arc,
     parse,
     signature,
 )
-
-INTEREST = 65536
 
 
 def colliding_keys(bench: Bench) -> tuple[bytes, bytes]:
     """Two keys with the same index in the interest table and different signatures."""
     seen: dict[int, bytes] = {}
-    seed = bench.key()
-    for number in range(1 << 16):
-        key = hashlib.blake2b(seed + number.to_bytes(4, "big"), digest_size=16).digest()
-        other = seen.setdefault(crc16_arc(key) % INTEREST, key)
-        if other != key and signature(other) != signature(key):
+    for _ in range(1 << 12):
+        key = bench.any_key()
+        other = seen.setdefault(interest_index(key), key)
+        if signature(other) != signature(key) and bench.claim(other, key):
             return other, key
     raise AssertionError("no collision found")
 
