@@ -121,7 +121,7 @@ class ControlSession:
     def read(self, entity: Any) -> list[Any]:
         async def collect() -> list[Any]:
             # finsy declares its overloads as coroutines of generators; what comes back is the generator.
-            found: AsyncIterator[Any] = cast(Any, self._switch).read([entity])
+            found: AsyncIterator[Any] = cast("Any", self._switch).read([entity])
             return [one async for one in found]
 
         found: list[Any] = self._call(collect())
