@@ -1,17 +1,16 @@
 // kvcast's data plane for v1model (bmv2 and p4switch).
 //
-//                        +-- ordinary --------------------------------------------> forwarding
+//                        +-- ordinary -----------------------------------------> forwarding
 // packet -> fabric -> classification
 //                        +-- ARP for the pool address --> arp_responder
 //                        |
 //                        +-- control --> admission -> chunk_cache -> interest
-//                        |                                              |
-//                        |               JOIN, LEAVE --> notice --------+---------> replication
-//                        |               FILL ---------> chunk_store    | (FILL_ACK to its port)
-//                        |               GET, served here -> chunk_store +--------> replication
-//                        |               GET, NAK --------------------------------> forwarding
+//                        |               JOIN, LEAVE ---> notice --------------> replication
+//                        |               FILL ----------> chunk_store -> (FILL_ACK to its port)
+//                        |               GET if served -> chunk_store ---------> replication
+//                        |               GET, NAK -----------------------------> forwarding
 //                        |
-//                        +-- cast data --> admission -> interest -----------------> replication
+//                        +-- cast data --> admission -> interest --------------> replication
 //
 //                        heat -> digest          whatever is dropped -> ingress_drops
 //
