@@ -44,7 +44,7 @@ class Accounting:
         self.messages[direction] += 1
         self.message_bytes[direction] += size_bytes
 
-    def fetch(self, key: ChunkKey, source: rpc.Source, size_bytes: int, waited_us: int, at_ns: int) -> None:
+    def fetch(self, key: ChunkKey, source: rpc.Source.ValueType, size_bytes: int, waited_us: int, at_ns: int) -> None:
         """A node got (or missed) a chunk."""
         name = SOURCE_NAMES.get(source, "unknown")
         self.fetched_chunks[name] += 1

@@ -24,7 +24,6 @@ from controlplane.switch.programmer import Refused, SwitchProgrammer
 from controlplane.switch.target import SwitchFacts
 from controlplane.value import ValueFunction
 
-
 _RECONSIDER_NS = 100_000_000
 """Without news candidates are looked at again after so long."""
 

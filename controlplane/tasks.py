@@ -6,6 +6,7 @@ Every task ends exactly once: with the agent's result, with its time, with its n
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -69,6 +70,12 @@ class TaskTable(Generic[Purpose]):
 
     def get(self, task_id: TaskId) -> PendingTask[Purpose] | None:
         return self._tasks.get(task_id)
+
+    def with_purpose(self, purpose: Purpose) -> list[PendingTask[Purpose]]:
+        return [task for task in self._tasks.values() if task.purpose == purpose]
+
+    def matching(self, accepts: Callable[[Purpose], bool]) -> list[PendingTask[Purpose]]:
+        return [task for task in self._tasks.values() if accepts(task.purpose)]
 
     def finish(self, task_id: TaskId) -> PendingTask[Purpose] | None:
         """The task ended; None for one that is not known (any more)."""
