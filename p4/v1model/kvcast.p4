@@ -94,7 +94,7 @@ control KvcastIngress(inout headers_t h, inout metadata_t m, inout standard_meta
                 chunk_cache.apply(h, m);
             }
             if (m.drop == DropReason.NONE && m.op != OP_FILL && m.op != OP_NAK) {
-                interest.apply(m, s);
+                interest.apply(h, m, s);
             }
             if (m.drop == DropReason.NONE) {
                 if (m.kind == PacketKind.CAST) {
