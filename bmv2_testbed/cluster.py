@@ -15,14 +15,22 @@ import yaml
 
 from bmv2_testbed.configs import agent_config, controller_config, namespace_endpoints
 from bmv2_testbed.errors import TestbedError
-from bmv2_testbed.limits import shaper_burst_bytes, shaper_queue_bytes
+from bmv2_testbed.limits import START_DEADLINE_S
 from bmv2_testbed.network.datagrams import DatagramNetwork, datagram_endpoints
 from bmv2_testbed.network.wired import WiredNetwork
 from bmv2_testbed.operator_calls import ControllerCalls
 from bmv2_testbed.processes import Launch, Supervisor, python_module
 from bmv2_testbed.spec import Faults, Target, TestbedSpec, Wiring, host_name, switch_port
-from bmv2_testbed.switch_admin import SwitchAdmin
-from bmv2_testbed.switches import build_for_bmv2, switch_command
+from bmv2_testbed.switch_admin import SwitchAdmin, port_options
+from bmv2_testbed.switches import (
+    ADMIN_SOCKET,
+    PROGRAM,
+    READY_FILE,
+    build_for_bmv2,
+    program_defines,
+    shaped_by_switch,
+    switch_command,
+)
 
 SWITCH: Final = "switch"
 CONTROLLER: Final = "controller"
@@ -40,7 +48,7 @@ class Cluster:
         self.spec = spec
         self.directory = directory
         self.processes = Supervisor(directory)
-        self._admin = SwitchAdmin(str(directory / "switch.sock"))
+        self._admin = SwitchAdmin(str(directory / ADMIN_SOCKET))
         if spec.wiring is Wiring.NAMESPACES:
             self._endpoints = namespace_endpoints(spec)
             self.network: WiredNetwork | DatagramNetwork = WiredNetwork(spec)
@@ -75,18 +83,8 @@ class Cluster:
         argv = switch_command(self.spec, self._endpoints, self.directory)
         self.processes.start(SWITCH, argv, self._place("switch"))
         self.await_ready(SWITCH, deadline_s)
-        if self.spec.wiring is Wiring.DATAGRAMS:
-            self._shape_ports()
-        if self.spec.faults.any:
+        if self.spec.faults.any and self.spec.target is not Target.P4SWITCH:
             self.set_faults(None, self.spec.faults)
-
-    def _shape_ports(self) -> None:
-        for host in range(self.spec.hosts):
-            rate_bit_s = self.spec.link_rate_bit_s(host)
-            if rate_bit_s is not None:
-                self._admin.set_shape(
-                    switch_port(host), rate_bit_s, shaper_burst_bytes(rate_bit_s), shaper_queue_bytes(rate_bit_s)
-                )
 
     def _start_controller(self, deadline_s: float) -> None:
         config = controller_config(self.spec, self._endpoints, str(self.directory), str(self.directory / "kvcast"))
@@ -119,20 +117,20 @@ class Cluster:
             ready_file.unlink(missing_ok=True)
         self.processes.restart(name)
         if name == SWITCH:
-            self.await_ready(SWITCH, time.monotonic() + 20)
-            if self.spec.wiring is Wiring.DATAGRAMS:
-                self._shape_ports()
+            self.await_ready(SWITCH, time.monotonic() + START_DEADLINE_S)
 
     def _ready_file(self, name: str) -> Path | None:
         if name == CONTROLLER:
             return self.directory / "controller.ready"
+        if name == SWITCH and self.spec.target is Target.P4SWITCH:
+            return self.directory / READY_FILE
         if name.startswith("agent"):
             return self.directory / f"{host_name(int(name.removeprefix('agent')))}.ready"
         return None
 
     def await_ready(self, name: str, deadline_s: float) -> None:
         """Wait until a daemon does its work."""
-        if name == SWITCH:
+        if name == SWITCH and self.spec.target is Target.BMV2:
             self.processes.wait_until(SWITCH, self._switch_listens, deadline_s, "P4Runtime port")
             return
         ready_file = self._ready_file(name)
@@ -184,7 +182,10 @@ class Cluster:
     def set_faults(self, port: int | None, faults: Faults) -> None:
         """Hurt the frames that leave a switch port (None: every port)."""
         if self.spec.target is Target.P4SWITCH:
-            self._admin.set_faults(port, faults, self.spec.seed)
+            for host in range(self.spec.hosts):
+                if port is None or port == switch_port(host):
+                    rate_bit_s = shaped_by_switch(self.spec, host)
+                    self._admin.set_port(switch_port(host), port_options(faults, rate_bit_s, self.spec.seed))
             return
         assert isinstance(self.network, WiredNetwork)
         for each in self.network.switch_interfaces() if port is None else (port,):
@@ -194,7 +195,7 @@ class Cluster:
         """Start the switch program anew, empty."""
         if self.spec.target is not Target.P4SWITCH:
             raise TestbedError(f"target {self.spec.target} cannot reload a program: kill and restart the switch")
-        self._admin.reload()
+        self._admin.load(str(PROGRAM), program_defines(self.spec))
 
     def stop(self) -> None:
         """End all processes, then the network."""

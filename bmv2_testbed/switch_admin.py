@@ -1,4 +1,4 @@
-"""The admin socket of kvcast-switch: faults, shaping, port statistics, reload. One line of JSON each way."""
+"""The admin socket of kvcast-switch: options of ports, statistics, loading a program. One line of JSON each way."""
 
 from __future__ import annotations
 
@@ -8,9 +8,30 @@ from collections.abc import Mapping
 from typing import Any
 
 from bmv2_testbed.errors import TestbedError
+from bmv2_testbed.limits import shaper_burst_bytes, shaper_queue_bytes
 from bmv2_testbed.spec import Faults
 
 _TIMEOUT_S = 20.0
+
+
+def port_options(faults: Faults, rate_bit_s: int | None, seed: int) -> dict[str, str]:
+    """Options of one switch port, in kvcast-switch's words: what happens to the frames that leave it."""
+    options: dict[str, str] = {}
+    for name in ("loss", "duplicate", "reorder", "corrupt"):
+        probability = getattr(faults, name)
+        if probability:
+            options[name] = str(probability)
+    if faults.delay_ms:
+        options["delay"] = f"{round(faults.delay_ms * 1000)}us"
+    if options:
+        options["seed"] = str(seed)
+    if rate_bit_s is not None:
+        options |= {
+            "rate": f"{rate_bit_s}bit",
+            "burst": f"{shaper_burst_bytes(rate_bit_s)}b",
+            "queue": f"{shaper_queue_bytes(rate_bit_s)}b",
+        }
+    return options
 
 
 class SwitchAdmin:
@@ -19,32 +40,18 @@ class SwitchAdmin:
     def __init__(self, path: str) -> None:
         self._path = path
 
-    def set_faults(self, port: int | None, faults: Faults, seed: int) -> None:
-        """Hurt the frames that leave a port (None: every port)."""
-        self._ask(
-            op="faults",
-            port=port,
-            direction="tx",
-            loss=faults.loss,
-            duplicate=faults.duplicate,
-            reorder=faults.reorder,
-            corrupt=faults.corrupt,
-            delay_us=round(faults.delay_ms * 1000),
-            seed=seed,
-        )
-
-    def set_shape(self, port: int, rate_bit_s: int, burst_bytes: int, queue_bytes: int) -> None:
-        """Shape what leaves a port."""
-        self._ask(op="shape", port=port, rate_bits=rate_bit_s, burst_bytes=burst_bytes, queue_bytes=queue_bytes)
+    def set_port(self, port: int, options: Mapping[str, str]) -> None:
+        """Give a port these options (see `port_options`) in place of all it had."""
+        self._ask(op="set_port", port=port, options=dict(options))
 
     def port_statistics(self) -> Mapping[str, Mapping[str, Any]]:
         """Counters by port number (as text)."""
         ports: Mapping[str, Mapping[str, Any]] = self._ask(op="stats")["ports"]
         return ports
 
-    def reload(self) -> None:
-        """Start the same program with empty tables and registers."""
-        self._ask(op="reload")
+    def load(self, program: str, defines: Mapping[str, str]) -> None:
+        """Load a program; its tables and registers are empty, as after a reboot."""
+        self._ask(op="load", path=program, defines=dict(defines))
 
     def _ask(self, **question: Any) -> dict[str, Any]:
         try:
@@ -59,6 +66,6 @@ class SwitchAdmin:
         if not line:
             raise TestbedError(f"the switch closed the connection at {question['op']}")
         answer: dict[str, Any] = json.loads(line)
-        if "error" in answer:
+        if not answer.get("ok"):
             raise TestbedError(f"the switch: {answer['error']}")
         return answer

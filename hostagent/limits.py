@@ -26,10 +26,10 @@ CHECKSUM_INLINE_BYTES_MAX = 512 * KIB
 # ------------------------------------------------------------------ transports
 CAST_BATCH_PACKETS = 64
 """Datagrams taken or handed over by one recvmmsg/sendmmsg call."""
-CAST_SEND_QUEUE_PACKETS_MAX = 16384
+CAST_SEND_BUFFER_BYTES = 1 * MIB
+"""Enough to keep a fast link busy between two turns of the event loop, little enough to change course."""
 CAST_PREPARED_CHUNKS_MAX = 64
 """Chunks whose headers and ICRCs are kept ready for sending (about 60 B a segment)."""
-CONTROL_SEND_QUEUE_MAX = 4096
 CONTROL_BATCH_DATAGRAMS = 64
 READS_PER_PEER_MAX = 8
 """Reliable reads in flight on one connection; more wait in order."""
@@ -37,9 +37,10 @@ READ_CONNECTIONS_MAX = 256
 READ_REQUESTS_QUEUED_MAX = 1024
 """Requests a serving connection may have waiting; a peer beyond that is not ours and is cut off."""
 READ_CONNECT_TIMEOUT_S = 2.0
+READ_STALL_TIMEOUT_S = 2.0
+"""A connection with requests out that brings nothing for so long is given up."""
 READ_RECEIVE_LOW_WATER_BYTES = 256 * KIB
 """Wake for at least this much of a big reliable read: fewer, larger copies."""
-READ_SEND_BUFFER_BYTES = 4 * MIB
 MULTICAST_TTL = 64
 
 # ------------------------------------------------------------------ controller
@@ -51,5 +52,4 @@ USAGE_EVENTS_MAX = 4096
 TASKS_RUNNING_MAX = 256
 
 assert API_KEYS_MAX * 17 + 64 <= API_FRAME_BYTES_MAX, "a full fetch must fit in one frame"
-assert CAST_BATCH_PACKETS <= CAST_SEND_QUEUE_PACKETS_MAX
 assert EXTENT_ALIGN_BYTES & (EXTENT_ALIGN_BYTES - 1) == 0

@@ -71,4 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    # As `python -m kvcast.cli` this file is the module __main__, whose UsageError is not the one that commands raise.
+    from kvcast.cli import main as imported_main
+
+    raise SystemExit(imported_main())

@@ -7,8 +7,10 @@ token bucket smaller than a jumbo frame and stops at 1 Gbit/s) and bridges (its 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import subprocess
 import sys
+import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Final
@@ -45,16 +47,26 @@ def import_mininet(module: str) -> Any:
 
     The system's directory goes to the end of the path and only for this import, so that it shadows nothing.
     """
-    try:
+    if importlib.util.find_spec("mininet") is not None:
         return importlib.import_module(module)
-    except ModuleNotFoundError:
-        sys.path.append(_DEBIAN_PACKAGES)
+    _lend_distutils()
+    sys.path.append(_DEBIAN_PACKAGES)
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         raise TestbedError(f"no module {error.name}: install the Debian package mininet (make system)") from error
     finally:
         sys.path.remove(_DEBIAN_PACKAGES)
+
+
+def _lend_distutils() -> None:
+    """Mininet 2.3 imports `StrictVersion`, to compare versions of Open vSwitch, from what Python 3.12 no longer has."""
+    if importlib.util.find_spec("distutils") is not None:
+        return
+    version = types.ModuleType("distutils.version")
+    version.__dict__["StrictVersion"] = str
+    sys.modules.setdefault("distutils", types.ModuleType("distutils"))
+    sys.modules.setdefault("distutils.version", version)
 
 
 def shaper_arguments(rate_bit_s: int) -> str:

@@ -2,27 +2,31 @@
 
 Memory. A transport is given the pool once, before it starts, and reads from and writes into it by offset, so that an
     implementation may register it once. Between `read()` and its outcome (or `cancel()` returning) the target range
-    belongs to the transport; afterwards it never touches it again. Rows of a `CastBatch` belong to the transport and
-    are valid only inside `casts_received`.
+    belongs to the transport; afterwards it never touches it again. Payload rows handed to `casts_received` belong to
+    the transport and are valid only inside the call.
 Completion. Every `read()` ends in exactly one call of `done(outcome)` unless it was cancelled, and never inside
-    `read()` itself. `cast()` copies or references nothing that the caller may not change once the chunk is unpinned:
-    the transport pins (`ReadGate`) what it sends for as long as the network may still fetch it.
+    `read()` itself. Every segment given to `cast()` or `fill()` is reported once, by `segments_sent` or
+    `segments_failed`, never inside the call itself; the chunk must stay pinned until then. Reliable reads served to
+    peers pin for themselves, with `open_extent` and `close_extent`.
 Failure. Losing datagrams is normal. A read that makes no progress for a while, whose peer goes away or answers nonsense
-    ends in `ReadOutcome.FAILED`; the peer's "not here" is `ABSENT`. Malformed input is dropped and counted by
-    reason in `counters`. A transport raises only for misuse and from `start()` (one clear line in a TransportError).
+    ends in `ReadOutcome.FAILED`; the peer's "not here" is `ABSENT`. Malformed input is dropped and counted by reason in
+    `counters`. A transport raises only for misuse and from `start()` (one clear line in a TransportError).
 Threading. All methods are called, and all callbacks made, on the one event loop that `start()` ran on.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
-from kvproto.ids import ChunkKey
+
+from kvproto.ids import Address, ChunkKey
+from kvproto.wire.control import Control
+from kvproto.wire.data import Fabric, SegmentGroup
 
 
 class TransportError(Exception):
@@ -38,8 +42,17 @@ class ReadOutcome(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class ChunkPlace:
+    """Where a chunk lies in the pool."""
+
+    key: ChunkKey
+    offset: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Extent:
-    """Bytes of the pool that may be sent; `token` gives the pin back."""
+    """Bytes of the pool that may be sent; pinned until given back."""
 
     offset: int
     size_bytes: int
@@ -47,33 +60,11 @@ class Extent:
 
 
 @dataclass(frozen=True, slots=True)
-class CastBatch:
-    """Verified cast segments of one chunk, in order of arrival. Arrays have one entry a datagram."""
-
-    key: ChunkKey
-    segments_count: int
-    segment: npt.NDArray[np.int64]
-    length_bytes: npt.NDArray[np.int64]
-    payload: npt.NDArray[np.uint8]
-    """Shape (count, segment_bytes)."""
-    from_switch: npt.NDArray[np.bool_]
-    source_ip: int
-
-
-@dataclass(frozen=True, slots=True)
-class ControlArrival:
-    """One control datagram, not yet decoded."""
-
-    source_ip: int
-    content: bytes
-
-
-@dataclass(frozen=True, slots=True)
 class TransportFacts:
     """What the agent tells the controller and its protocol machines; known once started."""
 
-    address: str
-    """IPv4 address on the data network."""
+    address: Address
+    """On the data network."""
     mac: bytes
     read_endpoint: str
     """host:port of reliable reads."""
@@ -89,9 +80,10 @@ class TransportCounters:
     cast_packets_from_switch: int = 0
     cast_packets_sent: int = 0
     cast_receive_overflows: int = 0
+    cast_batches_received: int = 0
     control_received: int = 0
     control_sent: int = 0
-    control_send_drops: int = 0
+    fill_packets_sent: int = 0
     read_bytes_received: int = 0
     read_bytes_sent: int = 0
     reads_failed: int = 0
@@ -107,8 +99,13 @@ class TransportCounters:
 class TransportSink(Protocol):
     """What the agent offers a transport."""
 
-    def control_received(self, arrivals: Sequence[ControlArrival]) -> None: ...
-    def casts_received(self, batch: CastBatch) -> None: ...
+    def control_received(self, message: Control, source: Address) -> None: ...
+    def casts_received(self, group: SegmentGroup, payload: npt.NDArray[np.uint8]) -> None:
+        """Verified segments of one chunk. `payload` has shape (len(group.rows), segment_bytes)."""
+        ...
+
+    def segments_sent(self, key: ChunkKey, count: int) -> None: ...
+    def segments_failed(self, key: ChunkKey, count: int) -> None: ...
     def open_extent(self, key: ChunkKey) -> Extent | None:
         """Pin a chunk to send from it; None when it is not here (any more)."""
         ...
@@ -127,22 +124,28 @@ class Transport(Protocol):
 
     counters: TransportCounters
 
-    async def start(self, sink: TransportSink) -> TransportFacts: ...
-    async def close(self) -> None: ...
-    def use_fabric(self, fabric: FabricFacts) -> None:
+    async def start(self, sink: TransportSink, fabric: Fabric) -> TransportFacts:
+        """Bind and listen. Raises TransportError."""
+        ...
+
+    async def close(self) -> None:
+        """End everything; reads under way get FAILED at the latest when the loop turns again."""
+        ...
+
+    def use_fabric(self, fabric: Fabric, from_switch_dscp: int) -> None:
         """Group, Q_Key and segment size as the controller says; may be called again when they change."""
         ...
 
-    def send_control(self, datagram: bytes, destination: str) -> None:
-        """One datagram to UDP port 4793 of an address: control, or FILL with its packet."""
+    def send_control(self, message: Control, destination: Address) -> None:
+        """One control datagram to UDP port 4793 of an address. Best effort."""
         ...
 
-    def cast(self, key: ChunkKey, segments: Sequence[int]) -> bool:
-        """Multicast segments of a chunk in the pool; False when the chunk is not here."""
+    def cast(self, chunk: ChunkPlace, first: int, count: int) -> None:
+        """Send segments [first, first + count) of a pinned chunk to the fabric's group."""
         ...
 
-    def cast_packet(self, key: ChunkKey, segment: int) -> bytes | None:
-        """The data datagram of one segment from its BTH on, as FILL carries it; None when the chunk is not here."""
+    def fill(self, chunk: ChunkPlace, first: int, count: int, pool: Address) -> None:
+        """Send segments [first, first + count) of a pinned chunk as FILL to the switch's pool address."""
         ...
 
     def read(
@@ -156,14 +159,3 @@ class Transport(Protocol):
     ) -> ReadHandle:
         """Bytes [offset, offset + size_bytes) of a chunk at `endpoint`, reliably, to `pool_offset` of the pool."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class FabricFacts:
-    """What all nodes of a fabric agree on."""
-
-    group: str
-    pool_address: str
-    qkey: int
-    segment_bytes: int
-    from_switch_dscp: int

@@ -98,7 +98,6 @@ class ReadServer:
             return
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, limits.READ_SEND_BUFFER_BYTES)
         self._connections.add(
             _ServedConnection(sock, self._loop, self._memory, self._sink, self._counters, self._connections.discard)
         )

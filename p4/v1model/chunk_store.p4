@@ -59,7 +59,6 @@ control ChunkStore(inout headers_t h, inout metadata_t m, inout standard_metadat
         h.ipv4.ttl = 64;
         h.udp.dst_port = UDP_PORT_ROCE;
         h.udp.length = DATA_UDP_BYTES;
-        h.udp.checksum = 0;
         h.kvc.setInvalid();
         m.rewritten = 1;
         m.cast = 1;

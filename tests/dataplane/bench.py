@@ -29,9 +29,10 @@ from tests.dataplane.frames import (
     Segment,
     control_frame,
     ethernet,
+    internet_checksum,
     parse,
 )
-from tests.dataplane.targets import SEGMENT_BYTES, Target
+from tests.dataplane.targets import Target
 
 MEMBER_PORTS = range(1, 9)
 STRANGER_PORT = 9  # a host without an agent
@@ -61,7 +62,7 @@ class Bench:
         self._keys = count(1)
         self._entries: list[fy.P4TableEntry] = []
         self._groups: list[fy.P4MulticastGroupEntry] = []
-        self.segment_bytes = SEGMENT_BYTES
+        self.segment_bytes = target.segment_bytes
 
     # -- control plane ---------------------------------------------------------------------------
 
@@ -247,13 +248,19 @@ def notices(received: Received) -> dict[int, Control]:
     return found
 
 
+def ip_header_from_switch(cast: bytes) -> bytes:
+    """The IP header of a cast frame with the from-switch code point."""
+    header = cast[14:15] + bytes([FROM_SWITCH_DSCP << 2]) + cast[16:24] + b"\0\0" + cast[26:34]
+    return header[:10] + internet_checksum(header).to_bytes(2, "big") + header[12:]
+
+
 def served(frame: bytes, segment: Segment) -> Datagram:
     """Checks that a frame is `segment` served by the switch, byte for byte as its holder casts it."""
     datagram = parse(frame)
     assert datagram.headers_valid
-    assert frame[34:] == segment.frame()[34:], "UDP to ICRC differs"
-    assert (datagram.src_ip, datagram.dst_ip) == (segment.holder.ip, GROUP_IP)
-    assert datagram.dst_mac == GROUP_MAC
-    assert datagram.dscp == FROM_SWITCH_DSCP
+    cast = segment.frame()
+    assert frame[34:] == cast[34:], "UDP to ICRC differs"
+    assert frame[14:34] == ip_header_from_switch(cast), "IP differs in more than DSCP and checksum"
+    assert (datagram.dst_mac, datagram.src_mac) == (GROUP_MAC, POOL_MAC)
     assert datagram.icrc_valid
     return datagram

@@ -89,8 +89,9 @@ class Host:
 
 def internet_checksum(header: bytes) -> int:
     total = sum(struct.unpack(f"!{len(header) // 2}H", header))
-    total = (total & 0xFFFF) + (total >> 16)
-    return ~(total + (total >> 16)) & 0xFFFF
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    return ~total & 0xFFFF
 
 
 def ipv4_udp(
@@ -102,17 +103,25 @@ def ipv4_udp(
     src_port: int,
     dst_port: int,
     payload: bytes,
-    dscp: int = 0,
-    ttl: int = 64,
+    from_kernel: bool = False,
     ip_length: int | None = None,
     udp_length: int | None = None,
 ) -> bytes:
-    """An Ethernet frame with one UDP datagram; lengths can be made to lie."""
+    """An Ethernet frame with one UDP datagram; lengths can be made to lie.
+
+    Plain fields are those of the wire format; `from_kernel` fills those that it leaves open, as some
+    host's kernel or router might: TOS, identification, fragment flags, TTL, UDP checksum.
+    """
     ip_length = 28 + len(payload) if ip_length is None else ip_length
     udp_length = 8 + len(payload) if udp_length is None else udp_length
-    header = struct.pack("!BBHHHBBH4s4s", 0x45, dscp << 2, ip_length, 0, 0x4000, ttl, 17, 0, src_ip, dst_ip)
+    tos, identification, flags, ttl = (0xB9, 0x1234, 0, 63) if from_kernel else (0, 0, 0x4000, 64)
+    header = struct.pack("!BBHHHBBH4s4s", 0x45, tos, ip_length, identification, flags, ttl, 17, 0, src_ip, dst_ip)
     header = header[:10] + struct.pack("!H", internet_checksum(header)) + header[12:]
     udp = struct.pack("!HHHH", src_port, dst_port, udp_length, 0)
+    if from_kernel:
+        pseudo = src_ip + dst_ip + struct.pack("!HH", 17, udp_length)
+        covered = pseudo + udp + payload + b"\0" * (len(payload) % 2)
+        udp = udp[:6] + struct.pack("!H", internet_checksum(covered) or 0xFFFF)
     return dst_mac + src_mac + b"\x08\x00" + header + udp + payload
 
 
@@ -164,6 +173,7 @@ def control_frame(sender: Host, control: Control, holder: Host, *, src_port: int
         src_port=src_port,
         dst_port=CONTROL_PORT,
         payload=control.pack(),
+        from_kernel=True,
     )
 
 
@@ -267,14 +277,17 @@ class Datagram:
 
 
 def parse(frame: bytes) -> Datagram:
-    """Takes a UDP frame apart; `headers_valid` says whether lengths and the IP checksum are right."""
+    """Takes a UDP frame apart; `headers_valid` says whether lengths and checksums are right."""
     ip = frame[14:34]
     ip_length = int.from_bytes(ip[2:4], "big")
     udp_length = int.from_bytes(frame[38:40], "big")
+    udp = frame[34:]
+    pseudo = ip[12:20] + struct.pack("!HH", 17, udp_length)
     valid = (
         frame[12:15] == b"\x08\x00\x45"
         and internet_checksum(ip) == 0
         and ip_length == udp_length + 20 == len(frame) - 14
+        and (udp[6:8] == b"\0\0" or internet_checksum(pseudo + udp + b"\0" * (len(udp) % 2)) == 0)
     )
     return Datagram(
         dst_mac=frame[:6],

@@ -211,14 +211,19 @@ def test_get_of_an_absent_chunk_goes_to_its_holder_with_the_right_member(bench: 
     assert counts(received) == {1: 1}
     sent = control_frame(Host(3), liar, Host(1))
     (frame,) = received[1]
+    assert parse(frame).headers_valid
     assert parse(frame).control.member == Host(3).member
-    assert frame[:45] + b"\x07" + frame[46:] == sent, "only the member differs"
+    assert frame[:40] == sent[:40]
+    assert frame[40:42] == b"\0\0", "the checksum covered the member"
+    assert frame[42:45] + b"\x07" + frame[46:] == sent[42:]
 
 
 def test_nak_goes_from_holder_to_host(bench: Bench) -> None:
     received = bench.control(1, Control(Op.NAK, bench.key()), holder=5)
     assert counts(received) == {5: 1}
-    assert parse(received[5][0]).control.op == Op.NAK
+    datagram = parse(received[5][0])
+    assert datagram.headers_valid
+    assert (datagram.control.op, datagram.control.member) == (Op.NAK, Host(1).member)
 
 
 def test_host_cannot_join_or_leave_for_another(bench: Bench) -> None:
