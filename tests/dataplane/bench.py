@@ -32,7 +32,7 @@ from tests.dataplane.frames import (
     internet_checksum,
     parse,
 )
-from tests.dataplane.targets import SEGMENT_BYTES, Target
+from tests.dataplane.targets import Target
 
 MEMBER_PORTS = range(1, 9)
 STRANGER_PORT = 9  # a host without an agent
@@ -62,7 +62,7 @@ class Bench:
         self._keys = count(1)
         self._entries: list[fy.P4TableEntry] = []
         self._groups: list[fy.P4MulticastGroupEntry] = []
-        self.segment_bytes = SEGMENT_BYTES
+        self.segment_bytes = target.segment_bytes
 
     # -- control plane ---------------------------------------------------------------------------
 

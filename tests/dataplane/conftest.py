@@ -8,14 +8,14 @@ import finsy as fy
 import pytest
 
 from tests.dataplane.bench import ALL_PORTS, GROUP_FLOOD, SESSION_NEXT_SEGMENT, Bench
-from tests.dataplane.targets import Bmv2Target, Target
+from tests.dataplane.targets import Bmv2Target, P4SwitchTarget, Target
 
-TARGETS = {"bmv2": Bmv2Target}
+TARGETS: dict[str, type[P4SwitchTarget] | type[Bmv2Target]] = {"p4switch": P4SwitchTarget, "bmv2": Bmv2Target}
 
 
 @pytest.fixture(
     scope="session",
-    params=[pytest.param("bmv2", marks=[pytest.mark.bmv2, pytest.mark.root])],
+    params=["p4switch", pytest.param("bmv2", marks=[pytest.mark.bmv2, pytest.mark.root])],
 )
 def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     kind = TARGETS[request.param]
@@ -39,7 +39,7 @@ def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 @pytest.fixture
 def bare(target: Target, request: pytest.FixtureRequest) -> Iterator[Bench]:
     """A switch without any entries."""
-    bench = Bench(target, request.node.originalname)
+    bench = Bench(target, request.node.name)
     yield bench
     bench.reset()
 

@@ -18,6 +18,7 @@ import signal
 import socket
 import struct
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Coroutine, Iterator, Sequence
@@ -30,8 +31,7 @@ import finsy as fy
 REPOSITORY = Path(__file__).resolve().parents[2]
 PROGRAM = REPOSITORY / "p4" / "v1model" / "kvcast.p4"
 START_LIMIT_S = 30.0
-SEGMENT_BYTES = 256  # what bmv2 can serve; the same on every target so that cases are the same
-DEFINES = {"SEGMENT_BYTES": str(SEGMENT_BYTES), "SLOTS": "4096"}
+SLOTS = 4096
 
 CLONE_NEWNET = 0x40000000
 ETH_P_ALL = 3
@@ -46,6 +46,7 @@ class Target(Protocol):
     """A running switch with the data plane loaded."""
 
     name: str
+    segment_bytes: int
     ports: Sequence[int]
     control: ControlSession
     can_read_registers: bool
@@ -210,9 +211,9 @@ def run(*command: str, stdin: str | None = None) -> str:
     return done.stdout
 
 
-def receive_frame(packet: socket.socket) -> bytes:
+def receive_frame(end: socket.socket) -> bytes:
     """One frame as it was on the wire: the kernel hands the VLAN tag over beside it."""
-    frame, ancillary, _, _ = packet.recvmsg(16384, socket.CMSG_SPACE(AUXDATA.size))
+    frame, ancillary, _, _ = end.recvmsg(16384, socket.CMSG_SPACE(AUXDATA.size))
     for level, kind, octets in ancillary:
         if (level, kind) == (SOL_PACKET, PACKET_AUXDATA):
             status, *_, tag, protocol = AUXDATA.unpack(octets[: AUXDATA.size])
@@ -245,16 +246,14 @@ def stop(process: subprocess.Popen[bytes]) -> None:
         process.wait(5.0)
 
 
-def connect(address: str, options: fy.SwitchOptions, process: subprocess.Popen[bytes], log: Path) -> ControlSession:
-    """A session with a switch that has just been started; fails early when the process ends."""
-    path = Path(address.removeprefix("unix:"))
+def wait_for(path: Path, process: subprocess.Popen[bytes], log: Path) -> None:
+    """Waits until a switch that has just been started makes `path`; fails early when the process ends."""
     deadline = time.monotonic() + START_LIMIT_S
     while not path.exists():
         if process.poll() is not None or time.monotonic() > deadline:
-            raise RuntimeError(f"{process.args!r} does not listen: {log.read_text()[-2000:]}")
+            raise RuntimeError(f"{process.args!r} does not start: {log.read_text()[-2000:]}")
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(0.05)
-    return ControlSession(address, options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,10 +263,62 @@ class Missing:
     reason: str
 
 
+class P4SwitchTarget:
+    """The embedded switch as its own process, with a UNIX datagram socket a port: no privileges."""
+
+    name = "p4switch"
+    segment_bytes = 4096
+    can_read_registers = True
+
+    @staticmethod
+    def missing() -> Missing | None:
+        return None
+
+    def __init__(self, ports: Sequence[int], directory: Path) -> None:
+        self.ports = ports
+        log, ready = directory / "p4switch.log", directory / "ready"
+        with contextlib.ExitStack() as undo:
+            self._sockets: dict[int, socket.socket] = {}
+            self._switch_side = {port: str(directory / f"s{port}") for port in ports}
+            arguments = [f"-DSEGMENT_BYTES={self.segment_bytes}", f"-DSLOTS={SLOTS}", str(PROGRAM)]
+            for port in ports:
+                end = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+                undo.callback(end.close)
+                end.bind(str(directory / f"h{port}"))
+                self._sockets[port] = end
+                arguments += ["-i", f"{port}@unix:{self._switch_side[port]},{directory / f'h{port}'}"]
+            with log.open("wb") as output:
+                self._process = subprocess.Popen(
+                    [
+                        *(sys.executable, "-m", "p4switch", *arguments),
+                        *("--grpc", f"unix:{directory / 'p4runtime.sock'}", "--ready-file", str(ready)),
+                    ],
+                    cwd=REPOSITORY,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                )
+            undo.callback(stop, self._process)
+            wait_for(ready, self._process, log)
+            self.control = ControlSession(f"unix:{directory / 'p4runtime.sock'}", fy.SwitchOptions())
+            undo.callback(self.control.close)
+            self._undo = undo.pop_all()
+
+    def send(self, port: int, frame: bytes) -> None:
+        self._sockets[port].sendto(frame, self._switch_side[port])
+
+    def receive(self, timeout_s: float) -> list[tuple[int, bytes]]:
+        return receive_from(self._sockets, timeout_s)
+
+    def close(self) -> None:
+        self._undo.close()
+
+
 class Bmv2Target:
     """`simple_switch_grpc` from PATH between veth pairs in a namespace, program built by `p4c-bm2-ss`."""
 
     name = "bmv2"
+    segment_bytes = 256  # bmv2 grows a packet by 512 bytes at most
     can_read_registers = False  # bmv2's P4Runtime server has no registers
 
     @staticmethod
@@ -282,12 +333,12 @@ class Bmv2Target:
     def __init__(self, ports: Sequence[int], directory: Path) -> None:
         self.ports = ports
         p4info, blob = directory / "kvcast.p4info.txtpb", directory / "kvcast.json"
-        defines = [f"-D{name}={value}" for name, value in DEFINES.items()]
+        defines = (f"-DSEGMENT_BYTES={self.segment_bytes}", f"-DSLOTS={SLOTS}")
         run(
             "p4c-bm2-ss", "--arch", "v1model", *defines, "--p4runtime-files", str(p4info), "-o", str(blob), str(PROGRAM)
         )
         log = directory / "bmv2.log"
-        address = f"unix:{directory / 'p4runtime.sock'}"
+        listener = directory / "p4runtime.sock"
         with contextlib.ExitStack() as undo:
             self._namespace = Namespace(ports)
             undo.callback(self._namespace.close)
@@ -297,15 +348,15 @@ class Bmv2Target:
                     [
                         *("ip", "netns", "exec", self._namespace.name),
                         *("simple_switch_grpc", "--no-p4", "-L", "off", "--device-id", "1", *interfaces),
-                        *("--", "--grpc-server-addr", address),
+                        *("--", "--grpc-server-addr", f"unix:{listener}"),
                     ],
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,
                 )
             undo.callback(stop, self._process)
-            options = fy.SwitchOptions(p4info=p4info, p4blob=blob)
-            self.control = connect(address, options, self._process, log)
+            wait_for(listener, self._process, log)
+            self.control = ControlSession(f"unix:{listener}", fy.SwitchOptions(p4info=p4info, p4blob=blob))
             undo.callback(self.control.close)
             self._undo = undo.pop_all()
 

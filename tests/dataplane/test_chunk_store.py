@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from tests.dataplane.bench import STRANGER_PORT, Bench, counts, mask, notices, served
+from tests.dataplane.bench import ALL_PORTS, STRANGER_PORT, Bench, counts, mask, notices, served
 from tests.dataplane.frames import POOL_IP, POOL_MAC, Control, Drop, Flag, Host, Op, Segment, parse
 
 
@@ -79,6 +79,30 @@ def test_get_of_several_segments_reaches_the_whole_interest_set(bench: Bench) ->
     for frames in received.values():
         for frame, segment in zip(frames, segments, strict=True):
             served(frame, segment)
+
+
+def test_expired_interest_gets_nothing_of_a_get_of_several_segments(bench: Bench) -> None:
+    """The recirculated part of a GET knows what time it is."""
+    key = bench.key()
+    segments = bench.segments(key)
+    bench.cache(segments, base_slot=168)
+    bench.join(3, key)
+    bench.fabric(ttl_us=1)
+    received = bench.control(2, bench.get(key, 0, amount=4), expect=4)
+    assert counts(received) == {2: 4}
+
+
+def test_rest_of_a_get_is_not_flooded_back_to_its_asker(bench: Bench) -> None:
+    """The recirculated part of a GET knows its ingress port."""
+    key, unknown_holder = bench.key(), 77
+    segments = bench.segments(key)
+    bench.insert(bench.chunk(key, "filling", base_slot=176, segments=8, port=1))
+    bench.exchange((1, segments[0].fill_frame()))
+    bench.serve(key, 176, 8)
+    received = bench.control(2, bench.get(key, 0, amount=8), holder=unknown_holder, expect=9)
+    assert counts(received) == dict.fromkeys(ALL_PORTS, 1)
+    served(received[2][0], segments[0])
+    assert {parse(frames[0]).control.segment for port, frames in received.items() if port != 2} == {1}
 
 
 def test_get_beyond_the_end_is_clipped(bench: Bench) -> None:

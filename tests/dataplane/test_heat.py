@@ -2,9 +2,30 @@
 
 from __future__ import annotations
 
-from tests.dataplane.bench import HEAT_GETS, Bench, mask
+import hashlib
 
+import pytest
+
+from tests.dataplane.bench import HEAT_GETS, Bench, mask
+from tests.dataplane.frames import signature
+
+HEAT_CELLS = 16384
 REPORT_LIMIT_S = 5.0
+
+
+def sharing_one_cell(bench: Bench, row: str) -> tuple[bytes, bytes]:
+    """Two keys with the same cell in one row of the sketch and different cells in the other."""
+    seen: dict[int, bytes] = {}
+    seed = bench.key()
+    for number in range(1 << 16):
+        key = hashlib.blake2b(seed + number.to_bytes(4, "big"), digest_size=16).digest()
+        cells = (signature(key) % HEAT_CELLS, (signature(key) >> 16) % HEAT_CELLS)
+        same, different = cells if row == "a" else cells[::-1]
+        other = seen.setdefault(same, key)
+        other_cells = (signature(other) % HEAT_CELLS, (signature(other) >> 16) % HEAT_CELLS)
+        if different != (other_cells[1] if row == "a" else other_cells[0]):
+            return other, key
+    raise AssertionError("no two keys share a cell")
 
 
 def reports(bench: Bench) -> list[dict[str, int]]:
@@ -53,6 +74,18 @@ def test_kth_get_of_an_absent_chunk_is_reported_once_a_window(bench: Bench) -> N
     for _ in range(3 * HEAT_GETS):
         bench.control(2, bench.get(key, 0))
     assert reports(bench) == []
+
+
+@pytest.mark.parametrize("row", ["a", "b"])
+def test_gets_of_a_chunk_that_shares_one_cell_do_not_count(bench: Bench, row: str) -> None:
+    """The smaller count of the two rows holds."""
+    one, other = sharing_one_cell(bench, row)
+    for _ in range(HEAT_GETS - 1):
+        bench.control(2, bench.get(one, 0))
+    bench.control(2, bench.get(other, 0))
+    assert reports(bench) == []
+    bench.control(2, bench.get(one, 0))
+    assert [report["gets"] for report in reports(bench)] == [HEAT_GETS]
 
 
 def test_gets_of_a_past_window_do_not_count(bench: Bench) -> None:

@@ -42,6 +42,7 @@ def ordinary_frames() -> dict[str, bytes]:
     )
     options = udp[:14] + b"\x46" + udp[15:34] + b"\x94\x04\0\0" + udp[34:]
     first_fragment = udp[:20] + b"\x20\x00" + udp[22:]
+    join = control_frame(sender, Control(Op.JOIN, b"k" * 16), receiver)
     wrong_checksum = udp[:24] + b"\xde\xad" + udp[26:]
     vlan = udp[:12] + b"\x81\x00\x00\x07" + udp[12:]
     roce = ipv4_udp(
@@ -58,6 +59,8 @@ def ordinary_frames() -> dict[str, bytes]:
         "udp": udp,
         "ip-options": options,
         "first-fragment": first_fragment,
+        "first-fragment-of-control": join[:20] + b"\x20\x00" + join[22:],
+        "later-fragment-like-control": join[:20] + b"\x00\x08" + join[22:],
         "wrong-ip-checksum": wrong_checksum,
         "vlan": vlan,
         "runt-ip": (udp[:14] + b"\x45\x00").ljust(60, b"\0"),

@@ -1,0 +1,71 @@
+"""One filling of a chunk into the switch: which FILLs are out, which are acknowledged."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from kvproto.events import FillRequested
+from kvproto.limits import FILL_WINDOW, MS
+
+FILL_TIMEOUT_NS = 40 * MS
+"""A switch acknowledges at once; a loaded holder sees it some milliseconds later."""
+FILL_TIMEOUT_MAX_NS = 400 * MS
+_OVERTAKEN = 8
+"""A FILL is lost when so many later ones are acknowledged."""
+
+
+class Fill:
+    """Window and bitmap of one fill. Pure bookkeeping: the holder sends what `due` gives."""
+
+    __slots__ = ("_acknowledged", "_progress_ns", "_sent", "_timeout_ns", "request", "segments")
+
+    def __init__(self, request: FillRequested, segments: int, now_ns: int) -> None:
+        self.request = request
+        self.segments = segments
+        self._acknowledged: npt.NDArray[np.bool_] = np.zeros(segments, np.bool_)
+        self._sent: npt.NDArray[np.bool_] = np.zeros(segments, np.bool_)
+        self._progress_ns = now_ns
+        self._timeout_ns = FILL_TIMEOUT_NS
+
+    @property
+    def acknowledged(self) -> int:
+        """Segments that the switch has."""
+        return int(np.count_nonzero(self._acknowledged))
+
+    @property
+    def complete(self) -> bool:
+        """Whether it has all of them."""
+        return bool(self._acknowledged.all())
+
+    def acknowledge(self, segment: int, now_ns: int) -> None:
+        """FILL_ACK for one segment. Whatever went out well before it and is not acknowledged was lost."""
+        if not self._sent[segment]:
+            return
+        self._acknowledged[segment] = True
+        self._progress_ns = now_ns
+        self._timeout_ns = FILL_TIMEOUT_NS
+        overtaken = segment - _OVERTAKEN
+        if overtaken > 0:
+            self._sent[:overtaken] &= self._acknowledged[:overtaken]
+
+    def due(self, now_ns: int) -> Iterator[tuple[int, int]]:
+        """Runs (first, count) to send now, within the window; counts them as sent."""
+        outstanding = int(np.count_nonzero(self._sent & ~self._acknowledged))
+        if outstanding and now_ns - self._progress_ns >= self._timeout_ns:
+            self._sent &= self._acknowledged
+            self._progress_ns = now_ns
+            self._timeout_ns = min(2 * self._timeout_ns, FILL_TIMEOUT_MAX_NS)
+            outstanding = 0
+        if not outstanding:
+            self._progress_ns = now_ns
+        free = np.flatnonzero(~self._sent)[: FILL_WINDOW - outstanding]
+        self._sent[free] = True
+        while len(free):
+            run = 1 + int(np.argmin(np.concatenate((np.diff(free) == 1, [False]))))
+            yield int(free[0]), run
+            free = free[run:]
+
+    def next_timeout_ns(self) -> int:
+        """When to look again without an acknowledgement."""
+        return min(self._progress_ns + self._timeout_ns, self.request.deadline_ns)

@@ -1,0 +1,165 @@
+"""Joining and leaving: keeps the switch's interest in step with what this reader wants."""
+
+from dataclasses import dataclass
+
+from kvproto.commands import ReaderCommand, SendControl
+from kvproto.ids import Address, ChunkKey, Member
+from kvproto.session.chunk import CASTABLE, Cause, Chunk, Phase
+from kvproto.session.holders import choose_holder
+from kvproto.session.parameters import ReaderParameters
+from kvproto.session.timing import (
+    JOIN_RETRY_NS,
+    JOIN_TRIES_MAX,
+    LEAVE_AGAIN_NS,
+    NEWCOMER_SPAN_NS,
+    NO_SWITCH_MEMORY_NS,
+    RENEWALS_PER_TTL,
+)
+from kvproto.wire.control import TAG_LEADS, TAG_YIELDS, Control, Flag, Op
+
+LEFT_REMEMBERED = 256
+"""Chunks left most recently, whose stray segments are answered by another LEAVE."""
+
+
+@dataclass(slots=True)
+class _Left:
+    """A chunk that was left."""
+
+    segments: int
+    address: Address
+    sent_ns: int
+
+
+class Membership:
+    """JOIN, renewal, announcement, LEAVE and what NOTICE says. It decides nothing about who pulls."""
+
+    __slots__ = ("_left", "_no_switch_until_ns", "newcomer_until_ns", "parameters")
+
+    def __init__(self, parameters: ReaderParameters) -> None:
+        self.parameters = parameters
+        self._left: dict[ChunkKey, _Left] = {}
+        self._no_switch_until_ns = -1
+        self.newcomer_until_ns = 0
+        """Until then this reader has joined too recently to know what is under way."""
+
+    def open(self, chunk: Chunk, now_ns: int) -> list[ReaderCommand]:
+        """Begin with a waiting chunk: join it where that makes sense, else read it directly."""
+        holder = choose_holder(chunk, self.parameters)
+        if holder is None:
+            chunk.move(Cause.EXHAUSTED)
+            return []
+        alone = self.parameters.member is None or not holder.castable or now_ns < self._no_switch_until_ns
+        if alone:
+            chunk.move(Cause.REFUSED)
+            return []
+        chunk.join_tries = 0
+        return self.join(chunk, now_ns)
+
+    def join(self, chunk: Chunk, now_ns: int, tag: int = 0) -> list[ReaderCommand]:
+        """Send a JOIN: first, renewal or announcement (`tag`)."""
+        holder = choose_holder(chunk, self.parameters)
+        if holder is None:
+            return []
+        if chunk.phase in (Phase.WAITING, Phase.JOINING, Phase.JOINED):
+            chunk.move(Cause.JOIN)
+        chunk.join_sent_ns = now_ns
+        chunk.join_tries += 1
+        chunk.interested = True
+        self._left.pop(chunk.key, None)
+        first = chunk.first_missing()
+        join = Control(Op.JOIN, chunk.key, chunk.segments, segment=first, tag=tag, member=self.parameters.member or 0)
+        return [SendControl(join, holder.address)]
+
+    def announce(self, chunk: Chunk, now_ns: int) -> list[ReaderCommand]:
+        """Tell every member that this reader pulls the chunk from now on."""
+        chunk.leader, chunk.leader_ns = self.parameters.member, now_ns
+        return self.join(chunk, now_ns, TAG_LEADS)
+
+    def yield_lead(self, chunk: Chunk, now_ns: int) -> list[ReaderCommand]:
+        """Tell every member that this reader no longer pulls the chunk, though it wants it."""
+        chunk.leader = None
+        return self.join(chunk, now_ns, TAG_YIELDS)
+
+    def leave(self, chunk: Chunk, now_ns: int) -> list[ReaderCommand]:
+        """Send a LEAVE if the switch may keep our interest."""
+        if not chunk.interested:
+            return []
+        chunk.interested = False
+        chunk.members = 0
+        holder = choose_holder(chunk, self.parameters)
+        known = chunk.holders[0].address if chunk.holders else None
+        address = holder.address if holder is not None else known
+        if address is None:
+            return []
+        if len(self._left) >= LEFT_REMEMBERED:
+            del self._left[next(iter(self._left))]
+        self._left[chunk.key] = _Left(chunk.segments, address, now_ns)
+        return [SendControl(Control(Op.LEAVE, chunk.key, chunk.segments), address)]
+
+    def stray(self, key: ChunkKey, now_ns: int) -> list[ReaderCommand]:
+        """The switch still counts us in for a chunk that we have left: leave again, not too often."""
+        left = self._left.get(key)
+        if left is None or now_ns - left.sent_ns < LEAVE_AGAIN_NS:
+            return []
+        left.sent_ns = now_ns
+        return [SendControl(Control(Op.LEAVE, key, left.segments), left.address)]
+
+    def on_notice(self, chunk: Chunk, notice: Control, now_ns: int) -> None:
+        """Learn from a NOTICE about a chunk that is being fetched."""
+        me = self.parameters.member
+        if notice.flags & (Flag.NO_SWITCH | Flag.REFUSED):
+            chunk.move(Cause.REFUSED)
+            chunk.interested = False
+            chunk.members = 0
+            if notice.flags & Flag.NO_SWITCH:
+                self._no_switch_until_ns = now_ns + NO_SWITCH_MEMORY_NS
+            return
+        chunk.cached = bool(notice.flags & Flag.CACHED)
+        chunk.members = notice.members
+        member = Member(notice.member)
+        if me is not None and notice.members >> me & 1 and chunk.interested:
+            if chunk.phase is Phase.JOINING and now_ns >= self.newcomer_until_ns and chunk.leader is None:
+                self.newcomer_until_ns = now_ns + NEWCOMER_SPAN_NS
+            if chunk.phase in CASTABLE:
+                chunk.move(Cause.ADMITTED)
+                chunk.join_tries = 0
+        if notice.flags & Flag.LEFT or notice.tag & TAG_YIELDS:
+            if chunk.leader == member:
+                chunk.leader = None
+        elif notice.tag & TAG_LEADS:
+            if chunk.leader != member:
+                chunk.high = 0
+            chunk.leader, chunk.leader_ns = member, now_ns
+        elif member == me and notice.count and chunk.leader is None and notice.count - 1 != me:
+            chunk.leader, chunk.leader_ns = Member(notice.count - 1), now_ns
+
+    def tend(self, chunk: Chunk, now_ns: int) -> list[ReaderCommand]:
+        """Retry or renew the JOIN of an open chunk when it is due; give up after too many tries."""
+        due = self.due_ns(chunk)
+        if due is None or now_ns < due:
+            return []
+        if chunk.phase is Phase.JOINED:
+            if chunk.join_tries >= JOIN_TRIES_MAX:
+                chunk.join_tries = 0
+            return self.join(chunk, now_ns)
+        if chunk.join_tries >= JOIN_TRIES_MAX:
+            chunk.move(Cause.UNHEARD)
+            self._no_switch_until_ns = now_ns + NO_SWITCH_MEMORY_NS
+            return []
+        return self.join(chunk, now_ns)
+
+    def due_ns(self, chunk: Chunk) -> int | None:
+        """When `tend` has something to do."""
+        if chunk.phase is Phase.JOINING:
+            return chunk.join_sent_ns + (JOIN_RETRY_NS << max(0, chunk.join_tries - 1))
+        if chunk.phase is Phase.JOINED:
+            fresh = max(chunk.join_sent_ns, chunk.arrived_ns or 0)
+            return fresh + self.parameters.interest_ttl_ns // RENEWALS_PER_TTL
+        return None
+
+    def reboot(self, chunk: Chunk, now_ns: int) -> list[ReaderCommand]:
+        """The switch forgot everything: join again at once what was joined."""
+        self._no_switch_until_ns = -1
+        chunk.move(Cause.REBOOT)
+        chunk.members, chunk.cached, chunk.leader, chunk.join_tries = 0, False, None, 0
+        return self.join(chunk, now_ns) if chunk.phase is Phase.JOINING else []

@@ -1,0 +1,144 @@
+"""What a reader has asked for by GET: batches under way, what is lost of them, the window."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from kvproto.ids import ChunkKey, NodeId
+from kvproto.session.chunk import Chunk
+from kvproto.session.timing import GAP_NS, GAP_SEGMENTS
+from kvproto.session.window import Window
+
+
+@dataclass(slots=True)
+class Batch:
+    """One GET: consecutive segments of one chunk asked for together."""
+
+    serial: int
+    chunk: Chunk
+    holder: NodeId
+    first: int
+    count: int
+    sent_ns: int
+    left: int
+    """Segments that have not come, by whatever way."""
+    progress_ns: int
+    """When its last segment came; when it was sent, as long as none has."""
+
+
+class Pull:
+    """All GETs of one reader that are not settled. Path and holder keep order, so what is overtaken is lost."""
+
+    __slots__ = ("_batches", "_overtaken", "_progress_ns", "_serial", "lost", "outstanding", "settled", "window")
+
+    def __init__(self, limit_segments: int) -> None:
+        self.window = Window(limit_segments)
+        self.outstanding = 0
+        """Segments asked for and not yet here nor lost."""
+        self.settled = 0
+        self.lost = 0
+        """Running counts of settled and of lost segments, halved now and then: their ratio is the recent loss."""
+        self._serial = 0
+        self._batches: dict[int, Batch] = {}
+        self._overtaken: dict[NodeId, int] = {}
+        self._progress_ns = 0
+
+    def ask(self, chunk: Chunk, holder: NodeId, first: int, count: int, now_ns: int) -> None:
+        """A GET for segments [first, first+count), all of them missing and free, goes out."""
+        if not self._batches:
+            self._progress_ns = now_ns
+        self._serial += 1
+        batch = Batch(self._serial, chunk, holder, first, count, now_ns, count, now_ns)
+        self._batches[batch.serial] = batch
+        chunk.batch_of[first : first + count] = batch.serial
+        chunk.busy_count += count
+        self.outstanding += count
+
+    def arrived(self, chunk: Chunk, segments: npt.NDArray[np.uint32], now_ns: int) -> int:
+        """Segments that were missing have come. Returns how many of them we had asked for."""
+        serials = chunk.batch_of[segments]
+        serials = serials[serials >= 0]
+        if not len(serials):
+            return 0
+        chunk.batch_of[segments] = -1
+        self._progress_ns = now_ns
+        found, counts = np.unique(serials, return_counts=True)
+        for serial, count in zip(found.tolist(), counts.tolist(), strict=True):
+            batch = self._batches[serial]
+            batch.left -= count
+            batch.progress_ns = now_ns
+            self.outstanding -= count
+            if batch.count - batch.left >= min(GAP_SEGMENTS, batch.count):
+                self._overtaken[batch.holder] = max(self._overtaken.get(batch.holder, 0), serial)
+            if not batch.left:
+                self._settle(batch, now_ns)
+        return len(serials)
+
+    def find_lost(self, now_ns: int) -> int:
+        """Give up what later GETs have overtaken. Returns how many segments may be asked for again."""
+        lost = 0
+        for batch in list(self._batches.values()):
+            newest = self._overtaken.get(batch.holder, 0)
+            if batch.serial < newest and now_ns - batch.progress_ns >= GAP_NS:
+                lost += batch.left
+                self._settle(batch, now_ns)
+        return lost
+
+    def expire(self, now_ns: int) -> list[Chunk]:
+        """If nothing has come for too long, give everything up. Returns the chunks concerned."""
+        due = self._timeout_ns()
+        if due is None or now_ns < due:
+            return []
+        chunks: dict[ChunkKey, Chunk] = {}
+        for batch in list(self._batches.values()):
+            chunks[batch.chunk.key] = batch.chunk
+            self._release(batch)
+        self.window.on_timeout(now_ns)
+        return list(chunks.values())
+
+    def forget(self, chunk: Chunk) -> None:
+        """The chunk is whole, dropped or read otherwise: what is under way for it counts no more."""
+        for batch in [batch for batch in self._batches.values() if batch.chunk is chunk]:
+            self._release(batch)
+
+    def next_timeout_ns(self) -> int | None:
+        """When `find_lost` or `expire` has something to do at the latest."""
+        due = self._timeout_ns()
+        for batch in self._batches.values():
+            if batch.serial < self._overtaken.get(batch.holder, 0):
+                gap = batch.progress_ns + GAP_NS
+                due = gap if due is None else min(due, gap)
+        return due
+
+    @property
+    def loss(self) -> float:
+        """Recent share of what was asked for that did not come; 0 while little was asked for."""
+        return self.lost / self.settled if self.settled >= 32 else 0.0
+
+    def _timeout_ns(self) -> int | None:
+        if not self._batches:
+            return None
+        oldest = next(iter(self._batches.values()))
+        return max(self._progress_ns, oldest.sent_ns) + self.window.timeout_ns
+
+    def _settle(self, batch: Batch, now_ns: int) -> None:
+        """All of it has come or is lost: teach the window."""
+        lost = batch.left
+        self.settled += batch.count
+        self.lost += lost
+        if self.settled > 256:
+            self.settled //= 2
+            self.lost //= 2
+        self._release(batch)
+        self.window.on_batch(batch.count - lost, lost, batch.progress_ns - batch.sent_ns, now_ns)
+
+    def _release(self, batch: Batch) -> None:
+        """Its segments may be asked for again."""
+        del self._batches[batch.serial]
+        self.outstanding -= batch.left
+        if batch.left:
+            chunk = batch.chunk
+            mine = chunk.batch_of[batch.first : batch.first + batch.count] == batch.serial
+            chunk.batch_of[batch.first : batch.first + batch.count][mine] = -1
+            chunk.recount()

@@ -1,0 +1,286 @@
+"""Who pulls what: follow, lead, hand over, repair, read alone. Looks at a reader's open chunks, asks for segments."""
+
+from collections.abc import Iterable
+
+from kvproto.commands import ReaderCommand, SendControl, StartRead
+from kvproto.session.chunk import READABLE, Chunk, Phase
+from kvproto.session.holders import choose_holder
+from kvproto.session.inflow import Inflow
+from kvproto.session.membership import Membership
+from kvproto.session.parameters import ReaderParameters
+from kvproto.session.pull import Pull
+from kvproto.session.stripes import Stripes
+from kvproto.session.timing import (
+    INFLOW_SLOT_NS,
+    LAGGARD_RANKS,
+    LOOKAHEAD_NS,
+    NEWCOMER_NS,
+    OVERLOAD_HOLDOFF_NS,
+    OVERLOAD_LOSS,
+    PATIENCE_ANNOUNCED_NS,
+    PATIENCE_UNLED_NS,
+    PROBE_NS,
+    PROBE_RANK_STEP_NS,
+    RANK_STEP_NS,
+    REPAIR_DELAY_NS,
+    REPAIR_FRACTION,
+    REPAIR_RANK_STEP_NS,
+    SILENCE_NS,
+    SLOW_FRACTION,
+    SLOW_RANK_STEP_NS,
+    STRIPE_RUN_MIN,
+    WINDOW_START,
+)
+from kvproto.wire.control import Control, Flag, Op
+
+
+class Schedule:
+    """The rules of pulling for one reader. `run` is called after events and when `wake_ns` comes."""
+
+    def __init__(self, parameters: ReaderParameters, membership: Membership, pull: Pull, stripes: Stripes) -> None:
+        self.parameters = parameters
+        self._membership = membership
+        self._pull = pull
+        self._stripes = stripes
+        link = parameters.link_rate_bytes_per_s
+        self.inflow = Inflow(link / parameters.segment_bytes if link is not None else None)
+        self._led: list[Chunk] = []
+        self._probed = link is not None
+        self._idle_since_ns: int | None = None
+        self._holdoff_until_ns = 0
+        self.missed = 0.0
+        """Share of recent chunks' segments that the casts we followed did not bring us (moving average)."""
+        self.wake_ns: int | None = None
+
+    # --- what others do ----------------------------------------------------------------------------------------------
+
+    def leads(self, chunk: Chunk) -> bool:
+        """Whether this reader pulls the chunk for everybody."""
+        return chunk in self._led
+
+    def deposed(self, chunk: Chunk) -> None:
+        """Another member announced that it pulls the chunk, or the chunk is no longer open."""
+        if chunk in self._led:
+            self._led.remove(chunk)
+
+    def followed(self, chunk: Chunk) -> None:
+        """Another reader's cast of this chunk is over: note how much of it we missed."""
+        self.missed += (chunk.missing_count / chunk.segments - self.missed) / 4
+
+    def _pulled_until_ns(self, chunk: Chunk) -> int:
+        """Until when this chunk counts as pulled by somebody else; the past when it does not."""
+        if chunk in self._led or chunk.phase is not Phase.JOINED:
+            return -1
+        foreign = chunk.foreign_ns if chunk.foreign_ns is not None else -PATIENCE_ANNOUNCED_NS
+        if chunk.leader is not None and chunk.leader != self.parameters.member:
+            return max(chunk.leader_ns, foreign) + PATIENCE_ANNOUNCED_NS
+        return foreign + PATIENCE_UNLED_NS
+
+    def _pending(self, pulled: Iterable[Chunk]) -> int:
+        """Segments that the casts under way will still bring."""
+        return sum(int(chunk.missing[chunk.high :].sum()) for chunk in pulled)
+
+    def _rank(self, chunk: Chunk) -> int:
+        """How many members go before this one in taking over."""
+        me = self.parameters.member
+        before = 0 if me is None else (chunk.members & ((1 << me) - 1)).bit_count()
+        return before + (LAGGARD_RANKS if self.missed > OVERLOAD_LOSS else 0)
+
+    # --- the rules ---------------------------------------------------------------------------------------------------
+
+    def run(self, chunks: Iterable[Chunk], now_ns: int) -> list[ReaderCommand]:
+        """Commands that the rules ask for now; sets `wake_ns`."""
+        out: list[ReaderCommand] = []
+        self.wake_ns = None
+        usable = [chunk for chunk in chunks if chunk.phase in READABLE]
+        self._led = [chunk for chunk in self._led if chunk.phase is Phase.JOINED]
+        self._yield_if_overloaded(out, now_ns)
+        repairs = self._repairs(usable, now_ns)
+        for chunk in repairs:
+            self._get(chunk, out, now_ns, whole=True)
+        for chunk in usable:
+            if chunk.cached and chunk.phase is Phase.JOINED and self._room():
+                self._get(chunk, out, now_ns)
+        for chunk in self._led:
+            if self._room():
+                self._get(chunk, out, now_ns)
+        self._lead(usable, repairs, out, now_ns)
+        return out
+
+    def refill(self, now_ns: int) -> list[ReaderCommand]:
+        """The cheap part of `run`, for every batch of arrivals: keep the window of what we lead full."""
+        out: list[ReaderCommand] = []
+        for chunk in self._led:
+            if not self._room():
+                break
+            if chunk.phase is Phase.JOINED and chunk.free_count:
+                self._get(chunk, out, now_ns)
+        return out
+
+    def _wake(self, at_ns: int) -> None:
+        self.wake_ns = at_ns if self.wake_ns is None else min(self.wake_ns, at_ns)
+
+    def _room(self) -> bool:
+        """Whether the window takes another batch."""
+        return self._pull.window.segments - self._pull.outstanding >= self._pull.window.batch
+
+    def _yield_if_overloaded(self, out: list[ReaderCommand], now_ns: int) -> None:
+        """A leader whose link is slower than the others' steps back while they bring enough."""
+        last = self.inflow.foreign_last_ns
+        if not self._led or self._pull.loss <= OVERLOAD_LOSS or last is None or now_ns - last > SILENCE_NS:
+            return
+        for chunk in self._led:
+            out += self._membership.yield_lead(chunk, now_ns)
+        self._led = []
+        self._holdoff_until_ns = now_ns + OVERLOAD_HOLDOFF_NS
+        self._pull.settled = self._pull.lost = 0
+        self.missed = max(self.missed, 2 * OVERLOAD_LOSS)
+
+    def _repairs(self, usable: list[Chunk], now_ns: int) -> list[Chunk]:
+        """Chunks whose cast is over and of which only a few segments are missing."""
+        due = []
+        for chunk in usable:
+            if chunk.phase is not Phase.JOINED or chunk.cached or chunk in self._led or not chunk.free_count:
+                continue
+            if chunk.foreign_ns is None or chunk.missing_count * REPAIR_FRACTION > chunk.segments:
+                continue
+            quiet = max(self._pulled_until_ns(chunk) if chunk.leader is not None else 0, chunk.foreign_ns)
+            at = quiet + (REPAIR_DELAY_NS if chunk.leader is None else 0) + self._rank(chunk) * REPAIR_RANK_STEP_NS
+            if now_ns >= at:
+                due.append(chunk)
+            else:
+                self._wake(at)
+        return due
+
+    def _lead(self, usable: list[Chunk], repairs: list[Chunk], out: list[ReaderCommand], now_ns: int) -> None:
+        """Go on pulling, take over, read alone, or wait."""
+        while True:
+            ahead = sum(chunk.free_count for chunk in self._led)
+            if ahead >= max(self._pull.window.segments, 1):
+                return
+            pulled = {}
+            candidates = []
+            for chunk in usable:
+                if chunk in self._led or chunk in repairs or not chunk.free_count:
+                    continue
+                if chunk.cached and chunk.phase is Phase.JOINED:
+                    continue
+                until = self._pulled_until_ns(chunk)
+                if until > now_ns:
+                    pulled[chunk.key] = (until, chunk)
+                else:
+                    candidates.append(chunk)
+            if not candidates:
+                for until, _ in pulled.values():
+                    self._wake(until)
+                return
+            best = min(candidates, key=lambda chunk: (-chunk.members.bit_count(), chunk.order))
+            due = self._due_ns(best, [chunk for _, chunk in pulled.values()], now_ns)
+            if now_ns < due:
+                self._wake(due)
+                return
+            if not self._begin(best, out, now_ns):
+                return
+
+    def _due_ns(self, chunk: Chunk, pulled: list[Chunk], now_ns: int) -> int:
+        """When this reader should begin to pull `chunk`, given what others pull for it."""
+        inflow, rank = self.inflow, self._rank(chunk)
+        last = inflow.foreign_last_ns
+        active = last is not None and now_ns - last <= SILENCE_NS
+        company = chunk.phase is Phase.JOINED and chunk.company(self.parameters.member)
+        if not pulled:
+            working = self._stripes.count or self._led
+            if not company or working:
+                self._idle_since_ns = None
+                return max(now_ns, self._holdoff_until_ns if active and company else 0)
+        rate = inflow.foreign_rate(now_ns)
+        ahead = max(rate * LOOKAHEAD_NS / 1e9, WINDOW_START / 4)
+        ending = self._pending(pulled) <= ahead
+        due: list[int] = []
+        if not pulled or ending:
+            if self._idle_since_ns is None:
+                self._idle_since_ns = now_ns
+            wait = NEWCOMER_NS if now_ns < self._membership.newcomer_until_ns and not self._led else 0
+            due.append(self._idle_since_ns + wait + (0 if self._led else rank * RANK_STEP_NS))
+        else:
+            self._idle_since_ns = None
+        if pulled:
+            heard = max([last or 0, *(chunk.leader_ns for chunk in pulled)])
+            due.append(heard + SILENCE_NS + rank * RANK_STEP_NS)
+            due.append(self._beside_ns(rate, rank, active, now_ns))
+        return max(min(due), self._holdoff_until_ns if active else 0)
+
+    def _beside_ns(self, rate: float, rank: int, active: bool, now_ns: int) -> int:
+        """When to lead beside a cast that is under way because it is slower than our link."""
+        since = self.inflow.following_since_ns
+        if not active or since is None:
+            return now_ns + INFLOW_SLOT_NS
+        link = self.inflow.link
+        if link is not None and rate < SLOW_FRACTION * link:
+            if self._led:
+                return now_ns
+            return max(since + 3 * INFLOW_SLOT_NS + rank * SLOW_RANK_STEP_NS, 0)
+        if not self._probed:
+            return since + PROBE_NS + rank * PROBE_RANK_STEP_NS
+        return now_ns + INFLOW_SLOT_NS
+
+    # --- asking ------------------------------------------------------------------------------------------------------
+
+    def _begin(self, chunk: Chunk, out: list[ReaderCommand], now_ns: int) -> bool:
+        """Pull a chunk that nobody pulls: lead it, or read it alone. False when there is no room for it now."""
+        me = self.parameters.member
+        if chunk.phase is Phase.JOINED and chunk.company(me):
+            if self.inflow.foreign_last_ns is not None and now_ns - self.inflow.foreign_last_ns < SILENCE_NS:
+                self._probed = True
+            self._led.append(chunk)
+            out += self._membership.announce(chunk, now_ns)
+            if self._room():
+                self._get(chunk, out, now_ns)
+            return True
+        return self._read(chunk, out, now_ns)
+
+    def _read(self, chunk: Chunk, out: list[ReaderCommand], now_ns: int) -> bool:
+        """Read a run of a chunk reliably, or small gaps by GET. False when nothing more may start now."""
+        holder = choose_holder(chunk, self.parameters)
+        if holder is None:
+            return False
+        if self._pull.outstanding > self._pull.window.segments // 2 or not self._stripes.room:
+            return False
+        first, count = chunk.free_runs(chunk.segments)[0]
+        if count < STRIPE_RUN_MIN and count < chunk.free_count and chunk.phase is Phase.JOINED:
+            if not self._room():
+                return False
+            self._get(chunk, out, now_ns)
+            return True
+        size = self._stripes.size
+        if count - size < size // 2:
+            size = count
+        stripe = self._stripes.start(chunk, holder, first, min(count, size), now_ns)
+        out.append(StartRead(stripe.read, chunk.key, holder.node, stripe.first, stripe.count))
+        return True
+
+    def _get(self, chunk: Chunk, out: list[ReaderCommand], now_ns: int, *, whole: bool = False) -> None:
+        """Ask for the lowest free segments as far as the window has room (`whole`: for all of them)."""
+        holder = choose_holder(chunk, self.parameters)
+        if holder is None:
+            return
+        window = self._pull.window
+        room = chunk.free_count if whole else window.segments - self._pull.outstanding
+        batch = window.batch
+        if room < chunk.free_count:
+            room -= room % batch
+        flags = Flag.ONLY_ME if chunk.cached else Flag.NONE
+        for first, count in chunk.free_runs(room):
+            for start in range(first, first + count, batch):
+                part = min(batch, first + count - start)
+                get = Control(
+                    Op.GET,
+                    chunk.key,
+                    chunk.segments,
+                    segment=start,
+                    count=part,
+                    flags=flags,
+                    member=self.parameters.member or 0,
+                )
+                out.append(SendControl(get, holder.address))
+                self._pull.ask(chunk, holder.node, start, part, now_ns)

@@ -1,0 +1,99 @@
+"""Reliable reads of a reader: stripes under way, how large the next one should be."""
+
+from dataclasses import dataclass
+
+from kvproto.events import HolderRef
+from kvproto.ids import NodeId, ReadId
+from kvproto.session.chunk import Chunk
+from kvproto.session.timing import READ_STALL_NS, STRIPE_NS, STRIPE_SEGMENTS_MAX, STRIPE_START_SEGMENTS, STRIPES_AT_ONCE
+
+
+@dataclass(slots=True)
+class Stripe:
+    """One reliable read: consecutive segments of one chunk from one holder."""
+
+    read: ReadId
+    chunk: Chunk
+    holder: HolderRef
+    first: int
+    count: int
+    started_ns: int
+    progress_ns: int
+
+
+class Stripes:
+    """All reliable reads of one reader that have not ended."""
+
+    __slots__ = ("_ended_ns", "_next", "_reads", "_size", "_tested")
+
+    def __init__(self) -> None:
+        self._reads: dict[ReadId, Stripe] = {}
+        self._next = 1
+        self._size = STRIPE_START_SEGMENTS
+        self._tested = False
+        self._ended_ns = 0
+
+    @property
+    def size(self) -> int:
+        """Segments that the next stripe should have: about STRIPE_NS of the rate that was seen."""
+        return self._size
+
+    @property
+    def room(self) -> bool:
+        """Whether another stripe may start: one alone until a rate is known."""
+        return len(self._reads) < (STRIPES_AT_ONCE if self._tested else 1)
+
+    @property
+    def count(self) -> int:
+        """Reads under way."""
+        return len(self._reads)
+
+    def start(self, chunk: Chunk, holder: HolderRef, first: int, count: int, now_ns: int) -> Stripe:
+        """A read of free segments goes out."""
+        stripe = Stripe(ReadId(self._next), chunk, holder, first, count, now_ns, now_ns)
+        self._next += 1
+        self._reads[stripe.read] = stripe
+        span = slice(first, first + count)
+        chunk.busy_count += int((chunk.missing[span] & ~chunk.reading[span] & (chunk.batch_of[span] < 0)).sum())
+        chunk.reading[span] = True
+        return stripe
+
+    def get(self, read: ReadId) -> Stripe | None:
+        """A read that is under way."""
+        return self._reads.get(read)
+
+    def finish(self, stripe: Stripe, now_ns: int) -> float:
+        """It is complete. Returns the rate at which it came, segments per second, and sizes the next ones."""
+        self.end(stripe)
+        elapsed_ns = max(1, now_ns - max(stripe.started_ns, self._ended_ns))
+        self._ended_ns = now_ns
+        rate = stripe.count * 1e9 / elapsed_ns
+        wanted = rate * STRIPE_NS / 1e9
+        grown = min(wanted, 4.0 * self._size)
+        # Few segments that came fast say little; a stripe cut short by a chunk's end must not make the next one small.
+        if stripe.count >= self._size or wanted > self._size:
+            self._size = int(min(STRIPE_SEGMENTS_MAX, max(STRIPE_START_SEGMENTS, (self._size + grown) / 2, grown / 2)))
+        self._tested = True
+        return rate
+
+    def end(self, stripe: Stripe) -> None:
+        """It is over, one way or the other: its segments are no longer under a read."""
+        del self._reads[stripe.read]
+        stripe.chunk.reading[stripe.first : stripe.first + stripe.count] = False
+        stripe.chunk.recount()
+
+    def of_chunk(self, chunk: Chunk) -> list[Stripe]:
+        """Reads of one chunk."""
+        return [stripe for stripe in self._reads.values() if stripe.chunk is chunk]
+
+    def of_holder(self, node: NodeId) -> list[Stripe]:
+        """Reads from one holder."""
+        return [stripe for stripe in self._reads.values() if stripe.holder.node == node]
+
+    def stalled(self, now_ns: int) -> list[Stripe]:
+        """Reads that have made no progress for too long."""
+        return [stripe for stripe in self._reads.values() if now_ns - stripe.progress_ns >= READ_STALL_NS]
+
+    def next_timeout_ns(self) -> int | None:
+        """When the next read may stall."""
+        return min((stripe.progress_ns + READ_STALL_NS for stripe in self._reads.values()), default=None)

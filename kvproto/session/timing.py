@@ -1,0 +1,101 @@
+"""The rules' times and thresholds, each with its reason. Daemons run in Python on loaded hosts: a timer may be 10 ms
+late, so nothing here depends on being woken sharper than that."""
+
+from typing import Final
+
+from kvproto.limits import GET_COUNT_MAX, JOINED_MAX, MS
+
+# --- joining ---------------------------------------------------------------------------------------------------------
+JOIN_RETRY_NS: Final = 25 * MS
+"""A switch answers within a fraction of a millisecond; doubled with every try."""
+JOIN_TRIES_MAX: Final = 4
+"""After 25 + 50 + 100 + 200 ms without any NOTICE the chunk is read reliably."""
+NO_SWITCH_MEMORY_NS: Final = 1000 * MS
+"""For so long after a NO_SWITCH nothing is joined, so that plain networks pay one round trip a second at most."""
+RENEWALS_PER_TTL: Final = 3
+"""Two renewals may get lost before the switch forgets us."""
+LEAVE_AGAIN_NS: Final = 20 * MS
+"""Segments of a chunk that we left mean that the LEAVE was lost; those under way are no evidence yet."""
+
+# --- leading ---------------------------------------------------------------------------------------------------------
+SILENCE_NS: Final = 25 * MS
+"""Nothing wanted arrived for so long: the leader is gone. A window covers 30 ms, so it had a stall of twice that."""
+RANK_STEP_NS: Final = 6 * MS
+"""Members take over one after the other by their rank, so that the first one's data stops the next."""
+NEWCOMER_NS: Final = 12 * MS
+"""Who just joined waits for what is under way before it leads; who already pulls goes on at once."""
+NEWCOMER_SPAN_NS: Final = 40 * MS
+"""For so long after its first JOIN was answered is a reader a newcomer."""
+LOOKAHEAD_NS: Final = 12 * MS
+"""The successor starts so long before the end of what is under way, if no leader has announced more."""
+PATIENCE_ANNOUNCED_NS: Final = 120 * MS
+"""A leader announces a chunk up to two windows before its first segment."""
+PATIENCE_UNLED_NS: Final = 30 * MS
+"""A chunk whose leader is unknown or gone counts as pulled so long after its last segment."""
+SLOW_FRACTION: Final = 0.7
+"""Less than this part of what our link takes: lead another chunk beside it."""
+SLOW_RANK_STEP_NS: Final = 20 * MS
+PROBE_NS: Final = 80 * MS
+"""Who does not know what its link takes finds out after following so long, by leading one chunk beside."""
+PROBE_RANK_STEP_NS: Final = 60 * MS
+"""Long enough that the effect of the first prober shows in two slots of the inflow."""
+OVERLOAD_LOSS: Final = 0.25
+"""A leader that loses so much of what it asks for while others also pull has a slower link than they."""
+OVERLOAD_HOLDOFF_NS: Final = 500 * MS
+LAGGARD_RANKS: Final = 8
+"""Who misses much of what is cast waits behind so many others before it leads."""
+
+# --- repairing -------------------------------------------------------------------------------------------------------
+REPAIR_DELAY_NS: Final = 25 * MS
+"""After the last segment of a chunk whose leader has left; its retransmissions come within this."""
+REPAIR_RANK_STEP_NS: Final = 3 * MS
+"""What several miss is asked for by the first and heard by all."""
+REPAIR_FRACTION: Final = 8
+"""At most 1/8 of a chunk is a repair, made beside the cast; more waits until the link has room."""
+
+# --- windows ---------------------------------------------------------------------------------------------------------
+WINDOW_DELAY_NS: Final = 30 * MS
+"""Segments asked for come within about this: covers a late timer twice, and stays below usual queue limits."""
+WINDOW_MIN: Final = 8
+WINDOW_START: Final = 32
+BATCHES_PER_WINDOW: Final = 4
+BATCH_MIN: Final = 4
+BATCH_MAX: Final = 64
+"""A GET asks for at most so many segments: bounds the burst that one control datagram causes."""
+WINDOW_LOSS: Final = 0.1
+"""Losses above this share of a batch mean a full queue; below, a bad cable, which a smaller window does not mend."""
+WINDOW_BACKOFF: Final = 0.7
+GAP_NS: Final = 5 * MS
+"""What a later GET overtook is lost, unless packets are only reordered by less than this."""
+GAP_SEGMENTS: Final = 3
+PULL_TIMEOUT_MIN_NS: Final = 60 * MS
+PULL_TIMEOUT_MAX_NS: Final = 400 * MS
+PULL_FAILURES_MAX: Final = 3
+"""Timeouts in a row after which a chunk is read reliably."""
+
+# --- reliable reads --------------------------------------------------------------------------------------------------
+STRIPE_START_SEGMENTS: Final = 16
+"""The first stripe of a reader that knows no rate yet: what it wastes if somebody joins meanwhile."""
+STRIPE_NS: Final = 15 * MS
+STRIPE_SEGMENTS_MAX: Final = 4096
+STRIPES_AT_ONCE: Final = 3
+"""So that a fast link is not idle between one stripe's end and the next request."""
+STRIPE_RUN_MIN: Final = 8
+"""Shorter runs of missing segments are asked for by GET where there is a switch."""
+READ_STALL_NS: Final = 1000 * MS
+HOLDER_FAILURES_MAX: Final = 2
+"""Failed reads of one chunk from one holder before it counts as gone for that chunk."""
+
+# --- measuring -------------------------------------------------------------------------------------------------------
+INFLOW_SLOT_NS: Final = 50 * MS
+LINK_DECAY: Final = 0.995
+"""Per slot with traffic: a link that became slower is believed after some seconds."""
+EVALUATE_NS: Final = 2 * MS
+"""Arrivals lead to a new decision at most so often."""
+
+assert SILENCE_NS < PATIENCE_UNLED_NS < PATIENCE_ANNOUNCED_NS
+assert LOOKAHEAD_NS < WINDOW_DELAY_NS < PULL_TIMEOUT_MIN_NS < PULL_TIMEOUT_MAX_NS
+assert PROBE_RANK_STEP_NS > INFLOW_SLOT_NS
+assert BATCH_MIN <= WINDOW_MIN <= WINDOW_START
+assert BATCH_MAX <= GET_COUNT_MAX
+assert BATCHES_PER_WINDOW < JOINED_MAX

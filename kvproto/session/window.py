@@ -1,0 +1,76 @@
+"""How many segments a reader may have under way: more below a delay, fewer above it and on loss."""
+
+from kvproto.session.timing import (
+    BATCH_MAX,
+    BATCH_MIN,
+    BATCHES_PER_WINDOW,
+    PULL_TIMEOUT_MAX_NS,
+    PULL_TIMEOUT_MIN_NS,
+    WINDOW_BACKOFF,
+    WINDOW_DELAY_NS,
+    WINDOW_LOSS,
+    WINDOW_MIN,
+    WINDOW_START,
+)
+
+
+class Window:
+    """Congestion window of the GETs of one reader, in segments.
+
+    It steers to the size at which a GET is complete WINDOW_DELAY_NS after it was sent: then the path is busy all the
+    time, and its queues are short. It doubles per round until it first comes near.
+    """
+
+    __slots__ = ("_backoff_ns", "_delay_ns", "_limit", "_size", "_starting")
+
+    def __init__(self, limit_segments: int) -> None:
+        self._limit = max(WINDOW_MIN, limit_segments)
+        self._size = float(min(WINDOW_START, self._limit))
+        self._starting = True
+        self._delay_ns = 0
+        self._backoff_ns = -1
+
+    @property
+    def segments(self) -> int:
+        """Segments that may be under way."""
+        return int(self._size)
+
+    @property
+    def batch(self) -> int:
+        """Segments that one GET should ask for."""
+        return min(BATCH_MAX, max(BATCH_MIN, self.segments // BATCHES_PER_WINDOW))
+
+    @property
+    def timeout_ns(self) -> int:
+        """Without any progress for so long, everything under way is lost."""
+        return min(PULL_TIMEOUT_MAX_NS, max(PULL_TIMEOUT_MIN_NS, 3 * self._delay_ns))
+
+    def set_limit(self, limit_segments: int) -> None:
+        """The receive buffer changed."""
+        self._limit = max(WINDOW_MIN, limit_segments)
+        self._size = min(self._size, float(self._limit))
+
+    def on_batch(self, arrived: int, lost: int, delay_ns: int, now_ns: int) -> None:
+        """A GET is settled: so many of its segments came, the last one after `delay_ns`; the others were lost."""
+        if arrived:
+            self._delay_ns = delay_ns if not self._delay_ns else (7 * self._delay_ns + delay_ns) // 8
+        if lost > 1 and lost > WINDOW_LOSS * (arrived + lost):
+            self._decrease(now_ns)
+            return
+        room = (WINDOW_DELAY_NS - delay_ns) / WINDOW_DELAY_NS
+        if room < 0.25:
+            self._starting = False
+        gain = 1.0 if self._starting else max(-0.5, min(0.5, room))
+        self._size = min(float(self._limit), max(float(WINDOW_MIN), self._size + gain * arrived))
+
+    def on_timeout(self, now_ns: int) -> None:
+        """Nothing came at all for `timeout_ns`."""
+        self._delay_ns = min(PULL_TIMEOUT_MAX_NS, max(2 * self._delay_ns, PULL_TIMEOUT_MIN_NS // 3))
+        self._decrease(now_ns)
+
+    def _decrease(self, now_ns: int) -> None:
+        """Smaller, at most once for what was under way together."""
+        self._starting = False
+        if now_ns >= self._backoff_ns:
+            self._size = max(float(WINDOW_MIN), self._size * WINDOW_BACKOFF)
+            self._backoff_ns = now_ns + max(self._delay_ns, WINDOW_DELAY_NS)
