@@ -27,7 +27,7 @@ def _run(plan: IncastPlan, mode: Mode) -> IncastFigures:
 def test_unicast_sends_everything_once_a_reader() -> None:
     figures = _run(_plan(), Mode.UNICAST)
     assert 4.0 <= figures.holder_tx_S < 4.6
-    assert figures.origins.keys() <= {"peer"}
+    assert figures.origins.keys() <= {"holder"}
 
 
 @pytest.mark.root
