@@ -62,7 +62,7 @@ class Agent:
         self._member: Member | None = None
         self._switch_epoch: int | None = None
         self._interest_ttl_ns = 0
-        self._node_index = 0
+        self._node_index: int | None = None
         self._link: ControllerLink | None = None
         self._heartbeat: asyncio.TimerHandle | None = None
         self._heartbeat_s = limits.HEARTBEAT_S_DEFAULT
