@@ -91,7 +91,7 @@ class Node:
             fetch_s = time.monotonic() - before_s
             count = got.count
             names = [str(source.name).lower() for source in got.sources[:count]]
-            wrong = sum(view != content_of(key, BLOCK_BYTES) for key, view in zip(keys, got.views, strict=False))
+            wrong = sum(bytes(view) != content_of(key, BLOCK_BYTES) for key, view in zip(keys, got.views, strict=False))
         with self._lock:
             report = self.report
             report.fetch_s.append(fetch_s)

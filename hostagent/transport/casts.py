@@ -43,6 +43,7 @@ class _Job:
     """Shape (1, n) for all, or (segments of the job, n) for each; n may be 0."""
     prefix_base: int
     """Segment that the first row of `prefixes` belongs to."""
+    reported: bool
 
 
 class FramingCache:
@@ -99,13 +100,17 @@ class CastSender:
         count: int,
         destination: tuple[str, int],
         prefixes: U8,
+        *,
+        reported: bool,
     ) -> None:
-        """Queue segments [first, first + count); what they are is reported to the sink, later."""
+        """Queue segments [first, first + count). If `reported`, the sink hears of it when they are sent."""
         if not 0 <= first < first + count <= framing.segments:
             raise ValueError(f"segments {first}+{count} of {framing.segments}")
         address = self._memory.bytes_.ctypes.data + chunk.offset
         self._jobs.append(
-            _Job(chunk.key, framing, address, segment_bytes, first, first + count, destination, prefixes, first)
+            _Job(
+                chunk.key, framing, address, segment_bytes, first, first + count, destination, prefixes, first, reported
+            )
         )
         if not self._waiting and not self._scheduled:
             self._scheduled = True
@@ -130,13 +135,15 @@ class CastSender:
             except OSError:
                 # No route, interface down: the network is gone for this job, and the protocol repairs.
                 self._jobs.popleft()
-                self._sink.segments_failed(job.key, job.end - job.segment)
+                if job.reported:
+                    self._sink.segments_failed(job.key, job.end - job.segment)
                 continue
             if sent:
                 job.segment += sent
                 if job.segment == job.end:
                     self._jobs.popleft()
-                self._sink.segments_sent(job.key, sent)
+                if job.reported:
+                    self._sink.segments_sent(job.key, sent)
             if sent < count:
                 self._wait(True)
                 return

@@ -127,7 +127,14 @@ class FramesTransport:
         framing = self._framings.of(chunk, self._fabric)
         self.counters.cast_packets_sent += count
         self._sender.add(
-            chunk, framing, self._fabric.segment_bytes, first, count, self._frames.switch, self._cast_prefix
+            chunk,
+            framing,
+            self._fabric.segment_bytes,
+            first,
+            count,
+            self._frames.switch,
+            self._cast_prefix,
+            reported=True,
         )
 
     def fill(self, chunk: ChunkPlace, first: int, count: int, pool: Address) -> None:
@@ -146,7 +153,9 @@ class FramesTransport:
         prefixes[:, : len(head)] = np.frombuffer(head, np.uint8)
         prefixes[:, len(head) :] = controls
         self.counters.fill_packets_sent += count
-        self._sender.add(chunk, framing, self._fabric.segment_bytes, first, count, self._frames.switch, prefixes)
+        self._sender.add(
+            chunk, framing, self._fabric.segment_bytes, first, count, self._frames.switch, prefixes, reported=False
+        )
 
     # ------------------------------------------------------------------ reading
 

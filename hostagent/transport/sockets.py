@@ -120,7 +120,9 @@ class SocketsTransport:
         framing = self._framings.of(chunk, self._fabric)
         destination = (format_address(self._fabric.group), self._config.cast_port)
         self.counters.cast_packets_sent += count
-        self._sender.add(chunk, framing, self._fabric.segment_bytes, first, count, destination, _NO_PREFIX)
+        self._sender.add(
+            chunk, framing, self._fabric.segment_bytes, first, count, destination, _NO_PREFIX, reported=True
+        )
 
     def fill(self, chunk: ChunkPlace, first: int, count: int, pool: Address) -> None:
         """Send segments to the switch's memory: from the casting socket, because the switch keeps its port."""
@@ -134,6 +136,7 @@ class SocketsTransport:
             count,
             (format_address(pool), self._config.control_port),
             fill_headers(chunk.key, framing.segments, first, count),
+            reported=False,
         )
 
     # ------------------------------------------------------------------ reading
