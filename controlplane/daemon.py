@@ -340,6 +340,7 @@ def _options(config: Config, with_switch: bool) -> CoreOptions:
         rules=config.rules,
         ports=config.ports,
         flood_ports=config.flood_ports,
+        switch_floods=config.target == "p4switch",
         check_switch_ns=config.reconcile_ns,
         fill_timeout_ms=config.fill_timeout_ms,
         transfer_timeout_ms=config.transfer_timeout_ms,
