@@ -49,7 +49,7 @@ from kvproto.session.parameters import ReaderParameters
 from kvproto.session.pull import Pull
 from kvproto.session.schedule import Schedule
 from kvproto.session.stripes import Stripe, Stripes
-from kvproto.session.timing import EVALUATE_NS, PULL_FAILURES_MAX, STRIPE_NS
+from kvproto.session.timing import EVALUATE_NS, PULL_FAILURES_MAX, PULL_TIMEOUT_QUIET_NS, STRIPE_NS
 from kvproto.wire.control import TAG_LEADS, Control, Flag, Op
 
 _OPEN = frozenset({Phase.JOINING, Phase.JOINED, Phase.DIRECT, Phase.STRICT})
@@ -463,6 +463,8 @@ class Reader:
         for stripe in self._stripes.stalled(now_ns):
             self._abort(stripe)
             self._holder_failed(stripe.chunk, stripe.holder.node, now_ns)
+        last = self._schedule.inflow.foreign_last_ns
+        self._pull.quiet = last is None or now_ns - last >= PULL_TIMEOUT_QUIET_NS
         self._pull.find_lost(now_ns)
         for chunk in self._pull.expire(now_ns):
             self._pull_failed(chunk, now_ns)

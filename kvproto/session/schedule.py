@@ -26,6 +26,7 @@ from kvproto.session.timing import (
     PROBE_RANK_STEP_NS,
     RANK_STEP_NS,
     REPAIR_DELAY_NS,
+    REPAIR_DELAY_UNLED_NS,
     REPAIR_FRACTION,
     REPAIR_RANK_STEP_NS,
     SILENCE_NS,
@@ -167,13 +168,21 @@ class Schedule:
                 continue
             if chunk.foreign_ns is None or chunk.missing_count * REPAIR_FRACTION > chunk.segments:
                 continue
-            quiet = max(self._pulled_until_ns(chunk) if chunk.leader is not None else 0, chunk.foreign_ns)
-            at = quiet + (REPAIR_DELAY_NS if chunk.leader is None else 0) + self._rank(chunk) * REPAIR_RANK_STEP_NS
+            at = self._over_ns(chunk) + self._rank(chunk) * REPAIR_RANK_STEP_NS
             if now_ns >= at:
                 due.append(chunk)
             else:
                 self._wake(at)
         return due
+
+    def _over_ns(self, chunk: Chunk) -> int:
+        """When the cast of a chunk, of which something has come, counts as over."""
+        last = chunk.foreign_ns if chunk.foreign_ns is not None else 0
+        if chunk.leader is not None:
+            return max(self._pulled_until_ns(chunk), last)
+        if chunk.left_ns is not None and chunk.left_ns >= last - REPAIR_DELAY_NS:
+            return max(chunk.left_ns, last) + REPAIR_DELAY_NS
+        return last + REPAIR_DELAY_UNLED_NS
 
     def _lead(self, usable: list[Chunk], repairs: list[Chunk], out: list[ReaderCommand], now_ns: int) -> None:
         """Go on pulling, take over, read alone, or wait."""

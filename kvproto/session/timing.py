@@ -43,7 +43,7 @@ SLOW_FRACTION: Final = 0.7
 SLOW_RANK_STEP_NS: Final = 20 * MS
 PROBE_NS: Final = 80 * MS
 """Who does not know what its link takes finds out after following so long, by leading one chunk beside."""
-PROBE_RANK_STEP_NS: Final = 60 * MS
+PROBE_RANK_STEP_NS: Final = 120 * MS
 """Long enough that the effect of the first prober shows in two slots of the inflow."""
 OVERLOAD_LOSS: Final = 0.25
 """A leader that loses so much of what it asks for while others also pull has a slower link than they."""
@@ -52,10 +52,12 @@ LAGGARD_RANKS: Final = 8
 """Who misses much of what is cast waits behind so many others before it leads."""
 
 # --- repairing -------------------------------------------------------------------------------------------------------
-REPAIR_DELAY_NS: Final = 25 * MS
-"""After the last segment of a chunk whose leader has left; its retransmissions come within this."""
-REPAIR_RANK_STEP_NS: Final = 3 * MS
-"""What several miss is asked for by the first and heard by all."""
+REPAIR_DELAY_NS: Final = 6 * MS
+"""After a chunk's leader has left it: what it still had asked for comes before its NOTICE, but for reordering."""
+REPAIR_DELAY_UNLED_NS: Final = 25 * MS
+"""After the last segment of a chunk whose leader is not known; its retransmissions come within this."""
+REPAIR_RANK_STEP_NS: Final = 1 * MS
+"""What several miss is asked for by the first; the holder merges what others ask for at the same time."""
 REPAIR_FRACTION: Final = 8
 """At most 1/8 of a chunk is a repair, made beside the cast; more waits until the link has room."""
 
@@ -75,6 +77,8 @@ GAP_NS: Final = 5 * MS
 """What a later GET overtook is lost, unless packets are only reordered by less than this."""
 GAP_SEGMENTS: Final = 3
 PULL_TIMEOUT_MIN_NS: Final = 60 * MS
+PULL_TIMEOUT_QUIET_NS: Final = 30 * MS
+"""When nothing else is under way a few segments come within a round trip; asking again costs no more than they."""
 PULL_TIMEOUT_MAX_NS: Final = 400 * MS
 PULL_FAILURES_MAX: Final = 3
 """Timeouts in a row after which a chunk is read reliably."""

@@ -134,7 +134,7 @@ class SwitchModel:
             entry = self._entry(message.key)
             if entry is not None:
                 entry.seen_ns = self._engine.now_ns
-                if not message.flags & Flag.ONLY_ME:
+                if not message.flags & Flag.ONLY_ME and entry.members >> member & 1:
                     entry.leader = member + 1
             if self._serve(message, member, entry):
                 return True
