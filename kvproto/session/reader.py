@@ -102,6 +102,11 @@ class Reader:
         """Commands that are due. Calling it early or late is safe."""
         return self._finish(now_ns)
 
+    @property
+    def idle(self) -> bool:
+        """Whether no fetch is under way and nothing is asked of anybody."""
+        return not (self._fetches or self._chunks or self._open or self._pull.outstanding or self._stripes.count)
+
     def next_timeout_ns(self) -> int | None:
         """When handle_timer should be called next; None: not before another event. May change with every call."""
         return self._wake_ns
@@ -322,7 +327,7 @@ class Reader:
     def _on_read_progress(self, event: ReadProgress, now_ns: int) -> None:
         stripe = self._stripes.get(event.read)
         if stripe is not None:
-            stripe.progress_ns = now_ns
+            self._stripes.progress(stripe, now_ns)
 
     def _on_read_done(self, event: ReadDone, now_ns: int) -> None:
         stripe = self._stripes.get(event.read)
@@ -461,6 +466,8 @@ class Reader:
         for fetch in [fetch for fetch in self._fetches.values() if fetch.deadline_ns <= now_ns]:
             self._deliver(fetch, Outcome.LATE, now_ns)
         for stripe in self._stripes.stalled(now_ns):
+            if self._stripes.get(stripe.read) is None:
+                continue
             self._abort(stripe)
             self._holder_failed(stripe.chunk, stripe.holder.node, now_ns)
         last = self._schedule.inflow.foreign_last_ns

@@ -11,12 +11,14 @@ from kvproto.session.parameters import ReaderParameters
 from kvproto.session.pull import Pull
 from kvproto.session.stripes import Stripes
 from kvproto.session.timing import (
+    FRESH_NS,
     INFLOW_SLOT_NS,
     JOIN_SETTLE_NS,
     LAGGARD_RANKS,
     LOOKAHEAD_NS,
     NEEDED_NS,
     NEWCOMER_NS,
+    NEWCOMER_SPAN_NS,
     OVERLOAD_HOLDOFF_NS,
     OVERLOAD_LOSS,
     PATIENCE_ALONE_NS,
@@ -306,7 +308,9 @@ class Schedule:
         holder = choose_holder(chunk, self.parameters)
         if holder is None:
             return False
-        if self._pull.outstanding > self._pull.window.segments // 2 or not self._stripes.room:
+        fresh = now_ns < self._membership.newcomer_until_ns - NEWCOMER_SPAN_NS + FRESH_NS
+        size = self._stripes.next_size(fresh=fresh)
+        if self._pull.outstanding > self._pull.window.segments // 2 or not size:
             return False
         first, count = chunk.free_runs(chunk.segments)[0]
         if count < STRIPE_RUN_MIN and count < chunk.free_count and chunk.phase is Phase.JOINED:
@@ -314,7 +318,6 @@ class Schedule:
                 return False
             self._get(chunk, out, now_ns)
             return True
-        size = self._stripes.size
         if count - size < size // 2:
             size = count
         stripe = self._stripes.start(chunk, holder, first, min(count, size), now_ns)

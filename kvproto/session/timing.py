@@ -88,8 +88,13 @@ STRIPE_START_SEGMENTS: Final = 16
 """The first stripe of a reader that knows no rate yet: what it wastes if somebody joins meanwhile."""
 STRIPE_NS: Final = 15 * MS
 STRIPE_SEGMENTS_MAX: Final = 4096
-STRIPES_AT_ONCE: Final = 3
-"""So that a fast link is not idle between one stripe's end and the next request."""
+STRIPES_AT_ONCE: Final = 2
+"""Worth of segments under way, so that a link is not idle between one stripe's end and the next request."""
+STRIPE_GROWTH: Final = 4
+"""At most so many times larger than the last one: a shaper's burst makes the first stripe look too fast."""
+FRESH_STRIPE_FRACTION: Final = 5
+"""In a fetch's first moments stripes are so much shorter: several readers that begin together hear of each other."""
+FRESH_NS: Final = 10 * MS
 STRIPE_RUN_MIN: Final = 8
 """Shorter runs of missing segments are asked for by GET where there is a switch."""
 READ_STALL_NS: Final = 1000 * MS
