@@ -89,9 +89,10 @@ class SegmentsReceived:
 
 @dataclass(frozen=True, slots=True)
 class ReadProgress:
-    """A part of a reliable read lies in memory. Optional; keeps a long stripe from timing out."""
+    """The first `segments` of a reliable read lie in memory. Optional; keeps a long stripe from timing out."""
 
     read: ReadId
+    segments: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,9 @@ NO_SWITCH_MEMORY_NS: Final = 1000 * MS
 """For so long after a NO_SWITCH nothing is joined, so that plain networks pay one round trip a second at most."""
 RENEWALS_PER_TTL: Final = 3
 """Two renewals may get lost before the switch forgets us."""
+QUIET_REJOIN_NS: Final = 80 * MS
+"""When nothing at all was heard for so long the switch may have forgotten us: join again; doubled with every time."""
+QUIET_REJOIN_MAX_NS: Final = 1000 * MS
 LEAVE_AGAIN_NS: Final = 20 * MS
 """Segments of a chunk that we left mean that the LEAVE was lost; those under way are no evidence yet."""
 
@@ -80,7 +83,7 @@ PULL_TIMEOUT_MIN_NS: Final = 60 * MS
 PULL_TIMEOUT_QUIET_NS: Final = 30 * MS
 """When nothing else is under way a few segments come within a round trip; asking again costs no more than they."""
 PULL_TIMEOUT_MAX_NS: Final = 400 * MS
-PULL_FAILURES_MAX: Final = 3
+PULL_FAILURES_MAX: Final = 2
 """Timeouts in a row after which a chunk is read reliably."""
 
 # --- reliable reads --------------------------------------------------------------------------------------------------
@@ -99,7 +102,7 @@ STRIPE_RUN_MIN: Final = 8
 """Shorter runs of missing segments are asked for by GET where there is a switch."""
 READ_STALL_NS: Final = 1000 * MS
 HOLDER_FAILURES_MAX: Final = 2
-"""Failed reads of one chunk from one holder before it counts as gone for that chunk."""
+"""Failed reads from one holder, with nothing from it in between, before it counts as gone."""
 
 # --- measuring -------------------------------------------------------------------------------------------------------
 INFLOW_SLOT_NS: Final = 50 * MS

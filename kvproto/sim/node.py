@@ -149,6 +149,8 @@ class Node:
         self.keep_fetched = True
         self._reads: dict[ReadId, ReadUnderway] = {}
         self._streams: dict[Address, Stream] = {}
+        self._requests: set[tuple[Address, ReadId]] = set()
+        """Requests seen: a connection delivers each once."""
         self._sending: deque[tuple[ChunkKey, int]] = deque()
         self._inbox: list[tuple[int, int, Packet]] = []
         self._serial = 0
@@ -366,7 +368,7 @@ class Node:
             del self._reads[body.read]
             self._carry_out(self.reader.handle(ReadDone(body.read), now))
         else:
-            self._carry_out(self.reader.handle(ReadProgress(body.read), now))
+            self._carry_out(self.reader.handle(ReadProgress(body.read, underway.command.count - underway.left), now))
 
     def _on_refused(self, body: ReadRefused, source: Address, now: int) -> None:
         """One read (or, with read 0, the whole connection) failed."""
@@ -421,6 +423,9 @@ class Node:
             self._send(Packet(self.address, command.pool, size, FillBody(control, data)))
 
     def _on_read_request(self, request: ReadRequest, source: Address, now: int) -> None:
+        if (source, request.read) in self._requests:
+            return
+        self._requests.add((source, request.read))
         contents = self.inventory.contents.get(request.key)
         if contents is None:
             self._send(Packet(self.address, source, TCP_HEADER_BYTES, ReadRefused(request.read, gone=True)))
