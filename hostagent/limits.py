@@ -39,16 +39,26 @@ READ_REQUESTS_QUEUED_MAX = 1024
 READ_CONNECT_TIMEOUT_S = 2.0
 READ_STALL_TIMEOUT_S = 2.0
 """A connection with requests out that brings nothing for so long is given up."""
+READ_PROGRESS_BYTES = 512 * KIB
+"""Reads larger than this tell how far they are, so that a slow one is not taken for a dead one."""
 READ_RECEIVE_LOW_WATER_BYTES = 256 * KIB
 """Wake for at least this much of a big reliable read: fewer, larger copies."""
 MULTICAST_TTL = 64
+RECEIVE_WINDOW_SEGMENTS_MIN = 8
+"""A window below this cannot keep a link busy; a receive buffer that small loses segments, which are then read."""
+SEGMENT_BYTES_SUPPORTED = (256, 512, 1024, 2048, 4096, 8192)
 
 # ------------------------------------------------------------------ controller
 CONTROLLER_BACKOFF_S = (0.1, 0.2, 0.5, 1.0, 2.0)
+CONTROLLER_FAREWELL_S = 0.5
+CONTROLLER_QUEUE_MAX = 65536
+HEARTBEAT_S_DEFAULT = 1.0
+TASK_TIMEOUT_MS = 60_000
 ANNOUNCE_BATCH_CHUNKS = 2048
 ANNOUNCE_DELAY_S = 0.01
 USAGE_DELAY_S = 0.25
 USAGE_EVENTS_MAX = 4096
+USAGE_BATCH_EVENTS = 1000
 TASKS_RUNNING_MAX = 256
 
 assert API_KEYS_MAX * 17 + 64 <= API_FRAME_BYTES_MAX, "a full fetch must fit in one frame"

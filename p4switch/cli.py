@@ -73,8 +73,14 @@ def _parser() -> argparse.ArgumentParser:
     ports.add_argument(
         "-i", "--interface", dest="ports", action="append", default=[], metavar="PORT@MEDIUM", help="attach a port"
     )
-    ports.add_argument("--port-option", dest="port_options", action="append", default=[], metavar="PORT:KEY=VALUE,...",
-                       help="faults and shaping: loss, duplicate, reorder, corrupt, delay, jitter, rate, burst, queue, seed, direction")  # fmt: skip
+    ports.add_argument(
+        "--port-option",
+        dest="port_options",
+        action="append",
+        default=[],
+        metavar="PORT:KEY=VALUE,...",
+        help="loss, duplicate, reorder, corrupt, delay, jitter, rate, burst, queue, seed, direction",
+    )
     ports.add_argument("--cpu-port", type=int, metavar="PORT", help="port of packet-in and packet-out")
     ports.add_argument(
         "--flood-group",
@@ -82,7 +88,9 @@ def _parser() -> argparse.ArgumentParser:
         metavar="GROUP",
         help="multicast group that holds all ports until a controller programs it",
     )
-    ports.add_argument("--pcap", type=Path, metavar="DIR", help="record every port into DIR/portN.pcap")
+    ports.add_argument(
+        "--pcap", type=Path, metavar="DIR", help="record every port into DIR/portN_in.pcap and portN_out.pcap"
+    )
     control = parser.add_argument_group("control")
     control.add_argument(
         "--grpc",
@@ -150,16 +158,17 @@ def _source(args: argparse.Namespace) -> ProgramSource:
 
 def _describe(source: ProgramSource, p4info_file: str | None) -> int:
     """Front end only: diagnostics, and P4Info where it is asked for."""
-    from p4switch.compiler import lower_program
-    from p4switch.frontend import CompileError
+    from p4switch.compiler import CompileError, compile_to_ir
     from p4switch.p4info import p4info_of, render_p4info, write_p4info
 
     assert source.path is not None
     try:
-        program = lower_program(source.path, dict(source.defines), list(source.include_dirs))
+        program, warnings = compile_to_ir(source.path, dict(source.defines), list(source.include_dirs))
     except CompileError as error:
         print(error, file=sys.stderr)
         return 2 if error.unsupported else 1
+    for warning in warnings:
+        print(warning, file=sys.stderr)
     if p4info_file == "-":
         sys.stdout.write(render_p4info(p4info_of(program), ".txtpb").decode())
     elif p4info_file is not None:

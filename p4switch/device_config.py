@@ -49,7 +49,7 @@ def parse_device_config(device_config: bytes) -> ProgramSource:
     if text.lstrip().startswith("{"):
         return _parse_envelope(text)
     line = text.strip()
-    if "\n" not in line and ";" not in line and "{" not in line:
+    if "\n" not in line and not any(c in line for c in ";{#"):
         return ProgramSource(path=Path(line.removeprefix("file:")))
     return ProgramSource(main="program.p4", files={"program.p4": text})
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from p4switch import runtime
+from p4switch.compiler import BuildError, CompileError, compile_program
 from p4switch.compiler import CompiledProgram as Compiled
-from p4switch.compiler import compile_program
 from p4switch.device_config import ProgramSource, parse_device_config
-from p4switch.frontend import CompileError
+from p4switch.errors import SwitchError
 from p4switch.ir import program as ir
 from p4switch.ir.types import width_of
 from p4switch.p4info import p4info_of
@@ -92,7 +92,7 @@ def compile_source(source: ProgramSource) -> NativeProgram:
         raise target.ConfigError(str(error)) from error
     except (OSError, UnicodeDecodeError) as error:
         raise target.ConfigError(f"the program cannot be read: {error}") from error
-    except runtime.RuntimeFailure as error:
+    except (BuildError, SwitchError) as error:
         raise target.ConfigError(str(error)) from error
 
 
@@ -117,6 +117,9 @@ class NativePipeline:
     # -- what the source brings ------------------------------------------------------------------
 
     def initial_entries(self, table: int) -> Sequence[InitialEntry]:
+        constant = {
+            _source_key(e, self._program.tables[table]) for e in self._program.tables[table].entries if e.is_const
+        }
         entries = []
         for entry in self.native.entries(table):
             if isinstance(entry.action, runtime.ActionCall):
@@ -124,7 +127,8 @@ class NativePipeline:
                 self._native_handles[handle] = entry.handle
                 key = tuple(map(self._key_field, self._kinds[table], self._widths[table], entry.match))
                 call = ActionCall(entry.action.action, tuple(entry.action.params))
-                entries.append(InitialEntry(handle, key, entry.priority, call, entry.const))
+                is_const = self._program.tables[table].const_entries or key in constant
+                entries.append(InitialEntry(handle, key, entry.priority, call, is_const))
         return entries
 
     def initial_default(self, table: int) -> ActionCall:
@@ -268,11 +272,10 @@ class NativePipeline:
 
     def set_value_set(self, value_set: int, members: Sequence[MatchKey]) -> None:
         table = self._value_set_table(value_set)
-        nothing = runtime.ActionCall(runtime.NO_ACTION)
         matches = [self._match(table, member) for member in members]
         self._defer(lambda b: b.clear(table))
         for n, match in enumerate(matches):
-            self._defer(lambda b, match=match, n=n: b.insert(table, match, nothing, len(matches) - n))  # type: ignore[misc]
+            self._defer(lambda b, match=match, n=n: b.insert(table, match, None, len(matches) - n))  # type: ignore[misc]
 
     # -- flushing --------------------------------------------------------------------------------
 
@@ -388,7 +391,7 @@ class NativeTarget:
         try:
             loaded = runtime.Program.load(program.compiled.shared_object_path)
             pipeline = NativePipeline(self._switch.prepare(loaded), program.compiled.ir)
-        except runtime.RuntimeFailure as error:
+        except SwitchError as error:
             raise target.ConfigError(str(error)) from error
         self._flood(pipeline)
         return pipeline
@@ -413,7 +416,7 @@ class NativeTarget:
         return port in self._ports
 
     def is_up(self, port: int) -> bool:
-        return port in self._ports and self._switch.port_stats(port).up
+        return port in self._ports and bool(self._switch.port_stats(port).up)
 
     def port_added(self, port: int) -> None:
         """The switch has a new port."""
@@ -451,6 +454,21 @@ class NativeTarget:
                 handle = active.timed_entry(event.table, event.handle)
                 return None if handle is None else target.IdleEvent(active, event.table, handle)
         return None
+
+
+def _source_key(entry: ir.ConstEntry, table: ir.Table) -> MatchKey:
+    """The key of an entry that the source wrote."""
+    fields = []
+    for match, key in zip(entry.keys, table.keys, strict=True):
+        ones = (1 << width_of(key.type)) - 1
+        match key.match:
+            case ir.MatchKind.EXACT:
+                fields.append((match.value, ones))
+            case ir.MatchKind.LPM:
+                fields.append((match.value, ones ^ (ones >> match.prefix_bits)))
+            case _:
+                fields.append((match.value, match.mask))
+    return tuple(fields)
 
 
 def _native_field(kind: runtime.MatchKind, part: KeyField) -> tuple[int, int]:

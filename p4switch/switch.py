@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -112,11 +112,13 @@ class Switch:
                 raise SwitchError(f"port {spec.number} is the CPU port")
             try:
                 self._attach(spec)
-            except runtime.RuntimeFailure as error:
+            except SwitchError as error:
                 raise SwitchError(f"port {spec.number}: {error}") from error
             self._ports[spec.number] = spec
             if self.options.pcap_dir is not None:
-                self.runtime.set_pcap(spec.number, self.options.pcap_dir / f"port{spec.number}.pcap")
+                for direction, name in ((runtime.Direction.RX, "in"), (runtime.Direction.TX, "out")):
+                    path = self.options.pcap_dir / f"port{spec.number}_{name}.pcap"
+                    self.runtime.set_pcap(spec.number, direction, path)
             self.target.port_added(spec.number)
 
     def remove_port(self, number: int) -> None:
@@ -162,11 +164,9 @@ class Switch:
 
     def _open(self) -> None:
         options = self.options
-        try:
-            config = runtime.SwitchConfig(cpu_port=options.cpu_port, seed=options.seed, trace=options.trace)
-            self.runtime = self._closing.enter_context(_closing(runtime.Switch(config)))
-        except runtime.RuntimeFailure as error:
-            raise SwitchError(str(error)) from error
+        config = runtime.SwitchConfig(cpu_port=options.cpu_port, seed=options.seed, trace=options.trace)
+        self.runtime = runtime.Switch(config)
+        self._closing.callback(self.runtime.close)
         self.target = NativeTarget(
             self.runtime, has_cpu_port=options.cpu_port is not None, flood_group=options.flood_group
         )
@@ -209,14 +209,6 @@ def check_program(source: ProgramSource) -> NativeProgram:
         return compile_source(source)
     except ConfigError as error:
         raise SwitchError(str(error)) from error
-
-
-@contextlib.contextmanager
-def _closing(switch: runtime.Switch) -> Iterator[runtime.Switch]:
-    try:
-        yield switch
-    finally:
-        switch.close()
 
 
 def _make_folder(path: Path) -> None:

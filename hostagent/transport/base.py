@@ -156,6 +156,10 @@ class Transport(Protocol):
         size_bytes: int,
         pool_offset: int,
         done: Callable[[ReadOutcome], None],
+        progressed: Callable[[int], None] | None = None,
     ) -> ReadHandle:
-        """Bytes [offset, offset + size_bytes) of a chunk at `endpoint`, reliably, to `pool_offset` of the pool."""
+        """Bytes [offset, offset + size_bytes) of a chunk at `endpoint`, reliably, to `pool_offset` of the pool.
+
+        `progressed` hears now and then how many of the first bytes are there.
+        """
         ...

@@ -146,6 +146,8 @@ class Chunk:
     """When the last cast segment came that we had not asked for."""
     high: int = 0
     """One above the highest segment that came without our asking since the leader took over."""
+    low: int = 0
+    """The lowest of those segments."""
     pull_failures: int = 0
 
     failures: dict[NodeId, int] = field(default_factory=dict)
@@ -169,6 +171,7 @@ class Chunk:
         self.contributors = set()
         self.by_read = self.by_cast = self.by_switch = 0
         self.high = 0
+        self.low = self.segments
 
     def move(self, cause: Cause) -> None:
         """Take a transition of the table. Raises StateError when it has none."""

@@ -128,7 +128,7 @@ class Membership:
                 chunk.leader = None
         elif notice.tag & TAG_LEADS:
             if chunk.leader != member:
-                chunk.high = 0
+                chunk.high, chunk.low = 0, chunk.segments
             chunk.leader, chunk.leader_ns = member, now_ns
         elif member == me and notice.count and chunk.leader is None and notice.count - 1 != me:
             chunk.leader, chunk.leader_ns = Member(notice.count - 1), now_ns

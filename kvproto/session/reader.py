@@ -257,6 +257,7 @@ class Reader:
         if asked_before < len(segments):
             chunk.foreign_ns = now_ns
             chunk.high = max(chunk.high, int(segments.max()) + 1)
+            chunk.low = min(chunk.low, int(segments.min()))
         chunk.by_switch += min(event.from_switch, len(fresh))
         chunk.by_cast += len(fresh) - min(event.from_switch, len(fresh))
         if len(fresh):

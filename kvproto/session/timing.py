@@ -32,6 +32,12 @@ PATIENCE_ANNOUNCED_NS: Final = 120 * MS
 """A leader announces a chunk up to two windows before its first segment."""
 PATIENCE_UNLED_NS: Final = 30 * MS
 """A chunk whose leader is unknown or gone counts as pulled so long after its last segment."""
+PATIENCE_ALONE_NS: Final = 15 * MS
+"""Nobody else wants the chunk, so nobody else will pull more of it; what is under way comes within this."""
+NEEDED_NS: Final = 2000 * MS
+"""How long a leader that was missed when it stepped back goes on beside others."""
+JOIN_SETTLE_NS: Final = 5 * MS
+"""A reader begins nothing alone while answers to JOINs just sent are due: they may say that others are at it."""
 SLOW_FRACTION: Final = 0.7
 """Less than this part of what our link takes: lead another chunk beside it."""
 SLOW_RANK_STEP_NS: Final = 20 * MS

@@ -96,7 +96,7 @@ header kv_control_t {
     bit<8>      op;
     bit<8>      flags;
     member_t    member;             // whom the packet speaks of; the switch overwrites it
-    bit<16>     count;              // GET: segments asked for
+    bit<16>     count;              // GET: segments asked for. NOTICE: 1 + member that sent the last GET, 0 = nobody
     bit<16>     tag;                // echoed in what answers
     segment_t   segment;            // first segment
     bit<32>     segments;           // segments in the chunk

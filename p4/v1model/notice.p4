@@ -20,6 +20,7 @@ control Notice(inout headers_t h, inout metadata_t m) {
             h.kvc.flags = h.kvc.flags | FLAG_CACHED;
         }
         h.kvc.op = OP_NOTICE;
+        h.kvc.count = (bit<16>) m.leader;
         h.kvc.members = m.interest;
         pool_source.apply(h, m);
         h.ethernet.dst = m.fabric.group_mac;

@@ -88,6 +88,7 @@ struct metadata_t {
 
     signature_t signature;
     members_t   interest;                   // after this packet, 0 = no live entry for this key
+    member_t    leader;                     // 1 + member that sent the last GET, 0 = nobody
     bit<1>      raised;                     // this JOIN gave a waiting member company
 
     members_t   deliver;                    // a cast packet goes to exactly these

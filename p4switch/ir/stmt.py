@@ -24,7 +24,7 @@ class Location:
 
 
 class HashAlgorithm(enum.Enum):
-    """v1model's algorithms, plus bmv2's xxh64."""
+    """v1model's algorithms."""
 
     CRC32 = "crc32"
     CRC32_CUSTOM = "crc32_custom"
@@ -34,7 +34,6 @@ class HashAlgorithm(enum.Enum):
     IDENTITY = "identity"
     CSUM16 = "csum16"
     XOR16 = "xor16"
-    XXH64 = "xxh64"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +56,7 @@ class AssignSlice:
 
 @dataclass(frozen=True, slots=True)
 class SetValidity:
-    """header.setValid() or header.setInvalid(); setting a member of a union invalidates its siblings."""
+    """header.setValid() or header.setInvalid(); a header that becomes valid has zero fields."""
 
     header: LValue
     valid: bool

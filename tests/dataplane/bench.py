@@ -28,11 +28,13 @@ from tests.dataplane.frames import (
     Op,
     Segment,
     control_frame,
+    crc16_arc,
     ethernet,
     internet_checksum,
     parse,
+    signature,
 )
-from tests.dataplane.targets import Target
+from tests.dataplane.targets import HEAT_CELLS, INTEREST, Target
 
 MEMBER_PORTS = range(1, 9)
 STRANGER_PORT = 9  # a host without an agent
@@ -45,6 +47,15 @@ HEAT_GETS = 4
 LIMIT_S = 10.0
 
 Received = Mapping[int, list[bytes]]
+
+
+def interest_index(key: bytes) -> int:
+    return crc16_arc(key) % INTEREST
+
+
+def heat_cells(key: bytes) -> tuple[int, int]:
+    """Cells of a key in the two rows of the heat sketch; the first one is also where reports are remembered."""
+    return signature(key) % HEAT_CELLS, (signature(key) >> 16) % HEAT_CELLS
 
 
 def mask(*ports: int) -> int:
@@ -206,9 +217,24 @@ class Bench:
     # -- contents --------------------------------------------------------------------------------
 
     def key(self) -> bytes:
-        """A key that no other test uses, the same in every run."""
+        """A key with cells of its own in interest table and heat sketch, the same in every run."""
+        while True:
+            key = self.any_key()
+            if self.claim(key):
+                return key
+
+    def any_key(self) -> bytes:
+        """The next key of this test, whose cells another one may have used."""
         name = f"{self._name} {next(self._keys)}"
         return hashlib.blake2b(name.encode(), digest_size=16).digest()
+
+    def claim(self, *keys: bytes) -> bool:
+        """Takes the cells of the keys for this test, unless another one has touched one of them."""
+        cells = {("interest", interest_index(key)) for key in keys} | {("heat", heat_cells(key)[0]) for key in keys}
+        if cells & self.target.used_cells:
+            return False
+        self.target.used_cells |= cells
+        return True
 
     def segments(self, key: bytes, amount: int = 8, holder: int = 1, **fields: int) -> list[Segment]:
         """A chunk of `amount` segments with bytes of its own; the last one counts only in part."""

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-
 import pytest
 
-from tests.dataplane.bench import STRANGER_PORT, Bench, counts, mask, notices, table
+from tests.dataplane.bench import STRANGER_PORT, Bench, counts, interest_index, mask, notices, table
 from tests.dataplane.frames import (
     GROUP_MAC,
     Control,
@@ -15,22 +13,18 @@ from tests.dataplane.frames import (
     Host,
     Op,
     control_frame,
-    crc16_arc,
     parse,
     signature,
 )
-
-INTEREST = 65536
 
 
 def colliding_keys(bench: Bench) -> tuple[bytes, bytes]:
     """Two keys with the same index in the interest table and different signatures."""
     seen: dict[int, bytes] = {}
-    seed = bench.key()
-    for number in range(1 << 16):
-        key = hashlib.blake2b(seed + number.to_bytes(4, "big"), digest_size=16).digest()
-        other = seen.setdefault(crc16_arc(key) % INTEREST, key)
-        if other != key and signature(other) != signature(key):
+    for _ in range(1 << 12):
+        key = bench.any_key()
+        other = seen.setdefault(interest_index(key), key)
+        if signature(other) != signature(key) and bench.claim(other, key):
             return other, key
     raise AssertionError("no collision found")
 
@@ -196,12 +190,40 @@ def test_data_and_get_keep_an_entry_alive(bench: Bench) -> None:
 
 
 def test_notice_echoes_what_the_protocol_puts_into_a_join(bench: Bench) -> None:
-    """Leaders announce themselves in the tag of a renewed JOIN."""
+    """Leaders announce themselves in the tag of a renewed JOIN; `count` is the switch's own."""
     key = bench.key()
     bench.join(2, key)
     join = Control(Op.JOIN, key, segment=5, segments=9, count=3, tag=0x8001)
-    told = Control(Op.NOTICE, key, 5, 9, 3, 0x8001, Flag.JOINED, Host(3).member, mask(2, 3))
+    told = Control(Op.NOTICE, key, 5, 9, 0, 0x8001, Flag.JOINED, Host(3).member, mask(2, 3))
     assert notices(bench.control(3, join)) == {2: told, 3: told}
+
+
+def test_notice_names_the_leader(bench: Bench) -> None:
+    key = bench.key()
+    assert notices(bench.join(2, key))[2].count == 0
+    bench.control(2, bench.get(key, 0))
+    assert notices(bench.join(3, key))[3].count == 1 + Host(2).member
+    bench.control(3, bench.get(key, 4, flags=Flag.ONLY_ME))
+    assert notices(bench.join(4, key))[4].count == 1 + Host(2).member, "a GET for oneself leads nobody"
+    bench.control(5, bench.get(key, 4))
+    assert notices(bench.join(4, key))[4].count == 1 + Host(2).member, "who has not joined leads nobody"
+    told = notices(bench.leave(2, key))
+    assert {notice.count for notice in told.values()} == {0}, "the leader left"
+    bench.control(4, bench.get(key, 5))
+    told = notices(bench.leave(3, key))
+    assert {notice.count for notice in told.values()} == {1 + Host(4).member}, "a follower left"
+
+
+def test_new_owner_of_an_entry_inherits_no_leader(bench: Bench) -> None:
+    owner, late = colliding_keys(bench)
+    bench.join(2, owner)
+    bench.control(2, bench.get(owner, 0))
+    bench.fabric(ttl_us=1)
+    assert notices(bench.join(3, late))[3].count == 0
+    bench.fabric()
+    bench.control(3, bench.get(late, 0))
+    bench.leave(3, late)
+    assert notices(bench.join(4, late))[4].count == 0, "the last leader left"
 
 
 def test_get_of_an_absent_chunk_goes_to_its_holder_with_the_right_member(bench: Bench) -> None:

@@ -13,7 +13,7 @@ from tests.dataplane.frames import CONTROL_PORT, GROUP_IP, GROUP_MAC, Control, D
 FUZZ_FRAMES = 300
 
 
-def control_payload(payload: bytes, **lengths: int) -> bytes:
+def control_payload(payload: bytes, *, ip_length: int | None = None, udp_length: int | None = None) -> bytes:
     return ipv4_udp(
         src_mac=Host(2).mac,
         dst_mac=Host(1).mac,
@@ -22,7 +22,8 @@ def control_payload(payload: bytes, **lengths: int) -> bytes:
         src_port=CONTROL_PORT,
         dst_port=CONTROL_PORT,
         payload=payload,
-        **lengths,
+        ip_length=ip_length,
+        udp_length=udp_length,
     )
 
 

@@ -178,10 +178,12 @@ class LowerBase:
     def _header_type(
         self, t: TStruct, name: str, fields: tuple[irt.Field, ...], annotations: tuple[irt.Annotation, ...]
     ) -> irt.HeaderType:
-        flat = tuple(_flatten_header(fields))
-        header = irt.HeaderType(name, flat, annotations)
-        if len(flat) != len(fields):
-            raise self.unsupported(t.decl.at, f"header {name} with a struct inside")
+        header = irt.HeaderType(name, fields, annotations)
+        before = 0
+        for f in fields:
+            if isinstance(f.type, irt.Varbits) and before % 8:
+                raise self.unsupported(t.decl.at, f"header {name}: a varbit field that does not start at a byte")
+            before += irt.width_of(f.type)
         if header.width_bits() % 8:
             raise self.unsupported(t.decl.at, f"header {name} has {header.width_bits()} bits, which is not a whole number of bytes")
         self.headers[name] = header
@@ -332,12 +334,6 @@ def declared_name(t: Type) -> str | None:
     if isinstance(t, TNew):
         return t.decl.name
     return t.decl.name if isinstance(t, TEnum) and t.underlying is not None else None
-
-
-def _flatten_header(fields: tuple[irt.Field, ...]) -> Iterator[irt.Field]:
-    for f in fields:
-        if not isinstance(f.type, irt.StructType):
-            yield f
 
 
 def convert_annotation(a: ast.Annotation) -> irt.Annotation:

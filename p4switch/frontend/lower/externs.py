@@ -45,7 +45,7 @@ class ExternLowering(CallLowering):
             ("packet", "extract"): self._extract, ("packet", "lookahead"): self._lookahead, ("packet", "advance"): self._advance,
             ("packet", "length"): self._length, ("packet", "emit"): self._emit, ("register", "read"): self._register_read,
             ("register", "write"): self._register_write, ("counter", "count"): self._count,
-            ("direct_counter", "count"): self._direct_count, ("meter", "execute_meter"): self._meter,
+            ("direct_counter", "count"): self._direct_count, ("meter", "execute_meter"): self._execute_meter,
             ("direct_meter", "read"): self._direct_meter, ("Checksum16", "get"): self._checksum_get,
         }
 
@@ -192,7 +192,7 @@ class ExternLowering(CallLowering):
     def _direct_count(self, e: ast.Call, callee: Callee, instance: Instance) -> None:
         self.emit(DirectCounterCount(instance.index))
 
-    def _meter(self, e: ast.Call, callee: Callee, instance: Instance) -> None:
+    def _execute_meter(self, e: ast.Call, callee: Callee, instance: Instance) -> None:
         index = self.expr(self.argument(callee, "index"))
         result = self._out_argument(callee, "result")
         t = self._result_type(result, callee)

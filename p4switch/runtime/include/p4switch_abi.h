@@ -113,15 +113,6 @@ struct ps_meter_cell {
 
 enum ps_meter_color { PS_GREEN = 0, PS_YELLOW = 1, PS_RED = 2 };
 
-/* What an entry keeps beside its action; touched only by tables that count, meter or age. */
-struct ps_entry_stats {
-    struct ps_counter_cell counter;
-    uint64_t last_hit_us;
-    uint64_t timeout_us; /* 0: never */
-    uint64_t notified_us;
-    struct ps_meter_cell meter;
-};
-
 /* A group of an action selector, spread by weight: slots[hash % slot_count]. */
 struct ps_group {
     uint32_t id;
@@ -129,12 +120,22 @@ struct ps_group {
     const struct ps_action **slots;
 };
 
+/* What only entries of tables with a meter, idle timeouts or an action profile have. */
+struct ps_entry_extra {
+    const struct ps_group *group; /* NULL: the entry has an action or a member */
+    uint64_t last_hit_us;
+    uint64_t timeout_us; /* 0: never */
+    uint64_t notified_us;
+    struct ps_meter_cell meter;
+};
+
+/* Laid out so that an entry with a key and parameters of up to 8 bytes each is one cache line. */
 struct ps_entry {
-    const struct ps_action *action; /* NULL: entry refers to a selector group */
-    const struct ps_group *group;   /* NULL: entry has an action or a member */
-    struct ps_entry_stats *stats;
+    const struct ps_action *action; /* NULL: a selector group, in extra */
+    struct ps_entry_extra *extra;   /* NULL: the table needs none */
+    struct ps_counter_cell counter; /* direct counter */
     uint32_t priority;
-    uint32_t number;                /* position in the table's slab */
+    uint32_t number;                /* position in the table's slab; UINT32_MAX: default entry */
     uint8_t body[];                 /* key value | key mask (not for exact tables) | struct ps_action */
 };
 
@@ -288,7 +289,7 @@ enum ps_table_flags {
     PS_TABLE_CONST_DEFAULT = 1 << 6,
     PS_TABLE_VALUE_SET = 1 << 7,       /* a parser value set: has no actions, hit or miss */
 };
-#define PS_TABLE_HAS_STATS 0x1fu
+#define PS_TABLE_NEEDS_EXTRA (PS_TABLE_METERS | PS_TABLE_METERS_PACKETS | PS_TABLE_AGES)
 
 #define PS_NO_PROFILE UINT32_MAX
 
@@ -498,25 +499,26 @@ static inline const struct ps_action *ps_entry_action(const struct ps_entry *ent
 
 /* The action of an entry of a table with a selector; `hash` over the selector's key fields. */
 static inline const struct ps_action *ps_select_action(const struct ps_table *table, const struct ps_entry *entry, uint32_t hash) {
-    if (entry->group == NULL) return entry->action;
-    if (entry->group->slot_count == 0) return table->default_entry->action;
-    return entry->group->slots[hash % entry->group->slot_count];
+    if (entry->action != NULL) return entry->action;
+    const struct ps_group *group = entry->extra->group;
+    if (group->slot_count == 0) return table->default_entry->action;
+    return group->slots[hash % group->slot_count];
 }
 
 /* Direct counter of a matched entry. */
 static inline void ps_count_entry(const struct ps_ctx *ctx, struct ps_entry *entry) {
-    entry->stats->counter.packets++;
-    entry->stats->counter.bytes += ctx->count_bytes;
+    entry->counter.packets++;
+    entry->counter.bytes += ctx->count_bytes;
 }
 
 /* Idle timeout of a matched entry (PS_TABLE_AGES). */
 static inline void ps_touch_entry(const struct ps_ctx *ctx, struct ps_entry *entry) {
-    entry->stats->last_hit_us = ctx->now_us;
+    entry->extra->last_hit_us = ctx->now_us;
 }
 
 /* Direct meter of a matched entry. */
 static inline uint32_t ps_meter_entry(struct ps_ctx *ctx, struct ps_entry *entry) {
-    return ctx->api->meter(ctx, &entry->stats->meter, PS_GREEN);
+    return ctx->api->meter(ctx, &entry->extra->meter, PS_GREEN);
 }
 
 /* ------------------------------------------------------------------ externs */

@@ -477,11 +477,11 @@ void ps_engine_flush_pending(struct ps_switch *sw) {
 }
 
 void ps_engine_flush(struct ps_switch *sw) {
-    while (sw->dirty_count) {
-        struct ps_port *port = sw->dirty[--sw->dirty_count];
-        port->dirty = false;
-        ps_port_flush(port);
+    for (int i = 0; i < sw->dirty_count; i++) {
+        sw->dirty[i]->dirty = false;
+        ps_port_flush(sw->dirty[i]);
     }
+    sw->dirty_count = 0;
 }
 
 /* ------------------------------------------------------------------ what the program calls */

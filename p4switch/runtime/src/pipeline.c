@@ -75,9 +75,9 @@ enum action_kind { ACTION_NONE = 0, ACTION_CALL = 1, ACTION_MEMBER = 2, ACTION_G
 
 static void unref_action(struct ps_pipeline *p, const struct ps_table_desc *desc, struct ps_entry *entry) {
     if (desc->profile == PS_NO_PROFILE) return;
-    if (entry->group)
-        ((struct ps_group_state *)(void *)(uintptr_t)entry->group)->refs--;
-    else if (entry->action && entry->action->member_id) {
+    if (!entry->action) {
+        if (entry->extra->group) ((struct ps_group_state *)(void *)(uintptr_t)entry->extra->group)->refs--;
+    } else if (entry->action->member_id) {
         struct ps_member *m = ps_map_get(&p->profiles[desc->profile].members, entry->action->member_id - 1);
         if (m) m->refs--;
     }
@@ -106,7 +106,7 @@ static enum ps_status set_action(struct ps_pipeline *p, struct ps_table_state *t
         struct ps_action *own = ps_table_own_action(t, entry);
         write_action(p->program, own, action, params);
         entry->action = own;
-        entry->group = NULL;
+        if (entry->extra) entry->extra->group = NULL;
         return PS_OK;
     }
     if (kind == ACTION_NONE && (desc->flags & PS_TABLE_VALUE_SET)) return PS_OK;
@@ -118,7 +118,7 @@ static enum ps_status set_action(struct ps_pipeline *p, struct ps_table_state *t
         m->refs++;
         unref_action(p, desc, entry);
         entry->action = m->action;
-        entry->group = NULL;
+        entry->extra->group = NULL;
         return PS_OK;
     }
     if (kind == ACTION_GROUP) {
@@ -127,7 +127,7 @@ static enum ps_status set_action(struct ps_pipeline *p, struct ps_table_state *t
         g->refs++;
         unref_action(p, desc, entry);
         entry->action = NULL;
-        entry->group = &g->group;
+        entry->extra->group = &g->group;
         return PS_OK;
     }
     return PS_INVALID;
@@ -139,7 +139,7 @@ static void reset_default(struct ps_pipeline *p, struct ps_table_state *t) {
     struct ps_action *own = ps_table_own_action(t, entry);
     write_action(p->program, own, t->desc->default_action, t->desc->default_params);
     entry->action = own;
-    entry->group = NULL;
+    if (entry->extra) entry->extra->group = NULL;
 }
 
 /* ------------------------------------------------------------------ profiles */
@@ -345,13 +345,13 @@ static struct ps_entry *entry_of(struct ps_table_state *t, uint32_t handle) {
 }
 
 static void entry_extras(struct ps_pipeline *p, struct ps_entry *entry, const struct op *op) {
-    if (!entry->stats) return;
+    if (op->flags & OP_HAS_COUNTER) entry->counter = (struct ps_counter_cell){op->counter[0], op->counter[1]};
+    if (!entry->extra) return;
     if (op->flags & OP_HAS_TIMEOUT) {
-        entry->stats->timeout_us = op->timeout_us;
-        entry->stats->last_hit_us = p->sw->now_us;
+        entry->extra->timeout_us = op->timeout_us;
+        entry->extra->last_hit_us = p->sw->now_us;
     }
-    if (op->flags & OP_HAS_COUNTER) entry->stats->counter = (struct ps_counter_cell){op->counter[0], op->counter[1]};
-    if (op->flags & OP_HAS_METER) ps_meter_configure(&entry->stats->meter, op->meter, true, p->sw->now_us);
+    if (op->flags & OP_HAS_METER) ps_meter_configure(&entry->extra->meter, op->meter, true, p->sw->now_us);
 }
 
 static enum ps_status op_insert(struct ps_pipeline *p, struct ps_table_state *t, const struct op *op, uint32_t *handle,
@@ -368,7 +368,7 @@ static enum ps_status op_insert(struct ps_pipeline *p, struct ps_table_state *t,
         return status;
     }
     entry_extras(p, entry, op);
-    if (entry->stats) entry->stats->last_hit_us = p->sw->now_us;
+    if (entry->extra) entry->extra->last_hit_us = p->sw->now_us;
     return PS_OK;
 }
 
@@ -408,13 +408,12 @@ static enum ps_status table_op(struct ps_pipeline *p, const struct op *op, uint3
         return set_action(p, t, t->table->default_entry, op->action_kind, op->action, op->blob, op->blob_bytes);
     case OP_ENTRY_COUNTER:
         if (!entry) return PS_NOT_FOUND;
-        if (!entry->stats) return PS_INVALID;
-        entry->stats->counter = (struct ps_counter_cell){op->counter[0], op->counter[1]};
+        entry->counter = (struct ps_counter_cell){op->counter[0], op->counter[1]};
         return PS_OK;
     default:
         if (!entry) return PS_NOT_FOUND;
-        if (!entry->stats) return PS_INVALID;
-        ps_meter_configure(&entry->stats->meter, op->meter, (op->flags & OP_HAS_METER) != 0, p->sw->now_us);
+        if (!entry->extra) return PS_INVALID;
+        ps_meter_configure(&entry->extra->meter, op->meter, (op->flags & OP_HAS_METER) != 0, p->sw->now_us);
         return PS_OK;
     }
 }
@@ -562,21 +561,21 @@ struct entry_record {
 static void write_record(const struct ps_pipeline *p, const struct ps_table_state *t, const struct ps_entry *entry, uint8_t *out) {
     struct entry_record r = {.handle = entry->number, .priority = entry->priority};
     const struct ps_action *action = entry->action;
-    if (entry->group) {
+    if (!action) {
         r.action_kind = ACTION_GROUP;
-        r.action = entry->group->id;
-    } else if (action && action->member_id) {
+        r.action = entry->extra->group->id;
+    } else if (action->member_id) {
         r.action_kind = ACTION_MEMBER;
         r.action = action->member_id - 1;
         action = NULL;
-    } else if (action && action->index != PS_NO_ACTION) {
+    } else if (action->index != PS_NO_ACTION) {
         r.action_kind = ACTION_CALL;
         r.action = action->index;
     }
-    if (entry->stats) {
-        const struct ps_entry_stats *s = entry->stats;
-        r.packets = s->counter.packets;
-        r.bytes = s->counter.bytes;
+    r.packets = entry->counter.packets;
+    r.bytes = entry->counter.bytes;
+    if (entry->extra) {
+        const struct ps_entry_extra *s = entry->extra;
         r.timeout_us = s->timeout_us;
         r.idle_us = p->sw->now_us > s->last_hit_us ? p->sw->now_us - s->last_hit_us : 0;
         r.meter[0] = s->meter.configured;
@@ -677,7 +676,7 @@ void ps_pipeline_age(struct ps_pipeline *p, uint64_t now_us, uint32_t budget) {
             if (t->idle_cursor >= t->high_water) t->idle_cursor = 0;
             uint32_t n = t->idle_cursor++;
             if (!t->live_bits[n]) continue;
-            struct ps_entry_stats *s = &t->stats[n];
+            struct ps_entry_extra *s = &t->extras[n];
             if (s->timeout_us == 0 || now_us < s->last_hit_us + s->timeout_us || now_us < s->notified_us + s->timeout_us) continue;
             s->notified_us = now_us;
             ps_events_post(&p->sw->events, PS_EVENT_IDLE, p->serial, now_us, i, n, NULL, 0);

@@ -78,7 +78,7 @@ struct ps_table_state {
     uint32_t *free_numbers;    /* stack */
     uint32_t free_count;
     uint8_t *live_bits;        /* a byte an entry: 0 free, 1 live, 2 live and const */
-    struct ps_entry_stats *stats;
+    struct ps_entry_extra *extras;
     uint32_t mask_offset;      /* in body; 0: exact, no mask */
     uint32_t action_offset;    /* in body */
     uint32_t param_bytes_max;

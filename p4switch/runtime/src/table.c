@@ -586,10 +586,11 @@ int ps_table_init(struct ps_table_state *t, struct ps_table *table, const struct
     if (!table->default_entry) return -1;
     memset(table->default_entry, 0, table->entry_bytes);
     table->default_entry->number = NONE;
-    if (desc->flags & PS_TABLE_HAS_STATS) {
-        table->default_entry->stats = calloc(1, sizeof *table->default_entry->stats);
-        if (!table->default_entry->stats) return -1;
-        table->default_entry->stats->meter.by_packets = (desc->flags & PS_TABLE_METERS_PACKETS) != 0;
+    const bool extra = (desc->flags & PS_TABLE_NEEDS_EXTRA) || desc->profile != PS_NO_PROFILE;
+    if (extra) {
+        table->default_entry->extra = calloc(1, sizeof *table->default_entry->extra);
+        if (!table->default_entry->extra) return -1;
+        table->default_entry->extra->meter.by_packets = (desc->flags & PS_TABLE_METERS_PACKETS) != 0;
     }
     table->lookup = default_lookup;
     if (desc->key_bytes == 0) return 0;
@@ -598,9 +599,9 @@ int ps_table_init(struct ps_table_state *t, struct ps_table *table, const struct
     t->free_numbers = reserve(t->capacity * sizeof *t->free_numbers);
     t->live_bits = reserve(t->capacity);
     if (!table->entries || !t->free_numbers || !t->live_bits) return -1;
-    if (desc->flags & PS_TABLE_HAS_STATS) {
-        t->stats = reserve(t->capacity * sizeof *t->stats);
-        if (!t->stats) return -1;
+    if (extra) {
+        t->extras = reserve(t->capacity * sizeof *t->extras);
+        if (!t->extras) return -1;
     }
     if (exact) {
         t->slots = reserve(SLOTS_MIN * sizeof *t->slots);
@@ -635,12 +636,12 @@ void ps_table_free(struct ps_table_state *t) {
     }
     if (!t->table) return;
     if (t->slots) release(t->slots, (t->table->slot_mask + 1) * sizeof *t->slots);
-    if (t->table->default_entry) free(t->table->default_entry->stats);
+    if (t->table->default_entry) free(t->table->default_entry->extra);
     free(t->table->default_entry);
     release(t->table->entries, t->capacity * t->table->entry_bytes);
     release(t->free_numbers, t->capacity * sizeof *t->free_numbers);
     release(t->live_bits, t->capacity);
-    release(t->stats, t->capacity * sizeof *t->stats);
+    release(t->extras, t->capacity * sizeof *t->extras);
 }
 
 bool ps_table_live(const struct ps_table_state *t, uint32_t number) {
@@ -691,10 +692,10 @@ enum ps_status ps_table_insert(struct ps_table_state *t, const uint8_t *key, con
     entry->priority = priority;
     memcpy(entry->body, value, kb);
     if (s) memcpy(entry->body + t->mask_offset, masks, kb);
-    if (t->stats) {
-        entry->stats = &t->stats[n];
-        memset(entry->stats, 0, sizeof *entry->stats);
-        entry->stats->meter.by_packets = (t->desc->flags & PS_TABLE_METERS_PACKETS) != 0;
+    if (t->extras) {
+        entry->extra = &t->extras[n];
+        memset(entry->extra, 0, sizeof *entry->extra);
+        entry->extra->meter.by_packets = (t->desc->flags & PS_TABLE_METERS_PACKETS) != 0;
     }
     struct ps_action *own = ps_table_own_action(t, entry);
     own->index = PS_NO_ACTION;

@@ -1,11 +1,15 @@
+# ruff: noqa: E501 - P4Info reads better on one line each
 """A pipeline in plain dictionaries behind the real server: what the server does, without compiler and native code."""
 
 from __future__ import annotations
 
 import queue
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+import grpc
 import pytest
 from google.protobuf import text_format
 
@@ -388,3 +392,115 @@ def model_switch(device: Device, target: ModelTarget) -> Iterator[ModelSwitch]:
 @pytest.fixture
 def model_p4info_text() -> str:
     return P4INFO
+
+
+class Client:
+    """A bare P4Runtime client: exactly the messages that a test wants, nothing added."""
+
+    def __init__(self, address: str) -> None:
+        self._channel = grpc.insecure_channel(address)
+        call = self._channel.unary_unary
+        self.write = self._unary("Write", p4r.WriteResponse, call)
+        self.set_pipeline = self._unary("SetForwardingPipelineConfig", p4r.SetForwardingPipelineConfigResponse, call)
+        self.get_pipeline = self._unary("GetForwardingPipelineConfig", p4r.GetForwardingPipelineConfigResponse, call)
+        self.capabilities = self._unary("Capabilities", p4r.CapabilitiesResponse, call)
+        self.read = self._unary("Read", p4r.ReadResponse, self._channel.unary_stream)
+        self._streams: list[ClientStream] = []
+
+    def _unary(self, name: str, response: type, call: Callable[..., Any]) -> Callable[..., Any]:
+        return call(f"/p4.v1.P4Runtime/{name}", lambda m: m.SerializeToString(), response.FromString)
+
+    def stream(self, election_id: int | None = None, role: str = "", device_id: int = 1) -> ClientStream:
+        """Open a stream and, with an election id, wait for the answer to its arbitration."""
+        stream = ClientStream(self._channel)
+        self._streams.append(stream)
+        if election_id is not None:
+            stream.arbitrate(election_id, role, device_id)
+        return stream
+
+    def write_as(self, election_id: int, *updates: p4r.Update, role: str = "", **more: Any) -> None:
+        request = p4r.WriteRequest(device_id=1, role=role, updates=updates, **more)
+        request.election_id.high, request.election_id.low = election_id >> 64, election_id & (1 << 64) - 1
+        self.write(request, timeout=10)
+
+    def configure(
+        self, config: p4r.ForwardingPipelineConfig | None, election_id: int = 1, action: str = "VERIFY_AND_COMMIT"
+    ) -> None:
+        request = p4r.SetForwardingPipelineConfigRequest(device_id=1, action=action)
+        request.election_id.low = election_id
+        if config is not None:
+            request.config.CopyFrom(config)
+        self.set_pipeline(request, timeout=10)
+
+    def read_all(self, *queries: p4r.Entity) -> list[p4r.Entity]:
+        request = p4r.ReadRequest(device_id=1, entities=queries)
+        return [entity for response in self.read(request, timeout=10) for entity in response.entities]
+
+    def close(self) -> None:
+        for stream in self._streams:
+            stream.close()
+        self._channel.close()
+
+
+class ClientStream:
+    """A StreamChannel: what comes in is read by a thread, so that a test can wait with a deadline."""
+
+    def __init__(self, channel: grpc.Channel) -> None:
+        self._out: queue.SimpleQueue[p4r.StreamMessageRequest | None] = queue.SimpleQueue()
+        self._in: queue.SimpleQueue[p4r.StreamMessageResponse | grpc.RpcError] = queue.SimpleQueue()
+        method = channel.stream_stream(
+            "/p4.v1.P4Runtime/StreamChannel",
+            lambda m: m.SerializeToString(),
+            p4r.StreamMessageResponse.FromString,
+        )
+        self._call = method(iter(self._out.get, None))
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def send(self, **kind: Any) -> None:
+        self._out.put(p4r.StreamMessageRequest(**kind))
+
+    def arbitrate(self, election_id: int | None, role: str = "", device_id: int = 1) -> p4r.MasterArbitrationUpdate:
+        update = p4r.MasterArbitrationUpdate(device_id=device_id)
+        if role:
+            update.role.name = role
+        if election_id is not None:
+            update.election_id.high, update.election_id.low = election_id >> 64, election_id & (1 << 64) - 1
+        self.send(arbitration=update)
+        return self.receive().arbitration
+
+    def receive(self, timeout_s: float = 10) -> p4r.StreamMessageResponse:
+        """The next message. Raises the RpcError that ended the stream."""
+        item = self._in.get(timeout=timeout_s)
+        if isinstance(item, grpc.RpcError):
+            raise item
+        return item
+
+    def _read(self) -> None:
+        try:
+            for message in self._call:
+                self._in.put(message)
+        except grpc.RpcError as error:
+            self._in.put(error)
+
+    def close(self) -> None:
+        self._out.put(None)
+        self._call.cancel()
+        self._reader.join(timeout=10)
+
+
+@pytest.fixture
+def client(model_switch: ModelSwitch) -> Iterator[Client]:
+    """A client of the server over the model; there is no program yet."""
+    client = Client(model_switch.address)
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def configured(client: Client, config: p4r.ForwardingPipelineConfig) -> Client:
+    """A client whose stream 1 is primary and which has loaded P4INFO's program."""
+    stream = client.stream(1)
+    client.configure(config)
+    client.primary = stream  # type: ignore[attr-defined]
+    return client

@@ -1,0 +1,210 @@
+"""A simulated fabric: switches, hosts, one prefix that many readers fetch; and what came of it."""
+
+from dataclasses import dataclass, field
+
+from kvproto.commands import Outcome
+from kvproto.events import ChunkWanted, FetchRequested, FillRequested, HolderRef
+from kvproto.ids import Address, ChunkKey, FetchId, FillId, Member, NodeId
+from kvproto.limits import MS
+from kvproto.session.parameters import ReaderParameters
+from kvproto.sim.chance import Chance
+from kvproto.sim.engine import Engine
+from kvproto.sim.link import CLEAN, Faults, Link
+from kvproto.sim.node import Node, Scheduling
+from kvproto.sim.switch import POOL_ADDRESS, Cached, SwitchModel
+
+FETCH = FetchId(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One simulation. Rates are of payload-and-headers bytes; readers are numbered from 0."""
+
+    readers: int = 8
+    holders: int = 1
+    chunks: int = 16
+    segments: int = 256
+    segment_bytes: int = 4096
+    rate_bytes_per_s: float = 12_500_000.0
+    slow: dict[int, float] = field(default_factory=dict)
+    """Rates of readers whose link differs, in bytes per second."""
+    delay_ns: int = 50_000
+    queue_ns: int = 50 * MS
+    stagger_ns: int = 0
+    """Readers start uniformly within this time."""
+    skew_ns: int = 2 * MS
+    """What "at once" means."""
+    cached: bool = False
+    """The switch serves all chunks from the beginning."""
+    plain: bool = False
+    """A switch that knows nothing of kvcast."""
+    faults: Faults = CLEAN
+    scheduling: Scheduling = field(default_factory=Scheduling)
+    ttl_ns: int = 10_000 * MS
+    interest_entries: int = 65536
+    deadline_ns: int = 60_000 * MS
+    receive_window: int = 1024
+    members_first: int = 0
+    know_link: bool = False
+    """Agents know the rate of their links."""
+    seed: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What came of a simulation; S is the payload of the prefix, B the links' rate."""
+
+    times_s: tuple[float, ...]
+    """Per reader from its own start; those that did not deliver count until the end."""
+    ratios: tuple[float, ...]
+    """The same over S/B."""
+    outcomes: tuple[Outcome | None, ...]
+    leading: tuple[int, ...]
+    holder_tx: float
+    """Bytes on the busiest holder's uplink over S."""
+    readers_tx: float
+    """Bytes on all readers' uplinks over S."""
+
+    @property
+    def mean(self) -> float:
+        """Mean ratio."""
+        return sum(self.ratios) / len(self.ratios)
+
+    @property
+    def worst(self) -> float:
+        """Largest ratio."""
+        return max(self.ratios)
+
+    def mean_without(self, *readers: int) -> float:
+        """Mean ratio of the others."""
+        kept = [ratio for index, ratio in enumerate(self.ratios) if index not in readers]
+        return sum(kept) / len(kept)
+
+
+class World:
+    """Builds a setting and runs it. Holders come first among members; each holder has every chunk."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+        self.engine = Engine()
+        self.chance = Chance(setting.seed)
+        self.switch = SwitchModel(
+            self.engine, setting.interest_entries, setting.ttl_ns, setting.segment_bytes, plain=setting.plain
+        )
+        self.keys = [ChunkKey(self._key(index)) for index in range(setting.chunks)]
+        self.holders = [self._node(f"holder-{index}", index) for index in range(setting.holders)]
+        self.readers = [
+            self._node(f"reader-{index}", setting.holders + index, setting.slow.get(index))
+            for index in range(setting.readers)
+        ]
+        for holder in self.holders:
+            for key in self.keys:
+                holder.hold(key, setting.segments)
+        self.nodes = [*self.holders, *self.readers]
+        for node in self.nodes:
+            node.directory = {other.name: other.address for other in self.nodes}
+        self.starts = [self._start() for _ in self.readers]
+        if setting.cached:
+            self._cache_all()
+
+    def _key(self, index: int) -> bytes:
+        chance = self.chance.fork(f"key {index}")
+        return chance.bits().to_bytes(8, "big") + chance.bits().to_bytes(8, "big")
+
+    def _start(self) -> int:
+        span = self.setting.stagger_ns or self.setting.skew_ns
+        return self.chance.below(span)
+
+    def _node(self, name: str, index: int, rate: float | None = None) -> Node:
+        setting = self.setting
+        rate = rate if rate is not None else setting.rate_bytes_per_s
+        address = Address(0x0A4B0001 + index)
+        member = Member(index)
+        up, down = (
+            Link(rate, setting.delay_ns, setting.queue_ns, self.chance.fork(f"{name} {way}"), setting.faults)
+            for way in ("up", "down")
+        )
+        parameters = ReaderParameters(
+            member,
+            setting.segment_bytes,
+            setting.receive_window,
+            setting.ttl_ns,
+            int(rate) if setting.know_link else None,
+        )
+        node = Node(
+            self.engine,
+            NodeId(name),
+            address,
+            member,
+            self.switch,
+            up,
+            parameters,
+            setting.scheduling,
+            self.chance.fork(name),
+        )
+        self.switch.attach(member, address, down, node)
+        return node
+
+    def _cache_all(self) -> None:
+        """As after a fill by the first holder."""
+        for key in self.keys:
+            slots = {segment: self.holders[0]._data(key, segment) for segment in range(self.setting.segments)}
+            self.switch.cache[key] = Cached(self.setting.segments, None, slots)
+
+    def fill(self, index: int, fill: int = 1) -> None:
+        """The controller has the first holder fill a chunk, and has it served when that is complete."""
+        holder, key = self.holders[0], self.keys[index]
+        self.switch.cache[key] = Cached(self.setting.segments, holder.member)
+        holder.fill(FillRequested(FillId(fill), key, POOL_ADDRESS, self.engine.now_ns + 10_000 * MS))
+
+    def refs(self) -> tuple[HolderRef, ...]:
+        """All holders, as the directory tells them."""
+        return tuple(HolderRef(holder.name, holder.address) for holder in self.holders)
+
+    def wanted(self) -> tuple[ChunkWanted, ...]:
+        """The whole prefix."""
+        setting = self.setting
+        size = setting.segments * setting.segment_bytes
+        return tuple(ChunkWanted(key, setting.segments, size, self.refs()) for key in self.keys)
+
+    def begin(self) -> None:
+        """Schedule every reader's fetch."""
+        for node, start in zip(self.readers, self.starts, strict=True):
+            self._request(node, start)
+
+    def _request(self, node: Node, start_ns: int) -> None:
+        event = FetchRequested(FETCH, self.wanted(), start_ns + self.setting.deadline_ns)
+        self.engine.at(start_ns, lambda: node.request(event) if not node.dead else None)
+
+    def finished(self) -> bool:
+        """Whether every living reader has its answer."""
+        return all(node.dead or FETCH in node.delivered for node in self.readers)
+
+    def run(self, linger_ns: int = 200 * MS) -> Report:
+        """Begin, run until everybody has an answer, then let what is under way settle."""
+        self.begin()
+        last = max(self.starts) + self.setting.deadline_ns + 2_000 * MS
+        self.engine.run(last, self.finished)
+        sent = [node.link.sent_bytes for node in self.nodes]
+        report = self._report(sent)
+        self.engine.run(self.engine.now_ns + linger_ns, lambda: False)
+        return report
+
+    def _report(self, sent: list[int]) -> Report:
+        setting = self.setting
+        payload = setting.chunks * setting.segments * setting.segment_bytes
+        ideal = payload / setting.rate_bytes_per_s
+        times, outcomes, leading = [], [], []
+        for node, start in zip(self.readers, self.starts, strict=True):
+            at, answer = node.delivered.get(FETCH, (self.engine.now_ns, None))
+            times.append((at - start) / 1e9)
+            outcomes.append(answer.outcome if answer is not None else None)
+            leading.append(answer.leading if answer is not None else 0)
+        return Report(
+            tuple(times),
+            tuple(time / ideal for time in times),
+            tuple(outcomes),
+            tuple(leading),
+            max(sent[: setting.holders]) / payload,
+            sum(sent[setting.holders :]) / payload,
+        )

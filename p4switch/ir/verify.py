@@ -1,0 +1,13 @@
+"""The IR's rules, checked after the lowering: a broken rule is a bug of the compiler, found here and not in generated C."""
+
+from __future__ import annotations
+
+from p4switch.ir.program import Program
+
+
+class VerifyError(AssertionError):
+    """The IR breaks one of its rules."""
+
+
+def verify(program: Program) -> None:
+    """Check every rule."""
