@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import struct
+import subprocess
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Protocol
@@ -41,7 +42,10 @@ from controlplane.switch.target import (
     Up,
     Update,
 )
+from p4switch.device_config import ProgramSource
+from p4switch.testing import memory_switch
 from tests.contracts.switch_target.memory_target import MemorySwitch, MemoryTarget
+from tests.dataplane.targets import Bmv2Target, Namespace, run, stop, wait_for
 from tests.unit.controlplane.helpers import FABRIC, key
 
 PROGRAM = Path(__file__).resolve().parents[3] / "p4" / "v1model" / "kvcast.p4"
@@ -54,8 +58,8 @@ class Bench(Protocol):
     facts: SwitchFacts
 
     def target(self, election_id: int = 10) -> SwitchTarget: ...
-    def reload(self) -> None:
-        """Start the program afresh: nothing is left of what was written."""
+    def reload(self) -> bool:
+        """Start the program afresh: nothing is left of what was written. True if that ends sessions."""
 
     def make_hot(self) -> None:
         """Have members 0 and 1 (ports 1 and 2) wait for chunk `hot`."""
@@ -69,8 +73,9 @@ class MemoryBench:
     def target(self, election_id: int = 10) -> SwitchTarget:
         return MemoryTarget(self.switch, election_id)
 
-    def reload(self) -> None:
+    def reload(self) -> bool:
         self.switch.reload()
+        return False
 
     def make_hot(self) -> None:
         self.switch.report(key("hot"), 0b11)
@@ -80,22 +85,61 @@ class P4SwitchBench:
     """p4switch with ports in memory and the real program."""
 
     def __init__(self, close: contextlib.ExitStack) -> None:
-        testing = pytest.importorskip("p4switch.testing", reason="p4switch cannot compile programs on this machine")
         self._defines = {"SLOTS": "64", "SEGMENT_BYTES": "256", "INTEREST": "256", "HEAT_CELLS": "256"}
         self.facts = SwitchFacts(64, 256, chunks_max=4096, groups_max=4096)
-        self._switch = close.enter_context(testing.memory_switch(PROGRAM, ports=3, defines=self._defines))
+        self._switch = close.enter_context(memory_switch(PROGRAM, ports=3, defines=self._defines))
 
     def target(self, election_id: int = 10) -> SwitchTarget:
         return P4RuntimeTarget(P4RuntimeOptions(self._switch.address, election_id=election_id, reconnect_s=0.01))
 
-    def reload(self) -> None:
-        from p4switch.device_config import ProgramSource
-
+    def reload(self) -> bool:
         self._switch.switch.load(ProgramSource(PROGRAM, defines=self._defines))
+        return False
 
     def make_hot(self) -> None:
         for port in (1, 2):
             self._switch.send(port, _join(port))
+
+
+class Bmv2Bench:
+    """simple_switch_grpc between veth pairs in a namespace, the program as p4c compiles it."""
+
+    def __init__(self, folder: Path, close: contextlib.ExitStack) -> None:
+        self._p4info, self._program = folder / "kvcast.p4info.txtpb", folder / "kvcast.json"
+        defines = ["-DSLOTS=64", "-DSEGMENT_BYTES=256", "-DINTEREST=256", "-DHEAT_CELLS=256"]
+        files = ["--p4runtime-files", str(self._p4info), "-o", str(self._program), str(PROGRAM)]
+        run("p4c-bm2-ss", "--arch", "v1model", *defines, *files)
+        self.facts = SwitchFacts(64, 256, chunks_max=4096, groups_max=4096)
+        self._folder = folder
+        self._namespace = Namespace((1, 2, 3))
+        close.callback(self._namespace.close)
+        close.callback(lambda: stop(self._process))
+        self._start()
+
+    def target(self, election_id: int = 10) -> SwitchTarget:
+        address = f"unix:{self._folder}/p4runtime.sock"
+        options = P4RuntimeOptions(address, 1, election_id, self._p4info, self._program, reconnect_s=0.05)
+        return P4RuntimeTarget(options)
+
+    def reload(self) -> bool:
+        stop(self._process)
+        self._start()
+        return True
+
+    def make_hot(self) -> None:
+        for port in (1, 2):
+            self._namespace.sockets[port].send(_join(port))
+
+    def _start(self) -> None:
+        listener, log = self._folder / "p4runtime.sock", self._folder / "bmv2.log"
+        listener.unlink(missing_ok=True)
+        interfaces = [word for port in (1, 2, 3) for word in ("-i", f"{port}@s{port}")]
+        command = ["ip", "netns", "exec", self._namespace.name]
+        command += ["simple_switch_grpc", "--no-p4", "-L", "off", "--device-id", "1", *interfaces]
+        command += ["--", "--grpc-server-addr", f"unix:{listener}"]
+        with log.open("wb") as output:
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
+        wait_for(listener, self._process, log)
 
 
 def _join(port: int) -> bytes:
@@ -110,10 +154,20 @@ def _join(port: int) -> bytes:
     return bytes([2, 0x4B, 0x56, 0, 0, 3, 2, 0x4B, 0x56, 0, 0, port, 8, 0]) + ip + udp
 
 
-@pytest.fixture(params=["memory", "p4switch"])
-def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
+@pytest.fixture(
+    params=["memory", "p4switch", pytest.param("bmv2", marks=[pytest.mark.bmv2, pytest.mark.root])],
+)
+def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
     with contextlib.ExitStack() as close:
-        yield MemoryBench() if request.param == "memory" else P4SwitchBench(close)
+        if request.param == "memory":
+            yield MemoryBench()
+        elif request.param == "p4switch":
+            yield P4SwitchBench(close)
+        else:
+            missing = Bmv2Target.missing()
+            if missing is not None:
+                pytest.skip(f"bmv2: {missing.reason}")
+            yield Bmv2Bench(tmp_path, close)
 
 
 class Session:
@@ -255,7 +309,9 @@ async def test_a_reloaded_program_has_nothing_of_ours(bench: Bench) -> None:
     async with session(bench) as one:
         await one.event()
         await one.write(Operation.INSERT, *EVERY_KIND)
-        bench.reload()
+        if bench.reload():
+            assert isinstance(await one.event(), Down)
+            assert await one.event() == Up(bench.facts)
         assert await one.target.read() == {}
         assert await one.write(Operation.INSERT, *EVERY_KIND) == {}
         assert await one.target.read() == contents(*EVERY_KIND)
