@@ -14,8 +14,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hostagent.client import AgentClient
-
 from bmv2_testbed.bench.rendezvous import await_start, meet, send_line
 from bmv2_testbed.content import content_of
 from bmv2_testbed.limits import FETCH_DEADLINE_S
@@ -26,6 +24,7 @@ from bmv2_testbed.workloads.plan import (
     ReplayPlan,
     block_key,
 )
+from hostagent.client import AgentClient
 
 WORKERS = 4
 """Requests that a node runs at a time, as an engine's batch does."""
