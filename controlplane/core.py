@@ -70,6 +70,9 @@ class CoreOptions:
     rules: PoolRules = field(default_factory=PoolRules)
     ports: Mapping[str, SwitchPort] = field(default_factory=dict)
     flood_ports: tuple[SwitchPort, ...] = ()
+    """Ports of the group of all ports; empty: what the switch has, and the ports of nodes."""
+    switch_floods: bool = False
+    """The switch floods to all its ports by itself until somebody writes the group: leave it so."""
     check_switch_ns: int = 2_000_000_000
     fill_timeout_ms: int = 10_000
     transfer_timeout_ms: int = 60_000
@@ -365,11 +368,14 @@ class Core:
         """Flooding reaches what the switch floods to already and every node; the clone session may use any port."""
         found = self.programmer.actual.get(("group", FLOOD_GROUP))
         before = found.ports if isinstance(found, GroupEntry) else ()
-        flood_ports = tuple(sorted(self.options.flood_ports or {*before, *ports}))
+        flood_ports = tuple(sorted(self.options.flood_ports or {*before, *ports, *self.options.ports.values()}))
+        write_flood = bool(flood_ports) and not (
+            self.options.switch_floods and not self.options.flood_ports and found is None
+        )
         session = self.programmer.actual.get(("clone_session", NEXT_SEGMENT_SESSION))
         if not isinstance(session, CloneSessionEntry):
             session = CloneSessionEntry(NEXT_SEGMENT_SESSION, min(flood_ports, default=SwitchPort(1)))
-        return [GroupEntry(FLOOD_GROUP, flood_ports), session] if flood_ports else [session]
+        return [GroupEntry(FLOOD_GROUP, flood_ports), session] if write_flood else [session]
 
     # -- time
 

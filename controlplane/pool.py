@@ -156,7 +156,7 @@ class SwitchPool:
     def count(self, *states: ChunkState) -> int:
         return sum(chunk.state in states for chunk in self._chunks.values())
 
-    def keys(self) -> list[ChunkKey]:
+    def resident_keys(self) -> list[ChunkKey]:
         return sorted(self._chunks)
 
     def is_pinned(self, key: ChunkKey) -> bool:

@@ -22,6 +22,7 @@ from bmv2_testbed.limits import FETCH_DEADLINE_S, START_DEADLINE_S
 from bmv2_testbed.processes import python_module
 from bmv2_testbed.spec import Target, TestbedSpec, Wiring, data_ip, host_name
 from bmv2_testbed.units import format_size
+from hostagent.client import AgentClient
 
 CHUNK_BYTES = 2**20
 
@@ -145,8 +146,6 @@ def _measure(source: Source, drop: Callable[[], None], prefix: Prefix, repeat: i
 
 
 def _drop_from_agent(address: str, prefix: Prefix) -> Callable[[], None]:
-    from hostagent.client import AgentClient
-
     agent = AgentClient(address)
     keys = prefix.chunk_keys()
 

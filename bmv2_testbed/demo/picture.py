@@ -19,7 +19,7 @@ from bmv2_testbed.workloads.run import ReplayFigures
 
 _SOURCES = (
     ("local", "#4c9f70"),
-    ("peer", "#3b6ea5"),
+    ("holder", "#3b6ea5"),
     ("cast", "#e8a33d"),
     ("switch", "#c8553d"),
     ("computed", "#b8b8b8"),

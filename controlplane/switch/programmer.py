@@ -143,12 +143,15 @@ class SwitchProgrammer:
         problems = []
         for index, update in enumerate(self._in_flight):
             reason = refused.get(index)
+            identity = update.entry.identity
             if reason is None:
                 apply(self.actual, update)
-                self._not_before.pop(update.entry.identity, None)
+                self._not_before.pop(identity, None)
+                if self._desired.get(identity) == self.actual.get(identity):
+                    self._pending.discard(identity)
             else:
                 self.write_errors += 1
-                self._not_before[update.entry.identity] = now_ns + RETRY_NS
+                self._not_before[identity] = now_ns + RETRY_NS
                 problems.append(Refused(update, reason))
         self._in_flight = ()
         # A refusal may mean that our picture is wrong: look before the next write.

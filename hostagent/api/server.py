@@ -20,12 +20,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from kvproto.ids import ChunkKey
-
 from hostagent import limits
 from hostagent.api import messages
 from hostagent.api.messages import ChunkSource, FetchedChunk, Frame, Hint, Kind, MalformedFrameError, Status, Where
 from hostagent.pool.chunks import Chunk, ChunkState, DropOutcome, Refusal
+from kvproto.ids import ChunkKey
 
 log = logging.getLogger(__name__)
 
@@ -304,7 +303,7 @@ class _Connection(asyncio.Protocol):
         if len(self._fetches) >= limits.API_REQUESTS_IN_FLIGHT_MAX:
             self._answer(frame, Status.BUSY, messages.pack_fetched(0, []))
             return
-        if not keys or frame.request in self._fetches:
+        if not keys or len(set(keys)) != len(keys) or frame.request in self._fetches:
             self._answer(frame, Status.MALFORMED)
             return
         fetch = self._backend.fetch(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import OrderedDict, deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -172,11 +173,10 @@ class CastSender:
         return self._sender.send(addresses, sizes, job.destination)
 
 
-class CastIntake:
-    """Takes cast datagrams from one socket and gives what is good to the sink.
+class BatchPoller:
+    """Calls `take` when a socket has something; under load by the clock instead of at each datagram.
 
-    Under load it looks at the socket every millisecond or two instead of at each datagram: a batch costs the same
-    whether it carries one datagram or sixty.
+    A batch costs the same whether it carries one datagram or sixty, so it pays to let them come together.
     """
 
     POLL_S = 0.001
@@ -187,30 +187,18 @@ class CastIntake:
     """Batches in a row before other work gets its turn."""
 
     def __init__(
-        self,
-        sock: socket.socket,
-        loop: asyncio.AbstractEventLoop,
-        sink: TransportSink,
-        counters: TransportCounters,
-        fabric: Fabric,
-        from_switch_dscp: int,
-        own_address: Address,
+        self, receiver: DatagramReceiver, fd: int, loop: asyncio.AbstractEventLoop, take: Callable[[int], None]
     ) -> None:
-        self._fd = sock.fileno()
+        self._receiver = receiver
+        self._fd = fd
         self._loop = loop
-        self._sink = sink
-        self._counters = counters
-        self._fabric = fabric
-        self._dscp = from_switch_dscp
-        self._own = own_address
-        self._receiver = DatagramReceiver(sock, limits.CAST_BATCH_PACKETS, _row_bytes(fabric.datagram_bytes))
+        self._take_batch = take
         self._polling: asyncio.TimerHandle | None = None
-        self._overflows = 0
         self._open = True
-        loop.add_reader(self._fd, self._readable)
+        loop.add_reader(fd, self._readable)
 
     def close(self) -> None:
-        """No more casts."""
+        """Never again. Idempotent."""
         if self._open:
             self._open = False
             if self._polling is not None:
@@ -224,13 +212,13 @@ class CastIntake:
             self._polling = self._loop.call_later(self.POLL_S, self._poll)
 
     def _poll(self) -> None:
-        self._polling = None
         taken = self._take()
         if not self._open:
             return
         if taken:
             self._polling = self._loop.call_later(self.POLL_S, self._poll)
         else:
+            self._polling = None
             self._loop.add_reader(self._fd, self._readable)
 
     def _take(self) -> int:
@@ -238,11 +226,38 @@ class CastIntake:
         for _ in range(self.ROUNDS_MAX):
             count = self._receiver.receive()
             if count:
-                self._pass_on(count)
+                self._take_batch(count)
             total += count
             if count < limits.CAST_BATCH_PACKETS or not self._open:
                 break
         return total
+
+
+class CastIntake:
+    """Takes cast datagrams from one socket and gives what is good to the sink."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        loop: asyncio.AbstractEventLoop,
+        sink: TransportSink,
+        counters: TransportCounters,
+        fabric: Fabric,
+        from_switch_dscp: int,
+        own_address: Address,
+    ) -> None:
+        self._sink = sink
+        self._counters = counters
+        self._fabric = fabric
+        self._dscp = from_switch_dscp
+        self._own = own_address
+        self._receiver = DatagramReceiver(sock, limits.CAST_BATCH_PACKETS, row_bytes(fabric.datagram_bytes))
+        self._overflows = 0
+        self._poller = BatchPoller(self._receiver, sock.fileno(), loop, self._pass_on)
+
+    def close(self) -> None:
+        """No more casts."""
+        self._poller.close()
 
     def _pass_on(self, count: int) -> None:
         receiver, counters = self._receiver, self._counters
@@ -286,6 +301,6 @@ def pass_on(
         sink.casts_received(group, payload if whole else payload[group.rows])
 
 
-def _row_bytes(datagram_bytes: int) -> int:
+def row_bytes(datagram_bytes: int) -> int:
     """Room for a datagram and one byte more, so that a longer one shows; rows start on cache lines."""
     return -(-(datagram_bytes + 1) // 64) * 64

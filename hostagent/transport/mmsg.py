@@ -55,22 +55,26 @@ class DatagramReceiver:
     """Takes datagrams from a non-blocking UDP socket, up to `batch_count` at once, into rows of its own.
 
     After `receive()` returned n, the first n entries of `rows`, `lengths`, `source_ips`, `source_ports`, `tos` speak
-    of the datagrams taken; they are overwritten by the next call.
+    of the datagrams taken; they are overwritten by the next call. With `prefix_bytes`, so many first bytes of each
+    datagram go to `prefixes` instead, so that what follows is aligned and contiguous in `rows`.
     """
 
-    def __init__(self, sock: socket.socket, batch_count: int, row_bytes: int) -> None:
+    def __init__(self, sock: socket.socket, batch_count: int, row_bytes: int, prefix_bytes: int = 0) -> None:
         self._fd = sock.fileno()
         self._batch_count = batch_count
         self.rows: U8 = np.zeros((batch_count, row_bytes), np.uint8)
         self._names: U8 = np.zeros((batch_count, _SOCKADDR_BYTES), np.uint8)
         self._control: U8 = np.zeros((batch_count, _CONTROL_BYTES), np.uint8)
-        self._iov: U64 = np.zeros((batch_count, 2), np.uint64)
+        self.prefixes: U8 = np.zeros((batch_count, prefix_bytes), np.uint8)
+        self._iov: U64 = np.zeros((batch_count, 2, 2), np.uint64)
         self._headers = np.zeros(batch_count, _MMSGHDR)
-        self._iov[:, 0] = _addresses(self.rows)
-        self._iov[:, 1] = row_bytes
+        self._iov[:, 0, 0] = _addresses(self.prefixes)
+        self._iov[:, 0, 1] = prefix_bytes
+        self._iov[:, 1, 0] = _addresses(self.rows)
+        self._iov[:, 1, 1] = row_bytes
         self._headers["name"] = _addresses(self._names)
         self._headers["iov"] = _addresses(self._iov)
-        self._headers["iovlen"] = 1
+        self._headers["iovlen"] = 2
         self._headers["control"] = _addresses(self._control)
         self._headers_address = self._headers.ctypes.data
         self._tos: U8 = np.zeros(batch_count, np.uint8)

@@ -24,11 +24,10 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kvproto.ids import ChunkKey
-
 from hostagent import limits
 from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import Extent, ReadOutcome, TransportCounters, TransportError, TransportSink
+from kvproto.ids import ChunkKey
 
 MAGIC = 0x4B565244
 VERSION = 1
@@ -268,6 +267,7 @@ class _Read:
     size_bytes: int
     pool_offset: int
     done: Callable[[ReadOutcome], None]
+    progressed: Callable[[int], None] | None
     client: _PeerConnection | None
     cancelled: bool = False
 
@@ -296,6 +296,7 @@ class ReadClient:
         size_bytes: int,
         pool_offset: int,
         done: Callable[[ReadOutcome], None],
+        progressed: Callable[[int], None] | None = None,
     ) -> _Read:
         """See `Transport.read`."""
         peer = self._peers.get(endpoint)
@@ -304,7 +305,7 @@ class ReadClient:
                 endpoint, self._loop, self._memory, self._counters, self._stall_timeout_s, self._peer_closed
             )
             self._peers[endpoint] = peer
-        return peer.add(key, offset, size_bytes, pool_offset, done)
+        return peer.add(key, offset, size_bytes, pool_offset, done, progressed)
 
     def close(self) -> None:
         """End all connections; reads under way get FAILED on the next turn of the loop."""
@@ -362,10 +363,11 @@ class _PeerConnection:
         size_bytes: int,
         pool_offset: int,
         done: Callable[[ReadOutcome], None],
+        progressed: Callable[[int], None] | None = None,
     ) -> _Read:
         """Queue a read."""
         self._request += 1
-        read = _Read(self._request, key, offset, size_bytes, pool_offset, done, self)
+        read = _Read(self._request, key, offset, size_bytes, pool_offset, done, progressed, self)
         if not self._open:
             read.client = None
             self._loop.call_soon(_tell, read, ReadOutcome.FAILED)
@@ -506,18 +508,24 @@ class _PeerConnection:
             else:
                 self._target = self._target[received:]
             self._set_low_water()
+            self._tell_progress()
             return True
         self._target = memoryview(b"")
         self._set_low_water()
         self._finish(ReadOutcome.DONE)
         return bool(self._asked)
 
+    def _tell_progress(self) -> None:
+        read = self._asked[0]
+        if read.progressed is not None and not read.cancelled:
+            read.progressed(read.size_bytes - self._body_left)
+
     def _finish(self, outcome: ReadOutcome) -> None:
         read = self._asked.popleft()
         read.client = None
         self._ask()
-        if not read.cancelled:
-            self._loop.call_soon(_tell, read, outcome)
+        # Last of all: what the reader makes of it may queue, cancel or close here.
+        _tell(read, outcome)
 
     def _set_low_water(self) -> None:
         wanted = max(1, min(self._body_left, limits.READ_RECEIVE_LOW_WATER_BYTES))

@@ -146,9 +146,10 @@ class SocketsTransport:
         size_bytes: int,
         pool_offset: int,
         done: Callable[[ReadOutcome], None],
+        progressed: Callable[[int], None] | None = None,
     ) -> ReadHandle:
         """A range request over TCP."""
-        return self._client.read(endpoint, key, offset, size_bytes, pool_offset, done)
+        return self._client.read(endpoint, key, offset, size_bytes, pool_offset, done, progressed)
 
     # ------------------------------------------------------------------ receiving
 
@@ -267,7 +268,7 @@ def interface_address(config: DataConfig) -> str:
                 if config.address:
                     return config.address
                 raise TransportError(
-                    f"interface {config.interface} has no IPv4 address: {error.strerror}; give it one or set data.address"
+                    f"interface {config.interface} has no IPv4 address: {error.strerror}; give it one"
                 ) from error
         return config.address or found
     return config.address

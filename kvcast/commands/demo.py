@@ -82,7 +82,7 @@ def _replay_table(title: str, group: Sequence[ReplayFigures]) -> Table:
         title=f"{title}: {group[0].requests} requests, {group[0].blocks} blocks",
         caption="KV ready: measured fetch + modelled computing of what no pool had, mean and p95",
     )
-    columns = ("mode", "KV ready ms", "p95", "fetch ms", "local", "peer", "cast", "switch", "computed")
+    columns = ("mode", "KV ready ms", "p95", "fetch ms", "local", "holder", "cast", "switch", "computed")
     for heading in (*columns, "uplinks MiB", "busiest", "compared"):
         table.add_column(heading, justify="left" if heading == "mode" else "right")
     for figures in group:

@@ -140,12 +140,16 @@ class Chunk:
     leader: Member | None = None
     leader_ns: int = 0
     """When the leader was last heard of."""
+    left_ns: int | None = None
+    """When the leader left or gave up, as long as there is no other."""
     arrived_ns: int | None = None
     """When the last cast segment came, wanted or not."""
     foreign_ns: int | None = None
     """When the last cast segment came that we had not asked for."""
     high: int = 0
     """One above the highest segment that came without our asking since the leader took over."""
+    low: int = 0
+    """The lowest of those segments."""
     pull_failures: int = 0
 
     failures: dict[NodeId, int] = field(default_factory=dict)
@@ -169,6 +173,7 @@ class Chunk:
         self.contributors = set()
         self.by_read = self.by_cast = self.by_switch = 0
         self.high = 0
+        self.low = self.segments
 
     def move(self, cause: Cause) -> None:
         """Take a transition of the table. Raises StateError when it has none."""

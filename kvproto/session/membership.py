@@ -125,10 +125,10 @@ class Membership:
                 chunk.join_tries = 0
         if notice.flags & Flag.LEFT or notice.tag & TAG_YIELDS:
             if chunk.leader == member:
-                chunk.leader = None
+                chunk.leader, chunk.left_ns = None, now_ns
         elif notice.tag & TAG_LEADS:
             if chunk.leader != member:
-                chunk.high = 0
+                chunk.high, chunk.low = 0, chunk.segments
             chunk.leader, chunk.leader_ns = member, now_ns
         elif member == me and notice.count and chunk.leader is None and notice.count - 1 != me:
             chunk.leader, chunk.leader_ns = Member(notice.count - 1), now_ns

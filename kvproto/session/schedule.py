@@ -11,18 +11,24 @@ from kvproto.session.parameters import ReaderParameters
 from kvproto.session.pull import Pull
 from kvproto.session.stripes import Stripes
 from kvproto.session.timing import (
+    FRESH_NS,
     INFLOW_SLOT_NS,
+    JOIN_SETTLE_NS,
     LAGGARD_RANKS,
     LOOKAHEAD_NS,
+    NEEDED_NS,
     NEWCOMER_NS,
+    NEWCOMER_SPAN_NS,
     OVERLOAD_HOLDOFF_NS,
     OVERLOAD_LOSS,
+    PATIENCE_ALONE_NS,
     PATIENCE_ANNOUNCED_NS,
     PATIENCE_UNLED_NS,
     PROBE_NS,
     PROBE_RANK_STEP_NS,
     RANK_STEP_NS,
     REPAIR_DELAY_NS,
+    REPAIR_DELAY_UNLED_NS,
     REPAIR_FRACTION,
     REPAIR_RANK_STEP_NS,
     SILENCE_NS,
@@ -47,6 +53,11 @@ class Schedule:
         self._led: list[Chunk] = []
         self._probed = link is not None
         self._idle_since_ns: int | None = None
+        self._several_since_ns: int | None = None
+        """Since when more than one member has been leading, as far as we know."""
+        self._stepped_back_ns: int | None = None
+        self._needed_until_ns = 0
+        """Until then it is known that we must lead beside others for our link to be full."""
         self._holdoff_until_ns = 0
         self.missed = 0.0
         """Share of recent chunks' segments that the casts we followed did not bring us (moving average)."""
@@ -64,14 +75,19 @@ class Schedule:
             self._led.remove(chunk)
 
     def followed(self, chunk: Chunk) -> None:
-        """Another reader's cast of this chunk is over: note how much of it we missed."""
-        self.missed += (chunk.missing_count / chunk.segments - self.missed) / 4
+        """Another reader's cast of this chunk is over: note how much of what passed by we missed."""
+        passed = chunk.high - chunk.low
+        if passed >= WINDOW_START:
+            missed = int(chunk.missing[chunk.low : chunk.high].sum()) / passed
+            self.missed += (missed - self.missed) / 4
 
     def _pulled_until_ns(self, chunk: Chunk) -> int:
         """Until when this chunk counts as pulled by somebody else; the past when it does not."""
         if chunk in self._led or chunk.phase is not Phase.JOINED:
             return -1
         foreign = chunk.foreign_ns if chunk.foreign_ns is not None else -PATIENCE_ANNOUNCED_NS
+        if not chunk.company(self.parameters.member):
+            return foreign + PATIENCE_ALONE_NS
         if chunk.leader is not None and chunk.leader != self.parameters.member:
             return max(chunk.leader_ns, foreign) + PATIENCE_ANNOUNCED_NS
         return foreign + PATIENCE_UNLED_NS
@@ -92,7 +108,8 @@ class Schedule:
         """Commands that the rules ask for now; sets `wake_ns`."""
         out: list[ReaderCommand] = []
         self.wake_ns = None
-        usable = [chunk for chunk in chunks if chunk.phase in READABLE]
+        opened = list(chunks)
+        usable = [chunk for chunk in opened if chunk.phase in READABLE]
         self._led = [chunk for chunk in self._led if chunk.phase is Phase.JOINED]
         self._yield_if_overloaded(out, now_ns)
         repairs = self._repairs(usable, now_ns)
@@ -104,8 +121,17 @@ class Schedule:
         for chunk in self._led:
             if self._room():
                 self._get(chunk, out, now_ns)
-        self._lead(usable, repairs, out, now_ns)
+        settled = max((self._settled_ns(chunk) for chunk in opened), default=0)
+        if settled > now_ns and not self._led:
+            self._wake(settled)
+        else:
+            self._lead(usable, repairs, out, now_ns)
         return out
+
+    @staticmethod
+    def _settled_ns(chunk: Chunk) -> int:
+        """Until when the answer to a chunk's first JOIN is worth waiting for."""
+        return chunk.join_sent_ns + JOIN_SETTLE_NS if chunk.phase is Phase.JOINING and chunk.join_tries == 1 else 0
 
     def refill(self, now_ns: int) -> list[ReaderCommand]:
         """The cheap part of `run`, for every batch of arrivals: keep the window of what we lead full."""
@@ -144,13 +170,21 @@ class Schedule:
                 continue
             if chunk.foreign_ns is None or chunk.missing_count * REPAIR_FRACTION > chunk.segments:
                 continue
-            quiet = max(self._pulled_until_ns(chunk) if chunk.leader is not None else 0, chunk.foreign_ns)
-            at = quiet + (REPAIR_DELAY_NS if chunk.leader is None else 0) + self._rank(chunk) * REPAIR_RANK_STEP_NS
+            at = self._over_ns(chunk) + self._rank(chunk) * REPAIR_RANK_STEP_NS
             if now_ns >= at:
                 due.append(chunk)
             else:
                 self._wake(at)
         return due
+
+    def _over_ns(self, chunk: Chunk) -> int:
+        """When the cast of a chunk, of which something has come, counts as over."""
+        last = chunk.foreign_ns if chunk.foreign_ns is not None else 0
+        if chunk.leader is not None:
+            return max(self._pulled_until_ns(chunk), last)
+        if chunk.left_ns is not None and chunk.left_ns >= last - REPAIR_DELAY_NS:
+            return max(chunk.left_ns, last) + REPAIR_DELAY_NS
+        return last + REPAIR_DELAY_UNLED_NS
 
     def _lead(self, usable: list[Chunk], repairs: list[Chunk], out: list[ReaderCommand], now_ns: int) -> None:
         """Go on pulling, take over, read alone, or wait."""
@@ -185,6 +219,7 @@ class Schedule:
     def _due_ns(self, chunk: Chunk, pulled: list[Chunk], now_ns: int) -> int:
         """When this reader should begin to pull `chunk`, given what others pull for it."""
         inflow, rank = self.inflow, self._rank(chunk)
+        self._count_leaders(pulled, now_ns)
         last = inflow.foreign_last_ns
         active = last is not None and now_ns - last <= SILENCE_NS
         company = chunk.phase is Phase.JOINED and chunk.company(self.parameters.member)
@@ -207,19 +242,48 @@ class Schedule:
         if pulled:
             heard = max([last or 0, *(chunk.leader_ns for chunk in pulled)])
             due.append(heard + SILENCE_NS + rank * RANK_STEP_NS)
-            due.append(self._beside_ns(rate, rank, active, now_ns))
+            due.append(self._beside_ns(pulled, rate, rank, active, now_ns))
         return max(min(due), self._holdoff_until_ns if active else 0)
 
-    def _beside_ns(self, rate: float, rank: int, active: bool, now_ns: int) -> int:
+    def _count_leaders(self, pulled: list[Chunk], now_ns: int) -> None:
+        """Two leaders at a time for some slots tell what our link takes as well as a probe of our own would."""
+        leaders = {chunk.leader for chunk in pulled if chunk.leader is not None}
+        if len(leaders) + bool(self._led) < 2:
+            self._several_since_ns = None
+        elif self._several_since_ns is None:
+            self._several_since_ns = now_ns
+        elif now_ns - self._several_since_ns >= 2 * INFLOW_SLOT_NS:
+            self._probed = True
+
+    def _steps_back(self, pulled: list[Chunk], now_ns: int) -> bool:
+        """Of several leaders that have not yielded for some time, the first is enough: the others stop.
+
+        If what arrives is too little without us, `_beside_ns` makes us lead again, for longer.
+        """
+        leaders = [chunk.leader for chunk in pulled if chunk.leader is not None]
+        me, since = self.parameters.member, self._several_since_ns
+        if me is None or not leaders or min(leaders) > me or since is None or now_ns < self._needed_until_ns:
+            return False
+        return now_ns - since >= 2 * INFLOW_SLOT_NS
+
+    def _beside_ns(self, pulled: list[Chunk], rate: float, rank: int, active: bool, now_ns: int) -> int:
         """When to lead beside a cast that is under way because it is slower than our link."""
         since = self.inflow.following_since_ns
+        if self._led:
+            if self._steps_back(pulled, now_ns):
+                self._stepped_back_ns = now_ns
+                return now_ns + INFLOW_SLOT_NS
+            return now_ns
         if not active or since is None:
             return now_ns + INFLOW_SLOT_NS
-        link = self.inflow.link
+        link, stepped = self.inflow.link, self._stepped_back_ns
         if link is not None and rate < SLOW_FRACTION * link:
-            if self._led:
-                return now_ns
-            return max(since + 3 * INFLOW_SLOT_NS + rank * SLOW_RANK_STEP_NS, 0)
+            if stepped is not None and now_ns - stepped < NEEDED_NS:
+                due = stepped + 3 * INFLOW_SLOT_NS
+                if now_ns >= due:
+                    self._needed_until_ns = now_ns + NEEDED_NS
+                return due
+            return since + 3 * INFLOW_SLOT_NS + rank * SLOW_RANK_STEP_NS
         if not self._probed:
             return since + PROBE_NS + rank * PROBE_RANK_STEP_NS
         return now_ns + INFLOW_SLOT_NS
@@ -244,7 +308,9 @@ class Schedule:
         holder = choose_holder(chunk, self.parameters)
         if holder is None:
             return False
-        if self._pull.outstanding > self._pull.window.segments // 2 or not self._stripes.room:
+        fresh = now_ns < self._membership.newcomer_until_ns - NEWCOMER_SPAN_NS + FRESH_NS
+        size = self._stripes.next_size(fresh=fresh)
+        if self._pull.outstanding > self._pull.window.segments // 2 or not size:
             return False
         first, count = chunk.free_runs(chunk.segments)[0]
         if count < STRIPE_RUN_MIN and count < chunk.free_count and chunk.phase is Phase.JOINED:
@@ -252,7 +318,6 @@ class Schedule:
                 return False
             self._get(chunk, out, now_ns)
             return True
-        size = self._stripes.size
         if count - size < size // 2:
             size = count
         stripe = self._stripes.start(chunk, holder, first, min(count, size), now_ns)

@@ -1,4 +1,4 @@
-"""The IR's rules, checked after the lowering: a broken rule is a bug of the compiler, found here and not in generated C."""
+"""The IR's rules, checked after the lowering: a broken rule is a bug of the compiler, found here, not in C."""
 
 from __future__ import annotations
 

@@ -26,8 +26,10 @@ def _run(plan: IncastPlan, mode: Mode) -> IncastFigures:
 @pytest.mark.root
 def test_unicast_sends_everything_once_a_reader() -> None:
     figures = _run(_plan(), Mode.UNICAST)
-    assert 4.0 <= figures.holder_tx_S < 4.6
-    assert figures.origins.keys() <= {"peer"}
+    # What a reader has it holds, too: late readers may read from it.
+    assert 3.0 <= figures.holder_tx_S < 4.6
+    assert figures.holder_tx_S + figures.readers_tx_S >= 4.0
+    assert figures.origins.keys() <= {"holder"}
 
 
 @pytest.mark.root

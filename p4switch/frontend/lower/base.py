@@ -12,8 +12,19 @@ from p4switch.frontend.check_decl import Checker
 from p4switch.frontend.constants import ConstantError
 from p4switch.frontend.source import AbortError, Reporter
 from p4switch.frontend.types import (
-    BOOL, ERROR, INT, MATCH_KIND, STRING, EnumValue, TBits, TBlock, TEnum, TNew, TStack, TStruct, TTuple, Type, TVar,
-    TVarbits, substitute,
+    BOOL,
+    ERROR,
+    EnumValue,
+    TBits,
+    TEnum,
+    TNew,
+    TStack,
+    TStruct,
+    TTuple,
+    TVar,
+    TVarbits,
+    Type,
+    substitute,
 )
 from p4switch.ir import expr as ir
 from p4switch.ir import types as irt
@@ -91,6 +102,7 @@ class LowerBase:
         self.out: list[Stmt] = []
         self.variables: list[Variable] = []
         self.used_names: set[str] = set()
+        self.placed: dict[int, ir.LValue] = {}  # expressions whose place is already worked out
         self.headers: dict[str, irt.HeaderType] = {}
         self.structs: dict[str, irt.StructType] = {}
         self.unions: dict[str, irt.UnionType] = {}
@@ -185,7 +197,9 @@ class LowerBase:
                 raise self.unsupported(t.decl.at, f"header {name}: a varbit field that does not start at a byte")
             before += irt.width_of(f.type)
         if header.width_bits() % 8:
-            raise self.unsupported(t.decl.at, f"header {name} has {header.width_bits()} bits, which is not a whole number of bytes")
+            raise self.unsupported(
+                t.decl.at, f"header {name} has {header.width_bits()} bits, which is not a whole number of bytes"
+            )
         self.headers[name] = header
         return header
 
@@ -390,5 +404,3 @@ def qualified_name(prefix: str, decl: ast.Declaration) -> str:
     if name.startswith("."):
         return name[1:]
     return f"{prefix}.{name}" if prefix else name
-
-

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from p4switch.frontend import ast
 from p4switch.frontend.check_call import Callee
-from p4switch.frontend.lower.base import BIT32, TRUE, Env, Instance, Known
+from p4switch.frontend.lower.base import TRUE, Env, Instance, Known
 from p4switch.frontend.lower.expressions import is_scalar
 from p4switch.frontend.lower.objects import ObjectLowering
-from p4switch.frontend.types import INT
 from p4switch.ir import expr as ir
 from p4switch.ir import types as irt
-from p4switch.ir.program import MatchKind
-from p4switch.ir.stmt import ActionArm, ApplyTable, Assign, AssignSlice, If, Labelled, Leave, SetNextIndex, ShiftStack, SetValidity
+from p4switch.ir.stmt import (
+    ActionArm,
+    ApplyTable,
+    Assign,
+    AssignSlice,
+    If,
+    Labelled,
+    Leave,
+    SetValidity,
+    ShiftStack,
+)
 
 MAX_INLINE_DEPTH = 64
 
@@ -277,10 +285,12 @@ class CallLowering(ObjectLowering):
     def apply_block(self, e: ast.Call, callee: Callee) -> None:
         """Inline the body of a control."""
         instance = self.block_instance(e, callee)
-        decl = callee.decl
+        decl = instance.decl
         if not isinstance(decl, ast.ControlDecl):
             raise self.unsupported(e.at, "a parser applied inside a branch")
-        assert instance.env is not None and decl.body is not None
+        assert instance.env is not None
+        assert decl.body is not None
+        callee = actual_callee(callee, decl)
         env = Env(instance.env, {v: self.concrete(t) for v, t in callee.bindings.items()})
         frame = Frame(self.fresh_name(f"{instance.name}_end"))
         self.bind_arguments(env, callee, frame, isolate=self.overlapping(callee))
@@ -338,7 +348,8 @@ class CallLowering(ObjectLowering):
 
     def apply_table(self, e: ast.Call, hit: str | None, action_run: str | None) -> None:
         callee = e.target
-        assert isinstance(callee, Callee) and callee.receiver is not None
+        assert isinstance(callee, Callee)
+        assert callee.receiver is not None
         instance = self.instance_of(callee.receiver)
         if instance is None or instance.kind != "table":
             raise self.unsupported(e.at, "a table that is not declared in this control")
@@ -357,7 +368,9 @@ class CallLowering(ObjectLowering):
         arms: list[ActionArm] = []
         no_action = self.checker.scopes[0].get("NoAction")
         for listed in table.actions:
-            ref = next((r for d, r in by_action.items() if d is not None and self.action_index(d) == listed.action), None)
+            ref = next(
+                (r for d, r in by_action.items() if d is not None and self.action_index(d) == listed.action), None
+            )
             action = ref.decl if ref is not None else no_action
             assert isinstance(action, ast.ActionDecl)
             arms.append(self._arm(listed.action, action, ref))
@@ -388,6 +401,14 @@ class CallLowering(ObjectLowering):
             self.finish(frame)
         self.loops = loops
         return ActionArm(index, tuple(parameters), tuple(statements))
+
+
+def actual_callee(callee: Callee, decl: ast.ParserDecl | ast.ControlDecl) -> Callee:
+    """The call with the parameters of the instance's own declaration (it may have been passed as its type)."""
+    if callee.decl is decl:
+        return callee
+    arguments = [(p, a) for p, (_, a) in zip(decl.parameters, callee.arguments, strict=True)]
+    return replace(callee, decl=decl, arguments=arguments)
 
 
 def is_simple_constant(e: ast.Expr) -> bool:
@@ -421,5 +442,3 @@ def may_overlap(a: ast.Expr, b: ast.Expr) -> bool:
     if left[0] is not right[0]:
         return False
     return all(x == y or "*" in (x, y) for x, y in zip(left[1], right[1], strict=False))
-
-

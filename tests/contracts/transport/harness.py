@@ -10,11 +10,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from hostagent.config import DataConfig
+from hostagent.config import DataConfig, FramesConfig
 from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import ChunkPlace, Extent, ReadOutcome, Transport, TransportFacts
+from hostagent.transport.fake import FakeNetwork, FakeTransport
+from hostagent.transport.frames import FramesTransport
 from hostagent.transport.sockets import SocketsTransport
-from kvproto.ids import Address, ChunkKey
+from kvproto.ids import Address, ChunkKey, parse_address
 from kvproto.wire.control import Control
 from kvproto.wire.data import Fabric, SegmentGroup
 
@@ -99,17 +101,57 @@ class Node:
             return await done
 
 
+class FrameHub:
+    """A learning-free Ethernet hub over UDP ports: each frame goes to every other port."""
+
+    def __init__(self, ports: int) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._sockets = []
+        self._peers: list[tuple[str, int]] = []
+        for index in range(ports):
+            sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            sock.setblocking(False)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
+            sock.bind(("127.0.0.1", 0))
+            self._sockets.append(sock)
+            self._loop.add_reader(sock.fileno(), self._forward, index)
+
+    def attach(self, peer: tuple[str, int]) -> tuple[str, int]:
+        """The address of the next free port, now cabled to `peer`."""
+        self._peers.append(peer)
+        address: tuple[str, int] = self._sockets[len(self._peers) - 1].getsockname()
+        return address
+
+    def _forward(self, source: int) -> None:
+        while True:
+            try:
+                frame = self._sockets[source].recv(65536)
+            except BlockingIOError:
+                return
+            for index, peer in enumerate(self._peers):
+                if index != source:
+                    self._sockets[index].sendto(frame, peer)
+
+    def close(self) -> None:
+        for sock in self._sockets:
+            self._loop.remove_reader(sock.fileno())
+            sock.close()
+
+
 @dataclass
 class Network:
     """Nodes that reach each other; `close` ends all."""
 
     fabric: Fabric
     nodes: list[Node] = field(default_factory=list)
+    hub: FrameHub | None = None
 
     async def close(self) -> None:
         for node in self.nodes:
             await node.transport.close()
             node.memory.close()
+        if self.hub is not None:
+            self.hub.close()
 
 
 def free_udp_port() -> int:
@@ -141,4 +183,39 @@ async def sockets_network(fabric: Fabric, count: int = 2) -> Network:
     return network
 
 
-NETWORKS = {"sockets": sockets_network}
+async def frames_network(fabric: Fabric, count: int = 2) -> Network:
+    """Frames transports on a hub."""
+    hub = FrameHub(count)
+    network = Network(fabric, hub=hub)
+    for index in range(count):
+        local = ("127.0.0.1", free_udp_port())
+        mac = bytes((2, 0x4B, 0x56, 0, 0, index + 1))
+        frames = FramesConfig(hub.attach(local), local, mac, "127.0.0.1")
+        config = DataConfig(
+            transport="frames",
+            address=f"10.75.0.{index + 1}",
+            read_port=0,
+            receive_buffer_bytes=4 << 20,
+            segment_bytes=fabric.segment_bytes,
+            frames=frames,
+        )
+        memory = PoolMemory(POOL_BYTES, prefault=False)
+        transport = FramesTransport(config, frames, memory)
+        sink = RecordingSink()
+        network.nodes.append(Node(transport, memory, sink, await transport.start(sink, fabric)))
+    return network
+
+
+async def fake_network(fabric: Fabric, count: int = 2) -> Network:
+    """Fake transports, nothing lost."""
+    between = FakeNetwork(delay_s=0.0001)
+    network = Network(fabric)
+    for index in range(count):
+        memory = PoolMemory(POOL_BYTES, prefault=False)
+        transport = FakeTransport(between, parse_address(f"10.75.0.{index + 1}"), memory)
+        sink = RecordingSink()
+        network.nodes.append(Node(transport, memory, sink, await transport.start(sink, fabric)))
+    return network
+
+
+NETWORKS = {"sockets": sockets_network, "frames": frames_network, "fake": fake_network}
