@@ -20,8 +20,8 @@ API_REQUESTS_IN_FLIGHT_MAX = 256
 API_CONNECTIONS_MAX = 256
 API_NAMESPACE_BYTES_MAX = 256
 API_DEADLINE_S_MAX = 600.0
-CHECKSUM_INLINE_BYTES_MAX = 512 * KIB
-"""Up to here a checksum costs the event loop less (50 us) than a hop to a thread and back."""
+CHECKSUM_INLINE_BYTES_MAX = 4 * MIB
+"""Up to here a checksum holds the event loop up for less (0.1 ms a MiB) than hops to a thread and back would cost."""
 
 # ------------------------------------------------------------------ transports
 CAST_BATCH_PACKETS = 64
@@ -55,7 +55,8 @@ CONTROLLER_QUEUE_MAX = 65536
 HEARTBEAT_S_DEFAULT = 1.0
 TASK_TIMEOUT_MS = 60_000
 ANNOUNCE_BATCH_CHUNKS = 2048
-ANNOUNCE_DELAY_S = 0.01
+ANNOUNCE_DELAY_S = 0.03
+"""Long enough for the chunks of one fetch or put to go out together, and not in the middle of it."""
 USAGE_DELAY_S = 0.25
 USAGE_EVENTS_MAX = 4096
 USAGE_BATCH_EVENTS = 1000

@@ -132,7 +132,7 @@ class Transport(Protocol):
         """End everything; reads under way get FAILED at the latest when the loop turns again."""
         ...
 
-    def use_fabric(self, fabric: Fabric, from_switch_dscp: int) -> None:
+    def use_fabric(self, fabric: Fabric, from_switch_dscp: int, /) -> None:
         """Group, Q_Key and segment size as the controller says; may be called again when they change."""
         ...
 
@@ -144,7 +144,7 @@ class Transport(Protocol):
         """Send segments [first, first + count) of a pinned chunk to the fabric's group."""
         ...
 
-    def fill(self, chunk: ChunkPlace, first: int, count: int, pool: Address) -> None:
+    def fill(self, chunk: ChunkPlace, first: int, count: int, pool: Address, /) -> None:
         """Send segments [first, first + count) of a pinned chunk as FILL to the switch's pool address."""
         ...
 

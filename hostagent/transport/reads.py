@@ -503,12 +503,12 @@ class _PeerConnection:
         self._progress_s = self._loop.time()
         self._counters.read_bytes_received += received
         if self._body_left:
-            self._tell_progress()
             if self._scratch is not None and self._target.obj is self._scratch.obj:
                 self._target = self._scratch_view(self._body_left)
             else:
                 self._target = self._target[received:]
             self._set_low_water()
+            self._tell_progress()
             return True
         self._target = memoryview(b"")
         self._set_low_water()
@@ -518,14 +518,14 @@ class _PeerConnection:
     def _tell_progress(self) -> None:
         read = self._asked[0]
         if read.progressed is not None and not read.cancelled:
-            self._loop.call_soon(read.progressed, read.size_bytes - self._body_left)
+            read.progressed(read.size_bytes - self._body_left)
 
     def _finish(self, outcome: ReadOutcome) -> None:
         read = self._asked.popleft()
         read.client = None
         self._ask()
-        if not read.cancelled:
-            self._loop.call_soon(_tell, read, outcome)
+        # Last of all: what the reader makes of it may queue, cancel or close here.
+        _tell(read, outcome)
 
     def _set_low_water(self) -> None:
         wanted = max(1, min(self._body_left, limits.READ_RECEIVE_LOW_WATER_BYTES))

@@ -13,9 +13,10 @@ import numpy.typing as npt
 from hostagent.config import DataConfig, FramesConfig
 from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import ChunkPlace, Extent, ReadOutcome, Transport, TransportFacts
+from hostagent.transport.fake import FakeNetwork, FakeTransport
 from hostagent.transport.frames import FramesTransport
 from hostagent.transport.sockets import SocketsTransport
-from kvproto.ids import Address, ChunkKey
+from kvproto.ids import Address, ChunkKey, parse_address
 from kvproto.wire.control import Control
 from kvproto.wire.data import Fabric, SegmentGroup
 
@@ -205,4 +206,16 @@ async def frames_network(fabric: Fabric, count: int = 2) -> Network:
     return network
 
 
-NETWORKS = {"sockets": sockets_network, "frames": frames_network}
+async def fake_network(fabric: Fabric, count: int = 2) -> Network:
+    """Fake transports, nothing lost."""
+    between = FakeNetwork(delay_s=0.0001)
+    network = Network(fabric)
+    for index in range(count):
+        memory = PoolMemory(POOL_BYTES, prefault=False)
+        transport = FakeTransport(between, parse_address(f"10.75.0.{index + 1}"), memory)
+        sink = RecordingSink()
+        network.nodes.append(Node(transport, memory, sink, await transport.start(sink, fabric)))
+    return network
+
+
+NETWORKS = {"sockets": sockets_network, "frames": frames_network, "fake": fake_network}
