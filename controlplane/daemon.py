@@ -50,6 +50,8 @@ TICK_S = 0.05
 PUBLISH_S = 0.005
 """Changes wait so long for company before they are published."""
 COUNTERS_S = 2.0
+READ_AGAIN_S = 0.25
+"""After a read that failed."""
 _STOP_GRACE_S = 0.5
 
 
@@ -76,6 +78,7 @@ class Controller:
         self._server: grpc.aio.Server | None = None
         self._http: asyncio.Server | None = None
         self._stopping = False
+        self._complaint = ""
         self.failed = asyncio.Event()
         """Set when a part ended that never should: the daemon then stops with status 1."""
 
@@ -211,8 +214,8 @@ class Controller:
         try:
             found = await self._target.read()
         except SwitchUnavailableError as error:
-            LOG.warning("cannot read back: %s", error)
-            await asyncio.sleep(TICK_S)
+            self._complain(f"cannot read back: {error}")
+            await asyncio.sleep(READ_AGAIN_S)
             self.core.switch_read(None, self.now_ns())
         else:
             present, epoch = self.core.switch_present, self.core.epoch
@@ -227,7 +230,7 @@ class Controller:
         try:
             refused = await self._target.write(write.updates)
         except SwitchUnavailableError as error:
-            LOG.warning("cannot write: %s", error)
+            self._complain(f"cannot write: {error}")
             self.core.switch_written(None, self.now_ns())
         else:
             for index, reason in refused.items():
@@ -235,6 +238,12 @@ class Controller:
                 LOG.warning("the switch refused to %s %s: %s", update.operation.value, update.entry, reason)
             self.core.switch_written(refused, self.now_ns())
         self.settle()
+
+    def _complain(self, problem: str) -> None:
+        """Warn once about what goes on."""
+        if problem != self._complaint:
+            LOG.warning("%s", problem)
+            self._complaint = problem
 
     async def _poll_counters(self) -> None:
         if self._target is None:

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+import tempfile
 from pathlib import Path
 
-from p4switch.codegen.build import BuildError, build
 from p4switch.codegen.program import render
+from p4switch.errors import SwitchError as BuildError
 from p4switch.frontend.lower.program import lower
 from p4switch.frontend.pipeline import check_source
 from p4switch.frontend.source import CompileError, Diagnostic
 from p4switch.ir.program import Program
 from p4switch.ir.verify import verify
+from p4switch.runtime import build_shared_object
 
 __all__ = ["BuildError", "CompileError", "CompiledProgram", "check", "compile_program", "compile_to_ir"]
+
+
+FLAGS = ("-O2", "-fno-strict-aliasing", "-w")
+"""Options for generated code: no warnings, it is not written to be read by a compiler's lint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +53,15 @@ def compile_program(
     """
     program, warnings = compile_to_ir(path, defines, include_dirs)
     source = render(program)
-    return CompiledProgram(program, source, build(source), warnings)
+    return CompiledProgram(program, source, _build(source, Path(path).stem), warnings)
+
+
+def _build(source: str, name: str) -> Path:
+    """The shared object of a C text; the same text with the same compiler is compiled once."""
+    with tempfile.TemporaryDirectory(prefix="p4switch-") as scratch:
+        text = Path(scratch) / "program.c"
+        text.write_text(source)
+        return build_shared_object(name, [text], flags=FLAGS)
 
 
 def check(path: Path | str, defines: Mapping[str, str] | None = None, include_dirs: Sequence[Path] = ()) -> list[Diagnostic]:

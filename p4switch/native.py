@@ -62,14 +62,20 @@ def program_index(program: ir.Program) -> ProgramIndex:
         tables={t.name: t.index for t in program.tables},
         actions={a.name: a.index for a in program.actions},
         action_profiles={p.name: p.index for p in program.action_profiles},
-        counters={c.name: c.index for c in program.counters},
-        meters={m.name: m.index for m in program.meters},
+        counters=_runtime_indexes(program.counters),
+        meters=_runtime_indexes(program.meters),
         registers={r.name: r.index for r in program.registers},
         digests={d.name: d.index for d in program.digests},
         value_sets={v.name: v.index for v in program.value_sets},
         table_widths={t.name: tuple(width_of(k.type) for k in t.keys) for t in program.tables},
         action_widths={a.name: tuple(width_of(p.type) for p in a.parameters) for a in program.actions},
     )
+
+
+def _runtime_indexes(arrays: Sequence[ir.Counter] | Sequence[ir.Meter]) -> dict[str, int]:
+    """The runtime lists indexed counters and meters only; direct ones belong to its tables and need no index."""
+    indexed = [a for a in arrays if not a.direct]
+    return {a.name: n for n, a in enumerate(indexed)} | {a.name: 0 for a in arrays if a.direct}
 
 
 def compile_source(source: ProgramSource) -> NativeProgram:

@@ -164,7 +164,7 @@ class _Generator:
         for table in program.tables:
             if not _hidden(table):
                 self._table(table)
-        for action in program.actions:
+        for action in _in_source_order(program.actions):
             if not _hidden(action):
                 self._action(action)
         for profile in program.action_profiles:
@@ -391,6 +391,19 @@ def _id_annotation(annotations: Iterable[Annotation]) -> int | None:
         if annotation.name == "id" and annotation.body:
             return int(annotation.body[0])
     return None
+
+
+def _in_source_order(actions: Sequence[ir.Action]) -> list[ir.Action]:
+    """Actions outside of controls first, then control by control, as the source declares them."""
+    controls = list(dict.fromkeys(a.name.rpartition(".")[0] for a in actions))
+    return sorted(
+        actions,
+        key=lambda a: (
+            "." in a.name,
+            controls.index(a.name.rpartition(".")[0]),
+            a.location.line if "." in a.name else 0,
+        ),
+    )
 
 
 def _hidden(item: _Annotated) -> bool:

@@ -44,7 +44,7 @@ class Operator(control_pb2_grpc.OperatorServicer):
     def __init__(self, desk: OperatorDesk) -> None:
         self._desk = desk
 
-    async def Status(self, request: rpc.StatusRequest, context: Any) -> rpc.StatusReply:  # noqa: N802, ARG002
+    async def Status(self, request: rpc.StatusRequest, context: Any) -> rpc.StatusReply:  # noqa: N802
         return views.status(self._desk.core, *self._desk.switch_words(), self._desk.now_ns())
 
     async def List(self, request: rpc.ListRequest, context: Any) -> AsyncIterator[rpc.ChunkView]:  # noqa: N802
@@ -62,7 +62,7 @@ class Operator(control_pb2_grpc.OperatorServicer):
             if count % _REST_CHUNKS == _REST_CHUNKS - 1:
                 await asyncio.sleep(0)
 
-    async def Top(self, request: rpc.TopRequest, context: Any) -> rpc.TopReply:  # noqa: N802, ARG002
+    async def Top(self, request: rpc.TopRequest, context: Any) -> rpc.TopReply:  # noqa: N802
         now_ns = self._desk.now_ns()
         status = views.status(self._desk.core, *self._desk.switch_words(), now_ns)
         return rpc.TopReply(chunks=views.top(self._desk.core, request.limit, now_ns), status=status)

@@ -8,6 +8,7 @@ the switch runs.
 from __future__ import annotations
 
 import asyncio
+import enum
 import itertools
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -99,9 +100,9 @@ class P4RuntimeTarget:
                 *forwarding.queries(),
                 *chunk_cache.queries(),
                 *replication.queries(),
-                *heat.queries(),
             ]
-            return contents(*[entry for found in await _read(switch, queries) if (entry := _decode(found)) is not None])
+            found = await _read(switch, queries) + await _read_subscription(switch)
+            return contents(*[entry for one in found if (entry := _decode(one)) is not None])
 
     async def write(self, updates: Sequence[Update]) -> dict[int, str]:
         refused: dict[int, str] = {}
@@ -135,37 +136,35 @@ class P4RuntimeTarget:
         changes: asyncio.Queue[finsy.SwitchEvent] = asyncio.Queue()
         for event in (finsy.SwitchEvent.CHANNEL_READY, finsy.SwitchEvent.CHANNEL_DOWN, finsy.SwitchEvent.BECOME_BACKUP):
             switch.ee.on(event, lambda *_, event=event: changes.put_nowait(event))
-        announced = False
-        reason = "connection lost"
         try:
             async with asyncio.timeout(_HANDSHAKE_TIMEOUT_S):
                 await switch.__aenter__()
         except (finsy.P4ClientError, RuntimeError, ValueError, OSError, TimeoutError) as error:
             return f"cannot be reached or programmed: {_one_line(error)}"
+        reason = "connection lost"
+        role = _Role.NONE
         digests: asyncio.Task[None] | None = None
         try:
             while (change := await changes.get()) is not finsy.SwitchEvent.CHANNEL_DOWN:
-                if change is finsy.SwitchEvent.CHANNEL_READY and switch.is_primary and self._switch is None:
+                if change is finsy.SwitchEvent.CHANNEL_READY and switch.is_primary and role is not _Role.PRIMARY:
                     facts = facts_of(switch.p4info)
                     digests = asyncio.create_task(_forward_heat(switch, sink))
-                    self._switch = switch
-                    announced = True
+                    self._switch, role = switch, _Role.PRIMARY
                     sink(Up(facts))
-                elif not switch.is_primary:
-                    if announced:
-                        sink(Down("another controller became primary"))
-                        announced = False
+                elif not switch.is_primary and role is not _Role.STANDBY:
                     self._switch = None
+                    await _end(digests)
+                    if role is _Role.PRIMARY:
+                        sink(Down("another controller became primary"))
+                    role = _Role.STANDBY
                     sink(Standby())
         except (finsy.P4ClientError, UnsuitableProgramError) as error:
             reason = _one_line(error)
         finally:
             self._switch = None
-            if digests is not None:
-                digests.cancel()
-                await asyncio.gather(digests, return_exceptions=True)
+            await _end(digests)
             await switch.__aexit__(None, None, None)
-            if announced:
+            if role is _Role.PRIMARY:
                 sink(Down(reason))
         return reason
 
@@ -190,6 +189,12 @@ class P4RuntimeTarget:
                     raise
                 return {at: f"{one.canonical_code.name}: {one.message}" for at, one in error.details.items()}
             return {}
+
+
+class _Role(enum.Enum):
+    NONE = "none"
+    PRIMARY = "primary"
+    STANDBY = "standby"
 
 
 class UnsuitableProgramError(Exception):
@@ -232,9 +237,25 @@ async def _forward_heat(switch: finsy.Switch, sink: Callable[[SwitchEvent], None
         await switch.write([reports.ack()])
 
 
+async def _end(task: asyncio.Task[None] | None) -> None:
+    if task is not None:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
 async def _read(switch: finsy.Switch, queries: Sequence[Any]) -> list[Any]:
     entities: Any = switch.read(list(queries))
     return [found async for found in entities]
+
+
+async def _read_subscription(switch: finsy.Switch) -> list[Any]:
+    try:
+        return await _read(switch, heat.queries())
+    except finsy.P4ClientError as error:
+        # bmv2 answers a read of a digest that nobody has inserted yet with an error instead of nothing.
+        if error.code is finsy.GRPCStatusCode.NOT_FOUND or "not configured" in error.message:
+            return []
+        raise
 
 
 def _kind(update: Update) -> tuple[str]:

@@ -140,6 +140,8 @@ class Chunk:
     leader: Member | None = None
     leader_ns: int = 0
     """When the leader was last heard of."""
+    left_ns: int | None = None
+    """When the leader left or gave up, as long as there is no other."""
     arrived_ns: int | None = None
     """When the last cast segment came, wanted or not."""
     foreign_ns: int | None = None

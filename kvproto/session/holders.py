@@ -25,8 +25,22 @@ def choose_holder(chunk: Chunk, parameters: ReaderParameters) -> HolderRef | Non
     return min(turned, key=lambda holder: (chunk.failures.get(holder.node, 0), not holder.castable, holder.load))
 
 
-def note_failure(chunk: Chunk, node: NodeId) -> None:
-    """A read or pull of this chunk from this holder failed; after some it is excluded."""
-    failures = chunk.failures[node] = chunk.failures.get(node, 0) + 1
-    if failures >= HOLDER_FAILURES_MAX:
-        chunk.excluded.add(node)
+class Health:
+    """Which holders have failed lately: connections that broke or stood still, with nothing from them since."""
+
+    __slots__ = ("_failures",)
+
+    def __init__(self) -> None:
+        self._failures: dict[NodeId, int] = {}
+
+    def failed(self, node: NodeId) -> bool:
+        """A read from it failed. Returns whether it counts as gone now."""
+        failures = self._failures[node] = self._failures.get(node, 0) + 1
+        if failures < HOLDER_FAILURES_MAX:
+            return False
+        del self._failures[node]
+        return True
+
+    def worked(self, node: NodeId) -> None:
+        """Something came from it."""
+        self._failures.pop(node, None)

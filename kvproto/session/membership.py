@@ -125,7 +125,7 @@ class Membership:
                 chunk.join_tries = 0
         if notice.flags & Flag.LEFT or notice.tag & TAG_YIELDS:
             if chunk.leader == member:
-                chunk.leader = None
+                chunk.leader, chunk.left_ns = None, now_ns
         elif notice.tag & TAG_LEADS:
             if chunk.leader != member:
                 chunk.high, chunk.low = 0, chunk.segments

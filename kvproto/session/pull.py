@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from kvproto.ids import ChunkKey, NodeId
 from kvproto.session.chunk import Chunk
-from kvproto.session.timing import GAP_NS, GAP_SEGMENTS
+from kvproto.session.timing import GAP_NS, GAP_SEGMENTS, PULL_TIMEOUT_QUIET_NS, WINDOW_MIN
 from kvproto.session.window import Window
 
 
@@ -30,7 +30,18 @@ class Batch:
 class Pull:
     """All GETs of one reader that are not settled. Path and holder keep order, so what is overtaken is lost."""
 
-    __slots__ = ("_batches", "_overtaken", "_progress_ns", "_serial", "lost", "outstanding", "settled", "window")
+    __slots__ = (
+        "_batches",
+        "_overtaken",
+        "_progress_ns",
+        "_serial",
+        "_timeouts",
+        "lost",
+        "outstanding",
+        "quiet",
+        "settled",
+        "window",
+    )
 
     def __init__(self, limit_segments: int) -> None:
         self.window = Window(limit_segments)
@@ -39,10 +50,13 @@ class Pull:
         self.settled = 0
         self.lost = 0
         """Running counts of settled and of lost segments, halved now and then: their ratio is the recent loss."""
+        self.quiet = False
+        """Nothing that others pull is under way to us."""
         self._serial = 0
         self._batches: dict[int, Batch] = {}
         self._overtaken: dict[NodeId, int] = {}
         self._progress_ns = 0
+        self._timeouts = 0
 
     def ask(self, chunk: Chunk, holder: NodeId, first: int, count: int, now_ns: int) -> None:
         """A GET for segments [first, first+count), all of them missing and free, goes out."""
@@ -63,6 +77,7 @@ class Pull:
             return 0
         chunk.batch_of[segments] = -1
         self._progress_ns = now_ns
+        self._timeouts = 0
         found, counts = np.unique(serials, return_counts=True)
         for serial, count in zip(found.tolist(), counts.tolist(), strict=True):
             batch = self._batches[serial]
@@ -94,6 +109,7 @@ class Pull:
         for batch in list(self._batches.values()):
             chunks[batch.chunk.key] = batch.chunk
             self._release(batch)
+        self._timeouts += 1
         self.window.on_timeout(now_ns)
         return list(chunks.values())
 
@@ -120,7 +136,11 @@ class Pull:
         if not self._batches:
             return None
         oldest = next(iter(self._batches.values()))
-        return max(self._progress_ns, oldest.sent_ns) + self.window.timeout_ns
+        few = self.quiet and self.outstanding <= WINDOW_MIN
+        timeout_ns = (
+            min(PULL_TIMEOUT_QUIET_NS << self._timeouts, self.window.timeout_ns) if few else self.window.timeout_ns
+        )
+        return max(self._progress_ns, oldest.sent_ns) + timeout_ns
 
     def _settle(self, batch: Batch, now_ns: int) -> None:
         """All of it has come or is lost: teach the window."""

@@ -43,13 +43,20 @@ from kvproto.ids import ChunkKey, FetchId, NodeId
 from kvproto.limits import CHUNK_SEGMENTS_MAX, FETCH_CHUNKS_MAX, FETCHES_MAX, JOINED_MAX
 from kvproto.session.chunk import CASTABLE, Cause, Chunk, Phase
 from kvproto.session.fetch import Fetch
-from kvproto.session.holders import choose_holder, note_failure
+from kvproto.session.holders import Health, choose_holder
 from kvproto.session.membership import Membership
 from kvproto.session.parameters import ReaderParameters
 from kvproto.session.pull import Pull
 from kvproto.session.schedule import Schedule
 from kvproto.session.stripes import Stripe, Stripes
-from kvproto.session.timing import EVALUATE_NS, PULL_FAILURES_MAX, STRIPE_NS
+from kvproto.session.timing import (
+    EVALUATE_NS,
+    PULL_FAILURES_MAX,
+    PULL_TIMEOUT_QUIET_NS,
+    QUIET_REJOIN_MAX_NS,
+    QUIET_REJOIN_NS,
+    STRIPE_NS,
+)
 from kvproto.wire.control import TAG_LEADS, Control, Flag, Op
 
 _OPEN = frozenset({Phase.JOINING, Phase.JOINED, Phase.DIRECT, Phase.STRICT})
@@ -68,6 +75,10 @@ class Reader:
         self._order = 0
         self._pull = Pull(parameters.receive_window_segments)
         self._stripes = Stripes()
+        self._health = Health()
+        self._heard_ns = 0
+        """When anything about an open chunk last came."""
+        self._rejoin_ns = QUIET_REJOIN_NS
         self._membership = Membership(parameters)
         self._schedule = Schedule(parameters, self._membership, self._pull, self._stripes)
         self._out: list[ReaderCommand] = []
@@ -101,6 +112,11 @@ class Reader:
     def handle_timer(self, now_ns: int) -> list[ReaderCommand]:
         """Commands that are due. Calling it early or late is safe."""
         return self._finish(now_ns)
+
+    @property
+    def idle(self) -> bool:
+        """Whether no fetch is under way and nothing is asked of anybody."""
+        return not (self._fetches or self._chunks or self._open or self._pull.outstanding or self._stripes.count)
 
     def next_timeout_ns(self) -> int | None:
         """When handle_timer should be called next; None: not before another event. May change with every call."""
@@ -232,6 +248,7 @@ class Reader:
             return
         if notice.segments != chunk.segments:
             return
+        self._heard(now_ns)
         followed = chunk.leader
         self._membership.on_notice(chunk, notice, now_ns)
         if notice.tag & TAG_LEADS and notice.member != me and notice.flags & Flag.JOINED:
@@ -245,6 +262,7 @@ class Reader:
             if chunk is None or not chunk.interested:
                 self._out += self._membership.stray(event.key, now_ns)
             return
+        self._heard(now_ns)
         segments = event.segments
         if event.from_switch:
             chunk.cached = True
@@ -322,15 +340,18 @@ class Reader:
     def _on_read_progress(self, event: ReadProgress, now_ns: int) -> None:
         stripe = self._stripes.get(event.read)
         if stripe is not None:
-            stripe.progress_ns = now_ns
+            self._stripes.progress(stripe, now_ns)
+            self._heard(now_ns)
 
     def _on_read_done(self, event: ReadDone, now_ns: int) -> None:
         stripe = self._stripes.get(event.read)
         if stripe is None:
             return
+        self._heard(now_ns)
         chunk = stripe.chunk
         started_ns = stripe.started_ns
         rate = self._stripes.finish(stripe, now_ns)
+        self._health.worked(stripe.holder.node)
         if now_ns - started_ns >= STRIPE_NS // 2:
             self._schedule.inflow.learn_link(rate)
         span = np.arange(stripe.first, stripe.first + stripe.count, dtype=np.uint32)
@@ -355,8 +376,14 @@ class Reader:
             self._holder_failed(stripe.chunk, stripe.holder.node, now_ns)
 
     def _holder_failed(self, chunk: Chunk, node: NodeId, now_ns: int) -> None:
-        note_failure(chunk, node)
-        self._after_exclusion(chunk, node, now_ns)
+        """A read broke or stood still. A holder that does so again and again is out for everything."""
+        chunk.failures[node] = chunk.failures.get(node, 0) + 1
+        if not self._health.failed(node):
+            return
+        for other in list(self._chunks.values()):
+            if any(holder.node == node for holder in other.holders) and other.key in self._chunks:
+                other.excluded.add(node)
+                self._after_exclusion(other, node, now_ns)
 
     def _copy_absent(self, chunk: Chunk, node: NodeId, now_ns: int) -> None:
         """The holder said that it has no such chunk."""
@@ -461,13 +488,33 @@ class Reader:
         for fetch in [fetch for fetch in self._fetches.values() if fetch.deadline_ns <= now_ns]:
             self._deliver(fetch, Outcome.LATE, now_ns)
         for stripe in self._stripes.stalled(now_ns):
+            if self._stripes.get(stripe.read) is None:
+                continue
             self._abort(stripe)
             self._holder_failed(stripe.chunk, stripe.holder.node, now_ns)
+        last = self._schedule.inflow.foreign_last_ns
+        self._pull.quiet = last is None or now_ns - last >= PULL_TIMEOUT_QUIET_NS
         self._pull.find_lost(now_ns)
         for chunk in self._pull.expire(now_ns):
             self._pull_failed(chunk, now_ns)
         for chunk in list(self._open.values()):
             self._out += self._membership.tend(chunk, now_ns)
+        self._rejoin_if_quiet(now_ns)
+
+    def _heard(self, now_ns: int) -> None:
+        """The network is alive."""
+        self._heard_ns = now_ns
+        self._rejoin_ns = QUIET_REJOIN_NS
+
+    def _rejoin_if_quiet(self, now_ns: int) -> None:
+        """After long silence, renew every JOIN: a switch that restarted knows nobody."""
+        joined = [chunk for chunk in self._open.values() if chunk.phase is Phase.JOINED]
+        if not joined or now_ns - self._heard_ns < self._rejoin_ns:
+            return
+        self._heard_ns = now_ns
+        self._rejoin_ns = min(2 * self._rejoin_ns, QUIET_REJOIN_MAX_NS)
+        for chunk in joined:
+            self._out += self._membership.join(chunk, now_ns, TAG_LEADS if self._schedule.leads(chunk) else 0)
 
     def _pull_failed(self, chunk: Chunk, now_ns: int) -> None:
         """GETs of a chunk brought nothing: the switch or the holder may have forgotten us."""
@@ -503,6 +550,8 @@ class Reader:
             due = self._membership.due_ns(chunk)
             if due is not None:
                 yield due
+            if chunk.phase is Phase.JOINED:
+                yield self._heard_ns + self._rejoin_ns
         for source in (self._pull.next_timeout_ns(), self._stripes.next_timeout_ns(), self._schedule.wake_ns):
             if source is not None:
                 yield source

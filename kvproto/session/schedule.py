@@ -11,12 +11,14 @@ from kvproto.session.parameters import ReaderParameters
 from kvproto.session.pull import Pull
 from kvproto.session.stripes import Stripes
 from kvproto.session.timing import (
+    FRESH_NS,
     INFLOW_SLOT_NS,
     JOIN_SETTLE_NS,
     LAGGARD_RANKS,
     LOOKAHEAD_NS,
     NEEDED_NS,
     NEWCOMER_NS,
+    NEWCOMER_SPAN_NS,
     OVERLOAD_HOLDOFF_NS,
     OVERLOAD_LOSS,
     PATIENCE_ALONE_NS,
@@ -26,6 +28,7 @@ from kvproto.session.timing import (
     PROBE_RANK_STEP_NS,
     RANK_STEP_NS,
     REPAIR_DELAY_NS,
+    REPAIR_DELAY_UNLED_NS,
     REPAIR_FRACTION,
     REPAIR_RANK_STEP_NS,
     SILENCE_NS,
@@ -167,13 +170,21 @@ class Schedule:
                 continue
             if chunk.foreign_ns is None or chunk.missing_count * REPAIR_FRACTION > chunk.segments:
                 continue
-            quiet = max(self._pulled_until_ns(chunk) if chunk.leader is not None else 0, chunk.foreign_ns)
-            at = quiet + (REPAIR_DELAY_NS if chunk.leader is None else 0) + self._rank(chunk) * REPAIR_RANK_STEP_NS
+            at = self._over_ns(chunk) + self._rank(chunk) * REPAIR_RANK_STEP_NS
             if now_ns >= at:
                 due.append(chunk)
             else:
                 self._wake(at)
         return due
+
+    def _over_ns(self, chunk: Chunk) -> int:
+        """When the cast of a chunk, of which something has come, counts as over."""
+        last = chunk.foreign_ns if chunk.foreign_ns is not None else 0
+        if chunk.leader is not None:
+            return max(self._pulled_until_ns(chunk), last)
+        if chunk.left_ns is not None and chunk.left_ns >= last - REPAIR_DELAY_NS:
+            return max(chunk.left_ns, last) + REPAIR_DELAY_NS
+        return last + REPAIR_DELAY_UNLED_NS
 
     def _lead(self, usable: list[Chunk], repairs: list[Chunk], out: list[ReaderCommand], now_ns: int) -> None:
         """Go on pulling, take over, read alone, or wait."""
@@ -297,7 +308,9 @@ class Schedule:
         holder = choose_holder(chunk, self.parameters)
         if holder is None:
             return False
-        if self._pull.outstanding > self._pull.window.segments // 2 or not self._stripes.room:
+        fresh = now_ns < self._membership.newcomer_until_ns - NEWCOMER_SPAN_NS + FRESH_NS
+        size = self._stripes.next_size(fresh=fresh)
+        if self._pull.outstanding > self._pull.window.segments // 2 or not size:
             return False
         first, count = chunk.free_runs(chunk.segments)[0]
         if count < STRIPE_RUN_MIN and count < chunk.free_count and chunk.phase is Phase.JOINED:
@@ -305,7 +318,6 @@ class Schedule:
                 return False
             self._get(chunk, out, now_ns)
             return True
-        size = self._stripes.size
         if count - size < size // 2:
             size = count
         stripe = self._stripes.start(chunk, holder, first, min(count, size), now_ns)

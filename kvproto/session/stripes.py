@@ -5,7 +5,15 @@ from dataclasses import dataclass
 from kvproto.events import HolderRef
 from kvproto.ids import NodeId, ReadId
 from kvproto.session.chunk import Chunk
-from kvproto.session.timing import READ_STALL_NS, STRIPE_NS, STRIPE_SEGMENTS_MAX, STRIPE_START_SEGMENTS, STRIPES_AT_ONCE
+from kvproto.session.timing import (
+    FRESH_STRIPE_FRACTION,
+    READ_STALL_NS,
+    STRIPE_GROWTH,
+    STRIPE_NS,
+    STRIPE_SEGMENTS_MAX,
+    STRIPE_START_SEGMENTS,
+    STRIPES_AT_ONCE,
+)
 
 
 @dataclass(slots=True)
@@ -33,15 +41,17 @@ class Stripes:
         self._tested = False
         self._ended_ns = 0
 
-    @property
-    def size(self) -> int:
-        """Segments that the next stripe should have: about STRIPE_NS of the rate that was seen."""
-        return self._size
+    def next_size(self, *, fresh: bool) -> int:
+        """Segments that the next stripe should have, 0: none may start now.
 
-    @property
-    def room(self) -> bool:
-        """Whether another stripe may start: one alone until a rate is known."""
-        return len(self._reads) < (STRIPES_AT_ONCE if self._tested else 1)
+        About STRIPE_NS of the rate that was seen. `fresh`: the fetch has only begun, others may be about to join; so
+        only as much as does not hurt if they do.
+        """
+        size = max(STRIPE_START_SEGMENTS, self._size // FRESH_STRIPE_FRACTION) if fresh else self._size
+        outstanding = sum(stripe.count for stripe in self._reads.values())
+        if not self._reads:
+            return size
+        return size if self._tested and outstanding < STRIPES_AT_ONCE * size else 0
 
     @property
     def count(self) -> int:
@@ -62,17 +72,23 @@ class Stripes:
         """A read that is under way."""
         return self._reads.get(read)
 
+    def progress(self, stripe: Stripe, now_ns: int) -> None:
+        """Some of it came. A holder serves reads in order, so the others from there have not stalled either."""
+        for each in self.of_holder(stripe.holder.node):
+            each.progress_ns = now_ns
+
     def finish(self, stripe: Stripe, now_ns: int) -> float:
         """It is complete. Returns the rate at which it came, segments per second, and sizes the next ones."""
+        self.progress(stripe, now_ns)
         self.end(stripe)
         elapsed_ns = max(1, now_ns - max(stripe.started_ns, self._ended_ns))
         self._ended_ns = now_ns
         rate = stripe.count * 1e9 / elapsed_ns
         wanted = rate * STRIPE_NS / 1e9
-        grown = min(wanted, 4.0 * self._size)
-        # Few segments that came fast say little; a stripe cut short by a chunk's end must not make the next one small.
-        if stripe.count >= self._size or wanted > self._size:
-            self._size = int(min(STRIPE_SEGMENTS_MAX, max(STRIPE_START_SEGMENTS, (self._size + grown) / 2, grown / 2)))
+        # A stripe cut short by its chunk's end took its round trip all the same: it says nothing of larger ones.
+        if wanted > self._size or stripe.count >= self._size:
+            size = min(wanted, STRIPE_GROWTH * self._size) if wanted > self._size else (self._size + wanted) / 2
+            self._size = int(min(STRIPE_SEGMENTS_MAX, max(STRIPE_START_SEGMENTS, size)))
         self._tested = True
         return rate
 

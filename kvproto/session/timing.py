@@ -14,6 +14,9 @@ NO_SWITCH_MEMORY_NS: Final = 1000 * MS
 """For so long after a NO_SWITCH nothing is joined, so that plain networks pay one round trip a second at most."""
 RENEWALS_PER_TTL: Final = 3
 """Two renewals may get lost before the switch forgets us."""
+QUIET_REJOIN_NS: Final = 80 * MS
+"""When nothing at all was heard for so long the switch may have forgotten us: join again; doubled with every time."""
+QUIET_REJOIN_MAX_NS: Final = 1000 * MS
 LEAVE_AGAIN_NS: Final = 20 * MS
 """Segments of a chunk that we left mean that the LEAVE was lost; those under way are no evidence yet."""
 
@@ -43,7 +46,7 @@ SLOW_FRACTION: Final = 0.7
 SLOW_RANK_STEP_NS: Final = 20 * MS
 PROBE_NS: Final = 80 * MS
 """Who does not know what its link takes finds out after following so long, by leading one chunk beside."""
-PROBE_RANK_STEP_NS: Final = 60 * MS
+PROBE_RANK_STEP_NS: Final = 120 * MS
 """Long enough that the effect of the first prober shows in two slots of the inflow."""
 OVERLOAD_LOSS: Final = 0.25
 """A leader that loses so much of what it asks for while others also pull has a slower link than they."""
@@ -52,10 +55,12 @@ LAGGARD_RANKS: Final = 8
 """Who misses much of what is cast waits behind so many others before it leads."""
 
 # --- repairing -------------------------------------------------------------------------------------------------------
-REPAIR_DELAY_NS: Final = 25 * MS
-"""After the last segment of a chunk whose leader has left; its retransmissions come within this."""
-REPAIR_RANK_STEP_NS: Final = 3 * MS
-"""What several miss is asked for by the first and heard by all."""
+REPAIR_DELAY_NS: Final = 6 * MS
+"""After a chunk's leader has left it: what it still had asked for comes before its NOTICE, but for reordering."""
+REPAIR_DELAY_UNLED_NS: Final = 25 * MS
+"""After the last segment of a chunk whose leader is not known; its retransmissions come within this."""
+REPAIR_RANK_STEP_NS: Final = 1 * MS
+"""What several miss is asked for by the first; the holder merges what others ask for at the same time."""
 REPAIR_FRACTION: Final = 8
 """At most 1/8 of a chunk is a repair, made beside the cast; more waits until the link has room."""
 
@@ -75,8 +80,10 @@ GAP_NS: Final = 5 * MS
 """What a later GET overtook is lost, unless packets are only reordered by less than this."""
 GAP_SEGMENTS: Final = 3
 PULL_TIMEOUT_MIN_NS: Final = 60 * MS
+PULL_TIMEOUT_QUIET_NS: Final = 30 * MS
+"""When nothing else is under way a few segments come within a round trip; asking again costs no more than they."""
 PULL_TIMEOUT_MAX_NS: Final = 400 * MS
-PULL_FAILURES_MAX: Final = 3
+PULL_FAILURES_MAX: Final = 2
 """Timeouts in a row after which a chunk is read reliably."""
 
 # --- reliable reads --------------------------------------------------------------------------------------------------
@@ -84,13 +91,18 @@ STRIPE_START_SEGMENTS: Final = 16
 """The first stripe of a reader that knows no rate yet: what it wastes if somebody joins meanwhile."""
 STRIPE_NS: Final = 15 * MS
 STRIPE_SEGMENTS_MAX: Final = 4096
-STRIPES_AT_ONCE: Final = 3
-"""So that a fast link is not idle between one stripe's end and the next request."""
+STRIPES_AT_ONCE: Final = 2
+"""Worth of segments under way, so that a link is not idle between one stripe's end and the next request."""
+STRIPE_GROWTH: Final = 4
+"""At most so many times larger than the last one: a shaper's burst makes the first stripe look too fast."""
+FRESH_STRIPE_FRACTION: Final = 5
+"""In a fetch's first moments stripes are so much shorter: several readers that begin together hear of each other."""
+FRESH_NS: Final = 10 * MS
 STRIPE_RUN_MIN: Final = 8
 """Shorter runs of missing segments are asked for by GET where there is a switch."""
 READ_STALL_NS: Final = 1000 * MS
 HOLDER_FAILURES_MAX: Final = 2
-"""Failed reads of one chunk from one holder before it counts as gone for that chunk."""
+"""Failed reads from one holder, with nothing from it in between, before it counts as gone."""
 
 # --- measuring -------------------------------------------------------------------------------------------------------
 INFLOW_SLOT_NS: Final = 50 * MS

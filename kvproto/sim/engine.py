@@ -20,9 +20,10 @@ class Engine:
         heapq.heappush(self._heap, (max(at_ns, self.now_ns), self._serial, action))
 
     def run(self, until_ns: int, stop: Callable[[], bool]) -> None:
-        """Run until the time has come, nothing is left, or `stop` says so (asked after every event)."""
+        """Run until the time has come or `stop` says so (asked after every event)."""
         while self._heap and self._heap[0][0] <= until_ns:
             self.now_ns, _, action = heapq.heappop(self._heap)
             action()
             if stop():
                 return
+        self.now_ns = max(self.now_ns, until_ns)

@@ -35,6 +35,7 @@ from kvproto.events import (
     ReaderEvent,
     ReadFailed,
     ReadOpened,
+    ReadProgress,
     SegmentsReceived,
     SegmentsSent,
 )
@@ -68,6 +69,8 @@ SOCKET_BUFFER_NS = 20 * MS
 """What a socket takes beyond what the link has sent, in time of the link."""
 TCP_PAYLOAD_BYTES = 8948
 """Largest segment of a connection over links with an MTU of 9000."""
+STREAM_TICK_NS = 2 * MS
+"""How often a kernel looks at connections that wait for room on the link."""
 _FOR_HOLDER = frozenset({Op.GET, Op.JOIN, Op.FILL_ACK})
 
 
@@ -146,6 +149,8 @@ class Node:
         self.keep_fetched = True
         self._reads: dict[ReadId, ReadUnderway] = {}
         self._streams: dict[Address, Stream] = {}
+        self._requests: set[tuple[Address, ReadId]] = set()
+        """Requests seen: a connection delivers each once."""
         self._sending: deque[tuple[ChunkKey, int]] = deque()
         self._inbox: list[tuple[int, int, Packet]] = []
         self._serial = 0
@@ -263,6 +268,7 @@ class Node:
         elif isinstance(body, StreamAck):
             if packet.source in self._streams:
                 self._streams[packet.source].acknowledged(body.sequence, now)
+                self._pump_streams()
         elif isinstance(body, ReadAborted):
             if packet.source in self._streams:
                 self._streams[packet.source].abort(body.read)
@@ -361,6 +367,8 @@ class Node:
         if not underway.left:
             del self._reads[body.read]
             self._carry_out(self.reader.handle(ReadDone(body.read), now))
+        else:
+            self._carry_out(self.reader.handle(ReadProgress(body.read, underway.command.count - underway.left), now))
 
     def _on_refused(self, body: ReadRefused, source: Address, now: int) -> None:
         """One read (or, with read 0, the whole connection) failed."""
@@ -415,6 +423,9 @@ class Node:
             self._send(Packet(self.address, command.pool, size, FillBody(control, data)))
 
     def _on_read_request(self, request: ReadRequest, source: Address, now: int) -> None:
+        if (source, request.read) in self._requests:
+            return
+        self._requests.add((source, request.read))
         contents = self.inventory.contents.get(request.key)
         if contents is None:
             self._send(Packet(self.address, source, TCP_HEADER_BYTES, ReadRefused(request.read, gone=True)))
@@ -424,10 +435,11 @@ class Node:
             stream = self._streams[source] = self._open_stream(source)
         self._serve(self.holder.handle(ReadOpened(request.key), now))
         part = contents[request.first : request.first + request.count].tolist()
-        stream.add(request.read, request.key, request.first, part, now)
+        stream.add(request.read, request.key, request.first, part)
+        self._pump_streams()
         if not self._probing:
             self._probing = True
-            self._engine.at(now + 10 * MS, self._probe)
+            self._engine.at(now + STREAM_TICK_NS, self._probe)
 
     def _open_stream(self, peer: Address) -> Stream:
         def emit(body: StreamBody) -> None:
@@ -438,6 +450,16 @@ class Node:
         stream.on_read_end = lambda key: self._serve(self.holder.handle(ReadClosed(key), self._engine.now_ns))
         return stream
 
+    def _pump_streams(self) -> None:
+        """Connections take turns; a kernel holds its own back instead of overfilling the link's queue."""
+        now = self._engine.now_ns
+        order = deque(self._streams.items())
+        while order and self.link.backlog_ns(now) < SOCKET_BUFFER_NS:
+            peer, stream = order.popleft()
+            if stream.pump(now):
+                self._streams[peer] = self._streams.pop(peer)
+                order.append((peer, stream))
+
     def _probe(self) -> None:
         """The kernel's retransmission timer."""
         if self.dead:
@@ -446,6 +468,7 @@ class Node:
         for stream in self._streams.values():
             stream.probe(self._engine.now_ns)
             busy |= stream.busy
+        self._pump_streams()
         self._probing = busy
         if busy:
-            self._engine.at(self._engine.now_ns + 10 * MS, self._probe)
+            self._engine.at(self._engine.now_ns + STREAM_TICK_NS, self._probe)

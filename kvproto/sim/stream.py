@@ -52,14 +52,13 @@ class Stream:
         """Packets of each read that are not acknowledged."""
         self.on_read_end: Callable[[ChunkKey], None] = lambda _: None
 
-    def add(self, read: ReadId, key: ChunkKey, first: int, contents: list[int], now_ns: int) -> None:
+    def add(self, read: ReadId, key: ChunkKey, first: int, contents: list[int]) -> None:
         """A read was requested and can be served."""
         for start in range(0, len(contents), self._per_packet):
             self._sequence += 1
             part = tuple(contents[start : start + self._per_packet])
             self._packets.append(StreamBody(read, key, self._sequence, first + start, part))
         self._reads[read] = -(-len(contents) // self._per_packet)
-        self._pump(now_ns)
 
     def abort(self, read: ReadId) -> None:
         """The reader wants no more of it."""
@@ -87,7 +86,6 @@ class Stream:
         for early, late in list(self._flight.items()):
             if early + _GAP <= self._newest and now_ns - late.sent_ns > 2 * MS:
                 self._again(late, now_ns)
-        self._pump(now_ns)
 
     def probe(self, now_ns: int) -> None:
         """Called now and then: what has been on its way for very long is sent again."""
@@ -95,7 +93,6 @@ class Stream:
             if now_ns - late.sent_ns >= 3 * _PROBE_NS:
                 self._again(late, now_ns)
                 break
-        self._pump(now_ns)
 
     @property
     def busy(self) -> bool:
@@ -107,8 +104,11 @@ class Stream:
         flight.sent_ns = now_ns
         self._emit(flight.body)
 
-    def _pump(self, now_ns: int) -> None:
-        while self._packets and len(self._flight) < int(self._window):
-            body = self._packets.popleft()
-            self._flight[body.sequence] = _Flight(body, now_ns)
-            self._emit(body)
+    def pump(self, now_ns: int) -> bool:
+        """Send one packet if the window allows. Returns whether it did."""
+        if not self._packets or len(self._flight) >= int(self._window):
+            return False
+        body = self._packets.popleft()
+        self._flight[body.sequence] = _Flight(body, now_ns)
+        self._emit(body)
+        return True

@@ -9,7 +9,7 @@ from kvproto.limits import MS
 from kvproto.session.parameters import ReaderParameters
 from kvproto.sim.chance import Chance
 from kvproto.sim.engine import Engine
-from kvproto.sim.link import CLEAN, Faults, Link
+from kvproto.sim.link import CLEAN, Faults, Link, Packet
 from kvproto.sim.node import Node, Scheduling
 from kvproto.sim.switch import POOL_ADDRESS, Cached, SwitchModel
 
@@ -21,7 +21,13 @@ class Setting:
     """One simulation. Rates are of payload-and-headers bytes; readers are numbered from 0."""
 
     readers: int = 8
+    """In all racks together."""
     holders: int = 1
+    """In each rack."""
+    racks: int = 1
+    """Each with a switch of its own; a cast does not leave its rack."""
+    core_rate_bytes_per_s: float = 125_000_000.0
+    """Of each rack's way to the others."""
     chunks: int = 16
     segments: int = 256
     segment_bytes: int = 4096
@@ -44,7 +50,6 @@ class Setting:
     interest_entries: int = 65536
     deadline_ns: int = 60_000 * MS
     receive_window: int = 1024
-    members_first: int = 0
     know_link: bool = False
     """Agents know the rate of their links."""
     seed: int = 1
@@ -81,21 +86,50 @@ class Report:
         return sum(kept) / len(kept)
 
 
+class Core:
+    """What joins the racks: one way out of and into each."""
+
+    def __init__(self, world: "World") -> None:
+        self._engine = world.engine
+        setting = world.setting
+        self._ways = [
+            Link(setting.core_rate_bytes_per_s, setting.delay_ns, setting.queue_ns, world.chance.fork(f"core {rack}"))
+            for rack in range(setting.racks)
+        ]
+        self._switches = world.switches
+        self.rack_of: dict[Address, int] = {}
+
+    def forward(self, packet: Packet) -> None:
+        """Send a packet on to the rack of its destination."""
+        rack = self.rack_of.get(packet.destination) if packet.destination is not None else None
+        if rack is None:
+            return
+        switch = self._switches[rack]
+        for at in self._ways[rack].send(packet, self._engine.now_ns):
+            self._engine.at(at, lambda: switch.receive(packet, None))
+
+
 class World:
-    """Builds a setting and runs it. Holders come first among members; each holder has every chunk."""
+    """Builds a setting and runs it. Holders come first among a rack's members; each holder has every chunk."""
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
         self.engine = Engine()
         self.chance = Chance(setting.seed)
-        self.switch = SwitchModel(
-            self.engine, setting.interest_entries, setting.ttl_ns, setting.segment_bytes, plain=setting.plain
-        )
+        self.switches = [
+            SwitchModel(
+                self.engine, setting.interest_entries, setting.ttl_ns, setting.segment_bytes, plain=setting.plain
+            )
+            for _ in range(setting.racks)
+        ]
+        self.core = Core(self)
+        for switch in self.switches:
+            switch.uplink = self.core
+        self._members = [0] * setting.racks
         self.keys = [ChunkKey(self._key(index)) for index in range(setting.chunks)]
-        self.holders = [self._node(f"holder-{index}", index) for index in range(setting.holders)]
+        self.holders = [self._node(f"holder-{index}", index) for index in range(setting.holders * setting.racks)]
         self.readers = [
-            self._node(f"reader-{index}", setting.holders + index, setting.slow.get(index))
-            for index in range(setting.readers)
+            self._node(f"reader-{index}", index, setting.slow.get(index)) for index in range(setting.readers)
         ]
         for holder in self.holders:
             for key in self.keys:
@@ -106,6 +140,11 @@ class World:
         self.starts = [self._start() for _ in self.readers]
         if setting.cached:
             self._cache_all()
+
+    @property
+    def switch(self) -> SwitchModel:
+        """The first rack's switch."""
+        return self.switches[0]
 
     def _key(self, index: int) -> bytes:
         chance = self.chance.fork(f"key {index}")
@@ -118,8 +157,12 @@ class World:
     def _node(self, name: str, index: int, rate: float | None = None) -> Node:
         setting = self.setting
         rate = rate if rate is not None else setting.rate_bytes_per_s
-        address = Address(0x0A4B0001 + index)
-        member = Member(index)
+        rack = index % setting.racks
+        member = Member(self._members[rack])
+        self._members[rack] += 1
+        address = Address(0x0A4B0001 + (rack << 8) + member)
+        self.core.rack_of[address] = rack
+        switch = self.switches[rack]
         up, down = (
             Link(rate, setting.delay_ns, setting.queue_ns, self.chance.fork(f"{name} {way}"), setting.faults)
             for way in ("up", "down")
@@ -136,13 +179,13 @@ class World:
             NodeId(name),
             address,
             member,
-            self.switch,
+            switch,
             up,
             parameters,
             setting.scheduling,
             self.chance.fork(name),
         )
-        self.switch.attach(member, address, down, node)
+        switch.attach(member, address, down, node)
         return node
 
     def _cache_all(self) -> None:
@@ -157,15 +200,19 @@ class World:
         self.switch.cache[key] = Cached(self.setting.segments, holder.member)
         holder.fill(FillRequested(FillId(fill), key, POOL_ADDRESS, self.engine.now_ns + 10_000 * MS))
 
-    def refs(self) -> tuple[HolderRef, ...]:
-        """All holders, as the directory tells them."""
-        return tuple(HolderRef(holder.name, holder.address) for holder in self.holders)
+    def refs(self, node: Node) -> tuple[HolderRef, ...]:
+        """All holders, as the directory tells a node of them."""
+        rack = self.core.rack_of[node.address]
+        return tuple(
+            HolderRef(holder.name, holder.address, castable=self.core.rack_of[holder.address] == rack)
+            for holder in self.holders
+        )
 
-    def wanted(self) -> tuple[ChunkWanted, ...]:
-        """The whole prefix."""
+    def wanted(self, node: Node) -> tuple[ChunkWanted, ...]:
+        """The whole prefix, for one reader."""
         setting = self.setting
         size = setting.segments * setting.segment_bytes
-        return tuple(ChunkWanted(key, setting.segments, size, self.refs()) for key in self.keys)
+        return tuple(ChunkWanted(key, setting.segments, size, self.refs(node)) for key in self.keys)
 
     def begin(self) -> None:
         """Schedule every reader's fetch."""
@@ -173,7 +220,7 @@ class World:
             self._request(node, start)
 
     def _request(self, node: Node, start_ns: int) -> None:
-        event = FetchRequested(FETCH, self.wanted(), start_ns + self.setting.deadline_ns)
+        event = FetchRequested(FETCH, self.wanted(node), start_ns + self.setting.deadline_ns)
         self.engine.at(start_ns, lambda: node.request(event) if not node.dead else None)
 
     def finished(self) -> bool:
@@ -205,6 +252,6 @@ class World:
             tuple(time / ideal for time in times),
             tuple(outcomes),
             tuple(leading),
-            max(sent[: setting.holders]) / payload,
-            sum(sent[setting.holders :]) / payload,
+            max(sent[: len(self.holders)]) / payload,
+            sum(sent[len(self.holders) :]) / payload,
         )

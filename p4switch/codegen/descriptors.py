@@ -241,7 +241,7 @@ class Descriptors:
             f"    .errors = {self.errors},",
             "};",
             "",
-            "const struct ps_program *p4switch_program(void) { return &program; }",
+            "__attribute__((visibility(\"default\"))) const struct ps_program *p4switch_program(void) { return &program; }",
         ]
 
 

@@ -966,11 +966,12 @@ class Parser:
         self.expect("{")
         while True:
             own = self.annotations()
-            if self.is_symbol("apply") and self.peek() == "{":
+            if self.is_symbol("apply") and self.peek() in ("{", "@"):
                 self.at += 1
+                body_annotations = self.annotations()
                 break
             decl.locals.append(self.control_local(own))
-        decl.body = self.block()
+        decl.body = self.block(body_annotations)
         self.expect("}")
         self.scopes.pop()
         return decl

@@ -12,7 +12,7 @@ from p4switch.runtime.build import build_runtime
 ABI_VERSION = 1
 NO_ACTION = 0xFFFFFFFF
 NONE = 0xFFFFFFFF
-ERROR_BYTES = 256
+ERROR_BYTES = 1024
 
 OP_HEADER = struct.Struct("<IHHIIIIIIQ2Q4QQQ")
 ENTRY_HEADER = struct.Struct("<IIIIQQQQ5Q")

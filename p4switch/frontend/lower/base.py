@@ -91,6 +91,7 @@ class LowerBase:
         self.out: list[Stmt] = []
         self.variables: list[Variable] = []
         self.used_names: set[str] = set()
+        self.placed: dict[int, ir.LValue] = {}  # expressions whose place is already worked out
         self.headers: dict[str, irt.HeaderType] = {}
         self.structs: dict[str, irt.StructType] = {}
         self.unions: dict[str, irt.UnionType] = {}

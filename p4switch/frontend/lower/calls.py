@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from p4switch.frontend import ast
@@ -277,10 +277,11 @@ class CallLowering(ObjectLowering):
     def apply_block(self, e: ast.Call, callee: Callee) -> None:
         """Inline the body of a control."""
         instance = self.block_instance(e, callee)
-        decl = callee.decl
+        decl = instance.decl
         if not isinstance(decl, ast.ControlDecl):
             raise self.unsupported(e.at, "a parser applied inside a branch")
         assert instance.env is not None and decl.body is not None
+        callee = actual_callee(callee, decl)
         env = Env(instance.env, {v: self.concrete(t) for v, t in callee.bindings.items()})
         frame = Frame(self.fresh_name(f"{instance.name}_end"))
         self.bind_arguments(env, callee, frame, isolate=self.overlapping(callee))
@@ -388,6 +389,14 @@ class CallLowering(ObjectLowering):
             self.finish(frame)
         self.loops = loops
         return ActionArm(index, tuple(parameters), tuple(statements))
+
+
+def actual_callee(callee: Callee, decl: ast.ParserDecl | ast.ControlDecl) -> Callee:
+    """The call with the parameters of the instance's own declaration (it may have been passed as its type)."""
+    if callee.decl is decl:
+        return callee
+    arguments = [(p, a) for p, (_, a) in zip(decl.parameters, callee.arguments, strict=True)]
+    return replace(callee, decl=decl, arguments=arguments)
 
 
 def is_simple_constant(e: ast.Expr) -> bool:

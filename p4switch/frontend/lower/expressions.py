@@ -27,6 +27,9 @@ class ExpressionLowering(LowerBase):
 
     def expr(self, e: ast.Expr) -> ir.Expr:
         """Lower a value. Aggregates come back as places."""
+        placed = self.placed.get(id(e))
+        if placed is not None:
+            return placed
         known = self.known(e)
         if known is not None and not isinstance(known, tuple | str):
             t = self.concrete(e.type)
@@ -263,6 +266,9 @@ class ExpressionLowering(LowerBase):
 
     def place(self, e: ast.Expr) -> ir.LValue:
         """Lower an expression that names storage; a value that has none gets a variable."""
+        placed = self.placed.get(id(e))
+        if placed is not None:
+            return placed
         if isinstance(e, ast.Name):
             return self._name_place(e)
         if isinstance(e, ast.Member):
@@ -342,6 +348,15 @@ class ExpressionLowering(LowerBase):
             for f in header.base.type.fields:
                 if f.name != header.field:
                     self.emit(SetValidity(ir.Member(header.base, f.name, f.type), False))
+
+    def assign_operated(self, target: ast.Expr, value: ast.Expr) -> None:
+        """Lower target op= value, where `value` is `target op value`: the place is worked out once."""
+        base = target
+        while isinstance(base, ast.Slice):
+            base = base.base
+        self.placed[id(base)] = self.place(base)
+        self.assign(target, value)
+        del self.placed[id(base)]
 
     def assign(self, target: ast.Expr, value: ast.Expr) -> None:
         """Lower target = value."""

@@ -355,7 +355,8 @@ class ObjectLowering(ExpressionLowering):
         """Priorities in P4Runtime's sense (larger wins)."""
         count = len(decl.entries)
         if all(e.priority is None for e in decl.entries) and "largest_priority_wins" not in properties:
-            return [count - i for i in range(count)]
+            ranks = [self._annotated_rank(e, i + 1) for i, e in enumerate(decl.entries)]
+            return [max(ranks) - rank + 1 for rank in ranks]
         wins = properties.get("largest_priority_wins")
         largest_wins = wins is None or self.known(wins.value) is not False
         delta_property = properties.get("priority_delta")
@@ -374,6 +375,12 @@ class ObjectLowering(ExpressionLowering):
             return given
         highest = max(given)
         return [highest - p + 1 for p in given]
+
+    def _annotated_rank(self, entry: ast.Entry, position: int) -> int:
+        """Rank of an entry, the smallest first: its position, or bmv2's @priority."""
+        annotation = find_annotation(entry.annotations, "priority")
+        body = self.annotations([annotation])[0].body if annotation is not None else ()
+        return body[0] if body and isinstance(body[0], int) else position
 
     def _key_match(self, e: ast.Expr, key: TableKey, t: Type) -> KeyMatch:
         width = irt.width_of(key.type)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from p4switch.frontend import ast
 from p4switch.frontend.check_call import Callee
 from p4switch.frontend.lower.base import Env, Instance
-from p4switch.frontend.lower.calls import Frame
+from p4switch.frontend.lower.calls import Frame, actual_callee
 from p4switch.frontend.lower.expressions import is_scalar
 from p4switch.frontend.lower.statements import StatementLowering
 from p4switch.frontend.types import EnumValue, TTuple
@@ -61,6 +61,7 @@ class ParserLowering(StatementLowering):
         assert isinstance(callee, Callee)
         instance = self.block_instance(e, callee)
         assert instance.env is not None
+        callee = actual_callee(callee, instance.decl)
         env = Env(instance.env, {v: self.concrete(t) for v, t in callee.bindings.items()})
         frame = Frame(self.fresh_name("subparser"))
         self.bind_arguments(env, callee, frame, isolate=self.overlapping(callee))

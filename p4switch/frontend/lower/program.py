@@ -118,6 +118,8 @@ class ProgramLowering(ParserLowering):
 
     def _arguments(self, main: ast.Instantiation) -> dict[str, tuple[Callee, ast.Expr]]:
         out: dict[str, tuple[Callee, ast.Expr]] = {}
+        if [p.name for p, _ in main.target.arguments] != list(_BLOCKS):
+            raise self.unsupported(main.at, "a package V1Switch that is not v1model's")
         for (_, argument), key in zip(main.target.arguments, _BLOCKS, strict=True):
             if isinstance(argument, ast.Call) and isinstance(argument.target, Callee):
                 out[key] = (argument.target, argument)

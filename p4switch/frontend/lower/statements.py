@@ -28,7 +28,10 @@ class StatementLowering(ExternLowering):
         if isinstance(s, ast.Block):
             self.statements(s.body)
         elif isinstance(s, ast.Assignment):
-            self.assign(s.target, s.value)
+            if s.op:
+                self.assign_operated(s.target, s.value)
+            else:
+                self.assign(s.target, s.value)
         elif isinstance(s, ast.CallStatement):
             self.call(s.call)
         elif isinstance(s, ast.DeclStatement):

@@ -23,7 +23,7 @@ def l2_program() -> Program:
     return Program.load(p4switch.bench.build_l2_program())
 
 
-@pytest.fixture()
+@pytest.fixture
 def switch() -> Iterator[Switch]:
     """Virtual clock, memory ports 1 to 8, CPU port 255."""
     with Switch(SwitchConfig(cpu_port=255, virtual_clock=True, seed=7)) as made:
@@ -33,7 +33,7 @@ def switch() -> Iterator[Switch]:
         yield made
 
 
-@pytest.fixture()
+@pytest.fixture
 def pipeline(switch: Switch, exerciser: Program) -> Pipeline:
     """The exerciser on the packets' path."""
     made = switch.prepare(exerciser)
