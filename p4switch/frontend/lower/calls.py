@@ -10,6 +10,7 @@ from p4switch.frontend.check_call import Callee
 from p4switch.frontend.lower.base import TRUE, Env, Instance, Known
 from p4switch.frontend.lower.expressions import is_scalar
 from p4switch.frontend.lower.objects import ObjectLowering
+from p4switch.frontend.types import BOOL, TBits, TEnum, TNew
 from p4switch.ir import expr as ir
 from p4switch.ir import types as irt
 from p4switch.ir.stmt import (
@@ -44,6 +45,7 @@ class Frame:
     result: ir.VarRef | None = None
     copy_outs: list[CopyOut] = field(default_factory=list)
     exited: bool = False
+    is_action: bool = False
 
 
 @dataclass(slots=True)
@@ -150,8 +152,14 @@ class CallLowering(ObjectLowering):
 
     def _inline_action(self, callee: Callee) -> None:
         decl = callee.decl
+        scalar = all(
+            p.direction or self.concrete(p.type) == BOOL or isinstance(self.concrete(p.type), TBits | TEnum | TNew)
+            for p in decl.parameters
+        )
+        if scalar and not any(f.is_action for f in self.frames):
+            self.action_index(decl)  # p4c lists actions that a control only calls, too
         env = Env(self.env)
-        frame = Frame(self.fresh_name(decl.name))
+        frame = Frame(self.fresh_name(decl.name), is_action=True)
         self.bind_arguments(env, callee, frame, isolate=True)
         self.inline(env, frame, decl.body)
 
@@ -379,7 +387,7 @@ class CallLowering(ObjectLowering):
     def _arm(self, index: int, decl: ast.ActionDecl, ref: ast.ActionRef | None) -> ActionArm:
         """An action's body with parameters from the entry and, for those with direction, from the action list."""
         env = Env(self.env)
-        frame = Frame(self.fresh_name(decl.name))
+        frame = Frame(self.fresh_name(decl.name), is_action=True)
         parameters: list[str] = []
         loops, self.loops = self.loops, []
         with self.body() as statements:

@@ -373,16 +373,8 @@ class ObjectLowering(ExpressionLowering):
         e = prop.value
         if isinstance(e, ast.Call) and isinstance(e.type, TBlock):
             annotation = find_annotation(prop.annotations, "name")
-            name = table_name
-            if annotation is not None:
-                named = ast.Instantiation(
-                    at=prop.at,
-                    name=prop.name,
-                    annotations=prop.annotations,
-                    ref=ast.BaseType(prop.at, "_"),
-                    arguments=[],
-                )
-                name = qualified_name(self.env.prefix, named)
+            body = self.annotations([annotation])[0].body if annotation is not None else ()
+            name = str(body[0]).removeprefix(".") if body else table_name
             holder = ast.Instantiation(
                 at=prop.at, name=prop.name, annotations=prop.annotations, ref=ast.BaseType(prop.at, "_"), arguments=[]
             )
@@ -503,8 +495,10 @@ def key_name(e: ast.Expr) -> str | None:
     if isinstance(e, ast.Name):
         return e.name
     if isinstance(e, ast.Member):
-        base = key_name(e.base)
-        return None if base is None else f"{base}.{e.name}"
+        base, field = key_name(e.base), _field_name(e)
+        if field.startswith("."):
+            return field[1:]
+        return None if base is None else f"{base}.{field}"
     if isinstance(e, ast.Index) and isinstance(e.index.value, int):
         base = key_name(e.base)
         return None if base is None else f"{base}[{e.index.value}]"
@@ -515,6 +509,20 @@ def key_name(e: ast.Expr) -> str | None:
         base = key_name(e.function.base)
         return None if base is None else f"{base}.$valid$"
     if isinstance(e, ast.Binary) and e.op == "&":
-        left, right = key_name(e.left), key_name(e.right)
-        return left if right is None else (right if left is None else f"{left} & {right}")
+        left, right = _operand_name(e.left), _operand_name(e.right)
+        return None if left is None or right is None else f"{left} & {right}"
     return None
+
+
+def _operand_name(e: ast.Expr) -> str | None:
+    return f"0x{e.value:x}" if isinstance(e.value, int) else key_name(e)
+
+
+def _field_name(e: ast.Member) -> str:
+    """Name of a field, from @name where its declaration has one."""
+    if isinstance(e.base.type, TStruct):
+        for f in e.base.type.decl.fields:
+            annotation = find_annotation(f.annotations, "name") if f.name == e.name else None
+            if annotation is not None and annotation.tokens and annotation.tokens[0][0] == "string":
+                return annotation.tokens[0][1][1:-1]
+    return e.name

@@ -186,7 +186,7 @@ class ProgramLowering(ParserLowering):
             found = self.instance_of(argument)
             if found is not None:
                 return found
-        return self.make_block(callee.decl, callee, qualified_name("", callee.decl))
+        return self.make_block(callee.decl, callee, callee.decl.name)
 
     def _bind(self, instance: Instance, values: tuple[ir.VarRef | None, ...]) -> Env:
         env = Env(instance.env)
