@@ -95,7 +95,7 @@ class DirectoryReplica:
         return self._stale is not None
 
     def restart(self, controller: int) -> None:
-        """A stream to a controller (its incarnation) was opened: a snapshot follows; till then the old content answers."""
+        """A stream to a controller (its incarnation) is open: a snapshot follows; till then the old content answers."""
         self._keep_stale = self._controller is not None and controller != self._controller
         self._controller = controller
         self._staged = None
