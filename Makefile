@@ -19,7 +19,12 @@ $(VENV)/.installed: pyproject.toml tools/setup_python.sh
 system: ## Debian packages the testbed needs (asks for nothing; needs root)
 	tools/setup_system.sh
 
-setup: system $(VENV)/.installed ## everything needed to run and to test
+# p4runtime-shell pins protobuf below 3.21, so the operator's console lives in an environment of its own.
+.venv-p4rt-shell/.installed:
+	tools/setup_p4runtime_shell.sh .venv-p4rt-shell
+	@touch $@
+
+setup: system $(VENV)/.installed ## everything needed to run
 
 lint: $(VENV)/.installed ## ruff, mypy --strict, import rules
 	$(VENV)/bin/ruff check .
@@ -27,7 +32,7 @@ lint: $(VENV)/.installed ## ruff, mypy --strict, import rules
 	$(VENV)/bin/mypy kvproto p4switch controlplane hostagent bmv2_testbed kvcast tools
 	$(VENV)/bin/lint-imports --no-logo
 
-test: setup lint ## everything that can run on this machine, under ten minutes
+test: setup .venv-p4rt-shell/.installed lint ## everything that can run on this machine, under ten minutes
 	$(RUN) $(PY) -m pytest -m "not long"
 
 unit: $(VENV)/.installed ## only the tests that need neither root nor namespaces

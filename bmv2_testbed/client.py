@@ -103,6 +103,24 @@ class Testbed:
         """Wait until a daemon started again is ready."""
         self._ask("await_ready", name=name)
 
+    def await_cluster(self) -> None:
+        """Wait until every agent that runs is attached and the switch, if there is one, is programmed."""
+        self._ask("await_cluster")
+
+    def serve_from_switch(self, last_key: bytes, chunks: int) -> None:
+        """Have the switch take in the prefix that ends with this chunk, and wait until it serves all of it."""
+        self._ask("serve_from_switch", last_key=last_key.hex(), chunks=chunks)
+
+    def agent_health(self, host: int) -> dict[str, Any]:
+        """What an agent says of itself."""
+        health: dict[str, Any] = self._ask("agent_health", host=host)
+        return health
+
+    def agent_metrics(self, host: int) -> str:
+        """An agent's metrics in Prometheus' text format."""
+        metrics: str = self._ask("agent_metrics", host=host)
+        return metrics
+
     def counters(self) -> dict[str, InterfaceCounters]:
         """Counters of the hosts' data interfaces."""
         return {host: InterfaceCounters(*values) for host, values in self._ask("counters").items()}

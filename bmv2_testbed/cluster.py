@@ -3,42 +3,201 @@
 from __future__ import annotations
 
 import functools
+import socket
+import time
+import urllib.error
+import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
+import yaml
+
+from bmv2_testbed.configs import agent_config, controller_config, namespace_endpoints
+from bmv2_testbed.errors import TestbedError
+from bmv2_testbed.limits import START_DEADLINE_S
+from bmv2_testbed.network.datagrams import DatagramNetwork, datagram_endpoints
 from bmv2_testbed.network.wired import WiredNetwork
-from bmv2_testbed.processes import Supervisor
-from bmv2_testbed.spec import TestbedSpec
+from bmv2_testbed.operator_calls import ControllerCalls
+from bmv2_testbed.processes import Launch, Supervisor, python_module
+from bmv2_testbed.spec import Faults, Target, TestbedSpec, Wiring, host_name, switch_port
+from bmv2_testbed.switch_admin import SwitchAdmin, port_options
+from bmv2_testbed.switches import (
+    ADMIN_SOCKET,
+    PROGRAM,
+    READY_FILE,
+    build_for_bmv2,
+    program_defines,
+    shaped_by_switch,
+    switch_command,
+)
+
+SWITCH: Final = "switch"
+CONTROLLER: Final = "controller"
+
+
+def agent_name(host: int) -> str:
+    """Name of the agent's process."""
+    return f"agent{host}"
 
 
 class Cluster:
-    """Everything that runs. Not thread-safe beyond what the keeper's requests need."""
+    """Everything that runs. Requests may come from several threads; each is short."""
 
     def __init__(self, spec: TestbedSpec, directory: Path) -> None:
         self.spec = spec
         self.directory = directory
         self.processes = Supervisor(directory)
-        self.network = WiredNetwork(spec)
+        self._admin = SwitchAdmin(str(directory / ADMIN_SOCKET))
+        if spec.wiring is Wiring.NAMESPACES:
+            self._endpoints = namespace_endpoints(spec)
+            self.network: WiredNetwork | DatagramNetwork = WiredNetwork(spec)
+        else:
+            self._endpoints = datagram_endpoints(spec)
+            self.network = DatagramNetwork(spec, self._admin.port_statistics)
 
     def start(self, deadline_s: float) -> None:
-        pass
+        """Start switch, controller, agents; return when the whole is ready to be used."""
+        if self._has_switch_process:
+            self._start_switch(deadline_s)
+        if not self.spec.daemons:
+            return
+        self._start_controller(deadline_s)
+        for host in range(self.spec.hosts):
+            self._start_agent(host)
+        for host in range(self.spec.hosts):
+            self.await_ready(agent_name(host), deadline_s)
+        self.await_cluster(deadline_s)
+
+    @property
+    def _has_switch_process(self) -> bool:
+        return self.spec.target is not Target.BRIDGE
+
+    @property
+    def _programs_switch(self) -> bool:
+        return self._has_switch_process and not self.spec.plain
+
+    def _start_switch(self, deadline_s: float) -> None:
+        if self.spec.target is Target.BMV2:
+            build_for_bmv2(self.spec, self.directory)
+        argv = switch_command(self.spec, self._endpoints, self.directory)
+        self.processes.start(SWITCH, argv, self._place("switch"))
+        self.await_ready(SWITCH, deadline_s)
+        if self.spec.faults.any and self.spec.target is not Target.P4SWITCH:
+            self.set_faults(None, self.spec.faults)
+
+    def _start_controller(self, deadline_s: float) -> None:
+        config = controller_config(self.spec, self._endpoints, str(self.directory), str(self.directory / "kvcast"))
+        path = self._write_config(CONTROLLER, config)
+        self.processes.start(CONTROLLER, python_module("controlplane.daemon", "--config", path), self._place("switch"))
+        self.await_ready(CONTROLLER, deadline_s)
+
+    def _start_agent(self, host: int) -> None:
+        config = agent_config(self.spec, host, self._endpoints, str(self.directory))
+        path = self._write_config(agent_name(host), config)
+        argv = python_module("hostagent.daemon", "--config", path)
+        self.processes.start(agent_name(host), argv, self._place(host_name(host)))
+
+    def _write_config(self, name: str, config: dict[str, object]) -> str:
+        path = self.directory / f"{name}.yaml"
+        path.write_text(yaml.safe_dump(config, sort_keys=False))
+        return str(path)
+
+    def _place(self, place: str) -> Launch:
+        return functools.partial(self.network.launch, place)
 
     def run(self, name: str, place: str, argv: Sequence[str]) -> int:
-        """Start a process in a place of the network."""
-        return self.processes.start(name, argv, functools.partial(self.network.launch, place))
+        """Start a process in a place of the network: a host's name, or `switch`."""
+        return self.processes.start(name, argv, self._place(place))
 
     def restart(self, name: str) -> None:
+        """Start a daemon that ended once more; `await_ready` tells when it is back."""
+        ready_file = self._ready_file(name)
+        if ready_file is not None:
+            ready_file.unlink(missing_ok=True)
         self.processes.restart(name)
+        if name == SWITCH:
+            self.await_ready(SWITCH, time.monotonic() + START_DEADLINE_S)
+
+    def _ready_file(self, name: str) -> Path | None:
+        if name == CONTROLLER:
+            return self.directory / "controller.ready"
+        if name == SWITCH and self.spec.target is Target.P4SWITCH:
+            return self.directory / READY_FILE
+        if name.startswith("agent"):
+            return self.directory / f"{host_name(int(name.removeprefix('agent')))}.ready"
+        return None
 
     def await_ready(self, name: str, deadline_s: float) -> None:
-        pass
+        """Wait until a daemon does its work."""
+        if name == SWITCH and self.spec.target is Target.BMV2:
+            self.processes.wait_until(SWITCH, self._switch_listens, deadline_s, "P4Runtime port")
+            return
+        ready_file = self._ready_file(name)
+        if ready_file is None:
+            raise TestbedError(f"{name} is no daemon: nothing tells when it is ready")
+        self.processes.wait_until(name, ready_file.exists, deadline_s, "ready file")
 
-    def set_faults(self, port: int | None, faults: dict[str, float]) -> None:
-        pass
+    def _switch_listens(self) -> bool:
+        address, _, port = self._endpoints.p4runtime.rpartition(":")
+        try:
+            socket.create_connection((address, int(port)), 0.5).close()
+        except OSError:
+            return False
+        return True
+
+    def agent_health(self, host: int) -> dict[str, object]:
+        """What an agent's /healthz says."""
+        url = f"http://{self._endpoints.agent_http[host]}/healthz"
+        try:
+            with urllib.request.urlopen(url, timeout=2) as answer:
+                health: dict[str, object] = yaml.safe_load(answer.read())
+        except (OSError, urllib.error.URLError) as error:
+            raise TestbedError(f"{agent_name(host)} does not answer: {error}") from error
+        return health
+
+    def agent_metrics(self, host: int) -> str:
+        """An agent's metrics, in Prometheus' text format."""
+        try:
+            with urllib.request.urlopen(f"http://{self._endpoints.agent_http[host]}/metrics", timeout=2) as answer:
+                text: bytes = answer.read()
+        except (OSError, urllib.error.URLError) as error:
+            raise TestbedError(f"{agent_name(host)} does not answer: {error}") from error
+        return text.decode()
+
+    def _calls(self) -> ControllerCalls:
+        return ControllerCalls(self._endpoints.controller)
+
+    def await_cluster(self, deadline_s: float) -> None:
+        """Wait until every agent that runs is attached and the switch, if there is one, is programmed."""
+        agents = sum(name.startswith("agent") for name in self.processes.pids())
+        with self._calls() as calls:
+            calls.await_ready(agents, self._programs_switch, deadline_s)
+
+    def serve_from_switch(self, last_key: bytes, chunks: int, deadline_s: float) -> None:
+        """Have the switch take in a prefix, and wait until it serves all of it."""
+        with self._calls() as calls:
+            calls.serve_from_switch(last_key, chunks, deadline_s)
+
+    def set_faults(self, port: int | None, faults: Faults) -> None:
+        """Hurt the frames that leave a switch port (None: every port)."""
+        if self.spec.target is Target.P4SWITCH:
+            for host in range(self.spec.hosts):
+                if port is None or port == switch_port(host):
+                    rate_bit_s = shaped_by_switch(self.spec, host)
+                    self._admin.set_port(switch_port(host), port_options(faults, rate_bit_s, self.spec.seed))
+            return
+        assert isinstance(self.network, WiredNetwork)
+        for each in self.network.switch_interfaces() if port is None else (port,):
+            self.network.set_netem(each, faults)
 
     def reload_program(self) -> None:
-        pass
+        """Start the switch program anew, empty."""
+        if self.spec.target is not Target.P4SWITCH:
+            raise TestbedError(f"target {self.spec.target} cannot reload a program: kill and restart the switch")
+        self._admin.load(str(PROGRAM), program_defines(self.spec))
 
     def stop(self) -> None:
+        """End all processes, then the network."""
         self.processes.stop_all()
         self.network.stop()

@@ -47,7 +47,7 @@ class Prefix:
         keys = []
         parent = b""
         for index in range(self.chunks):
-            parent = chained_key(parent, f"{self.seed}/{index}".encode())
+            parent = chained_key(parent, f"{self.seed}/{index}/{self.chunk_size_bytes(index)}".encode())
             keys.append(parent)
         return keys
 

@@ -25,7 +25,7 @@ from bmv2_testbed.cluster import Cluster
 from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.limits import RPC_LINE_BYTES_MAX, START_DEADLINE_S
 from bmv2_testbed.network import namespaces
-from bmv2_testbed.spec import TestbedSpec, Wiring
+from bmv2_testbed.spec import Faults, TestbedSpec, Wiring
 
 CONTROL_SOCKET: Final = "control.sock"
 _SHM_SPARE_BYTES: Final = 512 * 2**20
@@ -88,10 +88,22 @@ class Requests:
         self._cluster.network.set_link(host, up)
 
     def faults(self, port: int | None, faults: dict[str, float]) -> None:
-        self._cluster.set_faults(port, faults)
+        self._cluster.set_faults(port, Faults(**faults))
 
     def reload_program(self) -> None:
         self._cluster.reload_program()
+
+    def await_cluster(self) -> None:
+        self._cluster.await_cluster(time.monotonic() + START_DEADLINE_S)
+
+    def serve_from_switch(self, last_key: str, chunks: int) -> None:
+        self._cluster.serve_from_switch(bytes.fromhex(last_key), chunks, time.monotonic() + START_DEADLINE_S)
+
+    def agent_health(self, host: int) -> dict[str, object]:
+        return self._cluster.agent_health(host)
+
+    def agent_metrics(self, host: int) -> str:
+        return self._cluster.agent_metrics(host)
 
     def stop(self) -> None:
         self._stop.set()

@@ -27,6 +27,17 @@ RPC_LINE_BYTES_MAX: Final = 16 * 1024 * 1024
 STOP_GRACE_S: Final = 3.0
 LOG_TAIL_BYTES: Final = 4096
 
+
+def shaper_burst_bytes(rate_bit_s: int) -> int:
+    """Bucket of a token-bucket shaper: two jumbo frames or 2 ms, whichever is more."""
+    return max(SHAPER_BURST_BYTES_MIN, round(rate_bit_s / 8 * SHAPER_BURST_S))
+
+
+def shaper_queue_bytes(rate_bit_s: int) -> int:
+    """Queue of a shaper: 20 ms, at least 256 KiB."""
+    return max(SHAPER_QUEUE_BYTES_MIN, round(rate_bit_s / 8 * SHAPER_QUEUE_S))
+
+
 FETCH_DEADLINE_S: Final = 60.0
 
 assert SHAPER_QUEUE_BYTES_MIN > SHAPER_BURST_BYTES_MIN

@@ -65,6 +65,8 @@ class TestbedSpec:
     pool_bytes: int = 256 * 2**20
     slots: int = 16384
     """Segments that the switch can store."""
+    plain: bool = False
+    """True: the switch process stays unprogrammed, an ordinary Ethernet switch."""
     daemons: bool = True
     """False: only the network (peers need no more)."""
     agent_settings: Mapping[str, Any] = field(default_factory=dict)

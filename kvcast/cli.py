@@ -38,7 +38,7 @@ class UsageError(Exception):
 
 
 def _load(name: str) -> Command:
-    module: Command = importlib.import_module(f"kvcast.commands.{name}")  # type: ignore[assignment]
+    module: Command = importlib.import_module(f"kvcast.commands.{name}")
     return module
 
 
@@ -71,4 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    # As `python -m kvcast.cli` this file is the module __main__, whose UsageError is not the one that commands raise.
+    from kvcast.cli import main as imported_main
+
+    raise SystemExit(imported_main())

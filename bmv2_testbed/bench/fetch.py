@@ -13,7 +13,8 @@ from typing import Any
 from rich.table import Table
 
 from bmv2_testbed import client
-from bmv2_testbed.bench.incast import Peer, agent_socket, start_peer
+from bmv2_testbed.bench.group import agent_socket, prefix_arguments, put_prefix
+from bmv2_testbed.bench.incast import Peer, start_peer
 from bmv2_testbed.bench.sources import PoolSource, Source, TcpSource
 from bmv2_testbed.client import Testbed
 from bmv2_testbed.content import Prefix
@@ -21,6 +22,7 @@ from bmv2_testbed.limits import FETCH_DEADLINE_S, START_DEADLINE_S
 from bmv2_testbed.processes import python_module
 from bmv2_testbed.spec import Target, TestbedSpec, Wiring, data_ip, host_name
 from bmv2_testbed.units import format_size
+from hostagent.client import AgentClient
 
 CHUNK_BYTES = 2**20
 
@@ -72,13 +74,7 @@ def run_fetch(plan: FetchPlan, say: Callable[[str], None], moved: Callable[[floa
 
 
 def _run_pool(testbed: Testbed, prefix: Prefix, repeat: int) -> FetchFigures:
-    words = _words(prefix)
-    testbed.run(
-        "put",
-        host_name(0),
-        python_module("bmv2_testbed.bench.holder", "put", "--address", agent_socket(testbed, 0), *words),
-    )
-    testbed.finish("put", START_DEADLINE_S)
+    put_prefix(testbed, prefix)
     return _run_reader(testbed, "pool", agent_socket(testbed, 1), prefix, repeat)
 
 
@@ -92,7 +88,7 @@ def _run_tcp(testbed: Testbed, prefix: Prefix, repeat: int) -> FetchFigures:
 
 
 def _run_reader(testbed: Testbed, source: str, address: str, prefix: Prefix, repeat: int) -> FetchFigures:
-    words = ["--source", source, "--address", address, "--repeat", str(repeat), *_words(prefix)]
+    words = ["--source", source, "--address", address, "--repeat", str(repeat), *prefix_arguments(prefix)]
     testbed.run("fetch", host_name(1), python_module("bmv2_testbed.bench.fetch", *words))
     report = json.loads(testbed.finish("fetch", START_DEADLINE_S + FETCH_DEADLINE_S).stdout)
     times = sorted(report["times_s"])
@@ -107,10 +103,6 @@ def _run_reader(testbed: Testbed, source: str, address: str, prefix: Prefix, rep
         gbytes_s_p50=prefix.size_bytes / p50_s / 1e9,
         verified=report["verified"],
     )
-
-
-def _words(prefix: Prefix) -> list[str]:
-    return ["--seed", str(prefix.seed), "--size", str(prefix.size_bytes), "--chunk", str(prefix.chunk_bytes)]
 
 
 def fetch_table(figures: Sequence[FetchFigures]) -> Table:
@@ -154,8 +146,6 @@ def _measure(source: Source, drop: Callable[[], None], prefix: Prefix, repeat: i
 
 
 def _drop_from_agent(address: str, prefix: Prefix) -> Callable[[], None]:
-    from hostagent.client import AgentClient
-
     agent = AgentClient(address)
     keys = prefix.chunk_keys()
 

@@ -10,12 +10,11 @@ from pathlib import Path
 
 from bmv2_testbed.bench.sources import TCP_PEER_PORT, RedisSource
 from bmv2_testbed.content import Prefix
+from hostagent.client import AgentClient
 
 
 def put_into_pool(prefix: Prefix, agent_socket: str) -> None:
     """Put every chunk into the pool through the holder's agent."""
-    from hostagent.client import AgentClient
-
     with AgentClient(agent_socket) as agent:
         parent = None
         for key, content in zip(prefix.chunk_keys(), prefix.contents(), strict=True):

@@ -5,22 +5,25 @@ from __future__ import annotations
 import random
 import shutil
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
 from bmv2_testbed import client
-from bmv2_testbed.bench.figures import IncastFigures, ReaderReport, incast_figures
-from bmv2_testbed.bench.rendezvous import Rendezvous
+from bmv2_testbed.bench.figures import IncastFigures, incast_figures
+from bmv2_testbed.bench.group import ReaderGroup, agent_socket, prefix_arguments, put_prefix
 from bmv2_testbed.bench.sources import REDIS_PORT, TCP_PEER_PORT
 from bmv2_testbed.client import Testbed
 from bmv2_testbed.content import Prefix
 from bmv2_testbed.errors import TestbedError
-from bmv2_testbed.limits import FETCH_DEADLINE_S, START_DEADLINE_S
-from bmv2_testbed.processes import last_line, python_module
+from bmv2_testbed.limits import START_DEADLINE_S
+from bmv2_testbed.network.counters import InterfaceCounters
+from bmv2_testbed.processes import python_module
 from bmv2_testbed.spec import NO_FAULTS, Faults, Target, TestbedSpec, Wiring, data_ip, host_name
+
+_POOL_BYTES_MIN: Final = 64 * 2**20
+_SLOTS_MIN: Final = 1024
 
 Say = Callable[[str], None]
 
@@ -84,6 +87,10 @@ class IncastPlan:
             slow_bit_s={reader + 1: rate for reader, rate in self.slow.items()},
             faults=self.faults,
             seed=self.seed,
+            pool_bytes=max(_POOL_BYTES_MIN, 3 * self.size_bytes),
+            slots=max(_SLOTS_MIN, 2 * self.size_bytes // 4096),
+            plain=mode is Mode.UNICAST,
+            controller_settings={"policy": {"admission": mode is Mode.CACHE}},
             segment_bytes=256 if self.target is Target.BMV2 and mode is not Mode.UNICAST else 4096,
         )
 
@@ -104,11 +111,11 @@ class IncastRun:
         with client.running(plan.testbed(mode)) as testbed:
             found = {peer.value: self._peer(testbed, peer) for peer in peers}
             self._say(f"{mode}: the holder puts the prefix")
-            _run_holder(testbed, plan, "put", agent_socket(testbed, 0))
+            put_prefix(testbed, plan.prefix)
             if mode is Mode.CACHE:
                 self._say(f"{mode}: the switch takes the prefix in")
-                raise TestbedError("later")
-            figures = self._incast(testbed, mode.value, "pool", lambda reader: agent_socket(testbed, reader + 1))
+                testbed.serve_from_switch(plan.prefix.chunk_keys()[-1], plan.prefix.chunks)
+            figures = self._incast(testbed, mode.value, "pool", lambda host: agent_socket(testbed, host))
         return figures, found
 
     def peers(self, peers: Sequence[Peer]) -> dict[str, IncastFigures]:
@@ -123,66 +130,46 @@ class IncastRun:
         server = f"{peer.value}-server"
         start_peer(testbed, peer, self._plan.prefix)
         try:
-            return self._incast(testbed, peer.value, peer.value, lambda _reader: holder)
+            return self._incast(testbed, peer.value, peer.value, lambda _host: holder)
         finally:
             testbed.kill(server)
             testbed.forget(server)
 
     def _incast(self, testbed: Testbed, mode: str, source: str, address: Callable[[int], str]) -> IncastFigures:
         plan = self._plan
-        status = testbed.status()
-        names = [f"reader{reader}" for reader in range(plan.readers)]
-        with Rendezvous(testbed.directory, status["directory"]) as rendezvous:
-            for reader, name in enumerate(names):
-                argv = python_module("bmv2_testbed.bench.reader", "--name", name, "--rendezvous", rendezvous.address)
-                argv += ["--source", source, "--address", address(reader), *_prefix_arguments(plan.prefix)]
-                testbed.run(name, host_name(reader + 1), argv)
-            self._say(f"{mode}: readers get ready")
-            rendezvous.await_ready(
-                plan.readers, time.monotonic() + START_DEADLINE_S, lambda: _check_alive(testbed, names)
-            )
+        hosts = [reader + 1 for reader in range(plan.readers)]
+        offsets = plan.offsets_s()
+        self._say(f"{mode}: readers get ready")
+        with ReaderGroup(testbed, plan.prefix, hosts, source=source, address=address) as readers:
             cpu_before = testbed.cpu_s()
             before = testbed.counters()
             self._say(f"{mode}: {plan.readers} readers fetch")
-            start_s = time.monotonic() + 0.2
-            offsets = plan.offsets_s()
-            rendezvous.start({name: start_s + offset for name, offset in zip(names, offsets, strict=True)})
-            reports = rendezvous.results(
-                start_s + max(offsets) + FETCH_DEADLINE_S + 5, lambda: self._show_progress(testbed, before)
-            )
+            readers.start(offsets)
+            reports = readers.reports(lambda: self._show_progress(testbed, before))
             after = testbed.counters()
-            cpu = {
-                name: used - cpu_before.get(name, 0.0) for name, used in testbed.cpu_s().items() if name not in names
-            }
-        for name in names:
-            outcome = testbed.wait(name, 5)
-            if outcome is None:
-                testbed.kill(name)
-            elif outcome.status != 0:
-                self._say(f"{name}: {outcome.stderr.strip()[-500:]}")
-            testbed.forget(name)
+            cpu = {name: used - cpu_before[name] for name, used in testbed.cpu_s().items() if name in cpu_before}
         grown = {host: after[host].since(before[host]) for host in after}
-        parsed = [ReaderReport(**reports[name]) if name in reports else None for name in names]
-        cpu["readers"] = sum(report.cpu_s for report in parsed if report is not None)
+        cpu = {name: used for name, used in cpu.items() if not name.startswith("reader")}
+        cpu["readers"] = sum(report.cpu_s for report in reports if report is not None)
         return incast_figures(
             mode=mode,
-            target=status["spec"]["target"],
+            target=testbed.status()["spec"]["target"],
             size_bytes=plan.size_bytes,
             rate_bit_s=plan.rate_bit_s,
             slow_readers=frozenset(plan.slow),
             offsets_s=offsets,
-            reports=parsed,
+            reports=reports,
             holder=grown[host_name(0)],
-            readers=[grown[host_name(reader + 1)] for reader in range(plan.readers)],
+            readers=[grown[host_name(host)] for host in hosts],
             cpu_s=cpu,
-            counters="interfaces" if plan.wiring is Wiring.NAMESPACES else "switch ports and TCP byte counts",
+            counters="interfaces" if plan.wiring is Wiring.NAMESPACES else "switch ports",
         )
 
-    def _show_progress(self, testbed: Testbed, before: Mapping[str, object]) -> None:
-        counters = testbed.counters()
+    def _show_progress(self, testbed: Testbed, before: Mapping[str, InterfaceCounters]) -> None:
         arrived = sum(
-            counters[name].rx_bytes - before[name].rx_bytes  # type: ignore[attr-defined]
-            for name in (host_name(reader + 1) for reader in range(self._plan.readers))
+            counters.since(before[host]).rx_bytes
+            for host, counters in testbed.counters().items()
+            if host != host_name(0)
         )
         self._moved(min(1.0, arrived / (self._plan.readers * self._plan.size_bytes)))
 
@@ -193,7 +180,7 @@ def start_peer(testbed: Testbed, peer: Peer, prefix: Prefix) -> None:
     name = f"{peer.value}-server"
     if peer is Peer.TCP:
         directory = testbed.status()["directory"]
-        words = ["serve", "--address", holder, "--file", f"{directory}/served", *_prefix_arguments(prefix)]
+        words = ["serve", "--address", holder, "--file", f"{directory}/served", *prefix_arguments(prefix)]
         testbed.run(name, host_name(0), python_module("bmv2_testbed.bench.holder", *words))
         _await_listening(testbed, name, TCP_PEER_PORT)
         return
@@ -204,7 +191,11 @@ def start_peer(testbed: Testbed, peer: Peer, prefix: Prefix) -> None:
     words = ["--bind", holder, "--port", str(REDIS_PORT), "--protected-mode", "no", "--save", "", "--appendonly", "no"]
     testbed.run(name, host_name(0), ["redis-server", *words])
     _await_listening(testbed, name, REDIS_PORT)
-    testbed.run("redis-load", host_name(0), _holder_command(prefix, "redis", holder))
+    testbed.run(
+        "redis-load",
+        host_name(0),
+        python_module("bmv2_testbed.bench.holder", "redis", "--address", holder, *prefix_arguments(prefix)),
+    )
     testbed.finish("redis-load", START_DEADLINE_S)
 
 
@@ -228,31 +219,6 @@ def _await_listening(testbed: Testbed, server: str, port: int) -> None:
         testbed.finish("await-listening", START_DEADLINE_S)
     except TestbedError as error:
         raise TestbedError(f"{error}; {server} said: {testbed.log(server)[-300:]}") from error
-
-
-def agent_socket(testbed: Testbed, host: int) -> str:
-    """Where the agent of a host listens, as processes inside the run see it."""
-    return f"{testbed.status()['directory']}/{host_name(host)}.sock"
-
-
-def _run_holder(testbed: Testbed, plan: IncastPlan, job: str, address: str) -> None:
-    testbed.run(f"holder-{job}", host_name(0), _holder_command(plan.prefix, job, address))
-    testbed.finish(f"holder-{job}", START_DEADLINE_S)
-
-
-def _holder_command(prefix: Prefix, job: str, address: str) -> list[str]:
-    return python_module("bmv2_testbed.bench.holder", job, "--address", address, *_prefix_arguments(prefix))
-
-
-def _prefix_arguments(prefix: Prefix) -> list[str]:
-    return ["--seed", str(prefix.seed), "--size", str(prefix.size_bytes), "--chunk", str(prefix.chunk_bytes)]
-
-
-def _check_alive(testbed: Testbed, names: Sequence[str]) -> None:
-    processes = testbed.status()["processes"]
-    for name in names:
-        if processes.get(name) is not None:
-            raise TestbedError(f"{name} ended before the start: {last_line(testbed.log(name))}")
 
 
 def _without_daemons(spec: TestbedSpec) -> TestbedSpec:

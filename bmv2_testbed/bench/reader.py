@@ -17,10 +17,10 @@ from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.limits import FETCH_DEADLINE_S
 
 
-def open_source(kind: str, address: str) -> Source:
+def open_source(kind: str, address: str, deadline_s: float) -> Source:
     """`pool` with the agent's socket, `tcp` or `redis` with the holder's address."""
     if kind == "pool":
-        return PoolSource(address, FETCH_DEADLINE_S)
+        return PoolSource(address, deadline_s)
     return TcpSource(address) if kind == "tcp" else RedisSource(address)
 
 
@@ -54,13 +54,14 @@ def main() -> int:
     parser.add_argument("--rendezvous", required=True)
     parser.add_argument("--source", choices=("pool", "tcp", "redis"), required=True)
     parser.add_argument("--address", required=True)
+    parser.add_argument("--deadline", type=float, default=FETCH_DEADLINE_S, help="of the fetch, in seconds")
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--size", type=int, required=True)
     parser.add_argument("--chunk", type=int, required=True)
     args = parser.parse_args()
     prefix = Prefix(args.seed, args.size, args.chunk)
     expected = prefix.contents()
-    source = open_source(args.source, args.address)
+    source = open_source(args.source, args.address, args.deadline)
     with meet(args.rendezvous, args.name) as connection:
         start_s = await_start(connection)
         late_s = time.monotonic() - start_s

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from bmv2_testbed.content import Prefix
 from bmv2_testbed.errors import TestbedError
+from hostagent.client import AgentClient, AgentError, AgentUnavailableError
 
 TCP_PEER_PORT = 5501
 REDIS_PORT = 5502
@@ -130,19 +131,21 @@ class PoolSource:
     """The pool, through the agent of this reader's own node."""
 
     def __init__(self, agent_socket: str, deadline_s: float) -> None:
-        from hostagent.client import AgentClient
-
         self._agent = AgentClient(agent_socket)
         self._deadline_s = deadline_s
         self._origins: dict[str, int] = {}
 
     def fetch(self, prefix: Prefix) -> Iterator[tuple[int, memoryview]]:
         keys = prefix.chunk_keys()
-        with self._agent.fetch(keys, deadline_s=self._deadline_s) as got:
-            if got.count != len(keys):
-                raise TestbedError(f"{got.count} of {len(keys)} chunks arrived: {got.outcome}")
-            self._count(got.sources)
-            yield from enumerate(got.views)
+        try:
+            with self._agent.fetch(keys, deadline_s=self._deadline_s) as got:
+                self._count(got.sources[: got.count])
+                yield from enumerate(got.views[: got.count])
+                if got.count != len(keys):
+                    outcome = str(got.outcome.name).lower()
+                    raise TestbedError(f"miss ({outcome}): {got.count} of {len(keys)} chunks arrived")
+        except (AgentError, AgentUnavailableError) as error:
+            raise TestbedError(f"the agent: {error}") from error
 
     def _count(self, sources: Sequence[object]) -> None:
         for source in sources:

@@ -92,6 +92,8 @@ def _enter(body: Callable[[], int], shm_bytes: int, alive: int) -> NoReturn:
         raise SystemExit(1)
     _mount("none", "/", None, MS_REC | MS_PRIVATE)
     _mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
+    # Programs look into /sys/class/net for their interfaces: it shows the namespace of who mounted it.
+    _mount("sysfs", "/sys", "sysfs", MS_NOSUID | MS_NODEV | MS_NOEXEC)
     _mount("tmpfs", "/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV, f"size={shm_bytes},mode=1777")
     os.mkdir(PRIVATE_DIRECTORY, 0o700)
     raise SystemExit(body())

@@ -7,26 +7,28 @@ token bucket smaller than a jumbo frame and stops at 1 Gbit/s) and bridges (its 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import subprocess
 import sys
+import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Final
 
+from bmv2_testbed.configs import DATA_INTERFACE
 from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.limits import (
     INTERFACE_NAME_CHARS_MAX,
     LINK_MTU_BYTES,
-    SHAPER_BURST_BYTES_MIN,
-    SHAPER_BURST_S,
-    SHAPER_QUEUE_BYTES_MIN,
-    SHAPER_QUEUE_S,
+    shaper_burst_bytes,
+    shaper_queue_bytes,
 )
 from bmv2_testbed.network.counters import InterfaceCounters, read_interface_counters
 from bmv2_testbed.spec import (
     CONTROLLER_MANAGEMENT_IP,
     DATA_PREFIX_BITS,
     MANAGEMENT_PREFIX_BITS,
+    Faults,
     Target,
     TestbedSpec,
     data_ip,
@@ -36,7 +38,6 @@ from bmv2_testbed.spec import (
     switch_port,
 )
 
-DATA_INTERFACE: Final = "data0"
 MANAGEMENT_INTERFACE: Final = "mgmt0"
 _DEBIAN_PACKAGES: Final = "/usr/lib/python3/dist-packages"
 
@@ -46,10 +47,10 @@ def import_mininet(module: str) -> Any:
 
     The system's directory goes to the end of the path and only for this import, so that it shadows nothing.
     """
-    try:
+    if importlib.util.find_spec("mininet") is not None:
         return importlib.import_module(module)
-    except ModuleNotFoundError:
-        sys.path.append(_DEBIAN_PACKAGES)
+    _lend_distutils()
+    sys.path.append(_DEBIAN_PACKAGES)
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -58,11 +59,32 @@ def import_mininet(module: str) -> Any:
         sys.path.remove(_DEBIAN_PACKAGES)
 
 
+def _lend_distutils() -> None:
+    """Mininet 2.3 imports `StrictVersion`, to compare versions of Open vSwitch, from what Python 3.12 no longer has."""
+    if importlib.util.find_spec("distutils") is not None:
+        return
+    version = types.ModuleType("distutils.version")
+    version.__dict__["StrictVersion"] = str
+    sys.modules.setdefault("distutils", types.ModuleType("distutils"))
+    sys.modules.setdefault("distutils.version", version)
+
+
 def shaper_arguments(rate_bit_s: int) -> str:
-    """`tc` words of a token bucket for that rate: room for two jumbo frames or 2 ms, and a queue of 20 ms."""
-    burst_bytes = max(SHAPER_BURST_BYTES_MIN, round(rate_bit_s / 8 * SHAPER_BURST_S))
-    queue_bytes = max(SHAPER_QUEUE_BYTES_MIN, round(rate_bit_s / 8 * SHAPER_QUEUE_S))
+    """`tc` words of a token bucket for that rate."""
+    burst_bytes, queue_bytes = shaper_burst_bytes(rate_bit_s), shaper_queue_bytes(rate_bit_s)
     return f"tbf rate {rate_bit_s}bit burst {burst_bytes} limit {queue_bytes}"
+
+
+def netem_arguments(faults: Faults) -> str:
+    """`tc` words of netem for these faults. Reordering needs some delay to overtake."""
+    delay_ms = max(faults.delay_ms, 1.0 if faults.reorder else 0.0)
+    words = [f"delay {delay_ms}ms"] if delay_ms else []
+    for word, probability in (("loss", faults.loss), ("duplicate", faults.duplicate), ("corrupt", faults.corrupt)):
+        if probability:
+            words.append(f"{word} {probability * 100}%")
+    if faults.reorder:
+        words.append(f"reorder {faults.reorder * 100}%")
+    return " ".join(["netem", *words])
 
 
 class WiredNetwork:
@@ -100,13 +122,16 @@ class WiredNetwork:
         """Cut or mend a host's data link."""
         run_checked(self._node(place), f"ip link set dev {DATA_INTERFACE} {'up' if up else 'down'}")
 
-    def set_netem(self, port: int, arguments: str) -> None:
+    def set_netem(self, port: int, faults: Faults) -> None:
         """Have the kernel hurt the frames that leave a switch port (targets without fault injection of their own)."""
         interface = self.switch_interfaces()[port]
         switch = self._net.get("sw")
         shaped = self._spec.link_rate_bit_s(port - 1) is not None
         parent = "parent 1:1" if shaped else "root"
-        run_checked(switch, f"tc qdisc replace dev {interface} {parent} handle 10: netem {arguments}")
+        try:
+            run_checked(switch, f"tc qdisc replace dev {interface} {parent} handle 10: {netem_arguments(faults)}")
+        except TestbedError as error:
+            raise TestbedError(f"this target needs the kernel module sch_netem to hurt frames ({error})") from error
 
     def stop(self) -> None:
         self._net.stop()
@@ -211,6 +236,9 @@ def _configure_host(node: Any, host: int, spec: TestbedSpec) -> None:
         *_link_commands(DATA_INTERFACE, rate_bit_s, _keep_offloads(spec, rate_bit_s)),
         f"ip addr add {data_ip(host)}/{DATA_PREFIX_BITS} dev {DATA_INTERFACE}",
         f"ip route add 224.0.0.0/4 dev {DATA_INTERFACE}",
+        # A node may get back from the switch what it filled in itself: packets with its own address as source.
+        f"echo 1 > /proc/sys/net/ipv4/conf/{DATA_INTERFACE}/accept_local",
+        f"echo 0 > /proc/sys/net/ipv4/conf/{DATA_INTERFACE}/rp_filter",
         _NO_IPV6.format(interface=MANAGEMENT_INTERFACE),
         f"ip addr add {management_ip(host)}/{MANAGEMENT_PREFIX_BITS} dev {MANAGEMENT_INTERFACE}",
         f"ip link set dev {MANAGEMENT_INTERFACE} up",

@@ -1,8 +1,8 @@
 """Whether a chunk goes into the switch's pool, and what makes room for it.
 
 A chunk is admitted only on evidence (two readers at once, or a second touch), only whole, only if it can be filled,
-and only if it is worth more than everything it displaces. Room is one contiguous range of slots: the policy looks
-for the range whose present residents are worth least.
+and only if it is worth more than everything it displaces and what hangs on that. Room is one contiguous range of slots:
+the policy looks for the range whose present residents are missed least.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class AdmissionPolicy:
     def _displace(
         self, candidate: Candidate, pool: Mapping[ChunkKey, Placed], gaps: Sequence[SlotRange]
     ) -> Admission | Refusal:
-        worth = worths({key: placed.resident for key, placed in pool.items()})
+        loss = _losses({key: placed.resident for key, placed in pool.items()})
         ancestors = _ancestors(candidate, pool)
         strips = sorted(
             [(gap, None) for gap in gaps] + [(placed.slots, placed) for placed in pool.values()], key=lambda one: one[0]
@@ -110,7 +110,8 @@ class AdmissionPolicy:
             window = _window(strips, first, candidate.segments, ancestors)
             if window is None:
                 continue
-            cost = sum(worth[placed.resident.key] * placed.resident.size_bytes for placed in window)
+            inside = {placed.resident.key for placed in window}
+            cost = sum(loss[one] for one in inside if pool[one].resident.parent not in inside)
             if best is None or cost < best[0]:
                 best = (cost, strips[first][0].base, window)
         limit = float("inf") if candidate.pinned else candidate.value * candidate.size_bytes
@@ -121,6 +122,19 @@ class AdmissionPolicy:
         return Admission(
             candidate.key, SlotRange(base, candidate.segments), tuple(placed.resident.key for placed in out)
         )
+
+
+def _losses(residents: Mapping[ChunkKey, Resident]) -> dict[ChunkKey, float]:
+    """What is lost with each resident: its value and that of all residents below it, in fetches per second.
+
+    This is what makes leaves go before their ancestors here.
+    """
+    worth = worths(residents)
+    loss = {key: worth[key] * resident.size_bytes for key, resident in residents.items()}
+    for resident in sorted(residents.values(), key=lambda one: one.position, reverse=True):
+        if resident.parent in loss:
+            loss[resident.parent] += loss[resident.key]
+    return loss
 
 
 def _window(

@@ -42,6 +42,8 @@ class Chunk:
     served: bool = False
     """The switch serves it."""
     pinned: bool = False
+    score_told: float = 0.0
+    """The value last published with it."""
     dissenters: dict[NodeIndex, ChunkFacts] = field(default_factory=dict)
     """Nodes whose copy of the same key has other bytes (two engines need not round alike)."""
 

@@ -114,7 +114,10 @@ class Directory:
         return found
 
     def find(self, hex_digits: str) -> ChunkKey:
-        """The one key that begins with these digits. Raises UnknownKeyError or AmbiguousKeyError, each one line for a person."""
+        """The one key that begins with these digits.
+
+        Raises UnknownKeyError or AmbiguousKeyError, each with one line for a person.
+        """
         digits = hex_digits.strip().lower()
         if not digits or len(digits) > 32 or any(digit not in "0123456789abcdef" for digit in digits):
             raise UnknownKeyError(

@@ -52,6 +52,8 @@ class ValueFunction:
     def __init__(self, parameters: ValueParameters | None = None) -> None:
         self.parameters = parameters or ValueParameters()
         self._half_life_ns = self.parameters.half_life_s / _NS
+        self._unit_rate = math.log(2) / self.parameters.half_life_s
+        """What one fetch adds to a rate."""
         self._histories: OrderedDict[ChunkKey, _History] = OrderedDict()
 
     def __len__(self) -> int:
@@ -98,13 +100,16 @@ class ValueFunction:
         history = self._histories.get(key)
         if history is None:
             return 0.0
-        return history.weight * self._decay(now_ns - history.last_ns) * math.log(2) / self.parameters.half_life_s
+        return history.weight * self._decay(now_ns - history.last_ns) * self._unit_rate
 
-    def value(self, key: ChunkKey, size_bytes: int, rooted: bool, now_ns: int) -> float:
-        """Fetches per second and byte; 0 for a chunk whose ancestors are gone."""
+    def value(self, key: ChunkKey, size_bytes: int, rooted: bool, now_ns: int, waiting: int = 0) -> float:
+        """Fetches per second and byte; 0 for a chunk whose ancestors are gone.
+
+        `waiting`: nodes known to fetch it at this moment, whose fetches nobody has observed yet.
+        """
         if not rooted:
             return 0.0
-        return self.rate(key, now_ns) / max(1, size_bytes)
+        return (self.rate(key, now_ns) + waiting * self._unit_rate) / max(1, size_bytes)
 
     def score(self, key: ChunkKey, size_bytes: int) -> float:
         """log2 of the value carried back to time 0: orders chunks at any moment, changes only with a fetch."""

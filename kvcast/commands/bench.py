@@ -88,7 +88,7 @@ def _incast(args: argparse.Namespace) -> int:
     modes = _chosen(args.mode or [Mode.CAST.value], Mode)
     peers = _chosen(args.peer or [], Peer)
     console = Console()
-    with _progress(console) as (say, moved):
+    with progress(console) as (say, moved):
         cases, found = run_incast(plan, modes, peers, say, moved)
     everything = [*cases.values(), *found.values()]
     what = ("starts within one transfer time" if plan.stagger else "all at once") + (
@@ -162,7 +162,7 @@ def _fetch(args: argparse.Namespace) -> int:
         wiring=wiring_of(args.no_root),
     )
     console = Console()
-    with _progress(console) as (say, moved):
+    with progress(console) as (say, moved):
         figures = run_fetch(plan, say, moved)
     console.print(fetch_table(figures))
     if args.json is not None:
@@ -174,7 +174,7 @@ def _fetch(args: argparse.Namespace) -> int:
     return 0 if all(figure.verified for figure in figures) else 1
 
 
-class _progress:  # noqa: N801  used as a function
+class progress:  # noqa: N801  used as a function
     """A bar of what has arrived and a line of what happens now."""
 
     def __init__(self, console: Console) -> None:

@@ -30,6 +30,7 @@ control Admission(inout headers_t h, inout metadata_t m, in standard_metadata_t 
             m.drop = DropReason.NOT_A_MEMBER;
         } else if (h.kvc.isValid()) {
             h.kvc.member = m.member;
+            h.udp.checksum = 0;         // it covered the member that the host claimed
         }
     }
 }

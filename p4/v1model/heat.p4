@@ -3,7 +3,6 @@
 // sketch of two rows, the smaller count holds). At most one report per key and window; two hot chunks
 // that share a cell of what was reported share that window.
 
-@id(0x17000001)
 struct heat_report_t {
     chunk_key_t key;
     members_t   members;            // interest set

@@ -1,7 +1,8 @@
 // Who still wants a chunk. An entry is found by a hash of the key and owned by a second one, so two
 // chunks with the same index are told apart; when both hashes collide a receiver gets a packet too
 // many and drops it by its full key. An entry that neither JOIN, GET nor data has touched for
-// interest_ttl_us is free.
+// interest_ttl_us is free. An entry also remembers its leader, the member that last sent a GET for
+// everybody, so that a newcomer knows at once whom it follows.
 
 control Interest(in headers_t h, inout metadata_t m, in standard_metadata_t s) {
     @id(0x16000401) register<signature_t>(INTEREST) interest_signature;
@@ -62,7 +63,7 @@ control Interest(in headers_t h, inout metadata_t m, in standard_metadata_t s) {
                 m.interest = before;
                 if (s.instance_type == INSTANCE_ARRIVED) {
                     interest_last_seen.write(index, m.now);
-                    if (m.op == OP_GET && (h.kvc.flags & FLAG_ONLY_ME) == 0) {
+                    if (m.op == OP_GET && (h.kvc.flags & FLAG_ONLY_ME) == 0 && (before & m.me) != 0) {
                         interest_leader.write(index, m.member + 1);
                     }
                 }

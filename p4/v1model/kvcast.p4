@@ -1,28 +1,21 @@
 // kvcast's data plane for v1model (bmv2 and p4switch).
 //
-//                        +-- ordinary ------------------------------------------+
-//                        |                                                      v
-//  packet -> fabric -> classification                                       forwarding --+
-//                        |                                                      ^        |
-//                        +-- ARP for the pool -> arp_responder ---------------- | -------+
-//                        |                                                      |        |
-//                        +-- control --> admission -> chunk_cache -> interest --+ NAK,   |
-//                        |                                            |  |  |    GET     |
-//                        |                      JOIN, LEAVE -> notice-+  |  |    elsewhere|
-//                        |                                       |       |  |            |
-//                        |             FILL, GET -> chunk_store -|-------+  |            |
-//                        |                           |   |  ^    |          |            |
-//                        |                  FILL_ACK |   |  |    v          |            |
-//                        +-- cast ---> admission -> interest -> replication  |            |
-//                                                    |   |  |      |         v            |
-//                                                    |   |  |      |        heat -> digest|
-//                                                    v   |  |      v                      v
-//                            ingress_drops <- (any)      |  |   traffic manager <---------+
-//                                                        |  |      |
-//                     GET of the next segment as a clone +  |      +-> pruning ------> egress_drops
-//                                                        |  |      |   flood echo ---> egress_drops
-//                                                        v  |      v
-//                                                   recirculate   packet
+//                        +-- ordinary -----------------------------------------> forwarding
+// packet -> fabric -> classification
+//                        +-- ARP for the pool address --> arp_responder
+//                        |
+//                        +-- control --> admission -> chunk_cache -> interest
+//                        |               JOIN, LEAVE ---> notice --------------> replication
+//                        |               FILL ----------> chunk_store -> (FILL_ACK to its port)
+//                        |               GET if served -> chunk_store ---------> replication
+//                        |               GET, NAK -----------------------------> forwarding
+//                        |
+//                        +-- cast data --> admission -> interest --------------> replication
+//
+//                        heat -> digest          whatever is dropped -> ingress_drops
+//
+// egress: a clone of a GET -> next segment -> recirculate
+//         a cast packet -> pruning,  a flooded one -> no echo -> egress_drops
 //
 // * fabric: parameters of the fabric. Until a controller writes them everything is ordinary.
 // * classification: ordinary, control datagram, cast data or ARP for the pool; malformed ones go.

@@ -10,7 +10,6 @@ control PoolSource(inout headers_t h, inout metadata_t m) {
         h.ipv4.ttl = 64;
         h.udp.src_port = UDP_PORT_CONTROL;
         h.udp.length = CONTROL_UDP_BYTES;
-        h.udp.checksum = 0;
         m.rewritten = 1;
     }
 }

@@ -1,0 +1,113 @@
+"""Configuration files of the daemons of a run. Pure: values in, values for YAML out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from bmv2_testbed.spec import (
+    CONTROLLER_MANAGEMENT_IP,
+    Target,
+    TestbedSpec,
+    Wiring,
+    data_ip,
+    data_mac,
+    host_name,
+    management_ip,
+    switch_port,
+)
+
+CONTROLLER_PORT: Final = 4800
+CONTROLLER_METRICS_PORT: Final = 9470
+P4RUNTIME_PORT: Final = 9559
+AGENT_HTTP_PORT: Final = 9475
+DATA_INTERFACE: Final = "data0"
+POOL_MAC: Final = "02:4b:56:00:ff:fe"
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoints:
+    """Where daemons listen. In namespaces the well-known ports on addresses of their own; else what was free."""
+
+    controller: str
+    controller_metrics: str
+    p4runtime: str
+    agent_http: Mapping[int, str]
+    switch_datagram: Mapping[int, str]
+    agent_datagram: Mapping[int, str]
+
+
+def namespace_endpoints(spec: TestbedSpec) -> Endpoints:
+    """Each daemon has an address of its own on the management network."""
+    return Endpoints(
+        controller=f"{CONTROLLER_MANAGEMENT_IP}:{CONTROLLER_PORT}",
+        controller_metrics=f"{CONTROLLER_MANAGEMENT_IP}:{CONTROLLER_METRICS_PORT}",
+        p4runtime=f"127.0.0.1:{P4RUNTIME_PORT}",
+        agent_http={host: f"{management_ip(host)}:{AGENT_HTTP_PORT}" for host in range(spec.hosts)},
+        switch_datagram={},
+        agent_datagram={},
+    )
+
+
+def agent_config(spec: TestbedSpec, host: int, endpoints: Endpoints, directory: str) -> dict[str, Any]:
+    """agent.yaml of one host."""
+    http_address, _, http_port = endpoints.agent_http[host].rpartition(":")
+    plain: dict[str, Any] = {
+        "node": host_name(host),
+        "data": _agent_data(spec, host, endpoints),
+        "controller": {"address": endpoints.controller},
+        "pool": {"size": spec.pool_bytes},
+        "api": {"socket": f"{directory}/{host_name(host)}.sock"},
+        "http": {"address": http_address, "port": int(http_port)},
+        "ready_file": f"{directory}/{host_name(host)}.ready",
+    }
+    return merged(plain, spec.agent_settings)
+
+
+def _agent_data(spec: TestbedSpec, host: int, endpoints: Endpoints) -> dict[str, Any]:
+    if spec.wiring is Wiring.NAMESPACES:
+        return {"transport": "sockets", "interface": DATA_INTERFACE, "address": data_ip(host)}
+    return {
+        "transport": "frames",
+        "address": data_ip(host),
+        "read_port": 0,
+        "frames": {
+            "switch": endpoints.switch_datagram[host],
+            "local": endpoints.agent_datagram[host],
+            "mac": data_mac(host),
+            "read_address": "127.0.0.1",
+        },
+    }
+
+
+def controller_config(spec: TestbedSpec, endpoints: Endpoints, directory: str, program: str) -> dict[str, Any]:
+    """controller.yaml; `program`: the switch program of bmv2, which has to be pushed."""
+    plain: dict[str, Any] = {
+        "listen": endpoints.controller,
+        "metrics": endpoints.controller_metrics,
+        "ready_file": f"{directory}/controller.ready",
+        "nodes": {host_name(host): {"port": switch_port(host)} for host in range(spec.hosts)},
+        "switch": {"target": "none"},
+        "fabric": {"pool_mac": POOL_MAC},
+    }
+    if spec.target is not Target.BRIDGE and not spec.plain:
+        plain["switch"] = {
+            "target": spec.target.value,
+            "address": endpoints.p4runtime,
+            "flood_ports": [switch_port(host) for host in range(spec.hosts)],
+        }
+        if spec.target is Target.BMV2:
+            plain["switch"] |= {"p4info": f"{program}.p4info.txtpb", "program": f"{program}.json"}
+    else:
+        plain["fabric"]["segment_bytes"] = spec.segment_bytes
+    return merged(plain, spec.controller_settings)
+
+
+def merged(plain: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """`plain` with `changes` on top, mapping by mapping."""
+    result = dict(plain)
+    for name, value in changes.items():
+        known = result.get(name)
+        result[name] = merged(known, value) if isinstance(known, dict) and isinstance(value, Mapping) else value
+    return result

@@ -1,0 +1,77 @@
+"""Command lines of the switch processes: kvcast-switch and bmv2's simple_switch_grpc."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Final
+
+from bmv2_testbed.configs import Endpoints
+from bmv2_testbed.errors import TestbedError
+from bmv2_testbed.processes import REPOSITORY_ROOT, python_module
+from bmv2_testbed.spec import Target, TestbedSpec, Wiring, switch_port
+from bmv2_testbed.switch_admin import port_options
+
+PROGRAM: Final = REPOSITORY_ROOT / "p4" / "v1model" / "kvcast.p4"
+ADMIN_SOCKET: Final = "switch.sock"
+READY_FILE: Final = "switch.ready"
+_DROP_PORT: Final = 511
+
+
+def switch_command(spec: TestbedSpec, endpoints: Endpoints, directory: Path) -> list[str]:
+    """What to run for the target of this spec."""
+    if spec.target is Target.BMV2:
+        return _bmv2_command(spec, endpoints)
+    if not PROGRAM.is_file():
+        raise TestbedError(f"no switch program at {PROGRAM}: run from a checkout of the project")
+    argv = python_module("p4switch.cli", str(PROGRAM), "--grpc", endpoints.p4runtime, "--flood-group", "1")
+    argv += [f"-D{name}={value}" for name, value in program_defines(spec).items()]
+    argv += ["--admin", f"unix:{directory / ADMIN_SOCKET}", "--ready-file", str(directory / READY_FILE)]
+    for host in range(spec.hosts):
+        port = switch_port(host)
+        if spec.wiring is Wiring.NAMESPACES:
+            argv += ["-i", f"{port}@sw-eth{port}"]
+        else:
+            argv += ["-i", f"{port}@udp:{endpoints.switch_datagram[host]},{endpoints.agent_datagram[host]}"]
+        options = port_options(spec.faults, shaped_by_switch(spec, host), spec.seed)
+        if options:
+            argv += ["--port-option", f"{port}:{','.join(f'{name}={value}' for name, value in options.items())}"]
+    return argv
+
+
+def shaped_by_switch(spec: TestbedSpec, host: int) -> int | None:
+    """Rate that the switch has to keep a host's port to; None: the kernel does, or nobody."""
+    return spec.link_rate_bit_s(host) if spec.wiring is Wiring.DATAGRAMS else None
+
+
+def program_defines(spec: TestbedSpec) -> dict[str, str]:
+    """Macros that size the switch program."""
+    return {"SEGMENT_BYTES": str(spec.segment_bytes), "SLOTS": str(spec.slots)}
+
+
+def _bmv2_command(spec: TestbedSpec, endpoints: Endpoints) -> list[str]:
+    argv = ["simple_switch_grpc", "--no-p4", "--log-level", "warn", "--device-id", "1"]
+    for host in range(spec.hosts):
+        argv += ["-i", f"{switch_port(host)}@sw-eth{switch_port(host)}"]
+    return [*argv, "--", "--grpc-server-addr", endpoints.p4runtime, "--drop-port", str(_DROP_PORT)]
+
+
+def build_for_bmv2(spec: TestbedSpec, directory: Path) -> None:
+    """Compile the program for bmv2 into the run's directory."""
+    for tool in ("p4c-bm2-ss", "simple_switch_grpc"):
+        if shutil.which(tool) is None:
+            raise TestbedError(f"target bmv2 needs {tool} on PATH; without it use --target p4switch")
+    argv = [
+        "p4c-bm2-ss",
+        "--arch",
+        "v1model",
+        *(f"-D{name}={value}" for name, value in program_defines(spec).items()),
+        str(PROGRAM),
+        "-o",
+        str(directory / "kvcast.json"),
+    ]
+    argv += ["--p4runtime-files", str(directory / "kvcast.p4info.txtpb")]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise TestbedError(f"p4c-bm2-ss refuses the program: {done.stderr.strip().splitlines()[0]}")

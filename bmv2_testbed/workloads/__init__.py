@@ -1,0 +1,1 @@
+"""Real request traces, turned into fetches that nodes really make."""

@@ -1,0 +1,61 @@
+"""What the pool saved and what managing it cost. Pure counters; `metrics` shows them."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from dataclasses import dataclass, field
+
+from controlplane.ids import ChunkKey
+from kvproto.rpc import control_pb2 as rpc
+
+_CAST_NS = 2_000_000_000
+"""Arrivals of one chunk by cast within this time count as one cast."""
+_CASTS_REMEMBERED_MAX = 10_000
+
+SOURCE_NAMES = {
+    rpc.SOURCE_LOCAL: "local",
+    rpc.SOURCE_HOLDER: "holder",
+    rpc.SOURCE_CAST: "cast",
+    rpc.SOURCE_SWITCH: "switch",
+    rpc.SOURCE_DISK: "disk",
+    rpc.SOURCE_MISS: "miss",
+}
+
+
+@dataclass(slots=True)
+class Accounting:
+    """Everything counted since the controller started."""
+
+    bytes_kept_off_uplinks: int = 0
+    """Estimate: what the switch served, and every arrival of a cast but the first."""
+    fetched_chunks: Counter[str] = field(default_factory=Counter)
+    """By source."""
+    fetched_bytes: Counter[str] = field(default_factory=Counter)
+    waited_us: int = 0
+    messages: Counter[str] = field(default_factory=Counter)
+    """Of the control channel, by direction: "in", "out"."""
+    message_bytes: Counter[str] = field(default_factory=Counter)
+    switch_updates: int = 0
+    switch_reads: int = 0
+    decisions: Counter[str] = field(default_factory=Counter)
+    _casts: OrderedDict[ChunkKey, int] = field(default_factory=OrderedDict)
+
+    def message(self, direction: str, size_bytes: int) -> None:
+        self.messages[direction] += 1
+        self.message_bytes[direction] += size_bytes
+
+    def fetch(self, key: ChunkKey, source: rpc.Source.ValueType, size_bytes: int, waited_us: int, at_ns: int) -> None:
+        """A node got (or missed) a chunk."""
+        name = SOURCE_NAMES.get(source, "unknown")
+        self.fetched_chunks[name] += 1
+        self.fetched_bytes[name] += size_bytes
+        self.waited_us += waited_us
+        if source == rpc.SOURCE_SWITCH:
+            self.bytes_kept_off_uplinks += size_bytes
+        elif source == rpc.SOURCE_CAST:
+            last = self._casts.pop(key, None)
+            if last is not None and abs(at_ns - last) <= _CAST_NS:
+                self.bytes_kept_off_uplinks += size_bytes
+            self._casts[key] = at_ns
+            if len(self._casts) > _CASTS_REMEMBERED_MAX:
+                self._casts.popitem(last=False)

@@ -1,0 +1,561 @@
+"""The control plane without its daemon: messages, switch events and time in, effects out. Pure.
+
+Everything that affects the state of the control plane happens here or in what is called from here: `NodeRegistry`
+(who), `Directory` (what), `ValueFunction` (worth), `SwitchPool` and `SwitchProgrammer` (the switch), `TaskTable`
+(work given away), `Operations` (operators). The daemon owns clock, streams and the switch's session, calls one method
+per event and carries out `take_effects()`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from controlplane import parse
+from controlplane.accounting import Accounting
+from controlplane.directory import AddOutcome, Chunk, Directory
+from controlplane.effects import CloseSession, Effect, ReadTheSwitch, SendTo, SendToAll, WriteTheSwitch
+from controlplane.ids import ChunkKey, Member, NodeIndex, SwitchPort, TaskId
+from controlplane.limits import DELTA_RECORDS_MAX, TASK_KEYS_MAX
+from controlplane.nodes import Graces, Node, NodeRegistry, NodeState, RefusedNodeError
+from controlplane.operations import Operations
+from controlplane.pool import FillUnwanted, FillWanted, PoolRules, RecoveryWanted, Source, SwitchPool
+from controlplane.purposes import FillFor, Housekeeping, JobPart, Purpose, RecoveryOf
+from controlplane.settling import Settling
+from controlplane.spill import Host
+from controlplane.switch.entries import (
+    FLOOD_GROUP,
+    NEXT_SEGMENT_SESSION,
+    AddressEntry,
+    CloneSessionEntry,
+    EgressMemberEntry,
+    Entry,
+    FabricEntry,
+    GroupEntry,
+    HeatSubscriptionEntry,
+    PortMemberEntry,
+    SwitchContents,
+)
+from controlplane.switch.groups import ReplicationGroups
+from controlplane.switch.programmer import ReadSwitch, SwitchProgrammer, WriteSwitch
+from controlplane.switch.target import Down, HeatReport, Standby, SwitchEvent, Up
+from controlplane.tasks import PendingTask, TaskTable
+from controlplane.value import ValueFunction, ValueParameters
+from kvproto.rpc import control_pb2 as rpc
+
+_MEMBER_KINDS = frozenset({"port_member", "egress_member", "dmac", "replicate", "group", "clone_session"})
+_SCORE_STEP = 1.0
+"""A chunk's value is published again when it has doubled."""
+
+
+@dataclass(frozen=True, slots=True)
+class FabricParameters:
+    """What every agent and the switch must agree on."""
+
+    entry: FabricEntry
+    qkey: int
+    data_port: int = 4791
+    control_port: int = 4793
+    segment_bytes: int = 4096
+    """Until a switch says otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class CoreOptions:
+    fabric: FabricParameters
+    graces: Graces
+    incarnation: int
+    """Larger on each start of the controller."""
+    with_switch: bool
+    values: ValueParameters = field(default_factory=ValueParameters)
+    rules: PoolRules = field(default_factory=PoolRules)
+    ports: Mapping[str, SwitchPort] = field(default_factory=dict)
+    flood_ports: tuple[SwitchPort, ...] = ()
+    """Ports of the group of all ports; empty: what the switch has, and the ports of nodes."""
+    switch_floods: bool = False
+    """The switch floods to all its ports by itself until somebody writes the group: leave it so."""
+    check_switch_ns: int = 2_000_000_000
+    fill_timeout_ms: int = 10_000
+    transfer_timeout_ms: int = 60_000
+    settle_ns: int = 3_000_000_000
+    """So long after its start a controller lets agents keep the directory of its predecessor."""
+
+
+class Core:
+    """One controller."""
+
+    def __init__(self, options: CoreOptions) -> None:
+        self.options = options
+        self.nodes = NodeRegistry(options.graces, options.ports)
+        self.directory = Directory()
+        self.values = ValueFunction(options.values)
+        self.programmer = SwitchProgrammer(options.check_switch_ns)
+        self.pool = SwitchPool(
+            self.directory, self.values, self.programmer, options.rules, self._fill_sources, self._recovery_hosts
+        )
+        self.tasks: TaskTable[Purpose] = TaskTable(options.incarnation)
+        self.accounting = Accounting()
+        self.segment_bytes = options.fabric.segment_bytes
+        self.switch_present = False
+        self.switch_standby = False
+        self.epoch = 0
+        self.started_ns: int | None = None
+        self._groups = ReplicationGroups()
+        self._effects: list[Effect] = []
+        self._sessions: dict[int, NodeIndex] = {}
+        self._sequence = 0
+        self._settling = Settling(options.settle_ns)
+        self._nodes_changed: set[NodeIndex] = set()
+        self._nodes_gone: set[NodeIndex] = set()
+        self._to_pin: dict[NodeIndex, list[ChunkKey]] = {}
+        self.operations = Operations(self)
+
+    def take_effects(self) -> list[Effect]:
+        effects, self._effects = self._effects, []
+        return effects
+
+    def emit(self, effect: Effect) -> None:
+        self._effects.append(effect)
+
+    # -- agents
+
+    def hello(self, session: int, hello: rpc.Hello, now_ns: int) -> None:
+        """The first message of a stream."""
+        try:
+            facts = parse.node_facts(hello)
+            if facts.segment_bytes and self.segment_bytes not in facts.segment_bytes:
+                raise RefusedNodeError(
+                    "FAILED_PRECONDITION",
+                    f"the fabric's segments have {self.segment_bytes} bytes, which this agent lacks",
+                )
+            node = self.nodes.hello(session, facts, now_ns)
+        except parse.MalformedError as error:
+            self.emit(CloseSession(session, "INVALID_ARGUMENT", str(error)))
+            return
+        except RefusedNodeError as refusal:
+            self.emit(CloseSession(session, refusal.code, str(refusal)))
+            return
+        for old, index in list(self._sessions.items()):
+            if index == node.index:
+                del self._sessions[old]
+                self.emit(CloseSession(old, "ABORTED", "this node attached again on another stream"))
+        for index in self.nodes.take_displaced():
+            self._forget_node(index)
+        self._sessions[session] = node.index
+        self.directory.begin_snapshot(node.index)
+        self._nodes_changed.add(node.index)
+        self._nodes_gone.discard(node.index)
+        self.emit(SendTo(session, self._welcome(node)))
+        if not self._settling.must_wait(session, facts.replica_of, facts.replica_nodes, self.options.incarnation):
+            self._send_snapshot(session)
+        self._program_members()
+
+    def message(self, session: int, message: rpc.FromAgent, now_ns: int) -> None:
+        """Any later message of a stream."""
+        index = self._sessions.get(session)
+        node = None if index is None else self.nodes.get(index)
+        if node is None:
+            return
+        self.nodes.heard(node, now_ns)
+        try:
+            self._dispatch(node, message, now_ns)
+        except parse.MalformedError as error:
+            self.emit(CloseSession(session, "INVALID_ARGUMENT", str(error)))
+
+    def closed(self, session: int, now_ns: int) -> None:
+        """A stream ended, whoever ended it."""
+        self._sessions.pop(session, None)
+        self._settling.left(session)
+        node = self.nodes.closed(session, now_ns)
+        if node is not None:
+            self._end_tasks(self.tasks.node_gone(node.index))
+
+    def _dispatch(self, node: Node, message: rpc.FromAgent, now_ns: int) -> None:
+        match message.WhichOneof("message"):
+            case "announce":
+                self._announce(node, message.announce)
+            case "usage":
+                self._usage(message.usage, now_ns)
+            case "heartbeat":
+                node.pool_used_bytes = message.heartbeat.pool_used_bytes
+                node.sent_bytes = message.heartbeat.sent_bytes
+                node.received_bytes = message.heartbeat.received_bytes
+            case "task_result":
+                task = self.tasks.get(TaskId(message.task_result.task))
+                if task is not None and task.node == node.index:
+                    self.tasks.finish(task.id)
+                    self._task_ended(task, message.task_result)
+            case "task_progress":
+                task = self.tasks.get(TaskId(message.task_progress.task))
+                if task is not None and task.node == node.index and isinstance(task.purpose, JobPart):
+                    self.operations.part_progress(task, message.task_progress)
+            case "bad_copy":
+                self._bad_copy(message.bad_copy)
+            case "leaving":
+                self._forget_copies(node.index)
+                self.closed(node.session, now_ns)
+                self.emit(CloseSession(node.session, "OK", "goodbye"))
+            case "hello":
+                raise parse.MalformedError("a second Hello on one stream")
+            case _:
+                raise parse.MalformedError("an empty message")
+
+    def _announce(self, node: Node, announce: rpc.Announce) -> None:
+        for facts, pinned in parse.announced(announce):
+            outcome = self.directory.add_copy(node.index, facts)
+            if outcome is AddOutcome.CONFLICT:
+                self.accounting.decisions["conflicting_copy"] += 1
+                continue
+            if pinned:
+                self.directory.set_pinned([facts.key], True)
+            elif outcome is not AddOutcome.KNOWN and self._is_pinned(facts.key):
+                self._to_pin.setdefault(node.index, []).append(facts.key)
+        for raw in announce.removed:
+            self.directory.remove_copy(node.index, parse.chunk_key(raw, "removed"))
+        if announce.snapshot_end:
+            self.directory.end_snapshot(node.index)
+            self._settling.announced(node.index)
+
+    def _is_pinned(self, key: ChunkKey) -> bool:
+        chunk = self.directory.get(key)
+        return chunk is not None and chunk.pinned
+
+    def _usage(self, usage: rpc.Usage, now_ns: int) -> None:
+        for fetch in usage.fetches:
+            key = parse.chunk_key(fetch.key)
+            at_ns = now_ns - fetch.age_ms * 1_000_000
+            self.accounting.fetch(key, fetch.source, fetch.bytes, fetch.waited_us, at_ns)
+            self.values.observe(key, at_ns)
+            self._publish_value(key)
+            chunk = self.directory.get(key)
+            remote = fetch.source in (rpc.SOURCE_HOLDER, rpc.SOURCE_CAST)
+            if remote and chunk is not None and self.values.touched_again(key, now_ns):
+                self.pool.report(key, 1, now_ns)
+        for hint in usage.hints:
+            key = parse.chunk_key(hint.key)
+            if hint.kind == rpc.ReuseHint.SESSION_ENDED and key in self.directory:
+                for below in self.directory.subtree(key):
+                    self.values.forget(below)
+                    self._publish_value(below)
+            elif hint.kind == rpc.ReuseHint.EXPECTED:
+                self.values.expect(key, now_ns, hint.within_ms / 1000)
+                self._publish_value(key)
+
+    def _publish_value(self, key: ChunkKey) -> None:
+        chunk = self.directory.get(key)
+        if chunk is not None:
+            score = self.values.score(key, chunk.facts.size_bytes)
+            if abs(score - chunk.score_told) >= _SCORE_STEP:
+                self.directory.touch(key)
+
+    def _bad_copy(self, report: rpc.BadCopy) -> None:
+        key = parse.chunk_key(report.key)
+        chunk = self.directory.get(key)
+        if chunk is None or report.expected != chunk.facts.checksum:
+            self.accounting.decisions["bad_copy_report_outdated"] += 1
+            return
+        if report.from_switch:
+            self.pool.drop_bad(key)
+            return
+        holder = NodeIndex(report.holder)
+        if self.directory.remove_copy(holder, key):
+            self.accounting.decisions["bad_copy_dropped"] += 1
+            work = rpc.Task(drop=rpc.Drop(keys=[key]))
+            self.give(holder, Housekeeping("drop a bad copy"), work)
+
+    def _forget_copies(self, index: NodeIndex) -> None:
+        self.directory.remove_node(index)
+
+    def _forget_node(self, index: NodeIndex) -> None:
+        self.directory.remove_node(index)
+        self._nodes_changed.discard(index)
+        self._nodes_gone.add(index)
+        self.pool.port_gone(index)
+
+    # -- work for agents
+
+    def give(self, node: NodeIndex, purpose: Purpose, work: rpc.Task, timeout_ms: int | None = None) -> None:
+        """A task for a node; it goes out with the next `advance`."""
+        self.tasks.add(node, purpose, work, timeout_ms or self.options.transfer_timeout_ms)
+
+    def cancel(self, task: PendingTask[Purpose]) -> None:
+        """Take a task back; its end is not reported any more."""
+        if self.tasks.finish(task.id) is None or not task.deadline_ns:
+            return
+        node = self.nodes.get(task.node)
+        if node is not None and node.attached:
+            self.emit(SendTo(node.session, rpc.ToAgent(cancel=rpc.CancelTask(task=task.id))))
+
+    def _end_tasks(self, tasks: Sequence[PendingTask[Purpose]]) -> None:
+        """Tasks that no agent will answer."""
+        for task in tasks:
+            failed = rpc.TaskResult(task=task.id, status=rpc.TaskResult.FAILED, detail="no answer from the node")
+            self._task_ended(task, failed)
+
+    def _task_ended(self, task: PendingTask[Purpose], result: rpc.TaskResult) -> None:
+        done = result.status == rpc.TaskResult.DONE
+        match task.purpose:
+            case FillFor(key=key):
+                (self.pool.filled if done else self.pool.fill_failed)(key)
+            case RecoveryOf(key=key):
+                (self.pool.recovered if done else self.pool.recovery_failed)(key)
+            case JobPart():
+                self.operations.part_ended(task, result)
+            case Housekeeping(what=what):
+                self.accounting.decisions[f"{what.replace(' ', '_')}_{'done' if done else 'failed'}"] += 1
+
+    # -- the switch
+
+    def switch_event(self, event: SwitchEvent, now_ns: int) -> None:
+        match event:
+            case Up(facts=facts):
+                self.switch_standby = False
+                self.programmer.up(facts)
+                self.pool.switch_up(facts)
+                self._program_fabric()
+                if facts.segment_bytes != self.segment_bytes:
+                    self.segment_bytes = facts.segment_bytes
+                    for session in list(self._sessions):
+                        self.emit(CloseSession(session, "ABORTED", "the size of segments changed: attach again"))
+            case Standby():
+                self.switch_standby = True
+                self.programmer.down()
+            case Down():
+                self.programmer.down()
+            case HeatReport(key=key, members=members):
+                self.accounting.decisions["heat_reports"] += 1
+                self.pool.report(key, members.bit_count(), now_ns)
+                if self._groups.use(members):
+                    self._program_members()
+
+    def switch_read(self, actual: SwitchContents | None, now_ns: int) -> None:
+        """The answer to ReadTheSwitch; None: it failed."""
+        self.accounting.switch_reads += 1
+        if actual is None:
+            self.programmer.read_failed()
+            return
+        trusted = actual.get(("fabric", None)) == self.options.fabric.entry
+        self.programmer.read_done(actual, now_ns)
+        if not trusted or self.epoch == 0:
+            self.epoch = max(self.epoch + 1, self.options.incarnation)
+            if self.switch_present:
+                self.accounting.decisions["switch_restarted"] += 1
+                self.switch_present = False
+        self.pool.switch_read(actual, trusted, now_ns)
+        self._program_members()
+
+    def switch_written(self, refused: Mapping[int, str] | None, now_ns: int) -> None:
+        """The answer to WriteTheSwitch: index of update -> reason; None: nobody knows."""
+        if refused is None:
+            self.programmer.write_failed()
+            return
+        problems = self.programmer.write_done(refused, now_ns)
+        self.accounting.decisions["updates_refused"] += len(problems)
+        self.pool.refused(problems)
+
+    def _program_fabric(self) -> None:
+        self.programmer.want(self.options.fabric.entry)
+        self.programmer.want(HeatSubscriptionEntry())
+
+    def _program_members(self) -> None:
+        if not self.options.with_switch:
+            return
+        entries: list[Entry] = []
+        ports: dict[Member, SwitchPort] = self.nodes.member_ports()
+        for member, port in ports.items():
+            entries += [PortMemberEntry(port, member), EgressMemberEntry(port, member)]
+        macs = {node.facts.data_mac: node.port for node in self.nodes if node.port is not None}
+        entries += [AddressEntry(mac, port) for mac, port in macs.items() if port is not None]
+        self._groups.set_members(ports)
+        entries += self._groups.entries()
+        entries += self._standing_entries(sorted(ports.values()))
+        self.programmer.want_exactly(_MEMBER_KINDS, entries)
+
+    def _standing_entries(self, ports: Sequence[SwitchPort]) -> list[Entry]:
+        """Flooding reaches what the switch floods to already and every node; the clone session may use any port."""
+        found = self.programmer.actual.get(("group", FLOOD_GROUP))
+        before = found.ports if isinstance(found, GroupEntry) else ()
+        flood_ports = tuple(sorted(self.options.flood_ports or {*before, *ports, *self.options.ports.values()}))
+        write_flood = bool(flood_ports) and not (
+            self.options.switch_floods and not self.options.flood_ports and found is None
+        )
+        session = self.programmer.actual.get(("clone_session", NEXT_SEGMENT_SESSION))
+        if not isinstance(session, CloneSessionEntry):
+            session = CloneSessionEntry(NEXT_SEGMENT_SESSION, min(flood_ports, default=SwitchPort(1)))
+        return [GroupEntry(FLOOD_GROUP, flood_ports), session] if write_flood else [session]
+
+    # -- time
+
+    def advance(self, now_ns: int) -> None:
+        """Do all that is due: after each event, and at least every `next_due`."""
+        self.started_ns = now_ns if self.started_ns is None else self.started_ns
+        for session in self._settling.take_settled(now_ns):
+            self._send_snapshot(session)
+        expiry = self.nodes.expire(now_ns)
+        for index in expiry.copies:
+            self._forget_copies(index)
+        for index in expiry.nodes:
+            self._forget_node(index)
+        if expiry.nodes:
+            self._program_members()
+        self._end_tasks(self.tasks.expire(now_ns))
+        if self.options.with_switch:
+            self._advance_switch(now_ns)
+        self._flush_pins()
+        for task in self.tasks.take_ready(now_ns):
+            node = self.nodes.get(task.node)
+            if node is None or not node.attached:
+                self.tasks.finish(task.id)
+                self._end_tasks([task])
+                continue
+            self.emit(SendTo(node.session, rpc.ToAgent(task=task.message)))
+
+    def _advance_switch(self, now_ns: int) -> None:
+        self.pool.advance(now_ns)
+        for effect in self.pool.take_effects():
+            match effect:
+                case FillWanted(key=key, node=node, segments=segments):
+                    work = rpc.Task(fill=rpc.Fill(key=key, segments=segments))
+                    self.give(node, FillFor(key), work, self.options.fill_timeout_ms)
+                case FillUnwanted(key=key):
+                    for task in self.tasks.with_purpose(FillFor(key)):
+                        self.cancel(task)
+                case RecoveryWanted(key=key, node=node):
+                    work = rpc.Task(fetch=rpc.Fetch(keys=[key], reason=rpc.Fetch.SPILL))
+                    self.give(node, RecoveryOf(key), work)
+        request = self.programmer.next(now_ns)
+        if isinstance(request, ReadSwitch):
+            self.emit(ReadTheSwitch())
+        elif isinstance(request, WriteSwitch):
+            self.accounting.switch_updates += len(request.updates)
+            self.emit(WriteTheSwitch(request.updates))
+        if not self.switch_present and self.programmer.has(self.options.fabric.entry) and self.programmer.settled:
+            self.switch_present = True
+            self.emit(SendToAll(rpc.ToAgent(switch_state=self.switch_state())))
+
+    def _flush_pins(self) -> None:
+        for node, keys in self._to_pin.items():
+            for at in range(0, len(keys), TASK_KEYS_MAX):
+                work = rpc.Task(pin=rpc.PinChunks(keys=keys[at : at + TASK_KEYS_MAX]))
+                self.give(node, Housekeeping("pin"), work)
+        self._to_pin.clear()
+
+    # -- publication
+
+    def publish(self) -> None:
+        """Tell every agent what changed since the last time."""
+        changed, gone = self.directory.take_changes()
+        nodes = [self._node_entry(node) for index in sorted(self._nodes_changed) if (node := self.nodes.get(index))]
+        nodes_gone = sorted(self._nodes_gone)
+        self._nodes_changed.clear()
+        self._nodes_gone.clear()
+        if not (changed or gone or nodes or nodes_gone):
+            return
+        first = True
+        while first or changed or gone:
+            self._sequence += 1
+            delta = rpc.DirectoryDelta(sequence=self._sequence, chunks=self._chunk_entries(changed[:DELTA_RECORDS_MAX]))
+            delta.chunks_gone.extend(gone[:DELTA_RECORDS_MAX])
+            if first:
+                delta.nodes.extend(nodes)
+                delta.nodes_gone.extend(nodes_gone)
+            changed, gone, first = changed[DELTA_RECORDS_MAX:], gone[DELTA_RECORDS_MAX:], False
+            for session in self._sessions:
+                if not self._settling.is_waiting(session):
+                    self.emit(SendTo(session, rpc.ToAgent(directory=delta)))
+
+    def _send_snapshot(self, session: int) -> None:
+        chunks = list(self.directory)
+        delta = rpc.DirectoryDelta(sequence=self._sequence, snapshot=True)
+        delta.nodes.extend(self._node_entry(node) for node in self.nodes)
+        while True:
+            delta.chunks.extend(self._chunk_entries(chunks[:DELTA_RECORDS_MAX]))
+            chunks = chunks[DELTA_RECORDS_MAX:]
+            delta.snapshot_end = not chunks
+            self.emit(SendTo(session, rpc.ToAgent(directory=delta)))
+            if not chunks:
+                return
+            delta = rpc.DirectoryDelta(sequence=self._sequence, snapshot=True)
+
+    def _chunk_entries(self, chunks: Sequence[Chunk]) -> list[rpc.ChunkEntry]:
+        entries = []
+        for chunk in chunks:
+            facts = chunk.facts
+            chunk.score_told = self.values.score(facts.key, facts.size_bytes)
+            entries.append(
+                rpc.ChunkEntry(
+                    key=facts.key,
+                    parent=facts.parent or b"",
+                    size_bytes=facts.size_bytes,
+                    checksum=facts.checksum,
+                    position=facts.position,
+                    holders=sorted(chunk.holders),
+                    served=chunk.served,
+                    pinned=chunk.pinned,
+                    value=chunk.score_told,
+                )
+            )
+        return entries
+
+    def _node_entry(self, node: Node) -> rpc.Node:
+        entry = rpc.Node(
+            node=node.index,
+            name=node.facts.name,
+            data_ip=node.facts.data_ip,
+            data_mac=node.facts.data_mac,
+            read_endpoint=node.facts.read_endpoint,
+            control_port=node.facts.control_port,
+            draining=node.draining,
+        )
+        if node.member is not None and self.options.with_switch:
+            entry.member = node.member
+        return entry
+
+    def node_changed(self, node: Node) -> None:
+        self._nodes_changed.add(node.index)
+
+    def switch_state(self) -> rpc.SwitchState:
+        return rpc.SwitchState(present=self.switch_present, epoch=self.epoch)
+
+    def _welcome(self, node: Node) -> rpc.ToAgent:
+        fabric = self.options.fabric
+        welcome = rpc.Welcome(
+            node=node.index,
+            controller=self.options.incarnation,
+            heartbeat_ms=self.options.graces.heartbeat_ns // 1_000_000,
+            switch_state=self.switch_state(),
+            fabric=rpc.Fabric(
+                group_ip=fabric.entry.group_ip,
+                group_mac=fabric.entry.group_mac,
+                pool_ip=fabric.entry.pool_ip,
+                qkey=fabric.qkey,
+                data_port=fabric.data_port,
+                control_port=fabric.control_port,
+                segment_bytes=self.segment_bytes,
+                from_switch_dscp=fabric.entry.from_switch_dscp,
+                interest_ttl_ms=fabric.entry.interest_ttl_us // 1000,
+            ),
+        )
+        if node.member is not None and self.options.with_switch:
+            welcome.member = node.member
+        return rpc.ToAgent(welcome=welcome)
+
+    # -- asked by the pool
+
+    def _fill_sources(self, key: ChunkKey) -> list[Source]:
+        chunk = self.directory.get(key)
+        if chunk is None:
+            return []
+        nodes = [node for index in sorted(chunk.holders) if (node := self.nodes.get(index)) is not None]
+        return [
+            Source(node.index, node.port)
+            for node in nodes
+            if node.state is NodeState.ATTACHED and node.port is not None and node.member is not None
+        ]
+
+    def _recovery_hosts(self, excluded: NodeIndex | None) -> list[Host]:
+        return [
+            Host(node.index, node.free_bytes)
+            for node in self.nodes
+            if node.state is NodeState.ATTACHED and not node.draining and node.index != excluded
+        ]

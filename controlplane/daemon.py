@@ -1,0 +1,402 @@
+"""`kvcast-controller`: clock, streams, the switch's session and exit around `Core`. Owns nothing else.
+
+Everything runs in one event loop, so the core needs no locks: each event is one call into the core, followed by
+`settle`, which carries out what the core wants done.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Coroutine, Mapping, Sequence
+from pathlib import Path
+
+import grpc
+
+from controlplane import http
+from controlplane.config import Config, ConfigError, load
+from controlplane.core import Core, CoreOptions, FabricParameters
+from controlplane.effects import (
+    CloseSession,
+    Effect,
+    JobId,
+    JobProgress,
+    ReadTheSwitch,
+    SendTo,
+    SendToAll,
+    WriteTheSwitch,
+)
+from controlplane.limits import GRPC_MESSAGE_BYTES_MAX
+from controlplane.metrics import MetricsPage
+from controlplane.nodes import Graces
+from controlplane.rpc.coordinator import Coordinator
+from controlplane.rpc.operator import Operator
+from controlplane.rpc.streams import AgentStream, Closing
+from controlplane.switch.p4runtime import P4RuntimeTarget
+from controlplane.switch.target import SwitchCounters, SwitchEvent, SwitchTarget, SwitchUnavailableError
+from kvproto.rpc import control_pb2 as rpc
+from kvproto.rpc import control_pb2_grpc
+
+LOG = logging.getLogger(__name__)
+
+TICK_S = 0.05
+PUBLISH_S = 0.005
+"""Changes wait so long for company before they are published."""
+COUNTERS_S = 2.0
+READ_AGAIN_S = 0.25
+"""After a read that failed."""
+_STOP_GRACE_S = 0.5
+
+
+class StartError(Exception):
+    """The daemon cannot start, or cannot go on; one line."""
+
+
+class Controller:
+    """The daemon. `start`, then `stop`; in between everything happens by itself."""
+
+    def __init__(self, config: Config, target: SwitchTarget | None = None) -> None:
+        """`target` stands in for the one that the configuration names (tests)."""
+        self._config = config
+        self._target = target or (P4RuntimeTarget(config.switch) if config.switch else None)
+        self.core = Core(_options(config, with_switch=self._target is not None))
+        self.grpc_address = ""
+        self.metrics_address = ""
+        self._streams: dict[int, AgentStream] = {}
+        self._next_session = 1
+        self._jobs: dict[JobId, asyncio.Queue[tuple[rpc.Progress, bool]]] = {}
+        self._background: set[asyncio.Task[None]] = set()
+        self._counters: SwitchCounters | None = None
+        self._publish_due: asyncio.TimerHandle | None = None
+        self._server: grpc.aio.Server | None = None
+        self._http: asyncio.Server | None = None
+        self._stopping = False
+        self._complaint = ""
+        self.failed = asyncio.Event()
+        """Set when a part ended that never should: the daemon then stops with status 1."""
+
+    # -- life
+
+    async def start(self) -> None:
+        """Bind and begin. Raises StartError."""
+        await self._start_grpc()
+        try:
+            await self._start_http()
+            self._write_ready_file()
+        except StartError:
+            await self.stop()
+            raise
+        self._spawn(self._tick())
+        if self._target is not None:
+            self._spawn(self._target.run(self._switch_event))
+            self._spawn(self._poll_counters())
+
+    async def stop(self) -> None:
+        """End everything; agents notice at once and go on with what they know."""
+        self._stopping = True
+        if self._publish_due is not None:
+            self._publish_due.cancel()
+        for task in list(self._background):
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
+        for stream in self._streams.values():
+            stream.close(Closing("UNAVAILABLE", "the controller stops"))
+        if self._server is not None:
+            await self._server.stop(_STOP_GRACE_S)
+        if self._http is not None:
+            self._http.close()
+            await self._http.wait_closed()
+        if self._config.ready_file is not None:
+            self._config.ready_file.unlink(missing_ok=True)
+
+    # -- desk of the agents
+
+    def refuses_agents(self) -> str:
+        return "this controller is on standby: another one is the switch's primary" if self.core.switch_standby else ""
+
+    def open_stream(self) -> AgentStream:
+        stream = AgentStream(self._next_session)
+        self._next_session += 1
+        self._streams[stream.session] = stream
+        return stream
+
+    def take(self, stream: AgentStream, message: rpc.FromAgent) -> None:
+        self.core.accounting.message("in", message.ByteSize())
+        if stream.ready:
+            self.core.message(stream.session, message, self.now_ns())
+        elif message.WhichOneof("message") == "hello":
+            stream.ready = True
+            LOG.info("node %s attaches (session %d)", message.hello.node, stream.session)
+            self.core.hello(stream.session, message.hello, self.now_ns())
+        else:
+            stream.close(Closing("INVALID_ARGUMENT", "the first message of a stream is Hello"))
+        self.settle()
+
+    def close_stream(self, stream: AgentStream) -> None:
+        self._streams.pop(stream.session, None)
+        if not self._stopping:
+            self.core.closed(stream.session, self.now_ns())
+            self.settle()
+
+    def count_sent(self, message: rpc.ToAgent) -> None:
+        self.core.accounting.message("out", message.ByteSize())
+
+    # -- desk of the operators
+
+    def now_ns(self) -> int:
+        return time.monotonic_ns()
+
+    def watch(self, job: JobId) -> asyncio.Queue[tuple[rpc.Progress, bool]]:
+        return self._jobs.setdefault(job, asyncio.Queue())
+
+    def unwatch(self, job: JobId) -> None:
+        self._jobs.pop(job, None)
+
+    def switch_words(self) -> tuple[str, str]:
+        return self._config.target, self._target.address if self._target else ""
+
+    # -- the core's wishes
+
+    def settle(self) -> None:
+        """Let the core do what is due and carry out its effects."""
+        self.core.advance(self.now_ns())
+        for effect in self.core.take_effects():
+            self._carry_out(effect)
+        if self._publish_due is None and not self._stopping:
+            self._publish_due = asyncio.get_running_loop().call_later(PUBLISH_S, self._publish)
+
+    def _publish(self) -> None:
+        self._publish_due = None
+        self.core.publish()
+        for effect in self.core.take_effects():
+            self._carry_out(effect)
+
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case SendTo(session=session, message=message):
+                if session in self._streams:
+                    self._streams[session].send(message)
+            case SendToAll(message=message):
+                for stream in self._streams.values():
+                    if stream.ready:
+                        stream.send(message)
+            case CloseSession(session=session, code=code, reason=reason):
+                if session in self._streams:
+                    LOG.info("session %d ends: %s", session, reason)
+                    self._streams[session].close(Closing(code, reason))
+            case ReadTheSwitch():
+                self._spawn(self._read_switch())
+            case WriteTheSwitch():
+                self._spawn(self._write_switch(effect))
+            case JobProgress(job=job, progress=progress, last=last):
+                if job in self._jobs:
+                    self._jobs[job].put_nowait((progress, last))
+
+    # -- the switch
+
+    def _switch_event(self, event: SwitchEvent) -> None:
+        self.core.switch_event(event, self.now_ns())
+        if self.core.switch_standby:
+            for stream in self._streams.values():
+                stream.close(Closing("UNAVAILABLE", self.refuses_agents()))
+        self.settle()
+
+    async def _read_switch(self) -> None:
+        if self._target is None:
+            raise AssertionError("the core reads no switch where there is none")
+        try:
+            found = await self._target.read()
+        except SwitchUnavailableError as error:
+            self._complain(f"cannot read back: {error}")
+            await asyncio.sleep(READ_AGAIN_S)
+            self.core.switch_read(None, self.now_ns())
+        else:
+            present, epoch = self.core.switch_present, self.core.epoch
+            self.core.switch_read(found, self.now_ns())
+            if present and epoch != self.core.epoch:
+                LOG.warning("the switch lost its state: programming it again, epoch %d", self.core.epoch)
+        self.settle()
+
+    async def _write_switch(self, write: WriteTheSwitch) -> None:
+        if self._target is None:
+            raise AssertionError("the core writes no switch where there is none")
+        try:
+            refused = await self._target.write(write.updates)
+        except SwitchUnavailableError as error:
+            self._complain(f"cannot write: {error}")
+            self.core.switch_written(None, self.now_ns())
+        else:
+            for index, reason in refused.items():
+                update = write.updates[index]
+                LOG.warning("the switch refused to %s %s: %s", update.operation.value, update.entry, reason)
+            self.core.switch_written(refused, self.now_ns())
+        self.settle()
+
+    def _complain(self, problem: str) -> None:
+        """Warn once about what goes on."""
+        if problem != self._complaint:
+            LOG.warning("%s", problem)
+            self._complaint = problem
+
+    async def _poll_counters(self) -> None:
+        if self._target is None:
+            raise AssertionError("no switch to poll")
+        while True:
+            await asyncio.sleep(COUNTERS_S)
+            try:
+                self._counters = await self._target.counters()
+            except SwitchUnavailableError as error:
+                LOG.debug("no counters: %s", error)
+
+    # -- inside
+
+    async def _tick(self) -> None:
+        while True:
+            self.settle()
+            await asyncio.sleep(TICK_S)
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._background.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            LOG.critical("a part of the controller failed", exc_info=error)
+            self.failed.set()
+
+    async def _start_grpc(self) -> None:
+        server = grpc.aio.server(
+            options=[
+                # Two controllers on one port would each get some of the agents.
+                ("grpc.so_reuseport", 0),
+                ("grpc.max_receive_message_length", GRPC_MESSAGE_BYTES_MAX),
+                ("grpc.max_send_message_length", GRPC_MESSAGE_BYTES_MAX),
+                ("grpc.keepalive_time_ms", 10_000),
+                ("grpc.keepalive_timeout_ms", 5_000),
+                ("grpc.keepalive_permit_without_calls", 1),
+                ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
+            ]
+        )
+        control_pb2_grpc.add_CoordinatorServicer_to_server(Coordinator(self), server)
+        control_pb2_grpc.add_OperatorServicer_to_server(Operator(self), server)
+        try:
+            port = server.add_insecure_port(self._config.listen)
+        except RuntimeError:
+            port = 0
+        if port == 0:
+            raise StartError(
+                f"cannot listen on {self._config.listen}: is another controller running, is it our address?"
+            )
+        await server.start()
+        self._server = server
+        self.grpc_address = f"{self._config.listen.rpartition(':')[0]}:{port}"
+
+    async def _start_http(self) -> None:
+        if not self._config.metrics:
+            return
+        host, _, port = self._config.metrics.rpartition(":")
+        pages: Mapping[str, http.Page] = {
+            "/metrics": MetricsPage(self.core, lambda: self._counters),
+            "/healthz": self._health,
+        }
+        try:
+            self._http = await http.serve(host, int(port), pages)
+        except OSError as error:
+            raise StartError(f"cannot listen on {self._config.metrics} for metrics: {error.strerror}") from error
+        self.metrics_address = f"{host}:{self._http.sockets[0].getsockname()[1]}"
+
+    def _health(self) -> tuple[int, str, bytes]:
+        core = self.core
+        health = {
+            "status": "standby" if core.switch_standby else "ok",
+            "nodes": sum(node.attached for node in core.nodes),
+            "switch": self._config.target if not core.switch_present else "ready",
+            "chunks": len(core.directory),
+        }
+        return 200, "application/json", json.dumps(health).encode() + b"\n"
+
+    def _write_ready_file(self) -> None:
+        path = self._config.ready_file
+        if path is None:
+            return
+        facts = {"pid": os.getpid(), "grpc": self.grpc_address, "metrics": self.metrics_address}
+        beside = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            beside.write_text(json.dumps(facts) + "\n")
+            beside.rename(path)
+        except OSError as error:
+            raise StartError(f"cannot write ready_file {path}: {error.strerror}") from error
+
+
+def _options(config: Config, with_switch: bool) -> CoreOptions:
+    return CoreOptions(
+        fabric=FabricParameters(config.fabric.entry, config.fabric.qkey, segment_bytes=config.fabric.segment_bytes),
+        graces=Graces(
+            config.membership.heartbeat_ns, config.membership.copies_grace_ns, config.membership.member_grace_ns
+        ),
+        incarnation=time.time_ns(),
+        with_switch=with_switch,
+        values=config.values,
+        rules=config.rules,
+        ports=config.ports,
+        flood_ports=config.flood_ports,
+        switch_floods=config.target == "p4switch",
+        check_switch_ns=config.reconcile_ns,
+        fill_timeout_ms=config.fill_timeout_ms,
+        transfer_timeout_ms=config.transfer_timeout_ms,
+        settle_ns=config.membership.settle_ns,
+    )
+
+
+async def run(config: Config) -> None:
+    """Run until SIGTERM or SIGINT. Raises StartError."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    controller = Controller(config)
+    await controller.start()
+    print(
+        f"kvcast-controller ready grpc={controller.grpc_address} metrics={controller.metrics_address or 'off'}",
+        flush=True,
+    )
+    waits = [asyncio.create_task(stop.wait()), asyncio.create_task(controller.failed.wait())]
+    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    for wait in waits:
+        wait.cancel()
+    await controller.stop()
+    if controller.failed.is_set():
+        raise StartError("stopped by a failure of its own: see the log")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point: 0 stopped in order, 1 could not start, 2 bad configuration."""
+    parser = argparse.ArgumentParser(prog="kvcast-controller", description="The control plane of kvcast.")
+    parser.add_argument("--config", type=Path, required=True, help="controller.yaml")
+    arguments = parser.parse_args(argv)
+    try:
+        config = load(arguments.config)
+        logging.basicConfig(
+            level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
+        )
+        # finsy tells of every broken connection at length; the target says the same in one line.
+        logging.getLogger("finsy").setLevel(logging.DEBUG if config.log_level == "debug" else logging.CRITICAL + 1)
+        with contextlib.suppress(KeyboardInterrupt):
+            asyncio.run(run(config))
+    except (ConfigError, StartError) as error:
+        print(f"kvcast-controller: {error}", file=sys.stderr)
+        return 2 if isinstance(error, ConfigError) else 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,108 @@
+"""What the controller shows to Prometheus, read from the core at each scrape."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.registry import Collector
+
+from controlplane.core import Core
+from controlplane.nodes import NodeState
+from controlplane.switch.chunk_states import ChunkState
+from controlplane.switch.target import SwitchCounters
+
+_PREFIX = "kvcast_controller_"
+
+
+class CoreCollector(Collector):
+    """Turns the core's state into metric families."""
+
+    def __init__(self, core: Core, switch_counters: Callable[[], SwitchCounters | None]) -> None:
+        self._core = core
+        self._switch_counters = switch_counters
+
+    def describe(self) -> list[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._directory()
+        yield from self._switch()
+        yield from self._accounting()
+
+    def _directory(self) -> Iterator[Metric]:
+        core = self._core
+        yield _gauge("chunks", "Distinct chunks in the directory", len(core.directory))
+        yield _gauge("copies", "Copies in hosts' pools", core.directory.copies)
+        yield _gauge("chunk_bytes", "Bytes of distinct chunks", core.directory.size_bytes)
+        nodes = GaugeMetricFamily(_PREFIX + "nodes", "Agents by state", labels=["state"])
+        states = [node.state for node in core.nodes]
+        for state in NodeState:
+            nodes.add_metric([state.value], states.count(state))
+        yield nodes
+        yield _gauge("tasks", "Tasks given to agents and not ended", len(core.tasks))
+
+    def _switch(self) -> Iterator[Metric]:
+        core = self._core
+        yield _gauge("switch_present", "1 while the switch runs our program as programmed", int(core.switch_present))
+        yield _gauge("switch_slots", "Slots of the switch", core.pool.slots_count)
+        yield _gauge("switch_slots_used", "Slots with a chunk", core.pool.slots_used_count)
+        chunks = GaugeMetricFamily(_PREFIX + "switch_chunks", "Chunks in the switch by state", labels=["state"])
+        for state in ChunkState:
+            if state is not ChunkState.ABSENT:
+                chunks.add_metric([state.value], core.pool.count(state))
+        yield chunks
+        yield _counter("switch_write_errors", "Updates that the switch refused", core.programmer.write_errors)
+        counters = self._switch_counters()
+        if counters is not None:
+            drops = CounterMetricFamily(
+                _PREFIX + "switch_drops", "Packets dropped by the data plane", labels=["reason"]
+            )
+            for reason, packets in sorted(counters.drops.items()):
+                drops.add_metric([reason], packets)
+            yield drops
+
+    def _accounting(self) -> Iterator[Metric]:
+        accounting = self._core.accounting
+        yield _counter(
+            "bytes_kept_off_uplinks",
+            "Estimated bytes that holders did not have to send because of casts and the switch's memory",
+            accounting.bytes_kept_off_uplinks,
+        )
+        yield _labelled("fetched_chunks", "Chunks that nodes fetched", "source", accounting.fetched_chunks)
+        yield _labelled("fetched_bytes", "Bytes that nodes fetched", "source", accounting.fetched_bytes)
+        yield _counter("waited_seconds", "Time that fetches took, all together", accounting.waited_us / 1e6)
+        yield _labelled("messages", "Messages of the control channel", "direction", accounting.messages)
+        yield _labelled("message_bytes", "Bytes of the control channel", "direction", accounting.message_bytes)
+        yield _counter("switch_updates", "P4Runtime updates sent", accounting.switch_updates)
+        yield _counter("switch_reads", "Times the switch was read back", accounting.switch_reads)
+        decisions = accounting.decisions + self._core.pool.decisions
+        yield _labelled("decisions", "What was decided or happened, by kind", "kind", decisions)
+
+
+class MetricsPage:
+    """/metrics."""
+
+    def __init__(self, core: Core, switch_counters: Callable[[], SwitchCounters | None]) -> None:
+        self._registry = CollectorRegistry()
+        self._registry.register(CoreCollector(core, switch_counters))
+
+    def __call__(self) -> tuple[int, str, bytes]:
+        return 200, CONTENT_TYPE_LATEST, generate_latest(self._registry)
+
+
+def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(_PREFIX + name, text, value=value)
+
+
+def _counter(name: str, text: str, value: float) -> CounterMetricFamily:
+    return CounterMetricFamily(_PREFIX + name, text, value=value)
+
+
+def _labelled(name: str, text: str, label: str, counts: dict[str, int]) -> CounterMetricFamily:
+    family = CounterMetricFamily(_PREFIX + name, text, labels=[label])
+    for key, count in sorted(counts.items()):
+        family.add_metric([key], count)
+    return family

@@ -1,0 +1,219 @@
+"""The agents: their indexes, members and ports, who is attached, who is gone. Pure.
+
+(new) --hello--> attached --heartbeats missing--> suspect --heard--> attached
+                    |  ^                            |
+           stream closed  hello                stream closed
+                    v  |                            v
+                   gone <---------------------------+   copies forgotten after copies_grace,
+                    |                                   member and port after member_grace
+                    v
+               (forgotten)
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from controlplane.ids import Member, NodeIndex, SwitchPort
+from controlplane.limits import HEARTBEATS_MISSED_MAX, MEMBERS_MAX, NODES_MAX
+
+
+class NodeState(enum.Enum):
+    ATTACHED = "attached"
+    SUSPECT = "suspect"
+    GONE = "gone"
+
+
+class RefusedNodeError(Exception):
+    """This agent cannot be attached; `code` is the gRPC status name."""
+
+    def __init__(self, code: str, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """What an agent says of itself when it attaches."""
+
+    name: str
+    incarnation: int
+    data_ip: bytes
+    data_mac: bytes
+    read_endpoint: str
+    control_port: int
+    switch_port: SwitchPort | None
+    pool_bytes: int
+    segment_bytes: frozenset[int]
+    version: str = ""
+    replica_of: int = 0
+    """Incarnation of the controller whose directory it still has; 0: none."""
+    replica_nodes: int = 0
+
+
+@dataclass(slots=True)
+class Node:
+    """An agent as the controller knows it; changed only by `NodeRegistry` and, for the counts, by the core."""
+
+    index: NodeIndex
+    facts: NodeFacts
+    session: int
+    """The stream it speaks on now."""
+    state: NodeState = NodeState.ATTACHED
+    port: SwitchPort | None = None
+    member: Member | None = None
+    draining: bool = False
+    heard_ns: int = 0
+    gone_ns: int = 0
+    copies_forgotten: bool = False
+    pool_used_bytes: int = 0
+    sent_bytes: int = 0
+    received_bytes: int = 0
+
+    @property
+    def attached(self) -> bool:
+        return self.state is not NodeState.GONE
+
+    @property
+    def free_bytes(self) -> int:
+        return max(0, self.facts.pool_bytes - self.pool_used_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Expiry:
+    """What time did to the nodes."""
+
+    copies: tuple[NodeIndex, ...] = ()
+    """Gone long enough that their copies are to be forgotten."""
+    nodes: tuple[NodeIndex, ...] = ()
+    """Forgotten altogether: their member and port are free."""
+    silent: tuple[int, ...] = ()
+    """Sessions of nodes that turned suspect: not heard for too long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Graces:
+    heartbeat_ns: int
+    copies_ns: int
+    member_ns: int
+
+
+@dataclass(slots=True)
+class NodeRegistry:
+    """All agents that the controller remembers."""
+
+    graces: Graces
+    configured_ports: Mapping[str, SwitchPort] = field(default_factory=dict)
+    """By node name; wins over what an agent says."""
+    _nodes: dict[NodeIndex, Node] = field(default_factory=dict)
+    _by_name: dict[str, NodeIndex] = field(default_factory=dict)
+    _displaced: list[NodeIndex] = field(default_factory=list)
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(list(self._nodes.values()))
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def get(self, index: NodeIndex) -> Node | None:
+        return self._nodes.get(index)
+
+    def named(self, name: str) -> Node | None:
+        index = self._by_name.get(name)
+        return None if index is None else self._nodes[index]
+
+    def by_member(self, member: Member) -> Node | None:
+        return next((node for node in self._nodes.values() if node.member == member), None)
+
+    def hello(self, session: int, facts: NodeFacts, now_ns: int) -> Node:
+        """An agent attaches, for the first time or again. Raises RefusedNodeError."""
+        node = self.named(facts.name)
+        if node is not None and node.attached and facts.incarnation < node.facts.incarnation:
+            raise RefusedNodeError(
+                "ALREADY_EXISTS",
+                f"node '{facts.name}' is attached with a newer incarnation: give this agent another name",
+            )
+        if node is None:
+            index = self._lowest_free_index()
+            node = Node(index, facts, session)
+            self._nodes[index] = node
+            self._by_name[facts.name] = index
+        node.facts, node.session = facts, session
+        node.state, node.heard_ns, node.copies_forgotten = NodeState.ATTACHED, now_ns, False
+        self._assign_port(node, now_ns)
+        return node
+
+    def take_displaced(self) -> list[NodeIndex]:
+        """Nodes forgotten because another one came up at their switch port."""
+        displaced, self._displaced = self._displaced, []
+        return displaced
+
+    def heard(self, node: Node, now_ns: int) -> None:
+        node.heard_ns = now_ns
+        if node.state is NodeState.SUSPECT:
+            node.state = NodeState.ATTACHED
+
+    def closed(self, session: int, now_ns: int) -> Node | None:
+        """A stream ended. Returns its node, unless the node has meanwhile attached again on another stream."""
+        for node in self._nodes.values():
+            if node.session == session and node.attached:
+                node.state, node.gone_ns = NodeState.GONE, now_ns
+                return node
+        return None
+
+    def expire(self, now_ns: int) -> Expiry:
+        copies, nodes, silent = [], [], []
+        for node in list(self._nodes.values()):
+            if node.state is NodeState.ATTACHED:
+                if now_ns - node.heard_ns > HEARTBEATS_MISSED_MAX * self.graces.heartbeat_ns:
+                    node.state = NodeState.SUSPECT
+                    silent.append(node.session)
+            elif node.state is NodeState.GONE:
+                if not node.copies_forgotten and now_ns - node.gone_ns >= self.graces.copies_ns:
+                    node.copies_forgotten = True
+                    copies.append(node.index)
+                if now_ns - node.gone_ns >= self.graces.member_ns:
+                    nodes.append(node.index)
+                    self._forget(node)
+        return Expiry(tuple(copies), tuple(nodes), tuple(silent))
+
+    def member_ports(self) -> dict[Member, SwitchPort]:
+        return {
+            node.member: node.port for node in self._nodes.values() if node.member is not None and node.port is not None
+        }
+
+    def _assign_port(self, node: Node, now_ns: int) -> None:
+        """Port: from the configuration, else what the agent says, unless another node that is here sits on it."""
+        port = self.configured_ports.get(node.facts.name, node.facts.switch_port)
+        for other in list(self._nodes.values()):
+            if other is not node and other.port == port and port is not None:
+                if other.attached:
+                    node.state, node.gone_ns = NodeState.GONE, now_ns
+                    raise RefusedNodeError(
+                        "FAILED_PRECONDITION",
+                        f"switch port {port} of node '{node.facts.name}' is that of '{other.facts.name}':"
+                        " correct `nodes` in the controller's configuration",
+                    )
+                self._forget(other)
+                self._displaced.append(other.index)
+        node.port = port
+        if port is None:
+            node.member = None
+        elif node.member is None:
+            node.member = self._lowest_free_member()
+
+    def _lowest_free_index(self) -> NodeIndex:
+        for index in range(NODES_MAX):
+            if index not in self._nodes:
+                return NodeIndex(index)
+        raise RefusedNodeError("RESOURCE_EXHAUSTED", f"{NODES_MAX} nodes are known already")
+
+    def _lowest_free_member(self) -> Member | None:
+        taken = {node.member for node in self._nodes.values()}
+        return next((Member(member) for member in range(MEMBERS_MAX) if member not in taken), None)
+
+    def _forget(self, node: Node) -> None:
+        del self._nodes[node.index]
+        del self._by_name[node.facts.name]

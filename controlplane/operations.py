@@ -1,0 +1,295 @@
+"""What operators ask for: pin, evict, warm, drain. Pure; part of the core.
+
+A warm or a drain is a job: it gives fetches to nodes, reports progress per node, and ends when all of them ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+from controlplane.directory import AmbiguousKeyError, UnknownKeyError
+from controlplane.effects import JobId, JobProgress
+from controlplane.ids import ChunkKey, NodeIndex
+from controlplane.limits import TASK_KEYS_MAX
+from controlplane.nodes import Node, NodeState
+from controlplane.purposes import Housekeeping, JobPart, Purpose
+from controlplane.spill import Host, plan_drain
+from controlplane.tasks import PendingTask
+from kvproto.rpc import control_pb2 as rpc
+
+if TYPE_CHECKING:
+    from controlplane.core import Core
+
+
+_Work: TypeAlias = Callable[[Sequence[ChunkKey]], rpc.Task]
+
+
+class OperatorError(Exception):
+    """An operator's request cannot be met; one line, and the name of a gRPC status."""
+
+    def __init__(self, code: str, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
+
+
+@dataclass(slots=True)
+class _Share:
+    """What one node does for a job."""
+
+    total: int
+    done: int = 0
+    bytes: int = 0
+    running: dict[int, int] = field(default_factory=dict)
+    """Chunks done so far in each unfinished task."""
+    unfinished: int = 0
+    problem: str = ""
+
+
+@dataclass(slots=True)
+class _Job:
+    id: JobId
+    drained: NodeIndex | None = None
+    """The node that a drain empties; None for a warm."""
+    stranded: int = 0
+    shares: dict[NodeIndex, _Share] = field(default_factory=dict)
+
+
+class Operations:
+    """Operators' requests; one method each."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._jobs: dict[JobId, _Job] = {}
+        self._next_job = 1
+
+    # -- pins
+
+    def pin(self, request: rpc.PinRequest, now_ns: int) -> rpc.PinReply:
+        keys = self._prefix(request.key_hex)
+        directory = self._core.directory
+        directory.set_pinned(keys, True)
+        self._for_holders(keys, lambda some: rpc.Task(pin=rpc.PinChunks(keys=some)), "pin")
+        if request.in_switch:
+            if not self._core.options.with_switch:
+                raise OperatorError("FAILED_PRECONDITION", "there is no kvcast switch to pin into")
+            self._core.pool.pin(keys, now_ns)
+        self._core.accounting.decisions["pinned"] += len(keys)
+        return self._pin_reply(keys)
+
+    def unpin(self, request: rpc.PinRequest) -> rpc.PinReply:
+        keys = self._prefix(request.key_hex)
+        changed = self._core.directory.set_pinned(keys, False)
+        self._for_holders(changed, lambda some: rpc.Task(unpin=rpc.UnpinChunks(keys=some)), "unpin")
+        self._core.pool.unpin(keys)
+        self._core.accounting.decisions["unpinned"] += len(changed)
+        return self._pin_reply(changed)
+
+    def evict(self, request: rpc.EvictRequest, now_ns: int) -> rpc.EvictReply:
+        """From the switch, leaves first; with `hosts` from the agents' pools too (but for what is pinned)."""
+        key = self._find(request.key_hex)
+        directory, pool = self._core.directory, self._core.pool
+        below = directory.subtree(key)[::-1]
+        pool.unpin(below)
+        if request.hosts:
+            below = [one for one in below if (chunk := directory.get(one)) is not None and not chunk.pinned]
+        from_switch = sum(pool.evict(one, now_ns, save=not request.hosts) for one in below)
+        self._core.accounting.decisions["evicted_by_operator"] += from_switch
+        copies = 0
+        if request.hosts:
+            copies = sum(len(chunk.holders) for one in below if (chunk := directory.get(one)) is not None)
+            self._for_holders(below, lambda some: rpc.Task(drop=rpc.Drop(keys=some)), "drop")
+        return rpc.EvictReply(chunks_from_switch=from_switch, copies_from_hosts=copies)
+
+    # -- jobs
+
+    def warm(self, request: rpc.WarmRequest) -> JobId:
+        """All nodes start at once, so that one cast serves them all. Progress comes as JobProgress."""
+        keys = self._prefix(request.key_hex)
+        nodes = self._named(request.nodes) if request.nodes else self._attached()
+        if not nodes:
+            raise OperatorError("FAILED_PRECONDITION", "no node is attached")
+        job = self._new_job()
+        for node in nodes:
+            missing = [key for key in keys if node.index not in self._holders(key)]
+            share = _Share(total=len(keys), done=len(keys) - len(missing))
+            job.shares[node.index] = share
+            self._give(job, node.index, missing, rpc.Fetch.WARM, request.timeout_ms, pin=request.pin)
+            if request.pin:
+                mine = [key for key in keys if node.index in self._holders(key)]
+                self._for_node(node.index, mine, lambda some: rpc.Task(pin=rpc.PinChunks(keys=some)), "pin")
+        if request.pin:
+            self._core.directory.set_pinned(keys, True)
+        for node in nodes:
+            self._report(job, node.index)
+        self._finish_if_done(job)
+        return job.id
+
+    def drain(self, request: rpc.DrainRequest) -> JobId:
+        """Nothing new goes to the node; what only it holds goes to others. With `cancel` it is taken back."""
+        node = self._core.nodes.named(request.node)
+        if node is None:
+            raise OperatorError("NOT_FOUND", f"no node is called '{request.node}': `kvcast top` shows all")
+        if node.draining == request.cancel:
+            node.draining = not request.cancel
+            self._core.node_changed(node)
+        job = self._new_job(drained=node.index)
+        if request.cancel:
+            self._cancel_drains(node.index, job)
+        else:
+            self._move_out(job, node, request.timeout_ms)
+        self._finish_if_done(job)
+        return job.id
+
+    def cancel(self, job_id: JobId) -> None:
+        """The operator went away: what has not been sent yet is not."""
+        job = self._jobs.pop(job_id, None)
+        if job is not None:
+            for task in self._core.tasks.matching(lambda one: isinstance(one, JobPart) and one.job == job_id):
+                self._core.cancel(task)
+
+    def part_progress(self, task: PendingTask[Purpose], progress: rpc.TaskProgress) -> None:
+        job = self._job_of(task)
+        if job is not None:
+            job.shares[task.node].running[task.id] = progress.done
+            self._report(job, task.node)
+
+    def part_ended(self, task: PendingTask[Purpose], result: rpc.TaskResult) -> None:
+        job = self._job_of(task)
+        if job is None or not isinstance(task.purpose, JobPart):
+            return
+        share = job.shares[task.node]
+        share.running.pop(task.id, None)
+        share.unfinished -= 1
+        share.bytes += result.bytes
+        if result.status == rpc.TaskResult.DONE:
+            share.done += len(task.purpose.keys)
+        else:
+            share.done += result.done
+            share.problem = result.detail or rpc.TaskResult.Status.Name(result.status).lower()
+        self._report(job, task.node)
+        self._finish_if_done(job)
+
+    # -- inside
+
+    def _move_out(self, job: _Job, node: Node, timeout_ms: int) -> None:
+        core = self._core
+        chunks = [
+            (key, chunk.facts.size_bytes)
+            for key in core.directory.last_copies(node.index)
+            if (chunk := core.directory.get(key)) is not None
+        ]
+        hosts = [
+            Host(other.index, other.free_bytes)
+            for other in core.nodes
+            if other.state is NodeState.ATTACHED and not other.draining and other.index != node.index
+        ]
+        plan = plan_drain(chunks, hosts)
+        job.stranded = len(plan.stranded)
+        for move in plan.moves:
+            share = job.shares.setdefault(move.node, _Share(total=0))
+            share.total += len(move.keys)
+            self._give(job, move.node, move.keys, rpc.Fetch.DRAIN, timeout_ms)
+        core.accounting.decisions["drain_moves"] += sum(len(move.keys) for move in plan.moves)
+        for index in job.shares:
+            self._report(job, index)
+
+    def _cancel_drains(self, node: NodeIndex, but: _Job) -> None:
+        for other in [one for one in self._jobs.values() if one.drained == node and one is not but]:
+            self._core.emit(
+                JobProgress(other.id, rpc.Progress(problem="drain was cancelled", finished=True), last=True)
+            )
+            self.cancel(other.id)
+
+    def _give(
+        self,
+        job: _Job,
+        node: NodeIndex,
+        keys: Sequence[ChunkKey],
+        reason: rpc.Fetch.Reason.ValueType,
+        timeout_ms: int,
+        pin: bool = False,
+    ) -> None:
+        for at in range(0, len(keys), TASK_KEYS_MAX):
+            some = tuple(keys[at : at + TASK_KEYS_MAX])
+            work = rpc.Task(fetch=rpc.Fetch(keys=some, reason=reason, pin=pin), foreground=True)
+            self._core.give(node, JobPart(job.id, some), work, timeout_ms or None)
+            job.shares[node].unfinished += 1
+
+    def _report(self, job: _Job, index: NodeIndex) -> None:
+        share = job.shares[index]
+        node = self._core.nodes.get(index)
+        progress = rpc.Progress(
+            node=node.facts.name if node else f"node {index}",
+            done=share.done + sum(share.running.values()),
+            total=share.total,
+            bytes=share.bytes,
+            finished=share.unfinished == 0,
+            problem=share.problem,
+        )
+        self._core.emit(JobProgress(job.id, progress))
+
+    def _finish_if_done(self, job: _Job) -> None:
+        if job.id not in self._jobs or any(share.unfinished for share in job.shares.values()):
+            return
+        del self._jobs[job.id]
+        last = rpc.Progress(finished=True)
+        if job.drained is not None:
+            node = self._core.nodes.get(job.drained)
+            last.node = node.facts.name if node else ""
+            if job.stranded:
+                last.problem = f"{job.stranded} chunks fit into no other pool"
+        self._core.emit(JobProgress(job.id, last, last=True))
+
+    def _new_job(self, drained: NodeIndex | None = None) -> _Job:
+        job = _Job(JobId(self._next_job), drained)
+        self._next_job += 1
+        self._jobs[job.id] = job
+        return job
+
+    def _job_of(self, task: PendingTask[Purpose]) -> _Job | None:
+        return self._jobs.get(task.purpose.job) if isinstance(task.purpose, JobPart) else None
+
+    def _find(self, key_hex: str) -> ChunkKey:
+        try:
+            return self._core.directory.find(key_hex)
+        except UnknownKeyError as error:
+            raise OperatorError("NOT_FOUND", str(error)) from error
+        except AmbiguousKeyError as error:
+            raise OperatorError("FAILED_PRECONDITION", str(error)) from error
+
+    def _prefix(self, key_hex: str) -> list[ChunkKey]:
+        return self._core.directory.prefix(self._find(key_hex))
+
+    def _holders(self, key: ChunkKey) -> set[NodeIndex]:
+        chunk = self._core.directory.get(key)
+        return chunk.holders if chunk else set()
+
+    def _named(self, names: Iterable[str]) -> list[Node]:
+        nodes = []
+        for name in dict.fromkeys(names):
+            node = self._core.nodes.named(name)
+            if node is None or not node.attached:
+                raise OperatorError("NOT_FOUND", f"no node '{name}' is attached: `kvcast top` shows all")
+            nodes.append(node)
+        return nodes
+
+    def _attached(self) -> list[Node]:
+        return [node for node in self._core.nodes if node.state is NodeState.ATTACHED and not node.draining]
+
+    def _for_holders(self, keys: Sequence[ChunkKey], work: _Work, what: str) -> None:
+        by_node: dict[NodeIndex, list[ChunkKey]] = {}
+        for key in keys:
+            for node in self._holders(key):
+                by_node.setdefault(node, []).append(key)
+        for node, theirs in sorted(by_node.items()):
+            self._for_node(node, theirs, work, what)
+
+    def _for_node(self, node: NodeIndex, keys: Sequence[ChunkKey], work: _Work, what: str) -> None:
+        for at in range(0, len(keys), TASK_KEYS_MAX):
+            self._core.give(node, Housekeeping(what), work(keys[at : at + TASK_KEYS_MAX]))
+
+    def _pin_reply(self, keys: Sequence[ChunkKey]) -> rpc.PinReply:
+        sizes = [chunk.facts.size_bytes for key in keys if (chunk := self._core.directory.get(key)) is not None]
+        return rpc.PinReply(chunks=len(keys), bytes=sum(sizes))

@@ -1,0 +1,554 @@
+"""The switch's pool of chunks: admission, filling, serving, eviction. Pure.
+
+Owns the slots and the state of every chunk in the switch, and says through `SwitchProgrammer` what kv_cache shall
+hold. Asks agents for work (`FillWanted`, `RecoveryWanted`) and is told how it ended; never speaks to anybody itself.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from controlplane.admission import Admission, AdmissionPolicy, Candidate, Refusal, SlotAllocator, SlotRange
+from controlplane.admission.policy import Placed
+from controlplane.directory import Directory
+from controlplane.eviction import Resident
+from controlplane.ids import ChunkKey, NodeIndex, SwitchPort
+from controlplane.limits import CANDIDATES_MAX
+from controlplane.spill import Host, plan_recovery
+from controlplane.switch.chunk_states import ChunkEvent, ChunkState, step
+from controlplane.switch.entries import FillingEntry, Identity, ServingEntry, SwitchContents
+from controlplane.switch.programmer import Refused, SwitchProgrammer
+from controlplane.switch.target import SwitchFacts
+from controlplane.value import ValueFunction
+
+_RECONSIDER_NS = 100_000_000
+"""Without news candidates are looked at again after so long."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolRules:
+    """What an operator may tune."""
+
+    admission: bool = True
+    """False: only what is pinned into the switch goes there."""
+    spill: bool = True
+    fills_at_once: int = 8
+    fills_per_holder: int = 2
+    """A fill shares the holder's uplink with what its readers wait for."""
+    candidate_ns: int = 10_000_000_000
+    """Evidence is forgotten after so long."""
+    adopt_ns: int = 5_000_000_000
+    """So long after a restart of the controller an agent may announce a chunk that the switch already serves."""
+
+
+@dataclass(frozen=True, slots=True)
+class FillWanted:
+    """Have this node fill the chunk; then call `filled` or `fill_failed`."""
+
+    key: ChunkKey
+    node: NodeIndex
+    segments: int
+
+
+@dataclass(frozen=True, slots=True)
+class FillUnwanted:
+    """The fill of this chunk has become pointless."""
+
+    key: ChunkKey
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryWanted:
+    """Have this node fetch the chunk from the switch; then call `recovered` or `recovery_failed`."""
+
+    key: ChunkKey
+    node: NodeIndex
+
+
+PoolEffect: TypeAlias = FillWanted | FillUnwanted | RecoveryWanted
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """An attached holder that could fill."""
+
+    node: NodeIndex
+    port: SwitchPort
+
+
+@dataclass(slots=True)
+class PooledChunk:
+    """A chunk on its way into, in, or on its way out of the switch."""
+
+    key: ChunkKey
+    slots: SlotRange
+    state: ChunkState
+    source: Source | None
+    """Who fills or filled it; None for a chunk found in the switch at start."""
+    since_ns: int
+    adopted: bool = False
+
+
+@dataclass(slots=True)
+class _Evidence:
+    readers: int
+    seen_ns: int
+    claim: SlotRange | None = None
+    """Room that is being made for it."""
+    awaits: set[ChunkKey] = field(default_factory=set)
+
+
+def segments_of(size_bytes: int, segment_bytes: int) -> int:
+    """Segments of a chunk; the last one is padded."""
+    return max(1, -(-size_bytes // segment_bytes))
+
+
+class SwitchPool:
+    """Decides what is in the switch."""
+
+    def __init__(
+        self,
+        directory: Directory,
+        values: ValueFunction,
+        programmer: SwitchProgrammer,
+        rules: PoolRules,
+        sources: Callable[[ChunkKey], Sequence[Source]],
+        hosts: Callable[[NodeIndex | None], Sequence[Host]],
+    ) -> None:
+        """`sources(key)` lists holders that could fill; `hosts(excluded)` lists pools that could take a chunk."""
+        self._directory = directory
+        self._values = values
+        self._programmer = programmer
+        self._rules = rules
+        self._sources = sources
+        self._hosts = hosts
+        self._facts: SwitchFacts | None = None
+        self._slots = SlotAllocator(0)
+        self._policy = AdmissionPolicy(0)
+        self._chunks: dict[ChunkKey, PooledChunk] = {}
+        self._evidence: dict[ChunkKey, _Evidence] = {}
+        self._pinned: set[ChunkKey] = set()
+        self._adopted_all = False
+        self._now_ns = 0
+        self._reconsider = True
+        """Something changed that could let a candidate in."""
+        self._reconsidered_ns = 0
+        self._effects: list[PoolEffect] = []
+        self.decisions: Counter[str] = Counter()
+
+    # -- reading
+
+    @property
+    def slots_count(self) -> int:
+        return self._slots.capacity
+
+    @property
+    def slots_used_count(self) -> int:
+        return self._slots.used_count
+
+    def state(self, key: ChunkKey) -> ChunkState:
+        chunk = self._chunks.get(key)
+        return ChunkState.ABSENT if chunk is None else chunk.state
+
+    def count(self, *states: ChunkState) -> int:
+        return sum(chunk.state in states for chunk in self._chunks.values())
+
+    def resident_keys(self) -> list[ChunkKey]:
+        return sorted(self._chunks)
+
+    def is_pinned(self, key: ChunkKey) -> bool:
+        return key in self._pinned
+
+    def take_effects(self) -> list[PoolEffect]:
+        effects, self._effects = self._effects, []
+        return effects
+
+    # -- the switch
+
+    def switch_up(self, facts: SwitchFacts) -> None:
+        if self._facts is not None and facts != self._facts:
+            self.lose_everything()
+        if facts != self._facts:
+            self._facts = facts
+            self._slots = SlotAllocator(facts.slots)
+            self._policy = AdmissionPolicy(facts.slots)
+
+    def switch_read(self, actual: SwitchContents, trusted: bool, now_ns: int) -> None:
+        """What the switch was found to hold. `trusted`: its fabric parameters are ours, so it has not restarted and
+        what it serves was filled under the same rules."""
+        if not trusted:
+            self.lose_everything()
+            self._adopted_all = True
+            return
+        if not self._adopted_all:
+            self._adopt(actual, now_ns)
+            self._adopted_all = True
+            return
+        for chunk in list(self._chunks.values()):
+            found = actual.get(("kv_cache", chunk.key))
+            if chunk.state in (ChunkState.SERVING, ChunkState.RECOVERING):
+                if not isinstance(found, ServingEntry):
+                    self._lose(chunk)
+            elif chunk.state in (ChunkState.FILLING, ChunkState.PUBLISHING) and found is None:
+                self._lose(chunk)
+
+    def refused(self, problems: Iterable[Refused]) -> None:
+        """Updates that the switch did not take."""
+        for problem in problems:
+            kind, key = problem.update.entry.identity
+            chunk = self._chunks.get(key) if kind == "kv_cache" and isinstance(key, bytes) else None  # type: ignore[call-overload]
+            if chunk is not None:
+                self.decisions["switch_refused"] += 1
+                self._move(chunk, ChunkEvent.REFUSED)
+
+    def lose_everything(self) -> None:
+        """The switch restarted: tables and slots are empty."""
+        for chunk in list(self._chunks.values()):
+            self._lose(chunk)
+        for evidence in self._evidence.values():
+            evidence.claim = None
+            evidence.awaits.clear()
+
+    # -- what speaks for a chunk
+
+    def report(self, key: ChunkKey, readers: int, now_ns: int) -> None:
+        """The switch saw `readers` members wait for this chunk, or many GETs of it."""
+        self._now_ns = now_ns
+        if key not in self._directory:
+            self.decisions["heat_for_unknown_chunk"] += 1
+            return
+        if key in self._chunks:
+            return
+        self._reconsider = True
+        evidence = self._evidence.get(key)
+        if evidence is None:
+            if len(self._evidence) >= CANDIDATES_MAX:
+                oldest = min(self._evidence, key=lambda one: self._evidence[one].seen_ns)
+                self._drop_evidence(oldest)
+            self._evidence[key] = _Evidence(readers, now_ns)
+        else:
+            evidence.readers, evidence.seen_ns = max(evidence.readers, readers), now_ns
+
+    def pin(self, keys: Iterable[ChunkKey], now_ns: int) -> None:
+        """Bring these in and keep them."""
+        for key in keys:
+            self._pinned.add(key)
+            if key in self._directory:
+                self.report(key, 0, now_ns)
+
+    def unpin(self, keys: Iterable[ChunkKey]) -> None:
+        self._pinned.difference_update(keys)
+
+    # -- what became of work
+
+    def filled(self, key: ChunkKey) -> None:
+        """Every segment is acknowledged."""
+        chunk = self._chunks.get(key)
+        if chunk is not None and chunk.state is ChunkState.FILLING:
+            self._move(chunk, ChunkEvent.FILLED)
+
+    def fill_failed(self, key: ChunkKey) -> None:
+        chunk = self._chunks.get(key)
+        if chunk is not None and chunk.state is ChunkState.FILLING:
+            self.decisions["fill_aborted"] += 1
+            self._move(chunk, ChunkEvent.FILL_FAILED)
+
+    def recovered(self, key: ChunkKey) -> None:
+        chunk = self._chunks.get(key)
+        if chunk is not None and chunk.state is ChunkState.RECOVERING:
+            self.decisions["recovered"] += 1
+            self._move(chunk, ChunkEvent.RECOVERED)
+
+    def recovery_failed(self, key: ChunkKey) -> None:
+        chunk = self._chunks.get(key)
+        if chunk is not None and chunk.state is ChunkState.RECOVERING:
+            self.decisions["recovery_failed"] += 1
+            self._move(chunk, ChunkEvent.RECOVERY_FAILED)
+
+    def port_gone(self, node: NodeIndex) -> None:
+        """A node's port is no longer its own: what it was filling cannot go on."""
+        for chunk in list(self._chunks.values()):
+            filling = chunk.state in (ChunkState.PLACING, ChunkState.FILLING)
+            if filling and chunk.source is not None and chunk.source.node == node:
+                self._effects.append(FillUnwanted(chunk.key))
+                self._move(chunk, ChunkEvent.FILL_FAILED)
+
+    def evict(self, key: ChunkKey, now_ns: int, save: bool = True) -> bool:
+        """Take a chunk out; if it is the last copy and worth it, an agent saves it first, unless `save` is False.
+
+        Returns False if it is not in the switch.
+        """
+        chunk = self._chunks.get(key)
+        if chunk is None:
+            return False
+        if chunk.state is ChunkState.CLEARING:
+            return True
+        if chunk.state in (ChunkState.PLACING, ChunkState.FILLING):
+            self._effects.append(FillUnwanted(key))
+        recovery = self._plan_recovery(chunk, now_ns) if save and chunk.state is ChunkState.SERVING else None
+        self.decisions["evicted"] += 1
+        if recovery is not None:
+            self._effects.append(RecoveryWanted(key, recovery))
+            self._move(chunk, ChunkEvent.EVICT_LAST)
+        else:
+            self._move(chunk, ChunkEvent.EVICT)
+        return True
+
+    def drop_bad(self, key: ChunkKey) -> bool:
+        """The switch's copy does not match its checksum: stop serving it, save nothing."""
+        chunk = self._chunks.get(key)
+        if chunk is None or chunk.state is not ChunkState.SERVING:
+            return False
+        self.decisions["bad_copy_in_switch"] += 1
+        self._move(chunk, ChunkEvent.EVICT)
+        return True
+
+    # -- going on
+
+    def advance(self, now_ns: int) -> None:
+        """See what the switch has taken since; give up stale evidence; admit what can be admitted."""
+        self._now_ns = now_ns
+        self._observe(now_ns)
+        overdue = now_ns - self._reconsidered_ns >= _RECONSIDER_NS
+        if overdue:
+            self._expire(now_ns)
+        if (overdue or self._reconsider) and self._facts is not None and self._programmer.settled:
+            self._reconsider, self._reconsidered_ns = False, now_ns
+            self._admit(now_ns)
+
+    def _observe(self, now_ns: int) -> None:
+        for chunk in list(self._chunks.values()):
+            identity: Identity = ("kv_cache", chunk.key)
+            match chunk.state:
+                case ChunkState.PLACING | ChunkState.PUBLISHING:
+                    if self._programmer.has(self._entry(chunk)):
+                        self._move(chunk, ChunkEvent.WRITTEN)
+                        chunk.since_ns = now_ns
+                case ChunkState.CLEARING:
+                    if self._programmer.lacks(identity):
+                        self._move(chunk, ChunkEvent.WRITTEN)
+
+    def _expire(self, now_ns: int) -> None:
+        for key in self._pinned:
+            if key not in self._chunks and key not in self._evidence and key in self._directory:
+                self.report(key, 0, now_ns)
+        for key, evidence in list(self._evidence.items()):
+            if key in self._pinned and key in self._directory:
+                continue
+            if key not in self._directory or now_ns - evidence.seen_ns > self._rules.candidate_ns:
+                self._drop_evidence(key)
+        for chunk in list(self._chunks.values()):
+            if chunk.adopted and chunk.state is ChunkState.SERVING:
+                self._check_adopted(chunk, now_ns)
+
+    def _check_adopted(self, chunk: PooledChunk, now_ns: int) -> None:
+        known = self._directory.get(chunk.key)
+        if known is None:
+            if now_ns - chunk.since_ns > self._rules.adopt_ns:
+                self.decisions["adoption_given_up"] += 1
+                self._move(chunk, ChunkEvent.EVICT)
+            return
+        chunk.adopted = False
+        if self._segments(known.facts.size_bytes) != chunk.slots.count:
+            self.decisions["adoption_given_up"] += 1
+            self._move(chunk, ChunkEvent.EVICT)
+        else:
+            self.decisions["adopted"] += 1
+            self._directory.set_served(chunk.key, True)
+
+    # -- admission
+
+    def _admit(self, now_ns: int) -> None:
+        candidates = [one for key in self._evidence if (one := self._candidate(key, now_ns)) is not None]
+        candidates.sort(key=lambda one: (not one.pinned, -one.value, one.position, one.key))
+        for candidate in candidates:
+            if self.count(ChunkState.PLACING, ChunkState.FILLING, ChunkState.PUBLISHING) >= self._rules.fills_at_once:
+                return
+            self._consider(candidate, now_ns)
+
+    def _candidate(self, key: ChunkKey, now_ns: int) -> Candidate | None:
+        known = self._directory.get(key)
+        if known is None or not (self._rules.admission or key in self._pinned):
+            return None
+        facts = known.facts
+        rooted = self._directory.is_rooted(key)
+        return Candidate(
+            key=key,
+            parent=facts.parent,
+            position=facts.position,
+            size_bytes=facts.size_bytes,
+            segments=self._segments(facts.size_bytes),
+            value=self._values.value(key, facts.size_bytes, rooted, now_ns, waiting=self._evidence[key].readers),
+            readers=self._evidence[key].readers,
+            touched_again=self._values.touched_again(key, now_ns),
+            rooted=rooted,
+            fillable=bool(self._sources(key)),
+            pinned=key in self._pinned,
+        )
+
+    def _consider(self, candidate: Candidate, now_ns: int) -> None:
+        evidence = self._evidence[candidate.key]
+        source = self._choose_source(candidate.key)
+        if evidence.claim is not None:
+            evidence.awaits.intersection_update(self._chunks)
+            if not evidence.awaits and source is not None:
+                self._start(candidate.key, evidence.claim, source, now_ns)
+            return
+        if source is None and candidate.fillable:
+            return  # every holder is busy filling: later
+        decision = self._policy.decide(candidate, self._placed(now_ns), self._gaps())
+        if isinstance(decision, Refusal):
+            if not candidate.pinned:
+                self.decisions[f"refused_{decision.name.lower()}"] += 1
+                self._drop_evidence(candidate.key)
+            return
+        self._carry_out(decision, source, now_ns)
+
+    def _carry_out(self, admission: Admission, source: Source | None, now_ns: int) -> None:
+        if admission.displaced:
+            evidence = self._evidence[admission.key]
+            evidence.claim = admission.slots
+            evidence.awaits = set(admission.displaced)
+            for key in admission.displaced:
+                self.evict(key, now_ns)
+        elif source is not None:
+            self._start(admission.key, admission.slots, source, now_ns)
+
+    def _start(self, key: ChunkKey, slots: SlotRange, source: Source, now_ns: int) -> None:
+        if not self._slots.reserve(slots):
+            self._drop_evidence(key)
+            return
+        del self._evidence[key]
+        chunk = PooledChunk(key, slots, ChunkState.ABSENT, source, now_ns)
+        self._chunks[key] = chunk
+        self.decisions["admitted"] += 1
+        self._move(chunk, ChunkEvent.ADMIT)
+
+    def _choose_source(self, key: ChunkKey) -> Source | None:
+        busy = Counter(
+            chunk.source.node
+            for chunk in self._chunks.values()
+            if chunk.source is not None and chunk.state in (ChunkState.PLACING, ChunkState.FILLING)
+        )
+        free = [source for source in self._sources(key) if busy[source.node] < self._rules.fills_per_holder]
+        return min(free, key=lambda source: (busy[source.node], source.node), default=None)
+
+    def _placed(self, now_ns: int) -> dict[ChunkKey, Placed]:
+        placed = {}
+        for chunk in self._chunks.values():
+            known = self._directory.get(chunk.key)
+            value = 0.0
+            if known is not None:
+                rooted = self._directory.is_rooted(chunk.key)
+                value = self._values.value(chunk.key, known.facts.size_bytes, rooted, now_ns)
+            resident = Resident(
+                key=chunk.key,
+                parent=known.facts.parent if known else None,
+                size_bytes=known.facts.size_bytes if known else 0,
+                position=known.facts.position if known else 0,
+                value=value,
+                movable=chunk.state is ChunkState.SERVING and not self._is_kept(chunk.key),
+            )
+            placed[chunk.key] = Placed(resident, chunk.slots)
+        return placed
+
+    def _is_kept(self, key: ChunkKey) -> bool:
+        known = self._directory.get(key)
+        return key in self._pinned or (known is not None and known.pinned)
+
+    def _gaps(self) -> list[SlotRange]:
+        """Free ranges that nobody has a claim on."""
+        claims = [one.claim for one in self._evidence.values() if one.claim is not None]
+        gaps = list(self._slots.free_ranges)
+        for claim in claims:
+            gaps = [rest for gap in gaps for rest in _without(gap, claim)]
+        return gaps
+
+    # -- inside
+
+    def _adopt(self, actual: SwitchContents, now_ns: int) -> None:
+        """Take over what the switch serves. A key names its content, a slot knows whose it is, and `serving` is
+        written only after every segment was acknowledged: what is there under our own fabric parameters is right."""
+        for entry in actual.values():
+            if not isinstance(entry, ServingEntry) or entry.key in self._chunks:
+                continue
+            slots = SlotRange(entry.base_slot, entry.segments)
+            if slots.end > self._slots.capacity or not self._slots.reserve(slots):
+                self.decisions["adoption_given_up"] += 1
+                continue
+            chunk = PooledChunk(entry.key, slots, ChunkState.SERVING, None, now_ns, adopted=True)
+            self._chunks[entry.key] = chunk
+            self._programmer.want(entry)
+
+    def _plan_recovery(self, chunk: PooledChunk, now_ns: int) -> NodeIndex | None:
+        known = self._directory.get(chunk.key)
+        if known is None or known.holders or not self._rules.spill:
+            return None
+        rooted = self._directory.is_rooted(chunk.key)
+        value = self._values.value(chunk.key, known.facts.size_bytes, rooted, now_ns)
+        # A host does not take packets that carry its own address: who filled the chunk cannot get it back.
+        hosts = self._hosts(chunk.source.node if chunk.source else None)
+        plan = plan_recovery(chunk.key, known.facts.size_bytes, value, self._is_kept(chunk.key), hosts)
+        return None if plan is None else plan.node
+
+    def _move(self, chunk: PooledChunk, event: ChunkEvent) -> None:
+        before, chunk.state = chunk.state, step(chunk.state, event)
+        self._reconsider = True
+        match chunk.state:
+            case ChunkState.PLACING | ChunkState.PUBLISHING:
+                self._programmer.want(self._entry(chunk))
+            case ChunkState.FILLING:
+                if chunk.source is None:
+                    raise AssertionError("a chunk is filled by somebody")
+                self._effects.append(FillWanted(chunk.key, chunk.source.node, chunk.slots.count))
+            case ChunkState.SERVING:
+                self.decisions["serving"] += 1
+                self._directory.set_served(chunk.key, True)
+            case ChunkState.CLEARING:
+                self._programmer.want_not(("kv_cache", chunk.key))
+                self._directory.set_served(chunk.key, False)
+            case ChunkState.ABSENT:
+                self._programmer.want_not(("kv_cache", chunk.key))
+                self._slots.free(chunk.slots)
+                del self._chunks[chunk.key]
+                if before is not ChunkState.CLEARING:
+                    self._directory.set_served(chunk.key, False)
+
+    def _lose(self, chunk: PooledChunk) -> None:
+        if chunk.state in (ChunkState.PLACING, ChunkState.FILLING):
+            self._effects.append(FillUnwanted(chunk.key))
+        self.decisions["lost"] += 1
+        again = chunk.key in self._pinned
+        self._move(chunk, ChunkEvent.LOST)
+        if again or chunk.key in self._directory:
+            # It was worth a place; let it come in again without waiting for new evidence.
+            self._evidence.setdefault(chunk.key, _Evidence(2, self._now_ns))
+
+    def _entry(self, chunk: PooledChunk) -> FillingEntry | ServingEntry:
+        if chunk.state in (ChunkState.PLACING, ChunkState.FILLING):
+            if chunk.source is None:
+                raise AssertionError("a chunk is filled by somebody")
+            return FillingEntry(chunk.key, chunk.slots.base, chunk.slots.count, chunk.source.port)
+        return ServingEntry(chunk.key, chunk.slots.base, chunk.slots.count)
+
+    def _drop_evidence(self, key: ChunkKey) -> None:
+        self._evidence.pop(key, None)
+
+    def _segments(self, size_bytes: int) -> int:
+        if self._facts is None:
+            raise AssertionError("segments have no size without a switch")
+        return segments_of(size_bytes, self._facts.segment_bytes)
+
+
+def _without(gap: SlotRange, claim: SlotRange) -> list[SlotRange]:
+    """What is left of a gap beside a claim."""
+    rest = []
+    if gap.base < claim.base:
+        rest.append(SlotRange(gap.base, min(gap.end, claim.base) - gap.base))
+    if claim.end < gap.end:
+        base = max(gap.base, claim.end)
+        rest.append(SlotRange(type(gap.base)(base), gap.end - base))
+    return rest

@@ -1,0 +1,41 @@
+"""Why an agent was given a task: decides what its end means."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from controlplane.effects import JobId
+from controlplane.ids import ChunkKey
+
+
+@dataclass(frozen=True, slots=True)
+class FillFor:
+    """The switch's pool wants the chunk."""
+
+    key: ChunkKey
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryOf:
+    """The switch holds the last copy and is about to drop it."""
+
+    key: ChunkKey
+
+
+@dataclass(frozen=True, slots=True)
+class JobPart:
+    """A share of an operator's job."""
+
+    job: JobId
+    keys: tuple[ChunkKey, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Housekeeping:
+    """Pins, drops: nothing waits for the end."""
+
+    what: str
+
+
+Purpose: TypeAlias = FillFor | RecoveryOf | JobPart | Housekeeping

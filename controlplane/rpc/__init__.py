@@ -1,0 +1,1 @@
+"""The gRPC services, as thin shells over the core."""

@@ -1,0 +1,200 @@
+"""Everything that the control plane writes into a switch, as values.
+
+An entry is what one P4Runtime entity says. Its *identity* is the part that stays when it is modified (the match key,
+the group number); two entries of the same identity cannot be in a switch together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from controlplane.ids import ChunkKey, GroupId, Member, Slot, SwitchPort
+
+Identity: TypeAlias = tuple[str, object]
+"""(kind of entry, match key)."""
+
+FLOOD_GROUP = GroupId(1)
+"""The group of all ports; the data plane's default for what it does not know."""
+
+NEXT_SEGMENT_SESSION = 500
+"""Clone session through which a GET of several segments asks for the next one. Its port is never sent to."""
+
+
+@dataclass(frozen=True, slots=True)
+class FabricEntry:
+    """Parameters of the whole fabric. While absent, the switch is an ordinary one."""
+
+    group_mac: bytes
+    group_ip: bytes
+    pool_mac: bytes
+    pool_ip: bytes
+    from_switch_dscp: int
+    interest_ttl_us: int
+    heat_window_us: int
+    heat_gets: int
+
+    @property
+    def identity(self) -> Identity:
+        return ("fabric", None)
+
+
+@dataclass(frozen=True, slots=True)
+class HeatSubscriptionEntry:
+    """Heat reports come to this controller."""
+
+    @property
+    def identity(self) -> Identity:
+        return ("digest", None)
+
+
+@dataclass(frozen=True, slots=True)
+class PortMemberEntry:
+    """Packets from this port are this member's."""
+
+    port: SwitchPort
+    member: Member
+
+    @property
+    def identity(self) -> Identity:
+        return ("port_member", self.port)
+
+
+@dataclass(frozen=True, slots=True)
+class EgressMemberEntry:
+    """Copies for this port are for this member."""
+
+    port: SwitchPort
+    member: Member
+
+    @property
+    def identity(self) -> Identity:
+        return ("egress_member", self.port)
+
+
+@dataclass(frozen=True, slots=True)
+class AddressEntry:
+    """This MAC address lies behind this port."""
+
+    mac: bytes
+    port: SwitchPort
+
+    @property
+    def identity(self) -> Identity:
+        return ("dmac", self.mac)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupEntry:
+    """A multicast group of the packet replication engine."""
+
+    group: GroupId
+    ports: tuple[SwitchPort, ...]
+    """In order."""
+
+    @property
+    def identity(self) -> Identity:
+        return ("group", self.group)
+
+
+@dataclass(frozen=True, slots=True)
+class CloneSessionEntry:
+    """The session that brings a GET round for its next segment."""
+
+    session: int
+    port: SwitchPort
+
+    @property
+    def identity(self) -> Identity:
+        return ("clone_session", self.session)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicateToGroupEntry:
+    """Cast packets for exactly this set of members go to this group."""
+
+    members: int
+    """Bit i is member i."""
+    group: GroupId
+
+    @property
+    def identity(self) -> Identity:
+        return ("replicate", self.members)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicateToPortEntry:
+    """Cast packets for exactly this one member leave by this port."""
+
+    members: int
+    port: SwitchPort
+
+    @property
+    def identity(self) -> Identity:
+        return ("replicate", self.members)
+
+
+@dataclass(frozen=True, slots=True)
+class FillingEntry:
+    """Segments of this chunk are accepted from this port into base_slot, base_slot + 1, ..."""
+
+    key: ChunkKey
+    base_slot: Slot
+    segments: int
+    port: SwitchPort
+
+    @property
+    def identity(self) -> Identity:
+        return ("kv_cache", self.key)
+
+
+@dataclass(frozen=True, slots=True)
+class ServingEntry:
+    """GETs of this chunk are answered from these slots."""
+
+    key: ChunkKey
+    base_slot: Slot
+    segments: int
+
+    @property
+    def identity(self) -> Identity:
+        return ("kv_cache", self.key)
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignEntry:
+    """An entry that this control plane never writes, found in a table that it owns: to be deleted."""
+
+    table: str
+    match: object
+
+    @property
+    def identity(self) -> Identity:
+        return (self.table, self.match)
+
+
+Entry: TypeAlias = (
+    FabricEntry
+    | HeatSubscriptionEntry
+    | PortMemberEntry
+    | EgressMemberEntry
+    | AddressEntry
+    | GroupEntry
+    | CloneSessionEntry
+    | ReplicateToGroupEntry
+    | ReplicateToPortEntry
+    | FillingEntry
+    | ServingEntry
+    | ForeignEntry
+)
+
+SwitchContents: TypeAlias = dict[Identity, Entry]
+
+
+def contents(*entries: Entry) -> SwitchContents:
+    """Entries by identity. Raises ValueError if two have the same."""
+    found: SwitchContents = {}
+    for entry in entries:
+        if found.setdefault(entry.identity, entry) is not entry:
+            raise ValueError(f"two entries for {entry.identity}")
+    return found

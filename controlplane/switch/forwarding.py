@@ -1,0 +1,34 @@
+"""P4 control Forwarding: which port a MAC address lies behind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import finsy
+
+from controlplane.ids import SwitchPort
+from controlplane.switch.entries import AddressEntry, Entry, ForeignEntry
+
+KINDS = frozenset({"dmac"})
+TABLE = "dmac"
+_ACTION = "forward"
+
+
+def queries() -> Sequence[finsy.P4TableEntry]:
+    return [finsy.P4TableEntry(TABLE)]
+
+
+def encode(entry: AddressEntry) -> finsy.P4TableEntry:
+    return finsy.P4TableEntry(
+        TABLE,
+        match=finsy.P4TableMatch(dst=int.from_bytes(entry.mac, "big")),
+        action=finsy.P4TableAction(_ACTION, port=entry.port),
+    )
+
+
+def decode(found: finsy.P4TableEntry) -> Entry | None:
+    mac = int(found["dst"]).to_bytes(6, "big")
+    action = found.action
+    if isinstance(action, finsy.P4TableAction) and action.name == _ACTION:
+        return AddressEntry(mac, SwitchPort(action.args["port"]))
+    return ForeignEntry(TABLE, mac)

@@ -1,0 +1,40 @@
+"""P4 control Heat: reports of what is wanted by several members, as digests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import finsy
+
+from controlplane.ids import KEY_BYTES, ChunkKey
+from controlplane.switch.entries import Entry, HeatSubscriptionEntry
+from controlplane.switch.target import HeatReport
+
+DIGEST = "heat_report_t"
+_LIST_MAX = 32
+_DELAY_MAX_NS = 5_000_000
+"""A report is worth most while its readers still wait."""
+_ACK_TIMEOUT_NS = 1_000_000_000
+
+
+def queries() -> Sequence[finsy.P4DigestEntry]:
+    return [finsy.P4DigestEntry(DIGEST)]
+
+
+def encode(_: HeatSubscriptionEntry) -> finsy.P4DigestEntry:
+    return finsy.P4DigestEntry(
+        DIGEST, max_list_size=_LIST_MAX, max_timeout_ns=_DELAY_MAX_NS, ack_timeout_ns=_ACK_TIMEOUT_NS
+    )
+
+
+def decode(found: finsy.P4DigestEntry) -> Entry | None:
+    return HeatSubscriptionEntry() if found.max_list_size or found.max_timeout_ns else None
+
+
+def decode_report(report: Mapping[str, Any]) -> HeatReport:
+    return HeatReport(
+        key=ChunkKey(int(report["key"]).to_bytes(KEY_BYTES, "big")),
+        members=int(report["members"]),
+        gets=int(report["gets"]),
+    )

@@ -1,0 +1,100 @@
+"""P4 controls Replication and Pruning, and the packet replication engine: who gets copies of a cast packet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import finsy
+
+from controlplane.ids import GroupId, Member, SwitchPort
+from controlplane.switch.entries import (
+    CloneSessionEntry,
+    EgressMemberEntry,
+    Entry,
+    ForeignEntry,
+    GroupEntry,
+    ReplicateToGroupEntry,
+    ReplicateToPortEntry,
+)
+
+KINDS = frozenset({"replicate", "egress_member", "group", "clone_session"})
+REPLICATE_TABLE = "replicate"
+EGRESS_TABLE = "egress_member"
+_TO_GROUP = "to_group"
+_TO_PORT = "to_port"
+_RECEIVER = "set_receiver"
+
+Found = finsy.P4TableEntry | finsy.P4MulticastGroupEntry | finsy.P4CloneSessionEntry
+
+
+def queries() -> Sequence[Found]:
+    return [
+        finsy.P4TableEntry(REPLICATE_TABLE),
+        finsy.P4TableEntry(EGRESS_TABLE),
+        finsy.P4MulticastGroupEntry(),
+        finsy.P4CloneSessionEntry(),
+    ]
+
+
+def encode(
+    entry: ReplicateToGroupEntry | ReplicateToPortEntry | EgressMemberEntry | GroupEntry | CloneSessionEntry,
+) -> Found:
+    match entry:
+        case ReplicateToGroupEntry(members=members, group=group):
+            return _replicate(members, finsy.P4TableAction(_TO_GROUP, group=group))
+        case ReplicateToPortEntry(members=members, port=port):
+            return _replicate(members, finsy.P4TableAction(_TO_PORT, port=port))
+        case EgressMemberEntry(port=port, member=member):
+            return finsy.P4TableEntry(
+                EGRESS_TABLE,
+                match=finsy.P4TableMatch(egress_port=port),
+                action=finsy.P4TableAction(_RECEIVER, member_bit=1 << member),
+            )
+        case GroupEntry(group=group, ports=ports):
+            # The instance only has to differ between two copies for the same port.
+            return finsy.P4MulticastGroupEntry(group, replicas=tuple((port, 1) for port in ports))
+        case CloneSessionEntry(session=session, port=port):
+            return finsy.P4CloneSessionEntry(session, replicas=((port, 1),))
+
+
+def decode(found: Found) -> Entry | None:
+    if isinstance(found, finsy.P4MulticastGroupEntry):
+        return GroupEntry(GroupId(found.multicast_group_id), tuple(sorted(_ports(found))))
+    if isinstance(found, finsy.P4CloneSessionEntry):
+        ports = _ports(found)
+        if len(ports) == 1:
+            return CloneSessionEntry(found.session_id, ports[0])
+        return ForeignEntry("clone_session", found.session_id)
+    if found.table_id == EGRESS_TABLE:
+        return _decode_egress(found)
+    members = int(found["members"])
+    action = found.action
+    if isinstance(action, finsy.P4TableAction) and action.name == _TO_GROUP:
+        return ReplicateToGroupEntry(members, GroupId(action.args["group"]))
+    if isinstance(action, finsy.P4TableAction) and action.name == _TO_PORT:
+        return ReplicateToPortEntry(members, SwitchPort(action.args["port"]))
+    return ForeignEntry(REPLICATE_TABLE, members)
+
+
+def _replicate(members: int, action: finsy.P4TableAction) -> finsy.P4TableEntry:
+    return finsy.P4TableEntry(REPLICATE_TABLE, match=finsy.P4TableMatch(members=members), action=action)
+
+
+def _decode_egress(found: finsy.P4TableEntry) -> Entry:
+    port = SwitchPort(found["egress_port"])
+    action = found.action
+    if isinstance(action, finsy.P4TableAction) and action.name == _RECEIVER:
+        members = int(action.args["member_bit"])
+        if members.bit_count() == 1:
+            return EgressMemberEntry(port, Member(members.bit_length() - 1))
+    return ForeignEntry(EGRESS_TABLE, port)
+
+
+def _ports(found: finsy.P4MulticastGroupEntry | finsy.P4CloneSessionEntry) -> list[SwitchPort]:
+    ports = []
+    for replica in found.replicas:
+        if isinstance(replica, int):
+            ports.append(SwitchPort(replica))
+        else:
+            ports.append(SwitchPort(replica[0] if isinstance(replica, tuple) else replica.port))
+    return ports

@@ -1,0 +1,113 @@
+"""What the control plane asks of a switch, whichever it is.
+
+The contract, checked by `tests/contracts/switch_target` on every implementation:
+
+* `run` holds a session until it is cancelled, however often the switch goes away, and reports what happens to `sink`
+  in this order: Up (or Standby), any number of HeatReport, Down, and again.
+* `read` and `write` raise SwitchUnavailableError outside Up .. Down or when the switch does not answer.
+* `write` applies updates in the given order; an update that the switch refuses does not hinder the others, and is
+  in the result. Updates are atomic one by one.
+* What `write` wrote `read` returns, entry for entry, until the switch restarts.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from controlplane.ids import ChunkKey
+from controlplane.switch.entries import Entry, SwitchContents
+
+
+class SwitchUnavailableError(Exception):
+    """The switch is away, or this controller is not its primary."""
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchFacts:
+    """Sizes of the program that runs in the switch, as its P4Info says."""
+
+    slots: int
+    segment_bytes: int
+    chunks_max: int
+    """Entries of kv_cache."""
+    groups_max: int
+    """Entries of replicate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Up:
+    """This controller is primary and the program is known."""
+
+    facts: SwitchFacts
+
+
+@dataclass(frozen=True, slots=True)
+class Standby:
+    """Another controller is primary; Up follows when it goes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Down:
+    """The session ended."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class HeatReport:
+    """Members wait for this chunk together, or it is asked for again and again."""
+
+    key: ChunkKey
+    members: int
+    """Interest set, bit i is member i."""
+    gets: int
+    """Within the heat window; 0 when a JOIN caused the report."""
+
+
+SwitchEvent: TypeAlias = Up | Standby | Down | HeatReport
+
+
+class Operation(enum.Enum):
+    INSERT = "insert"
+    MODIFY = "modify"
+    DELETE = "delete"
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """One change of one entry."""
+
+    operation: Operation
+    entry: Entry
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchCounters:
+    """What the data plane counted since it started."""
+
+    drops: Mapping[str, int]
+    """Packets by reason, ingress and egress together."""
+    chunk_packets: Mapping[ChunkKey, int]
+    """Control datagrams about each chunk in kv_cache."""
+
+
+class SwitchTarget(Protocol):
+    """A switch that runs the kvcast program."""
+
+    @property
+    def address(self) -> str: ...
+
+    async def run(self, sink: Callable[[SwitchEvent], None]) -> None:
+        """Keep a session; report to `sink`. Ends only by cancellation."""
+
+    async def read(self) -> SwitchContents:
+        """Everything in the tables and groups that the control plane owns."""
+
+    async def write(self, updates: Sequence[Update]) -> dict[int, str]:
+        """Apply updates; returns what was refused: index into `updates` -> reason."""
+
+    async def counters(self) -> SwitchCounters:
+        """Read the data plane's counters."""

@@ -1,0 +1,453 @@
+"""The agent: pool, transport, fetching, serving, local API and controller, put together on one event loop.
+
+Decides nothing itself: it routes what comes in to the part it concerns, and keeps what several parts need to know
+(member, fabric, whether the controller is there).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import assert_never
+
+import numpy as np
+import numpy.typing as npt
+
+from hostagent import __version__, limits
+from hostagent.api.messages import ChunkSource, Hint, Status, Where
+from hostagent.api.server import ApiServer, Cancellable, FetchResult
+from hostagent.config import AgentConfig
+from hostagent.controller.convert import delta_of, fabric_of
+from hostagent.controller.link import ControllerLink
+from hostagent.controller.reports import Reports
+from hostagent.controller.tasks import TaskRunner
+from hostagent.directory import DirectoryReplica
+from hostagent.fetching import Fetching
+from hostagent.gate import FetchGate
+from hostagent.hashing import Checksums
+from hostagent.http import HttpServer
+from hostagent.metrics import AgentMetrics
+from hostagent.pool.chunks import Chunk, ChunkPool, DropOutcome, Refusal
+from hostagent.pool.memory import PoolMemory
+from hostagent.pool.policy import LeavesFirst
+from hostagent.serving import Serving
+from hostagent.transport import make_transport
+from hostagent.transport.base import Extent, TransportFacts
+from kvproto.commands import Blame, FillEnded
+from kvproto.ids import Address, ChunkKey, FillId, Member, NodeId, parse_address
+from kvproto.rpc import control_pb2 as pb
+from kvproto.session.parameters import ReaderParameters
+from kvproto.wire.control import Control, Op
+from kvproto.wire.data import Fabric, SegmentGroup
+
+log = logging.getLogger(__name__)
+
+
+class Agent:
+    """One node's agent. `start`, then it lives on the event loop until `stop`."""
+
+    def __init__(self, config: AgentConfig) -> None:
+        self.config = config
+        self.incarnation = time.time_ns()
+        self.metrics = AgentMetrics()
+        self.directory = DirectoryReplica()
+        self.pool = ChunkPool(config.pool.size_bytes, limits.EXTENT_ALIGN_BYTES, LeavesFirst())
+        self.controller_connected = False
+        self._fabric = Fabric(
+            group=parse_address(config.data.group), qkey=config.data.qkey, segment_bytes=config.data.segment_bytes
+        )
+        self._pool_address = parse_address(config.data.pool_address)
+        self._member: Member | None = None
+        self._switch_epoch: int | None = None
+        self._interest_ttl_ns = 0
+        self._node_index: int | None = None
+        self._link: ControllerLink | None = None
+        self._heartbeat: asyncio.TimerHandle | None = None
+        self._heartbeat_s = limits.HEARTBEAT_S_DEFAULT
+
+    async def start(self) -> None:
+        """Bind everything. Raises TransportError, ApiError, HttpError or OSError; nothing is left open then."""
+        self._loop = asyncio.get_running_loop()
+        self.memory = PoolMemory(self.config.pool.size_bytes, prefault=self.config.pool.prefault)
+        self.transport = make_transport(self.config.data, self.memory)
+        self._checksums = Checksums(self.pool, self.memory, self._loop)
+        self._gate = FetchGate(self.config.gate_floor_bytes_per_s)
+        self.serving = Serving(self.pool, self.transport, self._loop, self._fabric.segment_bytes)
+        self.http = HttpServer(self.metrics.registry, self.health)
+        self.api = ApiServer(self, self.memory.fd, self.memory.size_bytes, self.incarnation)
+        try:
+            self.facts: TransportFacts = await self.transport.start(self, self._fabric)
+            self.fetching = Fetching(
+                self.pool,
+                self.memory,
+                self.transport,
+                self.directory,
+                self._checksums,
+                self._gate,
+                self._loop,
+                self,
+                self._reader_parameters(),
+                self.config.node,
+            )
+            self.fetching.pool_address = self._pool_address
+            self.tasks = TaskRunner(self, self._loop)
+            self.reports = Reports(self.pool, self._loop, self.report, self.tasks.pinned_keys)
+            self.metrics.watch(self.pool, self.transport.counters, lambda: self.controller_connected)
+            self.http_address = await self.http.listen(*self.config.http)
+            self.api.listen(self.config.api_socket)
+        except BaseException:
+            await self._close_parts()
+            raise
+        if self.config.controller:
+            self._link = ControllerLink(self.config.controller, self)
+            self._link.start()
+
+    async def stop(self) -> None:
+        """Say goodbye, end everything, give everything back."""
+        if self._link is not None:
+            await self._link.close(pb.FromAgent(leaving=pb.Leaving(reason="stopping")))
+        await self._close_parts()
+
+    async def _close_parts(self) -> None:
+        if self._heartbeat is not None:
+            self._heartbeat.cancel()
+        self.api.close()
+        await self.http.close()
+        if hasattr(self, "fetching"):
+            self.fetching.close()
+        await self.transport.close()
+        self.serving.close()
+        self._checksums.close()
+        self.memory.close()
+
+    def health(self) -> Mapping[str, object]:
+        """For /healthz."""
+        usage = self.pool.usage()
+        return {
+            "status": "ok",
+            "node": self.config.node,
+            "version": __version__,
+            "controller": "none"
+            if not self.config.controller
+            else "connected"
+            if self.controller_connected
+            else "away",
+            "member": self._member,
+            "segment_bytes": self._fabric.segment_bytes,
+            "receive_buffer_bytes": self.facts.receive_buffer_bytes,
+            "directory_chunks": self.directory.chunks_count,
+            "pool": {"size_bytes": usage.size_bytes, "free_bytes": usage.free_bytes, "chunks": usage.chunks_count},
+            "engines": self.api.connections_count,
+            "fetches": self.fetching.under_way_count,
+        }
+
+    # ------------------------------------------------------------------ from engines
+
+    def reserve(
+        self, key: ChunkKey, parent: ChunkKey | None, size_bytes: int, position: int | None, namespace: str
+    ) -> Chunk | Refusal:
+        """Room for a chunk that an engine writes."""
+        if position is None and parent is not None and self.pool.find(parent) is None:
+            before = self.directory.find(parent)
+            position = before.position + 1 if before is not None else None
+        made = self.pool.reserve(key, parent, size_bytes, position, namespace)
+        self.metrics.puts.labels("reserved" if isinstance(made, Chunk) else made.value).inc()
+        if isinstance(made, Chunk):
+            self.pool_changed()
+        return made
+
+    def commit(self, chunk: Chunk, done: Callable[[int], None]) -> None:
+        """An engine's chunk is written."""
+
+        def summed(checksum: int) -> None:
+            self.pool.commit(chunk, checksum)
+            self.pool_changed()
+            done(checksum)
+
+        self._checksums.start(chunk, summed)
+
+    def abort(self, chunk: Chunk) -> None:
+        """An engine gave a chunk up."""
+        self.pool.abort(chunk)
+
+    def fetch(
+        self,
+        keys: Sequence[ChunkKey],
+        deadline_s: float,
+        recompute_s: float | None,
+        done: Callable[[FetchResult], None],
+    ) -> Cancellable | None:
+        """Chunks for an engine."""
+        return self.fetching.fetch(keys, deadline_s, recompute_s, done)
+
+    def where(self, key: ChunkKey) -> Where:
+        """Where a chunk is known to be."""
+        if self.pool.find(key) is not None:
+            return Where.LOCAL
+        entry = self.directory.find(key)
+        if entry is not None and (entry.served or any(node != self._node_index for node in entry.holders)):
+            return Where.REMOTE
+        return Where.NOWHERE
+
+    def find(self, key: ChunkKey) -> Chunk | None:
+        """A chunk that is here."""
+        return self.pool.find(key)
+
+    def unpin(self, chunk: Chunk) -> None:
+        """A lease ended."""
+        self.pool.unpin(chunk)
+
+    def hold(self, chunk: Chunk) -> None:
+        """An engine pins a chunk."""
+        self.pool.hold(chunk)
+
+    def unhold(self, chunk: Chunk) -> None:
+        """An engine takes its pin back."""
+        self.pool.unhold(chunk)
+
+    def drop(self, key: ChunkKey) -> DropOutcome:
+        """An engine wants a chunk gone from here."""
+        outcome = self.pool.drop(key)
+        self.pool_changed()
+        return outcome
+
+    def hint(self, keys: Sequence[ChunkKey], hint: Hint, within_ms: int) -> None:
+        """An engine knows something of the future."""
+        self.reports.hinted(keys, hint, within_ms)
+
+    def stats(self) -> dict[str, float]:
+        """Figures for an engine: everything in the metrics, flat."""
+        figures: dict[str, float] = {}
+        for family in self.metrics.registry.collect():
+            for sample in family.samples:
+                if sample.name.endswith(("_created", "_bucket")):
+                    continue
+                labels = ",".join(sample.labels.values())
+                name = sample.name.removeprefix("kvcast_agent_")
+                figures[f"{name}{{{labels}}}" if labels else name] = sample.value
+        figures["directory_chunks"] = self.directory.chunks_count
+        figures["gate_rate_bytes_per_s"] = self._gate.rate_bytes_per_s
+        return figures
+
+    # ------------------------------------------------------------------ from the transport
+
+    def control_received(self, message: Control, source: Address) -> None:
+        """Route a control datagram."""
+        match message.op:
+            case Op.NOTICE | Op.NAK:
+                self.fetching.control_received(message, source)
+            case Op.JOIN | Op.GET | Op.FILL_ACK:
+                self.serving.control_received(message, source)
+            case Op.LEAVE | Op.FILL:
+                # LEAVE is for switches; without one it ends here and means nothing to a holder.
+                self.transport.counters.drop(f"control_{message.op.name.lower()}_ignored")
+            case _:
+                assert_never(message.op)
+
+    def casts_received(self, group: SegmentGroup, payload: npt.NDArray[np.uint8]) -> None:
+        """Segments of a chunk."""
+        self.fetching.casts_received(group, payload)
+
+    def segments_sent(self, key: ChunkKey, count: int) -> None:
+        """Segments left."""
+        self.serving.segments_sent(key, count)
+
+    def segments_failed(self, key: ChunkKey, count: int) -> None:
+        """Segments could not leave."""
+        self.serving.segments_failed(key, count)
+
+    def fill_sent(self, key: ChunkKey, count: int) -> None:
+        """Segments of a fill left."""
+        self.serving.fill_sent(key, count)
+
+    def open_extent(self, key: ChunkKey) -> Extent | None:
+        """A peer reads."""
+        return self.serving.open_extent(key)
+
+    def close_extent(self, extent: Extent) -> None:
+        """A peer has read."""
+        self.serving.close_extent(extent)
+
+    # ------------------------------------------------------------------ from fetching
+
+    def chunk_delivered(self, chunk: Chunk, source: ChunkSource, waited_s: float, holder: Address | None) -> None:
+        """Count it, and tell the controller."""
+        label = source.name.lower()
+        self.metrics.fetched_chunks.labels(label).inc()
+        self.metrics.fetched_bytes.labels(label).inc(chunk.size_bytes)
+        node = self.directory.node_at(holder) if holder is not None else None
+        self.reports.fetched(chunk.key, source, chunk.size_bytes, waited_s, node.node if node is not None else 0)
+
+    def chunk_missed(self, key: ChunkKey, waited_s: float) -> None:
+        """A chunk that should have come did not."""
+        self.reports.fetched(key, None, 0, waited_s, 0)
+
+    def fetch_ended(self, status: Status, seconds: float) -> None:
+        """Count it."""
+        self.metrics.fetches.labels(status.name.lower()).inc()
+        self.metrics.fetch_seconds.observe(seconds)
+
+    def bad_copy(
+        self, key: ChunkKey, holder: NodeId, expected: int, found: int, blame: Blame, *, from_switch: bool
+    ) -> None:
+        """A holder's copy was no good: the controller drops it from the directory."""
+        log.warning("the copy of %s at %s is no good: %s", key.hex(), holder, blame.value)
+        if blame is not Blame.CHECKSUM:
+            return
+        self.metrics.checksum_failures.inc()
+        node = self.directory.node_named(holder)
+        self.report(
+            pb.FromAgent(
+                bad_copy=pb.BadCopy(
+                    key=key,
+                    holder=node.node if node is not None else 0,
+                    expected=expected,
+                    found=found,
+                    from_switch=from_switch,
+                )
+            )
+        )
+
+    def pool_changed(self) -> None:
+        """Chunks came or went: the directory wants to know."""
+        self.reports.pool_changed()
+
+    # ------------------------------------------------------------------ from and for the controller
+
+    def hello(self) -> pb.FromAgent:
+        """Who this node is."""
+        return pb.FromAgent(
+            hello=pb.Hello(
+                node=self.config.node,
+                incarnation=self.incarnation,
+                data_ip=self.facts.address.to_bytes(4, "big"),
+                data_mac=self.facts.mac,
+                read_endpoint=self.facts.read_endpoint,
+                control_port=self.config.data.control_port,
+                switch_port=self.config.data.switch_port,
+                pool_bytes=self.memory.size_bytes,
+                segment_bytes=limits.SEGMENT_BYTES_SUPPORTED,
+                transports=[pb.TRANSPORT_SOCKETS],
+                version=__version__,
+            )
+        )
+
+    def received(self, message: pb.ToAgent) -> None:
+        """A message of the controller. Raises RemoteProtocolError or SequenceGapError, which end the stream."""
+        kind = message.WhichOneof("message")
+        if kind == "welcome":
+            self._welcomed(message.welcome)
+        elif kind == "directory":
+            applied = self.directory.apply(delta_of(message.directory))
+            for key in applied.changed:
+                entry = self.directory.find(key)
+                if entry is not None:
+                    self.pool.set_value(key, entry.value)
+            self.fetching.directory_changed(applied.changed, applied.nodes_lost)
+        elif kind == "task":
+            self.tasks.run(message.task)
+        elif kind == "cancel":
+            self.tasks.cancel(message.cancel.task)
+        elif kind == "switch_state":
+            self._switch_is(message.switch_state)
+
+    def lost(self) -> None:
+        """The stream ended: go on with what is known, evict by use alone."""
+        self.controller_connected = False
+        self.reports.disconnected()
+        self.tasks.abandon()
+        self.pool.trust_values(False)
+        if self._heartbeat is not None:
+            self._heartbeat.cancel()
+            self._heartbeat = None
+
+    def report(self, message: pb.FromAgent) -> None:
+        """Tell the controller, if it is there."""
+        if self._link is not None:
+            self._link.send(message)
+
+    def fetch_for_task(
+        self,
+        keys: Sequence[ChunkKey],
+        deadline_s: float,
+        done: Callable[[FetchResult], None],
+        progressed: Callable[[int], None],
+    ) -> Cancellable | None:
+        """Chunks that the controller wants here."""
+        return self.fetching.fetch(keys, deadline_s, None, done, progressed)
+
+    def fill(self, key: ChunkKey, pool: Address, timeout_s: float, ended: Callable[[FillEnded], None]) -> FillId:
+        """A chunk that the controller wants in the switch."""
+        return self.serving.fill(key, pool, timeout_s, ended)
+
+    def cancel_fill(self, fill: FillId) -> None:
+        """Not any more."""
+        self.serving.cancel_fill(fill)
+
+    def pool_address(self) -> Address | None:
+        """Where FILL goes."""
+        return self._pool_address or None
+
+    def segments_of(self, chunk: Chunk) -> int:
+        """Segments of a chunk in this fabric."""
+        return -(-chunk.size_bytes // self._fabric.segment_bytes)
+
+    def _welcomed(self, welcome: pb.Welcome) -> None:
+        news = fabric_of(welcome.fabric, self._fabric)
+        self._node_index = welcome.node
+        self._member = Member(welcome.member) if welcome.HasField("member") else None
+        self._interest_ttl_ns = news.interest_ttl_ns
+        self._pool_address = news.pool_address or self._pool_address
+        self._fabric = news.fabric
+        self.fetching.pool_address = self._pool_address
+        self.transport.use_fabric(news.fabric, news.from_switch_dscp or self.config.data.from_switch_dscp)
+        self.serving.use_segment_bytes(news.fabric.segment_bytes)
+        self.fetching.configure(self._reader_parameters())
+        self.directory.restart()
+        self.pool.trust_values(True)
+        self.controller_connected = True
+        self.reports.snapshot()
+        self._heartbeat_s = welcome.heartbeat_ms / 1000 or limits.HEARTBEAT_S_DEFAULT
+        if self._heartbeat is not None:
+            self._heartbeat.cancel()
+        self._beat()
+        if welcome.HasField("switch_state"):
+            self._switch_is(welcome.switch_state)
+        log.info("attached to the controller as node %d, member %s", welcome.node, self._member)
+
+    def _switch_is(self, state: pb.SwitchState) -> None:
+        epoch = state.epoch if state.present else None
+        if epoch != self._switch_epoch:
+            self._switch_epoch = epoch
+            self.fetching.switch_changed()
+
+    def _beat(self) -> None:
+        usage = self.pool.usage()
+        counters = self.transport.counters
+        segment_bytes = self._fabric.segment_bytes
+        self.report(
+            pb.FromAgent(
+                heartbeat=pb.Heartbeat(
+                    pool_used_bytes=usage.size_bytes - usage.free_bytes,
+                    pool_pinned_bytes=usage.pinned_bytes,
+                    sent_bytes=counters.read_bytes_sent + counters.cast_packets_sent * segment_bytes,
+                    received_bytes=counters.read_bytes_received + counters.cast_packets_received * segment_bytes,
+                    directory_sequence=self.directory.sequence,
+                    tasks_running=self.tasks.running_count,
+                    chunks=usage.chunks_count,
+                )
+            )
+        )
+        self._heartbeat = self._loop.call_later(self._heartbeat_s, self._beat)
+
+    def _reader_parameters(self) -> ReaderParameters:
+        segment_bytes = self._fabric.segment_bytes
+        fitting = self.facts.receive_buffer_bytes // (2 * segment_bytes)
+        return ReaderParameters(
+            member=self._member,
+            segment_bytes=segment_bytes,
+            receive_window_segments=max(limits.RECEIVE_WINDOW_SEGMENTS_MIN, fitting),
+            interest_ttl_ns=self._interest_ttl_ns or ReaderParameters(member=None).interest_ttl_ns,
+        )

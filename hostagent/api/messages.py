@@ -1,0 +1,208 @@
+"""The local protocol, shared by agent and client. Pure; standard library only, because engines import it.
+
+A stream of frames in both directions over a UNIX stream socket, integers big-endian. A frame is a header of 12 bytes
+and a body:
+
+| offset | field | bits | meaning |
+|---|---|---|---|
+| 0 | length | 32 | bytes of the body |
+| 4 | kind | 8 | `Kind` |
+| 5 | status | 8 | in answers: `Status`; in requests 0 |
+| 6 | count | 16 | items in the body (keys, chunks) |
+| 8 | request | 32 | chosen by the client, echoed in the answer |
+
+The agent speaks first: WELCOME, with the pool's memory file as SCM_RIGHTS ancillary content. Bodies, with as many
+keys as `count` says:
+
+    WELCOME      answer: version u32, pool bytes u64, incarnation u64
+    RESERVE      key, parent (zeros: none), size u64, position u32 (2^32-1: derive it), namespace label in UTF-8
+                 answer: lease u64, pool offset u64
+    COMMIT       lease u64
+                 answer: xxh3-64 u64
+    ABORT        lease u64; not answered
+    FETCH        deadline us u64, recompute us u64 (2^64-1: none), keys
+                 answer: lease u64, then per chunk offset u64, size u64, source u8; status says why it stopped
+    RELEASE      lease u64; not answered
+    CONTAINS     keys
+                 answer: a byte `Where` for each
+    PIN, UNPIN, DROP    keys
+                 answer: a byte for each, 1 done, 0 not
+    STATS        answer: a JSON object of numbers
+    HINT         hint u8, within ms u32, keys; not answered
+    CANCEL       request u32 to give up; not answered, but the request given up answers CANCELLED
+
+A key is 16 bytes. Leases and pins belong to the connection and end with it.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+VERSION = 1
+KEY_BYTES = 16
+NO_KEY = bytes(KEY_BYTES)
+NO_POSITION = 0xFFFF_FFFF
+NO_RECOMPUTE = 0xFFFF_FFFF_FFFF_FFFF
+FRAME_BYTES_MAX = 256 * 1024
+
+HEADER = struct.Struct("!IBBHI")
+WELCOME = struct.Struct("!IQQ")
+RESERVE = struct.Struct("!16s16sQI")
+RESERVED = struct.Struct("!QQ")
+LEASE = struct.Struct("!Q")
+FETCH = struct.Struct("!QQ")
+FETCHED_CHUNK = struct.Struct("!QQB")
+HINT = struct.Struct("!BI")
+CANCEL = struct.Struct("!I")
+
+
+class Kind(enum.IntEnum):
+    WELCOME = 1
+    RESERVE = 2
+    COMMIT = 3
+    ABORT = 4
+    FETCH = 5
+    RELEASE = 6
+    CONTAINS = 7
+    PIN = 8
+    UNPIN = 9
+    DROP = 10
+    STATS = 11
+    HINT = 12
+    CANCEL = 13
+
+
+ONE_WAY = frozenset({Kind.ABORT, Kind.RELEASE, Kind.HINT, Kind.CANCEL})
+"""Kinds that are never answered."""
+
+
+class Status(enum.IntEnum):
+    """Of an answer. The first group are ordinary outcomes, the second the caller's mistakes."""
+
+    OK = 0
+    EXISTS = 1
+    FILLING = 2
+    POOL_FULL = 3
+    TOO_LARGE = 4
+    NOT_FOUND = 5
+    DEADLINE = 6
+    GATE = 7
+    UNAVAILABLE = 8
+    """Holders known, but none of them delivered."""
+    CANCELLED = 9
+    STOPPING = 10
+    BUSY = 11
+
+    MALFORMED = 32
+    UNKNOWN_LEASE = 33
+    UNKNOWN_KIND = 34
+    TOO_MANY_KEYS = 35
+
+
+class Where(enum.IntEnum):
+    NOWHERE = 0
+    LOCAL = 1
+    REMOTE = 2
+    """Some other node holds it, or the switch serves it."""
+
+
+class ChunkSource(enum.IntEnum):
+    """Where the bytes of a fetched chunk came from (mostly)."""
+
+    LOCAL = 1
+    HOLDER = 2
+    CAST = 3
+    SWITCH = 4
+
+
+class Hint(enum.IntEnum):
+    SESSION_ENDED = 1
+    EXPECTED = 2
+
+
+class MalformedFrameError(Exception):
+    """The other side does not speak this protocol; the connection is of no further use."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    kind: int
+    status: int
+    count: int
+    request: int
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedChunk:
+    offset: int
+    size_bytes: int
+    source: ChunkSource
+
+
+def pack(kind: Kind, request: int, body: bytes = b"", *, status: int = 0, count: int = 0) -> bytes:
+    """One frame."""
+    return HEADER.pack(len(body), kind, status, count, request) + body
+
+
+class FrameReader:
+    """Cuts a stream into frames."""
+
+    __slots__ = ("_pending",)
+
+    def __init__(self) -> None:
+        self._pending = b""
+
+    def feed(self, received: bytes) -> list[Frame]:
+        """Whole frames so far. Raises MalformedFrameError when one claims to be larger than any may be."""
+        stream = self._pending + received if self._pending else received
+        frames: list[Frame] = []
+        start = 0
+        while len(stream) - start >= HEADER.size:
+            length, kind, status, count, request = HEADER.unpack_from(stream, start)
+            if length > FRAME_BYTES_MAX:
+                raise MalformedFrameError(f"frame of {length} bytes, at most {FRAME_BYTES_MAX} allowed")
+            end = start + HEADER.size + length
+            if len(stream) < end:
+                break
+            frames.append(Frame(kind, status, count, request, stream[start + HEADER.size : end]))
+            start = end
+        self._pending = stream[start:]
+        return frames
+
+
+def pack_keys(keys: Sequence[bytes]) -> bytes:
+    """Keys of 16 bytes each; raises ValueError for any other length."""
+    for key in keys:
+        if len(key) != KEY_BYTES:
+            raise ValueError(f"a chunk key has {KEY_BYTES} bytes, not {len(key)}")
+    return b"".join(keys)
+
+
+def unpack_keys(body: bytes, count: int, start: int = 0) -> list[bytes]:
+    """`count` keys that fill the body from `start` on; raises MalformedFrameError otherwise."""
+    if len(body) - start != count * KEY_BYTES:
+        raise MalformedFrameError(f"{count} keys announced, {len(body) - start} bytes sent")
+    return [body[at : at + KEY_BYTES] for at in range(start, len(body), KEY_BYTES)]
+
+
+def pack_fetched(lease: int, chunks: Sequence[FetchedChunk]) -> bytes:
+    """Body of the answer to FETCH."""
+    return LEASE.pack(lease) + b"".join(
+        FETCHED_CHUNK.pack(chunk.offset, chunk.size_bytes, chunk.source) for chunk in chunks
+    )
+
+
+def unpack_fetched(frame: Frame) -> tuple[int, list[FetchedChunk]]:
+    """(lease, chunks) of the answer to FETCH; raises MalformedFrameError."""
+    if len(frame.body) != LEASE.size + frame.count * FETCHED_CHUNK.size:
+        raise MalformedFrameError("answer to FETCH has the wrong length")
+    (lease,) = LEASE.unpack_from(frame.body)
+    chunks = [
+        FetchedChunk(offset, size_bytes, ChunkSource(source))
+        for offset, size_bytes, source in FETCHED_CHUNK.iter_unpack(frame.body[LEASE.size :])
+    ]
+    return lease, chunks

@@ -1,0 +1,403 @@
+"""The engine's side of the agent: put and fetch chunks through shared memory. Thread-safe; standard library only.
+
+>>> with AgentClient("/run/kvcast/agent.sock") as agent:
+...     agent.put(key, parent, kv_bytes)
+...     with agent.fetch([key_0, key_1], deadline_s=0.5) as got:
+...         for view in got.views:
+...             load(view)
+
+Chunks are read and written in place: `reserve` gives a view onto shared memory to fill, `fetch` gives read-only views
+that stay valid until the result is released (or the client is closed: closing gives all leases and pins back).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import json
+import mmap
+import os
+import select
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+
+from hostagent.api import messages
+from hostagent.api.messages import ChunkSource, Frame, Hint, Kind, MalformedFrameError, Status, Where
+
+__all__ = [
+    "AgentClient",
+    "AgentError",
+    "AgentUnavailableError",
+    "ChunkSource",
+    "Fetched",
+    "PoolFullError",
+    "PutOutcome",
+    "Reservation",
+    "Status",
+    "Where",
+]
+
+ANSWER_TIMEOUT_S = 30.0
+"""An agent that answers nothing for so long (beyond a fetch's own deadline) is given up."""
+CONNECT_TIMEOUT_S = 5.0
+_MISSES = frozenset(
+    {Status.OK, Status.NOT_FOUND, Status.DEADLINE, Status.GATE, Status.UNAVAILABLE, Status.POOL_FULL, Status.CANCELLED}
+)
+
+
+class AgentError(Exception):
+    """The agent refused a request; `status` says why."""
+
+    def __init__(self, status: Status, doing: str) -> None:
+        super().__init__(f"the agent refused to {doing}: {status.name.lower().replace('_', ' ')}")
+        self.status = status
+
+
+class PoolFullError(AgentError):
+    """No room in the node's pool, nothing may be evicted, or the chunk is larger than the pool."""
+
+
+class AgentUnavailableError(Exception):
+    """There is no agent, or it went away; all leases are void, their views must not be used any more."""
+
+
+class PutOutcome(enum.Enum):
+    STORED = "stored"
+    EXISTS = "exists"
+    """Here already, or being filled by somebody else at this moment."""
+
+
+class AgentClient:
+    """A connection to this node's agent. Methods may be called from any thread, several at once."""
+
+    def __init__(self, socket_path: str | os.PathLike[str]) -> None:
+        """Connects and maps the pool; raises AgentUnavailableError when that fails."""
+        self._path = os.fspath(socket_path)
+        self._sock, self._map, self.pool_bytes, self.incarnation = _attach(self._path)
+        self._readable = select.poll()
+        self._readable.register(self._sock, select.POLLIN)
+        self._lock = threading.Condition()
+        self._send_lock = threading.Lock()
+        self._frames = messages.FrameReader()
+        self._answers: dict[int, Frame | None] = {}
+        self._reading = False
+        self._request = 0
+        self._broken: str | None = None
+
+    def close(self) -> None:
+        """Gives everything back. Views handed out stay mapped but no longer protected from reuse."""
+        with self._lock:
+            self._broken = "the client was closed"
+            self._lock.notify_all()
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
+        self._sock.close()
+        # With views still out, the mapping goes when the last of them does.
+        with contextlib.suppress(BufferError):
+            self._map.close()
+
+    def __enter__(self) -> AgentClient:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    # ------------------------------------------------------------------ put
+
+    def put(
+        self,
+        key: bytes,
+        parent: bytes | None,
+        buffer: bytes | bytearray | memoryview,
+        *,
+        position: int | None = None,
+        namespace: str = "",
+    ) -> PutOutcome:
+        """Copy a whole chunk into the pool and publish it. Raises PoolFullError."""
+        content = memoryview(buffer).cast("B")
+        slot = self.reserve(key, parent, len(content), position=position, namespace=namespace)
+        if slot is None:
+            return PutOutcome.EXISTS
+        with slot:
+            slot.view[:] = content
+            slot.commit()
+        return PutOutcome.STORED
+
+    def reserve(
+        self, key: bytes, parent: bytes | None, size_bytes: int, *, position: int | None = None, namespace: str = ""
+    ) -> Reservation | None:
+        """Room to write a chunk in place; None when the pool has it or somebody is writing it. Raises PoolFullError."""
+        messages.pack_keys([key] if parent is None else [key, parent])
+        body = messages.RESERVE.pack(
+            key,
+            parent if parent is not None else messages.NO_KEY,
+            size_bytes,
+            messages.NO_POSITION if position is None else position,
+        )
+        answer = self._call(Kind.RESERVE, body + namespace.encode())
+        if answer.status in (Status.EXISTS, Status.FILLING):
+            return None
+        _expect(answer, "reserve room")
+        lease, offset = messages.RESERVED.unpack(answer.body)
+        return Reservation(self, lease, memoryview(self._map)[offset : offset + size_bytes])
+
+    # ------------------------------------------------------------------ fetch
+
+    def fetch(
+        self,
+        keys: Sequence[bytes],
+        *,
+        deadline_s: float,
+        recompute_s: float | None = None,
+    ) -> Fetched:
+        """Bring chunks, in prefix order, into the pool and lease the leading ones that arrived by the deadline.
+
+        `recompute_s` is what computing all of them would take: the agent says GATE at once when it cannot beat it.
+        A miss is no exception: see `Fetched.count` and `Fetched.outcome`.
+        """
+        recompute_us = messages.NO_RECOMPUTE if recompute_s is None else int(recompute_s * 1e6)
+        body = messages.FETCH.pack(int(deadline_s * 1e6), recompute_us) + messages.pack_keys(keys)
+        answer = self._call(Kind.FETCH, body, count=len(keys), timeout_s=deadline_s + ANSWER_TIMEOUT_S)
+        if answer.status not in _MISSES:
+            _expect(answer, "fetch")
+        lease, chunks = messages.unpack_fetched(answer)
+        views = [memoryview(self._map)[chunk.offset : chunk.offset + chunk.size_bytes].toreadonly() for chunk in chunks]
+        return Fetched(self, lease, views, [chunk.source for chunk in chunks], Status(answer.status))
+
+    def contains(self, keys: Sequence[bytes]) -> list[Where]:
+        """Where each chunk is known to be, without moving anything."""
+        answer = _expect(self._call(Kind.CONTAINS, messages.pack_keys(keys), count=len(keys)), "look up")
+        return [Where(value) for value in answer.body]
+
+    # ------------------------------------------------------------------ keep, drop, tell
+
+    def pin(self, keys: Sequence[bytes]) -> list[bool]:
+        """Keep chunks that are here from eviction until `unpin` or the end of this client; False: not here."""
+        answer = _expect(self._call(Kind.PIN, messages.pack_keys(keys), count=len(keys)), "pin")
+        return [bool(value) for value in answer.body]
+
+    def unpin(self, keys: Sequence[bytes]) -> list[bool]:
+        """Take pins of this client back; False: it had none on that chunk."""
+        answer = _expect(self._call(Kind.UNPIN, messages.pack_keys(keys), count=len(keys)), "unpin")
+        return [bool(value) for value in answer.body]
+
+    def drop(self, keys: Sequence[bytes]) -> list[bool]:
+        """Remove chunks from this node's pool; False: not here, or pinned."""
+        answer = _expect(self._call(Kind.DROP, messages.pack_keys(keys), count=len(keys)), "drop")
+        return [bool(value) for value in answer.body]
+
+    def session_end(self, keys: Sequence[bytes]) -> None:
+        """These chunks and what hangs below them are not expected to be used again."""
+        self._send(Kind.HINT, messages.HINT.pack(Hint.SESSION_ENDED, 0) + messages.pack_keys(keys), count=len(keys))
+
+    def expect_reuse(self, keys: Sequence[bytes], *, within_s: float) -> None:
+        """These chunks are expected to be used again in about so long."""
+        body = messages.HINT.pack(Hint.EXPECTED, min(int(within_s * 1000), 0xFFFF_FFFF)) + messages.pack_keys(keys)
+        self._send(Kind.HINT, body, count=len(keys))
+
+    def stats(self) -> dict[str, float]:
+        """The agent's figures: pool bytes, fetches by outcome, traffic."""
+        answer = _expect(self._call(Kind.STATS, b""), "give figures")
+        figures: dict[str, float] = json.loads(answer.body)
+        return figures
+
+    # ------------------------------------------------------------------ requests and answers
+
+    def _call(self, kind: Kind, body: bytes, *, count: int = 0, timeout_s: float = ANSWER_TIMEOUT_S) -> Frame:
+        request = self._send(kind, body, count=count, answered=True)
+        return self._wait(request, time.monotonic() + timeout_s)
+
+    def _send(self, kind: Kind, body: bytes, *, count: int = 0, answered: bool = False) -> int:
+        if count > 0xFFFF:
+            raise ValueError(f"{count} keys in one request")
+        with self._lock:
+            if self._broken is not None:
+                raise AgentUnavailableError(self._broken)
+            self._request = self._request % 0xFFFF_FFFF + 1
+            request = self._request
+            if answered:
+                self._answers[request] = None
+        try:
+            with self._send_lock:
+                self._sock.sendall(messages.pack(kind, request, body, count=count))
+        except OSError as error:
+            raise self._break(f"the agent at {self._path} went away: {error.strerror}") from error
+        return request
+
+    def _wait(self, request: int, give_up_s: float) -> Frame:
+        """Whoever waits and finds nobody reading reads for all: no thread of its own, no hand-over when alone."""
+        with self._lock:
+            while True:
+                answer = self._answers[request]
+                if answer is not None:
+                    del self._answers[request]
+                    return answer
+                if self._broken is not None:
+                    del self._answers[request]
+                    raise AgentUnavailableError(self._broken)
+                if not self._reading:
+                    self._reading = True
+                    break
+                self._lock.wait(max(0.0, give_up_s - time.monotonic()))
+                if time.monotonic() >= give_up_s and self._answers[request] is None:
+                    self._broken = f"the agent at {self._path} does not answer"
+                    self._lock.notify_all()
+        try:
+            return self._read_until(request, give_up_s)
+        finally:
+            with self._lock:
+                self._reading = False
+                self._answers.pop(request, None)
+                self._lock.notify_all()
+
+    def _read_until(self, request: int, give_up_s: float) -> Frame:
+        while True:
+            try:
+                if not self._readable.poll(max(0.0, give_up_s - time.monotonic()) * 1000):
+                    raise self._break(f"the agent at {self._path} does not answer")
+                received = self._sock.recv(65536)
+                frames = self._frames.feed(received)
+            except (OSError, MalformedFrameError) as error:
+                raise self._break(f"the agent at {self._path} went away: {error}") from error
+            if not received:
+                raise self._break(f"the agent at {self._path} closed the connection")
+            with self._lock:
+                for frame in frames:
+                    if frame.request in self._answers:
+                        self._answers[frame.request] = frame
+                answer = self._answers[request]
+                if len(frames) > 1 or answer is None:
+                    self._lock.notify_all()
+            if answer is not None:
+                return answer
+
+    def _break(self, reason: str) -> AgentUnavailableError:
+        with self._lock:
+            if self._broken is None:
+                self._broken = reason
+            self._lock.notify_all()
+            return AgentUnavailableError(self._broken)
+
+    def _give_back(self, kind: Kind, lease: int) -> None:
+        # An agent that went away holds no leases.
+        with contextlib.suppress(AgentUnavailableError):
+            self._send(kind, messages.LEASE.pack(lease))
+
+    def _commit(self, lease: int) -> int:
+        answer = _expect(self._call(Kind.COMMIT, messages.LEASE.pack(lease)), "commit")
+        checksum: int = struct.unpack("!Q", answer.body)[0]
+        return checksum
+
+
+class Reservation:
+    """Room for a chunk, to be written in place. Leaving its `with` without `commit` gives it up."""
+
+    def __init__(self, client: AgentClient, lease: int, view: memoryview) -> None:
+        self._client = client
+        self._lease = lease
+        self._done = False
+        self.view = view
+
+    def commit(self) -> int:
+        """The chunk is written: check-sum it and publish it. Returns its xxh3-64. The view is void afterwards."""
+        self._done = True
+        self.view.release()
+        return self._client._commit(self._lease)
+
+    def abort(self) -> None:
+        """Give the room back. Idempotent."""
+        if not self._done:
+            self._done = True
+            self.view.release()
+            self._client._give_back(Kind.ABORT, self._lease)
+
+    def __enter__(self) -> Reservation:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
+        self.abort()
+
+
+class Fetched:
+    """The leading chunks that arrived. They are pinned in the pool until `release`."""
+
+    def __init__(
+        self, client: AgentClient, lease: int, views: list[memoryview], sources: list[ChunkSource], outcome: Status
+    ) -> None:
+        self._release: Callable[[], None] | None = lambda: client._give_back(Kind.RELEASE, lease)
+        self.views = views
+        self.sources = sources
+        self.outcome = outcome
+        """OK when all arrived, otherwise why the first one missing is missing."""
+
+    @property
+    def count(self) -> int:
+        """Leading chunks that arrived."""
+        return len(self.sources)
+
+    def release(self) -> None:
+        """Unpin; the views are void. Idempotent."""
+        if self._release is not None:
+            for view in self.views:
+                # An array made from the view by the caller keeps it; using that after release is the caller's risk.
+                with contextlib.suppress(BufferError):
+                    view.release()
+            self.views = []
+            release, self._release = self._release, None
+            if self.sources:
+                release()
+
+    def __enter__(self) -> Fetched:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
+        self.release()
+
+
+def _expect(answer: Frame, doing: str) -> Frame:
+    if answer.status == Status.OK:
+        return answer
+    status = Status(answer.status)
+    if status in (Status.POOL_FULL, Status.TOO_LARGE):
+        raise PoolFullError(status, doing)
+    raise AgentError(status, doing)
+
+
+def _attach(path: str) -> tuple[socket.socket, mmap.mmap, int, int]:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        sock.settimeout(CONNECT_TIMEOUT_S)
+        try:
+            sock.connect(path)
+            size = messages.HEADER.size + messages.WELCOME.size
+            received, descriptors, _, _ = socket.recv_fds(sock, size, 1, socket.MSG_WAITALL)
+        except OSError as error:
+            reason = error.strerror or "no answer"
+            raise AgentUnavailableError(
+                f"no agent at {path}: {reason}; is kvcast-agent running on this node?"
+            ) from error
+        try:
+            if len(received) != size or len(descriptors) != 1:
+                raise AgentUnavailableError(f"what listens at {path} is not a kvcast-agent")
+            (frame,) = messages.FrameReader().feed(received)
+            if frame.kind != Kind.WELCOME:
+                status = Status(frame.status).name.lower() if frame.status in set(Status) else "unknown"
+                raise AgentUnavailableError(f"the agent at {path} refused the connection: {status}")
+            version, pool_bytes, incarnation = messages.WELCOME.unpack(frame.body)
+            if version != messages.VERSION:
+                raise AgentUnavailableError(
+                    f"the agent at {path} speaks version {version}, this client {messages.VERSION}: update the older"
+                )
+            sock.settimeout(None)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(ANSWER_TIMEOUT_S), 0))
+            return sock, mmap.mmap(descriptors[0], pool_bytes), pool_bytes, incarnation
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+    except BaseException:
+        sock.close()
+        raise

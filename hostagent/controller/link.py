@@ -1,0 +1,124 @@
+"""The stream to the controller: opens it, opens it again with backoff when it ends; knows nothing of its content."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from typing import Protocol
+
+import grpc
+import grpc.aio
+
+from hostagent import limits
+from hostagent.controller.convert import RemoteProtocolError
+from hostagent.directory import SequenceGapError
+from kvproto.rpc import control_pb2 as pb
+from kvproto.rpc import control_pb2_grpc as rpc
+
+log = logging.getLogger(__name__)
+
+_OPTIONS = [
+    ("grpc.keepalive_time_ms", 5000),
+    ("grpc.keepalive_timeout_ms", 3000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.max_receive_message_length", 64 * limits.MIB),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    # A network namespace or a test has no proxy, and the data must not take one.
+    ("grpc.enable_http_proxy", 0),
+]
+
+
+class LinkUser(Protocol):
+    """Whom the link serves. Called on the event loop."""
+
+    def hello(self) -> pb.FromAgent: ...
+    def received(self, message: pb.ToAgent) -> None: ...
+    def lost(self) -> None: ...
+
+
+class ControllerLink:
+    """One stream at a time. `send` is dropped while there is none: a new stream says everything anew."""
+
+    def __init__(self, address: str, user: LinkUser) -> None:
+        self._address = address
+        self._user = user
+        self._outgoing: asyncio.Queue[pb.FromAgent | None] | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Keep a stream open from now on."""
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="controller link")
+
+    async def close(self, farewell: pb.FromAgent | None = None) -> None:
+        """Say goodbye where there is somebody to hear it, and end."""
+        if self._task is None:
+            return
+        if farewell is not None and self._outgoing is not None:
+            self._outgoing.put_nowait(farewell)
+            self._outgoing.put_nowait(None)
+            await asyncio.wait([self._task], timeout=limits.CONTROLLER_FAREWELL_S)
+        self._task.cancel()
+        await asyncio.wait([self._task])
+        self._task = None
+
+    def send(self, message: pb.FromAgent) -> None:
+        """Queue a message on the stream that is open."""
+        if self._outgoing is None:
+            return
+        if self._outgoing.qsize() >= limits.CONTROLLER_QUEUE_MAX:
+            log.warning("the controller does not take messages; opening the stream again")
+            self._outgoing.put_nowait(None)
+            self._outgoing = None
+            return
+        self._outgoing.put_nowait(message)
+
+    async def _run(self) -> None:
+        failures = 0
+        while True:
+            welcomed = False
+
+            def heard() -> None:
+                nonlocal welcomed
+                welcomed = True
+
+            reason = await self._converse(heard)
+            if reason is None:
+                return
+            failures = 0 if welcomed else failures + 1
+            delay_s = limits.CONTROLLER_BACKOFF_S[min(failures, len(limits.CONTROLLER_BACKOFF_S) - 1)]
+            level = logging.WARNING if welcomed or failures == 1 else logging.DEBUG
+            log.log(level, "controller at %s: %s; trying again", self._address, reason)
+            await asyncio.sleep(delay_s)
+
+    async def _converse(self, heard: Callable[[], None]) -> str | None:
+        """One stream from Hello to its end; why it ended, or None after a farewell."""
+        outgoing: asyncio.Queue[pb.FromAgent | None] = asyncio.Queue()
+        said_goodbye = False
+
+        async def messages() -> AsyncIterator[pb.FromAgent]:
+            nonlocal said_goodbye
+            yield self._user.hello()
+            while (message := await outgoing.get()) is not None:
+                said_goodbye = message.HasField("leaving")
+                yield message
+
+        async with grpc.aio.insecure_channel(self._address, options=_OPTIONS) as channel:
+            call = rpc.CoordinatorStub(channel).Attach(messages())
+            self._outgoing = outgoing
+            try:
+                async for message in call:
+                    heard()
+                    self._user.received(message)
+                return None if said_goodbye else "it closed the stream"
+            except grpc.aio.AioRpcError as error:
+                return None if said_goodbye else f"{error.code().name.lower()}: {error.details()}"
+            except (RemoteProtocolError, SequenceGapError) as error:
+                return f"it sent nonsense: {error}"
+            finally:
+                call.cancel()
+                self._outgoing = None
+                self._user.lost()

@@ -1,0 +1,115 @@
+"""What the agent tells the controller by itself: what it holds, what was fetched, hints. In batches."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from hostagent import limits
+from hostagent.api.messages import ChunkSource, Hint
+from hostagent.controller.convert import announcement
+from hostagent.pool.chunks import ChunkPool
+from kvproto.ids import ChunkKey
+from kvproto.rpc import control_pb2 as pb
+
+T = TypeVar("T")
+
+_SOURCES = {
+    ChunkSource.LOCAL: pb.SOURCE_LOCAL,
+    ChunkSource.HOLDER: pb.SOURCE_HOLDER,
+    ChunkSource.CAST: pb.SOURCE_CAST,
+    ChunkSource.SWITCH: pb.SOURCE_SWITCH,
+}
+_HINTS = {Hint.SESSION_ENDED: pb.ReuseHint.SESSION_ENDED, Hint.EXPECTED: pb.ReuseHint.EXPECTED}
+
+
+@dataclass(slots=True)
+class Reports:
+    """Collects, and sends a little later. What the controller cannot hear (it is away) is forgotten, oldest first."""
+
+    pool: ChunkPool
+    loop: asyncio.AbstractEventLoop
+    send: Callable[[pb.FromAgent], None]
+    pinned_keys: Callable[[], list[ChunkKey]]
+    connected: bool = False
+    _announcing: bool = False
+    _flushing: bool = False
+    _fetches: deque[tuple[float, pb.FetchEvent]] = field(default_factory=lambda: deque(maxlen=limits.USAGE_EVENTS_MAX))
+    _hints: deque[pb.ReuseHint] = field(default_factory=lambda: deque(maxlen=limits.USAGE_EVENTS_MAX))
+
+    def snapshot(self) -> None:
+        """All that this node holds, after a Welcome; from now on changes are told."""
+        self.pool.take_changes()
+        chunks = self.pool.ready_chunks()
+        pinned = self.pinned_keys()
+        for part in _batches(chunks):
+            self.send(announcement(part, (), pinned, snapshot=True))
+        self.send(announcement((), (), (), snapshot=True, snapshot_end=True))
+        self.connected = True
+        self.usage_changed()
+
+    def disconnected(self) -> None:
+        """Nobody listens."""
+        self.connected = False
+
+    def pool_changed(self) -> None:
+        """Chunks came or went: announce them in a moment, together with what follows."""
+        if not self._announcing and self.connected:
+            self._announcing = True
+            self.loop.call_later(limits.ANNOUNCE_DELAY_S, self._announce)
+
+    def fetched(self, key: ChunkKey, source: ChunkSource | None, size_bytes: int, waited_s: float, holder: int) -> None:
+        """A chunk was delivered from `source`, or not at all (None)."""
+        event = pb.FetchEvent(
+            key=key,
+            source=pb.SOURCE_MISS if source is None else _SOURCES[source],
+            bytes=0 if source in (None, ChunkSource.LOCAL) else size_bytes,
+            waited_us=min(int(waited_s * 1e6), 0xFFFF_FFFF),
+            holder=holder,
+        )
+        self._fetches.append((self.loop.time(), event))
+        self.usage_changed()
+
+    def hinted(self, keys: Sequence[ChunkKey], hint: Hint, within_ms: int) -> None:
+        """An engine knows something of the future."""
+        self._hints.extend(pb.ReuseHint(key=key, kind=_HINTS[hint], within_ms=within_ms) for key in keys)
+        self.usage_changed()
+
+    def usage_changed(self) -> None:
+        """Send what was collected, in a moment."""
+        if not self._flushing and self.connected and (self._fetches or self._hints):
+            self._flushing = True
+            self.loop.call_later(limits.USAGE_DELAY_S, self._flush)
+
+    def _announce(self) -> None:
+        self._announcing = False
+        if not self.connected:
+            return
+        added, removed = self.pool.take_changes()
+        pinned = self.pinned_keys()
+        for part in _batches(added):
+            self.send(announcement(part, (), pinned))
+        for gone in _batches(removed):
+            self.send(announcement((), gone, ()))
+
+    def _flush(self) -> None:
+        self._flushing = False
+        if not self.connected:
+            return
+        now_s = self.loop.time()
+        fetches: list[pb.FetchEvent] = []
+        while self._fetches and len(fetches) < limits.USAGE_BATCH_EVENTS:
+            at_s, event = self._fetches.popleft()
+            event.age_ms = int((now_s - at_s) * 1000)
+            fetches.append(event)
+        hints = [self._hints.popleft() for _ in range(min(len(self._hints), limits.USAGE_BATCH_EVENTS))]
+        self.send(pb.FromAgent(usage=pb.Usage(fetches=fetches, hints=hints)))
+        self.usage_changed()
+
+
+def _batches(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    for start in range(0, len(items), limits.ANNOUNCE_BATCH_CHUNKS):
+        yield items[start : start + limits.ANNOUNCE_BATCH_CHUNKS]

@@ -1,0 +1,541 @@
+"""The fetching side: runs the protocol's reader, places what arrives into the pool, verifies it, and delivers.
+
+Owns the memory of chunks on their way and the pins of fetches. What to ask whom, and when, is the reader's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol, assert_never
+
+import numpy as np
+import numpy.typing as npt
+
+from hostagent import limits
+from hostagent.api.messages import ChunkSource, Status
+from hostagent.api.server import FetchResult
+from hostagent.directory import ChunkEntry, DirectoryReplica, NodeEntry
+from hostagent.gate import FetchGate
+from hostagent.hashing import Checksums
+from hostagent.pool.chunks import Chunk, ChunkPool, ChunkState, Refusal
+from hostagent.pool.memory import PoolMemory
+from hostagent.timers import MachineTimer
+from hostagent.transport.base import ReadHandle, ReadOutcome, Transport
+from kvproto.commands import (
+    AbortRead,
+    Blame,
+    DeliverFetch,
+    DropChunk,
+    FetchProgress,
+    Outcome,
+    ReaderCommand,
+    ReportBadCopy,
+    SendControl,
+    Source,
+    StartRead,
+    VerifyChunk,
+)
+from kvproto.events import (
+    ChunkVerified,
+    ChunkWanted,
+    ControlReceived,
+    FetchCancelled,
+    FetchRequested,
+    HolderLost,
+    HolderRef,
+    HoldersChanged,
+    ReadDone,
+    ReaderEvent,
+    ReadFailed,
+    ReadProgress,
+    SegmentsReceived,
+    SwitchChanged,
+)
+from kvproto.ids import Address, ChunkKey, FetchId, NodeId, ReadId
+from kvproto.limits import FETCHES_MAX
+from kvproto.session.parameters import ReaderParameters
+from kvproto.session.reader import Reader
+from kvproto.wire.control import Control
+from kvproto.wire.data import SegmentGroup
+
+_SOURCES = {
+    Source.LOCAL: ChunkSource.LOCAL,
+    Source.UNICAST: ChunkSource.HOLDER,
+    Source.CAST: ChunkSource.CAST,
+    Source.SWITCH: ChunkSource.SWITCH,
+}
+_OUTCOMES = {Outcome.GONE: Status.UNAVAILABLE, Outcome.LATE: Status.DEADLINE}
+SWITCH_NODE = NodeId("@switch")
+"""Stands for the switch where it holds the only copy: asked at the pool address, never read from."""
+
+
+class FetchObserver(Protocol):
+    """Who wants to know what fetches did: metrics, and the controller."""
+
+    def chunk_delivered(self, chunk: Chunk, source: ChunkSource, waited_s: float, holder: Address | None) -> None: ...
+    def fetch_ended(self, status: Status, seconds: float) -> None: ...
+    def chunk_missed(self, key: ChunkKey, waited_s: float) -> None: ...
+    def bad_copy(
+        self, key: ChunkKey, holder: NodeId, expected: int, found: int, blame: Blame, *, from_switch: bool
+    ) -> None: ...
+    def pool_changed(self) -> None: ...
+
+
+@dataclass(slots=True, eq=False)
+class _Arriving:
+    """A chunk on its way into the pool."""
+
+    chunk: Chunk
+    entry: ChunkEntry
+    segments_count: int
+    full_rows: npt.NDArray[np.uint8]
+    """The segments that are not short, shape (n, segment_bytes): rows of the pool itself."""
+    fetches: set[FetchId] = field(default_factory=set)
+    last_source: Address | None = None
+    from_switch: int = 0
+    found: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Fetch:
+    """One fetch under way. `cancel` is the engine's; no result comes after it."""
+
+    shell: Fetching
+    fetch: FetchId
+    keys: tuple[ChunkKey, ...]
+    stopped: Status
+    """Why the keys asked for go no further than `keys`; OK when they do."""
+    done: Callable[[FetchResult], None]
+    started_s: float
+    wanted_bytes: int
+    pinned: dict[ChunkKey, Chunk] = field(default_factory=dict)
+    came_from: dict[ChunkKey, Address | None] = field(default_factory=dict)
+    progressed: Callable[[int], None] | None = None
+
+    def cancel(self) -> None:
+        """Give it up. Idempotent."""
+        self.shell.cancel(self)
+
+
+class Fetching:
+    """The shell of the reader."""
+
+    def __init__(
+        self,
+        pool: ChunkPool,
+        memory: PoolMemory,
+        transport: Transport,
+        directory: DirectoryReplica,
+        checksums: Checksums,
+        gate: FetchGate,
+        loop: asyncio.AbstractEventLoop,
+        observer: FetchObserver,
+        parameters: ReaderParameters,
+        node_name: str,
+    ) -> None:
+        self._pool = pool
+        self._memory = memory
+        self._transport = transport
+        self._directory = directory
+        self._checksums = checksums
+        self._gate = gate
+        self._loop = loop
+        self._observer = observer
+        self._parameters = parameters
+        self._reader = Reader(parameters)
+        self._timer = MachineTimer(loop, self._timer_fired)
+        self._fetches: dict[FetchId, Fetch] = {}
+        self._arriving: dict[ChunkKey, _Arriving] = {}
+        self._reads: dict[ReadId, ReadHandle] = {}
+        self._fetch_id = 0
+        self._node_name = node_name
+        self.pool_address: Address | None = None
+
+    @property
+    def under_way_count(self) -> int:
+        return len(self._fetches)
+
+    # ------------------------------------------------------------------ fetches
+
+    def fetch(
+        self,
+        keys: Sequence[ChunkKey],
+        deadline_s: float,
+        recompute_s: float | None,
+        done: Callable[[FetchResult], None],
+        progressed: Callable[[int], None] | None = None,
+    ) -> Fetch | None:
+        """See `api.server.Backend.fetch`; keys are distinct; `progressed` hears how many leading chunks are here."""
+        started_s = self._loop.time()
+        if len(self._fetches) >= FETCHES_MAX:
+            done(FetchResult(Status.BUSY, ()))
+            return None
+        plan = self._plan(keys, recompute_s)
+        if plan.missing_bytes == 0:
+            self._deliver_local(plan, done, started_s)
+            return None
+        self._fetch_id += 1
+        fetch = Fetch(
+            self, FetchId(self._fetch_id), plan.keys, plan.stopped, done, started_s, plan.missing_bytes, plan.pinned
+        )
+        fetch.progressed = progressed
+        for key in plan.keys:
+            if key in self._arriving:
+                self._arriving[key].fetches.add(fetch.fetch)
+        self._fetches[fetch.fetch] = fetch
+        self._gate.started(plan.missing_bytes)
+        deadline_ns = time.monotonic_ns() + int(deadline_s * 1e9)
+        self._handle(FetchRequested(fetch.fetch, tuple(self._wanted(key, fetch) for key in plan.keys), deadline_ns))
+        return fetch if fetch.fetch in self._fetches else None
+
+    def cancel(self, fetch: Fetch) -> None:
+        """The engine no longer wants it."""
+        if self._fetches.pop(fetch.fetch, None) is None:
+            return
+        self._gate.ended(fetch.wanted_bytes, 0, 0.0)
+        self._forget(fetch)
+        self._handle(FetchCancelled(fetch.fetch))
+        self._observer.fetch_ended(Status.CANCELLED, self._loop.time() - fetch.started_s)
+
+    def _plan(self, keys: Sequence[ChunkKey], recompute_s: float | None) -> _Plan:
+        """How far the keys can be had, with local chunks pinned and room reserved for the others."""
+        plan = _Plan()
+        remote: list[tuple[ChunkKey, ChunkEntry]] = []
+        known: list[ChunkKey] = []
+        for key in keys:
+            chunk = self._pool.find(key)
+            if chunk is not None:
+                self._pool.pin(chunk)
+                self._pool.touch(key)
+                plan.pinned[key] = chunk
+            else:
+                entry = self._directory.find(key)
+                if entry is None or not self._holders_of(entry):
+                    plan.stopped = Status.NOT_FOUND
+                    break
+                remote.append((key, entry))
+                plan.missing_bytes += entry.size_bytes
+            known.append(key)
+        plan.keys = tuple(known)
+        if remote and not self._gate.allows(plan.missing_bytes, recompute_s):
+            self._cut(plan, remote[0][0], Status.GATE)
+            return plan
+        for key, entry in remote:
+            refusal = self._make_room(key, entry)
+            if refusal is not None:
+                self._cut(plan, key, refusal)
+                break
+        return plan
+
+    def _cut(self, plan: _Plan, key: ChunkKey, why: Status) -> None:
+        """End a plan before `key`, giving back pins behind it."""
+        place = plan.keys.index(key)
+        kept = set(plan.keys[:place])
+        for behind in set(plan.keys[place:]) - kept:
+            chunk = plan.pinned.pop(behind, None)
+            if chunk is not None:
+                self._pool.unpin(chunk)
+        plan.keys = plan.keys[:place]
+        plan.stopped = why
+        plan.missing_bytes = sum(self._arriving[key].entry.size_bytes for key in kept if key in self._arriving)
+
+    def _make_room(self, key: ChunkKey, entry: ChunkEntry) -> Status | None:
+        """Memory for an arriving chunk; the reason when there is none."""
+        if key in self._arriving:
+            return None
+        made = self._pool.reserve(key, entry.parent, entry.size_bytes, entry.position)
+        if isinstance(made, Refusal):
+            # FILLING: an engine here is putting this very chunk; it will be there by itself in a moment.
+            return Status.FILLING if made is Refusal.FILLING else Status.POOL_FULL
+        size = self._parameters.segment_bytes
+        full_count = entry.size_bytes // size
+        full_rows = self._memory.array(made.offset, full_count * size).reshape(full_count, size)
+        self._arriving[key] = _Arriving(made, entry, -(-entry.size_bytes // size), full_rows)
+        return None
+
+    def _wanted(self, key: ChunkKey, fetch: Fetch) -> ChunkWanted:
+        chunk = fetch.pinned.get(key)
+        if chunk is not None:
+            segments = -(-chunk.size_bytes // self._parameters.segment_bytes)
+            return ChunkWanted(key, segments, chunk.size_bytes, (), present=True)
+        arriving = self._arriving[key]
+        return ChunkWanted(key, arriving.segments_count, arriving.entry.size_bytes, self._holders_of(arriving.entry))
+
+    def _deliver_local(self, plan: _Plan, done: Callable[[FetchResult], None], started_s: float) -> None:
+        chunks = tuple((plan.pinned[key], ChunkSource.LOCAL) for key in plan.keys)
+        for chunk, _ in chunks:
+            self._observer.chunk_delivered(chunk, ChunkSource.LOCAL, 0.0, None)
+        self._observer.fetch_ended(plan.stopped, self._loop.time() - started_s)
+        done(FetchResult(plan.stopped, chunks))
+
+    # ------------------------------------------------------------------ directory
+
+    def directory_changed(self, keys: Iterable[ChunkKey], nodes_lost: Iterable[str]) -> None:
+        """The replica learnt something: tell the reader what concerns chunks on their way."""
+        changed: dict[ChunkKey, tuple[HolderRef, ...]] = {}
+        for key in keys:
+            if key in self._arriving:
+                entry = self._directory.find(key)
+                changed[key] = () if entry is None else self._holders_of(entry)
+        if changed:
+            self._handle(HoldersChanged(changed))
+        for name in nodes_lost:
+            if self._fetches:
+                self._handle(HolderLost(NodeId(name)))
+
+    def switch_changed(self) -> None:
+        """The switch's program restarted."""
+        self._handle(SwitchChanged())
+
+    def configure(self, parameters: ReaderParameters) -> None:
+        """The node's parameters changed; another segment size ends what is under way."""
+        if parameters == self._parameters:
+            return
+        if parameters.segment_bytes != self._parameters.segment_bytes:
+            self._parameters = parameters
+            self._restart()
+            return
+        self._parameters = parameters
+        now_ns = time.monotonic_ns()
+        self._carry_out(self._reader.configure(parameters, now_ns), now_ns)
+
+    def _holders_of(self, entry: ChunkEntry) -> tuple[HolderRef, ...]:
+        refs = tuple(
+            HolderRef(NodeId(node.name), node.address, float(node.draining), castable=node.member is not None)
+            for node in self._directory.holders(entry)
+            if node.name != self._node_name
+        )
+        if not refs and entry.served and self.pool_address is not None:
+            return (HolderRef(SWITCH_NODE, self.pool_address),)
+        return refs
+
+    def _node(self, name: NodeId) -> NodeEntry | None:
+        return self._directory.node_named(name)
+
+    # ------------------------------------------------------------------ the network
+
+    def control_received(self, message: Control, source: Address) -> None:
+        """NOTICE or NAK."""
+        self._handle(ControlReceived(message, source))
+
+    def casts_received(self, group: SegmentGroup, payload: npt.NDArray[np.uint8]) -> None:
+        """Segments came: place those that are missing, report all."""
+        arriving = self._arriving.get(group.key)
+        missing = self._reader.missing(group.key) if arriving is not None else None
+        counters = self._transport.counters
+        if arriving is None or missing is None:
+            counters.drop("cast_unwanted", len(group.rows))
+            return
+        if group.segments_in_chunk != arriving.segments_count:
+            counters.drop("cast_other_size", len(group.rows))
+            return
+        self._place(arriving, group.segments, payload, missing[group.segments])
+        arriving.last_source = group.source
+        arriving.from_switch += group.from_switch
+        self._handle(SegmentsReceived(group.key, group.segments, group.source, group.from_switch))
+
+    def _place(
+        self,
+        arriving: _Arriving,
+        segments: npt.NDArray[np.uint32],
+        payload: npt.NDArray[np.uint8],
+        wanted: npt.NDArray[np.bool_],
+    ) -> None:
+        rows = arriving.full_rows
+        if int(segments.max()) >= len(rows):
+            short = wanted & (segments >= len(rows))
+            if short.any():
+                start = len(rows) * self._parameters.segment_bytes
+                left_bytes = arriving.entry.size_bytes - start
+                tail = self._memory.array(arriving.chunk.offset + start, left_bytes)
+                tail[:] = payload[int(short.argmax()), :left_bytes]
+            wanted = wanted & (segments < len(rows))
+        if wanted.all():
+            rows[segments] = payload
+        elif wanted.any():
+            rows[segments[wanted]] = payload[wanted]
+
+    def _read_ended(self, read: ReadId, outcome: ReadOutcome) -> None:
+        if self._reads.pop(read, None) is None:
+            return
+        if outcome is ReadOutcome.DONE:
+            self._handle(ReadDone(read))
+        else:
+            self._handle(ReadFailed(read, gone=outcome is ReadOutcome.ABSENT))
+
+    def _read_progressed(self, read: ReadId, have_bytes: int) -> None:
+        if read in self._reads:
+            self._handle(ReadProgress(read, have_bytes // self._parameters.segment_bytes))
+
+    # ------------------------------------------------------------------ the machine
+
+    def close(self) -> None:
+        """End all fetches without a word and give everything back."""
+        self._timer.cancel()
+        for handle in self._reads.values():
+            handle.cancel()
+        self._reads.clear()
+        for fetch in list(self._fetches.values()):
+            self._forget(fetch)
+        self._fetches.clear()
+        for arriving in self._arriving.values():
+            if arriving.chunk.state is ChunkState.FILLING:
+                self._pool.abort(arriving.chunk)
+        self._arriving.clear()
+
+    def _restart(self) -> None:
+        """Deliver what is here of every fetch, and begin with a fresh reader."""
+        for handle in self._reads.values():
+            handle.cancel()
+        self._reads.clear()
+        fetches = list(self._fetches.values())
+        for fetch in fetches:
+            leading = 0
+            while leading < len(fetch.keys) and fetch.keys[leading] in fetch.pinned:
+                leading += 1
+            sources = (Source.LOCAL,) * leading
+            self._deliver(DeliverFetch(fetch.fetch, Outcome.GONE, leading, sources))
+        for arriving in self._arriving.values():
+            if arriving.chunk.state is ChunkState.FILLING:
+                self._pool.abort(arriving.chunk)
+        self._arriving.clear()
+        self._reader = Reader(self._parameters)
+
+    def _timer_fired(self) -> None:
+        now_ns = time.monotonic_ns()
+        self._carry_out(self._reader.handle_timer(now_ns), now_ns)
+
+    def _handle(self, event: ReaderEvent) -> None:
+        now_ns = time.monotonic_ns()
+        self._carry_out(self._reader.handle(event, now_ns), now_ns)
+
+    def _carry_out(self, commands: list[ReaderCommand], now_ns: int) -> None:
+        for command in commands:
+            match command:
+                case SendControl(message, address):
+                    self._transport.send_control(message, address)
+                case StartRead():
+                    self._start_read(command)
+                case AbortRead(read):
+                    handle = self._reads.pop(read, None)
+                    if handle is not None:
+                        handle.cancel()
+                case VerifyChunk(key):
+                    arriving = self._arriving[key]
+                    self._checksums.start(arriving.chunk, partial(self._verified, arriving))
+                case DropChunk(key):
+                    dropped = self._arriving.pop(key, None)
+                    if dropped is not None:
+                        self._pool.abort(dropped.chunk)
+                case FetchProgress(fetch, leading):
+                    under_way = self._fetches.get(fetch)
+                    if under_way is not None and under_way.progressed is not None:
+                        under_way.progressed(leading)
+                case DeliverFetch():
+                    self._deliver(command)
+                case ReportBadCopy(key, holder, blame):
+                    self._report(key, holder, blame)
+                case _:
+                    assert_never(command)
+        self._timer.set(self._reader.next_timeout_ns(), now_ns)
+
+    def _start_read(self, command: StartRead) -> None:
+        arriving = self._arriving[command.key]
+        size = self._parameters.segment_bytes
+        offset = command.first * size
+        size_bytes = min(command.count * size, arriving.entry.size_bytes - offset)
+        node = self._node(command.holder)
+        ended = partial(self._read_ended, command.read)
+        if node is None:
+            # Gone from the directory meanwhile; told like any other failure, never from inside a command.
+            self._reads[command.read] = _NoRead()
+            self._loop.call_soon(ended, ReadOutcome.FAILED)
+            return
+        arriving.last_source = node.address
+        self._reads[command.read] = self._transport.read(
+            node.read_endpoint,
+            command.key,
+            offset,
+            size_bytes,
+            arriving.chunk.offset + offset,
+            ended,
+            partial(self._read_progressed, command.read) if size_bytes > limits.READ_PROGRESS_BYTES else None,
+        )
+
+    def _verified(self, arriving: _Arriving, checksum: int) -> None:
+        key = arriving.chunk.key
+        if self._arriving.get(key) is not arriving:
+            return
+        good = checksum == arriving.entry.checksum
+        arriving.found = checksum
+        if good:
+            del self._arriving[key]
+            self._pool.commit(arriving.chunk, checksum)
+            for fetch in arriving.fetches:
+                under_way = self._fetches.get(fetch)
+                if under_way is not None:
+                    self._pool.pin(arriving.chunk)
+                    under_way.pinned[key] = arriving.chunk
+                    under_way.came_from[key] = arriving.last_source
+            self._observer.pool_changed()
+        self._handle(ChunkVerified(key, good))
+
+    def _deliver(self, command: DeliverFetch) -> None:
+        fetch = self._fetches.pop(command.fetch, None)
+        if fetch is None:
+            return
+        delivered: list[tuple[Chunk, ChunkSource]] = []
+        seconds = self._loop.time() - fetch.started_s
+        arrived_bytes = 0
+        for key, source in zip(fetch.keys[: command.leading], command.sources, strict=True):
+            chunk = fetch.pinned[key]
+            self._pool.pin(chunk)
+            self._pool.touch(key)
+            delivered.append((chunk, _SOURCES[source]))
+            if source is not Source.LOCAL:
+                arrived_bytes += chunk.size_bytes
+        status = fetch.stopped if command.leading == len(fetch.keys) else _OUTCOMES[command.outcome]
+        self._gate.ended(fetch.wanted_bytes, arrived_bytes, seconds)
+        self._forget(fetch)
+        for chunk, chunk_source in delivered:
+            self._observer.chunk_delivered(chunk, chunk_source, seconds, fetch.came_from.get(chunk.key))
+        for key in fetch.keys[command.leading :]:
+            self._observer.chunk_missed(key, seconds)
+        self._observer.fetch_ended(status, seconds)
+        fetch.done(FetchResult(status, tuple(delivered)))
+
+    def _forget(self, fetch: Fetch) -> None:
+        """Give back the fetch's own pins and its interest in chunks on their way."""
+        for chunk in fetch.pinned.values():
+            self._pool.unpin(chunk)
+        fetch.pinned.clear()
+        for key in fetch.keys:
+            arriving = self._arriving.get(key)
+            if arriving is not None:
+                arriving.fetches.discard(fetch.fetch)
+
+    def _report(self, key: ChunkKey, holder: NodeId, blame: Blame) -> None:
+        arriving = self._arriving.get(key)
+        expected = arriving.entry.checksum if arriving is not None else 0
+        found = arriving.found if arriving is not None else 0
+        from_switch = arriving is not None and arriving.from_switch > 0
+        self._observer.bad_copy(key, holder, expected, found, blame, from_switch=from_switch)
+
+
+@dataclass(slots=True)
+class _Plan:
+    keys: tuple[ChunkKey, ...] = ()
+    stopped: Status = Status.OK
+    missing_bytes: int = 0
+    pinned: dict[ChunkKey, Chunk] = field(default_factory=dict)
+
+
+class _NoRead:
+    """A read that could not even be started."""
+
+    def cancel(self) -> None:
+        """Nothing to give up."""

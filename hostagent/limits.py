@@ -1,0 +1,66 @@
+"""Named limits of the host agent, with the relations between them asserted beside them."""
+
+from __future__ import annotations
+
+KIB = 1024
+MIB = 1024 * KIB
+
+# ------------------------------------------------------------------ pool
+EXTENT_ALIGN_BYTES = 4096
+"""Chunks start on pages, so that sendfile and RDMA registration see whole pages."""
+CHUNK_BYTES_MAX = 1 << 32
+POOL_BYTES_MIN = 1 * MIB
+POOL_BYTES_MAX = 1 << 44
+
+# ------------------------------------------------------------------ local API
+API_KEYS_MAX = 4096
+"""Keys in one request: a million tokens in chunks of 256."""
+API_FRAME_BYTES_MAX = 256 * KIB
+API_REQUESTS_IN_FLIGHT_MAX = 256
+API_CONNECTIONS_MAX = 256
+API_NAMESPACE_BYTES_MAX = 256
+API_DEADLINE_S_MAX = 600.0
+CHECKSUM_INLINE_BYTES_MAX = 4 * MIB
+"""Up to here a checksum holds the event loop up for less (0.1 ms a MiB) than hops to a thread and back would cost."""
+
+# ------------------------------------------------------------------ transports
+CAST_BATCH_PACKETS = 64
+"""Datagrams taken or handed over by one recvmmsg/sendmmsg call."""
+CAST_SEND_BUFFER_BYTES = 1 * MIB
+"""Enough to keep a fast link busy between two turns of the event loop, little enough to change course."""
+CAST_PREPARED_CHUNKS_MAX = 64
+"""Chunks whose headers and ICRCs are kept ready for sending (about 60 B a segment)."""
+CONTROL_BATCH_DATAGRAMS = 64
+READS_PER_PEER_MAX = 8
+"""Reliable reads in flight on one connection; more wait in order."""
+READ_CONNECTIONS_MAX = 256
+READ_REQUESTS_QUEUED_MAX = 1024
+"""Requests a serving connection may have waiting; a peer beyond that is not ours and is cut off."""
+READ_CONNECT_TIMEOUT_S = 2.0
+READ_STALL_TIMEOUT_S = 2.0
+"""A connection with requests out that brings nothing for so long is given up."""
+READ_PROGRESS_BYTES = 512 * KIB
+"""Reads larger than this tell how far they are, so that a slow one is not taken for a dead one."""
+READ_RECEIVE_LOW_WATER_BYTES = 256 * KIB
+"""Wake for at least this much of a big reliable read: fewer, larger copies."""
+MULTICAST_TTL = 64
+RECEIVE_WINDOW_SEGMENTS_MIN = 8
+"""A window below this cannot keep a link busy; a receive buffer that small loses segments, which are then read."""
+SEGMENT_BYTES_SUPPORTED = (256, 512, 1024, 2048, 4096, 8192)
+
+# ------------------------------------------------------------------ controller
+CONTROLLER_BACKOFF_S = (0.1, 0.2, 0.5, 1.0, 2.0)
+CONTROLLER_FAREWELL_S = 0.5
+CONTROLLER_QUEUE_MAX = 65536
+HEARTBEAT_S_DEFAULT = 1.0
+TASK_TIMEOUT_MS = 60_000
+ANNOUNCE_BATCH_CHUNKS = 2048
+ANNOUNCE_DELAY_S = 0.03
+"""Long enough for the chunks of one fetch or put to go out together, and not in the middle of it."""
+USAGE_DELAY_S = 0.25
+USAGE_EVENTS_MAX = 4096
+USAGE_BATCH_EVENTS = 1000
+TASKS_RUNNING_MAX = 256
+
+assert API_KEYS_MAX * 17 + 64 <= API_FRAME_BYTES_MAX, "a full fetch must fit in one frame"
+assert EXTENT_ALIGN_BYTES & (EXTENT_ALIGN_BYTES - 1) == 0

@@ -1,0 +1,276 @@
+"""Chunks of the node's pool: states, pins, events. Pure: offsets and counts only, no memory, no clock.
+
+A chunk is FILLING (being written by an engine or by arriving segments), READY (whole and verified), or EVICTING
+(dropped while in use: nobody finds it any more, its memory goes when the last pin does). Pins belong to `Chunk`
+objects, not to keys, so a key that is dropped and put again while the old copy is still being read is two chunks.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from kvproto.ids import ChunkKey
+
+from hostagent.pool.extents import ExtentAllocator
+from hostagent.pool.policy import EvictionPolicy
+
+
+class ChunkState(enum.Enum):
+    FILLING = "filling"
+    READY = "ready"
+    EVICTING = "evicting"
+    GONE = "gone"
+
+
+class Refusal(enum.Enum):
+    """Why a reservation was not made; nothing changed."""
+
+    EXISTS = "exists"
+    """The chunk is here, ready."""
+    FILLING = "filling"
+    """Somebody is filling this very chunk."""
+    FULL = "full"
+    """No room even after evicting all that may go."""
+    TOO_LARGE = "too_large"
+    """Larger than the whole pool."""
+
+
+class DropOutcome(enum.Enum):
+    ABSENT = "absent"
+    DROPPED = "dropped"
+    WAITING = "waiting"
+    """In use: invisible from now on, freed with the last pin."""
+    HELD = "held"
+    """Kept by the operator or an engine's pin, and not forced."""
+
+
+@dataclass(slots=True, eq=False)
+class Chunk:
+    """One copy of a chunk in this pool. Fields are the pool's to write."""
+
+    key: ChunkKey
+    parent: ChunkKey | None
+    position: int
+    namespace: str
+    offset: int
+    size_bytes: int
+    state: ChunkState
+    checksum: int = 0
+    pins: int = 0
+    """Users of its bytes right now: leases, sends, reads."""
+    holds: int = 0
+    """Reasons to keep it: engines' pins, the operator's pin."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolUsage:
+    """Bytes of extents (chunks rounded up to pages) by what holds them."""
+
+    size_bytes: int
+    free_bytes: int
+    ready_bytes: int
+    filling_bytes: int
+    pinned_bytes: int
+    chunks_count: int
+
+
+class ChunkPool:
+    """The manager: owns reference counts and events. The policy owns the order of eviction."""
+
+    def __init__(self, size_bytes: int, align_bytes: int, policy: EvictionPolicy) -> None:
+        self._extents = ExtentAllocator(size_bytes, align_bytes)
+        self._policy = policy
+        self._chunks: dict[ChunkKey, Chunk] = {}
+        self._evicting: set[Chunk] = set()
+        self._added: dict[ChunkKey, Chunk] = {}
+        self._removed: set[ChunkKey] = set()
+        self.evicted_count = 0
+
+    # -------------------------------------------------------------- filling
+
+    def reserve(
+        self, key: ChunkKey, parent: ChunkKey | None, size_bytes: int, position: int | None = None, namespace: str = ""
+    ) -> Chunk | Refusal:
+        """Room for a chunk, state FILLING, evicting what must go. Atomic: a Refusal leaves everything as it was."""
+        present = self._chunks.get(key)
+        if present is not None:
+            return Refusal.EXISTS if present.state is ChunkState.READY else Refusal.FILLING
+        if self._extents.extent_bytes(size_bytes) > self._extents.size_bytes:
+            return Refusal.TOO_LARGE
+        offset = self._extents.allocate(size_bytes)
+        if offset is None:
+            victims = self._plan(size_bytes)
+            if victims is None:
+                return Refusal.FULL
+            for victim in victims:
+                self._remove(victim)
+                self.evicted_count += 1
+            offset = self._extents.allocate(size_bytes)
+            if offset is None:
+                raise AssertionError("the plan of an eviction did not make the room it promised")
+        if position is None:
+            before = self._chunks.get(parent) if parent is not None else None
+            position = before.position + 1 if before is not None else 0
+        chunk = Chunk(key, parent, position, namespace, offset, size_bytes, ChunkState.FILLING)
+        self._chunks[key] = chunk
+        self._policy.add(key, parent)
+        return chunk
+
+    def commit(self, chunk: Chunk, checksum: int) -> None:
+        """The chunk is whole, its xxh3-64 is `checksum`: READY, and an event for the directory."""
+        if chunk.state is not ChunkState.FILLING:
+            raise ValueError(f"chunk {chunk.key.hex()} is {chunk.state.value}, not filling")
+        chunk.state = ChunkState.READY
+        chunk.checksum = checksum
+        self._policy.touch(chunk.key)
+        self._added[chunk.key] = chunk
+        self._removed.discard(chunk.key)
+
+    def abort(self, chunk: Chunk) -> None:
+        """A chunk being filled is given up; its memory is free again once nothing pins it."""
+        if chunk.state is not ChunkState.FILLING:
+            raise ValueError(f"chunk {chunk.key.hex()} is {chunk.state.value}, not filling")
+        self._retire(chunk)
+
+    # -------------------------------------------------------------- use
+
+    def find(self, key: ChunkKey) -> Chunk | None:
+        """The READY chunk of this key."""
+        chunk = self._chunks.get(key)
+        return chunk if chunk is not None and chunk.state is ChunkState.READY else None
+
+    def pin(self, chunk: Chunk) -> None:
+        """One more user of the chunk's bytes; they stay until as many `unpin`."""
+        if chunk.state is ChunkState.GONE:
+            raise ValueError(f"chunk {chunk.key.hex()} is gone")
+        chunk.pins += 1
+
+    def unpin(self, chunk: Chunk) -> None:
+        """One user less."""
+        if chunk.pins <= 0:
+            raise ValueError(f"chunk {chunk.key.hex()} has no pin to take back")
+        chunk.pins -= 1
+        if chunk.pins == 0 and chunk.state is ChunkState.EVICTING:
+            self._evicting.discard(chunk)
+            self._free(chunk)
+
+    def touch(self, key: ChunkKey) -> None:
+        """The chunk was of use to a reader."""
+        if key in self._chunks:
+            self._policy.touch(key)
+
+    def hold(self, chunk: Chunk) -> None:
+        """One more reason not to evict a READY chunk."""
+        if chunk.state is not ChunkState.READY:
+            raise ValueError(f"chunk {chunk.key.hex()} is {chunk.state.value}, not ready")
+        chunk.holds += 1
+
+    def unhold(self, chunk: Chunk) -> None:
+        """One reason less. A forced drop ends all holds, so none left is no error."""
+        if chunk.holds > 0:
+            chunk.holds -= 1
+
+    def drop(self, key: ChunkKey, *, force: bool = False) -> DropOutcome:
+        """Make a READY chunk invisible now and free it as soon as nobody uses it. `force` overrides holds."""
+        chunk = self.find(key)
+        if chunk is None:
+            return DropOutcome.ABSENT
+        if chunk.holds and not force:
+            return DropOutcome.HELD
+        in_use = chunk.pins > 0
+        self._retire(chunk)
+        return DropOutcome.WAITING if in_use else DropOutcome.DROPPED
+
+    # -------------------------------------------------------------- order, events, figures
+
+    def set_value(self, key: ChunkKey, value: float) -> None:
+        """The controller's value of a chunk, if it is here."""
+        self._policy.set_value(key, value)
+
+    def trust_values(self, trusted: bool) -> None:
+        """False while the controller is away: the order is by use alone."""
+        self._policy.trust_values(trusted)
+
+    def take_changes(self) -> tuple[list[Chunk], list[ChunkKey]]:
+        """(chunks that became READY and still are, keys that went) since the last call."""
+        added, removed = list(self._added.values()), sorted(self._removed)
+        self._added.clear()
+        self._removed.clear()
+        return added, removed
+
+    def ready_chunks(self) -> list[Chunk]:
+        """All READY chunks, parents before children where positions say so."""
+        return sorted(
+            (chunk for chunk in self._chunks.values() if chunk.state is ChunkState.READY),
+            key=lambda chunk: chunk.position,
+        )
+
+    def usage(self) -> PoolUsage:
+        """Figures of this moment; O(chunks)."""
+        ready = filling = pinned = 0
+        for chunk in self._all():
+            extent = self._extents.extent_bytes(chunk.size_bytes)
+            if chunk.state is ChunkState.FILLING:
+                filling += extent
+            else:
+                ready += extent
+            if chunk.pins or chunk.holds:
+                pinned += extent
+        return PoolUsage(self._extents.size_bytes, self._extents.free_bytes, ready, filling, pinned, len(self._chunks))
+
+    def pins_count(self) -> int:
+        """Pins of all chunks, those being evicted included: 0 on an idle node."""
+        return sum(chunk.pins for chunk in self._all())
+
+    # -------------------------------------------------------------- inside
+
+    def _all(self) -> Iterator[Chunk]:
+        yield from self._chunks.values()
+        yield from self._evicting
+
+    def _evictable(self, key: ChunkKey) -> bool:
+        chunk = self._chunks[key]
+        return chunk.state is ChunkState.READY and not chunk.pins and not chunk.holds
+
+    def _plan(self, size_bytes: int) -> list[Chunk] | None:
+        """The victims whose going makes room for `size_bytes`; None when even all of them do not."""
+        trial = self._extents.copy()
+        victims: list[Chunk] = []
+        order = self._policy.victims(self._evictable)
+        try:
+            for key in order:
+                victim = self._chunks[key]
+                victims.append(victim)
+                trial.free(victim.offset, victim.size_bytes)
+                if trial.allocate(size_bytes) is not None:
+                    return victims
+        finally:
+            close = getattr(order, "close", None)
+            if close is not None:
+                close()
+        return None
+
+    def _remove(self, chunk: Chunk) -> None:
+        self._forget(chunk)
+        self._free(chunk)
+
+    def _retire(self, chunk: Chunk) -> None:
+        self._forget(chunk)
+        if chunk.pins:
+            chunk.state = ChunkState.EVICTING
+            self._evicting.add(chunk)
+        else:
+            self._free(chunk)
+
+    def _forget(self, chunk: Chunk) -> None:
+        del self._chunks[chunk.key]
+        self._policy.remove(chunk.key)
+        chunk.holds = 0
+        if chunk.state is ChunkState.READY and self._added.pop(chunk.key, None) is None:
+            self._removed.add(chunk.key)
+
+    def _free(self, chunk: Chunk) -> None:
+        self._extents.free(chunk.offset, chunk.size_bytes)
+        chunk.state = ChunkState.GONE

@@ -1,0 +1,16 @@
+"""How bytes get from node to node. `base` states the contract; one contract suite runs on every implementation."""
+
+from __future__ import annotations
+
+from hostagent.config import DataConfig
+from hostagent.pool.memory import PoolMemory
+from hostagent.transport.base import Transport
+from hostagent.transport.frames import FramesTransport
+from hostagent.transport.sockets import SocketsTransport
+
+
+def make_transport(config: DataConfig, memory: PoolMemory) -> Transport:
+    """The transport that the configuration names."""
+    if config.frames is not None:
+        return FramesTransport(config, config.frames, memory)
+    return SocketsTransport(config, memory)

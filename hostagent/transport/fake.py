@@ -1,0 +1,233 @@
+"""A transport in memory, for deterministic tests of everything above it: a seed decides what is lost and how late.
+
+Nodes of one `FakeNetwork` reach each other. Casts go through the real framing and the real decoder, so what arrives has
+been encoded and verified; there is no switch, so they reach every other node. Reads copy between pools.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+
+from hostagent.pool.memory import PoolMemory
+from hostagent.transport.base import (
+    ChunkPlace,
+    Extent,
+    ReadHandle,
+    ReadOutcome,
+    TransportCounters,
+    TransportFacts,
+    TransportSink,
+)
+from hostagent.transport.casts import FramingCache, pass_on
+from kvproto.errors import WireError
+from kvproto.ids import Address, ChunkKey, format_address
+from kvproto.wire.control import Control, decode_control
+from kvproto.wire.data import Fabric
+
+_SOURCE_PORT = 4791
+_PIECE_BYTES = 64 * 1024
+
+
+@dataclass(slots=True)
+class FakeNetwork:
+    """What lies between the nodes."""
+
+    seed: int = 0
+    loss: float = 0.0
+    """Chance that a datagram (never a read) is lost."""
+    delay_s: float = 0.0
+    jitter_s: float = 0.0
+    """Up to so much more, at random: datagrams overtake each other."""
+    nodes: dict[Address, FakeTransport] = field(default_factory=dict)
+    _chance: random.Random = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._chance = random.Random(self.seed)
+
+    def carry(self, deliver: Callable[[], None], loop: asyncio.AbstractEventLoop, *, reliable: bool = False) -> None:
+        """Call `deliver` later, or never."""
+        if not reliable and self._chance.random() < self.loss:
+            return
+        loop.call_later(self.delay_s + self.jitter_s * self._chance.random(), deliver)
+
+
+class FakeTransport:
+    """See the module's docstring and the contract in `base`."""
+
+    def __init__(self, network: FakeNetwork, address: Address, memory: PoolMemory) -> None:
+        self._network = network
+        self._address = address
+        self._memory = memory
+        self.counters = TransportCounters()
+        self._open = False
+        self._reads: list[_FakeRead] = []
+        self._stepping = False
+
+    async def start(self, sink: TransportSink, fabric: Fabric) -> TransportFacts:
+        """Be reachable."""
+        self._loop = asyncio.get_running_loop()
+        self._sink = sink
+        self._fabric = fabric
+        self._framings = FramingCache(self._memory, self._address, _SOURCE_PORT)
+        self._open = True
+        self._network.nodes[self._address] = self
+        endpoint = f"{format_address(self._address)}:1"
+        return TransportFacts(self._address, bytes(6), endpoint, 1 << 20)
+
+    async def close(self) -> None:
+        """Be gone: reads to and from here fail."""
+        self._open = False
+        self._network.nodes.pop(self._address, None)
+        for node in (*self._network.nodes.values(), self):
+            for read in list(node._reads):
+                if node is self or read.peer is self:
+                    read.end(ReadOutcome.FAILED)
+
+    def use_fabric(self, fabric: Fabric, _from_switch_dscp: int) -> None:
+        """Other group, Q_Key or segment size."""
+        if fabric != self._fabric:
+            self._fabric = fabric
+            self._framings.clear()
+
+    def send_control(self, message: Control, destination: Address) -> None:
+        """One control datagram, perhaps."""
+        self.counters.control_sent += 1
+        datagram = message.encode()
+        self._network.carry(lambda: self._deliver_control(datagram, destination), self._loop)
+
+    def cast(self, chunk: ChunkPlace, first: int, count: int) -> None:
+        """Segments to every other node, perhaps."""
+        framing = self._framings.of(chunk, self._fabric)
+        if not 0 <= first < first + count <= framing.segments:
+            raise ValueError(f"segments {first}+{count} of {framing.segments}")
+        self.counters.cast_packets_sent += count
+        datagrams = [framing.datagram(segment) for segment in range(first, first + count)]
+        self._loop.call_soon(self._send, chunk.key, datagrams)
+
+    def fill(self, chunk: ChunkPlace, _first: int, count: int, _pool: Address) -> None:
+        """There is no switch to fill: the segments leave and are never acknowledged."""
+        self.counters.fill_packets_sent += count
+        self._loop.call_soon(self._tell_sent, chunk.key, count)
+
+    def read(
+        self,
+        endpoint: str,
+        key: ChunkKey,
+        offset: int,
+        size_bytes: int,
+        pool_offset: int,
+        done: Callable[[ReadOutcome], None],
+        progressed: Callable[[int], None] | None = None,
+    ) -> ReadHandle:
+        """A copy between pools, later."""
+        peers = (node for node in self._network.nodes.values() if format_address(node._address) == endpoint[:-2])
+        read = _FakeRead(self, next(peers, None), key, offset, size_bytes, pool_offset, done, progressed)
+        self._reads.append(read)
+        if not self._stepping:
+            self._stepping = True
+            self._network.carry(self._step, self._loop, reliable=True)
+        return read
+
+    # ------------------------------------------------------------------ inside
+
+    def _step(self) -> None:
+        if self._reads:
+            self._reads[0].step()
+        self._stepping = bool(self._reads)
+        if self._stepping:
+            self._network.carry(self._step, self._loop, reliable=True)
+
+    def _tell_sent(self, key: ChunkKey, count: int) -> None:
+        if self._open:
+            self._sink.fill_sent(key, count)
+
+    def _send(self, key: ChunkKey, datagrams: list[bytes]) -> None:
+        if not self._open:
+            return
+        for datagram in datagrams:
+            for node in list(self._network.nodes.values()):
+                if node is not self:
+                    self._network.carry(partial(node._take, datagram, self._address), self._loop)
+        self._sink.segments_sent(key, len(datagrams))
+
+    def _take(self, datagram: bytes, source: Address) -> None:
+        if not self._open:
+            return
+        rows = np.frombuffer(datagram, np.uint8).reshape(1, -1).copy()
+        lengths = np.array([len(datagram)], np.int64)
+        sources, ports = np.array([source], np.uint32), np.array([_SOURCE_PORT], np.int64)
+        self.counters.cast_batches_received += 1
+        pass_on(rows, lengths, sources, ports, np.zeros(1, np.bool_), self._fabric, self._sink, self.counters)
+
+    def _deliver_control(self, datagram: bytes, destination: Address) -> None:
+        node = self._network.nodes.get(destination)
+        if node is None or node is self:
+            return
+        try:
+            message = decode_control(datagram)
+        except WireError as error:
+            node.counters.drop(f"control_{error.reason.name.lower()}")
+            return
+        node.counters.control_received += 1
+        node._sink.control_received(message, self._address)
+
+
+@dataclass(slots=True, eq=False)
+class _FakeRead:
+    """One read; its bytes travel in pieces, and those of one reader in the order in which they were asked for."""
+
+    reader: FakeTransport
+    peer: FakeTransport | None
+    key: ChunkKey
+    offset: int
+    size_bytes: int
+    pool_offset: int
+    done: Callable[[ReadOutcome], None]
+    progressed: Callable[[int], None] | None
+    extent: Extent | None = None
+    have_bytes: int = 0
+
+    def cancel(self) -> None:
+        """Give it up."""
+        self._leave()
+
+    def end(self, outcome: ReadOutcome) -> None:
+        """Tell how it ended, unless it is over already."""
+        if self._leave():
+            self.reader.counters.reads_failed += outcome is ReadOutcome.FAILED
+            self.reader._loop.call_soon(self.done, outcome)
+
+    def step(self) -> None:
+        """The next piece."""
+        if self.peer is None or not self.peer._open:
+            self.end(ReadOutcome.FAILED)
+            return
+        if self.extent is None:
+            self.extent = self.peer._sink.open_extent(self.key)
+            if self.extent is None or self.offset + self.size_bytes > self.extent.size_bytes:
+                self.end(ReadOutcome.ABSENT)
+                return
+        piece = min(_PIECE_BYTES, self.size_bytes - self.have_bytes)
+        start = self.extent.offset + self.offset + self.have_bytes
+        self.reader._memory.view(self.pool_offset + self.have_bytes, piece)[:] = self.peer._memory.view(start, piece)
+        self.have_bytes += piece
+        self.reader.counters.read_bytes_received += piece
+        self.peer.counters.read_bytes_sent += piece
+        if self.have_bytes == self.size_bytes:
+            self.end(ReadOutcome.DONE)
+        elif self.progressed is not None:
+            self.progressed(self.have_bytes)
+
+    def _leave(self) -> bool:
+        if self not in self.reader._reads:
+            return False
+        self.reader._reads.remove(self)
+        if self.extent is not None and self.peer is not None:
+            self.peer._sink.close_extent(self.extent)
+        return True

@@ -1,0 +1,115 @@
+"""`kvcast demo`: the whole thing at work in a few minutes, ending in a table and a picture."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from bmv2_testbed.bench.figures import incast_table
+from bmv2_testbed.demo.picture import draw, mean_ms
+from bmv2_testbed.demo.run import LINK_BIT_S, NODES, DemoFigures, DemoPlan, run_demo
+from bmv2_testbed.errors import TestbedError
+from bmv2_testbed.spec import Target
+from bmv2_testbed.workloads.run import ReplayFigures
+from kvcast.cli import UsageError
+from kvcast.commands.bench import machine_facts, progress, size, wiring_of
+
+INTRODUCTION = f"""[bold]kvcast demo[/bold]: one switch running p4/v1model/kvcast.p4, a controller, {NODES + 1} agents.
+  1. incast: {NODES} nodes fetch the same prefix from one holder: unicast, cast by the switch, served by the switch;
+  2. traces: requests replayed so that nodes really fetch through their agents. One 64 KiB block on a 100 Mbit/s link
+     stands for 512 tokens of Llama-3-8B (64 MiB) on 100 Gbit/s: seconds stay seconds.
+Every byte that arrives is compared with what it must be. Computing a prompt's KV is modelled (a sleep), and says so.
+"""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare `kvcast demo`."""
+    parser = subparsers.add_parser("demo", help="the whole thing at work: incast in all modes, then real traces")
+    parser.add_argument("--size", type=size, default="16MiB", help="prefix of the incast (default 16MiB)")
+    parser.add_argument("--stretch", type=float, default=60.0, metavar="S", help="seconds of each trace (default 60)")
+    parser.add_argument("--faster", type=float, default=4.0, metavar="X", help="replay X times as fast (default 4)")
+    parser.add_argument("--target", choices=[target.value for target in Target], default=Target.P4SWITCH.value)
+    parser.add_argument("--no-root", action="store_true", help="loopback datagrams instead of namespaces")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=Path("out/demo"), help="where pictures and figures go")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run it; 1 if a byte was wrong or missing."""
+    console = Console()
+    plan = DemoPlan(
+        incast_bytes=args.size,
+        stretch_s=args.stretch,
+        compression=args.faster,
+        seed=args.seed,
+        target=Target(args.target),
+        wiring=wiring_of(args.no_root),
+    )
+    console.print(INTRODUCTION)
+    started_s = time.monotonic()
+    try:
+        with progress(console) as (say, moved):
+            figures = run_demo(plan, say, moved, lambda part: _show(console, plan, part))
+    except TestbedError as error:
+        raise UsageError(str(error)) from error
+    files = draw(figures, args.out)
+    record = args.out / "demo.json"
+    record.write_text(json.dumps(_to_json(figures), indent=1) + "\n")
+    for problem in _problems(figures):
+        console.print(f"[red]{problem}[/red]")
+    console.print(
+        f"took {time.monotonic() - started_s:.0f} s; pictures: {', '.join(map(str, files))}; figures: {record}"
+    )
+    return 0 if figures.verified else 1
+
+
+def _show(console: Console, plan: DemoPlan, part: DemoFigures) -> None:
+    if part.incast:
+        console.print(incast_table([case for _, case in part.incast], NODES, plan.incast_bytes, LINK_BIT_S, "incast"))
+    for title, group in part.replays:
+        console.print(_replay_table(title, group))
+
+
+def _replay_table(title: str, group: Sequence[ReplayFigures]) -> Table:
+    table = Table(
+        title=f"{title}: {group[0].requests} requests, {group[0].blocks} blocks",
+        caption="KV ready: measured fetch + modelled computing of what no pool had, mean and p95",
+    )
+    columns = ("mode", "KV ready ms", "p95", "fetch ms", "local", "holder", "cast", "switch", "computed")
+    for heading in (*columns, "uplinks MiB", "busiest", "compared"):
+        table.add_column(heading, justify="left" if heading == "mode" else "right")
+    for figures in group:
+        counts = [str(figures.sources.get(name, 0)) for name in columns[4:]]
+        table.add_row(
+            figures.mode,
+            mean_ms(figures.ready_s),
+            f"{statistics.quantiles(figures.ready_s, n=20)[-1] * 1000:.0f}" if len(figures.ready_s) > 1 else "-",
+            mean_ms(figures.fetch_s),
+            *counts,
+            f"{sum(figures.uplink_bytes) / 2**20:.1f}",
+            f"{figures.busiest_uplink_bytes / 2**20:.1f}",
+            "NO" if figures.wrong_blocks or figures.problems else f"{figures.verified_bytes / 2**20:.0f} MiB",
+        )
+    return table
+
+
+def _problems(figures: DemoFigures) -> list[str]:
+    found = [f"{label}: {problem}" for label, case in figures.incast for problem in case.problems]
+    for title, group in figures.replays:
+        found += [f"{title}, {each.mode}: {problem}" for each in group for problem in each.problems]
+    return found
+
+
+def _to_json(figures: DemoFigures) -> dict[str, object]:
+    return {
+        "machine": machine_facts(),
+        "incast": {label: case.to_json() for label, case in figures.incast},
+        "replays": {title: [each.to_json() for each in group] for title, group in figures.replays},
+    }

@@ -1,0 +1,100 @@
+/* What a benchmark over interfaces needs beside a switch, apart from the runtime: a sender that floods, and the bare loop that
+ * the switch is measured against, which only moves frames from one AF_PACKET socket to another in batches. */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <linux/if_packet.h>
+#include <net/ethernet.h>
+#include <net/if.h>
+#include <poll.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#ifndef PACKET_IGNORE_OUTGOING
+#define PACKET_IGNORE_OUTGOING 23
+#endif
+
+#define EXPORT __attribute__((visibility("default")))
+
+enum { BATCH = 64, FRAME_BYTES = 10240, SOCKET_BUFFER_BYTES = 16 << 20 };
+
+static uint64_t now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static int open_socket(const char *name) {
+    int fd = socket(AF_PACKET, SOCK_RAW | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), one = 1, bytes = SOCKET_BUFFER_BYTES;
+    struct sockaddr_ll address = {.sll_family = AF_PACKET, .sll_protocol = htons(ETH_P_ALL), .sll_ifindex = (int)if_nametoindex(name)};
+    if (fd < 0) return -1;
+    setsockopt(fd, SOL_PACKET, PACKET_IGNORE_OUTGOING, &one, sizeof one);
+    setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &bytes, sizeof bytes);
+    setsockopt(fd, SOL_SOCKET, SO_SNDBUFFORCE, &bytes, sizeof bytes);
+    if (bind(fd, (struct sockaddr *)&address, sizeof address) == 0) return fd;
+    close(fd);
+    return -1;
+}
+
+/* Sends a frame again and again for `seconds`; returns frames sent, -1 if the interface cannot be used. */
+EXPORT int64_t bench_flood(const char *name, const uint8_t *frame, uint64_t length, double seconds) {
+    struct mmsghdr messages[BATCH] = {0};
+    struct iovec part = {(void *)(uintptr_t)frame, length};
+    int fd = open_socket(name);
+    int64_t sent = 0;
+    if (fd < 0) return -1;
+    for (int i = 0; i < BATCH; i++) messages[i].msg_hdr = (struct msghdr){.msg_iov = &part, .msg_iovlen = 1};
+    uint64_t end = now_ns() + (uint64_t)(seconds * 1e9);
+    while (now_ns() < end) {
+        int n = sendmmsg(fd, messages, BATCH, 0);
+        if (n > 0) sent += n;
+    }
+    close(fd);
+    return sent;
+}
+
+struct direction {
+    int from, to;
+};
+
+static int64_t move(const struct direction *d, struct mmsghdr *messages, struct iovec *parts) {
+    for (int i = 0; i < BATCH; i++) parts[i].iov_len = FRAME_BYTES;
+    int n = recvmmsg(d->from, messages, BATCH, MSG_DONTWAIT, NULL);
+    if (n <= 0) return 0;
+    for (int i = 0; i < n; i++) parts[i].iov_len = messages[i].msg_len;
+    for (int i = 0; i < n;) {
+        int sent = sendmmsg(d->to, messages + i, (unsigned)(n - i), MSG_DONTWAIT);
+        i += sent > 0 ? sent : 1;
+    }
+    return n;
+}
+
+/* Forwards between two interfaces, both ways, for `seconds`; returns frames moved, -1 if an interface cannot be used. */
+EXPORT int64_t bench_bare_loop(const char *first, const char *second, double seconds) {
+    static struct mmsghdr messages[BATCH];
+    static struct iovec parts[BATCH];
+    int a = open_socket(first), b = open_socket(second);
+    uint8_t *frames = malloc((size_t)BATCH * FRAME_BYTES);
+    int64_t moved = -1;
+    if (a >= 0 && b >= 0 && frames) {
+        for (int i = 0; i < BATCH; i++) {
+            parts[i] = (struct iovec){frames + (size_t)i * FRAME_BYTES, FRAME_BYTES};
+            messages[i].msg_hdr = (struct msghdr){.msg_iov = &parts[i], .msg_iovlen = 1};
+        }
+        struct direction ways[2] = {{a, b}, {b, a}};
+        uint64_t end = now_ns() + (uint64_t)(seconds * 1e9);
+        for (moved = 0; now_ns() < end;) {
+            struct pollfd ready[2] = {{.fd = a, .events = POLLIN}, {.fd = b, .events = POLLIN}};
+            if (poll(ready, 2, 20) <= 0) continue;
+            for (int i = 0; i < 2; i++)
+                if (ready[i].revents) moved += move(&ways[i], messages, parts);
+        }
+    }
+    free(frames);
+    if (a >= 0) close(a);
+    if (b >= 0) close(b);
+    return moved;
+}

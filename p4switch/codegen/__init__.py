@@ -1,0 +1,1 @@
+"""The C back end: IR to C source to a shared object."""

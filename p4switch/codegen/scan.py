@@ -1,0 +1,48 @@
+"""Facts about a program that the runtime can use: what blocks read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from p4switch.ir import expr as ir
+from p4switch.ir import types as irt
+from p4switch.ir.program import Block, Program
+
+QUEUE_FIELDS = frozenset({"enq_timestamp", "enq_qdepth", "deq_timedelta", "deq_qdepth", "egress_global_timestamp"})
+_TYPES = (irt.Bits, irt.Bool, irt.EnumType, irt.StructType, irt.HeaderType, irt.UnionType, irt.StackType, irt.Varbits)
+
+
+def nodes(value: Any) -> Iterator[Any]:
+    """Every statement and expression inside a value."""
+    if isinstance(value, tuple):
+        for item in value:
+            yield from nodes(item)
+    elif is_dataclass(value) and not isinstance(value, _TYPES):
+        yield value
+        for f in fields(value):
+            inner = getattr(value, f.name)
+            if isinstance(inner, tuple) or is_dataclass(inner):
+                yield from nodes(inner)
+
+
+def reads_metadata(program: Program, block: Block) -> bool:
+    """Whether a block mentions user or standard metadata."""
+    names = {program.metadata.name, program.standard_metadata.name}
+    return any(isinstance(n, ir.VarRef) and n.name in names for n in nodes(block.body))
+
+
+def reads_queue_times(program: Program) -> bool:
+    """Whether ingress or egress mentions queueing fields or the egress timestamp, or copies the metadata whole."""
+    standard = program.standard_metadata.name
+    for block in (program.ingress, program.egress):
+        members: set[int] = set()
+        for n in nodes(block.body):
+            if isinstance(n, ir.Member) and isinstance(n.base, ir.VarRef) and n.base.name == standard:
+                members.add(id(n.base))
+                if n.field in QUEUE_FIELDS:
+                    return True
+    return any(
+        place.field in QUEUE_FIELDS for fl in program.field_lists for place in fl.fields if isinstance(place, ir.Member)
+    )

@@ -1,0 +1,741 @@
+"""Second layer of the checker: types and compile-time values of expressions, and implicit conversions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from p4switch.frontend import ast, constants
+from p4switch.frontend.check_types import TypeResolver
+from p4switch.frontend.constants import ConstantError
+from p4switch.frontend.source import AbortError, Reporter
+from p4switch.frontend.types import (
+    ANY,
+    BOOL,
+    DOTS,
+    ERROR,
+    INT,
+    INVALID,
+    MATCH_KIND,
+    STATE,
+    STRING,
+    UNKNOWN,
+    EnumValue,
+    TBits,
+    TBlock,
+    TCallable,
+    TEnum,
+    TList,
+    TName,
+    TNew,
+    TRecord,
+    TSet,
+    TStack,
+    TStruct,
+    TTable,
+    TTuple,
+    TVar,
+    TVarbits,
+    Type,
+    is_header_like,
+)
+
+ARITHMETIC = frozenset({"+", "-", "*", "/", "%", "|+|", "|-|", "&", "|", "^"})
+RELATIONAL = frozenset({"<", "<=", ">", ">="})
+HEADER_METHODS = frozenset(
+    {"isValid", "setValid", "setInvalid", "minSizeInBits", "minSizeInBytes", "maxSizeInBits", "maxSizeInBytes"}
+)
+STACK_METHODS = frozenset(
+    {"push_front", "pop_front", "minSizeInBits", "minSizeInBytes", "maxSizeInBits", "maxSizeInBytes"}
+)
+SIZE_METHODS = frozenset({"minSizeInBits", "minSizeInBytes", "maxSizeInBits", "maxSizeInBytes"})
+
+
+class ExpressionChecker(TypeResolver):
+    """Checks expressions; calls are the next layer's."""
+
+    def __init__(self, reporter: Reporter) -> None:
+        super().__init__(reporter)
+        self.in_parser = False
+        self._rules: dict[type, Callable[[Any], ast.Expr]] = {
+            ast.IntLiteral: self._int,
+            ast.BoolLiteral: self._bool,
+            ast.StringLiteral: self._string,
+            ast.Name: self._name,
+            ast.TypeExpr: self._type_expr,
+            ast.Member: self._member,
+            ast.Index: self._index,
+            ast.Slice: self._slice,
+            ast.Call: self.call,
+            ast.Unary: self._unary,
+            ast.Binary: self._binary,
+            ast.Ternary: self._ternary,
+            ast.Cast: self._cast,
+            ast.ListExpr: self._list,
+            ast.StructExpr: self._struct,
+            ast.InvalidExpr: self._invalid,
+            ast.DotsExpr: self._dots,
+            ast.DefaultExpr: self._default,
+            ast.Mask: self._mask,
+            ast.Range: self._range,
+        }
+
+    def call(self, e: ast.Call) -> ast.Expr:
+        """Type-check a call (layer above)."""
+        raise AssertionError("provided by CallChecker")
+
+    def check(self, e: ast.Expr, want: Type | None = None) -> ast.Expr:
+        """Type-check an expression; convert it to `want` if given. Gives the (maybe wrapped) expression.
+
+        After a reported error the type is UNKNOWN, which fits everywhere, so one mistake gives one message.
+        """
+        if e.type is None:
+            try:
+                e = self._rules[type(e)](e)
+            except AbortError:
+                e.type = UNKNOWN
+        return e if want is None else self.coerce(e, want)
+
+    def value_of(self, e: ast.Expr, want: Type | None = None) -> ast.Expr:
+        """As check, but the expression must be a value (not a type, function, table...)."""
+        e = self.check(e)
+        if isinstance(e.type, TName | TCallable | TTable | TSet) and not (
+            isinstance(e.type, TTable) and e.type.what == "result"
+        ):
+            self.reporter.error(e.at, f"{e.type} is not a value")
+            e.type = UNKNOWN
+        return e if want is None else self.coerce(e, want)
+
+    # ---------------------------------------------------------------- conversions
+
+    def mismatch(self, e: ast.Expr, want: Type) -> ast.Expr:
+        """Report that a type does not fit."""
+        if e.type is not UNKNOWN and want is not UNKNOWN:
+            self.reporter.error(e.at, f"expected {want}, found {e.type}")
+        e.type = UNKNOWN
+        return e
+
+    def coerce(self, e: ast.Expr, want: Type) -> ast.Expr:
+        """Convert implicitly as the language allows, or report."""
+        t = e.type
+        if t == want or t is UNKNOWN or want is UNKNOWN or want is ANY:
+            return e
+        if isinstance(e, ast.ListExpr):
+            return self._coerce_list(e, want)
+        if isinstance(e, ast.StructExpr):
+            return self._coerce_struct(e, want)
+        if t is DOTS:
+            e.type = want
+            return e
+        if t is INVALID:
+            if not is_header_like(want) and not isinstance(want, TVar):
+                return self.mismatch(e, want)
+            e.type = want
+            return e
+        if isinstance(e, ast.Ternary) and (t is INT or isinstance(t, TTuple | TRecord)):
+            e.yes = self.coerce(e.yes, want)
+            e.no = self.coerce(e.no, want)
+            e.type = want
+            return e
+        if t is INT and isinstance(want, TBits):
+            return self.convert(e, want)
+        if isinstance(t, TEnum) and t.underlying is not None and isinstance(want, TBits) and t.underlying == want:
+            return self.convert(e, want)
+        if isinstance(want, TTuple | TStruct | TStack) and isinstance(t, TTuple) and self._same_shape(t, want):
+            return self.convert(e, want)
+        return self.mismatch(e, want)
+
+    def convert(self, e: ast.Expr, want: Type) -> ast.Expr:
+        """Wrap in an implicit cast."""
+        cast = ast.Cast(at=e.at, ref=None, operand=e)
+        cast.type = want
+        if isinstance(e.value, int):
+            if isinstance(want, TBits) and e.type is INT and not constants.fits(e.value, want):
+                unsigned_ok = want.signed is False and constants.fits(e.value, TBits(want.width, True))
+                if not unsigned_ok:
+                    self.reporter.warning(e.at, f"{e.value} does not fit in {want}")
+            cast.value = constants.cast(e.value, want)
+        return cast
+
+    def _same_shape(self, t: TTuple, want: Type) -> bool:
+        """Whether a tuple value has exactly the element types of a struct or tuple."""
+        if isinstance(want, TStruct):
+            return want.kind == "struct" and list(t.elements) == [f for _, f in want.fields()]
+        if isinstance(want, TStack):
+            return len(t.elements) == want.size and all(x == want.element for x in t.elements)
+        return t == want
+
+    def _coerce_list(self, e: ast.ListExpr, want: Type) -> ast.Expr:
+        if isinstance(want, TStruct) and want.kind != "header_union":
+            targets = [f for _, f in want.fields()]
+        elif isinstance(want, TTuple):
+            targets = list(want.elements)
+        elif isinstance(want, TStack | TList):
+            targets = [want.element] * (len(e.items) if isinstance(want, TList) else want.size)
+        elif isinstance(want, TVar):
+            return e
+        else:
+            return self.mismatch(e, want)
+        short = len(e.items) < len(targets) and (e.dots or isinstance(want, TStack))
+        if len(e.items) > len(targets) or (len(e.items) < len(targets) and not short):
+            raise self.reporter.fail(e.at, f"{want} has {len(targets)} parts, this list has {len(e.items)}")
+        e.items = [self.coerce(item, target) for item, target in zip(e.items, targets, strict=False)]
+        e.type = want
+        if not short and all(item.value is not None for item in e.items):
+            e.value = tuple(item.value for item in e.items)
+        return e
+
+    def _coerce_struct(self, e: ast.StructExpr, want: Type) -> ast.Expr:
+        if isinstance(want, TVar):
+            return e
+        if not isinstance(want, TStruct) or want.kind == "header_union":
+            return self.mismatch(e, want)
+        given = {name: (at, item) for name, at, item in e.fields}
+        out: list[tuple[str, int, ast.Expr]] = []
+        for name, t in want.fields():
+            if name in given:
+                at, item = given.pop(name)
+                out.append((name, at, self.coerce(item, t)))
+            elif not e.dots:
+                self.reporter.error(e.at, f"field '{name}' of {want} has no value")
+        for name, (at, _) in given.items():
+            self.reporter.error(at, f"{want} has no field '{name}'")
+        e.fields = out
+        e.type = want
+        if not e.dots and all(item.value is not None for _, _, item in out):
+            e.value = tuple(item.value for _, _, item in out)
+        return e
+
+    # ---------------------------------------------------------------- leaves
+
+    def _int(self, e: ast.IntLiteral) -> ast.Expr:
+        if e.width is None:
+            e.type, e.value = INT, e.number
+            return e
+        if e.width == 0 and e.signed:
+            raise self.reporter.fail(e.at, "a signed number needs at least one bit")
+        t = TBits(e.width, e.signed)
+        if e.number >= 1 << e.width:
+            self.reporter.warning(e.at, f"{e.number} does not fit in {t}")
+        e.type, e.value = t, constants.wrap(e.number, t)
+        return e
+
+    def _bool(self, e: ast.BoolLiteral) -> ast.Expr:
+        e.type, e.value = BOOL, e.truth
+        return e
+
+    def _string(self, e: ast.StringLiteral) -> ast.Expr:
+        e.type, e.value = STRING, e.text
+        return e
+
+    def _invalid(self, e: ast.InvalidExpr) -> ast.Expr:
+        e.type = INVALID
+        return e
+
+    def _dots(self, e: ast.DotsExpr) -> ast.Expr:
+        e.type = DOTS
+        return e
+
+    def _default(self, e: ast.DefaultExpr) -> ast.Expr:
+        e.type = TSet(ANY)
+        return e
+
+    def _name(self, e: ast.Name) -> ast.Expr:
+        if e.name == "error" and not e.absolute:
+            e.type = TName(ERROR)
+            return e
+        decl = self.lookup(e.name, e.absolute)
+        if decl is None:
+            if e.name == "this":
+                raise self.reporter.fail_unsupported(e.at, "'this' and abstract methods")
+            raise self.reporter.fail(e.at, f"'{e.name}' is not declared")
+        e.decl = decl
+        e.type = self._type_of_name(e, decl)
+        if isinstance(decl, ast.Constant):
+            e.value = decl.value
+        return e
+
+    def _type_of_name(self, e: ast.Name, decl: Any) -> Type:
+        if isinstance(decl, ast.Constant | ast.VariableDecl | ast.Parameter | ast.Instantiation):
+            t: Type = decl.type
+            return t
+        if isinstance(decl, list):
+            return TCallable(e.name)
+        if isinstance(decl, ast.ActionDecl):
+            return TCallable(e.name)
+        if isinstance(decl, ast.TableDecl):
+            return TTable(decl)
+        if isinstance(decl, ast.ValueSetDecl):
+            return TSet(decl.type)
+        if isinstance(decl, ast.StateDecl):
+            return STATE
+        if isinstance(decl, ast.MatchKindDecl):
+            return TName(MATCH_KIND)
+        if isinstance(decl, ast.ParserDecl | ast.ControlDecl | ast.PackageDecl | ast.ExternDecl):
+            return TName(TBlock(decl))
+        if isinstance(decl, ast.StructDecl):
+            return TName(TStruct(decl))
+        return TName(self.type_of_decl(decl, e.name, None, e.at))
+
+    def _type_expr(self, e: ast.TypeExpr) -> ast.Expr:
+        t = self.resolve(e.ref)
+        if t is UNKNOWN:
+            raise AbortError
+        e.type = TName(t)
+        return e
+
+    # ---------------------------------------------------------------- parts
+
+    def _member(self, e: ast.Member) -> ast.Expr:
+        e.base = self.check(e.base)
+        base = e.base.type
+        if base is UNKNOWN:
+            raise AbortError
+        if isinstance(base, TName):
+            return self._static_member(e, base.named)
+        if isinstance(base, TStruct):
+            return self._struct_member(e, base)
+        if isinstance(base, TStack):
+            return self._stack_member(e, base)
+        if isinstance(base, TTable):
+            return self._table_member(e, base)
+        if isinstance(base, TBlock):
+            return self._block_member(e, base)
+        if e.name in SIZE_METHODS:
+            e.type = TCallable(e.name)
+            return e
+        raise self.reporter.fail(e.name_at, f"{base} has no member '{e.name}'")
+
+    def _static_member(self, e: ast.Member, named: Type) -> ast.Expr:
+        if isinstance(named, TEnum):
+            if e.name not in named.decl.values:
+                raise self.reporter.fail(e.name_at, f"enum {named} has no member '{e.name}'")
+            e.type = named
+            e.value = named.decl.values[e.name] if named.underlying else EnumValue(named.decl.name, e.name)
+            return e
+        if named is ERROR:
+            if e.name not in self.errors:
+                raise self.reporter.fail(e.name_at, f"error '{e.name}' is not declared")
+            e.type, e.value = ERROR, EnumValue("error", e.name)
+            return e
+        if isinstance(named, TBlock) and e.name == "apply" and named.kind in ("parser", "control"):
+            e.type = TCallable("apply")
+            return e
+        if e.name in SIZE_METHODS:
+            e.type = TCallable(e.name)
+            return e
+        raise self.reporter.fail(e.name_at, f"type {named} has no member '{e.name}'")
+
+    def _struct_member(self, e: ast.Member, base: TStruct) -> ast.Expr:
+        t = base.field(e.name)
+        if t is not None:
+            e.type = t
+            if isinstance(e.base.value, tuple):
+                e.value = e.base.value[[n for n, _ in base.fields()].index(e.name)]
+            return e
+        methods = SIZE_METHODS if base.kind == "struct" else HEADER_METHODS
+        if e.name in methods:
+            e.type = TCallable(e.name)
+            return e
+        raise self.reporter.fail(e.name_at, f"{base.kind} {base} has no field '{e.name}'")
+
+    def _stack_member(self, e: ast.Member, base: TStack) -> ast.Expr:
+        if e.name in ("next", "last"):
+            if not self.in_parser:
+                raise self.reporter.fail(e.name_at, f"'{e.name}' of a header stack can only be used in a parser")
+            e.type = base.element
+        elif e.name == "lastIndex":
+            if not self.in_parser:
+                raise self.reporter.fail(e.name_at, "'lastIndex' of a header stack can only be used in a parser")
+            e.type = TBits(32)
+        elif e.name == "size":
+            e.type, e.value = TBits(32), base.size
+        elif e.name in STACK_METHODS:
+            e.type = TCallable(e.name)
+        else:
+            raise self.reporter.fail(e.name_at, f"header stack {base} has no member '{e.name}'")
+        return e
+
+    def _table_member(self, e: ast.Member, base: TTable) -> ast.Expr:
+        if base.what == "table" and e.name == "apply":
+            e.type = TCallable("apply")
+        elif base.what == "result" and e.name in ("hit", "miss"):
+            e.type = BOOL
+        elif base.what == "result" and e.name == "action_run":
+            e.type = TTable(base.decl, "action")
+        else:
+            raise self.reporter.fail(e.name_at, f"{base} has no member '{e.name}'")
+        return e
+
+    def _block_member(self, e: ast.Member, base: TBlock) -> ast.Expr:
+        if isinstance(base.decl, ast.ParserDecl | ast.ControlDecl) and e.name == "apply":
+            e.type = TCallable("apply")
+            return e
+        if isinstance(base.decl, ast.ExternDecl) and any(m.name == e.name for m in base.decl.methods):
+            e.type = TCallable(e.name)
+            return e
+        raise self.reporter.fail(e.name_at, f"{base} has no member '{e.name}'")
+
+    def _index(self, e: ast.Index) -> ast.Expr:
+        e.base = self.value_of(e.base)
+        e.index = self.value_of(e.index)
+        base = e.base.type
+        if base is UNKNOWN or e.index.type is UNKNOWN:
+            raise AbortError
+        index_type = e.index.type
+        if isinstance(index_type, TEnum) and index_type.underlying is not None:
+            e.index = self.coerce(e.index, index_type.underlying)
+        elif index_type is not INT and not isinstance(index_type, TBits):
+            raise self.reporter.fail(e.index.at, f"an index must be a number, found {index_type}")
+        at = e.index.value
+        if isinstance(base, TTuple):
+            if not isinstance(at, int):
+                raise self.reporter.fail(e.index.at, "the index of a tuple must be known at compile time")
+            if not 0 <= at < len(base.elements):
+                raise self.reporter.fail(e.index.at, f"index {at} is outside of {base}")
+            e.type = base.elements[at]
+            if isinstance(e.base.value, tuple):
+                e.value = e.base.value[at]
+            return e
+        if not isinstance(base, TStack):
+            raise self.reporter.fail(e.at, f"{base} cannot be indexed")
+        if isinstance(at, int) and not 0 <= at < base.size:
+            raise self.reporter.fail(e.index.at, f"index {at} is outside of the stack's {base.size} elements")
+        e.type = base.element
+        return e
+
+    def _slice(self, e: ast.Slice) -> ast.Expr:
+        e.base = self.value_of(e.base)
+        base = e.base.type
+        if base is UNKNOWN:
+            raise AbortError
+        if isinstance(base, TEnum) and base.underlying is not None:
+            e.base, base = self.convert(e.base, base.underlying), base.underlying
+        if isinstance(base, TNew):
+            raise self.reporter.fail(e.at, f"{base} has no bit slices; cast it first")
+        if not isinstance(base, TBits) and base is not INT:
+            raise self.reporter.fail(e.at, f"{base} has no bit slices")
+        if e.plus:
+            e.high = self.value_of(e.high)
+            width = self.constant_int(e.low, "the width of a slice")
+            if width <= 0:
+                raise self.reporter.fail(e.low.at, "the width of a slice must be positive")
+            e.type = TBits(width)
+            if isinstance(e.high.value, int):
+                self._slice_bounds(e, base, e.high.value + width - 1, e.high.value)
+            return e
+        high = self.constant_int(e.high, "a bound of a slice")
+        low = self.constant_int(e.low, "a bound of a slice")
+        self._slice_bounds(e, base, high, low)
+        e.type = TBits(high - low + 1)
+        return e
+
+    def _slice_bounds(self, e: ast.Slice, base: Type, high: int, low: int) -> None:
+        if low < 0 or high < low:
+            raise self.reporter.fail(e.at, f"bit slice [{high}:{low}] is backwards or negative")
+        if isinstance(base, TBits) and high >= base.width:
+            raise self.reporter.fail(e.at, f"bit {high} is outside of {base}")
+        e.bounds = (high, low)
+        if isinstance(e.base.value, int):
+            e.value = (e.base.value >> low) & ((1 << (high - low + 1)) - 1)
+
+    # ---------------------------------------------------------------- operators
+
+    def _unary(self, e: ast.Unary) -> ast.Expr:
+        e.operand = self.value_of(e.operand)
+        t = e.operand.type
+        if t is UNKNOWN:
+            raise AbortError
+        if isinstance(t, TEnum) and t.underlying is not None:
+            e.operand, t = self.convert(e.operand, t.underlying), t.underlying
+        good = t == BOOL if e.op == "!" else isinstance(t, TBits) or (t is INT and e.op != "~")
+        if not good:
+            raise self.reporter.fail(e.at, f"operator '{e.op}' is not defined for {t}")
+        e.type = t
+        if isinstance(e.operand.value, int):
+            e.value = constants.unary(e.op, e.operand.value, t)
+        return e
+
+    def _underlying(self, e: ast.Expr) -> ast.Expr:
+        t = e.type
+        return self.convert(e, t.underlying) if isinstance(t, TEnum) and t.underlying is not None else e
+
+    def _binary(self, e: ast.Binary) -> ast.Expr:
+        e.left = self.value_of(e.left)
+        e.right = self.value_of(e.right)
+        if e.left.type is UNKNOWN or e.right.type is UNKNOWN:
+            raise AbortError
+        if e.op in ("&&", "||"):
+            e.left = self.coerce(e.left, BOOL)
+            e.right = self.coerce(e.right, BOOL)
+            e.type = BOOL
+        elif e.op in ("==", "!="):
+            self._equality(e)
+        elif e.op in ("<<", ">>"):
+            self._shift(e)
+        elif e.op == "++":
+            self._concat(e)
+        else:
+            self._arithmetic(e)
+        self._fold(e)
+        return e
+
+    def _bad_operands(self, e: ast.Binary) -> AbortError:
+        return self.reporter.fail(e.at, f"operator '{e.op}' is not defined for {e.left.type} and {e.right.type}")
+
+    def _balance(self, e: ast.Binary) -> None:
+        """Bring an int operand to the other's type."""
+        if e.left.type is INT and isinstance(e.right.type, TBits):
+            e.left = self.convert(e.left, e.right.type)
+        elif e.right.type is INT and isinstance(e.left.type, TBits):
+            e.right = self.convert(e.right, e.left.type)
+
+    def _equality(self, e: ast.Binary) -> None:
+        if e.left.type != e.right.type:
+            e.left, e.right = self._underlying(e.left), self._underlying(e.right)
+            self._balance(e)
+        left, right = e.left.type, e.right.type
+        if left != right:
+            if isinstance(e.right, ast.ListExpr | ast.StructExpr | ast.InvalidExpr):
+                e.right = self.coerce(e.right, left)
+            elif isinstance(e.left, ast.ListExpr | ast.StructExpr | ast.InvalidExpr):
+                e.left = self.coerce(e.left, right)
+            else:
+                raise self._bad_operands(e)
+        t = e.left.type
+        if isinstance(t, TBlock) or t in (STATE, INVALID, DOTS):
+            raise self._bad_operands(e)
+        e.type = BOOL
+
+    def _shift(self, e: ast.Binary) -> None:
+        e.left, e.right = self._underlying(e.left), self._underlying(e.right)
+        left, right = e.left.type, e.right.type
+        if not (isinstance(left, TBits) or left is INT) or not (isinstance(right, TBits) or right is INT):
+            raise self._bad_operands(e)
+        if isinstance(right, TBits) and right.signed:
+            raise self.reporter.fail(e.right.at, f"the shift amount must be unsigned, found {right}")
+        if isinstance(e.right.value, int) and e.right.value < 0:
+            raise self.reporter.fail(e.right.at, "the shift amount must not be negative")
+        if left is INT and e.right.value is None and right is not INT:
+            raise self.reporter.fail(
+                e.left.at, "a number without width cannot be shifted by a value known only at run time"
+            )
+        e.type = left
+
+    def _concat(self, e: ast.Binary) -> None:
+        e.left, e.right = self._underlying(e.left), self._underlying(e.right)
+        left, right = e.left.type, e.right.type
+        if left == STRING and right == STRING:
+            e.type = STRING
+            return
+        if not isinstance(left, TBits) or not isinstance(right, TBits):
+            raise self._bad_operands(e)
+        e.type = TBits(left.width + right.width, left.signed)
+
+    def _arithmetic(self, e: ast.Binary) -> None:
+        e.left, e.right = self._underlying(e.left), self._underlying(e.right)
+        self._balance(e)
+        t = e.left.type
+        if t != e.right.type or not (isinstance(t, TBits) or t is INT):
+            raise self._bad_operands(e)
+        if t is INT and e.op in ("|+|", "|-|"):
+            raise self._bad_operands(e)
+        if e.op in ("/", "%"):
+            if isinstance(t, TBits) and t.signed:
+                raise self.reporter.fail(e.at, f"operator '{e.op}' is not defined for signed {t}")
+            if e.right.value == 0:
+                raise self.reporter.fail(e.right.at, "division by zero")
+        e.type = BOOL if e.op in RELATIONAL else t
+
+    def _fold(self, e: ast.Binary) -> None:
+        left, right = e.left.value, e.right.value
+        if e.op in ("&&", "||"):
+            if isinstance(left, bool) and left == (e.op == "||"):
+                e.value = left
+            elif isinstance(left, bool) and isinstance(right, bool):
+                e.value = right
+            return
+        if left is None or right is None:
+            return
+        if isinstance(left, int) and isinstance(right, int):
+            try:
+                e.value = constants.binary(e.op, left, right, e.left.type, e.right.type)
+            except ConstantError as problem:
+                raise self.reporter.fail(e.at, str(problem)) from problem
+        elif e.op in ("==", "!="):
+            e.value = (left == right) == (e.op == "==")
+        elif e.op == "++" and isinstance(left, str):
+            e.value = left + str(right)
+
+    def _ternary(self, e: ast.Ternary) -> ast.Expr:
+        e.condition = self.value_of(e.condition, BOOL)
+        e.yes = self.value_of(e.yes)
+        e.no = self.value_of(e.no)
+        yes, no = e.yes.type, e.no.type
+        if yes is UNKNOWN or no is UNKNOWN:
+            raise AbortError
+        if yes is INT and isinstance(no, TBits):
+            e.yes = self.convert(e.yes, no)
+        elif no is INT and isinstance(yes, TBits):
+            e.no = self.convert(e.no, yes)
+        elif yes != no:
+            if isinstance(e.yes, ast.ListExpr | ast.StructExpr | ast.InvalidExpr):
+                e.yes = self.coerce(e.yes, no)
+            else:
+                e.no = self.coerce(e.no, yes)
+        e.type = e.yes.type
+        if isinstance(e.condition.value, bool):
+            e.value = (e.yes if e.condition.value else e.no).value
+        return e
+
+    def _cast(self, e: ast.Cast) -> ast.Expr:
+        target = e.type if e.ref is None else self.resolve(e.ref)
+        e.operand = self.value_of(e.operand)
+        source = e.operand.type
+        if target is UNKNOWN or source is UNKNOWN:
+            raise AbortError
+        if isinstance(e.operand, ast.ListExpr | ast.StructExpr | ast.InvalidExpr) or source in (DOTS, INVALID):
+            return self.coerce(e.operand, target)
+        if not castable(source, target):
+            raise self.reporter.fail(e.at, f"cannot cast {source} to {target}")
+        e.type = target
+        value = e.operand.value
+        if isinstance(value, int):
+            if source is INT and target == BOOL and value not in (0, 1):
+                raise self.reporter.fail(e.at, "only 0 and 1 can be cast to bool")
+            e.value = constants.cast(value, target)
+        elif value is not None:
+            e.value = value
+        return e
+
+    # ---------------------------------------------------------------- aggregates and sets
+
+    def _list(self, e: ast.ListExpr) -> ast.Expr:
+        e.items = [self.value_of(item) for item in e.items]
+        e.type = TTuple(tuple(item.type for item in e.items))
+        if not e.dots and all(item.value is not None for item in e.items):
+            e.value = tuple(item.value for item in e.items)
+        return e
+
+    def _struct(self, e: ast.StructExpr) -> ast.Expr:
+        e.fields = [(name, at, self.value_of(item)) for name, at, item in e.fields]
+        seen: set[str] = set()
+        for name, at, _ in e.fields:
+            if name in seen:
+                self.reporter.error(at, f"field '{name}' has two values")
+            seen.add(name)
+        e.type = TRecord(tuple((name, item.type) for name, _, item in e.fields))
+        return e
+
+    def _mask(self, e: ast.Mask) -> ast.Expr:
+        return self._pair(e)
+
+    def _range(self, e: ast.Range) -> ast.Expr:
+        return self._pair(e)
+
+    def _pair(self, e: ast.Mask | ast.Range) -> ast.Expr:
+        e.left = self._underlying(self.value_of(e.left))
+        e.right = self._underlying(self.value_of(e.right))
+        if e.left.type is INT and isinstance(e.right.type, TBits):
+            e.left = self.convert(e.left, e.right.type)
+        elif e.right.type is INT and isinstance(e.left.type, TBits):
+            e.right = self.convert(e.right, e.left.type)
+        if UNKNOWN in (e.left.type, e.right.type):
+            raise AbortError
+        if e.left.type != e.right.type or not (isinstance(e.left.type, TBits) or e.left.type is INT):
+            what = "&&&" if isinstance(e, ast.Mask) else ".."
+            raise self.reporter.fail(e.at, f"'{what}' is not defined for {e.left.type} and {e.right.type}")
+        e.type = TSet(e.left.type)
+        return e
+
+    def keyset(self, e: ast.Expr, key: Type) -> ast.Expr:
+        """Check one element of a keyset against the key's type."""
+        e = self.check(e)
+        if e.type is UNKNOWN or key is UNKNOWN:
+            return e
+        if isinstance(e, ast.DefaultExpr):
+            return e
+        base = key
+        while isinstance(base, TNew):
+            base = base.underlying
+        if (
+            isinstance(base, TEnum)
+            and base.underlying is not None
+            and (isinstance(e, ast.Mask | ast.Range) or e.type != base)
+        ):
+            base = base.underlying
+        if isinstance(e, ast.Mask | ast.Range):
+            e.left = self.coerce(e.left, base)
+            e.right = self.coerce(e.right, base)
+            e.type = TSet(base)
+            return e
+        if isinstance(e.type, TSet):
+            if e.type.element != key:
+                self.reporter.error(e.at, f"expected a set of {key}, found {e.type}")
+            return e
+        if isinstance(e.type, TNew) and e.type == key:
+            return e
+        return self.coerce(e, base) if e.type is INT or base is not key else self.coerce(e, key)
+
+    # ---------------------------------------------------------------- places
+
+    def require_place(self, e: ast.Expr, what: str) -> None:
+        """Report unless the expression can be written to."""
+        if e.type is UNKNOWN:
+            return
+        problem = self._place_problem(e)
+        if problem:
+            self.reporter.error(e.at, f"{what} must be something that can be written: {problem}")
+
+    def _place_problem(self, e: ast.Expr) -> str:
+        if isinstance(e, ast.Name):
+            decl = e.decl
+            if isinstance(decl, ast.VariableDecl):
+                return ""
+            if isinstance(decl, ast.Parameter):
+                if decl.direction in ("out", "inout"):
+                    return ""
+                return (
+                    f"parameter '{e.name}' is read-only"
+                    if decl.direction == "in"
+                    else f"parameter '{e.name}' has no direction"
+                )
+            return f"'{e.name}' is not a variable"
+        if isinstance(e, ast.Member):
+            if isinstance(e.base.type, TStack) and e.name in ("lastIndex", "size"):
+                return f"'{e.name}' is read-only"
+            if isinstance(e.base.type, TStruct | TStack):
+                return self._place_problem(e.base)
+            return f"'{e.name}' is not a field"
+        if isinstance(e, ast.Index | ast.Slice):
+            if isinstance(e.base.type, TTuple):
+                return "an element of a tuple is read-only"
+            return self._place_problem(e.base)
+        return "this is a value"
+
+
+def castable(source: Type, target: Type) -> bool:
+    """Whether an explicit cast exists."""
+    if source == target:
+        return True
+    if isinstance(target, TVar) or isinstance(source, TVar):
+        return True
+    if isinstance(target, TNew):
+        return castable(source, target.underlying)
+    if isinstance(source, TNew):
+        return castable(source.underlying, target)
+    if isinstance(source, TEnum):
+        return source.underlying is not None and castable(source.underlying, target)
+    if isinstance(target, TEnum):
+        return target.underlying is not None and castable(source, target.underlying)
+    if source is INT:
+        return isinstance(target, TBits) or target == BOOL
+    if isinstance(source, TBits) and isinstance(target, TBits):
+        return source.width == target.width or source.signed == target.signed
+    if target == BOOL:
+        return source == TBits(1)
+    if source == BOOL:
+        return target == TBits(1)
+    if isinstance(source, TBits) and target is INT:
+        return True
+    return isinstance(source, TVarbits) and isinstance(target, TVarbits) and source == target

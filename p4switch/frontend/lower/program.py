@@ -1,0 +1,276 @@
+"""Entry of the lowering: finds `main`, elaborates the six blocks of V1Switch in order, gathers the program."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from p4switch.frontend import ast
+from p4switch.frontend.check_call import Callee
+from p4switch.frontend.lower.base import Env, Instance, Known, qualified_name
+from p4switch.frontend.lower.parsers import ParserLowering
+from p4switch.frontend.pipeline import CheckedProgram
+from p4switch.frontend.source import AbortError
+from p4switch.frontend.types import TBlock, TEnum, TNew, TStruct
+from p4switch.ir import expr as ir
+from p4switch.ir import types as irt
+from p4switch.ir.program import (
+    ACCEPT,
+    Block,
+    ControllerHeader,
+    NewType,
+    Parser,
+    Program,
+    SerializableEnum,
+    Variable,
+)
+from p4switch.ir.stmt import Labelled
+
+_BLOCKS = ("p", "vr", "ig", "eg", "ck", "dep")
+
+
+class ProgramLowering(ParserLowering):
+    """Lowers a whole checked program."""
+
+    def __init__(self, checked: CheckedProgram) -> None:
+        super().__init__(checked.checker, checked.reporter)
+        self.program = checked.program
+
+    # ---------------------------------------------------------------- instances
+
+    def make_block(self, decl: ast.ParserDecl | ast.ControlDecl, callee: Callee, name: str) -> Instance:
+        env = Env(self.globals, {v: self.concrete(t) for v, t in callee.bindings.items()}, prefix=name)
+        for p, argument in callee.arguments:
+            if argument is None:
+                continue
+            env.bind(p, self._constructor_argument(p, argument, name))
+        with self.within(env):
+            for local in decl.locals:
+                self._local(local)
+        return Instance("control" if isinstance(decl, ast.ControlDecl) else "parser", name, decl=decl, env=env)
+
+    def _constructor_argument(self, p: ast.Parameter, argument: ast.Expr, name: str) -> Instance | Known:
+        instance = self.instance_of(argument)
+        if instance is not None:
+            return instance
+        if isinstance(argument, ast.Call) and isinstance(argument.type, TBlock):
+            return self.construct(
+                argument.target,
+                ast.Instantiation(at=argument.at, name=p.name, ref=ast.BaseType(argument.at, "_"), arguments=[]),
+                f"{name}.{p.name}",
+            )
+        value = self.known(argument)
+        if value is None:
+            raise self.unsupported(argument.at, "this constructor argument")
+        return Known(value, self.concrete(argument.type))
+
+    def construct(self, callee: Callee, decl: ast.Declaration, name: str) -> Instance:
+        """Make an instance of an extern, control or parser."""
+        assert callee.block is not None
+        block = callee.block.decl
+        if isinstance(block, ast.ExternDecl):
+            return self.make_extern(decl, callee, name)
+        if isinstance(block, ast.PackageDecl):
+            raise self.unsupported(decl.at, f"package {block.name} inside of another")
+        return self.make_block(block, callee, name)
+
+    def _local(self, decl: ast.Declaration) -> None:
+        """A declaration inside a parser or control, elaborated once for each instance."""
+        name = qualified_name(self.env.prefix, decl)
+        if isinstance(decl, ast.VariableDecl):
+            self.env.bind(decl, self.new_variable(decl.name, self.type(self.concrete(decl.type), decl.at)))
+        elif isinstance(decl, ast.Instantiation):
+            self.env.bind(decl, self.construct(decl.target, decl, name))
+        elif isinstance(decl, ast.ActionDecl):
+            self.env.bind(decl, Instance("action", name, decl=decl))
+        elif isinstance(decl, ast.TableDecl):
+            self.env.bind(decl, self.make_table(decl, name))
+        elif isinstance(decl, ast.ValueSetDecl):
+            self.env.bind(decl, self.make_value_set(decl, name))
+
+    # ---------------------------------------------------------------- blocks
+
+    def lower(self) -> Program:
+        """The program in IR; AbortError after a reported problem."""
+        main = self._main()
+        for decl in self.program.declarations:
+            if isinstance(decl, ast.Instantiation) and decl is not main:
+                self.globals.bind(decl, self.construct(decl.target, decl, qualified_name("", decl)))
+        blocks = self._arguments(main)
+        headers, metadata, standard = self._packet_variables(blocks["p"])
+        parser = self._parser(blocks["p"], (headers, metadata, standard))
+        checks = self._control(blocks["vr"], (headers, metadata))
+        ingress = self._control(blocks["ig"], (headers, metadata, standard))
+        egress = self._control(blocks["eg"], (headers, metadata, standard))
+        compute = self._control(blocks["ck"], (headers, metadata))
+        deparser = self._control(blocks["dep"], (None, headers))
+        new_types, enums = self._named_types()
+        source = self.reporter.source.origins[-1][0] if self.reporter.source.origins else ""
+        return Program(
+            source=source,
+            architecture="v1model",
+            headers=_variable(headers),
+            metadata=_variable(metadata),
+            standard_metadata=_variable(standard),
+            parser=parser,
+            verify_checksum=checks,
+            ingress=ingress,
+            egress=egress,
+            compute_checksum=compute,
+            deparser=deparser,
+            tables=tuple(self.tables),
+            actions=tuple(self.actions),
+            action_profiles=tuple(self.profiles),
+            registers=tuple(self.registers),
+            counters=tuple(self.counters),
+            meters=tuple(self.meters),
+            digests=tuple(self.digests),
+            value_sets=tuple(self.value_sets),
+            controller_headers=self._controller_headers(),
+            field_lists=tuple(self.field_lists),
+            errors=self.errors,
+            headers_by_name=tuple(self.headers.values()),
+            structs_by_name=tuple(self.structs.values()),
+            unions_by_name=tuple(self.unions.values()),
+            serializable_enums=enums,
+            new_types=new_types,
+            package_annotations=self.annotations(main.annotations),
+        )
+
+    def _main(self) -> ast.Instantiation:
+        decl = self.checker.scopes[0].get("main")
+        end = max(0, len(self.reporter.source.text.rstrip()) - 1)
+        if not isinstance(decl, ast.Instantiation):
+            raise self.reporter.fail(end, "the program has no 'main'")
+        if not isinstance(decl.type, TBlock) or decl.type.decl.name != "V1Switch":
+            raise self.unsupported(decl.at, f"package {decl.type}; v1model's is V1Switch")
+        return decl
+
+    def _arguments(self, main: ast.Instantiation) -> dict[str, tuple[Callee, ast.Expr]]:
+        out: dict[str, tuple[Callee, ast.Expr]] = {}
+        if [p.name for p, _ in main.target.arguments] != list(_BLOCKS):
+            raise self.unsupported(main.at, "a package V1Switch that is not v1model's")
+        for (_, argument), key in zip(main.target.arguments, _BLOCKS, strict=True):
+            if isinstance(argument, ast.Call) and isinstance(argument.target, Callee):
+                out[key] = (argument.target, argument)
+                continue
+            instance = argument.decl if isinstance(argument, ast.Name) else None
+            if not isinstance(instance, ast.Instantiation):
+                raise self.unsupported(main.at, "this argument of V1Switch")
+            out[key] = (instance.target, argument)
+        return out
+
+    def _packet_variables(self, parser: tuple[Callee, ast.Expr]) -> tuple[ir.VarRef, ir.VarRef, ir.VarRef]:
+        callee, _ = parser
+        parameters = callee.decl.parameters
+        types = [self.type(p.type, p.at) for p in parameters[1:4]]
+        self.used_names |= {"hdr", "meta", "standard_metadata"}
+        headers, metadata, standard = (
+            ir.VarRef(n, t) for n, t in zip(("hdr", "meta", "standard_metadata"), types, strict=True)
+        )
+        self.metadata, self.standard_metadata = metadata, standard
+        for p, t in zip(parameters[1:3], types[:2], strict=True):
+            if not isinstance(t, irt.StructType | irt.HeaderType):
+                raise self.unsupported(p.at, f"parameter {p.name} of type {t}, which is not a struct")
+        return headers, metadata, standard
+
+    def _begin(self, label: str) -> None:
+        self.variables = []
+        self.frames = []
+        self.loops = []
+        self.exit_flag = None
+        self.block_label = self.fresh_name(label)
+
+    def _instance(self, block: tuple[Callee, ast.Expr]) -> Instance:
+        callee, argument = block
+        if isinstance(argument, ast.Name):
+            found = self.instance_of(argument)
+            if found is not None:
+                return found
+        return self.make_block(callee.decl, callee, callee.decl.name)
+
+    def _bind(self, instance: Instance, values: tuple[ir.VarRef | None, ...]) -> Env:
+        env = Env(instance.env)
+        for p, value in zip(instance.decl.parameters, values, strict=True):
+            env.bind(p, value if value is not None else Instance("packet", "packet"))
+        return env
+
+    def _parser(self, block: tuple[Callee, ast.Expr], values: tuple[ir.VarRef, ...]) -> Parser:
+        self._begin("parsed")
+        self.states = []
+        instance = self._instance(block)
+        env = self._bind(instance, (None, *values))
+        with self.body() as first, self.within(env):
+            self.initialise_locals(instance.decl)
+        self.out = []
+        self.parser_states(instance.decl, env, "", ACCEPT)
+        states = list(self.states)
+        if first:
+            start = states[0]
+            states[0] = type(start)(start.name, (), start.transition, start.location)
+            states = self._with_prologue(start, tuple(first), states)
+        return Parser(instance.name, tuple(self.variables), tuple(states))
+
+    def _with_prologue(self, start: Any, first: tuple[Any, ...], states: list[Any]) -> list[Any]:
+        """A state before `start` that runs the initialisers once (start may be entered again)."""
+        from p4switch.ir.program import ParserState, SelectCase, Transition
+
+        entry = ParserState(
+            self.fresh_name("entry"), first, Transition((), (SelectCase((), start.name),)), start.location
+        )
+        return [entry, start, *states[1:]]
+
+    def _control(self, block: tuple[Callee, ast.Expr], values: tuple[ir.VarRef | None, ...]) -> Block:
+        self._begin("end")
+        instance = self._instance(block)
+        env = self._bind(instance, values)
+        with self.body() as body, self.within(env):
+            self.initialise_locals(instance.decl)
+            self.statements(instance.decl.body.body)
+        return Block(instance.name, tuple(self.variables), (Labelled(self.block_label, tuple(body)),))
+
+    # ---------------------------------------------------------------- for the control plane
+
+    def _controller_headers(self) -> tuple[ControllerHeader, ...]:
+        out: list[ControllerHeader] = []
+        for decl in self.program.declarations:
+            if not isinstance(decl, ast.StructDecl) or decl.kind != "header" or decl.type_parameters:
+                continue
+            for a in self.annotations(decl.annotations):
+                if a.name == "controller_header" and a.body:
+                    header = self.type(TStruct(decl), decl.at)
+                    assert isinstance(header, irt.HeaderType)
+                    out.append(ControllerHeader(str(a.body[0]), header, header.annotations))
+        return tuple(out)
+
+    def _named_types(self) -> tuple[tuple[NewType, ...], tuple[SerializableEnum, ...]]:
+        new_types: list[NewType] = []
+        enums: list[SerializableEnum] = []
+        for decl in self.program.declarations:
+            if isinstance(decl, ast.TypedefDecl) and isinstance(decl.type, TNew):
+                representation = self.type(decl.type, decl.at)
+                assert isinstance(representation, irt.Bits | irt.Bool | irt.EnumType)
+                inner = decl.type.underlying
+                underlying = inner.decl.name if isinstance(inner, TNew | TEnum) else ""
+                new_types.append(NewType(decl.name, underlying, representation, self.annotations(decl.annotations)))
+            elif isinstance(decl, ast.EnumDecl) and isinstance(decl.type, TEnum) and decl.type.underlying is not None:
+                bits = irt.Bits(decl.type.underlying.width, decl.type.underlying.signed)
+                enums.append(
+                    SerializableEnum(decl.name, bits, tuple(decl.values.items()), self.annotations(decl.annotations))
+                )
+        return tuple(new_types), tuple(enums)
+
+
+def _variable(v: ir.VarRef) -> Variable:
+    return Variable(v.name, v.type)
+
+
+def lower(checked: CheckedProgram) -> Program:
+    """Lower a checked program to IR. CompileError when something in it is not supported."""
+    lowering = ProgramLowering(checked)
+    try:
+        program = lowering.lower()
+    except AbortError:
+        checked.reporter.raise_if_errors()
+        raise
+    checked.reporter.raise_if_errors()
+    return program

@@ -1,0 +1,518 @@
+"""The switch as Python sees it. Packets never pass through here: a native thread moves them; this sets it up, changes
+tables between two packets, and drains what programs and ports have to tell."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from p4switch.errors import SwitchError
+from p4switch.runtime import native
+from p4switch.runtime.batch import Batch
+from p4switch.runtime.layouts import Program, TableLayout, unpack_fields
+from p4switch.runtime.values import (
+    ActionCall,
+    CounterValue,
+    Direction,
+    Entry,
+    EntryAction,
+    Faults,
+    GroupRef,
+    MemberRef,
+    MeterConfig,
+    PortStats,
+    Shape,
+    SwitchConfig,
+    SwitchStats,
+)
+
+_EVENT_BYTES = 1 << 20
+_READ_ENTRIES = 1024
+_COLLECT_BYTES = 1 << 16
+_FRACTION_ONE = 1 << 32
+
+
+@dataclass(frozen=True, slots=True)
+class DigestEvent:
+    """A program's digest; ``values`` in the order of ``pipeline.program.digests[digest].fields``."""
+
+    pipeline: Pipeline
+    digest: int
+    values: tuple[int, ...]
+    at_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class PacketInEvent:
+    """A frame sent to the CPU port, with the controller header that the program put on it."""
+
+    frame: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class IdleEvent:
+    """An entry that nothing has matched for its timeout."""
+
+    pipeline: Pipeline
+    table: int
+    handle: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogEvent:
+    """A program's log_msg, or with ``trace`` a step of a packet's way."""
+
+    text: str
+    trace: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PortEvent:
+    """A port went up or down."""
+
+    port: int
+    up: bool
+
+
+Event = DigestEvent | PacketInEvent | IdleEvent | LogEvent | PortEvent
+
+
+class Pipeline:
+    """One instance of a program's state: tables, registers, groups. Made by :meth:`Switch.prepare`."""
+
+    def __init__(self, switch: Switch, program: Program) -> None:
+        library, error = native.runtime(), ctypes.c_char_p()
+        handle = library.ps_pipeline_new(switch.handle, program.address, ctypes.byref(error))
+        if not handle:
+            raise SwitchError(f"program {program.name}: {(error.value or b'cannot be set up').decode()}")
+        self.program = program
+        self._switch = switch
+        self._library = library
+        self._handle: int | None = handle
+        self.serial: int = library.ps_pipeline_serial(handle)
+
+    @property
+    def handle(self) -> int:
+        """Of the native object.
+
+        Raises:
+            SwitchError: the switch has been closed.
+        """
+        if self._handle is None:
+            raise SwitchError("the switch of this pipeline is closed")
+        return self._handle
+
+    def __del__(self) -> None:
+        self._free()
+
+    def _free(self) -> None:
+        handle, self._handle = getattr(self, "_handle", None), None
+        if handle is not None:
+            self._library.ps_pipeline_free(handle)
+
+    def batch(self) -> Batch:
+        """An empty batch of changes to this pipeline."""
+        return Batch(self.program, self._apply)
+
+    def _apply(self, packed: bytes, count: int, results: ctypes.Array[ctypes.c_uint32], stop_at_error: bool) -> None:
+        if self._library.ps_batch_apply(self.handle, packed, len(packed), count, results, int(stop_at_error)) != 0:
+            raise RuntimeError("the runtime cannot read this batch")
+
+    # ------------------------------------------------------------------ tables
+
+    def entries(self, table: int, first: int = 0, limit: int | None = None) -> list[Entry]:
+        """Entries by ascending handle, from handle ``first`` on, ``limit`` at most. Read in pieces: a packet may change
+        counters, and a batch the entries, between two pieces."""
+        found: list[Entry] = []
+        cursor = ctypes.c_uint32(first)
+        while cursor.value != native.NONE and (limit is None or len(found) < limit):
+            piece = _READ_ENTRIES if limit is None else min(_READ_ENTRIES, limit - len(found))
+            found += self._read(table, cursor, piece)
+        return found
+
+    def default_entry(self, table: int) -> Entry:
+        """What packets that match nothing meet; its handle is -1."""
+        return next(iter(self._read(table, ctypes.c_uint32(native.NONE), 1)))
+
+    def entry(self, table: int, handle: int) -> Entry | None:
+        """One entry; None if there is none with that handle."""
+        found = list(self._read(table, ctypes.c_uint32(handle), 1))
+        return found[0] if found and found[0].handle == handle else None
+
+    def _read(self, table: int, cursor: ctypes.c_uint32, limit: int) -> Iterator[Entry]:
+        size = self._library.ps_table_record_bytes(self.handle, table)
+        block = ctypes.create_string_buffer(size * limit)
+        count = self._library.ps_table_read(self.handle, table, ctypes.byref(cursor), limit, block)
+        layout, raw = self.program.tables[table], block.raw
+        return (self._entry(layout, raw[i * size : (i + 1) * size]) for i in range(count))
+
+    def _entry(self, layout: TableLayout, record: bytes) -> Entry:
+        head = native.ENTRY_HEADER.unpack_from(record)
+        handle, priority, kind, target, packets, octets, timeout_us, idle_us, configured, cir, cburst, pir, pburst = (
+            head
+        )
+        value_at = native.ENTRY_HEADER.size
+        mask_at = value_at + layout.key_bytes
+        params_at = mask_at if layout.exact else mask_at + layout.key_bytes
+        is_default = handle == native.NONE
+        action: EntryAction | None = None
+        if kind == native.ACTION_CALL:
+            action = ActionCall(target, self.program.actions[target].unpack(record[params_at:]))
+        elif kind == native.ACTION_MEMBER:
+            action = MemberRef(target)
+        elif kind == native.ACTION_GROUP:
+            action = GroupRef(target)
+        mask = b"\xff" * layout.key_bytes if layout.exact else record[mask_at:params_at]
+        return Entry(
+            handle=-1 if is_default else handle,
+            match=() if is_default else layout.unpack_key(record[value_at:mask_at], mask),
+            priority=priority,
+            action=action,
+            counter=CounterValue(packets, octets),
+            meter=MeterConfig(cir, cburst, pir, pburst) if configured else None,
+            timeout_us=timeout_us,
+            idle_us=idle_us,
+        )
+
+    def entry_count(self, table: int) -> int:
+        """How many entries a table holds."""
+        return int(self._library.ps_table_count(self.handle, table))
+
+    def find(self, table: int, values: tuple[int, ...]) -> int | None:
+        """The handle of the entry that a packet with these key values meets; None: the default entry."""
+        layout = self.program.tables[table]
+        key = bytearray(layout.key_bytes)
+        for field, value in zip(layout.keys, values, strict=True):
+            key[field.offset : field.offset + field.size] = value.to_bytes(field.size, "big")
+        number = self._library.ps_table_find(self.handle, table, bytes(key))
+        return None if number == native.NONE else int(number)
+
+    # ------------------------------------------------------------------ arrays
+
+    def counters(self, counter: int, first: int = 0, count: int | None = None) -> list[CounterValue]:
+        """Cells from ``first`` on (IndexError beyond the end)."""
+        count = self.program.counters[counter].count - first if count is None else count
+        cells = ctypes.create_string_buffer(count * native.COUNTER_CELL.size)
+        if self._library.ps_counters_read(self.handle, counter, first, count, cells) != 0:
+            raise IndexError(f"counter {self.program.counters[counter].name}: no cells {first} to {first + count - 1}")
+        return [
+            CounterValue(*cell)
+            for cell in native.COUNTER_CELL.iter_unpack(cells.raw[: count * native.COUNTER_CELL.size])
+        ]
+
+    def meters(self, meter: int, first: int = 0, count: int | None = None) -> list[MeterConfig | None]:
+        """Configurations from ``first`` on, None where there is none (IndexError beyond the end)."""
+        count = self.program.meters[meter].count - first if count is None else count
+        cells = ctypes.create_string_buffer(count * native.METER_CELL.size)
+        if self._library.ps_meters_read(self.handle, meter, first, count, cells) != 0:
+            raise IndexError(f"meter {self.program.meters[meter].name}: no cells {first} to {first + count - 1}")
+        rows = native.METER_CELL.iter_unpack(cells.raw[: count * native.METER_CELL.size])
+        return [MeterConfig(*row[1:]) if row[0] else None for row in rows]
+
+    def register_bytes(self, register: int, first: int, count: int) -> bytes:
+        """Cells from ``first`` on as the program keeps them (IndexError beyond the end)."""
+        layout = self.program.registers[register]
+        size = count * layout.cell_bytes
+        cells = ctypes.create_string_buffer(max(size, 1))
+        if self._library.ps_registers_read(self.handle, register, first, count, cells) != 0:
+            raise IndexError(f"register {layout.name}: no cells {first} to {first + count - 1}")
+        return cells.raw[:size]
+
+    def registers(self, register: int, first: int = 0, count: int | None = None) -> list[int]:
+        """Values from ``first`` on (IndexError beyond the end)."""
+        layout = self.program.registers[register]
+        count = layout.count - first if count is None else count
+        return layout.unpack(self.register_bytes(register, first, count))
+
+
+class Switch:
+    """A running switch. All methods may be called from any thread; :meth:`events` from one thread at a time.
+
+    Packets move on a native thread between :meth:`start` and :meth:`stop`; without it, :meth:`step` moves them on the
+    caller's. Use as a context manager, or :meth:`close` it.
+    """
+
+    def __init__(self, config: SwitchConfig | None = None) -> None:
+        config = config or SwitchConfig()
+        self.config = config
+        self._library = native.runtime()
+        raw = native.SwitchConfigStruct(
+            native.NONE if config.cpu_port is None else config.cpu_port,
+            config.drop_port,
+            config.seed & ((1 << 64) - 1),
+            int(config.virtual_clock),
+            int(config.trace),
+        )
+        handle = self._library.ps_switch_new(ctypes.byref(raw))
+        if not handle:
+            raise SwitchError("the switch cannot be set up: not enough memory or file descriptors")
+        self._handle: int | None = handle
+        self._pipelines: weakref.WeakValueDictionary[int, Pipeline] = weakref.WeakValueDictionary()
+        self._active: Pipeline | None = None
+        self._event_block = ctypes.create_string_buffer(_EVENT_BYTES)
+        self._events_lock = threading.Lock()
+        self._memory_ports: set[int] = set()
+        self._closing = threading.Lock()
+
+    @property
+    def handle(self) -> int:
+        """Of the native object.
+
+        Raises:
+            SwitchError: the switch is closed.
+        """
+        if self._handle is None:
+            raise SwitchError("the switch is closed")
+        return self._handle
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stops the thread, closes all ports, ends a waiting :meth:`events`. Pipelines end with their switch."""
+        with self._closing:
+            if self._handle is None:
+                return
+            handle = self._handle
+            self._library.ps_events_close(handle)
+            with self._events_lock:
+                self._handle = None
+            self._library.ps_stop(handle)
+            self._library.ps_commit(handle, None)
+            self._active = None
+            for pipeline in list(self._pipelines.values()):
+                pipeline._free()
+            self._library.ps_switch_free(handle)
+
+    # ------------------------------------------------------------------ pipeline
+
+    def prepare(self, program: Program) -> Pipeline:
+        """Fresh state for a program, its const entries in place; on no packet's path until :meth:`commit`.
+
+        Raises:
+            SwitchError: the program's descriptor is faulty, or there is not enough memory for its state.
+        """
+        pipeline = Pipeline(self, program)
+        self._pipelines[pipeline.serial] = pipeline
+        return pipeline
+
+    def commit(self, pipeline: Pipeline | None) -> None:
+        """From the next packet on, packets run through ``pipeline`` (None: they are dropped)."""
+        self._library.ps_commit(self.handle, pipeline.handle if pipeline is not None else None)
+        self._active = pipeline
+
+    @property
+    def pipeline(self) -> Pipeline | None:
+        """The one on the packets' path."""
+        return self._active
+
+    # ------------------------------------------------------------------ ports
+
+    def add_interface(self, port: int, name: str) -> None:
+        """A Linux interface (needs root or CAP_NET_RAW).
+
+        Raises:
+            SwitchError: no such interface, no permission, port number in use. So for all of these.
+        """
+        self._open(self._library.ps_add_interface, port, name.encode())
+
+    def add_unix(self, port: int, local: Path, peer: Path) -> None:
+        """UNIX datagrams: received at ``local``, sent to ``peer`` (which may come and go)."""
+        self._open(self._library.ps_add_unix, port, str(local).encode(), str(peer).encode())
+
+    def add_udp(self, port: int, local: tuple[str, int], peer: tuple[str, int] | None = None) -> tuple[str, int]:
+        """UDP datagrams; numeric addresses. Without ``peer`` it is whoever sends first. Returns the bound address."""
+        number = ctypes.c_uint16(local[1])
+        peer_host, peer_port = (peer[0].encode(), peer[1]) if peer is not None else (None, 0)
+        self._open(self._library.ps_add_udp, port, local[0].encode(), ctypes.byref(number), peer_host, peer_port)
+        return local[0], number.value
+
+    def add_memory(self, port: int, *, discard: bool = False) -> None:
+        """A port inside the process, for tests: see :meth:`inject` and :meth:`collect`. ``discard`` only counts."""
+        self._open(self._library.ps_add_memory, port, int(discard))
+        self._memory_ports.add(port)
+
+    def _open(self, function: ctypes._NamedFuncPointer, port: int, *arguments: object) -> None:
+        error = ctypes.create_string_buffer(native.ERROR_BYTES)
+        if function(self.handle, port, *arguments, error, native.ERROR_BYTES) != 0:
+            raise SwitchError(error.value.decode(errors="replace"))
+
+    def remove_port(self, port: int) -> None:
+        """Closes a port."""
+        self._check(self._library.ps_remove_port(self.handle, port), port)
+        self._memory_ports.discard(port)
+
+    def _check(self, result: int, port: int) -> None:
+        if result == -1:
+            raise SwitchError(f"there is no port {port}")
+
+    def set_faults(self, port: int, direction: Direction, faults: Faults | None) -> None:
+        """Injects faults from now on; None ends it. The random sequence starts anew from the seed."""
+        raw = native.FaultsStruct()
+        if faults is not None:
+            raw = native.FaultsStruct(
+                faults.seed & ((1 << 64) - 1),
+                *(_fraction(p) for p in (faults.loss, faults.duplicate, faults.reorder, faults.corrupt)),
+                faults.delay_us,
+                faults.jitter_us,
+                faults.reorder_gap,
+                1,
+            )
+        self._check(self._library.ps_set_faults(self.handle, port, int(direction), ctypes.byref(raw)), port)
+
+    def set_shape(self, port: int, shape: Shape | None) -> None:
+        """Limits a port's output from now on; None ends it and sends what waits."""
+        rate, burst, queue = (shape.rate_bits, shape.burst_bytes, shape.queue_bytes) if shape is not None else (0, 1, 0)
+        if shape is not None and (rate <= 0 or burst <= 0 or queue < 0):
+            raise ValueError("a shape's rate and burst are positive, its queue is not negative")
+        self._check(self._library.ps_set_shape(self.handle, port, rate, burst, queue), port)
+
+    def set_pcap(self, port: int, direction: Direction, path: Path | None) -> None:
+        """Captures a port's frames into a new file; None ends the capture and completes the file."""
+        result = self._library.ps_set_pcap(
+            self.handle, port, int(direction), None if path is None else str(path).encode()
+        )
+        self._check(result, port)
+        if result == -2:
+            raise SwitchError(f"capture file {path} cannot be written")
+
+    def port_stats(self, port: int) -> PortStats:
+        """A port's counters."""
+        words = (ctypes.c_uint64 * native.PORT_STATS_WORDS)()
+        self._check(self._library.ps_port_stats_read(self.handle, port, words), port)
+        return PortStats(*words)
+
+    def stats(self) -> SwitchStats:
+        """The switch's counters."""
+        words = (ctypes.c_uint64 * native.SWITCH_STATS_WORDS)()
+        self._library.ps_stats_read(self.handle, words)
+        return SwitchStats(*words)
+
+    def set_trace(self, on: bool) -> None:
+        """Tells every packet's way as LogEvents with ``trace``."""
+        self._library.ps_set_trace(self.handle, int(on))
+
+    # ------------------------------------------------------------------ running
+
+    def start(self) -> None:
+        """Moves packets on a native thread from now on."""
+        if self._library.ps_start(self.handle) != 0:
+            raise SwitchError("the packet thread cannot be started")
+
+    def stop(self) -> None:
+        """Ends the native thread; ports stay open."""
+        self._library.ps_stop(self.handle)
+
+    def step(self) -> int:
+        """Without the thread: moves what waits in sockets, timers and the recirculation queue; how many were moved."""
+        return int(self._library.ps_step(self.handle))
+
+    def advance(self, us: int) -> None:
+        """Moves the virtual clock; what falls due on the way happens at its own time.
+
+        Raises:
+            ValueError: the switch has a real clock.
+        """
+        if self._library.ps_advance(self.handle, us) < 0:
+            raise ValueError("this switch has a real clock (SwitchConfig.virtual_clock)")
+
+    def now_us(self) -> int:
+        """Microseconds since the switch was made, as programs see them."""
+        return int(self._library.ps_now_us(self.handle))
+
+    def inject(self, port: int, frame: bytes) -> None:
+        """A frame as if it had come in on a port."""
+        result = self._library.ps_inject(self.handle, port, frame, len(frame))
+        self._check(result, port)
+        if result == -2:
+            raise SwitchError(f"a frame of {len(frame)} bytes cannot be taken in")
+
+    def packet_out(self, frame: bytes) -> None:
+        """A frame as if it had come in on the CPU port."""
+        if self.config.cpu_port is None:
+            raise SwitchError("the switch has no CPU port")
+        self.inject(self.config.cpu_port, frame)
+
+    def collect(self, port: int | None = None) -> list[tuple[int, bytes]]:
+        """Frames that memory ports have sent since the last call, in the order of sending: (port, frame)."""
+        records: list[tuple[int, int, bytes]] = []
+        for number in sorted(self._memory_ports) if port is None else [port]:
+            block = ctypes.create_string_buffer(_COLLECT_BYTES)
+            used = self._library.ps_collect(self.handle, number, block, len(block))
+            while used > len(block):
+                block = ctypes.create_string_buffer(used)
+                used = self._library.ps_collect(self.handle, number, block, len(block))
+            if used < 0:
+                raise SwitchError(f"port {number} is no memory port")
+            records += _memory_records(block.raw[:used])
+        return [(number, frame) for _, number, frame in sorted(records, key=lambda record: record[0])]
+
+    def bench(self, port: int, frames: list[bytes], count: int) -> float:
+        """Runs ``count`` packets, the given ones in turn, through an ingress port; seconds taken."""
+        packed = b"".join(len(f).to_bytes(4, "little") + f + bytes(-len(f) % 4) for f in frames)
+        return float(self._library.ps_bench(self.handle, port, packed, len(packed), count)) / 1e9
+
+    # ------------------------------------------------------------------ events
+
+    def events(self, timeout_s: float | None) -> list[Event]:
+        """Waits for digests, packet-ins, idle entries, log lines and port changes, and takes what there is.
+
+        Blocks without the GIL; None waits for ever. An empty list after the timeout, or once the switch is closed.
+        """
+        with self._events_lock:
+            if self._handle is None:
+                return []
+            timeout_ms = -1 if timeout_s is None else max(0, round(timeout_s * 1000))
+            used = self._library.ps_events_wait(self._handle, self._event_block, _EVENT_BYTES, timeout_ms)
+            raw = self._event_block.raw[:used] if used > 0 else b""
+        return list(self._decode(raw))
+
+    def _decode(self, raw: bytes) -> Iterator[Event]:
+        at = 0
+        while at < len(raw):
+            total, kind, serial, at_us, a, b, length, _ = native.EVENT_HEADER.unpack_from(raw, at)
+            body = raw[at + native.EVENT_HEADER.size : at + native.EVENT_HEADER.size + length]
+            at += total
+            event = self._event(kind, serial, at_us, a, b, body)
+            if event is not None:
+                yield event
+
+    def _event(self, kind: int, serial: int, at_us: int, a: int, b: int, body: bytes) -> Event | None:
+        if kind == native.EVENT_PACKET_IN:
+            return PacketInEvent(body)
+        if kind == native.EVENT_LOG:
+            return LogEvent(body.decode(errors="replace"), bool(a))
+        if kind == native.EVENT_PORT:
+            return PortEvent(a, bool(b))
+        pipeline = self._pipelines.get(serial)
+        if pipeline is None:  # of a program that has been replaced and forgotten
+            return None
+        if kind == native.EVENT_DIGEST:
+            return DigestEvent(pipeline, a, unpack_fields(pipeline.program.digests[a].fields, body), at_us)
+        return IdleEvent(pipeline, a, b)
+
+
+def _fraction(probability: float) -> int:
+    if not 0.0 <= probability <= 1.0:
+        raise ValueError(f"a probability is between 0 and 1, not {probability}")
+    return min(round(probability * _FRACTION_ONE), _FRACTION_ONE - 1)
+
+
+def _memory_records(raw: bytes) -> Iterator[tuple[int, int, bytes]]:
+    at = 0
+    while at < len(raw):
+        serial, port, length = native.MEMORY_RECORD.unpack_from(raw, at)
+        start = at + native.MEMORY_RECORD.size
+        yield serial, port, raw[start : start + length]
+        at += (native.MEMORY_RECORD.size + length + 7) // 8 * 8

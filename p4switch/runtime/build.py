@@ -1,0 +1,150 @@
+"""Turns C into shared objects with the machine's compiler, once: a result is cached under the hash of all that went in.
+
+The cache is ``$XDG_CACHE_HOME/p4switch`` (``~/.cache/p4switch``), or a private temporary directory where that cannot be
+written. Used for the runtime itself and for compiled P4 programs.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import hashlib
+import importlib.util
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from p4switch.errors import SwitchError
+
+INCLUDE_DIR = Path(__file__).parent / "include"
+_SOURCE_DIR = Path(__file__).parent / "src"
+
+_FLAGS_COMMON = ("-std=gnu11", "-shared", "-fPIC", "-fvisibility=hidden", "-D_GNU_SOURCE", "-pthread", "-Wall")
+_FLAGS_FAST = ("-O2", "-fno-plt", "-fno-semantic-interposition")
+_COMPILE_SECONDS_MAX = 600.0
+
+
+class CompilerMissingError(SwitchError):
+    """No C compiler on this machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compiler:
+    """A C compiler: the words that start its command line, and what it says of its version."""
+
+    command: tuple[str, ...]
+    version: str
+
+
+@functools.cache
+def find_compiler() -> Compiler:
+    """``$CC``, else cc, gcc or clang on PATH, else the one in PyPI's ziglang.
+
+    Raises:
+        CompilerMissingError: there is none, or ``$CC`` does not run.
+    """
+    wanted = os.environ.get("CC")
+    if wanted:
+        return _probe(tuple(shlex.split(wanted)), f"$CC is {wanted!r}, which does not run")
+    for name in ("cc", "gcc", "clang"):
+        path = shutil.which(name)
+        if path is not None:
+            return _probe((path,), f"{path} does not run")
+    if importlib.util.find_spec("ziglang") is not None:
+        return _probe((sys.executable, "-m", "ziglang", "cc"), "the C compiler of the package ziglang does not run")
+    raise CompilerMissingError(
+        "no C compiler found: install gcc or clang (Debian: apt install gcc libc6-dev) or `pip install ziglang`"
+    )
+
+
+def _probe(command: tuple[str, ...], complaint: str) -> Compiler:
+    try:
+        answer = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=60, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise CompilerMissingError(f"{complaint}: {error}") from error
+    return Compiler(command, answer.stdout.strip())
+
+
+@functools.cache
+def cache_dir() -> Path:
+    """Where shared objects are kept; made if need be."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    directory = Path(base) / "p4switch"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=directory):
+            return directory
+    except OSError:
+        private = Path(tempfile.mkdtemp(prefix="p4switch-"))
+        atexit.register(shutil.rmtree, private, ignore_errors=True)
+        return private
+
+
+def build_shared_object(
+    name: str,
+    sources: Sequence[Path],
+    *,
+    include_dirs: Sequence[Path] = (INCLUDE_DIR,),
+    flags: Sequence[str] = _FLAGS_FAST,
+) -> Path:
+    """Compiles C files into one shared object and gives its path; a second call with the same content only looks it up.
+
+    Args:
+        name: start of the file's name, for people.
+        sources: C files; headers are looked for in ``include_dirs``, whose ``*.h`` count as content too.
+
+    Raises:
+        CompilerMissingError: there is no compiler.
+        SwitchError: the compiler refuses the source; the message holds its first complaint.
+    """
+    compiler = find_compiler()
+    headers = [header for directory in include_dirs for header in sorted(directory.glob("*.h"))]
+    digest = _digest(compiler, [*flags], [*sources, *headers])
+    target = cache_dir() / f"{name}-{digest}.so"
+    if target.exists():
+        return target
+    handle, scratch = tempfile.mkstemp(dir=target.parent, prefix=f".{name}-", suffix=".so")
+    os.close(handle)
+    includes = [f"-I{directory}" for directory in include_dirs]
+    command = [*compiler.command, *_FLAGS_COMMON, *flags, *includes, *map(str, sources), "-o", scratch]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_COMPILE_SECONDS_MAX, check=False)
+        if done.returncode != 0:
+            raise SwitchError(f"the C compiler refused {name}: {_first_error(done.stderr)}")
+        os.replace(scratch, target)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise SwitchError(f"the C compiler failed on {name}: {error}") from error
+    finally:
+        Path(scratch).unlink(missing_ok=True)
+    return target
+
+
+def build_runtime(flags: Sequence[str] = _FLAGS_FAST) -> Path:
+    """The runtime's own shared object."""
+    return build_shared_object(
+        "runtime", sorted(_SOURCE_DIR.glob("*.c")), include_dirs=(INCLUDE_DIR, _SOURCE_DIR), flags=flags
+    )
+
+
+def _digest(compiler: Compiler, flags: list[str], files: Iterable[Path]) -> str:
+    summary = hashlib.blake2b(digest_size=16)
+    for text in (platform.machine(), *compiler.command, compiler.version, *_FLAGS_COMMON, *flags):
+        summary.update(text.encode() + b"\0")
+    for file in files:
+        content = file.read_bytes()
+        summary.update(f"{file.name} {len(content)}\n".encode() + content)
+    return summary.hexdigest()
+
+
+def _first_error(output: str) -> str:
+    for line in output.splitlines():
+        if "error" in line:
+            return line.strip()
+    return output.strip().splitlines()[0] if output.strip() else "it gave no reason"

@@ -1,0 +1,259 @@
+/* Ports on Linux interfaces: one AF_PACKET socket each, read and written in batches. Frames come and go with a
+ * virtio_net_hdr, so that what a veth peer left to its "NIC" (checksums, TCP segmentation) survives the passage.
+ * A VLAN tag that the kernel took off is put back. An interface that vanishes is looked for until it is back. */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <linux/if_packet.h>
+#include <net/ethernet.h>
+#include <net/if.h>
+#include <stdlib.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "runtime.h"
+
+#ifndef PACKET_IGNORE_OUTGOING
+#define PACKET_IGNORE_OUTGOING 23
+#endif
+
+enum {
+    SOCKET_BUFFER_BYTES = 16 << 20,
+    VNET_BYTES = sizeof(struct virtio_net_hdr),
+    CONTROL_BYTES = CMSG_SPACE(sizeof(struct tpacket_auxdata)),
+    VLAN_BYTES = 4,
+};
+
+struct packet_port {
+    char name[IFNAMSIZ];
+    int index;
+    struct ps_buffer *buffers[PS_BURST];
+    struct mmsghdr rx[PS_BURST];
+    struct iovec rx_parts[PS_BURST];
+    _Alignas(8) uint8_t control[PS_BURST][CONTROL_BYTES];
+    struct mmsghdr tx[PS_TX_BATCH];
+    struct iovec tx_parts[PS_TX_BATCH][3];
+    struct virtio_net_hdr tx_vnet[PS_TX_BATCH];
+};
+
+/* ------------------------------------------------------------------ opening */
+
+static int set_option(int fd, int level, int option, int value) { return setsockopt(fd, level, option, &value, sizeof value); }
+
+static void set_buffer(int fd, int force, int plain) {
+    if (set_option(fd, SOL_SOCKET, force, SOCKET_BUFFER_BYTES) != 0) (void)set_option(fd, SOL_SOCKET, plain, SOCKET_BUFFER_BYTES);
+}
+
+static int open_socket(int index, const char **what) {
+    int fd = socket(AF_PACKET, SOCK_RAW | SOCK_NONBLOCK | SOCK_CLOEXEC, 0); /* protocol 0: nothing arrives before bind */
+    *what = "raw sockets need root (or CAP_NET_RAW)";
+    if (fd < 0) return -1;
+    struct sockaddr_ll address = {.sll_family = AF_PACKET, .sll_protocol = htons(ETH_P_ALL), .sll_ifindex = index};
+    struct packet_mreq promiscuous = {.mr_ifindex = index, .mr_type = PACKET_MR_PROMISC};
+    *what = "the kernel lacks an option of packet sockets (Linux 4.20 or later is needed)";
+    if (set_option(fd, SOL_PACKET, PACKET_VNET_HDR, 1) != 0 || set_option(fd, SOL_PACKET, PACKET_IGNORE_OUTGOING, 1) != 0 ||
+        set_option(fd, SOL_PACKET, PACKET_AUXDATA, 1) != 0)
+        goto failed;
+    set_buffer(fd, SO_RCVBUFFORCE, SO_RCVBUF);
+    set_buffer(fd, SO_SNDBUFFORCE, SO_SNDBUF);
+    *what = "the interface cannot be used";
+    if (bind(fd, (struct sockaddr *)&address, sizeof address) != 0) goto failed;
+    if (setsockopt(fd, SOL_PACKET, PACKET_ADD_MEMBERSHIP, &promiscuous, sizeof promiscuous) != 0) goto failed;
+    return fd;
+failed:
+    close(fd);
+    return -1;
+}
+
+static int flags_of(const struct packet_port *p, int fd) {
+    struct ifreq request = {0};
+    memcpy(request.ifr_name, p->name, IFNAMSIZ);
+    return ioctl(fd, SIOCGIFFLAGS, &request) == 0 ? request.ifr_flags : 0;
+}
+
+static void close_socket(struct ps_port *port) {
+    ps_port_unregister(port);
+    if (port->rx_fd >= 0) close(port->rx_fd);
+    port->rx_fd = port->tx_fd = -1;
+}
+
+static bool reopen(struct ps_port *port) {
+    struct packet_port *p = port->impl;
+    const char *what;
+    int index = (int)if_nametoindex(p->name);
+    if (index == 0) return false;
+    int fd = open_socket(index, &what);
+    if (fd < 0) return false;
+    p->index = index;
+    port->rx_fd = port->tx_fd = fd;
+    if (ps_port_register(port) != 0) {
+        close_socket(port);
+        return false;
+    }
+    return true;
+}
+
+/* Something happened to some interface: is ours still the same one, and up? */
+void ps_packet_port_link_changed(struct ps_port *port) {
+    struct packet_port *p = port->impl;
+    if (port->rx_fd >= 0 && (int)if_nametoindex(p->name) != p->index) close_socket(port);
+    if (port->rx_fd < 0 && !reopen(port)) {
+        ps_port_set_up(port, false);
+        return;
+    }
+    int flags = flags_of(p, port->rx_fd);
+    ps_port_set_up(port, (flags & IFF_UP) && (flags & IFF_RUNNING));
+}
+
+/* ------------------------------------------------------------------ receiving */
+
+static int fill_buffers(struct ps_port *port, struct packet_port *p) {
+    for (int i = 0; i < PS_BURST; i++) {
+        if (!p->buffers[i]) {
+            struct ps_buffer *b = ps_buffer_get(&port->sw->pool);
+            if (!b) return i;
+            p->buffers[i] = b;
+            p->rx_parts[i] = (struct iovec){b->bytes - VNET_BYTES, PS_FRAME_BYTES_MAX + VNET_BYTES};
+            p->rx[i].msg_hdr = (struct msghdr){.msg_iov = &p->rx_parts[i], .msg_iovlen = 1, .msg_control = p->control[i]};
+        }
+        p->rx[i].msg_hdr.msg_controllen = CONTROL_BYTES;
+        p->rx[i].msg_hdr.msg_flags = 0;
+    }
+    return PS_BURST;
+}
+
+static void restore_vlan(struct ps_buffer *b, struct msghdr *message) {
+    struct cmsghdr *c = CMSG_FIRSTHDR(message);
+    if (!c || c->cmsg_level != SOL_PACKET || c->cmsg_type != PACKET_AUXDATA) return;
+    const struct tpacket_auxdata *aux = (const struct tpacket_auxdata *)(const void *)CMSG_DATA(c);
+    if (PS_LIKELY(!(aux->tp_status & TP_STATUS_VLAN_VALID)) || b->length < 12) return;
+    uint16_t tpid = aux->tp_status & TP_STATUS_VLAN_TPID_VALID ? aux->tp_vlan_tpid : ETH_P_8021Q;
+    b->bytes -= VLAN_BYTES;
+    memmove(b->bytes, b->bytes + VLAN_BYTES, 12);
+    ps_store16(b->bytes + 12, tpid);
+    ps_store16(b->bytes + 14, aux->tp_vlan_tci);
+    b->length += VLAN_BYTES;
+    if (b->vnet.flags & VIRTIO_NET_HDR_F_NEEDS_CSUM) b->vnet.csum_start += VLAN_BYTES;
+    if (b->vnet.hdr_len) b->vnet.hdr_len += VLAN_BYTES;
+}
+
+static void receive_failed(struct ps_port *port) {
+    if (errno == ENETDOWN || errno == ENXIO || errno == ENODEV) ps_packet_port_link_changed(port);
+}
+
+static int packet_receive(struct ps_port *port) {
+    struct packet_port *p = port->impl;
+    int room = fill_buffers(port, p);
+    if (room == 0) {
+        port->sw->stats.no_buffer++;
+        return 0;
+    }
+    int count = recvmmsg(port->rx_fd, p->rx, (unsigned)room, MSG_DONTWAIT | MSG_TRUNC, NULL);
+    if (count < 0) {
+        receive_failed(port);
+        return 0;
+    }
+    for (int i = 0; i < count; i++) {
+        struct ps_buffer *b = p->buffers[i];
+        uint32_t length = p->rx[i].msg_len;
+        if (length <= VNET_BYTES || length > PS_FRAME_BYTES_MAX + VNET_BYTES) {
+            port->stats.rx_dropped++;
+            continue;
+        }
+        p->buffers[i] = NULL;
+        b->length = length - VNET_BYTES;
+        memcpy(&b->vnet, b->bytes - VNET_BYTES, VNET_BYTES);
+        b->vnet.flags &= VIRTIO_NET_HDR_F_NEEDS_CSUM;
+        restore_vlan(b, &p->rx[i].msg_hdr);
+        ps_port_received(port, b);
+        if (port->rx_fd < 0) return i + 1;
+    }
+    return count;
+}
+
+/* ------------------------------------------------------------------ sending */
+
+static void fill_message(struct packet_port *p, int i, const struct ps_tx *tx) {
+    struct iovec *parts = p->tx_parts[i];
+    p->tx_vnet[i] = tx->vnet;
+    parts[0] = (struct iovec){&p->tx_vnet[i], VNET_BYTES};
+    parts[1] = (struct iovec){tx->head->bytes, tx->head_bytes};
+    parts[2] = (struct iovec){(void *)(uintptr_t)tx->payload, tx->payload_bytes};
+    p->tx[i].msg_hdr = (struct msghdr){.msg_iov = parts, .msg_iovlen = tx->payload_bytes ? 3 : 2};
+}
+
+static int packet_send(struct ps_port *port, const struct ps_tx *items, int count) {
+    struct packet_port *p = port->impl;
+    if (port->tx_fd < 0) {
+        port->stats.tx_dropped += (uint64_t)count;
+        return count;
+    }
+    for (int i = 0; i < count; i++) fill_message(p, i, &items[i]);
+    for (int i = 0; i < count;) {
+        int sent = sendmmsg(port->tx_fd, p->tx + i, (unsigned)(count - i), MSG_DONTWAIT);
+        for (int k = 0; k < sent; k++) {
+            port->stats.tx_packets++;
+            port->stats.tx_bytes += ps_tx_bytes(&items[i + k]);
+        }
+        if (sent > 0) {
+            i += sent;
+        } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+            return i;
+        } else if (errno == ENETDOWN || errno == ENXIO || errno == ENODEV) {
+            port->stats.tx_dropped += (uint64_t)(count - i);
+            return count;
+        } else if (errno != EINTR) { /* ENOBUFS: the qdisc dropped it; EMSGSIZE: longer than the MTU; EINVAL: not a frame */
+            port->stats.tx_dropped++;
+            i++;
+        }
+    }
+    return count;
+}
+
+/* ------------------------------------------------------------------ life */
+
+static void packet_close(struct ps_port *port) {
+    struct packet_port *p = port->impl;
+    close_socket(port);
+    for (int i = 0; p && i < PS_BURST; i++)
+        if (p->buffers[i]) ps_buffer_put(&port->sw->pool, p->buffers[i]);
+    free(p);
+    port->impl = NULL;
+}
+
+static void packet_tick(struct ps_port *port) {
+    if (!port->up) ps_packet_port_link_changed(port);
+}
+
+static const struct ps_port_ops PACKET_OPS = {packet_receive, packet_send, packet_close, packet_tick};
+
+bool ps_port_is_packet(const struct ps_port *port) { return port->ops == &PACKET_OPS; }
+
+int ps_packet_port_open(struct ps_port *port, const char *name, char *error, size_t error_bytes) {
+    struct packet_port *p = aligned_alloc(64, (sizeof *p + 63) / 64 * 64);
+    if (!p) {
+        snprintf(error, error_bytes, "out of memory");
+        return -1;
+    }
+    memset(p, 0, sizeof *p);
+    port->impl = p;
+    port->ops = &PACKET_OPS;
+    port->carries_vnet = true;
+    if (strlen(name) >= IFNAMSIZ) {
+        snprintf(error, error_bytes, "interface %s: the name is too long", name);
+        return -1;
+    }
+    strcpy(p->name, name);
+    p->index = (int)if_nametoindex(name);
+    if (p->index == 0) {
+        snprintf(error, error_bytes, "interface %s: no such interface (`ip link` shows those there are)", name);
+        return -1;
+    }
+    const char *what;
+    port->rx_fd = port->tx_fd = open_socket(p->index, &what);
+    if (port->rx_fd < 0) {
+        snprintf(error, error_bytes, "interface %s: %s: %s", name, what, strerror(errno));
+        return -1;
+    }
+    return 0;
+}

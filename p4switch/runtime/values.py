@@ -1,0 +1,232 @@
+"""The values that go in and out of a switch: what tables hold, how ports behave, what happened."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, IntEnum, IntFlag
+
+PORTS_MAX = 512
+DROP_PORT_DEFAULT = 511
+NO_ACTION = 0xFFFFFFFF
+"""Index of the action that does nothing: what a value set's members have."""
+
+
+class MatchKind(IntEnum):
+    """How a key field matches, as in the ABI."""
+
+    EXACT = 0
+    LPM = 1
+    TERNARY = 2
+    RANGE = 3
+    OPTIONAL = 4
+
+
+class TableFlag(IntFlag):
+    """Properties of a table, as in the ABI."""
+
+    COUNTS_PACKETS = 1
+    COUNTS_BYTES = 2
+    METERS = 4
+    METERS_PACKETS = 8
+    AGES = 16
+    CONST_ENTRIES = 32
+    CONST_DEFAULT = 64
+    VALUE_SET = 128
+
+
+class Unit(IntFlag):
+    """What a counter or meter counts, as in the ABI."""
+
+    BYTES = 1
+    PACKETS = 2
+
+
+class Direction(IntEnum):
+    """Of frames, seen from the switch."""
+
+    RX = 0
+    TX = 1
+
+
+class Status(Enum):
+    """What became of one operation of a batch."""
+
+    OK = 0
+    FULL = 1
+    EXISTS = 2
+    NOT_FOUND = 3
+    CONST = 4
+    INVALID = 5
+    IN_USE = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Status of an operation; ``handle`` names the entry that an insert made."""
+
+    status: Status
+    handle: int
+
+
+Match = tuple[int, int]
+"""One key field. exact (value, ignored); lpm (value, prefix bits); ternary (value, mask); range (low, high);
+optional (value, 1), or (0, 0) for any value."""
+
+
+@dataclass(frozen=True, slots=True)
+class ActionCall:
+    """An action (index in the program's list) with its arguments."""
+
+    action: int
+    params: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MemberRef:
+    """A member of the table's action profile."""
+
+    member: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRef:
+    """A group of the table's action selector."""
+
+    group: int
+
+
+EntryAction = ActionCall | MemberRef | GroupRef
+
+
+@dataclass(frozen=True, slots=True)
+class MeterConfig:
+    """Two rates (units a second) and bursts (units); the unit, bytes or packets, is the meter's."""
+
+    cir: int
+    cburst: int
+    pir: int
+    pburst: int
+
+
+@dataclass(frozen=True, slots=True)
+class CounterValue:
+    """What a counter has counted."""
+
+    packets: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A table entry as it stands now. ``handle`` is -1 for the default entry, ``action`` None for a value set's."""
+
+    handle: int
+    match: tuple[Match, ...]
+    priority: int
+    action: EntryAction | None
+    counter: CounterValue
+    meter: MeterConfig | None
+    timeout_us: int
+    idle_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """One copy of a packet: its port and its egress_rid."""
+
+    port: int
+    instance: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class WeightedMember:
+    """A member of a selector group; it takes no packets while ``watch_port`` is down."""
+
+    member: int
+    weight: int = 1
+    watch_port: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """Faults of one direction of a port. Probabilities from 0 to 1, each drawn by itself for every frame."""
+
+    loss: float = 0.0
+    duplicate: float = 0.0
+    reorder: float = 0.0
+    corrupt: float = 0.0
+    delay_us: int = 0
+    jitter_us: int = 0
+    reorder_gap: int = 3
+    seed: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A port's output rate: a token bucket with a queue behind it that holds ``queue_bytes`` at most."""
+
+    rate_bits: int
+    burst_bytes: int = 65536
+    queue_bytes: int = 262144
+
+
+@dataclass(frozen=True, slots=True)
+class PortStats:
+    """Frames and bytes of a port since it was added; faults are those that were injected. ``up``: 0 or 1."""
+
+    rx_packets: int
+    rx_bytes: int
+    tx_packets: int
+    tx_bytes: int
+    rx_dropped: int
+    tx_dropped: int
+    tx_queue_dropped: int
+    rx_lost: int
+    rx_duplicated: int
+    rx_reordered: int
+    rx_corrupted: int
+    rx_delayed: int
+    tx_lost: int
+    tx_duplicated: int
+    tx_reordered: int
+    tx_corrupted: int
+    tx_delayed: int
+    up: int
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchStats:
+    """Packets by what happened to them. ``processed`` counts passes through ingress, so also recirculated packets."""
+
+    received: int
+    processed: int
+    dropped_ingress: int
+    dropped_egress: int
+    no_pipeline: int
+    no_group: int
+    no_session: int
+    no_port: int
+    no_buffer: int
+    parser_errors: int
+    recirculated: int
+    resubmitted: int
+    cloned: int
+    replicated: int
+    queue_full: int
+    clone_too_deep: int
+    digests: int
+    digests_dropped: int
+    packet_ins: int
+    packet_ins_dropped: int
+    wakeups: int
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchConfig:
+    """How a switch is set up. ``virtual_clock``: time stands still but for :meth:`Switch.advance`."""
+
+    cpu_port: int | None = None
+    drop_port: int = DROP_PORT_DEFAULT
+    seed: int = 1
+    virtual_clock: bool = False
+    trace: bool = False

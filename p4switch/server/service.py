@@ -1,0 +1,252 @@
+"""The gRPC shell around Device: RPCs in, statuses with P4Runtime's error details out."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent import futures
+from typing import Any, TypeVar
+
+import grpc
+
+from p4switch.errors import SwitchError
+from p4switch.proto import p4runtime_pb2 as p4r
+from p4switch.proto import status_pb2
+from p4switch.server.device import Device
+from p4switch.server.limits import (
+    MESSAGE_BYTES_MAX,
+    READ_BYTES_PER_MESSAGE_MAX,
+    READ_ENTITIES_PER_MESSAGE,
+    RPC_WORKERS,
+    STREAM_QUEUE_MAX,
+    STREAMS_MAX,
+)
+from p4switch.server.status import Code, StatusError
+
+log = logging.getLogger(__name__)
+
+API_VERSION = "1.4.1"
+"""The version of the P4Runtime specification that the server answers by."""
+
+ERROR_SPACE = "p4switch"
+
+_STATUS = {code.value[0]: code for code in grpc.StatusCode}
+_Request = TypeVar("_Request")
+_Response = TypeVar("_Response")
+
+
+class P4RuntimeServer:
+    """A gRPC server for one device. Use as a context manager, or call start and stop."""
+
+    def __init__(self, device: Device, address: str) -> None:
+        """Bind `address` (host:port; port 0 picks one). Raises SwitchError when it cannot be bound."""
+        self._streams = threading.BoundedSemaphore(STREAMS_MAX)
+        self._device = device
+        self._server = grpc.server(
+            futures.ThreadPoolExecutor(RPC_WORKERS, thread_name_prefix="p4runtime"),
+            options=[
+                ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+                ("grpc.so_reuseport", 0),
+                ("grpc.max_metadata_size", 1 << 20),
+            ],
+        )
+        self._server.add_generic_rpc_handlers((_handlers(self),))
+        try:
+            port = self._server.add_insecure_port(address)
+        except RuntimeError as error:
+            raise SwitchError(f"cannot listen on {address}: is the port in use?") from error
+        host, _, given = address.rpartition(":")
+        self.address = f"{host}:{port}" if given == "0" else address
+        """Where clients find the server, with the port that was chosen."""
+
+    def __enter__(self) -> P4RuntimeServer:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Begin to answer."""
+        self._server.start()
+
+    def stop(self) -> None:
+        """End streams and RPCs, and close the port."""
+        self._server.stop(grace=0.2).wait()
+
+    # -- RPCs ------------------------------------------------------------------------------------
+
+    def capabilities(self, _: p4r.CapabilitiesRequest, __: grpc.ServicerContext) -> p4r.CapabilitiesResponse:
+        return p4r.CapabilitiesResponse(p4runtime_api_version=API_VERSION)
+
+    def set_pipeline(
+        self, request: p4r.SetForwardingPipelineConfigRequest, _: grpc.ServicerContext
+    ) -> p4r.SetForwardingPipelineConfigResponse:
+        self._device.set_pipeline(request)
+        return p4r.SetForwardingPipelineConfigResponse()
+
+    def get_pipeline(
+        self, request: p4r.GetForwardingPipelineConfigRequest, _: grpc.ServicerContext
+    ) -> p4r.GetForwardingPipelineConfigResponse:
+        return self._device.get_pipeline(request)
+
+    def write(self, request: p4r.WriteRequest, context: grpc.ServicerContext) -> p4r.WriteResponse:
+        outcomes = self._device.write(request)
+        if any(outcomes):
+            _abort_with_details(context, outcomes, "some updates failed")
+        return p4r.WriteResponse()
+
+    def read(self, request: p4r.ReadRequest, context: grpc.ServicerContext) -> Iterator[p4r.ReadResponse]:
+        result = self._device.read(request)
+        yield from _responses(result.entities)
+        if any(result.outcomes):
+            _abort_with_details(context, result.outcomes, "some queries failed")
+
+    def stream(
+        self, requests: Iterator[p4r.StreamMessageRequest], context: grpc.ServicerContext
+    ) -> Iterator[p4r.StreamMessageResponse]:
+        if not self._streams.acquire(blocking=False):
+            raise StatusError(Code.RESOURCE_EXHAUSTED, f"{STREAMS_MAX} streams are open already")
+        sink = _QueueSink()
+        stream = self._device.open_stream(sink)
+        try:
+            if not context.add_callback(lambda: sink.end(Code.CANCELLED, "the client is gone")):
+                return
+            reader = threading.Thread(
+                target=self._read_stream, args=(stream, requests, sink), name=f"p4runtime-stream-{stream}", daemon=True
+            )
+            reader.start()
+            yield from sink
+        finally:
+            self._device.close_stream(stream)
+            self._streams.release()
+
+    def _read_stream(self, stream: Any, requests: Iterator[p4r.StreamMessageRequest], sink: _QueueSink) -> None:
+        try:
+            for request in requests:
+                self._device.stream_message(stream, request)
+        except grpc.RpcError:
+            log.debug("stream %d was cancelled", stream)
+        finally:
+            sink.end(Code.OK, "")
+
+
+class _QueueSink:
+    """Messages for one client, from any thread to the one that serves its stream."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[p4r.StreamMessageResponse | StatusError] = queue.SimpleQueue()
+        self.dropped = 0
+
+    def send(self, message: p4r.StreamMessageResponse, *, droppable: bool) -> None:
+        if droppable and self._queue.qsize() >= STREAM_QUEUE_MAX:
+            self.dropped += 1
+            return
+        self._queue.put(message)
+
+    def end(self, code: Code, message: str) -> None:
+        self._queue.put(StatusError(code, message))
+
+    def __iter__(self) -> Iterator[p4r.StreamMessageResponse]:
+        """Messages until the stream ends; raises StatusError when it ends for a reason."""
+        while True:
+            item = self._queue.get()
+            if not isinstance(item, StatusError):
+                yield item
+            elif item.code in (Code.OK, Code.CANCELLED):
+                return
+            else:
+                raise item
+
+
+def _responses(entities: Sequence[p4r.Entity]) -> Iterator[p4r.ReadResponse]:
+    """Entities in messages of bounded size; one empty message when there are none."""
+    response, octets = p4r.ReadResponse(), 0
+    for entity in entities:
+        response.entities.append(entity)
+        octets += entity.ByteSize()
+        if len(response.entities) >= READ_ENTITIES_PER_MESSAGE or octets >= READ_BYTES_PER_MESSAGE_MAX:
+            yield response
+            response, octets = p4r.ReadResponse(), 0
+    if response.entities or not entities:
+        yield response
+
+
+def _abort_with_details(context: grpc.ServicerContext, outcomes: Sequence[StatusError | None], message: str) -> None:
+    """End an RPC with UNKNOWN and one p4.v1.Error an update or query."""
+    status = status_pb2.Status(code=Code.UNKNOWN, message=_summary(outcomes, message))
+    for outcome in outcomes:
+        error = p4r.Error(canonical_code=Code.OK)
+        if outcome is not None:
+            error = p4r.Error(canonical_code=outcome.code, message=outcome.message, space=ERROR_SPACE)
+        status.details.add().Pack(error)
+    context.set_trailing_metadata((("grpc-status-details-bin", status.SerializeToString()),))
+    context.abort(grpc.StatusCode.UNKNOWN, status.message)
+
+
+def _summary(outcomes: Sequence[StatusError | None], message: str) -> str:
+    failed = [o for o in outcomes if o is not None]
+    return f"{message} ({len(failed)} of {len(outcomes)}); the first: {failed[0]}"
+
+
+def _handlers(server: P4RuntimeServer) -> grpc.GenericRpcHandler[Any, Any]:
+    unary = grpc.unary_unary_rpc_method_handler
+    methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+        "Capabilities": unary(_guard(server.capabilities), p4r.CapabilitiesRequest.FromString, _serialize),
+        "SetForwardingPipelineConfig": unary(
+            _guard(server.set_pipeline), p4r.SetForwardingPipelineConfigRequest.FromString, _serialize
+        ),
+        "GetForwardingPipelineConfig": unary(
+            _guard(server.get_pipeline), p4r.GetForwardingPipelineConfigRequest.FromString, _serialize
+        ),
+        "Write": unary(_guard(server.write), p4r.WriteRequest.FromString, _serialize),
+        "Read": grpc.unary_stream_rpc_method_handler(
+            _guard_stream(server.read), p4r.ReadRequest.FromString, _serialize
+        ),
+        "StreamChannel": grpc.stream_stream_rpc_method_handler(
+            _guard_stream(server.stream), p4r.StreamMessageRequest.FromString, _serialize
+        ),
+    }
+    return grpc.method_handlers_generic_handler("p4.v1.P4Runtime", methods)
+
+
+def _serialize(message: Any) -> bytes:
+    return bytes(message.SerializeToString())
+
+
+def _guard(
+    handler: Callable[[_Request, grpc.ServicerContext], _Response],
+) -> Callable[[_Request, grpc.ServicerContext], _Response]:
+    """Turn StatusError into the RPC's status. Anything else is a bug of ours: logged, INTERNAL to the client."""
+
+    def guarded(request: _Request, context: grpc.ServicerContext) -> _Response:
+        with _translated(context):
+            return handler(request, context)
+
+    return guarded
+
+
+def _guard_stream(
+    handler: Callable[[_Request, grpc.ServicerContext], Iterator[_Response]],
+) -> Callable[[_Request, grpc.ServicerContext], Iterator[_Response]]:
+    def guarded(request: _Request, context: grpc.ServicerContext) -> Iterator[_Response]:
+        with _translated(context):
+            yield from handler(request, context)
+
+    return guarded
+
+
+@contextlib.contextmanager
+def _translated(context: grpc.ServicerContext) -> Iterator[None]:
+    try:
+        yield
+    except StatusError as error:
+        context.abort(_STATUS[error.code], error.message)
+    except Exception as error:
+        if context.code() is None:  # type: ignore[attr-defined]
+            log.exception("a request failed within the server")
+            context.abort(grpc.StatusCode.INTERNAL, "internal error of the switch; its log says more")
+        raise error

@@ -1,0 +1,226 @@
+"""Pairs of transports of every kind, and a sink that records: what the contract suite runs on."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from hostagent.config import DataConfig, FramesConfig
+from hostagent.pool.memory import PoolMemory
+from hostagent.transport.base import ChunkPlace, Extent, ReadOutcome, Transport, TransportFacts
+from hostagent.transport.fake import FakeNetwork, FakeTransport
+from hostagent.transport.frames import FramesTransport
+from hostagent.transport.sockets import SocketsTransport
+from kvproto.ids import Address, ChunkKey, parse_address
+from kvproto.wire.control import Control
+from kvproto.wire.data import Fabric, SegmentGroup
+
+POOL_BYTES = 16 << 20
+DEADLINE_S = 10.0
+
+
+class RecordingSink:
+    """Keeps what a transport reports; offers the chunks it is told to hold."""
+
+    def __init__(self) -> None:
+        self.held: dict[ChunkKey, ChunkPlace] = {}
+        self.open_extents = 0
+        self.controls: list[tuple[Control, Address]] = []
+        self.casts: dict[ChunkKey, dict[int, bytes]] = {}
+        self.cast_sources: set[Address] = set()
+        self.sent: dict[ChunkKey, int] = {}
+        self.failed: dict[ChunkKey, int] = {}
+        self.filled: dict[ChunkKey, int] = {}
+        self._changed = asyncio.Event()
+
+    def control_received(self, message: Control, source: Address) -> None:
+        self.controls.append((message, source))
+        self._changed.set()
+
+    def casts_received(self, group: SegmentGroup, payload: npt.NDArray[np.uint8]) -> None:
+        assert len(payload) == len(group.segments)
+        segments = self.casts.setdefault(group.key, {})
+        for segment, row in zip(group.segments.tolist(), payload, strict=True):
+            segments[segment] = row.tobytes()
+        self.cast_sources.add(group.source)
+        self._changed.set()
+
+    def segments_sent(self, key: ChunkKey, count: int) -> None:
+        self.sent[key] = self.sent.get(key, 0) + count
+        self._changed.set()
+
+    def segments_failed(self, key: ChunkKey, count: int) -> None:
+        self.failed[key] = self.failed.get(key, 0) + count
+        self._changed.set()
+
+    def fill_sent(self, key: ChunkKey, count: int) -> None:
+        self.filled[key] = self.filled.get(key, 0) + count
+        self._changed.set()
+
+    def open_extent(self, key: ChunkKey) -> Extent | None:
+        place = self.held.get(key)
+        if place is None:
+            return None
+        self.open_extents += 1
+        return Extent(place.offset, place.size_bytes, place)
+
+    def close_extent(self, extent: Extent) -> None:
+        assert isinstance(extent.token, ChunkPlace)
+        self.open_extents -= 1
+        self._changed.set()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait until something reported makes the condition true."""
+        async with asyncio.timeout(DEADLINE_S):
+            while not condition():
+                self._changed.clear()
+                await self._changed.wait()
+
+
+@dataclass
+class Node:
+    """One transport with its memory and sink, started."""
+
+    transport: Transport
+    memory: PoolMemory
+    sink: RecordingSink
+    facts: TransportFacts
+
+    def hold(self, key: ChunkKey, content: bytes, offset: int = 0) -> ChunkPlace:
+        """Put a chunk into the pool and serve it."""
+        self.memory.view(offset, len(content))[:] = content
+        place = ChunkPlace(key, offset, len(content))
+        self.sink.held[key] = place
+        return place
+
+    async def read(self, other: Node, key: ChunkKey, offset: int, size_bytes: int, to: int) -> ReadOutcome:
+        """One reliable read, awaited."""
+        done: asyncio.Future[ReadOutcome] = asyncio.get_running_loop().create_future()
+        self.transport.read(other.facts.read_endpoint, key, offset, size_bytes, to, done.set_result)
+        async with asyncio.timeout(DEADLINE_S):
+            return await done
+
+
+class FrameHub:
+    """A learning-free Ethernet hub over UDP ports: each frame goes to every other port."""
+
+    def __init__(self, ports: int) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._sockets = []
+        self._peers: list[tuple[str, int]] = []
+        for index in range(ports):
+            sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            sock.setblocking(False)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
+            sock.bind(("127.0.0.1", 0))
+            self._sockets.append(sock)
+            self._loop.add_reader(sock.fileno(), self._forward, index)
+
+    def attach(self, peer: tuple[str, int]) -> tuple[str, int]:
+        """The address of the next free port, now cabled to `peer`."""
+        self._peers.append(peer)
+        address: tuple[str, int] = self._sockets[len(self._peers) - 1].getsockname()
+        return address
+
+    def _forward(self, source: int) -> None:
+        while True:
+            try:
+                frame = self._sockets[source].recv(65536)
+            except BlockingIOError:
+                return
+            for index, peer in enumerate(self._peers):
+                if index != source:
+                    self._sockets[index].sendto(frame, peer)
+
+    def close(self) -> None:
+        for sock in self._sockets:
+            self._loop.remove_reader(sock.fileno())
+            sock.close()
+
+
+@dataclass
+class Network:
+    """Nodes that reach each other; `close` ends all."""
+
+    fabric: Fabric
+    nodes: list[Node] = field(default_factory=list)
+    hub: FrameHub | None = None
+
+    async def close(self) -> None:
+        for node in self.nodes:
+            await node.transport.close()
+            node.memory.close()
+        if self.hub is not None:
+            self.hub.close()
+
+
+def free_udp_port() -> int:
+    """A UDP port that nobody uses on loopback."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+async def sockets_network(fabric: Fabric, count: int = 2) -> Network:
+    """Sockets transports on loopback addresses of their own."""
+    network = Network(fabric)
+    cast_port, control_port = free_udp_port(), free_udp_port()
+    for index in range(count):
+        config = DataConfig(
+            address=f"127.77.0.{index + 1}",
+            cast_port=cast_port,
+            control_port=control_port,
+            read_port=0,
+            receive_buffer_bytes=4 << 20,
+            segment_bytes=fabric.segment_bytes,
+        )
+        memory = PoolMemory(POOL_BYTES, prefault=False)
+        transport = SocketsTransport(config, memory)
+        sink = RecordingSink()
+        facts = await transport.start(sink, fabric)
+        network.nodes.append(Node(transport, memory, sink, facts))
+    return network
+
+
+async def frames_network(fabric: Fabric, count: int = 2) -> Network:
+    """Frames transports on a hub."""
+    hub = FrameHub(count)
+    network = Network(fabric, hub=hub)
+    for index in range(count):
+        local = ("127.0.0.1", free_udp_port())
+        mac = bytes((2, 0x4B, 0x56, 0, 0, index + 1))
+        frames = FramesConfig(hub.attach(local), local, mac, "127.0.0.1")
+        config = DataConfig(
+            transport="frames",
+            address=f"10.75.0.{index + 1}",
+            read_port=0,
+            receive_buffer_bytes=4 << 20,
+            segment_bytes=fabric.segment_bytes,
+            frames=frames,
+        )
+        memory = PoolMemory(POOL_BYTES, prefault=False)
+        transport = FramesTransport(config, frames, memory)
+        sink = RecordingSink()
+        network.nodes.append(Node(transport, memory, sink, await transport.start(sink, fabric)))
+    return network
+
+
+async def fake_network(fabric: Fabric, count: int = 2) -> Network:
+    """Fake transports, nothing lost."""
+    between = FakeNetwork(delay_s=0.0001)
+    network = Network(fabric)
+    for index in range(count):
+        memory = PoolMemory(POOL_BYTES, prefault=False)
+        transport = FakeTransport(between, parse_address(f"10.75.0.{index + 1}"), memory)
+        sink = RecordingSink()
+        network.nodes.append(Node(transport, memory, sink, await transport.start(sink, fabric)))
+    return network
+
+
+NETWORKS = {"sockets": sockets_network, "frames": frames_network, "fake": fake_network}

@@ -1,0 +1,234 @@
+"""What every transport must do: one suite, run on each implementation."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from hostagent.transport.base import ReadOutcome
+from kvproto.ids import ChunkKey
+from kvproto.wire.control import Control, Op
+from kvproto.wire.data import Fabric
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+KEY = ChunkKey(bytes(range(16)))
+OTHER = ChunkKey(bytes(range(1, 17)))
+SEGMENT = 1024
+
+
+def load_harness() -> ModuleType:
+    """The helper module beside this file (importmode=importlib puts nothing on sys.path)."""
+    import importlib.util
+    import sys
+
+    name = "transport_contract_harness"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name("harness.py"))
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        spec.loader.exec_module(module)
+    return sys.modules[name]
+
+
+harness = load_harness()
+Scenario = Callable[..., Awaitable[None]]
+
+
+def content(size: int, seed: int = 1) -> bytes:
+    return random.Random(seed).randbytes(size)
+
+
+@pytest.fixture(params=sorted(harness.NETWORKS))
+def play(request: pytest.FixtureRequest) -> Callable[[Scenario], None]:
+    """Runs a scenario on a fresh network of two nodes, and closes it."""
+
+    def run(scenario: Scenario, count: int = 2) -> None:
+        async def main() -> None:
+            network = await harness.NETWORKS[request.param](Fabric(segment_bytes=SEGMENT), count)
+            try:
+                await scenario(*network.nodes)
+            finally:
+                await network.close()
+
+        asyncio.run(main())
+
+    return run
+
+
+def test_control_reaches_the_addressee_with_its_source(play: Callable[..., None]) -> None:
+    async def scenario(one, two) -> None:  # type: ignore[no-untyped-def]
+        message = Control(Op.GET, KEY, segments=9, segment=2, count=3, tag=77)
+        one.transport.send_control(message, two.facts.address)
+        await two.sink.until(lambda: two.sink.controls)
+        assert two.sink.controls == [(message, one.facts.address)]
+        assert one.sink.controls == []
+        assert one.transport.counters.control_sent == 1
+        assert two.transport.counters.control_received == 1
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("size", [1, SEGMENT, 40 * SEGMENT, 40 * SEGMENT + 17])
+def test_cast_segments_arrive_whole_and_are_reported_sent(play: Callable[..., None], size: int) -> None:
+    async def scenario(one, two) -> None:  # type: ignore[no-untyped-def]
+        chunk = content(size)
+        segments = -(-size // SEGMENT)
+        place = one.hold(KEY, chunk, offset=8192)
+        one.transport.cast(place, 0, segments)
+        assert one.sink.sent == {}, "never reported inside the call"
+        await one.sink.until(lambda: one.sink.sent.get(KEY) == segments)
+        await two.sink.until(lambda: len(two.sink.casts.get(KEY, {})) == segments)
+        got = b"".join(two.sink.casts[KEY][index] for index in range(segments))
+        assert got[:size] == chunk
+        assert got[size:] == bytes(len(got) - size)
+        assert two.sink.cast_sources == {one.facts.address}
+        assert one.sink.casts == {}, "a node never hears its own casts"
+        assert two.transport.counters.cast_packets_received == segments
+
+    play(scenario)
+
+
+def test_casts_of_a_part_carry_that_part_only(play: Callable[..., None]) -> None:
+    async def scenario(one, two) -> None:  # type: ignore[no-untyped-def]
+        place = one.hold(KEY, content(50 * SEGMENT))
+        one.transport.cast(place, 7, 3)
+        one.transport.cast(place, 20, 1)
+        await two.sink.until(lambda: len(two.sink.casts.get(KEY, {})) == 4)
+        assert sorted(two.sink.casts[KEY]) == [7, 8, 9, 20]
+
+    play(scenario)
+
+
+def test_segments_outside_the_chunk_are_misuse(play: Callable[..., None]) -> None:
+    async def scenario(one, two) -> None:  # type: ignore[no-untyped-def]
+        place = one.hold(KEY, content(4 * SEGMENT))
+        with pytest.raises(ValueError, match="segments"):
+            one.transport.cast(place, 3, 2)
+
+    play(scenario)
+
+
+@pytest.mark.parametrize(("offset", "size"), [(0, 1), (0, 4096), (5, 1000), (0, 5 << 20), ((5 << 20) - 1, 1)])
+def test_reliable_read_brings_the_range(play: Callable[..., None], offset: int, size: int) -> None:
+    async def scenario(one, two) -> None:  # type: ignore[no-untyped-def]
+        chunk = content(5 << 20)
+        one.hold(KEY, chunk, offset=4096)
+        assert await two.read(one, KEY, offset, size, 1 << 20) is ReadOutcome.DONE
+        assert bytes(two.memory.view(1 << 20, size)) == chunk[offset : offset + size]
+        assert bytes(two.memory.view((1 << 20) + size, 1)) == b"\0"
+        await one.sink.until(lambda: one.sink.open_extents == 0)
+        assert two.transport.counters.read_bytes_received == size
+
+    play(scenario)
+
+
+def test_many_reads_at_once_all_end_right(play: Callable[..., None]) -> None:
+    async def scenario(one, two) -> None:  # type: ignore[no-untyped-def]
+        chunk = content(4 << 20)
+        one.hold(KEY, chunk)
+        size = 37_000
+        offsets = list(range(0, (4 << 20) - size, size))
+        outcomes = await asyncio.gather(*(two.read(one, KEY, offset, size, offset) for offset in offsets))
+        assert set(outcomes) == {ReadOutcome.DONE}
+        assert bytes(two.memory.view(0, offsets[-1] + size)) == chunk[: offsets[-1] + size]
+
+    play(scenario)
+
+
+def test_absent_chunk_and_range_beyond_the_end_are_absent(play: Callable[..., None]) -> None:
+    async def scenario(one, two) -> None:  # type: ignore[no-untyped-def]
+        one.hold(KEY, content(1000))
+        assert await two.read(one, OTHER, 0, 10, 0) is ReadOutcome.ABSENT
+        assert await two.read(one, KEY, 990, 11, 0) is ReadOutcome.ABSENT
+        assert await two.read(one, KEY, 990, 10, 0) is ReadOutcome.DONE
+        assert bytes(two.memory.view(0, 10)) == content(1000)[990:]
+
+    play(scenario)
+
+
+def test_read_from_nobody_fails(play: Callable[..., None]) -> None:
+    async def scenario(one, two) -> None:  # type: ignore[no-untyped-def]
+        endpoint = one.facts.read_endpoint
+        await one.transport.close()
+        done: asyncio.Future[ReadOutcome] = asyncio.get_running_loop().create_future()
+        two.transport.read(endpoint, KEY, 0, 10, 0, done.set_result)
+        assert not done.done(), "never inside the call"
+        async with asyncio.timeout(harness.DEADLINE_S):
+            assert await done is ReadOutcome.FAILED
+
+    play(scenario)
+
+
+def test_reads_under_way_fail_when_the_peer_goes_away_and_work_again_when_it_is_back(play: Callable[..., None]) -> None:
+    async def scenario(one, two) -> None:  # type: ignore[no-untyped-def]
+        one.hold(KEY, content(8 << 20))
+        reads = [asyncio.ensure_future(two.read(one, KEY, 0, 8 << 20, 0)) for _ in range(6)]
+        await reads[0]
+        await one.transport.close()
+        outcomes = await asyncio.gather(*reads)
+        assert ReadOutcome.FAILED in outcomes
+        assert one.sink.open_extents == 0
+        one.facts = await one.transport.start(one.sink, Fabric(segment_bytes=SEGMENT))
+        assert await two.read(one, KEY, 0, 8 << 20, 0) is ReadOutcome.DONE
+
+    play(scenario)
+
+
+def test_cancelled_read_tells_nothing_and_touches_nothing_any_more(play: Callable[..., None]) -> None:
+    async def scenario(one, two) -> None:  # type: ignore[no-untyped-def]
+        one.hold(KEY, b"\xff" * (8 << 20))
+        outcomes: list[ReadOutcome] = []
+        handle = two.transport.read(one.facts.read_endpoint, KEY, 0, 8 << 20, 0, outcomes.append)
+        behind = asyncio.ensure_future(two.read(one, KEY, 0, 100, 12 << 20))
+        while two.transport.counters.read_bytes_received == 0:
+            await asyncio.sleep(0)
+        handle.cancel()
+        handle.cancel()
+        two.memory.view(0, 8 << 20)[:] = bytes(8 << 20)
+        assert await behind is ReadOutcome.DONE
+        assert bytes(two.memory.view(0, 8 << 20)) == bytes(8 << 20)
+        assert outcomes == []
+        assert bytes(two.memory.view(12 << 20, 100)) == b"\xff" * 100
+
+    play(scenario)
+
+
+def test_change_of_fabric_applies_to_both_directions(play: Callable[..., None]) -> None:
+    async def scenario(one, two) -> None:  # type: ignore[no-untyped-def]
+        place = one.hold(KEY, content(8 * SEGMENT))
+        other = Fabric(segment_bytes=2 * SEGMENT, qkey=0x2222)
+        one.transport.use_fabric(other, 0x2A)
+        two.transport.use_fabric(other, 0x2A)
+        one.transport.cast(place, 0, 4)
+        await two.sink.until(lambda: len(two.sink.casts.get(KEY, {})) == 4)
+        assert two.sink.casts[KEY][3] == content(8 * SEGMENT)[6 * SEGMENT :]
+        # Somebody of another fabric is not listened to.
+        one.transport.use_fabric(Fabric(segment_bytes=2 * SEGMENT, qkey=0x3333), 0x2A)
+        one.transport.cast(place, 0, 1)
+        one.transport.use_fabric(other, 0x2A)
+        one.transport.cast(place, 1, 1)
+        await two.sink.until(lambda: 1 in two.sink.casts[KEY] and two.transport.counters.cast_packets_received == 5)
+        assert two.transport.counters.dropped == {"cast_qkey": 1}
+
+    play(scenario)
+
+
+def test_fill_is_reported_apart_from_casts_even_if_nobody_answers(play: Callable[..., None]) -> None:
+    async def scenario(one, two) -> None:  # type: ignore[no-untyped-def]
+        place = one.hold(KEY, content(9 * SEGMENT))
+        one.transport.fill(place, 2, 5, two.facts.address)
+        assert one.sink.filled == {}, "never reported inside the call"
+        await one.sink.until(lambda: one.sink.filled.get(KEY) == 5)
+        assert one.sink.sent == {}
+        assert one.transport.counters.fill_packets_sent == 5
+
+    play(scenario)

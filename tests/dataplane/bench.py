@@ -1,0 +1,292 @@
+"""The bench of the data-plane suite: frames in, frames out at every port, and the control plane's moves.
+
+`exchange` is exact: it returns everything that the switch sent because of the frames put in, and
+nothing else. It knows when to stop looking by fences, flooded frames of an experimental ethertype:
+queues of a switch are first in, first out, so what a fence overtakes never comes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import count
+
+import finsy as fy
+
+from tests.dataplane.frames import (
+    FENCE_ETHERTYPE,
+    FROM_SWITCH_DSCP,
+    GROUP_IP,
+    GROUP_MAC,
+    POOL_IP,
+    POOL_MAC,
+    Control,
+    Datagram,
+    Drop,
+    Host,
+    Op,
+    Segment,
+    control_frame,
+    crc16_arc,
+    ethernet,
+    internet_checksum,
+    parse,
+    signature,
+)
+from tests.dataplane.targets import HEAT_CELLS, INTEREST, Target
+
+MEMBER_PORTS = range(1, 9)
+STRANGER_PORT = 9  # a host without an agent
+ALL_PORTS = (*MEMBER_PORTS, STRANGER_PORT)
+GROUP_FLOOD = 1
+SESSION_NEXT_SEGMENT = 500
+TTL_US = 60_000_000
+WINDOW_US = 60_000_000
+HEAT_GETS = 4
+LIMIT_S = 10.0
+
+Received = Mapping[int, list[bytes]]
+
+
+def interest_index(key: bytes) -> int:
+    return crc16_arc(key) % INTEREST
+
+
+def heat_cells(key: bytes) -> tuple[int, int]:
+    """Cells of a key in the two rows of the heat sketch; the first one is also where reports are remembered."""
+    return signature(key) % HEAT_CELLS, (signature(key) >> 16) % HEAT_CELLS
+
+
+def mask(*ports: int) -> int:
+    """The interest set of the members on these ports."""
+    return sum(1 << (port - 1) for port in ports)
+
+
+class Bench:
+    """One target with fresh tables, and short words for what the tests do to it."""
+
+    def __init__(self, target: Target, name: str) -> None:
+        self.target = target
+        self._name = name
+        self._fence = count(1)
+        self._keys = count(1)
+        self._entries: list[fy.P4TableEntry] = []
+        self._groups: list[fy.P4MulticastGroupEntry] = []
+        self.segment_bytes = target.segment_bytes
+
+    # -- control plane ---------------------------------------------------------------------------
+
+    def insert(self, *entries: fy.P4TableEntry) -> None:
+        self.target.control.insert(entries)
+        self._entries += entries
+
+    def remove(self, *entries: fy.P4TableEntry) -> None:
+        self.target.control.delete(entries)
+        for entry in entries:
+            self._entries.remove(entry)
+
+    def group(self, group: int, ports: Iterable[int]) -> None:
+        entry = fy.P4MulticastGroupEntry(group, replicas=tuple((port, 1) for port in ports))
+        self.target.control.insert([entry])
+        self._groups.append(entry)
+
+    def fabric(self, *, ttl_us: int = TTL_US, window_us: int = WINDOW_US, heat_gets: int = HEAT_GETS) -> None:
+        """Makes the switch a kvcast switch, or changes its parameters."""
+        action = fy.P4TableAction(
+            "set_fabric",
+            group_mac=int.from_bytes(GROUP_MAC, "big"),
+            group_ip=int.from_bytes(GROUP_IP, "big"),
+            pool_mac=int.from_bytes(POOL_MAC, "big"),
+            pool_ip=int.from_bytes(POOL_IP, "big"),
+            from_switch_dscp=FROM_SWITCH_DSCP,
+            interest_ttl_us=ttl_us,
+            heat_window_us=window_us,
+            heat_gets=heat_gets,
+        )
+        self.target.control.modify([fy.P4TableEntry("fabric", action=action, is_default_action=True)])
+
+    def plain(self) -> None:
+        """Makes the switch an ordinary one."""
+        action = fy.P4TableAction("plain")
+        self.target.control.modify([fy.P4TableEntry("fabric", action=action, is_default_action=True)])
+
+    def attach(self, ports: Iterable[int] = MEMBER_PORTS) -> None:
+        """Writes what the controller writes for agents on these ports."""
+        for port in ports:
+            host = Host(port)
+            self.insert(
+                table("port_member", {"ingress_port": port}, "set_member", member=host.member, member_bit=host.bit),
+                table("egress_member", {"egress_port": port}, "set_receiver", member_bit=host.bit),
+                table("dmac", {"dst": int.from_bytes(host.mac, "big")}, "forward", port=port),
+            )
+
+    def chunk(self, key: bytes, action: str, **parameters: int) -> fy.P4TableEntry:
+        return table("kv_cache", {"key": int.from_bytes(key, "big")}, action, **parameters)
+
+    def cache(self, segments: Sequence[Segment], base_slot: int) -> None:
+        """Fills a chunk from its holder and makes the switch serve it."""
+        key, holder = segments[0].key, segments[0].holder
+        entry = self.chunk(key, "filling", base_slot=base_slot, segments=len(segments), port=holder.port)
+        self.insert(entry)
+        received = self.exchange(*((holder.port, segment.fill_frame()) for segment in segments))
+        acks = [parse(frame).control for frame in received[holder.port]]
+        assert [ack.segment for ack in acks] == [segment.segment for segment in segments]
+        self.serve(key, base_slot, len(segments))
+
+    def serve(self, key: bytes, base_slot: int, segments: int) -> None:
+        entry = self.chunk(key, "serving", base_slot=base_slot, segments=segments)
+        self.target.control.modify([entry])
+
+    def drops(self, counter: str = "ingress_drops") -> dict[Drop, int]:
+        cells = {cell.index: cell for cell in self.target.control.read(fy.P4CounterEntry(counter))}
+        return {reason: cells[reason].data.packet_count for reason in Drop}
+
+    def heat(self, key: bytes) -> int:
+        """Packets that the direct counter of a chunk has seen."""
+        match = fy.P4TableMatch({"key": int.from_bytes(key, "big")})
+        entry = fy.P4TableEntry("kv_cache", match=match)
+        (found,) = self.target.control.read(fy.P4DirectCounterEntry("chunk_heat", table_entry=entry))
+        packets: int = found.data.packet_count
+        return packets
+
+    def reset(self) -> None:
+        """Takes back every entry, so that the next test finds an empty switch."""
+        self.target.control.delete([*self._entries, *self._groups])
+        self._entries, self._groups = [], []
+        self.plain()
+        self.target.control.drain_digests()
+
+    # -- frames ----------------------------------------------------------------------------------
+
+    def exchange(self, *frames: tuple[int, bytes], expect: int = 0) -> Received:
+        """Sends (port, frame) pairs and returns what left the switch, by port, silent ports left out.
+
+        `expect` is how many frames must have come before fences are sent: a GET of several segments
+        goes round inside the switch, and a fence may overtake it.
+        """
+        received: dict[int, list[bytes]] = {port: [] for port in self.target.ports}
+        for port, frame in frames:
+            self.target.send(port, frame)
+        deadline = time.monotonic() + LIMIT_S
+        while sum(map(len, received.values())) < expect:
+            self._collect(received, {}, deadline)
+        # First a fence behind each sender's frames, so that ingress has seen them all; then one to every port.
+        for port in dict.fromkeys(port for port, _ in frames):
+            self._pass_fence(received, port, [other for other in self.target.ports if other != port][:1])
+        self._pass_fence(received, STRANGER_PORT, [port for port in self.target.ports if port != STRANGER_PORT])
+        self._pass_fence(received, MEMBER_PORTS[0], [STRANGER_PORT])
+        return {port: frames for port, frames in received.items() if frames}
+
+    def _pass_fence(self, received: dict[int, list[bytes]], port: int, at: Sequence[int]) -> None:
+        payload = b"fence" + next(self._fence).to_bytes(8, "big")
+        self.target.send(port, ethernet(Host(port).mac, b"\xff" * 6, payload, FENCE_ETHERTYPE))
+        waiting = dict.fromkeys(at, payload)
+        deadline = time.monotonic() + LIMIT_S
+        while waiting:
+            self._collect(received, waiting, deadline)
+
+    def _collect(self, received: dict[int, list[bytes]], waiting: dict[int, bytes], deadline: float) -> None:
+        left = deadline - time.monotonic()
+        assert left > 0, f"switch stays silent: fences missing at {sorted(waiting)}, received {counts(received)}"
+        for port, frame in self.target.receive(left):
+            if frame[12:14] == FENCE_ETHERTYPE.to_bytes(2, "big"):
+                if port in waiting and waiting[port] in frame:
+                    del waiting[port]
+            else:
+                received[port].append(frame)
+
+    def control(self, port: int, control: Control, holder: int = 1, *, expect: int = 0) -> Received:
+        """One control datagram from the host on `port` to the holder on port `holder`."""
+        return self.exchange((port, control_frame(Host(port), control, Host(holder))), expect=expect)
+
+    def join(self, port: int, key: bytes, *, tag: int = 0) -> Received:
+        return self.control(port, Control(Op.JOIN, key, tag=tag))
+
+    def leave(self, port: int, key: bytes) -> Received:
+        return self.control(port, Control(Op.LEAVE, key))
+
+    @staticmethod
+    def get(key: bytes, segment: int, segments: int = 8, amount: int = 1, **fields: int) -> Control:
+        return Control(Op.GET, key, segment, segments, count=amount, **fields)
+
+    @staticmethod
+    def clock_us() -> float:
+        return time.monotonic() * 1e6
+
+    # -- contents --------------------------------------------------------------------------------
+
+    def key(self) -> bytes:
+        """A key with cells of its own in interest table and heat sketch, the same in every run."""
+        while True:
+            key = self.any_key()
+            if self.claim(key):
+                return key
+
+    def any_key(self) -> bytes:
+        """The next key of this test, whose cells another one may have used."""
+        name = f"{self._name} {next(self._keys)}"
+        return hashlib.blake2b(name.encode(), digest_size=16).digest()
+
+    def claim(self, *keys: bytes) -> bool:
+        """Takes the cells of the keys for this test, unless another one has touched one of them."""
+        cells = {("interest", interest_index(key)) for key in keys} | {("heat", heat_cells(key)[0]) for key in keys}
+        if cells & self.target.used_cells:
+            return False
+        self.target.used_cells |= cells
+        return True
+
+    def segments(self, key: bytes, amount: int = 8, holder: int = 1, **fields: int) -> list[Segment]:
+        """A chunk of `amount` segments with bytes of its own; the last one counts only in part."""
+        return [
+            Segment(
+                Host(holder),
+                key,
+                index,
+                amount,
+                hashlib.shake_256(key + index.to_bytes(4, "big")).digest(self.segment_bytes),
+                length=self.segment_bytes if index < amount - 1 else self.segment_bytes // 2 + 1,
+                **fields,
+            )
+            for index in range(amount)
+        ]
+
+
+def table(name: str, match: Mapping[str, int], action: str, **parameters: int) -> fy.P4TableEntry:
+    return fy.P4TableEntry(name, match=fy.P4TableMatch(match), action=fy.P4TableAction(action, **parameters))
+
+
+def counts(received: Received) -> dict[int, int]:
+    """How many frames came out of each port that was not silent."""
+    return {port: len(frames) for port, frames in received.items()}
+
+
+def notices(received: Received) -> dict[int, Control]:
+    """The one NOTICE that came out of each port; checks how a NOTICE is addressed."""
+    found = {}
+    for port, (frame,) in received.items():
+        datagram = parse(frame)
+        assert datagram.headers_valid
+        assert (datagram.dst_mac, datagram.dst_ip, datagram.dst_port) == (GROUP_MAC, GROUP_IP, 4793)
+        assert (datagram.src_mac, datagram.src_ip, datagram.src_port) == (POOL_MAC, POOL_IP, 4793)
+        assert datagram.control.op == Op.NOTICE
+        found[port] = datagram.control
+    return found
+
+
+def ip_header_from_switch(cast: bytes) -> bytes:
+    """The IP header of a cast frame with the from-switch code point."""
+    header = cast[14:15] + bytes([FROM_SWITCH_DSCP << 2]) + cast[16:24] + b"\0\0" + cast[26:34]
+    return header[:10] + internet_checksum(header).to_bytes(2, "big") + header[12:]
+
+
+def served(frame: bytes, segment: Segment) -> Datagram:
+    """Checks that a frame is `segment` served by the switch, byte for byte as its holder casts it."""
+    datagram = parse(frame)
+    assert datagram.headers_valid
+    cast = segment.frame()
+    assert frame[34:] == cast[34:], "UDP to ICRC differs"
+    assert frame[14:34] == ip_header_from_switch(cast), "IP differs in more than DSCP and checksum"
+    assert (datagram.dst_mac, datagram.src_mac) == (GROUP_MAC, POOL_MAC)
+    assert datagram.icrc_valid
+    return datagram

@@ -1,0 +1,52 @@
+"""Every test of this folder runs on every switch that this machine can run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import finsy as fy
+import pytest
+
+from tests.dataplane.bench import ALL_PORTS, GROUP_FLOOD, SESSION_NEXT_SEGMENT, Bench
+from tests.dataplane.targets import Bmv2Target, P4SwitchTarget, Target
+
+TARGETS: dict[str, type[P4SwitchTarget] | type[Bmv2Target]] = {"p4switch": P4SwitchTarget, "bmv2": Bmv2Target}
+
+
+@pytest.fixture(
+    scope="session",
+    params=["p4switch", pytest.param("bmv2", marks=[pytest.mark.bmv2, pytest.mark.root])],
+)
+def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+    kind = TARGETS[request.param]
+    missing = kind.missing()
+    if missing is not None:
+        pytest.skip(f"{kind.name}: {missing.reason}")
+    running = kind(ALL_PORTS, tmp_path_factory.mktemp(kind.name))
+    try:
+        running.control.insert(
+            [
+                fy.P4MulticastGroupEntry(GROUP_FLOOD, replicas=tuple((port, 1) for port in ALL_PORTS)),
+                fy.P4CloneSessionEntry(SESSION_NEXT_SEGMENT, replicas=((1, 1),)),
+                fy.P4DigestEntry("heat_report_t", max_list_size=1),
+            ]
+        )
+        yield running
+    finally:
+        running.close()
+
+
+@pytest.fixture
+def bare(target: Target, request: pytest.FixtureRequest) -> Iterator[Bench]:
+    """A switch without any entries."""
+    bench = Bench(target, request.node.name)
+    yield bench
+    bench.reset()
+
+
+@pytest.fixture
+def bench(bare: Bench) -> Bench:
+    """A kvcast switch with a member on each of ports 1 to 8 and a host without an agent on port 9."""
+    bare.attach()
+    bare.fabric()
+    return bare

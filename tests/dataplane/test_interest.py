@@ -1,0 +1,286 @@
+"""Interest table, NOTICE and casts: who asks for a chunk gets it, and nobody else."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.dataplane.bench import STRANGER_PORT, Bench, counts, interest_index, mask, notices, table
+from tests.dataplane.frames import (
+    GROUP_MAC,
+    Control,
+    Drop,
+    Flag,
+    Host,
+    Op,
+    control_frame,
+    parse,
+    signature,
+)
+
+
+def colliding_keys(bench: Bench) -> tuple[bytes, bytes]:
+    """Two keys with the same index in the interest table and different signatures."""
+    seen: dict[int, bytes] = {}
+    for _ in range(1 << 12):
+        key = bench.any_key()
+        other = seen.setdefault(interest_index(key), key)
+        if signature(other) != signature(key) and bench.claim(other, key):
+            return other, key
+    raise AssertionError("no collision found")
+
+
+def cast(bench: Bench, key: bytes, segment: int = 0, holder: int = 1) -> dict[int, int]:
+    """Casts one segment and checks that it arrives byte for byte; returns where."""
+    data = bench.segments(key, holder=holder)[segment]
+    received = bench.exchange((holder, data.frame()))
+    for frames in received.values():
+        for frame in frames:
+            assert frame == data.frame()
+            assert parse(frame).icrc_valid
+    return counts(received)
+
+
+def test_join_notifies_the_joiner_and_all_members(bench: Bench) -> None:
+    key = bench.key()
+    first = notices(bench.join(2, key, tag=77))
+    assert first == {2: Control(Op.NOTICE, key, tag=77, flags=Flag.JOINED, member=1, members=mask(2))}
+    second = notices(bench.join(5, key, tag=78))
+    told = Control(Op.NOTICE, key, tag=78, flags=Flag.JOINED, member=4, members=mask(2, 5))
+    assert second == {2: told, 5: told}
+
+
+def test_renewed_join_changes_nothing_and_is_answered(bench: Bench) -> None:
+    key = bench.key()
+    bench.join(2, key)
+    bench.join(3, key)
+    again = notices(bench.join(3, key, tag=9))
+    told = Control(Op.NOTICE, key, tag=9, flags=Flag.JOINED, member=2, members=mask(2, 3))
+    assert again == {2: told, 3: told}
+
+
+def test_leave_notifies_those_who_remain(bench: Bench) -> None:
+    key = bench.key()
+    for port in (2, 3, 4):
+        bench.join(port, key)
+    left = notices(bench.leave(3, key))
+    told = Control(Op.NOTICE, key, flags=Flag.LEFT, member=2, members=mask(2, 4))
+    assert left == {2: told, 4: told}
+    assert cast(bench, key) == {2: 1, 4: 1}
+
+
+def test_last_leave_clears_the_entry(bench: Bench) -> None:
+    key = bench.key()
+    before = bench.drops()[Drop.LAST_LEFT]
+    bench.join(2, key)
+    assert counts(bench.leave(2, key)) == {}
+    assert bench.drops()[Drop.LAST_LEFT] == before + 1
+    assert cast(bench, key) == {}
+    assert notices(bench.join(3, key))[3].members == mask(3)
+
+
+def test_leave_of_somebody_who_never_joined_changes_nothing(bench: Bench) -> None:
+    key = bench.key()
+    bench.join(2, key)
+    before = bench.drops()[Drop.NO_INTEREST]
+    assert counts(bench.leave(3, key)) == {}
+    assert counts(bench.leave(3, bench.key())) == {}
+    assert bench.drops()[Drop.NO_INTEREST] == before + 2
+    assert cast(bench, key) == {2: 1}
+
+
+def test_cast_reaches_each_interested_member_once_and_nobody_else(bench: Bench) -> None:
+    key = bench.key()
+    for port in (2, 4, 7):
+        bench.join(port, key)
+    for segment in range(8):
+        assert cast(bench, key, segment) == {2: 1, 4: 1, 7: 1}
+
+
+def test_cast_does_not_return_to_a_holder_who_is_interested(bench: Bench) -> None:
+    key = bench.key()
+    bench.join(1, key)
+    bench.join(2, key)
+    assert cast(bench, key) == {2: 1}
+
+
+def test_cast_without_interest_is_dropped_and_counted(bench: Bench) -> None:
+    key = bench.key()
+    before = bench.drops()[Drop.NO_INTEREST]
+    assert cast(bench, key) == {}
+    bench.join(1, key)
+    assert cast(bench, key) == {}, "the holder alone is interested"
+    assert bench.drops()[Drop.NO_INTEREST] == before + 2
+
+
+def test_chunks_have_interest_of_their_own(bench: Bench) -> None:
+    one, other = bench.key(), bench.key()
+    bench.join(2, one)
+    bench.join(3, other)
+    assert cast(bench, one) == {2: 1}
+    assert cast(bench, other) == {3: 1}
+
+
+def test_exact_group_and_pruning_reach_the_same_members(bench: Bench) -> None:
+    key = bench.key()
+    bench.join(3, key)
+    bench.join(6, key)
+    pruned = bench.drops("egress_drops")[Drop.NOT_INTERESTED]
+    assert cast(bench, key) == {3: 1, 6: 1}
+    by_pruning = bench.drops("egress_drops")[Drop.NOT_INTERESTED]
+    assert by_pruning == pruned + 7
+    bench.group(36, [3, 6])
+    bench.insert(table("replicate", {"members": mask(3, 6)}, "to_group", group=36))
+    assert cast(bench, key) == {3: 1, 6: 1}
+    assert bench.drops("egress_drops")[Drop.NOT_INTERESTED] == by_pruning, "an exact group makes no copy too many"
+
+
+def test_set_of_one_needs_no_group(bench: Bench) -> None:
+    key = bench.key()
+    bench.insert(table("replicate", {"members": mask(4)}, "to_port", port=4))
+    pruned = bench.drops("egress_drops")[Drop.NOT_INTERESTED]
+    assert notices(bench.join(4, key))[4].members == mask(4)
+    assert cast(bench, key) == {4: 1}
+    assert bench.drops("egress_drops")[Drop.NOT_INTERESTED] == pruned
+
+
+def test_colliding_chunk_is_refused_and_disturbs_nobody(bench: Bench) -> None:
+    owner, late = colliding_keys(bench)
+    bench.join(2, owner)
+    refused = notices(bench.join(3, late, tag=5))
+    assert refused == {3: Control(Op.NOTICE, late, tag=5, flags=Flag.REFUSED, member=2, members=0)}
+    assert counts(bench.leave(3, late)) == {}
+    assert cast(bench, late) == {}
+    assert cast(bench, owner) == {2: 1}
+    bench.leave(2, owner)
+    assert notices(bench.join(3, late))[3].flags == Flag.JOINED
+
+
+def test_expired_entry_is_free_and_gets_nothing(bench: Bench) -> None:
+    owner, late = colliding_keys(bench)
+    bench.join(2, owner)
+    bench.fabric(ttl_us=1)
+    assert cast(bench, owner) == {}
+    claimed = notices(bench.join(3, late))
+    assert claimed[3].flags == Flag.JOINED
+    assert claimed[3].members == mask(3)
+    bench.fabric()
+    assert cast(bench, late) == {3: 1}
+    assert cast(bench, owner) == {}
+
+
+def test_expired_entry_starts_again_for_its_own_chunk(bench: Bench) -> None:
+    key = bench.key()
+    bench.join(2, key)
+    bench.fabric(ttl_us=1)
+    assert notices(bench.join(3, key))[3].members == mask(3), "the old member is forgotten"
+
+
+def test_data_and_get_keep_an_entry_alive(bench: Bench) -> None:
+    """A cast that lasts longer than the TTL goes on as long as its packets are closer than that."""
+    key = bench.key()
+    ttl_us = 400_000
+    bench.fabric(ttl_us=ttl_us)
+    bench.join(2, key)
+    elapsed_us = 0.0
+    while elapsed_us < 3 * ttl_us:
+        started = bench.clock_us()
+        assert cast(bench, key) == {2: 1}
+        bench.control(3, bench.get(key, 0))
+        elapsed_us += bench.clock_us() - started
+
+
+def test_notice_echoes_what_the_protocol_puts_into_a_join(bench: Bench) -> None:
+    """Leaders announce themselves in the tag of a renewed JOIN; `count` is the switch's own."""
+    key = bench.key()
+    bench.join(2, key)
+    join = Control(Op.JOIN, key, segment=5, segments=9, count=3, tag=0x8001)
+    told = Control(Op.NOTICE, key, 5, 9, 0, 0x8001, Flag.JOINED, Host(3).member, mask(2, 3))
+    assert notices(bench.control(3, join)) == {2: told, 3: told}
+
+
+def test_notice_names_the_leader(bench: Bench) -> None:
+    key = bench.key()
+    assert notices(bench.join(2, key))[2].count == 0
+    bench.control(2, bench.get(key, 0))
+    assert notices(bench.join(3, key))[3].count == 1 + Host(2).member
+    bench.control(3, bench.get(key, 4, flags=Flag.ONLY_ME))
+    assert notices(bench.join(4, key))[4].count == 1 + Host(2).member, "a GET for oneself leads nobody"
+    bench.control(5, bench.get(key, 4))
+    assert notices(bench.join(4, key))[4].count == 1 + Host(2).member, "who has not joined leads nobody"
+    told = notices(bench.leave(2, key))
+    assert {notice.count for notice in told.values()} == {0}, "the leader left"
+    bench.control(4, bench.get(key, 5))
+    told = notices(bench.leave(3, key))
+    assert {notice.count for notice in told.values()} == {1 + Host(4).member}, "a follower left"
+
+
+def test_new_owner_of_an_entry_inherits_no_leader(bench: Bench) -> None:
+    owner, late = colliding_keys(bench)
+    bench.join(2, owner)
+    bench.control(2, bench.get(owner, 0))
+    bench.fabric(ttl_us=1)
+    assert notices(bench.join(3, late))[3].count == 0
+    bench.fabric()
+    bench.control(3, bench.get(late, 0))
+    bench.leave(3, late)
+    assert notices(bench.join(4, late))[4].count == 0, "the last leader left"
+
+
+def test_get_of_an_absent_chunk_goes_to_its_holder_with_the_right_member(bench: Bench) -> None:
+    key = bench.key()
+    liar = bench.get(key, 2, amount=4, tag=99, member=7)
+    received = bench.control(3, liar, holder=1)
+    assert counts(received) == {1: 1}
+    sent = control_frame(Host(3), liar, Host(1))
+    (frame,) = received[1]
+    assert parse(frame).headers_valid
+    assert parse(frame).control.member == Host(3).member
+    assert frame[:40] == sent[:40]
+    assert frame[40:42] == b"\0\0", "the checksum covered the member"
+    assert frame[42:45] + b"\x07" + frame[46:] == sent[42:]
+
+
+def test_nak_goes_from_holder_to_host(bench: Bench) -> None:
+    received = bench.control(1, Control(Op.NAK, bench.key()), holder=5)
+    assert counts(received) == {5: 1}
+    datagram = parse(received[5][0])
+    assert datagram.headers_valid
+    assert (datagram.control.op, datagram.control.member) == (Op.NAK, Host(1).member)
+
+
+def test_host_cannot_join_or_leave_for_another(bench: Bench) -> None:
+    key = bench.key()
+    joined = notices(bench.control(2, Control(Op.JOIN, key, member=5)))
+    assert joined == {2: Control(Op.NOTICE, key, flags=Flag.JOINED, member=1, members=mask(2))}
+    bench.join(6, key)
+    told = notices(bench.control(2, Control(Op.LEAVE, key, member=5)))
+    assert told[6].member == Host(2).member
+    assert cast(bench, key) == {6: 1}
+
+
+@pytest.mark.parametrize("op", [Op.JOIN, Op.LEAVE, Op.GET, Op.NAK])
+def test_port_without_member_takes_no_part(bench: Bench, op: Op) -> None:
+    key = bench.key()
+    bench.join(2, key)
+    before = bench.drops()[Drop.NOT_A_MEMBER]
+    assert counts(bench.control(STRANGER_PORT, Control(op, key, count=1))) == {}
+    assert bench.drops()[Drop.NOT_A_MEMBER] == before + 1
+    assert cast(bench, key) == {2: 1}
+
+
+def test_port_without_member_cannot_cast(bench: Bench) -> None:
+    key = bench.key()
+    bench.join(2, key)
+    before = bench.drops()[Drop.NOT_A_MEMBER]
+    assert cast(bench, key, holder=STRANGER_PORT) == {}
+    assert bench.drops()[Drop.NOT_A_MEMBER] == before + 1
+
+
+def test_cast_is_told_by_its_ip_group_not_its_mac(bench: Bench) -> None:
+    """A datagram to the group's address is cast data whatever MAC it was sent to."""
+    key = bench.key()
+    bench.join(2, key)
+    data = bench.segments(key)[0]
+    frame = data.frame(dst_mac=Host(5).mac)
+    assert frame[:6] != GROUP_MAC
+    assert counts(bench.exchange((1, frame))) == {2: 1}

@@ -1,0 +1,225 @@
+"""Short ways to say things in the tests of the control plane."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+
+from controlplane.config import parse
+from controlplane.core import Core, CoreOptions, FabricParameters
+from controlplane.directory import ChunkFacts
+from controlplane.effects import CloseSession, Effect, JobProgress, ReadTheSwitch, SendTo, SendToAll, WriteTheSwitch
+from controlplane.ids import ChunkKey, SwitchPort
+from controlplane.nodes import Graces
+from controlplane.pool import PoolRules
+from controlplane.switch.entries import ServingEntry, SwitchContents
+from controlplane.switch.reconcile import apply
+from controlplane.switch.target import HeatReport, Operation, SwitchFacts, Up
+from kvproto.rpc import control_pb2 as rpc
+
+SECOND = 1_000_000_000
+MILLISECOND = 1_000_000
+CHUNK = 8 * 4096
+"""Bytes of a chunk of eight segments."""
+
+FABRIC = parse({}, Path(".")).fabric
+
+
+def key(name: object) -> ChunkKey:
+    return ChunkKey(hashlib.blake2b(str(name).encode(), digest_size=16).digest())
+
+
+def facts(name: object, parent: object | None = None, position: int = 0, size: int = CHUNK) -> ChunkFacts:
+    return ChunkFacts(key(name), None if parent is None else key(parent), size, sum(str(name).encode()), position, "m")
+
+
+def record(name: object, parent: object | None = None, position: int = 0, size: int = CHUNK) -> rpc.ChunkRecord:
+    return rpc.ChunkRecord(
+        key=key(name),
+        parent=b"" if parent is None else key(parent),
+        size_bytes=size,
+        checksum=sum(str(name).encode()),
+        position=position,
+    )
+
+
+def hello(number: int, **changes: object) -> rpc.Hello:
+    message = rpc.Hello(
+        node=f"n{number}",
+        incarnation=1,
+        data_ip=bytes([10, 75, 0, number]),
+        data_mac=bytes([2, 0x4B, 0x56, 0, 0, number]),
+        read_endpoint=f"10.75.0.{number}:4790",
+        control_port=4793,
+        switch_port=number,
+        pool_bytes=1 << 30,
+        segment_bytes=[256, 4096],
+        transports=[rpc.TRANSPORT_SOCKETS],
+    )
+    for name, value in changes.items():
+        setattr(message, name, value)
+    return message
+
+
+class SwitchModel:
+    """A switch's tables, for tests that carry out the core's wishes by hand."""
+
+    def __init__(self, slots: int = 64, segment_bytes: int = 4096) -> None:
+        self.facts = SwitchFacts(slots, segment_bytes, chunks_max=4096, groups_max=4096)
+        self.contents: SwitchContents = {}
+        self.refuse: set[tuple[Operation, str]] = set()
+        """(operation, kind of entry) that it will not take."""
+
+    def write(self, write: WriteTheSwitch) -> dict[int, str]:
+        refused: dict[int, str] = {}
+        for index, update in enumerate(write.updates):
+            kind = update.entry.identity[0]
+            present = update.entry.identity in self.contents
+            if (update.operation, kind) in self.refuse:
+                refused[index] = "RESOURCE_EXHAUSTED: no"
+            elif kind != "fabric" and present == (update.operation is Operation.INSERT):
+                refused[index] = "ALREADY_EXISTS" if present else "NOT_FOUND"
+            else:
+                apply(self.contents, update)
+        return refused
+
+    def kinds(self) -> dict[str, int]:
+        counts: dict[str, int] = {}
+        for kind, _ in self.contents:
+            counts[kind] = counts.get(kind, 0) + 1
+        return counts
+
+
+class Scene:
+    """A core with agents and a switch that are played by the test."""
+
+    def __init__(self, slots: int = 64, with_switch: bool = True, incarnation: int = 1000, **changes: object) -> None:
+        options = {
+            "fabric": FabricParameters(FABRIC.entry, FABRIC.qkey),
+            "graces": Graces(SECOND, 2 * SECOND, 60 * SECOND),
+            "incarnation": incarnation,
+            "with_switch": with_switch,
+            "rules": PoolRules(),
+            "check_switch_ns": 3600 * SECOND,
+        } | changes
+        self.core = Core(CoreOptions(**options))  # type: ignore[arg-type]
+        self.switch = SwitchModel(slots)
+        self.now = SECOND
+        self.sent: dict[int, list[rpc.ToAgent]] = {}
+        self.closed: dict[int, CloseSession] = {}
+        self.progress: list[JobProgress] = []
+        self.connected = False
+
+    # -- acting
+
+    def attach(self, number: int, chunks: Iterable[rpc.ChunkRecord] = (), **changes: object) -> None:
+        """Session and node have the same number here."""
+        self.sent[number] = []
+        self.closed.pop(number, None)
+        self.core.hello(number, hello(number, **changes), self.now)
+        self.announce(number, chunks, snapshot=True, snapshot_end=True)
+
+    def announce(self, session: int, chunks: Iterable[rpc.ChunkRecord] = (), **changes: object) -> None:
+        self.say(session, announce=rpc.Announce(added=list(chunks), **changes))  # type: ignore[arg-type]
+
+    def say(self, session: int, **message: object) -> None:
+        self.core.message(session, rpc.FromAgent(**message), self.now)  # type: ignore[arg-type]
+        self.settle()
+
+    def up(self) -> None:
+        self.connected = True
+        self.core.switch_event(Up(self.switch.facts), self.now)
+        self.settle()
+
+    def settle(self) -> None:
+        """Carry out effects until there are none."""
+        for _ in range(1000):
+            self.core.advance(self.now)
+            self.core.publish()
+            effects = self.core.take_effects()
+            if not effects:
+                return
+            for effect in effects:
+                self._carry_out(effect)
+        raise AssertionError("the core never comes to rest")
+
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case SendTo(session=session, message=message):
+                self.sent.setdefault(session, []).append(message)
+            case SendToAll(message=message):
+                for messages in self.sent.values():
+                    messages.append(message)
+            case CloseSession(session=session):
+                self.closed[session] = effect
+                self.core.closed(session, self.now)
+            case ReadTheSwitch():
+                self.core.switch_read(dict(self.switch.contents) if self.connected else None, self.now)
+            case WriteTheSwitch():
+                self.core.switch_written(self.switch.write(effect) if self.connected else None, self.now)
+            case JobProgress():
+                self.progress.append(effect)
+
+    def wait(self, seconds: float) -> None:
+        """Time passes; attached agents go on sending heartbeats."""
+        end = self.now + int(seconds * SECOND)
+        while self.now < end:
+            self.now = min(end, self.now + SECOND // 2)
+            for node in self.core.nodes:
+                if node.attached:
+                    self.core.message(node.session, rpc.FromAgent(heartbeat=rpc.Heartbeat()), self.now)
+            self.settle()
+
+    # -- seeing
+
+    def tasks(self, session: int, kind: str | None = None) -> list[rpc.Task]:
+        tasks = [message.task for message in self.sent[session] if message.WhichOneof("message") == "task"]
+        return [task for task in tasks if kind is None or task.WhichOneof("work") == kind]
+
+    def finish(
+        self, session: int, task: rpc.Task, status: rpc.TaskResult.Status.ValueType = rpc.TaskResult.DONE
+    ) -> None:
+        self.say(session, task_result=rpc.TaskResult(task=task.task, status=status, done=1))
+
+    def replica(self, session: int) -> dict[bytes, rpc.ChunkEntry]:
+        """The directory as this agent knows it; checks the sequence on the way."""
+        known: dict[bytes, rpc.ChunkEntry] = {}
+        coming: dict[bytes, rpc.ChunkEntry] = {}
+        sequence = None
+        for message in self.sent[session]:
+            if message.WhichOneof("message") != "directory":
+                continue
+            delta = message.directory
+            if delta.snapshot:
+                coming |= {entry.key: entry for entry in delta.chunks}
+                if delta.snapshot_end:
+                    known, coming = coming, {}
+                    sequence = delta.sequence
+                continue
+            assert sequence is None or delta.sequence == sequence + 1, "a gap in the sequence"
+            sequence = delta.sequence
+            known |= {entry.key: entry for entry in delta.chunks}
+            for gone in delta.chunks_gone:
+                known.pop(gone, None)
+        return known
+
+    def served(self) -> set[bytes]:
+        """Keys that the switch itself says it serves."""
+        return {entry.key for entry in self.switch.contents.values() if isinstance(entry, ServingEntry)}
+
+    def heat(self, name: object, members: int = 0b110) -> None:
+        self.core.switch_event(HeatReport(key(name), members, 0), self.now)
+        self.settle()
+
+    def fill(self, name: object, members: int = 0b110) -> None:
+        """Have a chunk admitted and filled."""
+        self.heat(name, members)
+        for session in list(self.sent):
+            for task in self.tasks(session, "fill"):
+                if task.fill.key == key(name):
+                    self.finish(session, task)
+
+
+def ports(*numbers: int) -> tuple[SwitchPort, ...]:
+    return tuple(SwitchPort(number) for number in numbers)

@@ -1,0 +1,139 @@
+"""The prefix tree against a model that keeps nothing but (node, facts) pairs."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from controlplane.directory import AddOutcome, AmbiguousKeyError, ChunkFacts, Directory, UnknownKeyError
+from controlplane.ids import ChunkKey, NodeIndex
+from tests.unit.controlplane.helpers import CHUNK, facts, key
+
+A, B, C = NodeIndex(0), NodeIndex(1), NodeIndex(2)
+
+# A small tree: chunk i hangs on chunk (i - 1) // 2.
+TREE = [facts(0)] + [facts(i, (i - 1) // 2, position=(i + 1).bit_length() - 1) for i in range(1, 15)]
+
+operations = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), st.sampled_from([A, B, C]), st.sampled_from(TREE)),
+        st.tuples(st.just("remove"), st.sampled_from([A, B, C]), st.sampled_from(TREE)),
+        st.tuples(st.just("node"), st.sampled_from([A, B, C]), st.none()),
+        st.tuples(st.just("served"), st.booleans(), st.sampled_from(TREE)),
+    ),
+    max_size=60,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(operations)
+def test_agrees_with_a_plain_set_of_copies(steps: list[tuple[str, object, ChunkFacts | None]]) -> None:
+    directory, copies, served = Directory(), set(), set()
+    replica: set[ChunkKey] = set()
+    for action, who, what in steps:
+        if action == "add":
+            directory.add_copy(who, what)
+            copies.add((who, what.key))
+        elif action == "remove":
+            directory.remove_copy(who, what.key)
+            copies.discard((who, what.key))
+        elif action == "node":
+            directory.remove_node(who)
+            copies = {one for one in copies if one[0] != who}
+        elif who and what.key in directory:
+            directory.set_served(what.key, True)
+            served.add(what.key)
+        else:
+            directory.set_served(what.key, False)
+            served.discard(what.key)
+        served &= {chunk.key for chunk in directory}
+        changed, gone = directory.take_changes()
+        replica = (replica | {chunk.key for chunk in changed}) - set(gone)
+        assert replica == {chunk.key for chunk in directory}
+    available = {one for _, one in copies} | served
+    assert {chunk.key for chunk in directory} == available
+    assert directory.copies == len(copies)
+    assert directory.size_bytes == len(available) * CHUNK
+    for one in TREE:
+        chunk = directory.get(one.key)
+        if chunk is not None:
+            assert chunk.holders == {who for who, held in copies if held == one.key}
+        assert directory.children(one.key) == {other.key for other in TREE if other.parent == one.key} & available
+        path, at = [], one
+        while at is not None:
+            path.append(at.key)
+            at = next((other for other in TREE if other.key == at.parent), None)
+        assert directory.is_rooted(one.key) == all(step in available for step in path)
+    for node in (A, B, C):
+        last = {held for who, held in copies if who == node} - {held for who, held in copies if who != node}
+        assert set(directory.last_copies(node)) == last
+
+
+def chain(directory: Directory, node: NodeIndex, count: int) -> list[ChunkKey]:
+    for at in range(count):
+        directory.add_copy(node, facts(at, at - 1 if at else None, position=at))
+    return [key(at) for at in range(count)]
+
+
+def test_prefix_and_subtree_follow_the_links() -> None:
+    directory = Directory()
+    keys = chain(directory, A, 4)
+    directory.add_copy(A, facts("side", 1, position=2))
+    assert directory.prefix(keys[3]) == keys
+    assert set(directory.subtree(keys[1])) == {keys[1], keys[2], keys[3], key("side")}
+    assert directory.subtree(keys[1])[0] == keys[1]
+    with pytest.raises(UnknownKeyError):
+        directory.prefix(key("nothing"))
+
+
+def test_prefix_begins_behind_a_gap() -> None:
+    directory = Directory()
+    keys = chain(directory, A, 4)
+    directory.remove_copy(A, keys[1])
+    assert directory.prefix(keys[3]) == keys[2:]
+    assert not directory.is_rooted(keys[3])
+    directory.add_copy(B, facts(1, 0, position=1))
+    assert directory.prefix(keys[3]) == keys
+
+
+def test_other_bytes_under_the_same_key_are_kept_apart() -> None:
+    directory = Directory()
+    first = facts("x")
+    second = ChunkFacts(first.key, None, CHUNK, first.checksum + 1, 0, "m")
+    assert directory.add_copy(A, first) is AddOutcome.NEW_CHUNK
+    assert directory.add_copy(B, second) is AddOutcome.CONFLICT
+    assert directory.add_copy(C, second) is AddOutcome.CONFLICT
+    assert directory.get(first.key).holders == {A}
+    directory.remove_copy(A, first.key)
+    chunk = directory.get(first.key)
+    assert chunk is not None
+    assert chunk.holders == {B, C}, "the dissenters agree with each other and take over"
+    assert chunk.facts.checksum == second.checksum
+    directory.remove_node(B)
+    directory.remove_node(C)
+    assert first.key not in directory
+
+
+def test_a_snapshot_removes_what_it_does_not_name() -> None:
+    directory = Directory()
+    keys = chain(directory, A, 3)
+    directory.begin_snapshot(A)
+    directory.add_copy(A, facts(0))
+    directory.add_copy(A, facts("new"))
+    assert set(directory.end_snapshot(A)) == set(keys[1:])
+    assert directory.held_by(A) == {keys[0], key("new")}
+
+
+def test_find_wants_unambiguous_digits() -> None:
+    directory = Directory()
+    chain(directory, A, 40)
+    wanted = key(7)
+    assert directory.find(wanted.hex()) == wanted
+    assert directory.find(wanted.hex()[:12].upper()) == wanted
+    first = next(digit for digit in "0123456789abcdef" if sum(key(i).hex()[0] == digit for i in range(40)) > 1)
+    with pytest.raises(AmbiguousKeyError, match="give more digits"):
+        directory.find(first)
+    for nonsense in ("", "xyz", "0" * 33):
+        with pytest.raises(UnknownKeyError):
+            directory.find(nonsense)

@@ -1,0 +1,202 @@
+"""Value, admission, eviction and spill: pure decisions."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from controlplane.admission import Admission, AdmissionPolicy, Candidate, Refusal, SlotRange
+from controlplane.admission.policy import Placed
+from controlplane.eviction import Resident, leaves_first, worths
+from controlplane.ids import NodeIndex, Slot
+from controlplane.spill import Host, plan_drain, plan_recovery
+from controlplane.value import ValueFunction, ValueParameters
+from tests.unit.controlplane.helpers import CHUNK, SECOND, key
+
+# -- value
+
+
+def test_rate_settles_at_the_true_rate() -> None:
+    values = ValueFunction(ValueParameters(half_life_s=10))
+    for at in range(1000):
+        values.observe(key("x"), at * SECOND // 5)
+    assert values.rate(key("x"), 200 * SECOND) == pytest.approx(5.0, rel=0.05)
+
+
+def test_value_halves_in_a_half_life_and_needs_its_ancestors() -> None:
+    values = ValueFunction(ValueParameters(half_life_s=10))
+    values.observe(key("x"), 0, readers=4)
+    fresh = values.value(key("x"), CHUNK, True, 0)
+    assert values.value(key("x"), CHUNK, True, 10 * SECOND) == pytest.approx(fresh / 2)
+    assert values.value(key("x"), CHUNK, False, 0) == 0.0
+    assert values.value(key("never"), CHUNK, True, 0) == 0.0
+    assert values.value(key("never"), CHUNK, True, 0, waiting=4) == pytest.approx(fresh)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 10_000), st.integers(1, 4)), min_size=2, max_size=40))
+def test_score_orders_like_value_whatever_the_order_of_reports(fetches: list[tuple[int, int, int]]) -> None:
+    values, shuffled = ValueFunction(), ValueFunction()
+    for name, at_ms, readers in sorted(fetches, key=lambda one: one[1]):
+        values.observe(key(name), at_ms * SECOND // 1000, readers)
+    for name, at_ms, readers in fetches:
+        shuffled.observe(key(name), at_ms * SECOND // 1000, readers)
+    now = 20 * SECOND
+    names = sorted({name for name, _, _ in fetches})
+    for name in names:
+        assert values.rate(key(name), now) == pytest.approx(shuffled.rate(key(name), now))
+    for one in names:
+        for other in names:
+            apart = values.rate(key(one), now) - values.rate(key(other), now)
+            if abs(apart) > 1e-9:
+                assert (values.score(key(one), CHUNK) > values.score(key(other), CHUNK)) == (apart > 0)
+
+
+def test_second_touch_hints_and_bounded_memory() -> None:
+    values = ValueFunction(ValueParameters(second_touch_s=60, tracked_max=3))
+    values.observe(key("x"), 0)
+    assert not values.touched_again(key("x"), SECOND)
+    values.observe(key("x"), 59 * SECOND)
+    assert values.touched_again(key("x"), 60 * SECOND)
+    assert not values.touched_again(key("x"), 61 * SECOND)
+    values.forget(key("x"))
+    assert values.rate(key("x"), 60 * SECOND) == 0.0
+    values.expect(key("soon"), 0, within_s=1)
+    values.expect(key("later"), 0, within_s=600)
+    assert values.rate(key("soon"), 0) > values.rate(key("later"), 0) > 0
+    for name in range(10):
+        values.observe(key(name), 0)
+    assert len(values) == 3
+
+
+# -- eviction
+
+
+def residents(values: list[float], movable: list[bool]) -> list[Resident]:
+    """Resident i hangs on (i - 1) // 2."""
+    return [
+        Resident(key(i), key((i - 1) // 2) if i else None, CHUNK, position=(i + 1).bit_length() - 1, value=v, movable=m)
+        for i, (v, m) in enumerate(zip(values, movable, strict=True))
+    ]
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.floats(0, 10), st.booleans()), min_size=1, max_size=20))
+def test_leaves_go_before_their_ancestors(pool: list[tuple[float, bool]]) -> None:
+    everybody = residents([v for v, _ in pool], [m for _, m in pool])
+    order = [one.key for one in leaves_first(everybody)]
+    assert len(order) == len(set(order))
+    place = {one: at for at, one in enumerate(order)}
+    for one in everybody:
+        if not one.movable:
+            assert one.key not in place
+        if one.key in place and one.parent is not None:
+            assert place.get(one.parent, len(place)) > place[one.key]
+    stuck = {one.key for one in everybody} - set(order)
+    for one in everybody:
+        if one.key in stuck and one.movable:
+            assert any(child.parent == one.key and child.key in stuck for child in everybody)
+
+
+def test_an_ancestor_is_worth_its_best_descendant() -> None:
+    worth = worths({one.key: one for one in residents([1.0, 0.5, 0.1, 7.0], [True] * 4)})
+    assert [worth[key(i)] for i in range(4)] == [7.0, 7.0, 0.1, 7.0]
+
+
+# -- admission
+
+
+def candidate(name: object = "new", segments: int = 8, **changes: object) -> Candidate:
+    values = {
+        "key": key(name), "parent": None, "position": 0, "size_bytes": segments * 4096, "segments": segments,
+        "value": 1.0, "readers": 2, "touched_again": False, "rooted": True, "fillable": True,
+    } | changes  # fmt: skip
+    return Candidate(**values)  # type: ignore[arg-type]
+
+
+def placed(
+    name: object, base: int, count: int, value: float = 0.0, movable: bool = True, parent: object = None
+) -> Placed:
+    resident = Resident(key(name), key(parent) if parent else None, count * 4096, 1 if parent else 0, value, movable)
+    return Placed(resident, SlotRange(Slot(base), count))
+
+
+@pytest.mark.parametrize(
+    ("changes", "refusal"),
+    [
+        ({"readers": 1}, Refusal.NO_EVIDENCE),
+        ({"segments": 65}, Refusal.TOO_BIG),
+        ({"fillable": False}, Refusal.NO_SOURCE),
+        ({"rooted": False}, Refusal.ORPHAN),
+    ],
+)
+def test_refusals(changes: dict[str, object], refusal: Refusal) -> None:
+    assert AdmissionPolicy(64).decide(candidate(**changes), {}, [SlotRange(Slot(0), 64)]) is refusal  # type: ignore[arg-type]
+
+
+def test_free_room_is_taken_without_displacing() -> None:
+    pool = {key("a"): placed("a", 0, 8)}
+    decision = AdmissionPolicy(32).decide(candidate(), pool, [SlotRange(Slot(8), 24)])
+    assert decision == Admission(key("new"), SlotRange(Slot(8), 8))
+    assert isinstance(
+        AdmissionPolicy(32).decide(candidate(readers=1, touched_again=True), pool, []), Refusal | Admission
+    )
+
+
+def test_displaces_the_cheapest_contiguous_range() -> None:
+    pool = {
+        key("dear"): placed("dear", 0, 8, value=5.0),
+        key("a"): placed("a", 8, 4, value=0.2),
+        key("b"): placed("b", 12, 4, value=0.1),
+        key("c"): placed("c", 16, 8, value=0.6),
+    }
+    decision = AdmissionPolicy(24).decide(candidate(value=1.0), pool, [])
+    assert isinstance(decision, Admission)
+    assert decision.slots == SlotRange(Slot(8), 8)
+    assert set(decision.displaced) == {key("a"), key("b")}
+    assert AdmissionPolicy(24).decide(candidate(value=0.15), pool, []) is Refusal.NOT_WORTH_IT
+
+
+def test_never_displaces_the_pinned_or_its_own_ancestors() -> None:
+    pool = {
+        key("pinned"): placed("pinned", 0, 8, value=0.0, movable=False),
+        key("parent"): placed("parent", 8, 8, value=0.0),
+    }
+    refused = AdmissionPolicy(16).decide(candidate(parent=key("parent"), position=1, value=9.0), pool, [])
+    assert refused is Refusal.NOT_WORTH_IT
+    other = AdmissionPolicy(16).decide(candidate(value=9.0), pool, [])
+    assert isinstance(other, Admission)
+    assert other.displaced == (key("parent"),)
+
+
+def test_displaced_leaves_go_first() -> None:
+    pool = {key("up"): placed("up", 0, 8, 0.1), key("down"): placed("down", 8, 8, 0.1, parent="up")}
+    decision = AdmissionPolicy(16).decide(candidate(segments=16, value=9.0), pool, [])
+    assert isinstance(decision, Admission)
+    assert decision.displaced == (key("down"), key("up"))
+
+
+# -- spill
+
+
+def test_recovery_goes_where_there_is_room_or_something_cheaper() -> None:
+    roomy = [Host(NodeIndex(0), CHUNK), Host(NodeIndex(1), 9 * CHUNK)]
+    assert plan_recovery(key("x"), CHUNK, 0.5, False, roomy).node == 1
+    full = [Host(NodeIndex(0), 0, cheapest_value=0.9), Host(NodeIndex(1), 0, cheapest_value=0.4)]
+    assert plan_recovery(key("x"), CHUNK, 0.5, False, full).node == 1
+    assert plan_recovery(key("x"), CHUNK, 0.3, False, full) is None
+    assert plan_recovery(key("x"), CHUNK, 0.0, True, full).node == 1
+    assert plan_recovery(key("x"), CHUNK, 0.0, False, roomy) is None
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 50), max_size=30), st.lists(st.integers(0, 200), max_size=4))
+def test_a_drain_names_every_chunk_once_and_fits(sizes: list[int], rooms: list[int]) -> None:
+    chunks = [(key(at), size) for at, size in enumerate(sizes)]
+    plan = plan_drain(chunks, [Host(NodeIndex(at), room) for at, room in enumerate(rooms)])
+    moved = [one for move in plan.moves for one in move.keys]
+    assert sorted(moved + list(plan.stranded)) == sorted(one for one, _ in chunks)
+    for node, room in enumerate(rooms):
+        size_of = dict(chunks)
+        assert sum(size_of[one] for move in plan.moves if move.node == node for one in move.keys) <= room

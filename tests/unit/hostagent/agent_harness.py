@@ -1,0 +1,174 @@
+"""Agents in this process, on an event loop in a thread of its own, reached through their real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import socket
+import tempfile
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from hostagent.agent import Agent
+from hostagent.client import AgentClient
+from hostagent.config import AgentConfig, DataConfig, PoolConfig
+from hostagent.directory import ChunkEntry, Delta, NodeEntry
+from kvproto.ids import ChunkKey
+
+T = TypeVar("T")
+DEADLINE_S = 20.0
+MIB = 1 << 20
+
+
+def key(number: int) -> ChunkKey:
+    return ChunkKey(number.to_bytes(16, "big"))
+
+
+def free_port(kind: socket.SocketKind = socket.SOCK_DGRAM) -> int:
+    """A port that nobody uses on loopback at this moment."""
+    with socket.socket(socket.AF_INET, kind) as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class Cluster:
+    """Agents that find each other through a directory which the test writes (or a controller, if one is given)."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.cast_port, self.control_port = free_port(), free_port()
+        self.agents: list[Agent] = []
+        self.clients: list[AgentClient] = []
+        self._sequence = 0
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="agents", daemon=True)
+        self._thread.start()
+
+    # ------------------------------------------------------------------ lifetime
+
+    def config(self, index: int, *, pool_bytes: int = 8 * MIB, controller: str = "") -> AgentConfig:
+        return AgentConfig(
+            node=f"n{index}",
+            data=DataConfig(
+                address=f"127.79.0.{index + 1}",
+                cast_port=self.cast_port,
+                control_port=self.control_port,
+                read_port=0,
+                receive_buffer_bytes=2 * MIB,
+            ),
+            pool=PoolConfig(pool_bytes, prefault=False),
+            controller=controller,
+            api_socket=str(self.folder / f"a{index}.sock"),
+            http=("127.0.0.1", 0),
+        )
+
+    def add(self, **options: Any) -> Agent:
+        """Start one more agent."""
+        agent = Agent(self.config(len(self.agents), **options))
+        self.do(agent.start())
+        self.agents.append(agent)
+        self.tell_nodes()
+        return agent
+
+    def client(self, index: int) -> AgentClient:
+        """A fresh client of an agent."""
+        client = AgentClient(self.agents[index].config.api_socket)
+        self.clients.append(client)
+        return client
+
+    def close(self) -> None:
+        for client in self.clients:
+            client.close()
+        for agent in self.agents:
+            self.do(agent.stop())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(DEADLINE_S)
+        self._loop.close()
+
+    # ------------------------------------------------------------------ the loop
+
+    def do(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the agents' loop."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(DEADLINE_S)
+
+    def call(self, function: Callable[[], T]) -> T:
+        """Call something on the agents' loop."""
+
+        async def run() -> T:
+            return function()
+
+        return self.do(run())
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        """Wait until a condition of the agents holds; looked at on their loop, between its other work."""
+
+        async def wait() -> None:
+            async with asyncio.timeout(DEADLINE_S):
+                while not condition():
+                    await asyncio.sleep(0.001)
+
+        self.do(wait())
+
+    # ------------------------------------------------------------------ the directory
+
+    def tell_nodes(self) -> None:
+        """Every replica knows every agent."""
+        self.tell(nodes=tuple(self.node(index) for index in range(len(self.agents))))
+
+    def node(self, index: int) -> NodeEntry:
+        """An agent as the directory describes it."""
+        agent = self.agents[index]
+        return NodeEntry(index, agent.config.node, agent.facts.address, agent.facts.read_endpoint, None)
+
+    def publish(self, number: int, *holders: int, parent: int | None = None, **changes: Any) -> None:
+        """Every replica learns that `holders` hold a chunk (as it is at the first of them, with `changes`)."""
+        chunk = self.agents[holders[0]].pool.find(key(number))
+        assert chunk is not None
+        entry = ChunkEntry(
+            key(number),
+            key(parent) if parent is not None else None,
+            chunk.size_bytes,
+            chunk.checksum,
+            chunk.position,
+            holders,
+        )
+        self.tell(chunks=(dataclasses.replace(entry, **changes),))
+
+    def tell(self, **content: Any) -> None:
+        """A delta to every replica, as the controller would send it."""
+        self._sequence += 1
+        delta = Delta(self._sequence, **content)
+
+        def apply() -> None:
+            for agent in self.agents:
+                agent.directory._sequence_known = False
+                applied = agent.directory.apply(delta)
+                agent.fetching.directory_changed(applied.changed, applied.nodes_lost)
+
+        self.call(apply)
+
+
+@contextmanager
+def cluster(count: int, **options: Any) -> Iterator[Cluster]:
+    """`count` agents, stopped and checked for leaked pins in the end."""
+    # A UNIX socket's path is short: pytest's own folders are not.
+    with tempfile.TemporaryDirectory(prefix="kvcast-") as folder:
+        made = Cluster(Path(folder))
+        try:
+            for _ in range(count):
+                made.add(**options)
+            yield made
+            for client in made.clients:
+                client.close()
+            for agent in made.agents:
+                made.until(lambda agent=agent: agent.pool.pins_count() == 0)
+                made.until(lambda agent=agent: agent.fetching.under_way_count == 0)
+                assert not any(True for chunk in agent.pool.ready_chunks() if chunk.holds)
+                usage = made.call(agent.pool.usage)
+                assert usage.filling_bytes == 0
+        finally:
+            made.close()

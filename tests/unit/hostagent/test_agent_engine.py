@@ -1,0 +1,213 @@
+"""One agent and its engines: the client's whole API over the real socket, and what happens when engines misbehave."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+import xxhash
+from agent_harness import MIB, Cluster, cluster, key
+
+from hostagent.agent import Agent
+from hostagent.api import messages
+from hostagent.api.messages import Kind
+from hostagent.api.server import ApiError
+from hostagent.client import (
+    AgentClient,
+    AgentError,
+    AgentUnavailableError,
+    ChunkSource,
+    PoolFullError,
+    PutOutcome,
+    Status,
+    Where,
+)
+
+
+@pytest.fixture
+def one() -> Iterator[Cluster]:
+    with cluster(1) as made:
+        yield made
+
+
+def test_put_and_fetch_share_memory(one: Cluster) -> None:
+    client = one.client(0)
+    body = os.urandom(300_001)
+    assert client.put(key(1), None, body) is PutOutcome.STORED
+    assert client.put(key(1), None, body) is PutOutcome.EXISTS
+    with client.fetch([key(1), key(2)], deadline_s=1) as got:
+        assert (got.count, got.outcome, got.sources) == (1, Status.NOT_FOUND, [ChunkSource.LOCAL])
+        assert got.views[0] == body
+        assert got.views[0].readonly
+        assert one.agents[0].pool.pins_count() == 1
+    assert client.contains([key(1), key(2)]) == [Where.LOCAL, Where.NOWHERE]
+    assert client.fetch([key(2)], deadline_s=1).count == 0
+
+
+def test_reserve_writes_in_place_and_gives_up_without_commit(one: Cluster) -> None:
+    client = one.client(0)
+    slot = client.reserve(key(1), None, 5000)
+    assert slot is not None
+    with slot:
+        assert client.reserve(key(1), None, 5000) is None, "somebody is writing it"
+        slot.view[:] = b"a" * 5000
+        assert slot.commit() == xxhash.xxh3_64_intdigest(b"a" * 5000)
+    with client.reserve(key(2), key(1), 10) as given_up:  # type: ignore[union-attr]
+        given_up.view[:] = b"b" * 10
+    assert client.contains([key(1), key(2)]) == [Where.LOCAL, Where.NOWHERE]
+    one.until(lambda: one.agents[0].pool.usage().filling_bytes == 0)
+
+
+def test_full_pool_is_a_typed_outcome_and_evicts_what_nobody_holds(one: Cluster) -> None:
+    client = one.client(0)
+    for number in range(8):
+        client.put(key(number), None, bytes(MIB))
+    leases = [client.fetch([key(number)], deadline_s=1) for number in range(7)]
+    client.pin([key(7)])
+    with pytest.raises(PoolFullError):
+        client.put(key(8), None, bytes(MIB))
+    with pytest.raises(PoolFullError) as refused:
+        client.put(key(9), None, bytes(9 * MIB))
+    assert refused.value.status is Status.TOO_LARGE
+    leases[3].release()
+    assert client.put(key(8), None, bytes(MIB)) is PutOutcome.STORED
+    assert client.contains([key(3), key(7), key(8)]) == [Where.NOWHERE, Where.LOCAL, Where.LOCAL]
+    for lease in leases:
+        lease.release()
+    assert client.unpin([key(7), key(7)]) == [True, False]
+
+
+def test_leases_and_pins_end_with_the_connection(one: Cluster) -> None:
+    keeper, dying = one.client(0), one.client(0)
+    keeper.put(key(1), None, bytes(1000))
+    dying.fetch([key(1)], deadline_s=1)
+    assert dying.pin([key(1), key(5)]) == [True, False]
+    slot = dying.reserve(key(2), None, 1000)
+    assert slot is not None
+    chunk = one.agents[0].pool.find(key(1))
+    assert chunk is not None
+    assert (chunk.pins, chunk.holds) == (1, 1)
+    dying._sock.shutdown(socket.SHUT_RDWR)
+    one.until(lambda: chunk.pins == 0 and chunk.holds == 0)
+    one.until(lambda: one.agents[0].pool.usage().filling_bytes == 0)
+
+
+def test_chunk_dropped_while_leased_stays_readable_and_then_goes(one: Cluster) -> None:
+    client = one.client(0)
+    client.put(key(1), None, b"x" * 1000)
+    with client.fetch([key(1)], deadline_s=1) as got:
+        assert client.drop([key(1), key(2)]) == [True, False]
+        assert client.contains([key(1)]) == [Where.NOWHERE]
+        client.put(key(1), None, b"y" * 1000)
+        assert got.views[0] == b"x" * 1000
+        with client.fetch([key(1)], deadline_s=1) as again:
+            assert again.views[0] == b"y" * 1000
+
+
+def test_many_threads_share_one_client(one: Cluster) -> None:
+    client = one.client(0)
+    bodies = {number: random.Random(number).randbytes(2000) for number in range(40)}
+    for number, body in bodies.items():
+        client.put(key(number), None, body)
+    wrong: list[int] = []
+
+    def work(seed: int) -> None:
+        chooser = random.Random(seed)
+        for _ in range(60):
+            number = chooser.randrange(40)
+            with client.fetch([key(number)], deadline_s=5) as got:
+                if got.count != 1 or got.views[0] != bodies[number]:
+                    wrong.append(number)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert wrong == []
+
+
+def test_stats_and_hints_are_taken(one: Cluster) -> None:
+    client = one.client(0)
+    client.put(key(1), None, bytes(100))
+    client.session_end([key(1)])
+    client.expect_reuse([key(1)], within_s=2.5)
+    client.fetch([key(1)], deadline_s=1).release()
+    stats = client.stats()
+    assert stats["fetch_chunks_total{local}"] == 1
+    assert stats["pool_chunks"] == 1
+
+
+def test_bad_arguments_are_refused_and_the_connection_lives(one: Cluster) -> None:
+    client = one.client(0)
+    with pytest.raises(ValueError, match="16 bytes"):
+        client.fetch([b"short"], deadline_s=1)
+    with pytest.raises(AgentError) as refused:
+        client.fetch([key(1), key(1)], deadline_s=1)
+    assert refused.value.status is Status.MALFORMED
+    with pytest.raises(AgentError) as refused:
+        client.contains([key(number) for number in range(5000)])
+    assert refused.value.status is Status.TOO_MANY_KEYS
+    with pytest.raises(AgentError) as refused:
+        client.reserve(key(1), None, 0)
+    assert refused.value.status is Status.MALFORMED
+    assert client.contains([key(1)]) == [Where.NOWHERE]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_random_bytes_on_the_socket_end_only_that_connection(one: Cluster, seed: int) -> None:
+    chooser = random.Random(seed)
+    good = one.client(0)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as raw:
+        raw.connect(one.agents[0].config.api_socket)
+        raw.settimeout(5)
+        if chooser.random() < 0.5:
+            sent = chooser.randbytes(chooser.randrange(1, 3000))
+        else:
+            # Well-framed nonsense gets further than noise.
+            kind = chooser.choice(list(Kind))
+            sent = messages.pack(kind, 1, chooser.randbytes(chooser.randrange(0, 80)), count=chooser.randrange(0, 6))
+        raw.sendall(sent)
+        raw.shutdown(socket.SHUT_WR)
+        while raw.recv(65536):
+            pass
+    assert good.contains([key(1)]) == [Where.NOWHERE]
+
+
+def test_client_says_clearly_that_there_is_no_agent(one: Cluster, tmp_path: object) -> None:
+    with pytest.raises(AgentUnavailableError, match="is kvcast-agent running"):
+        AgentClient(str(one.folder / "nobody.sock"))
+
+
+def test_client_of_a_stopped_agent_gets_a_typed_error(one: Cluster) -> None:
+    client = one.client(0)
+    client.put(key(1), None, bytes(100))
+    lease = client.fetch([key(1)], deadline_s=1)
+    one.do(one.agents[0].stop())
+    one.agents.clear()
+    with pytest.raises(AgentUnavailableError):
+        client.contains([key(1)])
+    lease.release()
+
+
+def test_second_agent_at_the_same_socket_is_refused_and_a_stale_one_is_replaced(one: Cluster) -> None:
+    path = one.agents[0].config.api_socket
+    with pytest.raises(ApiError, match="another agent is listening"):
+        one.call(lambda: one.agents[0].api.__class__(one.agents[0], 0, 0, 0).listen(path))
+    stale = str(one.folder / "stale.sock")
+    with socket.socket(socket.AF_UNIX) as left_behind:
+        left_behind.bind(stale)
+    config = one.config(1)
+    agent = Agent(config.__class__(**{**{f: getattr(config, f) for f in config.__slots__}, "api_socket": stale}))
+    one.do(agent.start())
+    one.agents.append(agent)
+    with AgentClient(stale) as client:
+        assert client.contains([key(1)]) == [Where.NOWHERE]
+    (one.folder / "file").write_text("precious")
+    with pytest.raises(ApiError, match="no socket"):
+        one.call(lambda: agent.api.__class__(agent, 0, 0, 0).listen(str(one.folder / "file")))
+    assert (one.folder / "file").read_text() == "precious"

@@ -1,0 +1,223 @@
+"""The pool's manager: states, pins, atomic reservation, order of eviction, events."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from kvproto.ids import ChunkKey
+
+from hostagent.pool.chunks import Chunk, ChunkPool, ChunkState, DropOutcome, Refusal
+from hostagent.pool.policy import LeavesFirst
+
+PAGE = 4096
+
+
+def key(number: int) -> ChunkKey:
+    return ChunkKey(number.to_bytes(16, "big"))
+
+
+def make_pool(pages: int) -> ChunkPool:
+    return ChunkPool(pages * PAGE, PAGE, LeavesFirst())
+
+
+def stored(pool: ChunkPool, number: int, parent: int | None = None, pages: int = 1) -> Chunk:
+    chunk = pool.reserve(key(number), key(parent) if parent is not None else None, pages * PAGE)
+    assert isinstance(chunk, Chunk)
+    pool.commit(chunk, checksum=number)
+    return chunk
+
+
+def test_chunk_is_invisible_until_committed() -> None:
+    pool = make_pool(4)
+    chunk = pool.reserve(key(1), None, 100)
+    assert isinstance(chunk, Chunk)
+    assert pool.find(key(1)) is None
+    assert pool.reserve(key(1), None, 100) is Refusal.FILLING
+    pool.commit(chunk, 7)
+    assert pool.find(key(1)) is chunk
+    assert pool.reserve(key(1), None, 100) is Refusal.EXISTS
+    assert pool.take_changes() == ([chunk], [])
+    assert pool.take_changes() == ([], [])
+
+
+def test_abort_gives_the_room_back_without_an_event() -> None:
+    pool = make_pool(1)
+    chunk = pool.reserve(key(1), None, PAGE)
+    assert isinstance(chunk, Chunk)
+    pool.abort(chunk)
+    assert chunk.state is ChunkState.GONE
+    assert pool.usage().free_bytes == PAGE
+    assert pool.take_changes() == ([], [])
+
+
+def test_least_recently_used_leaf_goes_first_then_its_parent() -> None:
+    pool = make_pool(3)
+    stored(pool, 1)
+    stored(pool, 2, parent=1)
+    stored(pool, 3, parent=2)
+    pool.touch(key(3))
+    pool.take_changes()
+    stored(pool, 4)
+    assert pool.take_changes()[1] == [key(3)]
+    pool.touch(key(2))
+    stored(pool, 5)
+    assert pool.take_changes()[1] == [key(4)]
+    stored(pool, 6, pages=3)
+    assert pool.take_changes()[1] == sorted([key(1), key(2), key(5)])
+
+
+def test_values_decide_while_they_are_trusted() -> None:
+    pool = make_pool(3)
+    for number, value in ((1, 5.0), (2, 1.0), (3, 9.0)):
+        stored(pool, number)
+        pool.set_value(key(number), value)
+    pool.trust_values(True)
+    stored(pool, 4)
+    assert pool.find(key(2)) is None
+    pool.trust_values(False)
+    stored(pool, 5)
+    assert pool.find(key(1)) is None
+    assert pool.find(key(3)) is not None
+
+
+def test_pinned_and_held_chunks_stay_and_a_full_pool_refuses_atomically() -> None:
+    pool = make_pool(3)
+    first, second, third = stored(pool, 1), stored(pool, 2), stored(pool, 3)
+    pool.pin(first)
+    pool.hold(second)
+    pool.take_changes()
+    assert pool.reserve(key(4), None, 2 * PAGE) is Refusal.FULL
+    assert pool.find(key(3)) is third
+    assert pool.take_changes() == ([], [])
+    assert pool.reserve(key(4), None, 4 * PAGE) is Refusal.TOO_LARGE
+    assert isinstance(pool.reserve(key(4), None, PAGE), Chunk)
+    assert pool.take_changes() == ([], [key(3)])
+
+
+def test_parents_may_go_when_all_leaves_are_in_use() -> None:
+    pool = make_pool(2)
+    stored(pool, 1)
+    leaf = stored(pool, 2, parent=1)
+    pool.pin(leaf)
+    stored(pool, 3)
+    assert pool.find(key(1)) is None
+    assert pool.find(key(2)) is leaf
+
+
+def test_chunk_dropped_while_read_keeps_its_bytes_until_the_last_pin() -> None:
+    pool = make_pool(1)
+    chunk = stored(pool, 1)
+    pool.pin(chunk)
+    pool.pin(chunk)
+    assert pool.drop(key(1)) is DropOutcome.WAITING
+    assert pool.find(key(1)) is None
+    assert pool.reserve(key(2), None, PAGE) is Refusal.FULL
+    pool.unpin(chunk)
+    assert pool.usage().free_bytes == 0
+    pool.unpin(chunk)
+    assert chunk.state is ChunkState.GONE
+    assert pool.usage().free_bytes == PAGE
+    assert pool.drop(key(1)) is DropOutcome.ABSENT
+
+
+def test_held_chunk_is_dropped_only_by_force() -> None:
+    pool = make_pool(1)
+    chunk = stored(pool, 1)
+    pool.hold(chunk)
+    assert pool.drop(key(1)) is DropOutcome.HELD
+    assert pool.drop(key(1), force=True) is DropOutcome.DROPPED
+    pool.unhold(chunk)
+
+
+def test_misuse_raises() -> None:
+    pool = make_pool(1)
+    chunk = stored(pool, 1)
+    with pytest.raises(ValueError, match="no pin"):
+        pool.unpin(chunk)
+    with pytest.raises(ValueError, match="not filling"):
+        pool.commit(chunk, 1)
+    pool.drop(key(1))
+    with pytest.raises(ValueError, match="gone"):
+        pool.pin(chunk)
+    with pytest.raises(ValueError, match="gone"):
+        pool.hold(chunk)
+
+
+class PoolMachine(RuleBasedStateMachine):
+    """Any sequence of operations keeps extents disjoint, counts right, pinned chunks in place and events true."""
+
+    PAGES = 12
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pool = make_pool(self.PAGES)
+        self.filling: list[Chunk] = []
+        self.pinned: list[Chunk] = []
+        self.announced: set[ChunkKey] = set()
+
+    @rule(number=st.integers(0, 9), parent=st.integers(-1, 9), pages=st.integers(1, 5))
+    def reserve(self, number: int, parent: int, pages: int) -> None:
+        before = self.pool.usage()
+        made = self.pool.reserve(key(number), key(parent) if parent >= 0 and parent != number else None, pages * PAGE)
+        if isinstance(made, Chunk):
+            self.filling.append(made)
+        else:
+            assert self.pool.usage() == before
+
+    @precondition(lambda self: self.filling)
+    @rule(pick=st.integers(0, 99), whole=st.booleans())
+    def finish(self, pick: int, whole: bool) -> None:
+        chunk = self.filling.pop(pick % len(self.filling))
+        if whole:
+            self.pool.commit(chunk, 1)
+        else:
+            self.pool.abort(chunk)
+
+    @rule(number=st.integers(0, 9))
+    def pin(self, number: int) -> None:
+        chunk = self.pool.find(key(number))
+        if chunk is not None:
+            self.pool.pin(chunk)
+            self.pool.touch(chunk.key)
+            self.pinned.append(chunk)
+
+    @precondition(lambda self: self.pinned)
+    @rule(pick=st.integers(0, 99))
+    def unpin(self, pick: int) -> None:
+        self.pool.unpin(self.pinned.pop(pick % len(self.pinned)))
+
+    @rule(number=st.integers(0, 9), force=st.booleans())
+    def drop(self, number: int, force: bool) -> None:
+        self.pool.drop(key(number), force=force)
+
+    @rule(number=st.integers(0, 9), value=st.floats(0, 10), trusted=st.booleans())
+    def value(self, number: int, value: float, trusted: bool) -> None:
+        self.pool.set_value(key(number), value)
+        self.pool.trust_values(trusted)
+
+    @rule()
+    def announce(self) -> None:
+        added, removed = self.pool.take_changes()
+        assert all(chunk.state is ChunkState.READY for chunk in added)
+        assert not self.announced.isdisjoint(removed) or not removed
+        self.announced -= set(removed)
+        self.announced |= {chunk.key for chunk in added}
+        assert self.announced == {chunk.key for chunk in self.pool.ready_chunks()}
+
+    @invariant()
+    def nothing_overlaps_and_nothing_leaks(self) -> None:
+        usage = self.pool.usage()
+        assert usage.free_bytes + usage.ready_bytes + usage.filling_bytes == self.PAGES * PAGE
+        alive = {id(chunk): chunk for chunk in (*self.pool.ready_chunks(), *self.filling, *self.pinned)}
+        spans = sorted((chunk.offset, chunk.offset + chunk.size_bytes) for chunk in alive.values())
+        assert all(before[1] <= after[0] for before, after in itertools.pairwise(spans))
+        assert all(chunk.state is not ChunkState.GONE for chunk in alive.values())
+        assert self.pool.pins_count() == len(self.pinned)
+
+
+PoolMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestPoolMachine = PoolMachine.TestCase

@@ -1,0 +1,76 @@
+"""Configurations of the daemons, switch command lines, and the demo's picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bmv2_testbed.bench.figures import IncastFigures
+from bmv2_testbed.configs import agent_config, controller_config, merged, namespace_endpoints
+from bmv2_testbed.demo.picture import draw
+from bmv2_testbed.demo.run import DemoFigures
+from bmv2_testbed.network.datagrams import datagram_endpoints
+from bmv2_testbed.spec import Target, TestbedSpec, Wiring
+from bmv2_testbed.switches import switch_command
+from bmv2_testbed.workloads.plan import plan_replay
+from bmv2_testbed.workloads.run import replay_without_pool
+from bmv2_testbed.workloads.trace import TraceRequest
+
+
+def test_agents_use_their_own_addresses() -> None:
+    spec = TestbedSpec(hosts=3, agent_settings={"pool": {"prefault": False}})
+    config = agent_config(spec, 2, namespace_endpoints(spec), "/run/x")
+    assert config["node"] == "h2"
+    assert config["data"]["address"] == "10.75.0.3"
+    assert config["http"] == {"address": "10.76.0.3", "port": 9475}
+    assert config["pool"] == {"size": spec.pool_bytes, "prefault": False}
+
+
+def test_controller_knows_ports_and_switch() -> None:
+    spec = TestbedSpec(hosts=2)
+    config = controller_config(spec, namespace_endpoints(spec), "/run/x", "/run/x/kvcast")
+    assert config["nodes"] == {"h0": {"port": 1}, "h1": {"port": 2}}
+    assert config["switch"]["target"] == "p4switch"
+    bridge = TestbedSpec(hosts=2, target=Target.BRIDGE)
+    assert controller_config(bridge, namespace_endpoints(bridge), "/", "")["switch"] == {"target": "none"}
+
+
+def test_datagram_endpoints_are_all_different() -> None:
+    spec = TestbedSpec(hosts=4, wiring=Wiring.DATAGRAMS)
+    endpoints = datagram_endpoints(spec)
+    datagrams = [*endpoints.switch_datagram.values(), *endpoints.agent_datagram.values()]
+    assert len(set(datagrams)) == 8
+    config = agent_config(spec, 1, endpoints, "/run/x")
+    assert config["data"]["frames"]["switch"] == endpoints.switch_datagram[1]
+    command = switch_command(spec, endpoints, Path("/run/x"))
+    assert sum(word.startswith("2@udp:") for word in command) == 1
+
+
+def test_merging_goes_by_mapping() -> None:
+    assert merged({"a": {"b": 1, "c": 2}, "d": 3}, {"a": {"b": 9}, "e": 4}) == {"a": {"b": 9, "c": 2}, "d": 3, "e": 4}
+
+
+def test_picture_has_both_forms(tmp_path: Path) -> None:
+    case = IncastFigures(
+        mode="cast",
+        target="p4switch",
+        mean_ratio=1.0,
+        max_ratio=1.1,
+        holder_tx_S=1.0,
+        readers_tx_S=0.0,
+        readers_rx_S=2.0,
+        verified=True,
+        times_s=[1.0, 1.1],
+        offsets_s=[0.0, 0.0],
+        slow_ratios={},
+        ideal_s=1.0,
+        late_max_s=0.0,
+        origins={"cast": 2},
+        cpu_s={},
+        counters="interfaces",
+    )
+    trace = [TraceRequest(float(arrival), 512, 1, (1, arrival)) for arrival in range(10)]
+    modelled = replay_without_pool(plan_replay("t", trace, nodes=2, start_s=0, length_s=1, compression=1))
+    assert modelled.sources == {"local": 8, "computed": 12}
+    files = draw(DemoFigures([("cast, at once", case)], [("a trace", [modelled])]), tmp_path / "out")
+    assert [file.suffix for file in files] == [".svg", ".png"]
+    assert all(file.stat().st_size > 10_000 for file in files)

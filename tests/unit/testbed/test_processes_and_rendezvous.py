@@ -1,0 +1,167 @@
+"""Processes by name, the readers' meeting place, the small protocols of peers and switch."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from bmv2_testbed.bench.rendezvous import Rendezvous, await_start, meet, receive_line, send_line
+from bmv2_testbed.bench.sources import receive_into, redis_command
+from bmv2_testbed.errors import TestbedError
+from bmv2_testbed.processes import Supervisor, process_cpu_s
+from bmv2_testbed.spec import Faults
+from bmv2_testbed.switch_admin import SwitchAdmin, port_options
+
+
+def _launch(
+    argv: Sequence[str], environment: Mapping[str, str], out: IO[bytes], err: IO[bytes]
+) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(argv, env=environment, stdout=out, stderr=err)
+
+
+def test_processes_by_name(tmp_path: Path) -> None:
+    supervisor = Supervisor(tmp_path)
+    supervisor.start("talker", [sys.executable, "-c", "print('hello'); raise SystemExit(3)"], _launch)
+    outcome = supervisor.wait("talker", 10)
+    assert outcome is not None
+    assert (outcome.status, outcome.stdout) == (3, "hello\n")
+    supervisor.restart("talker")
+    assert supervisor.wait("talker", 10) is not None
+    supervisor.forget("talker")
+    with pytest.raises(TestbedError, match="no process talker"):
+        supervisor.log_tail("talker")
+
+
+def test_a_killed_process_is_gone(tmp_path: Path) -> None:
+    supervisor = Supervisor(tmp_path)
+    pid = supervisor.start("sleeper", ["sleep", "1000"], _launch)
+    with pytest.raises(TestbedError, match="already running"):
+        supervisor.start("sleeper", ["sleep", "1000"], _launch)
+    assert supervisor.wait("sleeper", 0.01) is None
+    supervisor.kill("sleeper")
+    assert supervisor.status() == {"sleeper": -signal.SIGKILL}
+    assert process_cpu_s(pid) == 0.0
+    supervisor.stop_all()
+
+
+def test_what_cannot_start_says_so(tmp_path: Path) -> None:
+    supervisor = Supervisor(tmp_path)
+    with pytest.raises(TestbedError, match="cannot start ghost"):
+        supervisor.start("ghost", ["/nonexistent/ghost"], _launch)
+
+
+def test_waiting_ends_when_the_process_does(tmp_path: Path) -> None:
+    supervisor = Supervisor(tmp_path)
+    supervisor.start("broken", [sys.executable, "-c", "raise SystemExit('no such interface')"], _launch)
+    with pytest.raises(TestbedError, match="no such interface"):
+        supervisor.wait_until("broken", lambda: False, time.monotonic() + 10, "ready file")
+
+
+def test_readers_meet_start_and_report(tmp_path: Path) -> None:
+    starts: dict[str, float] = {}
+
+    def reader(name: str) -> None:
+        with meet(rendezvous.address, name) as connection:
+            starts[name] = await_start(connection)
+            if name != "silent":
+                send_line(connection, {"name": name, "at": time.monotonic()})
+
+    with Rendezvous(tmp_path, str(tmp_path)) as rendezvous:
+        threads = [threading.Thread(target=reader, args=(name,)) for name in ("one", "two", "silent")]
+        for thread in threads:
+            thread.start()
+        rendezvous.await_ready(3, time.monotonic() + 10, lambda: None)
+        start_s = time.monotonic()
+        rendezvous.start({"one": start_s, "two": start_s + 0.05, "silent": start_s})
+        found = rendezvous.results(time.monotonic() + 10, lambda: None)
+        for thread in threads:
+            thread.join()
+    assert found.keys() == {"one", "two"}
+    assert found["two"]["at"] >= start_s + 0.05
+    assert starts["one"] == start_s
+
+
+def test_a_missing_reader_is_told(tmp_path: Path) -> None:
+    with Rendezvous(tmp_path, str(tmp_path)) as rendezvous, pytest.raises(TestbedError, match="0 of 1"):
+        rendezvous.await_ready(1, time.monotonic() + 0.1, lambda: None)
+
+
+def test_redis_commands() -> None:
+    assert redis_command(b"GET", b"key") == b"*2\r\n$3\r\nGET\r\n$3\r\nkey\r\n"
+
+
+def test_a_stream_that_ends_early_is_told() -> None:
+    near, far = socket.socketpair()
+    with near, far:
+        far.sendall(b"abc")
+        far.shutdown(socket.SHUT_WR)
+        with pytest.raises(TestbedError, match="early"):
+            receive_into(near, memoryview(bytearray(4)))
+
+
+@pytest.fixture
+def switch(tmp_path: Path) -> Path:
+    """Speaks the admin protocol: refuses port 9, else repeats the question."""
+    path = tmp_path / "switch.sock"
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(path))
+    listener.listen()
+
+    def answer() -> None:
+        with listener:
+            connection, _ = listener.accept()
+            with connection:
+                question = receive_line(connection)
+                assert question is not None
+                refused = question.get("port") == 9
+                send_line(
+                    connection,
+                    {"ok": False, "error": "no port 9"} if refused else {"ok": True, "ports": {"1": question}},
+                )
+
+    threading.Thread(target=answer, daemon=True).start()
+    return path
+
+
+def test_switch_admin_asks(switch: Path) -> None:
+    assert SwitchAdmin(str(switch)).port_statistics() == {"1": {"op": "stats"}}
+
+
+def test_switch_admin_tells_refusals(switch: Path) -> None:
+    with pytest.raises(TestbedError, match="no port 9"):
+        SwitchAdmin(str(switch)).set_port(9, {})
+
+
+def test_port_options_are_the_switchs_words() -> None:
+    options = port_options(Faults(loss=0.01, delay_ms=1.5), 100_000_000, seed=3)
+    assert options == {
+        "loss": "0.01",
+        "delay": "1500us",
+        "seed": "3",
+        "rate": "100000000bit",
+        "burst": "25000b",
+        "queue": "262144b",
+    }
+    assert port_options(Faults(), None, seed=3) == {}
+
+
+def test_no_switch_is_told(tmp_path: Path) -> None:
+    with pytest.raises(TestbedError, match="does not answer"):
+        SwitchAdmin(str(tmp_path / "nobody")).port_statistics()
+
+
+def test_lines_are_json() -> None:
+    near, far = socket.socketpair()
+    with near, far:
+        send_line(near, {"a": 1})
+        assert far.recv(100) == json.dumps({"a": 1}).encode() + b"\n"
