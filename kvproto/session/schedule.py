@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from kvproto.commands import ReaderCommand, SendControl, StartRead
+from kvproto.ids import Member
 from kvproto.session.chunk import READABLE, Chunk, Phase
 from kvproto.session.holders import choose_holder
 from kvproto.session.inflow import Inflow
@@ -11,6 +12,7 @@ from kvproto.session.parameters import ReaderParameters
 from kvproto.session.pull import Pull
 from kvproto.session.stripes import Stripes
 from kvproto.session.timing import (
+    FAIR_FRACTION,
     FRESH_NS,
     INFLOW_SLOT_NS,
     JOIN_SETTLE_NS,
@@ -103,6 +105,10 @@ class Schedule:
         me = self.parameters.member
         before = 0 if me is None else (chunk.members & ((1 << me) - 1)).bit_count()
         return before + (LAGGARD_RANKS if self.missed > OVERLOAD_LOSS else 0)
+
+    def _goes_before(self, member: Member | None) -> bool:
+        me = self.parameters.member
+        return member is not None and me is not None and member < me
 
     # --- the rules ---------------------------------------------------------------------------------------------------
 
@@ -210,6 +216,9 @@ class Schedule:
             return
         candidates.sort(key=lambda chunk: (-chunk.members.bit_count(), chunk.order))
         others = [chunk for _, chunk in pulled]
+        last = self.inflow.foreign_last_ns
+        if others and (last is None or now_ns - last >= SILENCE_NS):
+            self._read_unled(candidates, out, now_ns)
         for chunk in candidates:
             if sum(led.free_count for led in self._led) >= self._pull.window.segments:
                 return
@@ -218,6 +227,12 @@ class Schedule:
                 self._wake(due)
                 return
             if not self._begin(chunk, out, now_ns):
+                return
+
+    def _read_unled(self, candidates: list[Chunk], out: list[ReaderCommand], now_ns: int) -> None:
+        """While announced casts bring nothing, read what only reliable reads can bring."""
+        for chunk in candidates:
+            if chunk.phase is not Phase.JOINED and not self._begin(chunk, out, now_ns):
                 return
 
     def _due_ns(self, chunk: Chunk, pulled: list[Chunk], now_ns: int) -> int:
@@ -273,6 +288,9 @@ class Schedule:
         me, since = self.parameters.member, self._several_since_ns
         if me is None or not leaders or min(leaders) > me or since is None or now_ns < self._needed_until_ns:
             return False
+        link = self.inflow.link
+        if link is not None and self.inflow.foreign_rate(now_ns) < FAIR_FRACTION * link:
+            return False
         return now_ns - since >= 2 * INFLOW_SLOT_NS
 
     def _beside_ns(self, pulled: list[Chunk], rate: float, rank: int, active: bool, now_ns: int) -> int:
@@ -286,6 +304,7 @@ class Schedule:
         if not active or since is None:
             return now_ns + INFLOW_SLOT_NS
         link, stepped = self.inflow.link, self._stepped_back_ns
+        rank = max(0, rank - len({chunk.leader for chunk in pulled if self._goes_before(chunk.leader)}))
         if link is not None and rate < SLOW_FRACTION * link:
             if stepped is not None and now_ns - stepped < NEEDED_NS:
                 due = stepped + 3 * INFLOW_SLOT_NS

@@ -43,6 +43,8 @@ JOIN_SETTLE_NS: Final = 5 * MS
 """A reader begins nothing alone while answers to JOINs just sent are due: they may say that others are at it."""
 SLOW_FRACTION: Final = 0.7
 """Less than this part of what our link takes: lead another chunk beside it."""
+FAIR_FRACTION: Final = 0.35
+"""A leader steps back only from others that bring at least this part of what its link takes: a fair share is half."""
 SLOW_RANK_STEP_NS: Final = 20 * MS
 PROBE_NS: Final = 80 * MS
 """Who does not know what its link takes finds out after following so long, by leading one chunk beside."""
@@ -85,7 +87,7 @@ PULL_TIMEOUT_QUIET_NS: Final = 30 * MS
 """When nothing else is under way a few segments come within a round trip; asking again costs no more than they."""
 PULL_TIMEOUT_MAX_NS: Final = 400 * MS
 PULL_FAILURES_MAX: Final = 2
-"""Timeouts in a row after which a chunk is read reliably."""
+"""Timeouts in a row, with nothing in between, after which what was asked for is read reliably."""
 
 # --- reliable reads --------------------------------------------------------------------------------------------------
 STRIPE_START_SEGMENTS: Final = 16
@@ -112,6 +114,7 @@ LINK_DECAY: Final = 0.995
 EVALUATE_NS: Final = 2 * MS
 """Arrivals lead to a new decision at most so often."""
 
+assert FAIR_FRACTION < 0.5 < SLOW_FRACTION
 assert SILENCE_NS < PATIENCE_UNLED_NS < PATIENCE_ANNOUNCED_NS
 assert LOOKAHEAD_NS < WINDOW_DELAY_NS < PULL_TIMEOUT_MIN_NS < PULL_TIMEOUT_MAX_NS
 assert PROBE_RANK_STEP_NS > INFLOW_SLOT_NS
