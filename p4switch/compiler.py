@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-import tempfile
 from pathlib import Path
 
 from p4switch.codegen.program import render
@@ -36,7 +36,7 @@ class CompiledProgram:
 def compile_to_ir(
     path: Path | str, defines: Mapping[str, str] | None = None, include_dirs: Sequence[Path] = ()
 ) -> tuple[Program, tuple[Diagnostic, ...]]:
-    """The front end alone: the verified IR and the warnings. CompileError when the program is wrong or not supported."""
+    """The front end alone: verified IR and warnings. CompileError when the program is wrong or not supported."""
     checked = check_source(Path(path), defines or {}, [Path(d) for d in include_dirs])
     program = lower(checked)
     verify(program)
@@ -64,7 +64,9 @@ def _build(source: str, name: str) -> Path:
         return build_shared_object(name, [text], flags=FLAGS)
 
 
-def check(path: Path | str, defines: Mapping[str, str] | None = None, include_dirs: Sequence[Path] = ()) -> list[Diagnostic]:
+def check(
+    path: Path | str, defines: Mapping[str, str] | None = None, include_dirs: Sequence[Path] = ()
+) -> list[Diagnostic]:
     """All diagnostics of a program, warnings included; nothing is compiled to C."""
     try:
         _, warnings = compile_to_ir(path, defines, include_dirs)

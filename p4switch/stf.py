@@ -10,14 +10,22 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 from p4switch.compiler import BuildError, CompileError, compile_program
-from p4switch.ir.program import MatchKind
+from p4switch.ir.program import MatchKind, Table, TableKey
 from p4switch.ir.program import Program as IrProgram
-from p4switch.ir.program import Table, TableKey
 from p4switch.ir.types import width_of
 from p4switch.runtime import (
-    ActionCall, Match, MeterConfig, Pipeline, Program, Replica, Status, Switch, SwitchConfig,
+    ActionCall,
+    Match,
+    MeterConfig,
+    Pipeline,
+    Program,
+    Replica,
+    Status,
+    Switch,
+    SwitchConfig,
 )
 
 PASSED, FAILED, UNSUPPORTED = 0, 1, 2
@@ -195,7 +203,9 @@ class StfRunner:
         self._write_group(numbers[0])
 
     def _replicas(self, group: int) -> list[Replica]:
-        return [Replica(port, rid) for node in self.groups[group] for rid, ports in [self.nodes[node]] for port in ports]
+        return [
+            Replica(port, rid) for node in self.groups[group] for rid, ports in [self.nodes[node]] for port in ports
+        ]
 
     def _write_group(self, group: int) -> None:
         batch = self.pipeline.batch()
@@ -236,7 +246,7 @@ class StfRunner:
         if meter.direct:
             batch.set_entry_meter(meter.table if meter.table is not None else 0, None, config)
         else:
-            position = sum(1 for m in self.ir.meters[: meter.index] if not m.direct)
+            position = len([m for m in self.ir.meters[: meter.index] if not m.direct])
             if word == "meter_array_set_rates":
                 batch.set_meters(position, 0, [config] * meter.size)
             else:
@@ -255,14 +265,18 @@ class StfRunner:
                 continue
             for i, e in enumerate(wanted):
                 if i >= len(frames):
-                    report.failures.append(f"line {e.line}: port {port} sent {len(frames)} packets, {len(wanted)} expected")
+                    report.failures.append(
+                        f"line {e.line}: port {port} sent {len(frames)} packets, {len(wanted)} expected"
+                    )
                     break
                 problem = _difference(e, frames[i])
                 if problem:
                     report.failures.append(f"line {e.line}: port {port}: {problem}")
             if len(frames) > len(wanted):
                 shown = frames[len(wanted)].hex().upper()
-                report.failures.append(f"port {port} sent {len(frames)} packets, {len(wanted)} expected; first not expected: {shown}")
+                report.failures.append(
+                    f"port {port} sent {len(frames)} packets, {len(wanted)} expected; first not expected: {shown}"
+                )
         return report
 
 
@@ -276,10 +290,18 @@ def _difference(e: Expectation, frame: bytes) -> str:
     return ""
 
 
-def _by_suffix(objects: Sequence[object], name: str, what: str) -> object:  # typed by the callers' lists
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+_N = TypeVar("_N", bound=_Named)
+
+
+def _by_suffix(objects: Sequence[_N], name: str, what: str) -> _N:
     """The object of that name, or the only one whose name ends in it."""
-    exact = [o for o in objects if o.name == name]  # type: ignore[attr-defined]
-    ending = [o for o in objects if o.name.endswith(name)]  # type: ignore[attr-defined]
+    exact = [o for o in objects if o.name == name]
+    ending = [o for o in objects if o.name.endswith(name)]
     found = exact or ending
     if len(found) != 1:
         raise StfError(f"{what} {name} is {'ambiguous' if found else 'not known'}")
@@ -317,12 +339,12 @@ def _match(key: TableKey, text: str | None) -> Match:
     if text is None:
         return {MatchKind.RANGE: (0, ones)}.get(key.match, (0, 0))
     if key.match is MatchKind.RANGE:
-        low, high = (text.split("->") if "->" in text else text.split("..") if ".." in text else (text, text))
+        low, high = text.split("->") if "->" in text else text.split("..") if ".." in text else (text, text)
         return int(low, 0), int(high, 0)
     if key.match is MatchKind.LPM:
         if "/" in text:
-            value, prefix = text.split("/")
-            return int(value, 0) & ones, int(prefix)
+            address, prefix = text.split("/")
+            return int(address, 0) & ones, int(prefix)
         value, mask = _wildcards(text, bits)
         return value, bin(mask).count("1")
     if "&&&" in text:

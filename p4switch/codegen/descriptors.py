@@ -10,7 +10,10 @@ from p4switch.ir import types as irt
 from p4switch.ir.program import ActionCall, CounterKind, KeyMatch, MatchKind, Program, Table, TableKey
 
 _MATCH = {
-    MatchKind.EXACT: "PS_EXACT", MatchKind.LPM: "PS_LPM", MatchKind.TERNARY: "PS_TERNARY", MatchKind.RANGE: "PS_RANGE",
+    MatchKind.EXACT: "PS_EXACT",
+    MatchKind.LPM: "PS_LPM",
+    MatchKind.TERNARY: "PS_TERNARY",
+    MatchKind.RANGE: "PS_RANGE",
     MatchKind.OPTIONAL: "PS_OPTIONAL",
 }
 _UNITS = {CounterKind.BYTES: "PS_UNIT_BYTES", CounterKind.PACKETS: "PS_UNIT_PACKETS", CounterKind.BOTH: "PS_UNIT_BOTH"}
@@ -74,9 +77,7 @@ class Descriptors:
         for a in self.program.actions:
             types = [p.type for p in a.parameters]
             offsets = packed_offsets(types)
-            fields = [
-                self._packed_field(p.name, i + 1, p.type, offsets[i][0]) for i, p in enumerate(a.parameters)
-            ]
+            fields = [self._packed_field(p.name, i + 1, p.type, offsets[i][0]) for i, p in enumerate(a.parameters)]
             params = self._array("struct ps_field_desc", f"action_{a.index}_params", fields)
             items.append(f"{{{c_string(a.name)}, 0, {len(fields)}, {packed_bytes(types)}, {params}}}")
         self.actions = self._array("struct ps_action_desc", "actions", items)
@@ -96,9 +97,7 @@ class Descriptors:
         return self._bytes(name, self._pack(values, types))
 
     def _tables(self) -> None:
-        items: list[str] = []
-        for t in self.program.tables:
-            items.append(self._table(t))
+        items = [self._table(t) for t in self.program.tables]
         for v in self.program.value_sets:
             keys = self._key_fields(v.keys, f"value_set_{v.index}_keys")
             key_bytes = table_key_bytes([k.type for k in v.keys])
@@ -136,8 +135,9 @@ class Descriptors:
         key_bytes = table_key_bytes([k.type for k in t.keys])
         profile = "PS_NO_PROFILE" if t.implementation is None else str(t.implementation)
         return (
-            f"{{{c_string(t.name)}, 0, {self._table_flags(t)}, {t.size}, {len(t.keys)}, {key_bytes}, {keys}, {len(t.actions)}, "
-            f"{t.default_action.action}, {actions}, {default}, {profile}, {len(t.entries)}, {entries}}}"
+            f"{{{c_string(t.name)}, 0, {self._table_flags(t)}, {t.size}, {len(t.keys)}, {key_bytes}, {keys}, "
+            f"{len(t.actions)}, {t.default_action.action}, {actions}, {default}, {profile}, "
+            f"{len(t.entries)}, {entries}}}"
         )
 
     def _entries(self, t: Table, name: str) -> str:
@@ -166,7 +166,9 @@ class Descriptors:
             members = sorted({x.action for i in a.tables for x in program.tables[i].actions})
             actions = self._array("uint32_t", f"profile_{a.index}_actions", [str(m) for m in members])
             selector = int(a.selector_algorithm is not None)
-            profiles.append(f"{{{c_string(a.name)}, 0, {selector}, {a.size}, {DEFAULT_GROUP_SIZE}, {len(members)}, {actions}}}")
+            profiles.append(
+                f"{{{c_string(a.name)}, 0, {selector}, {a.size}, {DEFAULT_GROUP_SIZE}, {len(members)}, {actions}}}"
+            )
         self.profiles = self._array("struct ps_profile_desc", "profiles", profiles)
         registers: list[str] = []
         for r in program.registers:
@@ -241,7 +243,8 @@ class Descriptors:
             f"    .errors = {self.errors},",
             "};",
             "",
-            "__attribute__((visibility(\"default\"))) const struct ps_program *p4switch_program(void) { return &program; }",
+            '__attribute__((visibility("default")))',
+            "const struct ps_program *p4switch_program(void) { return &program; }",
         ]
 
 

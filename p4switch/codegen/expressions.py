@@ -8,8 +8,14 @@ from p4switch.ir import types as irt
 from p4switch.ir.expr import BinaryOp, UnaryOp
 
 _NAMES = {
-    BinaryOp.ADD: "add", BinaryOp.SUB: "sub", BinaryOp.MUL: "mul", BinaryOp.DIV: "div", BinaryOp.MOD: "mod",
-    BinaryOp.AND: "and", BinaryOp.OR: "or", BinaryOp.XOR: "xor",
+    BinaryOp.ADD: "add",
+    BinaryOp.SUB: "sub",
+    BinaryOp.MUL: "mul",
+    BinaryOp.DIV: "div",
+    BinaryOp.MOD: "mod",
+    BinaryOp.AND: "and",
+    BinaryOp.OR: "or",
+    BinaryOp.XOR: "xor",
 }
 _WRAPPING = frozenset({BinaryOp.ADD, BinaryOp.SUB, BinaryOp.MUL})
 
@@ -33,8 +39,12 @@ class ExpressionRenderer:
         if isinstance(e, ir.Element):
             t = e.base.type
             assert isinstance(t, irt.StackType)
-            index = str(e.index.value) if isinstance(e.index, ir.Const) and e.index.value < t.size else (
-                f"PS_INDEX({self.expr(e.index) if not is_wide(e.index.type) else self.low64(e.index)}, {t.size}u)"
+            index = (
+                str(e.index.value)
+                if isinstance(e.index, ir.Const) and e.index.value < t.size
+                else (
+                    f"PS_INDEX({self.expr(e.index) if not is_wide(e.index.type) else self.low64(e.index)}, {t.size}u)"
+                )
             )
             return Place(f"{base.z}.e[{index}]", f"{base.f}.e[{index}]")
         if isinstance(e.base, ir.VarRef) and e.base.name == "standard_metadata":
@@ -127,7 +137,7 @@ class ExpressionRenderer:
         return f"(W{size}_compare({text}, W{size}_from64(~0ull), {bits}, 0) > 0 ? ~0ull : W{size}_low64({text}))"
 
     def convert(self, text: str, source: int, target: int) -> str:
-        """A value of `source` bits in the C representation of `target` bits (zero-extended or truncated, not masked)."""
+        """A value of `source` bits in the C representation of `target` bits, zero-extended or truncated, not masked."""
         if source <= 64:
             if target <= 64:
                 return text
@@ -165,7 +175,11 @@ class ExpressionRenderer:
         source, target = e.operand.type, e.type
         text = self.expr(e.operand)
         if isinstance(target, irt.Bool):
-            return f"(({text}) != 0)" if not is_wide(source) else f"(!ps_wide_zero({text}.b, {bytes_of(irt.width_of(source))}))"
+            return (
+                f"(({text}) != 0)"
+                if not is_wide(source)
+                else f"(!ps_wide_zero({text}.b, {bytes_of(irt.width_of(source))}))"
+            )
         if isinstance(source, irt.Bool):
             return self.convert(f"(uint64_t)({text})", 1, irt.width_of(target))
         n, m = irt.width_of(source), irt.width_of(target)

@@ -1,8 +1,8 @@
 """How IR values look in C.
 
-A type has up to two C types: `z`, what must start as zero (scalars, validity bits, next indexes), and `f`, header fields,
-which mean nothing until the header is valid. A place in the program is then a pair of C lvalues. Stacks have one
-element more than declared: the target of indexes out of range.
+A type has up to two C types: `z`, what must start as zero (scalars, validity bits, next indexes), and `f`, header
+fields, which mean nothing until the header is valid. A place in the program is then a pair of C lvalues. Stacks have
+one element more than declared: the target of indexes out of range.
 """
 
 from __future__ import annotations
@@ -145,7 +145,8 @@ class Layout:
     def _define_z(self, t: irt.StructType | irt.UnionType | irt.StackType) -> str | None:
         if isinstance(t, irt.StackType):
             return self._define(
-                f"{self.type_name(t.element)}_{t.size}_z", ["uint32_t next;", f"{self.z_type(t.element)} e[{t.size + 1}];"]
+                f"{self.type_name(t.element)}_{t.size}_z",
+                ["uint32_t next;", f"{self.z_type(t.element)} e[{t.size + 1}];"],
             )
         members = [f"{part} {member(f.name)};" for f in t.fields if (part := self.z_type(f.type)) is not None]
         return self._define(f"{self.type_name(t)}_z", members)
@@ -153,11 +154,15 @@ class Layout:
     def _define_f(self, t: irt.StructType | irt.UnionType | irt.StackType | irt.HeaderType) -> str | None:
         if isinstance(t, irt.StackType):
             element = self.f_type(t.element)
-            return None if element is None else self._define(
-                f"{self.type_name(t.element)}_{t.size}_f", [f"{element} e[{t.size + 1}];"]
+            return (
+                None
+                if element is None
+                else self._define(f"{self.type_name(t.element)}_{t.size}_f", [f"{element} e[{t.size + 1}];"])
             )
         if isinstance(t, irt.HeaderType):
-            return self._define(f"{self.type_name(t)}_f", [f"{self.header_field(f.type)} {member(f.name)};" for f in t.fields])
+            return self._define(
+                f"{self.type_name(t)}_f", [f"{self.header_field(f.type)} {member(f.name)};" for f in t.fields]
+            )
         members = [f"{part} {member(f.name)};" for f in t.fields if (part := self.f_type(f.type)) is not None]
         return self._define(f"{self.type_name(t)}_f", members)
 

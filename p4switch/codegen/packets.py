@@ -43,7 +43,9 @@ def load_fields(target: str, t: irt.Type, pointer: str) -> list[str]:
     return out
 
 
-def split_at_varbit(t: irt.HeaderType) -> tuple[list[tuple[str, irt.Type]], tuple[str, irt.Varbits] | None, list[tuple[str, irt.Type]]]:
+def split_at_varbit(
+    t: irt.HeaderType,
+) -> tuple[list[tuple[str, irt.Type]], tuple[str, irt.Varbits] | None, list[tuple[str, irt.Type]]]:
     """Leaves before, at and after a header's varbit field."""
     before: list[tuple[str, irt.Type]] = []
     after: list[tuple[str, irt.Type]] = []

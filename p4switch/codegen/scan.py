@@ -43,4 +43,6 @@ def reads_queue_times(program: Program) -> bool:
                 members.add(id(n.base))
                 if n.field in QUEUE_FIELDS:
                     return True
-    return any(place.field in QUEUE_FIELDS for fl in program.field_lists for place in fl.fields if isinstance(place, ir.Member))
+    return any(
+        place.field in QUEUE_FIELDS for fl in program.field_lists for place in fl.fields if isinstance(place, ir.Member)
+    )

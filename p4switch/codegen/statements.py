@@ -32,16 +32,41 @@ class StatementRenderer(ExpressionRenderer):
         self.tracks_writes = False
         self.temporaries = 0
         self._rules: dict[type, Callable[[Any], None]] = {
-            s.Assign: self._assign, s.AssignSlice: self._assign_slice, s.SetValidity: self._set_validity,
-            s.SetNextIndex: self._set_next, s.ShiftStack: self._shift_stack, s.If: self._if, s.Switch: self._switch,
-            s.Labelled: self._labelled, s.Leave: self._leave, s.Loop: self._loop, s.ApplyTable: self._apply,
-            s.RegisterRead: self._register_read, s.RegisterWrite: self._register_write, s.CounterCount: self._count,
-            s.DirectCounterCount: self._nothing, s.MeterExecute: self._meter, s.DirectMeterRead: self._direct_meter,
-            s.Hash: self._hash, s.VerifyChecksum: self._verify, s.UpdateChecksum: self._update, s.ChecksumGet: self._checksum_get,
-            s.Random: self._random, s.SendDigest: self._digest, s.Clone: self._clone, s.Resubmit: self._resubmit,
-            s.Recirculate: self._recirculate, s.Truncate: self._truncate, s.MarkToDrop: self._drop, s.LogMessage: self._log,
-            s.Assertion: self._assert, s.Extract: self._extract, s.Lookahead: self._lookahead, s.Advance: self._advance,
-            s.ParserCheck: self._check, s.Emit: self._emit,
+            s.Assign: self._assign,
+            s.AssignSlice: self._assign_slice,
+            s.SetValidity: self._set_validity,
+            s.SetNextIndex: self._set_next,
+            s.ShiftStack: self._shift_stack,
+            s.If: self._if,
+            s.Switch: self._switch,
+            s.Labelled: self._labelled,
+            s.Leave: self._leave,
+            s.Loop: self._loop,
+            s.ApplyTable: self._apply,
+            s.RegisterRead: self._register_read,
+            s.RegisterWrite: self._register_write,
+            s.CounterCount: self._count,
+            s.DirectCounterCount: self._nothing,
+            s.MeterExecute: self._meter,
+            s.DirectMeterRead: self._direct_meter,
+            s.Hash: self._hash,
+            s.VerifyChecksum: self._verify,
+            s.UpdateChecksum: self._update,
+            s.ChecksumGet: self._checksum_get,
+            s.Random: self._random,
+            s.SendDigest: self._digest,
+            s.Clone: self._clone,
+            s.Resubmit: self._resubmit,
+            s.Recirculate: self._recirculate,
+            s.Truncate: self._truncate,
+            s.MarkToDrop: self._drop,
+            s.LogMessage: self._log,
+            s.Assertion: self._assert,
+            s.Extract: self._extract,
+            s.Lookahead: self._lookahead,
+            s.Advance: self._advance,
+            s.ParserCheck: self._check,
+            s.Emit: self._emit,
         }
 
     # ---------------------------------------------------------------- output
@@ -71,7 +96,11 @@ class StatementRenderer(ExpressionRenderer):
             name = variable_name(v.name, self.taken)
             z, f = self.layout.z_type(v.type), self.layout.f_type(v.type)
             if z is not None:
-                zero = "{0}" if not isinstance(v.type, irt.Bits | irt.Bool | irt.EnumType | irt.HeaderType) or is_wide(v.type) else "0"
+                zero = (
+                    "{0}"
+                    if not isinstance(v.type, irt.Bits | irt.Bool | irt.EnumType | irt.HeaderType) or is_wide(v.type)
+                    else "0"
+                )
                 self.line(f"{z} {name} = {zero};")
             if f is not None:
                 self.line(f"{f} {name}_f;")
@@ -139,14 +168,14 @@ class StatementRenderer(ExpressionRenderer):
             wide = self.convert(value, source, max(source, 129))
             name = self.temporary("part")
             part = bytes_of(max(source, 129))
-            self.line(f"{{ {self.layout.wide(part)} {name} = {wide}; ps_wide_insert({place}.b, {size}, {name}.b, {part}, {st.low}, {width}); }}")
+            self.line(f"{{ {self.layout.wide(part)} {name} = {wide};")
+            self.line(f"  ps_wide_insert({place}.b, {size}, {name}.b, {part}, {st.low}, {width}); }}")
         elif bits > 64:
             wide = self.convert(value, irt.width_of(st.value.type), bits)
             hole = f"(PS_ONES128({width}) << {st.low})"
             self.line(f"{place} = ({place} & ~{hole}) | ({wide} << {st.low});")
         else:
-            hole = ((1 << width) - 1) << st.low
-            keep = ((1 << bits) - 1) & ~hole
+            keep = ((1 << bits) - 1) & ~(((1 << width) - 1) << st.low)
             self.line(f"{place} = ((uint64_t){place} & {keep:#x}ull) | ({value} << {st.low});")
         self._note_write(st.target)
 
@@ -222,7 +251,10 @@ class StatementRenderer(ExpressionRenderer):
     def _wide_switch(self, st: s.Switch) -> None:
         keyword = "if"
         for case in st.cases:
-            tests = [self.expr(ir.Binary(ir.BinaryOp.EQ, st.selector, ir.Const(v, st.selector.type), irt.Bool())) for v in case.values]
+            tests = [
+                self.expr(ir.Binary(ir.BinaryOp.EQ, st.selector, ir.Const(v, st.selector.type), irt.Bool()))
+                for v in case.values
+            ]
             self.open(f"{keyword} ({' || '.join(tests)}) {{")
             self.body(case.body)
             self.depth -= 1
@@ -325,7 +357,9 @@ class StatementRenderer(ExpressionRenderer):
 
     def _parameters(self, arm: s.ActionArm) -> None:
         action = self.program.actions[arm.action]
-        for (offset, size), p, variable in zip(packed_offsets([p.type for p in action.parameters]), action.parameters, arm.parameters, strict=False):
+        for (offset, size), p, variable in zip(
+            packed_offsets([p.type for p in action.parameters]), action.parameters, arm.parameters, strict=False
+        ):
             target = self.roots[variable].z
             self.line(f"memcpy(&{target}, action->params + {offset}, {size});")
             del p
@@ -340,8 +374,11 @@ class StatementRenderer(ExpressionRenderer):
         size = storage_bytes(self.program.registers[st.register].element)
         cell = self.temporary("cell")
         target = self.place(st.target).z
-        self.line(f"{{ const uint8_t *{cell} = ps_register_cell(&ctx->registers[{st.register}], {self.index(st.index)}, {size});")
-        self.line(f"  if (PS_LIKELY({cell} != NULL)) memcpy(&{target}, {cell}, {size}); else memset(&{target}, 0, {size}); }}")
+        register = f"&ctx->registers[{st.register}]"
+        self.line(f"{{ const uint8_t *{cell} = ps_register_cell({register}, {self.index(st.index)}, {size});")
+        self.line(
+            f"  if (PS_LIKELY({cell} != NULL)) memcpy(&{target}, {cell}, {size}); else memset(&{target}, 0, {size}); }}"
+        )
         self._note_write(st.target)
 
     def _register_write(self, st: s.RegisterWrite) -> None:
@@ -349,7 +386,9 @@ class StatementRenderer(ExpressionRenderer):
         size = storage_bytes(element)
         cell = self.temporary("cell")
         value = self.expr(st.value)
-        self.open(f"{{ uint8_t *{cell} = ps_register_cell(&ctx->registers[{st.register}], {self.index(st.index)}, {size});")
+        self.open(
+            f"{{ uint8_t *{cell} = ps_register_cell(&ctx->registers[{st.register}], {self.index(st.index)}, {size});"
+        )
         if isinstance(st.value, ir.VarRef | ir.Member | ir.Element):
             self.line(f"if (PS_LIKELY({cell} != NULL)) memcpy({cell}, &{self.place(st.value).z}, {size});")
         else:
@@ -368,7 +407,8 @@ class StatementRenderer(ExpressionRenderer):
     def _meter(self, st: s.MeterExecute) -> None:
         color = self.temporary("color")
         target = self.place(st.target).z
-        self.line(f"{{ uint32_t {color} = 0; ps_meter(ctx, &ctx->meters[{self.array_index('meters', st.meter)}], {self.index(st.index)}, &{color});")
+        meter = f"&ctx->meters[{self.array_index('meters', st.meter)}]"
+        self.line(f"{{ uint32_t {color} = 0; ps_meter(ctx, {meter}, {self.index(st.index)}, &{color});")
         self.line(f"  {target} = {self.convert(f'(uint64_t){color}', 32, irt.width_of(st.target.type))}; }}")
         self._note_write(st.target)
 
@@ -447,7 +487,8 @@ class StatementRenderer(ExpressionRenderer):
         self.open(f"if ({self.expr(st.condition)}) {{")
         value = self._hash_value(st.algorithm, st.fields, st.with_payload)
         bits = irt.width_of(st.expected.type)
-        self.line(f"if ({self.mask(f'(uint64_t){value}', min(bits, 64))} != {self.low64(st.expected)}) p->standard_metadata.checksum_error = 1;")
+        found = self.mask(f"(uint64_t){value}", min(bits, 64))
+        self.line(f"if ({found} != {self.low64(st.expected)}) p->standard_metadata.checksum_error = 1;")
         self.close()
 
     def _update(self, st: s.UpdateChecksum) -> None:
@@ -474,7 +515,8 @@ class StatementRenderer(ExpressionRenderer):
         self.line(f"_Alignas(16) uint8_t packed[{max(1, total)}] = {{0}};")
         for (offset, size), value in zip(offsets, st.values, strict=True):
             name = self.temporary("value")
-            self.line(f"{{ {self.layout.scalar(value.type)} {name} = {self.expr(value)}; memcpy(packed + {offset}, &{name}, {size}); }}")
+            self.line(f"{{ {self.layout.scalar(value.type)} {name} = {self.expr(value)};")
+            self.line(f"  memcpy(packed + {offset}, &{name}, {size}); }}")
         self.line(f"ps_digest(ctx, {st.digest}, packed);")
         self.close()
 
@@ -499,18 +541,16 @@ class StatementRenderer(ExpressionRenderer):
 
     def _log(self, st: s.LogMessage) -> None:
         parts = st.text.split("{}")
+        shown = st.values[: len(parts) - 1]
+        form = ""
+        for i, part in enumerate(parts):
+            form += part.replace("%", "%%")
+            if i < len(parts) - 1:
+                form += "%llu" if i < len(shown) else "{}"
+        arguments = "".join(f", (unsigned long long)({self.low64(v)})" for v in shown)
         self.open("if (PS_UNLIKELY(ctx->log_enabled)) {")
-        text = "".join(p.replace("%", "%%") + ("%s" if i < len(parts) - 1 else "") for i, p in enumerate(parts))
-        shown = [v for v in st.values][: len(parts) - 1]
-        room = len(text) + 32 * len(parts) + 16
-        self.line(f"char text[{room}];")
-        arguments = ""
-        form = c_string(text.replace("%s", "\0"))
-        for v in shown:
-            form = form.replace("\\000", "%llu", 1)
-            arguments += f", (unsigned long long)({self.low64(v)})"
-        form = form.replace("\\000", "{}")
-        self.line(f"int length = snprintf(text, sizeof text, {form}{arguments});")
+        self.line(f"char text[{len(st.text.encode()) + 24 * len(parts)}];")
+        self.line(f"int length = snprintf(text, sizeof text, {c_string(form)}{arguments});")
         self.line("ctx->api->log(ctx, PS_LOG_MSG, text, length < (int)sizeof text ? (size_t)length : sizeof text - 1);")
         self.close()
 
@@ -535,7 +575,9 @@ class StatementRenderer(ExpressionRenderer):
         fixed = t.width_bits() // 8
         self.open("{")
         if st.varbit_bits is None:
-            self.line(f"if (PS_UNLIKELY(ctx->packet_bytes - at < {fixed})) {self.parser_error('PS_ERROR_PACKET_TOO_SHORT')}")
+            self.line(
+                f"if (PS_UNLIKELY(ctx->packet_bytes - at < {fixed})) {self.parser_error('PS_ERROR_PACKET_TOO_SHORT')}"
+            )
             self.line("const uint8_t *from = ctx->packet + at;")
             for text in load_fields(place.f, t, "from"):
                 self.line(text)
@@ -551,7 +593,8 @@ class StatementRenderer(ExpressionRenderer):
         path, kind = varbit
         self.line(f"uint64_t varbits = {self.saturating64(bits)};")
         self.line(f"if (PS_UNLIKELY(varbits % 8)) {self.parser_error('PS_ERROR_PARSER_INVALID_ARGUMENT')}")
-        self.line(f"if (PS_UNLIKELY(ctx->packet_bytes - at < {fixed} + varbits / 8)) {self.parser_error('PS_ERROR_PACKET_TOO_SHORT')}")
+        short = self.parser_error("PS_ERROR_PACKET_TOO_SHORT")
+        self.line(f"if (PS_UNLIKELY(ctx->packet_bytes - at < {fixed} + varbits / 8)) {short}")
         self.line(f"if (PS_UNLIKELY(varbits > {kind.max_width})) {self.parser_error('PS_ERROR_HEADER_TOO_SHORT')}")
         self.line("const uint8_t *from = ctx->packet + at;")
         for text in load_leaves(place.f, before, "from"):
@@ -570,7 +613,8 @@ class StatementRenderer(ExpressionRenderer):
         place = self.place(st.target)
         bits = irt.width_of(t)
         self.open("{")
-        self.line(f"if (PS_UNLIKELY((uint64_t)(ctx->packet_bytes - at) * 8 < {bits})) {self.parser_error('PS_ERROR_PACKET_TOO_SHORT')}")
+        short = self.parser_error("PS_ERROR_PACKET_TOO_SHORT")
+        self.line(f"if (PS_UNLIKELY((uint64_t)(ctx->packet_bytes - at) * 8 < {bits})) {short}")
         self.line("const uint8_t *from = ctx->packet + at;")
         for text in load_fields(place.f if isinstance(t, irt.HeaderType) else place.z, t, "from"):
             self.line(text)
@@ -582,11 +626,14 @@ class StatementRenderer(ExpressionRenderer):
         name = self.temporary("bits")
         self.line(f"{{ uint64_t {name} = {self.saturating64(st.bits)};")
         self.line(f"  if (PS_UNLIKELY({name} % 8)) {self.parser_error('PS_ERROR_PARSER_INVALID_ARGUMENT')}")
-        self.line(f"  if (PS_UNLIKELY(ctx->packet_bytes - at < {name} / 8)) {self.parser_error('PS_ERROR_PACKET_TOO_SHORT')}")
+        self.line(
+            f"  if (PS_UNLIKELY(ctx->packet_bytes - at < {name} / 8)) {self.parser_error('PS_ERROR_PACKET_TOO_SHORT')}"
+        )
         self.line(f"  at += (uint32_t)({name} / 8); }}")
 
     def _check(self, st: s.ParserCheck) -> None:
-        self.line(f"if (PS_UNLIKELY(!({self.expr(st.condition)}))) {{ error = (uint32_t){self.expr(st.error)}; goto rejected; }}")
+        error = self.expr(st.error)
+        self.line(f"if (PS_UNLIKELY(!({self.expr(st.condition)}))) {{ error = (uint32_t){error}; goto rejected; }}")
 
     # ---------------------------------------------------------------- deparsing
 

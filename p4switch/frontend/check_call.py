@@ -9,8 +9,32 @@ from p4switch.frontend import ast
 from p4switch.frontend.check_expr import HEADER_METHODS, SIZE_METHODS, STACK_METHODS, ExpressionChecker
 from p4switch.frontend.source import AbortError, Reporter
 from p4switch.frontend.types import (
-    ANY, BOOL, DOTS, INT, INVALID, STRING, UNKNOWN, VOID, TBits, TBlock, TCallable, TList, TName, TNew, TRecord, TSet, TStack,
-    TStruct, TTable, TTuple, Type, TVar, block_bindings, has_variables, resolve_deep, substitute, width_of,
+    ANY,
+    BOOL,
+    DOTS,
+    INT,
+    INVALID,
+    UNKNOWN,
+    VOID,
+    TBits,
+    TBlock,
+    TCallable,
+    TList,
+    TName,
+    TNew,
+    TRecord,
+    TSet,
+    TStack,
+    TStruct,
+    TTable,
+    TTuple,
+    TVar,
+    Type,
+    block_bindings,
+    has_variables,
+    resolve_deep,
+    substitute,
+    width_of,
 )
 
 
@@ -19,7 +43,7 @@ class Callee:
     """What a call means.
 
     kind: 'function' (decl.body None for an extern), 'action', 'method' of an extern instance, 'apply' of a parser or
-    control instance, 'direct' (`Type.apply`), 'table', 'constructor', 'builtin' (methods of headers, stacks; name says which).
+    control instance, 'direct' (`Type.apply`), 'table', 'constructor', 'builtin' (a method of headers or stacks).
     """
 
     kind: str
@@ -77,7 +101,9 @@ class CallChecker(ExpressionChecker):
             raise self.reporter.fail(e.at, "static_assert needs a condition known at compile time")
         if check.value is False:
             text = callee.arguments[1][1] if len(callee.arguments) > 1 else None
-            raise self.reporter.fail(e.at, str(text.value) if text is not None and text.value else "static_assert failed")
+            raise self.reporter.fail(
+                e.at, str(text.value) if text is not None and text.value else "static_assert failed"
+            )
         e.value = True
 
     def _overload(self, candidates: list[Any], e: ast.Call, name: str) -> Any:
@@ -92,7 +118,9 @@ class CallChecker(ExpressionChecker):
             if required <= given <= len(c.parameters) and names <= {p.name for p in c.parameters}:
                 fitting.append(c)
         if not fitting:
-            raise self.reporter.fail(e.at, f"no '{name}' takes {given} arguments" + (f" named {', '.join(sorted(names))}" if names else ""))
+            raise self.reporter.fail(
+                e.at, f"no '{name}' takes {given} arguments" + (f" named {', '.join(sorted(names))}" if names else "")
+            )
         exact = [c for c in fitting if len(c.parameters) == given]
         return (exact or fitting)[0]
 
@@ -119,13 +147,12 @@ class CallChecker(ExpressionChecker):
                 self.unify(substitute(parameter.type, outer), argument, bindings, free)
         missing = [v.name for v in variables if v not in bindings]
         if missing:
-            for parameter, argument in callee.arguments:
-                if argument is not None and argument.type is UNKNOWN:
-                    raise AbortError
+            if any(argument is not None and argument.type is UNKNOWN for _, argument in callee.arguments):
+                raise AbortError
             optional_only = [
-                v for v in variables
-                if v not in bindings
-                and not any(a is None and p.type == v for p, a in callee.arguments)
+                v
+                for v in variables
+                if v not in bindings and not any(a is None and p.type == v for p, a in callee.arguments)
             ]
             if optional_only:
                 raise self.reporter.fail(e.at, f"cannot infer type argument {', '.join(missing)} of '{decl.name}'")
@@ -133,8 +160,7 @@ class CallChecker(ExpressionChecker):
         callee.bindings = bound
         e.target = callee
         self._convert_arguments(callee, bound)
-        result = substitute(decl.return_type, bound)
-        return result
+        return substitute(decl.return_type, bound)
 
     def _explicit(self, variables: list[TVar], explicit: list[Type] | None, e: ast.Call, name: str) -> dict[TVar, Type]:
         if explicit is None:
@@ -309,10 +335,17 @@ class CallChecker(ExpressionChecker):
         raise self.reporter.fail(at, f"no constructor of '{decl.name}' takes {given} arguments")
 
     def _require_constant(self, parameter: ast.Parameter, argument: ast.Expr | None) -> None:
-        if argument is None or argument.value is not None or isinstance(argument.type, TBlock) or argument.type is UNKNOWN:
+        if (
+            argument is None
+            or argument.value is not None
+            or isinstance(argument.type, TBlock)
+            or argument.type is UNKNOWN
+        ):
             return
         if not self.is_elaboration_constant(argument):
-            self.reporter.error(argument.at, f"argument '{parameter.name}' of a constructor must be known at compile time")
+            self.reporter.error(
+                argument.at, f"argument '{parameter.name}' of a constructor must be known at compile time"
+            )
 
     def is_elaboration_constant(self, e: ast.Expr) -> bool:
         """Whether the value is known once constructor parameters are."""
@@ -387,7 +420,12 @@ class CallChecker(ExpressionChecker):
                     self.reporter.error(argument.at, f"{argument.type} is not a value")
                     continue
                 self.require_place(argument, f"argument '{p.name}'")
-                if argument.type != want and UNKNOWN not in (argument.type, want) and want is not ANY and not _mentions(want):
+                if (
+                    argument.type != want
+                    and UNKNOWN not in (argument.type, want)
+                    and want is not ANY
+                    and not _mentions(want)
+                ):
                     self.reporter.error(argument.at, f"argument '{p.name}' must be {want}, found {argument.type}")
             elif not isinstance(want, TBlock):
                 argument = self._in_argument(argument, want)
@@ -395,7 +433,9 @@ class CallChecker(ExpressionChecker):
         callee.arguments = converted
 
     def _in_argument(self, argument: ast.Expr, want: Type) -> ast.Expr:
-        if isinstance(argument.type, TName | TCallable | TSet) or (isinstance(argument.type, TTable) and argument.type.what != "result"):
+        if isinstance(argument.type, TName | TCallable | TSet) or (
+            isinstance(argument.type, TTable) and argument.type.what != "result"
+        ):
             self.reporter.error(argument.at, f"{argument.type} is not a value")
             argument.type = UNKNOWN
             return argument
@@ -447,7 +487,9 @@ class CallChecker(ExpressionChecker):
             return formal.decl is actual.decl and self.unify_types(formal.underlying, actual.underlying, bindings, free)
         return actual is INT and isinstance(formal, TBits)
 
-    def _unify_all(self, formal: tuple[Type, ...], actual: tuple[Type, ...], bindings: dict[TVar, Type], free: set[TVar]) -> bool:
+    def _unify_all(
+        self, formal: tuple[Type, ...], actual: tuple[Type, ...], bindings: dict[TVar, Type], free: set[TVar]
+    ) -> bool:
         return len(formal) == len(actual) and all(
             self.unify_types(f, a, bindings, free) for f, a in zip(formal, actual, strict=True)
         )
@@ -468,7 +510,11 @@ class CallChecker(ExpressionChecker):
         """Empty when `actual` can be passed for `formal`, else what is wrong."""
         wrong = f"expected {formal.kind} {formal}, found {actual.kind} {actual}"
         if formal.decl is actual.decl:
-            if formal.arguments and actual.arguments and not self._unify_all(formal.arguments, actual.arguments, bindings, free):
+            if (
+                formal.arguments
+                and actual.arguments
+                and not self._unify_all(formal.arguments, actual.arguments, bindings, free)
+            ):
                 return wrong
             return ""
         mine, theirs = formal.decl, actual.decl
@@ -477,12 +523,15 @@ class CallChecker(ExpressionChecker):
         assert isinstance(theirs, ast.ParserDecl | ast.ControlDecl)
         if len(mine.parameters) != len(theirs.parameters):
             return f"{wrong}: it has {len(theirs.parameters)} parameters, not {len(mine.parameters)}"
-        formals = block_bindings(formal) or {TVar(p.name, id(mine)): TVar(p.name, id(mine)) for p in mine.type_parameters}
+        formals = block_bindings(formal) or {
+            TVar(p.name, id(mine)): TVar(p.name, id(mine)) for p in mine.type_parameters
+        }
         inner = {TVar(p.name, id(theirs)) for p in theirs.type_parameters}
         theirs_bound = block_bindings(actual)
         for m, t in zip(mine.parameters, theirs.parameters, strict=True):
             if m.direction != t.direction:
-                return f"{wrong}: parameter '{t.name}' has direction '{t.direction or 'none'}', not '{m.direction or 'none'}'"
+                have_direction, want_direction = t.direction or "none", m.direction or "none"
+                return f"{wrong}: parameter '{t.name}' has direction '{have_direction}', not '{want_direction}'"
             want = substitute(m.type, formals)
             have = substitute(t.type, theirs_bound)
             if not self.unify_types(want, have, bindings, free | inner):
@@ -519,5 +568,3 @@ def _size_range(t: Type) -> tuple[int, int] | None:
     if t.kind == "header_union":
         return min(p[0] for p in known), max(p[1] for p in known)
     return sum(p[0] for p in known), sum(p[1] for p in known)
-
-

@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
-from p4switch.frontend import ast, constants
+from p4switch.frontend import ast
 from p4switch.frontend.check_call import CallChecker
 from p4switch.frontend.source import AbortError, Reporter
 from p4switch.frontend.types import (
-    ANY, BOOL, DOTS, ERROR, INT, INVALID, MATCH_KIND, STRING, UNKNOWN, VOID, EnumValue, TBase, TBits, TBlock, TCallable, TEnum,
-    TList, TName, TNew, TRecord, TSet, TStack, TStruct, TTable, TTuple, Type, TVar, TVarbits, has_variables,
+    ANY,
+    BOOL,
+    ERROR,
+    INT,
+    MATCH_KIND,
+    STRING,
+    UNKNOWN,
+    VOID,
+    TBits,
+    TBlock,
+    TEnum,
+    TList,
+    TName,
+    TNew,
+    TSet,
+    TStack,
+    TStruct,
+    TTable,
+    TTuple,
+    TVar,
+    TVarbits,
+    Type,
 )
 
 KEY_PROPERTIES = frozenset({"key", "actions", "entries"})
@@ -45,16 +65,27 @@ class Checker(CallChecker):
     def declaration(self, decl: ast.Declaration) -> None:
         """A declaration that may stand in several places."""
         rules = {
-            ast.Constant: self._constant, ast.VariableDecl: self._variable, ast.Instantiation: self._instantiation,
-            ast.StructDecl: self._struct_decl, ast.EnumDecl: self._enum, ast.ErrorDecl: self._error_decl,
-            ast.MatchKindDecl: self._match_kind, ast.TypedefDecl: self._typedef, ast.FunctionDecl: self._function,
-            ast.ExternDecl: self._extern, ast.PackageDecl: self._package, ast.ActionDecl: self._action,
-            ast.TableDecl: self._table, ast.ValueSetDecl: self._value_set,
+            ast.Constant: self._constant,
+            ast.VariableDecl: self._variable,
+            ast.Instantiation: self._instantiation,
+            ast.StructDecl: self._struct_decl,
+            ast.EnumDecl: self._enum,
+            ast.ErrorDecl: self._error_decl,
+            ast.MatchKindDecl: self._match_kind,
+            ast.TypedefDecl: self._typedef,
+            ast.FunctionDecl: self._function,
+            ast.ExternDecl: self._extern,
+            ast.PackageDecl: self._package,
+            ast.ActionDecl: self._action,
+            ast.TableDecl: self._table,
+            ast.ValueSetDecl: self._value_set,
         }
         try:
             rules[type(decl)](decl)  # type: ignore[operator]
         except AbortError:
-            if self.scopes[-1].get(decl.name) is None and isinstance(decl, ast.Constant | ast.VariableDecl | ast.Instantiation | ast.ValueSetDecl):
+            if self.scopes[-1].get(decl.name) is None and isinstance(
+                decl, ast.Constant | ast.VariableDecl | ast.Instantiation | ast.ValueSetDecl
+            ):
                 decl.type = UNKNOWN
                 self.scopes[-1][decl.name] = decl
 
@@ -310,7 +341,11 @@ class Checker(CallChecker):
         for e in state.select:
             if e.type is INT and e.value is not None:
                 self.reporter.error(e.at, "a select needs a value with a width")
-            elif not isinstance(e.type, TBits | TEnum | TNew | TVar | TVarbits | TStruct | TTuple) and e.type not in (BOOL, ERROR, UNKNOWN):
+            elif not isinstance(e.type, TBits | TEnum | TNew | TVar | TVarbits | TStruct | TTuple) and e.type not in (
+                BOOL,
+                ERROR,
+                UNKNOWN,
+            ):
                 self.reporter.error(e.at, f"select is not defined for {e.type}")
         for case in state.cases:
             self._select_case(case, types)
@@ -343,13 +378,22 @@ class Checker(CallChecker):
 
     def _constant_keyset(self, e: ast.Expr, t: Type) -> ast.Expr:
         checked = self.keyset(e, t)
-        if isinstance(checked, ast.DefaultExpr) or checked.type is UNKNOWN or isinstance(checked.type, TSet) and isinstance(checked, ast.Name):
+        if (
+            isinstance(checked, ast.DefaultExpr)
+            or checked.type is UNKNOWN
+            or (isinstance(checked.type, TSet) and isinstance(checked, ast.Name))
+        ):
             return checked
         parts = [checked.left, checked.right] if isinstance(checked, ast.Mask | ast.Range) else [checked]
         for part in parts:
             if part.type is not UNKNOWN and part.value is None and not self.is_elaboration_constant(part):
                 self.reporter.error(part.at, "a keyset must be known at compile time")
-        if isinstance(checked, ast.Range) and isinstance(checked.left.value, int) and isinstance(checked.right.value, int) and checked.left.value > checked.right.value:
+        if (
+            isinstance(checked, ast.Range)
+            and isinstance(checked.left.value, int)
+            and isinstance(checked.right.value, int)
+            and checked.left.value > checked.right.value
+        ):
             self.reporter.error(checked.at, "this range is empty: its low end is above its high end")
         return checked
 
@@ -417,10 +461,15 @@ class Checker(CallChecker):
         directional = [p for p in decl.parameters if p.direction]
         arguments = ref.arguments or []
         if not full and len(arguments) < len(directional):
-            self.reporter.error(ref.at, f"action {decl.name} needs arguments for its {len(directional)} parameters with direction")
+            self.reporter.error(
+                ref.at, f"action {decl.name} needs arguments for its {len(directional)} parameters with direction"
+            )
             return
         if not full and len(arguments) > len(directional):
-            self.reporter.error(ref.at, f"only parameters with direction are bound in a table's action list; '{decl.name}' has {len(directional)}")
+            self.reporter.error(
+                ref.at,
+                f"an action list binds only parameters with direction; '{decl.name}' has {len(directional)}",
+            )
             return
         for p, a in zip(directional, arguments, strict=False):
             if a.expr is None:
@@ -466,7 +515,12 @@ class Checker(CallChecker):
         final: list[tuple[ast.Parameter, ast.Expr | None]] = []
         for p, a_expr in bound:
             checked = None if a_expr is None else self.coerce(a_expr, p.type)
-            if checked is not None and checked.type is not UNKNOWN and checked.value is None and not self.is_elaboration_constant(checked):
+            if (
+                checked is not None
+                and checked.type is not UNKNOWN
+                and checked.value is None
+                and not self.is_elaboration_constant(checked)
+            ):
                 self.reporter.error(checked.at, f"argument '{p.name}' of {what} must be known at compile time")
             final.append((p, checked))
         if isinstance(e, ast.Call):
@@ -484,9 +538,11 @@ class Checker(CallChecker):
         outer, self.where = self.where, "control"
         prop.value = self.check(prop.value)
         self.where = outer
-        if prop.name == "size" and prop.value.type is not UNKNOWN:
-            if not self.is_elaboration_constant(prop.value) or not (prop.value.type is INT or isinstance(prop.value.type, TBits)):
-                self.reporter.error(prop.value.at, "the size of a table must be a number known at compile time")
+        if prop.name != "size" or prop.value.type is UNKNOWN:
+            return
+        is_number = prop.value.type is INT or isinstance(prop.value.type, TBits)
+        if not is_number or not self.is_elaboration_constant(prop.value):
+            self.reporter.error(prop.value.at, "the size of a table must be a number known at compile time")
 
     def _entry(self, decl: ast.TableDecl, entry: ast.Entry) -> None:
         if len(entry.keys) == 1 and isinstance(entry.keys[0], ast.DefaultExpr) and len(decl.keys) > 1:
@@ -555,7 +611,9 @@ class Checker(CallChecker):
             self._return(s)
         elif isinstance(s, ast.Exit):
             if self.where in ("function", "state"):
-                self.reporter.error(s.at, f"exit cannot be used in a {'function' if self.where == 'function' else 'parser'}")
+                self.reporter.error(
+                    s.at, f"exit cannot be used in a {'function' if self.where == 'function' else 'parser'}"
+                )
         elif isinstance(s, ast.Break | ast.Continue):
             if self.loop_depth == 0:
                 self.reporter.error(s.at, "break and continue belong in a loop")
@@ -688,5 +746,3 @@ def always_returns(s: ast.Statement) -> bool:
         has_default = any(c.label is None for c in s.cases)
         return has_default and all(always_returns(b) for b in bodies)
     return False
-
-

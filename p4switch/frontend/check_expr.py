@@ -10,14 +10,44 @@ from p4switch.frontend.check_types import TypeResolver
 from p4switch.frontend.constants import ConstantError
 from p4switch.frontend.source import AbortError, Reporter
 from p4switch.frontend.types import (
-    ANY, BOOL, DOTS, ERROR, INT, INVALID, MATCH_KIND, STATE, STRING, UNKNOWN, EnumValue, TBits, TBlock, TCallable, TEnum,
-    TList, TName, TNew, TRecord, TSet, TStack, TStruct, TTable, TTuple, Type, TVar, TVarbits, is_header_like,
+    ANY,
+    BOOL,
+    DOTS,
+    ERROR,
+    INT,
+    INVALID,
+    MATCH_KIND,
+    STATE,
+    STRING,
+    UNKNOWN,
+    EnumValue,
+    TBits,
+    TBlock,
+    TCallable,
+    TEnum,
+    TList,
+    TName,
+    TNew,
+    TRecord,
+    TSet,
+    TStack,
+    TStruct,
+    TTable,
+    TTuple,
+    TVar,
+    TVarbits,
+    Type,
+    is_header_like,
 )
 
 ARITHMETIC = frozenset({"+", "-", "*", "/", "%", "|+|", "|-|", "&", "|", "^"})
 RELATIONAL = frozenset({"<", "<=", ">", ">="})
-HEADER_METHODS = frozenset({"isValid", "setValid", "setInvalid", "minSizeInBits", "minSizeInBytes", "maxSizeInBits", "maxSizeInBytes"})
-STACK_METHODS = frozenset({"push_front", "pop_front", "minSizeInBits", "minSizeInBytes", "maxSizeInBits", "maxSizeInBytes"})
+HEADER_METHODS = frozenset(
+    {"isValid", "setValid", "setInvalid", "minSizeInBits", "minSizeInBytes", "maxSizeInBits", "maxSizeInBytes"}
+)
+STACK_METHODS = frozenset(
+    {"push_front", "pop_front", "minSizeInBits", "minSizeInBytes", "maxSizeInBits", "maxSizeInBytes"}
+)
 SIZE_METHODS = frozenset({"minSizeInBits", "minSizeInBytes", "maxSizeInBits", "maxSizeInBytes"})
 
 
@@ -28,11 +58,26 @@ class ExpressionChecker(TypeResolver):
         super().__init__(reporter)
         self.in_parser = False
         self._rules: dict[type, Callable[[Any], ast.Expr]] = {
-            ast.IntLiteral: self._int, ast.BoolLiteral: self._bool, ast.StringLiteral: self._string, ast.Name: self._name,
-            ast.TypeExpr: self._type_expr, ast.Member: self._member, ast.Index: self._index, ast.Slice: self._slice,
-            ast.Call: self.call, ast.Unary: self._unary, ast.Binary: self._binary, ast.Ternary: self._ternary,
-            ast.Cast: self._cast, ast.ListExpr: self._list, ast.StructExpr: self._struct, ast.InvalidExpr: self._invalid,
-            ast.DotsExpr: self._dots, ast.DefaultExpr: self._default, ast.Mask: self._mask, ast.Range: self._range,
+            ast.IntLiteral: self._int,
+            ast.BoolLiteral: self._bool,
+            ast.StringLiteral: self._string,
+            ast.Name: self._name,
+            ast.TypeExpr: self._type_expr,
+            ast.Member: self._member,
+            ast.Index: self._index,
+            ast.Slice: self._slice,
+            ast.Call: self.call,
+            ast.Unary: self._unary,
+            ast.Binary: self._binary,
+            ast.Ternary: self._ternary,
+            ast.Cast: self._cast,
+            ast.ListExpr: self._list,
+            ast.StructExpr: self._struct,
+            ast.InvalidExpr: self._invalid,
+            ast.DotsExpr: self._dots,
+            ast.DefaultExpr: self._default,
+            ast.Mask: self._mask,
+            ast.Range: self._range,
         }
 
     def call(self, e: ast.Call) -> ast.Expr:
@@ -54,7 +99,9 @@ class ExpressionChecker(TypeResolver):
     def value_of(self, e: ast.Expr, want: Type | None = None) -> ast.Expr:
         """As check, but the expression must be a value (not a type, function, table...)."""
         e = self.check(e)
-        if isinstance(e.type, TName | TCallable | TTable | TSet) and not (isinstance(e.type, TTable) and e.type.what == "result"):
+        if isinstance(e.type, TName | TCallable | TTable | TSet) and not (
+            isinstance(e.type, TTable) and e.type.what == "result"
+        ):
             self.reporter.error(e.at, f"{e.type} is not a value")
             e.type = UNKNOWN
         return e if want is None else self.coerce(e, want)
@@ -470,7 +517,9 @@ class ExpressionChecker(TypeResolver):
         if isinstance(e.right.value, int) and e.right.value < 0:
             raise self.reporter.fail(e.right.at, "the shift amount must not be negative")
         if left is INT and e.right.value is None and right is not INT:
-            raise self.reporter.fail(e.left.at, "a number without width cannot be shifted by a value known only at run time")
+            raise self.reporter.fail(
+                e.left.at, "a number without width cannot be shifted by a value known only at run time"
+            )
         e.type = left
 
     def _concat(self, e: ast.Binary) -> None:
@@ -609,7 +658,11 @@ class ExpressionChecker(TypeResolver):
         base = key
         while isinstance(base, TNew):
             base = base.underlying
-        if isinstance(base, TEnum) and base.underlying is not None and (isinstance(e, ast.Mask | ast.Range) or e.type != base):
+        if (
+            isinstance(base, TEnum)
+            and base.underlying is not None
+            and (isinstance(e, ast.Mask | ast.Range) or e.type != base)
+        ):
             base = base.underlying
         if isinstance(e, ast.Mask | ast.Range):
             e.left = self.coerce(e.left, base)
@@ -642,7 +695,11 @@ class ExpressionChecker(TypeResolver):
             if isinstance(decl, ast.Parameter):
                 if decl.direction in ("out", "inout"):
                     return ""
-                return f"parameter '{e.name}' is read-only" if decl.direction == "in" else f"parameter '{e.name}' has no direction"
+                return (
+                    f"parameter '{e.name}' is read-only"
+                    if decl.direction == "in"
+                    else f"parameter '{e.name}' has no direction"
+                )
             return f"'{e.name}' is not a variable"
         if isinstance(e, ast.Member):
             if isinstance(e.base.type, TStack) and e.name in ("lastIndex", "size"):

@@ -7,8 +7,27 @@ from typing import Any
 from p4switch.frontend import ast
 from p4switch.frontend.source import AbortError, Reporter
 from p4switch.frontend.types import (
-    ANY, BOOL, ERROR, INT, MATCH_KIND, STRING, UNKNOWN, VOID, TBase, TBits, TBlock, TEnum, TList, TNew, TStack, TStruct,
-    TTuple, Type, TVar, TVarbits, has_variables,
+    ANY,
+    BOOL,
+    ERROR,
+    INT,
+    MATCH_KIND,
+    STRING,
+    UNKNOWN,
+    VOID,
+    TBase,
+    TBits,
+    TBlock,
+    TEnum,
+    TList,
+    TNew,
+    TStack,
+    TStruct,
+    TTuple,
+    TVar,
+    TVarbits,
+    Type,
+    has_variables,
 )
 
 MAX_BIT_WIDTH = 1 << 16
@@ -16,7 +35,13 @@ MAX_BIT_WIDTH = 1 << 16
 MAX_STACK_SIZE = 1 << 12
 
 _BASE: dict[str, Type] = {
-    "bool": BOOL, "error": ERROR, "match_kind": MATCH_KIND, "string": STRING, "void": VOID, "int": INT, "_": ANY,
+    "bool": BOOL,
+    "error": ERROR,
+    "match_kind": MATCH_KIND,
+    "string": STRING,
+    "void": VOID,
+    "int": INT,
+    "_": ANY,
 }
 
 

@@ -51,7 +51,12 @@ def unary(op: str, value: int | bool, t: Type) -> int | bool:
 def binary(op: str, left: int, right: int, t: Type, right_type: Type) -> int | bool:
     """Value of `left op right`; `t` is the left operand's type. ConstantError for what has none."""
     comparisons = {
-        "==": left == right, "!=": left != right, "<": left < right, "<=": left <= right, ">": left > right, ">=": left >= right,
+        "==": left == right,
+        "!=": left != right,
+        "<": left < right,
+        "<=": left <= right,
+        ">": left > right,
+        ">=": left >= right,
     }
     if op in comparisons:
         return comparisons[op]
@@ -71,7 +76,12 @@ def binary(op: str, left: int, right: int, t: Type, right_type: Type) -> int | b
         joined = (left & ((1 << t.width) - 1)) << right_type.width | (right & ((1 << right_type.width) - 1))
         return wrap(joined, TBits(t.width + right_type.width, t.signed))
     plain = {
-        "+": left + right, "-": left - right, "*": left * right, "&": left & right, "|": left | right, "^": left ^ right,
+        "+": left + right,
+        "-": left - right,
+        "*": left * right,
+        "&": left & right,
+        "|": left | right,
+        "^": left ^ right,
     }
     if op in plain:
         return wrap(plain[op], t)

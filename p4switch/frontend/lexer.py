@@ -1,4 +1,4 @@
-"""Tokens of P4_16. `>>` is left as two `>` tokens (type arguments may end in `>>`); the parser joins them in expressions."""
+"""Tokens of P4_16. `>>` is left as two `>` tokens, as type arguments may end in it; the parser joins them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 from p4switch.frontend.source import Reporter
 
-KEYWORDS = frozenset(
-    "abstract action actions apply bool bit break const continue control default else entries enum error exit extern false "
-    "for header header_union if in inout int key list match_kind out package parser priority return select state string "
-    "struct switch table this transition true tuple type typedef value_set varbit void _".split()
+_WORDS = (
+    "abstract action actions apply bool bit break const continue control default else entries enum error exit extern "
+    "false for header header_union if in inout int key list match_kind out package parser priority return select state "
+    "string struct switch table this transition true tuple type typedef value_set varbit void _"
 )
+KEYWORDS = frozenset(_WORDS.split())
 SOFT_KEYWORDS = frozenset({"actions", "apply", "entries", "key", "priority", "state", "type", "list"})
 """Keywords that also serve as names."""
 

@@ -19,8 +19,16 @@ MAX_NESTING = 200
 """Depth of expressions and statements; Python's own stack is the reason."""
 
 _BINARY_LEVELS: tuple[tuple[str, ...], ...] = (
-    ("||",), ("&&",), ("==", "!="), ("<", ">", "<=", ">="), ("|",), ("^",), ("&",), ("<<", ">>"),
-    ("++", "+", "-", "|+|", "|-|"), ("*", "/", "%"),
+    ("||",),
+    ("&&",),
+    ("==", "!="),
+    ("<", ">", "<=", ">="),
+    ("|",),
+    ("^",),
+    ("&",),
+    ("<<", ">>"),
+    ("++", "+", "-", "|+|", "|-|"),
+    ("*", "/", "%"),
 )
 _PRECEDENCE = {op: level for level, ops in enumerate(_BINARY_LEVELS) for op in ops}
 _BASE_TYPES = frozenset({"bit", "int", "varbit", "bool", "error", "match_kind", "string", "void", "tuple", "list", "_"})
@@ -556,9 +564,17 @@ class Parser:
         annotations = self.annotations()
         if self.kinds[self.at] == "keyword":
             parse = {
-                "const": self.constant, "extern": self.extern, "action": self.action, "parser": self.parser,
-                "control": self.control, "package": self.package, "header": self.struct, "struct": self.struct,
-                "header_union": self.struct, "enum": self.enum, "typedef": self.typedef,
+                "const": self.constant,
+                "extern": self.extern,
+                "action": self.action,
+                "parser": self.parser,
+                "control": self.control,
+                "package": self.package,
+                "header": self.struct,
+                "struct": self.struct,
+                "header_union": self.struct,
+                "enum": self.enum,
+                "typedef": self.typedef,
             }.get(self.text)
             if parse is not None:
                 return parse(annotations)
@@ -575,7 +591,12 @@ class Parser:
         if not (self.starts_type() or self.at_name()):
             found = "the end of the file" if self.kinds[self.at] == "end" else f"'{self.text}'"
             raise self.fail(f"expected a declaration, found {found}")
-        if self.at_name() and not self.starts_type() and self.peek() not in ("(", "<") and not self.is_generic_function():
+        if (
+            self.at_name()
+            and not self.starts_type()
+            and self.peek() not in ("(", "<")
+            and not self.is_generic_function()
+        ):
             raise self.fail(f"'{self.text}' is not a type or keyword that starts a declaration")
         ref = self.type_ref()
         if self.is_symbol("("):
@@ -602,7 +623,9 @@ class Parser:
         self.expect(";")
         self.declare(name)
         del at
-        return ast.Instantiation(at=name_at, name=name, annotations=annotations, ref=ref, arguments=arguments, body=body)
+        return ast.Instantiation(
+            at=name_at, name=name, annotations=annotations, ref=ref, arguments=arguments, body=body
+        )
 
     def function(self, annotations: list[ast.Annotation], returns: ast.TypeRef) -> ast.FunctionDecl:
         decl = self.prototype(annotations, returns)
@@ -624,8 +647,13 @@ class Parser:
         parameters = self.parameters()
         self.scopes.pop()
         return ast.FunctionDecl(
-            at=at, name=name, annotations=annotations, returns=returns, type_parameters=type_parameters,
-            parameters=parameters, body=None,
+            at=at,
+            name=name,
+            annotations=annotations,
+            returns=returns,
+            type_parameters=type_parameters,
+            parameters=parameters,
+            body=None,
         )
 
     def parameters(self) -> list[ast.Parameter]:
@@ -687,13 +715,22 @@ class Parser:
     def extern(self, annotations: list[ast.Annotation]) -> ast.Declaration:
         self.expect("extern")
         at = self.offset
-        if self.at_name() and self.peek() in ("{", ";", "<") and not (self.starts_type() and self.kinds[self.at + 1] == "name"):
+        if (
+            self.at_name()
+            and self.peek() in ("{", ";", "<")
+            and not (self.starts_type() and self.kinds[self.at + 1] == "name")
+        ):
             name = self.name()
             self.declare(name, True)
             type_parameters = self.type_parameters()
             if self.accept(";"):
                 return ast.ExternDecl(
-                    at=at, name=name, annotations=annotations, type_parameters=type_parameters, constructors=[], methods=[]
+                    at=at,
+                    name=name,
+                    annotations=annotations,
+                    type_parameters=type_parameters,
+                    constructors=[],
+                    methods=[],
                 )
             if self.is_symbol("{"):
                 return self.extern_body(annotations, at, name, type_parameters)
@@ -717,7 +754,9 @@ class Parser:
             here = self.offset
             if self.text == name and self.peek() == "(":
                 self.at += 1
-                constructors.append(ast.ConstructorDecl(at=here, name=name, annotations=own, parameters=self.parameters()))
+                constructors.append(
+                    ast.ConstructorDecl(at=here, name=name, annotations=own, parameters=self.parameters())
+                )
             else:
                 method = self.prototype(own, self.type_ref())
                 method.is_extern = True
@@ -727,7 +766,12 @@ class Parser:
         self.scopes.pop()
         self.expect("}")
         return ast.ExternDecl(
-            at=at, name=name, annotations=annotations, type_parameters=type_parameters, constructors=constructors, methods=methods
+            at=at,
+            name=name,
+            annotations=annotations,
+            type_parameters=type_parameters,
+            constructors=constructors,
+            methods=methods,
         )
 
     def action(self, annotations: list[ast.Annotation]) -> ast.ActionDecl:
@@ -844,8 +888,15 @@ class Parser:
         self.expect("parser")
         at, name, type_parameters, parameters = self.block_head()
         decl = ast.ParserDecl(
-            at=at, name=name, annotations=annotations, type_parameters=type_parameters, parameters=parameters,
-            constructor_parameters=[], locals=[], states=[], is_type=False,
+            at=at,
+            name=name,
+            annotations=annotations,
+            type_parameters=type_parameters,
+            parameters=parameters,
+            constructor_parameters=[],
+            locals=[],
+            states=[],
+            is_type=False,
         )
         if self.accept(";"):
             decl.is_type = True
@@ -955,8 +1006,15 @@ class Parser:
         self.expect("control")
         at, name, type_parameters, parameters = self.block_head()
         decl = ast.ControlDecl(
-            at=at, name=name, annotations=annotations, type_parameters=type_parameters, parameters=parameters,
-            constructor_parameters=[], locals=[], body=None, is_type=False,
+            at=at,
+            name=name,
+            annotations=annotations,
+            type_parameters=type_parameters,
+            parameters=parameters,
+            constructor_parameters=[],
+            locals=[],
+            body=None,
+            is_type=False,
         )
         if self.accept(";"):
             decl.is_type = True
@@ -992,7 +1050,14 @@ class Parser:
         at = self.offset
         name = self.name()
         decl = ast.TableDecl(
-            at=at, name=name, annotations=annotations, keys=[], actions=[], entries=[], entries_const=False, properties=[]
+            at=at,
+            name=name,
+            annotations=annotations,
+            keys=[],
+            actions=[],
+            entries=[],
+            entries_const=False,
+            properties=[],
         )
         self.expect("{")
         while not self.is_symbol("}"):
@@ -1077,7 +1142,9 @@ class Parser:
             annotations = self.annotations()
             self.expect(";")
             decl.entries.append(
-                ast.Entry(at=at, is_const=is_const, priority=priority, keys=keys, action=action, annotations=annotations)
+                ast.Entry(
+                    at=at, is_const=is_const, priority=priority, keys=keys, action=action, annotations=annotations
+                )
             )
         self.expect("}")
 

@@ -21,7 +21,9 @@ _IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
 _PIECES = re.compile(r'"(?:\\.|[^"\\\n])*"|[A-Za-z_]\w*|\d\w*|\s+|.', re.S)
 _DIRECTIVE = re.compile(r"\s*#\s*([A-Za-z_]*)\s*(.*)", re.S)
 _DEFINE = re.compile(r"([A-Za-z_]\w*)(\()?(.*)", re.S)
-_CONDITION_TOKEN = re.compile(r"\s*(0[xX][0-9a-fA-F_]+|0[bB][01_]+|\d[\d_]*\w*|[A-Za-z_]\w*|<<|>>|<=|>=|==|!=|&&|\|\||[-+*/%<>!~&|^()?:])")
+_CONDITION_TOKEN = re.compile(
+    r"\s*(0[xX][0-9a-fA-F_]+|0[bB][01_]+|\d[\d_]*\w*|[A-Za-z_]\w*|<<|>>|<=|>=|==|!=|&&|\|\||[-+*/%<>!~&|^()?:])"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,9 +144,7 @@ class Preprocessor:
 
     # ---------------------------------------------------------------- directives
 
-    def _directive(
-        self, word: str, rest: str, stack: list[_Conditional], active: bool, path: Path, depth: int
-    ) -> None:
+    def _directive(self, word: str, rest: str, stack: list[_Conditional], active: bool, path: Path, depth: int) -> None:
         if word in ("if", "ifdef", "ifndef"):
             stack.append(self._open(word, rest, active))
         elif word in ("elif", "else", "endif"):
@@ -199,7 +199,7 @@ class Preprocessor:
             rest = self.expand(rest).strip()
         match = re.match(r'<([^>]+)>|"([^"]+)"', rest)
         if match is None:
-            raise self.error("#include needs <file> or \"file\"")
+            raise self.error('#include needs <file> or "file"')
         found, shown = self._find(match.group(1) or match.group(2), match.group(2) is not None, path)
         if found.resolve() not in self._once:
             self._include(found, shown, depth + 1)
@@ -328,7 +328,16 @@ class Preprocessor:
 
 
 _LEVELS: tuple[tuple[str, ...], ...] = (
-    ("||",), ("&&",), ("|",), ("^",), ("&",), ("==", "!="), ("<", "<=", ">", ">="), ("<<", ">>"), ("+", "-"), ("*", "/", "%"),
+    ("||",),
+    ("&&",),
+    ("|",),
+    ("^",),
+    ("&",),
+    ("==", "!="),
+    ("<", "<=", ">", ">="),
+    ("<<", ">>"),
+    ("+", "-"),
+    ("*", "/", "%"),
 )
 
 
@@ -385,7 +394,11 @@ class _Condition:
         if token == "":
             raise ValueError("it ends too early")
         if token[0].isdigit():
-            return int(token.rstrip("uUlL").replace("_", ""), 0) if token[:1] != "0" or len(token) == 1 or not token[1].isdigit() else int(token.rstrip("uUlL"), 8)
+            return (
+                int(token.rstrip("uUlL").replace("_", ""), 0)
+                if token[:1] != "0" or len(token) == 1 or not token[1].isdigit()
+                else int(token.rstrip("uUlL"), 8)
+            )
         if token[0].isalpha() or token[0] == "_":
             return 0
         raise ValueError(f"unexpected '{token}'")
@@ -396,9 +409,20 @@ def _apply(op: str, left: int, right: int) -> int:
         quotient = abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)
         return quotient if op == "/" else left - quotient * right
     table = {
-        "||": int(bool(left or right)), "&&": int(bool(left and right)), "|": left | right, "^": left ^ right, "&": left & right,
-        "==": int(left == right), "!=": int(left != right), "<": int(left < right), "<=": int(left <= right),
-        ">": int(left > right), ">=": int(left >= right), "+": left + right, "-": left - right, "*": left * right,
+        "||": int(bool(left or right)),
+        "&&": int(bool(left and right)),
+        "|": left | right,
+        "^": left ^ right,
+        "&": left & right,
+        "==": int(left == right),
+        "!=": int(left != right),
+        "<": int(left < right),
+        "<=": int(left <= right),
+        ">": int(left > right),
+        ">=": int(left >= right),
+        "+": left + right,
+        "-": left - right,
+        "*": left * right,
     }
     if op in table:
         return table[op]

@@ -1,4 +1,4 @@
-"""Types as the checker sees them: generic, nominal, with arbitrary-precision `int` and the types of things that are no values."""
+"""Types as the checker sees them: generic, nominal, with arbitrary-precision `int` and types of what is no value."""
 
 from __future__ import annotations
 
@@ -176,7 +176,10 @@ class TBlock:
     def kind(self) -> str:
         """'parser', 'control', 'package' or 'extern'."""
         return {
-            ast.ParserDecl: "parser", ast.ControlDecl: "control", ast.PackageDecl: "package", ast.ExternDecl: "extern",
+            ast.ParserDecl: "parser",
+            ast.ControlDecl: "control",
+            ast.PackageDecl: "package",
+            ast.ExternDecl: "extern",
         }[type(self.decl)]
 
     def __str__(self) -> str:
@@ -191,7 +194,9 @@ class TTable:
     what: str = "table"
 
     def __str__(self) -> str:
-        return {"table": "table ", "result": "result of table ", "action": "action list of table "}[self.what] + self.decl.name
+        return {"table": "table ", "result": "result of table ", "action": "action list of table "}[
+            self.what
+        ] + self.decl.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,8 +220,22 @@ class TName:
 
 
 Type: TypeAlias = (
-    TBits | TVarbits | TBase | TStruct | TStack | TTuple | TRecord | TList | TSet | TEnum | TNew | TVar | TBlock | TTable
-    | TCallable | TName
+    TBits
+    | TVarbits
+    | TBase
+    | TStruct
+    | TStack
+    | TTuple
+    | TRecord
+    | TList
+    | TSet
+    | TEnum
+    | TNew
+    | TVar
+    | TBlock
+    | TTable
+    | TCallable
+    | TName
 )
 
 

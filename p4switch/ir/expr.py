@@ -51,9 +51,7 @@ class BinaryOp(enum.Enum):
     LOR = "||"
 
 
-COMPARISONS = frozenset(
-    {BinaryOp.EQ, BinaryOp.NE, BinaryOp.LT, BinaryOp.LE, BinaryOp.GT, BinaryOp.GE}
-)
+COMPARISONS = frozenset({BinaryOp.EQ, BinaryOp.NE, BinaryOp.LT, BinaryOp.LE, BinaryOp.GT, BinaryOp.GE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +183,17 @@ class Mux:
 
 LValue: TypeAlias = VarRef | Member | Element
 Expr: TypeAlias = (
-    Const | VarRef | Member | Element | IsValid | NextIndex | VarbitLength | PacketLength | Unary | Binary | Slice | Cast | Mux
+    Const
+    | VarRef
+    | Member
+    | Element
+    | IsValid
+    | NextIndex
+    | VarbitLength
+    | PacketLength
+    | Unary
+    | Binary
+    | Slice
+    | Cast
+    | Mux
 )
-

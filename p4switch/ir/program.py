@@ -234,7 +234,7 @@ class ControllerHeader:
 
 @dataclass(frozen=True, slots=True)
 class FieldList:
-    """Lvalues that clone, resubmit and recirculate preserve; `index` is our own, `number` @field_list's (None: legacy)."""
+    """Lvalues that clone, resubmit and recirculate preserve. `number`: @field_list's; None: given in the call."""
 
     index: int
     number: int | None
@@ -370,8 +370,37 @@ class Program:
 
 
 __all__ = [
-    "ACCEPT", "REJECT", "Action", "ActionCall", "ActionParameter", "ActionProfile", "Block", "CloneType", "ConstEntry",
-    "ControllerHeader", "Counter", "CounterKind", "Digest", "DigestField", "FieldList", "KeyMatch", "MatchKind", "MatchOp",
-    "Meter", "NewType", "Parser", "ParserState", "Program", "Register", "SelectCase", "SelectMatch", "SerializableEnum",
-    "Table", "TableAction", "TableKey", "Transition", "ValueSet", "Variable",
+    "ACCEPT",
+    "REJECT",
+    "Action",
+    "ActionCall",
+    "ActionParameter",
+    "ActionProfile",
+    "Block",
+    "CloneType",
+    "ConstEntry",
+    "ControllerHeader",
+    "Counter",
+    "CounterKind",
+    "Digest",
+    "DigestField",
+    "FieldList",
+    "KeyMatch",
+    "MatchKind",
+    "MatchOp",
+    "Meter",
+    "NewType",
+    "Parser",
+    "ParserState",
+    "Program",
+    "Register",
+    "SelectCase",
+    "SelectMatch",
+    "SerializableEnum",
+    "Table",
+    "TableAction",
+    "TableKey",
+    "Transition",
+    "ValueSet",
+    "Variable",
 ]

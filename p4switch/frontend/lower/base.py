@@ -10,10 +10,23 @@ from typing import Any, TypeAlias
 from p4switch.frontend import ast, constants
 from p4switch.frontend.check_decl import Checker
 from p4switch.frontend.constants import ConstantError
+from p4switch.frontend.lexer import parse_number, unescape
 from p4switch.frontend.source import AbortError, Reporter
 from p4switch.frontend.types import (
-    BOOL, ERROR, INT, MATCH_KIND, STRING, EnumValue, TBits, TBlock, TEnum, TNew, TStack, TStruct, TTuple, Type, TVar,
-    TVarbits, substitute,
+    BOOL,
+    ERROR,
+    INT,
+    EnumValue,
+    TBits,
+    TEnum,
+    TNew,
+    TStack,
+    TStruct,
+    TTuple,
+    TVar,
+    TVarbits,
+    Type,
+    substitute,
 )
 from p4switch.ir import expr as ir
 from p4switch.ir import types as irt
@@ -186,7 +199,9 @@ class LowerBase:
                 raise self.unsupported(t.decl.at, f"header {name}: a varbit field that does not start at a byte")
             before += irt.width_of(f.type)
         if header.width_bits() % 8:
-            raise self.unsupported(t.decl.at, f"header {name} has {header.width_bits()} bits, which is not a whole number of bytes")
+            raise self.unsupported(
+                t.decl.at, f"header {name} has {header.width_bits()} bits, which is not a whole number of bytes"
+            )
         self.headers[name] = header
         return header
 
@@ -340,23 +355,35 @@ def declared_name(t: Type) -> str | None:
 def convert_annotation(a: ast.Annotation) -> irt.Annotation:
     """Parse the body of an unstructured annotation as far as it is a list of numbers, strings and truth values."""
     if a.structured:
-        body = tuple(_plain(e) for e in a.expressions)
-        pairs = tuple((k, _plain(e)) for k, e in a.pairs)
-        return irt.Annotation(a.name, body, pairs, a.text, structured=True)
+        expressions = tuple(_plain(e) for e in a.expressions)
+        named = tuple((k, _plain(e)) for k, e in a.pairs)
+        return irt.Annotation(a.name, expressions, named, a.text, structured=True)
     values: list[int | str | bool] = []
-    from p4switch.frontend.lexer import parse_number, unescape
-
-    for kind, text, _ in a.tokens:
+    pairs: list[tuple[str, int | str | bool]] = []
+    key: str | None = None
+    for index, (kind, text, _) in enumerate(a.tokens):
+        following = a.tokens[index + 1][1] if index + 1 < len(a.tokens) else ""
+        value: int | str | bool
         if kind == "number":
             parsed = parse_number(text)
-            values.append(parsed[0] if parsed is not None else text)
+            value = parsed[0] if parsed is not None else text
         elif kind == "string":
-            values.append(unescape(text))
+            value = unescape(text)
         elif text in ("true", "false"):
-            values.append(text == "true")
-        elif kind in ("name", "keyword"):
-            values.append(text)
-    return irt.Annotation(a.name, tuple(values), (), a.text)
+            value = text == "true"
+        elif kind in ("name", "keyword") and following == "=":
+            key = text
+            continue
+        elif kind in ("name", "keyword") and following != "<":
+            value = text
+        else:
+            continue
+        if key is not None:
+            pairs.append((key, value))
+            key = None
+        else:
+            values.append(value)
+    return irt.Annotation(a.name, tuple(values), tuple(pairs), a.text)
 
 
 def _plain(e: ast.Expr) -> int | str | bool:
@@ -366,8 +393,17 @@ def _plain(e: ast.Expr) -> int | str | bool:
         return e.truth
     if isinstance(e, ast.StringLiteral):
         return e.text
-    if isinstance(e, ast.Unary) and e.op == "-" and isinstance(e.operand, ast.IntLiteral):
-        return -e.operand.number
+    if isinstance(e, ast.Unary):
+        operand = _plain(e.operand)
+        return constants.unary(e.op, operand, INT) if isinstance(operand, int) else ""
+    if isinstance(e, ast.Binary):
+        left, right = _plain(e.left), _plain(e.right)
+        if isinstance(left, bool) and isinstance(right, bool) and e.op in ("&&", "||"):
+            return (left and right) if e.op == "&&" else (left or right)
+        if isinstance(left, str) and isinstance(right, str):
+            return left + right if e.op == "++" else ""
+        if isinstance(left, int) and isinstance(right, int):
+            return constants.binary(e.op, left, right, INT, INT)
     return ""
 
 
@@ -391,5 +427,3 @@ def qualified_name(prefix: str, decl: ast.Declaration) -> str:
     if name.startswith("."):
         return name[1:]
     return f"{prefix}.{name}" if prefix else name
-
-

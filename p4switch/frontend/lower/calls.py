@@ -7,14 +7,23 @@ from typing import Any
 
 from p4switch.frontend import ast
 from p4switch.frontend.check_call import Callee
-from p4switch.frontend.lower.base import BIT32, TRUE, Env, Instance, Known
+from p4switch.frontend.lower.base import TRUE, Env, Instance, Known
 from p4switch.frontend.lower.expressions import is_scalar
 from p4switch.frontend.lower.objects import ObjectLowering
-from p4switch.frontend.types import INT
+from p4switch.frontend.types import BOOL, TBits, TEnum, TNew
 from p4switch.ir import expr as ir
 from p4switch.ir import types as irt
-from p4switch.ir.program import MatchKind
-from p4switch.ir.stmt import ActionArm, ApplyTable, Assign, AssignSlice, If, Labelled, Leave, SetNextIndex, ShiftStack, SetValidity
+from p4switch.ir.stmt import (
+    ActionArm,
+    ApplyTable,
+    Assign,
+    AssignSlice,
+    If,
+    Labelled,
+    Leave,
+    SetValidity,
+    ShiftStack,
+)
 
 MAX_INLINE_DEPTH = 64
 
@@ -36,6 +45,7 @@ class Frame:
     result: ir.VarRef | None = None
     copy_outs: list[CopyOut] = field(default_factory=list)
     exited: bool = False
+    is_action: bool = False
 
 
 @dataclass(slots=True)
@@ -142,8 +152,14 @@ class CallLowering(ObjectLowering):
 
     def _inline_action(self, callee: Callee) -> None:
         decl = callee.decl
+        scalar = all(
+            p.direction or self.concrete(p.type) == BOOL or isinstance(self.concrete(p.type), TBits | TEnum | TNew)
+            for p in decl.parameters
+        )
+        if scalar and not any(f.is_action for f in self.frames):
+            self.action_index(decl)  # p4c lists actions that a control only calls, too
         env = Env(self.env)
-        frame = Frame(self.fresh_name(decl.name))
+        frame = Frame(self.fresh_name(decl.name), is_action=True)
         self.bind_arguments(env, callee, frame, isolate=True)
         self.inline(env, frame, decl.body)
 
@@ -280,7 +296,8 @@ class CallLowering(ObjectLowering):
         decl = instance.decl
         if not isinstance(decl, ast.ControlDecl):
             raise self.unsupported(e.at, "a parser applied inside a branch")
-        assert instance.env is not None and decl.body is not None
+        assert instance.env is not None
+        assert decl.body is not None
         callee = actual_callee(callee, decl)
         env = Env(instance.env, {v: self.concrete(t) for v, t in callee.bindings.items()})
         frame = Frame(self.fresh_name(f"{instance.name}_end"))
@@ -339,7 +356,8 @@ class CallLowering(ObjectLowering):
 
     def apply_table(self, e: ast.Call, hit: str | None, action_run: str | None) -> None:
         callee = e.target
-        assert isinstance(callee, Callee) and callee.receiver is not None
+        assert isinstance(callee, Callee)
+        assert callee.receiver is not None
         instance = self.instance_of(callee.receiver)
         if instance is None or instance.kind != "table":
             raise self.unsupported(e.at, "a table that is not declared in this control")
@@ -358,7 +376,9 @@ class CallLowering(ObjectLowering):
         arms: list[ActionArm] = []
         no_action = self.checker.scopes[0].get("NoAction")
         for listed in table.actions:
-            ref = next((r for d, r in by_action.items() if d is not None and self.action_index(d) == listed.action), None)
+            ref = next(
+                (r for d, r in by_action.items() if d is not None and self.action_index(d) == listed.action), None
+            )
             action = ref.decl if ref is not None else no_action
             assert isinstance(action, ast.ActionDecl)
             arms.append(self._arm(listed.action, action, ref))
@@ -367,7 +387,7 @@ class CallLowering(ObjectLowering):
     def _arm(self, index: int, decl: ast.ActionDecl, ref: ast.ActionRef | None) -> ActionArm:
         """An action's body with parameters from the entry and, for those with direction, from the action list."""
         env = Env(self.env)
-        frame = Frame(self.fresh_name(decl.name))
+        frame = Frame(self.fresh_name(decl.name), is_action=True)
         parameters: list[str] = []
         loops, self.loops = self.loops, []
         with self.body() as statements:
@@ -430,5 +450,3 @@ def may_overlap(a: ast.Expr, b: ast.Expr) -> bool:
     if left[0] is not right[0]:
         return False
     return all(x == y or "*" in (x, y) for x, y in zip(left[1], right[1], strict=False))
-
-

@@ -1,10 +1,10 @@
-"""Lowering of expressions. Calls inside of them become statements before, operands read before a call are saved first."""
+"""Lowering of expressions. Calls inside become statements before; operands read before a call are saved first."""
 
 from __future__ import annotations
 
 from p4switch.frontend import ast
-from p4switch.frontend.lower.base import BIT32, FALSE, TRUE, Instance, Known, LowerBase
-from p4switch.frontend.types import BOOL, INT, TBits, TEnum, TName, TNew, TStack, TStruct, TTable, TTuple
+from p4switch.frontend.lower.base import BIT32, TRUE, Instance, Known, LowerBase
+from p4switch.frontend.types import INT, TBits, TStack, TStruct, TTable, TTuple
 from p4switch.ir import expr as ir
 from p4switch.ir import types as irt
 from p4switch.ir.expr import BinaryOp, UnaryOp
@@ -132,10 +132,13 @@ class ExpressionLowering(LowerBase):
         t = left.type
         if isinstance(t, irt.Bits | irt.Bool | irt.EnumType | irt.Varbits):
             return ir.Binary(BinaryOp.EQ, left, right, irt.Bool())
-        assert isinstance(left, ir.VarRef | ir.Member | ir.Element) and isinstance(right, ir.VarRef | ir.Member | ir.Element)
+        assert isinstance(left, ir.VarRef | ir.Member | ir.Element)
+        assert isinstance(right, ir.VarRef | ir.Member | ir.Element)
         if isinstance(t, irt.StackType):
             parts = [
-                self.equal(ir.Element(left, ir.Const(i, BIT32), t.element), ir.Element(right, ir.Const(i, BIT32), t.element))
+                self.equal(
+                    ir.Element(left, ir.Const(i, BIT32), t.element), ir.Element(right, ir.Const(i, BIT32), t.element)
+                )
                 for i in range(t.size)
             ]
             return conjunction(parts)
@@ -183,7 +186,8 @@ class ExpressionLowering(LowerBase):
 
     def _cast_aggregate(self, e: ast.Cast) -> ir.Expr:
         source = self.expr(e.operand)
-        assert isinstance(source, ir.VarRef | ir.Member | ir.Element) and isinstance(source.type, irt.StructType)
+        assert isinstance(source, ir.VarRef | ir.Member | ir.Element)
+        assert isinstance(source.type, irt.StructType)
         t = self.type(self.concrete(e.type), e.at)
         result = self.new_variable("cast", t)
         if not isinstance(t, irt.StructType | irt.HeaderType):
@@ -337,7 +341,11 @@ class ExpressionLowering(LowerBase):
     def store(self, target: ir.LValue, value: ir.Expr) -> None:
         """target = value; the header of a union takes the place of its siblings."""
         self.emit(Assign(target, value))
-        if isinstance(target.type, irt.HeaderType) and isinstance(target, ir.Member) and isinstance(target.base.type, irt.UnionType):
+        if (
+            isinstance(target.type, irt.HeaderType)
+            and isinstance(target, ir.Member)
+            and isinstance(target.base.type, irt.UnionType)
+        ):
             with self.body() as statements:
                 self.invalidate_siblings(target)
             self.emit(If(ir.IsValid(target), tuple(statements), ()))
@@ -459,5 +467,3 @@ def unsigned(e: ir.Expr) -> ir.Expr:
 def is_scalar(t: irt.Type) -> bool:
     """Bits, bool or an enumeration."""
     return isinstance(t, irt.Bits | irt.Bool | irt.EnumType)
-
-

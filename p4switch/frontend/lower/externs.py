@@ -15,9 +15,33 @@ from p4switch.ir import types as irt
 from p4switch.ir.expr import BinaryOp
 from p4switch.ir.program import FieldList
 from p4switch.ir.stmt import (
-    Advance, Assertion, Assign, ChecksumGet, Clone, CloneType, CounterCount, DirectCounterCount, DirectMeterRead, Emit, Extract, Hash,
-    HashAlgorithm, LogMessage, Lookahead, MarkToDrop, MeterExecute, ParserCheck, Random, Recirculate, RegisterRead, RegisterWrite,
-    Resubmit, SendDigest, SetNextIndex, Truncate, UpdateChecksum, VerifyChecksum,
+    Advance,
+    Assertion,
+    ChecksumGet,
+    Clone,
+    CloneType,
+    CounterCount,
+    DirectCounterCount,
+    DirectMeterRead,
+    Emit,
+    Extract,
+    Hash,
+    HashAlgorithm,
+    LogMessage,
+    Lookahead,
+    MarkToDrop,
+    MeterExecute,
+    ParserCheck,
+    Random,
+    Recirculate,
+    RegisterRead,
+    RegisterWrite,
+    Resubmit,
+    SendDigest,
+    SetNextIndex,
+    Truncate,
+    UpdateChecksum,
+    VerifyChecksum,
 )
 
 PRESERVED_ROOTS = frozenset({"meta", "standard_metadata"})
@@ -32,21 +56,41 @@ class ExternLowering(CallLowering):
         self.metadata: ir.VarRef | None = None
         self.standard_metadata: ir.VarRef | None = None
         self._functions: dict[str, Callable[[ast.Call, Callee], ir.Expr | None]] = {
-            "verify": self._verify, "mark_to_drop": self._mark_to_drop, "hash": self._hash, "random": self._random,
-            "digest": self._digest, "truncate": self._truncate, "clone": self._clone, "clone3": self._clone,
-            "clone_preserving_field_list": self._clone, "resubmit": self._resubmit,
-            "resubmit_preserving_field_list": self._resubmit, "recirculate": self._recirculate,
-            "recirculate_preserving_field_list": self._recirculate, "log_msg": self._log, "assert": self._assert,
-            "assume": self._assert, "verify_checksum": self._verify_checksum, "update_checksum": self._update_checksum,
-            "verify_checksum_with_payload": self._verify_checksum, "update_checksum_with_payload": self._update_checksum,
+            "verify": self._verify,
+            "mark_to_drop": self._mark_to_drop,
+            "hash": self._hash,
+            "random": self._random,
+            "digest": self._digest,
+            "truncate": self._truncate,
+            "clone": self._clone,
+            "clone3": self._clone,
+            "clone_preserving_field_list": self._clone,
+            "resubmit": self._resubmit,
+            "resubmit_preserving_field_list": self._resubmit,
+            "recirculate": self._recirculate,
+            "recirculate_preserving_field_list": self._recirculate,
+            "log_msg": self._log,
+            "assert": self._assert,
+            "assume": self._assert,
+            "verify_checksum": self._verify_checksum,
+            "update_checksum": self._update_checksum,
+            "verify_checksum_with_payload": self._verify_checksum,
+            "update_checksum_with_payload": self._update_checksum,
             "static_assert": self._static_assert,
         }
         self._methods: dict[tuple[str, str], Callable[[ast.Call, Callee, Instance], ir.Expr | None]] = {
-            ("packet", "extract"): self._extract, ("packet", "lookahead"): self._lookahead, ("packet", "advance"): self._advance,
-            ("packet", "length"): self._length, ("packet", "emit"): self._emit, ("register", "read"): self._register_read,
-            ("register", "write"): self._register_write, ("counter", "count"): self._count,
-            ("direct_counter", "count"): self._direct_count, ("meter", "execute_meter"): self._execute_meter,
-            ("direct_meter", "read"): self._direct_meter, ("Checksum16", "get"): self._checksum_get,
+            ("packet", "extract"): self._extract,
+            ("packet", "lookahead"): self._lookahead,
+            ("packet", "advance"): self._advance,
+            ("packet", "length"): self._length,
+            ("packet", "emit"): self._emit,
+            ("register", "read"): self._register_read,
+            ("register", "write"): self._register_write,
+            ("counter", "count"): self._count,
+            ("direct_counter", "count"): self._direct_count,
+            ("meter", "execute_meter"): self._execute_meter,
+            ("direct_meter", "read"): self._direct_meter,
+            ("Checksum16", "get"): self._checksum_get,
         }
 
     def extern_call(self, e: ast.Call, callee: Callee) -> ir.Expr | None:
@@ -370,5 +414,3 @@ def _root(e: ir.Expr) -> str:
     while isinstance(e, ir.Member | ir.Element):
         e = e.base
     return e.name if isinstance(e, ir.VarRef) else ""
-
-

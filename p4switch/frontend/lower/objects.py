@@ -7,21 +7,44 @@ from typing import Any
 
 from p4switch.frontend import ast
 from p4switch.frontend.check_call import Callee
-from p4switch.frontend.lower.base import Env, Instance, Known, find_annotation, qualified_name
+from p4switch.frontend.lower.base import Instance, declared_name, find_annotation, qualified_name
 from p4switch.frontend.lower.expressions import ExpressionLowering
-from p4switch.frontend.types import BOOL, EnumValue, TBits, TBlock, TStruct, TTuple, Type
+from p4switch.frontend.types import EnumValue, TBlock, TStruct, TTuple, Type
 from p4switch.ir import types as irt
 from p4switch.ir.program import (
-    Action, ActionCall, ActionParameter, ActionProfile, ConstEntry, Counter, CounterKind, Digest, DigestField, KeyMatch, MatchKind,
-    Meter, Register, Table, TableAction, TableKey, ValueSet,
+    Action,
+    ActionCall,
+    ActionParameter,
+    ActionProfile,
+    ConstEntry,
+    Counter,
+    CounterKind,
+    Digest,
+    DigestField,
+    KeyMatch,
+    MatchKind,
+    Meter,
+    Register,
+    Table,
+    TableAction,
+    TableKey,
+    ValueSet,
 )
-from p4switch.frontend.lower.base import declared_name
 from p4switch.ir.stmt import HashAlgorithm
 
 MAX_TABLE_SIZE = 1 << 31
 _KINDS = {k.value: k for k in MatchKind}
 _BUILTIN_KINDS = frozenset(
-    {"register", "counter", "meter", "direct_counter", "direct_meter", "action_profile", "action_selector", "Checksum16"}
+    {
+        "register",
+        "counter",
+        "meter",
+        "direct_counter",
+        "direct_meter",
+        "action_profile",
+        "action_selector",
+        "Checksum16",
+    }
 )
 
 
@@ -77,7 +100,11 @@ class ObjectLowering(ExpressionLowering):
         return value.member
 
     def _register(
-        self, decl: ast.Declaration, name: str, arguments: dict[str, ast.Expr | None], annotations: tuple[irt.Annotation, ...],
+        self,
+        decl: ast.Declaration,
+        name: str,
+        arguments: dict[str, ast.Expr | None],
+        annotations: tuple[irt.Annotation, ...],
         types: list[Type],
     ) -> Instance:
         element = self.type(types[0], decl.at)
@@ -91,8 +118,13 @@ class ObjectLowering(ExpressionLowering):
         return Instance("register", name, index)
 
     def _counter(
-        self, decl: ast.Declaration, kind: str, name: str, arguments: dict[str, ast.Expr | None],
-        annotations: tuple[irt.Annotation, ...], types: list[Type],
+        self,
+        decl: ast.Declaration,
+        kind: str,
+        name: str,
+        arguments: dict[str, ast.Expr | None],
+        annotations: tuple[irt.Annotation, ...],
+        types: list[Type],
     ) -> Instance:
         index = len(self.counters)
         direct = kind == "direct_counter"
@@ -103,8 +135,13 @@ class ObjectLowering(ExpressionLowering):
         return Instance(kind, name, index)
 
     def _meter(
-        self, decl: ast.Declaration, kind: str, name: str, arguments: dict[str, ast.Expr | None],
-        annotations: tuple[irt.Annotation, ...], types: list[Type],
+        self,
+        decl: ast.Declaration,
+        kind: str,
+        name: str,
+        arguments: dict[str, ast.Expr | None],
+        annotations: tuple[irt.Annotation, ...],
+        types: list[Type],
     ) -> Instance:
         index = len(self.meters)
         direct = kind == "direct_meter"
@@ -135,24 +172,26 @@ class ObjectLowering(ExpressionLowering):
         t = self.concrete(decl.type)
         parts: list[tuple[str, Type, list[ast.Annotation]]]
         if isinstance(t, TStruct):
-            parts = [(f.name, self.concrete(ft), f.annotations) for f, (_, ft) in zip(t.decl.fields, t.fields(), strict=True)]
+            parts = [
+                (f.name, self.concrete(ft), f.annotations) for f, (_, ft) in zip(t.decl.fields, t.fields(), strict=True)
+            ]
         elif isinstance(t, TTuple):
             parts = [(f"f{i}", e, []) for i, e in enumerate(t.elements)]
         else:
             parts = [("", t, [])]
         keys: list[TableKey] = []
-        for field_name, field_type, annotations in parts:
+        for field_name, field_type, attached in parts:
             scalar = self.type(field_type, decl.at)
             if not isinstance(scalar, irt.Bits | irt.Bool | irt.EnumType):
                 raise self.unsupported(decl.at, f"a value set of {decl.type}")
-            match = find_annotation(annotations, "match")
+            match = find_annotation(attached, "match")
             kind = MatchKind.EXACT
             if match is not None:
                 word = match.text.strip()
                 if word not in _KINDS:
                     raise self.reporter.fail(match.at, f"match kind '{word}' is not known")
                 kind = _KINDS[word]
-            keys.append(TableKey(field_name, scalar, kind, self.annotations(annotations), declared_name(field_type)))
+            keys.append(TableKey(field_name, scalar, kind, self.annotations(attached), declared_name(field_type)))
         index = len(self.value_sets)
         size = self.known_int(decl.size, "the size of a value set")
         self.value_sets.append(ValueSet(index, name, tuple(keys), size, self.annotations(decl.annotations)))
@@ -200,10 +239,18 @@ class ObjectLowering(ExpressionLowering):
             scalar = self.type(t, p.at)
             if not isinstance(scalar, irt.Bits | irt.Bool | irt.EnumType):
                 raise self.unsupported(p.at, f"an action parameter of type {t}")
-            parameters.append(ActionParameter(parameter_name(p), scalar, self.annotations(p.annotations), declared_name(t)))
+            parameters.append(
+                ActionParameter(parameter_name(p), scalar, self.annotations(p.annotations), declared_name(t))
+            )
         instance.index = len(self.actions)
         self.actions.append(
-            Action(instance.index, instance.name, tuple(parameters), self.annotations(decl.annotations), self.location(decl.at))
+            Action(
+                instance.index,
+                instance.name,
+                tuple(parameters),
+                self.annotations(decl.annotations),
+                self.location(decl.at),
+            )
         )
         return instance.index
 
@@ -218,27 +265,43 @@ class ObjectLowering(ExpressionLowering):
             self._table_key(key, keys, selectors)
         actions = [
             TableAction(
-                self.action_index(ref.decl), self.annotations(ref.annotations),
+                self.action_index(ref.decl),
+                self.annotations(ref.annotations),
                 find_annotation(ref.annotations, "tableonly") is not None,
                 find_annotation(ref.annotations, "defaultonly") is not None,
             )
-            for ref in decl.actions if ref.decl is not None
+            for ref in decl.actions
+            if ref.decl is not None
         ]
         default, const_default = self._default_action(decl, properties.get("default_action"), actions)
         index = len(self.tables)
         instance = Instance("table", name, index, decl)
         size = properties.get("size")
-        timeout = properties.get("support_timeout") or properties.get("supportTimeout") or properties.get("idle_timeout")
+        timeout = (
+            properties.get("support_timeout") or properties.get("supportTimeout") or properties.get("idle_timeout")
+        )
         entries = self._entries(decl, keys, properties)
         implementation = self._attached(properties.get("implementation"), name, ("action_profile", "action_selector"))
         counter = self._attached(properties.get("counters"), name, ("direct_counter",))
         meter = self._attached(properties.get("meters"), name, ("direct_meter",))
         self.tables.append(
             Table(
-                index, name, tuple(keys), tuple(actions), default, const_default, entries, decl.entries_const,
-                0 if size is None else self.known_int(size.value, "the size of a table"), implementation, counter, meter,
-                timeout is not None and self.known(timeout.value) is True, self.annotations(decl.annotations),
-                self.location(decl.at), tuple(selectors),
+                index,
+                name,
+                tuple(keys),
+                tuple(actions),
+                default,
+                const_default,
+                entries,
+                decl.entries_const,
+                0 if size is None else self.known_int(size.value, "the size of a table"),
+                implementation,
+                counter,
+                meter,
+                timeout is not None and self.known(timeout.value) is True,
+                self.annotations(decl.annotations),
+                self.location(decl.at),
+                tuple(selectors),
             )
         )
         self.table_decls.append(decl)
@@ -310,11 +373,11 @@ class ObjectLowering(ExpressionLowering):
         e = prop.value
         if isinstance(e, ast.Call) and isinstance(e.type, TBlock):
             annotation = find_annotation(prop.annotations, "name")
-            name = table_name
-            if annotation is not None:
-                named = ast.Instantiation(at=prop.at, name=prop.name, annotations=prop.annotations, ref=ast.BaseType(prop.at, "_"), arguments=[])
-                name = qualified_name(self.env.prefix, named)
-            holder = ast.Instantiation(at=prop.at, name=prop.name, annotations=prop.annotations, ref=ast.BaseType(prop.at, "_"), arguments=[])
+            body = self.annotations([annotation])[0].body if annotation is not None else ()
+            name = str(body[0]).removeprefix(".") if body else table_name
+            holder = ast.Instantiation(
+                at=prop.at, name=prop.name, annotations=prop.annotations, ref=ast.BaseType(prop.at, "_"), arguments=[]
+            )
             instance = self.make_extern(holder, e.target, name)
         else:
             found = self.env.find(e.decl) if isinstance(e, ast.Name) else None
@@ -322,7 +385,9 @@ class ObjectLowering(ExpressionLowering):
                 raise self.reporter.fail(e.at, f"property {prop.name} needs an instance of {' or '.join(kinds)}")
             instance = found
         if instance.kind not in kinds:
-            raise self.reporter.fail(e.at, f"property {prop.name} needs an instance of {' or '.join(kinds)}, not {instance.kind}")
+            raise self.reporter.fail(
+                e.at, f"property {prop.name} needs an instance of {' or '.join(kinds)}, not {instance.kind}"
+            )
         return instance.index
 
     # ---------------------------------------------------------------- entries
@@ -334,18 +399,26 @@ class ObjectLowering(ExpressionLowering):
         priorities = self._priorities(decl, properties) if needs_priority else [0] * len(decl.entries)
         out: list[ConstEntry] = []
         for entry, priority in zip(decl.entries, priorities, strict=True):
-            matches = tuple(self._key_match(e, k, key.expr.type) for e, k, key in zip(entry.keys, keys, decl.keys, strict=False))
+            matches = tuple(
+                self._key_match(e, k, key.expr.type) for e, k, key in zip(entry.keys, keys, decl.keys, strict=False)
+            )
             assert entry.action.decl is not None
             arguments = [
                 (p, a.expr)
                 for p, a in zip(
-                    [p for p in entry.action.decl.parameters if not p.direction], entry.action.arguments or [], strict=False
+                    [p for p in entry.action.decl.parameters if not p.direction],
+                    entry.action.arguments or [],
+                    strict=False,
                 )
             ]
             call = ActionCall(self.action_index(entry.action.decl), self._data(arguments))
             out.append(
                 ConstEntry(
-                    matches, call, priority, entry.is_const or decl.entries_const, self.annotations(entry.annotations),
+                    matches,
+                    call,
+                    priority,
+                    entry.is_const or decl.entries_const,
+                    self.annotations(entry.annotations),
                     self.location(entry.at),
                 )
             )
@@ -422,8 +495,10 @@ def key_name(e: ast.Expr) -> str | None:
     if isinstance(e, ast.Name):
         return e.name
     if isinstance(e, ast.Member):
-        base = key_name(e.base)
-        return None if base is None else f"{base}.{e.name}"
+        base, field = key_name(e.base), _field_name(e)
+        if field.startswith("."):
+            return field[1:]
+        return None if base is None else f"{base}.{field}"
     if isinstance(e, ast.Index) and isinstance(e.index.value, int):
         base = key_name(e.base)
         return None if base is None else f"{base}[{e.index.value}]"
@@ -434,8 +509,20 @@ def key_name(e: ast.Expr) -> str | None:
         base = key_name(e.function.base)
         return None if base is None else f"{base}.$valid$"
     if isinstance(e, ast.Binary) and e.op == "&":
-        left, right = key_name(e.left), key_name(e.right)
-        return left if right is None else (right if left is None else f"{left} & {right}")
+        left, right = _operand_name(e.left), _operand_name(e.right)
+        return None if left is None or right is None else f"{left} & {right}"
     return None
 
 
+def _operand_name(e: ast.Expr) -> str | None:
+    return f"0x{e.value:x}" if isinstance(e.value, int) else key_name(e)
+
+
+def _field_name(e: ast.Member) -> str:
+    """Name of a field, from @name where its declaration has one."""
+    if isinstance(e.base.type, TStruct):
+        for f in e.base.type.decl.fields:
+            annotation = find_annotation(f.annotations, "name") if f.name == e.name else None
+            if annotation is not None and annotation.tokens and annotation.tokens[0][0] == "string":
+                return annotation.tokens[0][1][1:-1]
+    return e.name

@@ -11,7 +11,7 @@ from p4switch.frontend.lower.statements import StatementLowering
 from p4switch.frontend.types import EnumValue, TTuple
 from p4switch.ir import expr as ir
 from p4switch.ir import types as irt
-from p4switch.ir.program import ACCEPT, REJECT, MatchOp, ParserState, SelectCase, SelectMatch, Transition
+from p4switch.ir.program import REJECT, MatchOp, ParserState, SelectCase, SelectMatch, Transition
 from p4switch.ir.stmt import Location, Stmt
 
 MAX_PARSER_STATES = 4096
@@ -100,7 +100,9 @@ class ParserLowering(StatementLowering):
             raise self.unsupported(e.at, f"select on {e.type}")
         return leaves
 
-    def _case(self, case: ast.SelectCase, select: list[ast.Expr], keys: tuple[ir.Expr, ...], names: dict[str, str]) -> SelectCase:
+    def _case(
+        self, case: ast.SelectCase, select: list[ast.Expr], keys: tuple[ir.Expr, ...], names: dict[str, str]
+    ) -> SelectCase:
         target = names[case.state]
         keyset = case.keyset
         if isinstance(keyset, ast.DefaultExpr):
@@ -110,9 +112,10 @@ class ParserLowering(StatementLowering):
             if isinstance(found, Instance) and found.kind == "value_set":
                 return SelectCase((SelectMatch(MatchOp.VALUE_SET, found.index),), target)
         items: list[ast.Expr | None]
-        if isinstance(keyset, ast.TupleKeyset):
-            items = list(keyset.items)
-        elif isinstance(keyset, ast.ListExpr) and isinstance(keyset.type, TTuple) and len(select) == len(keyset.items):
+        listed = (
+            isinstance(keyset, ast.ListExpr) and isinstance(keyset.type, TTuple) and len(select) == len(keyset.items)
+        )
+        if isinstance(keyset, ast.TupleKeyset) or (listed and isinstance(keyset, ast.ListExpr)):
             items = list(keyset.items)
         else:
             items = [keyset]
@@ -149,7 +152,9 @@ class ParserLowering(StatementLowering):
             return SelectMatch(MatchOp.MASK, self._number(e.left, _key(key), e.left.type) & mask, mask)
         if isinstance(e, ast.Range):
             return SelectMatch(
-                MatchOp.RANGE, self._number(e.left, _key(key), e.left.type), self._number(e.right, _key(key), e.right.type)
+                MatchOp.RANGE,
+                self._number(e.left, _key(key), e.left.type),
+                self._number(e.right, _key(key), e.right.type),
             )
         value = self.known(e)
         if isinstance(value, EnumValue):
@@ -178,6 +183,8 @@ def _shape(t: irt.Type, out: list[irt.Type]) -> None:
 
 def is_parser_apply(e: ast.Call) -> bool:
     """Whether a call applies a parser."""
-    return isinstance(e.target, Callee) and e.target.kind in ("apply", "direct") and isinstance(e.target.decl, ast.ParserDecl)
-
-
+    return (
+        isinstance(e.target, Callee)
+        and e.target.kind in ("apply", "direct")
+        and isinstance(e.target.decl, ast.ParserDecl)
+    )

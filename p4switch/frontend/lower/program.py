@@ -14,7 +14,14 @@ from p4switch.frontend.types import TBlock, TEnum, TNew, TStruct
 from p4switch.ir import expr as ir
 from p4switch.ir import types as irt
 from p4switch.ir.program import (
-    ACCEPT, Block, ControllerHeader, NewType, Parser, Program, SerializableEnum, Variable,
+    ACCEPT,
+    Block,
+    ControllerHeader,
+    NewType,
+    Parser,
+    Program,
+    SerializableEnum,
+    Variable,
 )
 from p4switch.ir.stmt import Labelled
 
@@ -46,8 +53,11 @@ class ProgramLowering(ParserLowering):
         if instance is not None:
             return instance
         if isinstance(argument, ast.Call) and isinstance(argument.type, TBlock):
-            return self.construct(argument.target, ast.Instantiation(
-                at=argument.at, name=p.name, ref=ast.BaseType(argument.at, "_"), arguments=[]), f"{name}.{p.name}")
+            return self.construct(
+                argument.target,
+                ast.Instantiation(at=argument.at, name=p.name, ref=ast.BaseType(argument.at, "_"), arguments=[]),
+                f"{name}.{p.name}",
+            )
         value = self.known(argument)
         if value is None:
             raise self.unsupported(argument.at, "this constructor argument")
@@ -96,14 +106,33 @@ class ProgramLowering(ParserLowering):
         new_types, enums = self._named_types()
         source = self.reporter.source.origins[-1][0] if self.reporter.source.origins else ""
         return Program(
-            source=source, architecture="v1model", headers=_variable(headers), metadata=_variable(metadata),
-            standard_metadata=_variable(standard), parser=parser, verify_checksum=checks, ingress=ingress, egress=egress,
-            compute_checksum=compute, deparser=deparser, tables=tuple(self.tables), actions=tuple(self.actions),
-            action_profiles=tuple(self.profiles), registers=tuple(self.registers), counters=tuple(self.counters),
-            meters=tuple(self.meters), digests=tuple(self.digests), value_sets=tuple(self.value_sets),
-            controller_headers=self._controller_headers(), field_lists=tuple(self.field_lists), errors=self.errors,
-            headers_by_name=tuple(self.headers.values()), structs_by_name=tuple(self.structs.values()),
-            unions_by_name=tuple(self.unions.values()), serializable_enums=enums, new_types=new_types,
+            source=source,
+            architecture="v1model",
+            headers=_variable(headers),
+            metadata=_variable(metadata),
+            standard_metadata=_variable(standard),
+            parser=parser,
+            verify_checksum=checks,
+            ingress=ingress,
+            egress=egress,
+            compute_checksum=compute,
+            deparser=deparser,
+            tables=tuple(self.tables),
+            actions=tuple(self.actions),
+            action_profiles=tuple(self.profiles),
+            registers=tuple(self.registers),
+            counters=tuple(self.counters),
+            meters=tuple(self.meters),
+            digests=tuple(self.digests),
+            value_sets=tuple(self.value_sets),
+            controller_headers=self._controller_headers(),
+            field_lists=tuple(self.field_lists),
+            errors=self.errors,
+            headers_by_name=tuple(self.headers.values()),
+            structs_by_name=tuple(self.structs.values()),
+            unions_by_name=tuple(self.unions.values()),
+            serializable_enums=enums,
+            new_types=new_types,
             package_annotations=self.annotations(main.annotations),
         )
 
@@ -157,7 +186,7 @@ class ProgramLowering(ParserLowering):
             found = self.instance_of(argument)
             if found is not None:
                 return found
-        return self.make_block(callee.decl, callee, qualified_name("", callee.decl))
+        return self.make_block(callee.decl, callee, callee.decl.name)
 
     def _bind(self, instance: Instance, values: tuple[ir.VarRef | None, ...]) -> Env:
         env = Env(instance.env)
@@ -225,7 +254,9 @@ class ProgramLowering(ParserLowering):
                 new_types.append(NewType(decl.name, underlying, representation, self.annotations(decl.annotations)))
             elif isinstance(decl, ast.EnumDecl) and isinstance(decl.type, TEnum) and decl.type.underlying is not None:
                 bits = irt.Bits(decl.type.underlying.width, decl.type.underlying.signed)
-                enums.append(SerializableEnum(decl.name, bits, tuple(decl.values.items()), self.annotations(decl.annotations)))
+                enums.append(
+                    SerializableEnum(decl.name, bits, tuple(decl.values.items()), self.annotations(decl.annotations))
+                )
         return tuple(new_types), tuple(enums)
 
 

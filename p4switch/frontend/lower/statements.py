@@ -178,7 +178,7 @@ class StatementLowering(ExternLowering):
         self.emit(Labelled(frame_label, tuple(body)))
 
     def _for_range(self, s: ast.ForIn, variable: ir.VarRef, collection: ast.Range) -> None:
-        """From low to high, both inclusive; ends by comparing before the step, so the high end may be the type's last."""
+        """From low to high, both inclusive; compares before the step, so the high end may be the type's last."""
         low, high = self.expr(collection.left), self.save(self.expr(collection.right), "last")
         counter = self.new_variable("counter", variable.type)
         self.emit(Assign(counter, low))
