@@ -33,6 +33,7 @@ class MembershipConfig:
     heartbeat_ns: int
     copies_grace_ns: int
     member_grace_ns: int
+    settle_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +198,7 @@ def _membership(section: Section) -> MembershipConfig:
         heartbeat_ns=section.whole("heartbeat_ms", 1000, 10, 60_000) * _MS,
         copies_grace_ns=section.whole("copies_grace_ms", 2000, 0, 3_600_000) * _MS,
         member_grace_ns=section.whole("member_grace_ms", 60_000, 0, 3_600_000) * _MS,
+        settle_ns=section.whole("settle_ms", 3_000, 0, 60_000) * _MS,
     )
     section.done()
     if membership.member_grace_ns < membership.copies_grace_ns:

@@ -21,6 +21,7 @@ from controlplane.nodes import Graces, Node, NodeRegistry, NodeState, RefusedNod
 from controlplane.operations import Operations
 from controlplane.pool import FillUnwanted, FillWanted, PoolRules, RecoveryWanted, Source, SwitchPool
 from controlplane.purposes import FillFor, Housekeeping, JobPart, Purpose, RecoveryOf
+from controlplane.settling import Settling
 from controlplane.spill import Host
 from controlplane.switch.entries import (
     FLOOD_GROUP,
@@ -76,6 +77,8 @@ class CoreOptions:
     check_switch_ns: int = 2_000_000_000
     fill_timeout_ms: int = 10_000
     transfer_timeout_ms: int = 60_000
+    settle_ns: int = 3_000_000_000
+    """So long after its start a controller lets agents keep the directory of its predecessor."""
 
 
 class Core:
@@ -101,6 +104,7 @@ class Core:
         self._effects: list[Effect] = []
         self._sessions: dict[int, NodeIndex] = {}
         self._sequence = 0
+        self._settling = Settling(options.settle_ns)
         self._nodes_changed: set[NodeIndex] = set()
         self._nodes_gone: set[NodeIndex] = set()
         self._to_pin: dict[NodeIndex, list[ChunkKey]] = {}
@@ -142,7 +146,8 @@ class Core:
         self._nodes_changed.add(node.index)
         self._nodes_gone.discard(node.index)
         self.emit(SendTo(session, self._welcome(node)))
-        self._send_snapshot(session)
+        if not self._settling.must_wait(session, facts.replica_of, facts.replica_nodes, self.options.incarnation):
+            self._send_snapshot(session)
         self._program_members()
 
     def message(self, session: int, message: rpc.FromAgent, now_ns: int) -> None:
@@ -160,6 +165,7 @@ class Core:
     def closed(self, session: int, now_ns: int) -> None:
         """A stream ended, whoever ended it."""
         self._sessions.pop(session, None)
+        self._settling.left(session)
         node = self.nodes.closed(session, now_ns)
         if node is not None:
             self._end_tasks(self.tasks.node_gone(node.index))
@@ -208,6 +214,7 @@ class Core:
             self.directory.remove_copy(node.index, parse.chunk_key(raw, "removed"))
         if announce.snapshot_end:
             self.directory.end_snapshot(node.index)
+            self._settling.announced(node.index)
 
     def _is_pinned(self, key: ChunkKey) -> bool:
         chunk = self.directory.get(key)
@@ -382,6 +389,8 @@ class Core:
     def advance(self, now_ns: int) -> None:
         """Do all that is due: after each event, and at least every `next_due`."""
         self.started_ns = now_ns if self.started_ns is None else self.started_ns
+        for session in self._settling.take_settled(now_ns):
+            self._send_snapshot(session)
         expiry = self.nodes.expire(now_ns)
         for index in expiry.copies:
             self._forget_copies(index)
@@ -451,7 +460,9 @@ class Core:
                 delta.nodes.extend(nodes)
                 delta.nodes_gone.extend(nodes_gone)
             changed, gone, first = changed[DELTA_RECORDS_MAX:], gone[DELTA_RECORDS_MAX:], False
-            self.emit(SendToAll(rpc.ToAgent(directory=delta)))
+            for session in self._sessions:
+                if not self._settling.is_waiting(session):
+                    self.emit(SendTo(session, rpc.ToAgent(directory=delta)))
 
     def _send_snapshot(self, session: int) -> None:
         chunks = list(self.directory)

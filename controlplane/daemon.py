@@ -353,6 +353,7 @@ def _options(config: Config, with_switch: bool) -> CoreOptions:
         check_switch_ns=config.reconcile_ns,
         fill_timeout_ms=config.fill_timeout_ms,
         transfer_timeout_ms=config.transfer_timeout_ms,
+        settle_ns=config.membership.settle_ns,
     )
 
 

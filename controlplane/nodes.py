@@ -48,6 +48,9 @@ class NodeFacts:
     pool_bytes: int
     segment_bytes: frozenset[int]
     version: str = ""
+    replica_of: int = 0
+    """Incarnation of the controller whose directory it still has; 0: none."""
+    replica_nodes: int = 0
 
 
 @dataclass(slots=True)

@@ -94,7 +94,8 @@ class Operations:
         pool.unpin(below)
         if request.hosts:
             below = [one for one in below if (chunk := directory.get(one)) is not None and not chunk.pinned]
-        from_switch = sum(pool.evict(one, now_ns) for one in below)
+        from_switch = sum(pool.evict(one, now_ns, save=not request.hosts) for one in below)
+        self._core.accounting.decisions["evicted_by_operator"] += from_switch
         copies = 0
         if request.hosts:
             copies = sum(len(chunk.holders) for one in below if (chunk := directory.get(one)) is not None)
@@ -129,7 +130,7 @@ class Operations:
         """Nothing new goes to the node; what only it holds goes to others. With `cancel` it is taken back."""
         node = self._core.nodes.named(request.node)
         if node is None:
-            raise OperatorError("NOT_FOUND", f"no node is called '{request.node}': `kvcast status` shows all")
+            raise OperatorError("NOT_FOUND", f"no node is called '{request.node}': `kvcast top` shows all")
         if node.draining == request.cancel:
             node.draining = not request.cancel
             self._core.node_changed(node)
@@ -270,7 +271,7 @@ class Operations:
         for name in dict.fromkeys(names):
             node = self._core.nodes.named(name)
             if node is None or not node.attached:
-                raise OperatorError("NOT_FOUND", f"no node '{name}' is attached: `kvcast status` shows all")
+                raise OperatorError("NOT_FOUND", f"no node '{name}' is attached: `kvcast top` shows all")
             nodes.append(node)
         return nodes
 

@@ -54,6 +54,8 @@ def node_facts(hello: rpc.Hello) -> NodeFacts:
         pool_bytes=hello.pool_bytes,
         segment_bytes=frozenset(hello.segment_bytes),
         version=hello.version,
+        replica_of=hello.replica_of,
+        replica_nodes=hello.replica_nodes,
     )
 
 

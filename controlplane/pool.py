@@ -276,8 +276,11 @@ class SwitchPool:
                 self._effects.append(FillUnwanted(chunk.key))
                 self._move(chunk, ChunkEvent.FILL_FAILED)
 
-    def evict(self, key: ChunkKey, now_ns: int) -> bool:
-        """Take a chunk out; if it is the last copy and worth it, an agent saves it first. False: not in the switch."""
+    def evict(self, key: ChunkKey, now_ns: int, save: bool = True) -> bool:
+        """Take a chunk out; if it is the last copy and worth it, an agent saves it first, unless `save` is False.
+
+        Returns False if it is not in the switch.
+        """
         chunk = self._chunks.get(key)
         if chunk is None:
             return False
@@ -285,7 +288,7 @@ class SwitchPool:
             return True
         if chunk.state in (ChunkState.PLACING, ChunkState.FILLING):
             self._effects.append(FillUnwanted(key))
-        recovery = self._plan_recovery(chunk, now_ns) if chunk.state is ChunkState.SERVING else None
+        recovery = self._plan_recovery(chunk, now_ns) if save and chunk.state is ChunkState.SERVING else None
         self.decisions["evicted"] += 1
         if recovery is not None:
             self._effects.append(RecoveryWanted(key, recovery))

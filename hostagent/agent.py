@@ -258,6 +258,10 @@ class Agent:
         """Segments could not leave."""
         self.serving.segments_failed(key, count)
 
+    def fill_sent(self, key: ChunkKey, count: int) -> None:
+        """Segments of a fill left."""
+        self.serving.fill_sent(key, count)
+
     def open_extent(self, key: ChunkKey) -> Extent | None:
         """A peer reads."""
         return self.serving.open_extent(key)

@@ -44,6 +44,8 @@ class Serving:
         self._holder = Holder(HolderParameters(segment_bytes=segment_bytes), self._inventory)
         self._timer = MachineTimer(loop, self._timer_fired)
         self._pinned: dict[ChunkKey, Chunk] = {}
+        self._filling: dict[ChunkKey, list[Chunk]] = {}
+        """Chunks with FILLs in the transport, an entry and a pin a segment: those outlive a fill that is given up."""
         self._fills: dict[FillId, Callable[[FillEnded], None]] = {}
         self._fill_id = 0
 
@@ -77,6 +79,14 @@ class Serving:
         if key in self._pinned:
             self._handle(SendFailed(key, count))
 
+    def fill_sent(self, key: ChunkKey, count: int) -> None:
+        """The transport is done with segments of a fill."""
+        waiting = self._filling[key]
+        for _ in range(count):
+            self._pool.unpin(waiting.pop(0))
+        if not waiting:
+            del self._filling[key]
+
     def fill(
         self, key: ChunkKey, pool_address: Address, timeout_s: float, ended: Callable[[FillEnded], None]
     ) -> FillId:
@@ -98,7 +108,11 @@ class Serving:
         self._timer.cancel()
         for chunk in self._pinned.values():
             self._pool.unpin(chunk)
+        for chunks in self._filling.values():
+            for chunk in chunks:
+                self._pool.unpin(chunk)
         self._pinned.clear()
+        self._filling.clear()
 
     # ------------------------------------------------------------------ reliable reads of peers
 
@@ -135,6 +149,10 @@ class Serving:
                 case SendSegments(key, first, count):
                     self._transport.cast(self._place(key), first, count)
                 case SendFill(key, first, count, pool_address):
+                    filled = self._pinned[key]
+                    for _ in range(count):
+                        self._pool.pin(filled)
+                    self._filling.setdefault(key, []).extend([filled] * count)
                     self._transport.fill(self._place(key), first, count, pool_address)
                 case PinChunk(key):
                     chunk = self._pool.find(key)

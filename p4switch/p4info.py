@@ -18,7 +18,7 @@ from google.protobuf import json_format, text_format
 from p4switch.errors import SwitchError
 from p4switch.ir import program as ir
 from p4switch.ir.types import Annotation, EnumType, width_of
-from p4switch.p4info_types import TypeInfo, annotate, field_name
+from p4switch.p4info_types import TypeInfo, annotate, field_name, flat_fields
 from p4switch.proto import p4info_pb2 as p4i
 from p4switch.proto import p4types_pb2 as p4t
 
@@ -140,6 +140,7 @@ class _Generator:
         self._direct_meters = _ids(prefixes.DIRECT_METER, (m for m in p.meters if m.direct))
         self._registers = _ids(prefixes.REGISTER, p.registers)
         self._digests = allocate_ids(prefixes.DIGEST, {d.name: None for d in p.digests})
+        self._table_actions = {ref.action for table in p.tables for ref in table.actions}
         self._aliases = shortest_unique_suffixes(
             name
             for ids in (
@@ -161,6 +162,8 @@ class _Generator:
     def generate(self) -> p4i.P4Info:
         program = self._program
         self._package()
+        if program.tables or program.registers or program.counters or program.meters or program.action_profiles:
+            self._info.type_info.SetInParent()
         for table in program.tables:
             if not _hidden(table):
                 self._table(table)
@@ -245,6 +248,8 @@ class _Generator:
     def _action(self, action: ir.Action) -> None:
         message = self._info.actions.add()
         self._preamble(message.preamble, self._actions[action.name], action)
+        if action.index not in self._table_actions:
+            return  # called by the program alone, which gives the arguments, too
         ids = allocate_field_ids([p.annotations for p in action.parameters])
         for param, id_ in zip(action.parameters, ids, strict=True):
             field = message.params.add(id=id_, name=param.name)
@@ -331,7 +336,7 @@ class _Generator:
         message.preamble.name = message.preamble.alias = header.name
         annotate(message.preamble, header.annotations)
         _document(message.preamble.doc, header.annotations)
-        fields = header.header.fields
+        fields = flat_fields(header.header.fields)
         for f, id_ in zip(fields, allocate_field_ids([f.annotations for f in fields]), strict=True):
             if any(a.name == "hidden" for a in f.annotations):
                 continue

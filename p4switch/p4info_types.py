@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Protocol
 
 from p4switch.errors import SwitchError
@@ -109,7 +110,7 @@ class TypeInfo:
         if t.name in self._info.headers:
             return
         entry = p4t.P4HeaderTypeSpec()
-        for f in t.fields:
+        for f in flat_fields(t.fields):
             entry.members.add(name=field_name(f), type_spec=self.spec(f.type, None).bitstring)
         self._info.headers[t.name].CopyFrom(entry)
 
@@ -150,6 +151,17 @@ class TypeInfo:
                 uri, sdn = annotation.body
                 return str(uri), sdn if isinstance(sdn, int) else "string"
         return None
+
+
+def flat_fields(fields: Iterable[Field], prefix: str = "") -> list[Field]:
+    """Fields of a header, those of structs inside it under dotted names."""
+    flat = []
+    for f in fields:
+        if isinstance(f.type, StructType):
+            flat += flat_fields(f.type.fields, f"{prefix}{field_name(f)}.")
+        else:
+            flat.append(replace(f, name=f"{prefix}{field_name(f)}") if prefix else f)
+    return flat
 
 
 def field_name(field: Field) -> str:

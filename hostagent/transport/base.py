@@ -5,9 +5,9 @@ Memory. A transport is given the pool once, before it starts, and reads from and
     belongs to the transport; afterwards it never touches it again. Payload rows handed to `casts_received` belong to
     the transport and are valid only inside the call.
 Completion. Every `read()` ends in exactly one call of `done(outcome)` unless it was cancelled, and never inside
-    `read()` itself. Every segment given to `cast()` or `fill()` is reported once, by `segments_sent` or
-    `segments_failed`, never inside the call itself; the chunk must stay pinned until then. Reliable reads served to
-    peers pin for themselves, with `open_extent` and `close_extent`.
+    `read()` itself. Every segment given to `cast()` is reported once, by `segments_sent` or `segments_failed`, and
+    every one given to `fill()` by `fill_sent`, never inside the call itself; the chunk must stay pinned until then.
+    Reliable reads served to peers pin for themselves, with `open_extent` and `close_extent`.
 Failure. Losing datagrams is normal. A read that makes no progress for a while, whose peer goes away or answers nonsense
     ends in `ReadOutcome.FAILED`; the peer's "not here" is `ABSENT`. Malformed input is dropped and counted by reason in
     `counters`. A transport raises only for misuse and from `start()` (one clear line in a TransportError).
@@ -106,6 +106,10 @@ class TransportSink(Protocol):
 
     def segments_sent(self, key: ChunkKey, count: int) -> None: ...
     def segments_failed(self, key: ChunkKey, count: int) -> None: ...
+    def fill_sent(self, key: ChunkKey, count: int) -> None:
+        """Segments of a fill left, or never will: FILL_ACKs tell the difference."""
+        ...
+
     def open_extent(self, key: ChunkKey) -> Extent | None:
         """Pin a chunk to send from it; None when it is not here (any more)."""
         ...

@@ -43,6 +43,8 @@ class _Job:
     """Shape (1, n) for all, or (segments of the job, n) for each; n may be 0."""
     prefix_base: int
     """Segment that the first row of `prefixes` belongs to."""
+    sent: Callable[[ChunkKey, int], None]
+    failed: Callable[[ChunkKey, int], None]
 
 
 class FramingCache:
@@ -75,13 +77,10 @@ class FramingCache:
 class CastSender:
     """Sends jobs in order through one socket, as fast as it takes them."""
 
-    def __init__(
-        self, sock: socket.socket, loop: asyncio.AbstractEventLoop, memory: PoolMemory, sink: TransportSink
-    ) -> None:
+    def __init__(self, sock: socket.socket, loop: asyncio.AbstractEventLoop, memory: PoolMemory) -> None:
         self._fd = sock.fileno()
         self._loop = loop
         self._memory = memory
-        self._sink = sink
         self._sender = DatagramSender(sock, limits.CAST_BATCH_PACKETS, PARTS)
         self._addresses: U64 = np.zeros((limits.CAST_BATCH_PACKETS, PARTS), np.uint64)
         self._sizes: U64 = np.zeros((limits.CAST_BATCH_PACKETS, PARTS), np.uint64)
@@ -99,13 +98,27 @@ class CastSender:
         count: int,
         destination: tuple[str, int],
         prefixes: U8,
+        sent: Callable[[ChunkKey, int], None],
+        failed: Callable[[ChunkKey, int], None],
     ) -> None:
-        """Queue segments [first, first + count); what they are is reported to the sink, later."""
+        """Queue segments [first, first + count); what became of them is told later, maybe in parts."""
         if not 0 <= first < first + count <= framing.segments:
             raise ValueError(f"segments {first}+{count} of {framing.segments}")
         address = self._memory.bytes_.ctypes.data + chunk.offset
         self._jobs.append(
-            _Job(chunk.key, framing, address, segment_bytes, first, first + count, destination, prefixes, first)
+            _Job(
+                chunk.key,
+                framing,
+                address,
+                segment_bytes,
+                first,
+                first + count,
+                destination,
+                prefixes,
+                first,
+                sent,
+                failed,
+            )
         )
         if not self._waiting and not self._scheduled:
             self._scheduled = True
@@ -130,13 +143,13 @@ class CastSender:
             except OSError:
                 # No route, interface down: the network is gone for this job, and the protocol repairs.
                 self._jobs.popleft()
-                self._sink.segments_failed(job.key, job.end - job.segment)
+                job.failed(job.key, job.end - job.segment)
                 continue
             if sent:
                 job.segment += sent
                 if job.segment == job.end:
                     self._jobs.popleft()
-                self._sink.segments_sent(job.key, sent)
+                job.sent(job.key, sent)
             if sent < count:
                 self._wait(True)
                 return

@@ -145,7 +145,7 @@ class FakeTransport:
 
     def _tell_sent(self, key: ChunkKey, count: int) -> None:
         if self._open:
-            self._sink.segments_sent(key, count)
+            self._sink.fill_sent(key, count)
 
     def _send(self, key: ChunkKey, datagrams: list[bytes]) -> None:
         if not self._open:

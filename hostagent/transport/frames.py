@@ -75,7 +75,7 @@ class FramesTransport:
         self._sock = sock = self._make_socket()
         try:
             self._framings = FramingCache(self._memory, self._own, self._config.cast_port)
-            self._sender = CastSender(sock, self._loop, self._memory, sink)
+            self._sender = CastSender(sock, self._loop, self._memory)
             self._reads = ReadServer(self._memory, sink, self.counters)
             host, port = self._reads.listen(self._frames.read_address, self._config.read_port)
         except BaseException:
@@ -127,7 +127,15 @@ class FramesTransport:
         framing = self._framings.of(chunk, self._fabric)
         self.counters.cast_packets_sent += count
         self._sender.add(
-            chunk, framing, self._fabric.segment_bytes, first, count, self._frames.switch, self._cast_prefix
+            chunk,
+            framing,
+            self._fabric.segment_bytes,
+            first,
+            count,
+            self._frames.switch,
+            self._cast_prefix,
+            self._sink.segments_sent,
+            self._sink.segments_failed,
         )
 
     def fill(self, chunk: ChunkPlace, first: int, count: int, pool: Address) -> None:
@@ -146,7 +154,17 @@ class FramesTransport:
         prefixes[:, : len(head)] = np.frombuffer(head, np.uint8)
         prefixes[:, len(head) :] = controls
         self.counters.fill_packets_sent += count
-        self._sender.add(chunk, framing, self._fabric.segment_bytes, first, count, self._frames.switch, prefixes)
+        self._sender.add(
+            chunk,
+            framing,
+            self._fabric.segment_bytes,
+            first,
+            count,
+            self._frames.switch,
+            prefixes,
+            self._sink.fill_sent,
+            self._sink.fill_sent,
+        )
 
     # ------------------------------------------------------------------ reading
 
@@ -294,7 +312,7 @@ class FramesTransport:
         self._resolving.pop(address, None)
         self.counters.drop("arp_unanswered", len(self._pending.pop(address, ())))
         for chunk, _, count in self._waiting_fills.pop(address, ()):
-            self._sink.segments_failed(chunk.key, count)
+            self._sink.fill_sent(chunk.key, count)
 
     def _send_frame(self, mac: bytes, ether_type: int, packet: bytes) -> None:
         assert self._sock is not None

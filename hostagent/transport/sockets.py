@@ -69,7 +69,7 @@ class SocketsTransport:
             self._cast_socket = self._keep(self._make_cast_socket(address))
             self._control_socket = self._keep(_bound_udp(address, self._config.control_port, "data.control_port"))
             self._framings = FramingCache(self._memory, self._own, self._cast_socket.getsockname()[1])
-            self._sender = CastSender(self._cast_socket, self._loop, self._memory, sink)
+            self._sender = CastSender(self._cast_socket, self._loop, self._memory)
             self._reads = ReadServer(self._memory, sink, self.counters)
             host, port = self._reads.listen(address, self._config.read_port)
             self._client = ReadClient(self._memory, self.counters, stall_timeout_s=limits.READ_STALL_TIMEOUT_S)
@@ -120,7 +120,17 @@ class SocketsTransport:
         framing = self._framings.of(chunk, self._fabric)
         destination = (format_address(self._fabric.group), self._config.cast_port)
         self.counters.cast_packets_sent += count
-        self._sender.add(chunk, framing, self._fabric.segment_bytes, first, count, destination, _NO_PREFIX)
+        self._sender.add(
+            chunk,
+            framing,
+            self._fabric.segment_bytes,
+            first,
+            count,
+            destination,
+            _NO_PREFIX,
+            self._sink.segments_sent,
+            self._sink.segments_failed,
+        )
 
     def fill(self, chunk: ChunkPlace, first: int, count: int, pool: Address) -> None:
         """Send segments to the switch's memory: from the casting socket, because the switch keeps its port."""
@@ -134,6 +144,8 @@ class SocketsTransport:
             count,
             (format_address(pool), self._config.control_port),
             fill_headers(chunk.key, framing.segments, first, count),
+            self._sink.fill_sent,
+            self._sink.fill_sent,
         )
 
     # ------------------------------------------------------------------ reading

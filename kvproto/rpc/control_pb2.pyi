@@ -151,6 +151,8 @@ class Hello(_message.Message):
     SEGMENT_BYTES_FIELD_NUMBER: _builtins.int
     TRANSPORTS_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
+    REPLICA_OF_FIELD_NUMBER: _builtins.int
+    REPLICA_NODES_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     """name, unique in the cluster"""
     incarnation: _builtins.int
@@ -167,7 +169,11 @@ class Hello(_message.Message):
     pool_bytes: _builtins.int
     """size of this node's DRAM pool"""
     version: _builtins.str
-    """of the agent's program, for `kvcast status`"""
+    """of the agent's program, for `kvcast top`"""
+    replica_of: _builtins.int
+    """Welcome.controller of the directory it still has; 0: it has none"""
+    replica_nodes: _builtins.int
+    """how many nodes that directory names"""
     @_builtins.property
     def segment_bytes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """sizes this agent can send and receive"""
@@ -188,10 +194,12 @@ class Hello(_message.Message):
         segment_bytes: _abc.Iterable[_builtins.int] | None = ...,
         transports: _abc.Iterable[Global___Transport.ValueType] | None = ...,
         version: _builtins.str = ...,
+        replica_of: _builtins.int = ...,
+        replica_nodes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["control_port", b"control_port", "data_ip", b"data_ip", "data_mac", b"data_mac", "incarnation", b"incarnation", "node", b"node", "pool_bytes", b"pool_bytes", "read_endpoint", b"read_endpoint", "segment_bytes", b"segment_bytes", "switch_port", b"switch_port", "transports", b"transports", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["control_port", b"control_port", "data_ip", b"data_ip", "data_mac", b"data_mac", "incarnation", b"incarnation", "node", b"node", "pool_bytes", b"pool_bytes", "read_endpoint", b"read_endpoint", "replica_nodes", b"replica_nodes", "replica_of", b"replica_of", "segment_bytes", b"segment_bytes", "switch_port", b"switch_port", "transports", b"transports", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -726,7 +734,10 @@ Global___SwitchState: _TypeAlias = SwitchState  # noqa: Y015
 @_typing.final
 class DirectoryDelta(_message.Message):
     """The first deltas after Welcome are a snapshot: the agent replaces its replica when snapshot_end comes and keeps
-    using the old one until then. All parts of a snapshot carry the sequence of the state they describe; each delta
+    using the old one until then. A controller that has just restarted knows little: an agent that says in its Hello
+    that it has another controller's directory gets its snapshot only when as many nodes as it knew have announced what
+    they hold, or after a few seconds. Until then the old replica stands (its node indexes are those of the old
+    controller). All parts of a snapshot carry the sequence of the state they describe; each delta
     after that has the next sequence. A gap means a bug, and the agent reconnects.
     """
 

@@ -155,6 +155,8 @@ class Chunk:
     failures: dict[NodeId, int] = field(default_factory=dict)
     excluded: set[NodeId] = field(default_factory=set)
     contributors: set[Address] = field(default_factory=set)
+    holder: NodeId | None = None
+    """Whom we ask."""
     strict_holder: NodeId | None = None
     by_read: int = 0
     by_cast: int = 0
@@ -198,6 +200,14 @@ class Chunk:
         starts = free[np.concatenate(([0], breaks))]
         ends = free[np.concatenate((breaks - 1, [len(free) - 1]))]
         return [(int(first), int(last - first + 1)) for first, last in zip(starts, ends, strict=True)]
+
+    def free_run(self) -> tuple[int, int]:
+        """The first of them, whole; there must be one."""
+        free = self.missing & (self.batch_of < 0) & ~self.reading
+        first = int(free.argmax())
+        rest = free[first:]
+        count = int(rest.argmin())
+        return first, count if not rest[count] else len(rest)
 
     def first_missing(self) -> int:
         """Lowest missing segment; 0 when none is."""

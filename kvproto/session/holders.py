@@ -10,19 +10,24 @@ from kvproto.session.timing import HOLDER_FAILURES_MAX
 def choose_holder(chunk: Chunk, parameters: ReaderParameters) -> HolderRef | None:
     """The holder to ask for this chunk: usable, with the fewest failures, least loaded; None when none is left.
 
-    Readers begin at different places among equals, and chunks do too, so that copies share the work.
+    Readers begin at different places among equals, and chunks do too, so that copies share the work. A chunk stays
+    with its holder as long as that works, whatever copies appear meanwhile.
     """
     usable = chunk.usable_holders()
     if not usable:
         return None
-    if chunk.phase is Phase.STRICT:
-        for holder in usable:
-            if holder.node == chunk.strict_holder:
-                return holder
-    start = (parameters.member or 0) + chunk.order
-    count = len(usable)
-    turned = [usable[(start + place) % count] for place in range(count)]
-    return min(turned, key=lambda holder: (chunk.failures.get(holder.node, 0), not holder.castable, holder.load))
+    wanted = chunk.strict_holder if chunk.phase is Phase.STRICT else chunk.holder
+    for holder in usable:
+        if holder.node == wanted and (chunk.phase is Phase.STRICT or not chunk.failures.get(holder.node)):
+            return holder
+    if len(usable) > 1:
+        start = ((parameters.member or 0) + chunk.order) % len(usable)
+        turned = usable[start:] + usable[:start]
+        usable = sorted(
+            turned, key=lambda holder: (chunk.failures.get(holder.node, 0), not holder.castable, holder.load)
+        )
+    chunk.holder = usable[0].node
+    return usable[0]
 
 
 class Health:

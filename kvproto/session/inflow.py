@@ -14,6 +14,7 @@ class Inflow:
         "_slot",
         "_total",
         "following_since_ns",
+        "last_ns",
         "foreign_last_ns",
     )
 
@@ -26,6 +27,8 @@ class Inflow:
         self._rates: tuple[float, float] = (0.0, 0.0)
         self.foreign_last_ns: int | None = None
         """When the last wanted segment came that somebody else had asked for."""
+        self.last_ns: int | None = None
+        """When the last wanted segment came, whoever asked for it."""
         self.following_since_ns: int | None = None
         """Since when such segments have come without a pause of a slot."""
 
@@ -39,6 +42,8 @@ class Inflow:
         self._roll(now_ns)
         self._foreign += foreign
         self._total += total
+        if total:
+            self.last_ns = now_ns
         if foreign:
             last = self.foreign_last_ns
             if last is None or now_ns - last > INFLOW_SLOT_NS:

@@ -59,6 +59,8 @@ class Schedule:
         self._needed_until_ns = 0
         """Until then it is known that we must lead beside others for our link to be full."""
         self._holdoff_until_ns = 0
+        self._waiting_since_ns = 0
+        """Since when there has been something to wait for."""
         self.missed = 0.0
         """Share of recent chunks' segments that the casts we followed did not bring us (moving average)."""
         self.wake_ns: int | None = None
@@ -109,6 +111,8 @@ class Schedule:
         out: list[ReaderCommand] = []
         self.wake_ns = None
         opened = list(chunks)
+        if not opened:
+            self._waiting_since_ns = now_ns
         usable = [chunk for chunk in opened if chunk.phase in READABLE]
         self._led = [chunk for chunk in self._led if chunk.phase is Phase.JOINED]
         self._yield_if_overloaded(out, now_ns)
@@ -188,32 +192,32 @@ class Schedule:
 
     def _lead(self, usable: list[Chunk], repairs: list[Chunk], out: list[ReaderCommand], now_ns: int) -> None:
         """Go on pulling, take over, read alone, or wait."""
-        while True:
-            ahead = sum(chunk.free_count for chunk in self._led)
-            if ahead >= max(self._pull.window.segments, 1):
+        pulled: list[tuple[int, Chunk]] = []
+        candidates: list[Chunk] = []
+        for chunk in usable:
+            if chunk.busy_count >= chunk.missing_count or chunk in self._led or chunk in repairs:
+                continue
+            if chunk.cached and chunk.phase is Phase.JOINED:
+                continue
+            until = self._pulled_until_ns(chunk)
+            if until > now_ns:
+                pulled.append((until, chunk))
+            else:
+                candidates.append(chunk)
+        if not candidates:
+            for until, _ in pulled:
+                self._wake(until)
+            return
+        candidates.sort(key=lambda chunk: (-chunk.members.bit_count(), chunk.order))
+        others = [chunk for _, chunk in pulled]
+        for chunk in candidates:
+            if sum(led.free_count for led in self._led) >= self._pull.window.segments:
                 return
-            pulled = {}
-            candidates = []
-            for chunk in usable:
-                if chunk in self._led or chunk in repairs or not chunk.free_count:
-                    continue
-                if chunk.cached and chunk.phase is Phase.JOINED:
-                    continue
-                until = self._pulled_until_ns(chunk)
-                if until > now_ns:
-                    pulled[chunk.key] = (until, chunk)
-                else:
-                    candidates.append(chunk)
-            if not candidates:
-                for until, _ in pulled.values():
-                    self._wake(until)
-                return
-            best = min(candidates, key=lambda chunk: (-chunk.members.bit_count(), chunk.order))
-            due = self._due_ns(best, [chunk for _, chunk in pulled.values()], now_ns)
+            due = self._due_ns(chunk, others, now_ns)
             if now_ns < due:
                 self._wake(due)
                 return
-            if not self._begin(best, out, now_ns):
+            if not self._begin(chunk, out, now_ns):
                 return
 
     def _due_ns(self, chunk: Chunk, pulled: list[Chunk], now_ns: int) -> int:
@@ -240,10 +244,15 @@ class Schedule:
         else:
             self._idle_since_ns = None
         if pulled:
-            heard = max([last or 0, *(chunk.leader_ns for chunk in pulled)])
-            due.append(heard + SILENCE_NS + rank * RANK_STEP_NS)
+            due.append(self._quiet_since_ns(pulled) + SILENCE_NS + rank * RANK_STEP_NS)
             due.append(self._beside_ns(pulled, rate, rank, active, now_ns))
         return max(min(due), self._holdoff_until_ns if active else 0)
+
+    def _quiet_since_ns(self, pulled: list[Chunk]) -> int:
+        """Since when nothing comes. Announcements without segments are believed for a while, not again and again."""
+        last = max(self._waiting_since_ns, self.inflow.last_ns or 0)
+        announced = max(chunk.leader_ns for chunk in pulled)
+        return max(last, min(announced, last + PATIENCE_ANNOUNCED_NS))
 
     def _count_leaders(self, pulled: list[Chunk], now_ns: int) -> None:
         """Two leaders at a time for some slots tell what our link takes as well as a probe of our own would."""
@@ -301,7 +310,10 @@ class Schedule:
             if self._room():
                 self._get(chunk, out, now_ns)
             return True
-        return self._read(chunk, out, now_ns)
+        while chunk.free_count:
+            if not self._read(chunk, out, now_ns):
+                return False
+        return True
 
     def _read(self, chunk: Chunk, out: list[ReaderCommand], now_ns: int) -> bool:
         """Read a run of a chunk reliably, or small gaps by GET. False when nothing more may start now."""
@@ -312,7 +324,7 @@ class Schedule:
         size = self._stripes.next_size(fresh=fresh)
         if self._pull.outstanding > self._pull.window.segments // 2 or not size:
             return False
-        first, count = chunk.free_runs(chunk.segments)[0]
+        first, count = chunk.free_run()
         if count < STRIPE_RUN_MIN and count < chunk.free_count and chunk.phase is Phase.JOINED:
             if not self._room():
                 return False

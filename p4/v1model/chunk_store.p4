@@ -14,6 +14,7 @@ control ChunkStore(inout headers_t h, inout metadata_t m, inout standard_metadat
     PoolSource() pool_source;
 
     // Stores the data datagram that a FILL carries and turns the packet round as its FILL_ACK.
+    @hidden
     action fill(in slot_t slot) {
         slot_owner.write(slot, h.kvd.segment ++ h.kvd.key);
         slot_transport.write(slot,
@@ -39,6 +40,7 @@ control ChunkStore(inout headers_t h, inout metadata_t m, inout standard_metadat
     }
 
     // Turns a GET into the data datagram that the slot keeps.
+    @hidden
     action serve(in slot_t slot) {
         h.image.setValid();
         slot_transport.read(h.image.bits, slot);

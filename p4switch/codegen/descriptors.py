@@ -136,7 +136,8 @@ class Descriptors:
         profile = "PS_NO_PROFILE" if t.implementation is None else str(t.implementation)
         return (
             f"{{{c_string(t.name)}, 0, {self._table_flags(t)}, {t.size}, {len(t.keys)}, {key_bytes}, {keys}, "
-            f"{len(t.actions)}, {t.default_action.action}, {actions}, {default}, {profile}, {len(t.entries)}, {entries}}}"
+            f"{len(t.actions)}, {t.default_action.action}, {actions}, {default}, {profile}, "
+            f"{len(t.entries)}, {entries}}}"
         )
 
     def _entries(self, t: Table, name: str) -> str:

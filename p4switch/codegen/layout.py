@@ -1,8 +1,8 @@
 """How IR values look in C.
 
 A type has up to two C types: `z`, what must start as zero (scalars, validity bits, next indexes), and `f`, header
-fields, which mean nothing until the header is valid. A place in the program is then a pair of C lvalues. Stacks have one
-element more than declared: the target of indexes out of range.
+fields, which mean nothing until the header is valid. A place in the program is then a pair of C lvalues. Stacks have
+one element more than declared: the target of indexes out of range.
 """
 
 from __future__ import annotations

@@ -234,7 +234,7 @@ class ControllerHeader:
 
 @dataclass(frozen=True, slots=True)
 class FieldList:
-    """Lvalues that clone, resubmit and recirculate preserve. `number`: @field_list's; None for a list given in the call."""
+    """Lvalues that clone, resubmit and recirculate preserve. `number`: @field_list's; None: given in the call."""
 
     index: int
     number: int | None

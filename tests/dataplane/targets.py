@@ -31,6 +31,7 @@ import finsy as fy
 REPOSITORY = Path(__file__).resolve().parents[2]
 PROGRAM = REPOSITORY / "p4" / "v1model" / "kvcast.p4"
 START_LIMIT_S = 30.0
+SEND_LIMIT_S = 5
 # Sizes of the program under test: small, so that all registers can be read and compared.
 SLOTS = 256
 INTEREST = 4096
@@ -208,7 +209,6 @@ def packet_socket(interface: str) -> socket.socket:
     packet.setsockopt(SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)
     packet.setsockopt(SOL_PACKET, PACKET_AUXDATA, 1)
     packet.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
-    packet.setblocking(False)
     return packet
 
 
@@ -221,7 +221,7 @@ def run(*command: str, stdin: str | None = None) -> str:
 
 def receive_frame(end: socket.socket) -> bytes:
     """One frame as it was on the wire: the kernel hands the VLAN tag over beside it."""
-    frame, ancillary, _, _ = end.recvmsg(16384, socket.CMSG_SPACE(AUXDATA.size))
+    frame, ancillary, _, _ = end.recvmsg(16384, socket.CMSG_SPACE(AUXDATA.size), socket.MSG_DONTWAIT)
     for level, kind, octets in ancillary:
         if (level, kind) == (SOL_PACKET, PACKET_AUXDATA):
             status, *_, tag, protocol = AUXDATA.unpack(octets[: AUXDATA.size])
@@ -291,8 +291,9 @@ class P4SwitchTarget:
             self._switch_side = {port: str(directory / f"s{port}") for port in ports}
             arguments = [f"-DSEGMENT_BYTES={self.segment_bytes}", *SIZES, str(PROGRAM)]
             for port in ports:
-                end = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+                end = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
                 undo.callback(end.close)
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("@ll", SEND_LIMIT_S, 0))
                 end.bind(str(directory / f"h{port}"))
                 self._sockets[port] = end
                 arguments += ["-i", f"{port}@unix:{self._switch_side[port]},{directory / f'h{port}'}"]

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 from p4switch.frontend import ast, constants
 from p4switch.frontend.check_decl import Checker
 from p4switch.frontend.constants import ConstantError
+from p4switch.frontend.lexer import parse_number, unescape
 from p4switch.frontend.source import AbortError, Reporter
 from p4switch.frontend.types import (
     BOOL,
@@ -354,11 +355,9 @@ def declared_name(t: Type) -> str | None:
 def convert_annotation(a: ast.Annotation) -> irt.Annotation:
     """Parse the body of an unstructured annotation as far as it is a list of numbers, strings and truth values."""
     if a.structured:
-        body = tuple(_plain(e) for e in a.expressions)
-        pairs = tuple((k, _plain(e)) for k, e in a.pairs)
-        return irt.Annotation(a.name, body, pairs, a.text, structured=True)
-    from p4switch.frontend.lexer import parse_number, unescape
-
+        expressions = tuple(_plain(e) for e in a.expressions)
+        named = tuple((k, _plain(e)) for k, e in a.pairs)
+        return irt.Annotation(a.name, expressions, named, a.text, structured=True)
     values: list[int | str | bool] = []
     pairs: list[tuple[str, int | str | bool]] = []
     key: str | None = None

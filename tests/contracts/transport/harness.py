@@ -35,6 +35,7 @@ class RecordingSink:
         self.cast_sources: set[Address] = set()
         self.sent: dict[ChunkKey, int] = {}
         self.failed: dict[ChunkKey, int] = {}
+        self.filled: dict[ChunkKey, int] = {}
         self._changed = asyncio.Event()
 
     def control_received(self, message: Control, source: Address) -> None:
@@ -55,6 +56,10 @@ class RecordingSink:
 
     def segments_failed(self, key: ChunkKey, count: int) -> None:
         self.failed[key] = self.failed.get(key, 0) + count
+        self._changed.set()
+
+    def fill_sent(self, key: ChunkKey, count: int) -> None:
+        self.filled[key] = self.filled.get(key, 0) + count
         self._changed.set()
 
     def open_extent(self, key: ChunkKey) -> Extent | None:

@@ -220,3 +220,15 @@ def test_change_of_fabric_applies_to_both_directions(play: Callable[..., None]) 
         assert two.transport.counters.dropped == {"cast_qkey": 1}
 
     play(scenario)
+
+
+def test_fill_is_reported_apart_from_casts_even_if_nobody_answers(play: Callable[..., None]) -> None:
+    async def scenario(one, two) -> None:  # type: ignore[no-untyped-def]
+        place = one.hold(KEY, content(9 * SEGMENT))
+        one.transport.fill(place, 2, 5, two.facts.address)
+        assert one.sink.filled == {}, "never reported inside the call"
+        await one.sink.until(lambda: one.sink.filled.get(KEY) == 5)
+        assert one.sink.sent == {}
+        assert one.transport.counters.fill_packets_sent == 5
+
+    play(scenario)

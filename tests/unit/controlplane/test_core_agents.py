@@ -252,3 +252,47 @@ def test_a_directory_without_a_switch_gives_nobody_a_member() -> None:
     assert not welcome.HasField("member")
     assert not welcome.switch_state.present
     assert scene.core.take_effects() == []
+
+
+# -- a controller that has just restarted
+
+
+def directories(scene: Scene, session: int) -> int:
+    return sum(message.WhichOneof("message") == "directory" for message in scene.sent[session])
+
+
+def test_old_directories_stand_until_as_many_nodes_have_announced() -> None:
+    scene = Scene()
+    scene.sent[1] = []
+    scene.core.hello(1, rpc.Hello.FromString(_hello_bytes(1, replica_of=7, replica_nodes=3)), scene.now)
+    scene.announce(1, [record("a")], snapshot=True, snapshot_end=True)
+    scene.attach(2, [record("b")], replica_of=7, replica_nodes=3)
+    scene.settle()
+    assert scene.sent[1][0].WhichOneof("message") == "welcome"
+    assert directories(scene, 1) == directories(scene, 2) == 0
+    scene.attach(3, [record("c")], replica_of=7, replica_nodes=3)
+    for number in (1, 2, 3):
+        assert set(scene.replica(number)) == {key("a"), key("b"), key("c")}
+
+
+def test_old_directories_go_after_the_grace_at_the_latest() -> None:
+    scene = Scene()
+    scene.attach(1, [record("a")], replica_of=7, replica_nodes=9)
+    scene.wait(2)
+    assert directories(scene, 1) == 0
+    scene.wait(2)
+    assert set(scene.replica(1)) == {key("a")}
+    scene.attach(2, replica_of=7, replica_nodes=9)
+    assert set(scene.replica(2)) == {key("a")}, "nobody waits any more"
+
+
+def test_an_agent_without_a_directory_gets_what_there_is_at_once() -> None:
+    scene = Scene()
+    scene.attach(1, [record("a")], replica_of=7, replica_nodes=9)
+    scene.attach(2)
+    assert set(scene.replica(2)) == {key("a")}
+    scene.announce(2, [record("b")])
+    assert set(scene.replica(2)) == {key("a"), key("b")}
+    assert directories(scene, 1) == 0
+    scene.attach(3, replica_of=1000, replica_nodes=9)
+    assert set(scene.replica(3)) == {key("a"), key("b")}, "ours, so nothing of it can be missing here"

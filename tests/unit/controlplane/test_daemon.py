@@ -38,6 +38,9 @@ QUICK = {
 
 @contextlib.asynccontextmanager
 async def controller(switch: MemorySwitch | None = None, **changes: object) -> AsyncIterator[Controller]:
+    if switch is not None:
+        # The address is not used: the target stands in for it.
+        changes["switch"] = {"target": "p4switch", "address": "127.0.0.1:1", "reconcile_ms": 50}
     config = parse(QUICK | changes, Path())
     one = Controller(config, MemoryTarget(switch) if switch else None)
     await one.start()

@@ -1,4 +1,4 @@
-"""A session of p4runtime-shell, run by an interpreter that has it: `python p4rt_shell_session.py ADDRESS P4INFO PROGRAM`.
+"""A session of p4runtime-shell: `python p4rt_shell_session.py ADDRESS P4INFO PROGRAM`, by a Python that has it.
 
 Prints one JSON object with what it saw.
 """
@@ -7,6 +7,7 @@ import json
 import sys
 
 import p4runtime_sh.shell as sh
+from p4runtime_sh.p4runtime import P4RuntimeWriteException
 
 
 def main() -> None:
@@ -25,7 +26,7 @@ def main() -> None:
         seen["port"] = found[0].action["port"].value[-1]
         try:
             entry.insert()
-        except Exception as error:
+        except P4RuntimeWriteException as error:
             seen["duplicate"] = "ALREADY_EXISTS" in str(error)
 
         ternary = sh.TableEntry("mirror")(action="copy")

@@ -1,4 +1,4 @@
-"""p4runtime-shell, unchanged, against the whole switch; in an environment of its own, because it pins protobuf < 3.21."""
+"""p4runtime-shell, unchanged, against the whole switch; it runs in its own environment: it pins protobuf < 3.21."""
 
 from __future__ import annotations
 

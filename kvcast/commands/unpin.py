@@ -1,0 +1,26 @@
+"""`kvcast unpin`: take a pin back."""
+
+from __future__ import annotations
+
+import argparse
+
+from kvcast.operator import add_common, console, controller, print_json, size_text
+from kvproto.rpc import control_pb2 as rpc
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare `kvcast unpin KEY`."""
+    parser = subparsers.add_parser("unpin", help="take a pin back")
+    parser.add_argument("key", help="last chunk of the prefix (first digits)")
+    add_common(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Unpin the chunk and everything before it, in hosts' pools and in the switch."""
+    with controller(args.controller) as stub:
+        reply = stub.Unpin(rpc.PinRequest(key_hex=args.key))
+    if args.json:
+        print_json({"chunks": reply.chunks, "bytes": reply.bytes})
+    else:
+        console().print(f"unpinned {reply.chunks} chunks ({size_text(reply.bytes)})")
+    return 0

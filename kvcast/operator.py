@@ -1,0 +1,143 @@
+"""What the operator's commands share: finding the controller, asking it, and showing keys and sizes."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+
+import grpc
+from rich.console import Console
+
+from kvcast.cli import UsageError
+from kvproto.rpc import control_pb2 as rpc
+from kvproto.rpc import control_pb2_grpc
+
+ADDRESS_VARIABLE = "KVCAST_CONTROLLER"
+ADDRESS_DEFAULT = "127.0.0.1:4800"
+CONNECT_TIMEOUT_S = 5.0
+KEY_DIGITS = 12
+"""Of a key in a table: two of a million keys share them once in 500 pools."""
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def add_common(parser: argparse.ArgumentParser) -> None:
+    """Options of every operator's command."""
+    parser.add_argument(
+        "--controller",
+        metavar="HOST:PORT",
+        default=os.environ.get(ADDRESS_VARIABLE, ADDRESS_DEFAULT),
+        help=f"where the controller listens (default: ${ADDRESS_VARIABLE}, else {ADDRESS_DEFAULT})",
+    )
+    parser.add_argument("--json", action="store_true", help="for programs: JSON on standard output")
+
+
+@contextlib.contextmanager
+def controller(address: str) -> Iterator[control_pb2_grpc.OperatorStub]:
+    """The Operator service. What it refuses, and a controller that is not there, become UsageError."""
+    with grpc.insecure_channel(address) as channel:
+        try:
+            grpc.channel_ready_future(channel).result(timeout=CONNECT_TIMEOUT_S)
+        except grpc.FutureTimeoutError:
+            raise UsageError(
+                f"no controller answers at {address}: start kvcast-controller, or name another with --controller"
+            ) from None
+        try:
+            yield control_pb2_grpc.OperatorStub(channel)
+        except grpc.RpcError as error:
+            if isinstance(error, grpc.Call):
+                raise UsageError(error.details() or error.code().name) from error
+            raise
+
+
+def console() -> Console:
+    """Standard output; as wide as the terminal, or 100 columns where there is none."""
+    one = Console(highlight=False)
+    return one if one.is_terminal else Console(highlight=False, width=100)
+
+
+def print_json(value: object) -> None:
+    print(json.dumps(value, indent=2, sort_keys=True))
+
+
+def size_text(size_bytes: float) -> str:
+    """1536 -> '1.5 KiB'."""
+    for unit in _UNITS:
+        if size_bytes < 1024 or unit == _UNITS[-1]:
+            return f"{size_bytes:.0f} {unit}" if unit == "B" or size_bytes >= 100 else f"{size_bytes:.1f} {unit}"
+        size_bytes /= 1024
+    raise AssertionError("the last unit takes everything")
+
+
+def key_text(key: bytes) -> str:
+    return key.hex()[:KEY_DIGITS]
+
+
+def holders_text(holders: list[str]) -> str:
+    """At most three names."""
+    if not holders:
+        return "-"
+    return " ".join(holders[:3]) + (f" +{len(holders) - 3}" if len(holders) > 3 else "")
+
+
+def chunk_object(chunk: rpc.ChunkView) -> Mapping[str, object]:
+    """A chunk for --json."""
+    return {
+        "key": chunk.key.hex(),
+        "parent": chunk.parent.hex() or None,
+        "position": chunk.position,
+        "size_bytes": chunk.size_bytes,
+        "holders": list(chunk.holders),
+        "switch": chunk.switch_state,
+        "pinned": chunk.pinned,
+        "value": chunk.value,
+        "fetches_per_s": chunk.fetches_per_s,
+        "namespace": chunk.namespace,
+        "children": chunk.children,
+    }
+
+
+def status_object(status: rpc.StatusReply) -> Mapping[str, object]:
+    """The controller's state for --json."""
+    switch = status.switch_view
+    return {
+        "nodes": [
+            {
+                "name": node.name,
+                "state": node.state,
+                "member": node.member if node.HasField("member") else None,
+                "switch_port": node.switch_port if node.HasField("switch_port") else None,
+                "pool_bytes": node.pool_bytes,
+                "pool_used_bytes": node.pool_used_bytes,
+                "chunks": node.chunks,
+                "last_copies": node.last_copies,
+                "sent_bytes": node.sent_bytes,
+                "received_bytes": node.received_bytes,
+                "version": node.version,
+            }
+            for node in status.nodes
+        ],
+        "switch": {
+            "target": switch.target,
+            "address": switch.address,
+            "state": switch.state,
+            "epoch": switch.epoch,
+            "slots": switch.slots,
+            "slots_used": switch.slots_used,
+            "segment_bytes": switch.segment_bytes,
+            "serving": switch.serving,
+            "filling": switch.filling,
+            "groups": switch.groups,
+            "write_errors": switch.write_errors,
+        },
+        "chunks": status.chunks,
+        "copies": status.copies,
+        "chunk_bytes": status.chunk_bytes,
+        "bytes_kept_off_uplinks": status.bytes_kept_off_uplinks,
+        "management_messages": status.management_messages,
+        "management_bytes": status.management_bytes,
+        "uptime_ms": status.uptime_ms,
+        "decisions": dict(status.decisions),
+    }

@@ -1,0 +1,144 @@
+"""The operator's commands against a running controller."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+
+import pytest
+
+from kvcast.cli import main
+from kvcast.commands.ls import in_tree_order
+from kvcast.operator import size_text
+from kvproto.rpc import control_pb2 as rpc
+from tests.contracts.switch_target.memory_target import MemorySwitch
+from tests.unit.controlplane.fake_agent import FakeAgent, agents
+from tests.unit.controlplane.helpers import CHUNK, key, record
+from tests.unit.controlplane.test_daemon import PREFIX, controller, run
+
+Command = Callable[..., "asyncio.Future[int]"]
+
+
+def on_a_pool(steps: Callable[..., object], switch: MemorySwitch | None = None) -> None:
+    """n1 holds a <- b <- c, n2 and n3 nothing; `kvcast(...)` runs a command and returns its status."""
+
+    async def scene() -> None:
+        async with controller(switch) as one, agents(one.grpc_address, PREFIX, [], []) as nodes:
+            for agent in nodes:
+                await agent.until(lambda agent=agent: len(agent.entries) == 3, "the prefix")
+                if switch is not None:
+                    await agent.until(lambda agent=agent: agent.switch.present, "the switch")
+
+            def kvcast(*words: str) -> asyncio.Future[int]:
+                return asyncio.ensure_future(asyncio.to_thread(main, [*words, "--controller", one.grpc_address]))
+
+            await steps(kvcast, *nodes)  # type: ignore[misc]
+
+    run(scene())
+
+
+def test_ls_shows_chunks_in_prefix_order(capsys: pytest.CaptureFixture[str]) -> None:
+    async def steps(kvcast: Command, first: FakeAgent, *_: FakeAgent) -> None:
+        assert await kvcast("ls") == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[0].split()[:4] == ["KEY", "POS", "SIZE", "HOLDERS"]
+        assert [line.split()[0] for line in lines[1:]] == [key(name).hex()[:12] for name in "abc"]
+        assert all(len(line) <= 100 for line in lines)
+        assert "n1" in lines[1]
+        assert await kvcast("ls", key("b").hex()[:8], "--json") == 0
+        assert [chunk["position"] for chunk in json.loads(capsys.readouterr().out)] == [0, 1, 2]
+        assert await kvcast("ls", "--limit", "2") == 0
+        assert "more than 2" in capsys.readouterr().out
+        assert await kvcast("ls", "--pinned") == 0
+        assert "no chunk matches" in capsys.readouterr().out
+
+    on_a_pool(steps)
+
+
+def test_pin_to_the_switch_shows_in_ls_and_top(capsys: pytest.CaptureFixture[str]) -> None:
+    async def steps(kvcast: Command, first: FakeAgent, second: FakeAgent, _: FakeAgent) -> None:
+        assert await kvcast("pin", key("b").hex(), "--switch") == 0
+        assert "pinned 2 chunks (64.0 KiB)" in capsys.readouterr().out
+        await second.until(lambda: second.entries[key("b")].served and second.entries[key("a")].served, "both served")
+        assert await kvcast("ls", "--served", "--pinned") == 0
+        assert capsys.readouterr().out.count("serving") == 2
+        assert await kvcast("top", "--once") == 0
+        text = capsys.readouterr().out
+        assert "16/64 slots" in text
+        assert "n3" in text
+        assert await kvcast("top", "--json") == 0
+        assert json.loads(capsys.readouterr().out)["status"]["switch"]["serving"] == 2
+        assert await kvcast("unpin", key("b").hex(), "--json") == 0
+        assert json.loads(capsys.readouterr().out)["chunks"] == 2
+        assert await kvcast("evict", key("a").hex()) == 0
+        assert "2 chunks leave the switch, 0 copies leave hosts" in capsys.readouterr().out
+        await second.until(lambda: not any(entry.served for entry in second.entries.values()), "nothing served")
+        assert await kvcast("evict", key("c").hex(), "--hosts") == 0
+        assert "1 copies leave hosts" in capsys.readouterr().out
+        await second.until(lambda: key("c") not in second.entries, "c gone")
+
+    on_a_pool(steps, MemorySwitch())
+
+
+def test_warm_and_drain_report_per_node(capsys: pytest.CaptureFixture[str]) -> None:
+    async def steps(kvcast: Command, first: FakeAgent, second: FakeAgent, third: FakeAgent) -> None:
+        assert await kvcast("warm", "--prefix", key("c").hex(), "--nodes", "n2,n3", "--json") == 0
+        nodes = json.loads(capsys.readouterr().out)["nodes"]
+        assert {name: node["done"] for name, node in nodes.items()} == {"n2": 3, "n3": 3}
+        assert nodes["n2"]["bytes"] == 3 * CHUNK
+        first.announce(record("only here"))
+        await first.until(lambda: key("only here") in first.entries, "a last copy")
+        assert await kvcast("drain", "n1") == 0
+        assert "1/1" in capsys.readouterr().out
+        second.work = lambda task: rpc.TaskResult(task=task.task, status=rpc.TaskResult.FAILED, detail="pool full")
+        third.work = second.work
+        first.announce(record("another"))
+        await first.until(lambda: key("another") in first.entries, "another last copy")
+        assert await kvcast("drain", "n1") == 1
+        assert "pool full" in capsys.readouterr().out
+        assert await kvcast("drain", "n1", "--cancel") == 0
+
+    on_a_pool(steps)
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["ls", "zz"], "not a chunk key"),
+        (["ls", "--node", "nobody"], "no node is called 'nobody'"),
+        (["pin", "ffffffffffffffff"], "no chunk of the pool begins with"),
+        (["pin", "KEY", "--switch"], "no kvcast switch"),
+        (["warm", "--prefix", "KEY", "--nodes", "n9"], "no node 'n9' is attached"),
+        (["drain", "n9"], "no node is called 'n9'"),
+    ],
+)
+def test_what_cannot_be_is_one_line(words: list[str], problem: str, capsys: pytest.CaptureFixture[str]) -> None:
+    async def steps(kvcast: Command, *_: FakeAgent) -> None:
+        assert await kvcast(*[key("a").hex() if word == "KEY" else word for word in words]) == 2
+        errors = capsys.readouterr().err
+        assert problem in errors
+        assert errors.count("\n") == 1
+
+    on_a_pool(steps)
+
+
+def test_no_controller_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("kvcast.operator.CONNECT_TIMEOUT_S", 0.05)
+    assert main(["ls", "--controller", "127.0.0.1:1"]) == 2
+    assert "no controller answers at 127.0.0.1:1" in capsys.readouterr().err
+
+
+def test_sizes_and_trees_read_well() -> None:
+    assert [size_text(size) for size in (0, 1023, 1536, 200 * 1024, 3 << 40)] == [
+        "0 B",
+        "1023 B",
+        "1.5 KiB",
+        "200 KiB",
+        "3.0 TiB",
+    ]
+    chunks = [
+        rpc.ChunkView(key=bytes([at]), parent=bytes([parent]))
+        for at, parent in ((1, 9), (2, 9), (3, 1), (4, 2), (5, 1))
+    ]
+    assert [chunk.key[0] for chunk in in_tree_order(chunks)] == [1, 3, 5, 2, 4]
