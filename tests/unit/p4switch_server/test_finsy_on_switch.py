@@ -209,3 +209,24 @@ def test_errors_name_the_update(switch, tmp_path):
     error = run(switch, tmp_path, scenario)
     assert list(error.details) == [1]
     assert error.details[1].canonical_code == fy.GRPCStatusCode.ALREADY_EXISTS
+
+
+def test_translated_types_are_numbers_of_both_widths(tmp_path):
+    program = PROGRAM.with_name("annotated.p4")
+    with memory_switch(program, ports=1) as switch:
+        p4info = tmp_path / "program.p4info.txtpb"
+        write_p4info(switch.switch.p4info, p4info)
+
+        def entry(port: int) -> fy.P4TableEntry:
+            match = {"vlan": 3, "m.seen": 1, "h.tags[0].$valid$": 0}
+            action = fy.P4TableAction("left.set_port", port=port, vlan=9)
+            return fy.P4TableEntry("left.the_colors", match=fy.P4TableMatch(match), priority=1, action=action)
+
+        async def session() -> list[int]:
+            async with fy.Switch("s", switch.address, fy.SwitchOptions(p4info=p4info, p4blob=program)) as client:
+                await client.insert([entry(300)])
+                with pytest.raises(fy.P4ClientError, match="OUT_OF_RANGE"):
+                    await client.modify([entry(600)])
+                return [e.action.args["port"] async for e in client.read([fy.P4TableEntry("left.the_colors")])]
+
+        assert asyncio.run(asyncio.wait_for(session(), 30)) == [300]
