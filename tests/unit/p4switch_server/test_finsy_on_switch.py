@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -230,3 +231,32 @@ def test_translated_types_are_numbers_of_both_widths(tmp_path):
                 return [e.action.args["port"] async for e in client.read([fy.P4TableEntry("left.the_colors")])]
 
         assert asyncio.run(asyncio.wait_for(session(), 30)) == [300]
+
+
+def test_members_whose_watch_port_is_gone_are_passed_over(switch, tmp_path):
+    async def scenario(client: fy.Switch) -> None:
+        await client.insert(
+            [fy.P4ActionProfileMember("paths", member_id=n, action=fy.P4TableAction("via", port=n)) for n in (3, 4)]
+        )
+        members = (fy.P4Member(3, weight=(1, 3)), fy.P4Member(4, weight=(1, 4)))
+        await client.insert([fy.P4ActionProfileGroup("paths", group_id=1, max_size=4, members=members)])
+        action = fy.P4IndirectAction(group_id=1)
+        await client.insert([fy.P4TableEntry("route", match=fy.P4TableMatch({"kind": 0x88B6}), action=action)])
+
+        sent = 0
+
+        def spread() -> dict[int, int]:
+            """Frames out by port, of 32 different flows."""
+            nonlocal sent
+            for source in range(32):
+                switch.send(1, frame(9, source).replace(b"\x88\xb5", b"\x88\xb6"))
+            sent += 32
+            return {port: len(frames) for port, frames in switch.take_all(settled_after=sent).items()}
+
+        assert set(spread()) == {3, 4}
+        switch.switch.remove_port(4)
+        deadline = time.monotonic() + 10
+        while spread() != {3: 32}:
+            assert time.monotonic() < deadline, "the group still leads to the port that is gone"
+
+    run(switch, tmp_path, scenario)
