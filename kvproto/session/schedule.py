@@ -57,6 +57,10 @@ class Schedule:
         self._idle_since_ns: int | None = None
         self._several_since_ns: int | None = None
         """Since when more than one member has been leading, as far as we know."""
+        self._leaders: frozenset[Member] = frozenset()
+        """Others that pull what we want, as last seen."""
+        self._leader_new_ns = 0
+        """When one more of them was noticed."""
         self._stepped_back_ns: int | None = None
         self._needed_until_ns = 0
         """Until then it is known that we must lead beside others for our link to be full."""
@@ -106,9 +110,9 @@ class Schedule:
         before = 0 if me is None else (chunk.members & ((1 << me) - 1)).bit_count()
         return before + (LAGGARD_RANKS if self.missed > OVERLOAD_LOSS else 0)
 
-    def _goes_before(self, member: Member | None) -> bool:
+    def _goes_before(self, member: Member) -> bool:
         me = self.parameters.member
-        return member is not None and me is not None and member < me
+        return me is not None and member < me
 
     # --- the rules ---------------------------------------------------------------------------------------------------
 
@@ -271,7 +275,10 @@ class Schedule:
 
     def _count_leaders(self, pulled: list[Chunk], now_ns: int) -> None:
         """Two leaders at a time for some slots tell what our link takes as well as a probe of our own would."""
-        leaders = {chunk.leader for chunk in pulled if chunk.leader is not None}
+        leaders = frozenset(chunk.leader for chunk in pulled if chunk.leader is not None)
+        if leaders - self._leaders:
+            self._leader_new_ns = now_ns
+        self._leaders = leaders
         if len(leaders) + bool(self._led) < 2:
             self._several_since_ns = None
         elif self._several_since_ns is None:
@@ -303,17 +310,18 @@ class Schedule:
             return now_ns
         if not active or since is None:
             return now_ns + INFLOW_SLOT_NS
+        seen = self._leader_new_ns + 2 * INFLOW_SLOT_NS
         link, stepped = self.inflow.link, self._stepped_back_ns
-        rank = max(0, rank - len({chunk.leader for chunk in pulled if self._goes_before(chunk.leader)}))
+        rank = max(0, rank - sum(self._goes_before(leader) for leader in self._leaders))
         if link is not None and rate < SLOW_FRACTION * link:
             if stepped is not None and now_ns - stepped < NEEDED_NS:
                 due = stepped + 3 * INFLOW_SLOT_NS
                 if now_ns >= due:
                     self._needed_until_ns = now_ns + NEEDED_NS
                 return due
-            return since + 3 * INFLOW_SLOT_NS + rank * SLOW_RANK_STEP_NS
-        if not self._probed:
-            return since + PROBE_NS + rank * PROBE_RANK_STEP_NS
+            return max(seen, since + 3 * INFLOW_SLOT_NS) + rank * SLOW_RANK_STEP_NS
+        if not self._probed and len(self._leaders) <= 1:
+            return max(seen, since + PROBE_NS) + rank * PROBE_RANK_STEP_NS
         return now_ns + INFLOW_SLOT_NS
 
     # --- asking ------------------------------------------------------------------------------------------------------

@@ -47,7 +47,7 @@ FAIR_FRACTION: Final = 0.35
 """A leader steps back only from others that bring at least this part of what its link takes: a fair share is half."""
 SLOW_RANK_STEP_NS: Final = 20 * MS
 PROBE_NS: Final = 80 * MS
-"""Who does not know what its link takes finds out after following so long, by leading one chunk beside."""
+"""Who does not know what its link takes finds out after following so long, by leading one chunk beside one leader."""
 PROBE_RANK_STEP_NS: Final = 120 * MS
 """Long enough that the effect of the first prober shows in two slots of the inflow."""
 OVERLOAD_LOSS: Final = 0.25
@@ -67,8 +67,10 @@ REPAIR_FRACTION: Final = 8
 """At most 1/8 of a chunk is a repair, made beside the cast; more waits until the link has room."""
 
 # --- windows ---------------------------------------------------------------------------------------------------------
-WINDOW_DELAY_NS: Final = 30 * MS
-"""Segments asked for come within about this: covers a late timer twice, and stays below usual queue limits."""
+WINDOW_DELAY_NS: Final = 15 * MS
+"""Segments asked for come within about this: covers a timer that is late, and stays below usual queue limits."""
+WINDOW_BEST_OF: Final = 6
+"""GETs over which the least delay is taken: about one and a half windows."""
 WINDOW_MIN: Final = 8
 WINDOW_START: Final = 64
 """20 ms at 100 Mbit/s, the slowest network that matters; a quarter of a MiB of bursts elsewhere."""
