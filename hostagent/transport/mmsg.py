@@ -144,7 +144,7 @@ class DatagramSender:
         self._destination: tuple[str, int] | None = None
 
     def send(self, part_addresses: U64, part_bytes: U64, destination: tuple[str, int]) -> int:
-        """Send datagrams. `part_addresses`: (count, parts_count), count <= batch_count; `part_bytes`: the same, or one row.
+        """Send datagrams. `part_addresses`: (count, parts_count), count <= batch_count; `part_bytes`: same or one row.
 
         The memory must stay as it is until the call returns. Returns how many the socket took; fewer than asked
         means that it is full (wait until it is writable). Raises OSError for errors that are not about being full.
