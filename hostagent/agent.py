@@ -72,6 +72,7 @@ class Agent:
     async def start(self) -> None:
         """Bind everything. Raises TransportError, ApiError, HttpError or OSError; nothing is left open then."""
         self._loop = asyncio.get_running_loop()
+        self._loop.set_exception_handler(self._bug)
         self.memory = PoolMemory(self.config.pool.size_bytes, prefault=self.config.pool.prefault)
         self.transport = make_transport(self.config.data, self.memory)
         self._checksums = Checksums(self.pool, self.memory, self._loop)
@@ -125,6 +126,11 @@ class Agent:
         self.serving.close()
         self._checksums.close()
         self.memory.close()
+
+    def _bug(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+        """An exception that reached the event loop is a bug of ours: told in full, counted, and life goes on."""
+        self.metrics.internal_errors.inc()
+        loop.default_exception_handler(context)
 
     def health(self) -> Mapping[str, object]:
         """For /healthz."""
