@@ -45,6 +45,7 @@ from controlplane.value import ValueFunction, ValueParameters
 from kvproto.rpc import control_pb2 as rpc
 
 _MEMBER_KINDS = frozenset({"port_member", "egress_member", "dmac", "replicate", "group", "clone_session"})
+_SWEEP_NS = 20_000_000
 _SCORE_STEP = 1.0
 """A chunk's value is published again when it has doubled."""
 
@@ -102,6 +103,7 @@ class Core:
         self.epoch = 0
         self._switch_seen = False
         self.started_ns: int | None = None
+        self._swept_ns = -_SWEEP_NS
         self._groups = ReplicationGroups()
         self._found_addresses: dict[bytes, SwitchPort] = {}
         """What a switch already knew of nodes that have not attached yet."""
@@ -405,16 +407,11 @@ class Core:
     def advance(self, now_ns: int) -> None:
         """Do all that is due: after each event, and at least every `next_due`."""
         self.started_ns = now_ns if self.started_ns is None else self.started_ns
+        if now_ns - self._swept_ns >= _SWEEP_NS:
+            self._swept_ns = now_ns
+            self._sweep(now_ns)
         for session in self._settling.take_settled(now_ns):
             self._send_snapshot(session)
-        expiry = self.nodes.expire(now_ns)
-        for index in expiry.copies:
-            self._forget_copies(index)
-        for index in expiry.nodes:
-            self._forget_node(index)
-        if expiry.nodes or expiry.reservations:
-            self._program_members()
-        self._end_tasks(self.tasks.expire(now_ns))
         if self.options.with_switch:
             self._advance_switch(now_ns)
         self._flush_pins()
@@ -425,6 +422,17 @@ class Core:
                 self._end_tasks([task])
                 continue
             self.emit(SendTo(node.session, rpc.ToAgent(task=task.message)))
+
+    def _sweep(self, now_ns: int) -> None:
+        """What time alone brings about; looked at now and then, not at every event."""
+        expiry = self.nodes.expire(now_ns)
+        for index in expiry.copies:
+            self._forget_copies(index)
+        for index in expiry.nodes:
+            self._forget_node(index)
+        if expiry.nodes or expiry.reservations:
+            self._program_members()
+        self._end_tasks(self.tasks.expire(now_ns))
 
     def _advance_switch(self, now_ns: int) -> None:
         self.pool.advance(now_ns)
