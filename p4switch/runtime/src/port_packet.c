@@ -3,7 +3,9 @@
  * A VLAN tag that the kernel took off is put back. An interface that vanishes is looked for until it is back. */
 #include <arpa/inet.h>
 #include <errno.h>
+#include <linux/ethtool.h>
 #include <linux/if_packet.h>
+#include <linux/sockios.h>
 #include <net/ethernet.h>
 #include <net/if.h>
 #include <stdlib.h>
@@ -65,10 +67,14 @@ failed:
     return -1;
 }
 
-static int flags_of(const struct packet_port *p, int fd) {
+/* Up, and with a carrier. IFF_RUNNING would not do: it follows the carrier up to a second late. */
+static bool usable(const struct packet_port *p, int fd) {
+    struct ethtool_value link = {.cmd = ETHTOOL_GLINK};
     struct ifreq request = {0};
     memcpy(request.ifr_name, p->name, IFNAMSIZ);
-    return ioctl(fd, SIOCGIFFLAGS, &request) == 0 ? request.ifr_flags : 0;
+    if (ioctl(fd, SIOCGIFFLAGS, &request) != 0 || !(request.ifr_flags & IFF_UP)) return false;
+    request.ifr_data = (char *)&link;
+    return ioctl(fd, SIOCETHTOOL, &request) != 0 || link.data != 0; /* a device that cannot tell has one */
 }
 
 static void close_socket(struct ps_port *port) {
@@ -101,8 +107,7 @@ void ps_packet_port_link_changed(struct ps_port *port) {
         ps_port_set_up(port, false);
         return;
     }
-    int flags = flags_of(p, port->rx_fd);
-    ps_port_set_up(port, (flags & IFF_UP) && (flags & IFF_RUNNING));
+    ps_port_set_up(port, usable(p, port->rx_fd));
 }
 
 /* ------------------------------------------------------------------ receiving */

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-import p4switch.bench
 from p4switch.runtime import Pipeline, Program, Switch, SwitchConfig, build_shared_object
 
 _HERE = Path(__file__).parent
@@ -20,7 +19,7 @@ def exerciser() -> Program:
 
 @pytest.fixture(scope="session")
 def l2_program() -> Program:
-    return Program.load(p4switch.bench.build_l2_program())
+    return Program.load(build_shared_object("l2", [_HERE / "l2_program.c"]))
 
 
 @pytest.fixture
