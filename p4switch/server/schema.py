@@ -7,7 +7,7 @@ does not have) so that nothing later has to. Refusals are StatusError INVALID_AR
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
@@ -303,20 +303,19 @@ class _Builder:
 
     def _params(self, action: p4i.Action, types: p4t.P4TypeInfo) -> tuple[ParamSpec, ...]:
         name = action.preamble.name
-        params = tuple(
-            ParamSpec(p.id, p.name, _width(p.bitwidth, p.type_name.name, types, f"{name}.{p.name}"))
-            for p in action.params
+        native = self._native_widths(f"action {name}", len(action.params), self._program.action_widths.get(name))
+        return tuple(
+            ParamSpec(p.id, p.name, _width(p.bitwidth, p.type_name.name, types, n, f"{name}.{p.name}"))
+            for p, n in zip(action.params, native, strict=True)
         )
-        self._same_widths(f"action {name}", tuple(p.width for p in params), self._program.action_widths.get(name))
-        return params
 
     def _table(self, table: p4i.Table, index: int, actions: Mapping[int, ActionSpec]) -> TableSpec:
         name = table.preamble.name
         for ref in table.action_refs:
             if ref.id not in actions:
                 raise invalid(f"P4Info: table {name} refers to action {ref.id:#010x}, which does not exist")
-        fields = self._fields(table.match_fields, name, self._p4info.type_info)
-        self._same_widths(f"table {name}", tuple(f.width for f in fields), self._program.table_widths.get(name))
+        native = self._native_widths(f"table {name}", len(table.match_fields), self._program.table_widths.get(name))
+        fields = self._fields(table.match_fields, name, self._p4info.type_info, native)
         info = self._p4info
         resources = set(table.direct_resource_ids)
         return TableSpec(
@@ -334,18 +333,21 @@ class _Builder:
             ages=table.idle_timeout_behavior == p4i.Table.NOTIFY_CONTROL,
         )
 
-    def _fields(self, fields: Iterable[p4i.MatchField], owner: str, types: p4t.P4TypeInfo) -> tuple[FieldSpec, ...]:
+    def _fields(
+        self,
+        fields: Sequence[p4i.MatchField],
+        owner: str,
+        types: p4t.P4TypeInfo,
+        native: Sequence[int | None] | None = None,
+    ) -> tuple[FieldSpec, ...]:
         specs = []
-        for f in fields:
+        for f, n in zip(fields, native or [None] * len(fields), strict=True):
             if f.WhichOneof("match") == "other_match_type":
                 raise invalid(f"P4Info: {owner}.{f.name}: match kind {f.other_match_type!r} is not supported")
             if f.match_type == p4i.MatchField.UNSPECIFIED:
                 raise invalid(f"P4Info: {owner}.{f.name} has no match kind")
-            specs.append(
-                FieldSpec(
-                    f.id, f.name, _width(f.bitwidth, f.type_name.name, types, f"{owner}.{f.name}"), Match(f.match_type)
-                )
-            )
+            width = _width(f.bitwidth, f.type_name.name, types, n, f"{owner}.{f.name}")
+            specs.append(FieldSpec(f.id, f.name, width, Match(f.match_type)))
         return tuple(specs)
 
     def _header(self, name: str) -> tuple[ParamSpec, ...] | None:
@@ -353,24 +355,37 @@ class _Builder:
         for header in self._p4info.controller_packet_metadata:
             if header.preamble.name == name:
                 return tuple(
-                    ParamSpec(m.id, m.name, _width(m.bitwidth, m.type_name.name, types, f"{name}.{m.name}"))
+                    ParamSpec(m.id, m.name, _width(m.bitwidth, m.type_name.name, types, None, f"{name}.{m.name}"))
                     for m in header.metadata
                 )
         return None
 
-    def _same_widths(self, what: str, given: tuple[int, ...], wanted: tuple[int, ...] | None) -> None:
-        if wanted is not None and given != wanted:
-            raise invalid(f"P4Info: {what} has widths {list(given)}, the program {list(wanted)}")
+    def _native_widths(self, what: str, count: int, native: Sequence[int] | None) -> Sequence[int | None]:
+        """Widths that the program has, None each when it does not say."""
+        if native is None:
+            return [None] * count
+        if len(native) != count:
+            raise invalid(f"P4Info: {what} has {count} fields, the program {len(native)}")
+        return native
 
 
-def _width(bitwidth: int, type_name: str, types: p4t.P4TypeInfo, what: str) -> int:
-    """Bits of a field; a translated type is taken for its SDN width, one translated to strings is refused."""
-    if bitwidth:
-        return bitwidth
-    translated = types.new_types[type_name].translated_type if type_name in types.new_types else None
-    if translated is not None and translated.WhichOneof("sdn_type") == "sdn_bitwidth":
-        return translated.sdn_bitwidth
-    raise invalid(f"P4Info: {what} has no bit width; values translated to strings are not supported")
+def _width(bitwidth: int, type_name: str, types: p4t.P4TypeInfo, native: int | None, what: str) -> int:
+    """Bits that a value may have: both for clients and, where the program says so, on the switch.
+
+    Translated types are numbers to us: their SDN width may differ from the native one, any other width must not.
+    """
+    translated = None
+    if type_name in types.new_types and types.new_types[type_name].WhichOneof("representation") == "translated_type":
+        translated = types.new_types[type_name].translated_type
+    if translated is not None:
+        if translated.WhichOneof("sdn_type") != "sdn_bitwidth":
+            raise invalid(f"P4Info: {what}: values translated to strings are not supported")
+        bitwidth = translated.sdn_bitwidth
+    if bitwidth <= 0:
+        raise invalid(f"P4Info: {what} has no bit width")
+    if translated is None and native is not None and bitwidth != native:
+        raise invalid(f"P4Info: {what} has {bitwidth} bits, the program {native}")
+    return bitwidth if native is None else min(bitwidth, native)
 
 
 def _profile(profile: p4i.ActionProfile, index: int) -> ProfileSpec:

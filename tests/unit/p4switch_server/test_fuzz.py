@@ -152,7 +152,7 @@ def test_reads_answer_or_are_refused(p4info, target, batch, query):
     assert all(e.WhichOneof("entity") == query.WhichOneof("entity") for e in entities)
 
 
-@FUZZ
+@settings(FUZZ, max_examples=50)
 @given(fields=messages(p4i.P4Info.DESCRIPTOR, 3))
 def test_any_p4info_is_accepted_or_refused(p4info, target, fields):
     program = target.compile(text_format.MessageToString(p4info).encode())
