@@ -34,6 +34,7 @@ from controlplane.switch.entries import (
     GroupEntry,
     HeatSubscriptionEntry,
     PortMemberEntry,
+    ReplicateToGroupEntry,
     SwitchContents,
 )
 from controlplane.switch.groups import ReplicationGroups
@@ -99,8 +100,11 @@ class Core:
         self.switch_present = False
         self.switch_standby = False
         self.epoch = 0
+        self._switch_seen = False
         self.started_ns: int | None = None
         self._groups = ReplicationGroups()
+        self._found_addresses: dict[bytes, SwitchPort] = {}
+        """What a switch already knew of nodes that have not attached yet."""
         self._effects: list[Effect] = []
         self._sessions: dict[int, NodeIndex] = {}
         self._sequence = 0
@@ -341,6 +345,9 @@ class Core:
             if self.switch_present:
                 self.accounting.decisions["switch_restarted"] += 1
                 self.switch_present = False
+        if trusted and not self._switch_seen:
+            self._take_over_members(actual, now_ns)
+        self._switch_seen = True
         self.pool.switch_read(actual, trusted, now_ns)
         self._program_members()
 
@@ -353,6 +360,13 @@ class Core:
         self.accounting.decisions["updates_refused"] += len(problems)
         self.pool.refused(problems)
 
+    def _take_over_members(self, actual: SwitchContents, now_ns: int) -> None:
+        """Keep what a predecessor wrote for nodes that are about to attach here: casts to them are under way."""
+        entries = list(actual.values())
+        self.nodes.reserve({one.port: one.member for one in entries if isinstance(one, PortMemberEntry)}, now_ns)
+        self._found_addresses = {one.mac: one.port for one in entries if isinstance(one, AddressEntry)}
+        self._groups.adopt({one.members: one.group for one in entries if isinstance(one, ReplicateToGroupEntry)})
+
     def _program_fabric(self) -> None:
         self.programmer.want(self.options.fabric.entry)
         self.programmer.want(HeatSubscriptionEntry())
@@ -364,7 +378,9 @@ class Core:
         ports: dict[Member, SwitchPort] = self.nodes.member_ports()
         for member, port in ports.items():
             entries += [PortMemberEntry(port, member), EgressMemberEntry(port, member)]
-        macs = {node.facts.data_mac: node.port for node in self.nodes if node.port is not None}
+        reserved = self.nodes.reserved_ports()
+        macs: dict[bytes, SwitchPort | None] = {mac: p for mac, p in self._found_addresses.items() if p in reserved}
+        macs |= {node.facts.data_mac: node.port for node in self.nodes if node.port is not None}
         entries += [AddressEntry(mac, port) for mac, port in macs.items() if port is not None]
         self._groups.set_members(ports)
         entries += self._groups.entries()
@@ -396,7 +412,7 @@ class Core:
             self._forget_copies(index)
         for index in expiry.nodes:
             self._forget_node(index)
-        if expiry.nodes:
+        if expiry.nodes or expiry.reservations:
             self._program_members()
         self._end_tasks(self.tasks.expire(now_ns))
         if self.options.with_switch:

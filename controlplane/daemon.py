@@ -166,6 +166,8 @@ class Controller:
 
     def settle(self) -> None:
         """Let the core do what is due and carry out its effects."""
+        if self.failed.is_set():
+            return
         self.core.advance(self.now_ns())
         for effect in self.core.take_effects():
             self._carry_out(effect)

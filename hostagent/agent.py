@@ -62,9 +62,9 @@ class Agent:
         self._member: Member | None = None
         self._switch_epoch: int | None = None
         self._interest_ttl_ns = 0
-        self._node_index: int | None = None
         self._link: ControllerLink | None = None
         self._heartbeat: asyncio.TimerHandle | None = None
+        self._stale_timer: asyncio.TimerHandle | None = None
         self._heartbeat_s = limits.HEARTBEAT_S_DEFAULT
 
     async def start(self) -> None:
@@ -111,12 +111,14 @@ class Agent:
         await self._close_parts()
 
     async def _close_parts(self) -> None:
-        if self._heartbeat is not None:
-            self._heartbeat.cancel()
+        for timer in (self._heartbeat, self._stale_timer):
+            if timer is not None:
+                timer.cancel()
         self.api.close()
         await self.http.close()
         if hasattr(self, "fetching"):
             self.fetching.close()
+            self.reports.close()
         await self.transport.close()
         self.serving.close()
         self._checksums.close()
@@ -187,7 +189,9 @@ class Agent:
         if self.pool.find(key) is not None:
             return Where.LOCAL
         entry = self.directory.find(key)
-        if entry is not None and (entry.served or any(node != self._node_index for node in entry.holders)):
+        if entry is not None and (
+            entry.served or any(node.name != self.config.node for node in self.directory.holders(key))
+        ):
             return Where.REMOTE
         return Where.NOWHERE
 
@@ -310,6 +314,13 @@ class Agent:
             )
         )
 
+    def copy_arrived(self, key: ChunkKey, *, asked_for: bool) -> None:
+        """A fetched copy is here: told at once when the controller wanted it, else when the rush is over."""
+        if asked_for:
+            self.reports.pool_changed()
+        else:
+            self.reports.fetched_copy(key)
+
     def pool_changed(self) -> None:
         """Chunks came or went: the directory wants to know."""
         self.reports.pool_changed()
@@ -346,6 +357,8 @@ class Agent:
                 if entry is not None:
                     self.pool.set_value(key, entry.value)
             self.fetching.directory_changed(applied.changed, applied.nodes_lost)
+            if self.directory.has_stale and self._stale_timer is None:
+                self._stale_timer = self._loop.call_later(limits.STALE_DIRECTORY_S, self._forget_stale)
         elif kind == "task":
             self.tasks.run(message.task)
         elif kind == "cancel":
@@ -396,7 +409,6 @@ class Agent:
 
     def _welcomed(self, welcome: pb.Welcome) -> None:
         news = fabric_of(welcome.fabric, self._fabric)
-        self._node_index = welcome.node
         self._member = Member(welcome.member) if welcome.HasField("member") else None
         self._interest_ttl_ns = news.interest_ttl_ns
         self._pool_address = news.pool_address or self._pool_address
@@ -405,7 +417,7 @@ class Agent:
         self.transport.use_fabric(news.fabric, news.from_switch_dscp or self.config.data.from_switch_dscp)
         self.serving.use_segment_bytes(news.fabric.segment_bytes)
         self.fetching.configure(self._reader_parameters())
-        self.directory.restart()
+        self.directory.restart(welcome.controller)
         self.pool.trust_values(True)
         self.controller_connected = True
         self.reports.snapshot()
@@ -416,6 +428,14 @@ class Agent:
         if welcome.HasField("switch_state"):
             self._switch_is(welcome.switch_state)
         log.info("attached to the controller as node %d, member %s", welcome.node, self._member)
+
+    def _forget_stale(self) -> None:
+        self._stale_timer = None
+        if self.controller_connected:
+            applied = self.directory.forget_stale()
+            self.fetching.directory_changed(applied.changed, applied.nodes_lost)
+        else:
+            self._stale_timer = self._loop.call_later(limits.STALE_DIRECTORY_S, self._forget_stale)
 
     def _switch_is(self, state: pb.SwitchState) -> None:
         epoch = state.epoch if state.present else None

@@ -82,7 +82,9 @@ class FetchObserver(Protocol):
     def bad_copy(
         self, key: ChunkKey, holder: NodeId, expected: int, found: int, blame: Blame, *, from_switch: bool
     ) -> None: ...
-    def pool_changed(self) -> None: ...
+    def copy_arrived(self, key: ChunkKey, *, asked_for: bool) -> None:
+        """A verified copy lies in the pool; `asked_for`: a task brought it, not (only) an engine's fetch."""
+        ...
 
 
 @dataclass(slots=True, eq=False)
@@ -306,7 +308,7 @@ class Fetching:
     def _holders_of(self, entry: ChunkEntry) -> tuple[HolderRef, ...]:
         refs = tuple(
             HolderRef(NodeId(node.name), node.address, float(node.draining), castable=node.member is not None)
-            for node in self._directory.holders(entry)
+            for node in self._directory.holders(entry.key)
             if node.name != self._node_name
         )
         if not refs and entry.served and self.pool_address is not None:
@@ -481,7 +483,8 @@ class Fetching:
                     self._pool.pin(arriving.chunk)
                     under_way.pinned[key] = arriving.chunk
                     under_way.came_from[key] = arriving.last_source
-            self._observer.pool_changed()
+            asked_for = any(self._fetches[fetch].progressed is not None for fetch in arriving.fetches)
+            self._observer.copy_arrived(key, asked_for=asked_for)
         self._handle(ChunkVerified(key, good))
 
     def _deliver(self, command: DeliverFetch) -> None:

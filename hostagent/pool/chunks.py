@@ -11,10 +11,9 @@ import enum
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from kvproto.ids import ChunkKey
-
 from hostagent.pool.extents import ExtentAllocator
 from hostagent.pool.policy import EvictionPolicy
+from kvproto.ids import ChunkKey
 
 
 class ChunkState(enum.Enum):

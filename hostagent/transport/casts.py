@@ -192,10 +192,14 @@ class BatchPoller:
     A batch costs the same whether it carries one datagram or sixty, so it pays to let them come together.
     """
 
-    POLL_S = 0.001
-    """asyncio rounds it up to the next millisecond of its own; far below any window's worth of segments."""
+    POLL_S_MIN = 0.001
+    """asyncio rounds up to the next millisecond of its own."""
+    POLL_S_MAX = 0.004
+    """Adds to a leader's round trip; far below any window's worth of segments."""
     BUSY_PACKETS = 3
     """So many in one look make it worth looking by the clock."""
+    WORTHWHILE_PACKETS = 16
+    """Looks become rarer while they find fewer than this."""
     ROUNDS_MAX = 8
     """Batches in a row before other work gets its turn."""
 
@@ -207,6 +211,7 @@ class BatchPoller:
         self._loop = loop
         self._take_batch = take
         self._polling: asyncio.TimerHandle | None = None
+        self._poll_s = self.POLL_S_MIN
         self._open = True
         loop.add_reader(fd, self._readable)
 
@@ -222,14 +227,18 @@ class BatchPoller:
     def _readable(self) -> None:
         if self._take() >= self.BUSY_PACKETS and self._open:
             self._loop.remove_reader(self._fd)
-            self._polling = self._loop.call_later(self.POLL_S, self._poll)
+            self._polling = self._loop.call_later(self._poll_s, self._poll)
 
     def _poll(self) -> None:
         taken = self._take()
         if not self._open:
             return
         if taken:
-            self._polling = self._loop.call_later(self.POLL_S, self._poll)
+            if taken < self.WORTHWHILE_PACKETS:
+                self._poll_s = min(2 * self._poll_s, self.POLL_S_MAX)
+            else:
+                self._poll_s = max(self._poll_s * self.WORTHWHILE_PACKETS / taken, self.POLL_S_MIN)
+            self._polling = self._loop.call_later(self._poll_s, self._poll)
         else:
             self._polling = None
             self._loop.add_reader(self._fd, self._readable)

@@ -69,7 +69,7 @@ PHASES: Table[Phase, Cause] = Table(
             **_OPEN,
         },
         Phase.DIRECT: {
-            Cause.ADMITTED: Phase.JOINED,
+            Cause.ADMITTED: Phase.DIRECT,
             Cause.REFUSED: Phase.DIRECT,
             Cause.UNHEARD: Phase.DIRECT,
             Cause.REBOOT: Phase.JOINING,
@@ -150,7 +150,6 @@ class Chunk:
     """One above the highest segment that came without our asking since the leader took over."""
     low: int = 0
     """The lowest of those segments."""
-    pull_failures: int = 0
 
     failures: dict[NodeId, int] = field(default_factory=dict)
     excluded: set[NodeId] = field(default_factory=set)

@@ -280,7 +280,6 @@ class Reader:
         chunk.by_cast += len(fresh) - min(event.from_switch, len(fresh))
         if len(fresh):
             chunk.contributors.add(event.source)
-            chunk.pull_failures = 0
         self._schedule.inflow.add(len(fresh) - asked, len(fresh), now_ns)
         if not chunk.missing_count:
             self._whole(chunk, now_ns)
@@ -358,7 +357,6 @@ class Reader:
         fresh = span[chunk.missing[span]]
         self._arrive(chunk, fresh, now_ns)
         chunk.by_read += len(fresh)
-        chunk.pull_failures = 0
         if len(fresh):
             chunk.contributors.add(stripe.holder.address)
             self._schedule.inflow.add(0, len(fresh), now_ns)
@@ -520,13 +518,11 @@ class Reader:
         """GETs of a chunk brought nothing: the switch or the holder may have forgotten us."""
         if chunk.key not in self._open:
             return
-        chunk.pull_failures += 1
         others = chunk.usable_holders()
         holder = choose_holder(chunk, self._parameters)
         if len(others) > 1 and holder is not None and chunk.failures.get(holder.node, 0) == 0:
             chunk.failures[holder.node] = 1
-        if chunk.pull_failures >= PULL_FAILURES_MAX:
-            chunk.pull_failures = 0
+        if self._pull.timeouts >= PULL_FAILURES_MAX:
             chunk.move(Cause.UNHEARD)
             self._schedule.deposed(chunk)
         elif chunk.phase is Phase.JOINED:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from kvproto.commands import ReaderCommand, SendControl, StartRead
+from kvproto.ids import Member
 from kvproto.session.chunk import READABLE, Chunk, Phase
 from kvproto.session.holders import choose_holder
 from kvproto.session.inflow import Inflow
@@ -11,6 +12,7 @@ from kvproto.session.parameters import ReaderParameters
 from kvproto.session.pull import Pull
 from kvproto.session.stripes import Stripes
 from kvproto.session.timing import (
+    FAIR_FRACTION,
     FRESH_NS,
     INFLOW_SLOT_NS,
     JOIN_SETTLE_NS,
@@ -55,6 +57,10 @@ class Schedule:
         self._idle_since_ns: int | None = None
         self._several_since_ns: int | None = None
         """Since when more than one member has been leading, as far as we know."""
+        self._leaders: frozenset[Member] = frozenset()
+        """Others that pull what we want, as last seen."""
+        self._leader_new_ns = 0
+        """When one more of them was noticed."""
         self._stepped_back_ns: int | None = None
         self._needed_until_ns = 0
         """Until then it is known that we must lead beside others for our link to be full."""
@@ -103,6 +109,10 @@ class Schedule:
         me = self.parameters.member
         before = 0 if me is None else (chunk.members & ((1 << me) - 1)).bit_count()
         return before + (LAGGARD_RANKS if self.missed > OVERLOAD_LOSS else 0)
+
+    def _goes_before(self, member: Member) -> bool:
+        me = self.parameters.member
+        return me is not None and member < me
 
     # --- the rules ---------------------------------------------------------------------------------------------------
 
@@ -210,6 +220,9 @@ class Schedule:
             return
         candidates.sort(key=lambda chunk: (-chunk.members.bit_count(), chunk.order))
         others = [chunk for _, chunk in pulled]
+        last = self.inflow.foreign_last_ns
+        if others and (last is None or now_ns - last >= SILENCE_NS):
+            self._read_unled(candidates, out, now_ns)
         for chunk in candidates:
             if sum(led.free_count for led in self._led) >= self._pull.window.segments:
                 return
@@ -218,6 +231,12 @@ class Schedule:
                 self._wake(due)
                 return
             if not self._begin(chunk, out, now_ns):
+                return
+
+    def _read_unled(self, candidates: list[Chunk], out: list[ReaderCommand], now_ns: int) -> None:
+        """While announced casts bring nothing, read what only reliable reads can bring."""
+        for chunk in candidates:
+            if chunk.phase is not Phase.JOINED and not self._begin(chunk, out, now_ns):
                 return
 
     def _due_ns(self, chunk: Chunk, pulled: list[Chunk], now_ns: int) -> int:
@@ -256,7 +275,10 @@ class Schedule:
 
     def _count_leaders(self, pulled: list[Chunk], now_ns: int) -> None:
         """Two leaders at a time for some slots tell what our link takes as well as a probe of our own would."""
-        leaders = {chunk.leader for chunk in pulled if chunk.leader is not None}
+        leaders = frozenset(chunk.leader for chunk in pulled if chunk.leader is not None)
+        if leaders - self._leaders:
+            self._leader_new_ns = now_ns
+        self._leaders = leaders
         if len(leaders) + bool(self._led) < 2:
             self._several_since_ns = None
         elif self._several_since_ns is None:
@@ -273,6 +295,9 @@ class Schedule:
         me, since = self.parameters.member, self._several_since_ns
         if me is None or not leaders or min(leaders) > me or since is None or now_ns < self._needed_until_ns:
             return False
+        link = self.inflow.link
+        if link is not None and self.inflow.foreign_rate(now_ns) < FAIR_FRACTION * link:
+            return False
         return now_ns - since >= 2 * INFLOW_SLOT_NS
 
     def _beside_ns(self, pulled: list[Chunk], rate: float, rank: int, active: bool, now_ns: int) -> int:
@@ -285,16 +310,18 @@ class Schedule:
             return now_ns
         if not active or since is None:
             return now_ns + INFLOW_SLOT_NS
+        seen = self._leader_new_ns + 2 * INFLOW_SLOT_NS
         link, stepped = self.inflow.link, self._stepped_back_ns
+        rank = max(0, rank - sum(self._goes_before(leader) for leader in self._leaders))
         if link is not None and rate < SLOW_FRACTION * link:
             if stepped is not None and now_ns - stepped < NEEDED_NS:
                 due = stepped + 3 * INFLOW_SLOT_NS
                 if now_ns >= due:
                     self._needed_until_ns = now_ns + NEEDED_NS
                 return due
-            return since + 3 * INFLOW_SLOT_NS + rank * SLOW_RANK_STEP_NS
-        if not self._probed:
-            return since + PROBE_NS + rank * PROBE_RANK_STEP_NS
+            return max(seen, since + 3 * INFLOW_SLOT_NS) + rank * SLOW_RANK_STEP_NS
+        if not self._probed and len(self._leaders) <= 1:
+            return max(seen, since + PROBE_NS) + rank * PROBE_RANK_STEP_NS
         return now_ns + INFLOW_SLOT_NS
 
     # --- asking ------------------------------------------------------------------------------------------------------

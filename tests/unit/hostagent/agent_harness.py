@@ -85,6 +85,7 @@ class Cluster:
             client.close()
         for agent in self.agents:
             self.do(agent.stop())
+        self.do(_end_other_tasks())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(DEADLINE_S)
         self._loop.close()
@@ -150,6 +151,14 @@ class Cluster:
                 agent.fetching.directory_changed(applied.changed, applied.nodes_lost)
 
         self.call(apply)
+
+
+async def _end_other_tasks() -> None:
+    """What libraries left running ends before their loop does."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
 
 
 @contextmanager

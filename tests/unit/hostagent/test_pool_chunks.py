@@ -8,10 +8,10 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from kvproto.ids import ChunkKey
 
 from hostagent.pool.chunks import Chunk, ChunkPool, ChunkState, DropOutcome, Refusal
 from hostagent.pool.policy import LeavesFirst
+from kvproto.ids import ChunkKey
 
 PAGE = 4096
 
