@@ -223,3 +223,13 @@ def test_log_messages_show_values(bench: Make) -> None:
     b.send(FRAME)
     events = [e for e in b.switch.events(1.0) if isinstance(e, LogEvent) and not e.trace]
     assert [e.text for e in events] == ["a=18 22136% {}"]
+
+
+def test_trace_tells_states_and_tables(bench: Make) -> None:
+    locals_ = "action set() { h.d.a = 0; } table t { key = { h.d.c : exact; } actions = { set; NoAction; } }"
+    b = bench(program("t.apply();", locals=locals_))
+    b.switch.set_trace(True)
+    b.send(FRAME)
+    lines = [e.text for e in b.switch.events(1.0) if isinstance(e, LogEvent) and e.trace]
+    assert any("parser state start" in line for line in lines)
+    assert any("table I.t: key 5678000000000000 miss, action NoAction" in line for line in lines)

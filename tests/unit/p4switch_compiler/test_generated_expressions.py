@@ -119,7 +119,8 @@ def run_c(program: list[tuple[ir.Expr, dict[str, tuple[irt.Type, int]]]], direct
         kind = renderer.layout.scalar(e.type)
         lines.append(f"    {kind} result = {renderer.expr(e)}; memcpy(out, &result, {storage_bytes(e.type)});")
         functions += [*lines, "}"]
-    text = ['#include "p4switch_abi.h"', SUPPORT.read_text(), *renderer.layout.lines, *renderer.constants, *functions]
+    head = ["#include <stdarg.h>", "#include <stdio.h>", '#include "p4switch_abi.h"']
+    text = [*head, SUPPORT.read_text(), *renderer.layout.lines, *renderer.constants, *functions]
     source = directory / "expressions.c"
     source.write_text("\n".join(text))
     library = ctypes.CDLL(
