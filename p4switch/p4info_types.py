@@ -154,6 +154,11 @@ class TypeInfo:
         return None
 
 
+def shown_fields(header: HeaderType) -> list[Field]:
+    """Fields of a controller header that P4Info shows, in order."""
+    return [f for f in flat_fields(header.fields) if not any(a.name == "hidden" for a in f.annotations)]
+
+
 def flat_fields(fields: Iterable[Field], prefix: str = "") -> list[Field]:
     """Fields of a header, those of structs inside it under dotted names."""
     flat = []

@@ -12,6 +12,7 @@ import finsy as fy
 import pytest
 
 from p4switch.p4info import write_p4info
+from p4switch.ports import Memory, PortSpec
 from p4switch.testing import TestSwitch, memory_switch
 
 PROGRAM = Path(__file__).with_name("learning.p4")
@@ -50,6 +51,16 @@ def forward(dst: int, port: int, **more: Any) -> fy.P4TableEntry:
 def test_floods_without_a_controller(switch):
     switch.send(1, frame(0xFFFFFFFFFFFF, 1))
     assert sorted(switch.take_all(settled_after=1)) == [2, 3, 4]
+
+
+def test_ports_that_come_and_go_are_flooded_to_as_they_are(switch):
+    switch.switch.remove_port(3)
+    switch.send(1, frame(9, 1))
+    assert sorted(switch.take_all(settled_after=1)) == [2, 4]
+    switch.switch.add_port(PortSpec(3, Memory()))
+    switch.switch.add_port(PortSpec(7, Memory()))
+    switch.send(1, frame(9, 1))
+    assert sorted(switch.take_all(settled_after=2)) == [2, 3, 4, 7]
 
 
 def test_entries_forward_and_count(switch, tmp_path):
