@@ -60,6 +60,10 @@ def median_run(case: Case, repeat: int) -> dict[str, Any]:
     return chosen
 
 
+def _cpu_s(run: dict[str, Any]) -> float:
+    return sum(run["cpu_s"].values())
+
+
 def table(figures: dict[str, dict[str, Any]], fetches: dict[str, Any]) -> str:
     """Markdown of everything measured."""
     machine = next(iter(figures.values()))["machine"]
@@ -74,11 +78,11 @@ def table(figures: dict[str, dict[str, Any]], fetches: dict[str, Any]) -> str:
         means = ", ".join(f"{mean:.3f}" for mean in run["mean_ratio_of_all_runs"])
         lines.append(
             f"| {case.title} | **{run['mean_ratio']:.3f}** ({means}) | {run['max_ratio']:.3f} | "
-            f"{run['holder_tx_S']:.3f} S | {run['readers_tx_S']:.3f} S | {sum(run['cpu_s'].values()):.1f} | {case.wanted} |"
+            f"{run['holder_tx_S']:.3f} S | {run['readers_tx_S']:.3f} S | {_cpu_s(run):.1f} | {case.wanted} |"
         )
         lines += [
             f"| peer: {name} | {peer['mean_ratio']:.3f} | {peer['max_ratio']:.3f} | {peer['holder_tx_S']:.3f} S | "
-            f"{peer['readers_tx_S']:.3f} S | {sum(peer['cpu_s'].values()):.1f} | |"
+            f"{peer['readers_tx_S']:.3f} S | {_cpu_s(peer):.1f} | |"
             for name, peer in run["peers"].items()
         ]
     lines += ["", "| one reader alone, not shaped | size | p50 | GB/s |", "|---|---|---|---|"]
