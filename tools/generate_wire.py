@@ -6,28 +6,25 @@ The headers and constants are read by p4switch's own front end; the output stand
 """
 
 import argparse
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from p4switch.frontend.layouts import FieldLayout, layouts  # noqa: E402
+
 HEADERS = ROOT / "p4" / "include" / "headers.p4"
 OUTPUT = ROOT / "kvproto" / "wire" / "layouts.py"
 
-NOT_OURS = frozenset({"arp_t"})
-"""Headers that the switch needs and no end host writes."""
+NOT_OURS = ("arp_", "ARP_")
+"""Headers and constants that the switch needs and no end host writes begin so."""
 DERIVED_SUFFIX = "_BYTES"
 """Constants of the P4 program that restate sizes: here they follow from the layouts, or from the segment size that the
 controller tells at run time."""
-
-
-@dataclass(frozen=True, slots=True)
-class Field:
-    """One field of a header: its name and width."""
-
-    name: str
-    bits: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +32,12 @@ class Header:
     """One header type in declaration order."""
 
     name: str
-    fields: tuple[Field, ...]
+    fields: tuple[FieldLayout, ...]
 
 
-def byte_groups(header: Header) -> Iterator[tuple[Field, ...]]:
+def byte_groups(header: Header) -> Iterator[tuple[FieldLayout, ...]]:
     """The fields of a header in runs that end on byte boundaries, each as short as possible."""
-    run: list[Field] = []
+    run: list[FieldLayout] = []
     for field in header.fields:
         run.append(field)
         if sum(each.bits for each in run) % 8 == 0:
@@ -72,7 +69,7 @@ def field_type(bits: int) -> str:
     return "bytes" if bits == 128 else "int"
 
 
-def pack_expression(group: Sequence[Field]) -> str:
+def pack_expression(group: Sequence[FieldLayout]) -> str:
     """The value of one group, from the fields of `self`."""
     bits = sum(field.bits for field in group)
     if len(group) == 1:
@@ -85,7 +82,7 @@ def pack_expression(group: Sequence[Field]) -> str:
     return " | ".join(parts)
 
 
-def unpack_expressions(group: Sequence[Field], slot: int) -> Iterator[str]:
+def unpack_expressions(group: Sequence[FieldLayout], slot: int) -> Iterator[str]:
     """The fields of one group, from `raw[slot]`."""
     bits = sum(field.bits for field in group)
     if len(group) == 1:
@@ -98,7 +95,7 @@ def unpack_expressions(group: Sequence[Field], slot: int) -> Iterator[str]:
         yield f"{shifted} & {(1 << field.bits) - 1:#x}"
 
 
-def group_name(group: Sequence[Field]) -> str:
+def group_name(group: Sequence[FieldLayout]) -> str:
     """What numpy calls a group: the names of its fields, joined."""
     return "_".join(field.name for field in group)
 
@@ -166,3 +163,36 @@ def render(headers: Sequence[Header], constants: Mapping[str, int]) -> str:
     for header in headers:
         lines += ["", "", *render_header(header)] if header is not headers[0] else ["", *render_header(header)]
     return "\n".join(lines) + "\n"
+
+
+def generate() -> str:
+    """The module as it should be, formatted."""
+    found = layouts(HEADERS, {"SEGMENT_BYTES": "4096"})
+    headers = [Header(name, fields) for name, fields in found.headers.items() if not name.startswith(NOT_OURS)]
+    constants = {name: value for name, value in found.constants.items() if not name.startswith(NOT_OURS)}
+    return subprocess.run(
+        [sys.executable, "-m", "ruff", "format", "--stdin-filename", str(OUTPUT), "-"],
+        input=render(headers, constants),
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+    ).stdout
+
+
+def main() -> int:
+    """Write or check; the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="compare instead of writing")
+    wanted, asked = generate(), parser.parse_args()
+    if not asked.check:
+        OUTPUT.write_text(wanted)
+        return 0
+    if OUTPUT.read_text() == wanted:
+        return 0
+    print(f"generate_wire: {OUTPUT.relative_to(ROOT)} is not what {HEADERS.relative_to(ROOT)} says: run make wire")
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

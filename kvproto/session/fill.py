@@ -18,13 +18,16 @@ _OVERTAKEN = 8
 class Fill:
     """Window and bitmap of one fill. Pure bookkeeping: the holder sends what `due` gives."""
 
-    __slots__ = ("_acknowledged", "_progress_ns", "_sent", "_timeout_ns", "request", "segments")
+    __slots__ = ("_acknowledged", "_progress_ns", "_sent", "_serial", "_serials", "_timeout_ns", "request", "segments")
 
     def __init__(self, request: FillRequested, segments: int, now_ns: int) -> None:
         self.request = request
         self.segments = segments
         self._acknowledged: npt.NDArray[np.bool_] = np.zeros(segments, np.bool_)
         self._sent: npt.NDArray[np.bool_] = np.zeros(segments, np.bool_)
+        self._serials: npt.NDArray[np.int64] = np.zeros(segments, np.int64)
+        """When each was last sent, counted in FILLs: a switch acknowledges in the order in which they come."""
+        self._serial = 0
         self._progress_ns = now_ns
         self._timeout_ns = FILL_TIMEOUT_NS
 
@@ -45,9 +48,8 @@ class Fill:
         self._acknowledged[segment] = True
         self._progress_ns = now_ns
         self._timeout_ns = FILL_TIMEOUT_NS
-        overtaken = segment - _OVERTAKEN
-        if overtaken > 0:
-            self._sent[:overtaken] &= self._acknowledged[:overtaken]
+        lost = self._sent & ~self._acknowledged & (self._serials < self._serials[segment] - _OVERTAKEN)
+        self._sent[lost] = False
 
     def due(self, now_ns: int) -> Iterator[tuple[int, int]]:
         """Runs (first, count) to send now, within the window; counts them as sent."""
@@ -61,6 +63,8 @@ class Fill:
             self._progress_ns = now_ns
         free = np.flatnonzero(~self._sent)[: FILL_WINDOW - outstanding]
         self._sent[free] = True
+        self._serials[free] = np.arange(self._serial, self._serial + len(free))
+        self._serial += len(free)
         while len(free):
             run = 1 + int(np.argmin(np.concatenate((np.diff(free) == 1, [False]))))
             yield int(free[0]), run

@@ -14,8 +14,8 @@ class Inflow:
         "_slot",
         "_total",
         "following_since_ns",
-        "last_ns",
         "foreign_last_ns",
+        "last_ns",
     )
 
     def __init__(self, link_segments_per_s: float | None) -> None:

@@ -11,7 +11,7 @@ from kvproto.session.timing import GAP_NS, GAP_SEGMENTS, PULL_TIMEOUT_QUIET_NS, 
 from kvproto.session.window import Window
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Batch:
     """One GET: consecutive segments of one chunk asked for together."""
 
@@ -35,11 +35,11 @@ class Pull:
         "_overtaken",
         "_progress_ns",
         "_serial",
-        "_timeouts",
         "lost",
         "outstanding",
         "quiet",
         "settled",
+        "timeouts",
         "window",
     )
 
@@ -56,7 +56,8 @@ class Pull:
         self._batches: dict[int, Batch] = {}
         self._overtaken: dict[NodeId, int] = {}
         self._progress_ns = 0
-        self._timeouts = 0
+        self.timeouts = 0
+        """How often in a row nothing came of what was asked for."""
 
     def ask(self, chunk: Chunk, holder: NodeId, first: int, count: int, now_ns: int) -> None:
         """A GET for segments [first, first+count), all of them missing and free, goes out."""
@@ -77,7 +78,7 @@ class Pull:
             return 0
         chunk.batch_of[segments] = -1
         self._progress_ns = now_ns
-        self._timeouts = 0
+        self.timeouts = 0
         found, counts = np.unique(serials, return_counts=True)
         for serial, count in zip(found.tolist(), counts.tolist(), strict=True):
             batch = self._batches[serial]
@@ -108,8 +109,9 @@ class Pull:
         chunks: dict[ChunkKey, Chunk] = {}
         for batch in list(self._batches.values()):
             chunks[batch.chunk.key] = batch.chunk
+            self._count(batch)
             self._release(batch)
-        self._timeouts += 1
+        self.timeouts += 1
         self.window.on_timeout(now_ns)
         return list(chunks.values())
 
@@ -138,20 +140,26 @@ class Pull:
         oldest = next(iter(self._batches.values()))
         few = self.quiet and self.outstanding <= WINDOW_MIN
         timeout_ns = (
-            min(PULL_TIMEOUT_QUIET_NS << self._timeouts, self.window.timeout_ns) if few else self.window.timeout_ns
+            min(PULL_TIMEOUT_QUIET_NS << min(8, self.timeouts), self.window.timeout_ns)
+            if few
+            else self.window.timeout_ns
         )
         return max(self._progress_ns, oldest.sent_ns) + timeout_ns
 
     def _settle(self, batch: Batch, now_ns: int) -> None:
         """All of it has come or is lost: teach the window."""
         lost = batch.left
+        self._count(batch)
+        self._release(batch)
+        self.window.on_batch(batch.count - lost, lost, batch.progress_ns - batch.sent_ns, now_ns)
+
+    def _count(self, batch: Batch) -> None:
+        """Keep the ratio of lost to settled segments recent."""
         self.settled += batch.count
-        self.lost += lost
+        self.lost += batch.left
         if self.settled > 256:
             self.settled //= 2
             self.lost //= 2
-        self._release(batch)
-        self.window.on_batch(batch.count - lost, lost, batch.progress_ns - batch.sent_ns, now_ns)
 
     def _release(self, batch: Batch) -> None:
         """Its segments may be asked for again."""

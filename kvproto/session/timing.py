@@ -43,9 +43,11 @@ JOIN_SETTLE_NS: Final = 5 * MS
 """A reader begins nothing alone while answers to JOINs just sent are due: they may say that others are at it."""
 SLOW_FRACTION: Final = 0.7
 """Less than this part of what our link takes: lead another chunk beside it."""
+FAIR_FRACTION: Final = 0.35
+"""A leader steps back only from others that bring at least this part of what its link takes: a fair share is half."""
 SLOW_RANK_STEP_NS: Final = 20 * MS
 PROBE_NS: Final = 80 * MS
-"""Who does not know what its link takes finds out after following so long, by leading one chunk beside."""
+"""Who does not know what its link takes finds out after following so long, by leading one chunk beside one leader."""
 PROBE_RANK_STEP_NS: Final = 120 * MS
 """Long enough that the effect of the first prober shows in two slots of the inflow."""
 OVERLOAD_LOSS: Final = 0.25
@@ -65,8 +67,10 @@ REPAIR_FRACTION: Final = 8
 """At most 1/8 of a chunk is a repair, made beside the cast; more waits until the link has room."""
 
 # --- windows ---------------------------------------------------------------------------------------------------------
-WINDOW_DELAY_NS: Final = 30 * MS
-"""Segments asked for come within about this: covers a late timer twice, and stays below usual queue limits."""
+WINDOW_DELAY_NS: Final = 15 * MS
+"""Segments asked for come within about this: covers a timer that is late, and stays below usual queue limits."""
+WINDOW_BEST_OF: Final = 6
+"""GETs over which the least delay is taken: about one and a half windows."""
 WINDOW_MIN: Final = 8
 WINDOW_START: Final = 64
 """20 ms at 100 Mbit/s, the slowest network that matters; a quarter of a MiB of bursts elsewhere."""
@@ -85,7 +89,7 @@ PULL_TIMEOUT_QUIET_NS: Final = 30 * MS
 """When nothing else is under way a few segments come within a round trip; asking again costs no more than they."""
 PULL_TIMEOUT_MAX_NS: Final = 400 * MS
 PULL_FAILURES_MAX: Final = 2
-"""Timeouts in a row after which a chunk is read reliably."""
+"""Timeouts in a row, with nothing in between, after which what was asked for is read reliably."""
 
 # --- reliable reads --------------------------------------------------------------------------------------------------
 STRIPE_START_SEGMENTS: Final = 16
@@ -102,8 +106,9 @@ FRESH_NS: Final = 10 * MS
 STRIPE_RUN_MIN: Final = 8
 """Shorter runs of missing segments are asked for by GET where there is a switch."""
 READ_STALL_NS: Final = 1000 * MS
+"""A read without progress for so long is begun anew, from another holder if there is one."""
 HOLDER_FAILURES_MAX: Final = 2
-"""Failed reads from one holder, with nothing from it in between, before it counts as gone."""
+"""Broken reads from one holder, with nothing from it in between, before it counts as gone."""
 
 # --- measuring -------------------------------------------------------------------------------------------------------
 INFLOW_SLOT_NS: Final = 50 * MS
@@ -112,6 +117,7 @@ LINK_DECAY: Final = 0.995
 EVALUATE_NS: Final = 2 * MS
 """Arrivals lead to a new decision at most so often."""
 
+assert FAIR_FRACTION < 0.5 < SLOW_FRACTION
 assert SILENCE_NS < PATIENCE_UNLED_NS < PATIENCE_ANNOUNCED_NS
 assert LOOKAHEAD_NS < WINDOW_DELAY_NS < PULL_TIMEOUT_MIN_NS < PULL_TIMEOUT_MAX_NS
 assert PROBE_RANK_STEP_NS > INFLOW_SLOT_NS

@@ -1,5 +1,7 @@
 """How many segments a reader may have under way: more below a delay, fewer above it and on loss."""
 
+from collections import deque
+
 from kvproto.session.timing import (
     BATCH_MAX,
     BATCH_MIN,
@@ -7,6 +9,7 @@ from kvproto.session.timing import (
     PULL_TIMEOUT_MAX_NS,
     PULL_TIMEOUT_MIN_NS,
     WINDOW_BACKOFF,
+    WINDOW_BEST_OF,
     WINDOW_DELAY_NS,
     WINDOW_LOSS,
     WINDOW_MIN,
@@ -17,11 +20,12 @@ from kvproto.session.timing import (
 class Window:
     """Congestion window of the GETs of one reader, in segments.
 
-    It steers to the size at which a GET is complete WINDOW_DELAY_NS after it was sent: then the path is busy all the
-    time, and its queues are short. It doubles per round until it first comes near.
+    It steers to the size at which a GET is complete WINDOW_DELAY_NS after it was sent, in the best of the last few
+    cases: then the path is busy all the time, and its queues are short. (The best, because a process that runs late
+    adds to what is measured without any queue being long.) It doubles per round until it first comes near.
     """
 
-    __slots__ = ("_backoff_ns", "_delay_ns", "_limit", "_size", "_starting")
+    __slots__ = ("_backoff_ns", "_best", "_delay_ns", "_limit", "_size", "_starting")
 
     def __init__(self, limit_segments: int) -> None:
         self._limit = max(WINDOW_MIN, limit_segments)
@@ -29,6 +33,7 @@ class Window:
         self._starting = True
         self._delay_ns = 0
         self._backoff_ns = -1
+        self._best: deque[int] = deque(maxlen=WINDOW_BEST_OF)
 
     @property
     def segments(self) -> int:
@@ -53,11 +58,12 @@ class Window:
     def on_batch(self, arrived: int, lost: int, delay_ns: int, now_ns: int) -> None:
         """A GET is settled: so many of its segments came, the last one after `delay_ns`; the others were lost."""
         if arrived:
+            self._best.append(delay_ns)
             self._delay_ns = delay_ns if not self._delay_ns else (7 * self._delay_ns + delay_ns) // 8
         if lost > 1 and lost > WINDOW_LOSS * (arrived + lost):
             self._decrease(now_ns)
             return
-        room = (WINDOW_DELAY_NS - delay_ns) / WINDOW_DELAY_NS
+        room = (WINDOW_DELAY_NS - min(self._best, default=0)) / WINDOW_DELAY_NS
         if room < 0.25:
             self._starting = False
         gain = 1.0 if self._starting else max(-0.5, min(0.5, room))

@@ -1,1 +1,1 @@
-"""Deterministic simulation: the real readers and holders on modelled links, switches and hosts under a virtual clock."""
+"""Deterministic simulation: real readers and holders on modelled links, switches and hosts, under a virtual clock."""

@@ -71,6 +71,8 @@ TCP_PAYLOAD_BYTES = 8948
 """Largest segment of a connection over links with an MTU of 9000."""
 STREAM_TICK_NS = 2 * MS
 """How often a kernel looks at connections that wait for room on the link."""
+REQUEST_AGAIN_NS = 200 * MS
+"""After how long a kernel repeats what was not acknowledged."""
 _FOR_HOLDER = frozenset({Op.GET, Op.JOIN, Op.FILL_ACK})
 
 
@@ -213,7 +215,7 @@ class Node:
             late += int(chance.fraction() * scheduling.stall_ns)
         return late
 
-    # --- the loop ------------------------------------------------------------------------------------------------------
+    # --- the loop ----------------------------------------------------------------------------------------------------
 
     def _wake_by(self, at_ns: int) -> None:
         if self._wake_at is not None and self._wake_at <= at_ns:
@@ -299,7 +301,7 @@ class Node:
         marks = sum(body.from_switch for body in bodies)
         self._carry_out(self.reader.handle(SegmentsReceived(key, segments, source, marks), now))
 
-    # --- the reader's commands -----------------------------------------------------------------------------------------
+    # --- the reader's commands ---------------------------------------------------------------------------------------
 
     def _carry_out(self, commands: list[ReaderCommand]) -> None:
         for command in commands:
@@ -333,8 +335,16 @@ class Node:
     def _start_read(self, command: StartRead) -> None:
         address = self.directory[command.holder]
         self._reads[command.read] = ReadUnderway(command, address, command.count)
+        self._ask_read(self._reads[command.read])
+
+    def _ask_read(self, underway: ReadUnderway) -> None:
+        """Send a request; a connection repeats it until it is answered."""
+        command = underway.command
+        if command.read not in self._reads or underway.seen or self.dead:
+            return
         request = ReadRequest(command.read, command.key, command.first, command.count)
-        self._send(Packet(self.address, address, TCP_HEADER_BYTES + 32, request))
+        self._send(Packet(self.address, underway.address, TCP_HEADER_BYTES + 32, request))
+        self._engine.at(self._engine.now_ns + REQUEST_AGAIN_NS, lambda: self._ask_read(underway))
 
     def _verify(self, key: ChunkKey) -> None:
         memory = self.memory[key]
@@ -377,7 +387,7 @@ class Node:
             if self._reads.pop(read, None) is not None:
                 self._carry_out(self.reader.handle(ReadFailed(read, body.gone), now))
 
-    # --- the holder's side ----------------------------------------------------------------------------------------------
+    # --- the holder's side -------------------------------------------------------------------------------------------
 
     def _serve(self, commands: list[HolderCommand]) -> None:
         for command in commands:
@@ -425,11 +435,11 @@ class Node:
     def _on_read_request(self, request: ReadRequest, source: Address, now: int) -> None:
         if (source, request.read) in self._requests:
             return
-        self._requests.add((source, request.read))
         contents = self.inventory.contents.get(request.key)
         if contents is None:
             self._send(Packet(self.address, source, TCP_HEADER_BYTES, ReadRefused(request.read, gone=True)))
             return
+        self._requests.add((source, request.read))
         stream = self._streams.get(source)
         if stream is None:
             stream = self._streams[source] = self._open_stream(source)

@@ -85,7 +85,7 @@ class SwitchModel:
         now = self._engine.now_ns
         return {entry.key: entry.members for entry in self._table.values() if self._alive(entry, now)}
 
-    # --- packets -------------------------------------------------------------------------------------------------------
+    # --- packets -----------------------------------------------------------------------------------------------------
 
     def receive(self, packet: Packet, member: Member | None) -> None:
         """A packet came in from a member's port, or from another switch (None)."""
@@ -193,7 +193,7 @@ class SwitchModel:
         for other in members_of(entry.members & ~(1 << member)):
             self._emit(other, packet)
 
-    # --- cache -----------------------------------------------------------------------------------------------------------
+    # --- cache -------------------------------------------------------------------------------------------------------
 
     def _serve(self, get: Control, member: Member, entry: Interest | None) -> bool:
         cached = self.cache.get(get.key)

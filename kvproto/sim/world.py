@@ -35,7 +35,8 @@ class Setting:
     slow: dict[int, float] = field(default_factory=dict)
     """Rates of readers whose link differs, in bytes per second."""
     delay_ns: int = 50_000
-    queue_ns: int = 50 * MS
+    queue_ns: int = 21 * MS
+    """256 KiB at 100 Mbit/s."""
     stagger_ns: int = 0
     """Readers start uniformly within this time."""
     skew_ns: int = 2 * MS

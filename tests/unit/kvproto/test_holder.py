@@ -1,0 +1,204 @@
+"""The holder, event by event."""
+
+import pytest
+
+from kvproto.commands import FillEnded, PinChunk, SendControl, SendFill, SendSegments, UnpinChunk
+from kvproto.errors import LocalProtocolError
+from kvproto.events import (
+    ControlReceived,
+    FillCancelled,
+    FillRequested,
+    ReadClosed,
+    ReadOpened,
+    SegmentsSent,
+    SendFailed,
+)
+from kvproto.ids import Address, ChunkKey, FillId
+from kvproto.limits import FILL_WINDOW, HOLDER_QUEUE_SEGMENTS_MAX, MS
+from kvproto.session.holder import Holder
+from kvproto.session.parameters import HolderParameters
+from kvproto.wire.control import TAG_LEADS, Control, Flag, Op
+
+KEY, OTHER = ChunkKey(b"k" * 16), ChunkKey(b"o" * 16)
+ASKER, POOL = Address(7), Address(99)
+
+
+class Shelf:
+    def __init__(self, **segments: int) -> None:
+        self.chunks = {KEY: 256} | {ChunkKey(key.encode().ljust(16)): count for key, count in segments.items()}
+
+    def segments_of(self, key: ChunkKey) -> int | None:
+        return self.chunks.get(key)
+
+
+def holder(burst: int = 64) -> Holder:
+    return Holder(HolderParameters(send_burst_segments=burst), Shelf())
+
+
+def get(first: int, count: int, member: int = 1, key: ChunkKey = KEY, segments: int = 256) -> ControlReceived:
+    return ControlReceived(Control(Op.GET, key, segments, segment=first, count=count, member=member), ASKER)
+
+
+def test_a_get_is_sent_under_a_pin() -> None:
+    it = holder()
+    assert it.handle(get(3, 5), 0) == [PinChunk(KEY), SendSegments(KEY, 3, 5)]
+    assert it.handle(SegmentsSent(KEY, 2), 1) == []
+    assert it.handle(SegmentsSent(KEY, 3), 2) == [UnpinChunk(KEY)]
+    assert not it.pinned
+
+
+def test_what_is_not_here_is_refused() -> None:
+    it = holder()
+    for event in (get(0, 1, key=OTHER), get(0, 1, segments=8)):
+        (command,) = it.handle(event, 0)
+        assert isinstance(command, SendControl)
+        assert command.message.op is Op.NAK
+        assert command.address == ASKER
+
+
+def test_the_queue_is_handed_over_in_bursts_and_in_order() -> None:
+    it = holder(burst=8)
+    assert it.handle(get(0, 12), 0) == [PinChunk(KEY), SendSegments(KEY, 0, 8)]
+    assert it.handle(get(100, 4, member=2), 0) == []
+    assert it.handle(SegmentsSent(KEY, 6), 1) == [SendSegments(KEY, 8, 4), SendSegments(KEY, 100, 2)]
+    assert it.handle(SegmentsSent(KEY, 2), 1) == [SendSegments(KEY, 102, 2)]
+    assert it.handle(SegmentsSent(KEY, 8), 1) == [UnpinChunk(KEY)]
+
+
+def test_what_is_queued_or_just_sent_for_another_is_not_sent_again() -> None:
+    it = holder(burst=4)
+    it.handle(get(0, 8), 0)
+    assert it.handle(get(2, 8, member=2), MS) == []
+    sent = it.handle(SegmentsSent(KEY, 4), 2 * MS)
+    assert sent == [SendSegments(KEY, 4, 4)]
+    sent = it.handle(SegmentsSent(KEY, 4), 3 * MS)
+    assert sent == [SendSegments(KEY, 8, 2)]
+    assert it.counts.answered_already == 6
+
+
+def test_the_same_member_asking_again_has_lost_it() -> None:
+    it = holder()
+    it.handle(get(0, 2), 0)
+    it.handle(SegmentsSent(KEY, 2), 0)
+    assert SendSegments(KEY, 0, 2) in it.handle(get(0, 2), MS)
+
+
+def test_another_member_asking_much_later_has_lost_it() -> None:
+    it = holder()
+    it.handle(get(0, 2), 0)
+    it.handle(SegmentsSent(KEY, 2), 0)
+    assert SendSegments(KEY, 0, 2) in it.handle(get(0, 2, member=2), 20 * MS)
+
+
+def test_the_queue_is_bounded() -> None:
+    shelf = Shelf()
+    shelf.chunks[KEY] = 4 * HOLDER_QUEUE_SEGMENTS_MAX
+    it = Holder(HolderParameters(send_burst_segments=1), shelf)
+    for first in range(0, 2 * HOLDER_QUEUE_SEGMENTS_MAX, 4096):
+        it.handle(get(first, 4096, segments=shelf.chunks[KEY]), 0)
+    assert it.counts.gets_dropped > 0
+    assert it.counts.segments_queued <= HOLDER_QUEUE_SEGMENTS_MAX + 1
+
+
+def test_a_join_that_gets_here_met_no_switch() -> None:
+    it = holder()
+    (command,) = it.handle(ControlReceived(Control(Op.JOIN, KEY, 256, tag=TAG_LEADS), ASKER), 0)
+    assert isinstance(command, SendControl)
+    assert command.message == Control(Op.NOTICE, KEY, 256, tag=TAG_LEADS, flags=Flag.NO_SWITCH | Flag.JOINED)
+    (command,) = it.handle(ControlReceived(Control(Op.JOIN, OTHER, 256), ASKER), 0)
+    assert command.message.op is Op.NAK
+
+
+def test_reads_and_sends_share_one_pin() -> None:
+    it = holder()
+    assert it.handle(ReadOpened(KEY), 0) == [PinChunk(KEY)]
+    assert it.handle(ReadOpened(KEY), 0) == []
+    assert it.handle(get(0, 1), 0) == [SendSegments(KEY, 0, 1)]
+    assert it.handle(ReadClosed(KEY), 0) == []
+    assert it.handle(SendFailed(KEY, 1), 0) == []
+    assert it.handle(ReadClosed(KEY), 0) == [UnpinChunk(KEY)]
+
+
+def test_misuse_raises() -> None:
+    it = holder()
+    with pytest.raises(LocalProtocolError):
+        it.handle(SegmentsSent(KEY, 1), 0)
+    with pytest.raises(LocalProtocolError):
+        it.handle(ReadClosed(KEY), 0)
+    it.handle(get(0, 2), 0)
+    with pytest.raises(LocalProtocolError):
+        it.handle(SegmentsSent(KEY, 3), 0)
+
+
+def fill(deadline_ns: int = 1000 * MS) -> FillRequested:
+    return FillRequested(FillId(5), KEY, POOL, deadline_ns)
+
+
+def ack(segment: int) -> ControlReceived:
+    return ControlReceived(Control(Op.FILL_ACK, KEY, 256, segment=segment), POOL)
+
+
+def sent(commands: list) -> list[int]:
+    return [
+        segment
+        for command in commands
+        if isinstance(command, SendFill)
+        for segment in range(command.first, command.first + command.count)
+    ]
+
+
+def test_a_fill_keeps_a_window_and_ends_complete() -> None:
+    it = holder()
+    commands = it.handle(fill(), 0)
+    assert commands[0] == PinChunk(KEY)
+    assert sent(commands) == list(range(FILL_WINDOW))
+    last: list = []
+    for segment in range(256):
+        last = it.handle(ack(segment), MS)
+        assert sent(last) == ([segment + FILL_WINDOW] if segment + FILL_WINDOW < 256 else [])
+    assert last == [FillEnded(FillId(5), KEY, complete=True, acknowledged=256), UnpinChunk(KEY)]
+
+
+def test_fills_that_were_overtaken_are_sent_again() -> None:
+    it = holder()
+    it.handle(fill(), 0)
+    again = [segment for number in range(1, 32) for segment in sent(it.handle(ack(number), MS))]
+    assert again.count(0) == 1
+
+
+def test_fills_without_any_answer_are_repeated_until_the_deadline() -> None:
+    it = holder()
+    it.handle(fill(deadline_ns=300 * MS), 0)
+    repeated, now = 0, 0
+    while (due := it.next_timeout_ns()) is not None and it.pinned:
+        assert due > now
+        now = due
+        commands = it.handle_timer(now)
+        repeated += bool(sent(commands))
+    assert repeated >= 2
+    assert now == 300 * MS
+    assert commands == [FillEnded(FillId(5), KEY, complete=False, acknowledged=0), UnpinChunk(KEY)]
+
+
+def test_a_fill_of_what_is_not_here_fails_at_once() -> None:
+    it = holder()
+    request = FillRequested(FillId(6), OTHER, POOL, 1000 * MS)
+    assert it.handle(request, 0) == [FillEnded(FillId(6), OTHER, complete=False, acknowledged=0)]
+
+
+def test_a_cancelled_fill_is_forgotten() -> None:
+    it = holder()
+    it.handle(fill(), 0)
+    assert it.handle(FillCancelled(FillId(5)), 1) == [UnpinChunk(KEY)]
+    assert it.handle(ack(0), 2) == []
+    assert it.handle(FillCancelled(FillId(5)), 3) == []
+
+
+def test_nothing_is_remembered_for_ever() -> None:
+    it = holder()
+    it.handle(get(0, 2), 0)
+    it.handle(SegmentsSent(KEY, 2), 0)
+    due = it.next_timeout_ns()
+    assert due is not None
+    assert it.handle_timer(due) == []
+    assert it.next_timeout_ns() is None
