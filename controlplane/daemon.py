@@ -44,7 +44,7 @@ from controlplane.switch.target import SwitchCounters, SwitchEvent, SwitchTarget
 from kvproto.rpc import control_pb2 as rpc
 from kvproto.rpc import control_pb2_grpc
 
-LOG = logging.getLogger(__name__)
+LOG = logging.getLogger("controlplane.daemon")  # also where the module is run as __main__
 
 TICK_S = 0.05
 PUBLISH_S = 0.005

@@ -10,7 +10,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import assert_never
 
 import numpy as np
 import numpy.typing as npt
@@ -34,15 +33,18 @@ from hostagent.pool.memory import PoolMemory
 from hostagent.pool.policy import LeavesFirst
 from hostagent.serving import Serving
 from hostagent.transport import make_transport
-from hostagent.transport.base import Extent, TransportFacts
+from hostagent.transport.base import ControlArrival, Extent, TransportFacts
 from kvproto.commands import Blame, FillEnded
 from kvproto.ids import Address, ChunkKey, FillId, Member, NodeId, parse_address
 from kvproto.rpc import control_pb2 as pb
 from kvproto.session.parameters import ReaderParameters
-from kvproto.wire.control import Control, Op
+from kvproto.wire.control import Op
 from kvproto.wire.data import Fabric, SegmentGroup
 
 log = logging.getLogger(__name__)
+
+_FOR_READER = frozenset({Op.NOTICE, Op.NAK})
+_FOR_HOLDER = frozenset({Op.JOIN, Op.GET, Op.FILL_ACK})
 
 
 class Agent:
@@ -70,6 +72,7 @@ class Agent:
     async def start(self) -> None:
         """Bind everything. Raises TransportError, ApiError, HttpError or OSError; nothing is left open then."""
         self._loop = asyncio.get_running_loop()
+        self._loop.set_exception_handler(self._bug)
         self.memory = PoolMemory(self.config.pool.size_bytes, prefault=self.config.pool.prefault)
         self.transport = make_transport(self.config.data, self.memory)
         self._checksums = Checksums(self.pool, self.memory, self._loop)
@@ -123,6 +126,11 @@ class Agent:
         self.serving.close()
         self._checksums.close()
         self.memory.close()
+
+    def _bug(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+        """An exception that reached the event loop is a bug of ours: told in full, counted, and life goes on."""
+        self.metrics.internal_errors.inc()
+        loop.default_exception_handler(context)
 
     def health(self) -> Mapping[str, object]:
         """For /healthz."""
@@ -237,18 +245,17 @@ class Agent:
 
     # ------------------------------------------------------------------ from the transport
 
-    def control_received(self, message: Control, source: Address) -> None:
-        """Route a control datagram."""
-        match message.op:
-            case Op.NOTICE | Op.NAK:
-                self.fetching.control_received(message, source)
-            case Op.JOIN | Op.GET | Op.FILL_ACK:
+    def controls_received(self, arrivals: Sequence[ControlArrival]) -> None:
+        """Route control datagrams: what answers to the reader, what asks to the holder."""
+        for_reader = [arrival for arrival in arrivals if arrival.message.op in _FOR_READER]
+        if for_reader:
+            self.fetching.controls_received(for_reader)
+        for message, source in arrivals:
+            if message.op in _FOR_HOLDER:
                 self.serving.control_received(message, source)
-            case Op.LEAVE | Op.FILL:
+            elif message.op not in _FOR_READER:
                 # LEAVE is for switches; without one it ends here and means nothing to a holder.
                 self.transport.counters.drop(f"control_{message.op.name.lower()}_ignored")
-            case _:
-                assert_never(message.op)
 
     def casts_received(self, group: SegmentGroup, payload: npt.NDArray[np.uint8]) -> None:
         """Segments of a chunk."""

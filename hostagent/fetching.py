@@ -24,7 +24,7 @@ from hostagent.hashing import Checksums
 from hostagent.pool.chunks import Chunk, ChunkPool, ChunkState, Refusal
 from hostagent.pool.memory import PoolMemory
 from hostagent.timers import MachineTimer
-from hostagent.transport.base import ReadHandle, ReadOutcome, Transport
+from hostagent.transport.base import ControlArrival, ReadHandle, ReadOutcome, Transport
 from kvproto.commands import (
     AbortRead,
     Blame,
@@ -59,7 +59,6 @@ from kvproto.ids import Address, ChunkKey, FetchId, NodeId, ReadId
 from kvproto.limits import FETCHES_MAX
 from kvproto.session.parameters import ReaderParameters
 from kvproto.session.reader import Reader
-from kvproto.wire.control import Control
 from kvproto.wire.data import SegmentGroup
 
 _SOURCES = {
@@ -320,9 +319,11 @@ class Fetching:
 
     # ------------------------------------------------------------------ the network
 
-    def control_received(self, message: Control, source: Address) -> None:
-        """NOTICE or NAK."""
-        self._handle(ControlReceived(message, source))
+    def controls_received(self, arrivals: Sequence[ControlArrival]) -> None:
+        """NOTICEs and NAKs."""
+        now_ns = time.monotonic_ns()
+        events = [ControlReceived(message, source) for message, source in arrivals]
+        self._carry_out(self._reader.handle_all(events, now_ns), now_ns)
 
     def casts_received(self, group: SegmentGroup, payload: npt.NDArray[np.uint8]) -> None:
         """Segments came: place those that are missing, report all."""

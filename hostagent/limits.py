@@ -26,6 +26,9 @@ CHECKSUM_INLINE_BYTES_MAX = 4 * MIB
 # ------------------------------------------------------------------ transports
 CAST_BATCH_PACKETS = 64
 """Datagrams taken or handed over by one recvmmsg/sendmmsg call."""
+CAST_POLL_S_MAX = 0.004
+"""Longest time between two looks at arriving casts: adds to a leader's round trip, far below a window's worth."""
+CONTROL_POLL_S_MAX = 0.001
 CAST_SEND_BUFFER_BYTES = 192 * KIB
 """Some 40 datagrams: what stands in the socket stands in the interface's queue, too, where it can be dropped without a
 word and can no longer be merged with what others ask for. The rest waits in the holder."""

@@ -174,9 +174,10 @@ def cluster(count: int, **options: Any) -> Iterator[Cluster]:
             for client in made.clients:
                 client.close()
             for agent in made.agents:
-                made.until(lambda agent=agent: agent.pool.pins_count() == 0)
+                made.until(lambda agent=agent: agent.pool.pins_count == 0)
                 made.until(lambda agent=agent: agent.fetching.under_way_count == 0)
                 assert not any(True for chunk in agent.pool.ready_chunks() if chunk.holds)
+                assert agent.metrics.internal_errors._value.get() == 0
                 usage = made.call(agent.pool.usage)
                 assert usage.filling_bytes == 0
         finally:

@@ -172,7 +172,7 @@ def test_tasks_pin_drop_unpin_and_unknown(stage: Stage) -> None:
     with client.fetch([key(1)], deadline_s=1):
         stage.script.say("n0", task(4, drop=pb.Drop(keys=[key(1)])))
         assert stage.script.hear("n0", "task_result").status == pb.TaskResult.FAILED, "an engine is reading it"
-    stage.made.until(lambda: stage.made.agents[0].pool.pins_count() == 0)
+    stage.made.until(lambda: stage.made.agents[0].pool.pins_count == 0)
     stage.script.say("n0", task(5, drop=pb.Drop(keys=[key(1)])))
     assert stage.script.hear("n0", "task_result").status == pb.TaskResult.DONE
     assert client.contains([key(1)]) == [Where.NOWHERE]
@@ -237,7 +237,7 @@ def test_fill_of_what_is_not_here_or_has_another_size_is_told(stage: Stage) -> N
     # Nobody acknowledges: the fill ends by its own deadline, with nothing left pinned.
     stage.script.say("n0", pb.ToAgent(task=pb.Task(task=3, timeout_ms=200, fill=pb.Fill(key=key(1), segments=3))))
     assert stage.script.hear("n0", "task_result").status == pb.TaskResult.FAILED
-    stage.made.until(lambda: stage.made.agents[0].pool.pins_count() == 0)
+    stage.made.until(lambda: stage.made.agents[0].pool.pins_count == 0)
 
 
 def test_wrong_copy_is_reported(stage: Stage) -> None:
