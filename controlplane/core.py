@@ -13,13 +13,14 @@ from dataclasses import dataclass, field
 
 from controlplane import parse
 from controlplane.accounting import Accounting
-from controlplane.directory import AddOutcome, Chunk, Directory
+from controlplane.directory import AddOutcome, Directory
 from controlplane.effects import CloseSession, Effect, ReadTheSwitch, SendTo, SendToAll, WriteTheSwitch
 from controlplane.ids import ChunkKey, Member, NodeIndex, SwitchPort, TaskId
-from controlplane.limits import DELTA_RECORDS_MAX, TASK_KEYS_MAX
+from controlplane.limits import TASK_KEYS_MAX
 from controlplane.nodes import Graces, Node, NodeRegistry, NodeState, RefusedNodeError
 from controlplane.operations import Operations
 from controlplane.pool import FillUnwanted, FillWanted, PoolRules, RecoveryWanted, Source, SwitchPool
+from controlplane.publication import Publication
 from controlplane.purposes import FillFor, Housekeeping, JobPart, Purpose, RecoveryOf
 from controlplane.settling import Settling
 from controlplane.spill import Host
@@ -34,6 +35,7 @@ from controlplane.switch.entries import (
     GroupEntry,
     HeatSubscriptionEntry,
     PortMemberEntry,
+    ReplicateToGroupEntry,
     SwitchContents,
 )
 from controlplane.switch.groups import ReplicationGroups
@@ -44,8 +46,7 @@ from controlplane.value import ValueFunction, ValueParameters
 from kvproto.rpc import control_pb2 as rpc
 
 _MEMBER_KINDS = frozenset({"port_member", "egress_member", "dmac", "replicate", "group", "clone_session"})
-_SCORE_STEP = 1.0
-"""A chunk's value is published again when it has doubled."""
+_SWEEP_NS = 20_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,20 +94,28 @@ class Core:
         self.pool = SwitchPool(
             self.directory, self.values, self.programmer, options.rules, self._fill_sources, self._recovery_hosts
         )
+        self.publication = Publication(
+            self.directory,
+            self.values,
+            self.nodes,
+            Settling(options.settle_ns),
+            incarnation=options.incarnation,
+            with_switch=options.with_switch,
+        )
         self.tasks: TaskTable[Purpose] = TaskTable(options.incarnation)
         self.accounting = Accounting()
         self.segment_bytes = options.fabric.segment_bytes
         self.switch_present = False
         self.switch_standby = False
         self.epoch = 0
+        self._switch_seen = False
         self.started_ns: int | None = None
+        self._swept_ns = -_SWEEP_NS
         self._groups = ReplicationGroups()
+        self._found_addresses: dict[bytes, SwitchPort] = {}
+        """What a switch already knew of nodes that have not attached yet."""
         self._effects: list[Effect] = []
         self._sessions: dict[int, NodeIndex] = {}
-        self._sequence = 0
-        self._settling = Settling(options.settle_ns)
-        self._nodes_changed: set[NodeIndex] = set()
-        self._nodes_gone: set[NodeIndex] = set()
         self._to_pin: dict[NodeIndex, list[ChunkKey]] = {}
         self.operations = Operations(self)
 
@@ -143,11 +152,10 @@ class Core:
             self._forget_node(index)
         self._sessions[session] = node.index
         self.directory.begin_snapshot(node.index)
-        self._nodes_changed.add(node.index)
-        self._nodes_gone.discard(node.index)
+        self.publication.node_changed(node.index)
         self.emit(SendTo(session, self._welcome(node)))
-        if not self._settling.must_wait(session, facts.replica_of, facts.replica_nodes, self.options.incarnation):
-            self._send_snapshot(session)
+        for effect in self.publication.attach(session, facts):
+            self.emit(effect)
         self._program_members()
 
     def message(self, session: int, message: rpc.FromAgent, now_ns: int) -> None:
@@ -165,7 +173,7 @@ class Core:
     def closed(self, session: int, now_ns: int) -> None:
         """A stream ended, whoever ended it."""
         self._sessions.pop(session, None)
-        self._settling.left(session)
+        self.publication.left(session)
         node = self.nodes.closed(session, now_ns)
         if node is not None:
             self._end_tasks(self.tasks.node_gone(node.index))
@@ -214,7 +222,7 @@ class Core:
             self.directory.remove_copy(node.index, parse.chunk_key(raw, "removed"))
         if announce.snapshot_end:
             self.directory.end_snapshot(node.index)
-            self._settling.announced(node.index)
+            self.publication.announced(node.index)
 
     def _is_pinned(self, key: ChunkKey) -> bool:
         chunk = self.directory.get(key)
@@ -226,7 +234,7 @@ class Core:
             at_ns = now_ns - fetch.age_ms * 1_000_000
             self.accounting.fetch(key, fetch.source, fetch.bytes, fetch.waited_us, at_ns)
             self.values.observe(key, at_ns)
-            self._publish_value(key)
+            self.publication.value_changed(key)
             chunk = self.directory.get(key)
             remote = fetch.source in (rpc.SOURCE_HOLDER, rpc.SOURCE_CAST)
             if remote and chunk is not None and self.values.touched_again(key, now_ns):
@@ -236,17 +244,10 @@ class Core:
             if hint.kind == rpc.ReuseHint.SESSION_ENDED and key in self.directory:
                 for below in self.directory.subtree(key):
                     self.values.forget(below)
-                    self._publish_value(below)
+                    self.publication.value_changed(below)
             elif hint.kind == rpc.ReuseHint.EXPECTED:
                 self.values.expect(key, now_ns, hint.within_ms / 1000)
-                self._publish_value(key)
-
-    def _publish_value(self, key: ChunkKey) -> None:
-        chunk = self.directory.get(key)
-        if chunk is not None:
-            score = self.values.score(key, chunk.facts.size_bytes)
-            if abs(score - chunk.score_told) >= _SCORE_STEP:
-                self.directory.touch(key)
+                self.publication.value_changed(key)
 
     def _bad_copy(self, report: rpc.BadCopy) -> None:
         key = parse.chunk_key(report.key)
@@ -268,8 +269,7 @@ class Core:
 
     def _forget_node(self, index: NodeIndex) -> None:
         self.directory.remove_node(index)
-        self._nodes_changed.discard(index)
-        self._nodes_gone.add(index)
+        self.publication.node_gone(index)
         self.pool.port_gone(index)
 
     # -- work for agents
@@ -341,6 +341,9 @@ class Core:
             if self.switch_present:
                 self.accounting.decisions["switch_restarted"] += 1
                 self.switch_present = False
+        if trusted and not self._switch_seen:
+            self._take_over_members(actual, now_ns)
+        self._switch_seen = True
         self.pool.switch_read(actual, trusted, now_ns)
         self._program_members()
 
@@ -353,6 +356,13 @@ class Core:
         self.accounting.decisions["updates_refused"] += len(problems)
         self.pool.refused(problems)
 
+    def _take_over_members(self, actual: SwitchContents, now_ns: int) -> None:
+        """Keep what a predecessor wrote for nodes that are about to attach here: casts to them are under way."""
+        entries = list(actual.values())
+        self.nodes.reserve({one.port: one.member for one in entries if isinstance(one, PortMemberEntry)}, now_ns)
+        self._found_addresses = {one.mac: one.port for one in entries if isinstance(one, AddressEntry)}
+        self._groups.adopt({one.members: one.group for one in entries if isinstance(one, ReplicateToGroupEntry)})
+
     def _program_fabric(self) -> None:
         self.programmer.want(self.options.fabric.entry)
         self.programmer.want(HeatSubscriptionEntry())
@@ -364,7 +374,9 @@ class Core:
         ports: dict[Member, SwitchPort] = self.nodes.member_ports()
         for member, port in ports.items():
             entries += [PortMemberEntry(port, member), EgressMemberEntry(port, member)]
-        macs = {node.facts.data_mac: node.port for node in self.nodes if node.port is not None}
+        reserved = self.nodes.reserved_ports()
+        macs: dict[bytes, SwitchPort | None] = {mac: p for mac, p in self._found_addresses.items() if p in reserved}
+        macs |= {node.facts.data_mac: node.port for node in self.nodes if node.port is not None}
         entries += [AddressEntry(mac, port) for mac, port in macs.items() if port is not None]
         self._groups.set_members(ports)
         entries += self._groups.entries()
@@ -387,18 +399,13 @@ class Core:
     # -- time
 
     def advance(self, now_ns: int) -> None:
-        """Do all that is due: after each event, and at least every `next_due`."""
+        """Do all that is due: after each event, and often enough in between for the times that are configured."""
         self.started_ns = now_ns if self.started_ns is None else self.started_ns
-        for session in self._settling.take_settled(now_ns):
-            self._send_snapshot(session)
-        expiry = self.nodes.expire(now_ns)
-        for index in expiry.copies:
-            self._forget_copies(index)
-        for index in expiry.nodes:
-            self._forget_node(index)
-        if expiry.nodes:
-            self._program_members()
-        self._end_tasks(self.tasks.expire(now_ns))
+        if now_ns - self._swept_ns >= _SWEEP_NS:
+            self._swept_ns = now_ns
+            self._sweep(now_ns)
+        for effect in self.publication.settle(now_ns):
+            self.emit(effect)
         if self.options.with_switch:
             self._advance_switch(now_ns)
         self._flush_pins()
@@ -409,6 +416,17 @@ class Core:
                 self._end_tasks([task])
                 continue
             self.emit(SendTo(node.session, rpc.ToAgent(task=task.message)))
+
+    def _sweep(self, now_ns: int) -> None:
+        """What time alone brings about; looked at now and then, not at every event."""
+        expiry = self.nodes.expire(now_ns)
+        for index in expiry.copies:
+            self._forget_copies(index)
+        for index in expiry.nodes:
+            self._forget_node(index)
+        if expiry.nodes or expiry.reservations:
+            self._program_members()
+        self._end_tasks(self.tasks.expire(now_ns))
 
     def _advance_switch(self, now_ns: int) -> None:
         self.pool.advance(now_ns)
@@ -440,79 +458,12 @@ class Core:
                 self.give(node, Housekeeping("pin"), work)
         self._to_pin.clear()
 
-    # -- publication
+    # -- what agents are told
 
     def publish(self) -> None:
         """Tell every agent what changed since the last time."""
-        changed, gone = self.directory.take_changes()
-        nodes = [self._node_entry(node) for index in sorted(self._nodes_changed) if (node := self.nodes.get(index))]
-        nodes_gone = sorted(self._nodes_gone)
-        self._nodes_changed.clear()
-        self._nodes_gone.clear()
-        if not (changed or gone or nodes or nodes_gone):
-            return
-        first = True
-        while first or changed or gone:
-            self._sequence += 1
-            delta = rpc.DirectoryDelta(sequence=self._sequence, chunks=self._chunk_entries(changed[:DELTA_RECORDS_MAX]))
-            delta.chunks_gone.extend(gone[:DELTA_RECORDS_MAX])
-            if first:
-                delta.nodes.extend(nodes)
-                delta.nodes_gone.extend(nodes_gone)
-            changed, gone, first = changed[DELTA_RECORDS_MAX:], gone[DELTA_RECORDS_MAX:], False
-            for session in self._sessions:
-                if not self._settling.is_waiting(session):
-                    self.emit(SendTo(session, rpc.ToAgent(directory=delta)))
-
-    def _send_snapshot(self, session: int) -> None:
-        chunks = list(self.directory)
-        delta = rpc.DirectoryDelta(sequence=self._sequence, snapshot=True)
-        delta.nodes.extend(self._node_entry(node) for node in self.nodes)
-        while True:
-            delta.chunks.extend(self._chunk_entries(chunks[:DELTA_RECORDS_MAX]))
-            chunks = chunks[DELTA_RECORDS_MAX:]
-            delta.snapshot_end = not chunks
-            self.emit(SendTo(session, rpc.ToAgent(directory=delta)))
-            if not chunks:
-                return
-            delta = rpc.DirectoryDelta(sequence=self._sequence, snapshot=True)
-
-    def _chunk_entries(self, chunks: Sequence[Chunk]) -> list[rpc.ChunkEntry]:
-        entries = []
-        for chunk in chunks:
-            facts = chunk.facts
-            chunk.score_told = self.values.score(facts.key, facts.size_bytes)
-            entries.append(
-                rpc.ChunkEntry(
-                    key=facts.key,
-                    parent=facts.parent or b"",
-                    size_bytes=facts.size_bytes,
-                    checksum=facts.checksum,
-                    position=facts.position,
-                    holders=sorted(chunk.holders),
-                    served=chunk.served,
-                    pinned=chunk.pinned,
-                    value=chunk.score_told,
-                )
-            )
-        return entries
-
-    def _node_entry(self, node: Node) -> rpc.Node:
-        entry = rpc.Node(
-            node=node.index,
-            name=node.facts.name,
-            data_ip=node.facts.data_ip,
-            data_mac=node.facts.data_mac,
-            read_endpoint=node.facts.read_endpoint,
-            control_port=node.facts.control_port,
-            draining=node.draining,
-        )
-        if node.member is not None and self.options.with_switch:
-            entry.member = node.member
-        return entry
-
-    def node_changed(self, node: Node) -> None:
-        self._nodes_changed.add(node.index)
+        for effect in self.publication.publish(self._sessions):
+            self.emit(effect)
 
     def switch_state(self) -> rpc.SwitchState:
         return rpc.SwitchState(present=self.switch_present, epoch=self.epoch)

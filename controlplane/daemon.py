@@ -44,7 +44,7 @@ from controlplane.switch.target import SwitchCounters, SwitchEvent, SwitchTarget
 from kvproto.rpc import control_pb2 as rpc
 from kvproto.rpc import control_pb2_grpc
 
-LOG = logging.getLogger(__name__)
+LOG = logging.getLogger("controlplane.daemon")  # also where the module is run as __main__
 
 TICK_S = 0.05
 PUBLISH_S = 0.005
@@ -166,6 +166,8 @@ class Controller:
 
     def settle(self) -> None:
         """Let the core do what is due and carry out its effects."""
+        if self.failed.is_set():
+            return
         self.core.advance(self.now_ns())
         for effect in self.core.take_effects():
             self._carry_out(effect)

@@ -1,17 +1,15 @@
-"""Identifiers of the control plane. Plain values at run time, distinct types for the checker."""
+"""Identifiers of the control plane, beside those that it shares with the protocol. Distinct types for the checker."""
 
 from __future__ import annotations
 
 from typing import NewType
 
-ChunkKey = NewType("ChunkKey", bytes)
-"""16 bytes; names the content of a chunk and, by chaining, its whole prefix."""
+from kvproto.ids import KEY_BYTES, ROOT_KEY, ChunkKey, Member
+
+__all__ = ["KEY_BYTES", "ROOT_KEY", "ChunkKey", "GroupId", "Member", "NodeIndex", "Slot", "SwitchPort", "TaskId"]
 
 NodeIndex = NewType("NodeIndex", int)
 """The controller's index of an agent."""
-
-Member = NewType("Member", int)
-"""A node's bit at its switch, 0-based."""
 
 SwitchPort = NewType("SwitchPort", int)
 """Port number of the switch as P4Runtime knows it."""
@@ -24,6 +22,3 @@ TaskId = NewType("TaskId", int)
 
 GroupId = NewType("GroupId", int)
 """Multicast group of the switch's packet replication engine."""
-
-KEY_BYTES = 16
-"""Length of a ChunkKey."""

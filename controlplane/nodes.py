@@ -89,6 +89,8 @@ class Expiry:
     """Gone long enough that their copies are to be forgotten."""
     nodes: tuple[NodeIndex, ...] = ()
     """Forgotten altogether: their member and port are free."""
+    reservations: bool = False
+    """Members that a predecessor's nodes had were given up."""
     silent: tuple[int, ...] = ()
     """Sessions of nodes that turned suspect: not heard for too long."""
 
@@ -110,6 +112,8 @@ class NodeRegistry:
     _nodes: dict[NodeIndex, Node] = field(default_factory=dict)
     _by_name: dict[str, NodeIndex] = field(default_factory=dict)
     _displaced: list[NodeIndex] = field(default_factory=list)
+    _reserved: dict[SwitchPort, tuple[Member, int]] = field(default_factory=dict)
+    """Port -> member that a switch already knows, and until when it is kept for the node that is missing."""
 
     def __iter__(self) -> Iterator[Node]:
         return iter(list(self._nodes.values()))
@@ -145,6 +149,15 @@ class NodeRegistry:
         self._assign_port(node, now_ns)
         return node
 
+    def reserve(self, members: Mapping[SwitchPort, Member], now_ns: int) -> None:
+        """A switch already has these members, from before this controller started: their nodes will attach soon, and
+        casts to them must not break off meanwhile."""
+        taken_ports = {node.port for node in self._nodes.values()}
+        taken = {node.member for node in self._nodes.values()}
+        for port, member in members.items():
+            if port not in taken_ports and member not in taken:
+                self._reserved[port] = (member, now_ns + self.graces.member_ns)
+
     def take_displaced(self) -> list[NodeIndex]:
         """Nodes forgotten because another one came up at their switch port."""
         displaced, self._displaced = self._displaced, []
@@ -177,12 +190,21 @@ class NodeRegistry:
                 if now_ns - node.gone_ns >= self.graces.member_ns:
                     nodes.append(node.index)
                     self._forget(node)
-        return Expiry(tuple(copies), tuple(nodes), tuple(silent))
+        overdue = [port for port, (_, until_ns) in self._reserved.items() if until_ns <= now_ns]
+        for port in overdue:
+            del self._reserved[port]
+        return Expiry(tuple(copies), tuple(nodes), bool(overdue), tuple(silent))
 
     def member_ports(self) -> dict[Member, SwitchPort]:
-        return {
-            node.member: node.port for node in self._nodes.values() if node.member is not None and node.port is not None
-        }
+        """Of the nodes that are known, and of those that a switch knows and that have not attached yet."""
+        ports = {member: port for port, (member, _) in self._reserved.items()}
+        for node in self._nodes.values():
+            if node.member is not None and node.port is not None:
+                ports[node.member] = node.port
+        return ports
+
+    def reserved_ports(self) -> frozenset[SwitchPort]:
+        return frozenset(self._reserved)
 
     def _assign_port(self, node: Node, now_ns: int) -> None:
         """Port: from the configuration, else what the agent says, unless another node that is here sits on it."""
@@ -199,10 +221,12 @@ class NodeRegistry:
                 self._forget(other)
                 self._displaced.append(other.index)
         node.port = port
+        if port is not None and node.member is not None:
+            self._reserved.pop(port, None)
         if port is None:
             node.member = None
         elif node.member is None:
-            node.member = self._lowest_free_member()
+            node.member = self._choose_member(port)
 
     def _lowest_free_index(self) -> NodeIndex:
         for index in range(NODES_MAX):
@@ -210,9 +234,15 @@ class NodeRegistry:
                 return NodeIndex(index)
         raise RefusedNodeError("RESOURCE_EXHAUSTED", f"{NODES_MAX} nodes are known already")
 
-    def _lowest_free_member(self) -> Member | None:
+    def _choose_member(self, port: SwitchPort) -> Member | None:
+        """What the switch has for this port; else the bit of the port's own number, so that a controller that knows
+        nothing yet comes to the same choice as the one before; else any free bit."""
         taken = {node.member for node in self._nodes.values()}
-        return next((Member(member) for member in range(MEMBERS_MAX) if member not in taken), None)
+        reserved = self._reserved.pop(port, None)
+        wishes = [reserved[0]] if reserved else []
+        wishes += [Member(port - 1), *map(Member, range(MEMBERS_MAX))]
+        taken |= {member for member, _ in self._reserved.values()}
+        return next((one for one in wishes if one < MEMBERS_MAX and one not in taken), None)
 
     def _forget(self, node: Node) -> None:
         del self._nodes[node.index]

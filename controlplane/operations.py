@@ -133,7 +133,7 @@ class Operations:
             raise OperatorError("NOT_FOUND", f"no node is called '{request.node}': `kvcast top` shows all")
         if node.draining == request.cancel:
             node.draining = not request.cancel
-            self._core.node_changed(node)
+            self._core.publication.node_changed(node.index)
         job = self._new_job(drained=node.index)
         if request.cancel:
             self._cancel_drains(node.index, job)

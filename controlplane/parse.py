@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from controlplane.directory import ChunkFacts
-from controlplane.ids import KEY_BYTES, ChunkKey, SwitchPort
+from controlplane.ids import KEY_BYTES, ROOT_KEY, ChunkKey, SwitchPort
 from controlplane.limits import (
     ANNOUNCE_RECORDS_MAX,
     CHUNK_BYTES_MAX,
@@ -16,9 +16,6 @@ from controlplane.limits import (
 )
 from controlplane.nodes import NodeFacts
 from kvproto.rpc import control_pb2 as rpc
-
-_ROOT = bytes(KEY_BYTES)
-"""Some speak of "no parent" as the key of zeros from which the chain starts."""
 
 
 class MalformedError(Exception):
@@ -73,7 +70,7 @@ def _facts(record: rpc.ChunkRecord, labels: Sequence[str]) -> ChunkFacts:
         raise MalformedError(f"size_bytes {record.size_bytes} of chunk {key.hex()} is not in 1..{CHUNK_BYTES_MAX}")
     if record.position >= PREFIX_CHUNKS_MAX:
         raise MalformedError(f"position {record.position} of chunk {key.hex()} is not below {PREFIX_CHUNKS_MAX}")
-    parent = chunk_key(record.parent, "parent") if record.parent and record.parent != _ROOT else None
+    parent = chunk_key(record.parent, "parent") if record.parent and record.parent != ROOT_KEY else None
     if parent == key:
         raise MalformedError(f"chunk {key.hex()} is its own parent")
     label = labels[record.namespace_index] if record.namespace_index < len(labels) else ""

@@ -28,6 +28,9 @@ _RECONSIDER_NS = 100_000_000
 """Without news candidates are looked at again after so long."""
 
 
+_WAIT_FOR_SWITCH = frozenset({ChunkState.PLACING, ChunkState.PUBLISHING, ChunkState.CLEARING})
+
+
 @dataclass(frozen=True, slots=True)
 class PoolRules:
     """What an operator may tune."""
@@ -129,6 +132,8 @@ class SwitchPool:
         self._slots = SlotAllocator(0)
         self._policy = AdmissionPolicy(0)
         self._chunks: dict[ChunkKey, PooledChunk] = {}
+        self._awaiting_switch: set[ChunkKey] = set()
+        """Chunks whose state waits for the switch to take an entry."""
         self._evidence: dict[ChunkKey, _Evidence] = {}
         self._pinned: set[ChunkKey] = set()
         self._adopted_all = False
@@ -320,8 +325,9 @@ class SwitchPool:
             self._admit(now_ns)
 
     def _observe(self, now_ns: int) -> None:
-        for chunk in list(self._chunks.values()):
-            identity: Identity = ("kv_cache", chunk.key)
+        for key in sorted(self._awaiting_switch):
+            chunk = self._chunks[key]
+            identity: Identity = ("kv_cache", key)
             match chunk.state:
                 case ChunkState.PLACING | ChunkState.PUBLISHING:
                     if self._programmer.has(self._entry(chunk)):
@@ -497,6 +503,10 @@ class SwitchPool:
     def _move(self, chunk: PooledChunk, event: ChunkEvent) -> None:
         before, chunk.state = chunk.state, step(chunk.state, event)
         self._reconsider = True
+        if chunk.state in _WAIT_FOR_SWITCH:
+            self._awaiting_switch.add(chunk.key)
+        else:
+            self._awaiting_switch.discard(chunk.key)
         match chunk.state:
             case ChunkState.PLACING | ChunkState.PUBLISHING:
                 self._programmer.want(self._entry(chunk))

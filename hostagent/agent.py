@@ -10,7 +10,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import assert_never
 
 import numpy as np
 import numpy.typing as npt
@@ -34,15 +33,18 @@ from hostagent.pool.memory import PoolMemory
 from hostagent.pool.policy import LeavesFirst
 from hostagent.serving import Serving
 from hostagent.transport import make_transport
-from hostagent.transport.base import Extent, TransportFacts
+from hostagent.transport.base import ControlArrival, Extent, TransportFacts
 from kvproto.commands import Blame, FillEnded
 from kvproto.ids import Address, ChunkKey, FillId, Member, NodeId, parse_address
 from kvproto.rpc import control_pb2 as pb
 from kvproto.session.parameters import ReaderParameters
-from kvproto.wire.control import Control, Op
+from kvproto.wire.control import Op
 from kvproto.wire.data import Fabric, SegmentGroup
 
 log = logging.getLogger(__name__)
+
+_FOR_READER = frozenset({Op.NOTICE, Op.NAK})
+_FOR_HOLDER = frozenset({Op.JOIN, Op.GET, Op.FILL_ACK})
 
 
 class Agent:
@@ -62,14 +64,15 @@ class Agent:
         self._member: Member | None = None
         self._switch_epoch: int | None = None
         self._interest_ttl_ns = 0
-        self._node_index: int | None = None
         self._link: ControllerLink | None = None
         self._heartbeat: asyncio.TimerHandle | None = None
+        self._stale_timer: asyncio.TimerHandle | None = None
         self._heartbeat_s = limits.HEARTBEAT_S_DEFAULT
 
     async def start(self) -> None:
         """Bind everything. Raises TransportError, ApiError, HttpError or OSError; nothing is left open then."""
         self._loop = asyncio.get_running_loop()
+        self._loop.set_exception_handler(self._bug)
         self.memory = PoolMemory(self.config.pool.size_bytes, prefault=self.config.pool.prefault)
         self.transport = make_transport(self.config.data, self.memory)
         self._checksums = Checksums(self.pool, self.memory, self._loop)
@@ -111,16 +114,23 @@ class Agent:
         await self._close_parts()
 
     async def _close_parts(self) -> None:
-        if self._heartbeat is not None:
-            self._heartbeat.cancel()
+        for timer in (self._heartbeat, self._stale_timer):
+            if timer is not None:
+                timer.cancel()
         self.api.close()
         await self.http.close()
         if hasattr(self, "fetching"):
             self.fetching.close()
+            self.reports.close()
         await self.transport.close()
         self.serving.close()
         self._checksums.close()
         self.memory.close()
+
+    def _bug(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+        """An exception that reached the event loop is a bug of ours: told in full, counted, and life goes on."""
+        self.metrics.internal_errors.inc()
+        loop.default_exception_handler(context)
 
     def health(self) -> Mapping[str, object]:
         """For /healthz."""
@@ -187,7 +197,9 @@ class Agent:
         if self.pool.find(key) is not None:
             return Where.LOCAL
         entry = self.directory.find(key)
-        if entry is not None and (entry.served or any(node != self._node_index for node in entry.holders)):
+        if entry is not None and (
+            entry.served or any(node.name != self.config.node for node in self.directory.holders(key))
+        ):
             return Where.REMOTE
         return Where.NOWHERE
 
@@ -233,18 +245,17 @@ class Agent:
 
     # ------------------------------------------------------------------ from the transport
 
-    def control_received(self, message: Control, source: Address) -> None:
-        """Route a control datagram."""
-        match message.op:
-            case Op.NOTICE | Op.NAK:
-                self.fetching.control_received(message, source)
-            case Op.JOIN | Op.GET | Op.FILL_ACK:
+    def controls_received(self, arrivals: Sequence[ControlArrival]) -> None:
+        """Route control datagrams: what answers to the reader, what asks to the holder."""
+        for_reader = [arrival for arrival in arrivals if arrival.message.op in _FOR_READER]
+        if for_reader:
+            self.fetching.controls_received(for_reader)
+        for message, source in arrivals:
+            if message.op in _FOR_HOLDER:
                 self.serving.control_received(message, source)
-            case Op.LEAVE | Op.FILL:
+            elif message.op not in _FOR_READER:
                 # LEAVE is for switches; without one it ends here and means nothing to a holder.
                 self.transport.counters.drop(f"control_{message.op.name.lower()}_ignored")
-            case _:
-                assert_never(message.op)
 
     def casts_received(self, group: SegmentGroup, payload: npt.NDArray[np.uint8]) -> None:
         """Segments of a chunk."""
@@ -310,6 +321,13 @@ class Agent:
             )
         )
 
+    def copy_arrived(self, key: ChunkKey, *, asked_for: bool) -> None:
+        """A fetched copy is here: told at once when the controller wanted it, else when the rush is over."""
+        if asked_for:
+            self.reports.pool_changed()
+        else:
+            self.reports.fetched_copy(key)
+
     def pool_changed(self) -> None:
         """Chunks came or went: the directory wants to know."""
         self.reports.pool_changed()
@@ -346,6 +364,8 @@ class Agent:
                 if entry is not None:
                     self.pool.set_value(key, entry.value)
             self.fetching.directory_changed(applied.changed, applied.nodes_lost)
+            if self.directory.has_stale and self._stale_timer is None:
+                self._stale_timer = self._loop.call_later(limits.STALE_DIRECTORY_S, self._forget_stale)
         elif kind == "task":
             self.tasks.run(message.task)
         elif kind == "cancel":
@@ -396,7 +416,6 @@ class Agent:
 
     def _welcomed(self, welcome: pb.Welcome) -> None:
         news = fabric_of(welcome.fabric, self._fabric)
-        self._node_index = welcome.node
         self._member = Member(welcome.member) if welcome.HasField("member") else None
         self._interest_ttl_ns = news.interest_ttl_ns
         self._pool_address = news.pool_address or self._pool_address
@@ -405,7 +424,7 @@ class Agent:
         self.transport.use_fabric(news.fabric, news.from_switch_dscp or self.config.data.from_switch_dscp)
         self.serving.use_segment_bytes(news.fabric.segment_bytes)
         self.fetching.configure(self._reader_parameters())
-        self.directory.restart()
+        self.directory.restart(welcome.controller)
         self.pool.trust_values(True)
         self.controller_connected = True
         self.reports.snapshot()
@@ -416,6 +435,14 @@ class Agent:
         if welcome.HasField("switch_state"):
             self._switch_is(welcome.switch_state)
         log.info("attached to the controller as node %d, member %s", welcome.node, self._member)
+
+    def _forget_stale(self) -> None:
+        self._stale_timer = None
+        if self.controller_connected:
+            applied = self.directory.forget_stale()
+            self.fetching.directory_changed(applied.changed, applied.nodes_lost)
+        else:
+            self._stale_timer = self._loop.call_later(limits.STALE_DIRECTORY_S, self._forget_stale)
 
     def _switch_is(self, state: pb.SwitchState) -> None:
         epoch = state.epoch if state.present else None

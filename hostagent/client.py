@@ -45,7 +45,16 @@ ANSWER_TIMEOUT_S = 30.0
 """An agent that answers nothing for so long (beyond a fetch's own deadline) is given up."""
 CONNECT_TIMEOUT_S = 5.0
 _MISSES = frozenset(
-    {Status.OK, Status.NOT_FOUND, Status.DEADLINE, Status.GATE, Status.UNAVAILABLE, Status.POOL_FULL, Status.CANCELLED}
+    {
+        Status.FILLING,
+        Status.OK,
+        Status.NOT_FOUND,
+        Status.DEADLINE,
+        Status.GATE,
+        Status.UNAVAILABLE,
+        Status.POOL_FULL,
+        Status.CANCELLED,
+    }
 )
 
 

@@ -1,12 +1,14 @@
 """The local replica of the directory: who holds what. Pure; fed by the controller's deltas, asked by fetches.
 
-A replica outlives the controller: with nobody to refresh it, it goes on answering with what was last known. Between
-reconnecting and the end of the new snapshot the old content answers too.
+A replica outlives the controller: with nobody to refresh it, it goes on answering with what was last known. A
+controller that starts anew knows nothing until all agents have announced themselves again, so its first snapshot is
+not the whole truth: what was known before stays beside it as *stale* until `forget_stale`. A stale holder that has
+lost the chunk says so by itself (NAK, ABSENT).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from kvproto.ids import Address, ChunkKey
@@ -77,6 +79,9 @@ class DirectoryReplica:
     def __init__(self) -> None:
         self._current = _Content()
         self._staged: _Content | None = None
+        self._stale: _Content | None = None
+        self._controller: int | None = None
+        self._keep_stale = False
         self.sequence = 0
         self._sequence_known = False
 
@@ -84,10 +89,22 @@ class DirectoryReplica:
     def chunks_count(self) -> int:
         return len(self._current.chunks)
 
-    def restart(self) -> None:
-        """A new stream was opened: sequences start again, the old content answers until the snapshot is whole."""
+    @property
+    def has_stale(self) -> bool:
+        """Whether something is known only from before the controller's restart."""
+        return self._stale is not None
+
+    def restart(self, controller: int) -> None:
+        """A stream to a controller (its incarnation) is open: a snapshot follows; till then the old content answers."""
+        self._keep_stale = self._controller is not None and controller != self._controller
+        self._controller = controller
         self._staged = None
         self._sequence_known = False
+
+    def forget_stale(self) -> Applied:
+        """Everybody has had time to announce itself to the new controller: only what it says is true now."""
+        stale, self._stale = self._stale, None
+        return Applied(tuple(sorted(stale.chunks)) if stale is not None else ())
 
     def apply(self, delta: Delta) -> Applied:
         """Take a delta in. Raises SequenceGapError when one before it was lost."""
@@ -99,11 +116,17 @@ class DirectoryReplica:
         self._sequence_known = True
         lost = tuple(self._current.nodes[node].name for node in delta.nodes_gone if node in self._current.nodes)
         _merge(self._current, delta)
+        if self._stale is not None:
+            for key in delta.chunks_gone:
+                self._stale.chunks.pop(key, None)
         return Applied((*(chunk.key for chunk in delta.chunks), *delta.chunks_gone), lost)
 
     def find(self, key: ChunkKey) -> ChunkEntry | None:
         """What is known of a chunk."""
-        return self._current.chunks.get(key)
+        entry = self._current.chunks.get(key)
+        if entry is None and self._stale is not None:
+            entry = self._stale.chunks.get(key)
+        return entry
 
     def node(self, node: int) -> NodeEntry | None:
         """What is known of a node."""
@@ -111,16 +134,29 @@ class DirectoryReplica:
 
     def node_named(self, name: str) -> NodeEntry | None:
         """The node of this name."""
-        return next((node for node in self._current.nodes.values() if node.name == name), None)
+        return next((node for node in self._nodes() if node.name == name), None)
 
     def node_at(self, address: Address) -> NodeEntry | None:
         """The node with this address on the data network."""
-        return next((node for node in self._current.nodes.values() if node.address == address), None)
+        return next((node for node in self._nodes() if node.address == address), None)
 
-    def holders(self, entry: ChunkEntry) -> Iterable[NodeEntry]:
-        """Nodes that hold a chunk, those that are leaving last."""
-        known = [self._current.nodes[node] for node in entry.holders if node in self._current.nodes]
-        return sorted(known, key=lambda node: node.draining)
+    def holders(self, key: ChunkKey) -> list[NodeEntry]:
+        """Nodes that hold a chunk, stale ones and those that are leaving last."""
+        found: dict[str, NodeEntry] = {}
+        for content in (self._current, self._stale):
+            entry = content.chunks.get(key) if content is not None else None
+            if content is None or entry is None:
+                continue
+            for number in entry.holders:
+                node = content.nodes.get(number)
+                if node is not None:
+                    found.setdefault(node.name, node)
+        return sorted(found.values(), key=lambda node: node.draining)
+
+    def _nodes(self) -> Iterator[NodeEntry]:
+        yield from self._current.nodes.values()
+        if self._stale is not None:
+            yield from self._stale.nodes.values()
 
     def entries(self) -> Mapping[ChunkKey, ChunkEntry]:
         """Everything known, for figures and tests."""
@@ -133,6 +169,9 @@ class DirectoryReplica:
         if not delta.snapshot_end:
             return Applied()
         before, self._current, self._staged = self._current, self._staged, None
+        if self._keep_stale:
+            self._stale = before
+            self._keep_stale = False
         self.sequence = delta.sequence
         self._sequence_known = True
         after = self._current.chunks
@@ -140,6 +179,8 @@ class DirectoryReplica:
         changed |= before.chunks.keys() - after.keys()
         names = {node.name for node in self._current.nodes.values()}
         lost = tuple(node.name for node in before.nodes.values() if node.name not in names)
+        if self._stale is not None:
+            lost = ()
         return Applied(tuple(sorted(changed)), lost)
 
 

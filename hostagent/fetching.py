@@ -24,7 +24,7 @@ from hostagent.hashing import Checksums
 from hostagent.pool.chunks import Chunk, ChunkPool, ChunkState, Refusal
 from hostagent.pool.memory import PoolMemory
 from hostagent.timers import MachineTimer
-from hostagent.transport.base import ReadHandle, ReadOutcome, Transport
+from hostagent.transport.base import ControlArrival, ReadHandle, ReadOutcome, Transport
 from kvproto.commands import (
     AbortRead,
     Blame,
@@ -59,7 +59,6 @@ from kvproto.ids import Address, ChunkKey, FetchId, NodeId, ReadId
 from kvproto.limits import FETCHES_MAX
 from kvproto.session.parameters import ReaderParameters
 from kvproto.session.reader import Reader
-from kvproto.wire.control import Control
 from kvproto.wire.data import SegmentGroup
 
 _SOURCES = {
@@ -82,7 +81,9 @@ class FetchObserver(Protocol):
     def bad_copy(
         self, key: ChunkKey, holder: NodeId, expected: int, found: int, blame: Blame, *, from_switch: bool
     ) -> None: ...
-    def pool_changed(self) -> None: ...
+    def copy_arrived(self, key: ChunkKey, *, asked_for: bool) -> None:
+        """A verified copy lies in the pool; `asked_for`: a task brought it, not (only) an engine's fetch."""
+        ...
 
 
 @dataclass(slots=True, eq=False)
@@ -306,7 +307,7 @@ class Fetching:
     def _holders_of(self, entry: ChunkEntry) -> tuple[HolderRef, ...]:
         refs = tuple(
             HolderRef(NodeId(node.name), node.address, float(node.draining), castable=node.member is not None)
-            for node in self._directory.holders(entry)
+            for node in self._directory.holders(entry.key)
             if node.name != self._node_name
         )
         if not refs and entry.served and self.pool_address is not None:
@@ -318,9 +319,11 @@ class Fetching:
 
     # ------------------------------------------------------------------ the network
 
-    def control_received(self, message: Control, source: Address) -> None:
-        """NOTICE or NAK."""
-        self._handle(ControlReceived(message, source))
+    def controls_received(self, arrivals: Sequence[ControlArrival]) -> None:
+        """NOTICEs and NAKs."""
+        now_ns = time.monotonic_ns()
+        events = [ControlReceived(message, source) for message, source in arrivals]
+        self._carry_out(self._reader.handle_all(events, now_ns), now_ns)
 
     def casts_received(self, group: SegmentGroup, payload: npt.NDArray[np.uint8]) -> None:
         """Segments came: place those that are missing, report all."""
@@ -481,7 +484,8 @@ class Fetching:
                     self._pool.pin(arriving.chunk)
                     under_way.pinned[key] = arriving.chunk
                     under_way.came_from[key] = arriving.last_source
-            self._observer.pool_changed()
+            asked_for = any(self._fetches[fetch].progressed is not None for fetch in arriving.fetches)
+            self._observer.copy_arrived(key, asked_for=asked_for)
         self._handle(ChunkVerified(key, good))
 
     def _deliver(self, command: DeliverFetch) -> None:

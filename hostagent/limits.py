@@ -26,8 +26,12 @@ CHECKSUM_INLINE_BYTES_MAX = 4 * MIB
 # ------------------------------------------------------------------ transports
 CAST_BATCH_PACKETS = 64
 """Datagrams taken or handed over by one recvmmsg/sendmmsg call."""
-CAST_SEND_BUFFER_BYTES = 1 * MIB
-"""Enough to keep a fast link busy between two turns of the event loop, little enough to change course."""
+CAST_POLL_S_MAX = 0.004
+"""Longest time between two looks at arriving casts: adds to a leader's round trip, far below a window's worth."""
+CONTROL_POLL_S_MAX = 0.001
+CAST_SEND_BUFFER_BYTES = 192 * KIB
+"""Some 40 datagrams: what stands in the socket stands in the interface's queue, too, where it can be dropped without a
+word and can no longer be merged with what others ask for. The rest waits in the holder."""
 CAST_PREPARED_CHUNKS_MAX = 64
 """Chunks whose headers and ICRCs are kept ready for sending (about 60 B a segment)."""
 CONTROL_BATCH_DATAGRAMS = 64
@@ -36,9 +40,10 @@ READS_PER_PEER_MAX = 8
 READ_CONNECTIONS_MAX = 256
 READ_REQUESTS_QUEUED_MAX = 1024
 """Requests a serving connection may have waiting; a peer beyond that is not ours and is cut off."""
-READ_CONNECT_TIMEOUT_S = 2.0
-READ_STALL_TIMEOUT_S = 2.0
-"""A connection with requests out that brings nothing for so long is given up."""
+READ_CONNECT_TIMEOUT_S = 3.0
+READ_STALL_TIMEOUT_S = 5.0
+"""A connection with requests out that brings nothing for so long is given up: longer than TCP takes to get over a loss
+on a crowded link, shorter than an engine waits."""
 READ_PROGRESS_BYTES = 512 * KIB
 """Reads larger than this tell how far they are, so that a slow one is not taken for a dead one."""
 READ_RECEIVE_LOW_WATER_BYTES = 256 * KIB
@@ -50,6 +55,12 @@ SEGMENT_BYTES_SUPPORTED = (256, 512, 1024, 2048, 4096, 8192)
 
 # ------------------------------------------------------------------ controller
 CONTROLLER_BACKOFF_S = (0.1, 0.2, 0.5, 1.0, 2.0)
+STALE_DIRECTORY_S = 10.0
+"""After a controller's restart, what was known before counts for so long: several times what any agent needs to be back
+(its longest backoff, its snapshot)."""
+FRESH_COPY_S = 5.0
+"""A copy that an engine's fetch brought is announced after so long: while a prefix is being cast to many, the readers'
+uplinks stay out of it, and the holder stays the one whom everybody asks."""
 CONTROLLER_FAREWELL_S = 0.5
 CONTROLLER_QUEUE_MAX = 65536
 HEARTBEAT_S_DEFAULT = 1.0

@@ -36,6 +36,9 @@ class AgentMetrics:
         self.checksum_failures = Counter(
             f"{PREFIX}_checksum_failures", "Chunks that arrived with a wrong checksum", registry=make
         )
+        self.internal_errors = Counter(
+            f"{PREFIX}_internal_errors", "Exceptions that nothing expected: bugs, see the log", registry=make
+        )
         for source in ChunkSource:
             self.fetched_chunks.labels(source.name.lower())
             self.fetched_bytes.labels(source.name.lower())
@@ -79,7 +82,7 @@ class _Watched(Collector):
         yield size
         yield GaugeMetricFamily(f"{PREFIX}_pool_chunks", "Chunks in the pool", value=usage.chunks_count)
         yield GaugeMetricFamily(
-            f"{PREFIX}_pool_pins", "Pins on chunks: leases, sends, reads", value=self._pool.pins_count()
+            f"{PREFIX}_pool_pins", "Pins on chunks: leases, sends, reads", value=self._pool.pins_count
         )
         yield CounterMetricFamily(
             f"{PREFIX}_pool_evictions", "Chunks evicted to make room", value=self._pool.evicted_count

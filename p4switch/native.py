@@ -19,6 +19,7 @@ from p4switch.errors import SwitchError
 from p4switch.ir import program as ir
 from p4switch.ir.types import width_of
 from p4switch.p4info import p4info_of
+from p4switch.p4info_types import shown_fields
 from p4switch.proto import p4info_pb2 as p4i
 from p4switch.server import target
 from p4switch.server.pipeline import (
@@ -68,8 +69,17 @@ def program_index(program: ir.Program) -> ProgramIndex:
         digests={d.name: d.index for d in program.digests},
         value_sets={v.name: v.index for v in program.value_sets},
         table_widths={t.name: tuple(width_of(k.type) for k in t.keys) for t in program.tables},
-        action_widths={a.name: tuple(width_of(p.type) for p in a.parameters) for a in program.actions},
+        action_widths=_parameter_widths(program),
+        header_widths={
+            h.name: tuple(width_of(f.type) for f in shown_fields(h.header)) for h in program.controller_headers
+        },
     )
+
+
+def _parameter_widths(program: ir.Program) -> dict[str, tuple[int, ...]]:
+    """Of actions that tables list: P4Info shows no parameters of the others."""
+    listed = {ref.action for table in program.tables for ref in table.actions}
+    return {a.name: tuple(width_of(p.type) for p in a.parameters) for a in program.actions if a.index in listed}
 
 
 def _runtime_indexes(arrays: Sequence[ir.Counter] | Sequence[ir.Meter]) -> dict[str, int]:

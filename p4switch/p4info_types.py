@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Protocol
@@ -153,6 +154,11 @@ class TypeInfo:
         return None
 
 
+def shown_fields(header: HeaderType) -> list[Field]:
+    """Fields of a controller header that P4Info shows, in order."""
+    return [f for f in flat_fields(header.fields) if not any(a.name == "hidden" for a in f.annotations)]
+
+
 def flat_fields(fields: Iterable[Field], prefix: str = "") -> list[Field]:
     """Fields of a header, those of structs inside it under dotted names."""
     flat = []
@@ -181,14 +187,15 @@ def annotate(message: _Message, annotations: Iterable[Annotation]) -> None:
             message.annotations.append(_source_of(annotation))
 
 
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[A-Za-z_]\w*|\d\w*|[<>=!&|+]{2}|\S')
+"""A token of an annotation's body, near enough to P4's own."""
+
+
 def _source_of(annotation: Annotation) -> str:
-    """`@name(body)` as it stands in the source."""
-    if annotation.text:
-        return f"@{annotation.name}({annotation.text})"
-    if not annotation.body:
+    """`@name(body)`, the tokens of the body separated by spaces, as p4c prints it."""
+    if not annotation.text:
         return f"@{annotation.name}"
-    values = ", ".join(f'"{v}"' if isinstance(v, str) else str(v).lower() for v in annotation.body)
-    return f"@{annotation.name}({values})"
+    return f"@{annotation.name}({' '.join(_TOKEN.findall(annotation.text))})"
 
 
 def _annotate_structured(message: _Message, annotation: Annotation) -> None:

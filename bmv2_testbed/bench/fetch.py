@@ -137,7 +137,7 @@ def _measure(source: Source, drop: Callable[[], None], prefix: Prefix, repeat: i
         start_s = time.monotonic()
         for index, content in source.fetch(prefix):
             arrived_s = time.monotonic()
-            verified = verified and content == expected[index]
+            verified = verified and bytes(content) == expected[index]
             compared += len(content)
             spent_comparing_s += time.monotonic() - arrived_s
         times.append(time.monotonic() - start_s - spent_comparing_s)

@@ -30,7 +30,8 @@ def read_once(source: Source, prefix: Prefix, expected: list[bytes], start_s: fl
     reason = ""
     try:
         for index, content in source.fetch(prefix):
-            if content != expected[index]:
+            # bytes() first: memoryviews are compared item by item, 20 times slower.
+            if bytes(content) != expected[index]:
                 reason = f"chunk {index} differs"
                 break
             compared += len(content)

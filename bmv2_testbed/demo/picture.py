@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -68,7 +69,7 @@ def _replay_row(axes: Sequence[Any], title: str, group: Sequence[ReplayFigures])
     ready.boxplot([list(figures.ready_s) for figures in group], showfliers=False, whis=(5, 95))
     ready.set_xticks(range(1, len(labels) + 1), labels, rotation=15, ha="right")
     ready.set_ylabel("seconds")
-    ready.set_title(f"{title}\ntime to a prompt's KV (computing is modelled)", fontsize=9)
+    ready.set_title(f"{textwrap.fill(title, 56)}\ntime to a prompt's KV (computing is modelled)", fontsize=9)
     uplink.bar(labels, [sum(figures.uplink_bytes) / 2**20 for figures in group], color="#f3d9a4", label="all nodes")
     uplink.bar(labels, [figures.busiest_uplink_bytes / 2**20 for figures in group], color="#e8a33d", label="busiest")
     uplink.set_ylabel("MiB sent on uplinks")
@@ -81,7 +82,7 @@ def _replay_row(axes: Sequence[Any], title: str, group: Sequence[ReplayFigures])
         bottom = [low + share for low, share in zip(bottom, shares, strict=True)]
     sources.set_ylabel("share of blocks")
     sources.set_title("where blocks came from")
-    sources.legend()
+    sources.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=len(_SOURCES), fontsize=8)
     sources.tick_params(axis="x", rotation=15)
 
 

@@ -14,8 +14,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hostagent.client import AgentClient
-
 from bmv2_testbed.bench.rendezvous import await_start, meet, send_line
 from bmv2_testbed.content import content_of
 from bmv2_testbed.limits import FETCH_DEADLINE_S
@@ -26,6 +24,7 @@ from bmv2_testbed.workloads.plan import (
     ReplayPlan,
     block_key,
 )
+from hostagent.client import AgentClient
 
 WORKERS = 4
 """Requests that a node runs at a time, as an engine's batch does."""
@@ -91,7 +90,7 @@ class Node:
             fetch_s = time.monotonic() - before_s
             count = got.count
             names = [str(source.name).lower() for source in got.sources[:count]]
-            wrong = sum(view != content_of(key, BLOCK_BYTES) for key, view in zip(keys, got.views, strict=False))
+            wrong = sum(bytes(view) != content_of(key, BLOCK_BYTES) for key, view in zip(keys, got.views, strict=False))
         with self._lock:
             report = self.report
             report.fetch_s.append(fetch_s)

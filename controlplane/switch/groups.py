@@ -1,8 +1,9 @@
 """Which sets of members have a multicast group of their own.
 
-Up to eight members: every set of two or more, before anybody needs it; the group's number is then a function of the
-set, so that a restarted controller finds its own groups again. Beyond: the sets that heat reports name, the least
-recently named going first; all other sets are served by the group of everybody with pruning at egress.
+Up to eight members: every set of two or more, before anybody needs it. Beyond: the sets that heat reports name, the
+least recently named going first; all other sets are served by the group of everybody with pruning at egress. The
+number of a group stays while its set has one: it is a function of the set where all members are below eight, and
+taken over from the switch (`adopt`) by a controller that has just started.
 
 A set of one never needs a group: it is unicast to the member's port.
 """
@@ -10,14 +11,14 @@ A set of one never needs a group: it is unicast to the member's port.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from controlplane.ids import GroupId, Member, SwitchPort
 from controlplane.limits import GROUPS_EXACT_MEMBERS_MAX, GROUPS_ON_DEMAND_MAX
 from controlplane.switch.entries import Entry, GroupEntry, ReplicateToGroupEntry, ReplicateToPortEntry
 
 _EXACT_BASE = 0x100
-"""Number of the exact group of set s is _EXACT_BASE + s."""
+"""Number of the group of set s is _EXACT_BASE + s where all members of s are below GROUPS_EXACT_MEMBERS_MAX."""
 _ON_DEMAND_BASE = 0x400
 
 assert _EXACT_BASE + (1 << GROUPS_EXACT_MEMBERS_MAX) <= _ON_DEMAND_BASE
@@ -36,7 +37,16 @@ class ReplicationGroups:
     @property
     def exact(self) -> bool:
         """Every set has its group."""
-        return all(member < GROUPS_EXACT_MEMBERS_MAX for member in self._ports)
+        return len(self._ports) <= GROUPS_EXACT_MEMBERS_MAX
+
+    def adopt(self, found: Mapping[int, GroupId]) -> None:
+        """Groups that the switch already has for sets of members."""
+        for members, group in sorted(found.items()):
+            if group >= _ON_DEMAND_BASE:
+                self._in_use.setdefault(members, group)
+                self._next = max(self._next, group + 1)
+            elif group == _EXACT_BASE + members:
+                self._in_use.setdefault(members, group)
 
     def set_members(self, ports: Mapping[Member, SwitchPort]) -> bool:
         """The members and their ports now. True if anything changed."""
@@ -44,8 +54,11 @@ class ReplicationGroups:
             return False
         self._ports = dict(ports)
         present = sum(1 << member for member in self._ports)
-        for members in [one for one in self._in_use if self.exact or one & ~present]:
-            self._free.append(self._in_use.pop(members))
+        wanted = set(self._subsets()) if self.exact else None
+        for members in [one for one in self._in_use if one & ~present or (wanted is not None and one not in wanted)]:
+            self._release(self._in_use.pop(members))
+        for members in sorted(wanted or ()):
+            self._number(members)
         return True
 
     def use(self, members: int) -> bool:
@@ -57,28 +70,40 @@ class ReplicationGroups:
             self._in_use.move_to_end(members)
             return False
         if len(self._in_use) >= self._on_demand_max:
-            _, group = self._in_use.popitem(last=False)
-            self._free.append(group)
-        self._in_use[members] = self._free.pop() if self._free else self._new_group()
+            self._release(self._in_use.popitem(last=False)[1])
+        self._number(members)
         return True
 
     def entries(self) -> list[Entry]:
         """All groups and replicate entries for the present membership."""
         entries: list[Entry] = [ReplicateToPortEntry(1 << member, port) for member, port in sorted(self._ports.items())]
-        if self.exact:
-            members_present = sorted(self._ports)
-            for choice in range(1, 1 << len(members_present)):
-                if choice.bit_count() > 1:
-                    members = sum(1 << member for at, member in enumerate(members_present) if choice >> at & 1)
-                    entries += self._group(members, GroupId(_EXACT_BASE + members))
-        else:
-            for members, group in sorted(self._in_use.items()):
-                entries += self._group(members, group)
+        for members, group in sorted(self._in_use.items()):
+            entries += self._group(members, group)
         return entries
+
+    def _subsets(self) -> Iterator[int]:
+        """Every set of two members or more."""
+        present = sorted(self._ports)
+        for choice in range(1, 1 << len(present)):
+            if choice.bit_count() > 1:
+                yield sum(1 << member for at, member in enumerate(present) if choice >> at & 1)
+
+    def _number(self, members: int) -> None:
+        """Give a set its group."""
+        if members in self._in_use:
+            return
+        if members >> GROUPS_EXACT_MEMBERS_MAX == 0:
+            self._in_use[members] = GroupId(_EXACT_BASE + members)
+        else:
+            self._in_use[members] = self._free.pop() if self._free else self._new_group()
 
     def _group(self, members: int, group: GroupId) -> list[Entry]:
         ports = tuple(sorted(port for member, port in self._ports.items() if members >> member & 1))
         return [GroupEntry(group, ports), ReplicateToGroupEntry(members, group)]
+
+    def _release(self, group: GroupId) -> None:
+        if group >= _ON_DEMAND_BASE:
+            self._free.append(group)
 
     def _new_group(self) -> GroupId:
         group = GroupId(self._next)

@@ -121,4 +121,6 @@ class ControllerLink:
             finally:
                 call.cancel()
                 self._outgoing = None
+                # Ends the iterator that grpc is reading from; nobody else would.
+                outgoing.put_nowait(None)
                 self._user.lost()

@@ -11,7 +11,7 @@ from typing import TypeVar
 from hostagent import limits
 from hostagent.api.messages import ChunkSource, Hint
 from hostagent.controller.convert import announcement
-from hostagent.pool.chunks import ChunkPool
+from hostagent.pool.chunks import Chunk, ChunkPool, ChunkState
 from kvproto.ids import ChunkKey
 from kvproto.rpc import control_pb2 as pb
 
@@ -35,6 +35,10 @@ class Reports:
     send: Callable[[pb.FromAgent], None]
     pinned_keys: Callable[[], list[ChunkKey]]
     connected: bool = False
+    _fresh: dict[ChunkKey, float] = field(default_factory=dict)
+    """Fetched copies: not to be announced before this time of the loop."""
+    _held_back: dict[ChunkKey, Chunk] = field(default_factory=dict)
+    _ripening: asyncio.TimerHandle | None = None
     _announcing: bool = False
     _flushing: bool = False
     _fetches: deque[tuple[float, pb.FetchEvent]] = field(default_factory=lambda: deque(maxlen=limits.USAGE_EVENTS_MAX))
@@ -43,6 +47,8 @@ class Reports:
     def snapshot(self) -> None:
         """All that this node holds, after a Welcome; from now on changes are told."""
         self.pool.take_changes()
+        self._fresh.clear()
+        self._held_back.clear()
         chunks = self.pool.ready_chunks()
         pinned = self.pinned_keys()
         for part in _batches(chunks):
@@ -60,6 +66,11 @@ class Reports:
         if not self._announcing and self.connected:
             self._announcing = True
             self.loop.call_later(limits.ANNOUNCE_DELAY_S, self._announce)
+
+    def fetched_copy(self, key: ChunkKey) -> None:
+        """This chunk came by an engine's fetch: announce it later, if it is still here."""
+        self._fresh[key] = self.loop.time() + limits.FRESH_COPY_S
+        self.pool_changed()
 
     def fetched(self, key: ChunkKey, source: ChunkSource | None, size_bytes: int, waited_s: float, holder: int) -> None:
         """A chunk was delivered from `source`, or not at all (None)."""
@@ -88,12 +99,40 @@ class Reports:
         self._announcing = False
         if not self.connected:
             return
-        added, removed = self.pool.take_changes()
+        changed, removed = self.pool.take_changes()
+        for key in removed:
+            self._fresh.pop(key, None)
+        # What came and went unsaid is none of the directory's business.
+        removed = [key for key in removed if self._held_back.pop(key, None) is None]
+        added = self._ripe(changed)
         pinned = self.pinned_keys()
         for part in _batches(added):
             self.send(announcement(part, (), pinned))
         for gone in _batches(removed):
             self.send(announcement((), gone, ()))
+
+    def _ripe(self, changed: list[Chunk]) -> list[Chunk]:
+        """Which chunks to announce now; fresh copies wait, and come and go unsaid. Looks again when the next is due."""
+        now_s = self.loop.time()
+        waiting = {**self._held_back, **{chunk.key: chunk for chunk in changed}}
+        ripe = [chunk for key, chunk in waiting.items() if self._fresh.get(key, 0.0) <= now_s]
+        for chunk in ripe:
+            self._fresh.pop(chunk.key, None)
+        self._held_back = {key: chunk for key, chunk in waiting.items() if key in self._fresh}
+        if self._held_back and self._ripening is None:
+            due_s = min(self._fresh[key] for key in self._held_back)
+            self._ripening = self.loop.call_at(due_s, self._ripened)
+        return [chunk for chunk in ripe if chunk.state is ChunkState.READY]
+
+    def _ripened(self) -> None:
+        self._ripening = None
+        self._announce()
+
+    def close(self) -> None:
+        """Announce nothing any more."""
+        self.connected = False
+        if self._ripening is not None:
+            self._ripening.cancel()
 
     def _flush(self) -> None:
         self._flushing = False

@@ -8,13 +8,11 @@ objects, not to keys, so a key that is dropped and put again while the old copy 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
 from dataclasses import dataclass
-
-from kvproto.ids import ChunkKey
 
 from hostagent.pool.extents import ExtentAllocator
 from hostagent.pool.policy import EvictionPolicy
+from kvproto.ids import ChunkKey
 
 
 class ChunkState(enum.Enum):
@@ -86,6 +84,10 @@ class ChunkPool:
         self._evicting: set[Chunk] = set()
         self._added: dict[ChunkKey, Chunk] = {}
         self._removed: set[ChunkKey] = set()
+        self._filling_bytes = 0
+        self._pinned_bytes = 0
+        self.pins_count = 0
+        """Pins of all chunks, those being evicted included: 0 on an idle node."""
         self.evicted_count = 0
 
     # -------------------------------------------------------------- filling
@@ -115,6 +117,7 @@ class ChunkPool:
             position = before.position + 1 if before is not None else 0
         chunk = Chunk(key, parent, position, namespace, offset, size_bytes, ChunkState.FILLING)
         self._chunks[key] = chunk
+        self._filling_bytes += self._extents.extent_bytes(size_bytes)
         self._policy.add(key, parent)
         return chunk
 
@@ -124,6 +127,7 @@ class ChunkPool:
             raise ValueError(f"chunk {chunk.key.hex()} is {chunk.state.value}, not filling")
         chunk.state = ChunkState.READY
         chunk.checksum = checksum
+        self._filling_bytes -= self._extents.extent_bytes(chunk.size_bytes)
         self._policy.touch(chunk.key)
         self._added[chunk.key] = chunk
         self._removed.discard(chunk.key)
@@ -145,13 +149,13 @@ class ChunkPool:
         """One more user of the chunk's bytes; they stay until as many `unpin`."""
         if chunk.state is ChunkState.GONE:
             raise ValueError(f"chunk {chunk.key.hex()} is gone")
-        chunk.pins += 1
+        self._keep(chunk, pins=1)
 
     def unpin(self, chunk: Chunk) -> None:
         """One user less."""
         if chunk.pins <= 0:
             raise ValueError(f"chunk {chunk.key.hex()} has no pin to take back")
-        chunk.pins -= 1
+        self._keep(chunk, pins=-1)
         if chunk.pins == 0 and chunk.state is ChunkState.EVICTING:
             self._evicting.discard(chunk)
             self._free(chunk)
@@ -165,12 +169,12 @@ class ChunkPool:
         """One more reason not to evict a READY chunk."""
         if chunk.state is not ChunkState.READY:
             raise ValueError(f"chunk {chunk.key.hex()} is {chunk.state.value}, not ready")
-        chunk.holds += 1
+        self._keep(chunk, holds=1)
 
     def unhold(self, chunk: Chunk) -> None:
         """One reason less. A forced drop ends all holds, so none left is no error."""
         if chunk.holds > 0:
-            chunk.holds -= 1
+            self._keep(chunk, holds=-1)
 
     def drop(self, key: ChunkKey, *, force: bool = False) -> DropOutcome:
         """Make a READY chunk invisible now and free it as soon as nobody uses it. `force` overrides holds."""
@@ -208,27 +212,27 @@ class ChunkPool:
         )
 
     def usage(self) -> PoolUsage:
-        """Figures of this moment; O(chunks)."""
-        ready = filling = pinned = 0
-        for chunk in self._all():
-            extent = self._extents.extent_bytes(chunk.size_bytes)
-            if chunk.state is ChunkState.FILLING:
-                filling += extent
-            else:
-                ready += extent
-            if chunk.pins or chunk.holds:
-                pinned += extent
-        return PoolUsage(self._extents.size_bytes, self._extents.free_bytes, ready, filling, pinned, len(self._chunks))
-
-    def pins_count(self) -> int:
-        """Pins of all chunks, those being evicted included: 0 on an idle node."""
-        return sum(chunk.pins for chunk in self._all())
+        """Figures of this moment."""
+        taken = self._extents.size_bytes - self._extents.free_bytes
+        return PoolUsage(
+            self._extents.size_bytes,
+            self._extents.free_bytes,
+            taken - self._filling_bytes,
+            self._filling_bytes,
+            self._pinned_bytes,
+            len(self._chunks),
+        )
 
     # -------------------------------------------------------------- inside
 
-    def _all(self) -> Iterator[Chunk]:
-        yield from self._chunks.values()
-        yield from self._evicting
+    def _keep(self, chunk: Chunk, *, pins: int = 0, holds: int = 0) -> None:
+        """Change a chunk's counts, and the totals with them."""
+        before = bool(chunk.pins or chunk.holds)
+        chunk.pins += pins
+        chunk.holds += holds
+        self.pins_count += pins
+        after = bool(chunk.pins or chunk.holds)
+        self._pinned_bytes += (after - before) * self._extents.extent_bytes(chunk.size_bytes)
 
     def _evictable(self, key: ChunkKey) -> bool:
         chunk = self._chunks[key]
@@ -267,7 +271,9 @@ class ChunkPool:
     def _forget(self, chunk: Chunk) -> None:
         del self._chunks[chunk.key]
         self._policy.remove(chunk.key)
-        chunk.holds = 0
+        self._keep(chunk, holds=-chunk.holds)
+        if chunk.state is ChunkState.FILLING:
+            self._filling_bytes -= self._extents.extent_bytes(chunk.size_bytes)
         if chunk.state is ChunkState.READY and self._added.pop(chunk.key, None) is None:
             self._removed.add(chunk.key)
 

@@ -17,9 +17,9 @@ Threading. All methods are called, and all callbacks made, on the one event loop
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -96,10 +96,20 @@ class TransportCounters:
             self.dropped[reason] = self.dropped.get(reason, 0) + count
 
 
+class ControlArrival(NamedTuple):
+    """One decoded control datagram."""
+
+    message: Control
+    source: Address
+
+
 class TransportSink(Protocol):
     """What the agent offers a transport."""
 
-    def control_received(self, message: Control, source: Address) -> None: ...
+    def controls_received(self, arrivals: Sequence[ControlArrival]) -> None:
+        """Control datagrams that came together, in order."""
+        ...
+
     def casts_received(self, group: SegmentGroup, payload: npt.NDArray[np.uint8]) -> None:
         """Verified segments of one chunk. `payload` has shape (len(group.rows), segment_bytes)."""
         ...

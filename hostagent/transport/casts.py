@@ -18,11 +18,14 @@ import numpy.typing as npt
 
 from hostagent import limits
 from hostagent.pool.memory import PoolMemory
-from hostagent.transport.base import ChunkPlace, TransportCounters, TransportSink
-from hostagent.transport.mmsg import U8, U64, DatagramReceiver, DatagramSender, row_addresses
+from hostagent.transport.base import ChunkPlace, ControlArrival, TransportCounters, TransportSink
+from hostagent.transport.mmsg import U8, U64, DatagramReceiver, DatagramSender
+from kvproto.errors import WireError
 from kvproto.ids import Address, ChunkKey
+from kvproto.wire.control import decode_control
 from kvproto.wire.data import DATA_HEADER_BYTES, ChunkFraming, Fabric, decode_batch
 from kvproto.wire.icrc import ICRC_BYTES
+from kvproto.wire.layouts import KV_CONTROL_BYTES
 
 PARTS = 4
 """Memory pieces of a datagram: what goes before (FILL's control header, a frame's headers), header, payload, ICRC."""
@@ -32,19 +35,29 @@ PARTS = 4
 class _Job:
     """Segments of one chunk on their way to one destination."""
 
-    key: ChunkKey
-    framing: ChunkFraming
-    payload_address: int
-    segment_bytes: int
+    prepared: Prepared
     segment: int
     end: int
     destination: tuple[str, int]
     prefixes: U8
     """Shape (1, n) for all, or (segments of the job, n) for each; n may be 0."""
-    prefix_base: int
-    """Segment that the first row of `prefixes` belongs to."""
+    prefix_address: int
+    """Of the row for segment 0, were there one."""
+    prefix_step: int
     sent: Callable[[ChunkKey, int], None]
     failed: Callable[[ChunkKey, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A chunk ready for sending: its framing, and where the pieces of its datagrams lie in memory."""
+
+    chunk: ChunkPlace
+    framing: ChunkFraming
+    segment_bytes: int
+    header_address: int
+    payload_address: int
+    icrc_address: int
 
 
 class FramingCache:
@@ -54,36 +67,43 @@ class FramingCache:
         self._memory = memory
         self._source = source
         self._source_port = source_port
-        self._framings: OrderedDict[ChunkKey, tuple[ChunkPlace, ChunkFraming]] = OrderedDict()
+        self._prepared: OrderedDict[ChunkKey, Prepared] = OrderedDict()
 
     def clear(self) -> None:
         """The fabric changed: nothing prepared is of use."""
-        self._framings.clear()
+        self._prepared.clear()
 
-    def of(self, chunk: ChunkPlace, fabric: Fabric) -> ChunkFraming:
+    def of(self, chunk: ChunkPlace, fabric: Fabric) -> Prepared:
         """The chunk's framing, prepared before or now."""
-        known = self._framings.get(chunk.key)
-        if known is not None and known[0] == chunk:
-            self._framings.move_to_end(chunk.key)
-            return known[1]
+        known = self._prepared.get(chunk.key)
+        if known is not None and known.chunk == chunk:
+            self._prepared.move_to_end(chunk.key)
+            return known
         payload = self._memory.view(chunk.offset, chunk.size_bytes)
         framing = ChunkFraming(chunk.key, payload, fabric, self._source, self._source_port)
-        self._framings[chunk.key] = (chunk, framing)
-        if len(self._framings) > limits.CAST_PREPARED_CHUNKS_MAX:
-            self._framings.popitem(last=False)
-        return framing
+        prepared = Prepared(
+            chunk,
+            framing,
+            fabric.segment_bytes,
+            framing.headers.ctypes.data,
+            self._memory.bytes_.ctypes.data + chunk.offset,
+            # All ICRCs of a chunk stand in one array, the first one's address is its.
+            framing.icrcs(0, 1).ctypes.data,
+        )
+        self._prepared[chunk.key] = prepared
+        if len(self._prepared) > limits.CAST_PREPARED_CHUNKS_MAX:
+            self._prepared.popitem(last=False)
+        return prepared
 
 
 class CastSender:
     """Sends jobs in order through one socket, as fast as it takes them."""
 
-    def __init__(self, sock: socket.socket, loop: asyncio.AbstractEventLoop, memory: PoolMemory) -> None:
+    def __init__(self, sock: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
         self._fd = sock.fileno()
         self._loop = loop
-        self._memory = memory
         self._sender = DatagramSender(sock, limits.CAST_BATCH_PACKETS, PARTS)
-        self._addresses: U64 = np.zeros((limits.CAST_BATCH_PACKETS, PARTS), np.uint64)
-        self._sizes: U64 = np.zeros((limits.CAST_BATCH_PACKETS, PARTS), np.uint64)
+        self._index: U64 = np.arange(limits.CAST_BATCH_PACKETS, dtype=np.uint64).reshape(-1, 1)
         self._jobs: deque[_Job] = deque()
         self._scheduled = False
         self._waiting = False
@@ -91,9 +111,7 @@ class CastSender:
 
     def add(
         self,
-        chunk: ChunkPlace,
-        framing: ChunkFraming,
-        segment_bytes: int,
+        prepared: Prepared,
         first: int,
         count: int,
         destination: tuple[str, int],
@@ -102,24 +120,11 @@ class CastSender:
         failed: Callable[[ChunkKey, int], None],
     ) -> None:
         """Queue segments [first, first + count); what became of them is told later, maybe in parts."""
-        if not 0 <= first < first + count <= framing.segments:
-            raise ValueError(f"segments {first}+{count} of {framing.segments}")
-        address = self._memory.bytes_.ctypes.data + chunk.offset
-        self._jobs.append(
-            _Job(
-                chunk.key,
-                framing,
-                address,
-                segment_bytes,
-                first,
-                first + count,
-                destination,
-                prefixes,
-                first,
-                sent,
-                failed,
-            )
-        )
+        if not 0 <= first < first + count <= prepared.framing.segments:
+            raise ValueError(f"segments {first}+{count} of {prepared.framing.segments}")
+        step = prefixes.strides[0] if len(prefixes) > 1 else 0
+        address = prefixes.ctypes.data - first * step
+        self._jobs.append(_Job(prepared, first, first + count, destination, prefixes, address, step, sent, failed))
         if not self._waiting and not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._run)
@@ -133,30 +138,29 @@ class CastSender:
 
     def _run(self) -> None:
         self._scheduled = False
-        if not self._open:
-            return
-        while self._jobs:
+        while self._jobs and self._open:
             job = self._jobs[0]
+            key = job.prepared.chunk.key
             count = min(job.end - job.segment, limits.CAST_BATCH_PACKETS)
             try:
                 sent = self._send(job, count)
             except OSError:
                 # No route, interface down: the network is gone for this job, and the protocol repairs.
                 self._jobs.popleft()
-                job.failed(job.key, job.end - job.segment)
+                job.failed(key, job.end - job.segment)
                 continue
             if sent:
                 job.segment += sent
                 if job.segment == job.end:
                     self._jobs.popleft()
-                job.sent(job.key, sent)
+                job.sent(key, sent)
             if sent < count:
                 self._wait(True)
                 return
         self._wait(False)
 
     def _wait(self, wanted: bool) -> None:
-        if wanted != self._waiting:
+        if wanted != self._waiting and self._open:
             self._waiting = wanted
             if wanted:
                 self._loop.add_writer(self._fd, self._run)
@@ -164,24 +168,23 @@ class CastSender:
                 self._loop.remove_writer(self._fd)
 
     def _send(self, job: _Job, count: int) -> int:
-        framing, first = job.framing, job.segment
-        icrcs = framing.icrcs(first, count)
-        segment_bytes = job.segment_bytes
-        addresses, sizes = self._addresses[:count], self._sizes[:count]
-        prefix_bytes = job.prefixes.shape[1]
-        if len(job.prefixes) == 1 or not prefix_bytes:
-            addresses[:, 0] = job.prefixes.ctypes.data
-        else:
-            addresses[:, 0] = row_addresses(job.prefixes)[first - job.prefix_base : first - job.prefix_base + count]
-        addresses[:, 1] = row_addresses(framing.headers)[first : first + count]
-        addresses[:, 2] = job.payload_address + segment_bytes * np.arange(first, first + count, dtype=np.uint64)
-        addresses[:, 3] = row_addresses(icrcs)
-        sizes[:] = (prefix_bytes, DATA_HEADER_BYTES, segment_bytes, ICRC_BYTES)
+        prepared, first = job.prepared, job.segment
+        framing, segment_bytes = prepared.framing, prepared.segment_bytes
+        framing.icrcs(first, count)
+        steps = (job.prefix_step, DATA_HEADER_BYTES, segment_bytes, ICRC_BYTES)
+        bases = (
+            job.prefix_address + first * steps[0],
+            prepared.header_address + first * steps[1],
+            prepared.payload_address + first * steps[2],
+            prepared.icrc_address + first * steps[3],
+        )
+        addresses = np.array(bases, np.uint64) + self._index[:count] * np.array(steps, np.uint64)
+        sizes = np.array((job.prefixes.shape[1], DATA_HEADER_BYTES, segment_bytes, ICRC_BYTES), np.uint64)
         padded = b""
         if first + count == framing.segments:
-            padded_part = framing.payload(framing.segments - 1)
-            if isinstance(padded_part, bytes):
-                padded = padded_part
+            last = framing.payload(framing.segments - 1)
+            if isinstance(last, bytes):
+                padded = last
                 addresses[count - 1, 2] = np.frombuffer(padded, np.uint8).ctypes.data
         return self._sender.send(addresses, sizes, job.destination)
 
@@ -192,21 +195,31 @@ class BatchPoller:
     A batch costs the same whether it carries one datagram or sixty, so it pays to let them come together.
     """
 
-    POLL_S = 0.001
-    """asyncio rounds it up to the next millisecond of its own; far below any window's worth of segments."""
+    POLL_S_MIN = 0.001
+    """asyncio rounds up to the next millisecond of its own."""
     BUSY_PACKETS = 3
     """So many in one look make it worth looking by the clock."""
+    WORTHWHILE_PACKETS = 16
+    """Looks become rarer while they find fewer than this."""
     ROUNDS_MAX = 8
     """Batches in a row before other work gets its turn."""
 
     def __init__(
-        self, receiver: DatagramReceiver, fd: int, loop: asyncio.AbstractEventLoop, take: Callable[[int], None]
+        self,
+        receiver: DatagramReceiver,
+        fd: int,
+        loop: asyncio.AbstractEventLoop,
+        take: Callable[[int], None],
+        poll_s_max: float,
     ) -> None:
+        """`poll_s_max`: longest time between two looks; it adds to how late a busy socket's datagrams are seen."""
         self._receiver = receiver
         self._fd = fd
         self._loop = loop
         self._take_batch = take
         self._polling: asyncio.TimerHandle | None = None
+        self._poll_s = self.POLL_S_MIN
+        self._poll_s_max = poll_s_max
         self._open = True
         loop.add_reader(fd, self._readable)
 
@@ -222,14 +235,18 @@ class BatchPoller:
     def _readable(self) -> None:
         if self._take() >= self.BUSY_PACKETS and self._open:
             self._loop.remove_reader(self._fd)
-            self._polling = self._loop.call_later(self.POLL_S, self._poll)
+            self._polling = self._loop.call_later(self._poll_s, self._poll)
 
     def _poll(self) -> None:
         taken = self._take()
         if not self._open:
             return
         if taken:
-            self._polling = self._loop.call_later(self.POLL_S, self._poll)
+            if taken < self.WORTHWHILE_PACKETS:
+                self._poll_s = min(2 * self._poll_s, self._poll_s_max)
+            else:
+                self._poll_s = max(self._poll_s * self.WORTHWHILE_PACKETS / taken, self.POLL_S_MIN)
+            self._polling = self._loop.call_later(self._poll_s, self._poll)
         else:
             self._polling = None
             self._loop.add_reader(self._fd, self._readable)
@@ -241,9 +258,50 @@ class BatchPoller:
             if count:
                 self._take_batch(count)
             total += count
-            if count < limits.CAST_BATCH_PACKETS or not self._open:
+            if count < self._receiver.batch_count or not self._open:
                 break
         return total
+
+
+class ControlIntake:
+    """Takes control datagrams from one socket, decodes them, and gives those that came together to the sink at once."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        loop: asyncio.AbstractEventLoop,
+        sink: TransportSink,
+        counters: TransportCounters,
+        own_address: Address,
+    ) -> None:
+        self._sink = sink
+        self._counters = counters
+        self._own = own_address
+        self._receiver = DatagramReceiver(sock, limits.CONTROL_BATCH_DATAGRAMS, row_bytes(KV_CONTROL_BYTES))
+        self._poller = BatchPoller(self._receiver, sock.fileno(), loop, self._pass_on, limits.CONTROL_POLL_S_MAX)
+
+    def close(self) -> None:
+        """No more control."""
+        self._poller.close()
+
+    def _pass_on(self, count: int) -> None:
+        receiver, counters = self._receiver, self._counters
+        arrivals: list[ControlArrival] = []
+        sources = receiver.source_ips(count).tolist()
+        for index, length in enumerate(receiver.lengths(count).tolist()):
+            source = Address(sources[index])
+            if source == self._own:
+                counters.drop("own_control")
+                continue
+            try:
+                message = decode_control(receiver.rows[index, :length].tobytes())
+            except WireError as error:
+                counters.drop(f"control_{error.reason.name.lower()}")
+                continue
+            arrivals.append(ControlArrival(message, source))
+        counters.control_received += len(arrivals)
+        if arrivals:
+            self._sink.controls_received(arrivals)
 
 
 class CastIntake:
@@ -266,7 +324,7 @@ class CastIntake:
         self._own = own_address
         self._receiver = DatagramReceiver(sock, limits.CAST_BATCH_PACKETS, row_bytes(fabric.datagram_bytes))
         self._overflows = 0
-        self._poller = BatchPoller(self._receiver, sock.fileno(), loop, self._pass_on)
+        self._poller = BatchPoller(self._receiver, sock.fileno(), loop, self._pass_on, limits.CAST_POLL_S_MAX)
 
     def close(self) -> None:
         """No more casts."""

@@ -17,6 +17,7 @@ import numpy as np
 from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import (
     ChunkPlace,
+    ControlArrival,
     Extent,
     ReadHandle,
     ReadOutcome,
@@ -103,7 +104,7 @@ class FakeTransport:
 
     def cast(self, chunk: ChunkPlace, first: int, count: int) -> None:
         """Segments to every other node, perhaps."""
-        framing = self._framings.of(chunk, self._fabric)
+        framing = self._framings.of(chunk, self._fabric).framing
         if not 0 <= first < first + count <= framing.segments:
             raise ValueError(f"segments {first}+{count} of {framing.segments}")
         self.counters.cast_packets_sent += count
@@ -175,7 +176,7 @@ class FakeTransport:
             node.counters.drop(f"control_{error.reason.name.lower()}")
             return
         node.counters.control_received += 1
-        node._sink.control_received(message, self._address)
+        node._sink.controls_received([ControlArrival(message, self._address)])
 
 
 @dataclass(slots=True, eq=False)

@@ -23,6 +23,7 @@ from hostagent.pool.memory import PoolMemory
 from hostagent.transport import mmsg
 from hostagent.transport.base import (
     ChunkPlace,
+    ControlArrival,
     ReadHandle,
     ReadOutcome,
     TransportCounters,
@@ -75,7 +76,7 @@ class FramesTransport:
         self._sock = sock = self._make_socket()
         try:
             self._framings = FramingCache(self._memory, self._own, self._config.cast_port)
-            self._sender = CastSender(sock, self._loop, self._memory)
+            self._sender = CastSender(sock, self._loop)
             self._reads = ReadServer(self._memory, sink, self.counters)
             host, port = self._reads.listen(self._frames.read_address, self._config.read_port)
         except BaseException:
@@ -124,19 +125,10 @@ class FramesTransport:
 
     def cast(self, chunk: ChunkPlace, first: int, count: int) -> None:
         """Send segments to the group."""
-        framing = self._framings.of(chunk, self._fabric)
+        prepared = self._framings.of(chunk, self._fabric)
         self.counters.cast_packets_sent += count
-        self._sender.add(
-            chunk,
-            framing,
-            self._fabric.segment_bytes,
-            first,
-            count,
-            self._frames.switch,
-            self._cast_prefix,
-            self._sink.segments_sent,
-            self._sink.segments_failed,
-        )
+        sink, switch = self._sink, self._frames.switch
+        self._sender.add(prepared, first, count, switch, self._cast_prefix, sink.segments_sent, sink.segments_failed)
 
     def fill(self, chunk: ChunkPlace, first: int, count: int, pool: Address) -> None:
         """Send segments to the switch's memory, once its MAC is known."""
@@ -145,8 +137,8 @@ class FramesTransport:
             self._waiting_fills.setdefault(pool, []).append((chunk, first, count))
             self._resolve(pool)
             return
-        framing = self._framings.of(chunk, self._fabric)
-        controls = fill_headers(chunk.key, framing.segments, first, count)
+        prepared = self._framings.of(chunk, self._fabric)
+        controls = fill_headers(chunk.key, prepared.framing.segments, first, count)
         size = controls.shape[1] + self._fabric.datagram_bytes
         ports = (self._config.cast_port, self._config.control_port)
         head = _ETHERNET.pack(mac, self._frames.mac, layouts.ETHERTYPE_IPV4) + udp_header(self._own, pool, *ports, size)
@@ -154,17 +146,8 @@ class FramesTransport:
         prefixes[:, : len(head)] = np.frombuffer(head, np.uint8)
         prefixes[:, len(head) :] = controls
         self.counters.fill_packets_sent += count
-        self._sender.add(
-            chunk,
-            framing,
-            self._fabric.segment_bytes,
-            first,
-            count,
-            self._frames.switch,
-            prefixes,
-            self._sink.fill_sent,
-            self._sink.fill_sent,
-        )
+        fill_sent = self._sink.fill_sent
+        self._sender.add(prepared, first, count, self._frames.switch, prefixes, fill_sent, fill_sent)
 
     # ------------------------------------------------------------------ reading
 
@@ -194,7 +177,9 @@ class FramesTransport:
         self._cast_prefix = np.frombuffer(head, np.uint8).reshape(1, -1)
         rows = row_bytes(max(fabric.datagram_bytes, 2048))
         self._receiver = mmsg.DatagramReceiver(self._sock, limits.CAST_BATCH_PACKETS, rows, _HEADERS_BYTES)
-        self._poller = BatchPoller(self._receiver, self._sock.fileno(), self._loop, self._take)
+        self._poller = BatchPoller(
+            self._receiver, self._sock.fileno(), self._loop, self._take, limits.CONTROL_POLL_S_MAX
+        )
 
     def _take(self, count: int) -> None:
         """Frames by what they are: casts all at once, the rest one by one."""
@@ -204,17 +189,19 @@ class FramesTransport:
         is_cast = is_udp & to_group & (heads[:, 36:38].view(">u2")[:, 0] == self._config.cast_port)
         if is_cast.any():
             self._take_casts(np.flatnonzero(is_cast), heads, count)
+        arrivals: list[ControlArrival] = []
         for index in np.flatnonzero(~is_cast).tolist():
-            if not self._open:
-                return
             head, length = heads[index].tobytes(), int(lengths[index])
             rest = self._receiver.rows[index, : max(0, length - _HEADERS_BYTES)].tobytes()
             if is_udp[index]:
-                self._take_udp(head, rest)
+                self._take_udp(head, rest, arrivals)
             elif length >= _ETHERNET.size + _ARP.size and head[12:14] == b"\x08\x06":
                 self._take_arp((head + rest)[_ETHERNET.size :])
             else:
                 self.counters.drop("frame_other")
+        self.counters.control_received += len(arrivals)
+        if arrivals and self._open:
+            self._sink.controls_received(arrivals)
 
     def _is_udp(self, heads: mmsg.U8, lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Which frames are whole, unfragmented UDP over IPv4 with a right header checksum."""
@@ -251,7 +238,7 @@ class FramesTransport:
         from_switch = (heads[:, 15] >> 2) == self._dscp
         pass_on(rows, lengths, sources, ports, from_switch, self._fabric, self._sink, self.counters)
 
-    def _take_udp(self, head: bytes, rest: bytes) -> None:
+    def _take_udp(self, head: bytes, rest: bytes, arrivals: list[ControlArrival]) -> None:
         _, _, _, _, _, _, _, _, source, destination = _IPV4.unpack_from(head, _ETHERNET.size)
         _, port, size, _ = _UDP.unpack_from(head, _ETHERNET.size + _IPV4.size)
         if destination not in (self._own, self._fabric.group) or port != self._config.control_port:
@@ -265,8 +252,7 @@ class FramesTransport:
         except WireError as error:
             self.counters.drop(f"control_{error.reason.name.lower()}")
             return
-        self.counters.control_received += 1
-        self._sink.control_received(message, Address(source))
+        arrivals.append(ControlArrival(message, Address(source)))
 
     # ------------------------------------------------------------------ address resolution
 

@@ -61,7 +61,7 @@ class DatagramReceiver:
 
     def __init__(self, sock: socket.socket, batch_count: int, row_bytes: int, prefix_bytes: int = 0) -> None:
         self._fd = sock.fileno()
-        self._batch_count = batch_count
+        self.batch_count = batch_count
         self.rows: U8 = np.zeros((batch_count, row_bytes), np.uint8)
         self._names: U8 = np.zeros((batch_count, _SOCKADDR_BYTES), np.uint8)
         self._control: U8 = np.zeros((batch_count, _CONTROL_BYTES), np.uint8)
@@ -85,7 +85,7 @@ class DatagramReceiver:
         """How many datagrams were taken; 0 when there is none. Raises OSError on anything else."""
         self._headers["namelen"] = _SOCKADDR_BYTES
         self._headers["controllen"] = _CONTROL_BYTES
-        taken: int = _libc.recvmmsg(self._fd, self._headers_address, self._batch_count, socket.MSG_DONTWAIT, None)
+        taken: int = _libc.recvmmsg(self._fd, self._headers_address, self.batch_count, socket.MSG_DONTWAIT, None)
         if taken >= 0:
             return taken
         code = ctypes.get_errno()
@@ -139,9 +139,12 @@ class DatagramSender:
         self._headers["iovlen"] = parts_count
         self._headers_address = self._headers.ctypes.data
         self._names: U8 = np.zeros(_SOCKADDR_BYTES, np.uint8)
+        self._headers["name"] = self._names.ctypes.data
+        self._headers["namelen"] = _SOCKADDR_BYTES
+        self._destination: tuple[str, int] | None = None
 
     def send(self, part_addresses: U64, part_bytes: U64, destination: tuple[str, int]) -> int:
-        """Send datagrams; `part_addresses` and `part_bytes` have shape (count, parts_count), count <= batch_count.
+        """Send datagrams. `part_addresses`: (count, parts_count), count <= batch_count; `part_bytes`: same or one row.
 
         The memory must stay as it is until the call returns. Returns how many the socket took; fewer than asked
         means that it is full (wait until it is writable). Raises OSError for errors that are not about being full.
@@ -170,13 +173,6 @@ def _addresses(rows: npt.NDArray[np.generic]) -> U64:
     """The address of each row of a C-contiguous array."""
     start, step = rows.ctypes.data, rows.strides[0]
     return (start + step * np.arange(len(rows), dtype=np.uint64)).astype(np.uint64)
-
-
-def row_addresses(rows: npt.NDArray[np.generic]) -> U64:
-    """The address of each row of `rows`, shape (len(rows),); the array must outlive every use of them."""
-    if not rows.flags.c_contiguous:
-        raise ValueError("rows must be contiguous")
-    return _addresses(rows)
 
 
 def ask_buffer(sock: socket.socket, *, receive_bytes: int = 0, send_bytes: int = 0) -> None:

@@ -32,11 +32,10 @@ from hostagent.transport.base import (
     TransportFacts,
     TransportSink,
 )
-from hostagent.transport.casts import CastIntake, CastSender, FramingCache
+from hostagent.transport.casts import CastIntake, CastSender, ControlIntake, FramingCache
 from hostagent.transport.reads import ReadClient, ReadServer
-from kvproto.errors import WireError
 from kvproto.ids import Address, ChunkKey, format_address, parse_address
-from kvproto.wire.control import Control, Op, decode_control
+from kvproto.wire.control import Control, Op
 from kvproto.wire.data import Fabric
 
 _SIOCGIFADDR = 0x8915
@@ -69,12 +68,12 @@ class SocketsTransport:
             self._cast_socket = self._keep(self._make_cast_socket(address))
             self._control_socket = self._keep(_bound_udp(address, self._config.control_port, "data.control_port"))
             self._framings = FramingCache(self._memory, self._own, self._cast_socket.getsockname()[1])
-            self._sender = CastSender(self._cast_socket, self._loop, self._memory)
+            self._sender = CastSender(self._cast_socket, self._loop)
             self._reads = ReadServer(self._memory, sink, self.counters)
             host, port = self._reads.listen(address, self._config.read_port)
             self._client = ReadClient(self._memory, self.counters, stall_timeout_s=limits.READ_STALL_TIMEOUT_S)
             self._open = True
-            self._loop.add_reader(self._control_socket.fileno(), self._control_readable, self._control_socket)
+            self._control_intake = self._take_control(self._control_socket)
             granted = self._join(fabric)
         except BaseException:
             await self.close()
@@ -89,7 +88,7 @@ class SocketsTransport:
             self._reads.close()
             self._client.close()
             self._leave()
-            self._loop.remove_reader(self._control_socket.fileno())
+            self._control_intake.close()
         for sock in self._sockets:
             sock.close()
         self._sockets.clear()
@@ -117,36 +116,19 @@ class SocketsTransport:
 
     def cast(self, chunk: ChunkPlace, first: int, count: int) -> None:
         """Send segments to the group."""
-        framing = self._framings.of(chunk, self._fabric)
+        prepared = self._framings.of(chunk, self._fabric)
         destination = (format_address(self._fabric.group), self._config.cast_port)
         self.counters.cast_packets_sent += count
-        self._sender.add(
-            chunk,
-            framing,
-            self._fabric.segment_bytes,
-            first,
-            count,
-            destination,
-            _NO_PREFIX,
-            self._sink.segments_sent,
-            self._sink.segments_failed,
-        )
+        sink = self._sink
+        self._sender.add(prepared, first, count, destination, _NO_PREFIX, sink.segments_sent, sink.segments_failed)
 
     def fill(self, chunk: ChunkPlace, first: int, count: int, pool: Address) -> None:
         """Send segments to the switch's memory: from the casting socket, because the switch keeps its port."""
-        framing = self._framings.of(chunk, self._fabric)
+        prepared = self._framings.of(chunk, self._fabric)
+        destination = (format_address(pool), self._config.control_port)
+        headers = fill_headers(chunk.key, prepared.framing.segments, first, count)
         self.counters.fill_packets_sent += count
-        self._sender.add(
-            chunk,
-            framing,
-            self._fabric.segment_bytes,
-            first,
-            count,
-            (format_address(pool), self._config.control_port),
-            fill_headers(chunk.key, framing.segments, first, count),
-            self._sink.fill_sent,
-            self._sink.fill_sent,
-        )
+        self._sender.add(prepared, first, count, destination, headers, self._sink.fill_sent, self._sink.fill_sent)
 
     # ------------------------------------------------------------------ reading
 
@@ -163,30 +145,10 @@ class SocketsTransport:
         """A range request over TCP."""
         return self._client.read(endpoint, key, offset, size_bytes, pool_offset, done, progressed)
 
-    # ------------------------------------------------------------------ receiving
-
-    def _control_readable(self, sock: socket.socket) -> None:
-        for _ in range(limits.CONTROL_BATCH_DATAGRAMS):
-            try:
-                datagram, (host, _) = sock.recvfrom(2048)
-            except OSError as error:
-                if error.errno not in (errno.EAGAIN, errno.EINTR):
-                    self.counters.drop("control_receive_error")
-                return
-            if host == self._address:
-                self.counters.drop("own_control")
-                continue
-            try:
-                message = decode_control(datagram)
-            except WireError as error:
-                self.counters.drop(f"control_{error.reason.name.lower()}")
-                continue
-            self.counters.control_received += 1
-            self._sink.control_received(message, parse_address(host))
-            if not self._open:
-                return
-
     # ------------------------------------------------------------------ sockets
+
+    def _take_control(self, sock: socket.socket) -> ControlIntake:
+        return ControlIntake(sock, self._loop, self._sink, self.counters, self._own)
 
     def _keep(self, sock: socket.socket) -> socket.socket:
         self._sockets.append(sock)
@@ -212,12 +174,12 @@ class SocketsTransport:
         casts.setsockopt(socket.SOL_SOCKET, mmsg.SO_RXQ_OVFL, 1)
         mmsg.ask_buffer(casts, receive_bytes=self._config.receive_buffer_bytes)
         self._intake = CastIntake(casts, self._loop, self._sink, self.counters, fabric, self._dscp, self._own)
-        self._loop.add_reader(self._notice_socket.fileno(), self._control_readable, self._notice_socket)
+        self._notice_intake = self._take_control(self._notice_socket)
         return 2 * mmsg.granted_receive_bytes(casts) // _TRUESIZE_FACTOR
 
     def _leave(self) -> None:
         self._intake.close()
-        self._loop.remove_reader(self._notice_socket.fileno())
+        self._notice_intake.close()
         for sock in (self._notice_socket, self._group_cast_socket):
             sock.close()
             self._sockets.remove(sock)

@@ -74,29 +74,40 @@ def _show(console: Console, plan: DemoPlan, part: DemoFigures) -> None:
     if part.incast:
         console.print(incast_table([case for _, case in part.incast], NODES, plan.incast_bytes, LINK_BIT_S, "incast"))
     for title, group in part.replays:
-        console.print(_replay_table(title, group))
+        console.print(_times_table(title, group))
+        console.print(_sources_table(group))
 
 
-def _replay_table(title: str, group: Sequence[ReplayFigures]) -> Table:
+def _times_table(title: str, group: Sequence[ReplayFigures]) -> Table:
+    """How long until a prompt's KV is there, and what that cost the links."""
     table = Table(
         title=f"{title}: {group[0].requests} requests, {group[0].blocks} blocks",
-        caption="KV ready: measured fetch + modelled computing of what no pool had, mean and p95",
+        caption="KV ready: measured fetch + modelled computing of what no pool had",
     )
-    columns = ("mode", "KV ready ms", "p95", "fetch ms", "local", "holder", "cast", "switch", "computed")
-    for heading in (*columns, "uplinks MiB", "busiest", "compared"):
+    for heading in ("mode", "KV ready, mean", "p95", "fetch", "uplinks sent", "busiest", "compared"):
         table.add_column(heading, justify="left" if heading == "mode" else "right")
     for figures in group:
-        counts = [str(figures.sources.get(name, 0)) for name in columns[4:]]
+        p95_s = statistics.quantiles(figures.ready_s, n=20)[-1] if len(figures.ready_s) > 1 else 0.0
         table.add_row(
             figures.mode,
-            mean_ms(figures.ready_s),
-            f"{statistics.quantiles(figures.ready_s, n=20)[-1] * 1000:.0f}" if len(figures.ready_s) > 1 else "-",
-            mean_ms(figures.fetch_s),
-            *counts,
-            f"{sum(figures.uplink_bytes) / 2**20:.1f}",
-            f"{figures.busiest_uplink_bytes / 2**20:.1f}",
+            f"{mean_ms(figures.ready_s)} ms",
+            f"{p95_s * 1000:.0f} ms",
+            f"{mean_ms(figures.fetch_s)} ms",
+            f"{sum(figures.uplink_bytes) / 2**20:.1f} MiB",
+            f"{figures.busiest_uplink_bytes / 2**20:.1f} MiB",
             "NO" if figures.wrong_blocks or figures.problems else f"{figures.verified_bytes / 2**20:.0f} MiB",
         )
+    return table
+
+
+def _sources_table(group: Sequence[ReplayFigures]) -> Table:
+    """Where the blocks came from."""
+    table = Table(title="where blocks came from")
+    names = ("local", "holder", "cast", "switch", "computed")
+    for heading in ("mode", *names):
+        table.add_column(heading, justify="left" if heading == "mode" else "right")
+    for figures in group:
+        table.add_row(figures.mode, *(str(figures.sources.get(name, 0)) for name in names))
     return table
 
 

@@ -4,7 +4,7 @@ It owns what every fetch of the node wants and decides what to ask of whom. It k
 shell places segments, `missing` says which ones it may.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -108,6 +108,14 @@ class Reader:
         if type(event) not in _FREQUENT:
             self._stale = True
         self._handlers[type(event)](event, now_ns)
+        return self._finish(now_ns)
+
+    def handle_all(self, events: Iterable[ReaderEvent], now_ns: int) -> list[ReaderCommand]:
+        """Commands that follow from events that came together: the rules run once, when all of them are known."""
+        for event in events:
+            if type(event) is not SegmentsReceived:
+                self._stale = True
+            self._handlers[type(event)](event, now_ns)
         return self._finish(now_ns)
 
     def handle_timer(self, now_ns: int) -> list[ReaderCommand]:

@@ -52,7 +52,7 @@ control Interest(in headers_t h, inout metadata_t m, in standard_metadata_t s) {
                     if (m.interest == 0) {
                         m.drop = DropReason.LAST_LEFT;
                     }
-                    if (m.interest == 0 || leader == m.member + 1) {
+                    if (leader == m.member + 1) {
                         leader = 0;
                         interest_leader.write(index, leader);
                     }

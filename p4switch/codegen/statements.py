@@ -317,6 +317,7 @@ class StatementRenderer(ExpressionRenderer):
         self._chosen_action(table, st.keys[count:])
         if st.hit is not None:
             self.line(f"{self.roots[st.hit].z} = (uint8_t)ps_hit(table, entry);")
+        self._trace_lookup(table, key_bytes)
         self.open("switch (action->index) {")
         for position, arm in enumerate(st.arms):
             self.open(f"case {arm.action}: {{ /* {self.program.actions[arm.action].name} */")
@@ -332,6 +333,11 @@ class StatementRenderer(ExpressionRenderer):
         self.depth -= 1
         self.close()
         self.close()
+
+    def _trace_lookup(self, table: Table, key_bytes: int) -> None:
+        known = f'action->index < {len(self.program.actions)} ? action_names[action->index] : "none"'
+        self.line("if (PS_UNLIKELY(ctx->trace_enabled))")
+        self.line(f"    ps_trace_table(ctx, {c_string(table.name)}, key, {key_bytes}, ps_hit(table, entry), {known});")
 
     def _entry_effects(self, table: Table) -> None:
         if table.direct_counter is not None:

@@ -278,6 +278,25 @@ static inline void ps_wide_insert(uint8_t *r, unsigned n, const uint8_t *v, unsi
 #define PS_WIDE_RESIZE(M, N)                                                                                           \
     static inline W##N W##M##_to_W##N(W##M a) { W##N r; ps_wide_copy(r.b, N, a.b, M); return r; }
 
+/* ---------------------------------------------------------------- trace: what happened to a packet, line by line */
+
+__attribute__((cold, noinline, format(printf, 2, 3))) static void ps_trace(struct ps_ctx *ctx, const char *form, ...) {
+    char text[1024];
+    va_list arguments;
+    va_start(arguments, form);
+    int length = vsnprintf(text, sizeof text, form, arguments);
+    va_end(arguments);
+    ctx->api->log(ctx, PS_LOG_TRACE, text, length < (int)sizeof text ? (size_t)length : sizeof text - 1);
+}
+__attribute__((cold, noinline)) static void ps_trace_table(struct ps_ctx *ctx, const char *name, const uint8_t *key,
+                                                           unsigned key_bytes, int hit, const char *action) {
+    char digits[2 * 128 + 1];
+    unsigned n = key_bytes < 128 ? key_bytes : 128;
+    for (unsigned i = 0; i < n; i++) snprintf(digits + 2 * i, 3, "%02x", key[i]);
+    digits[2 * n] = 0;
+    ps_trace(ctx, "table %s: key %s %s, action %s", name, n ? digits : "-", hit ? "hit" : "miss", action);
+}
+
 /* The first eight bytes as a number: HashAlgorithm.identity. */
 static inline uint64_t ps_identity(const uint8_t *bytes, size_t length) {
     uint64_t v = 0;

@@ -429,7 +429,9 @@ class Checker(CallChecker):
         if not decl.has_actions:
             self.reporter.error(decl.at, f"table {decl.name} has no actions")
         for ref in decl.actions:
-            self._action_ref(ref, full=False)
+            self._action_ref(ref)
+            if ref.decl is not None and self._listed(decl, ref.decl) is not ref:
+                self.reporter.error(ref.at, f"action {ref.name} is listed twice")
         seen: set[str] = set()
         for prop in decl.properties:
             if prop.name in seen:
@@ -450,7 +452,7 @@ class Checker(CallChecker):
             self.reporter.error(e.at, "a key needs a value with a width")
         return checked
 
-    def _action_ref(self, ref: ast.ActionRef, full: bool) -> None:
+    def _action_ref(self, ref: ast.ActionRef) -> None:
         """An action in the action list (bind only parameters with direction)."""
         decl = self.lookup(ref.name, ref.absolute)
         if not isinstance(decl, ast.ActionDecl):
@@ -460,12 +462,12 @@ class Checker(CallChecker):
         ref.decl = decl
         directional = [p for p in decl.parameters if p.direction]
         arguments = ref.arguments or []
-        if not full and len(arguments) < len(directional):
+        if len(arguments) < len(directional):
             self.reporter.error(
                 ref.at, f"action {decl.name} needs arguments for its {len(directional)} parameters with direction"
             )
             return
-        if not full and len(arguments) > len(directional):
+        if len(arguments) > len(directional):
             self.reporter.error(
                 ref.at,
                 f"an action list binds only parameters with direction; '{decl.name}' has {len(directional)}",

@@ -432,9 +432,9 @@ class ExpressionChecker(TypeResolver):
 
     def _slice_bounds(self, e: ast.Slice, base: Type, high: int, low: int) -> None:
         if low < 0 or high < low:
-            raise self.reporter.fail(e.at, f"bit slice [{high}:{low}] is backwards or negative")
+            raise self.reporter.fail(e.high.at, f"bit slice [{high}:{low}] is backwards or negative")
         if isinstance(base, TBits) and high >= base.width:
-            raise self.reporter.fail(e.at, f"bit {high} is outside of {base}")
+            raise self.reporter.fail(e.high.at, f"bit {high} is outside of {base}")
         e.bounds = (high, low)
         if isinstance(e.base.value, int):
             e.value = (e.base.value >> low) & ((1 << (high - low + 1)) - 1)

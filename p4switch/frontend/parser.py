@@ -459,7 +459,7 @@ class Parser:
 
     def postfix(self, expr: ast.Expr) -> ast.Expr:
         while self.kinds[self.at] == "operator":
-            at = self.offset
+            at = expr.at
             text = self.text
             if text == ".":
                 self.at += 1
@@ -489,7 +489,8 @@ class Parser:
         return arguments
 
     def subscript(self, base: ast.Expr) -> ast.Expr:
-        at = self.expect("[")
+        at = base.at
+        self.expect("[")
         first = self.expression()
         if self.is_symbol(":") or self.is_symbol("+:"):
             plus = self.text == "+:"

@@ -459,7 +459,7 @@ class Switch:
         return [(number, frame) for _, number, frame in sorted(records, key=lambda record: record[0])]
 
     def bench(self, port: int, frames: list[bytes], count: int) -> float:
-        """Runs ``count`` packets, the given ones in turn, through an ingress port; seconds taken."""
+        """Runs ``count`` packets, the given ones in turn, through an ingress port; seconds of processor time taken."""
         packed = b"".join(len(f).to_bytes(4, "little") + f + bytes(-len(f) % 4) for f in frames)
         return float(self._library.ps_bench(self.handle, port, packed, len(packed), count)) / 1e9
 

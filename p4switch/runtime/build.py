@@ -30,6 +30,9 @@ _FLAGS_COMMON = ("-std=gnu11", "-shared", "-fPIC", "-fvisibility=hidden", "-D_GN
 _FLAGS_FAST = ("-O2", "-fno-plt", "-fno-semantic-interposition")
 _COMPILE_SECONDS_MAX = 600.0
 
+EXTRA_FLAGS_VARIABLE = "P4SWITCH_CFLAGS"
+"""Environment variable with further compiler flags, for sanitizers and debuggers."""
+
 
 class CompilerMissingError(SwitchError):
     """No C compiler on this machine."""
@@ -105,8 +108,9 @@ def build_shared_object(
         SwitchError: the compiler refuses the source; the message holds its first complaint.
     """
     compiler = find_compiler()
+    flags = [*flags, *shlex.split(os.environ.get(EXTRA_FLAGS_VARIABLE, ""))]
     headers = [header for directory in include_dirs for header in sorted(directory.glob("*.h"))]
-    digest = _digest(compiler, [*flags], [*sources, *headers])
+    digest = _digest(compiler, flags, [*sources, *headers])
     target = cache_dir() / f"{name}-{digest}.so"
     if target.exists():
         return target

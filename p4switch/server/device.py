@@ -6,6 +6,7 @@ its own. A thread holding `_state_lock` may call Sessions.check_write, is_primar
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from dataclasses import dataclass, field
@@ -20,6 +21,8 @@ from p4switch.server.schema import Schema
 from p4switch.server.sessions import Sessions, StreamSink
 from p4switch.server.status import StatusError, denied, invalid, not_found, precondition, unimplemented
 from p4switch.server.target import ConfigError, DigestEvent, Event, IdleEvent, PacketInEvent, PortEvent, Target
+
+log = logging.getLogger(__name__)
 
 NO_PIPELINE = "no forwarding pipeline config has been set"
 """finsy and others recognize these words."""
@@ -199,7 +202,11 @@ class Device:
     def _pump_events(self) -> None:
         while not self._stopping.is_set():
             for event in self._target.events(self._wait_s()):
-                self._handle(event)
+                try:
+                    self._handle(event)
+                except Exception:
+                    # A mistake about one event must not silence all that follow.
+                    log.exception("an event of the data plane could not be handled: %s", type(event).__name__)
             with self._state_lock:
                 lists = [] if self._active is None else self._active.state.digests.due(time.time_ns())
             for digest_list in lists:

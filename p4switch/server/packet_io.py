@@ -22,8 +22,8 @@ def packet_in(schema: Schema, frame: bytes) -> p4r.PacketIn:
     bits = int.from_bytes(frame[:header_bytes], "big") >> (header_bytes * 8 - _header_bits(schema.packet_in))
     values = []
     for param in reversed(schema.packet_in):
-        values.append(bits & ((1 << param.width) - 1))
-        bits >>= param.width
+        values.append(bits & ((1 << param.native_width) - 1))
+        bits >>= param.native_width
     return p4r.PacketIn(payload=frame[header_bytes:], metadata=encode_metadata(schema.packet_in, values[::-1]))
 
 
@@ -36,14 +36,14 @@ def packet_out(schema: Schema, message: p4r.PacketOut) -> bytes:
     values = decode_metadata(schema.packet_out, message.metadata, "packet_out")
     bits = 0
     for param, value in zip(schema.packet_out, values, strict=True):
-        bits = bits << param.width | value
+        bits = bits << param.native_width | value
     header_bytes = _header_bytes(schema.packet_out)
     bits <<= header_bytes * 8 - _header_bits(schema.packet_out)
     return bits.to_bytes(header_bytes, "big") + message.payload
 
 
 def _header_bits(params: Sequence[ParamSpec]) -> int:
-    return sum(p.width for p in params)
+    return sum(p.native_width for p in params)
 
 
 def _header_bytes(params: Sequence[ParamSpec] | None) -> int:

@@ -194,6 +194,17 @@ class Profiles:
             return self._one_shot(profile, action.action_profile_action_set, owner, journal)
         raise invalid(f"{owner} is implemented by {profile.spec.name}: {kind or 'an empty action'} is no action for it")
 
+    def canonical(self, profile_id: int, action: p4r.TableAction) -> bytes:
+        """A one-shot set as it is read back: serialized, values in their shortest form; empty for other actions."""
+        if action.WhichOneof("type") != "action_profile_action_set":
+            return b""
+        kept = p4r.ActionProfileActionSet()
+        kept.CopyFrom(action.action_profile_action_set)
+        for item in kept.action_profile_actions:
+            spec, call = decode_action(self._profiles[profile_id].actions, item.action, "one-shot set")
+            item.action.CopyFrom(encode_action(spec, call))
+        return kept.SerializeToString(deterministic=True)
+
     def count_user(self, profile_id: int, target: EntryTarget, change: int) -> None:
         """A table entry points at `target` from now on (+1), or no more (-1)."""
         profile = self._profiles[profile_id]

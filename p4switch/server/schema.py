@@ -7,14 +7,14 @@ does not have) so that nothing later has to. Refusals are StatusError INVALID_AR
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from p4switch.proto import p4info_pb2 as p4i
-from p4switch.proto import p4types_pb2 as p4t
 from p4switch.server.limits import TABLE_SIZE_DEFAULT
 from p4switch.server.p4data import Shape, shape_of
+from p4switch.server.sdn_strings import SdnStrings
 from p4switch.server.status import invalid
 
 
@@ -33,21 +33,25 @@ PRIORITY_KINDS = frozenset({Match.TERNARY, Match.RANGE, Match.OPTIONAL})
 
 @dataclass(frozen=True, slots=True)
 class FieldSpec:
-    """A key field of a table or value set. `width` in bits."""
+    """A key field of a table or value set. `width`: bits that a value may have; `strings`: clients see strings."""
 
     id: int
     name: str
     width: int
     match: Match
+    strings: SdnStrings | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ParamSpec:
-    """An action parameter or a field of a controller header. `width` in bits."""
+    """An action parameter or a field of a controller header. `width`: bits that a value may have; `native_width`:
+    bits that it takes on the switch; `strings`: clients see strings."""
 
     id: int
     name: str
     width: int
+    native_width: int
+    strings: SdnStrings | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,8 +169,8 @@ class ValueSetSpec:
 class ProgramIndex:
     """Where a compiled program keeps what P4Info names: control-plane name -> index, for each kind.
 
-    `table_widths` and `action_widths` hold the widths in bits of key fields (selector fields left out) and
-    parameters by name.
+    The widths, by name, are those in bits of key fields (selector fields left out), of parameters, and of the fields
+    of controller headers.
     """
 
     tables: Mapping[str, int] = field(default_factory=dict)
@@ -179,6 +183,7 @@ class ProgramIndex:
     value_sets: Mapping[str, int] = field(default_factory=dict)
     table_widths: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     action_widths: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    header_widths: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,12 +225,13 @@ class _Builder:
         self._p4info = p4info
         self._program = program
         self._seen: dict[int, str] = {}
+        self._strings: dict[str, SdnStrings] = {}
 
     def build(self) -> Schema:
         info, program = self._p4info, self._program
         types = info.type_info
         actions = {
-            o.preamble.id: ActionSpec(o.preamble.id, o.preamble.name, index, self._params(o, types))
+            o.preamble.id: ActionSpec(o.preamble.id, o.preamble.name, index, self._params(o))
             for o, index in self._located("action", info.actions, program.actions)
         }
         profiles = {
@@ -259,7 +265,7 @@ class _Builder:
         }
         value_sets = {
             o.preamble.id: ValueSetSpec(
-                o.preamble.id, o.preamble.name, i, o.size, self._fields(o.match, o.preamble.name, types)
+                o.preamble.id, o.preamble.name, i, o.size, self._fields(o.match, o.preamble.name)
             )
             for o, i in self._located("value set", info.value_sets, program.value_sets)
         }
@@ -301,22 +307,25 @@ class _Builder:
             located.append((item, indexes[name]))
         return located
 
-    def _params(self, action: p4i.Action, types: p4t.P4TypeInfo) -> tuple[ParamSpec, ...]:
+    def _params(self, action: p4i.Action) -> tuple[ParamSpec, ...]:
         name = action.preamble.name
-        params = tuple(
-            ParamSpec(p.id, p.name, _width(p.bitwidth, p.type_name.name, types, f"{name}.{p.name}"))
-            for p in action.params
+        native = self._native_widths(f"action {name}", len(action.params), self._program.action_widths.get(name))
+        return tuple(
+            self._param(p.id, p.name, p.bitwidth, p.type_name.name, n, name)
+            for p, n in zip(action.params, native, strict=True)
         )
-        self._same_widths(f"action {name}", tuple(p.width for p in params), self._program.action_widths.get(name))
-        return params
+
+    def _param(self, id_: int, name: str, bitwidth: int, type_name: str, native: int | None, owner: str) -> ParamSpec:
+        width, strings = self._width(bitwidth, type_name, native, f"{owner}.{name}")
+        return ParamSpec(id_, name, width, native or width, strings)
 
     def _table(self, table: p4i.Table, index: int, actions: Mapping[int, ActionSpec]) -> TableSpec:
         name = table.preamble.name
         for ref in table.action_refs:
             if ref.id not in actions:
                 raise invalid(f"P4Info: table {name} refers to action {ref.id:#010x}, which does not exist")
-        fields = self._fields(table.match_fields, name, self._p4info.type_info)
-        self._same_widths(f"table {name}", tuple(f.width for f in fields), self._program.table_widths.get(name))
+        native = self._native_widths(f"table {name}", len(table.match_fields), self._program.table_widths.get(name))
+        fields = self._fields(table.match_fields, name, native)
         info = self._p4info
         resources = set(table.direct_resource_ids)
         return TableSpec(
@@ -334,43 +343,63 @@ class _Builder:
             ages=table.idle_timeout_behavior == p4i.Table.NOTIFY_CONTROL,
         )
 
-    def _fields(self, fields: Iterable[p4i.MatchField], owner: str, types: p4t.P4TypeInfo) -> tuple[FieldSpec, ...]:
+    def _fields(
+        self,
+        fields: Sequence[p4i.MatchField],
+        owner: str,
+        native: Sequence[int | None] | None = None,
+    ) -> tuple[FieldSpec, ...]:
         specs = []
-        for f in fields:
+        for f, n in zip(fields, native or [None] * len(fields), strict=True):
             if f.WhichOneof("match") == "other_match_type":
                 raise invalid(f"P4Info: {owner}.{f.name}: match kind {f.other_match_type!r} is not supported")
             if f.match_type == p4i.MatchField.UNSPECIFIED:
                 raise invalid(f"P4Info: {owner}.{f.name} has no match kind")
-            specs.append(
-                FieldSpec(
-                    f.id, f.name, _width(f.bitwidth, f.type_name.name, types, f"{owner}.{f.name}"), Match(f.match_type)
-                )
-            )
+            width, strings = self._width(f.bitwidth, f.type_name.name, n, f"{owner}.{f.name}")
+            match = Match(f.match_type)
+            if strings is not None and match not in (Match.EXACT, Match.OPTIONAL):
+                raise invalid(f"P4Info: {owner}.{f.name}: strings cannot be matched by {match.name.lower()}")
+            specs.append(FieldSpec(f.id, f.name, width, match, strings))
         return tuple(specs)
 
     def _header(self, name: str) -> tuple[ParamSpec, ...] | None:
-        types = self._p4info.type_info
         for header in self._p4info.controller_packet_metadata:
             if header.preamble.name == name:
+                given = self._program.header_widths.get(name)
+                native = self._native_widths(f"header {name}", len(header.metadata), given)
                 return tuple(
-                    ParamSpec(m.id, m.name, _width(m.bitwidth, m.type_name.name, types, f"{name}.{m.name}"))
-                    for m in header.metadata
+                    self._param(m.id, m.name, m.bitwidth, m.type_name.name, n, name)
+                    for m, n in zip(header.metadata, native, strict=True)
                 )
         return None
 
-    def _same_widths(self, what: str, given: tuple[int, ...], wanted: tuple[int, ...] | None) -> None:
-        if wanted is not None and given != wanted:
-            raise invalid(f"P4Info: {what} has widths {list(given)}, the program {list(wanted)}")
+    def _native_widths(self, what: str, count: int, native: Sequence[int] | None) -> Sequence[int | None]:
+        """Widths that the program has, None each when it does not say."""
+        if native is None:
+            return [None] * count
+        if len(native) != count:
+            raise invalid(f"P4Info: {what} has {count} fields, the program {len(native)}")
+        return native
 
+    def _width(self, bitwidth: int, type_name: str, native: int | None, what: str) -> tuple[int, SdnStrings | None]:
+        """Bits that a value may have, both for clients and on the switch, and how it is translated, if to strings.
 
-def _width(bitwidth: int, type_name: str, types: p4t.P4TypeInfo, what: str) -> int:
-    """Bits of a field; a translated type is taken for its SDN width, one translated to strings is refused."""
-    if bitwidth:
-        return bitwidth
-    translated = types.new_types[type_name].translated_type if type_name in types.new_types else None
-    if translated is not None and translated.WhichOneof("sdn_type") == "sdn_bitwidth":
-        return translated.sdn_bitwidth
-    raise invalid(f"P4Info: {what} has no bit width; values translated to strings are not supported")
+        A translated type's SDN width may differ from the native one, any other type's must not.
+        """
+        new_types = self._p4info.type_info.new_types
+        translated = None
+        if type_name in new_types and new_types[type_name].WhichOneof("representation") == "translated_type":
+            translated = new_types[type_name].translated_type
+            if translated.WhichOneof("sdn_type") == "sdn_string":
+                if native is None:
+                    raise invalid(f"P4Info: {what} is a string, and the program has no number for it")
+                return native, self._strings.setdefault(type_name, SdnStrings(type_name, native))
+            bitwidth = translated.sdn_bitwidth
+        if bitwidth <= 0:
+            raise invalid(f"P4Info: {what} has no bit width")
+        if translated is None and native is not None and bitwidth != native:
+            raise invalid(f"P4Info: {what} has {bitwidth} bits, the program {native}")
+        return (bitwidth if native is None else min(bitwidth, native)), None
 
 
 def _profile(profile: p4i.ActionProfile, index: int) -> ProfileSpec:

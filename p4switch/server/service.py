@@ -11,6 +11,7 @@ from concurrent import futures
 from typing import Any, TypeVar
 
 import grpc
+from google.protobuf.message import DecodeError, Message
 
 from p4switch.errors import SwitchError
 from p4switch.proto import p4runtime_pb2 as p4r
@@ -34,8 +35,7 @@ API_VERSION = "1.4.1"
 ERROR_SPACE = "p4switch"
 
 _STATUS = {code.value[0]: code for code in grpc.StatusCode}
-_Request = TypeVar("_Request")
-_Response = TypeVar("_Response")
+_Request = TypeVar("_Request", bound=Message)
 
 
 class P4RuntimeServer:
@@ -128,6 +128,8 @@ class P4RuntimeServer:
         try:
             for request in requests:
                 self._device.stream_message(stream, request)
+        except StatusError as error:
+            sink.end(error.code, error.message)
         except grpc.RpcError:
             log.debug("stream %d was cancelled", stream)
         finally:
@@ -193,50 +195,55 @@ def _summary(outcomes: Sequence[StatusError | None], message: str) -> str:
 
 
 def _handlers(server: P4RuntimeServer) -> grpc.GenericRpcHandler[Any, Any]:
-    unary = grpc.unary_unary_rpc_method_handler
+    """The service's methods. Requests arrive as bytes, so that what is no message is refused by us, properly."""
     methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-        "Capabilities": unary(_guard(server.capabilities), p4r.CapabilitiesRequest.FromString, _serialize),
-        "SetForwardingPipelineConfig": unary(
-            _guard(server.set_pipeline), p4r.SetForwardingPipelineConfigRequest.FromString, _serialize
-        ),
-        "GetForwardingPipelineConfig": unary(
-            _guard(server.get_pipeline), p4r.GetForwardingPipelineConfigRequest.FromString, _serialize
-        ),
-        "Write": unary(_guard(server.write), p4r.WriteRequest.FromString, _serialize),
-        "Read": grpc.unary_stream_rpc_method_handler(
-            _guard_stream(server.read), p4r.ReadRequest.FromString, _serialize
-        ),
-        "StreamChannel": grpc.stream_stream_rpc_method_handler(
-            _guard_stream(server.stream), p4r.StreamMessageRequest.FromString, _serialize
-        ),
+        "Capabilities": _unary(server.capabilities, p4r.CapabilitiesRequest),
+        "SetForwardingPipelineConfig": _unary(server.set_pipeline, p4r.SetForwardingPipelineConfigRequest),
+        "GetForwardingPipelineConfig": _unary(server.get_pipeline, p4r.GetForwardingPipelineConfigRequest),
+        "Write": _unary(server.write, p4r.WriteRequest),
+        "Read": _server_stream(server.read, p4r.ReadRequest),
+        "StreamChannel": _both_streams(server.stream, p4r.StreamMessageRequest),
     }
     return grpc.method_handlers_generic_handler("p4.v1.P4Runtime", methods)
 
 
-def _serialize(message: Any) -> bytes:
-    return bytes(message.SerializeToString())
-
-
-def _guard(
-    handler: Callable[[_Request, grpc.ServicerContext], _Response],
-) -> Callable[[_Request, grpc.ServicerContext], _Response]:
-    """Turn StatusError into the RPC's status. Anything else is a bug of ours: logged, INTERNAL to the client."""
-
-    def guarded(request: _Request, context: grpc.ServicerContext) -> _Response:
+def _unary(
+    handler: Callable[[_Request, grpc.ServicerContext], Message], request_class: type[_Request]
+) -> grpc.RpcMethodHandler[Any, Any]:
+    def guarded(raw: bytes, context: grpc.ServicerContext) -> bytes:
         with _translated(context):
-            return handler(request, context)
+            return handler(_parse(raw, request_class), context).SerializeToString()
 
-    return guarded
+    return grpc.unary_unary_rpc_method_handler(guarded)
 
 
-def _guard_stream(
-    handler: Callable[[_Request, grpc.ServicerContext], Iterator[_Response]],
-) -> Callable[[_Request, grpc.ServicerContext], Iterator[_Response]]:
-    def guarded(request: _Request, context: grpc.ServicerContext) -> Iterator[_Response]:
+def _server_stream(
+    handler: Callable[[_Request, grpc.ServicerContext], Iterator[Message]], request_class: type[_Request]
+) -> grpc.RpcMethodHandler[Any, Any]:
+    def guarded(raw: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
         with _translated(context):
-            yield from handler(request, context)
+            for response in handler(_parse(raw, request_class), context):
+                yield response.SerializeToString()
 
-    return guarded
+    return grpc.unary_stream_rpc_method_handler(guarded)
+
+
+def _both_streams(
+    handler: Callable[[Iterator[_Request], grpc.ServicerContext], Iterator[Message]], request_class: type[_Request]
+) -> grpc.RpcMethodHandler[Any, Any]:
+    def guarded(raw: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+        with _translated(context):
+            for response in handler((_parse(r, request_class) for r in raw), context):
+                yield response.SerializeToString()
+
+    return grpc.stream_stream_rpc_method_handler(guarded)
+
+
+def _parse(raw: bytes, request_class: type[_Request]) -> _Request:
+    try:
+        return request_class.FromString(raw)
+    except DecodeError as error:
+        raise StatusError(Code.INVALID_ARGUMENT, f"this is no {request_class.DESCRIPTOR.name}: {error}") from error
 
 
 @contextlib.contextmanager

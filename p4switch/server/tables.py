@@ -191,7 +191,7 @@ class Tables:
             raise already_exists(f"table {spec.name} has this entry already")
         if len(table.entries) >= spec.size:
             raise exhausted(f"table {spec.name} is full: {spec.size} entries")
-        entry = self._with_extras(table, Entry(None, target, one_shot=_one_shot(message.action)), message)
+        entry = self._with_extras(table, Entry(None, target, one_shot=self._one_shot(table, message.action)), message)
         counter = (
             decode_counter(message.counter_data, f"table {spec.name}") if message.HasField("counter_data") else None
         )
@@ -212,7 +212,9 @@ class Tables:
             new = replace(old, meter=self._meter(table, message))
         elif message.HasField("action"):
             target = self._target(table, message.action, journal, default=False)
-            new = self._with_extras(table, replace(old, target=target, one_shot=_one_shot(message.action)), message)
+            new = self._with_extras(
+                table, replace(old, target=target, one_shot=self._one_shot(table, message.action)), message
+            )
         else:
             new = replace(old, meter=self._meter(table, message))
         self._replace(table, key, new, journal)
@@ -429,6 +431,9 @@ class Tables:
             raise denied(f"{owner}: action {self._schema.actions[action_id].name} is for {where} only")
         return decode_action(self._schema.actions, action.action, owner)[1]
 
+    def _one_shot(self, table: _Table, action: p4r.TableAction) -> bytes:
+        return self._profiles.canonical(table.spec.profile, action) if table.spec.profile else b""
+
     def _check_extras(self, table: _Table, message: p4r.TableEntry) -> None:
         spec = table.spec
         if message.HasField("time_since_last_hit"):
@@ -494,9 +499,3 @@ class Tables:
                 yield table, key, self._entry(table, key)
             else:
                 yield from ((table, key, entry) for key, entry in table.entries.items())
-
-
-def _one_shot(action: p4r.TableAction) -> bytes:
-    if action.WhichOneof("type") != "action_profile_action_set":
-        return b""
-    return action.action_profile_action_set.SerializeToString(deterministic=True)

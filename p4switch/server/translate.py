@@ -57,7 +57,7 @@ def encode_action(spec: ActionSpec, call: ActionCall) -> p4r.Action:
     """The message of a call."""
     message = p4r.Action(action_id=spec.id)
     for param, argument in zip(spec.params, call.arguments, strict=True):
-        message.params.add(param_id=param.id, value=encode_unsigned(argument))
+        message.params.add(param_id=param.id, value=encode_value(param, argument))
     return message
 
 
@@ -122,7 +122,7 @@ def decode_metadata(params: Sequence[ParamSpec], metadata: Iterable[p4r.PacketMe
     for param in params:
         if param.id not in given:
             raise invalid(f"{owner}: metadata {param.id} ({param.name}) is missing")
-        values.append(decode_unsigned(given.pop(param.id), param.width, f"{owner}.{param.name}"))
+        values.append(decode_value(param, given.pop(param.id), f"{owner}.{param.name}"))
     if given:
         raise invalid(f"{owner} has no metadata {min(given)}")
     return tuple(values)
@@ -130,7 +130,19 @@ def decode_metadata(params: Sequence[ParamSpec], metadata: Iterable[p4r.PacketMe
 
 def encode_metadata(params: Sequence[ParamSpec], values: Iterable[int]) -> list[p4r.PacketMetadata]:
     """The messages of a controller header's fields."""
-    return [p4r.PacketMetadata(metadata_id=p.id, value=encode_unsigned(v)) for p, v in zip(params, values, strict=True)]
+    return [p4r.PacketMetadata(metadata_id=p.id, value=encode_value(p, v)) for p, v in zip(params, values, strict=True)]
+
+
+def decode_value(spec: FieldSpec | ParamSpec, value: bytes, what: str) -> int:
+    """The number that a client's byte string or SDN string stands for."""
+    if spec.strings is not None:
+        return spec.strings.decode(value, what)
+    return decode_unsigned(value, spec.width, what)
+
+
+def encode_value(spec: FieldSpec | ParamSpec, number: int) -> bytes:
+    """What a client sees of a number."""
+    return encode_unsigned(number) if spec.strings is None else spec.strings.encode(number)
 
 
 def is_wildcard(field: FieldSpec, part: KeyField) -> bool:
@@ -155,9 +167,9 @@ def _decode_field(field: FieldSpec, match: p4r.FieldMatch | None, owner: str) ->
         raise invalid(f"{what} is an {field.match.name.lower()} field, the match is {kind or 'empty'}")
     match field.match:
         case Match.EXACT:
-            return decode_unsigned(match.exact.value, field.width, what), _ones(field.width)
+            return decode_value(field, match.exact.value, what), _ones(field.width)
         case Match.OPTIONAL:
-            return decode_unsigned(match.optional.value, field.width, what), _ones(field.width)
+            return decode_value(field, match.optional.value, what), _ones(field.width)
         case Match.LPM:
             return _decode_lpm(field, match.lpm, what)
         case Match.TERNARY:
@@ -204,9 +216,9 @@ def _encode_field(field: FieldSpec, part: KeyField) -> p4r.FieldMatch | None:
     message = p4r.FieldMatch(field_id=field.id)
     match field.match:
         case Match.EXACT:
-            message.exact.value = encode_unsigned(value)
+            message.exact.value = encode_value(field, value)
         case Match.OPTIONAL:
-            message.optional.value = encode_unsigned(value)
+            message.optional.value = encode_value(field, value)
         case Match.LPM:
             message.lpm.value = encode_unsigned(value)
             message.lpm.prefix_len = mask.bit_count()
@@ -222,4 +234,4 @@ def _encode_field(field: FieldSpec, part: KeyField) -> p4r.FieldMatch | None:
 def _decode_param(spec: ActionSpec, param: ParamSpec, value: bytes | None) -> int:
     if value is None:
         raise invalid(f"action {spec.name}: parameter {param.id} ({param.name}) is missing")
-    return decode_unsigned(value, param.width, f"{spec.name}.{param.name}")
+    return decode_value(param, value, f"{spec.name}.{param.name}")

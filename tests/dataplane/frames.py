@@ -223,10 +223,10 @@ class Segment:
             payload=self.with_icrc(),
         )
 
-    def fill_frame(self, *, sender: Host | None = None, control: Control | None = None, tag: int = 0) -> bytes:
+    def fill_frame(self, *, sender: Host | None = None, control: Control | None = None) -> bytes:
         """The frame in which `sender` (the holder) asks the switch to store the segment."""
         sender = sender or self.holder
-        control = control or Control(Op.FILL, self.key, self.segment, self.segments, tag=tag)
+        control = control or Control(Op.FILL, self.key, self.segment, self.segments)
         return ipv4_udp(
             src_mac=sender.mac,
             dst_mac=POOL_MAC,

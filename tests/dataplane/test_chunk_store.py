@@ -14,7 +14,8 @@ def test_fill_is_acknowledged_to_the_holder(bench: Bench) -> None:
     key = bench.key()
     segments = bench.segments(key)
     bench.insert(bench.chunk(key, "filling", base_slot=0, segments=8, port=1))
-    received = bench.exchange((1, segments[3].fill_frame(tag=0xBEEF)))
+    fill = Control(Op.FILL, key, 3, 8, tag=0xBEEF, flags=0x5A, member=7)
+    received = bench.exchange((1, segments[3].fill_frame(control=fill)))
     assert counts(received) == {1: 1}
     (frame,) = received[1]
     datagram = parse(frame)

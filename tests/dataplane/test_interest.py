@@ -175,18 +175,32 @@ def test_expired_entry_starts_again_for_its_own_chunk(bench: Bench) -> None:
     assert notices(bench.join(3, key))[3].members == mask(3), "the old member is forgotten"
 
 
-def test_data_and_get_keep_an_entry_alive(bench: Bench) -> None:
-    """A cast that lasts longer than the TTL goes on as long as its packets are closer than that."""
+@pytest.mark.parametrize("kind", ["data", "get"])
+def test_data_and_get_keep_an_entry_alive(bench: Bench, kind: str) -> None:
+    """An entry lives much longer than its TTL as long as packets touch it in time."""
     key = bench.key()
-    ttl_us = 400_000
+    ttl_us = 200_000
     bench.fabric(ttl_us=ttl_us)
+    deadline_us = bench.clock_us() + 60e6
     bench.join(2, key)
-    elapsed_us = 0.0
-    while elapsed_us < 3 * ttl_us:
-        started = bench.clock_us()
-        assert cast(bench, key) == {2: 1}
-        bench.control(3, bench.get(key, 0))
-        elapsed_us += bench.clock_us() - started
+    touched_us, kept_us = bench.clock_us(), 0.0
+    while True:
+        assert bench.clock_us() < deadline_us, "this machine is too slow to touch an entry within its TTL"
+        finished = kept_us > 3 * ttl_us
+        if kind == "data" or finished:
+            arrived = cast(bench, key)
+        else:
+            bench.control(3, bench.get(key, 0))
+        now_us = bench.clock_us()
+        if now_us - touched_us >= ttl_us:  # the test was held up, the entry may rightly be gone
+            bench.join(2, key)
+            kept_us = 0.0
+        elif finished:
+            assert arrived == {2: 1}
+            return
+        else:
+            kept_us += now_us - touched_us
+        touched_us = now_us
 
 
 def test_notice_echoes_what_the_protocol_puts_into_a_join(bench: Bench) -> None:

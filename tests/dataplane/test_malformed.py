@@ -171,6 +171,7 @@ def test_hostile_datagrams_leave_no_trace(bench: Bench, seed: int) -> None:
     bench.cache(segments, base_slot=0)
     bench.join(2, waiting)
     bench.join(3, waiting)
+    bench.join(4, cached)
     registers = bench.target.control.registers() if bench.target.can_read_registers else {}
     before = sum(bench.drops().values())
 
@@ -182,6 +183,8 @@ def test_hostile_datagrams_leave_no_trace(bench: Bench, seed: int) -> None:
     if bench.target.can_read_registers:
         assert bench.target.control.registers() == registers
     assert notices(bench.join(2, waiting))[2].members == mask(2, 3)
-    received = bench.control(5, bench.get(cached, 0, amount=8), expect=8)
-    for frame, segment in zip(received[5], segments, strict=True):
-        served(frame, segment)
+    received = bench.control(5, bench.get(cached, 0, amount=8), expect=16)
+    assert counts(received) == {4: 8, 5: 8}
+    for frames in received.values():
+        for frame, segment in zip(frames, segments, strict=True):
+            served(frame, segment)

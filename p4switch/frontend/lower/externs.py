@@ -155,7 +155,9 @@ class ExternLowering(CallLowering):
             assert size is not None
             bits = self.save(self.expr(size), "varbit_bits")
         if header_argument is None:
-            types = list(callee.bindings.values())
+            types = [t for v, t in callee.bindings.items() if v.name == "T"]
+            if not types:
+                raise self.reporter.fail(e.at, "extract needs to know what it extracts: extract<type>(_)")
             header: ir.LValue = self.new_variable("skipped", self.type(self.concrete(types[-1]), e.at))
         else:
             header = self.place(header_argument)

@@ -24,6 +24,7 @@ struct passage {
 struct shared_head { /* deparsed bytes that copies with unchanged headers have in common */
     struct ps_buffer *head;
     uint32_t bytes;
+    bool merged; /* the payload is in it too */
 };
 
 #define INTENT_FIRST offsetof(struct ps_ctx, clone)
@@ -124,13 +125,16 @@ static void truncate_tx(struct ps_switch *sw, struct ps_tx *tx, uint32_t inverse
     }
 }
 
-enum { IN_PLACE_MAX = 512 }; /* headers up to this size are cheaper to copy in front of the payload than to send apart */
+enum {
+    IN_PLACE_MAX = 512, /* headers up to this size are cheaper to copy in front of the payload than to send apart */
+    MERGE_MAX = 256,    /* payloads up to this size are cheaper to copy behind the headers */
+};
 
 static void emit(struct ps_switch *sw, const struct passage *in, uint32_t port, struct ps_buffer *head, uint32_t head_bytes,
-                 uint32_t truncate_inverse, bool in_place) {
+                 bool merged, uint32_t truncate_inverse, bool in_place) {
     struct ps_buffer *frame = in->frame;
     struct ps_tx tx = {.head = head, .head_bytes = head_bytes};
-    tx.payload_bytes = frame->length - in->consumed;
+    tx.payload_bytes = merged ? 0 : frame->length - in->consumed;
     if (tx.payload_bytes) {
         tx.tail = frame;
         tx.payload = frame->bytes + in->consumed;
@@ -189,9 +193,9 @@ static void enqueue_pending(struct ps_switch *sw, struct ps_buffer *frame, uint3
 }
 
 static void recirculate(struct ps_switch *sw, const struct passage *in, const void *phv, struct ps_buffer *head,
-                        uint32_t head_bytes, uint32_t truncate_inverse, int32_t list) {
+                        uint32_t head_bytes, bool merged, uint32_t truncate_inverse, int32_t list) {
     struct ps_buffer *frame = in->frame;
-    struct ps_tx tx = {.head = head, .head_bytes = head_bytes, .payload_bytes = frame->length - in->consumed};
+    struct ps_tx tx = {.head = head, .head_bytes = head_bytes, .payload_bytes = merged ? 0 : frame->length - in->consumed};
     tx.payload = frame->bytes + in->consumed;
     if (tx.payload_bytes) {
         tx.tail = frame;
@@ -289,9 +293,11 @@ static bool egress_one(struct ps_switch *sw, void *phv, const struct passage *in
         int32_t list = ctx->recirculate_list;
         struct ps_buffer *head;
         bool share = shared && !written && !(program->flags & PS_PROGRAM_CHECKSUM_READS_METADATA);
+        bool in_place = in->last && !cloned && !share, merged = false;
         if (share && shared->head) {
             head = shared->head;
             head_bytes = shared->bytes;
+            merged = shared->merged;
             ps_buffer_ref(head);
         } else {
             head = ps_buffer_get(&sw->pool);
@@ -301,17 +307,23 @@ static bool egress_one(struct ps_switch *sw, void *phv, const struct passage *in
             }
             if (program->compute_checksum) program->compute_checksum(ctx, phv);
             head_bytes = program->deparse(ctx, phv, head->bytes);
-            head->length = head_bytes;
+            uint32_t payload_bytes = in->frame->length - in->consumed;
+            if (!in_place && payload_bytes <= MERGE_MAX && ps_vnet_plain(&in->frame->vnet)) {
+                memcpy(head->bytes + head_bytes, in->frame->bytes + in->consumed, payload_bytes);
+                head_bytes += payload_bytes;
+                merged = true;
+            }
             if (share) {
                 shared->head = head;
                 shared->bytes = head_bytes;
+                shared->merged = merged;
                 ps_buffer_ref(head);
             }
         }
         if (PS_UNLIKELY(round))
-            recirculate(sw, in, phv, head, head_bytes, truncate_inverse, list);
+            recirculate(sw, in, phv, head, head_bytes, merged, truncate_inverse, list);
         else
-            emit(sw, in, port, head, head_bytes, truncate_inverse, in->last && !cloned && !share);
+            emit(sw, in, port, head, head_bytes, merged, truncate_inverse, in_place);
     }
 clones:
     if (cloned) replicate(sw, clone.phv, &clone.passage, clone.session->list, clone.session->count);
@@ -327,7 +339,7 @@ static void replicate(struct ps_switch *sw, void *phv, const struct passage *in,
     if (count == 0) return;
     void *pristine = phv_at(sw->pipeline, in->depth, 1);
     copy_phv(program, pristine, phv);
-    struct shared_head shared = {NULL, 0};
+    struct shared_head shared = {NULL, 0, false};
     bool written = false;
     for (uint32_t i = 0; i < count; i++) {
         if (i > 0) {

@@ -87,7 +87,7 @@ PS_EXPORT int64_t ps_collect(struct ps_switch *sw, uint32_t id, uint8_t *out, ui
         struct memory_port *m = port->impl;
         used = (int64_t)m->used;
         if (m->used <= capacity) {
-            memcpy(out, m->bytes, m->used);
+            if (m->used) memcpy(out, m->bytes, m->used);
             m->used = 0;
         }
     }

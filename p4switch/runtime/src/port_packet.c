@@ -1,9 +1,11 @@
-/* Ports on Linux interfaces: one AF_PACKET socket each, read and written in batches. Frames come and go with a
- * virtio_net_hdr, so that what a veth peer left to its "NIC" (checksums, TCP segmentation) survives the passage.
+/* Ports on Linux interfaces: AF_PACKET sockets, read and written in batches; one to receive, and one to send that epoll does
+ * not watch, or every frame that the kernel is done with would wake it. Frames come and go with a virtio_net_hdr, so that what a veth peer left to its "NIC" (checksums, TCP segmentation) survives the passage.
  * A VLAN tag that the kernel took off is put back. An interface that vanishes is looked for until it is back. */
 #include <arpa/inet.h>
 #include <errno.h>
+#include <linux/ethtool.h>
 #include <linux/if_packet.h>
+#include <linux/sockios.h>
 #include <net/ethernet.h>
 #include <net/if.h>
 #include <stdlib.h>
@@ -44,36 +46,45 @@ static void set_buffer(int fd, int force, int plain) {
     if (set_option(fd, SOL_SOCKET, force, SOCKET_BUFFER_BYTES) != 0) (void)set_option(fd, SOL_SOCKET, plain, SOCKET_BUFFER_BYTES);
 }
 
-static int open_socket(int index, const char **what) {
-    int fd = socket(AF_PACKET, SOCK_RAW | SOCK_NONBLOCK | SOCK_CLOEXEC, 0); /* protocol 0: nothing arrives before bind */
-    *what = "raw sockets need root (or CAP_NET_RAW)";
-    if (fd < 0) return -1;
-    struct sockaddr_ll address = {.sll_family = AF_PACKET, .sll_protocol = htons(ETH_P_ALL), .sll_ifindex = index};
-    struct packet_mreq promiscuous = {.mr_ifindex = index, .mr_type = PACKET_MR_PROMISC};
-    *what = "the kernel lacks an option of packet sockets (Linux 4.20 or later is needed)";
-    if (set_option(fd, SOL_PACKET, PACKET_VNET_HDR, 1) != 0 || set_option(fd, SOL_PACKET, PACKET_IGNORE_OUTGOING, 1) != 0 ||
-        set_option(fd, SOL_PACKET, PACKET_AUXDATA, 1) != 0)
-        goto failed;
-    set_buffer(fd, SO_RCVBUFFORCE, SO_RCVBUF);
-    set_buffer(fd, SO_SNDBUFFORCE, SO_SNDBUF);
-    *what = "the interface cannot be used";
-    if (bind(fd, (struct sockaddr *)&address, sizeof address) != 0) goto failed;
-    if (setsockopt(fd, SOL_PACKET, PACKET_ADD_MEMBERSHIP, &promiscuous, sizeof promiscuous) != 0) goto failed;
-    return fd;
-failed:
-    close(fd);
-    return -1;
+static int bind_to(int fd, int index, int protocol) {
+    struct sockaddr_ll address = {.sll_family = AF_PACKET, .sll_protocol = htons((uint16_t)protocol), .sll_ifindex = index};
+    return bind(fd, (struct sockaddr *)&address, sizeof address);
 }
 
-static int flags_of(const struct packet_port *p, int fd) {
+static int new_socket(void) {
+    return socket(AF_PACKET, SOCK_RAW | SOCK_NONBLOCK | SOCK_CLOEXEC, 0); /* protocol 0: nothing arrives before bind */
+}
+
+static bool open_sockets(struct ps_port *port, int index, const char **what) {
+    struct packet_mreq promiscuous = {.mr_ifindex = index, .mr_type = PACKET_MR_PROMISC};
+    *what = "raw sockets need root (or CAP_NET_RAW)";
+    int rx = port->rx_fd = new_socket(), tx = port->tx_fd = new_socket();
+    if (rx < 0 || tx < 0) return false;
+    *what = "the kernel lacks an option of packet sockets (Linux 4.20 or later is needed)";
+    if (set_option(rx, SOL_PACKET, PACKET_VNET_HDR, 1) != 0 || set_option(tx, SOL_PACKET, PACKET_VNET_HDR, 1) != 0 ||
+        set_option(rx, SOL_PACKET, PACKET_IGNORE_OUTGOING, 1) != 0 || set_option(rx, SOL_PACKET, PACKET_AUXDATA, 1) != 0)
+        return false;
+    set_buffer(rx, SO_RCVBUFFORCE, SO_RCVBUF);
+    set_buffer(tx, SO_SNDBUFFORCE, SO_SNDBUF);
+    *what = "the interface cannot be used";
+    return bind_to(tx, index, 0) == 0 && bind_to(rx, index, ETH_P_ALL) == 0 &&
+           setsockopt(rx, SOL_PACKET, PACKET_ADD_MEMBERSHIP, &promiscuous, sizeof promiscuous) == 0;
+}
+
+/* Up, and with a carrier. IFF_RUNNING would not do: it follows the carrier up to a second late. */
+static bool usable(const struct packet_port *p, int fd) {
+    struct ethtool_value link = {.cmd = ETHTOOL_GLINK};
     struct ifreq request = {0};
     memcpy(request.ifr_name, p->name, IFNAMSIZ);
-    return ioctl(fd, SIOCGIFFLAGS, &request) == 0 ? request.ifr_flags : 0;
+    if (ioctl(fd, SIOCGIFFLAGS, &request) != 0 || !(request.ifr_flags & IFF_UP)) return false;
+    request.ifr_data = (char *)&link;
+    return ioctl(fd, SIOCETHTOOL, &request) != 0 || link.data != 0; /* a device that cannot tell has one */
 }
 
-static void close_socket(struct ps_port *port) {
+static void close_sockets(struct ps_port *port) {
     ps_port_unregister(port);
     if (port->rx_fd >= 0) close(port->rx_fd);
+    if (port->tx_fd >= 0) close(port->tx_fd);
     port->rx_fd = port->tx_fd = -1;
 }
 
@@ -82,27 +93,21 @@ static bool reopen(struct ps_port *port) {
     const char *what;
     int index = (int)if_nametoindex(p->name);
     if (index == 0) return false;
-    int fd = open_socket(index, &what);
-    if (fd < 0) return false;
     p->index = index;
-    port->rx_fd = port->tx_fd = fd;
-    if (ps_port_register(port) != 0) {
-        close_socket(port);
-        return false;
-    }
-    return true;
+    if (open_sockets(port, index, &what) && ps_port_register(port) == 0) return true;
+    close_sockets(port);
+    return false;
 }
 
 /* Something happened to some interface: is ours still the same one, and up? */
 void ps_packet_port_link_changed(struct ps_port *port) {
     struct packet_port *p = port->impl;
-    if (port->rx_fd >= 0 && (int)if_nametoindex(p->name) != p->index) close_socket(port);
+    if (port->rx_fd >= 0 && (int)if_nametoindex(p->name) != p->index) close_sockets(port);
     if (port->rx_fd < 0 && !reopen(port)) {
         ps_port_set_up(port, false);
         return;
     }
-    int flags = flags_of(p, port->rx_fd);
-    ps_port_set_up(port, (flags & IFF_UP) && (flags & IFF_RUNNING));
+    ps_port_set_up(port, usable(p, port->rx_fd));
 }
 
 /* ------------------------------------------------------------------ receiving */
@@ -175,11 +180,18 @@ static int packet_receive(struct ps_port *port) {
 
 static void fill_message(struct packet_port *p, int i, const struct ps_tx *tx) {
     struct iovec *parts = p->tx_parts[i];
-    p->tx_vnet[i] = tx->vnet;
-    parts[0] = (struct iovec){&p->tx_vnet[i], VNET_BYTES};
-    parts[1] = (struct iovec){tx->head->bytes, tx->head_bytes};
-    parts[2] = (struct iovec){(void *)(uintptr_t)tx->payload, tx->payload_bytes};
-    p->tx[i].msg_hdr = (struct msghdr){.msg_iov = parts, .msg_iovlen = tx->payload_bytes ? 3 : 2};
+    int count = 0;
+    if (PS_LIKELY(ps_vnet_plain(&tx->vnet))) { /* zeros in the head room: one part less for the kernel to look at */
+        uint8_t *start = tx->head->bytes - VNET_BYTES;
+        memset(start, 0, VNET_BYTES);
+        parts[count++] = (struct iovec){start, VNET_BYTES + tx->head_bytes};
+    } else { /* not there: copies of one packet share the head, but perhaps not this */
+        p->tx_vnet[i] = tx->vnet;
+        parts[count++] = (struct iovec){&p->tx_vnet[i], VNET_BYTES};
+        parts[count++] = (struct iovec){tx->head->bytes, tx->head_bytes};
+    }
+    if (tx->payload_bytes) parts[count++] = (struct iovec){(void *)(uintptr_t)tx->payload, tx->payload_bytes};
+    p->tx[i].msg_hdr = (struct msghdr){.msg_iov = parts, .msg_iovlen = (size_t)count};
 }
 
 static int packet_send(struct ps_port *port, const struct ps_tx *items, int count) {
@@ -214,7 +226,7 @@ static int packet_send(struct ps_port *port, const struct ps_tx *items, int coun
 
 static void packet_close(struct ps_port *port) {
     struct packet_port *p = port->impl;
-    close_socket(port);
+    close_sockets(port);
     for (int i = 0; p && i < PS_BURST; i++)
         if (p->buffers[i]) ps_buffer_put(&port->sw->pool, p->buffers[i]);
     free(p);
@@ -250,8 +262,7 @@ int ps_packet_port_open(struct ps_port *port, const char *name, char *error, siz
         return -1;
     }
     const char *what;
-    port->rx_fd = port->tx_fd = open_socket(p->index, &what);
-    if (port->rx_fd < 0) {
+    if (!open_sockets(port, p->index, &what)) {
         snprintf(error, error_bytes, "interface %s: %s: %s", name, what, strerror(errno));
         return -1;
     }

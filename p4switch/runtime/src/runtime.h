@@ -1,7 +1,9 @@
 /* Inside of the runtime: the structures its files share. The parts, each a file:
  *
  *   hash.c      v1model's hash algorithms          table.c     tables of every match kind
- *   meter.c     trTCM (RFC 2698)                   pipeline.c  one program's state, batches, reads
+ *   meter.c     trTCM (RFC 2698)                   pipeline.c  one program's state
+ *   maps.c      id -> pointer                      groups.c    actions, profiles, multicast, clones
+ *   batch.c     what the control plane writes      read.c      what it reads
  *   events.c    what Python drains                 buffer.c    packet buffers
  *   offload.c   checksums and segmentation that senders left to the NIC
  *   faults.c    loss, duplication, reordering, corruption, delay; shaping
@@ -143,6 +145,7 @@ void *ps_map_get(const struct ps_id_map *map, uint32_t id);
 int ps_map_put(struct ps_id_map *map, uint32_t id, void *value);
 void *ps_map_remove(struct ps_id_map *map, uint32_t id);
 void ps_map_free(struct ps_id_map *map);
+#define PS_FREE_ID UINT32_MAX
 
 struct ps_profile {
     const struct ps_profile_desc *desc;
@@ -173,6 +176,29 @@ struct ps_pipeline {
     void *scratch;
     bool ages;               /* some table has idle timeouts */
 };
+
+/* groups.c */
+enum ps_action_kind { PS_ACTION_NONE = 0, PS_ACTION_CALL = 1, PS_ACTION_MEMBER = 2, PS_ACTION_GROUP = 3 };
+enum ps_status ps_set_action(struct ps_pipeline *p, struct ps_table_state *t, struct ps_entry *entry, uint32_t kind,
+                             uint32_t action, const uint8_t *params, size_t param_bytes);
+void ps_unref_action(struct ps_pipeline *p, const struct ps_table_desc *desc, struct ps_entry *entry);
+void ps_reset_default(struct ps_pipeline *p, struct ps_table_state *t);
+enum ps_status ps_member_set(struct ps_pipeline *p, struct ps_profile *profile, uint32_t id, uint32_t action,
+                             const uint8_t *params, size_t param_bytes);
+enum ps_status ps_member_delete(struct ps_profile *profile, uint32_t id);
+enum ps_status ps_group_set(struct ps_pipeline *p, struct ps_profile *profile, uint32_t id, const struct ps_weighted *list,
+                            uint32_t count);
+enum ps_status ps_group_delete(struct ps_profile *profile, uint32_t id);
+void ps_profile_free(struct ps_profile *profile);
+enum ps_status ps_replicas_set(struct ps_pipeline *p, bool mcast, uint32_t id, const struct ps_replica *list, uint32_t count,
+                               uint64_t truncate_bytes, uint64_t class_of_service);
+enum ps_status ps_replicas_delete(struct ps_pipeline *p, bool mcast, uint32_t id);
+void ps_replicas_map_free(struct ps_id_map *map);
+
+/* batch.c */
+int ps_load_const_entries(struct ps_pipeline *p, struct ps_table_state *t);
+
+static inline bool ps_in_range(uint64_t first, uint64_t count, uint64_t size) { return first <= size && count <= size - first; }
 
 enum { PS_MCAST_DIRECT = 65536, PS_PHVS = 2 * (PS_CLONE_DEPTH_MAX + 1) };
 

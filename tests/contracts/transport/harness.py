@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from hostagent.config import DataConfig, FramesConfig
 from hostagent.pool.memory import PoolMemory
-from hostagent.transport.base import ChunkPlace, Extent, ReadOutcome, Transport, TransportFacts
+from hostagent.transport.base import ChunkPlace, ControlArrival, Extent, ReadOutcome, Transport, TransportFacts
 from hostagent.transport.fake import FakeNetwork, FakeTransport
 from hostagent.transport.frames import FramesTransport
 from hostagent.transport.sockets import SocketsTransport
@@ -38,8 +38,8 @@ class RecordingSink:
         self.filled: dict[ChunkKey, int] = {}
         self._changed = asyncio.Event()
 
-    def control_received(self, message: Control, source: Address) -> None:
-        self.controls.append((message, source))
+    def controls_received(self, arrivals: Sequence[ControlArrival]) -> None:
+        self.controls.extend(tuple(arrival) for arrival in arrivals)
         self._changed.set()
 
     def casts_received(self, group: SegmentGroup, payload: npt.NDArray[np.uint8]) -> None:

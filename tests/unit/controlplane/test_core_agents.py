@@ -114,8 +114,8 @@ def test_copies_go_after_a_grace_and_the_member_after_a_longer_one() -> None:
     scene.wait(60)
     assert ("port_member", SwitchPort(1)) not in scene.switch.contents
     assert ("dmac", bytes([2, 0x4B, 0x56, 0, 0, 1])) not in scene.switch.contents
-    scene.attach(3)
-    assert scene.sent[3][0].welcome.member == 0, "the freed bit is used again"
+    scene.attach(70, switch_port=100)
+    assert scene.sent[70][0].welcome.member == 0, "a port beyond the last bit gets one that is free again"
 
 
 def test_an_orderly_goodbye_forgets_copies_at_once() -> None:

@@ -6,10 +6,11 @@ import itertools
 
 import pytest
 
-from controlplane.ids import SwitchPort
+from controlplane.ids import Member, SwitchPort
 from controlplane.pool import PoolRules
 from controlplane.switch.chunk_states import TRANSITIONS, ChunkEvent, ChunkState, ImpossibleTransitionError, step
-from controlplane.switch.entries import FillingEntry, GroupEntry, ServingEntry
+from controlplane.switch.entries import FillingEntry, GroupEntry, ReplicateToGroupEntry, ServingEntry
+from controlplane.switch.groups import ReplicationGroups
 from controlplane.switch.target import Down, Operation, Standby, SwitchFacts, Up
 from kvproto.rpc import control_pb2 as rpc
 from tests.unit.controlplane.helpers import CHUNK, FABRIC, SECOND, Scene, key, record
@@ -78,17 +79,30 @@ def test_eight_members_get_every_exact_group() -> None:
 
 
 def test_beyond_eight_members_groups_follow_use() -> None:
+    groups = ReplicationGroups(on_demand_max=3)
+    groups.set_members({Member(at): SwitchPort(at + 1) for at in range(12)})
+    assert len(groups.entries()) == 12, "one each, unicast"
+    used = [groups.use(members) for members in (0b11, 0b110, 0b1100, 0b11, 0b11 << 10)]
+    assert used == [True, True, True, False, True]
+    entries = groups.entries()
+    sets = {entry.members: entry.group for entry in entries if isinstance(entry, ReplicateToGroupEntry)}
+    assert set(sets) == {0b11, 0b1100, 0b11 << 10}, "the set not used for longest has given way"
+    assert {entry.group for entry in entries if isinstance(entry, GroupEntry)} == set(sets.values())
+    assert len(set(sets.values())) == 3
+    assert not groups.use(0b100)
+    assert not groups.use(1 << 20 | 1), "a set with a stranger in it"
+
+
+def test_the_ninth_member_does_not_take_groups_away() -> None:
     scene = Scene()
-    for number in range(1, 13):
+    for number in range(1, 10):
         scene.attach(number)
     scene.up()
-    assert scene.switch.kinds()["replicate"] == 12
-    scene.core._groups._on_demand_max = 3
-    for members in (0b11, 0b110, 0b1100, 0b11, 0b11000):
-        scene.heat("whatever", members)
-    sets = {identity[1] for identity in scene.switch.contents if identity[0] == "replicate"}
-    assert {one for one in sets if one.bit_count() > 1} == {0b11, 0b1100, 0b11000}
-    assert scene.switch.kinds()["group"] == 3 + 1
+    assert scene.switch.kinds()["replicate"] == 255 + 1
+    scene.heat("whatever", 0b100000001)
+    assert scene.switch.kinds()["replicate"] == 255 + 2
+    entry = scene.switch.contents["replicate", 0b100000001]
+    assert scene.switch.contents["group", entry.group].ports == (1, 9)
     assert_consistent(scene)
 
 
@@ -363,16 +377,60 @@ def test_a_restarted_controller_takes_over_what_the_switch_serves() -> None:
     contents = dict(old.switch.contents)
     scene = restarted(old)
     scene.up()
-    assert key("b") not in {identity[1] for identity in scene.switch.contents}, "a fill nobody watches is cleared"
+    del contents["kv_cache", key("b")]
+    assert scene.switch.contents == contents, "a fill nobody watches is cleared; members stay though none is here yet"
+    scene.attach(3)
     scene.attach(1, [record("a"), record("b", "a", 1)])
     scene.attach(2)
-    scene.attach(3)
+    assert [scene.sent[number][0].welcome.member for number in (1, 2, 3)] == [0, 1, 2]
     scene.wait(1)
     assert scene.served() == {key("a")}
     assert scene.replica(2)[key("a")].served
-    del contents["kv_cache", key("b")]
     assert scene.switch.contents == contents, "groups, members and all are as they were"
     assert_consistent(scene)
+
+
+def test_members_of_nodes_that_never_come_back_are_given_up() -> None:
+    old = scene_with()
+    scene = restarted(old)
+    scene.up()
+    scene.attach(2)
+    scene.wait(61)
+    assert scene.switch.kinds()["port_member"] == scene.switch.kinds()["dmac"] == 1
+    assert scene.switch.kinds()["replicate"] == 1
+
+
+def test_groups_on_demand_keep_their_numbers_over_a_restart() -> None:
+    old = Scene()
+    for number in range(1, 13):
+        old.attach(number)
+    old.up()
+    for members in (0b11 << 10, 0b1111 << 7, 0b11):
+        old.heat("whatever", members)
+    contents = dict(old.switch.contents)
+    scene = restarted(old)
+    scene.up()
+    for number in range(12, 0, -1):
+        scene.attach(number)
+    assert scene.switch.contents == contents
+    scene.heat("whatever", 0b1001 << 8)
+    groups = [entry.group for entry in scene.switch.contents.values() if isinstance(entry, GroupEntry)]
+    assert len(groups) == len(set(groups)) == 1 + 247 + 3, "eight were there first; 0b11 is one of their sets"
+    assert_consistent(scene)
+
+
+def test_few_members_at_high_ports_have_exact_groups_too() -> None:
+    scene = Scene()
+    for number in (33, 40, 48):
+        scene.attach(number)
+    scene.up()
+    assert scene.sent[33][0].welcome.member == 32
+    assert scene.switch.kinds()["replicate"] == 7
+    assert scene.switch.kinds()["group"] == 4 + 1
+    for number in range(1, 10):
+        scene.attach(number)
+    assert_consistent(scene)
+    assert ("replicate", 1 << 32 | 1 << 39) in scene.switch.contents, "groups stay when more members come"
 
 
 def test_what_no_agent_knows_is_cleared_after_a_while() -> None:

@@ -26,7 +26,7 @@ operations = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(derandomize=True, max_examples=150, deadline=None)
 @given(operations)
 def test_agrees_with_a_plain_set_of_copies(steps: list[tuple[str, object, ChunkFacts | None]]) -> None:
     directory, copies, served = Directory(), set(), set()

@@ -85,6 +85,7 @@ class Cluster:
             client.close()
         for agent in self.agents:
             self.do(agent.stop())
+        self.do(_end_other_tasks())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(DEADLINE_S)
         self._loop.close()
@@ -152,6 +153,14 @@ class Cluster:
         self.call(apply)
 
 
+async def _end_other_tasks() -> None:
+    """What libraries left running ends before their loop does."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+
+
 @contextmanager
 def cluster(count: int, **options: Any) -> Iterator[Cluster]:
     """`count` agents, stopped and checked for leaked pins in the end."""
@@ -165,9 +174,10 @@ def cluster(count: int, **options: Any) -> Iterator[Cluster]:
             for client in made.clients:
                 client.close()
             for agent in made.agents:
-                made.until(lambda agent=agent: agent.pool.pins_count() == 0)
+                made.until(lambda agent=agent: agent.pool.pins_count == 0)
                 made.until(lambda agent=agent: agent.fetching.under_way_count == 0)
                 assert not any(True for chunk in agent.pool.ready_chunks() if chunk.holds)
+                assert agent.metrics.internal_errors._value.get() == 0
                 usage = made.call(agent.pool.usage)
                 assert usage.filling_bytes == 0
         finally:

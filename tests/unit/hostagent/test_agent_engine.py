@@ -43,7 +43,7 @@ def test_put_and_fetch_share_memory(one: Cluster) -> None:
         assert (got.count, got.outcome, got.sources) == (1, Status.NOT_FOUND, [ChunkSource.LOCAL])
         assert got.views[0] == body
         assert got.views[0].readonly
-        assert one.agents[0].pool.pins_count() == 1
+        assert one.agents[0].pool.pins_count == 1
     assert client.contains([key(1), key(2)]) == [Where.LOCAL, Where.NOWHERE]
     assert client.fetch([key(2)], deadline_s=1).count == 0
 

@@ -217,7 +217,7 @@ def test_client_that_dies_mid_fetch_leaves_nothing_behind(pair: Cluster) -> None
     pair.until(lambda: pair.agents[1].fetching.under_way_count == 1 or bool(pair.agents[1].pool.ready_chunks()))
     client.close()
     pair.until(lambda: pair.agents[1].fetching.under_way_count == 0)
-    pair.until(lambda: pair.agents[1].pool.pins_count() == 0)
+    pair.until(lambda: pair.agents[1].pool.pins_count == 0)
 
 
 @pytest.mark.parametrize("seed", range(8))

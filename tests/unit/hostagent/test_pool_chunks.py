@@ -8,10 +8,10 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from kvproto.ids import ChunkKey
 
 from hostagent.pool.chunks import Chunk, ChunkPool, ChunkState, DropOutcome, Refusal
 from hostagent.pool.policy import LeavesFirst
+from kvproto.ids import ChunkKey
 
 PAGE = 4096
 
@@ -194,6 +194,15 @@ class PoolMachine(RuleBasedStateMachine):
     def drop(self, number: int, force: bool) -> None:
         self.pool.drop(key(number), force=force)
 
+    @rule(number=st.integers(0, 9), keep=st.booleans())
+    def hold(self, number: int, keep: bool) -> None:
+        chunk = self.pool.find(key(number))
+        if chunk is not None:
+            if keep:
+                self.pool.hold(chunk)
+            else:
+                self.pool.unhold(chunk)
+
     @rule(number=st.integers(0, 9), value=st.floats(0, 10), trusted=st.booleans())
     def value(self, number: int, value: float, trusted: bool) -> None:
         self.pool.set_value(key(number), value)
@@ -216,7 +225,14 @@ class PoolMachine(RuleBasedStateMachine):
         spans = sorted((chunk.offset, chunk.offset + chunk.size_bytes) for chunk in alive.values())
         assert all(before[1] <= after[0] for before, after in itertools.pairwise(spans))
         assert all(chunk.state is not ChunkState.GONE for chunk in alive.values())
-        assert self.pool.pins_count() == len(self.pinned)
+        assert self.pool.pins_count == len(self.pinned)
+        assert usage.filling_bytes == sum(chunk.size_bytes for chunk in self.filling)
+        kept = {
+            id(chunk): chunk.size_bytes
+            for chunk in (*self.pool.ready_chunks(), *self.pinned)
+            if chunk.pins or chunk.holds
+        }
+        assert usage.pinned_bytes == sum(kept.values())
 
 
 PoolMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

@@ -40,12 +40,11 @@ enum op {
     OP_REMOVE = 15,    /* remove the command header, forward to a */
     OP_CLONE_LOOP = 16, /* egress clones to session a for ever, forward to b */
     OP_RANDOM = 17,    /* value = random(0, value), forward to a */
+    OP_SEE = 18,       /* value = ports of MACs 1 and 2 in dmac, register cell 0; forward to a */
 };
 
 enum action { FORWARD, DROP, MARK, NOP };
 enum table { T_DMAC, T_ROUTE, T_ACL, T_RANGES, T_OPTIONAL, T_WIDE, T_SELECT, T_AGED, T_SET, T_CONST, T_SMALL, T_KEYLESS };
-
-static uint64_t field(const uint8_t *p, unsigned bytes) { return ps_load_be(p, bytes); }
 
 static void parse(struct ps_ctx *ctx, void *state) {
     struct phv *phv = state;
@@ -102,6 +101,19 @@ static void l2(struct ps_ctx *ctx, struct phv *phv) {
     ps_count(ctx, &ctx->counters[0], phv->std.ingress_port);
 }
 
+/* What three pieces of state say at this moment: a batch changes all of them at once. */
+static uint64_t see(struct ps_ctx *ctx) {
+    uint64_t seen = 0;
+    for (uint8_t last = 1; last <= 2; last++) {
+        _Alignas(8) uint8_t key[8] = {2, 0, 0, 0, 0, last};
+        const struct ps_action *action = ps_entry_action(ps_lookup_exact(&ctx->tables[T_DMAC], key, 8));
+        seen = seen << 16 | (action->index == FORWARD ? ps_load16(action->params) : 0xffff);
+    }
+    uint32_t cell;
+    memcpy(&cell, ps_register_cell(&ctx->registers[0], 0, 4), 4);
+    return seen << 16 | (uint16_t)cell;
+}
+
 static void ingress(struct ps_ctx *ctx, void *state) {
     struct phv *phv = state;
     if (!phv->command_valid) {
@@ -118,7 +130,7 @@ static void ingress(struct ps_ctx *ctx, void *state) {
     }
     phv->std.egress_spec = b;
     switch (c[0]) {
-    case OP_FORWARD: case OP_LOG: case OP_REMOVE: case OP_RANDOM: phv->std.egress_spec = a; break;
+    case OP_FORWARD: case OP_LOG: case OP_REMOVE: case OP_RANDOM: case OP_SEE: phv->std.egress_spec = a; break;
     case OP_MULTICAST: case OP_EGRESS_DROP: case OP_EGRESS_WRITE: phv->std.mcast_grp = a; break;
     case OP_CLONE_I2E: ps_clone(ctx, a, list); ps_store64(c + 8, ~value); break;
     case OP_RESUBMIT:
@@ -160,6 +172,7 @@ static void ingress(struct ps_ctx *ctx, void *state) {
     default: break;
     }
     if (c[0] == OP_LOG && ctx->log_enabled) ctx->api->log(ctx, PS_LOG_MSG, "hello", 5);
+    if (c[0] == OP_SEE) ps_store64(c + 8, see(ctx));
     if (c[0] == OP_RANDOM) ps_store64(c + 8, ps_random(ctx, 0, value));
     if (c[0] == OP_REMOVE) {
         phv->command_valid = 0;
@@ -219,7 +232,6 @@ static uint32_t deparse(struct ps_ctx *ctx, const void *state, uint8_t *out) {
 
 static void copy_field_list(void *dst, const void *src, int32_t list) {
     if (list == 0) ((struct phv *)dst)->user.kept = ((const struct phv *)src)->user.kept;
-    (void)field;
 }
 
 #define COUNT(list) (sizeof(list) / sizeof((list)[0]))

@@ -29,6 +29,7 @@ class Op(IntEnum):
     REMOVE = 15
     CLONE_LOOP = 16
     RANDOM = 17
+    SEE = 18
 
 
 @dataclass(frozen=True, slots=True)

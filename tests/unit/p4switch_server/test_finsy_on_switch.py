@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import finsy as fy
 import pytest
 
 from p4switch.p4info import write_p4info
+from p4switch.ports import Memory, PortSpec
 from p4switch.testing import TestSwitch, memory_switch
 
 PROGRAM = Path(__file__).with_name("learning.p4")
@@ -49,6 +51,16 @@ def forward(dst: int, port: int, **more: Any) -> fy.P4TableEntry:
 def test_floods_without_a_controller(switch):
     switch.send(1, frame(0xFFFFFFFFFFFF, 1))
     assert sorted(switch.take_all(settled_after=1)) == [2, 3, 4]
+
+
+def test_ports_that_come_and_go_are_flooded_to_as_they_are(switch):
+    switch.switch.remove_port(3)
+    switch.send(1, frame(9, 1))
+    assert sorted(switch.take_all(settled_after=1)) == [2, 4]
+    switch.switch.add_port(PortSpec(3, Memory()))
+    switch.switch.add_port(PortSpec(7, Memory()))
+    switch.send(1, frame(9, 1))
+    assert sorted(switch.take_all(settled_after=2)) == [2, 3, 4, 7]
 
 
 def test_entries_forward_and_count(switch, tmp_path):
@@ -209,3 +221,53 @@ def test_errors_name_the_update(switch, tmp_path):
     error = run(switch, tmp_path, scenario)
     assert list(error.details) == [1]
     assert error.details[1].canonical_code == fy.GRPCStatusCode.ALREADY_EXISTS
+
+
+def test_translated_types_are_numbers_of_both_widths(tmp_path):
+    program = PROGRAM.with_name("annotated.p4")
+    with memory_switch(program, ports=1) as switch:
+        p4info = tmp_path / "program.p4info.txtpb"
+        write_p4info(switch.switch.p4info, p4info)
+
+        def entry(port: int) -> fy.P4TableEntry:
+            match = {"vlan": 3, "m.seen": 1, "h.tags[0].$valid$": 0}
+            action = fy.P4TableAction("left.set_port", port=port, vlan=9)
+            return fy.P4TableEntry("left.the_colors", match=fy.P4TableMatch(match), priority=1, action=action)
+
+        async def session() -> list[int]:
+            async with fy.Switch("s", switch.address, fy.SwitchOptions(p4info=p4info, p4blob=program)) as client:
+                await client.insert([entry(300)])
+                with pytest.raises(fy.P4ClientError, match="OUT_OF_RANGE"):
+                    await client.modify([entry(600)])
+                return [e.action.args["port"] async for e in client.read([fy.P4TableEntry("left.the_colors")])]
+
+        assert asyncio.run(asyncio.wait_for(session(), 30)) == [300]
+
+
+def test_members_whose_watch_port_is_gone_are_passed_over(switch, tmp_path):
+    async def scenario(client: fy.Switch) -> None:
+        await client.insert(
+            [fy.P4ActionProfileMember("paths", member_id=n, action=fy.P4TableAction("via", port=n)) for n in (3, 4)]
+        )
+        members = (fy.P4Member(3, weight=(1, 3)), fy.P4Member(4, weight=(1, 4)))
+        await client.insert([fy.P4ActionProfileGroup("paths", group_id=1, max_size=4, members=members)])
+        action = fy.P4IndirectAction(group_id=1)
+        await client.insert([fy.P4TableEntry("route", match=fy.P4TableMatch({"kind": 0x88B6}), action=action)])
+
+        sent = 0
+
+        def spread() -> dict[int, int]:
+            """Frames out by port, of 32 different flows."""
+            nonlocal sent
+            for source in range(32):
+                switch.send(1, frame(9, source).replace(b"\x88\xb5", b"\x88\xb6"))
+            sent += 32
+            return {port: len(frames) for port, frames in switch.take_all(settled_after=sent).items()}
+
+        assert set(spread()) == {3, 4}
+        switch.switch.remove_port(4)
+        deadline = time.monotonic() + 10
+        while spread() != {3: 32}:
+            assert time.monotonic() < deadline, "the group still leads to the port that is gone"
+
+    run(switch, tmp_path, scenario)

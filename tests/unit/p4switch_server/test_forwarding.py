@@ -486,6 +486,14 @@ def test_values_are_read_in_their_shortest_form(state):
     assert entity.table_entry.match[0].lpm.value == b"\x0a\0\0\0"
 
 
+def test_one_shot_sets_are_read_in_their_shortest_form(state):
+    long = 'action { action_id: 0x01000001 params { param_id: 2 value: "\\000\\252" } params { param_id: 1 value: "\\000\\001" } }'
+    shot = "action_profile_action_set {{ action_profile_actions {{ {} weight: 1 }} }}"
+    assert write(state, "INSERT " + ecmp(shot.format(long))) == [OK]
+    (entity,) = read(state, entry(f"table_id: {ECMP}"))
+    assert entity == update("INSERT " + ecmp(shot.format(FORWARD))).entity
+
+
 def test_wildcard_reads_and_filters(state):
     assert (
         write(

@@ -18,7 +18,7 @@ from p4switch.proto import p4runtime_pb2 as p4r
 from p4switch.server.forwarding import ForwardingState
 from p4switch.server.migration import carry_over
 from p4switch.server.schema import Schema
-from p4switch.server.status import StatusError
+from p4switch.server.status import Code, StatusError
 
 IDS = [0x02000001, 0x02000002, 0x02000003, 0x02000004, 0x02000005, 0x01000001, 0x01000002, 0x01000003, 0x11000001,
        0x12000001, 0x14000001, 0x16000001, 0x17000001, 0x03000001, 0, 1, 2, 3, 0xFFFFFFFF]  # fmt: skip
@@ -152,7 +152,7 @@ def test_reads_answer_or_are_refused(p4info, target, batch, query):
     assert all(e.WhichOneof("entity") == query.WhichOneof("entity") for e in entities)
 
 
-@FUZZ
+@settings(FUZZ, max_examples=50)
 @given(fields=messages(p4i.P4Info.DESCRIPTOR, 3))
 def test_any_p4info_is_accepted_or_refused(p4info, target, fields):
     program = target.compile(text_format.MessageToString(p4info).encode())
@@ -160,3 +160,39 @@ def test_any_p4info_is_accepted_or_refused(p4info, target, fields):
     garbled.MergeFrom(p4info)
     with contextlib.suppress(StatusError):
         Schema.build(garbled, program.index)
+
+
+class Sink:
+    """Counts what a client would get."""
+
+    def __init__(self) -> None:
+        self.sent: list[p4r.StreamMessageResponse] = []
+        self.ended: list[Code] = []
+
+    def send(self, message: p4r.StreamMessageResponse, *, droppable: bool) -> None:
+        message.SerializeToString()
+        self.sent.append(message)
+
+    def end(self, code: Code, message: str) -> None:
+        self.ended.append(code)
+
+
+STREAM_MESSAGES = messages(p4r.StreamMessageRequest.DESCRIPTOR).map(lambda fields: p4r.StreamMessageRequest(**fields))
+
+
+@settings(FUZZ, max_examples=60)
+@given(batch=st.lists(STREAM_MESSAGES, max_size=8))
+def test_stream_messages_are_answered_or_ignored(device, config, batch):
+    """One device for all examples, as it would be: streams come and go, and leave nothing behind."""
+    device.load(config)
+    sink = Sink()
+    stream = device.open_stream(sink)
+    first = p4r.StreamMessageRequest()
+    first.arbitration.device_id = 1
+    first.arbitration.election_id.high = (1 << 64) - 1
+    first.arbitration.election_id.low = (1 << 64) - 1
+    for message in [first, *batch]:
+        device.stream_message(stream, message)
+    device.close_stream(stream)
+    assert sink.sent[0].arbitration.status.code == Code.OK
+    assert set(sink.ended) <= {Code.INVALID_ARGUMENT, Code.FAILED_PRECONDITION, Code.NOT_FOUND}

@@ -135,7 +135,7 @@ def test_initial_entries_can_be_changed_unless_they_are_const(session):
 def test_value_sets(session):
     session.switch.send(1, probe(kind=5))
     assert session.switch.take_all(settled_after=1) == {}
-    members = [P4ValueSetMember(5), fy.P4ValueSetMember(6)]
+    members = [P4ValueSetMember(5), P4ValueSetMember(6)]
     session.modify(fy.P4ValueSetEntry("kinds", members=members))
     assert session.rule(kind=5, port=9) == 99
     assert session.rule(kind=6, port=9) == 99

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import queue
+import threading
+
 import grpc
 import pytest
 from google.protobuf import text_format
@@ -10,8 +13,9 @@ from google.protobuf import text_format
 from p4switch.proto import p4info_pb2 as p4i
 from p4switch.proto import p4runtime_pb2 as p4r
 from p4switch.proto import status_pb2
+from p4switch.server.limits import STREAMS_MAX
 from p4switch.server.pipeline import EntryHandle
-from p4switch.server.service import API_VERSION
+from p4switch.server.service import API_VERSION, P4RuntimeServer
 from p4switch.server.target import DigestEvent, IdleEvent, PacketInEvent, PortEvent
 
 OK, NOT_FOUND, EXISTS = 0, 5, 6
@@ -294,3 +298,71 @@ def test_idle_entries_are_announced_with_their_key_and_metadata(configured, mode
     model_switch.target.pending.put(IdleEvent(model_switch.pipeline, 1, EntryHandle(handle)))
     (entry,) = configured.primary.receive().idle_timeout_notification.table_entry
     assert (entry.table_id, entry.priority, entry.metadata, entry.idle_timeout_ns) == (0x02000002, 2, b"mine", 1000)
+
+
+@pytest.mark.parametrize(
+    "method", ["Write", "Read", "SetForwardingPipelineConfig", "GetForwardingPipelineConfig", "Capabilities"]
+)
+def test_what_is_no_message_is_an_invalid_argument(model_switch, method):
+    with grpc.insecure_channel(model_switch.address) as channel:
+        call = channel.unary_unary(f"/p4.v1.P4Runtime/{method}")
+        assert refused(call, b"\xff\xff\xff garbage", timeout=10) is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_garbage_ends_its_stream_and_no_other(model_switch, configured):
+    with grpc.insecure_channel(model_switch.address) as channel:
+        call = channel.stream_stream("/p4.v1.P4Runtime/StreamChannel")
+        with pytest.raises(grpc.RpcError) as caught:
+            next(call(iter([b"\xff\xff\xff garbage"]), timeout=10))
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    configured.write_as(1, GROUP)
+
+
+def test_streams_are_limited_and_unary_calls_still_answered(client):
+    streams = [client.stream() for _ in range(STREAMS_MAX)]
+    for number, stream in enumerate(streams):
+        stream.arbitrate(number)
+    with pytest.raises(grpc.RpcError) as caught:
+        client.stream().arbitrate(1000)
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert client.capabilities(p4r.CapabilitiesRequest(), timeout=10)
+
+
+def test_many_clients_at_once(configured, model_switch):
+    """Writers, readers and newcomers from many threads: every call is answered, and nothing is left half done."""
+    errors: list[BaseException] = []
+
+    def hammer(number: int) -> None:
+        try:
+            for n in range(20):
+                group = number * 100 + n + 1
+                text = f"packet_replication_engine_entry {{ multicast_group_entry {{ multicast_group_id: {group} }} }}"
+                configured.write_as(1, insert(text))
+                configured.read_all(p4r.Entity(packet_replication_engine_entry={}))
+                configured.write_as(1, insert(text, "DELETE"))
+        except (grpc.RpcError, AssertionError) as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=hammer, args=(n,)) for n in range(6)]
+    for thread in threads:
+        thread.start()
+    for number in range(5):
+        configured.stream(0 if number else None).close()
+    for thread in threads:
+        thread.join(timeout=60)
+    assert not errors
+    assert model_switch.pipeline.multicast == {}
+
+
+def test_a_server_that_stops_ends_its_streams(device):
+    with P4RuntimeServer(device, "127.0.0.1:0") as server, grpc.insecure_channel(server.address) as channel:
+        requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        update = p4r.StreamMessageRequest()
+        update.arbitration.device_id = 1
+        requests.put(update.SerializeToString())
+        call = channel.stream_stream("/p4.v1.P4Runtime/StreamChannel")(iter(requests.get, None))
+        next(call)
+        server.stop()
+        with pytest.raises(grpc.RpcError):
+            next(call)
+        requests.put(None)

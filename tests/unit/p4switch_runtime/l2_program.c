@@ -1,5 +1,5 @@
 /* The smallest useful program, as the compiler would write it by hand: an L2 switch that floods what it does not know.
- * It measures the runtime alone, apart from the compiler's code. */
+ * It tests the runtime alone, apart from the compiler. */
 #include "p4switch_abi.h"
 
 struct phv {

@@ -1,0 +1,141 @@
+"""Whatever happens in whatever order: nothing leaks, and once everything is calm all pictures agree."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from controlplane.switch.entries import FillingEntry, ServingEntry
+from controlplane.switch.target import Down, Operation
+from kvproto.rpc import control_pb2 as rpc
+from tests.unit.controlplane.helpers import FABRIC, SECOND, Scene, key, record
+from tests.unit.controlplane.test_core_switch import assert_consistent
+
+NAMES = ["a", "b", "c", "d", "e"]
+RECORDS = [record(name, NAMES[at - 1] if at else None, at, size=4096 * (3 + at)) for at, name in enumerate(NAMES)]
+SLOTS = 16
+"""Room for two or three of the five."""
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("heat"), st.sampled_from(NAMES), st.sampled_from([0b11, 0b110, 0b1])),
+        st.tuples(st.just("fetch"), st.sampled_from(NAMES), st.integers(1, 3)),
+        st.tuples(st.just("finish"), st.sampled_from([rpc.TaskResult.DONE, rpc.TaskResult.FAILED]), st.integers(0, 3)),
+        st.tuples(st.just("announce"), st.sampled_from(NAMES), st.integers(1, 3)),
+        st.tuples(st.just("remove"), st.sampled_from(NAMES), st.integers(1, 3)),
+        st.tuples(st.just("leave"), st.none(), st.integers(1, 3)),
+        st.tuples(st.just("attach"), st.none(), st.integers(1, 3)),
+        st.tuples(st.just("evict"), st.sampled_from(NAMES), st.none()),
+        st.tuples(st.just("pin"), st.sampled_from(NAMES), st.booleans()),
+        st.tuples(st.just("bad"), st.sampled_from(NAMES), st.none()),
+        st.tuples(st.just("reload"), st.none(), st.none()),
+        st.tuples(st.just("down"), st.none(), st.none()),
+        st.tuples(st.just("up"), st.none(), st.none()),
+        st.tuples(st.just("refuse"), st.sampled_from(list(Operation)), st.booleans()),
+        st.tuples(st.just("wait"), st.none(), st.sampled_from([0.2, 1.5, 6.0])),
+    ),
+    max_size=40,
+)
+
+
+class Player:
+    """Carries the steps out on a scene."""
+
+    def __init__(self) -> None:
+        self.scene = Scene(SLOTS, check_switch_ns=SECOND, fill_timeout_ms=3000, transfer_timeout_ms=3000)
+        self.here = {1, 2, 3}
+        for number in self.here:
+            self.scene.attach(number, RECORDS if number == 1 else [])
+        self.scene.up()
+        self.finished: set[int] = set()
+
+    def play(self, what: str, one: object, two: object) -> None:
+        scene = self.scene
+        match what:
+            case "heat":
+                scene.heat(one, two)
+            case "fetch" if two in self.here:
+                fetch = rpc.FetchEvent(key=key(one), source=rpc.SOURCE_HOLDER, bytes=1)
+                scene.say(two, usage=rpc.Usage(fetches=[fetch]))
+            case "finish":
+                self.finish(one, two)
+            case "announce" if two in self.here:
+                scene.announce(two, [RECORDS[NAMES.index(one)]])
+            case "remove" if two in self.here:
+                scene.announce(two, removed=[key(one)])
+            case "leave" if two in self.here:
+                self.here.discard(two)
+                scene.core.closed(two, scene.now)
+                scene.settle()
+            case "attach" if two not in self.here:
+                self.here.add(two)
+                scene.attach(two)
+            case "evict":
+                scene.core.pool.evict(key(one), scene.now)
+                scene.settle()
+            case "pin" if key(one) in scene.core.directory:
+                asked = rpc.PinRequest(key_hex=key(one).hex(), in_switch=True)
+                if two:
+                    scene.core.operations.pin(asked, scene.now)
+                else:
+                    scene.core.operations.unpin(asked)
+                scene.settle()
+            case "bad" if self.here:
+                report = rpc.BadCopy(key=key(one), expected=RECORDS[NAMES.index(one)].checksum, from_switch=True)
+                scene.say(min(self.here), bad_copy=report)
+            case "reload":
+                scene.switch.contents.clear()
+            case "down" if scene.connected:
+                scene.connected = False
+                scene.core.switch_event(Down("gone"), scene.now)
+                scene.settle()
+            case "up" if not scene.connected:
+                scene.up()
+            case "refuse":
+                (scene.switch.refuse.add if two else scene.switch.refuse.discard)((one, "kv_cache"))
+            case "wait":
+                scene.wait(two)
+
+    def finish(self, status: int, which: int) -> None:
+        """An agent ends one of its tasks, or one that ended long ago."""
+        given = [(session, task) for session in sorted(self.here) for task in self.scene.tasks(session)]
+        if given:
+            session, task = given[-1 - which % len(given)]
+            if task.task not in self.finished or which == 3:
+                self.finished.add(task.task)
+                self.scene.finish(session, task, status)
+
+    def calm_down(self) -> None:
+        """Faults end; every task given is done."""
+        self.scene.switch.refuse.clear()
+        if not self.scene.connected:
+            self.scene.up()
+        for _ in range(6):
+            self.scene.wait(6)
+            for session in sorted(self.here):
+                for task in self.scene.tasks(session):
+                    if task.task not in self.finished:
+                        self.finished.add(task.task)
+                        self.scene.finish(session, task)
+
+
+@settings(derandomize=True, max_examples=120, deadline=None)
+@given(steps)
+def test_nothing_leaks_and_everything_agrees_in_the_end(script: list[tuple[str, object, object]]) -> None:
+    player = Player()
+    for what, one, two in script:
+        player.play(what, one, two)
+    player.calm_down()
+    scene = player.scene
+    assert_consistent(scene)
+    assert len(scene.core.tasks) == 0
+    assert not any(isinstance(entry, FillingEntry) for entry in scene.switch.contents.values())
+    assert scene.switch.contents["fabric", None] == FABRIC.entry
+    assert scene.switch.contents == scene.core.programmer.desired
+    held = scene.core.pool.slots_used_count
+    assert held == sum(entry.segments for entry in scene.switch.contents.values() if isinstance(entry, ServingEntry))
+    for session in player.here:
+        served = {entry.key for entry in scene.replica(session).values() if entry.served}
+        assert served == {one for one in scene.served() if scene.core.directory.get(one) is not None}
+        for entry in scene.replica(session).values():
+            assert entry.holders or entry.served

@@ -1,0 +1,152 @@
+"""The controller, the real switch program in p4switch, and an agent that really sends FILL: a chunk gets into the
+switch and comes out of it byte for byte, also after the program was loaded again and the controller restarted."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from controlplane.config import parse
+from controlplane.daemon import Controller
+from kvproto.rpc import control_pb2 as rpc
+from p4switch.device_config import ProgramSource
+from p4switch.testing import TestSwitch, memory_switch
+from tests.dataplane.frames import ROCE_PORT, Control, Flag, Host, Op, Segment, control_frame
+from tests.dataplane.frames import parse as parse_frame
+from tests.unit.controlplane.fake_agent import FakeAgent, agents
+from tests.unit.controlplane.helpers import key, record
+from tests.unit.controlplane.test_daemon import run
+
+PROGRAM = Path(__file__).resolve().parents[3] / "p4" / "v1model" / "kvcast.p4"
+DEFINES = {"SLOTS": "64", "SEGMENT_BYTES": "256", "INTEREST": "256", "HEAT_CELLS": "256"}
+SEGMENTS = 4
+CHUNK = record("a", size=SEGMENTS * 256)
+
+
+def segment(number: int) -> Segment:
+    return Segment(Host(1), key("a"), number, SEGMENTS, bytes([65 + number]) * 256)
+
+
+@pytest.fixture
+def switch() -> Iterator[TestSwitch]:
+    with memory_switch(PROGRAM, ports=3, defines=DEFINES, flood_group=1) as one:
+        yield one
+
+
+@contextlib.asynccontextmanager
+async def controller(switch: TestSwitch) -> AsyncIterator[Controller]:
+    target = {"target": "p4switch", "address": switch.address, "reconcile_ms": 50, "reconnect_ms": 20}
+    settings = {"membership": {"heartbeat_ms": 10_000}, "fabric": {"segment_bytes": 256}}
+    config = parse({"listen": "127.0.0.1:0", "metrics": "", "switch": target} | settings, Path())
+    one = Controller(config)
+    await one.start()
+    try:
+        yield one
+    finally:
+        await one.stop()
+
+
+class Filler:
+    """Does Fill tasks as an agent does: segment by segment, until each is acknowledged."""
+
+    def __init__(self, agent: FakeAgent, switch: TestSwitch) -> None:
+        self._agent, self._switch = agent, switch
+        agent.work = self.work
+        self.filled = 0
+
+    def work(self, task: rpc.Task) -> rpc.TaskResult:
+        assert task.fill.segments == SEGMENTS
+        for number in range(SEGMENTS):
+            self._switch.send(1, segment(number).fill_frame())
+            while (answer := parse_frame(self._switch.expect(1)).control).op != Op.FILL_ACK:
+                pass
+            assert answer.segment == number
+        self.filled += 1
+        return rpc.TaskResult(task=task.task, status=rpc.TaskResult.DONE, done=SEGMENTS)
+
+
+def join(switch: TestSwitch, port: int) -> None:
+    switch.send(port, control_frame(Host(port), Control(Op.JOIN, key("a"), segments=SEGMENTS), Host(1)))
+
+
+def get(switch: TestSwitch, port: int) -> list[bytes]:
+    """Payloads of the chunk as the switch serves them to one member alone; checks that it is the switch."""
+    flags = int(Flag.ONLY_ME)
+    switch.send(port, control_frame(Host(port), Control(Op.GET, key("a"), 0, SEGMENTS, SEGMENTS, flags=flags), Host(1)))
+    frames: list[bytes] = []
+    while len(frames) < SEGMENTS:
+        frame = switch.expect(port)
+        if parse_frame(frame).dst_port == ROCE_PORT:
+            frames.append(frame)
+    return frames
+
+
+async def make_hot_and_wait(switch: TestSwitch, reader: FakeAgent) -> None:
+    await reader.until(lambda: reader.switch.present and key("a") in reader.entries, "the switch and the chunk")
+    join(switch, 2)
+    join(switch, 3)
+    await reader.until(lambda: reader.entries[key("a")].served, "the chunk served")
+
+
+def same_udp(frame: bytes, number: int) -> bool:
+    """From the UDP header to the ICRC, and the source address that the ICRC covers."""
+    sent = segment(number).frame()
+    return frame[34:] == sent[34:] and frame[26:34] == sent[26:34]
+
+
+def test_a_hot_chunk_goes_in_and_comes_out_unchanged(switch: TestSwitch) -> None:
+    async def steps() -> None:
+        async with controller(switch) as one, agents(one.grpc_address, [CHUNK], [], []) as (holder, reader, _):
+            filler = Filler(holder, switch)
+            await make_hot_and_wait(switch, reader)
+            assert filler.filled == 1
+            frames = get(switch, 2)
+            assert all(same_udp(frame, number) for number, frame in enumerate(frames))
+
+    run(steps())
+
+
+def test_the_program_is_loaded_again_in_mid_service(switch: TestSwitch) -> None:
+    async def steps() -> None:
+        async with controller(switch) as one, agents(one.grpc_address, [CHUNK], [], []) as (holder, reader, _):
+            filler = Filler(holder, switch)
+            await make_hot_and_wait(switch, reader)
+            epoch = reader.switch.epoch
+            await asyncio.to_thread(switch.switch.load, ProgramSource(PROGRAM, defines=DEFINES))
+            await reader.until(lambda: reader.switch.epoch > epoch, "a new epoch")
+            await holder.until(lambda: filler.filled == 2, "a second fill")
+            await reader.until(lambda: reader.entries[key("a")].served, "the chunk served again")
+            await _until_serving(one)
+            assert all(same_udp(frame, number) for number, frame in enumerate(get(switch, 2)))
+
+    run(steps())
+
+
+def test_a_new_controller_takes_the_chunk_over(switch: TestSwitch) -> None:
+    async def steps() -> None:
+        async with controller(switch) as old, agents(old.grpc_address, [CHUNK], [], []) as (holder, reader, _):
+            Filler(holder, switch)
+            await make_hot_and_wait(switch, reader)
+        assert all(same_udp(frame, number) for number, frame in enumerate(get(switch, 2))), (
+            "served without a controller"
+        )
+        async with controller(switch) as new, agents(new.grpc_address, [CHUNK], [], []) as (holder, reader, _):
+            filler = Filler(holder, switch)
+            await reader.until(lambda: key("a") in reader.entries and reader.entries[key("a")].served, "taken over")
+            assert filler.filled == 0
+            assert all(same_udp(frame, number) for number, frame in enumerate(get(switch, 3)))
+            assert new.core.pool.decisions["adopted"] == 1
+
+    run(steps())
+
+
+async def _until_serving(one: Controller) -> None:
+    from controlplane.switch.chunk_states import ChunkState
+
+    async with asyncio.timeout(15):
+        while one.core.pool.state(key("a")) is not ChunkState.SERVING:
+            await asyncio.sleep(0.005)

@@ -1,0 +1,296 @@
+"""The agent's side of the control channel, against a coordinator that follows a script over real gRPC."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import grpc.aio
+import pytest
+from agent_harness import MIB, Cluster, cluster, free_port, key
+
+from hostagent.client import Status, Where
+from kvproto.rpc import control_pb2 as pb
+from kvproto.rpc import control_pb2_grpc as rpc
+
+WAIT_S = 20.0
+
+
+class Script(rpc.CoordinatorServicer):
+    """Says what the test says, and keeps what agents say."""
+
+    def __init__(self, made: Cluster) -> None:
+        self._made = made
+        self.heard: dict[str, queue.Queue[pb.FromAgent]] = {}
+        self._out: dict[str, Any] = {}
+
+    async def Attach(self, requests: AsyncIterator[pb.FromAgent], context: Any) -> AsyncIterator[pb.ToAgent]:
+        import asyncio
+
+        hello = (await anext(requests)).hello
+        heard = self.heard.setdefault(hello.node, queue.Queue())
+        out: asyncio.Queue[pb.ToAgent | None] = asyncio.Queue()
+        self._out[hello.node] = out
+        heard.put(pb.FromAgent(hello=hello))
+
+        async def listen() -> None:
+            async for message in requests:
+                heard.put(message)
+            out.put_nowait(None)
+
+        listener = asyncio.ensure_future(listen())
+        while (message := await out.get()) is not None:
+            yield message
+        listener.cancel()
+
+    def say(self, node: str, message: pb.ToAgent) -> None:
+        self._made.call(lambda: self._out[node].put_nowait(message))
+
+    def hang_up(self, node: str) -> None:
+        self._made.call(lambda: self._out[node].put_nowait(None))
+
+    def hear(self, node: str, kind: str) -> Any:
+        """The next message of a kind; heartbeats and what else comes between are skipped."""
+        while True:
+            message = self.heard[node].get(timeout=WAIT_S)
+            if message.WhichOneof("message") == kind:
+                return getattr(message, kind)
+
+    def attach(self, node: str, number: int, *, controller: int = 1, member: int | None = None) -> Any:
+        """Take a Hello, answer Welcome and an empty snapshot; the Hello."""
+        while node not in self.heard:
+            self._made.call(lambda: None)
+        hello = self.hear(node, "hello")
+        welcome = pb.Welcome(node=number, controller=controller, heartbeat_ms=50, fabric=pb.Fabric(segment_bytes=4096))
+        if member is not None:
+            welcome.member = member
+        self.say(node, pb.ToAgent(welcome=welcome))
+        self.say(node, delta(snapshot=True, snapshot_end=True))
+        return hello
+
+
+def delta(sequence: int = 0, **content: Any) -> pb.ToAgent:
+    return pb.ToAgent(directory=pb.DirectoryDelta(sequence=sequence, **content))
+
+
+def task(number: int, **work: Any) -> pb.ToAgent:
+    return pb.ToAgent(task=pb.Task(task=number, timeout_ms=10_000, **work))
+
+
+class Stage:
+    """A cluster, and a script behind a real port that can be taken down and set up again."""
+
+    def __init__(self, made: Cluster) -> None:
+        self.made = made
+        self.port = free_port()
+        self.script = Script(made)
+        self._server: Any = None
+
+    def open(self) -> None:
+        async def start() -> Any:
+            server = grpc.aio.server()
+            rpc.add_CoordinatorServicer_to_server(self.script, server)
+            server.add_insecure_port(f"127.0.0.1:{self.port}")
+            await server.start()
+            return server
+
+        self._server = self.made.do(start())
+
+    def close(self) -> None:
+        if self._server is not None:
+            self.made.do(self._server.stop(None))
+            self._server = None
+
+
+@pytest.fixture
+def stage() -> Iterator[Stage]:
+    with cluster(0) as made:
+        made_stage = Stage(made)
+        made_stage.open()
+        try:
+            yield made_stage
+        finally:
+            for client in made.clients:
+                client.close()
+            for agent in made.agents:
+                made.do(agent.stop())
+            made.agents.clear()
+            made_stage.close()
+
+
+def test_hello_snapshot_changes_and_heartbeat(stage: Stage) -> None:
+    stage.made.add(controller=f"127.0.0.1:{stage.port}")
+    client = stage.made.client(0)
+    client.put(key(1), None, b"x" * 1000, namespace="tiny/bf16")
+    client.put(key(2), key(1), b"y" * 1000, namespace="tiny/bf16")
+    hello = stage.script.attach("n0", 3, member=5)
+    assert hello.data_ip == bytes((127, 79, 0, 1))
+    assert hello.pool_bytes == 8 * MIB
+    full = stage.script.hear("n0", "announce")
+    assert full.snapshot
+    assert [(record.key, record.parent, record.position) for record in full.added] == [
+        (key(1), b"", 0),
+        (key(2), key(1), 1),
+    ]
+    assert [full.namespaces[record.namespace_index] for record in full.added] == ["tiny/bf16"] * 2
+    assert stage.script.hear("n0", "announce").snapshot_end
+    client.put(key(3), None, b"z")
+    client.drop([key(2)])
+    change = stage.script.hear("n0", "announce")
+    removed = list(change.removed)
+    if not removed:
+        removed = list(stage.script.hear("n0", "announce").removed)
+    assert [record.key for record in change.added] == [key(3)]
+    assert removed == [key(2)]
+    assert stage.script.hear("n0", "heartbeat").chunks in (1, 2, 3)
+    stage.made.until(lambda: stage.made.agents[0].health()["member"] == 5)
+    client.fetch([key(1)], deadline_s=1).release()
+    client.session_end([key(1)])
+    usage = stage.script.hear("n0", "usage")
+    assert usage.fetches[0].source == pb.SOURCE_LOCAL
+    if not usage.hints:
+        usage = stage.script.hear("n0", "usage")
+    assert usage.hints[0].kind == pb.ReuseHint.SESSION_ENDED
+
+
+def test_tasks_pin_drop_unpin_and_unknown(stage: Stage) -> None:
+    stage.made.add(controller=f"127.0.0.1:{stage.port}")
+    client = stage.made.client(0)
+    stage.script.attach("n0", 0)
+    client.put(key(1), None, bytes(MIB))
+    stage.script.say("n0", task(1, pin=pb.PinChunks(keys=[key(1), key(9)])))
+    result = stage.script.hear("n0", "task_result")
+    assert (result.task, result.status, result.failed_keys) == (1, pb.TaskResult.PARTIAL, [key(9)])
+    for number in range(10, 20):
+        client.put(key(number), None, bytes(MIB))
+    assert client.contains([key(1)]) == [Where.LOCAL], "pinned by the controller, so never evicted"
+    stage.script.say("n0", task(2, drop=pb.Drop(keys=[key(1)])))
+    assert stage.script.hear("n0", "task_result").status == pb.TaskResult.FAILED
+    stage.script.say("n0", task(3, unpin=pb.UnpinChunks(keys=[key(1)])))
+    assert stage.script.hear("n0", "task_result").status == pb.TaskResult.DONE
+    with client.fetch([key(1)], deadline_s=1):
+        stage.script.say("n0", task(4, drop=pb.Drop(keys=[key(1)])))
+        assert stage.script.hear("n0", "task_result").status == pb.TaskResult.FAILED, "an engine is reading it"
+    stage.made.until(lambda: stage.made.agents[0].pool.pins_count == 0)
+    stage.script.say("n0", task(5, drop=pb.Drop(keys=[key(1)])))
+    assert stage.script.hear("n0", "task_result").status == pb.TaskResult.DONE
+    assert client.contains([key(1)]) == [Where.NOWHERE]
+    stage.script.say("n0", pb.ToAgent(task=pb.Task(task=6)))
+    assert stage.script.hear("n0", "task_result").status == pb.TaskResult.REFUSED
+
+
+def tell_both(stage: Stage, sequence: int, number: int) -> None:
+    """Both replicas learn the nodes, and that n0 holds a chunk."""
+    first, second = stage.made.agents
+    nodes = [
+        pb.Node(
+            node=index,
+            name=agent.config.node,
+            data_ip=agent.facts.address.to_bytes(4, "big"),
+            read_endpoint=agent.facts.read_endpoint,
+        )
+        for index, agent in enumerate((first, second))
+    ]
+    chunk = first.pool.find(key(number))
+    assert chunk is not None
+    entry = pb.ChunkEntry(key=key(number), size_bytes=chunk.size_bytes, checksum=chunk.checksum, holders=[0], value=1.0)
+    stage.script.say("n1", delta(sequence, nodes=nodes, chunks=[entry]))
+    stage.made.until(lambda: second.directory.find(key(number)) is not None)
+
+
+def two(stage: Stage) -> None:
+    for index in range(2):
+        stage.made.add(controller=f"127.0.0.1:{stage.port}")
+        stage.script.attach(f"n{index}", index)
+    stage.made.until(lambda: all(agent.controller_connected for agent in stage.made.agents))
+
+
+def test_fetch_task_brings_pins_and_announces_at_once(stage: Stage) -> None:
+    two(stage)
+    stage.made.client(0).put(key(1), None, b"k" * 50_000)
+    tell_both(stage, 1, 1)
+    stage.script.say("n1", task(7, fetch=pb.Fetch(keys=[key(1), key(2)], reason=pb.Fetch.WARM, pin=True)))
+    result = stage.script.hear("n1", "task_result")
+    assert (result.status, result.done, result.bytes) == (pb.TaskResult.PARTIAL, 1, 50_000)
+    assert result.failed_keys == [key(2)]
+    chunk = stage.made.agents[1].pool.find(key(1))
+    assert chunk is not None
+    assert (chunk.holds, chunk.pins) == (1, 0)
+    while not (announced := stage.script.hear("n1", "announce")).added:
+        pass
+    assert (announced.added[0].key, announced.added[0].pinned) == (key(1), True)
+    stage.script.say("n1", task(8, unpin=pb.UnpinChunks(keys=[key(1)])))
+    assert stage.script.hear("n1", "task_result").status == pb.TaskResult.DONE
+    assert chunk.holds == 0
+
+
+def test_fill_of_what_is_not_here_or_has_another_size_is_told(stage: Stage) -> None:
+    stage.made.add(controller=f"127.0.0.1:{stage.port}")
+    stage.script.attach("n0", 0)
+    stage.made.client(0).put(key(1), None, bytes(10_000))
+    stage.script.say("n0", task(1, fill=pb.Fill(key=key(2), segments=3)))
+    assert stage.script.hear("n0", "task_result").status == pb.TaskResult.FAILED
+    stage.script.say("n0", task(2, fill=pb.Fill(key=key(1), segments=4)))
+    refused = stage.script.hear("n0", "task_result")
+    assert (refused.status, "the chunk has 3" in refused.detail) == (pb.TaskResult.REFUSED, True)
+    # Nobody acknowledges: the fill ends by its own deadline, with nothing left pinned.
+    stage.script.say("n0", pb.ToAgent(task=pb.Task(task=3, timeout_ms=200, fill=pb.Fill(key=key(1), segments=3))))
+    assert stage.script.hear("n0", "task_result").status == pb.TaskResult.FAILED
+    stage.made.until(lambda: stage.made.agents[0].pool.pins_count == 0)
+
+
+def test_wrong_copy_is_reported(stage: Stage) -> None:
+    two(stage)
+    stage.made.client(0).put(key(1), None, b"k" * 50_000)
+    tell_both(stage, 1, 1)
+    chunk = stage.made.agents[0].pool.find(key(1))
+    assert chunk is not None
+    stage.made.agents[0].memory.view(chunk.offset, 1)[0] ^= 1
+    with stage.made.client(1).fetch([key(1)], deadline_s=5) as got:
+        assert (got.count, got.outcome) == (0, Status.UNAVAILABLE)
+    bad = stage.script.hear("n1", "bad_copy")
+    assert (bad.key, bad.holder, bad.expected) == (key(1), 0, chunk.checksum)
+    assert bad.found != bad.expected
+
+
+def test_controller_away_costs_nothing_and_it_is_greeted_again(stage: Stage) -> None:
+    two(stage)
+    stage.made.client(0).put(key(1), None, b"k" * 50_000)
+    tell_both(stage, 1, 1)
+    stage.close()
+    stage.made.until(lambda: not any(agent.controller_connected for agent in stage.made.agents))
+    client = stage.made.client(1)
+    with client.fetch([key(1)], deadline_s=5) as got:
+        assert got.count == 1, "the replica outlives the controller"
+    client.drop([key(1)])
+    stage.script = Script(stage.made)
+    stage.open()
+    for index in range(2):
+        stage.script.attach(f"n{index}", index, controller=2)
+    stage.made.until(lambda: all(agent.controller_connected for agent in stage.made.agents))
+    with client.fetch([key(1)], deadline_s=5) as got:
+        assert got.count == 1, "an empty snapshot of a fresh controller is not the whole truth"
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        delta(17),
+        delta(1, chunks=[pb.ChunkEntry(key=b"short", size_bytes=1)]),
+        delta(1, chunks=[pb.ChunkEntry(key=bytes(16))]),
+        pb.ToAgent(welcome=pb.Welcome(fabric=pb.Fabric(segment_bytes=5))),
+        task(1, pin=pb.PinChunks(keys=[b"x"])),
+    ],
+    ids=["gap", "short key", "empty chunk", "segment size", "task key"],
+)
+def test_nonsense_ends_the_stream_and_the_agent_comes_back(stage: Stage, nonsense: pb.ToAgent) -> None:
+    stage.made.add(controller=f"127.0.0.1:{stage.port}")
+    stage.script.attach("n0", 0)
+    stage.made.until(lambda: stage.made.agents[0].controller_connected)
+    stage.script.say("n0", nonsense)
+    stage.script.attach("n0", 0)
+    stage.made.until(lambda: stage.made.agents[0].controller_connected)
+    client = stage.made.client(0)
+    client.put(key(1), None, b"x")
+    assert client.contains([key(1)]) == [Where.LOCAL]

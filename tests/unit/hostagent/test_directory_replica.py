@@ -1,0 +1,97 @@
+"""The replica: deltas, snapshots, gaps, and what survives a controller's restart."""
+
+from __future__ import annotations
+
+import pytest
+from agent_harness import key
+
+from hostagent.directory import ChunkEntry, Delta, DirectoryReplica, NodeEntry, SequenceGapError
+from kvproto.ids import parse_address
+
+
+def node(number: int, name: str, *, draining: bool = False) -> NodeEntry:
+    return NodeEntry(number, name, parse_address(f"10.0.0.{number + 1}"), f"10.0.0.{number + 1}:4790", number, draining)
+
+
+def chunk(number: int, *holders: int) -> ChunkEntry:
+    return ChunkEntry(key(number), None, 100, 7, 0, holders)
+
+
+def replica(*deltas: Delta, controller: int = 1) -> DirectoryReplica:
+    made = DirectoryReplica()
+    made.restart(controller)
+    for delta in deltas:
+        made.apply(delta)
+    return made
+
+
+SNAPSHOT = Delta(5, snapshot=True, snapshot_end=True, nodes=(node(0, "a"), node(1, "b")), chunks=(chunk(1, 0, 1),))
+
+
+def test_snapshot_comes_into_force_when_it_is_whole() -> None:
+    made = replica()
+    first = Delta(5, snapshot=True, nodes=(node(0, "a"),), chunks=(chunk(1, 0),))
+    assert made.apply(first).changed == ()
+    assert made.find(key(1)) is None
+    last = made.apply(Delta(5, snapshot=True, snapshot_end=True, chunks=(chunk(2, 0),)))
+    assert last.changed == (key(1), key(2))
+    assert [holder.name for holder in made.holders(key(2))] == ["a"]
+
+
+def test_deltas_follow_without_a_gap() -> None:
+    made = replica(SNAPSHOT)
+    applied = made.apply(Delta(6, chunks=(chunk(2, 1),), chunks_gone=(key(1),), nodes_gone=(0,)))
+    assert applied.changed == (key(2), key(1))
+    assert applied.nodes_lost == ("a",)
+    assert made.find(key(1)) is None
+    with pytest.raises(SequenceGapError):
+        made.apply(Delta(8))
+
+
+def test_delta_inside_a_snapshot_is_a_gap() -> None:
+    made = replica(SNAPSHOT)
+    made.restart(1)
+    made.apply(Delta(9, snapshot=True))
+    with pytest.raises(SequenceGapError):
+        made.apply(Delta(10))
+
+
+def test_leaving_holders_come_last_and_unknown_ones_not_at_all() -> None:
+    made = replica(SNAPSHOT)
+    made.apply(Delta(6, nodes=(node(0, "a", draining=True),), chunks=(chunk(1, 0, 1, 9),)))
+    assert [holder.name for holder in made.holders(key(1))] == ["b", "a"]
+
+
+def test_same_controller_again_is_the_whole_truth() -> None:
+    made = replica(SNAPSHOT)
+    made.restart(1)
+    assert made.find(key(1)) is not None, "the old content answers meanwhile"
+    applied = made.apply(Delta(9, snapshot=True, snapshot_end=True, nodes=(node(0, "a"),)))
+    assert applied.changed == (key(1),)
+    assert applied.nodes_lost == ("b",)
+    assert made.find(key(1)) is None
+    assert not made.has_stale
+
+
+def test_new_controller_does_not_make_known_copies_unknown() -> None:
+    made = replica(SNAPSHOT)
+    made.restart(2)
+    applied = made.apply(Delta(1, snapshot=True, snapshot_end=True, nodes=(node(3, "b"),)))
+    assert applied.nodes_lost == ()
+    assert made.has_stale
+    assert [holder.name for holder in made.holders(key(1))] == ["a", "b"]
+    assert made.node_named("a") == node(0, "a")
+    # Numbers are the new controller's own: b is 3 now, and announced what it holds.
+    made.apply(Delta(2, chunks=(chunk(1, 3),)))
+    assert [(holder.node, holder.name) for holder in made.holders(key(1))] == [(3, "b"), (0, "a")]
+    assert made.forget_stale().changed == (key(1),)
+    assert [holder.name for holder in made.holders(key(1))] == ["b"]
+    assert made.node_named("a") is None
+
+
+def test_chunk_gone_is_gone_from_what_is_stale_too() -> None:
+    made = replica(SNAPSHOT)
+    made.restart(2)
+    made.apply(Delta(1, snapshot=True, snapshot_end=True))
+    made.apply(Delta(2, chunks_gone=(key(1),)))
+    assert made.find(key(1)) is None
