@@ -108,7 +108,7 @@ class ReadFailed:
 
     read: ReadId
     gone: bool
-    """True: the holder said that it has no such chunk; False: the connection failed or made no progress."""
+    """True: the holder said that it has no such chunk; False: the connection was refused or broke (not: it is slow)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,13 +103,11 @@ PHASES: Table[Phase, Cause] = Table(
     },
 )
 
-CASTABLE = frozenset({Phase.JOINING, Phase.JOINED, Phase.DIRECT})
-"""Phases in which cast segments are welcome."""
-READABLE = frozenset({Phase.JOINED, Phase.DIRECT, Phase.STRICT})
-"""Phases in which segments may be asked for."""
+_CASTABLE = frozenset({Phase.JOINING, Phase.JOINED, Phase.DIRECT})
+_READABLE = frozenset({Phase.JOINED, Phase.DIRECT, Phase.STRICT})
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Chunk:
     """State of one chunk at this reader. Times are nanoseconds; arrays have one entry a segment."""
 
@@ -120,6 +118,13 @@ class Chunk:
     """Place among all chunks of the node: fetches in order of arrival, chunks in prefix order."""
     holders: tuple[HolderRef, ...]
     phase: Phase = Phase.WAITING
+    """Changed by `move` only."""
+    castable: bool = False
+    """The phase is one in which cast segments are welcome."""
+    readable: bool = False
+    """The phase is one in which segments may be asked for."""
+    joined: bool = False
+    """The phase is JOINED."""
     fetches: set[FetchId] = field(default_factory=set)
     missing: npt.NDArray[np.bool_] = field(init=False)
     missing_count: int = field(init=False)
@@ -178,7 +183,8 @@ class Chunk:
 
     def move(self, cause: Cause) -> None:
         """Take a transition of the table. Raises StateError when it has none."""
-        self.phase = PHASES.next(self.phase, cause)
+        phase = self.phase = PHASES.next(self.phase, cause)
+        self.castable, self.readable, self.joined = phase in _CASTABLE, phase in _READABLE, phase is Phase.JOINED
 
     @property
     def free_count(self) -> int:

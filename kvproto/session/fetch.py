@@ -6,7 +6,7 @@ from kvproto.commands import Outcome, Source
 from kvproto.ids import ChunkKey, FetchId
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Fetch:
     """State of one fetch. `sources` grows with the leading chunks that are here."""
 

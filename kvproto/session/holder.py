@@ -43,7 +43,7 @@ class Inventory(Protocol):
         ...
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Sending:
     """What was asked for of one chunk."""
 
@@ -58,7 +58,7 @@ class _Sending:
     """Segments handed to the shell, not yet reported sent."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Order:
     """A run of segments in the queue."""
 
@@ -68,7 +68,7 @@ class _Order:
     member: int
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class HolderCounts:
     """Running totals, for metrics."""
 

@@ -31,7 +31,7 @@ def choose_holder(chunk: Chunk, parameters: ReaderParameters) -> HolderRef | Non
 
 
 class Health:
-    """Which holders have failed lately: connections that broke or stood still, with nothing from them since."""
+    """Which holders have failed lately: connections that broke, with nothing from them since."""
 
     __slots__ = ("_failures",)
 

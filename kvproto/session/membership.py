@@ -1,10 +1,11 @@
 """Joining and leaving: keeps the switch's interest in step with what this reader wants."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from kvproto.commands import ReaderCommand, SendControl
 from kvproto.ids import Address, ChunkKey, Member
-from kvproto.session.chunk import CASTABLE, Cause, Chunk, Phase
+from kvproto.session.chunk import Cause, Chunk, Phase
 from kvproto.session.holders import choose_holder
 from kvproto.session.parameters import ReaderParameters
 from kvproto.session.timing import (
@@ -21,7 +22,7 @@ LEFT_REMEMBERED = 256
 """Chunks left most recently, whose stray segments are answered by another LEAVE."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Left:
     """A chunk that was left."""
 
@@ -33,12 +34,14 @@ class _Left:
 class Membership:
     """JOIN, renewal, announcement, LEAVE and what NOTICE says. It decides nothing about who pulls."""
 
-    __slots__ = ("_left", "_no_switch_until_ns", "newcomer_until_ns", "parameters")
+    __slots__ = ("_left", "_no_switch_until_ns", "newcomer_until_ns", "parameters", "tend_ns")
 
     def __init__(self, parameters: ReaderParameters) -> None:
         self.parameters = parameters
         self._left: dict[ChunkKey, _Left] = {}
         self._no_switch_until_ns = -1
+        self.tend_ns: int | None = None
+        """When `tend` may have something to do, at the earliest; None: never."""
         self.newcomer_until_ns = 0
         """Until then this reader has joined too recently to know what is under way."""
 
@@ -65,6 +68,9 @@ class Membership:
         chunk.join_sent_ns = now_ns
         chunk.join_tries += 1
         chunk.interested = True
+        due = self.due_ns(chunk)
+        if due is not None and (self.tend_ns is None or due < self.tend_ns):
+            self.tend_ns = due
         self._left.pop(chunk.key, None)
         first = chunk.first_missing()
         join = Control(Op.JOIN, chunk.key, chunk.segments, segment=first, tag=tag, member=self.parameters.member or 0)
@@ -120,7 +126,7 @@ class Membership:
         if me is not None and notice.members >> me & 1 and chunk.interested:
             if chunk.phase is Phase.JOINING and now_ns >= self.newcomer_until_ns and chunk.leader is None:
                 self.newcomer_until_ns = now_ns + NEWCOMER_SPAN_NS
-            if chunk.phase in CASTABLE:
+            if chunk.castable:
                 chunk.move(Cause.ADMITTED)
                 chunk.join_tries = 0
         if notice.flags & Flag.LEFT or notice.tag & TAG_YIELDS:
@@ -133,11 +139,23 @@ class Membership:
         elif member == me and notice.count and chunk.leader is None and notice.count - 1 != me:
             chunk.leader, chunk.leader_ns = Member(notice.count - 1), now_ns
 
-    def tend(self, chunk: Chunk, now_ns: int) -> list[ReaderCommand]:
-        """Retry or renew the JOIN of an open chunk when it is due; give up after too many tries."""
-        due = self.due_ns(chunk)
-        if due is None or now_ns < due:
-            return []
+    def tend(self, chunks: Iterable[Chunk], now_ns: int) -> list[ReaderCommand]:
+        """Retry or renew the JOINs of open chunks that are due; give up after too many tries."""
+        out: list[ReaderCommand] = []
+        if self.tend_ns is None or now_ns < self.tend_ns:
+            return out
+        self.tend_ns, dues = None, []
+        for chunk in chunks:
+            due = self.due_ns(chunk)
+            if due is not None and now_ns >= due:
+                out += self._tend_one(chunk, now_ns)
+                due = self.due_ns(chunk)
+            if due is not None:
+                dues.append(due)
+        self.tend_ns = min(dues, default=None)
+        return out
+
+    def _tend_one(self, chunk: Chunk, now_ns: int) -> list[ReaderCommand]:
         if chunk.phase is Phase.JOINED:
             if chunk.join_tries >= JOIN_TRIES_MAX:
                 chunk.join_tries = 0

@@ -11,7 +11,7 @@ from kvproto.session.timing import GAP_NS, GAP_SEGMENTS, PULL_TIMEOUT_QUIET_NS, 
 from kvproto.session.window import Window
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Batch:
     """One GET: consecutive segments of one chunk asked for together."""
 

@@ -41,7 +41,7 @@ from kvproto.events import (
 )
 from kvproto.ids import ChunkKey, FetchId, NodeId
 from kvproto.limits import CHUNK_SEGMENTS_MAX, FETCH_CHUNKS_MAX, FETCHES_MAX, JOINED_MAX
-from kvproto.session.chunk import CASTABLE, Cause, Chunk, Phase
+from kvproto.session.chunk import Cause, Chunk, Phase
 from kvproto.session.fetch import Fetch
 from kvproto.session.holders import Health, choose_holder
 from kvproto.session.membership import Membership
@@ -59,7 +59,8 @@ from kvproto.session.timing import (
 )
 from kvproto.wire.control import TAG_LEADS, Control, Flag, Op
 
-_OPEN = frozenset({Phase.JOINING, Phase.JOINED, Phase.DIRECT, Phase.STRICT})
+_FREQUENT = frozenset({SegmentsReceived, ControlReceived, ReadProgress})
+"""Events that do not call for a decision at once, unless their handlers find that they do."""
 
 
 class Reader:
@@ -104,7 +105,7 @@ class Reader:
 
     def handle(self, event: ReaderEvent, now_ns: int) -> list[ReaderCommand]:
         """Commands that follow from an event; includes timers that are due at `now_ns`."""
-        if type(event) is not SegmentsReceived:
+        if type(event) not in _FREQUENT:
             self._stale = True
         self._handlers[type(event)](event, now_ns)
         return self._finish(now_ns)
@@ -133,7 +134,7 @@ class Reader:
     def missing(self, key: ChunkKey) -> npt.NDArray[np.bool_] | None:
         """Which segments of a chunk may be placed into memory (a view that changes later); None: none."""
         chunk = self._chunks.get(key)
-        return chunk.missing if chunk is not None and chunk.phase in CASTABLE else None
+        return chunk.missing if chunk is not None and chunk.castable else None
 
     def configure(self, parameters: ReaderParameters, now_ns: int) -> list[ReaderCommand]:
         """Change the node's parameters (member, receive window, ...) while fetches go on."""
@@ -245,6 +246,7 @@ class Reader:
             chunk = self._chunks.get(message.key)
             for holder in chunk.usable_holders() if chunk is not None else ():
                 if chunk is not None and holder.address == event.source:
+                    self._stale = True
                     self._copy_absent(chunk, holder.node, now_ns)
 
     def _on_notice(self, notice: Control, now_ns: int) -> None:
@@ -257,8 +259,12 @@ class Reader:
         if notice.segments != chunk.segments:
             return
         self._heard(now_ns)
-        followed = chunk.leader
+        followed, phase = chunk.leader, chunk.phase
         self._membership.on_notice(chunk, notice, now_ns)
+        if phase is Phase.JOINING:
+            self._stale |= all(other.phase is not Phase.JOINING for other in self._open.values())
+        self._stale |= chunk.leader != followed
+        self._wake_ns = min(self._wake_ns or now_ns + EVALUATE_NS, now_ns + EVALUATE_NS)
         if notice.tag & TAG_LEADS and notice.member != me and notice.flags & Flag.JOINED:
             self._schedule.deposed(chunk)
         if followed is not None and followed != me and chunk.leader is None:
@@ -266,7 +272,7 @@ class Reader:
 
     def _on_segments(self, event: SegmentsReceived, now_ns: int) -> None:
         chunk = self._chunks.get(event.key)
-        if chunk is None or chunk.phase not in CASTABLE:
+        if chunk is None or not chunk.castable:
             if chunk is None or not chunk.interested:
                 self._out += self._membership.stray(event.key, now_ns)
             return
@@ -382,7 +388,7 @@ class Reader:
             self._holder_failed(stripe.chunk, stripe.holder.node, now_ns)
 
     def _holder_failed(self, chunk: Chunk, node: NodeId, now_ns: int) -> None:
-        """A read broke or stood still. A holder that does so again and again is out for everything."""
+        """A read broke. A holder whose reads break again and again is out for everything."""
         chunk.failures[node] = chunk.failures.get(node, 0) + 1
         if not self._health.failed(node):
             return
@@ -496,15 +502,16 @@ class Reader:
         for stripe in self._stripes.stalled(now_ns):
             if self._stripes.get(stripe.read) is None:
                 continue
+            # A slow holder is not a gone one: others are preferred now, but only the deadline ends waiting for it.
             self._abort(stripe)
-            self._holder_failed(stripe.chunk, stripe.holder.node, now_ns)
+            failures = stripe.chunk.failures
+            failures[stripe.holder.node] = failures.get(stripe.holder.node, 0) + 1
         last = self._schedule.inflow.foreign_last_ns
         self._pull.quiet = last is None or now_ns - last >= PULL_TIMEOUT_QUIET_NS
         self._pull.find_lost(now_ns)
         for chunk in self._pull.expire(now_ns):
             self._pull_failed(chunk, now_ns)
-        for chunk in list(self._open.values()):
-            self._out += self._membership.tend(chunk, now_ns)
+        self._out += self._membership.tend(self._open.values(), now_ns)
         self._rejoin_if_quiet(now_ns)
 
     def _heard(self, now_ns: int) -> None:
@@ -514,12 +521,11 @@ class Reader:
 
     def _rejoin_if_quiet(self, now_ns: int) -> None:
         """After long silence, renew every JOIN: a switch that restarted knows nobody."""
-        joined = [chunk for chunk in self._open.values() if chunk.phase is Phase.JOINED]
-        if not joined or now_ns - self._heard_ns < self._rejoin_ns:
+        if now_ns - self._heard_ns < self._rejoin_ns:
             return
         self._heard_ns = now_ns
         self._rejoin_ns = min(2 * self._rejoin_ns, QUIET_REJOIN_MAX_NS)
-        for chunk in joined:
+        for chunk in [chunk for chunk in self._open.values() if chunk.joined]:
             self._out += self._membership.join(chunk, now_ns, TAG_LEADS if self._schedule.leads(chunk) else 0)
 
     def _pull_failed(self, chunk: Chunk, now_ns: int) -> None:
@@ -550,12 +556,10 @@ class Reader:
         """Everything that time alone may make due."""
         for fetch in self._fetches.values():
             yield fetch.deadline_ns
-        for chunk in self._open.values():
-            due = self._membership.due_ns(chunk)
-            if due is not None:
-                yield due
-            if chunk.phase is Phase.JOINED:
-                yield self._heard_ns + self._rejoin_ns
+        if self._open:
+            yield self._heard_ns + self._rejoin_ns
+            if self._membership.tend_ns is not None:
+                yield self._membership.tend_ns
         for source in (self._pull.next_timeout_ns(), self._stripes.next_timeout_ns(), self._schedule.wake_ns):
             if source is not None:
                 yield source

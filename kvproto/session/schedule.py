@@ -1,10 +1,11 @@
 """Who pulls what: follow, lead, hand over, repair, read alone. Looks at a reader's open chunks, asks for segments."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from kvproto.commands import ReaderCommand, SendControl, StartRead
 from kvproto.ids import Member
-from kvproto.session.chunk import READABLE, Chunk, Phase
+from kvproto.session.chunk import Chunk, Phase
 from kvproto.session.holders import choose_holder
 from kvproto.session.inflow import Inflow
 from kvproto.session.membership import Membership
@@ -40,6 +41,24 @@ from kvproto.session.timing import (
     WINDOW_START,
 )
 from kvproto.wire.control import Control, Flag, Op
+
+
+@dataclass(slots=True, eq=False)
+class _Survey:
+    """What a look at all open chunks found."""
+
+    candidates: list[tuple[int, int, Chunk]] = field(default_factory=list)
+    """Chunks that nobody pulls: (minus members, order, chunk), the least first: what most want, in prefix order."""
+    pulled: list[Chunk] = field(default_factory=list)
+    """Chunks that others pull."""
+    pulled_until_ns: int = 0
+    """When the first of them no longer counts as pulled, unless something is heard."""
+    cached: list[Chunk] = field(default_factory=list)
+    """Chunks that the switch serves."""
+    repairs: list[Chunk] = field(default_factory=list)
+    """Chunks whose cast is over and of which only a few segments are missing."""
+    settled_ns: int = 0
+    """Until when answers to first JOINs are worth waiting for."""
 
 
 class Schedule:
@@ -91,7 +110,7 @@ class Schedule:
 
     def _pulled_until_ns(self, chunk: Chunk) -> int:
         """Until when this chunk counts as pulled by somebody else; the past when it does not."""
-        if chunk in self._led or chunk.phase is not Phase.JOINED:
+        if not chunk.joined:
             return -1
         foreign = chunk.foreign_ns if chunk.foreign_ns is not None else -PATIENCE_ANNOUNCED_NS
         if not chunk.company(self.parameters.member):
@@ -120,32 +139,54 @@ class Schedule:
         """Commands that the rules ask for now; sets `wake_ns`."""
         out: list[ReaderCommand] = []
         self.wake_ns = None
-        opened = list(chunks)
-        if not opened:
-            self._waiting_since_ns = now_ns
-        usable = [chunk for chunk in opened if chunk.phase in READABLE]
-        self._led = [chunk for chunk in self._led if chunk.phase is Phase.JOINED]
+        self._led = [chunk for chunk in self._led if chunk.joined]
         self._yield_if_overloaded(out, now_ns)
-        repairs = self._repairs(usable, now_ns)
-        for chunk in repairs:
+        survey = self._survey(chunks, now_ns)
+        for chunk in survey.repairs:
             self._get(chunk, out, now_ns, whole=True)
-        for chunk in usable:
-            if chunk.cached and chunk.phase is Phase.JOINED and self._room():
-                self._get(chunk, out, now_ns)
-        for chunk in self._led:
-            if self._room():
-                self._get(chunk, out, now_ns)
-        settled = max((self._settled_ns(chunk) for chunk in opened), default=0)
-        if settled > now_ns and not self._led:
-            self._wake(settled)
+        for chunk in survey.cached:
+            if not self._room():
+                break
+            self._get(chunk, out, now_ns)
+        out += self.refill(now_ns)
+        if survey.settled_ns > now_ns and not self._led:
+            self._wake(survey.settled_ns)
         else:
-            self._lead(usable, repairs, out, now_ns)
+            self._lead(survey, out, now_ns)
         return out
 
-    @staticmethod
-    def _settled_ns(chunk: Chunk) -> int:
-        """Until when the answer to a chunk's first JOIN is worth waiting for."""
-        return chunk.join_sent_ns + JOIN_SETTLE_NS if chunk.phase is Phase.JOINING and chunk.join_tries == 1 else 0
+    def _survey(self, chunks: Iterable[Chunk], now_ns: int) -> _Survey:
+        """Sort the open chunks by what may be done about them. The one loop over all of them: keep it short."""
+        survey, led, opened = _Survey(), set(map(id, self._led)), False
+        for chunk in chunks:
+            opened = True
+            if not chunk.readable:
+                if chunk.phase is Phase.JOINING and chunk.join_tries == 1:
+                    survey.settled_ns = max(survey.settled_ns, chunk.join_sent_ns + JOIN_SETTLE_NS)
+                continue
+            missing = chunk.missing_count
+            if chunk.busy_count >= missing or id(chunk) in led:
+                continue
+            if chunk.joined:
+                if chunk.cached:
+                    survey.cached.append(chunk)
+                    continue
+                if chunk.foreign_ns is not None and missing * REPAIR_FRACTION <= chunk.segments:
+                    at = self._over_ns(chunk) + self._rank(chunk) * REPAIR_RANK_STEP_NS
+                    if now_ns >= at:
+                        survey.repairs.append(chunk)
+                        continue
+                    self._wake(at)
+                if chunk.leader is not None or chunk.foreign_ns is not None:
+                    until = self._pulled_until_ns(chunk)
+                    if until > now_ns:
+                        survey.pulled.append(chunk)
+                        survey.pulled_until_ns = min(until, survey.pulled_until_ns or until)
+                        continue
+            survey.candidates.append((-chunk.members.bit_count(), chunk.order, chunk))
+        if not opened:
+            self._waiting_since_ns = now_ns
+        return survey
 
     def refill(self, now_ns: int) -> list[ReaderCommand]:
         """The cheap part of `run`, for every batch of arrivals: keep the window of what we lead full."""
@@ -153,7 +194,7 @@ class Schedule:
         for chunk in self._led:
             if not self._room():
                 break
-            if chunk.phase is Phase.JOINED and chunk.free_count:
+            if chunk.joined and chunk.free_count:
                 self._get(chunk, out, now_ns)
         return out
 
@@ -176,21 +217,6 @@ class Schedule:
         self._pull.settled = self._pull.lost = 0
         self.missed = max(self.missed, 2 * OVERLOAD_LOSS)
 
-    def _repairs(self, usable: list[Chunk], now_ns: int) -> list[Chunk]:
-        """Chunks whose cast is over and of which only a few segments are missing."""
-        due = []
-        for chunk in usable:
-            if chunk.phase is not Phase.JOINED or chunk.cached or chunk in self._led or not chunk.free_count:
-                continue
-            if chunk.foreign_ns is None or chunk.missing_count * REPAIR_FRACTION > chunk.segments:
-                continue
-            at = self._over_ns(chunk) + self._rank(chunk) * REPAIR_RANK_STEP_NS
-            if now_ns >= at:
-                due.append(chunk)
-            else:
-                self._wake(at)
-        return due
-
     def _over_ns(self, chunk: Chunk) -> int:
         """When the cast of a chunk, of which something has come, counts as over."""
         last = chunk.foreign_ns if chunk.foreign_ns is not None else 0
@@ -200,43 +226,32 @@ class Schedule:
             return max(chunk.left_ns, last) + REPAIR_DELAY_NS
         return last + REPAIR_DELAY_UNLED_NS
 
-    def _lead(self, usable: list[Chunk], repairs: list[Chunk], out: list[ReaderCommand], now_ns: int) -> None:
+    def _lead(self, survey: _Survey, out: list[ReaderCommand], now_ns: int) -> None:
         """Go on pulling, take over, read alone, or wait."""
-        pulled: list[tuple[int, Chunk]] = []
-        candidates: list[Chunk] = []
-        for chunk in usable:
-            if chunk.busy_count >= chunk.missing_count or chunk in self._led or chunk in repairs:
-                continue
-            if chunk.cached and chunk.phase is Phase.JOINED:
-                continue
-            until = self._pulled_until_ns(chunk)
-            if until > now_ns:
-                pulled.append((until, chunk))
-            else:
-                candidates.append(chunk)
+        candidates, pulled = survey.candidates, survey.pulled
         if not candidates:
-            for until, _ in pulled:
-                self._wake(until)
+            if pulled:
+                self._wake(survey.pulled_until_ns)
             return
-        candidates.sort(key=lambda chunk: (-chunk.members.bit_count(), chunk.order))
-        others = [chunk for _, chunk in pulled]
         last = self.inflow.foreign_last_ns
-        if others and (last is None or now_ns - last >= SILENCE_NS):
+        if pulled and (last is None or now_ns - last >= SILENCE_NS):
             self._read_unled(candidates, out, now_ns)
-        for chunk in candidates:
+        while candidates:
             if sum(led.free_count for led in self._led) >= self._pull.window.segments:
                 return
-            due = self._due_ns(chunk, others, now_ns)
+            best = min(candidates)
+            due = self._due_ns(best[2], pulled, now_ns)
             if now_ns < due:
                 self._wake(due)
                 return
-            if not self._begin(chunk, out, now_ns):
+            if not self._begin(best[2], out, now_ns):
                 return
+            candidates.remove(best)
 
-    def _read_unled(self, candidates: list[Chunk], out: list[ReaderCommand], now_ns: int) -> None:
+    def _read_unled(self, candidates: list[tuple[int, int, Chunk]], out: list[ReaderCommand], now_ns: int) -> None:
         """While announced casts bring nothing, read what only reliable reads can bring."""
-        for chunk in candidates:
-            if chunk.phase is not Phase.JOINED and not self._begin(chunk, out, now_ns):
+        for _, _, chunk in sorted(candidates):
+            if not chunk.joined and chunk.free_count and not self._begin(chunk, out, now_ns):
                 return
 
     def _due_ns(self, chunk: Chunk, pulled: list[Chunk], now_ns: int) -> int:
@@ -245,7 +260,7 @@ class Schedule:
         self._count_leaders(pulled, now_ns)
         last = inflow.foreign_last_ns
         active = last is not None and now_ns - last <= SILENCE_NS
-        company = chunk.phase is Phase.JOINED and chunk.company(self.parameters.member)
+        company = chunk.joined and chunk.company(self.parameters.member)
         if not pulled:
             working = self._stripes.count or self._led
             if not company or working:
@@ -329,7 +344,7 @@ class Schedule:
     def _begin(self, chunk: Chunk, out: list[ReaderCommand], now_ns: int) -> bool:
         """Pull a chunk that nobody pulls: lead it, or read it alone. False when there is no room for it now."""
         me = self.parameters.member
-        if chunk.phase is Phase.JOINED and chunk.company(me):
+        if chunk.joined and chunk.company(me):
             if self.inflow.foreign_last_ns is not None and now_ns - self.inflow.foreign_last_ns < SILENCE_NS:
                 self._probed = True
             self._led.append(chunk)
@@ -352,7 +367,7 @@ class Schedule:
         if self._pull.outstanding > self._pull.window.segments // 2 or not size:
             return False
         first, count = chunk.free_run()
-        if count < STRIPE_RUN_MIN and count < chunk.free_count and chunk.phase is Phase.JOINED:
+        if count < STRIPE_RUN_MIN and count < chunk.free_count and chunk.joined:
             if not self._room():
                 return False
             self._get(chunk, out, now_ns)

@@ -16,7 +16,7 @@ from kvproto.session.timing import (
 )
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Stripe:
     """One reliable read: consecutive segments of one chunk from one holder."""
 

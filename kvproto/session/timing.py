@@ -106,8 +106,9 @@ FRESH_NS: Final = 10 * MS
 STRIPE_RUN_MIN: Final = 8
 """Shorter runs of missing segments are asked for by GET where there is a switch."""
 READ_STALL_NS: Final = 1000 * MS
+"""A read without progress for so long is begun anew, from another holder if there is one."""
 HOLDER_FAILURES_MAX: Final = 2
-"""Failed reads from one holder, with nothing from it in between, before it counts as gone."""
+"""Broken reads from one holder, with nothing from it in between, before it counts as gone."""
 
 # --- measuring -------------------------------------------------------------------------------------------------------
 INFLOW_SLOT_NS: Final = 50 * MS
