@@ -93,6 +93,10 @@ def _incast(args: argparse.Namespace) -> int:
         target=Target(args.target),
         wiring=wiring_of(args.no_root),
     )
+    if plan.wiring is Wiring.DATAGRAMS and args.peer:
+        raise UsageError("peers need the links of namespaces: leave out --peer, or become root and leave out --no-root")
+    if args.slow is not None and not 0 <= args.slow_reader < args.nodes:
+        raise UsageError(f"--slow-reader {args.slow_reader}: readers are numbered 0 to {args.nodes - 1}")
     modes = _chosen(args.mode or [Mode.CAST.value], Mode)
     peers = _chosen(args.peer or [], Peer)
     console = Console()
@@ -104,7 +108,10 @@ def _incast(args: argparse.Namespace) -> int:
     )
     console.print(incast_table(everything, plan.readers, plan.size_bytes, plan.rate_bit_s, what))
     if plan.wiring is Wiring.DATAGRAMS:
-        console.print("Without root: links are shaped by the switch's datagram ports and bytes counted there.")
+        console.print(
+            "Without root: casts are shaped and counted at the switch's datagram ports (what hosts send is not shaped); "
+            "reliable reads go over plain loopback TCP, not shaped, and are counted by the agents. Compare casts only."
+        )
     if args.json is not None:
         _write_json(args.json, incast_json(plan, cases, found))
         console.print(f"figures: {args.json}")
