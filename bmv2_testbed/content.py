@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 from dataclasses import dataclass
 
@@ -11,11 +12,22 @@ from bmv2_testbed.errors import TestbedError
 
 KEY_BYTES = 16
 
+_memcmp = ctypes.CDLL(None).memcmp
+_memcmp.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t)
+
 
 def content_of(key: bytes, size_bytes: int) -> bytes:
     """The content of a chunk: the Philox stream seeded with its key. Same bytes on every machine and numpy."""
     words = np.random.Philox(key=int.from_bytes(key, "big")).random_raw((size_bytes + 7) // 8)
     return np.asarray(words, dtype="<u8").tobytes()[:size_bytes]
+
+
+def same_content(found: memoryview | bytes, expected: bytes) -> bool:
+    """Compare every byte, in place. (`==` compares memoryviews item by item, 20 times slower than memcmp.)"""
+    if len(found) != len(expected):
+        return False
+    address = np.frombuffer(found, np.uint8).ctypes.data if len(expected) else 0
+    return bool(_memcmp(address, expected, len(expected)) == 0)
 
 
 def chained_key(parent: bytes, label: bytes) -> bytes:

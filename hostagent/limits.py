@@ -41,9 +41,11 @@ READ_CONNECTIONS_MAX = 256
 READ_REQUESTS_QUEUED_MAX = 1024
 """Requests a serving connection may have waiting; a peer beyond that is not ours and is cut off."""
 READ_CONNECT_TIMEOUT_S = 3.0
-READ_STALL_TIMEOUT_S = 5.0
-"""A connection with requests out that brings nothing for so long is given up: longer than TCP takes to get over a loss
-on a crowded link, shorter than an engine waits."""
+READ_STALL_TIMEOUT_S = 30.0
+"""A connection with requests out that brings nothing for so long is given up. Long: on a crowded link TCP may stand
+still for many seconds and come back, and whether to wait is for the reader to decide."""
+READ_KEEPALIVE_S = (2, 1, 4)
+"""First probe of a silent peer, interval of further ones, how many unanswered ones mean that its host is gone."""
 READ_PROGRESS_BYTES = 512 * KIB
 """Reads larger than this tell how far they are, so that a slow one is not taken for a dead one."""
 READ_RECEIVE_LOW_WATER_BYTES = 256 * KIB

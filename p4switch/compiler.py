@@ -11,7 +11,7 @@ from p4switch.codegen.program import render
 from p4switch.errors import SwitchError as BuildError
 from p4switch.frontend.lower.program import lower
 from p4switch.frontend.pipeline import check_source
-from p4switch.frontend.source import CompileError, Diagnostic
+from p4switch.frontend.source import CompileError, Diagnostic, deep_recursion
 from p4switch.ir.program import Program
 from p4switch.ir.verify import verify
 from p4switch.runtime import build_shared_object
@@ -38,8 +38,9 @@ def compile_to_ir(
 ) -> tuple[Program, tuple[Diagnostic, ...]]:
     """The front end alone: verified IR and warnings. CompileError when the program is wrong or not supported."""
     checked = check_source(Path(path), defines or {}, [Path(d) for d in include_dirs])
-    program = lower(checked)
-    verify(program)
+    with deep_recursion():
+        program = lower(checked)
+        verify(program)
     return program, tuple(checked.reporter.diagnostics)
 
 
@@ -52,7 +53,8 @@ def compile_program(
     C compiler, or it failed (one line).
     """
     program, warnings = compile_to_ir(path, defines, include_dirs)
-    source = render(program)
+    with deep_recursion():
+        source = render(program)
     return CompiledProgram(program, source, _build(source, Path(path).stem), warnings)
 
 

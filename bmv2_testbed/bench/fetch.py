@@ -17,7 +17,7 @@ from bmv2_testbed.bench.group import agent_socket, prefix_arguments, put_prefix
 from bmv2_testbed.bench.incast import Peer, start_peer
 from bmv2_testbed.bench.sources import PoolSource, Source, TcpSource
 from bmv2_testbed.client import Testbed
-from bmv2_testbed.content import Prefix
+from bmv2_testbed.content import Prefix, same_content
 from bmv2_testbed.limits import FETCH_DEADLINE_S, START_DEADLINE_S
 from bmv2_testbed.processes import python_module
 from bmv2_testbed.spec import Target, TestbedSpec, Wiring, data_ip, host_name
@@ -137,7 +137,7 @@ def _measure(source: Source, drop: Callable[[], None], prefix: Prefix, repeat: i
         start_s = time.monotonic()
         for index, content in source.fetch(prefix):
             arrived_s = time.monotonic()
-            verified = verified and bytes(content) == expected[index]
+            verified = verified and same_content(content, expected[index])
             compared += len(content)
             spent_comparing_s += time.monotonic() - arrived_s
         times.append(time.monotonic() - start_s - spent_comparing_s)

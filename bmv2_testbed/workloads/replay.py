@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bmv2_testbed.bench.rendezvous import await_start, meet, send_line
-from bmv2_testbed.content import content_of
+from bmv2_testbed.content import content_of, same_content
 from bmv2_testbed.limits import FETCH_DEADLINE_S
 from bmv2_testbed.workloads.plan import (
     BLOCK_BYTES,
@@ -90,7 +90,9 @@ class Node:
             fetch_s = time.monotonic() - before_s
             count = got.count
             names = [str(source.name).lower() for source in got.sources[:count]]
-            wrong = sum(bytes(view) != content_of(key, BLOCK_BYTES) for key, view in zip(keys, got.views, strict=False))
+            wrong = sum(
+                not same_content(view, content_of(key, BLOCK_BYTES)) for key, view in zip(keys, got.views, strict=False)
+            )
         with self._lock:
             report = self.report
             report.fetch_s.append(fetch_s)

@@ -97,6 +97,7 @@ class ReadServer:
             return
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        _watch_peer(sock)
         self._connections.add(
             _ServedConnection(sock, self._loop, self._memory, self._sink, self._counters, self._connections.discard)
         )
@@ -352,6 +353,7 @@ class _PeerConnection:
         self._stall_timer: asyncio.TimerHandle | None = None
         self._sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        _watch_peer(self._sock)
         self._connect()
 
     # ------------------------------------------------------------------ reads
@@ -554,6 +556,15 @@ class _PeerConnection:
             self.close()
         else:
             self._stall_timer = self._loop.call_later(limit_s - quiet_s, self._check_stall)
+
+
+def _watch_peer(sock: socket.socket) -> None:
+    """Have the kernel find out that the peer's host is gone; a peer that is merely slow answers its probes."""
+    idle_s, interval_s, count = limits.READ_KEEPALIVE_S
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, idle_s)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, interval_s)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, count)
 
 
 def _tell(read: _Read, outcome: ReadOutcome) -> None:

@@ -155,6 +155,8 @@ class Reader:
             raise LocalProtocolError(f"more than {FETCHES_MAX} fetches at a time")
         if len(event.chunks) > FETCH_CHUNKS_MAX:
             raise LocalProtocolError(f"more than {FETCH_CHUNKS_MAX} chunks in one fetch")
+        if not self._chunks:
+            self._schedule.waiting_since_ns = self._heard_ns = now_ns
         keys = tuple(wanted.key for wanted in event.chunks)
         present = frozenset(wanted.key for wanted in event.chunks if wanted.present)
         fetch = Fetch(event.fetch, keys, present, event.deadline_ns, [], len(keys))

@@ -84,7 +84,7 @@ class Schedule:
         self._needed_until_ns = 0
         """Until then it is known that we must lead beside others for our link to be full."""
         self._holdoff_until_ns = 0
-        self._waiting_since_ns = 0
+        self.waiting_since_ns = 0
         """Since when there has been something to wait for."""
         self.missed = 0.0
         """Share of recent chunks' segments that the casts we followed did not bring us (moving average)."""
@@ -157,9 +157,8 @@ class Schedule:
 
     def _survey(self, chunks: Iterable[Chunk], now_ns: int) -> _Survey:
         """Sort the open chunks by what may be done about them. The one loop over all of them: keep it short."""
-        survey, led, opened = _Survey(), set(map(id, self._led)), False
+        survey, led = _Survey(), set(map(id, self._led))
         for chunk in chunks:
-            opened = True
             if not chunk.readable:
                 if chunk.phase is Phase.JOINING and chunk.join_tries == 1:
                     survey.settled_ns = max(survey.settled_ns, chunk.join_sent_ns + JOIN_SETTLE_NS)
@@ -184,8 +183,6 @@ class Schedule:
                         survey.pulled_until_ns = min(until, survey.pulled_until_ns or until)
                         continue
             survey.candidates.append((-chunk.members.bit_count(), chunk.order, chunk))
-        if not opened:
-            self._waiting_since_ns = now_ns
         return survey
 
     def refill(self, now_ns: int) -> list[ReaderCommand]:
@@ -284,7 +281,7 @@ class Schedule:
 
     def _quiet_since_ns(self, pulled: list[Chunk]) -> int:
         """Since when nothing comes. Announcements without segments are believed for a while, not again and again."""
-        last = max(self._waiting_since_ns, self.inflow.last_ns or 0)
+        last = max(self.waiting_since_ns, self.inflow.last_ns or 0)
         announced = max(chunk.leader_ns for chunk in pulled)
         return max(last, min(announced, last + PATIENCE_ANNOUNCED_NS))
 

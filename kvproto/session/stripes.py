@@ -6,7 +6,7 @@ from kvproto.events import HolderRef
 from kvproto.ids import NodeId, ReadId
 from kvproto.session.chunk import Chunk
 from kvproto.session.timing import (
-    FRESH_STRIPE_FRACTION,
+    FRESH_STRIPE_NS,
     READ_STALL_NS,
     STRIPE_GROWTH,
     STRIPE_NS,
@@ -32,12 +32,14 @@ class Stripe:
 class Stripes:
     """All reliable reads of one reader that have not ended."""
 
-    __slots__ = ("_ended_ns", "_next", "_reads", "_size", "_tested")
+    __slots__ = ("_ended_ns", "_next", "_rate", "_reads", "_size", "_tested")
 
     def __init__(self) -> None:
         self._reads: dict[ReadId, Stripe] = {}
         self._next = 1
         self._size = STRIPE_START_SEGMENTS
+        self._rate = 0.0
+        """Segments per second of the last stripe that said something."""
         self._tested = False
         self._ended_ns = 0
 
@@ -47,11 +49,14 @@ class Stripes:
         About STRIPE_NS of the rate that was seen. `fresh`: the fetch has only begun, others may be about to join; so
         only as much as does not hurt if they do.
         """
-        size = max(STRIPE_START_SEGMENTS, self._size // FRESH_STRIPE_FRACTION) if fresh else self._size
-        outstanding = sum(stripe.count for stripe in self._reads.values())
+        budget = STRIPES_AT_ONCE * self._size
+        if fresh:
+            budget = max(STRIPE_START_SEGMENTS, int(self._rate * FRESH_STRIPE_NS / 1e9))
+        size = min(self._size, budget)
         if not self._reads:
             return size
-        return size if self._tested and outstanding < STRIPES_AT_ONCE * size else 0
+        outstanding = sum(stripe.count for stripe in self._reads.values())
+        return size if self._tested and outstanding + size <= budget else 0
 
     @property
     def count(self) -> int:
@@ -87,6 +92,7 @@ class Stripes:
         wanted = rate * STRIPE_NS / 1e9
         # A stripe cut short by its chunk's end took its round trip all the same: it says nothing of larger ones.
         if wanted > self._size or stripe.count >= self._size:
+            self._rate = rate
             size = min(wanted, STRIPE_GROWTH * self._size) if wanted > self._size else (self._size + wanted) / 2
             self._size = int(min(STRIPE_SEGMENTS_MAX, max(STRIPE_START_SEGMENTS, size)))
         self._tested = True

@@ -98,10 +98,10 @@ STRIPE_NS: Final = 15 * MS
 STRIPE_SEGMENTS_MAX: Final = 4096
 STRIPES_AT_ONCE: Final = 2
 """Worth of segments under way, so that a link is not idle between one stripe's end and the next request."""
-STRIPE_GROWTH: Final = 4
+STRIPE_GROWTH: Final = 8
 """At most so many times larger than the last one: a shaper's burst makes the first stripe look too fast."""
-FRESH_STRIPE_FRACTION: Final = 5
-"""In a fetch's first moments stripes are so much shorter: several readers that begin together hear of each other."""
+FRESH_STRIPE_NS: Final = 4 * MS
+"""In a fetch's first moments no more than this is under way: several readers that begin together hear of each other."""
 FRESH_NS: Final = 10 * MS
 STRIPE_RUN_MIN: Final = 8
 """Shorter runs of missing segments are asked for by GET where there is a switch."""

@@ -1,7 +1,7 @@
 """The switch on veth pairs, beside a bare loop (wire.c) that only forwards between the same interfaces.
 
-Runs in a network namespace of its own. Figures are processor time of the forwarding thread for each packet that arrived at
-the far end, and the rate that was reached: on a busy machine the first is the steadier one.
+Runs in a network namespace of its own. Figures are processor time of the forwarding thread for each packet that arrived
+at the far end, and the rate that was reached: on a busy machine the first is the steadier one.
 """
 
 from __future__ import annotations
@@ -147,15 +147,14 @@ def forwarding() -> Iterator[Measurement]:
             )
             yield bare
             with _switch(program):
-                wait = threading.Event()
-                one = _run(wire, known, 2, _switch_thread_cpu_ns, lambda: _sleep(wait)).measurement(
+                one = _run(wire, known, 2, _switch_thread_cpu_ns, _measuring_time).measurement(
                     f"veth, {size} B, switch", bare
                 )
                 yield one
-                yield _run(wire, unknown, PORTS, _switch_thread_cpu_ns, lambda: _sleep(wait)).measurement(
+                yield _run(wire, unknown, PORTS, _switch_thread_cpu_ns, _measuring_time).measurement(
                     f"veth, {size} B, switch to eight ports", one
                 )
 
 
-def _sleep(event: threading.Event) -> None:
-    event.wait(_SECONDS)
+def _measuring_time() -> None:
+    time.sleep(_SECONDS)

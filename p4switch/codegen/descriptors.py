@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from p4switch.codegen.layout import bytes_of, storage_bytes
-from p4switch.codegen.statements import c_string, packed_bytes, packed_offsets, table_key_bytes
+from p4switch.codegen.packing import c_string, packed_bytes, packed_offsets, table_key_bytes
 from p4switch.ir import types as irt
 from p4switch.ir.program import ActionCall, CounterKind, KeyMatch, MatchKind, Program, Table, TableKey
 

@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from p4switch.codegen.descriptors import Descriptors
+from p4switch.codegen.externs import color_name
 from p4switch.codegen.layout import Layout, Place, bytes_of
-from p4switch.codegen.scan import reads_metadata, reads_queue_times
-from p4switch.codegen.statements import StatementRenderer, c_string, color_name, table_key_bytes
+from p4switch.codegen.packing import c_string, table_key_bytes
+from p4switch.codegen.scan import depends_on_egress, reads_metadata, reads_queue_times
+from p4switch.codegen.statements import StatementRenderer
 from p4switch.ir import expr as ir
 from p4switch.ir import types as irt
 from p4switch.ir.program import ACCEPT, REJECT, Block, MatchOp, Parser, ParserState, Program, SelectCase
@@ -273,7 +275,7 @@ class ProgramRenderer(StatementRenderer):
 
     def _flags(self, present: dict[str, bool]) -> list[str]:
         flags = ["PS_PROGRAM_TRACKS_HEADER_WRITES"]
-        if present["compute_checksum"] and reads_metadata(self.program, self.program.compute_checksum):
+        if present["compute_checksum"] and depends_on_egress(self.program, self.program.compute_checksum):
             flags.append("PS_PROGRAM_CHECKSUM_READS_METADATA")
         if reads_metadata(self.program, self.program.deparser):
             flags.append("PS_PROGRAM_CHECKSUM_READS_METADATA")

@@ -1,4 +1,4 @@
-"""Third layer of the checker: calls, constructor calls and the inference of type arguments."""
+"""Fourth layer of the checker: calls, constructor calls and the inference of type arguments."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from p4switch.frontend import ast
 from p4switch.frontend.check_decl import Checker
 from p4switch.frontend.parser import parse
 from p4switch.frontend.preprocess import preprocess
-from p4switch.frontend.source import AbortError, CompileError, Reporter
+from p4switch.frontend.source import AbortError, CompileError, Reporter, deep_recursion
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +27,12 @@ def check_source(path: Path, defines: Mapping[str, str], include_dirs: Sequence[
     source = preprocess(path, defines, include_dirs)
     reporter = Reporter(source)
     try:
-        program = parse(reporter)
+        with deep_recursion():
+            program = parse(reporter)
     except AbortError as problem:
         raise CompileError(reporter.diagnostics) from problem
     checker = Checker(reporter)
-    checker.program(program)
+    with deep_recursion():
+        checker.program(program)
     reporter.raise_if_errors()
     return CheckedProgram(program, checker, reporter)

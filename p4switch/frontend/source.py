@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import bisect
 import enum
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 
@@ -48,6 +51,21 @@ class CompileError(Exception):
         """True when nothing is wrong with the program, only something is not supported."""
         errors = [d for d in self.diagnostics if d.severity is not Severity.WARNING]
         return bool(errors) and all(d.severity is Severity.UNSUPPORTED for d in errors)
+
+
+RECURSION_LIMIT = 50_000
+"""Python frames the compiler may use: a sum of a thousand terms is a tree a thousand deep."""
+
+
+@contextmanager
+def deep_recursion() -> Iterator[None]:
+    """Raise Python's recursion limit while the tree is walked."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(before, RECURSION_LIMIT))
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(before)
 
 
 class AbortError(Exception):

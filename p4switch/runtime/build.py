@@ -27,7 +27,8 @@ INCLUDE_DIR = Path(__file__).parent / "include"
 _SOURCE_DIR = Path(__file__).parent / "src"
 
 _FLAGS_COMMON = ("-std=gnu11", "-shared", "-fPIC", "-fvisibility=hidden", "-D_GNU_SOURCE", "-pthread", "-Wall")
-_FLAGS_FAST = ("-O2", "-fno-plt", "-fno-semantic-interposition")
+_FLAGS_FAST = ("-O3", "-fno-plt", "-fno-semantic-interposition")
+_FLAG_THIS_CPU = "-march=native"
 _COMPILE_SECONDS_MAX = 600.0
 
 EXTRA_FLAGS_VARIABLE = "P4SWITCH_CFLAGS"
@@ -76,6 +77,29 @@ def _probe(command: tuple[str, ...], complaint: str) -> Compiler:
 
 
 @functools.cache
+def _this_cpu(compiler: Compiler) -> tuple[str, ...]:
+    """The flag that lets the compiler use all instructions of this processor, if it knows it: wide copies of payloads
+    in registers are twice as fast with them."""
+    command = [*compiler.command, _FLAG_THIS_CPU, "-x", "c", "-c", "-o", os.devnull, os.devnull]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=_COMPILE_SECONDS_MAX, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ()
+    return (_FLAG_THIS_CPU,) if done.returncode == 0 else ()
+
+
+@functools.cache
+def _cpu_identity() -> str:
+    """Architecture and instruction sets: a cache may be shared by unlike machines."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    features = next((line for line in lines if line.lower().startswith(("flags", "features"))), "")
+    return f"{platform.machine()} {features}"
+
+
+@functools.cache
 def cache_dir() -> Path:
     """Where shared objects are kept; made if need be."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
@@ -108,7 +132,7 @@ def build_shared_object(
         SwitchError: the compiler refuses the source; the message holds its first complaint.
     """
     compiler = find_compiler()
-    flags = [*flags, *shlex.split(os.environ.get(EXTRA_FLAGS_VARIABLE, ""))]
+    flags = [*flags, *_this_cpu(compiler), *shlex.split(os.environ.get(EXTRA_FLAGS_VARIABLE, ""))]
     headers = [header for directory in include_dirs for header in sorted(directory.glob("*.h"))]
     digest = _digest(compiler, flags, [*sources, *headers])
     target = cache_dir() / f"{name}-{digest}.so"
@@ -139,7 +163,7 @@ def build_runtime(flags: Sequence[str] = _FLAGS_FAST) -> Path:
 
 def _digest(compiler: Compiler, flags: list[str], files: Iterable[Path]) -> str:
     summary = hashlib.blake2b(digest_size=16)
-    for text in (platform.machine(), *compiler.command, compiler.version, *_FLAGS_COMMON, *flags):
+    for text in (_cpu_identity(), *compiler.command, compiler.version, *_FLAGS_COMMON, *flags):
         summary.update(text.encode() + b"\0")
     for file in files:
         content = file.read_bytes()

@@ -11,6 +11,18 @@ RPC_WORKERS = STREAMS_MAX + UNARY_WORKERS
 MESSAGE_BYTES_MAX = 64 << 20
 """Largest message that a client may send (a pipeline configuration or a large batch)."""
 
+METADATA_BYTES_DEFAULT = 7 << 10
+"""Error details that any client can receive: gRPC's default is 8 KiB for all metadata."""
+
+ERROR_DETAILS_BYTES_MAX = 60 << 10
+"""Error details that are sent at all; clients made for P4Runtime take 64 KiB of metadata or more."""
+
+STATUS_MESSAGE_BYTES_MAX = 2 << 10
+"""Longest status message: gRPC escapes up to three bytes for one, and clients take 8 KiB of metadata in all."""
+
+KEEPALIVE_MS = 10_000
+"""How long a silent connection is trusted, and then how long it may take to answer a ping."""
+
 READ_ENTITIES_PER_MESSAGE = 512
 """Entities in one ReadResponse; keeps messages well below the 4 MiB that clients accept by default."""
 
@@ -53,5 +65,7 @@ FLUSH_UPDATES = 1024
 EVENT_WAIT_MS_MAX = 200
 """Longest sleep of the thread that takes digests and packet-ins from the data plane."""
 
+assert STATUS_MESSAGE_BYTES_MAX * 3 < METADATA_BYTES_DEFAULT
+assert METADATA_BYTES_DEFAULT < ERROR_DETAILS_BYTES_MAX
 assert UNARY_WORKERS >= 2, "a Write must go on while a pipeline is being compiled"
 assert READ_BYTES_PER_MESSAGE_MAX * 4 <= 4 << 20

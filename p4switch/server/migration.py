@@ -77,8 +77,12 @@ def _table_entry(
     if target is None:
         raise invalid(f"the forwarding state cannot be preserved: table {spec.name} is gone")
     if entry.is_default_action:
-        if not (spec.const_default or spec.profile or target.const_default):
+        if not (old.tables.default_is_original(spec.id) or target.const_default):
             yield p4r.Update.MODIFY, entity
+        elif spec.counter and target.counter:
+            counter = p4r.DirectCounterEntry(data=entry.counter_data)
+            counter.table_entry.table_id, counter.table_entry.is_default_action = entry.table_id, True
+            yield p4r.Update.MODIFY, p4r.Entity(direct_counter_entry=counter)
         return
     if entry.is_const:
         return

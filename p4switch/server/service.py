@@ -18,10 +18,14 @@ from p4switch.proto import p4runtime_pb2 as p4r
 from p4switch.proto import status_pb2
 from p4switch.server.device import Device
 from p4switch.server.limits import (
+    ERROR_DETAILS_BYTES_MAX,
+    KEEPALIVE_MS,
     MESSAGE_BYTES_MAX,
+    METADATA_BYTES_DEFAULT,
     READ_BYTES_PER_MESSAGE_MAX,
     READ_ENTITIES_PER_MESSAGE,
     RPC_WORKERS,
+    STATUS_MESSAGE_BYTES_MAX,
     STREAM_QUEUE_MAX,
     STREAMS_MAX,
 )
@@ -50,7 +54,13 @@ class P4RuntimeServer:
             options=[
                 ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
                 ("grpc.so_reuseport", 0),
-                ("grpc.max_metadata_size", 1 << 20),
+                # A primary whose machine has vanished without a word must not stay primary...
+                ("grpc.keepalive_time_ms", KEEPALIVE_MS),
+                ("grpc.keepalive_timeout_ms", KEEPALIVE_MS),
+                ("grpc.http2.max_pings_without_data", 0),
+                # ...and clients may ask after us as often as they like.
+                ("grpc.http2.max_ping_strikes", 0),
+                ("grpc.keepalive_permit_without_calls", 1),
             ],
         )
         self._server.add_generic_rpc_handlers((_handlers(self),))
@@ -179,19 +189,56 @@ def _responses(entities: Sequence[p4r.Entity]) -> Iterator[p4r.ReadResponse]:
 
 def _abort_with_details(context: grpc.ServicerContext, outcomes: Sequence[StatusError | None], message: str) -> None:
     """End an RPC with UNKNOWN and one p4.v1.Error an update or query."""
-    status = status_pb2.Status(code=Code.UNKNOWN, message=_summary(outcomes, message))
+    summary = _summary(outcomes, message)
+    details = _details(outcomes, summary)
+    if details is not None:
+        context.set_trailing_metadata((("grpc-status-details-bin", details),))
+    context.abort(grpc.StatusCode.UNKNOWN, summary)
+
+
+def _details(outcomes: Sequence[StatusError | None], summary: str) -> bytes | None:
+    """A google.rpc.Status that clients can receive: whole, or without the texts, or (None) not at all.
+
+    They travel as metadata. A client with gRPC's default limits loses the whole status when they are larger; finsy
+    takes 64 KiB. Of what is larger still, the summary in the status message is all that arrives.
+    """
+    whole = _status(outcomes, summary, with_text=True)
+    if len(whole) <= METADATA_BYTES_DEFAULT:
+        return whole
+    brief = _status(outcomes, summary, with_text=False)
+    for candidate, limit in (
+        (brief, METADATA_BYTES_DEFAULT),
+        (whole, ERROR_DETAILS_BYTES_MAX),
+        (brief, ERROR_DETAILS_BYTES_MAX),
+    ):
+        if len(candidate) <= limit:
+            return candidate
+    return None
+
+
+def _status(outcomes: Sequence[StatusError | None], summary: str, *, with_text: bool) -> bytes:
+    status = status_pb2.Status(code=Code.UNKNOWN, message=summary)
     for outcome in outcomes:
         error = p4r.Error(canonical_code=Code.OK)
         if outcome is not None:
-            error = p4r.Error(canonical_code=outcome.code, message=outcome.message, space=ERROR_SPACE)
+            error.canonical_code = outcome.code
+            if with_text:
+                error.message, error.space = outcome.message, ERROR_SPACE
         status.details.add().Pack(error)
-    context.set_trailing_metadata((("grpc-status-details-bin", status.SerializeToString()),))
-    context.abort(grpc.StatusCode.UNKNOWN, status.message)
+    return status.SerializeToString()
 
 
 def _summary(outcomes: Sequence[StatusError | None], message: str) -> str:
     failed = [o for o in outcomes if o is not None]
-    return f"{message} ({len(failed)} of {len(outcomes)}); the first: {failed[0]}"
+    return _clip(f"{message} ({len(failed)} of {len(outcomes)}); the first: {failed[0]}")
+
+
+def _clip(message: str) -> str:
+    """A status message that fits a client's metadata limit, even where every character is escaped."""
+    if len(message.encode()) <= STATUS_MESSAGE_BYTES_MAX:
+        return message
+    kept = message.encode()[:STATUS_MESSAGE_BYTES_MAX].decode(errors="ignore")
+    return f"{kept}\n... and {len(message) - len(kept)} characters more"
 
 
 def _handlers(server: P4RuntimeServer) -> grpc.GenericRpcHandler[Any, Any]:
@@ -251,7 +298,7 @@ def _translated(context: grpc.ServicerContext) -> Iterator[None]:
     try:
         yield
     except StatusError as error:
-        context.abort(_STATUS[error.code], error.message)
+        context.abort(_STATUS[error.code], _clip(error.message))
     except Exception as error:
         if context.code() is None:  # type: ignore[attr-defined]
             log.exception("a request failed within the server")

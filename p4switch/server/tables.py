@@ -113,6 +113,11 @@ class Tables:
             raise invalid(f"table {table.spec.name} does not support idle timeouts here")
         yield from (p4r.Entity(table_entry=m) for m in self._read_table(table, query, filtered=True))
 
+    def default_is_original(self, table_id: int) -> bool:
+        """Whether the default entry is as the program's source has it."""
+        table = self._table(table_id)
+        return table.default == Entry(None, table.initial_default)
+
     # -- direct resources ------------------------------------------------------------------------
 
     def write_counter(self, kind: int, message: p4r.DirectCounterEntry, journal: Journal) -> None:

@@ -2,8 +2,9 @@
  *
  *   hash.c      v1model's hash algorithms          table.c     tables of every match kind
  *   meter.c     trTCM (RFC 2698)                   pipeline.c  one program's state
- *   maps.c      id -> pointer                      groups.c    actions, profiles, multicast, clones
- *   batch.c     what the control plane writes      read.c      what it reads
+ *   masked.c    lpm, ternary, range, optional      maps.c      id -> pointer
+ *   groups.c    actions, profiles, replication     batch.c     what the control plane writes
+ *   read.c      what it reads                      port.c      what all ports share
  *   events.c    what Python drains                 buffer.c    packet buffers
  *   offload.c   checksums and segmentation that senders left to the NIC
  *   faults.c    loss, duplication, reordering, corruption, delay; shaping
@@ -49,6 +50,8 @@ enum {
     PS_MEMORY_FRAMES_MAX = 65536,     /* frames a memory port keeps until they are collected */
     PS_ENTRIES_MAX = 1 << 24,         /* of one table */
     PS_TABLE_SIZE_DEFAULT = 1024,     /* of a table that declares no size, as bmv2 */
+    PS_KEY_WORDS_MAX = 512,           /* 8 bytes each */
+    PS_SLOTS_MIN = 16,
     PS_GROUP_SLOTS_MAX = 1 << 16,     /* sum of a selector group's weights */
 };
 
@@ -68,7 +71,7 @@ enum ps_status {
 
 /* ------------------------------------------------------------------ table.c */
 
-struct ps_table_store; /* private to table.c */
+struct ps_table_store; /* private to masked.c */
 
 struct ps_table_state {
     struct ps_table *table; /* in ps_pipeline.tables */
@@ -99,6 +102,25 @@ bool ps_table_live(const struct ps_table_state *t, uint32_t number);
 struct ps_action *ps_table_own_action(const struct ps_table_state *t, struct ps_entry *entry);
 /* Room for `more` entries without a rehash between packets; called outside the gate. */
 struct ps_slot *ps_table_grow_prepare(const struct ps_table_state *t, uint64_t more, uint64_t *mask);
+
+/* Zeroed pages that cost nothing until they are touched. */
+void *ps_reserve(size_t bytes);
+void ps_release(void *p, size_t bytes);
+
+/* Open addressing with linear probing, shared by exact tables and tuples. */
+uint32_t ps_slot_tag(uint64_t hash);
+void ps_slot_put(struct ps_slot *slots, uint64_t mask, uint64_t hash, uint32_t number);
+void ps_slot_remove(struct ps_slot *slots, uint64_t mask, uint64_t i, uint64_t (*hash_of)(const void *, uint32_t),
+                    const void *arg);
+
+/* masked.c */
+int ps_masked_init(struct ps_table_state *t, bool lpm);
+void ps_masked_free(struct ps_table_state *t);
+uint32_t ps_masked_normalize(const struct ps_table_store *s, uint64_t *value, const uint64_t *mask, uint32_t priority);
+bool ps_masked_insert(struct ps_table_store *s, uint32_t number);
+void ps_masked_remove(struct ps_table_store *s, uint32_t number);
+uint32_t ps_masked_find(const struct ps_table_store *s, const uint64_t *value, const uint64_t *mask, uint32_t priority);
+struct ps_entry *ps_masked_lookup(const struct ps_table *table, const uint8_t *key);
 
 /* ------------------------------------------------------------------ pipeline.c */
 

@@ -141,3 +141,10 @@ def test_a_number_too_large_is_a_warning(tmp_path: Path) -> None:
     path = tmp_path / "a.p4"
     path.write_text(program("h.d.a = 256;"))
     assert [(d.severity, d.message) for d in check(path)] == [(Severity.WARNING, "256 does not fit in bit<8>")]
+
+
+def test_long_sums_and_deep_parentheses(tmp_path: Path) -> None:
+    assert errors(tmp_path, program("h.d.a = " + " + ".join(["h.d.b"] * 1500) + ";")) == []
+    assert errors(tmp_path, program("h.d.a = " + "(" * 90 + "1" + ")" * 90 + ";")) == []
+    found = errors(tmp_path, program("h.d.a = " + " + ".join(["h.d.b"] * 5000) + ";"))
+    assert [d.severity for d in found] == [Severity.UNSUPPORTED]

@@ -16,8 +16,8 @@ _HERE = Path(__file__).parent
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    """Tests that enter network namespaces run on a thread of their own: a namespace belongs to a thread and to the threads
-    that it starts, and no thread that another library starts meanwhile (gRPC does) must be caught in it."""
+    """Tests that enter network namespaces run on a thread of their own: a namespace belongs to a thread and to the
+    threads that it starts, and no thread that another library starts meanwhile (gRPC does) must be caught in it."""
     if item.path.parent != _HERE or item.get_closest_marker("root") is None:
         return None
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)

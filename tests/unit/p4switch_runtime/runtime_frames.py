@@ -60,4 +60,5 @@ def command(op: Op, a: int = 0, b: int = 0, *, value: int = 0, keep: int = 0, pa
 
 def reply(frame: bytes) -> Reply:
     assert frame[12:14] == TYPE_COMMAND.to_bytes(2, "big")
-    return Reply(*_COMMAND.unpack_from(frame, 14), payload=frame[30:])
+    op, keep, a, b, c, value = _COMMAND.unpack_from(frame, 14)
+    return Reply(op, keep, a, b, c, value, frame[30:])

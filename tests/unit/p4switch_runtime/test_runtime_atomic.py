@@ -30,7 +30,10 @@ def fill(pipeline: Pipeline, value: int) -> list[int]:
 
 @contextmanager
 def traffic(switch: Switch, folder: Path, seen: list[int]) -> Iterator[threading.Event]:
-    """Frames go in and out through a socket on two threads; ``seen`` collects what each packet saw. The event: all done."""
+    """Frames go in and out through a socket on two threads; ``seen`` collects what each packet saw.
+
+    The event is set when all have come back.
+    """
     done = threading.Event()
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as host:
         host.bind(str(folder / "host"))

@@ -249,3 +249,29 @@ def test_a_program_is_replaced_under_traffic(session):
         answers.add(session.rule(port=9))
     replacer.join()
     assert answers <= {99, 100}
+
+
+def test_reconcile_keeps_what_was_written_and_takes_the_new_program(session):
+    session.insert(rule(4, {"port": 0}, counter_data=fy.P4CounterData(packet_count=10)))
+    session.modify(
+        fy.P4RegisterEntry("blocks", index=7, data=1 << 2047),
+        fy.P4ValueSetEntry("kinds", members=[P4ValueSetMember(5)]),
+        fy.P4MeterEntry("limit", index=1, config=fy.P4MeterConfig(cir=1, cburst=1, pir=1, pburst=1)),
+        fy.P4TableEntry("seeded", match=fy.P4TableMatch({"port": 8}), action=fy.P4TableAction("plain", number=80)),
+    )
+    source = PROGRAM.read_text().replace("default_action = plain(99)", "default_action = plain(100)")
+    request = p4r.SetForwardingPipelineConfigRequest(device_id=1, action="RECONCILE_AND_COMMIT")
+    request.election_id.low = session.client.election_id
+    request.config.p4_device_config = source.encode()
+    with grpc.insecure_channel(session.switch.address) as channel:
+        method = "/p4.v1.P4Runtime/SetForwardingPipelineConfig"
+        reply = p4r.SetForwardingPipelineConfigResponse.FromString
+        channel.unary_unary(method, lambda m: m.SerializeToString(), reply)(request, timeout=30)
+    assert session.rule(port=9) == 100, "the new program"
+    assert session.rule(port=8) == 80
+    assert session.answer(kind=5, port=0) == (2, 4), "value set, entry and meter"
+    query = fy.P4TableEntry("rules", counter_data=fy.P4CounterData())
+    (found,) = session.read(query)
+    assert found.counter_data.packet_count == 11
+    (block,) = session.read(fy.P4RegisterEntry("blocks", index=7))
+    assert block.data == 1 << 2047

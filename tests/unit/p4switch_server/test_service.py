@@ -85,6 +85,14 @@ def test_a_program_that_does_not_compile_is_refused_with_its_diagnostics(client)
     assert "model.p4:1:1: error" in caught.value.details()
 
 
+def test_long_diagnostics_are_cut_to_what_a_client_can_receive(client):
+    client.stream(1)
+    with pytest.raises(grpc.RpcError) as caught:
+        client.configure(p4r.ForwardingPipelineConfig(p4_device_config=("é\n" * 10000 + "{").encode()))
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "error" in caught.value.details()
+
+
 def test_p4info_of_another_program_is_refused(client, config):
     client.stream(1)
     config.p4info.tables[0].preamble.name = "Ingress.other"
@@ -366,3 +374,29 @@ def test_a_server_that_stops_ends_its_streams(device):
         with pytest.raises(grpc.RpcError):
             next(call)
         requests.put(None)
+
+
+def test_errors_of_a_large_batch_reach_a_client_with_default_limits(configured):
+    """Texts are left out before the whole status is lost; then the summary must do."""
+
+    def errors(size: int) -> tuple[grpc.RpcError, list[p4r.Error]]:
+        with pytest.raises(grpc.RpcError) as caught:
+            configured.write_as(1, *[insert("table_entry { table_id: 0x02000099 }")] * size)
+        status = status_pb2.Status.FromString(
+            dict(caught.value.trailing_metadata()).get("grpc-status-details-bin", b"")
+        )
+        unpacked = []
+        for detail in status.details:
+            unpacked.append(p4r.Error())
+            assert detail.Unpack(unpacked[-1])
+        return caught.value, unpacked
+
+    for size, has_text in ((50, True), (150, False)):
+        error, details = errors(size)
+        assert error.code() is grpc.StatusCode.UNKNOWN
+        assert [(e.canonical_code, bool(e.message)) for e in details] == [(3, has_text)] * size
+    error, details = errors(3000)
+    assert error.code() is grpc.StatusCode.UNKNOWN
+    assert details == []
+    assert "3000 of 3000" in error.details()
+    assert "no table" in error.details()

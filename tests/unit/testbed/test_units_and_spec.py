@@ -6,7 +6,7 @@ import pytest
 
 from bmv2_testbed.bench.figures import ReaderReport, incast_figures
 from bmv2_testbed.bench.incast import IncastPlan, Mode
-from bmv2_testbed.content import Prefix, content_of
+from bmv2_testbed.content import Prefix, content_of, same_content
 from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.network.counters import InterfaceCounters, parse_net_dev
 from bmv2_testbed.network.wired import shaper_arguments
@@ -77,6 +77,17 @@ def test_content_is_what_it_always_was() -> None:
     assert content_of(bytes(range(16)), 12).hex() == content_of(bytes(range(16)), 64).hex()[:24]
     assert content_of(bytes(16), 8) != content_of(bytes(15) + b"\1", 8)
     assert content_of(bytes(16), 16).hex() == "9bd8e40864baf402b2c5a89c0b2bd63d"
+
+
+def test_comparing_sees_every_byte() -> None:
+    content = content_of(bytes(16), 4097)
+    assert same_content(memoryview(content), content)
+    for position in (0, 2048, 4096):
+        wrong = bytearray(content)
+        wrong[position] ^= 1
+        assert not same_content(memoryview(wrong), content)
+    assert not same_content(memoryview(content)[:-1], content)
+    assert same_content(b"", b"")
 
 
 def test_prefix_covers_its_size() -> None:

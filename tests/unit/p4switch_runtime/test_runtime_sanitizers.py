@@ -1,0 +1,67 @@
+"""The other tests of this folder once more, with runtime and programs compiled for address, undefined-behaviour and
+thread sanitizers. The sanitizer's library is preloaded, for the interpreter does not have it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+_HERE = Path(__file__).parent
+_SECONDS_MAX = 1200
+_PARTS = {
+    "address": ("-fsanitize=address,undefined -fno-sanitize-recover=all -g", ("libasan.so", "libubsan.so"), "*.py"),
+    "thread": ("-fsanitize=thread -g", ("libtsan.so",), "test_runtime_[ad]*.py"),
+}
+
+
+def library(name: str) -> str | None:
+    compiler = os.environ.get("CC", "cc")
+    try:
+        found = subprocess.run([compiler, f"-print-file-name={name}"], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    path = found.stdout.strip()
+    return path if os.path.isabs(path) else None
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("part", _PARTS)
+def test_no_sanitizer_complains(part: str, tmp_path: Path) -> None:
+    flags, names, pattern = _PARTS[part]
+    libraries = [library(name) for name in names]
+    if None in libraries:
+        pytest.skip(f"the C compiler has no {' or '.join(names)}")
+    report = tmp_path / "report"
+    environment = {
+        **os.environ,
+        "P4SWITCH_CFLAGS": flags,
+        "LD_PRELOAD": " ".join(path for path in libraries if path is not None),
+        "ASAN_OPTIONS": f"detect_leaks=0:abort_on_error=1:log_path={report}",
+        "UBSAN_OPTIONS": f"print_stacktrace=1:log_path={report}",
+        "TSAN_OPTIONS": f"exitcode=0:report_signal_unsafe=0:log_path={report}",
+    }
+    tests = sorted(
+        str(path) for path in _HERE.glob(pattern) if path.name.startswith("test_") and path != Path(__file__)
+    )
+    without_layout_noise = ["setarch", platform.machine(), "-R"] if part == "thread" else []
+    command = [
+        *without_layout_noise,
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-x",
+        "-s",
+        "-p",
+        "no:cacheprovider",
+        *tests,
+    ]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_SECONDS_MAX, check=False)
+    reports = "\n".join(path.read_text() for path in tmp_path.glob("report*"))
+    assert not reports, reports
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
