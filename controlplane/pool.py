@@ -164,9 +164,6 @@ class SwitchPool:
     def resident_keys(self) -> list[ChunkKey]:
         return sorted(self._chunks)
 
-    def is_pinned(self, key: ChunkKey) -> bool:
-        return key in self._pinned
-
     def take_effects(self) -> list[PoolEffect]:
         effects, self._effects = self._effects, []
         return effects
