@@ -62,7 +62,7 @@ class ControllerCalls:
     def serve_from_switch(self, last_key: bytes, chunks: int, deadline_s: float) -> None:
         """Have the switch take in a prefix, and wait until it serves every chunk of it."""
         try:
-            self._operator.Pin(control_pb2.PinRequest(key_hex=last_key.hex(), in_switch=True), timeout=_CALL_S)
+            self._pin_in_switch(last_key, deadline_s)
             served = 0
             while time.monotonic() < deadline_s:
                 served = sum(
@@ -75,6 +75,19 @@ class ControllerCalls:
         except grpc.RpcError as error:
             raise TestbedError(f"controller at {self._address}: {_words(error)}") from error
         raise TestbedError(f"the switch serves only {served} of {chunks} chunks in time")
+
+    def _pin_in_switch(self, last_key: bytes, deadline_s: float) -> None:
+        request = control_pb2.PinRequest(key_hex=last_key.hex(), in_switch=True)
+        while True:
+            try:
+                self._operator.Pin(request, timeout=_CALL_S)
+            except grpc.RpcError as error:
+                # Agents announce what was put a moment later, many chunks at a time.
+                if error.code() is not grpc.StatusCode.NOT_FOUND or time.monotonic() > deadline_s:
+                    raise
+                time.sleep(_POLL_S)
+            else:
+                return
 
 
 def _words(error: Any) -> str:

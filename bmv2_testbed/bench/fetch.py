@@ -168,7 +168,9 @@ def main() -> int:
     args = parser.parse_args()
     prefix = Prefix(args.seed, args.size, args.chunk)
     if args.source == "pool":
-        source: Source = PoolSource(args.address, FETCH_DEADLINE_S)
+        pool = PoolSource(args.address, FETCH_DEADLINE_S)
+        pool.await_known(prefix, START_DEADLINE_S / 2)
+        source: Source = pool
         drop = _drop_from_agent(args.address, prefix)
     else:
         source = TcpSource(args.address)

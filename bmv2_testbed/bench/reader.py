@@ -14,7 +14,7 @@ from bmv2_testbed.bench.rendezvous import await_start, meet, send_line
 from bmv2_testbed.bench.sources import PoolSource, RedisSource, Source, TcpSource
 from bmv2_testbed.content import Prefix, same_content
 from bmv2_testbed.errors import TestbedError
-from bmv2_testbed.limits import FETCH_DEADLINE_S
+from bmv2_testbed.limits import FETCH_DEADLINE_S, START_DEADLINE_S
 
 
 def open_source(kind: str, address: str, deadline_s: float) -> Source:
@@ -62,6 +62,8 @@ def main() -> int:
     prefix = Prefix(args.seed, args.size, args.chunk)
     expected = prefix.contents()
     source = open_source(args.source, args.address, args.deadline)
+    if isinstance(source, PoolSource):
+        source.await_known(prefix, START_DEADLINE_S / 2)
     with meet(args.rendezvous, args.name) as connection:
         start_s = await_start(connection)
         late_s = time.monotonic() - start_s

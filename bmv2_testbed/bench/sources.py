@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from bmv2_testbed.content import Prefix
 from bmv2_testbed.errors import TestbedError
-from hostagent.client import AgentClient, AgentError, AgentUnavailableError
+from hostagent.client import AgentClient, AgentError, AgentUnavailableError, Where
 
 TCP_PEER_PORT = 5501
 REDIS_PORT = 5502
 _STREAM_LIMIT_BYTES = 1 << 20
+_POLL_S = 0.01
 
 
 class Source(Protocol):
@@ -146,6 +148,15 @@ class PoolSource:
                     raise TestbedError(f"miss ({outcome}): {got.count} of {len(keys)} chunks arrived")
         except (AgentError, AgentUnavailableError) as error:
             raise TestbedError(f"the agent: {error}") from error
+
+    def await_known(self, prefix: Prefix, timeout_s: float) -> None:
+        """Wait until this node's replica of the directory has the whole prefix: agents announce in batches."""
+        keys = prefix.chunk_keys()
+        deadline_s = time.monotonic() + timeout_s
+        while any(where is Where.NOWHERE for where in self._agent.contains(keys)):
+            if time.monotonic() > deadline_s:
+                raise TestbedError("the directory does not have the whole prefix")
+            time.sleep(_POLL_S)
 
     def _count(self, sources: Sequence[object]) -> None:
         for source in sources:

@@ -86,8 +86,9 @@ def test_cast_on_bmv2() -> None:
 
 
 def test_cast_without_root() -> None:
-    figures = _run(_plan(wiring=Wiring.DATAGRAMS, readers=3), Mode.CAST)
-    assert figures.holder_tx_S < 1.5
+    # Reliable reads are not shaped in this mode: only a prefix that takes longer than readers need to meet is cast.
+    plan = _plan(wiring=Wiring.DATAGRAMS, readers=3, size_bytes=16 * 2**20, chunk_bytes=2**20, rate_bit_s=400_000_000)
+    figures = _run(plan, Mode.CAST)
     assert "cast" in figures.origins
 
 
