@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from p4switch.bench.pipeline import load as load_bench
 from p4switch.errors import SwitchError
 from p4switch.runtime import (
     ActionCall,
@@ -22,6 +23,7 @@ from p4switch.runtime import (
     PortEvent,
     Program,
     Replica,
+    Status,
     Switch,
 )
 from tests.unit.p4switch_runtime.namespaces import add_veth, inside, move, namespace, run
@@ -271,6 +273,28 @@ def test_tcp_crosses_in_super_packets(lan: tuple[Switch, Hosts]) -> None:
     assert sent == received
     stats = switch.port_stats(2)
     assert stats.tx_bytes / stats.tx_packets > 5000  # frames alone would be 1514
+
+
+def test_a_router_that_parses_tcp_keeps_super_packets(lan: tuple[Switch, Hosts]) -> None:
+    """It reads transport headers but leaves them alone: checksums and segmentation stay with the NIC."""
+    switch, made = lan
+    program = load_bench("ROUTE")
+    pipeline = switch.prepare(program)
+    batch = pipeline.batch()
+    route = program.action("BenchIngress.route").index
+    for number in (1, 2):
+        address = 10 << 24 | number
+        call = ActionCall(route, (int.from_bytes(mac(number), "big"), number))
+        batch.insert(program.table("BenchIngress.routes").index, [(address, 32)], call)
+    assert {result.status for result in batch.commit()} == {Status.OK}
+    switch.commit(pipeline)
+    for number, other in ((1, 2), (2, 1)):
+        with inside(made.namespaces[number - 1]):
+            run(f"ip neigh add 10.0.0.{other} lladdr {mac(other).hex(':')} dev h{number}")
+    sent, received = transfer(made, 32 << 20)
+    assert sent == received
+    stats = switch.port_stats(2)
+    assert stats.tx_bytes / stats.tx_packets > 5000
 
 
 def test_faults_cut_super_packets_into_frames(lan: tuple[Switch, Hosts]) -> None:

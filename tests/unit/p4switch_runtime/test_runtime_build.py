@@ -1,0 +1,92 @@
+"""Building shared objects: once, and with one clear line when that cannot be."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from p4switch.errors import SwitchError
+from p4switch.runtime import CompilerMissingError, Program, build, build_shared_object
+
+
+@pytest.fixture
+def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A cache of the test's own; what was found out about the machine is forgotten before and after."""
+    known = (build.find_compiler, build.cache_dir)
+    for function in known:
+        function.cache_clear()
+        monkeypatch.setattr(build, function.__name__, function.__wrapped__)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path
+
+
+def source(folder: Path, text: str = "int answer(void) { return 42; }\n") -> Path:
+    made = folder / "answer.c"
+    made.write_text(text)
+    return made
+
+
+def test_the_same_content_is_compiled_once(fresh: Path) -> None:
+    first = build_shared_object("answer", [source(fresh)])
+    stamp = first.stat().st_mtime_ns
+    assert build_shared_object("answer", [source(fresh)]) == first
+    assert first.stat().st_mtime_ns == stamp
+    assert build_shared_object("answer", [source(fresh, "int answer(void) { return 43; }\n")]) != first
+    assert first.parent == fresh / "cache" / "p4switch"
+    assert sorted(path.suffix for path in first.parent.iterdir()) == [".so", ".so"]
+
+
+def test_no_compiler_is_one_line(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setenv("PATH", str(fresh))
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(CompilerMissingError, match="install gcc or clang") as caught:
+        build_shared_object("answer", [source(fresh)])
+    assert "\n" not in str(caught.value)
+
+
+def test_a_wrong_cc_names_the_variable(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "/no/such/compiler --flag")
+    with pytest.raises(CompilerMissingError, match=r"\$CC is '/no/such/compiler --flag'"):
+        build_shared_object("answer", [source(fresh)])
+
+
+def test_a_refused_source_gives_the_first_error(fresh: Path) -> None:
+    with pytest.raises(SwitchError, match=r"the C compiler refused answer: .*error") as caught:
+        build_shared_object("answer", [source(fresh, "int answer(void) { return nonsense; }\n")])
+    assert "\n" not in str(caught.value)
+    assert list((fresh / "cache" / "p4switch").iterdir()) == []
+
+
+def test_a_cache_that_cannot_be_written_is_replaced(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (fresh / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(fresh / "file"))  # a file where a directory should be
+    made = build.cache_dir()
+    assert made.is_dir()
+    assert fresh not in made.parents
+
+
+def test_a_shared_object_that_is_no_program_is_refused(fresh: Path) -> None:
+    with pytest.raises(SwitchError, match="is no compiled P4 program"):
+        Program.load(build_shared_object("answer", [source(fresh)]))
+    with pytest.raises(SwitchError, match="is no compiled P4 program"):
+        Program.load(fresh / "missing.so")
+
+
+def test_processes_that_build_at_once_agree(fresh: Path) -> None:
+    script = (
+        "from pathlib import Path; from p4switch.runtime import build_shared_object; "
+        f"print(build_shared_object('answer', [Path({str(source(fresh))!r})]))"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    builders = [
+        subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, env=environment)
+        for _ in range(3)
+    ]
+    answers = {builder.communicate(timeout=120)[0].strip() for builder in builders}
+    assert len(answers) == 1
+    assert Path(answers.pop()).exists()
