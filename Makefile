@@ -10,7 +10,7 @@ export XDG_CACHE_HOME ?= $(CURDIR)/build/cache
 help: ## this list
 	@awk -F':.*## ' '/^[a-z0-9_-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-.PHONY: help setup system lint test unit test-long demo bench wire rpc p4 clean
+.PHONY: help setup system lint test unit test-long demo bench wire rpc p4runtime-stubs p4 clean
 
 $(VENV)/.installed: pyproject.toml tools/setup_python.sh
 	tools/setup_python.sh $(VENV)
@@ -46,6 +46,9 @@ demo: setup ## watch it work: incast in all modes, then real traces; ends in a t
 
 bench: setup ## the incast benchmark in all modes
 	$(RUN) $(PY) -m kvcast.cli bench incast --mode all --json out/incast.json
+
+p4runtime-stubs: $(VENV)/.installed ## regenerate the type stubs of p4switch/proto
+	$(PY) tools/generate_p4runtime_stubs.py
 
 p4: $(VENV)/.installed ## check the data plane with p4switch's compiler, and with p4c where it is on PATH
 	tools/check_p4.sh $(VENV)/bin/kvcast-switch

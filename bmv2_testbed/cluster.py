@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import socket
 import time
 import urllib.error
@@ -16,6 +17,7 @@ import yaml
 from bmv2_testbed.configs import agent_config, controller_config, namespace_endpoints
 from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.limits import START_DEADLINE_S
+from bmv2_testbed.network.counters import InterfaceCounters
 from bmv2_testbed.network.datagrams import DatagramNetwork, datagram_endpoints
 from bmv2_testbed.network.wired import WiredNetwork
 from bmv2_testbed.operator_calls import ControllerCalls
@@ -34,6 +36,15 @@ from bmv2_testbed.switches import (
 
 SWITCH: Final = "switch"
 CONTROLLER: Final = "controller"
+
+
+_READ_BYTES: Final = re.compile(r'^kvcast_agent_read_bytes_total\{direction="(sent|received)"\} (\S+)$', re.MULTILINE)
+
+
+def read_bytes(metrics: str) -> tuple[int, int]:
+    """Bytes that an agent sent and received by reliable reads, out of its metrics."""
+    found = {direction: int(float(value)) for direction, value in _READ_BYTES.findall(metrics)}
+    return found.get("sent", 0), found.get("received", 0)
 
 
 def agent_name(host: int) -> str:
@@ -155,6 +166,18 @@ class Cluster:
         except (OSError, urllib.error.URLError) as error:
             raise TestbedError(f"{agent_name(host)} does not answer: {error}") from error
         return health
+
+    def counters(self) -> dict[str, InterfaceCounters]:
+        """What each host has sent and received: its data interface, or without namespaces its switch port and, because
+        they pass beside it, its agent's reliable reads."""
+        found = self.network.counters()
+        if self.spec.wiring is Wiring.DATAGRAMS and self.spec.daemons:
+            running = self.processes.pids()
+            for host in range(self.spec.hosts):
+                if agent_name(host) in running:
+                    sent, received = read_bytes(self.agent_metrics(host))
+                    found[host_name(host)] = found[host_name(host)].plus(received, sent)
+        return found
 
     def agent_metrics(self, host: int) -> str:
         """An agent's metrics, in Prometheus' text format."""

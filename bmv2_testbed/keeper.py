@@ -75,7 +75,7 @@ class Requests:
     def counters(self) -> dict[str, list[int]]:
         return {
             host: [value.rx_bytes, value.rx_packets, value.tx_bytes, value.tx_packets]
-            for host, value in self._cluster.network.counters().items()
+            for host, value in self._cluster.counters().items()
         }
 
     def cpu(self) -> dict[str, float]:

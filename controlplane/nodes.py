@@ -128,9 +128,6 @@ class NodeRegistry:
         index = self._by_name.get(name)
         return None if index is None else self._nodes[index]
 
-    def by_member(self, member: Member) -> Node | None:
-        return next((node for node in self._nodes.values() if node.member == member), None)
-
     def hello(self, session: int, facts: NodeFacts, now_ns: int) -> Node:
         """An agent attaches, for the first time or again. Raises RefusedNodeError."""
         node = self.named(facts.name)

@@ -164,9 +164,6 @@ class SwitchPool:
     def resident_keys(self) -> list[ChunkKey]:
         return sorted(self._chunks)
 
-    def is_pinned(self, key: ChunkKey) -> bool:
-        return key in self._pinned
-
     def take_effects(self) -> list[PoolEffect]:
         effects, self._effects = self._effects, []
         return effects
@@ -203,8 +200,8 @@ class SwitchPool:
     def refused(self, problems: Iterable[Refused]) -> None:
         """Updates that the switch did not take."""
         for problem in problems:
-            kind, key = problem.update.entry.identity
-            chunk = self._chunks.get(key) if kind == "kv_cache" and isinstance(key, bytes) else None  # type: ignore[call-overload]
+            entry = problem.update.entry
+            chunk = self._chunks.get(entry.key) if isinstance(entry, FillingEntry | ServingEntry) else None
             if chunk is not None:
                 self.decisions["switch_refused"] += 1
                 self._move(chunk, ChunkEvent.REFUSED)

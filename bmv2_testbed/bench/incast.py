@@ -162,7 +162,7 @@ class IncastRun:
             holder=grown[host_name(0)],
             readers=[grown[host_name(host)] for host in hosts],
             cpu_s=cpu,
-            counters="interfaces" if plan.wiring is Wiring.NAMESPACES else "switch ports",
+            counters="interfaces" if plan.wiring is Wiring.NAMESPACES else "switch ports and agents' TCP counts",
         )
 
     def _show_progress(self, testbed: Testbed, before: Mapping[str, InterfaceCounters]) -> None:

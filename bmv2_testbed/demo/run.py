@@ -24,7 +24,7 @@ class DemoPlan:
     """How much of everything; the defaults take about three minutes on two cores."""
 
     incast_bytes: int = 16 * 2**20
-    stretch_s: float = 60.0
+    stretch_s: float = 48.0
     compression: float = 4.0
     traces: Sequence[str] = ("conversation", "rollout8")
     seed: int = 1

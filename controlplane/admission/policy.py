@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from controlplane.admission.slots import SlotRange
-from controlplane.eviction import Resident, worths
+from controlplane.eviction import Resident, losses
 from controlplane.ids import ChunkKey, Slot
 
 DISPLACEMENT_MARGIN = 1.1
@@ -100,7 +100,7 @@ class AdmissionPolicy:
     def _displace(
         self, candidate: Candidate, pool: Mapping[ChunkKey, Placed], gaps: Sequence[SlotRange]
     ) -> Admission | Refusal:
-        loss = _losses({key: placed.resident for key, placed in pool.items()})
+        loss = losses({key: placed.resident for key, placed in pool.items()})
         ancestors = _ancestors(candidate, pool)
         strips = sorted(
             [(gap, None) for gap in gaps] + [(placed.slots, placed) for placed in pool.values()], key=lambda one: one[0]
@@ -122,19 +122,6 @@ class AdmissionPolicy:
         return Admission(
             candidate.key, SlotRange(base, candidate.segments), tuple(placed.resident.key for placed in out)
         )
-
-
-def _losses(residents: Mapping[ChunkKey, Resident]) -> dict[ChunkKey, float]:
-    """What is lost with each resident: its value and that of all residents below it, in fetches per second.
-
-    This is what makes leaves go before their ancestors here.
-    """
-    worth = worths(residents)
-    loss = {key: worth[key] * resident.size_bytes for key, resident in residents.items()}
-    for resident in sorted(residents.values(), key=lambda one: one.position, reverse=True):
-        if resident.parent in loss:
-            loss[resident.parent] += loss[resident.key]
-    return loss
 
 
 def _window(

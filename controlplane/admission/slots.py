@@ -1,4 +1,4 @@
-"""Contiguous ranges of slots: best fit, neighbours joined when freed."""
+"""Contiguous ranges of slots. Which range to take is the policy's choice; this only knows which are free."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class SlotRange:
 
 
 class SlotAllocator:
-    """Hands out ranges of a pool of `capacity` slots. Freeing what was not allocated raises."""
+    """Keeps account of a pool of `capacity` slots. Freeing what was not taken raises."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
@@ -38,26 +38,8 @@ class SlotAllocator:
         """In order of address, never adjacent."""
         return tuple(self._free)
 
-    @property
-    def used_ranges(self) -> tuple[SlotRange, ...]:
-        return tuple(sorted(SlotRange(base, count) for base, count in self._used.items()))
-
-    @property
-    def largest_free(self) -> int:
-        return max((gap.count for gap in self._free), default=0)
-
-    def allocate(self, count: int) -> SlotRange | None:
-        """The smallest gap that fits, its beginning; None (and no change) if none does."""
-        if count <= 0:
-            raise ValueError(f"a range has at least one slot, not {count}")
-        fitting = [gap for gap in self._free if gap.count >= count]
-        if not fitting:
-            return None
-        gap = min(fitting, key=lambda one: (one.count, one.base))
-        return self._take(gap, SlotRange(gap.base, count))
-
     def reserve(self, wanted: SlotRange) -> bool:
-        """Take exactly these slots (found in use in a switch); False, and no change, if any is not free."""
+        """Take exactly these slots; False, and no change, if any is not free."""
         for gap in self._free:
             if gap.base <= wanted.base and wanted.end <= gap.end and wanted.count > 0:
                 self._take(gap, wanted)
@@ -65,9 +47,9 @@ class SlotAllocator:
         return False
 
     def free(self, given_back: SlotRange) -> None:
-        """Give a range back. Raises ValueError for one that is not allocated as such."""
+        """Give a range back. Raises ValueError for one that was not taken as such."""
         if self._used.get(given_back.base) != given_back.count:
-            raise ValueError(f"slots {given_back.base}+{given_back.count} are not allocated")
+            raise ValueError(f"slots {given_back.base}+{given_back.count} are not taken")
         del self._used[given_back.base]
         base, end = given_back.base, given_back.end
         at = bisect_left(self._free, given_back)
@@ -77,11 +59,10 @@ class SlotAllocator:
             base = self._free.pop(at - 1).base
         insort(self._free, SlotRange(base, end - base))
 
-    def _take(self, gap: SlotRange, wanted: SlotRange) -> SlotRange:
+    def _take(self, gap: SlotRange, wanted: SlotRange) -> None:
         self._free.remove(gap)
         if gap.base < wanted.base:
             insort(self._free, SlotRange(gap.base, wanted.base - gap.base))
         if wanted.end < gap.end:
             insort(self._free, SlotRange(Slot(wanted.end), gap.end - wanted.end))
         self._used[wanted.base] = wanted.count
-        return wanted

@@ -21,10 +21,11 @@ from bmv2_testbed.network.namespaces import can_unshare
 from bmv2_testbed.spec import Faults, Target, Wiring
 from bmv2_testbed.units import parse_rate_bit_s, parse_size_bytes
 from kvcast.cli import UsageError
+from p4switch.bench import __main__ as switch_bench
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Declare `kvcast bench incast | fetch`."""
+    """Declare `kvcast bench incast | fetch | switch`."""
     parser = subparsers.add_parser("bench", help="benchmarks, as ratios against something run side by side")
     benches = parser.add_subparsers(dest="bench", required=True, metavar="BENCHMARK")
     incast = benches.add_parser("incast", help="N nodes fetch the same prefix from one holder")
@@ -48,6 +49,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     fetch = benches.add_parser("fetch", help="one reader alone on links of full speed")
     fetch.add_argument("--size", type=size, action="append", help="may be given again (default 16MiB and 4KiB)")
     fetch.add_argument("--repeat", type=int, default=30, help="fetches of each size (default 30)")
+    switch = benches.add_parser("switch", help="the embedded switch alone, beside a bare loop that only forwards")
+    switch.add_argument("parts", nargs="*", metavar="PART", help="forwarding, exact, lpm, ternary, wire (default: all)")
+    switch.add_argument("--quick", action="store_true", help="smaller tables")
+    switch.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
     for bench in (incast, fetch):
         bench.add_argument("--target", choices=[target.value for target in Target], default=Target.P4SWITCH.value)
         bench.add_argument("--no-root", action="store_true", help="loopback datagrams instead of namespaces")
@@ -57,6 +62,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Run one benchmark; 1 if a byte was wrong or missing."""
+    if args.bench == "switch":
+        words = [*args.parts, *(["--quick"] if args.quick else [])]
+        return switch_bench.main([*words, *(["--json", str(args.json)] if args.json is not None else [])])
     try:
         return _incast(args) if args.bench == "incast" else _fetch(args)
     except TestbedError as error:
@@ -85,6 +93,10 @@ def _incast(args: argparse.Namespace) -> int:
         target=Target(args.target),
         wiring=wiring_of(args.no_root),
     )
+    if plan.wiring is Wiring.DATAGRAMS and args.peer:
+        raise UsageError("peers need the links of namespaces: leave out --peer, or become root and leave out --no-root")
+    if args.slow is not None and not 0 <= args.slow_reader < args.nodes:
+        raise UsageError(f"--slow-reader {args.slow_reader}: readers are numbered 0 to {args.nodes - 1}")
     modes = _chosen(args.mode or [Mode.CAST.value], Mode)
     peers = _chosen(args.peer or [], Peer)
     console = Console()
@@ -96,7 +108,10 @@ def _incast(args: argparse.Namespace) -> int:
     )
     console.print(incast_table(everything, plan.readers, plan.size_bytes, plan.rate_bit_s, what))
     if plan.wiring is Wiring.DATAGRAMS:
-        console.print("Without root: links are shaped by the switch's datagram ports and bytes counted there.")
+        console.print(
+            "Without root: casts are shaped and counted where they leave the switch's ports, what hosts send is not shaped; "
+            "reliable reads go over plain loopback TCP, not shaped, and are counted by the agents. Compare casts only."
+        )
     if args.json is not None:
         _write_json(args.json, incast_json(plan, cases, found))
         console.print(f"figures: {args.json}")

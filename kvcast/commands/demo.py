@@ -33,7 +33,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     """Declare `kvcast demo`."""
     parser = subparsers.add_parser("demo", help="the whole thing at work: incast in all modes, then real traces")
     parser.add_argument("--size", type=size, default="16MiB", help="prefix of the incast (default 16MiB)")
-    parser.add_argument("--stretch", type=float, default=60.0, metavar="S", help="seconds of each trace (default 60)")
+    parser.add_argument("--stretch", type=float, default=48.0, metavar="S", help="seconds of each trace (default 48)")
     parser.add_argument("--faster", type=float, default=4.0, metavar="X", help="replay X times as fast (default 4)")
     parser.add_argument("--target", choices=[target.value for target in Target], default=Target.P4SWITCH.value)
     parser.add_argument("--no-root", action="store_true", help="loopback datagrams instead of namespaces")
@@ -76,6 +76,8 @@ def _show(console: Console, plan: DemoPlan, part: DemoFigures) -> None:
     for title, group in part.replays:
         console.print(_times_table(title, group))
         console.print(_sources_table(group))
+        if not any(figures.sources.get("cast") for figures in group):
+            console.print("No two nodes waited for the same block at the same moment: there was nothing to cast.\n")
 
 
 def _times_table(title: str, group: Sequence[ReplayFigures]) -> Table:

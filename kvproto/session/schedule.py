@@ -79,7 +79,7 @@ class Schedule:
         self._leaders: frozenset[Member] = frozenset()
         """Others that pull what we want, as last seen."""
         self._leader_new_ns = 0
-        """When one more of them was noticed."""
+        """When another of them was noticed beside the first."""
         self._stepped_back_ns: int | None = None
         self._needed_until_ns = 0
         """Until then it is known that we must lead beside others for our link to be full."""
@@ -288,7 +288,7 @@ class Schedule:
     def _count_leaders(self, pulled: list[Chunk], now_ns: int) -> None:
         """Two leaders at a time for some slots tell what our link takes as well as a probe of our own would."""
         leaders = frozenset(chunk.leader for chunk in pulled if chunk.leader is not None)
-        if leaders - self._leaders:
+        if self._leaders and leaders - self._leaders:
             self._leader_new_ns = now_ns
         self._leaders = leaders
         if len(leaders) + bool(self._led) < 2:
@@ -327,7 +327,7 @@ class Schedule:
         rank = max(0, rank - sum(self._goes_before(leader) for leader in self._leaders))
         if link is not None and rate < SLOW_FRACTION * link:
             if stepped is not None and now_ns - stepped < NEEDED_NS:
-                due = stepped + 3 * INFLOW_SLOT_NS
+                due = stepped + 2 * INFLOW_SLOT_NS
                 if now_ns >= due:
                     self._needed_until_ns = now_ns + NEEDED_NS
                 return due

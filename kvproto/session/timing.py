@@ -43,10 +43,10 @@ JOIN_SETTLE_NS: Final = 5 * MS
 """A reader begins nothing alone while answers to JOINs just sent are due: they may say that others are at it."""
 SLOW_FRACTION: Final = 0.7
 """Less than this part of what our link takes: lead another chunk beside it."""
-FAIR_FRACTION: Final = 0.35
+FAIR_FRACTION: Final = 0.42
 """A leader steps back only from others that bring at least this part of what its link takes: a fair share is half."""
 SLOW_RANK_STEP_NS: Final = 20 * MS
-PROBE_NS: Final = 80 * MS
+PROBE_NS: Final = 40 * MS
 """Who does not know what its link takes finds out after following so long, by leading one chunk beside one leader."""
 PROBE_RANK_STEP_NS: Final = 120 * MS
 """Long enough that the effect of the first prober shows in two slots of the inflow."""

@@ -60,8 +60,8 @@ class Descriptors:
     def _pack(self, values: tuple[int, ...], types: list[Any]) -> bytes:
         out = bytearray(packed_bytes(types))
         for value, t, (offset, size) in zip(values, types, packed_offsets(types), strict=True):
-            order = "little" if irt.width_of(t) <= 128 else "big"
-            out[offset : offset + size] = value.to_bytes(size, order)  # type: ignore[arg-type]
+            native = irt.width_of(t) <= 128
+            out[offset : offset + size] = value.to_bytes(size, "little" if native else "big")
         return bytes(out)
 
     def _bytes(self, name: str, content: bytes) -> str:

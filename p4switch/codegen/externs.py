@@ -208,8 +208,11 @@ class ExternRenderer(FunctionRenderer):
         text = f"assertion failed at {st.location.file}:{st.location.line}: {st.text}"
         self.open(f"if (PS_UNLIKELY(!({self.expr(st.condition)}))) {{")
         self.line(f"if (ctx->log_enabled) ctx->api->log(ctx, PS_LOG_MSG, {c_string(text)}, {len(text.encode())});")
-        self.line("ps_mark_to_drop(&p->standard_metadata);")
-        self.line("goto finished;")
+        if self.block == "deparse":  # the packet's fate is settled
+            self.line("goto finished;")
+        else:
+            self.line("ps_mark_to_drop(&p->standard_metadata);")
+            self.line(f"goto {'rejected' if self.block == 'parse' else 'finished'};")
         self.close()
 
 

@@ -201,6 +201,7 @@ class ProgramRenderer(StatementRenderer):
         self.labels = {}
         self.used_labels = set()
         self.tracks_writes = False
+        self.block = "deparse"
         self.depth = 1
         self.line("const struct state *p = phv;")
         self.line("const uint8_t *begin = out;")

@@ -9,6 +9,7 @@ from typing import Any
 from p4switch.ir import expr as ir
 from p4switch.ir import types as irt
 from p4switch.ir.program import Block, Program
+from p4switch.ir.stmt import Assign
 
 QUEUE_FIELDS = frozenset({"enq_timestamp", "enq_qdepth", "deq_timedelta", "deq_qdepth", "egress_global_timestamp"})
 _TYPES = (irt.Bits, irt.Bool, irt.EnumType, irt.StructType, irt.HeaderType, irt.UnionType, irt.StackType, irt.Varbits)
@@ -59,12 +60,10 @@ def reads_queue_times(program: Program) -> bool:
     """Whether ingress or egress mentions queueing fields or the egress timestamp, or copies the metadata whole."""
     standard = program.standard_metadata.name
     for block in (program.ingress, program.egress):
-        members: set[int] = set()
         for n in nodes(block.body):
-            if isinstance(n, ir.Member) and isinstance(n.base, ir.VarRef) and n.base.name == standard:
-                members.add(id(n.base))
-                if n.field in QUEUE_FIELDS:
-                    return True
-    return any(
-        place.field in QUEUE_FIELDS for fl in program.field_lists for place in fl.fields if isinstance(place, ir.Member)
-    )
+            if isinstance(n, Assign) and isinstance(n.value, ir.VarRef) and n.value.name == standard:
+                return True
+            of_standard = isinstance(n, ir.Member) and isinstance(n.base, ir.VarRef) and n.base.name == standard
+            if of_standard and n.field in QUEUE_FIELDS:
+                return True
+    return any(e.field in QUEUE_FIELDS for fl in program.field_lists for e in fl.fields if isinstance(e, ir.Member))

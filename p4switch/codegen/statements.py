@@ -122,22 +122,18 @@ class StatementRenderer(ExternRenderer):
             self.line("const struct ps_action *action = ps_entry_action(entry);")
             return
         self.line("uint32_t selection = 0;")
-        parts = [(self.expr(e), e.type) for e in selectors]
         self.open("{")
         value = self.hash_value(profile.selector_algorithm, tuple(selectors))
         self.line(f"selection = (uint32_t){value};")
         self.close()
-        del parts
         self.line("const struct ps_action *action = ps_select_action(table, entry, selection);")
 
     def _parameters(self, arm: s.ActionArm) -> None:
         action = self.program.actions[arm.action]
-        for (offset, size), p, variable in zip(
-            packed_offsets([p.type for p in action.parameters]), action.parameters, arm.parameters, strict=False
-        ):
+        offsets = packed_offsets([p.type for p in action.parameters])
+        for (offset, size), variable in zip(offsets, arm.parameters, strict=True):
             target = self.roots[variable].z
             self.line(f"memcpy(&{target}, action->params + {offset}, {size});")
-            del p
 
     # ---------------------------------------------------------------- parsing
 

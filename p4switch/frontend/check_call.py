@@ -29,6 +29,7 @@ from p4switch.frontend.types import (
     TTable,
     TTuple,
     TVar,
+    TVarbits,
     Type,
     block_bindings,
     has_variables,
@@ -549,8 +550,6 @@ def _optional(p: ast.Parameter) -> bool:
 
 def _size_range(t: Type) -> tuple[int, int] | None:
     """Smallest and largest size in bits, varbits included."""
-    from p4switch.frontend.types import TVarbits
-
     if isinstance(t, TVarbits):
         return 0, t.width
     fixed = width_of(t)

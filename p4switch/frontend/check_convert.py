@@ -160,8 +160,6 @@ class ConversionChecker(TypeResolver):
                 return self._place_problem(e.base)
             return f"'{e.name}' is not a field"
         if isinstance(e, ast.Index | ast.Slice):
-            if isinstance(e.base.type, TTuple):
-                return "an element of a tuple is read-only"
             return self._place_problem(e.base)
         return "this is a value"
 

@@ -175,6 +175,8 @@ class StatementChecker(CallChecker):
     def _entry(self, decl: ast.TableDecl, entry: ast.Entry) -> None:
         if len(entry.keys) == 1 and isinstance(entry.keys[0], ast.DefaultExpr) and len(decl.keys) > 1:
             entry.keys = [ast.DefaultExpr(at=entry.keys[0].at) for _ in decl.keys]
+        if len(entry.keys) == 1 and isinstance(entry.keys[0], ast.ListExpr):
+            entry.keys = entry.keys[0].items
         if len(entry.keys) != len(decl.keys):
             self.reporter.error(entry.at, f"table {decl.name} has {len(decl.keys)} keys, this entry {len(entry.keys)}")
             return

@@ -90,7 +90,6 @@ class DeclarationParser(StatementParser):
             self.expect("}")
         self.expect(";")
         self.declare(name)
-        del at
         return ast.Instantiation(
             at=name_at, name=name, annotations=annotations, ref=ref, arguments=arguments, body=body
         )

@@ -408,12 +408,8 @@ def _plain(e: ast.Expr) -> int | str | bool:
 
 
 def find_annotation(annotations: list[ast.Annotation], name: str) -> ast.Annotation | None:
-    """The last annotation of that name, or None."""
-    found = None
-    for a in annotations:
-        if a.name == name:
-            found = a
-    return found
+    """The first annotation of that name, or None."""
+    return next((a for a in annotations if a.name == name), None)
 
 
 def qualified_name(prefix: str, decl: ast.Declaration) -> str:

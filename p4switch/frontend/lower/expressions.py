@@ -82,7 +82,6 @@ class ExpressionLowering(LowerBase):
     def _binary(self, e: ast.Binary) -> ir.Expr:
         if e.op in ("&&", "||"):
             return self._logical(e)
-        mark = len(self.out)
         left = self.expr(e.left)
         mark_after = len(self.out)
         if isinstance(e.right, ast.IntLiteral | ast.Cast | ast.Name) and self.concrete(e.right.type) is INT:
@@ -91,7 +90,6 @@ class ExpressionLowering(LowerBase):
             right = self.expr(e.right)
         if len(self.out) > mark_after:
             left = self._saved_before(left, mark_after)
-        del mark
         if e.op in ("==", "!="):
             equal = self.equal(left, right)
             return equal if e.op == "==" else negate(equal)
@@ -375,10 +373,7 @@ class ExpressionLowering(LowerBase):
         if isinstance(value, ast.InvalidExpr) and isinstance(place.type, irt.HeaderType | irt.UnionType):
             self.invalidate(place)
             return
-        mark = len(self.out)
-        lowered = self.expr(value)
-        del mark
-        self.store(place, lowered)
+        self.store(place, self.expr(value))
 
     def _assign_slice(self, target: ast.Slice, value: ast.Expr) -> None:
         high, low = 0, 0

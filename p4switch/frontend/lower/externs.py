@@ -17,6 +17,7 @@ from p4switch.ir.program import FieldList
 from p4switch.ir.stmt import (
     Advance,
     Assertion,
+    AssignSlice,
     ChecksumGet,
     Clone,
     CloneType,
@@ -139,8 +140,6 @@ class ExternLowering(CallLowering):
             if isinstance(e, ast.Slice):
                 if e.bounds is None or isinstance(e.base, ast.Slice):
                     raise self.unsupported(e.at, "this slice as an argument that is written")
-                from p4switch.ir.stmt import AssignSlice
-
                 self.emit(AssignSlice(self.place(e.base), e.bounds[0], e.bounds[1], variable))
             return
         store(self.place(e))

@@ -11,7 +11,7 @@ from p4switch.frontend.lower.statements import StatementLowering
 from p4switch.frontend.types import EnumValue, TTuple
 from p4switch.ir import expr as ir
 from p4switch.ir import types as irt
-from p4switch.ir.program import REJECT, MatchOp, ParserState, SelectCase, SelectMatch, Transition
+from p4switch.ir.program import REJECT, MatchKind, MatchOp, ParserState, SelectCase, SelectMatch, TableKey, Transition
 from p4switch.ir.stmt import Location, Stmt
 
 MAX_PARSER_STATES = 4096
@@ -86,9 +86,7 @@ class ParserLowering(StatementLowering):
             return Transition((), (SelectCase((), target),))
         keys = [leaf for e in state.select for leaf in self._key(e)]
         saved = tuple(self.save(k, "key") for k in keys)
-        shapes = [e.type for e in state.select]
         cases = tuple(self._case(c, state.select, saved, names) for c in state.cases)
-        del shapes
         return Transition(saved, cases)
 
     def _key(self, e: ast.Expr) -> list[ir.Expr]:
@@ -162,9 +160,8 @@ class ParserLowering(StatementLowering):
         return SelectMatch(MatchOp.VALUE, self._number(e, _key(key), e.type))
 
 
-def _key(key: ir.Expr):  # type: ignore[no-untyped-def]
-    from p4switch.ir.program import MatchKind, TableKey
-
+def _key(key: ir.Expr) -> TableKey:
+    """A select key in the form that numbers of entries are read for."""
     t = key.type
     assert isinstance(t, irt.Bits | irt.Bool | irt.EnumType)
     return TableKey("", t, MatchKind.EXACT)

@@ -19,8 +19,11 @@ from p4switch.ir.program import (
     ControllerHeader,
     NewType,
     Parser,
+    ParserState,
     Program,
+    SelectCase,
     SerializableEnum,
+    Transition,
     Variable,
 )
 from p4switch.ir.stmt import Labelled
@@ -212,8 +215,6 @@ class ProgramLowering(ParserLowering):
 
     def _with_prologue(self, start: Any, first: tuple[Any, ...], states: list[Any]) -> list[Any]:
         """A state before `start` that runs the initialisers once (start may be entered again)."""
-        from p4switch.ir.program import ParserState, SelectCase, Transition
-
         entry = ParserState(
             self.fresh_name("entry"), first, Transition((), (SelectCase((), start.name),)), start.location
         )

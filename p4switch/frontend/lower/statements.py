@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from p4switch.frontend import ast
 from p4switch.frontend.lower.base import BIT32, Instance
 from p4switch.frontend.lower.calls import LoopFrame
@@ -11,7 +13,7 @@ from p4switch.frontend.types import TTable
 from p4switch.ir import expr as ir
 from p4switch.ir import types as irt
 from p4switch.ir.expr import BinaryOp
-from p4switch.ir.stmt import Assign, If, Labelled, Leave, Loop, Switch, SwitchCase
+from p4switch.ir.stmt import Assign, If, Labelled, Leave, Loop, Stmt, Switch, SwitchCase
 
 MAX_UNROLLED = 4096
 
@@ -86,19 +88,14 @@ class StatementLowering(ExternLowering):
     # ---------------------------------------------------------------- switch
 
     def _switch(self, s: ast.Switch) -> None:
+        selector: ir.Expr
         if isinstance(s.selector.type, TTable):
             selector, number = self._action_selector(s)
         else:
-            selector = self.expr_of_width(s.selector)
-            t = s.selector.type
-            assert not isinstance(t, TTable)
-
-            def number(label: ast.Expr) -> int:
-                value = self.known(label)
-                return self.constant(value, self.concrete(t), label.at).value
+            selector, number = self._value_selector(s)
 
         cases: list[SwitchCase] = []
-        default: list[object] = []
+        default: list[Stmt] = []
         waiting: list[int] = []
         for case in s.cases:
             if case.label is not None:
@@ -108,13 +105,22 @@ class StatementLowering(ExternLowering):
             with self.body() as body:
                 self.statement(case.body)
             if case.label is None:
-                default = list(body)
+                default = body
             else:
                 cases.append(SwitchCase(tuple(waiting), tuple(body)))
             waiting = []
-        self.emit(Switch(selector, tuple(cases), tuple(default)))  # type: ignore[arg-type]
+        self.emit(Switch(selector, tuple(cases), tuple(default)))
 
-    def _action_selector(self, s: ast.Switch):  # type: ignore[no-untyped-def]
+    def _value_selector(self, s: ast.Switch) -> tuple[ir.Expr, Callable[[ast.Expr], int]]:
+        """A value, and the numbers of its labels."""
+        t = s.selector.type
+
+        def number(label: ast.Expr) -> int:
+            return self.constant(self.known(label), self.concrete(t), label.at).value
+
+        return self.expr_of_width(s.selector), number
+
+    def _action_selector(self, s: ast.Switch) -> tuple[ir.VarRef, Callable[[ast.Expr], int]]:
         """table.apply().action_run as a number, and how its labels count."""
         selector = s.selector
         if not isinstance(selector, ast.Member) or not isinstance(selector.base, ast.Call):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from controlplane.admission import Admission, AdmissionPolicy, Candidate, Refusal, SlotRange
 from controlplane.admission.policy import Placed
-from controlplane.eviction import Resident, leaves_first, worths
+from controlplane.eviction import Resident, losses, worths
 from controlplane.ids import NodeIndex, Slot
 from controlplane.spill import Host, plan_drain, plan_recovery
 from controlplane.value import ValueFunction, ValueParameters
@@ -73,34 +73,27 @@ def test_second_touch_hints_and_bounded_memory() -> None:
 # -- eviction
 
 
-def residents(values: list[float], movable: list[bool]) -> list[Resident]:
+def residents(values: list[float]) -> list[Resident]:
     """Resident i hangs on (i - 1) // 2."""
     return [
-        Resident(key(i), key((i - 1) // 2) if i else None, CHUNK, position=(i + 1).bit_length() - 1, value=v, movable=m)
-        for i, (v, m) in enumerate(zip(values, movable, strict=True))
+        Resident(key(i), key((i - 1) // 2) if i else None, CHUNK, position=(i + 1).bit_length() - 1, value=value)
+        for i, value in enumerate(values)
     ]
 
 
 @settings(derandomize=True, deadline=None)
-@given(st.lists(st.tuples(st.floats(0, 10), st.booleans()), min_size=1, max_size=20))
-def test_leaves_go_before_their_ancestors(pool: list[tuple[float, bool]]) -> None:
-    everybody = residents([v for v, _ in pool], [m for _, m in pool])
-    order = [one.key for one in leaves_first(everybody)]
-    assert len(order) == len(set(order))
-    place = {one: at for at, one in enumerate(order)}
-    for one in everybody:
-        if not one.movable:
-            assert one.key not in place
-        if one.key in place and one.parent is not None:
-            assert place.get(one.parent, len(place)) > place[one.key]
-    stuck = {one.key for one in everybody} - set(order)
-    for one in everybody:
-        if one.key in stuck and one.movable:
-            assert any(child.parent == one.key and child.key in stuck for child in everybody)
+@given(st.lists(st.floats(0.001, 10), min_size=1, max_size=20))
+def test_evicting_by_the_smallest_loss_takes_leaves_first(values: list[float]) -> None:
+    pool = {one.key: one for one in residents(values)}
+    while pool:
+        loss = losses(pool)
+        out = min(pool.values(), key=lambda one: loss[one.key])
+        assert not any(other.parent == out.key for other in pool.values())
+        del pool[out.key]
 
 
 def test_an_ancestor_is_worth_its_best_descendant() -> None:
-    worth = worths({one.key: one for one in residents([1.0, 0.5, 0.1, 7.0], [True] * 4)})
+    worth = worths({one.key: one for one in residents([1.0, 0.5, 0.1, 7.0])})
     assert [worth[key(i)] for i in range(4)] == [7.0, 7.0, 0.1, 7.0]
 
 

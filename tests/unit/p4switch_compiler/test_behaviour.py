@@ -196,6 +196,13 @@ def test_assertion_drops_and_logs(bench: Make) -> None:
     assert b.send(b"\x00" + FRAME[1:]) != []
 
 
+def test_assertion_in_the_parser(bench: Make) -> None:
+    parser = "state start { pkt.extract(h.d); assert(h.d.a == 0x12); h.d.a = 0; transition accept; }"
+    b = bench(program("", parser=parser))
+    assert b.send(FRAME) == [(1, b"\x00" + FRAME[1:])]
+    assert b.send(b"\x13" + FRAME[1:]) == [(1, b"\x13" + FRAME[1:])]  # ingress chooses a port again
+
+
 def test_generic_and_nested_controls(bench: Make) -> None:
     top = """
     control add(inout bit<8> x)(bit<8> n) { apply { x = x + n; } }

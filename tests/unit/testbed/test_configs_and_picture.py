@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from bmv2_testbed.bench.figures import IncastFigures
+from bmv2_testbed.cluster import read_bytes
 from bmv2_testbed.configs import agent_config, controller_config, merged, namespace_endpoints
 from bmv2_testbed.demo.picture import draw
 from bmv2_testbed.demo.run import DemoFigures
@@ -43,6 +44,16 @@ def test_datagram_endpoints_are_all_different() -> None:
     assert config["data"]["frames"]["switch"] == endpoints.switch_datagram[1]
     command = switch_command(spec, endpoints, Path("/run/x"))
     assert sum(word.startswith("2@udp:") for word in command) == 1
+
+
+def test_read_bytes_out_of_metrics() -> None:
+    metrics = (
+        "# TYPE kvcast_agent_read_bytes_total counter\n"
+        'kvcast_agent_read_bytes_total{direction="sent"} 65536.0\n'
+        'kvcast_agent_read_bytes_total{direction="received"} 1.048576e+06\n'
+    )
+    assert read_bytes(metrics) == (65536, 1048576)
+    assert read_bytes("") == (0, 0)
 
 
 def test_merging_goes_by_mapping() -> None:
