@@ -109,7 +109,7 @@ def _incast(args: argparse.Namespace) -> int:
     console.print(incast_table(everything, plan.readers, plan.size_bytes, plan.rate_bit_s, what))
     if plan.wiring is Wiring.DATAGRAMS:
         console.print(
-            "Without root: casts are shaped and counted at the switch's datagram ports (what hosts send is not shaped); "
+            "Without root: casts are shaped and counted where they leave the switch's ports, what hosts send is not shaped; "
             "reliable reads go over plain loopback TCP, not shaped, and are counted by the agents. Compare casts only."
         )
     if args.json is not None:
