@@ -126,7 +126,7 @@ class _KvcastSwitch:
 
     def gets(self, count: int) -> list[bytes]:
         """GETs of member 2, one for each first segment that leaves room for ``count``."""
-        firsts = range(0, SEGMENTS - count + 1)
+        firsts = range(SEGMENTS - count + 1)
         return [self.control(2, Control(Op.GET, self.key, SEGMENTS, first, count)) for first in firsts]
 
     def cast(self) -> bytes:

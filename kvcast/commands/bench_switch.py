@@ -18,9 +18,8 @@ from p4switch.errors import SwitchError
 def add_parser(benches: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declare the benchmark."""
     parser = benches.add_parser("switch", help="p4switch alone: kvcast.p4, tables, and beside a bare forwarding loop")
-    parser.add_argument(
-        "--part", action="append", choices=["kvcast", *parts(quick=True)], help="may be given again (default all)"
-    )
+    names = ["kvcast", *parts(quick=True)]
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(names)} (default: all)")
     parser.add_argument("--quick", action="store_true", help="smaller tables")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
 
@@ -28,9 +27,12 @@ def add_parser(benches: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
 def run(args: argparse.Namespace) -> int:
     """Run it; UsageError where something is missing (root for the part `wire`)."""
     known: Mapping[str, Callable[[], Iterator[Measurement]]] = {"kvcast": run_switch_pipeline, **parts(args.quick)}
+    unknown = [part for part in args.parts if part not in known]
+    if unknown:
+        raise UsageError(f"bench switch has no part {unknown[0]!r}; there are {', '.join(known)}")
     figures: list[Measurement] = []
     try:
-        for part in args.part or known:
+        for part in args.parts or known:
             for figure in known[part]():
                 figures.append(figure)
                 print(line(figure), flush=True)
