@@ -21,7 +21,7 @@ from bmv2_testbed.network.namespaces import can_unshare
 from bmv2_testbed.spec import Faults, Target, Wiring
 from bmv2_testbed.units import parse_rate_bit_s, parse_size_bytes
 from kvcast.cli import UsageError
-from p4switch.bench import __main__ as switch_bench
+from kvcast.commands import bench_switch
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -49,10 +49,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     fetch = benches.add_parser("fetch", help="one reader alone on links of full speed")
     fetch.add_argument("--size", type=size, action="append", help="may be given again (default 16MiB and 4KiB)")
     fetch.add_argument("--repeat", type=int, default=30, help="fetches of each size (default 30)")
-    switch = benches.add_parser("switch", help="the embedded switch alone, beside a bare loop that only forwards")
-    switch.add_argument("parts", nargs="*", metavar="PART", help="forwarding, exact, lpm, ternary, wire (default: all)")
-    switch.add_argument("--quick", action="store_true", help="smaller tables")
-    switch.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
+    bench_switch.add_parser(benches)
     for bench in (incast, fetch):
         bench.add_argument("--target", choices=[target.value for target in Target], default=Target.P4SWITCH.value)
         bench.add_argument("--no-root", action="store_true", help="loopback datagrams instead of namespaces")
@@ -63,8 +60,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     """Run one benchmark; 1 if a byte was wrong or missing."""
     if args.bench == "switch":
-        words = [*args.parts, *(["--quick"] if args.quick else [])]
-        return switch_bench.main([*words, *(["--json", str(args.json)] if args.json is not None else [])])
+        return bench_switch.run(args)
     try:
         return _incast(args) if args.bench == "incast" else _fetch(args)
     except TestbedError as error:

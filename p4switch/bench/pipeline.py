@@ -95,14 +95,14 @@ def fill(pipeline: Pipeline, table: int, entries: Sequence[tuple[Sequence[Match]
         commit(batch)
 
 
-def rate(switch: Switch, frames: list[bytes]) -> float:
+def rate(switch: Switch, frames: list[bytes], port: int = 1) -> float:
     """Processor seconds a packet takes."""
     count = _FIRST_COUNT
     while True:
-        seconds = switch.bench(1, frames, count)
+        seconds = switch.bench(port, frames, count)
         if seconds > _SECONDS / 4:
             count = max(1, int(count * _SECONDS / seconds))
-            return switch.bench(1, frames, count) / count
+            return switch.bench(port, frames, count) / count
         count *= 4
 
 

@@ -31,6 +31,7 @@ from tests.unit.p4switch_runtime.runtime_frames import Op, command, ethernet, ma
 
 pytestmark = [
     pytest.mark.root,
+    pytest.mark.enters_namespace,
     pytest.mark.skipif(os.geteuid() != 0, reason="interfaces and namespaces need root"),
 ]
 _DEADLINE_S = 30.0

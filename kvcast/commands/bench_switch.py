@@ -1,0 +1,44 @@
+"""`kvcast bench switch`: how fast the switch itself is, apart from agents and links."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from bmv2_testbed.bench.switch_pipeline import run_switch_pipeline
+from kvcast.cli import UsageError
+from p4switch.bench.__main__ import line, parts
+from p4switch.bench.pipeline import Measurement
+from p4switch.errors import SwitchError
+
+
+def add_parser(benches: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the benchmark."""
+    parser = benches.add_parser("switch", help="p4switch alone: kvcast.p4, tables, and beside a bare forwarding loop")
+    names = ["kvcast", *parts(quick=True)]
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(names)} (default: all)")
+    parser.add_argument("--quick", action="store_true", help="smaller tables")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run it; UsageError where something is missing (root for the part `wire`)."""
+    known: Mapping[str, Callable[[], Iterator[Measurement]]] = {"kvcast": run_switch_pipeline, **parts(args.quick)}
+    unknown = [part for part in args.parts if part not in known]
+    if unknown:
+        raise UsageError(f"bench switch has no part {unknown[0]!r}; there are {', '.join(known)}")
+    figures: list[Measurement] = []
+    try:
+        for part in args.parts or known:
+            for figure in known[part]():
+                figures.append(figure)
+                print(line(figure), flush=True)
+    except SwitchError as error:
+        raise UsageError(str(error)) from error
+    finally:
+        if args.json is not None:
+            args.json.write_text(json.dumps([dataclasses.asdict(figure) for figure in figures], indent=1) + "\n")
+    return 0

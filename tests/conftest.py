@@ -1,0 +1,14 @@
+"""Order of the whole suite."""
+
+from __future__ import annotations
+
+import pytest
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that take the pytest process into another network namespace run last.
+
+    gRPC makes threads when it likes. One that it makes meanwhile stays in that namespace, where no server of a later
+    test can be reached.
+    """
+    items.sort(key=lambda item: item.get_closest_marker("enters_namespace") is not None)
