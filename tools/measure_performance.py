@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bmv2_testbed.bench.fetch import WAYS
+
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENT = ROOT / "docs" / "performance.md"
 FIGURES = ROOT / "docs" / "performance"
@@ -87,7 +89,7 @@ def table(figures: dict[str, dict[str, Any]], fetches: dict[str, Any]) -> str:
         ]
     lines += ["", "| one reader alone, not shaped | size | p50 | GB/s |", "|---|---|---|---|"]
     lines += [
-        f"| {case['target']}, {'sendfile' if case['source'] == 'tcp' else 'kvcast'} | {case['size_bytes']} B | "
+        f"| {case['target']}, {WAYS[case['source']]} | {case['size_bytes']} B | "
         f"{case['p50_s'] * 1e6:.0f} µs | {case['gbytes_s_p50']:.3f} |"
         for case in fetches["cases"]
     ]
