@@ -124,8 +124,8 @@ def _run_reader(testbed: Testbed, source: str, address: str, prefix: Prefix, rep
 def fetch_table(figures: Sequence[FetchFigures]) -> Table:
     """The table that ends a fetch run."""
     table = Table(title="one reader alone, links not shaped", box=box.SIMPLE)
-    for heading in ("network", "by", "size", "p50", "p99", "GB/s at p50", "of sendfile", "verified"):
-        table.add_column(heading, justify="left" if heading in ("network", "by") else "right")
+    for heading in ("network", "by", "size", "p50 µs", "p99 µs", "GB/s", "of sendfile", "right"):
+        table.add_column(heading, justify="left" if heading in ("network", "by") else "right", no_wrap=True)
     sendfile = {(f.target, f.size_bytes): f.p50_s for f in figures if f.source == "tcp"}
     for figure in figures:
         base = sendfile.get((figure.target, figure.size_bytes))
@@ -133,8 +133,8 @@ def fetch_table(figures: Sequence[FetchFigures]) -> Table:
             figure.target,
             WAYS[figure.source],
             format_size(figure.size_bytes),
-            f"{figure.p50_s * 1e6:.0f} µs",
-            f"{figure.p99_s * 1e6:.0f} µs",
+            f"{figure.p50_s * 1e6:.0f}",
+            f"{figure.p99_s * 1e6:.0f}",
             f"{figure.gbytes_s_p50:.3f}",
             "-" if base is None else f"{base / figure.p50_s:.2f}",
             "yes" if figure.verified else "NO",
