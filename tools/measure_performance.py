@@ -63,7 +63,7 @@ def median_run(case: Case, repeat: int) -> dict[str, Any]:
 
 
 def _cpu_s(run: dict[str, Any]) -> float:
-    return sum(run["cpu_s"].values())
+    return float(sum(run["cpu_s"].values()))
 
 
 def table(figures: dict[str, dict[str, Any]], fetches: dict[str, Any]) -> str:
