@@ -1,0 +1,307 @@
+"""The reader, event by event: scripts of what arrives and what follows."""
+
+import numpy as np
+import pytest
+
+from kvproto.commands import (
+    AbortRead,
+    Blame,
+    DeliverFetch,
+    DropChunk,
+    Outcome,
+    ReportBadCopy,
+    SendControl,
+    Source,
+    StartRead,
+    VerifyChunk,
+)
+from kvproto.errors import LocalProtocolError
+from kvproto.events import (
+    ChunkVerified,
+    ChunkWanted,
+    ControlReceived,
+    FetchCancelled,
+    FetchRequested,
+    HolderLost,
+    HolderRef,
+    ReadDone,
+    ReadFailed,
+    SegmentsReceived,
+    SwitchChanged,
+)
+from kvproto.ids import Address, ChunkKey, FetchId, Member, NodeId
+from kvproto.limits import MS
+from kvproto.session.parameters import ReaderParameters
+from kvproto.session.reader import Reader
+from kvproto.wire.control import TAG_LEADS, Control, Flag, Op
+
+ME, OTHER = Member(2), Member(5)
+KEYS = [ChunkKey(bytes([index]) * 16) for index in range(4)]
+HOLDER = HolderRef(NodeId("h"), Address(1))
+SECOND = HolderRef(NodeId("s"), Address(2))
+SWITCH = Address(99)
+SEGMENTS = 64
+
+
+def reader(member: Member | None = ME) -> Reader:
+    return Reader(ReaderParameters(member))
+
+
+def wanted(key: ChunkKey, *holders: HolderRef, present: bool = False) -> ChunkWanted:
+    return ChunkWanted(key, SEGMENTS, SEGMENTS * 4096, holders or (HOLDER,), present)
+
+
+def request(*chunks: ChunkWanted, fetch: int = 1, deadline_ms: int = 10_000) -> FetchRequested:
+    return FetchRequested(FetchId(fetch), chunks, deadline_ms * MS)
+
+
+def notice(key: ChunkKey, *members: int, who: int = ME, flags: Flag = Flag.JOINED, tag: int = 0) -> ControlReceived:
+    bitmap = sum(1 << member for member in members)
+    return ControlReceived(Control(Op.NOTICE, key, SEGMENTS, flags=flags, member=who, members=bitmap, tag=tag), SWITCH)
+
+
+def cast(key: ChunkKey, *segments: int) -> SegmentsReceived:
+    return SegmentsReceived(key, np.array(segments, np.uint32), HOLDER.address)
+
+
+def controls(commands: list, op: Op) -> list[Control]:
+    return [each.message for each in commands if isinstance(each, SendControl) and each.message.op is op]
+
+
+def kinds(commands: list, kind: type) -> list:
+    return [each for each in commands if isinstance(each, kind)]
+
+
+def asked(commands: list) -> list[int]:
+    return [segment for get in controls(commands, Op.GET) for segment in range(get.segment, get.segment + get.count)]
+
+
+def test_alone_it_joins_reads_leaves_verifies_and_delivers() -> None:
+    it = reader()
+    commands = it.handle(request(wanted(KEYS[0])), 0)
+    (join,) = controls(commands, Op.JOIN)
+    assert (join.key, join.segments, join.tag) == (KEYS[0], SEGMENTS, 0)
+    (read,) = kinds(it.handle(notice(KEYS[0], ME), MS), StartRead)
+    assert (read.holder, read.first) == (HOLDER.node, 0)
+    now, commands = MS, [read]
+    while not kinds(commands, VerifyChunk):
+        reads, commands, now = kinds(commands, StartRead), [], now + MS
+        for each in reads:
+            commands += it.handle(ReadDone(each.read), now)
+    assert controls(commands, Op.LEAVE)
+    assert it.missing(KEYS[0]) is None
+    (answer,) = it.handle(ChunkVerified(KEYS[0], good=True), now)
+    assert answer == DeliverFetch(FetchId(1), Outcome.COMPLETE, 1, (Source.UNICAST,))
+    assert it.idle
+    assert it.next_timeout_ns() is None
+
+
+def test_in_company_that_pulls_it_follows() -> None:
+    it = reader()
+    it.handle(request(wanted(KEYS[0])), 0)
+    commands = it.handle(notice(KEYS[0], ME, OTHER), MS)
+    commands += it.handle(notice(KEYS[0], ME, OTHER, who=OTHER, tag=TAG_LEADS), 2 * MS)
+    for first in range(0, SEGMENTS, 8):
+        commands += it.handle(cast(KEYS[0], *range(first, first + 8)), (3 + first // 4) * MS)
+    assert not controls(commands, Op.GET)
+    assert not kinds(commands, StartRead)
+    assert kinds(commands, VerifyChunk) == [VerifyChunk(KEYS[0])]
+    (answer,) = it.handle(ChunkVerified(KEYS[0], good=True), 30 * MS)
+    assert answer.sources == (Source.CAST,)
+
+
+def silent(it: Reader, until_ns: int) -> tuple[list, int]:
+    """Run timers until segments are asked for."""
+    commands: list = []
+    now = 0
+    while not asked(commands) and not kinds(commands, StartRead):
+        due = it.next_timeout_ns()
+        assert due is not None
+        now = max(due, now)
+        assert now <= until_ns
+        commands += it.handle_timer(now)
+    return commands, now
+
+
+def test_it_leads_when_nobody_does_and_says_so() -> None:
+    it = reader()
+    it.handle(request(wanted(KEYS[0])), 0)
+    it.handle(notice(KEYS[0], ME, OTHER), MS)
+    commands, now = silent(it, 60 * MS)
+    assert now > MS
+    assert [join.tag for join in controls(commands, Op.JOIN)] == [TAG_LEADS]
+    assert asked(commands) == sorted(set(asked(commands)))
+    assert asked(commands)[0] == 0
+
+
+def test_it_leads_when_the_leader_falls_silent() -> None:
+    it = reader()
+    it.handle(request(wanted(KEYS[0]), wanted(KEYS[1])), 0)
+    for key in KEYS[:2]:
+        it.handle(notice(key, ME, OTHER), MS)
+        it.handle(notice(key, ME, OTHER, who=OTHER, tag=TAG_LEADS), MS)
+    it.handle(cast(KEYS[0], 0, 1, 2), 5 * MS)
+    commands, now = silent(it, 200 * MS)
+    assert now > 20 * MS
+    assert not set(asked(commands)) & {0, 1, 2} or controls(commands, Op.GET)[0].key == KEYS[1]
+
+
+def test_a_lone_reader_turns_to_casting_when_somebody_joins() -> None:
+    it = reader()
+    it.handle(request(wanted(KEYS[0])), 0)
+    (read,) = kinds(it.handle(notice(KEYS[0], ME), MS), StartRead)
+    commands = it.handle(notice(KEYS[0], ME, OTHER, who=OTHER), 2 * MS)
+    commands += it.handle_timer(5 * MS)
+    assert [join.tag for join in controls(commands, Op.JOIN)] == [TAG_LEADS]
+    assert min(asked(commands)) == read.count
+
+
+def test_of_two_leaders_the_later_announcement_counts() -> None:
+    it = reader()
+    it.handle(request(wanted(KEYS[0])), 0)
+    it.handle(notice(KEYS[0], ME, OTHER), MS)
+    commands, now = silent(it, 60 * MS)
+    it.handle(notice(KEYS[0], ME, OTHER, tag=TAG_LEADS), now + MS)
+    it.handle(notice(KEYS[0], ME, OTHER, who=OTHER, tag=TAG_LEADS), now + MS)
+    commands = it.handle(cast(KEYS[0], *range(32)), now + 2 * MS)
+    assert not asked(commands)
+
+
+def test_what_the_switch_serves_is_asked_of_it_alone() -> None:
+    it = reader()
+    it.handle(request(wanted(KEYS[0])), 0)
+    commands = it.handle(notice(KEYS[0], ME, OTHER, flags=Flag.JOINED | Flag.CACHED), MS)
+    assert all(get.flags is Flag.ONLY_ME for get in controls(commands, Op.GET))
+    assert asked(commands)
+
+
+@pytest.mark.parametrize("flag", [Flag.NO_SWITCH, Flag.REFUSED])
+def test_without_interest_it_reads(flag: Flag) -> None:
+    it = reader()
+    it.handle(request(wanted(KEYS[0])), 0)
+    assert kinds(it.handle(notice(KEYS[0], flags=flag | Flag.JOINED), MS), StartRead)
+
+
+def test_without_a_member_index_nothing_is_joined() -> None:
+    commands = reader(None).handle(request(wanted(KEYS[0])), 0)
+    assert not controls(commands, Op.JOIN)
+    assert kinds(commands, StartRead)
+
+
+def test_unanswered_joins_end_in_reading() -> None:
+    it = reader()
+    it.handle(request(wanted(KEYS[0])), 0)
+    commands, now = silent(it, 1000 * MS)
+    assert len(controls(commands, Op.JOIN)) == 3
+    assert now <= 400 * MS
+    assert kinds(commands, StartRead)
+
+
+def reading(*holders: HolderRef) -> tuple[Reader, StartRead]:
+    it = reader(None)
+    (read,) = kinds(it.handle(request(wanted(KEYS[0], *holders)), 0), StartRead)
+    return it, read
+
+
+def test_an_absent_copy_is_reported_and_the_next_holder_read() -> None:
+    it, read = reading(HOLDER, SECOND)
+    commands = it.handle(ReadFailed(read.read, gone=True), MS)
+    assert ReportBadCopy(KEYS[0], read.holder, Blame.ABSENT) in commands
+    (again,) = kinds(commands, StartRead)
+    assert again.holder != read.holder
+
+
+def test_without_a_holder_the_fetch_ends_as_far_as_it_leads() -> None:
+    it = reader(None)
+    commands = it.handle(request(wanted(KEYS[0], present=True), wanted(KEYS[1]), wanted(KEYS[2])), 0)
+    (read, *_) = kinds(commands, StartRead)
+    commands = it.handle(ReadFailed(read.read, gone=True), MS)
+    (answer,) = kinds(commands, DeliverFetch)
+    assert (answer.outcome, answer.leading, answer.sources) == (Outcome.GONE, 1, (Source.LOCAL,))
+    assert {drop.key for drop in kinds(commands, DropChunk)} == {KEYS[1], KEYS[2]}
+    assert it.idle
+
+
+def test_a_wrong_checksum_names_the_only_contributor() -> None:
+    it, read = reading(HOLDER, SECOND)
+    now, commands = 0, [read]
+    while not kinds(commands, VerifyChunk):
+        reads, commands, now = kinds(commands, StartRead), [], now + MS
+        for each in reads:
+            commands += it.handle(ReadDone(each.read), now)
+    commands = it.handle(ChunkVerified(KEYS[0], good=False), now)
+    assert ReportBadCopy(KEYS[0], read.holder, Blame.CHECKSUM) in commands
+    assert {again.holder for again in kinds(commands, StartRead)} == {HOLDER.node, SECOND.node} - {read.holder}
+
+
+def test_a_lost_holder_ends_its_reads() -> None:
+    it, read = reading(HOLDER, SECOND)
+    commands = it.handle(HolderLost(read.holder), MS)
+    assert AbortRead(read.read) in commands
+    assert kinds(commands, StartRead)
+
+
+def test_the_deadline_ends_everything() -> None:
+    it = reader()
+    it.handle(request(wanted(KEYS[0]), deadline_ms=50), 0)
+    it.handle(notice(KEYS[0], ME), MS)
+    commands = it.handle_timer(50 * MS)
+    assert DeliverFetch(FetchId(1), Outcome.LATE, 0, ()) in commands
+    assert controls(commands, Op.LEAVE)
+    assert kinds(commands, AbortRead)
+    assert DropChunk(KEYS[0]) in commands
+    assert it.idle
+
+
+def test_two_fetches_share_a_chunk() -> None:
+    it = reader()
+    it.handle(request(wanted(KEYS[0])), 0)
+    commands = it.handle(request(wanted(KEYS[0]), fetch=2), 0)
+    assert not controls(commands, Op.JOIN)
+    it.handle(notice(KEYS[0], ME, OTHER), MS)
+    assert not kinds(it.handle(FetchCancelled(FetchId(1)), 2 * MS), DropChunk)
+    commands = it.handle(cast(KEYS[0], *range(SEGMENTS)), 3 * MS)
+    assert kinds(commands, VerifyChunk)
+    commands = it.handle(ChunkVerified(KEYS[0], good=True), 4 * MS)
+    assert [answer.fetch for answer in kinds(commands, DeliverFetch)] == [2]
+
+
+def test_a_restarted_switch_is_joined_again() -> None:
+    it = reader()
+    it.handle(request(wanted(KEYS[0]), wanted(KEYS[1])), 0)
+    for key in KEYS[:2]:
+        it.handle(notice(key, ME, OTHER), MS)
+    commands = it.handle(SwitchChanged(), 2 * MS)
+    assert {join.key for join in controls(commands, Op.JOIN)} == set(KEYS[:2])
+
+
+def test_segments_of_a_chunk_that_was_left_bring_another_leave() -> None:
+    it = reader()
+    it.handle(request(wanted(KEYS[0])), 0)
+    it.handle(notice(KEYS[0], ME, OTHER), MS)
+    it.handle(FetchCancelled(FetchId(1)), 2 * MS)
+    assert not controls(it.handle(cast(KEYS[0], 1), 3 * MS), Op.LEAVE)
+    assert controls(it.handle(cast(KEYS[0], 2), 50 * MS), Op.LEAVE)
+
+
+def test_an_empty_fetch_and_a_fetch_of_what_is_here_end_at_once() -> None:
+    it = reader()
+    assert it.handle(request(), 0) == [DeliverFetch(FetchId(1), Outcome.COMPLETE, 0, ())]
+    (answer,) = it.handle(request(wanted(KEYS[0], present=True)), 0)
+    assert answer.sources == (Source.LOCAL,)
+
+
+def test_misuse_raises() -> None:
+    it = reader()
+    it.handle(request(wanted(KEYS[0])), 0)
+    with pytest.raises(LocalProtocolError, match="under way"):
+        it.handle(request(wanted(KEYS[1])), 0)
+    with pytest.raises(LocalProtocolError, match="segments"):
+        it.handle(request(ChunkWanted(KEYS[0], 3, 5, (HOLDER,)), fetch=2), 0)
+
+
+def test_notices_and_segments_of_unknown_chunks_are_ignored() -> None:
+    it = reader()
+    assert it.handle(notice(KEYS[3], OTHER), 0) == []
+    assert it.handle(cast(KEYS[3], 1), 0) == []
+    assert it.handle(ControlReceived(Control(Op.NAK, KEYS[3], SEGMENTS), HOLDER.address), 0) == []
