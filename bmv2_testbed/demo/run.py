@@ -12,7 +12,7 @@ from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.spec import Target, TestbedSpec, Wiring
 from bmv2_testbed.workloads.plan import ReplayPlan, densest_start_s, plan_replay
 from bmv2_testbed.workloads.run import ReplayFigures, replay, replay_without_pool
-from kvtrace import TraceError, dequantise, find_trace, is_quantised
+from planner.traces import TraceError, dequantise, find_trace, is_quantised
 
 NODES = 8
 LINK_BIT_S = 100_000_000

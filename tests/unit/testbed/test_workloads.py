@@ -12,7 +12,7 @@ from bmv2_testbed.workloads.plan import (
     plan_replay,
     recompute_times_s,
 )
-from kvtrace import TraceRequest
+from planner.traces import TraceRequest
 
 
 def _request(arrival_s: float, *blocks: int) -> TraceRequest:

@@ -1,8 +1,8 @@
 """Request traces: where they are found, how they are read. Knows nothing of kvcast; others use it."""
 
-from kvtrace.catalog import NAMES, TraceFile, find_trace
-from kvtrace.files import read_trace
-from kvtrace.request import (
+from planner.traces.catalog import NAMES, TraceFile, find_trace
+from planner.traces.files import read_trace
+from planner.traces.request import (
     BLOCK_TOKENS,
     TICK_MS,
     TraceError,

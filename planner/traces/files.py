@@ -11,7 +11,7 @@ from typing import Final
 
 import zstandard
 
-from kvtrace.request import TraceError, TraceRequest, parse_lengths, parse_trace
+from planner.traces.request import TraceError, TraceRequest, parse_lengths, parse_trace
 
 FORMATS: Final = (".jsonl", ".jsonl.zst", ".csv", ".tar.zst")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from kvtrace import (
+from planner.traces import (
     TICK_MS,
     TraceError,
     TraceRequest,

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from kvtrace.files import read_trace
-from kvtrace.request import TraceError, TraceRequest
+from planner.traces.files import read_trace
+from planner.traces.request import TraceError, TraceRequest
 
 CARRIED: Final = Path(__file__).resolve().parent / "small"
-CHECKOUT: Final = Path(__file__).resolve().parents[1]
+CHECKOUT: Final = Path(__file__).resolve().parents[2]
 ENVIRONMENT_VARIABLE: Final = "KVCAST_TRACES"
 
 
