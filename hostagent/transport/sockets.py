@@ -14,8 +14,6 @@ import fcntl
 import socket
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -227,25 +225,29 @@ def _bound_udp(address: str, port: int, key: str) -> socket.socket:
     return sock
 
 
+def ask_interface(name: str, request: int) -> bytes:
+    """Answer of one of the SIOCGIF... requests of netdevice(7): what follows the name, 24 bytes. Raises OSError."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        return fcntl.ioctl(probe.fileno(), request, struct.pack("256s", name.encode()[:15]))[16:40]
+
+
 def interface_address(config: DataConfig) -> str:
     """The address on the data network: the configured one, or the interface's first. Raises TransportError."""
-    if config.interface:
-        request = struct.pack("256s", config.interface.encode()[:15])
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            try:
-                found = socket.inet_ntoa(fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)[20:24])
-            except OSError as error:
-                if error.errno == errno.ENODEV:
-                    raise TransportError(
-                        f"there is no interface {config.interface}; set data.interface to one of {_interfaces()}"
-                    ) from error
-                if config.address:
-                    return config.address
-                raise TransportError(
-                    f"interface {config.interface} has no IPv4 address: {error.strerror}; give it one"
-                ) from error
-        return config.address or found
-    return config.address
+    if not config.interface:
+        return config.address
+    try:
+        found = socket.inet_ntoa(ask_interface(config.interface, _SIOCGIFADDR)[4:8])
+    except OSError as error:
+        if error.errno == errno.ENODEV:
+            raise TransportError(
+                f"there is no interface {config.interface}; set data.interface to one of {_interfaces()}"
+            ) from error
+        if config.address:
+            return config.address
+        raise TransportError(
+            f"interface {config.interface} has no IPv4 address: {error.strerror}; give it one"
+        ) from error
+    return config.address or found
 
 
 def _interfaces() -> str:
@@ -256,41 +258,4 @@ def _mac(config: DataConfig) -> bytes:
     """Hardware address of the data interface; zeros where there is none to speak of (loopback)."""
     if not config.interface:
         return bytes(6)
-    request = struct.pack("256s", config.interface.encode()[:15])
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        return fcntl.ioctl(probe.fileno(), _SIOCGIFHWADDR, request)[18:24]
-
-
-@dataclass(frozen=True, slots=True)
-class Advice:
-    """Something on this machine that slows the sockets transport down."""
-
-    what: str
-    remedy: str
-
-
-def diagnose(config: DataConfig) -> list[Advice]:
-    """What to raise on this machine, and how; empty when nothing stands in the way."""
-    advice: list[Advice] = []
-    wanted = config.receive_buffer_bytes
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        mmsg.ask_buffer(probe, receive_bytes=wanted)
-        granted = mmsg.granted_receive_bytes(probe)
-    if granted < wanted:
-        advice.append(
-            Advice(
-                f"the kernel grants {granted} bytes of receive buffer, {wanted} are wanted: windows stay smaller",
-                f"sysctl -w net.core.rmem_max={wanted}",
-            )
-        )
-    if config.interface:
-        mtu_file = Path("/sys/class/net") / config.interface / "mtu"
-        wanted_mtu = config.segment_bytes + 84
-        if mtu_file.exists() and int(mtu_file.read_text()) < wanted_mtu:
-            advice.append(
-                Advice(
-                    f"MTU of {config.interface} is {mtu_file.read_text().strip()}, a segment needs {wanted_mtu}",
-                    f"ip link set {config.interface} mtu 9000 (and on the switch), or a smaller segment_bytes",
-                )
-            )
-    return advice
+    return ask_interface(config.interface, _SIOCGIFHWADDR)[2:8]
