@@ -33,6 +33,7 @@ from bmv2_testbed.switches import (
     shaped_by_switch,
     switch_command,
 )
+from kvproto.ids import Member
 
 SWITCH: Final = "switch"
 CONTROLLER: Final = "controller"
@@ -201,6 +202,18 @@ class Cluster:
         """Have the switch take in a prefix, and wait until it serves all of it."""
         with self._calls() as calls:
             calls.serve_from_switch(last_key, chunks, deadline_s)
+
+    def leftovers(self, dead: Sequence[int], deadline_s: float) -> list[str]:
+        """What should be gone now that all fetches are over; `dead`: hosts whose agents died."""
+        from bmv2_testbed.audit import leftovers  # finsy and its dependencies: only when asked for
+
+        running = [host for host in range(self.spec.hosts) if agent_name(host) in self.processes.pids()]
+        agents = {agent_name(host): functools.partial(self.agent_metrics, host) for host in running}
+        p4runtime = self._endpoints.p4runtime if self._programs_switch else None
+        with self._calls() as calls:
+            return leftovers(
+                p4runtime, lambda: calls.status().switch_view, agents, [Member(h) for h in dead], deadline_s
+            )
 
     def set_faults(self, port: int | None, faults: Faults) -> None:
         """Hurt the frames that leave a switch port (None: every port)."""

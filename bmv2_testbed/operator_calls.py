@@ -65,10 +65,8 @@ class ControllerCalls:
             self._pin_in_switch(last_key, deadline_s)
             served = 0
             while time.monotonic() < deadline_s:
-                served = sum(
-                    view.switch_state == "serving"
-                    for view in self._operator.List(control_pb2.ListRequest(served_only=True), timeout=_CALL_S)
-                )
+                listed = self._operator.List(control_pb2.ListRequest(key_hex=last_key.hex()), timeout=_CALL_S)
+                served = sum(view.switch_state == "serving" for view in listed)
                 if served >= chunks:
                     return
                 time.sleep(_POLL_S)

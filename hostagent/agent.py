@@ -97,7 +97,12 @@ class Agent:
             self.fetching.pool_address = self._pool_address
             self.tasks = TaskRunner(self, self._loop)
             self.reports = Reports(self.pool, self._loop, self.report, self.tasks.pinned_keys)
-            self.metrics.watch(self.pool, self.transport.counters, lambda: self.controller_connected)
+            self.metrics.watch(
+                self.pool,
+                self.transport.counters,
+                lambda: self.controller_connected,
+                lambda: self.fetching.led_count,
+            )
             self.http_address = await self.http.listen(*self.config.http)
             self.api.listen(self.config.api_socket)
         except BaseException:

@@ -160,6 +160,11 @@ class Fetching:
     def under_way_count(self) -> int:
         return len(self._fetches)
 
+    @property
+    def led_count(self) -> int:
+        """Chunks that this node pulls for everybody at the moment."""
+        return self._reader.led_count
+
     # ------------------------------------------------------------------ fetches
 
     def fetch(

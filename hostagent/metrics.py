@@ -45,16 +45,29 @@ class AgentMetrics:
         for outcome in (Status.OK, Status.NOT_FOUND, Status.DEADLINE, Status.GATE, Status.UNAVAILABLE):
             self.fetches.labels(outcome.name.lower())
 
-    def watch(self, pool: ChunkPool, transport: TransportCounters, controller_connected: Callable[[], bool]) -> None:
-        """Also report what pool and transport count by themselves."""
-        self.registry.register(_Watched(pool, transport, controller_connected))
+    def watch(
+        self,
+        pool: ChunkPool,
+        transport: TransportCounters,
+        controller_connected: Callable[[], bool],
+        led_count: Callable[[], int],
+    ) -> None:
+        """Also report what others count by themselves."""
+        self.registry.register(_Watched(pool, transport, controller_connected, led_count))
 
 
 class _Watched(Collector):
-    def __init__(self, pool: ChunkPool, transport: TransportCounters, controller_connected: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        pool: ChunkPool,
+        transport: TransportCounters,
+        controller_connected: Callable[[], bool],
+        led_count: Callable[[], int],
+    ) -> None:
         self._pool = pool
         self._transport = transport
         self._controller_connected = controller_connected
+        self._led_count = led_count
 
     def describe(self) -> Iterator[Metric]:
         """Nothing ahead of time: the names below cannot collide."""
@@ -67,6 +80,9 @@ class _Watched(Collector):
         connected = GaugeMetricFamily(f"{PREFIX}_controller_connected", "1 while the controller's stream is open")
         connected.add_metric([], float(self._controller_connected()))
         yield connected
+        yield GaugeMetricFamily(
+            f"{PREFIX}_led_chunks", "Chunks that this node pulls for every reader now", value=self._led_count()
+        )
 
     def _pool_metrics(self) -> Iterator[Metric]:
         usage = self._pool.usage()

@@ -127,6 +127,11 @@ class Reader:
         """Whether no fetch is under way and nothing is asked of anybody."""
         return not (self._fetches or self._chunks or self._open or self._pull.outstanding or self._stripes.count)
 
+    @property
+    def led_count(self) -> int:
+        """Chunks that this node pulls for everybody at the moment."""
+        return self._schedule.led_count
+
     def next_timeout_ns(self) -> int | None:
         """When handle_timer should be called next; None: not before another event. May change with every call."""
         return self._wake_ns
