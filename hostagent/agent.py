@@ -18,7 +18,7 @@ from hostagent import __version__, limits
 from hostagent.api.messages import ChunkSource, Hint, Status, Where
 from hostagent.api.server import ApiServer, Cancellable, FetchResult
 from hostagent.config import AgentConfig
-from hostagent.controller.convert import delta_of, fabric_of
+from hostagent.controller.convert import RemoteProtocolError, delta_of, fabric_of
 from hostagent.controller.link import ControllerLink
 from hostagent.controller.reports import Reports
 from hostagent.controller.tasks import TaskRunner
@@ -33,7 +33,7 @@ from hostagent.pool.memory import PoolMemory
 from hostagent.pool.policy import LeavesFirst
 from hostagent.serving import Serving
 from hostagent.transport import make_transport
-from hostagent.transport.base import ControlArrival, Extent, TransportFacts
+from hostagent.transport.base import ControlArrival, Extent, TransportError, TransportFacts
 from kvproto.commands import Blame, FillEnded
 from kvproto.ids import Address, ChunkKey, FillId, Member, NodeId, parse_address
 from kvproto.rpc import control_pb2 as pb
@@ -421,12 +421,15 @@ class Agent:
 
     def _welcomed(self, welcome: pb.Welcome) -> None:
         news = fabric_of(welcome.fabric, self._fabric)
+        try:
+            self.transport.use_fabric(news.fabric, news.from_switch_dscp or self.config.data.from_switch_dscp)
+        except TransportError as error:
+            raise RemoteProtocolError(f"a fabric that this node cannot use: {error}") from error
         self._member = Member(welcome.member) if welcome.HasField("member") else None
         self._interest_ttl_ns = news.interest_ttl_ns
         self._pool_address = news.pool_address or self._pool_address
         self._fabric = news.fabric
         self.fetching.pool_address = self._pool_address
-        self.transport.use_fabric(news.fabric, news.from_switch_dscp or self.config.data.from_switch_dscp)
         self.serving.use_segment_bytes(news.fabric.segment_bytes)
         self.fetching.configure(self._reader_parameters())
         self.directory.restart(welcome.controller)

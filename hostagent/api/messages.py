@@ -93,12 +93,10 @@ class Status(enum.IntEnum):
     UNAVAILABLE = 8
     """Holders known, but none of them delivered."""
     CANCELLED = 9
-    STOPPING = 10
     BUSY = 11
 
     MALFORMED = 32
     UNKNOWN_LEASE = 33
-    UNKNOWN_KIND = 34
     TOO_MANY_KEYS = 35
 
 

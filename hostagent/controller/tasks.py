@@ -150,8 +150,12 @@ class TaskRunner:
             self._background.add(task.number)
         keys = [key_of(key) for key in task.message.fetch.keys]
         left_s = task.deadline_s - self.loop.time()
-        if left_s <= 0 or not keys or len(set(keys)) != len(keys):
+        if left_s <= 0:
             self._end(task, pb.TaskResult.FAILED, failed=list(task.message.fetch.keys), detail="its time had passed")
+            return
+        if not keys or len(set(keys)) != len(keys):
+            detail = "no keys, or one of them twice"
+            self._end(task, pb.TaskResult.REFUSED, failed=list(task.message.fetch.keys), detail=detail)
             return
         task.under_way = self.host.fetch_for_task(
             keys,

@@ -141,6 +141,11 @@ class Reader:
         chunk = self._chunks.get(key)
         return chunk.missing if chunk is not None and chunk.castable else None
 
+    def is_here(self, key: ChunkKey) -> bool:
+        """Whether a chunk is whole and right, and a fetch that wanted it is still under way."""
+        chunk = self._chunks.get(key)
+        return chunk is not None and chunk.phase is Phase.HERE
+
     def configure(self, parameters: ReaderParameters, now_ns: int) -> list[ReaderCommand]:
         """Change the node's parameters (member, receive window, ...) while fetches go on."""
         joined_differently = parameters.member != self._parameters.member
@@ -280,7 +285,7 @@ class Reader:
     def _on_segments(self, event: SegmentsReceived, now_ns: int) -> None:
         chunk = self._chunks.get(event.key)
         if chunk is None or not chunk.castable:
-            if chunk is None or not chunk.interested:
+            if chunk is None or chunk.interest_at is None:
                 self._out += self._membership.stray(event.key, now_ns)
             return
         self._heard(now_ns)
