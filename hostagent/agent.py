@@ -102,6 +102,7 @@ class Agent:
                 self.transport.counters,
                 lambda: self.controller_connected,
                 lambda: self.fetching.led_count,
+                lambda: self.serving.counts,
             )
             self.http_address = await self.http.listen(*self.config.http)
             self.api.listen(self.config.api_socket)

@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector
 from hostagent.api.messages import ChunkSource, Status
 from hostagent.pool.chunks import ChunkPool
 from hostagent.transport.base import TransportCounters
+from kvproto.session.holder import HolderCounts
 
 PREFIX = "kvcast_agent"
 FETCH_SECONDS_BUCKETS = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
@@ -51,9 +52,10 @@ class AgentMetrics:
         transport: TransportCounters,
         controller_connected: Callable[[], bool],
         led_count: Callable[[], int],
+        holder: Callable[[], HolderCounts],
     ) -> None:
         """Also report what others count by themselves."""
-        self.registry.register(_Watched(pool, transport, controller_connected, led_count))
+        self.registry.register(_Watched(pool, transport, controller_connected, led_count, holder))
 
 
 class _Watched(Collector):
@@ -63,11 +65,13 @@ class _Watched(Collector):
         transport: TransportCounters,
         controller_connected: Callable[[], bool],
         led_count: Callable[[], int],
+        holder: Callable[[], HolderCounts],
     ) -> None:
         self._pool = pool
         self._transport = transport
         self._controller_connected = controller_connected
         self._led_count = led_count
+        self._holder = holder
 
     def describe(self) -> Iterator[Metric]:
         """Nothing ahead of time: the names below cannot collide."""
@@ -77,6 +81,7 @@ class _Watched(Collector):
         """Figures of this moment."""
         yield from self._pool_metrics()
         yield from self._transport_metrics()
+        yield from self._holder_metrics()
         connected = GaugeMetricFamily(f"{PREFIX}_controller_connected", "1 while the controller's stream is open")
         connected.add_metric([], float(self._controller_connected()))
         yield connected
@@ -104,6 +109,17 @@ class _Watched(Collector):
             f"{PREFIX}_pool_evictions", "Chunks evicted to make room", value=self._pool.evicted_count
         )
 
+    def _holder_metrics(self) -> Iterator[Metric]:
+        counts = self._holder()
+        segments = CounterMetricFamily(
+            f"{PREFIX}_get_segments", "Segments that GETs asked this node for", labels=["outcome"]
+        )
+        segments.add_metric(["queued"], counts.segments_queued)
+        segments.add_metric(["answered_already"], counts.answered_already)
+        segments.add_metric(["queue_full"], counts.segments_refused)
+        yield segments
+        yield CounterMetricFamily(f"{PREFIX}_naks", "Requests for chunks that are not here", value=counts.naks)
+
     def _transport_metrics(self) -> Iterator[Metric]:
         counters = self._transport
         casts = CounterMetricFamily(f"{PREFIX}_cast_packets", "Cast segments", labels=["direction"])
@@ -112,6 +128,11 @@ class _Watched(Collector):
         casts.add_metric(["sent"], counters.cast_packets_sent)
         casts.add_metric(["filled"], counters.fill_packets_sent)
         yield casts
+        yield CounterMetricFamily(
+            f"{PREFIX}_cast_batches",
+            "Times that casts were taken in, many at a time",
+            value=counters.cast_batches_received,
+        )
         control = CounterMetricFamily(f"{PREFIX}_control_datagrams", "Control datagrams", labels=["direction"])
         control.add_metric(["received"], counters.control_received)
         control.add_metric(["sent"], counters.control_sent)
