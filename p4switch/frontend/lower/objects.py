@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from p4switch.frontend import ast
+from p4switch.frontend.check_call import Callee
 from p4switch.frontend.lower.base import Instance, declared_name, find_annotation, qualified_name
 from p4switch.frontend.lower.expressions import ExpressionLowering
 from p4switch.frontend.types import EnumValue, TBlock, TStruct, TTuple, Type
