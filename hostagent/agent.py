@@ -203,9 +203,9 @@ class Agent:
         if self.pool.find(key) is not None:
             return Where.LOCAL
         entry = self.directory.find(key)
-        if entry is not None and (
-            entry.served or any(node.name != self.config.node for node in self.directory.holders(key))
-        ):
+        if entry is not None and entry.served:
+            return Where.SWITCH
+        if entry is not None and any(node.name != self.config.node for node in self.directory.holders(key)):
             return Where.REMOTE
         return Where.NOWHERE
 

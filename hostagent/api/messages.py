@@ -104,7 +104,9 @@ class Where(enum.IntEnum):
     NOWHERE = 0
     LOCAL = 1
     REMOTE = 2
-    """Some other node holds it, or the switch serves it."""
+    """Some other node holds it."""
+    SWITCH = 3
+    """The switch serves it, whoever else holds it."""
 
 
 class ChunkSource(enum.IntEnum):
