@@ -33,7 +33,7 @@ from controlplane.effects import (
     SendToAll,
     WriteTheSwitch,
 )
-from controlplane.limits import GRPC_MESSAGE_BYTES_MAX
+from controlplane.limits import GRPC_MESSAGE_BYTES_MAX, PUBLISH_S
 from controlplane.metrics import MetricsPage
 from controlplane.nodes import Graces
 from controlplane.rpc.coordinator import Coordinator
@@ -48,8 +48,6 @@ from kvproto.rpc import control_pb2_grpc
 LOG = logging.getLogger("controlplane.daemon")  # also where the module is run as __main__
 
 TICK_S = 0.05
-PUBLISH_S = 0.005
-"""Changes wait so long for company before they are published."""
 COUNTERS_S = 2.0
 READ_AGAIN_S = 0.25
 """After a read that failed."""

@@ -11,10 +11,10 @@ from __future__ import annotations
 import enum
 import heapq
 import itertools
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from planner.network.fluid import FluidNetwork, Transfer
 from planner.network.terms import (
@@ -28,7 +28,8 @@ from planner.network.terms import (
 )
 from planner.network.topology import SWITCH, Topology
 
-Key: TypeAlias = Hashable
+Key: TypeAlias = Any
+"""A chunk's name: anything that can be a key of a dict."""
 Group: TypeAlias = tuple[int, int]
 """(rack, -1): readers that one cast reaches; (-1, node): a reader for itself."""
 BACKGROUND_WEIGHT = 0.1
@@ -82,6 +83,8 @@ class _Want:
     background: bool
     gaps: list[tuple[float, float]] = field(default_factory=list)
     """Bytes of the chunk that are missing."""
+    parked: bool = False
+    """All that the relay has so far is here."""
     company: bool = False
     """Somebody else got it in the same cast."""
 
@@ -111,21 +114,25 @@ class _Pending:
 class Delivery:
     """Fetches of all nodes over one network."""
 
-    def __init__(self, topology: Topology, terms: WireTerms, *, casts: bool) -> None:
+    def __init__(self, topology: Topology, terms: WireTerms, *, casts: bool, relays: bool = False) -> None:
+        """`relays`: a holder may be a node that is still receiving the chunk itself, and forwards what it has."""
         self.topology = topology
         self.network = FluidNetwork(topology.capacity())
-        self.control_bytes = [0.0] * topology.nodes
+        self.control_bytes = [0.0] * (topology.nodes + 1)
         """JOINs, GETs, LEAVEs and acknowledgements that each node sent."""
         self.control_packets = 0
-        self.casts_joined: list[tuple[Key, int, float]] = []
-        """(chunk, readers, when): interest sets of two or more, for the heat reports; the owner empties it."""
+        self.casts_joined: list[tuple[Key, tuple[int, ...]]] = []
+        """(chunk, readers): interest sets of two or more, for the heat reports; the owner empties it."""
         self._terms = terms
         self._casts = casts
-        self._wants: list[dict[Key, _Want]] = [{} for _ in range(topology.nodes)]
+        self._relays = relays
+        self._parked: dict[tuple[int, Key], list[tuple[_Session, int]]] = {}
+        """Relayed to the end of what the relay has: complete when the relay's own copy is."""
+        self._wants: list[dict[Key, _Want]] = [{} for _ in range(topology.nodes + 1)]
         self._wanters: dict[tuple[Group, Key], dict[int, None]] = {}
         self._sessions: dict[tuple[Group, Key], _Session] = {}
         self._by_transfer: dict[Transfer, _Session] = {}
-        self._fed = [0] * topology.nodes
+        self._fed = [0] * (topology.nodes + 1)
         """Sessions that each node receives from."""
         self._pending: dict[int, _Pending] = {}
         self._timers: list[tuple[float, int, partial[None]]] = []
@@ -145,6 +152,22 @@ class Delivery:
     def load(self, holder: int) -> int:
         """Transfers that leave a holder now."""
         return 0 if holder == SWITCH else self.network.load(self.topology.up(holder))
+
+    def is_receiving(self, node: int, key: Key) -> bool:
+        """Whether a chunk is on its way to a node."""
+        return key in self._wants[node]
+
+    def receiving(self, key: Key, but: int) -> list[int]:
+        """Nodes that a chunk is on its way to, and which do not wait for `but` themselves."""
+        found = []
+        for node, wants in enumerate(self._wants):
+            at, seen = node, {but}
+            while at not in seen and at != SWITCH and key in self._wants[at]:
+                seen.add(at)
+                at = self._wants[at][key].piece.holder
+            if key in wants and at != but and node != but:
+                found.append(node)
+        return found
 
     def next_s(self) -> float:
         """When something happens next; infinity when nothing is under way."""
@@ -196,7 +219,7 @@ class Delivery:
         if self._casts:
             self._control(node, 2)  # JOIN now, LEAVE when it is here
         if castable and len(wanters) > 1:
-            self.casts_joined.append((piece.key, len(wanters), now_s))
+            self.casts_joined.append((piece.key, tuple(wanters)))
         session = self._sessions.get((group, piece.key))
         if session is not None:
             self.network.join(session.transfer, node, self.topology.own(session.holder, node), now_s)
@@ -205,7 +228,7 @@ class Delivery:
 
     def _begin(self, node: int, joined_s: float, now_s: float) -> None:
         """A newcomer to whom nothing comes yet decides when to lead."""
-        if self._fed[node] or not self._wants[node]:
+        if self._fed[node] or not self._open(node):
             return
         want = self._choose(node)
         if want.piece.holder == SWITCH:
@@ -220,16 +243,20 @@ class Delivery:
 
     # -- leading
 
+    def _open(self, node: int) -> bool:
+        """Whether there is something left to pull."""
+        return any(not want.parked for want in self._wants[node].values())
+
     def _choose(self, node: int) -> _Want:
         """The chunk that most readers want, in prefix order."""
         return min(
-            self._wants[node].values(),
+            (want for want in self._wants[node].values() if not want.parked),
             key=lambda want: (want.background, -len(self._wanters[want.group, want.piece.key]), want.order),
         )
 
     def _lead(self, node: int, now_s: float) -> None:
         """Pull a chunk, if nothing comes by itself."""
-        if self._fed[node] or not self._wants[node]:
+        if self._fed[node] or not self._open(node):
             return
         self._pull(self._choose(node), None, now_s)
 
@@ -288,14 +315,18 @@ class Delivery:
         receivers = sorted(transfer.receivers)
         for node in receivers:
             self._fed[node] -= 1
-            self._receive(session, node, now_s)
+            if self._relays and session.holder != SWITCH and self.is_receiving(session.holder, session.key):
+                self._parked.setdefault((session.holder, session.key), []).append((session, node))
+                self._wants[node][session.key].parked = True
+            else:
+                self._receive(session, node, now_s)
         leader = session.leader
-        if self._wants[leader] and not self._fed[leader]:
+        if not self._fed[leader] and self._open(leader):
             self._pull(self._choose(leader), transfer, now_s)
         else:
             self.network.end(transfer, now_s)
         for node in receivers:
-            if node != leader and self._wants[node] and not self._fed[node]:
+            if node != leader and not self._fed[node] and self._open(node):
                 self._later(now_s + HANDOVER_S, self._lead, node)
 
     def _receive(self, session: _Session, node: int, now_s: float) -> None:
@@ -320,6 +351,8 @@ class Delivery:
         origin = Origin.CAST if want.company else Origin.HOLDER
         if session.holder == SWITCH:
             origin = Origin.SWITCH
+        for parked, node in self._parked.pop((want.node, key), ()):
+            self._receive(parked, node, now_s)
         for work in want.works:
             pending = self._pending[work]
             pending.origins[key] = origin

@@ -9,6 +9,8 @@ from kvproto.limits import MEMBERS_MAX
 
 SWITCH = -1
 """Holder of what the switch serves itself."""
+_SWITCH_RATE = 1e13
+"""Bytes per second into a switch's memory: no limit beside its ports."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +27,15 @@ class Topology:
     core_rate: float | None = None
 
     def capacity(self) -> list[float]:
-        """Of all links: up and down of each node, then up and down of each rack."""
+        """Of all links: up and down of each node, then up and down of each rack, then into the switch itself."""
         rates = [self.slow.get(node, self.link_rate) for node in range(self.nodes) for _ in ("up", "down")]
         core = self.core_rate or self.link_rate * MEMBERS_MAX
-        return rates + [core] * (2 * self.racks)
+        return rates + [core] * (2 * self.racks) + [_SWITCH_RATE]
+
+    @property
+    def sink(self) -> int:
+        """Stands for the switch where it is what a chunk is sent to."""
+        return self.nodes
 
     @property
     def racks(self) -> int:
@@ -54,7 +61,7 @@ class Topology:
 
     def castable(self, holder: int, reader: int) -> bool:
         """Whether a cast reaches the reader: it does not leave the holder's rack."""
-        return holder == SWITCH or self.rack(holder) == self.rack(reader)
+        return holder == SWITCH or reader == self.sink or self.rack(holder) == self.rack(reader)
 
     def shared(self, holder: int) -> tuple[int, ...]:
         """Links that every byte from a holder crosses once."""
@@ -62,6 +69,8 @@ class Topology:
 
     def own(self, holder: int, reader: int) -> tuple[int, ...]:
         """Links that only this reader's bytes cross."""
+        if reader == self.sink:
+            return (2 * (self.nodes + self.racks),)
         if self.castable(holder, reader):
             return (self.down(reader),)
         return (self.core_up(self.rack(holder)), self.core_down(self.rack(reader)), self.down(reader))

@@ -61,7 +61,7 @@ def test_a_cast_takes_as_long_as_one_read(readers: int) -> None:
         assert each.at_s == pytest.approx(NEWCOMER_S + wire / RATE, rel=1e-3)
         assert set(each.origins.values()) == {Origin.CAST}
     assert delivery.network.carried[0] == pytest.approx(wire)
-    assert delivery.casts_joined[-1][1] == readers
+    assert delivery.casts_joined[-1][1] == tuple(range(1, readers + 1))
 
 
 def test_without_casts_readers_share_the_uplink() -> None:
@@ -120,6 +120,23 @@ def test_two_fetches_of_one_node_bring_a_chunk_once() -> None:
     done = run(delivery, [(0.0, Work(1, 1, prefix(0))), (0.1, Work(2, 1, prefix(0)))])
     assert done[1].at_s == done[2].at_s
     assert delivery.network.carried[0] == pytest.approx(4 * SIZE * TERMS.stream_factor())
+
+
+def test_a_chain_of_relays_takes_little_longer_than_one_read() -> None:
+    delivery = Delivery(Topology(4, RATE), TERMS, casts=False, relays=True)
+    done = run(delivery, [(0.001 * node, Work(node, node, prefix(node - 1))) for node in (1, 2, 3)])
+    for each in done.values():
+        assert each.at_s == pytest.approx(4 * SIZE / RATE, rel=0.03)
+    assert delivery.network.carried[0::2][:3] == pytest.approx([4 * SIZE] * 3, rel=0.02)
+
+
+def test_nobody_relays_to_who_relays_to_it() -> None:
+    delivery = Delivery(Topology(4, RATE), TERMS, casts=False, relays=True)
+    delivery.fetch(Work(1, 1, prefix(0)), 0.0)
+    delivery.fetch(Work(2, 2, prefix(1)), 0.0)
+    delivery.advance(delivery.next_s())
+    assert delivery.receiving("chunk 0", but=3) == [1, 2]
+    assert delivery.receiving("chunk 0", but=1) == []
 
 
 def test_an_empty_fetch_is_complete_at_once() -> None:
