@@ -21,7 +21,7 @@ class Settings:
 
     socket: str = SOCKET_DEFAULT
     chunk_tokens: int = 256
-    load: str = "async"
+    load: str = "auto"
     save: str = "all"
     gate: str = "auto"
     prefill_tokens_per_s: float = 0.0
@@ -37,7 +37,7 @@ class Settings:
     events_chunks_max: int = 16384
 
 
-LOADS = ("async", "layerwise", "off")
+LOADS = ("auto", "async", "layerwise", "off")
 SAVES = ("all", "prompt", "off")
 GATES = ("auto", "off")
 

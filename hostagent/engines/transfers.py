@@ -124,6 +124,7 @@ class Transfers:
         # One at a time: saves are in nobody's way, and should stay out of it.
         self._savers = ThreadPoolExecutor(1, thread_name_prefix="kvcast-save")
         self._lock = threading.Lock()
+        self._load_ended = threading.Event()
         self._results = TransferResults()
         self._figures = TransferFigures()
 
@@ -140,8 +141,13 @@ class Transfers:
             for save in saves:
                 self._savers.submit(self._save, save, after)
 
+    def await_load(self, timeout_s: float) -> None:
+        """Wait a moment for a load to end, for an engine that has nothing else to do."""
+        self._load_ended.wait(timeout_s)
+
     def take_results(self) -> TransferResults:
         """What ended; each end is told once."""
+        self._load_ended.clear()
         with self._lock:
             results, self._results = self._results, TransferResults()
         return results
@@ -185,6 +191,7 @@ class Transfers:
                 figures.loaded_bytes += chunks * self._chunk_bytes
                 figures.load_s.append(self._clock() - started_s)
                 figures.failed_blocks += len(failed)
+            self._load_ended.set()
             if gate is not None:
                 gate.ended(range(progress.layers_count, self._layers.layers_count))
 

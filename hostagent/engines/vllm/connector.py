@@ -184,7 +184,7 @@ class KvcastConnector(KVConnectorBase_V1):
 
     def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
         """See base."""
-        return self._at_worker.results()
+        return self._at_worker.results(self._step_orders())
 
     def get_block_ids_with_load_errors(self) -> set[int]:
         """See base."""

@@ -18,6 +18,8 @@ class StepOrders(KVConnectorMetadata):
     layerwise_loads: list[Load] = field(default_factory=list)
     """Loads that this very step's forward pass waits for, layer by layer."""
     saves: list[Save] = field(default_factory=list)
+    is_idle: bool = False
+    """Nothing is computed in this step."""
 
 
 @dataclass

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorHandshakeMetadata
+from vllm.platforms import current_platform
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from hostagent.client import ChunkSource, Status, Where
@@ -98,6 +99,9 @@ class SchedulerHalf:
             self._missed,
         )
         self._orders = StepOrders()
+        # Elsewhere layers run from captured graphs, which no Python can hold up.
+        self._can_layer = current_platform.is_cpu()
+        self._by_layers: set[str] = set()
         self._load_reports: dict[str, tuple[int, int]] = {}
         """Workers done with a load, and those of them that failed, while others are still at it."""
         self._steps: deque[_Step] = deque(maxlen=STEPS_MAX)
@@ -215,9 +219,23 @@ class SchedulerHalf:
             answer = self._caches.ask(request_id, request.all_token_ids, computed_tokens, away=self._link.away)
             self._do(answer.commands)
             if answer.tokens is not None:
-                return answer.tokens, answer.tokens > 0 and self._settings.load == "async"
+                return answer.tokens, answer.tokens > 0 and not self._loads_by_layers(request_id)
             if not self._wait_for_answer(request_id):
                 return None, False
+
+    def _loads_by_layers(self, request_id: str) -> bool:
+        """Whether the step that computes the rest waits for the load layer by layer, or the request waits beside it.
+
+        The first is quicker for a request that is alone; with others in the engine, they would wait for it, too.
+        """
+        by_layers = self._settings.load == "layerwise" or (
+            self._settings.load == "auto" and self._can_layer and len(self._requests) == 1
+        )
+        if by_layers:
+            self._by_layers.add(request_id)
+        else:
+            self._by_layers.discard(request_id)
+        return by_layers
 
     def allocated(self, request: Any, blocks: Any, external_tokens: int) -> None:
         """See KVConnectorBase_V1.update_state_after_alloc."""
@@ -227,8 +245,10 @@ class SchedulerHalf:
         load, commands = self._caches.allocated(request_id, external_tokens, blocks.get_block_ids()[0])
         self._do(commands)
         if load is not None:
-            loads = self._orders.loads if self._settings.load == "async" else self._orders.layerwise_loads
-            loads.append(load)
+            if request_id in self._by_layers:
+                self._orders.layerwise_loads.append(load)
+            else:
+                self._orders.loads.append(load)
             self._stats.add("hit_tokens", external_tokens)
             for source in self._caches.sources(request_id):
                 self._stats.add_labelled("hits", source.name.lower())
@@ -254,6 +274,7 @@ class SchedulerHalf:
                 self._io.end_sessions(keys.flat(0, keys.chunks_count))
             self._do(self._caches.ended(request_id))
         self._requests.pop(request_id, None)
+        self._by_layers.discard(request_id)
 
     # ------------------------------------------------------------------ steps
 
@@ -272,6 +293,7 @@ class SchedulerHalf:
             request = self._requests.get(request_id)
             if request is not None and not self._link.away:
                 self._offer_saves(orders, request, request.num_computed_tokens + count, state)
+        orders.is_idle = not scheduler_output.total_num_scheduled_tokens
         self._steps.append(_Step(time.monotonic(), prompt_tokens, decode_tokens))
         self._sweep_when_due()
         return orders

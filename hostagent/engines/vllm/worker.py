@@ -19,6 +19,9 @@ from hostagent.engines.vllm.facts import ShardFacts, layer_views, shard_facts
 from hostagent.engines.vllm.metadata import StepOrders, StepReports
 from hostagent.engines.vllm.metrics import KvcastStats
 
+IDLE_WAIT_S = 0.001
+"""What vLLM itself sleeps between steps that compute nothing. Waiting instead lets the copying threads run."""
+
 log = logging.getLogger("vllm.kvcast")
 
 
@@ -96,10 +99,12 @@ class WorkerHalf:
         if self._transfers is not None:
             self._transfers.save(orders.saves)
 
-    def results(self) -> KVConnectorTransferResults:
+    def results(self, orders: StepOrders) -> KVConnectorTransferResults:
         """Requests whose asynchronous loads ended."""
         received: set[str] = set()
         if self._transfers is not None:
+            if orders.is_idle and self._async_loads:
+                self._transfers.await_load(IDLE_WAIT_S)
             results = self._transfers.take_results()
             for request, whole in results.loads.items():
                 self._reports.loads[request] = (1, 0 if whole else 1)
