@@ -193,6 +193,7 @@ class Cluster:
 
         running = [host for host in range(self.spec.hosts) if agent_name(host) in self.processes.pids()]
         agents = {agent_name(host): functools.partial(self.agent_metrics, host) for host in running}
+        members = [Member(host) for host in dead]
         p4runtime = self._endpoints.p4runtime if self._programs_switch else None
         with self._calls() as calls:
             scene = Scene(p4runtime, lambda: calls.status().switch_view, agents, members)
