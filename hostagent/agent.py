@@ -27,7 +27,7 @@ from hostagent.fetching import Fetching
 from hostagent.gate import FetchGate
 from hostagent.hashing import Checksums
 from hostagent.http import HttpServer
-from hostagent.metrics import AgentMetrics
+from hostagent.metrics import AgentMetrics, Watched
 from hostagent.pool.chunks import Chunk, ChunkPool, DropOutcome, Refusal
 from hostagent.pool.memory import PoolMemory
 from hostagent.pool.policy import LeavesFirst
@@ -98,11 +98,13 @@ class Agent:
             self.tasks = TaskRunner(self, self._loop)
             self.reports = Reports(self.pool, self._loop, self.report, self.tasks.pinned_keys)
             self.metrics.watch(
-                self.pool,
-                self.transport.counters,
-                lambda: self.controller_connected,
-                lambda: self.fetching.led_count,
-                lambda: self.serving.counts,
+                Watched(
+                    self.pool,
+                    self.transport.counters,
+                    lambda: self.controller_connected,
+                    lambda: self.fetching.led_count,
+                    lambda: self.serving.counts,
+                )
             )
             self.http_address = await self.http.listen(*self.config.http)
             self.api.listen(self.config.api_socket)
