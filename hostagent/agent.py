@@ -18,7 +18,7 @@ from hostagent import __version__, limits
 from hostagent.api.messages import ChunkSource, Hint, Status, Where
 from hostagent.api.server import ApiServer, Cancellable, FetchResult
 from hostagent.config import AgentConfig
-from hostagent.controller.convert import delta_of, fabric_of
+from hostagent.controller.convert import RemoteProtocolError, delta_of, fabric_of
 from hostagent.controller.link import ControllerLink
 from hostagent.controller.reports import Reports
 from hostagent.controller.tasks import TaskRunner
@@ -27,13 +27,13 @@ from hostagent.fetching import Fetching
 from hostagent.gate import FetchGate
 from hostagent.hashing import Checksums
 from hostagent.http import HttpServer
-from hostagent.metrics import AgentMetrics
+from hostagent.metrics import AgentMetrics, Watched
 from hostagent.pool.chunks import Chunk, ChunkPool, DropOutcome, Refusal
 from hostagent.pool.memory import PoolMemory
 from hostagent.pool.policy import LeavesFirst
 from hostagent.serving import Serving
 from hostagent.transport import make_transport
-from hostagent.transport.base import ControlArrival, Extent, TransportFacts
+from hostagent.transport.base import ControlArrival, Extent, TransportError, TransportFacts
 from kvproto.commands import Blame, FillEnded
 from kvproto.ids import Address, ChunkKey, FillId, Member, NodeId, parse_address
 from kvproto.rpc import control_pb2 as pb
@@ -97,7 +97,15 @@ class Agent:
             self.fetching.pool_address = self._pool_address
             self.tasks = TaskRunner(self, self._loop)
             self.reports = Reports(self.pool, self._loop, self.report, self.tasks.pinned_keys)
-            self.metrics.watch(self.pool, self.transport.counters, lambda: self.controller_connected)
+            self.metrics.watch(
+                Watched(
+                    self.pool,
+                    self.transport.counters,
+                    lambda: self.controller_connected,
+                    lambda: self.fetching.led_count,
+                    lambda: self.serving.counts,
+                )
+            )
             self.http_address = await self.http.listen(*self.config.http)
             self.api.listen(self.config.api_socket)
         except BaseException:
@@ -197,9 +205,9 @@ class Agent:
         if self.pool.find(key) is not None:
             return Where.LOCAL
         entry = self.directory.find(key)
-        if entry is not None and (
-            entry.served or any(node.name != self.config.node for node in self.directory.holders(key))
-        ):
+        if entry is not None and entry.served:
+            return Where.SWITCH
+        if entry is not None and any(node.name != self.config.node for node in self.directory.holders(key)):
             return Where.REMOTE
         return Where.NOWHERE
 
@@ -416,12 +424,15 @@ class Agent:
 
     def _welcomed(self, welcome: pb.Welcome) -> None:
         news = fabric_of(welcome.fabric, self._fabric)
+        try:
+            self.transport.use_fabric(news.fabric, news.from_switch_dscp or self.config.data.from_switch_dscp)
+        except TransportError as error:
+            raise RemoteProtocolError(f"a fabric that this node cannot use: {error}") from error
         self._member = Member(welcome.member) if welcome.HasField("member") else None
         self._interest_ttl_ns = news.interest_ttl_ns
         self._pool_address = news.pool_address or self._pool_address
         self._fabric = news.fabric
         self.fetching.pool_address = self._pool_address
-        self.transport.use_fabric(news.fabric, news.from_switch_dscp or self.config.data.from_switch_dscp)
         self.serving.use_segment_bytes(news.fabric.segment_bytes)
         self.fetching.configure(self._reader_parameters())
         self.directory.restart(welcome.controller)

@@ -160,6 +160,11 @@ class Fetching:
     def under_way_count(self) -> int:
         return len(self._fetches)
 
+    @property
+    def led_count(self) -> int:
+        """Chunks that this node pulls for everybody at the moment."""
+        return self._reader.led_count
+
     # ------------------------------------------------------------------ fetches
 
     def fetch(
@@ -208,7 +213,7 @@ class Fetching:
         remote: list[tuple[ChunkKey, ChunkEntry]] = []
         known: list[ChunkKey] = []
         for key in keys:
-            chunk = self._pool.find(key)
+            chunk = self._pool.find(key) or self._kept(key)
             if chunk is not None:
                 self._pool.pin(chunk)
                 self._pool.touch(key)
@@ -231,6 +236,13 @@ class Fetching:
                 self._cut(plan, key, refusal)
                 break
         return plan
+
+    def _kept(self, key: ChunkKey) -> Chunk | None:
+        """A chunk that arrived for a fetch under way and was dropped from the pool since: its bytes stay until that
+        fetch is over, and the reader counts it as here."""
+        if not self._reader.is_here(key):
+            return None
+        return next(fetch.pinned[key] for fetch in self._fetches.values() if key in fetch.pinned)
 
     def _cut(self, plan: _Plan, key: ChunkKey, why: Status) -> None:
         """End a plan before `key`, giving back pins behind it."""
@@ -332,6 +344,8 @@ class Fetching:
         counters = self._transport.counters
         if arriving is None or missing is None:
             counters.drop("cast_unwanted", len(group.rows))
+            # A LEAVE may have been lost: the reader sends another where the switch goes on counting us in.
+            self._handle(SegmentsReceived(group.key, group.segments, group.source, group.from_switch))
             return
         if group.segments_in_chunk != arriving.segments_count:
             counters.drop("cast_other_size", len(group.rows))

@@ -74,7 +74,8 @@ class TaskRunner:
     def run(self, message: pb.Task) -> None:
         """Start a task."""
         if message.task in self._tasks or len(self._tasks) >= limits.TASKS_RUNNING_MAX:
-            self._report(message.task, pb.TaskResult.REFUSED, detail="too many tasks, or the same one twice")
+            detail = "too many tasks, or the same one twice"
+            self._report(pb.TaskResult(task=message.task, status=pb.TaskResult.REFUSED, detail=detail))
             return
         timeout_s = (message.timeout_ms or limits.TASK_TIMEOUT_MS) / 1000
         task = _Task(message.task, message, self.loop.time() + timeout_s)
@@ -150,8 +151,12 @@ class TaskRunner:
             self._background.add(task.number)
         keys = [key_of(key) for key in task.message.fetch.keys]
         left_s = task.deadline_s - self.loop.time()
-        if left_s <= 0 or not keys or len(set(keys)) != len(keys):
+        if left_s <= 0:
             self._end(task, pb.TaskResult.FAILED, failed=list(task.message.fetch.keys), detail="its time had passed")
+            return
+        if not keys or len(set(keys)) != len(keys):
+            detail = "no keys, or one of them twice"
+            self._end(task, pb.TaskResult.REFUSED, failed=list(task.message.fetch.keys), detail=detail)
             return
         task.under_way = self.host.fetch_for_task(
             keys,
@@ -242,7 +247,11 @@ class TaskRunner:
         task.ended = True
         self._tasks.pop(task.number, None)
         self._background.discard(task.number)
-        self._report(task.number, status, done=done, moved=moved, failed=failed, detail=detail)
+        self._report(
+            pb.TaskResult(
+                task=task.number, status=status, done=done, bytes=moved, failed_keys=list(failed), detail=detail
+            )
+        )
         if self._waiting and len(self._background) < BACKGROUND_FETCHES_MAX:
             # From the loop, not from here: a queue of fetches that all fail at once must not nest.
             self._background.add(self._waiting[0].number)
@@ -253,20 +262,5 @@ class TaskRunner:
         if not task.ended:
             self._queue_fetch(task)
 
-    def _report(
-        self,
-        number: int,
-        status: pb.TaskResult.Status.ValueType,
-        *,
-        done: int = 0,
-        moved: int = 0,
-        failed: Sequence[bytes] = (),
-        detail: str = "",
-    ) -> None:
-        self.host.report(
-            pb.FromAgent(
-                task_result=pb.TaskResult(
-                    task=number, status=status, done=done, bytes=moved, failed_keys=list(failed), detail=detail
-                )
-            )
-        )
+    def _report(self, result: pb.TaskResult) -> None:
+        self.host.report(pb.FromAgent(task_result=result))
