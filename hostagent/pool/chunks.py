@@ -138,6 +138,25 @@ class ChunkPool:
             raise ValueError(f"chunk {chunk.key.hex()} is {chunk.state.value}, not filling")
         self._retire(chunk)
 
+    def restore(
+        self,
+        key: ChunkKey,
+        parent: ChunkKey | None,
+        position: int,
+        namespace: str,
+        offset: int,
+        size_bytes: int,
+        checksum: int,
+    ) -> Chunk | None:
+        """A chunk found where it was kept, READY; None when another one has its key or some of its place."""
+        if key in self._chunks or not self._extents.take(offset, size_bytes):
+            return None
+        chunk = Chunk(key, parent, position, namespace, offset, size_bytes, ChunkState.READY, checksum)
+        self._chunks[key] = chunk
+        self._added[key] = chunk
+        self._policy.add(key, parent)
+        return chunk
+
     # -------------------------------------------------------------- use
 
     def find(self, key: ChunkKey) -> Chunk | None:
