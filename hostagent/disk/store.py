@@ -24,6 +24,7 @@ from typing import Final
 import xxhash
 
 from hostagent import limits
+from hostagent.disk.config import DiskConfig
 from hostagent.disk.files import DiskError, StoreFiles
 from hostagent.disk.records import Record
 from hostagent.pool.chunks import Chunk, ChunkPool, DropOutcome
@@ -36,21 +37,6 @@ GIVE_WAY_S: Final = 0.02
 """A writer waits so long, at most, for reads to end before each slice: reads come first, writes never starve."""
 READ_FAILURES_MAX: Final = 3
 """Reads that fail in a row, before the disk counts as gone."""
-
-
-@dataclass(frozen=True, slots=True)
-class DiskConfig:
-    """What an operator may say of the tier."""
-
-    path: str
-    size_bytes: int
-    direct: bool = True
-    """Past the page cache, where the file system can."""
-    read_threads: int = 4
-    sync_s: float = 5.0
-    """How often writes are made to outlive a power failure; 0: never."""
-    write_bytes_per_s: int = 512 << 20
-    """Demotions write no faster than this."""
 
 
 class DiskState(enum.Enum):
