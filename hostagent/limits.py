@@ -77,6 +77,11 @@ USAGE_DELAY_S = 0.25
 USAGE_EVENTS_MAX = 4096
 USAGE_BATCH_EVENTS = 1000
 TASKS_RUNNING_MAX = 256
+NEXT_VICTIMS_TOLD = 8
+"""Chunks that a full pool would lose next, named in each heartbeat."""
+PREPARED_MAX = 1024
+"""Chunks that are brought from disk at a time because peers or plans want them."""
+PREPARE_DEADLINE_S = 30.0
 
 
 def extent_bytes(size_bytes: int) -> int:

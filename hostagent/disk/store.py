@@ -197,6 +197,10 @@ class DiskStore:
         """The stored chunk, if loads are possible. Its offset is that in the slab."""
         return self.pool.find(key) if self.state is not DiskState.OFF else None
 
+    def stored_chunks(self) -> list[Chunk]:
+        """All that can be loaded."""
+        return self.pool.ready_chunks() if self.state is not DiskState.OFF else []
+
     def take_changes(self) -> tuple[list[Chunk], list[ChunkKey]]:
         """(chunks stored and still there, keys gone) since the last call."""
         self._collect()

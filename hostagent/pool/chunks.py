@@ -8,7 +8,9 @@ objects, not to keys, so a key that is dropped and put again while the old copy 
 from __future__ import annotations
 
 import enum
+from collections import deque
 from dataclasses import dataclass
+from itertools import islice
 
 from hostagent.pool.extents import ExtentAllocator
 from hostagent.pool.policy import EvictionPolicy
@@ -215,6 +217,16 @@ class ChunkPool:
     def trust_values(self, trusted: bool) -> None:
         """False while the controller is away: the order is by use alone."""
         self._policy.trust_values(trusted)
+
+    def next_victims(self, count: int) -> list[ChunkKey]:
+        """What would be evicted first, in this order, if room were needed."""
+        order = self._policy.victims(self._evictable)
+        return list(islice(order, count))
+
+    def dearest(self, count: int) -> list[ChunkKey]:
+        """What would be evicted last, that first."""
+        last = deque(self._policy.victims(self._evictable), maxlen=count)
+        return list(reversed(last))
 
     def take_changes(self) -> tuple[list[Chunk], list[ChunkKey]]:
         """(chunks that became READY and still are, keys that went) since the last call."""
