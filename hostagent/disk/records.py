@@ -66,7 +66,6 @@ class HeaderFault(enum.Enum):
     """Why an index is not to be read."""
 
     DAMAGED = "its header is damaged"
-    FOREIGN = "it is not a kvcast index"
     FORMAT = "it has another format"
 
 
@@ -98,10 +97,8 @@ def unpack_header(page: bytes) -> bytes | HeaderFault:
     if len(page) < HEADER_BYTES:
         return HeaderFault.DAMAGED
     magic, version, record_bytes, store_id = _HEADER.unpack_from(page)
-    if magic != _MAGIC:
-        return HeaderFault.FOREIGN
     (checksum,) = _CHECKSUM.unpack_from(page, _HEADER.size)
-    if checksum != xxhash.xxh3_64_intdigest(page[: _HEADER.size]):
+    if magic != _MAGIC or checksum != xxhash.xxh3_64_intdigest(page[: _HEADER.size]):
         return HeaderFault.DAMAGED
     if version != FORMAT or record_bytes != RECORD_BYTES:
         return HeaderFault.FORMAT
