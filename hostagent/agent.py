@@ -155,6 +155,7 @@ class Agent:
         if hasattr(self, "fetching"):
             self.fetching.close()
             self.reports.close()
+            self.tasks.close()
         await self.transport.close()
         self.serving.close()
         if self.tiering is not None:
@@ -356,9 +357,13 @@ class Agent:
         self.reports.fetched(key, None, 0, waited_s, 0)
 
     def fetch_ended(self, status: Status, seconds: float) -> None:
-        """Count it."""
+        """Count it; background work may go on where no engine waits any more."""
         self.metrics.fetches.labels(status.name.lower()).inc()
         self.metrics.fetch_seconds.observe(seconds)
+        if not self.fetching.busy:
+            self.tasks.pump_soon()
+            if self.tiering is not None:
+                self.tiering.pump_soon()
 
     def bad_copy(
         self, key: ChunkKey, holder: NodeId, expected: int, found: int, blame: Blame, *, from_switch: bool
@@ -467,6 +472,10 @@ class Agent:
     def fill(self, key: ChunkKey, pool: Address, timeout_s: float, ended: Callable[[FillEnded], None]) -> FillId:
         """A chunk that the controller wants in the switch."""
         return self.serving.fill(key, pool, timeout_s, ended)
+
+    def busy(self) -> bool:
+        """An engine waits for something."""
+        return self.fetching.busy
 
     def cancel_fill(self, fill: FillId) -> None:
         """Not any more."""

@@ -118,6 +118,14 @@ class Tiering:
 
     # ------------------------------------------------------------------ the lanes
 
+    def pump_soon(self) -> None:
+        """No engine waits any more: what had to wait may start."""
+        if len(self.writes) or len(self.promotions):
+            if self._pump_timer is not None:
+                self._pump_timer.cancel()
+                self._pump_timer = None
+            self._pump_soon(0.0)
+
     def _pump_soon(self, delay_s: float) -> None:
         if self._pump_timer is None:
             self._pump_timer = self._loop.call_later(delay_s, self._pump)

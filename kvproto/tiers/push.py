@@ -97,14 +97,16 @@ class _Named:
 
 
 @dataclass(slots=True)
-class _Seen:
+class _Seen(Generic[NodeT]):
     last_ns: int
     named_ns: int | None = None
+    nodes: set[NodeT] = field(default_factory=set)
+    """Who fetched it within the window: they have it, even if the directory does not know yet."""
 
 
 @dataclass(slots=True)
 class _Tables(Generic[NodeT]):
-    seen: OrderedDict[ChunkKey, _Seen] = field(default_factory=OrderedDict)
+    seen: OrderedDict[ChunkKey, _Seen[NodeT]] = field(default_factory=OrderedDict)
     named: dict[tuple[ChunkKey, NodeT], _Named] = field(default_factory=dict)
     order: deque[tuple[int, ChunkKey, NodeT]] = field(default_factory=deque)
     """The named by the end of their time."""
@@ -139,8 +141,10 @@ class PushPolicy(Generic[NodeT]):
             return ()
         seen = self._tables.seen.pop(key, None)
         again = seen is not None and now_ns - seen.last_ns <= self.parameters.window_ns
-        seen = seen or _Seen(now_ns)
+        if seen is None or not again:
+            seen = _Seen(now_ns)
         seen.last_ns = now_ns
+        seen.nodes.add(node)
         self._tables.seen[key] = seen
         if len(self._tables.seen) > self.parameters.tracked_max:
             self._tables.seen.popitem(last=False)
@@ -148,7 +152,7 @@ class PushPolicy(Generic[NodeT]):
             return ()
         seen.named_ns = now_ns
         self.counts.candidates += 1
-        others = [other for other in absent() if other != node]
+        others = [other for other in absent() if other not in seen.nodes]
         return self._name(key, size_bytes, kind_of(position), others, now_ns)
 
     def joined(self, chunks: Sequence[tuple[ChunkKey, int]], node: NodeT, now_ns: int) -> tuple[ChunkKey, ...]:
@@ -159,6 +163,17 @@ class PushPolicy(Generic[NodeT]):
             if self._name(key, size_bytes, JOINED, [node], now_ns):
                 wanted.append(key)
         return tuple(wanted)
+
+    def hot(self, limit: int, now_ns: int) -> list[ChunkKey]:
+        """Chunks fetched remotely again and again, the last ones first."""
+        found: list[ChunkKey] = []
+        for key in reversed(self._tables.seen):
+            seen = self._tables.seen[key]
+            if len(found) >= limit or now_ns - seen.last_ns > self.parameters.window_ns:
+                break
+            if seen.named_ns is not None:
+                found.append(key)
+        return found
 
     def opens(self, kind: Kind, now_ns: int) -> bool:
         """Whether candidates of this kind are pushed."""

@@ -15,8 +15,6 @@ import threading
 from pathlib import Path
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[3]), str(Path(__file__).resolve().parent)]
-
 from disk_harness import PAGE, Bench
 
 SPEAKING = threading.Lock()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import subprocess
@@ -23,11 +24,13 @@ FIRST_NUMBER = 1_000_000
 def live_and_die(folder: Path, seed: int, last_call: int) -> tuple[dict[int, int], set[int]]:
     """(sizes of the chunks that were stored when it died, keys that it had given up) of one life."""
     victim = Path(__file__).with_name("disk_victim.py")
+    search = os.pathsep.join((str(victim.parents[3]), str(victim.parent)))
     ended = subprocess.run(
         [sys.executable, str(victim), str(folder), str(seed), str(PAGES), str(last_call)],
         capture_output=True,
         text=True,
         timeout=60,
+        env={**os.environ, "PYTHONPATH": search},
         check=False,
     )
     assert ended.returncode == -signal.SIGKILL, ended.stderr

@@ -12,7 +12,6 @@ from disk_harness import INDEX_NAME, PAGE, SLAB_NAME, Bench, content, flip, key,
 
 from hostagent.disk.records import HEADER_BYTES, RECORD_BYTES, Record, record_at
 from hostagent.disk.store import READ_FAILURES_MAX, DiskState, LoadOutcome, without_overlaps
-from kvproto.ids import ChunkKey
 
 SIZES = (1, PAGE - 1, PAGE, PAGE + 1, 5 * PAGE + 17)
 
