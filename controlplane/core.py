@@ -154,6 +154,8 @@ class Core:
             return
         for old, index in list(self._sessions.items()):
             if index == node.index:
+                # With its stream an agent gives up the tasks that came on it.
+                self._end_tasks(self.tasks.node_gone(index))
                 del self._sessions[old]
                 self.emit(CloseSession(old, "ABORTED", "this node attached again on another stream"))
         for index in self.nodes.take_displaced():

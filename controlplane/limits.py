@@ -31,6 +31,9 @@ DELTA_RECORDS_MAX: Final = 5_000
 GRPC_MESSAGE_BYTES_MAX: Final = 16 << 20
 """Of one message of the control channel, both ways."""
 
+PUBLISH_S: Final = 0.005
+"""Changes of the directory wait so long for company before they are published."""
+
 OUTBOX_MESSAGES_MAX: Final = 10_000
 """Waiting for one agent; an agent that falls further behind is cut off and starts again with a snapshot."""
 

@@ -100,8 +100,6 @@ class Expiry:
     """Forgotten altogether: their member and port are free."""
     reservations: bool = False
     """Members that a predecessor's nodes had were given up."""
-    silent: tuple[int, ...] = ()
-    """Sessions of nodes that turned suspect: not heard for too long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,12 +181,11 @@ class NodeRegistry:
         return None
 
     def expire(self, now_ns: int) -> Expiry:
-        copies, nodes, silent = [], [], []
+        copies, nodes = [], []
         for node in list(self._nodes.values()):
             if node.state is NodeState.ATTACHED:
                 if now_ns - node.heard_ns > HEARTBEATS_MISSED_MAX * self.graces.heartbeat_ns:
                     node.state = NodeState.SUSPECT
-                    silent.append(node.session)
             elif node.state is NodeState.GONE:
                 if not node.copies_forgotten and now_ns - node.gone_ns >= self.graces.copies_ns:
                     node.copies_forgotten = True
@@ -199,7 +196,7 @@ class NodeRegistry:
         overdue = [port for port, (_, until_ns) in self._reserved.items() if until_ns <= now_ns]
         for port in overdue:
             del self._reserved[port]
-        return Expiry(tuple(copies), tuple(nodes), bool(overdue), tuple(silent))
+        return Expiry(tuple(copies), tuple(nodes), bool(overdue))
 
     def member_ports(self) -> dict[Member, SwitchPort]:
         """Of the nodes that are known, and of those that a switch knows and that have not attached yet."""

@@ -18,7 +18,7 @@ from hostagent import __version__, limits
 from hostagent.api.messages import ChunkSource, Hint, Status, Where
 from hostagent.api.server import ApiServer, Cancellable, FetchResult
 from hostagent.config import AgentConfig
-from hostagent.controller.convert import delta_of, fabric_of
+from hostagent.controller.convert import RemoteProtocolError, delta_of, fabric_of
 from hostagent.controller.link import ControllerLink
 from hostagent.controller.reports import Reports
 from hostagent.controller.tasks import TaskRunner
@@ -33,9 +33,10 @@ from hostagent.pool.memory import PoolMemory
 from hostagent.pool.policy import LeavesFirst
 from hostagent.preparing import Preparing
 from hostagent.serving import Serving
+from hostagent.tier_metrics import WatchedDisk, WatchedGate
 from hostagent.tiering import Tiering
 from hostagent.transport import make_transport
-from hostagent.transport.base import ControlArrival, Extent, TransportFacts
+from hostagent.transport.base import ControlArrival, Extent, TransportError, TransportFacts
 from kvproto.commands import Blame, FillEnded
 from kvproto.ids import Address, ChunkKey, FillId, Member, NodeId, parse_address
 from kvproto.rpc import control_pb2 as pb
@@ -119,13 +120,19 @@ class Agent:
             self.fetching.pool_address = self._pool_address
             self.tasks = TaskRunner(self, self._loop)
             self.reports = Reports(self.pool, self._loop, self.report, self.tasks.pinned_keys, self.disk)
-            self.metrics.watch(self.pool, self.transport.counters, lambda: self.controller_connected)
-            self.metrics.watch_gate(self.gate)
+            self.metrics.watch(
+                self.pool,
+                self.transport.counters,
+                lambda: self.controller_connected,
+                lambda: self.fetching.led_count,
+                lambda: self.serving.counts,
+            )
+            self.metrics.registry.register(WatchedGate(self.gate))
             if self.disk is not None:
                 self.tiering = Tiering(
                     self.pool, self.disk, self.preparing, lambda: self.fetching.busy, self.pool_changed, self._loop
                 )
-                self.metrics.watch_disk(self.disk, self.tiering)
+                self.metrics.registry.register(WatchedDisk(self.disk, self.tiering))
             self.http_address = await self.http.listen(*self.config.http)
             self.api.listen(self.config.api_socket)
         except BaseException:
@@ -254,7 +261,9 @@ class Agent:
             return Where.LOCAL
         entry = self.directory.find(key)
         holders = [*self.directory.holders(key), *self.directory.disk_holders(key)]
-        if entry is not None and (entry.served or any(node.name != self.config.node for node in holders)):
+        if entry is not None and entry.served:
+            return Where.SWITCH
+        if entry is not None and any(node.name != self.config.node for node in holders):
             return Where.REMOTE
         return Where.NOWHERE
 
@@ -491,12 +500,15 @@ class Agent:
 
     def _welcomed(self, welcome: pb.Welcome) -> None:
         news = fabric_of(welcome.fabric, self._fabric)
+        try:
+            self.transport.use_fabric(news.fabric, news.from_switch_dscp or self.config.data.from_switch_dscp)
+        except TransportError as error:
+            raise RemoteProtocolError(f"a fabric that this node cannot use: {error}") from error
         self._member = Member(welcome.member) if welcome.HasField("member") else None
         self._interest_ttl_ns = news.interest_ttl_ns
         self._pool_address = news.pool_address or self._pool_address
         self._fabric = news.fabric
         self.fetching.pool_address = self._pool_address
-        self.transport.use_fabric(news.fabric, news.from_switch_dscp or self.config.data.from_switch_dscp)
         self.serving.use_segment_bytes(news.fabric.segment_bytes)
         self.fetching.configure(self._reader_parameters())
         self.directory.restart(welcome.controller)

@@ -190,6 +190,11 @@ class Fetching:
         """Whether an engine waits for something."""
         return any(fetch.progressed is None for fetch in self._fetches.values())
 
+    @property
+    def led_count(self) -> int:
+        """Chunks that this node pulls for everybody at the moment."""
+        return self._reader.led_count
+
     # ------------------------------------------------------------------ fetches
 
     def fetch(
@@ -254,7 +259,7 @@ class Fetching:
         plan.keys = tuple(keys[: len(verdict.routes)])
         # Pinned first, all of them: room for one chunk must not be made of another one of the same fetch.
         for key in plan.keys:
-            chunk = self._pool.find(key)
+            chunk = self._pool.find(key) or self._kept(key)
             if chunk is not None:
                 self._pool.pin(chunk)
                 self._pool.touch(key)
@@ -270,6 +275,13 @@ class Fetching:
                 plan.to_load.append(key)
         return plan
 
+    def _kept(self, key: ChunkKey) -> Chunk | None:
+        """A chunk that arrived for a fetch under way and was dropped from the pool since: its bytes stay until that
+        fetch is over, and the reader counts it as here."""
+        if not self._reader.is_here(key):
+            return None
+        return next(fetch.pinned[key] for fetch in self._fetches.values() if key in fetch.pinned)
+
     def _cut(self, plan: _Plan, key: ChunkKey, why: Status) -> None:
         """End a plan before `key`, giving back pins behind it."""
         place = plan.keys.index(key)
@@ -281,7 +293,7 @@ class Fetching:
 
     def _offer(self, key: ChunkKey, from_disk_only: bool) -> Offer | None:
         """Where a chunk can be had; None: nowhere."""
-        chunk = self._pool.find(key)
+        chunk = self._pool.find(key) or self._kept(key)
         if chunk is not None:
             return Offer(chunk.size_bytes, (CostSource.LOCAL_DRAM,))
         arriving = self._arriving.get(key)
@@ -433,6 +445,8 @@ class Fetching:
         counters = self._transport.counters
         if arriving is None or missing is None:
             counters.drop("cast_unwanted", len(group.rows))
+            # A LEAVE may have been lost: the reader sends another where the switch goes on counting us in.
+            self._handle(SegmentsReceived(group.key, group.segments, group.source, group.from_switch))
             return
         if group.segments_in_chunk != arriving.segments_count:
             counters.drop("cast_other_size", len(group.rows))

@@ -93,12 +93,10 @@ class Status(enum.IntEnum):
     UNAVAILABLE = 8
     """Holders known, but none of them delivered."""
     CANCELLED = 9
-    STOPPING = 10
     BUSY = 11
 
     MALFORMED = 32
     UNKNOWN_LEASE = 33
-    UNKNOWN_KIND = 34
     TOO_MANY_KEYS = 35
 
 
@@ -107,7 +105,9 @@ class Where(enum.IntEnum):
     LOCAL = 1
     """In this node's pool, or on its disk."""
     REMOTE = 2
-    """Some other node holds it, or the switch serves it."""
+    """Some other node holds it."""
+    SWITCH = 3
+    """The switch serves it, whoever else holds it."""
 
 
 class ChunkSource(enum.IntEnum):

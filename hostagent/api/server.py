@@ -190,7 +190,6 @@ class _Connection(asyncio.Protocol):
         self._lease = 0
         self._leases: dict[int, list[Chunk]] = {}
         self._reservations: dict[int, Chunk] = {}
-        self._committing: set[Chunk] = set()
         self._fetches: dict[int, Cancellable] = {}
         self._holds: dict[ChunkKey, list[Chunk]] = {}
         self._open = True

@@ -162,7 +162,7 @@ class TaskRunner:
     def _queue_fetch(self, task: _Task) -> None:
         task.keys = [key_of(key) for key in task.message.fetch.keys]
         if not task.keys or len(set(task.keys)) != len(task.keys):
-            self._end(task, pb.TaskResult.REFUSED, failed=task.keys, detail="no keys, or the same one twice")
+            self._end(task, pb.TaskResult.REFUSED, failed=task.keys, detail="no keys, or one of them twice")
         elif task.message.foreground:
             self._fetch_next(task, len(task.keys))
         else:

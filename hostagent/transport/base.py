@@ -153,7 +153,10 @@ class Transport(Protocol):
         ...
 
     def use_fabric(self, fabric: Fabric, from_switch_dscp: int, /) -> None:
-        """Group, Q_Key and segment size as the controller says; may be called again when they change."""
+        """Group, Q_Key and segment size as the controller says; may be called again when they change.
+
+        Raises TransportError where this node cannot; it then receives no casts until a call succeeds.
+        """
         ...
 
     def send_control(self, message: Control, destination: Address) -> None:

@@ -139,7 +139,9 @@ class _ServedConnection:
         self._closed = closed
         self._partial = b""
         self._answers: deque[_Answer] = deque()
-        self._lingering: list[Extent] = []
+        self._lingering: deque[tuple[int, Extent]] = deque()
+        """Extents that are wholly in the socket, each with the bytes that had gone in when its last one had."""
+        self._sent_bytes = 0
         self._linger_timer: asyncio.TimerHandle | None = None
         self._writing = False
         self._open = True
@@ -162,7 +164,7 @@ class _ServedConnection:
         for answer in self._answers:
             if answer.extent is not None:
                 self._sink.close_extent(answer.extent)
-        for extent in self._lingering:
+        for _, extent in self._lingering:
             self._sink.close_extent(extent)
         self._answers.clear()
         self._lingering.clear()
@@ -232,12 +234,15 @@ class _ServedConnection:
                     return
                 finished = self._answers.popleft()
                 if finished.extent is not None:
-                    self._lingering.append(finished.extent)
+                    self._watch_lingering()
+                    self._lingering.append((self._sent_bytes, finished.extent))
         except OSError:
             self.close()
             return
         self._want_write(False)
-        if self._lingering and self._linger_timer is None:
+
+    def _watch_lingering(self) -> None:
+        if self._linger_timer is None:
             self._linger_timer = self._loop.call_later(LINGER_CHECK_S, self._check_lingering)
 
     def _write_answer(self, answer: _Answer) -> bool:
@@ -246,13 +251,16 @@ class _ServedConnection:
         try:
             while answer.header:
                 more = socket.MSG_MORE if answer.left_bytes else 0
-                answer.header = answer.header[self._sock.send(answer.header, more) :]
+                sent = self._sock.send(answer.header, more)
+                answer.header = answer.header[sent:]
+                self._sent_bytes += sent
             while answer.left_bytes:
                 sent = os.sendfile(self._fd, self._memory.fd, answer.offset, answer.left_bytes)
                 if not sent:
                     raise ConnectionError("the pool's memory file ended")
                 answer.offset += sent
                 answer.left_bytes -= sent
+                self._sent_bytes += sent
                 self._counters.read_bytes_sent += sent
         except OSError as error:
             if error.errno in _NOTHING_NOW:
@@ -269,14 +277,13 @@ class _ServedConnection:
 
     def _check_lingering(self) -> None:
         self._linger_timer = None
-        unsent = array.array("i", [0])
-        fcntl.ioctl(self._fd, termios.TIOCOUTQ, unsent)
-        if unsent[0] == 0 and not self._answers:
-            for extent in self._lingering:
-                self._sink.close_extent(extent)
-            self._lingering.clear()
-        elif self._lingering:
-            self._linger_timer = self._loop.call_later(LINGER_CHECK_S, self._check_lingering)
+        unacknowledged = array.array("i", [0])
+        fcntl.ioctl(self._fd, termios.TIOCOUTQ, unacknowledged)
+        acknowledged_bytes = self._sent_bytes - unacknowledged[0]
+        while self._lingering and self._lingering[0][0] <= acknowledged_bytes:
+            self._sink.close_extent(self._lingering.popleft()[1])
+        if self._lingering:
+            self._watch_lingering()
 
 
 # ---------------------------------------------------------------------- reading

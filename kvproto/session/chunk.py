@@ -146,8 +146,8 @@ class Chunk:
     busy_count: int = 0
     """Missing segments that are asked for or under a read."""
 
-    interested: bool = False
-    """A JOIN was sent and no LEAVE since: the switch may keep our interest."""
+    interest_at: Address | None = None
+    """Where the last JOIN went, as long as no LEAVE has followed it: the switch may keep our interest."""
     join_sent_ns: int = 0
     join_tries: int = 0
     members: int = 0

@@ -131,6 +131,11 @@ class Reader:
         """Whether no fetch is under way and nothing is asked of anybody."""
         return not (self._fetches or self._chunks or self._open or self._pull.outstanding or self._stripes.count)
 
+    @property
+    def led_count(self) -> int:
+        """Chunks that this node pulls for everybody at the moment."""
+        return self._schedule.led_count
+
     def next_timeout_ns(self) -> int | None:
         """When handle_timer should be called next; None: not before another event. May change with every call."""
         return self._wake_ns
@@ -139,6 +144,11 @@ class Reader:
         """Which segments of a chunk may be placed into memory (a view that changes later); None: none."""
         chunk = self._chunks.get(key)
         return chunk.missing if chunk is not None and chunk.castable else None
+
+    def is_here(self, key: ChunkKey) -> bool:
+        """Whether a chunk is whole and right, and a fetch that wanted it is still under way."""
+        chunk = self._chunks.get(key)
+        return chunk is not None and chunk.phase is Phase.HERE
 
     def configure(self, parameters: ReaderParameters, now_ns: int) -> list[ReaderCommand]:
         """Change the node's parameters (member, receive window, ...) while fetches go on."""
@@ -285,7 +295,7 @@ class Reader:
     def _on_segments(self, event: SegmentsReceived, now_ns: int) -> None:
         chunk = self._chunks.get(event.key)
         if chunk is None or not chunk.castable:
-            if chunk is None or not chunk.interested:
+            if chunk is None or chunk.interest_at is None:
                 self._out += self._membership.stray(event.key, now_ns)
             return
         self._heard(now_ns)

@@ -96,6 +96,11 @@ class Schedule:
         """Whether this reader pulls the chunk for everybody."""
         return chunk in self._led
 
+    @property
+    def led_count(self) -> int:
+        """Chunks that this reader pulls for everybody."""
+        return len(self._led)
+
     def deposed(self, chunk: Chunk) -> None:
         """Another member announced that it pulls the chunk, or the chunk is no longer open."""
         if chunk in self._led:

@@ -61,7 +61,7 @@ class KindUse:
     @property
     def use(self) -> float:
         """Share of what was named that was asked for."""
-        return self.used_bytes / self.named_bytes if self.named_bytes > 0 else 0.0
+        return min(1.0, self.used_bytes / self.named_bytes) if self.named_bytes > 0 else 0.0
 
     def decay(self, now_ns: int, half_life_ns: int) -> None:
         """Bring the sums to this moment."""
@@ -196,7 +196,7 @@ class PushPolicy(Generic[NodeT]):
         tables, named = self._tables, []
         until_ns = now_ns + self.parameters.horizon_ns
         for node in nodes:
-            if (key, node) in tables.named or len(tables.named) >= self.parameters.named_max:
+            if (key, node) in tables.named or len(tables.order) >= self.parameters.named_max:
                 continue
             tables.named[key, node] = _Named(kind, size_bytes, until_ns, pushing)
             tables.order.append((until_ns, key, node))

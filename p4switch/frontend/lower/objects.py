@@ -1,9 +1,9 @@
-"""Instances of externs and tables: the objects the control plane names, made once for each elaborated instance."""
+"""Actions, tables, value sets and digests: objects the control plane names, made once for each elaborated instance."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from p4switch.frontend import ast
 from p4switch.frontend.check_call import Callee
@@ -18,9 +18,9 @@ from p4switch.ir.program import (
     ActionProfile,
     ConstEntry,
     Counter,
-    CounterKind,
     Digest,
     DigestField,
+    FieldList,
     KeyMatch,
     MatchKind,
     Meter,
@@ -30,29 +30,20 @@ from p4switch.ir.program import (
     TableKey,
     ValueSet,
 )
-from p4switch.ir.stmt import HashAlgorithm
 
-MAX_TABLE_SIZE = 1 << 31
 _KINDS = {k.value: k for k in MatchKind}
-_BUILTIN_KINDS = frozenset(
-    {
-        "register",
-        "counter",
-        "meter",
-        "direct_counter",
-        "direct_meter",
-        "action_profile",
-        "action_selector",
-        "Checksum16",
-    }
-)
+
+if TYPE_CHECKING:
+    from p4switch.arch.base import Architecture
 
 
 class ObjectLowering(ExpressionLowering):
-    """Creates registers, counters, meters, profiles, actions, tables, value sets and digests."""
+    """Creates actions, tables, value sets and digests, and keeps what the architecture's externs create."""
 
     def __init__(self, checker: Any, reporter: Any) -> None:
         super().__init__(checker, reporter)
+        self.architecture: Architecture  # chosen by the package of `main` before anything is made
+        self.field_lists: list[FieldList] = []
         self.registers: list[Register] = []
         self.counters: list[Counter] = []
         self.meters: list[Meter] = []
@@ -66,104 +57,13 @@ class ObjectLowering(ExpressionLowering):
     # ---------------------------------------------------------------- externs
 
     def make_extern(self, decl: ast.Declaration, callee: Callee, name: str) -> Instance:
-        """An instance of one of v1model's externs."""
+        """An instance of one of the architecture's externs."""
         assert callee.block is not None
         kind = callee.block.decl.name
-        if kind not in _BUILTIN_KINDS:
-            raise self.unsupported(decl.at, f"extern {kind}, which v1model does not have")
-        arguments = {p.name: a for p, a in callee.arguments}
-        annotations = self.annotations(decl.annotations)
-        types = [self.concrete(t) for t in callee.block.arguments]
-        if kind == "register":
-            return self._register(decl, name, arguments, annotations, types)
-        if kind in ("counter", "direct_counter"):
-            return self._counter(decl, kind, name, arguments, annotations, types)
-        if kind in ("meter", "direct_meter"):
-            return self._meter(decl, kind, name, arguments, annotations, types)
-        if kind in ("action_profile", "action_selector"):
-            return self._profile(kind, name, arguments, annotations)
-        return Instance(kind, name)
-
-    def _size(self, arguments: dict[str, ast.Expr | None]) -> int:
-        e = arguments["size"]
-        assert e is not None
-        size = self.known_int(e, "the size")
-        if size > MAX_TABLE_SIZE:
-            raise self.unsupported(e.at, f"more than {MAX_TABLE_SIZE} elements")
-        return size
-
-    def _enum_argument(self, e: ast.Expr | None) -> str:
-        assert e is not None
-        value = self.known(e)
-        if not isinstance(value, EnumValue):
-            raise self.reporter.fail(e.at, "this must be known at compile time")
-        return value.member
-
-    def _register(
-        self,
-        decl: ast.Declaration,
-        name: str,
-        arguments: dict[str, ast.Expr | None],
-        annotations: tuple[irt.Annotation, ...],
-        types: list[Type],
-    ) -> Instance:
-        element = self.type(types[0], decl.at)
-        if not isinstance(element, irt.Bits | irt.Bool):
-            raise self.unsupported(decl.at, f"registers of {types[0]}")
-        index = len(self.registers)
-        index_declared = declared_name(types[1]) if len(types) > 1 else None
-        self.registers.append(
-            Register(index, name, element, self._size(arguments), annotations, declared_name(types[0]), index_declared)
-        )
-        return Instance("register", name, index)
-
-    def _counter(
-        self,
-        decl: ast.Declaration,
-        kind: str,
-        name: str,
-        arguments: dict[str, ast.Expr | None],
-        annotations: tuple[irt.Annotation, ...],
-        types: list[Type],
-    ) -> Instance:
-        index = len(self.counters)
-        direct = kind == "direct_counter"
-        unit = CounterKind(self._enum_argument(arguments["type"]))
-        size = 0 if direct else self._size(arguments)
-        declared = declared_name(types[0]) if types else None
-        self.counters.append(Counter(index, name, unit, size, annotations, None, direct, declared))
-        return Instance(kind, name, index)
-
-    def _meter(
-        self,
-        decl: ast.Declaration,
-        kind: str,
-        name: str,
-        arguments: dict[str, ast.Expr | None],
-        annotations: tuple[irt.Annotation, ...],
-        types: list[Type],
-    ) -> Instance:
-        index = len(self.meters)
-        direct = kind == "direct_meter"
-        unit = CounterKind(self._enum_argument(arguments["type"]))
-        size = 0 if direct else self._size(arguments)
-        declared = declared_name(types[0]) if types and not direct else None
-        self.meters.append(Meter(index, name, unit, size, annotations, None, direct, declared))
-        return Instance(kind, name, index)
-
-    def _profile(
-        self, kind: str, name: str, arguments: dict[str, ast.Expr | None], annotations: tuple[irt.Annotation, ...]
-    ) -> Instance:
-        index = len(self.profiles)
-        algorithm: HashAlgorithm | None = None
-        width = 0
-        if kind == "action_selector":
-            algorithm = HashAlgorithm(self._enum_argument(arguments["algorithm"]))
-            output = arguments["outputWidth"]
-            assert output is not None
-            width = self.known_int(output, "the output width")
-        self.profiles.append(ActionProfile(index, name, self._size(arguments), algorithm, width, annotations))
-        return Instance(kind, name, index)
+        rule = self.architecture.instances.get(kind)
+        if rule is None:
+            raise self.unsupported(decl.at, f"extern {kind}, which {self.architecture.name} does not have")
+        return rule(decl, callee, name)
 
     # ---------------------------------------------------------------- value sets and digests
 

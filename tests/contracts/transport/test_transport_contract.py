@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hostagent.transport.base import ReadOutcome
-from kvproto.ids import ChunkKey
+from hostagent.transport.base import ReadOutcome, TransportError
+from kvproto.ids import ChunkKey, parse_address
 from kvproto.wire.control import Control, Op
 from kvproto.wire.data import Fabric
 
@@ -256,3 +256,22 @@ def test_fill_is_reported_apart_from_casts_even_if_nobody_answers(play: Callable
         assert one.transport.counters.fill_packets_sent == 5
 
     play(scenario)
+
+
+def test_a_group_that_cannot_be_joined_is_told_and_can_be_left_behind() -> None:
+    """Of sockets only: nobody else has a kernel that refuses."""
+
+    async def scenario() -> None:
+        network = await harness.sockets_network(Fabric(segment_bytes=SEGMENT))
+        one, two = network.nodes
+        place = one.hold(KEY, content(2 * SEGMENT))
+        unicast = Fabric(group=parse_address("127.0.0.1"), segment_bytes=SEGMENT)
+        for _ in range(2):
+            with pytest.raises(TransportError, match="cannot join group 127"):
+                two.transport.use_fabric(unicast, 0x2A)
+        two.transport.use_fabric(Fabric(segment_bytes=SEGMENT), 0x2A)
+        one.transport.cast(place, 0, 2)
+        await two.sink.until(lambda: len(two.sink.casts.get(KEY, {})) == 2)
+        await network.close()
+
+    asyncio.run(scenario())
