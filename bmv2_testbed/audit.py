@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import finsy
@@ -101,51 +102,44 @@ def group_problems(contents: SwitchContents) -> list[str]:
     return found + [f"switch: {one} is {actual[one]}" for one in sorted(both, key=repr) if actual[one] != wanted[one]]
 
 
-async def _switch_problems(
-    switch: finsy.Switch, status: Callable[[], control_pb2.SwitchView], dead: Collection[Member]
-) -> list[str]:
-    found = contents_problems(await read_contents(switch), status())
-    entities: Any = switch.read([finsy.P4RegisterEntry(_INTEREST)])
-    cells = [one async for one in entities]
-    return found + interest_problems((int(one.data) for one in cells if one.data), dead)
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What there is to look at."""
 
+    p4runtime: str | None
+    """Address of the switch, if there is one of ours."""
+    status: Callable[[], control_pb2.SwitchView]
+    """The controller's view of it."""
+    agents: Mapping[str, Callable[[], str]]
+    """Metrics by name."""
+    dead: Collection[Member]
+    """Members whose agents have died."""
 
-async def _until_nothing_is_left(
-    p4runtime: str | None,
-    status: Callable[[], control_pb2.SwitchView],
-    agents: Mapping[str, Callable[[], str]],
-    dead: Collection[Member],
-    deadline_s: float,
-) -> list[str]:
-    async def look(switch: finsy.Switch | None) -> list[str]:
+    def leftovers(self, deadline_s: float) -> list[str]:
+        """What is left at `deadline_s` (monotonic); empty as soon as nothing is."""
+        try:
+            return asyncio.run(self._until_nothing_is_left(deadline_s))
+        except finsy.P4ClientError as error:
+            raise TestbedError(f"cannot look into the switch at {self.p4runtime}: {error.message}") from error
+
+    async def _until_nothing_is_left(self, deadline_s: float) -> list[str]:
+        if self.p4runtime is None:
+            return await self._look(None, deadline_s)
+        options = finsy.SwitchOptions(initial_election_id=_ELECTION_ID)
+        async with finsy.Switch("audit", self.p4runtime, options) as switch:
+            return await self._look(switch, deadline_s)
+
+    async def _look(self, switch: finsy.Switch | None, deadline_s: float) -> list[str]:
         while True:
-            found = [problem for name, metrics in agents.items() for problem in agent_problems(name, metrics())]
+            found = [problem for name, metrics in self.agents.items() for problem in agent_problems(name, metrics())]
             if switch is not None:
-                found += await _switch_problems(switch, status, dead)
+                found += await self._switch_problems(switch)
             if not found or time.monotonic() > deadline_s:
                 return found
             await asyncio.sleep(_POLL_S)
 
-    if p4runtime is None:
-        return await look(None)
-    options = finsy.SwitchOptions(initial_election_id=_ELECTION_ID)
-    async with finsy.Switch("audit", p4runtime, options) as switch:
-        return await look(switch)
-
-
-def leftovers(
-    p4runtime: str | None,
-    status: Callable[[], control_pb2.SwitchView],
-    agents: Mapping[str, Callable[[], str]],
-    dead: Collection[Member],
-    deadline_s: float,
-) -> list[str]:
-    """What is left at `deadline_s` (monotonic); empty as soon as nothing is.
-
-    `p4runtime`: address of the switch, if there is one of ours; `status`: the controller's view of it; `agents`:
-    metrics by name; `dead`: members whose agents have died.
-    """
-    try:
-        return asyncio.run(_until_nothing_is_left(p4runtime, status, agents, dead, deadline_s))
-    except finsy.P4ClientError as error:
-        raise TestbedError(f"cannot look into the switch at {p4runtime}: {error.message}") from error
+    async def _switch_problems(self, switch: finsy.Switch) -> list[str]:
+        found = contents_problems(await read_contents(switch), self.status())
+        entities: Any = switch.read([finsy.P4RegisterEntry(_INTEREST)])
+        cells = [one async for one in entities]
+        return found + interest_problems((int(one.data) for one in cells if one.data), self.dead)

@@ -32,7 +32,6 @@ from bmv2_testbed.switches import (
     shaped_by_switch,
     switch_command,
 )
-from kvproto.ids import Member
 
 SWITCH: Final = "switch"
 CONTROLLER: Final = "controller"
@@ -190,15 +189,15 @@ class Cluster:
 
     def leftovers(self, dead: Sequence[int], deadline_s: float) -> list[str]:
         """What should be gone now that all fetches are over; `dead`: hosts whose agents died."""
-        from bmv2_testbed.audit import leftovers  # finsy and its dependencies: only when asked for
+        from bmv2_testbed.audit import Scene  # finsy and its dependencies: only when asked for
 
         running = [host for host in range(self.spec.hosts) if agent_name(host) in self.processes.pids()]
         agents = {agent_name(host): functools.partial(self.agent_metrics, host) for host in running}
+        members = [Member(host) for host in dead]
         p4runtime = self._endpoints.p4runtime if self._programs_switch else None
         with self._calls() as calls:
-            return leftovers(
-                p4runtime, lambda: calls.status().switch_view, agents, [Member(h) for h in dead], deadline_s
-            )
+            scene = Scene(p4runtime, lambda: calls.status().switch_view, agents, members)
+            return scene.leftovers(deadline_s)
 
     def set_faults(self, port: int | None, faults: Faults) -> None:
         """Hurt the frames that leave a switch port (None: every port)."""

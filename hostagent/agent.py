@@ -27,7 +27,7 @@ from hostagent.disk.store import DiskState, DiskStore
 from hostagent.fetching import Fetching
 from hostagent.hashing import Checksums
 from hostagent.http import HttpServer
-from hostagent.metrics import AgentMetrics
+from hostagent.metrics import AgentMetrics, Watched
 from hostagent.pool.chunks import Chunk, ChunkPool, DropOutcome, Refusal
 from hostagent.pool.memory import PoolMemory
 from hostagent.pool.policy import LeavesFirst
@@ -121,11 +121,13 @@ class Agent:
             self.tasks = TaskRunner(self, self._loop)
             self.reports = Reports(self.pool, self._loop, self.report, self.tasks.pinned_keys, self.disk)
             self.metrics.watch(
-                self.pool,
-                self.transport.counters,
-                lambda: self.controller_connected,
-                lambda: self.fetching.led_count,
-                lambda: self.serving.counts,
+                Watched(
+                    self.pool,
+                    self.transport.counters,
+                    lambda: self.controller_connected,
+                    lambda: self.fetching.led_count,
+                    lambda: self.serving.counts,
+                )
             )
             self.metrics.registry.register(WatchedGate(self.gate))
             if self.disk is not None:

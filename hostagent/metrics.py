@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -46,32 +47,25 @@ class AgentMetrics:
         for outcome in (Status.OK, Status.NOT_FOUND, Status.DEADLINE, Status.GATE, Status.UNAVAILABLE):
             self.fetches.labels(outcome.name.lower())
 
-    def watch(
-        self,
-        pool: ChunkPool,
-        transport: TransportCounters,
-        controller_connected: Callable[[], bool],
-        led_count: Callable[[], int],
-        holder: Callable[[], HolderCounts],
-    ) -> None:
+    def watch(self, others: Watched) -> None:
         """Also report what others count by themselves."""
-        self.registry.register(_Watched(pool, transport, controller_connected, led_count, holder))
+        self.registry.register(_WatchedCollector(others))
 
 
-class _Watched(Collector):
-    def __init__(
-        self,
-        pool: ChunkPool,
-        transport: TransportCounters,
-        controller_connected: Callable[[], bool],
-        led_count: Callable[[], int],
-        holder: Callable[[], HolderCounts],
-    ) -> None:
-        self._pool = pool
-        self._transport = transport
-        self._controller_connected = controller_connected
-        self._led_count = led_count
-        self._holder = holder
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What counts by itself and is read when somebody asks."""
+
+    pool: ChunkPool
+    transport: TransportCounters
+    controller_connected: Callable[[], bool]
+    led_count: Callable[[], int]
+    holder: Callable[[], HolderCounts]
+
+
+class _WatchedCollector(Collector):
+    def __init__(self, others: Watched) -> None:
+        self._others = others
 
     def describe(self) -> Iterator[Metric]:
         """Nothing ahead of time: the names below cannot collide."""
@@ -83,14 +77,14 @@ class _Watched(Collector):
         yield from self._transport_metrics()
         yield from self._holder_metrics()
         connected = GaugeMetricFamily(f"{PREFIX}_controller_connected", "1 while the controller's stream is open")
-        connected.add_metric([], float(self._controller_connected()))
+        connected.add_metric([], float(self._others.controller_connected()))
         yield connected
         yield GaugeMetricFamily(
-            f"{PREFIX}_led_chunks", "Chunks that this node pulls for every reader now", value=self._led_count()
+            f"{PREFIX}_led_chunks", "Chunks that this node pulls for every reader now", value=self._others.led_count()
         )
 
     def _pool_metrics(self) -> Iterator[Metric]:
-        usage = self._pool.usage()
+        usage = self._others.pool.usage()
         size = GaugeMetricFamily(f"{PREFIX}_pool_bytes", "Bytes of the pool by state", labels=["state"])
         for state, value in (
             ("size", usage.size_bytes),
@@ -103,14 +97,14 @@ class _Watched(Collector):
         yield size
         yield GaugeMetricFamily(f"{PREFIX}_pool_chunks", "Chunks in the pool", value=usage.chunks_count)
         yield GaugeMetricFamily(
-            f"{PREFIX}_pool_pins", "Pins on chunks: leases, sends, reads", value=self._pool.pins_count
+            f"{PREFIX}_pool_pins", "Pins on chunks: leases, sends, reads", value=self._others.pool.pins_count
         )
         yield CounterMetricFamily(
-            f"{PREFIX}_pool_evictions", "Chunks evicted to make room", value=self._pool.evicted_count
+            f"{PREFIX}_pool_evictions", "Chunks evicted to make room", value=self._others.pool.evicted_count
         )
 
     def _holder_metrics(self) -> Iterator[Metric]:
-        counts = self._holder()
+        counts = self._others.holder()
         segments = CounterMetricFamily(
             f"{PREFIX}_get_segments", "Segments that GETs asked this node for", labels=["outcome"]
         )
@@ -121,7 +115,7 @@ class _Watched(Collector):
         yield CounterMetricFamily(f"{PREFIX}_naks", "Requests for chunks that are not here", value=counts.naks)
 
     def _transport_metrics(self) -> Iterator[Metric]:
-        counters = self._transport
+        counters = self._others.transport
         casts = CounterMetricFamily(f"{PREFIX}_cast_packets", "Cast segments", labels=["direction"])
         casts.add_metric(["received"], counters.cast_packets_received)
         casts.add_metric(["received_from_switch"], counters.cast_packets_from_switch)

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from hostagent import limits
+from hostagent.listener import Listener
 from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import Extent, ReadOutcome, TransportCounters, TransportError, TransportSink
 from kvproto.ids import ChunkKey
@@ -55,7 +56,7 @@ class ReadServer:
         self._sink = sink
         self._counters = counters
         self._connections: set[_ServedConnection] = set()
-        self._listener: socket.socket | None = None
+        self._listener: Listener | None = None
         self._loop = asyncio.get_running_loop()
 
     def listen(self, address: str, port: int) -> tuple[str, int]:
@@ -70,33 +71,25 @@ class ReadServer:
             raise TransportError(
                 f"cannot listen for reads on TCP {address}:{port}: {error.strerror}; set data.read_port to a free port"
             ) from error
-        self._listener = listener
-        self._loop.add_reader(listener.fileno(), self._accept)
+        self._listener = Listener(
+            listener, self._loop, self._accept, lambda: self._counters.drop("read_accept_no_descriptors")
+        )
         bound: tuple[str, int] = listener.getsockname()
         return bound
 
     def close(self) -> None:
         """Stop listening, drop all connections and their pins."""
         if self._listener is not None:
-            self._loop.remove_reader(self._listener.fileno())
             self._listener.close()
             self._listener = None
         for connection in list(self._connections):
             connection.close()
 
-    def _accept(self) -> None:
-        assert self._listener is not None
-        try:
-            sock, _ = self._listener.accept()
-        except OSError as error:
-            if error.errno in (errno.EMFILE, errno.ENFILE):
-                self._counters.drop("read_accept_no_descriptors")
-            return
+    def _accept(self, sock: socket.socket) -> None:
         if len(self._connections) >= limits.READ_CONNECTIONS_MAX:
             self._counters.drop("read_connections_full")
             sock.close()
             return
-        sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         _watch_peer(sock)
         self._connections.add(

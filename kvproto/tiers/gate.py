@@ -27,7 +27,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from kvproto.value.costs import Source, SourceCosts
+from kvproto.value import Source, SourceCosts
 
 _LOCAL: Final = Source.LOCAL_DRAM
 _ON_DISK: Final = Source.LOCAL_DISK

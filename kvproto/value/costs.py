@@ -31,6 +31,10 @@ class Source(enum.Enum):
     RECOMPUTE = "recompute"
 
 
+_SHARED: Final = frozenset({Source.REMOTE_DRAM, Source.REMOTE_DISK})
+"""Sources whose readers at once get a part of the rate each."""
+
+
 @dataclass(frozen=True, slots=True)
 class SourceCost:
     """A straight line."""
@@ -110,8 +114,8 @@ class SourceCosts:
         return self._fitted.get(source) or self.priors[source]
 
     def cost_s(self, source: Source, size_bytes: int, readers: int = 1) -> float:
-        """Seconds until `size_bytes` are here; `readers`: as many get it at once and share the source's uplink."""
-        return self.cost(source).of(size_bytes * readers)
+        """Seconds until `size_bytes` are here; `readers`: as many get it at once, and share the uplink of a holder."""
+        return self.cost(source).of(size_bytes * (readers if source in _SHARED else 1))
 
     def saved_s(self, size_bytes: int, here: Source, others: Iterable[Source], readers: int = 1) -> float:
         """What a copy at `here` saves each reader against the cheapest of `others`; 0 if it saves nothing."""

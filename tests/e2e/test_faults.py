@@ -65,97 +65,91 @@ def _right_or_missed(reports: list[ReaderReport | None]) -> None:
         assert report.verified or report.reason.startswith("miss ("), report.reason
 
 
-def test_the_audit_sees_what_is_under_way(testbed: Testbed, midway: Midway) -> None:
+class Rush:
+    """Readers that fetch PREFIX while something happens."""
+
+    def __init__(self, testbed: Testbed, midway: Midway, readers: Sequence[int] = READERS) -> None:
+        self._testbed = testbed
+        self._midway = midway
+        self._readers = readers
+
+    def while_fetching(self, *happenings: tuple[float, Callable[[], None]]) -> list[ReaderReport | None]:
+        """Each happening comes when this share of the prefix has arrived at the first reader; the reports."""
+        with ReaderGroup(self._testbed, PREFIX, self._readers, deadline_s=DEADLINE_S) as readers:
+            arrived = self._midway(self._testbed, PREFIX, self._readers[0])
+            readers.start()
+            for share, happens in happenings:
+                arrived(share)
+                happens()
+            return readers.reports()
+
+
+@pytest.fixture
+def rush(testbed: Testbed, midway: Midway) -> Rush:
+    put_prefix(testbed, PREFIX)
+    return Rush(testbed, midway)
+
+
+def _fetch(testbed: Testbed, prefix: Prefix, *hosts: int) -> list[ReaderReport | None]:
+    """An undisturbed fetch."""
+    with ReaderGroup(testbed, prefix, hosts, deadline_s=DEADLINE_S) as readers:
+        readers.start()
+        return readers.reports()
+
+
+def test_the_audit_sees_what_is_under_way(testbed: Testbed, rush: Rush) -> None:
     """What the fixture asks at every test's end is no empty question."""
-    put_prefix(testbed, PREFIX)
-    with ReaderGroup(testbed, PREFIX, READERS, deadline_s=DEADLINE_S) as readers:
-        arrived = midway(testbed, PREFIX, 1)
-        readers.start()
-        arrived(0.2)
-        found = "\n".join(testbed.leftovers(patience_s=0))
-        _all_right(readers.reports())
+    found: list[str] = []
+    _all_right(rush.while_fetching((0.2, lambda: found.extend(testbed.leftovers(patience_s=0)))))
     for what in ("pins", "being filled", "chunks led", "interest sets"):
-        assert what in found
+        assert what in "\n".join(found)
 
 
-def test_controller_dies_and_comes_back(testbed: Testbed, midway: Midway) -> None:
-    put_prefix(testbed, PREFIX)
-    with ReaderGroup(testbed, PREFIX, READERS, deadline_s=DEADLINE_S) as readers:
-        arrived = midway(testbed, PREFIX, 1)
-        readers.start()
-        arrived(0.2)
-        testbed.kill("controller")
-        arrived(0.4)
-        testbed.restart("controller")
-        _all_right(readers.reports())
+def test_controller_dies_and_comes_back(testbed: Testbed, rush: Rush) -> None:
+    dies = (0.2, lambda: testbed.kill("controller"))
+    comes_back = (0.4, lambda: testbed.restart("controller"))
+    _all_right(rush.while_fetching(dies, comes_back))
     testbed.await_cluster()
     # The controller knows everything again: somebody who has nothing finds the prefix.
     other = Prefix(seed=12, size_bytes=2**20, chunk_bytes=512 * 1024)
     put_prefix(testbed, other, host=2)
-    with ReaderGroup(testbed, other, (3, 4), deadline_s=DEADLINE_S) as readers:
-        readers.start()
-        _all_right(readers.reports())
+    _all_right(_fetch(testbed, other, 3, 4))
 
 
-def test_switch_program_is_reloaded(testbed: Testbed, midway: Midway) -> None:
-    put_prefix(testbed, PREFIX)
-    with ReaderGroup(testbed, PREFIX, READERS, deadline_s=DEADLINE_S) as readers:
-        arrived = midway(testbed, PREFIX, 1)
-        readers.start()
-        arrived(0.3)
-        testbed.reload_program()
-        _all_right(readers.reports())
+def test_switch_program_is_reloaded(testbed: Testbed, rush: Rush) -> None:
+    _all_right(rush.while_fetching((0.3, testbed.reload_program)))
 
 
-def test_switch_process_is_restarted(testbed: Testbed, midway: Midway) -> None:
-    put_prefix(testbed, PREFIX)
-    with ReaderGroup(testbed, PREFIX, READERS, deadline_s=DEADLINE_S) as readers:
-        arrived = midway(testbed, PREFIX, 1)
-        readers.start()
-        arrived(0.3)
+def test_switch_process_is_restarted(testbed: Testbed, rush: Rush) -> None:
+    def restart() -> None:
         testbed.kill("switch")
         testbed.restart("switch")
-        reports = readers.reports()
-    # For a while there was no network at all.
-    _right_or_missed(reports)
+
+    # For a while there is no network at all.
+    _right_or_missed(rush.while_fetching((0.3, restart)))
     testbed.await_cluster()
-    with ReaderGroup(testbed, PREFIX, READERS, deadline_s=DEADLINE_S) as readers:
-        readers.start()
-        _all_right(readers.reports())
+    _all_right(_fetch(testbed, PREFIX, *READERS))
 
 
 def test_holder_dies_and_another_has_it(testbed: Testbed, midway: Midway) -> None:
     put_prefix(testbed, PREFIX, host=0)
     put_prefix(testbed, PREFIX, host=4)
-    with ReaderGroup(testbed, PREFIX, (1, 2, 3), deadline_s=DEADLINE_S) as readers:
-        arrived = midway(testbed, PREFIX, 1)
-        readers.start()
-        arrived(0.3)
-        testbed.kill("agent0")
-        _all_right(readers.reports())
+    rush = Rush(testbed, midway, readers=(1, 2, 3))
+    _all_right(rush.while_fetching((0.3, lambda: testbed.kill("agent0"))))
 
 
-def test_the_only_holder_dies(testbed: Testbed, midway: Midway) -> None:
+def test_the_only_holder_dies(testbed: Testbed, rush: Rush) -> None:
     """What had arrived whole is delivered, the rest is a miss, before the deadline."""
-    put_prefix(testbed, PREFIX)
-    with ReaderGroup(testbed, PREFIX, READERS, deadline_s=DEADLINE_S) as readers:
-        arrived = midway(testbed, PREFIX, 1)
-        readers.start()
-        arrived(0.3)
-        testbed.kill("agent0")
-        reports = readers.reports()
-    _in_time(reports)
-    for report in reports:
-        assert report is not None
-        assert not report.verified
-        assert report.reason.startswith("miss (")
+    reports = rush.while_fetching((0.3, lambda: testbed.kill("agent0")))
+    _right_or_missed(reports)
+    assert not any(report is None or report.verified for report in reports)
 
 
-def _leader(testbed: Testbed, hosts: Sequence[int]) -> int:
+def _leader(testbed: Testbed) -> int:
     """The host that pulls for the others at this moment."""
     deadline_s = time.monotonic() + DEADLINE_S
     while True:
-        for host in hosts:
+        for host in READERS:
             leads = LEADS.search(testbed.agent_metrics(host))
             if leads is not None and float(leads[1]):
                 return host
@@ -163,18 +157,18 @@ def _leader(testbed: Testbed, hosts: Sequence[int]) -> int:
 
 
 @pytest.mark.parametrize("role", ["leader", "follower"])
-def test_a_reader_dies(testbed: Testbed, midway: Midway, role: str) -> None:
+def test_a_reader_dies(testbed: Testbed, rush: Rush, role: str) -> None:
     """The others get everything, whoever it was that died."""
-    put_prefix(testbed, PREFIX)
-    with ReaderGroup(testbed, PREFIX, READERS, deadline_s=DEADLINE_S) as readers:
-        arrived = midway(testbed, PREFIX, 2)
-        readers.start()
-        arrived(0.3)
-        leader = _leader(testbed, READERS)
-        victim = leader if role == "leader" else next(host for host in READERS if host != leader)
-        testbed.kill(f"agent{victim}")
-        reports = readers.reports()
-    others = [report for host, report in zip(READERS, reports, strict=True) if host != victim]
+    victims: list[int] = []
+
+    def kill() -> None:
+        leader = _leader(testbed)
+        victims.append(leader if role == "leader" else next(host for host in READERS if host != leader))
+        testbed.kill(f"agent{victims[0]}")
+
+    reports = rush.while_fetching((0.3, kill))
+    others = [report for host, report in zip(READERS, reports, strict=True) if host not in victims]
+    assert len(others) == len(READERS) - 1
     _all_right(others)
     _in_time(others)
 
@@ -196,13 +190,9 @@ def test_the_holder_dies_while_it_fills_the_switch(testbed: Testbed) -> None:
     testbed.serve_from_switch(other.chunk_keys()[-1], other.chunks)
 
 
-def test_the_holders_link_is_cut_and_mended(testbed: Testbed, midway: Midway) -> None:
-    put_prefix(testbed, PREFIX)
-    with ReaderGroup(testbed, PREFIX, READERS, deadline_s=DEADLINE_S) as readers:
-        arrived = midway(testbed, PREFIX, 1)
-        readers.start()
-        arrived(0.3)
+def test_the_holders_link_is_cut_and_mended(testbed: Testbed, rush: Rush) -> None:
+    def cut_and_mend() -> None:
         testbed.set_link("h0", up=False)
         testbed.set_link("h0", up=True)
-        reports = readers.reports()
-    _right_or_missed(reports)
+
+    _right_or_missed(rush.while_fetching((0.3, cut_and_mend)))

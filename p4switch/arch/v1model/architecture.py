@@ -14,6 +14,7 @@ from p4switch.ir.program import Program, Variable
 if TYPE_CHECKING:
     from p4switch.frontend.lower.program import ProgramLowering
 
+VERSIONS = (20180101, 20200408)
 _BLOCKS = ("p", "vr", "ig", "eg", "ck", "dep")
 
 
@@ -68,6 +69,9 @@ class V1Model(V1Externs):
 
     def program(self, main: ast.Instantiation) -> Program:
         """The program in IR; AbortError after a reported problem."""
+        version = self.low.checker.scopes[0].get("__v1model_version")
+        if isinstance(version, ast.Constant) and version.value not in VERSIONS:
+            raise self.low.reporter.fail(version.at, f"V1MODEL_VERSION is {version.value}, not one of {VERSIONS}")
         blocks = self._arguments(main)
         headers, metadata, standard = self._packet_variables(blocks["p"])
         parser = self.low.lower_parser(blocks["p"], (headers, metadata, standard))

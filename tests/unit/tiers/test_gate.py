@@ -179,7 +179,7 @@ def test_decisions_are_counted() -> None:
         (offers(REMOTE), 0.0),
         (offers(SWITCH), 9.0),
     ):
-        made.decide(offers(source), recompute_s, 0)
+        made.decide(wanted, recompute_s, 0)
     made.decide(offers(DISK, REMOTE), None, 0)
     assert dict(made.counts.decisions) == {
         Choice.LOCAL: 1,
