@@ -91,7 +91,8 @@ class TaskRunner:
     def run(self, message: pb.Task) -> None:
         """Start a task."""
         if message.task in self._tasks or len(self._tasks) >= limits.TASKS_RUNNING_MAX:
-            self._report(message.task, pb.TaskResult.REFUSED, detail="too many tasks, or the same one twice")
+            detail = "too many tasks, or the same one twice"
+            self._report(pb.TaskResult(task=message.task, status=pb.TaskResult.REFUSED, detail=detail))
             return
         timeout_s = (message.timeout_ms or limits.TASK_TIMEOUT_MS) / 1000
         task = _Task(message.task, message, self.loop.time() + timeout_s)
@@ -302,23 +303,12 @@ class TaskRunner:
         self._tasks.pop(task.number, None)
         self.background.drop(lambda number: number == task.number)
         self.background.ended(task.number)
-        self._report(task.number, status, done=done, moved=moved, failed=failed, detail=detail)
-        self.pump_soon()
-
-    def _report(
-        self,
-        number: int,
-        status: pb.TaskResult.Status.ValueType,
-        *,
-        done: int = 0,
-        moved: int = 0,
-        failed: Sequence[bytes] = (),
-        detail: str = "",
-    ) -> None:
-        self.host.report(
-            pb.FromAgent(
-                task_result=pb.TaskResult(
-                    task=number, status=status, done=done, bytes=moved, failed_keys=list(failed), detail=detail
-                )
+        self._report(
+            pb.TaskResult(
+                task=task.number, status=status, done=done, bytes=moved, failed_keys=list(failed), detail=detail
             )
         )
+        self.pump_soon()
+
+    def _report(self, result: pb.TaskResult) -> None:
+        self.host.report(pb.FromAgent(task_result=result))
