@@ -101,8 +101,11 @@ def plan_rescues(endangered: Iterable[Endangered], hosts: Sequence[Host], limit:
         if node is not None and free[node] >= chunk.size_bytes:
             free[node] -= chunk.size_bytes
             plan.append(Recovery(chunk.key, node))
-        elif full and chunk.value > RESCUE_MARGIN * full[0].cheapest_value:
-            plan.append(Recovery(chunk.key, full.pop(0).node))
+            continue
+        cheapest = next((host for host in full if host.free_bytes < chunk.size_bytes), None)
+        if cheapest is not None and chunk.value > RESCUE_MARGIN * cheapest.cheapest_value:
+            full.remove(cheapest)
+            plan.append(Recovery(chunk.key, cheapest.node))
     return tuple(plan)
 
 
