@@ -26,6 +26,9 @@ ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",
     "TOKENIZERS_PARALLELISM": "false",
     "HF_HUB_OFFLINE": "1",
+    # An engine of one process talks to nobody, and a testbed's host has no name that could be looked up.
+    "VLLM_HOST_IP": "127.0.0.1",
+    "GLOO_SOCKET_IFNAME": "lo",
 }
 
 
