@@ -41,6 +41,7 @@ from controlplane.rpc.operator import Operator
 from controlplane.rpc.streams import AgentStream, Closing
 from controlplane.switch.p4runtime import P4RuntimeTarget
 from controlplane.switch.target import SwitchCounters, SwitchEvent, SwitchTarget, SwitchUnavailableError
+from kvproto.readiness import notify_ready, write_ready_file
 from kvproto.rpc import control_pb2 as rpc
 from kvproto.rpc import control_pb2_grpc
 
@@ -329,10 +330,8 @@ class Controller:
         if path is None:
             return
         facts = {"pid": os.getpid(), "grpc": self.grpc_address, "metrics": self.metrics_address}
-        beside = path.with_name(f".{path.name}.{os.getpid()}")
         try:
-            beside.write_text(json.dumps(facts) + "\n")
-            beside.rename(path)
+            write_ready_file(path, facts)
         except OSError as error:
             raise StartError(f"cannot write ready_file {path}: {error.strerror}") from error
 
@@ -347,6 +346,7 @@ def _options(config: Config, with_switch: bool) -> CoreOptions:
         with_switch=with_switch,
         values=config.values,
         rules=config.rules,
+        pushes=config.pushes,
         ports=config.ports,
         flood_ports=config.flood_ports,
         switch_floods=config.target == "p4switch",
@@ -369,6 +369,7 @@ async def run(config: Config) -> None:
         f"kvcast-controller ready grpc={controller.grpc_address} metrics={controller.metrics_address or 'off'}",
         flush=True,
     )
+    notify_ready()
     waits = [asyncio.create_task(stop.wait()), asyncio.create_task(controller.failed.wait())]
     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     for wait in waits:

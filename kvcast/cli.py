@@ -25,6 +25,7 @@ COMMANDS: dict[str, str] = {
     "bench": "benchmarks, as ratios against something run side by side",
     "plan": "what a pool would do for a trace, and at which scale it pays",
     "demo": "the whole thing at work: incast in all modes, then real traces",
+    "demo-vllm": "vLLM engines share a document through the pool; one warms four by a cast",
 }
 
 
@@ -40,7 +41,7 @@ class UsageError(Exception):
 
 
 def _load(name: str) -> Command:
-    module: Command = importlib.import_module(f"kvcast.commands.{name}")
+    module: Command = importlib.import_module(f"kvcast.commands.{name.replace('-', '_')}")
     return module
 
 

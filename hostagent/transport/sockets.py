@@ -51,6 +51,9 @@ class SocketsTransport:
         self._memory = memory
         self.counters = TransportCounters()
         self._sockets: list[socket.socket] = []
+        self._group_sockets: list[socket.socket] = []
+        """What `_join` has opened; empty when this node could not join the group."""
+        self._group_intakes: list[CastIntake | ControlIntake] = []
         self._open = False
 
     async def start(self, sink: TransportSink, fabric: Fabric) -> TransportFacts:
@@ -93,7 +96,7 @@ class SocketsTransport:
 
     def use_fabric(self, fabric: Fabric, from_switch_dscp: int) -> None:
         """Other group, Q_Key or segment size: what was prepared is void, the group's sockets are made anew."""
-        if fabric == self._fabric and from_switch_dscp == self._dscp:
+        if fabric == self._fabric and from_switch_dscp == self._dscp and self._group_sockets:
             return
         self._fabric = fabric
         self._dscp = from_switch_dscp
@@ -165,22 +168,26 @@ class SocketsTransport:
     def _join(self, fabric: Fabric) -> int:
         """Receive what comes to the group; returns the bytes of segments that can wait."""
         group = format_address(fabric.group)
-        self._notice_socket = self._keep(self._group_socket(group, self._config.control_port))
-        self._group_cast_socket = self._keep(self._group_socket(group, self._config.cast_port))
-        casts = self._group_cast_socket
+        notices = self._group_socket(group, self._config.control_port)
+        try:
+            casts = self._group_socket(group, self._config.cast_port)
+        except TransportError:
+            notices.close()
+            raise
+        self._group_sockets = [notices, casts]
         casts.setsockopt(socket.IPPROTO_IP, socket.IP_RECVTOS, 1)
         casts.setsockopt(socket.SOL_SOCKET, mmsg.SO_RXQ_OVFL, 1)
         mmsg.ask_buffer(casts, receive_bytes=self._config.receive_buffer_bytes)
-        self._intake = CastIntake(casts, self._loop, self._sink, self.counters, fabric, self._dscp, self._own)
-        self._notice_intake = self._take_control(self._notice_socket)
+        intake = CastIntake(casts, self._loop, self._sink, self.counters, fabric, self._dscp, self._own)
+        self._group_intakes = [intake, self._take_control(notices)]
         return 2 * mmsg.granted_receive_bytes(casts) // _TRUESIZE_FACTOR
 
     def _leave(self) -> None:
-        self._intake.close()
-        self._notice_intake.close()
-        for sock in (self._notice_socket, self._group_cast_socket):
+        for intake in self._group_intakes:
+            intake.close()
+        for sock in self._group_sockets:
             sock.close()
-            self._sockets.remove(sock)
+        self._group_intakes, self._group_sockets = [], []
 
     def _group_socket(self, group: str, port: int) -> socket.socket:
         sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
