@@ -22,7 +22,7 @@ def scale_conclusions(costs: UnitCosts, load: Load, growth: Sequence[Growth], ce
     nodes = carried_nodes(costs, load)
     last = growth[-1]
     alone = (
-        f"One controller on one core carries about {nodes:,} nodes with this load. Every change is told to every agent, "
+        f"One controller on one core carries about {nodes:,} nodes with this load. Every change goes to every agent, "
         "so its work and its bytes grow with the square of the nodes."
     )
     large = (
