@@ -365,6 +365,7 @@ def _options(config: Config, with_switch: bool) -> CoreOptions:
         with_switch=with_switch,
         values=config.values,
         rules=config.rules,
+        pushes=config.pushes,
         ports=config.ports,
         flood_ports=config.flood_ports,
         switch_floods=config.target == "p4switch",
