@@ -87,6 +87,7 @@ class Controller:
         self._http: asyncio.Server | None = None
         self._stopping = False
         self._complaint = ""
+        self._happened = asyncio.Event()
         self._switch_session = 0
         """Counts beginnings and ends of sessions with the switch: what was asked in one is not answered in another."""
         self.failed = asyncio.Event()
@@ -172,6 +173,9 @@ class Controller:
     def switch_words(self) -> tuple[str, str]:
         return self._config.target, self._target.address if self._target else ""
 
+    async def something_happened(self) -> None:
+        await self._happened.wait()
+
     # -- the core's wishes
 
     def settle(self) -> None:
@@ -181,6 +185,8 @@ class Controller:
         self.core.advance(self.now_ns())
         for effect in self.core.take_effects():
             self._carry_out(effect)
+        self._happened.set()
+        self._happened = asyncio.Event()
         if self._publish_due is None and not self._stopping:
             self._publish_due = asyncio.get_running_loop().call_later(PUBLISH_S, self._publish)
 
