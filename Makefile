@@ -34,7 +34,7 @@ setup: system $(VENV)/.installed ## everything needed to run
 lint: $(VENV)/.installed ## ruff, mypy --strict, import rules
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
-	$(VENV)/bin/mypy kvproto p4switch controlplane hostagent bmv2_testbed kvcast tools
+	$(VENV)/bin/mypy kvproto p4switch controlplane hostagent bmv2_testbed kvcast planner tools
 	$(VENV)/bin/lint-imports --no-logo
 
 test: setup .venv-p4rt-shell/.installed lint ## everything that can run on this machine, under ten minutes

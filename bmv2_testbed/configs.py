@@ -60,7 +60,6 @@ def agent_config(spec: TestbedSpec, host: int, endpoints: Endpoints, directory: 
         "pool": {"size": spec.pool_bytes},
         "api": {"socket": f"{directory}/{host_name(host)}.sock"},
         "http": {"address": http_address, "port": int(http_port)},
-        "ready_file": f"{directory}/{host_name(host)}.ready",
     }
     return merged(plain, spec.agent_settings)
 
@@ -86,7 +85,6 @@ def controller_config(spec: TestbedSpec, endpoints: Endpoints, directory: str, p
     plain: dict[str, Any] = {
         "listen": endpoints.controller,
         "metrics": endpoints.controller_metrics,
-        "ready_file": f"{directory}/controller.ready",
         "nodes": {host_name(host): {"port": switch_port(host)} for host in range(spec.hosts)},
         "switch": {"target": "none"},
         "fabric": {"pool_mac": POOL_MAC},

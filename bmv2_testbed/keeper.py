@@ -105,6 +105,9 @@ class Requests:
     def agent_metrics(self, host: int) -> str:
         return self._cluster.agent_metrics(host)
 
+    def leftovers(self, dead: list[int], patience_s: float) -> list[str]:
+        return self._cluster.leftovers(dead, time.monotonic() + patience_s)
+
     def stop(self) -> None:
         self._stop.set()
 

@@ -20,6 +20,7 @@ COMMANDS: dict[str, str] = {
     "unpin": "take a pin back",
     "evict": "stop serving a prefix from the switch",
     "drain": "move the last copies off a node before it leaves",
+    "doctor": "what is missing on this machine, or slows it down",
     "testbed": "a network of namespaces with switch, controller and agents",
     "bench": "benchmarks, as ratios against something run side by side",
     "demo": "the whole thing at work: incast in all modes, then real traces",

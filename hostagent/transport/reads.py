@@ -23,8 +23,10 @@ import termios
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from hostagent import limits
+from hostagent.listener import Listener
 from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import Extent, ReadOutcome, TransportCounters, TransportError, TransportSink
 from kvproto.ids import ChunkKey
@@ -54,7 +56,7 @@ class ReadServer:
         self._sink = sink
         self._counters = counters
         self._connections: set[_ServedConnection] = set()
-        self._listener: socket.socket | None = None
+        self._listener: Listener | None = None
         self._loop = asyncio.get_running_loop()
 
     def listen(self, address: str, port: int) -> tuple[str, int]:
@@ -69,33 +71,25 @@ class ReadServer:
             raise TransportError(
                 f"cannot listen for reads on TCP {address}:{port}: {error.strerror}; set data.read_port to a free port"
             ) from error
-        self._listener = listener
-        self._loop.add_reader(listener.fileno(), self._accept)
+        self._listener = Listener(
+            listener, self._loop, self._accept, lambda: self._counters.drop("read_accept_no_descriptors")
+        )
         bound: tuple[str, int] = listener.getsockname()
         return bound
 
     def close(self) -> None:
         """Stop listening, drop all connections and their pins."""
         if self._listener is not None:
-            self._loop.remove_reader(self._listener.fileno())
             self._listener.close()
             self._listener = None
         for connection in list(self._connections):
             connection.close()
 
-    def _accept(self) -> None:
-        assert self._listener is not None
-        try:
-            sock, _ = self._listener.accept()
-        except OSError as error:
-            if error.errno in (errno.EMFILE, errno.ENFILE):
-                self._counters.drop("read_accept_no_descriptors")
-            return
+    def _accept(self, sock: socket.socket) -> None:
         if len(self._connections) >= limits.READ_CONNECTIONS_MAX:
             self._counters.drop("read_connections_full")
             sock.close()
             return
-        sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         _watch_peer(sock)
         self._connections.add(
@@ -103,12 +97,17 @@ class ReadServer:
         )
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Answer:
-    header: memoryview
-    extent: Extent | None
+    """Requests are answered in order: behind one whose chunk comes from disk the others wait."""
+
+    request: int
+    key: ChunkKey
     offset: int
     left_bytes: int
+    header: memoryview | None = None
+    """None: not known yet."""
+    extent: Extent | None = None
 
 
 class _ServedConnection:
@@ -133,7 +132,9 @@ class _ServedConnection:
         self._closed = closed
         self._partial = b""
         self._answers: deque[_Answer] = deque()
-        self._lingering: list[Extent] = []
+        self._lingering: deque[tuple[int, Extent]] = deque()
+        """Extents that are wholly in the socket, each with the bytes that had gone in when its last one had."""
+        self._sent_bytes = 0
         self._linger_timer: asyncio.TimerHandle | None = None
         self._writing = False
         self._open = True
@@ -156,7 +157,7 @@ class _ServedConnection:
         for answer in self._answers:
             if answer.extent is not None:
                 self._sink.close_extent(answer.extent)
-        for extent in self._lingering:
+        for _, extent in self._lingering:
             self._sink.close_extent(extent)
         self._answers.clear()
         self._lingering.clear()
@@ -190,47 +191,69 @@ class _ServedConnection:
         if len(self._answers) >= limits.READ_REQUESTS_QUEUED_MAX:
             self._counters.drop("read_requests_too_many")
             return False
-        extent = self._sink.open_extent(ChunkKey(key))
+        answer = _Answer(request, ChunkKey(key), offset, size_bytes)
+        self._answers.append(answer)
+        self._resolve(answer, again=False)
+        return True
+
+    def _resolve(self, answer: _Answer, *, again: bool) -> None:
+        """Find the bytes to answer with; while they are on their way from disk, the answer stays open."""
+        extent = self._sink.open_extent(answer.key)
+        if extent is None and not again and self._sink.prepare(answer.key, partial(self._prepared, answer)):
+            return
         status = STATUS_ABSENT if extent is None else STATUS_OK
-        if extent is not None and offset + size_bytes > extent.size_bytes:
+        if extent is not None and answer.offset + answer.left_bytes > extent.size_bytes:
             self._sink.close_extent(extent)
             extent, status = None, STATUS_RANGE
         if extent is None:
-            header = ANSWER.pack(MAGIC, VERSION, status, 0, request, 0)
-            self._answers.append(_Answer(memoryview(header), None, 0, 0))
+            answer.left_bytes = 0
         else:
-            header = ANSWER.pack(MAGIC, VERSION, status, 0, request, size_bytes)
-            self._answers.append(_Answer(memoryview(header), extent, extent.offset + offset, size_bytes))
-        return True
+            answer.offset += extent.offset
+        answer.extent = extent
+        answer.header = memoryview(ANSWER.pack(MAGIC, VERSION, status, 0, answer.request, answer.left_bytes))
+
+    def _prepared(self, answer: _Answer) -> None:
+        """The disk has delivered, or has not."""
+        if self._open:
+            self._resolve(answer, again=True)
+            if not self._writing:
+                self._write()
 
     def _write(self) -> None:
         try:
-            while self._answers:
+            while self._answers and self._answers[0].header is not None:
                 if not self._write_answer(self._answers[0]):
                     self._want_write(True)
                     return
                 finished = self._answers.popleft()
                 if finished.extent is not None:
-                    self._lingering.append(finished.extent)
+                    self._watch_lingering()
+                    self._lingering.append((self._sent_bytes, finished.extent))
         except OSError:
             self.close()
             return
         self._want_write(False)
-        if self._lingering and self._linger_timer is None:
+
+    def _watch_lingering(self) -> None:
+        if self._linger_timer is None:
             self._linger_timer = self._loop.call_later(LINGER_CHECK_S, self._check_lingering)
 
     def _write_answer(self, answer: _Answer) -> bool:
         """True when the answer is wholly in the socket."""
+        assert answer.header is not None
         try:
             while answer.header:
                 more = socket.MSG_MORE if answer.left_bytes else 0
-                answer.header = answer.header[self._sock.send(answer.header, more) :]
+                sent = self._sock.send(answer.header, more)
+                answer.header = answer.header[sent:]
+                self._sent_bytes += sent
             while answer.left_bytes:
                 sent = os.sendfile(self._fd, self._memory.fd, answer.offset, answer.left_bytes)
                 if not sent:
                     raise ConnectionError("the pool's memory file ended")
                 answer.offset += sent
                 answer.left_bytes -= sent
+                self._sent_bytes += sent
                 self._counters.read_bytes_sent += sent
         except OSError as error:
             if error.errno in _NOTHING_NOW:
@@ -247,14 +270,13 @@ class _ServedConnection:
 
     def _check_lingering(self) -> None:
         self._linger_timer = None
-        unsent = array.array("i", [0])
-        fcntl.ioctl(self._fd, termios.TIOCOUTQ, unsent)
-        if unsent[0] == 0 and not self._answers:
-            for extent in self._lingering:
-                self._sink.close_extent(extent)
-            self._lingering.clear()
-        elif self._lingering:
-            self._linger_timer = self._loop.call_later(LINGER_CHECK_S, self._check_lingering)
+        unacknowledged = array.array("i", [0])
+        fcntl.ioctl(self._fd, termios.TIOCOUTQ, unacknowledged)
+        acknowledged_bytes = self._sent_bytes - unacknowledged[0]
+        while self._lingering and self._lingering[0][0] <= acknowledged_bytes:
+            self._sink.close_extent(self._lingering.popleft()[1])
+        if self._lingering:
+            self._watch_lingering()
 
 
 # ---------------------------------------------------------------------- reading

@@ -14,8 +14,6 @@ import fcntl
 import socket
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -53,6 +51,9 @@ class SocketsTransport:
         self._memory = memory
         self.counters = TransportCounters()
         self._sockets: list[socket.socket] = []
+        self._group_sockets: list[socket.socket] = []
+        """What `_join` has opened; empty when this node could not join the group."""
+        self._group_intakes: list[CastIntake | ControlIntake] = []
         self._open = False
 
     async def start(self, sink: TransportSink, fabric: Fabric) -> TransportFacts:
@@ -95,7 +96,7 @@ class SocketsTransport:
 
     def use_fabric(self, fabric: Fabric, from_switch_dscp: int) -> None:
         """Other group, Q_Key or segment size: what was prepared is void, the group's sockets are made anew."""
-        if fabric == self._fabric and from_switch_dscp == self._dscp:
+        if fabric == self._fabric and from_switch_dscp == self._dscp and self._group_sockets:
             return
         self._fabric = fabric
         self._dscp = from_switch_dscp
@@ -167,22 +168,26 @@ class SocketsTransport:
     def _join(self, fabric: Fabric) -> int:
         """Receive what comes to the group; returns the bytes of segments that can wait."""
         group = format_address(fabric.group)
-        self._notice_socket = self._keep(self._group_socket(group, self._config.control_port))
-        self._group_cast_socket = self._keep(self._group_socket(group, self._config.cast_port))
-        casts = self._group_cast_socket
+        notices = self._group_socket(group, self._config.control_port)
+        try:
+            casts = self._group_socket(group, self._config.cast_port)
+        except TransportError:
+            notices.close()
+            raise
+        self._group_sockets = [notices, casts]
         casts.setsockopt(socket.IPPROTO_IP, socket.IP_RECVTOS, 1)
         casts.setsockopt(socket.SOL_SOCKET, mmsg.SO_RXQ_OVFL, 1)
         mmsg.ask_buffer(casts, receive_bytes=self._config.receive_buffer_bytes)
-        self._intake = CastIntake(casts, self._loop, self._sink, self.counters, fabric, self._dscp, self._own)
-        self._notice_intake = self._take_control(self._notice_socket)
+        intake = CastIntake(casts, self._loop, self._sink, self.counters, fabric, self._dscp, self._own)
+        self._group_intakes = [intake, self._take_control(notices)]
         return 2 * mmsg.granted_receive_bytes(casts) // _TRUESIZE_FACTOR
 
     def _leave(self) -> None:
-        self._intake.close()
-        self._notice_intake.close()
-        for sock in (self._notice_socket, self._group_cast_socket):
+        for intake in self._group_intakes:
+            intake.close()
+        for sock in self._group_sockets:
             sock.close()
-            self._sockets.remove(sock)
+        self._group_intakes, self._group_sockets = [], []
 
     def _group_socket(self, group: str, port: int) -> socket.socket:
         sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
@@ -227,25 +232,29 @@ def _bound_udp(address: str, port: int, key: str) -> socket.socket:
     return sock
 
 
+def ask_interface(name: str, request: int) -> bytes:
+    """Answer of one of the SIOCGIF... requests of netdevice(7): what follows the name, 24 bytes. Raises OSError."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        return fcntl.ioctl(probe.fileno(), request, struct.pack("256s", name.encode()[:15]))[16:40]
+
+
 def interface_address(config: DataConfig) -> str:
     """The address on the data network: the configured one, or the interface's first. Raises TransportError."""
-    if config.interface:
-        request = struct.pack("256s", config.interface.encode()[:15])
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            try:
-                found = socket.inet_ntoa(fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)[20:24])
-            except OSError as error:
-                if error.errno == errno.ENODEV:
-                    raise TransportError(
-                        f"there is no interface {config.interface}; set data.interface to one of {_interfaces()}"
-                    ) from error
-                if config.address:
-                    return config.address
-                raise TransportError(
-                    f"interface {config.interface} has no IPv4 address: {error.strerror}; give it one"
-                ) from error
-        return config.address or found
-    return config.address
+    if not config.interface:
+        return config.address
+    try:
+        found = socket.inet_ntoa(ask_interface(config.interface, _SIOCGIFADDR)[4:8])
+    except OSError as error:
+        if error.errno == errno.ENODEV:
+            raise TransportError(
+                f"there is no interface {config.interface}; set data.interface to one of {_interfaces()}"
+            ) from error
+        if config.address:
+            return config.address
+        raise TransportError(
+            f"interface {config.interface} has no IPv4 address: {error.strerror}; give it one"
+        ) from error
+    return config.address or found
 
 
 def _interfaces() -> str:
@@ -256,41 +265,4 @@ def _mac(config: DataConfig) -> bytes:
     """Hardware address of the data interface; zeros where there is none to speak of (loopback)."""
     if not config.interface:
         return bytes(6)
-    request = struct.pack("256s", config.interface.encode()[:15])
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        return fcntl.ioctl(probe.fileno(), _SIOCGIFHWADDR, request)[18:24]
-
-
-@dataclass(frozen=True, slots=True)
-class Advice:
-    """Something on this machine that slows the sockets transport down."""
-
-    what: str
-    remedy: str
-
-
-def diagnose(config: DataConfig) -> list[Advice]:
-    """What to raise on this machine, and how; empty when nothing stands in the way."""
-    advice: list[Advice] = []
-    wanted = config.receive_buffer_bytes
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        mmsg.ask_buffer(probe, receive_bytes=wanted)
-        granted = mmsg.granted_receive_bytes(probe)
-    if granted < wanted:
-        advice.append(
-            Advice(
-                f"the kernel grants {granted} bytes of receive buffer, {wanted} are wanted: windows stay smaller",
-                f"sysctl -w net.core.rmem_max={wanted}",
-            )
-        )
-    if config.interface:
-        mtu_file = Path("/sys/class/net") / config.interface / "mtu"
-        wanted_mtu = config.segment_bytes + 84
-        if mtu_file.exists() and int(mtu_file.read_text()) < wanted_mtu:
-            advice.append(
-                Advice(
-                    f"MTU of {config.interface} is {mtu_file.read_text().strip()}, a segment needs {wanted_mtu}",
-                    f"ip link set {config.interface} mtu 9000 (and on the switch), or a smaller segment_bytes",
-                )
-            )
-    return advice
+    return ask_interface(config.interface, _SIOCGIFHWADDR)[2:8]

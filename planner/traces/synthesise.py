@@ -1,6 +1,6 @@
 """Makes the small synthetic traces carried along, for machines without the real ones. Seeded: same file every time.
 
-`python -m bmv2_testbed.workloads.synthesise DIRECTORY`
+`python -m planner.traces.synthesise DIRECTORY`
 """
 
 from __future__ import annotations

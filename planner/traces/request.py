@@ -1,15 +1,18 @@
-"""Request traces in Mooncake's format: parsing and dequantising. Pure.
+"""Request traces: parsing and dequantising. Pure.
 
-One JSON object a line: `timestamp` in ms, `input_length` and `output_length` in tokens, `hash_ids`: one id a block of
-512 tokens, chained over the prefix (equal ids: equal prefix up to there).
+Mooncake's format (FAST'25, `FAST25-release/traces`): one JSON object a line: `timestamp` in ms, `input_length` and
+`output_length` in tokens, `hash_ids`: one id a block of 512 tokens, chained over the prefix (equal ids: equal prefix up
+to there). Azure's (AzurePublicDataset, `AzureLLMInferenceTrace`): CSV of arrival and lengths, without prefixes.
 """
 
 from __future__ import annotations
 
+import csv
 import json
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Final
 
 BLOCK_TOKENS: Final = 512
@@ -51,6 +54,25 @@ def parse_trace(lines: Iterable[str]) -> list[TraceRequest]:
         except (KeyError, TypeError, ValueError) as error:
             raise TraceError(f"line {number} is not a request: {type(error).__name__}: {error}") from error
         requests.append(request)
+    return sorted(requests, key=lambda request: request.arrival_ms)
+
+
+def parse_lengths(lines: Iterable[str]) -> list[TraceRequest]:
+    """Parse Azure's CSV (`TIMESTAMP,ContextTokens,GeneratedTokens`). Nothing is known of prefixes, so every block is a
+    block of its own. Raises TraceError on the first bad line."""
+    requests: list[TraceRequest] = []
+    first: datetime | None = None
+    fresh = 0
+    for number, row in enumerate(csv.DictReader(lines), 2):
+        try:
+            at = datetime.fromisoformat(row["TIMESTAMP"][:26])
+            input_tokens, output_tokens = int(row["ContextTokens"]), int(row["GeneratedTokens"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise TraceError(f"line {number} is not a request: {type(error).__name__}: {error}") from error
+        first = first or at
+        blocks = tuple(range(fresh, fresh + -(-input_tokens // BLOCK_TOKENS)))
+        fresh += len(blocks)
+        requests.append(TraceRequest((at - first).total_seconds() * 1000, input_tokens, output_tokens, blocks))
     return sorted(requests, key=lambda request: request.arrival_ms)
 
 

@@ -1,7 +1,8 @@
 // Says what a packet is, and refuses kvcast datagrams that are not well formed before anything
-// looks at their contents.
+// looks at their contents. How much of the packet there is, the architecture knows: `fill_complete` says that
+// a FILL has all its headers, `cut_short` that a packet is shorter than its IPv4 header says.
 
-control Classification(inout headers_t h, inout metadata_t m, in standard_metadata_t s) {
+control Classification(in headers_t h, inout metadata_t m, in bool fill_complete, in bool cut_short) {
     apply {
         if (m.fabric.enabled == 1) {
             if (h.udp.isValid() && h.udp.dst_port == UDP_PORT_CONTROL) {
@@ -13,7 +14,7 @@ control Classification(inout headers_t h, inout metadata_t m, in standard_metada
                 } else if (h.kvc.op == OP_FILL) {
                     if (h.udp.length != FILL_UDP_BYTES || h.ipv4.total_length != FILL_UDP_BYTES + IPV4_BYTES) {
                         m.drop = DropReason.BAD_LENGTH;
-                    } else if (!h.icrc.isValid()) {
+                    } else if (!fill_complete) {
                         m.drop = DropReason.TRUNCATED;
                     }
                 } else if (h.kvc.op == OP_NOTICE || h.kvc.op == OP_FILL_ACK) {
@@ -39,7 +40,7 @@ control Classification(inout headers_t h, inout metadata_t m, in standard_metada
                     m.drop = DropReason.UNKNOWN_OP;
                 } else if (h.udp.length != DATA_UDP_BYTES || h.ipv4.total_length != DATA_UDP_BYTES + IPV4_BYTES) {
                     m.drop = DropReason.BAD_LENGTH;
-                } else if (s.packet_length < ETHERNET_BYTES + (bit<32>) h.ipv4.total_length) {
+                } else if (cut_short) {
                     m.drop = DropReason.TRUNCATED;
                 }
                 m.key = h.kvd.key;

@@ -1,6 +1,6 @@
 // Answers ARP for the pool address, so a holder's FILL needs no static neighbour.
 
-control ArpResponder(inout headers_t h, inout metadata_t m, inout standard_metadata_t s) {
+control ArpResponder(inout headers_t h, inout metadata_t m) {
     apply {
         h.arp.operation = ARP_REPLY;
         h.arp.target_mac = h.arp.sender_mac;
@@ -9,6 +9,7 @@ control ArpResponder(inout headers_t h, inout metadata_t m, inout standard_metad
         h.arp.sender_ip = m.fabric.pool_ip;
         h.ethernet.dst = h.ethernet.src;
         h.ethernet.src = m.fabric.pool_mac;
-        s.egress_spec = m.port;
+        m.egress = m.port;
+        m.unicast = 1;
     }
 }

@@ -1,15 +1,15 @@
 // Layer 2 forwarding. What is unknown, broadcast or multicast is flooded, so everything that is not
 // kvcast's works before and without a controller.
 
-control Forwarding(in headers_t h, inout metadata_t m, inout standard_metadata_t s) {
+control Forwarding(in headers_t h, inout metadata_t m) {
     @id(0x01000801)
     action forward(@id(1) port_t port) {
-        s.egress_spec = port;
+        m.egress = port;
+        m.unicast = 1;
     }
 
     @id(0x01000802)
     action flood() {
-        s.mcast_grp = GROUP_FLOOD;
         m.flooded = 1;
     }
 
@@ -23,7 +23,7 @@ control Forwarding(in headers_t h, inout metadata_t m, inout standard_metadata_t
 
     apply {
         dmac.apply();
-        if (m.flooded == 0 && s.egress_spec == m.port) {
+        if (m.unicast == 1 && m.egress == m.port) {
             m.drop = DropReason.HAIRPIN;
         }
     }

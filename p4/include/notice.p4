@@ -1,23 +1,21 @@
 // A JOIN or LEAVE becomes the NOTICE of what it did, addressed to the fabric's group so that every
 // member's kernel takes it: to all members after a JOIN, to those that remain after a LEAVE, to the
-// joiner alone when there was no room.
+// joiner alone when there was no room. `deliver` is that set already.
 
 control Notice(inout headers_t h, inout metadata_t m) {
     PoolSource() pool_source;
 
     apply {
-        h.kvc.flags = 0;
-        m.deliver = m.interest;
-        if (m.op == OP_LEAVE) {
-            h.kvc.flags = FLAG_LEFT;
-        } else if (m.interest != 0) {
-            h.kvc.flags = FLAG_JOINED;
-        } else {
-            h.kvc.flags = FLAG_REFUSED;
-            m.deliver = m.me;
-        }
+        bit<8> cached = 0;
         if (m.state == ChunkState.SERVING) {
-            h.kvc.flags = h.kvc.flags | FLAG_CACHED;
+            cached = FLAG_CACHED;
+        }
+        if (m.outcome == InterestOutcome.LEFT) {
+            h.kvc.flags = cached | FLAG_LEFT;
+        } else if (m.outcome == InterestOutcome.JOINED) {
+            h.kvc.flags = cached | FLAG_JOINED;
+        } else {
+            h.kvc.flags = cached | FLAG_REFUSED;
         }
         h.kvc.op = OP_NOTICE;
         h.kvc.count = (bit<16>) m.leader;
