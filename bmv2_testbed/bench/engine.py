@@ -69,6 +69,7 @@ def run_engine_bench(
 
     prompts = [prompt() for _ in range(plan.repeat)]
     spec = TestbedSpec(wiring=Wiring.DATAGRAMS, hosts=2, seed=plan.seed, pool_bytes=POOL_BYTES)
+    refusing = {"prefill_tokens_per_s": 1e9, "save": "off"}
     with ExitStack() as stack:
         say("network")
         testbed = stack.enter_context(client.running(spec))
@@ -77,19 +78,11 @@ def run_engine_bench(
         for name, arguments in (
             ("plain", engine_arguments(model, None, enable_prefix_caching=False)),
             ("pool", engine_arguments(model, sockets[0], enable_prefix_caching=False, connector=TIMED)),
-            (
-                "refused",
-                engine_arguments(
-                    model,
-                    sockets[1],
-                    enable_prefix_caching=False,
-                    settings={"prefill_tokens_per_s": 1e9, "save": "off"},
-                ),
-            ),
+            ("refused", engine_arguments(model, sockets[1], enable_prefix_caching=False, settings=refusing)),
         ):
             say(f"engine: {name}")
             engines.append(stack.enter_context(running(arguments, folder, name)))
-        plain, pool, refused = engines
+        _, pool, refused = engines
         for engine in engines:
             first_token(engine, prompt())
         say("misses")
@@ -109,8 +102,18 @@ def run_engine_bench(
             same = same and len(set(said)) == 1
         if refused.metrics()["misses"].get("gate", 0) < plan.repeat:
             raise TestbedError("the gate did not refuse what it was to refuse")
-        assert plain is engines[0]
-    return EngineBenchFigures(*(statistics.median(each) for each in times), *times, miss_wall_s, miss_cpu_s, same)
+    recompute, pooled, refusals = times
+    return EngineBenchFigures(
+        recompute_s=statistics.median(recompute),
+        pool_s=statistics.median(pooled),
+        refused_s=statistics.median(refusals),
+        recompute_all_s=recompute,
+        pool_all_s=pooled,
+        refused_all_s=refusals,
+        miss_wall_s=miss_wall_s,
+        miss_cpu_s=miss_cpu_s,
+        same_tokens=same,
+    )
 
 
 def first_token(engine: Engine, prompt: Sequence[int]) -> tuple[float, tuple[int, ...]]:
@@ -128,7 +131,8 @@ def _misses(engine: Engine, prompts: Sequence[Sequence[int]]) -> tuple[float, fl
         first_token(engine, prompt)
         _settle(engine)
     after = engine.ask("spent")
-    return tuple((after[name] - before[name]) / len(prompts) for name in ("wall_s", "cpu_s"))  # type: ignore[return-value]
+    wall_s, cpu_s = ((after[name] - before[name]) / len(prompts) for name in ("wall_s", "cpu_s"))
+    return wall_s, cpu_s
 
 
 def _settle(engine: Engine) -> None:

@@ -1,4 +1,4 @@
-"""KvcastConnector that measures what it costs the engine's own thread: seconds and CPU seconds in its scheduler calls."""
+"""KvcastConnector that measures what it costs the engine's own thread: seconds and CPU seconds in its calls."""
 
 from __future__ import annotations
 

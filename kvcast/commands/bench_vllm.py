@@ -61,5 +61,6 @@ def _show(console: Console, plan: EngineBenchPlan, figures: EngineBenchFigures) 
     console.print(table)
     console.print(
         f"A miss spends {figures.miss_wall_s * 1e6:.0f} µs in the connector's calls on the engine's thread "
-        f"({figures.miss_cpu_s * 1e6:.0f} µs of CPU), saves included. Same tokens: {'yes' if figures.same_tokens else 'NO'}."
+        f"({figures.miss_cpu_s * 1e6:.0f} µs of CPU), saves included. "
+        f"Same tokens: {'yes' if figures.same_tokens else 'NO'}."
     )
