@@ -63,9 +63,11 @@ class Config:
 def load(path: Path) -> Config:
     """Read and check a file. Raises ConfigError with one line."""
     try:
-        values = yaml.safe_load(path.read_text())
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"cannot read {path}: not UTF-8") from error
     except yaml.YAMLError as error:
         raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
     try:
