@@ -153,7 +153,7 @@ class RequestCaches:
         terms: Callable[[int], FetchTerms],
         missed: Callable[[Miss, int], None],
     ) -> None:
-        """`terms(tokens)`: how a fetch that spares so many tokens is asked; `missed` counts a miss once a request."""
+        """`terms(tokens)`: how a fetch is asked that spares computing so many tokens; `missed` counts each miss once."""
         self._rules = rules
         self._terms = terms
         self._missed = missed
@@ -358,7 +358,16 @@ class RequestCaches:
         self._tickets += 1
         state.ticket = self._tickets
         state.stage = Stage.FETCHING
-        return Answer(None, (Fetch(request, state.ticket, keys, self._terms(spared)),))
+        return Answer(
+            None, (Fetch(request, state.ticket, keys, self._terms(self._contested(state, first, known, spared))),)
+        )
+
+    def _contested(self, state: _Request, first: int, known: int, spared: int) -> int:
+        """Tokens that computing would cost instead: what this node has already comes anyway."""
+        for chunk in range(first, known):
+            if state.where[chunk] is not Where.LOCAL:
+                return min(spared, (known - chunk) * self._rules.chunk_tokens)
+        return spared
 
     def _hold(self, request: str, state: _Request, tokens_count: int, computed_tokens: int) -> Answer:
         """Chunks are leased: promise them, if they still continue what the engine has itself."""
