@@ -153,7 +153,7 @@ class RequestCaches:
         terms: Callable[[int], FetchTerms],
         missed: Callable[[Miss, int], None],
     ) -> None:
-        """`terms(tokens)`: how a fetch is asked that spares computing so many tokens; `missed` counts each miss once."""
+        """`terms(tokens)`: how a fetch is asked that spares computing so many tokens; `missed` counts misses."""
         self._rules = rules
         self._terms = terms
         self._missed = missed
