@@ -352,6 +352,9 @@ class SchedulerHalf:
         tokens = request.all_token_ids
         if self._settings.save == "prompt":
             computed_tokens = min(computed_tokens, request.num_prompt_tokens)
+        if not self._caches.has_saves(request.request_id, len(tokens), computed_tokens):
+            return
+        # Only now: vLLM copies the whole table when it is asked for it.
         block_ids = state.get_block_ids(request.request_id)
         if block_ids is None:
             return
