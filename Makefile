@@ -10,7 +10,7 @@ export XDG_CACHE_HOME ?= $(CURDIR)/build/cache
 help: ## this list
 	@awk -F':.*## ' '/^[a-z0-9_-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-.PHONY: help setup system lint test unit test-long demo bench wire rpc p4runtime-stubs p4 clean
+.PHONY: help setup system lint test unit test-long test-vllm demo demo-vllm bench wire rpc p4runtime-stubs p4 clean
 
 $(VENV)/.installed: pyproject.toml tools/setup_python.sh
 	tools/setup_python.sh $(VENV)
@@ -22,6 +22,11 @@ system: ## Debian packages the testbed needs (asks for nothing; needs root)
 # p4runtime-shell pins protobuf below 3.21, so the operator's console lives in an environment of its own.
 .venv-p4rt-shell/.installed:
 	tools/setup_p4runtime_shell.sh .venv-p4rt-shell
+	@touch $@
+
+# vLLM brings a torch and packages of its own, so its engines live in an environment of their own, too.
+.venv-vllm/.installed: pyproject.toml tools/setup_vllm.sh
+	tools/setup_vllm.sh .venv-vllm
 	@touch $@
 
 setup: system $(VENV)/.installed ## everything needed to run
@@ -41,8 +46,14 @@ unit: $(VENV)/.installed ## only the tests that need neither root nor namespaces
 test-long: setup ## sanitizers and soak tests
 	$(RUN) $(PY) -m pytest -m long
 
+test-vllm: system .venv-vllm/.installed ## real vLLM engines on the pool, on the CPU
+	PATH="$(CURDIR)/.venv-vllm/bin:$$PATH" .venv-vllm/bin/python -m pytest tests/vllm
+
 demo: setup ## watch it work: incast in all modes, then real traces; ends in a table and a picture
 	$(RUN) $(PY) -m kvcast.cli demo
+
+demo-vllm: system .venv-vllm/.installed ## two vLLM engines share a document; one warms four at once by a cast
+	PATH="$(CURDIR)/.venv-vllm/bin:$$PATH" .venv-vllm/bin/python -m kvcast.cli demo-vllm
 
 bench: setup ## the incast benchmark in all modes
 	$(RUN) $(PY) -m kvcast.cli bench incast --mode all --json out/incast.json

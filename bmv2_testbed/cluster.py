@@ -32,6 +32,7 @@ from bmv2_testbed.switches import (
     shaped_by_switch,
     switch_command,
 )
+from kvproto.ids import Member
 
 SWITCH: Final = "switch"
 CONTROLLER: Final = "controller"

@@ -16,7 +16,7 @@ import enum
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from controlplane.ids import Member, NodeIndex, SwitchPort
+from controlplane.ids import ChunkKey, Member, NodeIndex, SwitchPort
 from controlplane.limits import HEARTBEATS_MISSED_MAX, MEMBERS_MAX, NODES_MAX
 
 
@@ -51,6 +51,8 @@ class NodeFacts:
     replica_of: int = 0
     """Incarnation of the controller whose directory it still has; 0: none."""
     replica_nodes: int = 0
+    disk_bytes: int = 0
+    """Of its disk tier; 0: none."""
 
 
 @dataclass(slots=True)
@@ -69,6 +71,9 @@ class Node:
     gone_ns: int = 0
     copies_forgotten: bool = False
     pool_used_bytes: int = 0
+    disk_used_bytes: int = 0
+    next_victims: tuple[ChunkKey, ...] = ()
+    """What its full pool would lose next."""
     sent_bytes: int = 0
     received_bytes: int = 0
 
@@ -79,6 +84,10 @@ class Node:
     @property
     def free_bytes(self) -> int:
         return max(0, self.facts.pool_bytes - self.pool_used_bytes)
+
+    @property
+    def disk_free_bytes(self) -> int:
+        return max(0, self.facts.disk_bytes - self.disk_used_bytes)
 
 
 @dataclass(frozen=True, slots=True)

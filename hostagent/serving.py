@@ -7,6 +7,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import assert_never
 
 from hostagent.pool.chunks import Chunk, ChunkPool
@@ -17,7 +18,10 @@ from kvproto.events import ControlReceived, FillCancelled, FillRequested, Holder
 from kvproto.ids import Address, ChunkKey, FillId
 from kvproto.session.holder import Holder, HolderCounts
 from kvproto.session.parameters import HolderParameters
-from kvproto.wire.control import Control
+from kvproto.wire.control import Control, Op
+
+HELD_CONTROLS_MAX = 4096
+"""Questions about chunks that are on their way from disk; more are dropped, and asked again."""
 
 
 class PoolInventory:
@@ -45,9 +49,19 @@ class Serving:
     """The shell of the holder."""
 
     def __init__(
-        self, pool: ChunkPool, transport: Transport, loop: asyncio.AbstractEventLoop, segment_bytes: int
+        self,
+        pool: ChunkPool,
+        transport: Transport,
+        loop: asyncio.AbstractEventLoop,
+        segment_bytes: int,
+        prepare: Callable[[ChunkKey, Callable[[], None]], bool],
     ) -> None:
+        """`prepare(key, then)`: see `TransportSink.prepare`."""
         self._pool = pool
+        self._prepare = prepare
+        self._held: dict[ChunkKey, dict[tuple[Control, Address], None]] = {}
+        """What was asked about chunks that are being loaded from disk."""
+        self._held_count = 0
         self._transport = transport
         self._segment_bytes = segment_bytes
         self._inventory = PoolInventory(pool, segment_bytes)
@@ -88,8 +102,27 @@ class Serving:
     # ------------------------------------------------------------------ events
 
     def control_received(self, message: Control, source: Address) -> None:
-        """JOIN, GET or FILL_ACK."""
+        """JOIN, GET or FILL_ACK. One about a chunk on this node's disk waits until that is in the pool, or is not."""
+        key = message.key
+        asks = message.op is not Op.FILL_ACK and self._pool.find(key) is None
+        if asks and (key in self._held or self._prepare(key, partial(self._prepared, key))):
+            self._hold(message, source)
+            return
         self._handle(ControlReceived(message, source))
+
+    def _hold(self, message: Control, source: Address) -> None:
+        held = self._held.setdefault(message.key, {})
+        if self._held_count >= HELD_CONTROLS_MAX:
+            self._transport.counters.drop("control_held_too_many")
+        elif (message, source) not in held:
+            held[message, source] = None
+            self._held_count += 1
+
+    def _prepared(self, key: ChunkKey) -> None:
+        held = self._held.pop(key, {})
+        self._held_count -= len(held)
+        for message, source in held:
+            self._handle(ControlReceived(message, source))
 
     def segments_sent(self, key: ChunkKey, count: int) -> None:
         """The transport took segments."""

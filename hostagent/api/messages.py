@@ -103,6 +103,7 @@ class Status(enum.IntEnum):
 class Where(enum.IntEnum):
     NOWHERE = 0
     LOCAL = 1
+    """In this node's pool, or on its disk."""
     REMOTE = 2
     """Some other node holds it."""
     SWITCH = 3
@@ -116,6 +117,8 @@ class ChunkSource(enum.IntEnum):
     HOLDER = 2
     CAST = 3
     SWITCH = 4
+    DISK = 5
+    """This node's own."""
 
 
 class Hint(enum.IntEnum):

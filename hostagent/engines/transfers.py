@@ -16,8 +16,8 @@ from typing import Any
 from hostagent.client import AgentClient, AgentError, AgentUnavailableError, Fetched, PoolFullError
 from hostagent.engines.core.requests import Load
 from hostagent.engines.core.saves import Save
-from hostagent.engines.layout import PagedLayers
 from hostagent.engines.link import AgentLink
+from hostagent.engines.paged import PagedLayers
 
 
 @dataclass(slots=True)

@@ -124,6 +124,12 @@ class TransportSink(Protocol):
         """Pin a chunk to send from it; None when it is not here (any more)."""
         ...
 
+    def prepare(self, key: ChunkKey, then: Callable[[], None]) -> bool:
+        """A chunk that `open_extent` did not find: True when it is being brought from this node's disk. `then` is
+        called once, later, and `open_extent` tells the truth from then on. A transport that does not ask says ABSENT.
+        """
+        ...
+
     def close_extent(self, extent: Extent) -> None: ...
 
 

@@ -23,6 +23,7 @@ import termios
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from hostagent import limits
 from hostagent.listener import Listener
@@ -96,12 +97,17 @@ class ReadServer:
         )
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Answer:
-    header: memoryview
-    extent: Extent | None
+    """Requests are answered in order: behind one whose chunk comes from disk the others wait."""
+
+    request: int
+    key: ChunkKey
     offset: int
     left_bytes: int
+    header: memoryview | None = None
+    """None: not known yet."""
+    extent: Extent | None = None
 
 
 class _ServedConnection:
@@ -185,22 +191,37 @@ class _ServedConnection:
         if len(self._answers) >= limits.READ_REQUESTS_QUEUED_MAX:
             self._counters.drop("read_requests_too_many")
             return False
-        extent = self._sink.open_extent(ChunkKey(key))
+        answer = _Answer(request, ChunkKey(key), offset, size_bytes)
+        self._answers.append(answer)
+        self._resolve(answer, again=False)
+        return True
+
+    def _resolve(self, answer: _Answer, *, again: bool) -> None:
+        """Find the bytes to answer with; while they are on their way from disk, the answer stays open."""
+        extent = self._sink.open_extent(answer.key)
+        if extent is None and not again and self._sink.prepare(answer.key, partial(self._prepared, answer)):
+            return
         status = STATUS_ABSENT if extent is None else STATUS_OK
-        if extent is not None and offset + size_bytes > extent.size_bytes:
+        if extent is not None and answer.offset + answer.left_bytes > extent.size_bytes:
             self._sink.close_extent(extent)
             extent, status = None, STATUS_RANGE
         if extent is None:
-            header = ANSWER.pack(MAGIC, VERSION, status, 0, request, 0)
-            self._answers.append(_Answer(memoryview(header), None, 0, 0))
+            answer.left_bytes = 0
         else:
-            header = ANSWER.pack(MAGIC, VERSION, status, 0, request, size_bytes)
-            self._answers.append(_Answer(memoryview(header), extent, extent.offset + offset, size_bytes))
-        return True
+            answer.offset += extent.offset
+        answer.extent = extent
+        answer.header = memoryview(ANSWER.pack(MAGIC, VERSION, status, 0, answer.request, answer.left_bytes))
+
+    def _prepared(self, answer: _Answer) -> None:
+        """The disk has delivered, or has not."""
+        if self._open:
+            self._resolve(answer, again=True)
+            if not self._writing:
+                self._write()
 
     def _write(self) -> None:
         try:
-            while self._answers:
+            while self._answers and self._answers[0].header is not None:
                 if not self._write_answer(self._answers[0]):
                     self._want_write(True)
                     return
@@ -219,6 +240,7 @@ class _ServedConnection:
 
     def _write_answer(self, answer: _Answer) -> bool:
         """True when the answer is wholly in the socket."""
+        assert answer.header is not None
         try:
             while answer.header:
                 more = socket.MSG_MORE if answer.left_bytes else 0
@@ -544,18 +566,22 @@ class _PeerConnection:
 
     def _arm_stall_timer(self) -> None:
         if self._stall_timer is None:
-            self._stall_timer = self._loop.call_later(self._stall_timeout_s, self._check_stall)
+            self._stall_timer = self._loop.call_later(self._patience_s, self._check_stall)
+
+    @property
+    def _patience_s(self) -> float:
+        """How long nothing may come of a request."""
+        return self._stall_timeout_s if self._connected else limits.READ_CONNECT_TIMEOUT_S
 
     def _check_stall(self) -> None:
         self._stall_timer = None
         if not self._asked and not self._waiting:
             return
-        limit_s = self._stall_timeout_s if self._connected else limits.READ_CONNECT_TIMEOUT_S
         quiet_s = self._loop.time() - self._progress_s
-        if quiet_s >= limit_s:
+        if quiet_s >= self._patience_s:
             self.close()
         else:
-            self._stall_timer = self._loop.call_later(limit_s - quiet_s, self._check_stall)
+            self._stall_timer = self._loop.call_later(self._patience_s - quiet_s, self._check_stall)
 
 
 def _watch_peer(sock: socket.socket) -> None:

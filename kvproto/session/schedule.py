@@ -172,7 +172,7 @@ class Schedule:
             if chunk.busy_count >= missing or id(chunk) in led:
                 continue
             if chunk.joined:
-                if chunk.cached:
+                if chunk.cached and not (chunk.read_alone and not chunk.company(self.parameters.member)):
                     survey.cached.append(chunk)
                     continue
                 if chunk.foreign_ns is not None and missing * REPAIR_FRACTION <= chunk.segments:

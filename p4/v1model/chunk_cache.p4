@@ -2,7 +2,7 @@
 // and turns it into `serving` with one MODIFY when all segments are acknowledged.
 
 control ChunkCache(in headers_t h, inout metadata_t m) {
-    SegmentRange() range;
+    SegmentRange() segment_range;
 
     @id(0x13000301)
     direct_counter(CounterType.packets_and_bytes) chunk_heat;
@@ -41,6 +41,6 @@ control ChunkCache(in headers_t h, inout metadata_t m) {
 
     apply {
         kv_cache.apply();
-        range.apply(h, m);
+        segment_range.apply(h, m);
     }
 }

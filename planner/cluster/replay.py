@@ -28,6 +28,8 @@ from planner.network.terms import WireTerms
 from planner.network.topology import SWITCH, Topology
 
 _SOURCE = {Origin.HOLDER: ChunkSource.HOLDER, Origin.CAST: ChunkSource.CAST, Origin.SWITCH: ChunkSource.SWITCH}
+_STALLED_S = 36_000.0
+"""No fetch and no computation takes so long: the model has a mistake, and says so instead of running for ever."""
 _CASTING = (Sharing.CAST, Sharing.CAST_SWITCH)
 
 
@@ -79,6 +81,8 @@ class Replay:
         self._work = itertools.count()
         self._arrived: dict[int, Callable[[Delivered], None]] = {}
         self._outcomes: list[Outcome] = []
+        self._happened_s = 0.0
+        """When a request last came or got on."""
         self._uplinks = Uplinks(self.topology, self.delivery)
 
     def _agent(self, node: int) -> Agent:
@@ -103,21 +107,29 @@ class Replay:
         told, last_s = 0, requests[-1].at_s if requests else 0.0
         self._sample(last_s)
         while len(self._outcomes) < len(requests):
-            now_s = min(self.clock.next_s, self.delivery.next_s())
-            for delivered in self.delivery.advance(now_s):
-                self.clock.advance(now_s)
-                self._arrived.pop(delivered.work.id)(delivered)
-            self.clock.advance(now_s)
-            self._report_heat()
+            self.step()
             if len(self._outcomes) >= told + 200:
                 told = len(self._outcomes)
                 progress(told / len(requests))
         self._uplinks.end(self.clock.now_s)
         return figures_of(self, self._outcomes, self._uplinks)
 
+    def step(self) -> None:
+        """Go to the next moment when something happens, and let it happen."""
+        now_s = min(self.clock.next_s, self.delivery.next_s())
+        if now_s > self._happened_s + _STALLED_S:
+            raise AssertionError(f"nothing has happened to {len(self._arrived)} fetches since {self._happened_s:.3f} s")
+        for delivered in self.delivery.advance(now_s):
+            self.clock.advance(now_s)
+            self._arrived.pop(delivered.work.id)(delivered)
+            self._happened_s = now_s
+        self.clock.advance(now_s)
+        self._report_heat()
+
     def _arrive_next(self, arrivals: Iterator[Request]) -> None:
         request = next(arrivals, None)
         if request is not None:
+            self._happened_s = max(self._happened_s, request.at_s)
             self.clock.call_at(request.at_s, self._arrive, request, arrivals)
 
     def _sample(self, until_s: float) -> None:
@@ -157,10 +169,10 @@ class Replay:
         way.local = len(way.pinned)
         if self.controller is None:
             return
-        pieces = []
+        pieces: list[Piece] = []
         for key in keys[way.local :]:
             chunk = agent.find(key)
-            holder = agent.node if chunk is not None else self._holder(way, key)
+            holder = agent.node if chunk is not None else self._holder(way, key, len(pieces))
             if holder is None:
                 break
             if chunk is not None:
@@ -178,8 +190,9 @@ class Replay:
             return
         self._make_room(way, pieces)
 
-    def _holder(self, way: _UnderWay, key: ChunkKey) -> int | None:
-        """Who is asked for a chunk: the switch if it serves it, else the least busy copy, each reader its own order."""
+    def _holder(self, way: _UnderWay, key: ChunkKey, order: int) -> int | None:
+        """Who is asked for a chunk: the switch if it serves it, else the least busy copy. Among equals every reader
+        begins at another one and chunks do too, as `kvproto.session.holders` has it."""
         if self.controller is None:
             raise AssertionError("no directory without a controller")
         entry = self.controller.core.directory.get(key)
@@ -191,8 +204,8 @@ class Replay:
         holders = [int(holder) for holder in sorted(entry.holders) if holder != node]
         if self._sharing is Sharing.RELAY:
             holders += self.delivery.receiving(key, node)
-        nodes = len(self.agents)
-        holders.sort(key=lambda holder: (self.delivery.load(holder), (holder - node) % nodes))
+        start = (node + order) % max(1, len(holders))
+        holders = sorted(holders[start:] + holders[:start], key=self.delivery.load)
         for holder in holders:
             chunk = self.agents[holder].find(key)
             if chunk is not None:
@@ -277,6 +290,7 @@ class Replay:
             self._replicate(agent, request, stored)
         agent.release(way.pinned)
         self._outcomes.append(self._outcome(way))
+        self._happened_s = self.clock.now_s
 
     def _outcome(self, way: _UnderWay) -> Outcome:
         request = way.request
@@ -375,9 +389,9 @@ class Replay:
     def _bring(self, agent: Agent, task: rpc.Task) -> None:
         """Fetch chunks for the pool: pushes, spills."""
         way = _UnderWay(Request(self.clock.now_s, 1, tuple(ChunkKey(key) for key in task.fetch.keys)), agent)
-        pieces = []
+        pieces: list[Piece] = []
         for key in way.request.keys:
-            holder = None if agent.find(key) is not None else self._holder(way, key)
+            holder = None if agent.find(key) is not None else self._holder(way, key, len(pieces))
             if holder is None:
                 continue
             entry = self.controller.core.directory.get(key) if self.controller is not None else None

@@ -15,7 +15,7 @@ from bmv2_testbed.client import Testbed
 from bmv2_testbed.configs import CONTROLLER_PORT
 from bmv2_testbed.content import Prefix
 from bmv2_testbed.processes import python_module
-from bmv2_testbed.spec import CONTROLLER_MANAGEMENT_IP, TestbedSpec
+from bmv2_testbed.spec import CONTROLLER_MANAGEMENT_IP, Faults, TestbedSpec
 
 pytestmark = pytest.mark.root
 
@@ -103,6 +103,18 @@ def test_the_audit_sees_what_is_under_way(testbed: Testbed, rush: Rush) -> None:
     _all_right(rush.while_fetching((0.2, lambda: found.extend(testbed.leftovers(patience_s=0)))))
     for what in ("pins", "being filled", "chunks led", "interest sets"):
         assert what in "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [Faults(loss=0.01), Faults(duplicate=0.05), Faults(reorder=0.05), Faults(corrupt=0.01)],
+    ids=["loss", "duplication", "reordering", "corruption"],
+)
+def test_hurt_ports_never_hurt_bytes(testbed: Testbed, rush: Rush, faults: Faults) -> None:
+    testbed.set_faults(faults)
+    before = testbed.counters()["h0"]
+    _all_right(rush.while_fetching())
+    assert testbed.counters()["h0"].since(before).tx_bytes < 3 * PREFIX.size_bytes
 
 
 def test_controller_dies_and_comes_back(testbed: Testbed, rush: Rush) -> None:

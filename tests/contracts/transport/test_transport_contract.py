@@ -131,6 +131,30 @@ def test_reliable_read_brings_the_range(play: Callable[..., None], offset: int, 
     play(scenario)
 
 
+@pytest.mark.parametrize("delivers", [True, False])
+def test_a_read_waits_for_a_chunk_that_comes_from_disk(play: Callable[..., None], delivers: bool) -> None:
+    async def scenario(one, two) -> None:  # type: ignore[no-untyped-def]
+        chunk, behind = content(40 * SEGMENT), ChunkKey(b"\x07" * 16)
+        one.sink.on_disk.add(KEY)
+        one.hold(behind, chunk, offset=1 << 20)
+        reads = [
+            asyncio.ensure_future(two.read(one, key, 0, len(chunk), to)) for key, to in ((KEY, 0), (behind, 1 << 20))
+        ]
+        await one.sink.until(lambda: KEY in one.sink.asked_of_disk)
+        assert not reads[0].done()
+        if delivers:
+            one.hold(KEY, chunk, offset=4096)
+        one.sink.on_disk.clear()
+        one.sink.asked_of_disk[KEY]()
+        assert await reads[0] is (ReadOutcome.DONE if delivers else ReadOutcome.ABSENT)
+        assert await reads[1] is ReadOutcome.DONE
+        assert bytes(two.memory.view(0, len(chunk))) == (chunk if delivers else bytes(len(chunk)))
+        assert bytes(two.memory.view(1 << 20, len(chunk))) == chunk
+        await one.sink.until(lambda: one.sink.open_extents == 0)
+
+    play(scenario)
+
+
 def test_many_reads_at_once_all_end_right(play: Callable[..., None]) -> None:
     async def scenario(one, two) -> None:  # type: ignore[no-untyped-def]
         chunk = content(4 << 20)

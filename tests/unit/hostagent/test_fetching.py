@@ -12,7 +12,6 @@ from hostagent import fetching
 from hostagent.api.server import FetchResult
 from hostagent.directory import ChunkEntry, Delta, DirectoryReplica, NodeEntry
 from hostagent.fetching import Fetching
-from hostagent.gate import FetchGate
 from hostagent.hashing import Checksums
 from hostagent.pool.chunks import ChunkPool
 from hostagent.pool.memory import PoolMemory
@@ -21,6 +20,8 @@ from hostagent.transport.fake import FakeNetwork, FakeTransport
 from kvproto.ids import Address, ChunkKey, Member
 from kvproto.session.parameters import ReaderParameters
 from kvproto.session.timing import LEAVE_AGAIN_NS
+from kvproto.tiers.gate import Gate
+from kvproto.value.costs import SourceCosts
 from kvproto.wire.control import Control, Op
 from kvproto.wire.data import Fabric, SegmentGroup
 
@@ -77,7 +78,8 @@ def test_a_cast_that_goes_on_after_leaving_is_answered_by_another_leave(monkeypa
             transport,
             directory,
             checksums,
-            FetchGate(1e9),
+            Gate(SourceCosts()),
+            None,
             loop,
             Observer(),
             ReaderParameters(Member(3)),

@@ -31,7 +31,7 @@ class Node:
         self.transport = FakeTransport(FakeNetwork(), Address(1), memory)
         self.sent: list[int] = []
         """Segments reported by the transport and not passed on yet."""
-        self.serving = Serving(self.pool, self.transport, asyncio.get_running_loop(), PAGE)
+        self.serving = Serving(self.pool, self.transport, asyncio.get_running_loop(), PAGE, lambda _key, _then: False)
         chunk = self.pool.reserve(KEY, None, 16 * PAGE)
         assert isinstance(chunk, Chunk)
         self.pool.commit(chunk, 0)
