@@ -80,16 +80,16 @@ def _latency(plan: PlanFigures) -> Grid:
             format_seconds(one.fetch_p50_s) if one.fetches else "-",
             format_seconds(one.fetch_p99_s) if one.fetches else "-",
             _percent(one.uplink_mean),
-            _percent(one.uplink_p99),
-            _percent(one.uplink_peak),
+            f"{one.uplink_p99:.0%}",
+            f"{one.uplink_peak:.0%}",
         )
         for sharing, one in plan.replays.items()
     ]
     return Grid(
         "2. Time to first token, and holders' uplinks",
-        ("", "mean", "p50", "p99", "fetch p50", "fetch p99", "uplinks", "p99", "peak"),
+        ("", "mean", "p50", "p99", "fetch", "fetch p99", "links", "p99", "peak"),
         tuple(rows),
-        "uplinks: mean utilisation of all; p99, peak: of the busiest uplink in each second",
+        "fetch: median; links: mean utilisation of all uplinks; p99, peak: of the busiest one in each second",
     )
 
 
