@@ -61,6 +61,8 @@ def agent_config(spec: TestbedSpec, host: int, endpoints: Endpoints, directory: 
         "api": {"socket": f"{directory}/{host_name(host)}.sock"},
         "http": {"address": http_address, "port": int(http_port)},
     }
+    if spec.disk_bytes:
+        plain["disk"] = {"path": f"{directory}/{host_name(host)}.disk", "size": spec.disk_bytes}
     return merged(plain, spec.agent_settings)
 
 
