@@ -20,7 +20,8 @@ from hostagent.transport import mmsg
 from hostagent.transport.base import ChunkPlace, ReadHandle, ReadOutcome
 from hostagent.transport.casts import CastIntake, CastSender, FramingCache
 from hostagent.transport.host import Host, HostTransport, Parts, bound_udp, group_socket
-from hostagent.transport.reads import ReadClient, ReadServer
+from hostagent.transport.read_client import ReadClient
+from hostagent.transport.read_server import ReadServer
 from kvproto.ids import Address, ChunkKey, format_address
 from kvproto.wire.control import Control, Op
 from kvproto.wire.data import Fabric
