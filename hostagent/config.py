@@ -21,7 +21,7 @@ from hostagent import limits
 T = TypeVar("T")
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
-TRANSPORTS = ("sockets", "frames")
+TRANSPORTS = ("auto", "verbs", "sockets", "frames")
 _UNITS = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
 _SIZE = re.compile(r"(\d+)\s*([KMGT]iB|B)?", re.IGNORECASE)
 
@@ -57,6 +57,8 @@ class DataConfig:
     read_port: int = 4790
     receive_buffer_bytes: int = 8 * limits.MIB
     switch_port: int = 0
+    rdma_device: str = ""
+    """Only this RDMA device; empty: the one with the address."""
     frames: FramesConfig | None = None
 
 
@@ -152,6 +154,7 @@ def _data(section: _Section) -> DataConfig:
         read_port=section.take("read_port", _port, default.read_port),
         receive_buffer_bytes=section.take("receive_buffer", _size, default.receive_buffer_bytes),
         switch_port=section.take("switch_port", _number(0, 511), default.switch_port),
+        rdma_device=section.take("rdma_device", _text, default.rdma_device),
         frames=frames,
     )
     section.finish()

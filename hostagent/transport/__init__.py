@@ -7,10 +7,13 @@ from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import Transport
 from hostagent.transport.frames import FramesTransport
 from hostagent.transport.sockets import SocketsTransport
+from hostagent.transport.verbs.transport import VerbsTransport
 
 
 def make_transport(config: DataConfig, memory: PoolMemory) -> Transport:
     """The transport that the configuration names."""
     if config.frames is not None:
         return FramesTransport(config, config.frames, memory)
+    if config.transport in ("auto", "verbs"):
+        return VerbsTransport(config, memory)
     return SocketsTransport(config, memory)

@@ -213,15 +213,17 @@ def decode_messages(
     sources: npt.NDArray[np.uint32],
     fabric: Fabric,
     from_switch: npt.NDArray[np.bool_] | None = None,
+    *,
+    offset: int = 0,
 ) -> DecodedBatch:
     """Decode a batch of UD messages as an RDMA NIC delivers them: without BTH, DETH and ICRC, which it has checked.
 
-    `rows` (n, >= message_bytes), chunk header first; the rest as in `decode_batch`.
+    `rows` (n, >= offset + message_bytes), C-contiguous, the chunk header at `offset`; the rest as in `decode_batch`.
     """
     dropped: Counter[WireReason] = Counter()
     if not len(lengths):
         return DecodedBatch((), dropped)
-    chunk = _view_records(rows, KV_DATA_DTYPE)
+    chunk = _view_records(rows, KV_DATA_DTYPE, offset)
     tests = (*_length_tests(lengths, fabric.message_bytes), *_chunk_header_tests(chunk, fabric))
     return DecodedBatch(_group(chunk, _passed(tests, dropped), sources, from_switch), dropped)
 
@@ -229,9 +231,9 @@ def decode_messages(
 _Tests = tuple[tuple[WireReason, npt.NDArray[np.bool_]], ...]
 
 
-def _view_records(rows: npt.NDArray[np.uint8], dtype: np.dtype[np.void]) -> npt.NDArray[np.void]:
-    """The beginnings of all rows as records, without a copy."""
-    return np.ndarray((rows.shape[0],), dtype, rows, 0, (rows.strides[0],))
+def _view_records(rows: npt.NDArray[np.uint8], dtype: np.dtype[np.void], offset: int = 0) -> npt.NDArray[np.void]:
+    """What stands at `offset` of each row, as records, without a copy."""
+    return np.ndarray((rows.shape[0],), dtype, rows, offset, (rows.strides[0],))
 
 
 def _length_tests(lengths: npt.NDArray[np.integer], whole_bytes: int) -> _Tests:

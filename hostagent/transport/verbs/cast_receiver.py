@@ -30,6 +30,7 @@ from kvproto.wire.layouts import KV_DATA_BYTES
 
 _IP = abi.GRH_BYTES - 20
 """Where the IPv4 header begins in a row."""
+_PAYLOAD = abi.GRH_BYTES + KV_DATA_BYTES
 _CACHE_LINE_BYTES = 64
 
 
@@ -176,15 +177,14 @@ class CastReceiver:
         sources = rows[:, _IP + 12 : _IP + 16].copy().view(">u4")[:, 0].astype(np.uint32)
         from_switch = (rows[:, _IP + 1] >> 2) == self._dscp
         counters.cast_batches_received += 1
-        messages = rows[:, abi.GRH_BYTES :]
         foreign = sources != self._own
         if not foreign.all():
             # Our own, looped back by the kernel or sent back by a switch that we filled.
             counters.drop("own_cast", int((~foreign).sum()))
-            messages, lengths, sources = messages[foreign], lengths[foreign], sources[foreign]
+            rows, lengths, sources = rows[foreign], lengths[foreign], sources[foreign]
             from_switch = from_switch[foreign]
-        batch = decode_messages(messages, lengths, sources, fabric, from_switch)
-        deliver(batch, messages[:, KV_DATA_BYTES : KV_DATA_BYTES + fabric.segment_bytes], self._sink, counters)
+        batch = decode_messages(rows, lengths, sources, fabric, from_switch, offset=abi.GRH_BYTES)
+        deliver(batch, rows[:, _PAYLOAD : _PAYLOAD + fabric.segment_bytes], self._sink, counters)
 
 
 assert limits.VERBS_RECEIVE_BATCH_ROWS % limits.VERBS_RECEIVE_BLOCK_ROWS == 0
