@@ -10,7 +10,7 @@ export XDG_CACHE_HOME ?= $(CURDIR)/build/cache
 help: ## this list
 	@awk -F':.*## ' '/^[a-z0-9_-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-.PHONY: help setup system lint test unit test-long demo bench wire rpc p4runtime-stubs p4 clean
+.PHONY: help setup system lint test unit test-long test-vllm demo demo-vllm bench wire rpc p4runtime-stubs p4 clean
 
 $(VENV)/.installed: pyproject.toml tools/setup_python.sh
 	tools/setup_python.sh $(VENV)
@@ -24,12 +24,17 @@ system: ## Debian packages the testbed needs (asks for nothing; needs root)
 	tools/setup_p4runtime_shell.sh .venv-p4rt-shell
 	@touch $@
 
+# vLLM brings a torch and packages of its own, so its engines live in an environment of their own, too.
+.venv-vllm/.installed: pyproject.toml tools/setup_vllm.sh
+	tools/setup_vllm.sh .venv-vllm
+	@touch $@
+
 setup: system $(VENV)/.installed ## everything needed to run
 
 lint: $(VENV)/.installed ## ruff, mypy --strict, import rules
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
-	$(VENV)/bin/mypy kvproto p4switch controlplane hostagent bmv2_testbed kvcast tools
+	$(VENV)/bin/mypy kvproto p4switch controlplane hostagent bmv2_testbed kvcast planner tools
 	$(VENV)/bin/lint-imports --no-logo
 
 test: setup .venv-p4rt-shell/.installed lint ## everything that can run on this machine, under ten minutes
@@ -41,8 +46,14 @@ unit: $(VENV)/.installed ## only the tests that need neither root nor namespaces
 test-long: setup ## sanitizers and soak tests
 	$(RUN) $(PY) -m pytest -m long
 
+test-vllm: system .venv-vllm/.installed ## real vLLM engines on the pool, on the CPU
+	PATH="$(CURDIR)/.venv-vllm/bin:$$PATH" .venv-vllm/bin/python -m pytest tests/vllm
+
 demo: setup ## watch it work: incast in all modes, then real traces; ends in a table and a picture
 	$(RUN) $(PY) -m kvcast.cli demo
+
+demo-vllm: system .venv-vllm/.installed ## two vLLM engines share a document; one warms four at once by a cast
+	PATH="$(CURDIR)/.venv-vllm/bin:$$PATH" .venv-vllm/bin/python -m kvcast.cli demo-vllm
 
 bench: setup ## the incast benchmark in all modes
 	$(RUN) $(PY) -m kvcast.cli bench incast --mode all --json out/incast.json

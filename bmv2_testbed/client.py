@@ -121,6 +121,12 @@ class Testbed:
         metrics: str = self._ask("agent_metrics", host=host)
         return metrics
 
+    def leftovers(self, dead: Sequence[int] = (), patience_s: float = 10.0) -> list[str]:
+        """What is still there after `patience_s` that should be gone once all fetches are over: pins, slots, groups,
+        interest. `dead`: hosts whose agents died and were not started again."""
+        found: list[str] = self._ask("leftovers", dead=list(dead), patience_s=patience_s)
+        return found
+
     def counters(self) -> dict[str, InterfaceCounters]:
         """Counters of the hosts' data interfaces."""
         return {host: InterfaceCounters(*values) for host, values in self._ask("counters").items()}
@@ -142,6 +148,10 @@ class Testbed:
     def set_faults(self, faults: Faults, port: int | None = None) -> None:
         """Hurt the frames that leave one switch port, or all of them."""
         self._ask("faults", port=port, faults=asdict(faults))
+
+    def reboot(self, host: int) -> None:
+        """Pull the plug of a host that is a guest, and start it again."""
+        self._ask("reboot", host=host)
 
     def reload_program(self) -> None:
         """Load the switch program anew: the switch forgets everything."""

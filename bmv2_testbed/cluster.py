@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import re
-import socket
 import time
 import urllib.error
 import urllib.request
@@ -12,27 +11,29 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+import grpc
 import yaml
 
 from bmv2_testbed.configs import agent_config, controller_config, namespace_endpoints
 from bmv2_testbed.errors import TestbedError
-from bmv2_testbed.limits import START_DEADLINE_S
+from bmv2_testbed.limits import START_DEADLINE_S, STOP_GRACE_S
 from bmv2_testbed.network.counters import InterfaceCounters
 from bmv2_testbed.network.datagrams import DatagramNetwork, datagram_endpoints
+from bmv2_testbed.network.guests import GuestNetwork
 from bmv2_testbed.network.wired import WiredNetwork
-from bmv2_testbed.operator_calls import ControllerCalls
-from bmv2_testbed.processes import Launch, Supervisor, python_module
+from bmv2_testbed.operator_calls import RECONNECT_AT_ONCE, ControllerCalls
+from bmv2_testbed.processes import Launch, Supervisor, last_line, python_module
 from bmv2_testbed.spec import Faults, Target, TestbedSpec, Wiring, host_name, switch_port
 from bmv2_testbed.switch_admin import SwitchAdmin, port_options
 from bmv2_testbed.switches import (
     ADMIN_SOCKET,
     PROGRAM,
-    READY_FILE,
     build_for_bmv2,
     program_defines,
     shaped_by_switch,
     switch_command,
 )
+from kvproto.ids import Member
 
 SWITCH: Final = "switch"
 CONTROLLER: Final = "controller"
@@ -65,7 +66,10 @@ class Cluster:
             self.network: WiredNetwork | DatagramNetwork = WiredNetwork(spec)
         else:
             self._endpoints = datagram_endpoints(spec)
-            self.network = DatagramNetwork(spec, self._admin.port_statistics)
+            if spec.wiring is Wiring.GUESTS:
+                self.network = GuestNetwork(spec, directory, self._endpoints, self._admin.port_statistics)
+            else:
+                self.network = DatagramNetwork(spec, self._admin.port_statistics)
 
     def start(self, deadline_s: float) -> None:
         """Start switch, controller, agents; return when the whole is ready to be used."""
@@ -123,39 +127,25 @@ class Cluster:
 
     def restart(self, name: str) -> None:
         """Start a daemon that ended once more; `await_ready` tells when it is back."""
-        ready_file = self._ready_file(name)
-        if ready_file is not None:
-            ready_file.unlink(missing_ok=True)
         self.processes.restart(name)
         if name == SWITCH:
             self.await_ready(SWITCH, time.monotonic() + START_DEADLINE_S)
 
-    def _ready_file(self, name: str) -> Path | None:
-        if name == CONTROLLER:
-            return self.directory / "controller.ready"
-        if name == SWITCH and self.spec.target is Target.P4SWITCH:
-            return self.directory / READY_FILE
-        if name.startswith("agent"):
-            return self.directory / f"{host_name(int(name.removeprefix('agent')))}.ready"
-        return None
-
     def await_ready(self, name: str, deadline_s: float) -> None:
-        """Wait until a daemon does its work."""
+        """Wait until a process says that it does its work."""
         if name == SWITCH and self.spec.target is Target.BMV2:
-            self.processes.wait_until(SWITCH, self._switch_listens, deadline_s, "P4Runtime port")
-            return
-        ready_file = self._ready_file(name)
-        if ready_file is None:
-            raise TestbedError(f"{name} is no daemon: nothing tells when it is ready")
-        self.processes.wait_until(name, ready_file.exists, deadline_s, "ready file")
+            self._await_p4runtime(deadline_s)
+        else:
+            self.processes.await_ready(name, deadline_s)
 
-    def _switch_listens(self) -> bool:
-        address, _, port = self._endpoints.p4runtime.rpartition(":")
-        try:
-            socket.create_connection((address, int(port)), 0.5).close()
-        except OSError:
-            return False
-        return True
+    def _await_p4runtime(self, deadline_s: float) -> None:
+        """bmv2 does not say when it listens: only connecting tells."""
+        with grpc.insecure_channel(self._endpoints.p4runtime, RECONNECT_AT_ONCE) as channel:
+            try:
+                grpc.channel_ready_future(channel).result(timeout=max(0.0, deadline_s - time.monotonic()))
+            except grpc.FutureTimeoutError:
+                said = last_line(self.processes.log_tail(SWITCH))
+                raise TestbedError(f"{SWITCH} does not serve P4Runtime in time: {said}") from None
 
     def agent_health(self, host: int) -> dict[str, object]:
         """What an agent's /healthz says."""
@@ -202,6 +192,18 @@ class Cluster:
         with self._calls() as calls:
             calls.serve_from_switch(last_key, chunks, deadline_s)
 
+    def leftovers(self, dead: Sequence[int], deadline_s: float) -> list[str]:
+        """What should be gone now that all fetches are over; `dead`: hosts whose agents died."""
+        from bmv2_testbed.audit import Scene  # finsy and its dependencies: only when asked for
+
+        running = [host for host in range(self.spec.hosts) if agent_name(host) in self.processes.pids()]
+        agents = {agent_name(host): functools.partial(self.agent_metrics, host) for host in running}
+        members = [Member(host) for host in dead]
+        p4runtime = self._endpoints.p4runtime if self._programs_switch else None
+        with self._calls() as calls:
+            scene = Scene(p4runtime, lambda: calls.status().switch_view, agents, members)
+            return scene.leftovers(deadline_s)
+
     def set_faults(self, port: int | None, faults: Faults) -> None:
         """Hurt the frames that leave a switch port (None: every port)."""
         if self.spec.target is Target.P4SWITCH:
@@ -213,6 +215,14 @@ class Cluster:
         assert isinstance(self.network, WiredNetwork)
         for each in self.network.switch_interfaces() if port is None else (port,):
             self.network.set_netem(each, faults)
+
+    def reboot(self, host: int) -> None:
+        """Pull a guest's plug and start it again, with its agent; `await_ready` tells when that is back."""
+        if not isinstance(self.network, GuestNetwork):
+            raise TestbedError(f"wiring {self.spec.wiring} has no machines to reboot: use --roce")
+        self.network.reboot(host_name(host))
+        self.processes.wait(agent_name(host), STOP_GRACE_S)
+        self.restart(agent_name(host))
 
     def reload_program(self) -> None:
         """Start the switch program anew, empty."""

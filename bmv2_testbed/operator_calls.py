@@ -13,6 +13,8 @@ from kvproto.rpc import control_pb2, control_pb2_grpc
 
 _POLL_S = 0.05
 _CALL_S = 5.0
+RECONNECT_AT_ONCE = (("grpc.min_reconnect_backoff_ms", 50), ("grpc.max_reconnect_backoff_ms", 200))
+"""Of a channel: what is killed and started again must be found at once, not after gRPC's backoff of minutes."""
 
 
 class ControllerCalls:
@@ -20,11 +22,7 @@ class ControllerCalls:
 
     def __init__(self, address: str) -> None:
         self._address = address
-        # A controller that is killed and started again must be found at once, not after gRPC's backoff of minutes.
-        self._channel = grpc.insecure_channel(
-            address,
-            options=[("grpc.min_reconnect_backoff_ms", 50), ("grpc.max_reconnect_backoff_ms", 200)],
-        )
+        self._channel = grpc.insecure_channel(address, RECONNECT_AT_ONCE)
         self._operator = control_pb2_grpc.OperatorStub(self._channel)
 
     def __enter__(self) -> Self:
@@ -65,10 +63,8 @@ class ControllerCalls:
             self._pin_in_switch(last_key, deadline_s)
             served = 0
             while time.monotonic() < deadline_s:
-                served = sum(
-                    view.switch_state == "serving"
-                    for view in self._operator.List(control_pb2.ListRequest(served_only=True), timeout=_CALL_S)
-                )
+                listed = self._operator.List(control_pb2.ListRequest(key_hex=last_key.hex()), timeout=_CALL_S)
+                served = sum(view.switch_state == "serving" for view in listed)
                 if served >= chunks:
                     return
                 time.sleep(_POLL_S)

@@ -2,23 +2,43 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import select
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Protocol
 
 from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.limits import LOG_TAIL_BYTES, STOP_GRACE_S
+from kvproto.readiness import NOTIFY_VARIABLE
 
-Launch = Callable[[Sequence[str], Mapping[str, str], IO[bytes], IO[bytes]], subprocess.Popen[bytes]]
+
+class Process(Protocol):
+    """The part of Popen's interface that a supervisor uses; processes in guests have it, too."""
+
+    @property
+    def pid(self) -> int: ...
+    @property
+    def returncode(self) -> int | None: ...
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+    def send_signal(self, sig: int) -> None: ...
+    def terminate(self) -> None: ...
+    def kill(self) -> None: ...
+
+
+Launch = Callable[[Sequence[str], Mapping[str, str], IO[bytes], IO[bytes]], Process]
 """Starts argv with this environment and these files as stdout and stderr, in its place of the network."""
 
 REPOSITORY_ROOT = Path(__file__).resolve().parent.parent
+_NOTIFICATION_BYTES_MAX = 4096
 _CLOCK_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -50,7 +70,10 @@ class _Running:
     argv: Sequence[str]
     environment: Mapping[str, str]
     launch: Launch
-    process: subprocess.Popen[bytes]
+    process: Process
+    notifications: socket.socket
+    """Where the process says READY=1 (sd_notify), if it does."""
+    ready: bool = False
 
 
 class Supervisor:
@@ -77,12 +100,19 @@ class Supervisor:
         return self._launch(name, known.argv, known.environment, known.launch)
 
     def _launch(self, name: str, argv: Sequence[str], environment: Mapping[str, str], launch: Launch) -> int:
+        self._close_notifications(name)
+        address = self._notify_address(name)
+        notifications = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        notifications.bind(str(address))
+        known = child_environment({**environment, NOTIFY_VARIABLE: str(address)})
         with self._log(name, "out").open("ab") as out, self._log(name, "err").open("ab") as err:
             try:
-                process = launch(argv, child_environment(environment), out, err)
+                process = launch(argv, known, out, err)
             except OSError as error:
+                notifications.close()
+                address.unlink()
                 raise TestbedError(f"cannot start {name} ({argv[0]}): {error.strerror}") from error
-        self._running[name] = _Running(argv, environment, launch, process)
+        self._running[name] = _Running(argv, environment, launch, process, notifications)
         return process.pid
 
     def kill(self, name: str, signal_number: int = signal.SIGKILL) -> None:
@@ -106,6 +136,7 @@ class Supervisor:
         """Drop a process that ended and its logs."""
         if self._get(name).process.poll() is None:
             raise TestbedError(f"process {name} is still running")
+        self._close_notifications(name)
         del self._running[name]
         for stream in ("out", "err"):
             self._log(name, stream).unlink(missing_ok=True)
@@ -127,15 +158,25 @@ class Supervisor:
         self._get(name)
         return (self._read(name, "out")[-size_bytes:] + self._read(name, "err")[-size_bytes:]).strip()
 
-    def wait_until(self, name: str, ready: Callable[[], bool], deadline_s: float, what: str) -> None:
-        """Poll `ready` until it holds. Raises with the process' last words if it ends or the deadline passes."""
-        while not ready():
-            status = self._get(name).process.poll()
-            if status is not None:
-                raise TestbedError(f"{name} ended with status {status} before {what}: {last_line(self.log_tail(name))}")
-            if time.monotonic() > deadline_s:
-                raise TestbedError(f"{name}: no {what} in time: {last_line(self.log_tail(name))}")
-            time.sleep(0.02)
+    def await_ready(self, name: str, deadline_s: float) -> None:
+        """Wait until a process says READY=1. Raises with its last words if it ends or the deadline passes."""
+        entry = self._get(name)
+        with contextlib.ExitStack() as closing, select.epoll() as waiting:
+            waiting.register(entry.notifications, select.EPOLLIN)
+            if entry.process.poll() is None:
+                ended = os.pidfd_open(entry.process.pid)
+                closing.callback(os.close, ended)
+                waiting.register(ended, select.EPOLLIN)
+            while not _has_said_ready(entry):
+                if entry.process.poll() is not None:
+                    said = last_line(self.log_tail(name))
+                    raise TestbedError(
+                        f"{name} ended with status {entry.process.returncode} before it was ready: {said}"
+                    )
+                left_s = deadline_s - time.monotonic()
+                if left_s <= 0:
+                    raise TestbedError(f"{name} is not ready in time: {last_line(self.log_tail(name))}")
+                waiting.poll(left_s)
 
     def stop_all(self) -> None:
         """End everything: first politely, after STOP_GRACE_S by force."""
@@ -149,6 +190,8 @@ class Supervisor:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+        for name in self._running:
+            self._close_notifications(name)
 
     def _get(self, name: str) -> _Running:
         try:
@@ -156,11 +199,30 @@ class Supervisor:
         except KeyError:
             raise TestbedError(f"no process {name}; there are {', '.join(sorted(self._running)) or 'none'}") from None
 
+    def _close_notifications(self, name: str) -> None:
+        entry = self._running.get(name)
+        if entry is not None:
+            entry.notifications.close()
+            self._notify_address(name).unlink(missing_ok=True)
+
+    def _notify_address(self, name: str) -> Path:
+        return self._directory / f"{name}.notify"
+
     def _log(self, name: str, stream: str) -> Path:
         return self._directory / f"{name}.{stream}"
 
     def _read(self, name: str, stream: str) -> str:
         return self._log(name, stream).read_text(errors="replace")
+
+
+def _has_said_ready(entry: _Running) -> bool:
+    """Take in what the process has said so far."""
+    while not entry.ready:
+        try:
+            entry.ready = b"READY=1" in entry.notifications.recv(_NOTIFICATION_BYTES_MAX).split(b"\n")
+        except BlockingIOError:
+            break
+    return entry.ready
 
 
 def process_cpu_s(pid: int) -> float:

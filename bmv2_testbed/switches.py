@@ -15,7 +15,6 @@ from bmv2_testbed.switch_admin import port_options
 
 PROGRAM: Final = REPOSITORY_ROOT / "p4" / "v1model" / "kvcast.p4"
 ADMIN_SOCKET: Final = "switch.sock"
-READY_FILE: Final = "switch.ready"
 _DROP_PORT: Final = 511
 
 
@@ -27,7 +26,7 @@ def switch_command(spec: TestbedSpec, endpoints: Endpoints, directory: Path) -> 
         raise TestbedError(f"no switch program at {PROGRAM}: run from a checkout of the project")
     argv = python_module("p4switch.cli", str(PROGRAM), "--grpc", endpoints.p4runtime, "--flood-group", "1")
     argv += [f"-D{name}={value}" for name, value in program_defines(spec).items()]
-    argv += ["--admin", f"unix:{directory / ADMIN_SOCKET}", "--ready-file", str(directory / READY_FILE)]
+    argv += ["--admin", f"unix:{directory / ADMIN_SOCKET}"]
     for host in range(spec.hosts):
         port = switch_port(host)
         if spec.wiring is Wiring.NAMESPACES:
@@ -42,7 +41,7 @@ def switch_command(spec: TestbedSpec, endpoints: Endpoints, directory: Path) -> 
 
 def shaped_by_switch(spec: TestbedSpec, host: int) -> int | None:
     """Rate that the switch has to keep a host's port to; None: the kernel does, or nobody."""
-    return spec.link_rate_bit_s(host) if spec.wiring is Wiring.DATAGRAMS else None
+    return None if spec.wiring is Wiring.NAMESPACES else spec.link_rate_bit_s(host)
 
 
 def program_defines(spec: TestbedSpec) -> dict[str, str]:

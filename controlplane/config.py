@@ -14,6 +14,7 @@ from controlplane.settings import ConfigError, Section
 from controlplane.switch.entries import FabricEntry
 from controlplane.switch.p4runtime import P4RuntimeOptions
 from controlplane.value import ValueParameters
+from kvproto.tiers.push import PushParameters
 
 __all__ = ["Config", "ConfigError", "load"]
 
@@ -53,6 +54,7 @@ class Config:
     fabric: FabricConfig
     values: ValueParameters
     rules: PoolRules
+    pushes: PushParameters
     fill_timeout_ms: int
     transfer_timeout_ms: int
     membership: MembershipConfig
@@ -61,9 +63,11 @@ class Config:
 def load(path: Path) -> Config:
     """Read and check a file. Raises ConfigError with one line."""
     try:
-        values = yaml.safe_load(path.read_text())
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"cannot read {path}: not UTF-8") from error
     except yaml.YAMLError as error:
         raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
     try:
@@ -85,6 +89,7 @@ def parse(values: object, folder: Path) -> Config:
     target, switch, flood_ports, reconcile_ns = _switch(top.section("switch"), folder)
     fabric = _fabric(top.section("fabric"))
     values_, rules, fill_timeout_ms, transfer_timeout_ms = _policy(top.section("policy"))
+    pushes = _push(top.section("push"))
     membership = _membership(top.section("membership"))
     top.done()
     return Config(
@@ -100,6 +105,7 @@ def parse(values: object, folder: Path) -> Config:
         fabric=fabric,
         values=values_,
         rules=rules,
+        pushes=pushes,
         fill_timeout_ms=fill_timeout_ms,
         transfer_timeout_ms=transfer_timeout_ms,
         membership=membership,
@@ -191,6 +197,19 @@ def _policy(section: Section) -> tuple[ValueParameters, PoolRules, int, int]:
     transfer_timeout_ms = section.whole("transfer_timeout_ms", 60_000, 10, 3_600_000)
     section.done()
     return values, rules, fill_timeout_ms, transfer_timeout_ms
+
+
+def _push(section: Section) -> PushParameters:
+    default = PushParameters()
+    pushes = PushParameters(
+        enabled=section.flag("enabled", default.enabled),
+        window_ns=section.whole("window_ms", default.window_ns // _MS, 1, 3_600_000) * _MS,
+        horizon_ns=section.whole("horizon_ms", default.horizon_ns // _MS, 1, 3_600_000) * _MS,
+        use_min=section.number("use_min", default.use_min, 0.0, 1.0),
+        evidence_min=section.whole("evidence_min", default.evidence_min, 0, 1_000_000),
+    )
+    section.done()
+    return pushes
 
 
 def _membership(section: Section) -> MembershipConfig:

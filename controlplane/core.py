@@ -21,7 +21,9 @@ from controlplane.nodes import Graces, Node, NodeRegistry, NodeState, RefusedNod
 from controlplane.operations import Operations
 from controlplane.pool import FillUnwanted, FillWanted, PoolRules, RecoveryWanted, Source, SwitchPool
 from controlplane.publication import Publication
-from controlplane.purposes import FillFor, Housekeeping, JobPart, Purpose, RecoveryOf
+from controlplane.purposes import FillFor, Housekeeping, JobPart, Purpose, PushTo, RecoveryOf, RescueOf
+from controlplane.pushes import Pushes
+from controlplane.rescues import Rescues
 from controlplane.settling import Settling
 from controlplane.spill import Host
 from controlplane.switch.entries import (
@@ -44,6 +46,7 @@ from controlplane.switch.target import Down, HeatReport, Standby, SwitchEvent, U
 from controlplane.tasks import PendingTask, TaskTable
 from controlplane.value import ValueFunction, ValueParameters
 from kvproto.rpc import control_pb2 as rpc
+from kvproto.tiers.push import PushParameters
 
 _MEMBER_KINDS = frozenset({"port_member", "egress_member", "dmac", "replicate", "group", "clone_session"})
 _SWEEP_NS = 20_000_000
@@ -70,6 +73,7 @@ class CoreOptions:
     with_switch: bool
     values: ValueParameters = field(default_factory=ValueParameters)
     rules: PoolRules = field(default_factory=PoolRules)
+    pushes: PushParameters = field(default_factory=PushParameters)
     ports: Mapping[str, SwitchPort] = field(default_factory=dict)
     flood_ports: tuple[SwitchPort, ...] = ()
     """Ports of the group of all ports; empty: what the switch has, and the ports of nodes."""
@@ -110,6 +114,8 @@ class Core:
         self.epoch = 0
         self._switch_seen = False
         self.started_ns: int | None = None
+        self.now_ns = 0
+        """Of the last `advance`."""
         self._swept_ns = -_SWEEP_NS
         self._groups = ReplicationGroups()
         self._found_addresses: dict[bytes, SwitchPort] = {}
@@ -118,6 +124,8 @@ class Core:
         self._sessions: dict[int, NodeIndex] = {}
         self._to_pin: dict[NodeIndex, list[ChunkKey]] = {}
         self.operations = Operations(self)
+        self.pushes = Pushes(self, options.pushes)
+        self.rescues = Rescues(self)
 
     def take_effects(self) -> list[Effect]:
         effects, self._effects = self._effects, []
@@ -146,6 +154,8 @@ class Core:
             return
         for old, index in list(self._sessions.items()):
             if index == node.index:
+                # With its stream an agent gives up the tasks that came on it.
+                self._end_tasks(self.tasks.node_gone(index))
                 del self._sessions[old]
                 self.emit(CloseSession(old, "ABORTED", "this node attached again on another stream"))
         for index in self.nodes.take_displaced():
@@ -181,13 +191,17 @@ class Core:
     def _dispatch(self, node: Node, message: rpc.FromAgent, now_ns: int) -> None:
         match message.WhichOneof("message"):
             case "announce":
-                self._announce(node, message.announce)
+                self._announce(node, message.announce, now_ns)
             case "usage":
-                self._usage(message.usage, now_ns)
+                self._usage(node, message.usage, now_ns)
             case "heartbeat":
                 node.pool_used_bytes = message.heartbeat.pool_used_bytes
                 node.sent_bytes = message.heartbeat.sent_bytes
                 node.received_bytes = message.heartbeat.received_bytes
+                node.disk_used_bytes = message.heartbeat.disk_used_bytes
+                node.next_victims = parse.next_victims(message.heartbeat)
+                if self.options.rules.spill:
+                    self.rescues.consider(node, now_ns)
             case "task_result":
                 task = self.tasks.get(TaskId(message.task_result.task))
                 if task is not None and task.node == node.index:
@@ -208,27 +222,34 @@ class Core:
             case _:
                 raise parse.MalformedError("an empty message")
 
-    def _announce(self, node: Node, announce: rpc.Announce) -> None:
-        for facts, pinned in parse.announced(announce):
-            outcome = self.directory.add_copy(node.index, facts)
+    def _announce(self, node: Node, announce: rpc.Announce, now_ns: int) -> None:
+        for copy in parse.announced(announce):
+            facts = copy.facts
+            add = self.directory.add_disk_copy if copy.on_disk else self.directory.add_copy
+            outcome = add(node.index, facts)
             if outcome is AddOutcome.CONFLICT:
                 self.accounting.decisions["conflicting_copy"] += 1
                 continue
-            if pinned:
+            if copy.on_disk:
+                continue
+            if copy.pinned:
                 self.directory.set_pinned([facts.key], True)
             elif outcome is not AddOutcome.KNOWN and self._is_pinned(facts.key):
                 self._to_pin.setdefault(node.index, []).append(facts.key)
         for raw in announce.removed:
             self.directory.remove_copy(node.index, parse.chunk_key(raw, "removed"))
+        for raw in announce.removed_from_disk:
+            self.directory.remove_disk_copy(node.index, parse.chunk_key(raw, "removed_from_disk"))
         if announce.snapshot_end:
             self.directory.end_snapshot(node.index)
             self.publication.announced(node.index)
+            self.pushes.joined(node, now_ns)
 
     def _is_pinned(self, key: ChunkKey) -> bool:
         chunk = self.directory.get(key)
         return chunk is not None and chunk.pinned
 
-    def _usage(self, usage: rpc.Usage, now_ns: int) -> None:
+    def _usage(self, node: Node, usage: rpc.Usage, now_ns: int) -> None:
         for fetch in usage.fetches:
             key = parse.chunk_key(fetch.key)
             at_ns = now_ns - fetch.age_ms * 1_000_000
@@ -237,6 +258,8 @@ class Core:
             self.publication.value_changed(key)
             chunk = self.directory.get(key)
             remote = fetch.source in (rpc.SOURCE_HOLDER, rpc.SOURCE_CAST)
+            if chunk is not None:
+                self.pushes.fetched(node, chunk, fetch, now_ns)
             if remote and chunk is not None and self.values.touched_again(key, now_ns):
                 self.pool.report(key, 1, now_ns)
         for hint in usage.hints:
@@ -259,7 +282,8 @@ class Core:
             self.pool.drop_bad(key)
             return
         holder = NodeIndex(report.holder)
-        if self.directory.remove_copy(holder, key):
+        # What is on its disk was written from these bytes, or they were read from it: neither is to be trusted.
+        if self.directory.remove_copy(holder, key) | self.directory.remove_disk_copy(holder, key):
             self.accounting.decisions["bad_copy_dropped"] += 1
             work = rpc.Task(drop=rpc.Drop(keys=[key]))
             self.give(holder, Housekeeping("drop a bad copy"), work)
@@ -299,6 +323,10 @@ class Core:
                 (self.pool.filled if done else self.pool.fill_failed)(key)
             case RecoveryOf(key=key):
                 (self.pool.recovered if done else self.pool.recovery_failed)(key)
+            case RescueOf():
+                self.rescues.ended(done)
+            case PushTo():
+                self.pushes.ended(task.node, result)
             case JobPart():
                 self.operations.part_ended(task, result)
             case Housekeeping(what=what):
@@ -401,6 +429,7 @@ class Core:
     def advance(self, now_ns: int) -> None:
         """Do all that is due: after each event, and often enough in between for the times that are configured."""
         self.started_ns = now_ns if self.started_ns is None else self.started_ns
+        self.now_ns = now_ns
         if now_ns - self._swept_ns >= _SWEEP_NS:
             self._swept_ns = now_ns
             self._sweep(now_ns)
@@ -409,6 +438,7 @@ class Core:
         if self.options.with_switch:
             self._advance_switch(now_ns)
         self._flush_pins()
+        self.pushes.flush()
         for task in self.tasks.take_ready(now_ns):
             node = self.nodes.get(task.node)
             if node is None or not node.attached:
@@ -505,8 +535,4 @@ class Core:
         ]
 
     def _recovery_hosts(self, excluded: NodeIndex | None) -> list[Host]:
-        return [
-            Host(node.index, node.free_bytes)
-            for node in self.nodes
-            if node.state is NodeState.ATTACHED and not node.draining and node.index != excluded
-        ]
+        return self.rescues.hosts(excluded, self.now_ns)

@@ -33,7 +33,7 @@ from controlplane.effects import (
     SendToAll,
     WriteTheSwitch,
 )
-from controlplane.limits import GRPC_MESSAGE_BYTES_MAX
+from controlplane.limits import GRPC_MESSAGE_BYTES_MAX, PUBLISH_S
 from controlplane.metrics import MetricsPage
 from controlplane.nodes import Graces
 from controlplane.rpc.coordinator import Coordinator
@@ -41,14 +41,13 @@ from controlplane.rpc.operator import Operator
 from controlplane.rpc.streams import AgentStream, Closing
 from controlplane.switch.p4runtime import P4RuntimeTarget
 from controlplane.switch.target import SwitchCounters, SwitchEvent, SwitchTarget, SwitchUnavailableError
+from kvproto.readiness import notify_ready, write_ready_file
 from kvproto.rpc import control_pb2 as rpc
 from kvproto.rpc import control_pb2_grpc
 
 LOG = logging.getLogger("controlplane.daemon")  # also where the module is run as __main__
 
 TICK_S = 0.05
-PUBLISH_S = 0.005
-"""Changes wait so long for company before they are published."""
 COUNTERS_S = 2.0
 READ_AGAIN_S = 0.25
 """After a read that failed."""
@@ -331,10 +330,8 @@ class Controller:
         if path is None:
             return
         facts = {"pid": os.getpid(), "grpc": self.grpc_address, "metrics": self.metrics_address}
-        beside = path.with_name(f".{path.name}.{os.getpid()}")
         try:
-            beside.write_text(json.dumps(facts) + "\n")
-            beside.rename(path)
+            write_ready_file(path, facts)
         except OSError as error:
             raise StartError(f"cannot write ready_file {path}: {error.strerror}") from error
 
@@ -349,6 +346,7 @@ def _options(config: Config, with_switch: bool) -> CoreOptions:
         with_switch=with_switch,
         values=config.values,
         rules=config.rules,
+        pushes=config.pushes,
         ports=config.ports,
         flood_ports=config.flood_ports,
         switch_floods=config.target == "p4switch",
@@ -371,6 +369,7 @@ async def run(config: Config) -> None:
         f"kvcast-controller ready grpc={controller.grpc_address} metrics={controller.metrics_address or 'off'}",
         flush=True,
     )
+    notify_ready()
     waits = [asyncio.create_task(stop.wait()), asyncio.create_task(controller.failed.wait())]
     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     for wait in waits:

@@ -31,6 +31,9 @@ DELTA_RECORDS_MAX: Final = 5_000
 GRPC_MESSAGE_BYTES_MAX: Final = 16 << 20
 """Of one message of the control channel, both ways."""
 
+PUBLISH_S: Final = 0.005
+"""Changes of the directory wait so long for company before they are published."""
+
 OUTBOX_MESSAGES_MAX: Final = 10_000
 """Waiting for one agent; an agent that falls further behind is cut off and starts again with a snapshot."""
 
@@ -51,6 +54,19 @@ TRACKED_RATES_MAX: Final = 1_000_000
 
 WRITE_BATCH_UPDATES_MAX: Final = 200
 """Updates in one P4Runtime WriteRequest; keeps the server's lock short and the error metadata below gRPC's limit."""
+
+NEXT_VICTIMS_MAX: Final = 32
+"""Endangered chunks that a heartbeat may name."""
+
+RESCUES_AT_ONCE: Final = 16
+RESCUES_PER_HEARTBEAT: Final = 2
+"""Fetches of last copies that a full pool is about to lose; background work of the nodes that take them."""
+
+PUSHES_PER_NODE: Final = 2
+"""Unfinished push tasks that a node is given; what comes beyond is not pushed."""
+
+PUSH_JOINED_CHUNKS_MAX: Final = 256
+"""Chunks offered to a node that has just come."""
 
 HEARTBEATS_MISSED_MAX: Final = 3
 """After so many the node is suspect: nothing new is asked of it."""

@@ -16,7 +16,7 @@ import enum
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from controlplane.ids import Member, NodeIndex, SwitchPort
+from controlplane.ids import ChunkKey, Member, NodeIndex, SwitchPort
 from controlplane.limits import HEARTBEATS_MISSED_MAX, MEMBERS_MAX, NODES_MAX
 
 
@@ -51,6 +51,8 @@ class NodeFacts:
     replica_of: int = 0
     """Incarnation of the controller whose directory it still has; 0: none."""
     replica_nodes: int = 0
+    disk_bytes: int = 0
+    """Of its disk tier; 0: none."""
 
 
 @dataclass(slots=True)
@@ -69,6 +71,9 @@ class Node:
     gone_ns: int = 0
     copies_forgotten: bool = False
     pool_used_bytes: int = 0
+    disk_used_bytes: int = 0
+    next_victims: tuple[ChunkKey, ...] = ()
+    """What its full pool would lose next."""
     sent_bytes: int = 0
     received_bytes: int = 0
 
@@ -79,6 +84,10 @@ class Node:
     @property
     def free_bytes(self) -> int:
         return max(0, self.facts.pool_bytes - self.pool_used_bytes)
+
+    @property
+    def disk_free_bytes(self) -> int:
+        return max(0, self.facts.disk_bytes - self.disk_used_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +100,6 @@ class Expiry:
     """Forgotten altogether: their member and port are free."""
     reservations: bool = False
     """Members that a predecessor's nodes had were given up."""
-    silent: tuple[int, ...] = ()
-    """Sessions of nodes that turned suspect: not heard for too long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,12 +181,11 @@ class NodeRegistry:
         return None
 
     def expire(self, now_ns: int) -> Expiry:
-        copies, nodes, silent = [], [], []
+        copies, nodes = [], []
         for node in list(self._nodes.values()):
             if node.state is NodeState.ATTACHED:
                 if now_ns - node.heard_ns > HEARTBEATS_MISSED_MAX * self.graces.heartbeat_ns:
                     node.state = NodeState.SUSPECT
-                    silent.append(node.session)
             elif node.state is NodeState.GONE:
                 if not node.copies_forgotten and now_ns - node.gone_ns >= self.graces.copies_ns:
                     node.copies_forgotten = True
@@ -190,7 +196,7 @@ class NodeRegistry:
         overdue = [port for port, (_, until_ns) in self._reserved.items() if until_ns <= now_ns]
         for port in overdue:
             del self._reserved[port]
-        return Expiry(tuple(copies), tuple(nodes), bool(overdue), tuple(silent))
+        return Expiry(tuple(copies), tuple(nodes), bool(overdue))
 
     def member_ports(self) -> dict[Member, SwitchPort]:
         """Of the nodes that are known, and of those that a switch knows and that have not attached yet."""

@@ -99,7 +99,7 @@ class Operations:
         copies = 0
         if request.hosts:
             copies = sum(len(chunk.holders) for one in below if (chunk := directory.get(one)) is not None)
-            self._for_holders(below, lambda some: rpc.Task(drop=rpc.Drop(keys=some)), "drop")
+            self._for_holders(below, lambda some: rpc.Task(drop=rpc.Drop(keys=some)), "drop", on_disk=True)
         return rpc.EvictReply(chunks_from_switch=from_switch, copies_from_hosts=copies)
 
     # -- jobs
@@ -278,10 +278,12 @@ class Operations:
     def _attached(self) -> list[Node]:
         return [node for node in self._core.nodes if node.state is NodeState.ATTACHED and not node.draining]
 
-    def _for_holders(self, keys: Sequence[ChunkKey], work: _Work, what: str) -> None:
+    def _for_holders(self, keys: Sequence[ChunkKey], work: _Work, what: str, *, on_disk: bool = False) -> None:
+        """`on_disk`: also those that have a chunk on disk only."""
         by_node: dict[NodeIndex, list[ChunkKey]] = {}
         for key in keys:
-            for node in self._holders(key):
+            chunk = self._core.directory.get(key)
+            for node in self._holders(key) | (chunk.disk_holders if chunk is not None and on_disk else set()):
                 by_node.setdefault(node, []).append(key)
         for node, theirs in sorted(by_node.items()):
             self._for_node(node, theirs, work, what)

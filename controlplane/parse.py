@@ -4,6 +4,7 @@ field; the stream is then closed, because a peer that breaks the contract once c
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from controlplane.directory import ChunkFacts
 from controlplane.ids import KEY_BYTES, ROOT_KEY, ChunkKey, SwitchPort
@@ -11,6 +12,7 @@ from controlplane.limits import (
     ANNOUNCE_RECORDS_MAX,
     CHUNK_BYTES_MAX,
     NAMESPACE_LABEL_BYTES_MAX,
+    NEXT_VICTIMS_MAX,
     NODE_NAME_BYTES_MAX,
     PREFIX_CHUNKS_MAX,
 )
@@ -53,15 +55,30 @@ def node_facts(hello: rpc.Hello) -> NodeFacts:
         version=hello.version,
         replica_of=hello.replica_of,
         replica_nodes=hello.replica_nodes,
+        disk_bytes=hello.disk_bytes,
     )
 
 
-def announced(announce: rpc.Announce) -> list[tuple[ChunkFacts, bool]]:
-    """Facts of each chunk added, and whether it is pinned."""
-    if len(announce.added) + len(announce.removed) > ANNOUNCE_RECORDS_MAX:
+@dataclass(frozen=True, slots=True)
+class AnnouncedCopy:
+    """A copy that a node says it has."""
+
+    facts: ChunkFacts
+    pinned: bool
+    on_disk: bool
+
+
+def announced(announce: rpc.Announce) -> list[AnnouncedCopy]:
+    """The copies added."""
+    if len(announce.added) + len(announce.removed) + len(announce.removed_from_disk) > ANNOUNCE_RECORDS_MAX:
         raise MalformedError(f"an Announce of more than {ANNOUNCE_RECORDS_MAX} records")
     labels = [label[:NAMESPACE_LABEL_BYTES_MAX] for label in announce.namespaces]
-    return [(_facts(record, labels), record.pinned) for record in announce.added]
+    return [AnnouncedCopy(_facts(record, labels), record.pinned, record.on_disk) for record in announce.added]
+
+
+def next_victims(heartbeat: rpc.Heartbeat) -> tuple[ChunkKey, ...]:
+    """What the node's pool would lose next."""
+    return tuple(chunk_key(raw, "next_victims") for raw in heartbeat.next_victims[:NEXT_VICTIMS_MAX])
 
 
 def _facts(record: rpc.ChunkRecord, labels: Sequence[str]) -> ChunkFacts:

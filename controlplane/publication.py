@@ -138,6 +138,7 @@ class Publication:
                     served=chunk.served,
                     pinned=chunk.pinned,
                     value=chunk.score_told,
+                    disk_holders=sorted(chunk.disk_holders),
                 )
             )
         return entries

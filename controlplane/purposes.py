@@ -24,6 +24,20 @@ class RecoveryOf:
 
 
 @dataclass(frozen=True, slots=True)
+class RescueOf:
+    """A node's pool is about to lose the last copy: another node takes it."""
+
+    key: ChunkKey
+
+
+@dataclass(frozen=True, slots=True)
+class PushTo:
+    """Chunks that the node is expected to want."""
+
+    chunks: int
+
+
+@dataclass(frozen=True, slots=True)
 class JobPart:
     """A share of an operator's job."""
 
@@ -38,4 +52,4 @@ class Housekeeping:
     what: str
 
 
-Purpose: TypeAlias = FillFor | RecoveryOf | JobPart | Housekeeping
+Purpose: TypeAlias = FillFor | RecoveryOf | RescueOf | PushTo | JobPart | Housekeeping

@@ -18,26 +18,31 @@ from hostagent import __version__, limits
 from hostagent.api.messages import ChunkSource, Hint, Status, Where
 from hostagent.api.server import ApiServer, Cancellable, FetchResult
 from hostagent.config import AgentConfig
-from hostagent.controller.convert import delta_of, fabric_of
+from hostagent.controller.convert import RemoteProtocolError, delta_of, fabric_of
 from hostagent.controller.link import ControllerLink
 from hostagent.controller.reports import Reports
 from hostagent.controller.tasks import TaskRunner
 from hostagent.directory import DirectoryReplica
+from hostagent.disk.store import DiskState, DiskStore
 from hostagent.fetching import Fetching
-from hostagent.gate import FetchGate
 from hostagent.hashing import Checksums
 from hostagent.http import HttpServer
-from hostagent.metrics import AgentMetrics
+from hostagent.metrics import AgentMetrics, Watched
 from hostagent.pool.chunks import Chunk, ChunkPool, DropOutcome, Refusal
 from hostagent.pool.memory import PoolMemory
 from hostagent.pool.policy import LeavesFirst
+from hostagent.preparing import Preparing
 from hostagent.serving import Serving
+from hostagent.tier_metrics import WatchedDisk, WatchedGate
+from hostagent.tiering import Tiering
 from hostagent.transport import make_transport
-from hostagent.transport.base import ControlArrival, Extent, TransportFacts
+from hostagent.transport.base import ControlArrival, Extent, TransportError, TransportFacts
 from kvproto.commands import Blame, FillEnded
 from kvproto.ids import Address, ChunkKey, FillId, Member, NodeId, parse_address
 from kvproto.rpc import control_pb2 as pb
 from kvproto.session.parameters import ReaderParameters
+from kvproto.tiers.gate import Gate
+from kvproto.value.costs import PRIORS, Source, SourceCost, SourceCosts
 from kvproto.wire.control import Op
 from kvproto.wire.data import Fabric, SegmentGroup
 
@@ -68,6 +73,19 @@ class Agent:
         self._heartbeat: asyncio.TimerHandle | None = None
         self._stale_timer: asyncio.TimerHandle | None = None
         self._heartbeat_s = limits.HEARTBEAT_S_DEFAULT
+        self.disk: DiskStore | None = None
+        self.tiering: Tiering | None = None
+
+    def _make_disk(self) -> DiskStore | None:
+        if self.config.disk is None:
+            return None
+        return DiskStore(
+            self.config.disk,
+            self.memory,
+            self.pool,
+            self._loop,
+            lambda size_bytes: ChunkPool(size_bytes, limits.EXTENT_ALIGN_BYTES, LeavesFirst()),
+        )
 
     async def start(self) -> None:
         """Bind everything. Raises TransportError, ApiError, HttpError or OSError; nothing is left open then."""
@@ -76,11 +94,15 @@ class Agent:
         self.memory = PoolMemory(self.config.pool.size_bytes, prefault=self.config.pool.prefault)
         self.transport = make_transport(self.config.data, self.memory)
         self._checksums = Checksums(self.pool, self.memory, self._loop)
-        self._gate = FetchGate(self.config.gate_floor_bytes_per_s)
-        self.serving = Serving(self.pool, self.transport, self._loop, self._fabric.segment_bytes)
+        self.gate = Gate(SourceCosts(_priors(self.config.gate_floor_bytes_per_s)))
+        self.disk = self._make_disk()
+        self.preparing = Preparing(self, self._loop)
+        self.serving = Serving(self.pool, self.transport, self._loop, self._fabric.segment_bytes, self.prepare)
         self.http = HttpServer(self.metrics.registry, self.health)
         self.api = ApiServer(self, self.memory.fd, self.memory.size_bytes, self.incarnation)
         try:
+            if self.disk is not None:
+                await self.disk.open()
             self.facts: TransportFacts = await self.transport.start(self, self._fabric)
             self.fetching = Fetching(
                 self.pool,
@@ -88,7 +110,8 @@ class Agent:
                 self.transport,
                 self.directory,
                 self._checksums,
-                self._gate,
+                self.gate,
+                self.disk,
                 self._loop,
                 self,
                 self._reader_parameters(),
@@ -96,13 +119,29 @@ class Agent:
             )
             self.fetching.pool_address = self._pool_address
             self.tasks = TaskRunner(self, self._loop)
-            self.reports = Reports(self.pool, self._loop, self.report, self.tasks.pinned_keys)
-            self.metrics.watch(self.pool, self.transport.counters, lambda: self.controller_connected)
+            self.reports = Reports(self.pool, self._loop, self.report, self.tasks.pinned_keys, self.disk)
+            self.metrics.watch(
+                Watched(
+                    self.pool,
+                    self.transport.counters,
+                    lambda: self.controller_connected,
+                    lambda: self.fetching.led_count,
+                    lambda: self.serving.counts,
+                )
+            )
+            self.metrics.registry.register(WatchedGate(self.gate))
+            if self.disk is not None:
+                self.tiering = Tiering(
+                    self.pool, self.disk, self.preparing, lambda: self.fetching.busy, self.pool_changed, self._loop
+                )
+                self.metrics.registry.register(WatchedDisk(self.disk, self.tiering))
             self.http_address = await self.http.listen(*self.config.http)
             self.api.listen(self.config.api_socket)
         except BaseException:
             await self._close_parts()
             raise
+        if self.tiering is not None:
+            self.tiering.start()
         if self.config.controller:
             self._link = ControllerLink(self.config.controller, self)
             self._link.start()
@@ -111,6 +150,9 @@ class Agent:
         """Say goodbye, end everything, give everything back."""
         if self._link is not None:
             await self._link.close(pb.FromAgent(leaving=pb.Leaving(reason="stopping")))
+        self.api.close()
+        if self.tiering is not None and self.config.disk is not None:
+            await self.tiering.flush(self.config.disk.flush_s)
         await self._close_parts()
 
     async def _close_parts(self) -> None:
@@ -122,8 +164,13 @@ class Agent:
         if hasattr(self, "fetching"):
             self.fetching.close()
             self.reports.close()
+            self.tasks.close()
         await self.transport.close()
         self.serving.close()
+        if self.tiering is not None:
+            self.tiering.close()
+        if self.disk is not None:
+            await self.disk.close()
         self._checksums.close()
         self.memory.close()
 
@@ -149,8 +196,21 @@ class Agent:
             "receive_buffer_bytes": self.facts.receive_buffer_bytes,
             "directory_chunks": self.directory.chunks_count,
             "pool": {"size_bytes": usage.size_bytes, "free_bytes": usage.free_bytes, "chunks": usage.chunks_count},
+            "disk": self._disk_health(),
             "engines": self.api.connections_count,
             "fetches": self.fetching.under_way_count,
+        }
+
+    def _disk_health(self) -> Mapping[str, object]:
+        if self.disk is None:
+            return {"state": DiskState.OFF.value, "reason": "not configured"}
+        usage = self.disk.pool.usage()
+        return {
+            "state": self.disk.state.value,
+            "reason": self.disk.reason,
+            "size_bytes": usage.size_bytes,
+            "free_bytes": usage.free_bytes,
+            "chunks": len(self.disk.stored_chunks()),
         }
 
     # ------------------------------------------------------------------ from engines
@@ -173,10 +233,15 @@ class Agent:
 
         def summed(checksum: int) -> None:
             self.pool.commit(chunk, checksum)
+            self._arrived(chunk)
             self.pool_changed()
             done(checksum)
 
         self._checksums.start(chunk, summed)
+
+    def _arrived(self, chunk: Chunk) -> None:
+        if self.tiering is not None:
+            self.tiering.arrived(chunk)
 
     def abort(self, chunk: Chunk) -> None:
         """An engine gave a chunk up."""
@@ -194,12 +259,13 @@ class Agent:
 
     def where(self, key: ChunkKey) -> Where:
         """Where a chunk is known to be."""
-        if self.pool.find(key) is not None:
+        if self.pool.find(key) is not None or (self.disk is not None and self.disk.find(key) is not None):
             return Where.LOCAL
         entry = self.directory.find(key)
-        if entry is not None and (
-            entry.served or any(node.name != self.config.node for node in self.directory.holders(key))
-        ):
+        holders = [*self.directory.holders(key), *self.directory.disk_holders(key)]
+        if entry is not None and entry.served:
+            return Where.SWITCH
+        if entry is not None and any(node.name != self.config.node for node in holders):
             return Where.REMOTE
         return Where.NOWHERE
 
@@ -220,8 +286,10 @@ class Agent:
         self.pool.unhold(chunk)
 
     def drop(self, key: ChunkKey) -> DropOutcome:
-        """An engine wants a chunk gone from here."""
+        """An engine, or the controller, wants a chunk gone from here."""
         outcome = self.pool.drop(key)
+        if outcome is not DropOutcome.HELD and self.disk is not None and self.disk.drop(key):
+            outcome = DropOutcome.DROPPED if outcome is DropOutcome.ABSENT else outcome
         self.pool_changed()
         return outcome
 
@@ -240,7 +308,7 @@ class Agent:
                 name = sample.name.removeprefix("kvcast_agent_")
                 figures[f"{name}{{{labels}}}" if labels else name] = sample.value
         figures["directory_chunks"] = self.directory.chunks_count
-        figures["gate_rate_bytes_per_s"] = self._gate.rate_bytes_per_s
+        figures["gate_rate_bytes_per_s"] = self.gate.costs.cost(Source.REMOTE_DRAM).rate_bytes_per_s
         return figures
 
     # ------------------------------------------------------------------ from the transport
@@ -281,6 +349,10 @@ class Agent:
         """A peer has read."""
         self.serving.close_extent(extent)
 
+    def prepare(self, key: ChunkKey, then: Callable[[], None]) -> bool:
+        """A peer wants what may lie on this node's disk."""
+        return self.preparing.prepare(key, then)
+
     # ------------------------------------------------------------------ from fetching
 
     def chunk_delivered(self, chunk: Chunk, source: ChunkSource, waited_s: float, holder: Address | None) -> None:
@@ -296,9 +368,13 @@ class Agent:
         self.reports.fetched(key, None, 0, waited_s, 0)
 
     def fetch_ended(self, status: Status, seconds: float) -> None:
-        """Count it."""
+        """Count it; background work may go on where no engine waits any more."""
         self.metrics.fetches.labels(status.name.lower()).inc()
         self.metrics.fetch_seconds.observe(seconds)
+        if not self.fetching.busy:
+            self.tasks.pump_soon()
+            if self.tiering is not None:
+                self.tiering.pump_soon()
 
     def bad_copy(
         self, key: ChunkKey, holder: NodeId, expected: int, found: int, blame: Blame, *, from_switch: bool
@@ -323,6 +399,9 @@ class Agent:
 
     def copy_arrived(self, key: ChunkKey, *, asked_for: bool) -> None:
         """A fetched copy is here: told at once when the controller wanted it, else when the rush is over."""
+        chunk = self.pool.find(key)
+        if chunk is not None:
+            self._arrived(chunk)
         if asked_for:
             self.reports.pool_changed()
         else:
@@ -346,6 +425,7 @@ class Agent:
                 control_port=self.config.data.control_port,
                 switch_port=self.config.data.switch_port,
                 pool_bytes=self.memory.size_bytes,
+                disk_bytes=self.disk.pool.usage().size_bytes if self.disk is not None and self._has_disk else 0,
                 segment_bytes=limits.SEGMENT_BYTES_SUPPORTED,
                 transports=[pb.TRANSPORT_SOCKETS],
                 version=__version__,
@@ -363,6 +443,8 @@ class Agent:
                 entry = self.directory.find(key)
                 if entry is not None:
                     self.pool.set_value(key, entry.value)
+                    if self.disk is not None:
+                        self.disk.pool.set_value(key, entry.value)
             self.fetching.directory_changed(applied.changed, applied.nodes_lost)
             if self.directory.has_stale and self._stale_timer is None:
                 self._stale_timer = self._loop.call_later(limits.STALE_DIRECTORY_S, self._forget_stale)
@@ -378,7 +460,7 @@ class Agent:
         self.controller_connected = False
         self.reports.disconnected()
         self.tasks.abandon()
-        self.pool.trust_values(False)
+        self._trust_values(False)
         if self._heartbeat is not None:
             self._heartbeat.cancel()
             self._heartbeat = None
@@ -402,6 +484,10 @@ class Agent:
         """A chunk that the controller wants in the switch."""
         return self.serving.fill(key, pool, timeout_s, ended)
 
+    def busy(self) -> bool:
+        """An engine waits for something."""
+        return self.fetching.busy
+
     def cancel_fill(self, fill: FillId) -> None:
         """Not any more."""
         self.serving.cancel_fill(fill)
@@ -416,16 +502,19 @@ class Agent:
 
     def _welcomed(self, welcome: pb.Welcome) -> None:
         news = fabric_of(welcome.fabric, self._fabric)
+        try:
+            self.transport.use_fabric(news.fabric, news.from_switch_dscp or self.config.data.from_switch_dscp)
+        except TransportError as error:
+            raise RemoteProtocolError(f"a fabric that this node cannot use: {error}") from error
         self._member = Member(welcome.member) if welcome.HasField("member") else None
         self._interest_ttl_ns = news.interest_ttl_ns
         self._pool_address = news.pool_address or self._pool_address
         self._fabric = news.fabric
         self.fetching.pool_address = self._pool_address
-        self.transport.use_fabric(news.fabric, news.from_switch_dscp or self.config.data.from_switch_dscp)
         self.serving.use_segment_bytes(news.fabric.segment_bytes)
         self.fetching.configure(self._reader_parameters())
         self.directory.restart(welcome.controller)
-        self.pool.trust_values(True)
+        self._trust_values(True)
         self.controller_connected = True
         self.reports.snapshot()
         self._heartbeat_s = welcome.heartbeat_ms / 1000 or limits.HEARTBEAT_S_DEFAULT
@@ -435,6 +524,15 @@ class Agent:
         if welcome.HasField("switch_state"):
             self._switch_is(welcome.switch_state)
         log.info("attached to the controller as node %d, member %s", welcome.node, self._member)
+
+    @property
+    def _has_disk(self) -> bool:
+        return self.disk is not None and self.disk.state is not DiskState.OFF
+
+    def _trust_values(self, trusted: bool) -> None:
+        self.pool.trust_values(trusted)
+        if self.disk is not None:
+            self.disk.pool.trust_values(trusted)
 
     def _forget_stale(self) -> None:
         self._stale_timer = None
@@ -464,10 +562,18 @@ class Agent:
                     directory_sequence=self.directory.sequence,
                     tasks_running=self.tasks.running_count,
                     chunks=usage.chunks_count,
+                    next_victims=self.pool.next_victims(limits.NEXT_VICTIMS_TOLD),
+                    disk_used_bytes=self._disk_used_bytes(),
                 )
             )
         )
         self._heartbeat = self._loop.call_later(self._heartbeat_s, self._beat)
+
+    def _disk_used_bytes(self) -> int:
+        if self.disk is None or not self._has_disk:
+            return 0
+        usage = self.disk.pool.usage()
+        return usage.size_bytes - usage.free_bytes
 
     def _reader_parameters(self) -> ReaderParameters:
         segment_bytes = self._fabric.segment_bytes
@@ -478,3 +584,9 @@ class Agent:
             receive_window_segments=max(limits.RECEIVE_WINDOW_SEGMENTS_MIN, fitting),
             interest_ttl_ns=self._interest_ttl_ns or ReaderParameters(member=None).interest_ttl_ns,
         )
+
+
+def _priors(floor_bytes_per_s: float) -> dict[Source, SourceCost]:
+    """What is believed of sources before anything was measured; the network is what the operator says."""
+    floor = SourceCost(PRIORS[Source.REMOTE_DRAM].overhead_s, floor_bytes_per_s)
+    return {**PRIORS, Source.REMOTE_DRAM: floor, Source.SWITCH: floor, Source.REMOTE_DISK: floor}

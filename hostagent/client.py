@@ -33,6 +33,7 @@ __all__ = [
     "AgentError",
     "AgentUnavailableError",
     "ChunkSource",
+    "FetchUnderWay",
     "Fetched",
     "PoolFullError",
     "PutOutcome",
@@ -168,9 +169,18 @@ class AgentClient:
         `recompute_s` is what computing all of them would take: the agent says GATE at once when it cannot beat it.
         A miss is no exception: see `Fetched.count` and `Fetched.outcome`.
         """
+        return self.start_fetch(keys, deadline_s=deadline_s, recompute_s=recompute_s).wait()
+
+    def start_fetch(
+        self, keys: Sequence[bytes], *, deadline_s: float, recompute_s: float | None = None
+    ) -> FetchUnderWay:
+        """As `fetch`, without waiting: the agent begins now. `wait` must be called, also after `cancel`."""
         recompute_us = messages.NO_RECOMPUTE if recompute_s is None else int(recompute_s * 1e6)
         body = messages.FETCH.pack(int(deadline_s * 1e6), recompute_us) + messages.pack_keys(keys)
-        answer = self._call(Kind.FETCH, body, count=len(keys), timeout_s=deadline_s + ANSWER_TIMEOUT_S)
+        request = self._send(Kind.FETCH, body, count=len(keys), answered=True)
+        return FetchUnderWay(self, request, time.monotonic() + deadline_s + ANSWER_TIMEOUT_S)
+
+    def _fetched(self, answer: Frame) -> Fetched:
         if answer.status not in _MISSES:
             _expect(answer, "fetch")
         lease, chunks = messages.unpack_fetched(answer)
@@ -329,6 +339,24 @@ class Reservation:
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
         self.abort()
+
+
+class FetchUnderWay:
+    """A fetch that the agent works on."""
+
+    def __init__(self, client: AgentClient, request: int, give_up_s: float) -> None:
+        self._client = client
+        self._request = request
+        self._give_up_s = give_up_s
+
+    def wait(self) -> Fetched:
+        """Wait for the outcome; once."""
+        return self._client._fetched(self._client._wait(self._request, self._give_up_s))
+
+    def cancel(self) -> None:
+        """It is no longer wanted: `wait` soon returns, with nothing unless it was done already. From any thread."""
+        with contextlib.suppress(AgentUnavailableError):
+            self._client._send(Kind.CANCEL, messages.CANCEL.pack(self._request))
 
 
 class Fetched:

@@ -17,6 +17,7 @@ from typing import TypeVar
 import yaml
 
 from hostagent import limits
+from hostagent.disk.config import DiskConfig
 
 T = TypeVar("T")
 
@@ -81,6 +82,8 @@ class AgentConfig:
     http: tuple[str, int] = ("127.0.0.1", 9475)
     ready_file: str = ""
     log_level: str = "info"
+    disk: DiskConfig | None = None
+    """None: no disk tier."""
     gate_floor_bytes_per_s: float = field(default=50e6)
     """Rate that a fetch is expected to have before anything was measured."""
 
@@ -120,6 +123,7 @@ def parse(tree: object) -> AgentConfig:
         http=(http.take("address", _ipv4, "127.0.0.1"), http.take("port", _port, 9475)),
         ready_file=root.take("ready_file", _text, ""),
         log_level=root.take("log_level", _one_of(LOG_LEVELS), "info"),
+        disk=_disk(root.section("disk")),
         gate_floor_bytes_per_s=float(gate.take("floor_bytes_per_s", _size, 50_000_000)),
     )
     for section in (root, controller, api, http, gate):
@@ -172,6 +176,32 @@ def _pool(section: _Section) -> PoolConfig:
     pool = PoolConfig(size_bytes, section.take("prefault", _flag, True))
     section.finish()
     return pool
+
+
+def _disk(section: _Section) -> DiskConfig | None:
+    path = section.take("path", _text, "")
+    size_bytes = section.take("size", _size, 0)
+    default = DiskConfig(path, size_bytes)
+    config = DiskConfig(
+        path,
+        size_bytes,
+        direct=section.take("direct", _flag, default.direct),
+        read_threads=section.take("read_threads", _number(1, 64), default.read_threads),
+        sync_s=section.take("sync_s", _seconds, default.sync_s),
+        write_bytes_per_s=section.take("write_rate", _size, default.write_bytes_per_s),
+        promote=section.take("promote", _flag, default.promote),
+        flush_s=section.take("flush_s", _seconds, default.flush_s),
+    )
+    section.finish()
+    if bool(path) != bool(size_bytes):
+        raise ConfigError(
+            "disk.path and disk.size go together: give a folder and how much of it may be used, or neither"
+        )
+    if not path:
+        return None
+    if not limits.DISK_BYTES_MIN <= size_bytes <= limits.DISK_BYTES_MAX or size_bytes % limits.EXTENT_ALIGN_BYTES:
+        raise ConfigError(f"disk.size is {size_bytes} bytes; it must be a multiple of 4096 from 1MiB to 256TiB")
+    return config
 
 
 class _Section:
@@ -249,6 +279,12 @@ def _number(least: int, most: int) -> Callable[[object], int]:
 
 
 _port = _number(0, 65535)
+
+
+def _seconds(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 86_400:
+        raise ValueError(f"{value!r} is not a number of seconds from 0 to 86400")
+    return float(value)
 
 
 def _one_of(allowed: tuple[str, ...]) -> Callable[[object], str]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import json
 import logging
 import os
 import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from hostagent import __version__
 from hostagent.agent import Agent
@@ -19,11 +19,16 @@ from hostagent.config import AgentConfig, ConfigError, load
 from hostagent.http import HttpError
 from hostagent.transport.base import TransportError
 from kvproto.ids import format_address
+from kvproto.readiness import notify_ready, write_ready_file
 
 log = logging.getLogger("hostagent")
 
 EXIT_CANNOT_RUN = 1
 EXIT_USAGE = 2
+
+
+class CannotRunError(Exception):
+    """The agent cannot run as configured; one line."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -46,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     try:
         asyncio.run(_run(config))
-    except (TransportError, ApiError, HttpError) as error:
+    except (CannotRunError, TransportError, ApiError, HttpError) as error:
         print(f"kvcast-agent: {error}", file=sys.stderr)
         return EXIT_CANNOT_RUN
     except OSError as error:
@@ -84,12 +89,13 @@ def _tell_ready(agent: Agent) -> None:
         "read": agent.facts.read_endpoint,
     }
     if config.ready_file:
-        partial = f"{config.ready_file}.{os.getpid()}"
-        with open(partial, "w", encoding="utf-8") as file:
-            json.dump(facts, file)
-        os.replace(partial, config.ready_file)
+        try:
+            write_ready_file(Path(config.ready_file), facts)
+        except OSError as error:
+            raise CannotRunError(f"cannot write ready_file {config.ready_file}: {error.strerror}") from error
     line = " ".join(f"{name}={facts[name]}" for name in ("node", "http", "socket", "read"))
     print(f"kvcast-agent ready {line}", flush=True)
+    notify_ready()
 
 
 if __name__ == "__main__":

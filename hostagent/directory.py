@@ -8,7 +8,7 @@ lost the chunk says so by itself (NAK, ABSENT).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from kvproto.ids import Address, ChunkKey
@@ -39,6 +39,8 @@ class ChunkEntry:
     served: bool = False
     pinned: bool = False
     value: float = 0.0
+    disk_holders: tuple[int, ...] = ()
+    """Nodes that have it on disk: slower to begin, as good afterwards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,13 +143,20 @@ class DirectoryReplica:
         return next((node for node in self._nodes() if node.address == address), None)
 
     def holders(self, key: ChunkKey) -> list[NodeEntry]:
-        """Nodes that hold a chunk, stale ones and those that are leaving last."""
+        """Nodes that hold a chunk in DRAM, stale ones and those that are leaving last."""
+        return self._nodes_of(key, lambda entry: entry.holders)
+
+    def disk_holders(self, key: ChunkKey) -> list[NodeEntry]:
+        """Nodes that hold a chunk on disk, in the same order."""
+        return self._nodes_of(key, lambda entry: entry.disk_holders)
+
+    def _nodes_of(self, key: ChunkKey, numbers: Callable[[ChunkEntry], tuple[int, ...]]) -> list[NodeEntry]:
         found: dict[str, NodeEntry] = {}
         for content in (self._current, self._stale):
             entry = content.chunks.get(key) if content is not None else None
             if content is None or entry is None:
                 continue
-            for number in entry.holders:
+            for number in numbers(entry):
                 node = content.nodes.get(number)
                 if node is not None:
                     found.setdefault(node.name, node)

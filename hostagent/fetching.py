@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,7 +20,7 @@ from hostagent import limits
 from hostagent.api.messages import ChunkSource, Status
 from hostagent.api.server import FetchResult
 from hostagent.directory import ChunkEntry, DirectoryReplica, NodeEntry
-from hostagent.gate import FetchGate
+from hostagent.disk.store import LoadOutcome
 from hostagent.hashing import Checksums
 from hostagent.pool.chunks import Chunk, ChunkPool, ChunkState, Refusal
 from hostagent.pool.memory import PoolMemory
@@ -40,6 +41,7 @@ from kvproto.commands import (
     VerifyChunk,
 )
 from kvproto.events import (
+    ChunkLoaded,
     ChunkVerified,
     ChunkWanted,
     ControlReceived,
@@ -48,6 +50,7 @@ from kvproto.events import (
     HolderLost,
     HolderRef,
     HoldersChanged,
+    LoadFailed,
     ReadDone,
     ReaderEvent,
     ReadFailed,
@@ -59,6 +62,8 @@ from kvproto.ids import Address, ChunkKey, FetchId, NodeId, ReadId
 from kvproto.limits import FETCHES_MAX
 from kvproto.session.parameters import ReaderParameters
 from kvproto.session.reader import Reader
+from kvproto.tiers.gate import Gate, Offer, Ticket, Verdict
+from kvproto.value.costs import Source as CostSource
 from kvproto.wire.data import SegmentGroup
 
 _SOURCES = {
@@ -66,10 +71,24 @@ _SOURCES = {
     Source.UNICAST: ChunkSource.HOLDER,
     Source.CAST: ChunkSource.CAST,
     Source.SWITCH: ChunkSource.SWITCH,
+    Source.DISK: ChunkSource.DISK,
+}
+_COSTS_OF = {
+    Source.UNICAST: CostSource.REMOTE_DRAM,
+    Source.CAST: CostSource.REMOTE_DRAM,
+    Source.SWITCH: CostSource.SWITCH,
+    Source.DISK: CostSource.LOCAL_DISK,
 }
 _OUTCOMES = {Outcome.GONE: Status.UNAVAILABLE, Outcome.LATE: Status.DEADLINE}
 SWITCH_NODE = NodeId("@switch")
 """Stands for the switch where it holds the only copy: asked at the pool address, never read from."""
+
+
+class LocalDisk(Protocol):
+    """This node's disk tier."""
+
+    def find(self, key: ChunkKey) -> Chunk | None: ...
+    def load(self, key: ChunkKey, into: Chunk, done: Callable[[LoadOutcome, int], None]) -> None: ...
 
 
 class FetchObserver(Protocol):
@@ -95,6 +114,8 @@ class _Arriving:
     segments_count: int
     full_rows: npt.NDArray[np.uint8]
     """The segments that are not short, shape (n, segment_bytes): rows of the pool itself."""
+    route: CostSource
+    """Where it was asked of first."""
     fetches: set[FetchId] = field(default_factory=set)
     last_source: Address | None = None
     from_switch: int = 0
@@ -112,10 +133,12 @@ class Fetch:
     """Why the keys asked for go no further than `keys`; OK when they do."""
     done: Callable[[FetchResult], None]
     started_s: float
-    wanted_bytes: int
+    ticket: Ticket
     pinned: dict[ChunkKey, Chunk] = field(default_factory=dict)
     came_from: dict[ChunkKey, Address | None] = field(default_factory=dict)
+    routes: dict[ChunkKey, CostSource] = field(default_factory=dict)
     progressed: Callable[[int], None] | None = None
+    """Of a task: who is told how far it is. None: an engine waits for it."""
 
     def cancel(self) -> None:
         """Give it up. Idempotent."""
@@ -132,7 +155,8 @@ class Fetching:
         transport: Transport,
         directory: DirectoryReplica,
         checksums: Checksums,
-        gate: FetchGate,
+        gate: Gate,
+        disk: LocalDisk | None,
         loop: asyncio.AbstractEventLoop,
         observer: FetchObserver,
         parameters: ReaderParameters,
@@ -144,6 +168,7 @@ class Fetching:
         self._directory = directory
         self._checksums = checksums
         self._gate = gate
+        self._disk = disk
         self._loop = loop
         self._observer = observer
         self._parameters = parameters
@@ -160,6 +185,16 @@ class Fetching:
     def under_way_count(self) -> int:
         return len(self._fetches)
 
+    @property
+    def busy(self) -> bool:
+        """Whether an engine waits for something."""
+        return any(fetch.progressed is None for fetch in self._fetches.values())
+
+    @property
+    def led_count(self) -> int:
+        """Chunks that this node pulls for everybody at the moment."""
+        return self._reader.led_count
+
     # ------------------------------------------------------------------ fetches
 
     def fetch(
@@ -169,85 +204,123 @@ class Fetching:
         recompute_s: float | None,
         done: Callable[[FetchResult], None],
         progressed: Callable[[int], None] | None = None,
+        *,
+        from_disk_only: bool = False,
     ) -> Fetch | None:
-        """See `api.server.Backend.fetch`; keys are distinct; `progressed` hears how many leading chunks are here."""
+        """See `api.server.Backend.fetch`; keys are distinct; `progressed` hears how many leading chunks are here.
+
+        `from_disk_only`: chunks are loaded from this node's disk, never asked of others.
+        """
         started_s = self._loop.time()
         if len(self._fetches) >= FETCHES_MAX:
             done(FetchResult(Status.BUSY, ()))
             return None
-        plan = self._plan(keys, recompute_s)
-        if plan.missing_bytes == 0:
+        plan = self._plan(keys, recompute_s, from_disk_only=from_disk_only)
+        if len(plan.pinned) == len(plan.keys):
             self._deliver_local(plan, done, started_s)
             return None
         self._fetch_id += 1
-        fetch = Fetch(
-            self, FetchId(self._fetch_id), plan.keys, plan.stopped, done, started_s, plan.missing_bytes, plan.pinned
-        )
+        ticket = self._gate.started(plan.verdict)
+        fetch = Fetch(self, FetchId(self._fetch_id), plan.keys, plan.stopped, done, started_s, ticket, plan.pinned)
         fetch.progressed = progressed
         for key in plan.keys:
             if key in self._arriving:
                 self._arriving[key].fetches.add(fetch.fetch)
+                fetch.routes[key] = self._arriving[key].route
         self._fetches[fetch.fetch] = fetch
-        self._gate.started(plan.missing_bytes)
         deadline_ns = time.monotonic_ns() + int(deadline_s * 1e9)
-        self._handle(FetchRequested(fetch.fetch, tuple(self._wanted(key, fetch) for key in plan.keys), deadline_ns))
+        wanted = tuple(self._wanted(key, fetch, from_disk_only) for key in plan.keys)
+        self._handle(FetchRequested(fetch.fetch, wanted, deadline_ns))
+        for key in plan.to_load:
+            self._load(key)
         return fetch if fetch.fetch in self._fetches else None
 
     def cancel(self, fetch: Fetch) -> None:
         """The engine no longer wants it."""
         if self._fetches.pop(fetch.fetch, None) is None:
             return
-        self._gate.ended(fetch.wanted_bytes, 0, 0.0)
+        self._gate.cancelled(fetch.ticket)
         self._forget(fetch)
         self._handle(FetchCancelled(fetch.fetch))
         self._observer.fetch_ended(Status.CANCELLED, self._loop.time() - fetch.started_s)
 
-    def _plan(self, keys: Sequence[ChunkKey], recompute_s: float | None) -> _Plan:
-        """How far the keys can be had, with local chunks pinned and room reserved for the others."""
-        plan = _Plan()
-        remote: list[tuple[ChunkKey, ChunkEntry]] = []
-        known: list[ChunkKey] = []
+    def _plan(self, keys: Sequence[ChunkKey], recompute_s: float | None, *, from_disk_only: bool) -> _Plan:
+        """How far the keys are brought and from where, with local chunks pinned and room reserved for the others."""
+        offers: list[Offer] = []
+        stopped = Status.OK
         for key in keys:
-            chunk = self._pool.find(key)
+            offer = self._offer(key, from_disk_only)
+            if offer is None:
+                stopped = Status.NOT_FOUND
+                break
+            offers.append(offer)
+        verdict = self._gate.decide(offers, recompute_s, time.monotonic_ns())
+        plan = _Plan(verdict, stopped if len(verdict.routes) == len(offers) else Status.GATE)
+        plan.keys = tuple(keys[: len(verdict.routes)])
+        # Pinned first, all of them: room for one chunk must not be made of another one of the same fetch.
+        for key in plan.keys:
+            chunk = self._pool.find(key) or self._kept(key)
             if chunk is not None:
                 self._pool.pin(chunk)
                 self._pool.touch(key)
                 plan.pinned[key] = chunk
-            else:
-                entry = self._directory.find(key)
-                if entry is None or not self._holders_of(entry):
-                    plan.stopped = Status.NOT_FOUND
-                    break
-                remote.append((key, entry))
-                plan.missing_bytes += entry.size_bytes
-            known.append(key)
-        plan.keys = tuple(known)
-        if remote and not self._gate.allows(plan.missing_bytes, recompute_s):
-            self._cut(plan, remote[0][0], Status.GATE)
-            return plan
-        for key, entry in remote:
-            refusal = self._make_room(key, entry)
+        for key, route in zip(plan.keys, verdict.routes, strict=True):
+            if key in plan.pinned or key in self._arriving:
+                continue
+            refusal = self._make_room(key, route)
             if refusal is not None:
                 self._cut(plan, key, refusal)
                 break
+            if route is CostSource.LOCAL_DISK:
+                plan.to_load.append(key)
         return plan
+
+    def _kept(self, key: ChunkKey) -> Chunk | None:
+        """A chunk that arrived for a fetch under way and was dropped from the pool since: its bytes stay until that
+        fetch is over, and the reader counts it as here."""
+        if not self._reader.is_here(key):
+            return None
+        return next(fetch.pinned[key] for fetch in self._fetches.values() if key in fetch.pinned)
 
     def _cut(self, plan: _Plan, key: ChunkKey, why: Status) -> None:
         """End a plan before `key`, giving back pins behind it."""
         place = plan.keys.index(key)
-        kept = set(plan.keys[:place])
-        for behind in set(plan.keys[place:]) - kept:
+        for behind in plan.keys[place:]:
             chunk = plan.pinned.pop(behind, None)
             if chunk is not None:
                 self._pool.unpin(chunk)
-        plan.keys = plan.keys[:place]
-        plan.stopped = why
-        plan.missing_bytes = sum(self._arriving[key].entry.size_bytes for key in kept if key in self._arriving)
+        plan.keys, plan.stopped = plan.keys[:place], why
 
-    def _make_room(self, key: ChunkKey, entry: ChunkEntry) -> Status | None:
-        """Memory for an arriving chunk; the reason when there is none."""
-        if key in self._arriving:
+    def _offer(self, key: ChunkKey, from_disk_only: bool) -> Offer | None:
+        """Where a chunk can be had; None: nowhere."""
+        chunk = self._pool.find(key) or self._kept(key)
+        if chunk is not None:
+            return Offer(chunk.size_bytes, (CostSource.LOCAL_DRAM,))
+        arriving = self._arriving.get(key)
+        if arriving is not None:
+            return Offer(arriving.entry.size_bytes, (arriving.route,), coming=True)
+        stored = self._disk.find(key) if self._disk is not None else None
+        if from_disk_only:
+            return None if stored is None else Offer(stored.size_bytes, (CostSource.LOCAL_DISK,))
+        entry = self._directory.find(key)
+        sources = [] if stored is None else [CostSource.LOCAL_DISK]
+        if entry is not None and (stored is None or stored.size_bytes == entry.size_bytes):
+            sources += self._remote_sources(entry)
+        if not sources:
             return None
+        return Offer(stored.size_bytes if stored is not None else entry.size_bytes if entry else 0, tuple(sources))
+
+    def _remote_sources(self, entry: ChunkEntry) -> list[CostSource]:
+        refs = self._holders_of(entry)
+        sources = [CostSource.SWITCH] if entry.served and refs else []
+        if any(ref.node != SWITCH_NODE for ref in refs):
+            in_dram = any(node.name != self._node_name for node in self._directory.holders(entry.key))
+            sources.append(CostSource.REMOTE_DRAM if in_dram else CostSource.REMOTE_DISK)
+        return sources
+
+    def _make_room(self, key: ChunkKey, route: CostSource) -> Status | None:
+        """Memory for an arriving chunk; the reason when there is none."""
+        entry = self._entry(key)
         made = self._pool.reserve(key, entry.parent, entry.size_bytes, entry.position)
         if isinstance(made, Refusal):
             # FILLING: an engine here is putting this very chunk; it will be there by itself in a moment.
@@ -255,16 +328,52 @@ class Fetching:
         size = self._parameters.segment_bytes
         full_count = entry.size_bytes // size
         full_rows = self._memory.array(made.offset, full_count * size).reshape(full_count, size)
-        self._arriving[key] = _Arriving(made, entry, -(-entry.size_bytes // size), full_rows)
+        self._arriving[key] = _Arriving(made, entry, -(-entry.size_bytes // size), full_rows, route)
         return None
 
-    def _wanted(self, key: ChunkKey, fetch: Fetch) -> ChunkWanted:
+    def _entry(self, key: ChunkKey) -> ChunkEntry:
+        """What this node's disk or the directory knows of a chunk; where they differ, the disk."""
+        entry = self._directory.find(key)
+        stored = self._disk.find(key) if self._disk is not None else None
+        if stored is not None and (entry is None or entry.size_bytes != stored.size_bytes):
+            return ChunkEntry(key, stored.parent, stored.size_bytes, stored.checksum, stored.position, ())
+        if entry is None:
+            raise LookupError(f"room is made for {key.hex()}, which is nowhere")
+        return entry
+
+    def _wanted(self, key: ChunkKey, fetch: Fetch, from_disk_only: bool) -> ChunkWanted:
         chunk = fetch.pinned.get(key)
         if chunk is not None:
             segments = -(-chunk.size_bytes // self._parameters.segment_bytes)
             return ChunkWanted(key, segments, chunk.size_bytes, (), present=True)
         arriving = self._arriving[key]
-        return ChunkWanted(key, arriving.segments_count, arriving.entry.size_bytes, self._holders_of(arriving.entry))
+        holders = () if from_disk_only else self._holders_of(arriving.entry)
+        return ChunkWanted(
+            key,
+            arriving.segments_count,
+            arriving.entry.size_bytes,
+            holders,
+            loading=arriving.route is CostSource.LOCAL_DISK,
+            read_alone=arriving.route is CostSource.REMOTE_DRAM and arriving.entry.served,
+        )
+
+    # ------------------------------------------------------------------ this node's disk
+
+    def _load(self, key: ChunkKey) -> None:
+        arriving = self._arriving.get(key)
+        if arriving is not None and self._disk is not None:
+            self._disk.load(key, arriving.chunk, partial(self._loaded, arriving))
+
+    def _loaded(self, arriving: _Arriving, outcome: LoadOutcome, checksum: int) -> None:
+        key = arriving.chunk.key
+        if self._arriving.get(key) is not arriving:
+            return
+        if outcome is LoadOutcome.DONE:
+            self._take_in(arriving, checksum, from_here=True)
+            self._handle(ChunkLoaded(key))
+        else:
+            arriving.route = CostSource.REMOTE_DRAM
+            self._handle(LoadFailed(key))
 
     def _deliver_local(self, plan: _Plan, done: Callable[[FetchResult], None], started_s: float) -> None:
         chunks = tuple((plan.pinned[key], ChunkSource.LOCAL) for key in plan.keys)
@@ -305,9 +414,13 @@ class Fetching:
         self._carry_out(self._reader.configure(parameters, now_ns), now_ns)
 
     def _holders_of(self, entry: ChunkEntry) -> tuple[HolderRef, ...]:
+        in_dram = {node.name: node for node in self._directory.holders(entry.key)}
+        nodes = [(node, 0.0) for node in in_dram.values()]
+        # A copy on a disk is as good once it is in that node's DRAM: asked where there is no other.
+        nodes += [(node, 1.0) for node in self._directory.disk_holders(entry.key) if node.name not in in_dram]
         refs = tuple(
-            HolderRef(NodeId(node.name), node.address, float(node.draining), castable=node.member is not None)
-            for node in self._directory.holders(entry.key)
+            HolderRef(NodeId(node.name), node.address, load + node.draining, castable=node.member is not None)
+            for node, load in nodes
             if node.name != self._node_name
         )
         if not refs and entry.served and self.pool_address is not None:
@@ -332,6 +445,8 @@ class Fetching:
         counters = self._transport.counters
         if arriving is None or missing is None:
             counters.drop("cast_unwanted", len(group.rows))
+            # A LEAVE may have been lost: the reader sends another where the switch goes on counting us in.
+            self._handle(SegmentsReceived(group.key, group.segments, group.source, group.from_switch))
             return
         if group.segments_in_chunk != arriving.segments_count:
             counters.drop("cast_other_size", len(group.rows))
@@ -476,17 +591,22 @@ class Fetching:
         good = checksum == arriving.entry.checksum
         arriving.found = checksum
         if good:
-            del self._arriving[key]
-            self._pool.commit(arriving.chunk, checksum)
-            for fetch in arriving.fetches:
-                under_way = self._fetches.get(fetch)
-                if under_way is not None:
-                    self._pool.pin(arriving.chunk)
-                    under_way.pinned[key] = arriving.chunk
-                    under_way.came_from[key] = arriving.last_source
-            asked_for = any(self._fetches[fetch].progressed is not None for fetch in arriving.fetches)
-            self._observer.copy_arrived(key, asked_for=asked_for)
+            self._take_in(arriving, checksum, from_here=False)
         self._handle(ChunkVerified(key, good))
+
+    def _take_in(self, arriving: _Arriving, checksum: int, *, from_here: bool) -> None:
+        """A chunk is whole and right: READY, pinned for the fetches that want it, and told of."""
+        key = arriving.chunk.key
+        del self._arriving[key]
+        self._pool.commit(arriving.chunk, checksum)
+        for fetch in arriving.fetches:
+            under_way = self._fetches.get(fetch)
+            if under_way is not None:
+                self._pool.pin(arriving.chunk)
+                under_way.pinned[key] = arriving.chunk
+                under_way.came_from[key] = arriving.last_source
+        asked_for = any(self._fetches[fetch].progressed is not None for fetch in arriving.fetches)
+        self._observer.copy_arrived(key, asked_for=asked_for or from_here)
 
     def _deliver(self, command: DeliverFetch) -> None:
         fetch = self._fetches.pop(command.fetch, None)
@@ -494,16 +614,17 @@ class Fetching:
             return
         delivered: list[tuple[Chunk, ChunkSource]] = []
         seconds = self._loop.time() - fetch.started_s
-        arrived_bytes = 0
+        arrived: Counter[CostSource] = Counter()
         for key, source in zip(fetch.keys[: command.leading], command.sources, strict=True):
             chunk = fetch.pinned[key]
             self._pool.pin(chunk)
             self._pool.touch(key)
             delivered.append((chunk, _SOURCES[source]))
             if source is not Source.LOCAL:
-                arrived_bytes += chunk.size_bytes
+                by_disk = fetch.routes.get(key) is CostSource.REMOTE_DISK
+                arrived[CostSource.REMOTE_DISK if by_disk else _COSTS_OF[source]] += chunk.size_bytes
         status = fetch.stopped if command.leading == len(fetch.keys) else _OUTCOMES[command.outcome]
-        self._gate.ended(fetch.wanted_bytes, arrived_bytes, seconds)
+        self._gate.ended(fetch.ticket, arrived, seconds, time.monotonic_ns())
         self._forget(fetch)
         for chunk, chunk_source in delivered:
             self._observer.chunk_delivered(chunk, chunk_source, seconds, fetch.came_from.get(chunk.key))
@@ -532,10 +653,12 @@ class Fetching:
 
 @dataclass(slots=True)
 class _Plan:
+    verdict: Verdict
+    stopped: Status
     keys: tuple[ChunkKey, ...] = ()
-    stopped: Status = Status.OK
-    missing_bytes: int = 0
     pinned: dict[ChunkKey, Chunk] = field(default_factory=dict)
+    to_load: list[ChunkKey] = field(default_factory=list)
+    """Chunks whose way from the disk is to be begun."""
 
 
 class _NoRead:

@@ -12,6 +12,9 @@ CHUNK_BYTES_MAX = 1 << 32
 POOL_BYTES_MIN = 1 * MIB
 POOL_BYTES_MAX = 1 << 44
 
+DISK_BYTES_MIN = 1 * MIB
+DISK_BYTES_MAX = 1 << 48
+
 # ------------------------------------------------------------------ local API
 API_KEYS_MAX = 4096
 """Keys in one request: a million tokens in chunks of 256."""
@@ -99,6 +102,17 @@ USAGE_DELAY_S = 0.25
 USAGE_EVENTS_MAX = 4096
 USAGE_BATCH_EVENTS = 1000
 TASKS_RUNNING_MAX = 256
+NEXT_VICTIMS_TOLD = 8
+"""Chunks that a full pool would lose next, named in each heartbeat."""
+PREPARED_MAX = 1024
+"""Chunks that are brought from disk at a time because peers or plans want them."""
+PREPARE_DEADLINE_S = 30.0
+
+
+def extent_bytes(size_bytes: int) -> int:
+    """What a chunk takes in a pool: whole pages."""
+    return -(-size_bytes // EXTENT_ALIGN_BYTES) * EXTENT_ALIGN_BYTES
+
 
 assert API_KEYS_MAX * 17 + 64 <= API_FRAME_BYTES_MAX, "a full fetch must fit in one frame"
 assert VERBS_CAST_CHAIN_SEGMENTS <= VERBS_CAST_QUEUE_SEGMENTS

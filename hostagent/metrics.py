@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -11,6 +12,7 @@ from prometheus_client.registry import Collector
 from hostagent.api.messages import ChunkSource, Status
 from hostagent.pool.chunks import ChunkPool
 from hostagent.transport.base import TransportCounters
+from kvproto.session.holder import HolderCounts
 
 PREFIX = "kvcast_agent"
 FETCH_SECONDS_BUCKETS = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
@@ -45,16 +47,25 @@ class AgentMetrics:
         for outcome in (Status.OK, Status.NOT_FOUND, Status.DEADLINE, Status.GATE, Status.UNAVAILABLE):
             self.fetches.labels(outcome.name.lower())
 
-    def watch(self, pool: ChunkPool, transport: TransportCounters, controller_connected: Callable[[], bool]) -> None:
-        """Also report what pool and transport count by themselves."""
-        self.registry.register(_Watched(pool, transport, controller_connected))
+    def watch(self, others: Watched) -> None:
+        """Also report what others count by themselves."""
+        self.registry.register(_WatchedCollector(others))
 
 
-class _Watched(Collector):
-    def __init__(self, pool: ChunkPool, transport: TransportCounters, controller_connected: Callable[[], bool]) -> None:
-        self._pool = pool
-        self._transport = transport
-        self._controller_connected = controller_connected
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What counts by itself and is read when somebody asks."""
+
+    pool: ChunkPool
+    transport: TransportCounters
+    controller_connected: Callable[[], bool]
+    led_count: Callable[[], int]
+    holder: Callable[[], HolderCounts]
+
+
+class _WatchedCollector(Collector):
+    def __init__(self, others: Watched) -> None:
+        self._others = others
 
     def describe(self) -> Iterator[Metric]:
         """Nothing ahead of time: the names below cannot collide."""
@@ -64,12 +75,16 @@ class _Watched(Collector):
         """Figures of this moment."""
         yield from self._pool_metrics()
         yield from self._transport_metrics()
+        yield from self._holder_metrics()
         connected = GaugeMetricFamily(f"{PREFIX}_controller_connected", "1 while the controller's stream is open")
-        connected.add_metric([], float(self._controller_connected()))
+        connected.add_metric([], float(self._others.controller_connected()))
         yield connected
+        yield GaugeMetricFamily(
+            f"{PREFIX}_led_chunks", "Chunks that this node pulls for every reader now", value=self._others.led_count()
+        )
 
     def _pool_metrics(self) -> Iterator[Metric]:
-        usage = self._pool.usage()
+        usage = self._others.pool.usage()
         size = GaugeMetricFamily(f"{PREFIX}_pool_bytes", "Bytes of the pool by state", labels=["state"])
         for state, value in (
             ("size", usage.size_bytes),
@@ -82,20 +97,36 @@ class _Watched(Collector):
         yield size
         yield GaugeMetricFamily(f"{PREFIX}_pool_chunks", "Chunks in the pool", value=usage.chunks_count)
         yield GaugeMetricFamily(
-            f"{PREFIX}_pool_pins", "Pins on chunks: leases, sends, reads", value=self._pool.pins_count
+            f"{PREFIX}_pool_pins", "Pins on chunks: leases, sends, reads", value=self._others.pool.pins_count
         )
         yield CounterMetricFamily(
-            f"{PREFIX}_pool_evictions", "Chunks evicted to make room", value=self._pool.evicted_count
+            f"{PREFIX}_pool_evictions", "Chunks evicted to make room", value=self._others.pool.evicted_count
         )
 
+    def _holder_metrics(self) -> Iterator[Metric]:
+        counts = self._others.holder()
+        segments = CounterMetricFamily(
+            f"{PREFIX}_get_segments", "Segments that GETs asked this node for", labels=["outcome"]
+        )
+        segments.add_metric(["queued"], counts.segments_queued)
+        segments.add_metric(["answered_already"], counts.answered_already)
+        segments.add_metric(["queue_full"], counts.segments_refused)
+        yield segments
+        yield CounterMetricFamily(f"{PREFIX}_naks", "Requests for chunks that are not here", value=counts.naks)
+
     def _transport_metrics(self) -> Iterator[Metric]:
-        counters = self._transport
+        counters = self._others.transport
         casts = CounterMetricFamily(f"{PREFIX}_cast_packets", "Cast segments", labels=["direction"])
         casts.add_metric(["received"], counters.cast_packets_received)
         casts.add_metric(["received_from_switch"], counters.cast_packets_from_switch)
         casts.add_metric(["sent"], counters.cast_packets_sent)
         casts.add_metric(["filled"], counters.fill_packets_sent)
         yield casts
+        yield CounterMetricFamily(
+            f"{PREFIX}_cast_batches",
+            "Times that casts were taken in, many at a time",
+            value=counters.cast_batches_received,
+        )
         control = CounterMetricFamily(f"{PREFIX}_control_datagrams", "Control datagrams", labels=["direction"])
         control.add_metric(["received"], counters.control_received)
         control.add_metric(["sent"], counters.control_sent)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter, deque
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import assert_never
 
 from hostagent.pool.chunks import Chunk, ChunkPool
@@ -13,9 +16,12 @@ from hostagent.transport.base import ChunkPlace, Extent, Transport
 from kvproto.commands import FillEnded, HolderCommand, PinChunk, SendControl, SendFill, SendSegments, UnpinChunk
 from kvproto.events import ControlReceived, FillCancelled, FillRequested, HolderEvent, SegmentsSent, SendFailed
 from kvproto.ids import Address, ChunkKey, FillId
-from kvproto.session.holder import Holder
+from kvproto.session.holder import Holder, HolderCounts
 from kvproto.session.parameters import HolderParameters
-from kvproto.wire.control import Control
+from kvproto.wire.control import Control, Op
+
+HELD_CONTROLS_MAX = 4096
+"""Questions about chunks that are on their way from disk; more are dropped, and asked again."""
 
 
 class PoolInventory:
@@ -31,19 +37,40 @@ class PoolInventory:
         return None if chunk is None else -(-chunk.size_bytes // self.segment_bytes)
 
 
+@dataclass(slots=True)
+class _Void:
+    """Segments in the transport for a holder that is no more: their chunk stays until they are reported."""
+
+    chunk: Chunk
+    left: int
+
+
 class Serving:
     """The shell of the holder."""
 
     def __init__(
-        self, pool: ChunkPool, transport: Transport, loop: asyncio.AbstractEventLoop, segment_bytes: int
+        self,
+        pool: ChunkPool,
+        transport: Transport,
+        loop: asyncio.AbstractEventLoop,
+        segment_bytes: int,
+        prepare: Callable[[ChunkKey, Callable[[], None]], bool],
     ) -> None:
+        """`prepare(key, then)`: see `TransportSink.prepare`."""
         self._pool = pool
+        self._prepare = prepare
+        self._held: dict[ChunkKey, dict[tuple[Control, Address], None]] = {}
+        """What was asked about chunks that are being loaded from disk."""
+        self._held_count = 0
         self._transport = transport
         self._segment_bytes = segment_bytes
         self._inventory = PoolInventory(pool, segment_bytes)
         self._holder = Holder(HolderParameters(segment_bytes=segment_bytes), self._inventory)
         self._timer = MachineTimer(loop, self._timer_fired)
         self._pinned: dict[ChunkKey, Chunk] = {}
+        self._on_way: Counter[ChunkKey] = Counter()
+        """Segments that the transport has not reported yet."""
+        self._void: dict[ChunkKey, deque[_Void]] = {}
         self._filling: dict[ChunkKey, list[Chunk]] = {}
         """Chunks with FILLs in the transport, an entry and a pin a segment: those outlive a fill that is given up."""
         self._fills: dict[FillId, Callable[[FillEnded], None]] = {}
@@ -58,26 +85,70 @@ class Serving:
         for fill, ended in list(self._fills.items()):
             ended(FillEnded(fill, ChunkKey(b""), complete=False, acknowledged=0))
         self._fills.clear()
-        for chunk in self._pinned.values():
-            self._pool.unpin(chunk)
+        for key, chunk in self._pinned.items():
+            if self._on_way[key]:
+                self._void.setdefault(key, deque()).append(_Void(chunk, self._on_way[key]))
+            else:
+                self._pool.unpin(chunk)
         self._pinned.clear()
+        self._on_way.clear()
         self._holder = Holder(HolderParameters(segment_bytes=segment_bytes), self._inventory)
+
+    @property
+    def counts(self) -> HolderCounts:
+        """What the holder counted; begins anew with another segment size."""
+        return self._holder.counts
 
     # ------------------------------------------------------------------ events
 
     def control_received(self, message: Control, source: Address) -> None:
-        """JOIN, GET or FILL_ACK."""
+        """JOIN, GET or FILL_ACK. One about a chunk on this node's disk waits until that is in the pool, or is not."""
+        key = message.key
+        asks = message.op is not Op.FILL_ACK and self._pool.find(key) is None
+        if asks and (key in self._held or self._prepare(key, partial(self._prepared, key))):
+            self._hold(message, source)
+            return
         self._handle(ControlReceived(message, source))
+
+    def _hold(self, message: Control, source: Address) -> None:
+        held = self._held.setdefault(message.key, {})
+        if self._held_count >= HELD_CONTROLS_MAX:
+            self._transport.counters.drop("control_held_too_many")
+        elif (message, source) not in held:
+            held[message, source] = None
+            self._held_count += 1
+
+    def _prepared(self, key: ChunkKey) -> None:
+        held = self._held.pop(key, {})
+        self._held_count -= len(held)
+        for message, source in held:
+            self._handle(ControlReceived(message, source))
 
     def segments_sent(self, key: ChunkKey, count: int) -> None:
         """The transport took segments."""
-        if key in self._pinned:
+        count = self._without_void(key, count)
+        if count and key in self._pinned:
             self._handle(SegmentsSent(key, count))
 
     def segments_failed(self, key: ChunkKey, count: int) -> None:
         """The transport could not send segments."""
-        if key in self._pinned:
+        count = self._without_void(key, count)
+        if count and key in self._pinned:
             self._handle(SendFailed(key, count))
+
+    def _without_void(self, key: ChunkKey, count: int) -> int:
+        """How many of the segments reported concern this holder: those of its predecessors come first."""
+        voids = self._void.get(key, deque())
+        while voids and count:
+            taken = min(count, voids[0].left)
+            voids[0].left -= taken
+            count -= taken
+            if not voids[0].left:
+                self._pool.unpin(voids.popleft().chunk)
+        if not voids:
+            self._void.pop(key, None)
+        self._on_way[key] -= count
+        return count
 
     def fill_sent(self, key: ChunkKey, count: int) -> None:
         """The transport is done with segments of a fill."""
@@ -111,7 +182,11 @@ class Serving:
         for chunks in self._filling.values():
             for chunk in chunks:
                 self._pool.unpin(chunk)
+        for voids in self._void.values():
+            for void in voids:
+                self._pool.unpin(void.chunk)
         self._pinned.clear()
+        self._void.clear()
         self._filling.clear()
 
     # ------------------------------------------------------------------ reliable reads of peers
@@ -147,6 +222,7 @@ class Serving:
                 case SendControl(message, address):
                     self._transport.send_control(message, address)
                 case SendSegments(key, first, count):
+                    self._on_way[key] += count
                     self._transport.cast(self._place(key), first, count)
                 case SendFill(key, first, count, pool_address):
                     filled = self._pinned[key]
@@ -163,6 +239,7 @@ class Serving:
                     self._pinned[key] = chunk
                 case UnpinChunk(key):
                     self._pool.unpin(self._pinned.pop(key))
+                    del self._on_way[key]
                 case FillEnded(fill):
                     ended = self._fills.pop(fill, None)
                     if ended is not None:

@@ -20,9 +20,11 @@ COMMANDS: dict[str, str] = {
     "unpin": "take a pin back",
     "evict": "stop serving a prefix from the switch",
     "drain": "move the last copies off a node before it leaves",
+    "doctor": "what is missing on this machine, or slows it down",
     "testbed": "a network of namespaces with switch, controller and agents",
     "bench": "benchmarks, as ratios against something run side by side",
     "demo": "the whole thing at work: incast in all modes, then real traces",
+    "demo-vllm": "vLLM engines share a document through the pool; one warms four by a cast",
 }
 
 
@@ -38,7 +40,7 @@ class UsageError(Exception):
 
 
 def _load(name: str) -> Command:
-    module: Command = importlib.import_module(f"kvcast.commands.{name}")
+    module: Command = importlib.import_module(f"kvcast.commands.{name.replace('-', '_')}")
     return module
 
 

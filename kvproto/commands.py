@@ -15,6 +15,8 @@ class Source(enum.Enum):
     UNICAST = "unicast"
     CAST = "cast"
     SWITCH = "switch"
+    DISK = "disk"
+    """This node's own."""
 
 
 class Outcome(enum.Enum):

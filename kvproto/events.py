@@ -39,6 +39,10 @@ class ChunkWanted:
     holders: tuple[HolderRef, ...]
     present: bool = False
     """True: it is whole in this node's memory already, counts as arrived from LOCAL, and needs no holders."""
+    loading: bool = False
+    """True: the shell loads it from this node's disk; ChunkLoaded or LoadFailed follows. Holders are for the latter."""
+    read_alone: bool = False
+    """True: as long as nobody else wants it, read it from a holder, even if the switch serves it."""
 
 
 # --- to the reader --------------------------------------------------------------------------------------------------
@@ -120,6 +124,20 @@ class ChunkVerified:
 
 
 @dataclass(frozen=True, slots=True)
+class ChunkLoaded:
+    """A chunk that the shell was loading lies in memory, whole and verified."""
+
+    key: ChunkKey
+
+
+@dataclass(frozen=True, slots=True)
+class LoadFailed:
+    """This node's disk did not deliver: bring the chunk from its holders."""
+
+    key: ChunkKey
+
+
+@dataclass(frozen=True, slots=True)
 class HoldersChanged:
     """The directory's replica learnt other holders of chunks; each value replaces what was known of that key."""
 
@@ -147,6 +165,8 @@ ReaderEvent: TypeAlias = (
     | ReadDone
     | ReadFailed
     | ChunkVerified
+    | ChunkLoaded
+    | LoadFailed
     | HoldersChanged
     | HolderLost
     | SwitchChanged

@@ -1,6 +1,8 @@
 """Identifiers of the protocol and how keys are derived. Owns no state."""
 
 import hashlib
+import sys
+from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import NewType
@@ -77,20 +79,34 @@ class Namespace:
         return state.digest()
 
 
+def pack_tokens(tokens: Sequence[int]) -> bytes:
+    """Tokens (each 0..2**32-1) as 32-bit big-endian integers. Raises OverflowError for any other token."""
+    packed = array("I", tokens)
+    if packed.itemsize != 4:
+        return b"".join(token.to_bytes(4, "big") for token in tokens)
+    if sys.byteorder == "little":
+        packed.byteswap()
+    return packed.tobytes()
+
+
 def chunk_key(parent: ChunkKey, namespace_digest: bytes, tokens: Sequence[int]) -> ChunkKey:
     """Key of the chunk that follows `parent` and covers `tokens` (each 0..2**32-1).
 
     The first 128 bits of blake2b over the parent's key, the namespace's digest and the tokens as 32-bit big-endian
     integers. Both prefixes have a fixed length, so no two inputs digest the same bytes.
     """
+    return chunk_key_of_packed(parent, namespace_digest, pack_tokens(tokens))
+
+
+def chunk_key_of_packed(parent: ChunkKey, namespace_digest: bytes, packed: bytes) -> ChunkKey:
+    """`chunk_key` of tokens that `pack_tokens` packed: packed once for all shards of a chunk."""
     if len(parent) != KEY_BYTES:
         raise ValueError(f"a parent key has {KEY_BYTES} bytes, not {len(parent)}")
     if len(namespace_digest) != 32:
         raise ValueError(f"a namespace digest has 32 bytes, not {len(namespace_digest)}")
-    state = hashlib.blake2b(digest_size=64)
-    state.update(parent)
+    state = hashlib.blake2b(parent, digest_size=64)
     state.update(namespace_digest)
-    state.update(b"".join(token.to_bytes(4, "big") for token in tokens))
+    state.update(packed)
     return ChunkKey(state.digest()[:KEY_BYTES])
 
 

@@ -6,6 +6,7 @@ import argparse
 import logging
 import os
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Sequence
@@ -207,6 +208,7 @@ def _serve(args: argparse.Namespace, source: ProgramSource | None) -> int:
         print(f"listening on {switch.address}", flush=True)
         if args.ready_file is not None:
             _write_ready_file(args.ready_file, switch.address)
+        _notify_ready()
         stop.wait()
         if args.stats:
             _print_stats(switch.stats())
@@ -245,6 +247,18 @@ def _write_ready_file(path: Path, address: str) -> None:
         part.rename(path)
     except OSError as error:
         raise SwitchError(f"cannot write {path}: {error.strerror}") from error
+
+
+def _notify_ready() -> None:
+    """Tell a service manager (or whoever set the variable) that the switch works: sd_notify(3)."""
+    address = os.environ.get("NOTIFY_SOCKET")
+    if not address:
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as notifier:
+        try:
+            notifier.sendto(b"READY=1", address.replace("@", "\0", 1) if address.startswith("@") else address)
+        except OSError as error:
+            print(f"kvcast-switch: cannot notify {address}: {error.strerror}", file=sys.stderr)
 
 
 def _print_stats(stats: dict[str, dict[str, object]]) -> None:

@@ -17,7 +17,24 @@ from google.protobuf import json_format, text_format
 
 from p4switch.errors import SwitchError
 from p4switch.ir import program as ir
+from p4switch.ir.stmt import (
+    Assertion,
+    ChecksumGet,
+    Clone,
+    Hash,
+    LogMessage,
+    MarkToDrop,
+    Random,
+    Recirculate,
+    Resubmit,
+    SendDigest,
+    Truncate,
+    UpdateChecksum,
+    VerifyChecksum,
+)
 from p4switch.ir.types import Annotation, EnumType, width_of
+from p4switch.ir.usage import usage
+from p4switch.ir.walk import nodes
 from p4switch.p4info_types import TypeInfo, annotate, field_name, flat_fields
 from p4switch.proto import p4info_pb2 as p4i
 from p4switch.proto import p4types_pb2 as p4t
@@ -34,6 +51,24 @@ _MATCH = {
     ir.MatchKind.RANGE: p4i.MatchField.RANGE,
     ir.MatchKind.OPTIONAL: p4i.MatchField.OPTIONAL,
 }
+
+
+_TYPED_CALLS = (
+    Assertion,
+    ChecksumGet,
+    Clone,
+    Hash,
+    LogMessage,
+    MarkToDrop,
+    Random,
+    Recirculate,
+    Resubmit,
+    SendDigest,
+    Truncate,
+    UpdateChecksum,
+    VerifyChecksum,
+)
+"""Calls of extern functions in controls."""
 
 
 class _Annotated(Protocol):
@@ -128,9 +163,13 @@ class _Generator:
         self._info = p4i.P4Info()
         self._types = TypeInfo(program, self._info.type_info)
         p = program
+        used = usage(program)
+        self._shown_tables = tuple(t for t in p.tables if t.index in used.tables)
+        self._shown_actions = tuple(a for a in p.actions if a.index in used.actions)
+        self._shown_registers = tuple(r for r in p.registers if r.index in used.registers)
         prefixes = p4i.P4Ids
-        self._actions = _ids(prefixes.ACTION, p.actions)
-        self._tables = _ids(prefixes.TABLE, p.tables)
+        self._actions = _ids(prefixes.ACTION, self._shown_actions)
+        self._tables = _ids(prefixes.TABLE, self._shown_tables)
         self._value_sets = _ids(prefixes.VALUE_SET, p.value_sets)
         self._headers = _ids(prefixes.CONTROLLER_HEADER, (_HeaderName(h) for h in p.controller_headers))
         self._profiles = _ids(prefixes.ACTION_PROFILE, p.action_profiles)
@@ -138,9 +177,9 @@ class _Generator:
         self._direct_counters = _ids(prefixes.DIRECT_COUNTER, (c for c in p.counters if c.direct))
         self._meters = _ids(prefixes.METER, (m for m in p.meters if not m.direct))
         self._direct_meters = _ids(prefixes.DIRECT_METER, (m for m in p.meters if m.direct))
-        self._registers = _ids(prefixes.REGISTER, p.registers)
+        self._registers = _ids(prefixes.REGISTER, self._shown_registers)
         self._digests = allocate_ids(prefixes.DIGEST, {d.name: None for d in p.digests})
-        self._table_actions = {ref.action for table in p.tables for ref in table.actions}
+        self._table_actions = {ref.action for table in self._shown_tables for ref in table.actions}
         self._aliases = shortest_unique_suffixes(
             name
             for ids in (
@@ -162,12 +201,12 @@ class _Generator:
     def generate(self) -> p4i.P4Info:
         program = self._program
         self._package()
-        if program.tables or program.registers or program.counters or program.meters or program.action_profiles:
+        if self._has_type_info():
             self._info.type_info.SetInParent()
-        for table in program.tables:
+        for table in self._shown_tables:
             if not _hidden(table):
                 self._table(table)
-        for action in _in_source_order(program.actions):
+        for action in _in_source_order(self._shown_actions):
             if not _hidden(action):
                 self._action(action)
         for profile in program.action_profiles:
@@ -176,7 +215,7 @@ class _Generator:
             self._counter(counter)
         for meter in program.meters:
             self._meter(meter)
-        for register in program.registers:
+        for register in self._shown_registers:
             self._register(register)
         for value_set in program.value_sets:
             self._value_set(value_set)
@@ -186,6 +225,19 @@ class _Generator:
             if not _hidden(header):
                 self._header(header)
         return self._info
+
+    def _has_type_info(self) -> bool:
+        """p4c writes type_info, if only an empty one, as soon as it looks at the types of anything."""
+        p = self._program
+        objects = (
+            self._shown_tables,
+            self._shown_registers,
+            p.counters,
+            p.meters,
+            p.action_profiles,
+            p.controller_headers,
+        )
+        return any(objects) or any(isinstance(n, _TYPED_CALLS) for b in p.blocks() for n in nodes(b.body))
 
     # -- objects ---------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from bmv2_testbed.bench.sources import TCP_PEER_PORT, RedisSource
 from bmv2_testbed.content import Prefix
 from hostagent.client import AgentClient
+from kvproto.readiness import notify_ready
 
 
 def put_into_pool(prefix: Prefix, agent_socket: str) -> None:
@@ -25,7 +26,7 @@ def put_into_pool(prefix: Prefix, agent_socket: str) -> None:
 def serve_file(path: Path, address: str) -> None:
     """Answer `offset length` lines with that stretch of the file, for ever; one thread a connection."""
     listener = socket.create_server((address, TCP_PEER_PORT), backlog=128)
-    print("ready", flush=True)
+    notify_ready()
     while True:
         connection, _ = listener.accept()
         threading.Thread(target=_serve_connection, args=(path, connection), daemon=True).start()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import shutil
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -13,7 +12,7 @@ from typing import Final
 from bmv2_testbed import client
 from bmv2_testbed.bench.figures import IncastFigures, incast_figures
 from bmv2_testbed.bench.group import ReaderGroup, agent_socket, prefix_arguments, put_prefix
-from bmv2_testbed.bench.sources import REDIS_PORT, TCP_PEER_PORT
+from bmv2_testbed.bench.sources import REDIS_PORT
 from bmv2_testbed.client import Testbed
 from bmv2_testbed.content import Prefix
 from bmv2_testbed.errors import TestbedError
@@ -182,43 +181,22 @@ def start_peer(testbed: Testbed, peer: Peer, prefix: Prefix) -> None:
         directory = testbed.status()["directory"]
         words = ["serve", "--address", holder, "--file", f"{directory}/served", *prefix_arguments(prefix)]
         testbed.run(name, host_name(0), python_module("bmv2_testbed.bench.holder", *words))
-        _await_listening(testbed, name, TCP_PEER_PORT)
+        testbed.await_ready(name)
         return
     if shutil.which("redis-server") is None:
         raise TestbedError(
             "no redis-server on PATH: install the Debian package redis-server, or leave out --peer redis"
         )
     words = ["--bind", holder, "--port", str(REDIS_PORT), "--protected-mode", "no", "--save", "", "--appendonly", "no"]
+    words += ["--supervised", "systemd"]  # It says when it listens.
     testbed.run(name, host_name(0), ["redis-server", *words])
-    _await_listening(testbed, name, REDIS_PORT)
+    testbed.await_ready(name)
     testbed.run(
         "redis-load",
         host_name(0),
         python_module("bmv2_testbed.bench.holder", "redis", "--address", holder, *prefix_arguments(prefix)),
     )
     testbed.finish("redis-load", START_DEADLINE_S)
-
-
-_AWAIT_LISTENING: Final = """
-import socket, sys, time
-end = time.monotonic() + 20
-while True:
-    try:
-        socket.create_connection((sys.argv[1], int(sys.argv[2])), 1).close()
-        break
-    except OSError as error:
-        if time.monotonic() > end:
-            sys.exit(f"nothing listens on {sys.argv[1]}:{sys.argv[2]}: {error}")
-        time.sleep(0.02)
-"""
-
-
-def _await_listening(testbed: Testbed, server: str, port: int) -> None:
-    testbed.run("await-listening", host_name(0), [sys.executable, "-c", _AWAIT_LISTENING, data_ip(0), str(port)])
-    try:
-        testbed.finish("await-listening", START_DEADLINE_S)
-    except TestbedError as error:
-        raise TestbedError(f"{error}; {server} said: {testbed.log(server)[-300:]}") from error
 
 
 def _without_daemons(spec: TestbedSpec) -> TestbedSpec:

@@ -29,23 +29,36 @@ class Source(Protocol):
     def close(self) -> None: ...
 
 
-class TcpSource:
-    """A plain TCP stream from a server that calls sendfile."""
+class _StreamSource:
+    """A connection to a peer, and room for the prefix that is made once."""
 
-    def __init__(self, host: str) -> None:
-        self._connection = socket.create_connection((host, TCP_PEER_PORT))
+    def __init__(self, host: str, port: int) -> None:
+        self._connection = socket.create_connection((host, port))
         self._connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._fetched = 0
         self._buffer = bytearray()
 
-    def fetch(self, prefix: Prefix) -> Iterator[tuple[int, memoryview]]:
+    def _chunks(self, prefix: Prefix) -> list[memoryview]:
+        """Where each chunk goes."""
         if len(self._buffer) < prefix.size_bytes:
             self._buffer = bytearray(prefix.size_bytes)
-        view = memoryview(self._buffer)
+        view, size = memoryview(self._buffer), prefix.chunk_bytes
+        return [view[index * size : index * size + prefix.chunk_size_bytes(index)] for index in range(prefix.chunks)]
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+class TcpSource(_StreamSource):
+    """A plain TCP stream from a server that calls sendfile."""
+
+    def __init__(self, host: str) -> None:
+        super().__init__(host, TCP_PEER_PORT)
+
+    def fetch(self, prefix: Prefix) -> Iterator[tuple[int, memoryview]]:
+        chunks = self._chunks(prefix)
         self._connection.sendall(f"0 {prefix.size_bytes}\n".encode())
-        for index in range(prefix.chunks):
-            start = index * prefix.chunk_bytes
-            chunk = view[start : start + prefix.chunk_size_bytes(index)]
+        for index, chunk in enumerate(chunks):
             receive_into(self._connection, chunk)
             self._fetched += 1
             yield index, chunk
@@ -53,30 +66,20 @@ class TcpSource:
     def origins(self) -> dict[str, int]:
         return {"tcp": self._fetched}
 
-    def close(self) -> None:
-        self._connection.close()
 
-
-class RedisSource:
+class RedisSource(_StreamSource):
     """GETs, pipelined, over one connection (RESP2: https://redis.io/docs/latest/develop/reference/protocol-spec/)."""
 
     def __init__(self, host: str) -> None:
-        self._connection = socket.create_connection((host, REDIS_PORT))
-        self._connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._fetched = 0
-        self._buffer = bytearray()
+        super().__init__(host, REDIS_PORT)
 
     def fetch(self, prefix: Prefix) -> Iterator[tuple[int, memoryview]]:
-        if len(self._buffer) < prefix.size_bytes:
-            self._buffer = bytearray(prefix.size_bytes)
-        view = memoryview(self._buffer)
+        chunks = self._chunks(prefix)
         self._connection.sendall(b"".join(redis_command(b"GET", key.hex().encode()) for key in prefix.chunk_keys()))
-        for index in range(prefix.chunks):
+        for index, chunk in enumerate(chunks):
             size = self._bulk_size()
-            if size != prefix.chunk_size_bytes(index):
+            if size != len(chunk):
                 raise TestbedError(f"redis answered chunk {index} with {size} bytes")
-            start = index * prefix.chunk_bytes
-            chunk = view[start : start + size]
             receive_into(self._connection, chunk)
             self._line()
             self._fetched += 1
@@ -106,9 +109,6 @@ class RedisSource:
 
     def origins(self) -> dict[str, int]:
         return {"redis": self._fetched}
-
-    def close(self) -> None:
-        self._connection.close()
 
 
 def redis_command(*words: bytes) -> bytes:

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from bmv2_testbed import client
 from bmv2_testbed.bench.figures import IncastFigures
 from bmv2_testbed.bench.incast import IncastPlan, IncastRun, Mode
+from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.spec import Target, TestbedSpec, Wiring
-from bmv2_testbed.workloads.catalog import find_trace
 from bmv2_testbed.workloads.plan import ReplayPlan, densest_start_s, plan_replay
 from bmv2_testbed.workloads.run import ReplayFigures, replay, replay_without_pool
-from bmv2_testbed.workloads.trace import dequantise, is_quantised
+from planner.traces import TraceError, dequantise, find_trace, is_quantised
 
 NODES = 8
 LINK_BIT_S = 100_000_000
@@ -87,8 +87,11 @@ def run_incasts(plan: DemoPlan, say: Say, moved: Moved) -> list[tuple[str, Incas
 
 def plan_of(plan: DemoPlan, name: str) -> tuple[str, ReplayPlan]:
     """Title and plan of a trace: its busiest stretch, with a past of ten stretches where it is long enough."""
-    trace = find_trace(name)
-    requests = trace.requests()
+    try:
+        trace = find_trace(name)
+        requests = trace.requests()
+    except TraceError as error:
+        raise TestbedError(str(error)) from error
     if is_quantised(requests):
         requests = dequantise(requests, plan.seed)
     length_ms = requests[-1].arrival_ms

@@ -2,7 +2,8 @@
 
 Lines of JSON each way. From the host: {"start": number, "argv": [..], "environment": {..}} and {"signal": number,
 "which": 15}. To the host: {"ready": seconds since boot}, {"output": number, "stream": 1 | 2, "base64": ".."},
-{"ended": number, "status": s} (negative: a signal) and {"failed": number, "why": ".."}.
+{"ended": number, "status": s} (negative: a signal), {"failed": number, "why": ".."} and {"notified": number,
+"text": ".."}: what a process said with sd_notify(3), whose socket has to be of this kernel.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import os
 import resource
 import signal
+import socket
 import subprocess
 import threading
 from io import FileIO
@@ -19,6 +21,7 @@ from pathlib import Path
 from typing import IO, Any
 
 _PORTS = Path("/sys/class/virtio-ports")
+_NOTIFY_VARIABLE = "NOTIFY_SOCKET"
 _PIECE_BYTES = 32 * 1024
 
 
@@ -63,11 +66,13 @@ class Inside:
             if process is not None and process.poll() is None:
                 os.killpg(process.pid, message["which"])
             return
-        number = message["start"]
+        number, environment = message["start"], message["environment"]
+        if _NOTIFY_VARIABLE in environment:
+            environment[_NOTIFY_VARIABLE] = self._relay_notifications(number)
         try:
             process = subprocess.Popen(
                 message["argv"],
-                env=message["environment"],
+                env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -78,6 +83,18 @@ class Inside:
             return
         self._processes[number] = process
         threading.Thread(target=self._follow, args=(number, process), daemon=True).start()
+
+    def _relay_notifications(self, number: int) -> str:
+        address = f"/run/notify-{number}"
+        notifications = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        notifications.bind(address)
+
+        def relay() -> None:
+            while True:
+                self.send(notified=number, text=notifications.recv(4096).decode())
+
+        threading.Thread(target=relay, daemon=True).start()
+        return address
 
     def _follow(self, number: int, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout is not None

@@ -21,6 +21,7 @@ from typing import IO, Any, Final
 from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.guests.image import QEMU, GuestImage
 from bmv2_testbed.limits import LOG_TAIL_BYTES
+from kvproto.readiness import NOTIFY_VARIABLE
 
 MANAGEMENT_HOST: Final = "10.0.2.2"
 """This machine's loopback, as seen from a guest (QEMU's user network)."""
@@ -98,8 +99,12 @@ class GuestSpec:
 class GuestProcess:
     """A process in a guest, with the part of Popen's interface that a supervisor uses."""
 
-    def __init__(self, guest: Guest, number: int, argv: Sequence[str], out: IO[bytes], err: IO[bytes]) -> None:
+    def __init__(
+        self, guest: Guest, number: int, argv: Sequence[str], notify: str | None, out: IO[bytes], err: IO[bytes]
+    ) -> None:
+        """`notify`: address that its sd_notify(3) datagrams go to here, and an empty one when it has ended."""
         self._guest = guest
+        self._notify = notify
         self._number = number
         self._argv = argv
         self._streams = {1: os.fdopen(os.dup(out.fileno()), "wb", 0), 2: os.fdopen(os.dup(err.fileno()), "wb", 0)}
@@ -143,6 +148,14 @@ class GuestProcess:
             stream.close()
         self.returncode = status
         self._ended.set()
+        self.notified("")
+
+    def notified(self, text: str) -> None:
+        """From the guest."""
+        if self._notify is not None:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender, contextlib.suppress(OSError):
+                # Nobody may be listening any more.
+                sender.sendto(text.encode(), self._notify)
 
 
 class Guest:
@@ -204,7 +217,8 @@ class Guest:
         """Start a process; its output goes to these files."""
         with self._lock:
             number = next(self._numbers)
-            process = self._processes[number] = GuestProcess(self, number, argv, out, err)
+            notify = environment.get(NOTIFY_VARIABLE)
+            process = self._processes[number] = GuestProcess(self, number, argv, notify, out, err)
         self.send(start=number, argv=list(argv), environment=dict(environment))
         return process
 
@@ -265,12 +279,16 @@ class Guest:
             self._ready.set()
         elif "output" in message:
             self._processes[message["output"]].wrote(message["stream"], base64.b64decode(message["base64"]))
+        elif "notified" in message:
+            process = self._processes.get(message["notified"])
+            if process is not None:
+                process.notified(message["text"])
         elif "ended" in message:
             self._processes.pop(message["ended"]).ended(message["status"])
         else:
-            process = self._processes.pop(message["failed"])
-            process.wrote(2, message["why"].encode() + b"\n")
-            process.ended(127)
+            failed = self._processes.pop(message["failed"])
+            failed.wrote(2, message["why"].encode() + b"\n")
+            failed.ended(127)
 
 
 def _contents(file: IO[bytes]) -> str:

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Final
 
 from bmv2_testbed.content import KEY_BYTES
-from bmv2_testbed.workloads.trace import TraceRequest
+from planner.traces import TraceRequest
 
 BLOCK_BYTES: Final = 64 * 1024
 RECOMPUTE_S_PER_BLOCK: Final = 0.0163

@@ -39,6 +39,8 @@ class Chunk:
     facts: ChunkFacts
     holders: set[NodeIndex] = field(default_factory=set)
     children: set[ChunkKey] = field(default_factory=set)
+    disk_holders: set[NodeIndex] = field(default_factory=set)
+    """Nodes with a copy on disk, besides or instead of one in their pool."""
     served: bool = False
     """The switch serves it."""
     pinned: bool = False
@@ -54,4 +56,4 @@ class Chunk:
     @property
     def available(self) -> bool:
         """Somebody can deliver it."""
-        return bool(self.holders) or self.served
+        return bool(self.holders) or self.served or bool(self.disk_holders)

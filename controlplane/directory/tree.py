@@ -31,10 +31,12 @@ class Directory:
     def __init__(self) -> None:
         self._chunks: dict[ChunkKey, Chunk] = {}
         self._by_node: dict[NodeIndex, set[ChunkKey]] = {}
+        self._on_disk: dict[NodeIndex, set[ChunkKey]] = {}
         self._orphans: dict[ChunkKey, set[ChunkKey]] = {}
         """Children of keys that are not in the directory."""
         self._dissents: dict[NodeIndex, set[ChunkKey]] = {}
         self._unconfirmed: dict[NodeIndex, set[ChunkKey]] = {}
+        self._unconfirmed_on_disk: dict[NodeIndex, set[ChunkKey]] = {}
         self._changed: set[ChunkKey] = set()
         self._copies = 0
         self._bytes = 0
@@ -70,8 +72,9 @@ class Directory:
         return len(self._by_node.get(node, ()))
 
     def last_copies(self, node: NodeIndex) -> list[ChunkKey]:
-        """Keys that would be in no host's pool without this node, ancestors first."""
-        keys = [key for key in self._by_node.get(node, ()) if len(self._chunks[key].holders) == 1]
+        """Keys that no other host would have, in its pool or on its disk, ancestors first."""
+        theirs = self._by_node.get(node, set()) | self._on_disk.get(node, set())
+        keys = [key for key in theirs if not (self._chunks[key].holders | self._chunks[key].disk_holders) - {node}]
         return sorted(keys, key=lambda key: (self._chunks[key].facts.position, key))
 
     def children(self, key: ChunkKey) -> frozenset[ChunkKey]:
@@ -156,6 +159,34 @@ class Directory:
         self._hold(chunk, node)
         return AddOutcome.NEW_COPY
 
+    def add_disk_copy(self, node: NodeIndex, facts: ChunkFacts) -> AddOutcome:
+        """A node says that it has this chunk on disk. A copy with other bytes than the directory's is not offered."""
+        self._unconfirmed_on_disk.get(node, set()).discard(facts.key)
+        chunk = self._chunks.get(facts.key)
+        outcome = AddOutcome.NEW_COPY
+        if chunk is None:
+            chunk, outcome = self._insert(facts), AddOutcome.NEW_CHUNK
+        elif (chunk.facts.size_bytes, chunk.facts.checksum) != (facts.size_bytes, facts.checksum):
+            self.remove_disk_copy(node, facts.key)
+            return AddOutcome.CONFLICT
+        elif node in chunk.disk_holders:
+            return AddOutcome.KNOWN
+        chunk.disk_holders.add(node)
+        self._on_disk.setdefault(node, set()).add(chunk.key)
+        self._changed.add(chunk.key)
+        return outcome
+
+    def remove_disk_copy(self, node: NodeIndex, key: ChunkKey) -> bool:
+        """A node no longer has this chunk on disk. True if it had."""
+        chunk = self._chunks.get(key)
+        if chunk is None or node not in chunk.disk_holders:
+            return False
+        chunk.disk_holders.discard(node)
+        self._on_disk[node].discard(key)
+        self._changed.add(key)
+        self._settle(chunk)
+        return True
+
     def remove_copy(self, node: NodeIndex, key: ChunkKey) -> bool:
         """A node no longer holds this chunk, or its copy is not to be trusted. True if it was a holder."""
         chunk = self._chunks.get(key)
@@ -171,22 +202,29 @@ class Directory:
         return True
 
     def remove_node(self, node: NodeIndex) -> list[ChunkKey]:
-        """Forget every copy of a node; returns the keys it held."""
+        """Forget every copy of a node; returns the keys it held in its pool."""
         for key in list(self._dissents.pop(node, ())):
             self._chunks[key].dissenters.pop(node, None)
         held = sorted(self._by_node.get(node, ()))
         for key in held:
             self.remove_copy(node, key)
+        for key in sorted(self._on_disk.get(node, ())):
+            self.remove_disk_copy(node, key)
         self._by_node.pop(node, None)
+        self._on_disk.pop(node, None)
         self._unconfirmed.pop(node, None)
+        self._unconfirmed_on_disk.pop(node, None)
         return held
 
     def begin_snapshot(self, node: NodeIndex) -> None:
         """The node is about to name all it holds; what it does not name is gone at `end_snapshot`."""
         self._unconfirmed[node] = set(self._by_node.get(node, ()))
+        self._unconfirmed_on_disk[node] = set(self._on_disk.get(node, ()))
 
     def end_snapshot(self, node: NodeIndex) -> list[ChunkKey]:
-        """Drop the copies that the node did not confirm; returns their keys."""
+        """Drop the copies that the node did not confirm; returns the keys of those in its pool."""
+        for key in sorted(self._unconfirmed_on_disk.pop(node, ())):
+            self.remove_disk_copy(node, key)
         stale = sorted(self._unconfirmed.pop(node, ()))
         for key in stale:
             self.remove_copy(node, key)

@@ -1,5 +1,14 @@
 """Plans that keep last copies alive. Pure."""
 
-from controlplane.spill.plan import DrainPlan, Host, Move, Recovery, plan_drain, plan_recovery
+from controlplane.spill.plan import (
+    DrainPlan,
+    Endangered,
+    Host,
+    Move,
+    Recovery,
+    plan_drain,
+    plan_recovery,
+    plan_rescues,
+)
 
-__all__ = ["DrainPlan", "Host", "Move", "Recovery", "plan_drain", "plan_recovery"]
+__all__ = ["DrainPlan", "Endangered", "Host", "Move", "Recovery", "plan_drain", "plan_recovery", "plan_rescues"]

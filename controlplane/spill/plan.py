@@ -1,15 +1,21 @@
 """Where a chunk goes before its last copy does.
 
-Two occasions: the switch evicts a chunk that no host holds (value recovery), and a node is drained. Both yield plans
-of typed steps; carrying them out is the core's business.
+Three occasions: the switch evicts a chunk that no host holds (value recovery), a host's full pool is about to evict
+one that nobody else has (rescue), and a node is drained. All yield plans of typed steps; carrying them out is the
+core's business.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from controlplane.ids import ChunkKey, NodeIndex
+
+RESCUE_FREE_SHARE: Final = 0.5
+"""The rest of a pool's free room is for its own node."""
+RESCUE_MARGIN: Final = 1.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +25,9 @@ class Host:
     node: NodeIndex
     free_bytes: int
     cheapest_value: float = 0.0
-    """Per byte, of what it would evict first if it has no room."""
+    """Per byte, of what it would lose first if it has no room: 0 for what it has on disk, too."""
+    disk_free_bytes: int = 0
+    """What its pool would lose goes there instead, as long as there is room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +36,16 @@ class Recovery:
 
     key: ChunkKey
     node: NodeIndex
+
+
+@dataclass(frozen=True, slots=True)
+class Endangered:
+    """A last copy that a full pool would evict next."""
+
+    key: ChunkKey
+    size_bytes: int
+    value: float
+    """Per byte."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +66,47 @@ class DrainPlan:
 def plan_recovery(key: ChunkKey, size_bytes: int, value: float, pinned: bool, hosts: Sequence[Host]) -> Recovery | None:
     """Who saves a chunk that only the switch has; None if it is worth less than anything a host would give up.
 
-    A host with free room takes anything of some worth; a full one only what is worth more than its cheapest.
+    A host with free room takes anything of some worth, in its pool or through it on its disk; a full one only what is
+    worth more than its cheapest.
     """
+    if value <= 0.0 and not pinned:
+        return None
     roomy = [host for host in hosts if host.free_bytes >= size_bytes]
-    if roomy and (value > 0.0 or pinned):
+    if roomy:
         return Recovery(key, max(roomy, key=lambda host: (host.free_bytes, -host.node)).node)
+    with_disk = [host for host in hosts if host.disk_free_bytes >= size_bytes]
+    if with_disk:
+        return Recovery(key, max(with_disk, key=lambda host: (host.disk_free_bytes, -host.node)).node)
     willing = [host for host in hosts if pinned or host.cheapest_value < value]
     if not willing:
         return None
     return Recovery(key, min(willing, key=lambda host: (host.cheapest_value, host.node)).node)
+
+
+def plan_rescues(endangered: Iterable[Endangered], hosts: Sequence[Host], limit: int) -> tuple[Recovery, ...]:
+    """Who takes over last copies that a full pool would evict next, `limit` of them at most.
+
+    Free room elsewhere is used up to RESCUE_FREE_SHARE of it; a full host takes only what is worth RESCUE_MARGIN times
+    what it would lose, so that equals are not passed around.
+    """
+    free = {host.node: int(host.free_bytes * RESCUE_FREE_SHARE) for host in hosts}
+    full = sorted(hosts, key=lambda host: (host.cheapest_value, host.node))
+    plan: list[Recovery] = []
+    for chunk in endangered:
+        if len(plan) >= limit:
+            break
+        if chunk.value <= 0.0:
+            continue
+        node = max(free, key=lambda one: (free[one], -one), default=None)
+        if node is not None and free[node] >= chunk.size_bytes:
+            free[node] -= chunk.size_bytes
+            plan.append(Recovery(chunk.key, node))
+            continue
+        cheapest = next((host for host in full if host.free_bytes < chunk.size_bytes), None)
+        if cheapest is not None and chunk.value > RESCUE_MARGIN * cheapest.cheapest_value:
+            full.remove(cheapest)
+            plan.append(Recovery(chunk.key, cheapest.node))
+    return tuple(plan)
 
 
 def plan_drain(chunks: Iterable[tuple[ChunkKey, int]], hosts: Sequence[Host]) -> DrainPlan:

@@ -94,15 +94,7 @@ class P4RuntimeTarget:
 
     async def read(self) -> SwitchContents:
         async with self._calling() as switch:
-            queries: list[Any] = [
-                *fabric.queries(),
-                *admission.queries(),
-                *forwarding.queries(),
-                *chunk_cache.queries(),
-                *replication.queries(),
-            ]
-            found = await _read(switch, queries) + await _read_subscription(switch)
-            return contents(*[entry for one in found if (entry := _decode(one)) is not None])
+            return await read_contents(switch)
 
     async def write(self, updates: Sequence[Update]) -> dict[int, str]:
         refused: dict[int, str] = {}
@@ -228,6 +220,19 @@ def facts_of(schema: finsy.P4Schema) -> SwitchFacts:
         )
     except (ValueError, KeyError, ZeroDivisionError) as error:
         raise UnsuitableProgramError(f"it does not run the kvcast program: {_one_line(error)}") from error
+
+
+async def read_contents(switch: finsy.Switch) -> SwitchContents:
+    """Everything that the control plane owns in a switch, primary or not. Raises finsy.P4ClientError."""
+    queries: list[Any] = [
+        *fabric.queries(),
+        *admission.queries(),
+        *forwarding.queries(),
+        *chunk_cache.queries(),
+        *replication.queries(),
+    ]
+    found = await _read(switch, queries) + await _read_subscription(switch)
+    return contents(*[entry for one in found if (entry := _decode(one)) is not None])
 
 
 async def _forward_heat(switch: finsy.Switch, sink: Callable[[SwitchEvent], None]) -> None:

@@ -93,20 +93,21 @@ class Status(enum.IntEnum):
     UNAVAILABLE = 8
     """Holders known, but none of them delivered."""
     CANCELLED = 9
-    STOPPING = 10
     BUSY = 11
 
     MALFORMED = 32
     UNKNOWN_LEASE = 33
-    UNKNOWN_KIND = 34
     TOO_MANY_KEYS = 35
 
 
 class Where(enum.IntEnum):
     NOWHERE = 0
     LOCAL = 1
+    """In this node's pool, or on its disk."""
     REMOTE = 2
-    """Some other node holds it, or the switch serves it."""
+    """Some other node holds it."""
+    SWITCH = 3
+    """The switch serves it, whoever else holds it."""
 
 
 class ChunkSource(enum.IntEnum):
@@ -116,6 +117,8 @@ class ChunkSource(enum.IntEnum):
     HOLDER = 2
     CAST = 3
     SWITCH = 4
+    DISK = 5
+    """This node's own."""
 
 
 class Hint(enum.IntEnum):

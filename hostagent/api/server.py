@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import json
 import logging
 import os
@@ -23,6 +22,7 @@ from typing import Protocol
 from hostagent import limits
 from hostagent.api import messages
 from hostagent.api.messages import ChunkSource, FetchedChunk, Frame, Hint, Kind, MalformedFrameError, Status, Where
+from hostagent.listener import Listener
 from hostagent.pool.chunks import Chunk, ChunkState, DropOutcome, Refusal
 from kvproto.ids import ChunkKey
 
@@ -88,7 +88,7 @@ class ApiServer:
         self._pool_fd = pool_fd
         self._welcome = messages.pack(Kind.WELCOME, 0, messages.WELCOME.pack(messages.VERSION, pool_bytes, incarnation))
         self._loop = asyncio.get_running_loop()
-        self._listener: socket.socket | None = None
+        self._listener: Listener | None = None
         self._path = ""
         self._connections: set[_Connection] = set()
         self._greeting: set[asyncio.Task[None]] = set()
@@ -114,13 +114,13 @@ class ApiServer:
             listener.close()
             raise
         self._path = path
-        self._listener = listener
-        self._loop.add_reader(listener.fileno(), self._accept)
+        self._listener = Listener(
+            listener, self._loop, self._accept, lambda: log.warning("no descriptors left for another engine")
+        )
 
     def close(self) -> None:
         """Stop listening and end all connections."""
         if self._listener is not None:
-            self._loop.remove_reader(self._listener.fileno())
             self._listener.close()
             self._listener = None
             with contextlib.suppress(FileNotFoundError):
@@ -128,20 +128,12 @@ class ApiServer:
         for connection in list(self._connections):
             connection.end()
 
-    def _accept(self) -> None:
-        assert self._listener is not None
-        try:
-            sock, _ = self._listener.accept()
-        except OSError as error:
-            if error.errno in (errno.EMFILE, errno.ENFILE):
-                log.warning("no descriptors left for another engine")
-            return
+    def _accept(self, sock: socket.socket) -> None:
         if len(self._connections) >= limits.API_CONNECTIONS_MAX:
             with contextlib.suppress(OSError):
                 sock.send(messages.pack(Kind.STATS, 0, status=Status.BUSY), socket.MSG_DONTWAIT)
             sock.close()
             return
-        sock.setblocking(False)
         try:
             # A fresh socket's buffer is empty: the greeting goes in whole.
             socket.send_fds(sock, [self._welcome], [self._pool_fd])
@@ -190,7 +182,6 @@ class _Connection(asyncio.Protocol):
         self._lease = 0
         self._leases: dict[int, list[Chunk]] = {}
         self._reservations: dict[int, Chunk] = {}
-        self._committing: set[Chunk] = set()
         self._fetches: dict[int, Cancellable] = {}
         self._holds: dict[ChunkKey, list[Chunk]] = {}
         self._open = True

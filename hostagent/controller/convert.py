@@ -96,6 +96,7 @@ def _chunk(message: pb.ChunkEntry) -> ChunkEntry:
         message.served,
         message.pinned,
         message.value,
+        tuple(message.disk_holders),
     )
 
 
@@ -104,10 +105,11 @@ def announcement(
     removed: Iterable[ChunkKey],
     pinned: Iterable[ChunkKey],
     *,
+    on_disk: bool = False,
     snapshot: bool = False,
     snapshot_end: bool = False,
 ) -> pb.FromAgent:
-    """What this node holds (part of the whole list), or how that changed."""
+    """What this node holds in its pool, or on its disk (part of the whole list), or how that changed."""
     kept = set(pinned)
     labels: dict[str, int] = {}
     records = [
@@ -119,11 +121,17 @@ def announcement(
             position=chunk.position,
             namespace_index=labels.setdefault(chunk.namespace, len(labels)),
             pinned=chunk.key in kept,
+            on_disk=on_disk,
         )
         for chunk in added
     ]
     return pb.FromAgent(
         announce=pb.Announce(
-            added=records, removed=list(removed), namespaces=list(labels), snapshot=snapshot, snapshot_end=snapshot_end
+            added=records,
+            removed=() if on_disk else list(removed),
+            removed_from_disk=list(removed) if on_disk else (),
+            namespaces=list(labels),
+            snapshot=snapshot,
+            snapshot_end=snapshot_end,
         )
     )

@@ -52,6 +52,7 @@ class ControllerLink:
     def start(self) -> None:
         """Keep a stream open from now on."""
         self._task = asyncio.get_running_loop().create_task(self._run(), name="controller link")
+        self._task.add_done_callback(_tell_bug)
 
     async def close(self, farewell: pb.FromAgent | None = None) -> None:
         """Say goodbye where there is somebody to hear it, and end."""
@@ -124,3 +125,11 @@ class ControllerLink:
                 # Ends the iterator that grpc is reading from; nobody else would.
                 outgoing.put_nowait(None)
                 self._user.lost()
+
+
+def _tell_bug(task: asyncio.Task[None]) -> None:
+    """The link ends by `close` only; anything else is a bug of ours and must not go unnoticed."""
+    error = None if task.cancelled() else task.exception()
+    if error is not None:
+        context = {"message": "the link to the controller failed for good", "exception": error, "task": task}
+        task.get_loop().call_exception_handler(context)

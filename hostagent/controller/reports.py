@@ -11,6 +11,7 @@ from typing import TypeVar
 from hostagent import limits
 from hostagent.api.messages import ChunkSource, Hint
 from hostagent.controller.convert import announcement
+from hostagent.disk.store import DiskStore
 from hostagent.pool.chunks import Chunk, ChunkPool, ChunkState
 from kvproto.ids import ChunkKey
 from kvproto.rpc import control_pb2 as pb
@@ -22,6 +23,7 @@ _SOURCES = {
     ChunkSource.HOLDER: pb.SOURCE_HOLDER,
     ChunkSource.CAST: pb.SOURCE_CAST,
     ChunkSource.SWITCH: pb.SOURCE_SWITCH,
+    ChunkSource.DISK: pb.SOURCE_DISK,
 }
 _HINTS = {Hint.SESSION_ENDED: pb.ReuseHint.SESSION_ENDED, Hint.EXPECTED: pb.ReuseHint.EXPECTED}
 
@@ -34,6 +36,7 @@ class Reports:
     loop: asyncio.AbstractEventLoop
     send: Callable[[pb.FromAgent], None]
     pinned_keys: Callable[[], list[ChunkKey]]
+    disk: DiskStore | None = None
     connected: bool = False
     _fresh: dict[ChunkKey, float] = field(default_factory=dict)
     """Fetched copies: not to be announced before this time of the loop."""
@@ -53,6 +56,10 @@ class Reports:
         pinned = self.pinned_keys()
         for part in _batches(chunks):
             self.send(announcement(part, (), pinned, snapshot=True))
+        if self.disk is not None:
+            self.disk.take_changes()
+            for part in _batches(self.disk.stored_chunks()):
+                self.send(announcement(part, (), (), on_disk=True, snapshot=True))
         self.send(announcement((), (), (), snapshot=True, snapshot_end=True))
         self.connected = True
         self.usage_changed()
@@ -77,7 +84,7 @@ class Reports:
         event = pb.FetchEvent(
             key=key,
             source=pb.SOURCE_MISS if source is None else _SOURCES[source],
-            bytes=0 if source in (None, ChunkSource.LOCAL) else size_bytes,
+            bytes=0 if source in (None, ChunkSource.LOCAL, ChunkSource.DISK) else size_bytes,
             waited_us=min(int(waited_s * 1e6), 0xFFFF_FFFF),
             holder=holder,
         )
@@ -110,6 +117,12 @@ class Reports:
             self.send(announcement(part, (), pinned))
         for gone in _batches(removed):
             self.send(announcement((), gone, ()))
+        if self.disk is not None:
+            stored, lost = self.disk.take_changes()
+            for part in _batches(stored):
+                self.send(announcement(part, (), (), on_disk=True))
+            for gone in _batches(lost):
+                self.send(announcement((), gone, (), on_disk=True))
 
     def _ripe(self, changed: list[Chunk]) -> list[Chunk]:
         """Which chunks to announce now; fresh copies wait, and come and go unsaid. Looks again when the next is due."""

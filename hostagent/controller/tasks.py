@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -12,13 +12,17 @@ from hostagent import limits
 from hostagent.api.messages import Status
 from hostagent.api.server import Cancellable, FetchResult
 from hostagent.controller.convert import key_of
-from hostagent.pool.chunks import Chunk, ChunkPool, ChunkState
+from hostagent.pool.chunks import Chunk, ChunkPool, ChunkState, DropOutcome
 from kvproto.commands import FillEnded
 from kvproto.ids import Address, ChunkKey, FillId
 from kvproto.rpc import control_pb2 as pb
+from kvproto.tiers.lane import Lane, LaneLimits
 
 BACKGROUND_FETCHES_MAX = 2
 """Background fetch tasks at once; they stay below what engines wait for."""
+BACKGROUND_BATCH_CHUNKS = 8
+"""A background fetch goes in steps of so many chunks, and lets engines' fetches go first between them."""
+BACKGROUND_PATIENCE_NS = 250_000_000
 
 
 class TaskHost(Protocol):
@@ -38,7 +42,10 @@ class TaskHost(Protocol):
     def pool_address(self) -> Address | None: ...
     def segments_of(self, chunk: Chunk) -> int: ...
     def report(self, message: pb.FromAgent) -> None: ...
-    def pool_changed(self) -> None: ...
+    def drop(self, key: ChunkKey) -> DropOutcome: ...
+    def busy(self) -> bool:
+        """An engine waits for something."""
+        ...
 
 
 @dataclass(slots=True, eq=False)
@@ -46,6 +53,11 @@ class _Task:
     number: int
     message: pb.Task
     deadline_s: float
+    keys: list[ChunkKey] = field(default_factory=list)
+    """Of a fetch."""
+    arrived: int = 0
+    """Leading keys that are here."""
+    moved_bytes: int = 0
     under_way: Cancellable | None = None
     fill: FillId | None = None
     ended: bool = False
@@ -58,8 +70,13 @@ class TaskRunner:
     host: TaskHost
     loop: asyncio.AbstractEventLoop
     _tasks: dict[int, _Task] = field(default_factory=dict)
-    _waiting: deque[_Task] = field(default_factory=deque)
-    _background: set[int] = field(default_factory=set)
+    background: Lane[int] = field(
+        default_factory=lambda: Lane(
+            LaneLimits(limits.TASKS_RUNNING_MAX, BACKGROUND_FETCHES_MAX, BACKGROUND_PATIENCE_NS)
+        )
+    )
+    """Numbers of background fetches."""
+    _pump_timer: asyncio.TimerHandle | None = None
     _pinned: dict[ChunkKey, Chunk] = field(default_factory=dict)
 
     @property
@@ -74,7 +91,8 @@ class TaskRunner:
     def run(self, message: pb.Task) -> None:
         """Start a task."""
         if message.task in self._tasks or len(self._tasks) >= limits.TASKS_RUNNING_MAX:
-            self._report(message.task, pb.TaskResult.REFUSED, detail="too many tasks, or the same one twice")
+            detail = "too many tasks, or the same one twice"
+            self._report(pb.TaskResult(task=message.task, status=pb.TaskResult.REFUSED, detail=detail))
             return
         timeout_s = (message.timeout_ms or limits.TASK_TIMEOUT_MS) / 1000
         task = _Task(message.task, message, self.loop.time() + timeout_s)
@@ -108,9 +126,9 @@ class TaskRunner:
         for task in list(self._tasks.values()):
             self._stop(task)
             task.ended = True
+            self.background.ended(task.number)
         self._tasks.clear()
-        self._waiting.clear()
-        self._background.clear()
+        self.background.drop(lambda _: True)
 
     # ------------------------------------------------------------------ fill
 
@@ -143,16 +161,51 @@ class TaskRunner:
     # ------------------------------------------------------------------ fetch
 
     def _queue_fetch(self, task: _Task) -> None:
-        if not task.message.foreground and len(self._background) >= BACKGROUND_FETCHES_MAX:
-            self._waiting.append(task)
+        task.keys = [key_of(key) for key in task.message.fetch.keys]
+        if not task.keys or len(set(task.keys)) != len(task.keys):
+            self._end(task, pb.TaskResult.REFUSED, failed=task.keys, detail="no keys, or one of them twice")
+        elif task.message.foreground:
+            self._fetch_next(task, len(task.keys))
+        else:
+            self.background.offer(task.number, 0, time.monotonic_ns())
+            self.pump()
+
+    def pump(self) -> None:
+        """Start background fetches that may start now; come back when more may."""
+        if self._pump_timer is not None:
+            self._pump_timer.cancel()
+            self._pump_timer = None
+        busy, now_ns = self.host.busy(), time.monotonic_ns()
+        while (number := self.background.take(busy, now_ns)) is not None:
+            task = self._tasks.get(number)
+            if task is None:
+                self.background.ended(number)
+            else:
+                # From the loop, not from here: a queue of fetches that all fail at once must not nest.
+                self.loop.call_soon(self._fetch_next, task, BACKGROUND_BATCH_CHUNKS)
+        due_ns = self.background.due_ns(busy, now_ns)
+        if due_ns is not None:
+            self._pump_timer = self.loop.call_later(max(0.001, (due_ns - now_ns) / 1e9), self.pump)
+
+    def pump_soon(self) -> None:
+        """The same from the loop, if anything waits."""
+        if len(self.background):
+            self.loop.call_soon(self.pump)
+
+    def close(self) -> None:
+        """Start nothing any more."""
+        if self._pump_timer is not None:
+            self._pump_timer.cancel()
+
+    def _fetch_next(self, task: _Task, count: int) -> None:
+        if task.ended:
+            self.background.ended(task.number)
             return
-        if not task.message.foreground:
-            self._background.add(task.number)
-        keys = [key_of(key) for key in task.message.fetch.keys]
         left_s = task.deadline_s - self.loop.time()
-        if left_s <= 0 or not keys or len(set(keys)) != len(keys):
-            self._end(task, pb.TaskResult.FAILED, failed=list(task.message.fetch.keys), detail="its time had passed")
+        if left_s <= 0:
+            self._end_fetch(task, "its time had passed")
             return
+        keys = task.keys[task.arrived : task.arrived + count]
         task.under_way = self.host.fetch_for_task(
             keys,
             left_s,
@@ -163,38 +216,47 @@ class TaskRunner:
     def _progressed(self, task: _Task, keys: Sequence[ChunkKey], leading: int) -> None:
         done = [self.host.pool.find(key) for key in keys[:leading]]
         size_bytes = sum(chunk.size_bytes for chunk in done if chunk is not None)
-        self.host.report(
-            pb.FromAgent(
-                task_progress=pb.TaskProgress(task=task.number, done=leading, total=len(keys), bytes=size_bytes)
-            )
+        progress = pb.TaskProgress(
+            task=task.number,
+            done=task.arrived + leading,
+            total=len(task.keys),
+            bytes=task.moved_bytes + size_bytes,
         )
+        self.host.report(pb.FromAgent(task_progress=progress))
 
     def _fetched(self, task: _Task, keys: Sequence[ChunkKey], result: FetchResult) -> None:
+        task.under_way = None
         for chunk, _ in result.chunks:
             if task.message.fetch.pin and not task.ended:
                 self._pin(chunk.key)
             self.host.pool.unpin(chunk)
-        moved = sum(chunk.size_bytes for chunk, _ in result.chunks)
-        failed = list(keys[len(result.chunks) :])
-        if not failed:
-            self._end(task, pb.TaskResult.DONE, done=len(keys), moved=moved)
+        task.arrived += len(result.chunks)
+        task.moved_bytes += sum(chunk.size_bytes for chunk, _ in result.chunks)
+        if len(result.chunks) < len(keys) or task.arrived == len(task.keys):
+            full = result.status is Status.POOL_FULL and not task.arrived
+            self._end_fetch(task, result.status.name.lower().replace("_", " "), refused=full)
             return
-        status = pb.TaskResult.PARTIAL if result.chunks else pb.TaskResult.FAILED
-        if result.status is Status.POOL_FULL and not result.chunks:
+        self.background.ended(task.number)
+        self.background.offer(task.number, 0, time.monotonic_ns())
+        self._progressed(task, (), 0)
+        self.pump()
+
+    def _end_fetch(self, task: _Task, why: str, *, refused: bool = False) -> None:
+        failed = task.keys[task.arrived :]
+        status = pb.TaskResult.DONE
+        if failed:
+            status = pb.TaskResult.PARTIAL if task.arrived else pb.TaskResult.FAILED
+        if refused:
             status = pb.TaskResult.REFUSED
-        detail = result.status.name.lower().replace("_", " ")
-        self._end(task, status, done=len(result.chunks), moved=moved, failed=failed, detail=detail)
+        self._end(task, status, done=task.arrived, moved=task.moved_bytes, failed=failed, detail=why if failed else "")
 
     # ------------------------------------------------------------------ drop, pin, unpin
 
     def _drop(self, key: ChunkKey) -> bool:
         chunk = self.host.pool.find(key)
-        if chunk is None:
-            return True
-        if chunk.pins or chunk.holds:
+        if chunk is not None and (chunk.pins or chunk.holds):
             return False
-        self.host.pool.drop(key)
-        self.host.pool_changed()
+        self.host.drop(key)
         return True
 
     def _pin(self, key: ChunkKey) -> bool:
@@ -219,8 +281,6 @@ class TaskRunner:
             task.under_way.cancel()
         if task.fill is not None:
             self.host.cancel_fill(task.fill)
-        if task in self._waiting:
-            self._waiting.remove(task)
 
     def _end_with(self, task: _Task, failed: Sequence[bytes], keys: Sequence[bytes]) -> None:
         done = len(keys) - len(failed)
@@ -241,32 +301,14 @@ class TaskRunner:
             return
         task.ended = True
         self._tasks.pop(task.number, None)
-        self._background.discard(task.number)
-        self._report(task.number, status, done=done, moved=moved, failed=failed, detail=detail)
-        if self._waiting and len(self._background) < BACKGROUND_FETCHES_MAX:
-            # From the loop, not from here: a queue of fetches that all fail at once must not nest.
-            self._background.add(self._waiting[0].number)
-            self.loop.call_soon(self._next, self._waiting.popleft())
-
-    def _next(self, task: _Task) -> None:
-        self._background.discard(task.number)
-        if not task.ended:
-            self._queue_fetch(task)
-
-    def _report(
-        self,
-        number: int,
-        status: pb.TaskResult.Status.ValueType,
-        *,
-        done: int = 0,
-        moved: int = 0,
-        failed: Sequence[bytes] = (),
-        detail: str = "",
-    ) -> None:
-        self.host.report(
-            pb.FromAgent(
-                task_result=pb.TaskResult(
-                    task=number, status=status, done=done, bytes=moved, failed_keys=list(failed), detail=detail
-                )
+        self.background.drop(lambda number: number == task.number)
+        self.background.ended(task.number)
+        self._report(
+            pb.TaskResult(
+                task=task.number, status=status, done=done, bytes=moved, failed_keys=list(failed), detail=detail
             )
         )
+        self.pump_soon()
+
+    def _report(self, result: pb.TaskResult) -> None:
+        self.host.report(pb.FromAgent(task_result=result))

@@ -8,7 +8,9 @@ objects, not to keys, so a key that is dropped and put again while the old copy 
 from __future__ import annotations
 
 import enum
+from collections import deque
 from dataclasses import dataclass
+from itertools import islice
 
 from hostagent.pool.extents import ExtentAllocator
 from hostagent.pool.policy import EvictionPolicy
@@ -138,6 +140,25 @@ class ChunkPool:
             raise ValueError(f"chunk {chunk.key.hex()} is {chunk.state.value}, not filling")
         self._retire(chunk)
 
+    def restore(
+        self,
+        key: ChunkKey,
+        parent: ChunkKey | None,
+        position: int,
+        namespace: str,
+        offset: int,
+        size_bytes: int,
+        checksum: int,
+    ) -> Chunk | None:
+        """A chunk found where it was kept, READY; None when another one has its key or some of its place."""
+        if key in self._chunks or not self._extents.take(offset, size_bytes):
+            return None
+        chunk = Chunk(key, parent, position, namespace, offset, size_bytes, ChunkState.READY, checksum)
+        self._chunks[key] = chunk
+        self._added[key] = chunk
+        self._policy.add(key, parent)
+        return chunk
+
     # -------------------------------------------------------------- use
 
     def find(self, key: ChunkKey) -> Chunk | None:
@@ -196,6 +217,16 @@ class ChunkPool:
     def trust_values(self, trusted: bool) -> None:
         """False while the controller is away: the order is by use alone."""
         self._policy.trust_values(trusted)
+
+    def next_victims(self, count: int) -> list[ChunkKey]:
+        """What would be evicted first, in this order, if room were needed."""
+        order = self._policy.victims(self._evictable)
+        return list(islice(order, count))
+
+    def dearest(self, count: int) -> list[ChunkKey]:
+        """What would be evicted last, that first."""
+        last = deque(self._policy.victims(self._evictable), maxlen=count)
+        return list(reversed(last))
 
     def take_changes(self) -> tuple[list[Chunk], list[ChunkKey]]:
         """(chunks that became READY and still are, keys that went) since the last call."""

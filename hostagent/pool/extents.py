@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 
 
 class ExtentAllocator:
@@ -42,6 +42,22 @@ class ExtentAllocator:
                 self.free_bytes -= needed
                 return offset
         return None
+
+    def take(self, offset: int, size_bytes: int) -> bool:
+        """Take exactly this extent; False, and nothing changed, when it is not wholly free."""
+        needed = self.extent_bytes(size_bytes)
+        index = bisect_right(self._offsets, offset) - 1
+        if offset % self._align_bytes or needed <= 0 or index < 0:
+            return False
+        start, gap = self._offsets[index], self._gap_bytes[index]
+        if offset + needed > start + gap:
+            return False
+        before, after = offset - start, start + gap - offset - needed
+        rest = [(start, before), (offset + needed, after)]
+        self._offsets[index : index + 1] = [at for at, length in rest if length]
+        self._gap_bytes[index : index + 1] = [length for _, length in rest if length]
+        self.free_bytes -= needed
+        return True
 
     def free(self, offset: int, size_bytes: int) -> None:
         """Give an extent back; raises ValueError when it is not exactly taken space (a bug of the caller)."""

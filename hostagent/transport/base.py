@@ -124,6 +124,12 @@ class TransportSink(Protocol):
         """Pin a chunk to send from it; None when it is not here (any more)."""
         ...
 
+    def prepare(self, key: ChunkKey, then: Callable[[], None]) -> bool:
+        """A chunk that `open_extent` did not find: True when it is being brought from this node's disk. `then` is
+        called once, later, and `open_extent` tells the truth from then on. A transport that does not ask says ABSENT.
+        """
+        ...
+
     def close_extent(self, extent: Extent) -> None: ...
 
 
@@ -147,7 +153,10 @@ class Transport(Protocol):
         ...
 
     def use_fabric(self, fabric: Fabric, from_switch_dscp: int, /) -> None:
-        """Group, Q_Key and segment size as the controller says; may be called again when they change."""
+        """Group, Q_Key and segment size as the controller says; may be called again when they change.
+
+        Raises TransportError where this node cannot; it then receives no casts until a call succeeds.
+        """
         ...
 
     def send_control(self, message: Control, destination: Address) -> None:

@@ -341,7 +341,8 @@ class CastIntake:
         if receiver.overflow_count != self._overflows:
             counters.cast_receive_overflows += (receiver.overflow_count - self._overflows) & 0xFFFF_FFFF
             self._overflows = receiver.overflow_count
-        own = sources == self._own
+        # What this node filled into the switch comes back with its own address; its own casts do not.
+        own = (sources == self._own) & ~from_switch
         if own.any():
             counters.drop("own_cast", int(own.sum()))
             foreign = ~own

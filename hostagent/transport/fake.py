@@ -130,19 +130,22 @@ class FakeTransport:
         peers = (node for node in self._network.nodes.values() if format_address(node._address) == endpoint[:-2])
         read = _FakeRead(self, next(peers, None), key, offset, size_bytes, pool_offset, done, progressed)
         self._reads.append(read)
-        if not self._stepping:
-            self._stepping = True
-            self._network.carry(self._step, self._loop, reliable=True)
+        self._step_soon()
         return read
 
     # ------------------------------------------------------------------ inside
 
-    def _step(self) -> None:
-        if self._reads:
-            self._reads[0].step()
-        self._stepping = bool(self._reads)
-        if self._stepping:
+    def _step_soon(self) -> None:
+        if not self._stepping:
+            self._stepping = True
             self._network.carry(self._step, self._loop, reliable=True)
+
+    def _step(self) -> None:
+        if self._reads and not self._reads[0].waiting:
+            self._reads[0].step()
+        self._stepping = False
+        if self._reads and not self._reads[0].waiting:
+            self._step_soon()
 
     def _tell_sent(self, key: ChunkKey, count: int) -> None:
         if self._open:
@@ -193,10 +196,18 @@ class _FakeRead:
     progressed: Callable[[int], None] | None
     extent: Extent | None = None
     have_bytes: int = 0
+    waiting: bool = False
+    """The peer brings the chunk from its disk."""
+    prepared: bool = False
+
+    def _prepared(self) -> None:
+        self.waiting, self.prepared = False, True
+        self.reader._step_soon()
 
     def cancel(self) -> None:
         """Give it up."""
-        self._leave()
+        if self._leave():
+            self.reader._step_soon()
 
     def end(self, outcome: ReadOutcome) -> None:
         """Tell how it ended, unless it is over already."""
@@ -211,6 +222,9 @@ class _FakeRead:
             return
         if self.extent is None:
             self.extent = self.peer._sink.open_extent(self.key)
+            if self.extent is None and not self.prepared and self.peer._sink.prepare(self.key, self._prepared):
+                self.waiting = True
+                return
             if self.extent is None or self.offset + self.size_bytes > self.extent.size_bytes:
                 self.end(ReadOutcome.ABSENT)
                 return

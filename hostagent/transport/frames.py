@@ -226,7 +226,8 @@ class FramesTransport:
 
     def _take_casts(self, chosen: npt.NDArray[np.intp], heads: mmsg.U8, count: int) -> None:
         sources = heads[chosen, 26:30].copy().view(">u4")[:, 0].astype(np.uint32)
-        foreign = sources != self._own
+        # What this node filled into the switch comes back with its own address; its own casts do not.
+        foreign = (sources != self._own) | ((heads[chosen, 15] >> 2) == self._dscp)
         self.counters.drop("own_cast", int((~foreign).sum()))
         chosen, sources = chosen[foreign], sources[foreign]
         if not len(chosen):

@@ -102,6 +102,8 @@ class HostTransport:
         self.counters = TransportCounters()
         self._parts: Parts | None = None
         self._control: _Control | None = None
+        self._in_use: tuple[Fabric, int] | None = None
+        """The fabric that casts are received from, and its from-switch code point; None after a change that failed."""
 
     def _open_parts(self, host: Host) -> Parts:
         """What carries casts and reads here. Raises TransportError, leaving nothing open."""
@@ -119,17 +121,17 @@ class HostTransport:
             address=address,
             own=parse_address(address),
         )
-        self._fabric = fabric
-        self._dscp = self._config.from_switch_dscp
+        dscp = self._config.from_switch_dscp
         try:
             self._control = _Control(self._host)
             self._control.join(fabric.group)
             self._parts = self._open_parts(self._host)
             endpoint = self._parts.reads.listen()
-            granted = self._parts.casts.use_fabric(fabric, self._dscp)
+            granted = self._parts.casts.use_fabric(fabric, dscp)
         except BaseException:
             await self.close()
             raise
+        self._in_use = (fabric, dscp)
         return TransportFacts(self._host.own, _mac(self._config), endpoint, granted)
 
     async def close(self) -> None:
@@ -145,13 +147,13 @@ class HostTransport:
 
     def use_fabric(self, fabric: Fabric, from_switch_dscp: int) -> None:
         """Other group, Q_Key or segment size."""
-        if fabric == self._fabric and from_switch_dscp == self._dscp:
+        if (fabric, from_switch_dscp) == self._in_use:
             return
-        self._fabric = fabric
-        self._dscp = from_switch_dscp
+        self._in_use = None
         control, parts = self._started()
         control.join(fabric.group)
         parts.casts.use_fabric(fabric, from_switch_dscp)
+        self._in_use = (fabric, from_switch_dscp)
 
     def send_control(self, message: Control, destination: Address) -> None:
         """One control datagram. Best effort."""
@@ -272,25 +274,29 @@ def bound_udp(address: str, port: int, key: str) -> socket.socket:
     return sock
 
 
+def ask_interface(name: str, request: int) -> bytes:
+    """Answer of one of the SIOCGIF... requests of netdevice(7): what follows the name, 24 bytes. Raises OSError."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        return fcntl.ioctl(probe.fileno(), request, struct.pack("256s", name.encode()[:15]))[16:40]
+
+
 def interface_address(config: DataConfig) -> str:
     """The address on the data network: the configured one, or the interface's first. Raises TransportError."""
-    if config.interface:
-        request = struct.pack("256s", config.interface.encode()[:15])
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            try:
-                found = socket.inet_ntoa(fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)[20:24])
-            except OSError as error:
-                if error.errno == errno.ENODEV:
-                    raise TransportError(
-                        f"there is no interface {config.interface}; set data.interface to one of {_interfaces()}"
-                    ) from error
-                if config.address:
-                    return config.address
-                raise TransportError(
-                    f"interface {config.interface} has no IPv4 address: {error.strerror}; give it one"
-                ) from error
-        return config.address or found
-    return config.address
+    if not config.interface:
+        return config.address
+    try:
+        found = socket.inet_ntoa(ask_interface(config.interface, _SIOCGIFADDR)[4:8])
+    except OSError as error:
+        if error.errno == errno.ENODEV:
+            raise TransportError(
+                f"there is no interface {config.interface}; set data.interface to one of {_interfaces()}"
+            ) from error
+        if config.address:
+            return config.address
+        raise TransportError(
+            f"interface {config.interface} has no IPv4 address: {error.strerror}; give it one"
+        ) from error
+    return config.address or found
 
 
 def _interfaces() -> str:
@@ -301,6 +307,4 @@ def _mac(config: DataConfig) -> bytes:
     """Hardware address of the data interface; zeros where there is none to speak of (loopback)."""
     if not config.interface:
         return bytes(6)
-    request = struct.pack("256s", config.interface.encode()[:15])
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        return fcntl.ioctl(probe.fileno(), _SIOCGIFHWADDR, request)[18:24]
+    return ask_interface(config.interface, _SIOCGIFHWADDR)[2:8]

@@ -192,3 +192,8 @@ def ask_buffer(sock: socket.socket, *, receive_bytes: int = 0, send_bytes: int =
 def granted_receive_bytes(sock: socket.socket) -> int:
     """What the kernel really granted, as payload: it reports twice that, for its own bookkeeping."""
     return sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2
+
+
+def granted_send_bytes(sock: socket.socket) -> int:
+    """The same for sending."""
+    return sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) // 2

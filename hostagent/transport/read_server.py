@@ -18,9 +18,11 @@ import termios
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Protocol
 
 from hostagent import limits
+from hostagent.listener import Listener
 from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import Extent, TransportCounters, TransportError, TransportSink
 from hostagent.transport.read_protocol import (
@@ -48,6 +50,7 @@ LINGER_CHECK_S = 0.02
 """How often a sender looks whether the peer has acknowledged all of a chunk that it still pins."""
 
 _NOTHING_NOW = (errno.EAGAIN, errno.EINTR)
+_NO_KEY = ChunkKey(bytes(16))
 
 
 class RemoteAccess(Protocol):
@@ -82,7 +85,7 @@ class ReadServer:
         self._sink = sink
         self._counters = counters
         self._connections: set[_ServedConnection] = set()
-        self._listener: socket.socket | None = None
+        self._listener: Listener | None = None
         self._loop = asyncio.get_running_loop()
 
     def listen(self, address: str, port: int) -> tuple[str, int]:
@@ -97,33 +100,25 @@ class ReadServer:
             raise TransportError(
                 f"cannot listen for reads on TCP {address}:{port}: {error.strerror}; set data.read_port to a free port"
             ) from error
-        self._listener = listener
-        self._loop.add_reader(listener.fileno(), self._accept)
+        self._listener = Listener(
+            listener, self._loop, self._accept, lambda: self._counters.drop("read_accept_no_descriptors")
+        )
         bound: tuple[str, int] = listener.getsockname()
         return bound
 
     def close(self) -> None:
         """Stop listening, drop all connections and their pins."""
         if self._listener is not None:
-            self._loop.remove_reader(self._listener.fileno())
             self._listener.close()
             self._listener = None
         for connection in list(self._connections):
             connection.close()
 
-    def _accept(self) -> None:
-        assert self._listener is not None
-        try:
-            sock, _ = self._listener.accept()
-        except OSError as error:
-            if error.errno in (errno.EMFILE, errno.ENFILE):
-                self._counters.drop("read_accept_no_descriptors")
-            return
+    def _accept(self, sock: socket.socket) -> None:
         if len(self._connections) >= limits.READ_CONNECTIONS_MAX:
             self._counters.drop("read_connections_full")
             sock.close()
             return
-        sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         watch_peer(sock)
         self._connections.add(
@@ -139,12 +134,23 @@ class ReadServer:
         )
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Answer:
-    header: memoryview
-    extent: Extent | None
-    offset: int
-    left_bytes: int
+    """Requests are answered in order: behind one whose chunk comes from disk the others wait."""
+
+    request: int
+    key: ChunkKey = _NO_KEY
+    offset: int = 0
+    left_bytes: int = 0
+    one_sided: bool = False
+    """The peer only wants to know where the chunk lies."""
+    header: memoryview | None = None
+    """None: not known yet."""
+    extent: Extent | None = None
+
+    def tell(self, status: int, body: bytes = b"") -> None:
+        """What to answer, but for bytes of the pool."""
+        self.header = memoryview(pack_answer(status, self.request, len(body) + self.left_bytes) + body)
 
 
 class _ServedConnection:
@@ -173,7 +179,9 @@ class _ServedConnection:
         self._closed = closed
         self._partial = b""
         self._answers: deque[_Answer] = deque()
-        self._lingering: list[Extent] = []
+        self._lingering: deque[tuple[int, Extent]] = deque()
+        """Extents that are wholly in the socket, each with the bytes that had gone in when its last one had."""
+        self._sent_bytes = 0
         self._linger_timer: asyncio.TimerHandle | None = None
         self._writing = False
         self._open = True
@@ -199,7 +207,7 @@ class _ServedConnection:
         for answer in self._answers:
             if answer.extent is not None:
                 self._sink.close_extent(answer.extent)
-        for extent in (*self._lingering, *self._opened.values()):
+        for extent in (*(extent for _, extent in self._lingering), *self._opened.values()):
             self._sink.close_extent(extent)
         self._answers.clear()
         self._lingering.clear()
@@ -247,37 +255,30 @@ class _ServedConnection:
         offset, size_bytes, key = RANGE.unpack(body)
         if not size_bytes:
             raise ValueError("a read of nothing")
-        extent = self._sink.open_extent(ChunkKey(key))
-        if extent is None:
-            self._answer(STATUS_ABSENT, request)
-        elif offset + size_bytes > extent.size_bytes:
-            self._sink.close_extent(extent)
-            self._answer(STATUS_RANGE, request)
+        answer = _Answer(request, ChunkKey(key), offset, size_bytes)
+        self._answers.append(answer)
+        self._resolve(answer, again=False)
+
+    def _take_open(self, request: int, body: bytes) -> None:
+        _, _, key = RANGE.unpack(body)
+        if request in self._opened or any(answer.request == request for answer in self._answers):
+            raise ValueError("opened twice")
+        answer = _Answer(request, ChunkKey(key), one_sided=True)
+        self._answers.append(answer)
+        if self._remote is None:
+            answer.tell(STATUS_NO_RDMA)
         else:
-            header = pack_answer(STATUS_OK, request, size_bytes)
-            self._answers.append(_Answer(memoryview(header), extent, extent.offset + offset, size_bytes))
+            self._resolve(answer, again=False)
 
     def _take_connect(self, request: int, body: bytes) -> None:
         peer = QueuePairEnd.unpack(body)
         end = None if self._remote is None else self._remote.connect(peer)
+        answer = _Answer(request)
         if end is None:
-            self._answer(STATUS_NO_RDMA, request)
+            answer.tell(STATUS_NO_RDMA)
         else:
-            self._answer(STATUS_OK, request, end.pack())
-
-    def _take_open(self, request: int, body: bytes) -> None:
-        _, _, key = RANGE.unpack(body)
-        if request in self._opened:
-            raise ValueError("opened twice")
-        if self._remote is None:
-            self._answer(STATUS_NO_RDMA, request)
-            return
-        extent = self._sink.open_extent(ChunkKey(key))
-        if extent is None:
-            self._answer(STATUS_ABSENT, request)
-            return
-        self._opened[request] = extent
-        self._answer(STATUS_OK, request, self._remote.where(extent).pack())
+            answer.tell(STATUS_OK, end.pack())
+        self._answers.append(answer)
 
     def _take_close(self, request: int, body: bytes) -> None:
         read_bytes, _, _ = RANGE.unpack(body)
@@ -294,38 +295,69 @@ class _ServedConnection:
         KIND_CLOSE: _take_close,
     }
 
-    def _answer(self, status: int, request: int, body: bytes = b"") -> None:
-        header = pack_answer(status, request, len(body)) + body
-        self._answers.append(_Answer(memoryview(header), None, 0, 0))
+    def _resolve(self, answer: _Answer, *, again: bool) -> None:
+        """Find the bytes to answer with; while they are on their way from disk, the answer stays open."""
+        extent = self._sink.open_extent(answer.key)
+        if extent is None and not again and self._sink.prepare(answer.key, partial(self._prepared, answer)):
+            return
+        status = STATUS_ABSENT if extent is None else STATUS_OK
+        if extent is not None and answer.offset + answer.left_bytes > extent.size_bytes:
+            self._sink.close_extent(extent)
+            extent, status = None, STATUS_RANGE
+        if extent is None:
+            answer.left_bytes = 0
+            answer.tell(status)
+        elif answer.one_sided:
+            assert self._remote is not None
+            self._opened[answer.request] = extent
+            answer.tell(status, self._remote.where(extent).pack())
+        else:
+            answer.offset += extent.offset
+            answer.extent = extent
+            answer.tell(status)
+
+    def _prepared(self, answer: _Answer) -> None:
+        """The disk has delivered, or has not."""
+        if self._open:
+            self._resolve(answer, again=True)
+            if not self._writing:
+                self._write()
 
     def _write(self) -> None:
         try:
-            while self._answers:
+            while self._answers and self._answers[0].header is not None:
                 if not self._write_answer(self._answers[0]):
                     self._want_write(True)
                     return
                 finished = self._answers.popleft()
                 if finished.extent is not None:
-                    self._lingering.append(finished.extent)
+                    self._watch_lingering()
+                    self._lingering.append((self._sent_bytes, finished.extent))
         except OSError:
             self.close()
             return
         self._want_write(False)
-        if self._lingering and self._linger_timer is None:
+
+    def _watch_lingering(self) -> None:
+        if self._linger_timer is None:
             self._linger_timer = self._loop.call_later(LINGER_CHECK_S, self._check_lingering)
 
     def _write_answer(self, answer: _Answer) -> bool:
         """True when the answer is wholly in the socket."""
+        assert answer.header is not None
         try:
             while answer.header:
                 more = socket.MSG_MORE if answer.left_bytes else 0
-                answer.header = answer.header[self._sock.send(answer.header, more) :]
+                sent = self._sock.send(answer.header, more)
+                answer.header = answer.header[sent:]
+                self._sent_bytes += sent
             while answer.left_bytes:
                 sent = os.sendfile(self._fd, self._memory.fd, answer.offset, answer.left_bytes)
                 if not sent:
                     raise ConnectionError("the pool's memory file ended")
                 answer.offset += sent
                 answer.left_bytes -= sent
+                self._sent_bytes += sent
                 self._counters.read_bytes_sent += sent
         except OSError as error:
             if error.errno in _NOTHING_NOW:
@@ -342,11 +374,10 @@ class _ServedConnection:
 
     def _check_lingering(self) -> None:
         self._linger_timer = None
-        unsent = array.array("i", [0])
-        fcntl.ioctl(self._fd, termios.TIOCOUTQ, unsent)
-        if unsent[0] == 0 and not self._answers:
-            for extent in self._lingering:
-                self._sink.close_extent(extent)
-            self._lingering.clear()
-        elif self._lingering:
-            self._linger_timer = self._loop.call_later(LINGER_CHECK_S, self._check_lingering)
+        unacknowledged = array.array("i", [0])
+        fcntl.ioctl(self._fd, termios.TIOCOUTQ, unacknowledged)
+        acknowledged_bytes = self._sent_bytes - unacknowledged[0]
+        while self._lingering and self._lingering[0][0] <= acknowledged_bytes:
+            self._sink.close_extent(self._lingering.popleft()[1])
+        if self._lingering:
+            self._watch_lingering()

@@ -9,13 +9,10 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from hostagent import limits
-from hostagent.config import DataConfig
 from hostagent.transport import mmsg
 from hostagent.transport.base import ChunkPlace, ReadHandle, ReadOutcome
 from hostagent.transport.casts import CastIntake, CastSender, FramingCache
@@ -163,38 +160,3 @@ def fill_headers(key: ChunkKey, segments: int, first: int, count: int) -> mmsg.U
         Control(Op.FILL, key, segments, segment=segment).encode() for segment in range(first, first + count)
     )
     return np.frombuffer(packed, np.uint8).reshape(count, -1)
-
-
-@dataclass(frozen=True, slots=True)
-class Advice:
-    """Something on this machine that slows the sockets transport down."""
-
-    what: str
-    remedy: str
-
-
-def diagnose(config: DataConfig) -> list[Advice]:
-    """What to raise on this machine, and how; empty when nothing stands in the way."""
-    advice: list[Advice] = []
-    wanted = config.receive_buffer_bytes
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        mmsg.ask_buffer(probe, receive_bytes=wanted)
-        granted = mmsg.granted_receive_bytes(probe)
-    if granted < wanted:
-        advice.append(
-            Advice(
-                f"the kernel grants {granted} bytes of receive buffer, {wanted} are wanted: windows stay smaller",
-                f"sysctl -w net.core.rmem_max={wanted}",
-            )
-        )
-    if config.interface:
-        mtu_file = Path("/sys/class/net") / config.interface / "mtu"
-        wanted_mtu = config.segment_bytes + 84
-        if mtu_file.exists() and int(mtu_file.read_text()) < wanted_mtu:
-            advice.append(
-                Advice(
-                    f"MTU of {config.interface} is {mtu_file.read_text().strip()}, a segment needs {wanted_mtu}",
-                    f"ip link set {config.interface} mtu 9000 (and on the switch), or a smaller segment_bytes",
-                )
-            )
-    return advice

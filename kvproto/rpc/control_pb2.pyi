@@ -153,6 +153,7 @@ class Hello(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     REPLICA_OF_FIELD_NUMBER: _builtins.int
     REPLICA_NODES_FIELD_NUMBER: _builtins.int
+    DISK_BYTES_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     """name, unique in the cluster"""
     incarnation: _builtins.int
@@ -174,6 +175,8 @@ class Hello(_message.Message):
     """Welcome.controller of the directory it still has; 0: it has none"""
     replica_nodes: _builtins.int
     """how many nodes that directory names"""
+    disk_bytes: _builtins.int
+    """size of this node's disk tier; 0: it has none"""
     @_builtins.property
     def segment_bytes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """sizes this agent can send and receive"""
@@ -196,10 +199,11 @@ class Hello(_message.Message):
         version: _builtins.str = ...,
         replica_of: _builtins.int = ...,
         replica_nodes: _builtins.int = ...,
+        disk_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["control_port", b"control_port", "data_ip", b"data_ip", "data_mac", b"data_mac", "incarnation", b"incarnation", "node", b"node", "pool_bytes", b"pool_bytes", "read_endpoint", b"read_endpoint", "replica_nodes", b"replica_nodes", "replica_of", b"replica_of", "segment_bytes", b"segment_bytes", "switch_port", b"switch_port", "transports", b"transports", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["control_port", b"control_port", "data_ip", b"data_ip", "data_mac", b"data_mac", "disk_bytes", b"disk_bytes", "incarnation", b"incarnation", "node", b"node", "pool_bytes", b"pool_bytes", "read_endpoint", b"read_endpoint", "replica_nodes", b"replica_nodes", "replica_of", b"replica_of", "segment_bytes", b"segment_bytes", "switch_port", b"switch_port", "transports", b"transports", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -207,7 +211,7 @@ Global___Hello: _TypeAlias = Hello  # noqa: Y015
 
 @_typing.final
 class Announce(_message.Message):
-    """What the agent holds in its pool, whole and verified."""
+    """What the agent holds in its pool, whole and verified, and what on its disk. A chunk may be in both: two records."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -216,6 +220,7 @@ class Announce(_message.Message):
     NAMESPACES_FIELD_NUMBER: _builtins.int
     SNAPSHOT_FIELD_NUMBER: _builtins.int
     SNAPSHOT_END_FIELD_NUMBER: _builtins.int
+    REMOVED_FROM_DISK_FIELD_NUMBER: _builtins.int
     snapshot: _builtins.bool
     """part of the full list that follows a Welcome"""
     snapshot_end: _builtins.bool
@@ -224,12 +229,14 @@ class Announce(_message.Message):
     def added(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChunkRecord]: ...
     @_builtins.property
     def removed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
-        """keys no longer here"""
+        """keys no longer in the pool"""
 
     @_builtins.property
     def namespaces(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """labels that ChunkRecord.namespace_index of this message points into"""
 
+    @_builtins.property
+    def removed_from_disk(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
     def __init__(
         self,
         *,
@@ -238,10 +245,11 @@ class Announce(_message.Message):
         namespaces: _abc.Iterable[_builtins.str] | None = ...,
         snapshot: _builtins.bool = ...,
         snapshot_end: _builtins.bool = ...,
+        removed_from_disk: _abc.Iterable[_builtins.bytes] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["added", b"added", "namespaces", b"namespaces", "removed", b"removed", "snapshot", b"snapshot", "snapshot_end", b"snapshot_end"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["added", b"added", "namespaces", b"namespaces", "removed", b"removed", "removed_from_disk", b"removed_from_disk", "snapshot", b"snapshot", "snapshot_end", b"snapshot_end"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -258,6 +266,7 @@ class ChunkRecord(_message.Message):
     POSITION_FIELD_NUMBER: _builtins.int
     NAMESPACE_INDEX_FIELD_NUMBER: _builtins.int
     PINNED_FIELD_NUMBER: _builtins.int
+    ON_DISK_FIELD_NUMBER: _builtins.int
     key: _builtins.bytes
     parent: _builtins.bytes
     """key of the chunk before; empty for the first of a prefix"""
@@ -269,6 +278,8 @@ class ChunkRecord(_message.Message):
     namespace_index: _builtins.int
     pinned: _builtins.bool
     """by the controller (PinChunks, Fetch.pin): so pins survive the controller"""
+    on_disk: _builtins.bool
+    """the copy on disk, not the one in the pool"""
     def __init__(
         self,
         *,
@@ -279,10 +290,11 @@ class ChunkRecord(_message.Message):
         position: _builtins.int = ...,
         namespace_index: _builtins.int = ...,
         pinned: _builtins.bool = ...,
+        on_disk: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checksum", b"checksum", "key", b"key", "namespace_index", b"namespace_index", "parent", b"parent", "pinned", b"pinned", "position", b"position", "size_bytes", b"size_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checksum", b"checksum", "key", b"key", "namespace_index", b"namespace_index", "on_disk", b"on_disk", "parent", b"parent", "pinned", b"pinned", "position", b"position", "size_bytes", b"size_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -531,6 +543,8 @@ class Heartbeat(_message.Message):
     DIRECTORY_SEQUENCE_FIELD_NUMBER: _builtins.int
     TASKS_RUNNING_FIELD_NUMBER: _builtins.int
     CHUNKS_FIELD_NUMBER: _builtins.int
+    NEXT_VICTIMS_FIELD_NUMBER: _builtins.int
+    DISK_USED_BYTES_FIELD_NUMBER: _builtins.int
     pool_used_bytes: _builtins.int
     pool_pinned_bytes: _builtins.int
     sent_bytes: _builtins.int
@@ -540,6 +554,11 @@ class Heartbeat(_message.Message):
     """last DirectoryDelta applied"""
     tasks_running: _builtins.int
     chunks: _builtins.int
+    disk_used_bytes: _builtins.int
+    @_builtins.property
+    def next_victims(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """what would leave a full pool first, in this order, with no copy on disk; a few"""
+
     def __init__(
         self,
         *,
@@ -550,10 +569,12 @@ class Heartbeat(_message.Message):
         directory_sequence: _builtins.int = ...,
         tasks_running: _builtins.int = ...,
         chunks: _builtins.int = ...,
+        next_victims: _abc.Iterable[_builtins.bytes] | None = ...,
+        disk_used_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunks", b"chunks", "directory_sequence", b"directory_sequence", "pool_pinned_bytes", b"pool_pinned_bytes", "pool_used_bytes", b"pool_used_bytes", "received_bytes", b"received_bytes", "sent_bytes", b"sent_bytes", "tasks_running", b"tasks_running"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunks", b"chunks", "directory_sequence", b"directory_sequence", "disk_used_bytes", b"disk_used_bytes", "next_victims", b"next_victims", "pool_pinned_bytes", b"pool_pinned_bytes", "pool_used_bytes", b"pool_used_bytes", "received_bytes", b"received_bytes", "sent_bytes", b"sent_bytes", "tasks_running", b"tasks_running"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -842,6 +863,7 @@ class ChunkEntry(_message.Message):
     SERVED_FIELD_NUMBER: _builtins.int
     PINNED_FIELD_NUMBER: _builtins.int
     VALUE_FIELD_NUMBER: _builtins.int
+    DISK_HOLDERS_FIELD_NUMBER: _builtins.int
     key: _builtins.bytes
     parent: _builtins.bytes
     size_bytes: _builtins.int
@@ -856,6 +878,10 @@ class ChunkEntry(_message.Message):
     def holders(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """nodes; may be empty while `served`: then ask the switch at Fabric.pool_ip"""
 
+    @_builtins.property
+    def disk_holders(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """nodes with a copy on disk: they bring it into their pool when asked for it"""
+
     def __init__(
         self,
         *,
@@ -868,10 +894,11 @@ class ChunkEntry(_message.Message):
         served: _builtins.bool = ...,
         pinned: _builtins.bool = ...,
         value: _builtins.float = ...,
+        disk_holders: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checksum", b"checksum", "holders", b"holders", "key", b"key", "parent", b"parent", "pinned", b"pinned", "position", b"position", "served", b"served", "size_bytes", b"size_bytes", "value", b"value"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checksum", b"checksum", "disk_holders", b"disk_holders", "holders", b"holders", "key", b"key", "parent", b"parent", "pinned", b"pinned", "position", b"position", "served", b"served", "size_bytes", b"size_bytes", "value", b"value"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -967,6 +994,8 @@ class Fetch(_message.Message):
         """last copy would be lost"""
         DRAIN: Fetch._Reason.ValueType  # 3
         """its holder is leaving"""
+        PUSH: Fetch._Reason.ValueType  # 4
+        """a policy expects readers here; others are told the same at the same time"""
 
     class Reason(_Reason, metaclass=_ReasonEnumTypeWrapper): ...
     REASON_UNSPECIFIED: Fetch.Reason.ValueType  # 0
@@ -976,6 +1005,8 @@ class Fetch(_message.Message):
     """last copy would be lost"""
     DRAIN: Fetch.Reason.ValueType  # 3
     """its holder is leaving"""
+    PUSH: Fetch.Reason.ValueType  # 4
+    """a policy expects readers here; others are told the same at the same time"""
 
     KEYS_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int

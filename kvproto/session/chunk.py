@@ -16,6 +16,7 @@ class Phase(enum.Enum):
     """How a chunk is being fetched."""
 
     WAITING = "not begun: too many are joined already"
+    LOADING = "the shell loads it from this node's disk"
     JOINING = "JOIN sent, no NOTICE yet"
     JOINED = "the switch keeps our interest"
     DIRECT = "no switch to rely on: reliable reads only"
@@ -38,6 +39,9 @@ class Cause(enum.Enum):
     BAD = "the checksum is wrong"
     EXHAUSTED = "no holder is left"
     FOUND = "the directory knows a holder again"
+    LOAD = "it lies on this node's disk"
+    LOADED = "the disk delivered"
+    UNLOADED = "the disk did not deliver"
 
 
 _OPEN = {Cause.WHOLE: Phase.VERIFYING, Cause.EXHAUSTED: Phase.GONE}
@@ -51,6 +55,11 @@ PHASES: Table[Phase, Cause] = Table(
             Cause.REFUSED: Phase.DIRECT,
             Cause.REBOOT: Phase.WAITING,
             Cause.EXHAUSTED: Phase.GONE,
+            Cause.LOAD: Phase.LOADING,
+        },
+        Phase.LOADING: {
+            Cause.LOADED: Phase.HERE,
+            Cause.UNLOADED: Phase.WAITING,
         },
         Phase.JOINING: {
             Cause.JOIN: Phase.JOINING,
@@ -117,6 +126,8 @@ class Chunk:
     order: int
     """Place among all chunks of the node: fetches in order of arrival, chunks in prefix order."""
     holders: tuple[HolderRef, ...]
+    read_alone: bool = False
+    """Without company it is read from a holder, not asked of the switch."""
     phase: Phase = Phase.WAITING
     """Changed by `move` only."""
     castable: bool = False
@@ -135,8 +146,8 @@ class Chunk:
     busy_count: int = 0
     """Missing segments that are asked for or under a read."""
 
-    interested: bool = False
-    """A JOIN was sent and no LEAVE since: the switch may keep our interest."""
+    interest_at: Address | None = None
+    """Where the last JOIN went, as long as no LEAVE has followed it: the switch may keep our interest."""
     join_sent_ns: int = 0
     join_tries: int = 0
     members: int = 0
@@ -165,6 +176,8 @@ class Chunk:
     by_read: int = 0
     by_cast: int = 0
     by_switch: int = 0
+    loaded: bool = False
+    """It came from this node's disk."""
 
     def __post_init__(self) -> None:
         self.wipe()
@@ -228,6 +241,8 @@ class Chunk:
 
     def source(self) -> Source:
         """Where most of it came from."""
+        if self.loaded:
+            return Source.DISK
         best = max(self.by_read, self.by_cast, self.by_switch)
         if best == self.by_read:
             return Source.UNICAST

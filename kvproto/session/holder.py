@@ -72,11 +72,11 @@ class _Order:
 class HolderCounts:
     """Running totals, for metrics."""
 
-    segments_asked: int = 0
     segments_queued: int = 0
     answered_already: int = 0
     """Segments asked for that were in the queue or had just been sent for somebody else."""
-    gets_dropped: int = 0
+    segments_refused: int = 0
+    """Asked for while the queue was full; whoever asked asks again."""
     naks: int = 0
 
 
@@ -153,9 +153,8 @@ class Holder:
         if self._inventory.segments_of(get.key) != get.segments:
             self._nak(get, source)
             return
-        self.counts.segments_asked += get.count
         if self._waiting + get.count > HOLDER_QUEUE_SEGMENTS_MAX:
-            self.counts.gets_dropped += 1
+            self.counts.segments_refused += get.count
             return
         sending = self._sendings.get(get.key)
         if sending is None:

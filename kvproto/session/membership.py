@@ -67,7 +67,7 @@ class Membership:
             chunk.move(Cause.JOIN)
         chunk.join_sent_ns = now_ns
         chunk.join_tries += 1
-        chunk.interested = True
+        chunk.interest_at = holder.address
         due = self.due_ns(chunk)
         if due is not None and (self.tend_ns is None or due < self.tend_ns):
             self.tend_ns = due
@@ -88,15 +88,10 @@ class Membership:
 
     def leave(self, chunk: Chunk, now_ns: int) -> list[ReaderCommand]:
         """Send a LEAVE if the switch may keep our interest."""
-        if not chunk.interested:
-            return []
-        chunk.interested = False
-        chunk.members = 0
-        holder = choose_holder(chunk, self.parameters)
-        known = chunk.holders[0].address if chunk.holders else None
-        address = holder.address if holder is not None else known
+        address, chunk.interest_at = chunk.interest_at, None
         if address is None:
             return []
+        chunk.members = 0
         if len(self._left) >= LEFT_REMEMBERED:
             del self._left[next(iter(self._left))]
         self._left[chunk.key] = _Left(chunk.segments, address, now_ns)
@@ -115,7 +110,7 @@ class Membership:
         me = self.parameters.member
         if notice.flags & (Flag.NO_SWITCH | Flag.REFUSED):
             chunk.move(Cause.REFUSED)
-            chunk.interested = False
+            chunk.interest_at = None
             chunk.members = 0
             if notice.flags & Flag.NO_SWITCH:
                 self._no_switch_until_ns = now_ns + NO_SWITCH_MEMORY_NS
@@ -123,7 +118,7 @@ class Membership:
         chunk.cached = bool(notice.flags & Flag.CACHED)
         chunk.members = notice.members
         member = Member(notice.member)
-        if me is not None and notice.members >> me & 1 and chunk.interested:
+        if me is not None and notice.members >> me & 1 and chunk.interest_at is not None:
             if chunk.phase is Phase.JOINING and now_ns >= self.newcomer_until_ns and chunk.leader is None:
                 self.newcomer_until_ns = now_ns + NEWCOMER_SPAN_NS
             if chunk.castable:

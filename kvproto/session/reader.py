@@ -24,6 +24,7 @@ from kvproto.commands import (
 )
 from kvproto.errors import LocalProtocolError
 from kvproto.events import (
+    ChunkLoaded,
     ChunkVerified,
     ChunkWanted,
     ControlReceived,
@@ -32,6 +33,7 @@ from kvproto.events import (
     HolderLost,
     HolderRef,
     HoldersChanged,
+    LoadFailed,
     ReadDone,
     ReaderEvent,
     ReadFailed,
@@ -96,6 +98,8 @@ class Reader:
             ReadDone: self._on_read_done,
             ReadFailed: self._on_read_failed,
             ChunkVerified: self._on_verified,
+            ChunkLoaded: self._on_loaded,
+            LoadFailed: self._on_load_failed,
             HoldersChanged: self._on_holders_changed,
             HolderLost: self._on_holder_lost,
             SwitchChanged: self._on_switch_changed,
@@ -127,6 +131,11 @@ class Reader:
         """Whether no fetch is under way and nothing is asked of anybody."""
         return not (self._fetches or self._chunks or self._open or self._pull.outstanding or self._stripes.count)
 
+    @property
+    def led_count(self) -> int:
+        """Chunks that this node pulls for everybody at the moment."""
+        return self._schedule.led_count
+
     def next_timeout_ns(self) -> int | None:
         """When handle_timer should be called next; None: not before another event. May change with every call."""
         return self._wake_ns
@@ -135,6 +144,11 @@ class Reader:
         """Which segments of a chunk may be placed into memory (a view that changes later); None: none."""
         chunk = self._chunks.get(key)
         return chunk.missing if chunk is not None and chunk.castable else None
+
+    def is_here(self, key: ChunkKey) -> bool:
+        """Whether a chunk is whole and right, and a fetch that wanted it is still under way."""
+        chunk = self._chunks.get(key)
+        return chunk is not None and chunk.phase is Phase.HERE
 
     def configure(self, parameters: ReaderParameters, now_ns: int) -> list[ReaderCommand]:
         """Change the node's parameters (member, receive window, ...) while fetches go on."""
@@ -173,8 +187,14 @@ class Reader:
             if not 1 <= wanted.segments <= CHUNK_SEGMENTS_MAX:
                 raise LocalProtocolError(f"chunk {wanted.key.hex()} has {wanted.segments} segments")
             self._order += 1
-            chunk = Chunk(wanted.key, wanted.segments, wanted.size_bytes, self._order, wanted.holders)
-            self._chunks[wanted.key] = self._waiting[wanted.key] = chunk
+            chunk = Chunk(
+                wanted.key, wanted.segments, wanted.size_bytes, self._order, wanted.holders, wanted.read_alone
+            )
+            self._chunks[wanted.key] = chunk
+            if wanted.loading:
+                chunk.move(Cause.LOAD)
+            else:
+                self._waiting[wanted.key] = chunk
         elif chunk.segments != wanted.segments:
             raise LocalProtocolError(f"chunk {wanted.key.hex()} has {chunk.segments} segments, not {wanted.segments}")
         elif wanted.holders and chunk.phase is Phase.GONE:
@@ -275,7 +295,7 @@ class Reader:
     def _on_segments(self, event: SegmentsReceived, now_ns: int) -> None:
         chunk = self._chunks.get(event.key)
         if chunk is None or not chunk.castable:
-            if chunk is None or not chunk.interested:
+            if chunk is None or chunk.interest_at is None:
                 self._out += self._membership.stray(event.key, now_ns)
             return
         self._heard(now_ns)
@@ -349,6 +369,23 @@ class Reader:
             self._gone(chunk, now_ns)
         else:
             chunk.strict_holder = holder.node
+
+    # --- this node's disk --------------------------------------------------------------------------------------------
+
+    def _on_loaded(self, event: ChunkLoaded, now_ns: int) -> None:
+        chunk = self._chunks.get(event.key)
+        if chunk is None or chunk.phase is not Phase.LOADING:
+            return
+        chunk.loaded = True
+        chunk.move(Cause.LOADED)
+        for fetch in [self._fetches[fetch] for fetch in sorted(chunk.fetches)]:
+            self._advance(fetch, now_ns)
+
+    def _on_load_failed(self, event: LoadFailed, now_ns: int) -> None:
+        chunk = self._chunks.get(event.key)
+        if chunk is not None and chunk.phase is Phase.LOADING:
+            chunk.move(Cause.UNLOADED)
+            self._waiting[chunk.key] = chunk
 
     # --- reliable reads ----------------------------------------------------------------------------------------------
 

@@ -96,6 +96,11 @@ class Schedule:
         """Whether this reader pulls the chunk for everybody."""
         return chunk in self._led
 
+    @property
+    def led_count(self) -> int:
+        """Chunks that this reader pulls for everybody."""
+        return len(self._led)
+
     def deposed(self, chunk: Chunk) -> None:
         """Another member announced that it pulls the chunk, or the chunk is no longer open."""
         if chunk in self._led:
@@ -167,7 +172,7 @@ class Schedule:
             if chunk.busy_count >= missing or id(chunk) in led:
                 continue
             if chunk.joined:
-                if chunk.cached:
+                if chunk.cached and not (chunk.read_alone and not chunk.company(self.parameters.member)):
                     survey.cached.append(chunk)
                     continue
                 if chunk.foreign_ns is not None and missing * REPAIR_FRACTION <= chunk.segments:

@@ -245,10 +245,10 @@ class Node:
                 casts[packet.body.key, packet.source].append(packet.body)
             else:
                 self._receive(packet, now)
-        for (key, source), bodies in casts.items():
-            self._place(key, source, bodies, now)
         if self.dead:
             return
+        for (key, source), bodies in casts.items():
+            self._place(key, source, bodies, now)
         self._carry_out(self.reader.handle_timer(now))
         self._serve(self.holder.handle_timer(now))
         self._drain()
@@ -256,8 +256,11 @@ class Node:
 
     def _refuse(self, packet: Packet) -> None:
         """What the kernel of a host does whose process is dead."""
-        if isinstance(packet.body, ReadRequest):
-            self._send(Packet(self.address, packet.source, TCP_HEADER_BYTES, ReadRefused(packet.body.read, gone=False)))
+        body = packet.body
+        if isinstance(body, ReadRequest):
+            self._send(Packet(self.address, packet.source, TCP_HEADER_BYTES, ReadRefused(body.read, gone=False)))
+        elif isinstance(body, StreamBody):
+            self._send(Packet(self.address, packet.source, TCP_HEADER_BYTES, ReadAborted(body.read)))
 
     def _receive(self, packet: Packet, now: int) -> None:
         body = packet.body

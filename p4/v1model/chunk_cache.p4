@@ -2,6 +2,8 @@
 // and turns it into `serving` with one MODIFY when all segments are acknowledged.
 
 control ChunkCache(in headers_t h, inout metadata_t m) {
+    SegmentRange() segment_range;
+
     @id(0x13000301)
     direct_counter(CounterType.packets_and_bytes) chunk_heat;
 
@@ -39,12 +41,6 @@ control ChunkCache(in headers_t h, inout metadata_t m) {
 
     apply {
         kv_cache.apply();
-        bit<32> end = h.kvc.segments;
-        if (m.state == ChunkState.SERVING) {
-            end = m.segments;
-        }
-        if (m.op == OP_GET && (h.kvc.count == 0 || h.kvc.segment >= end)) {
-            m.drop = DropReason.BEYOND_END;
-        }
+        segment_range.apply(h, m);
     }
 }

@@ -3,7 +3,7 @@
 // address and port). A slot also says whose it is, so whatever the tables say, a segment is served
 // only if it was filled for that very key and index since the switch started.
 
-control ChunkStore(inout headers_t h, inout metadata_t m, inout standard_metadata_t s) {
+control ChunkStore(inout headers_t h, inout metadata_t m) {
     @id(0x16000501) register<bit<160>>(SLOTS)               slot_owner;     // segment ++ key
     @id(0x16000502) register<bit<416>>(SLOTS)               slot_transport; // BTH ++ DETH ++ data header
     @id(0x16000503) register<ipv4_address_t>(SLOTS)         slot_src_ip;
@@ -11,6 +11,7 @@ control ChunkStore(inout headers_t h, inout metadata_t m, inout standard_metadat
     @id(0x16000505) register<bit<32>>(SLOTS)                slot_icrc;
     @id(0x16000506) register<bit<2048>>(SLOTS * SEGMENT_BLOCKS) slot_block; // slot * SEGMENT_BLOCKS + block
 
+    FillCheck()  check;
     PoolSource() pool_source;
 
     // Stores the data datagram that a FILL carries and turns the packet round as its FILL_ACK.
@@ -36,7 +37,8 @@ control ChunkStore(inout headers_t h, inout metadata_t m, inout standard_metadat
         h.kvc.flags = 0;
         h.ethernet.dst = h.ethernet.src;
         h.ipv4.dst = h.ipv4.src;
-        s.egress_spec = m.port;
+        m.egress = m.port;
+        m.unicast = 1;
     }
 
     // Turns a GET into the data datagram that the slot keeps.
@@ -68,15 +70,8 @@ control ChunkStore(inout headers_t h, inout metadata_t m, inout standard_metadat
 
     apply {
         if (m.op == OP_FILL) {
-            if (m.state != ChunkState.FILLING || m.port != m.fill_port) {
-                m.drop = DropReason.FILL_REFUSED;
-            } else if (h.kvd.segment >= m.segments) {
-                m.drop = DropReason.BEYOND_END;
-            } else if (h.kvd.version != KV_VERSION || h.kvd.op != OP_DATA || h.kvd.key != h.kvc.key
-                       || h.kvd.segment != h.kvc.segment || h.kvd.segments != m.segments
-                       || h.bth.opcode != BTH_OPCODE_UD_SEND_ONLY || h.bth.qpn != QPN_MULTICAST) {
-                m.drop = DropReason.FILL_MISMATCH;
-            } else {
+            check.apply(h, m);
+            if (m.drop == DropReason.NONE) {
                 fill(m.base_slot + h.kvd.segment);
                 pool_source.apply(h, m);
             }

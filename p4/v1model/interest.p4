@@ -29,6 +29,8 @@ control Interest(in headers_t h, inout metadata_t m, in standard_metadata_t s) {
             bool mine = live && owner == m.signature;
 
             if (m.op == OP_JOIN) {
+                m.outcome = InterestOutcome.REFUSED;
+                m.deliver = m.me;
                 if (mine || !live) {
                     if (!mine) {
                         before = 0;
@@ -36,7 +38,9 @@ control Interest(in headers_t h, inout metadata_t m, in standard_metadata_t s) {
                         interest_signature.write(index, m.signature);
                         interest_leader.write(index, leader);
                     }
+                    m.outcome = InterestOutcome.JOINED;
                     m.interest = before | m.me;
+                    m.deliver = m.interest;
                     m.leader = leader;
                     if (before != 0 && m.interest != before) {
                         m.raised = 1;
@@ -48,7 +52,9 @@ control Interest(in headers_t h, inout metadata_t m, in standard_metadata_t s) {
                 if (!mine || (before & m.me) == 0) {
                     m.drop = DropReason.NO_INTEREST;
                 } else {
+                    m.outcome = InterestOutcome.LEFT;
                     m.interest = before & ~m.me;
+                    m.deliver = m.interest;
                     if (m.interest == 0) {
                         m.drop = DropReason.LAST_LEFT;
                     }

@@ -40,22 +40,26 @@
 #include "../include/sizes.p4"
 #include "../include/headers.p4"
 #include "../include/drops.p4"
+#include "../include/states.p4"
 #include "blocks.p4"
 #include "types.p4"
 #include "parser.p4"
 #include "checksums.p4"
 #include "deparser.p4"
-#include "fabric.p4"
-#include "classification.p4"
-#include "admission.p4"
+#include "../include/fabric.p4"
+#include "../include/classification.p4"
+#include "../include/admission.p4"
+#include "../include/segment_range.p4"
 #include "chunk_cache.p4"
 #include "interest.p4"
-#include "pool_source.p4"
-#include "notice.p4"
+#include "../include/pool_source.p4"
+#include "../include/notice.p4"
+#include "../include/fill_check.p4"
 #include "chunk_store.p4"
 #include "replication.p4"
-#include "forwarding.p4"
-#include "arp_responder.p4"
+#include "../include/pruning.p4"
+#include "../include/forwarding.p4"
+#include "../include/arp_responder.p4"
 #include "heat.p4"
 #include "drops.p4"
 
@@ -79,16 +83,16 @@ control KvcastIngress(inout headers_t h, inout metadata_t m, inout standard_meta
             m.now = s.ingress_global_timestamp;
         }
         fabric.apply(m);
-        classification.apply(h, m, s);
+        classification.apply(h, m, h.icrc.isValid(), s.packet_length < ETHERNET_BYTES + (bit<32>) h.ipv4.total_length);
 
         bool forward = false;
         if (m.kind == PacketKind.ORDINARY) {
             forward = true;
         } else if (m.kind == PacketKind.POOL_ARP) {
-            arp_responder.apply(h, m, s);
+            arp_responder.apply(h, m);
         } else {
             if (m.drop == DropReason.NONE) {
-                admission.apply(h, m, s);
+                admission.apply(h, m, s.ingress_port, s.instance_type == INSTANCE_ARRIVED);
             }
             if (m.drop == DropReason.NONE && m.kind == PacketKind.CONTROL) {
                 chunk_cache.apply(h, m);
@@ -106,7 +110,7 @@ control KvcastIngress(inout headers_t h, inout metadata_t m, inout standard_meta
                 } else if (m.op == OP_JOIN || m.op == OP_LEAVE) {
                     notice.apply(h, m);
                 } else if (m.op == OP_FILL || (m.op == OP_GET && m.state == ChunkState.SERVING)) {
-                    chunk_store.apply(h, m, s);
+                    chunk_store.apply(h, m);
                 }
                 heat.apply(m);
                 if (m.cast == 1) {
@@ -118,10 +122,14 @@ control KvcastIngress(inout headers_t h, inout metadata_t m, inout standard_meta
         }
 
         if (forward) {
-            forwarding.apply(h, m, s);
+            forwarding.apply(h, m);
         }
         if (m.drop != DropReason.NONE) {
             drops.apply(m, s);
+        } else if (m.unicast == 1) {
+            s.egress_spec = m.egress;
+        } else if (m.flooded == 1) {
+            s.mcast_grp = GROUP_FLOOD;
         }
     }
 }
@@ -137,7 +145,7 @@ control KvcastEgress(inout headers_t h, inout metadata_t m, inout standard_metad
             recirculate_preserving_field_list(1);
         } else {
             if (m.cast == 1) {
-                pruning.apply(m, s);
+                pruning.apply(m, s.egress_port);
             } else if (m.flooded == 1 && s.egress_port == m.port) {
                 m.drop = DropReason.FLOOD_ECHO;
             }

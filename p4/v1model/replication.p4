@@ -25,32 +25,3 @@ control Replication(inout metadata_t m, inout standard_metadata_t s) {
         replicate.apply();
     }
 }
-
-control Pruning(inout metadata_t m, inout standard_metadata_t s) {
-    members_t receiver = 0;
-
-    @id(0x01000701)
-    action set_receiver(@id(1) members_t member_bit) {
-        receiver = member_bit;
-    }
-
-    @id(0x01000702)
-    action no_receiver() {
-        receiver = 0;
-    }
-
-    @id(0x02000006)
-    table egress_member {
-        key = { s.egress_port : exact @name("egress_port"); }
-        actions = { set_receiver; no_receiver; }
-        default_action = no_receiver();
-        size = MEMBERS;
-    }
-
-    apply {
-        egress_member.apply();
-        if ((receiver & m.deliver) == 0) {
-            m.drop = DropReason.NOT_INTERESTED;
-        }
-    }
-}

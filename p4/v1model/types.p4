@@ -3,12 +3,6 @@
 #ifndef KVCAST_TYPES_P4
 #define KVCAST_TYPES_P4
 
-typedef bit<9>  port_t;
-typedef bit<16> group_t;
-typedef bit<48> time_us_t;          // microseconds since the switch started
-typedef bit<32> slot_t;             // room for one segment
-typedef bit<32> signature_t;        // second hash of a key
-
 const group_t GROUP_FLOOD = 1;      // all ports; the switch process or the controller writes it
 const bit<32> SESSION_NEXT_SEGMENT = 500;   // clone session; its port is never sent to, any will do
 
@@ -41,32 +35,6 @@ struct headers_t {
     icrc_t            icrc;
 }
 
-enum bit<8> PacketKind {
-    ORDINARY = 0,                   // forwarded untouched
-    CONTROL  = 1,                   // control datagram
-    CAST     = 2,                   // data datagram to the fabric's group
-    POOL_ARP = 3                    // ARP request for the pool address
-}
-
-enum bit<8> ChunkState {
-    ABSENT  = 0,
-    FILLING = 1,
-    SERVING = 2
-}
-
-// What the controller says once for the whole fabric.
-struct fabric_t {
-    bit<1>         enabled;
-    mac_address_t  group_mac;
-    ipv4_address_t group_ip;
-    mac_address_t  pool_mac;
-    ipv4_address_t pool_ip;
-    bit<6>         from_switch_dscp;
-    time_us_t      interest_ttl_us;
-    time_us_t      heat_window_us;
-    bit<32>        heat_gets;
-}
-
 struct metadata_t {
     fabric_t    fabric;
     PacketKind  kind;
@@ -85,14 +53,18 @@ struct metadata_t {
     slot_t      base_slot;
     bit<32>     segments;                   // as kv_cache says, for a chunk that is filling or serving
     port_t      fill_port;
+    bit<32>     left;                       // segments of the chunk from the one that the packet names
 
     signature_t signature;
+    InterestOutcome outcome;
     members_t   interest;                   // after this packet, 0 = no live entry for this key
     member_t    leader;                     // 1 + member that sent the last GET, 0 = nobody
     bit<1>      raised;                     // this JOIN gave a waiting member company
 
     members_t   deliver;                    // a cast packet goes to exactly these
     bit<1>      cast;
+    port_t      egress;
+    bit<1>      unicast;                    // leaves by `egress`
     bit<1>      flooded;
     bit<1>      rewritten;                  // the IPv4 header changed
 }

@@ -2,30 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
-from typing import Any
-
 from p4switch.ir import expr as ir
-from p4switch.ir import types as irt
 from p4switch.ir.program import Block, Program
 from p4switch.ir.stmt import Assign
+from p4switch.ir.walk import nodes
 
 QUEUE_FIELDS = frozenset({"enq_timestamp", "enq_qdepth", "deq_timedelta", "deq_qdepth", "egress_global_timestamp"})
-_TYPES = (irt.Bits, irt.Bool, irt.EnumType, irt.StructType, irt.HeaderType, irt.UnionType, irt.StackType, irt.Varbits)
-
-
-def nodes(value: Any) -> Iterator[Any]:
-    """Every statement and expression inside a value."""
-    if isinstance(value, tuple):
-        for item in value:
-            yield from nodes(item)
-    elif is_dataclass(value) and not isinstance(value, _TYPES):
-        yield value
-        for f in fields(value):
-            inner = getattr(value, f.name)
-            if isinstance(inner, tuple) or is_dataclass(inner):
-                yield from nodes(inner)
 
 
 def reads_metadata(program: Program, block: Block) -> bool:

@@ -14,6 +14,7 @@ from p4switch.frontend.types import (
     DOTS,
     INT,
     INVALID,
+    STRING,
     UNKNOWN,
     VOID,
     TBits,
@@ -115,7 +116,7 @@ class CallChecker(ExpressionChecker):
         names = {a.name for a in e.arguments if a.name is not None}
         fitting = []
         for c in candidates:
-            required = sum(1 for p in c.parameters if p.default is None and not _optional(p))
+            required = sum(1 for p in c.parameters if p.default is None and not optional(p))
             if required <= given <= len(c.parameters) and names <= {p.name for p in c.parameters}:
                 fitting.append(c)
         if not fitting:
@@ -128,6 +129,8 @@ class CallChecker(ExpressionChecker):
     def _action_call(self, e: ast.Call, decl: ast.ActionDecl) -> ast.Expr:
         if self.where not in ("apply", "action"):
             raise self.reporter.fail(e.at, f"action {decl.name} cannot be called here")
+        if e.type_arguments is not None:
+            raise self.reporter.fail(e.at, f"action {decl.name} takes no type arguments")
         callee = Callee("action", decl.name, decl)
         callee.arguments = self.bind(decl.parameters, e.arguments, e.at, f"action {decl.name}")
         self._convert_arguments(callee, {})
@@ -158,10 +161,28 @@ class CallChecker(ExpressionChecker):
             if optional_only:
                 raise self.reporter.fail(e.at, f"cannot infer type argument {', '.join(missing)} of '{decl.name}'")
         bound = {**outer, **{v: resolve_deep(t, bindings) for v, t in bindings.items()}}
+        self._require_widths(callee, bound)
         callee.bindings = bound
         e.target = callee
         self._convert_arguments(callee, bound)
         return substitute(decl.return_type, bound)
+
+    def _require_widths(self, callee: Callee, bound: dict[TVar, Type]) -> None:
+        """A value that reaches run time has a width, is no string, and belongs to a declared type."""
+        for p, argument in callee.arguments:
+            if argument is None or not isinstance(p.type, TVar):
+                continue
+            t = bound.get(p.type, UNKNOWN)
+            if isinstance(t, TBlock) and t.kind in ("parser", "control", "package"):
+                raise self.reporter.fail(argument.at, f"argument '{p.name}' cannot be a {t.kind}")
+            if isinstance(t, TRecord):
+                raise self.reporter.fail(argument.at, f"the struct of argument '{p.name}' cannot be inferred; cast it")
+            if t is INT and p.direction:
+                raise self.reporter.fail(
+                    argument.at, f"the width of argument '{p.name}' cannot be inferred; write it, as in 16w5"
+                )
+            if t is STRING and p.direction:
+                raise self.reporter.fail(argument.at, f"argument '{p.name}' cannot be a string")
 
     def _explicit(self, variables: list[TVar], explicit: list[Type] | None, e: ast.Call, name: str) -> dict[TVar, Type]:
         if explicit is None:
@@ -203,7 +224,25 @@ class CallChecker(ExpressionChecker):
         chosen = self._overload(candidates, e, function.name)
         callee = Callee("method", function.name, chosen, function.base, block=base)
         e.type = self._bind_call(e, callee, chosen, block_bindings(base), explicit)
+        if base.decl.name == "packet_in":
+            self._packet_rules(e, callee)
         return e
+
+    def _packet_rules(self, e: ast.Call, callee: Callee) -> None:
+        """What core.p4 says of the types that packet_in takes beyond its declaration."""
+        t = next((t for v, t in callee.bindings.items() if v in callee.decl.type_vars), UNKNOWN)
+        if t is UNKNOWN or isinstance(t, TVar):
+            return
+        if callee.name == "lookahead" and width_of(t) is None:
+            raise self.reporter.fail(e.at, f"lookahead needs a type of fixed size, found {t}")
+        if callee.name == "extract":
+            if not isinstance(t, TStruct) or t.kind != "header":
+                raise self.reporter.fail(e.at, f"only a header can be extracted, found {t}")
+            has_varbit = any(isinstance(f, TVarbits) for _, f in t.fields())
+            if has_varbit and len(callee.decl.parameters) == 1:
+                raise self.reporter.fail(e.at, f"header {t} has a varbit field; extract needs its length")
+            if not has_varbit and len(callee.decl.parameters) == 2:
+                raise self.reporter.fail(e.at, f"header {t} has no varbit field")
 
     def _block_apply(self, e: ast.Call, function: ast.Member, base: TBlock, kind: str) -> ast.Expr:
         decl = base.decl
@@ -328,7 +367,7 @@ class CallChecker(ExpressionChecker):
     def _extern_constructor(self, decl: ast.ExternDecl, arguments: list[ast.Argument], at: int) -> list[ast.Parameter]:
         given = len(arguments)
         for c in decl.constructors:
-            required = sum(1 for p in c.parameters if p.default is None and not _optional(p))
+            required = sum(1 for p in c.parameters if p.default is None and not optional(p))
             if required <= given <= len(c.parameters):
                 return c.parameters
         if not decl.constructors and not given:
@@ -350,6 +389,7 @@ class CallChecker(ExpressionChecker):
 
     def is_elaboration_constant(self, e: ast.Expr) -> bool:
         """Whether the value is known once constructor parameters are."""
+        known = self.is_elaboration_constant
         if e.value is not None:
             return True
         if isinstance(e, ast.Name):
@@ -366,7 +406,9 @@ class CallChecker(ExpressionChecker):
             return all(self.is_elaboration_constant(x) for x in e.items)
         if isinstance(e, ast.StructExpr):
             return all(self.is_elaboration_constant(x) for _, _, x in e.fields)
-        return isinstance(e, ast.Call) and (isinstance(e.type, TBlock) or e.type is INT)
+        if isinstance(e, ast.Call) and isinstance(e.type, TBlock):
+            return all(a.expr is None or isinstance(a.expr.type, TBlock) or known(a.expr) for a in e.arguments)
+        return isinstance(e, ast.Call) and e.type is INT
 
     # ---------------------------------------------------------------- arguments
 
@@ -394,12 +436,12 @@ class CallChecker(ExpressionChecker):
         for p in parameters:
             if p.name in by_name:
                 a, expr = by_name.pop(p.name)
-                if expr is None and p.direction not in ("out",) and p.default is None and not _optional(p):
+                if expr is None and p.direction not in ("out",) and p.default is None and not optional(p):
                     raise self.reporter.fail(a.at, f"'_' can only stand for an out argument; '{p.name}' is not")
                 out.append((p, expr if expr is not None or p.default is None else p.default))
             elif p.default is not None:
                 out.append((p, p.default))
-            elif _optional(p):
+            elif optional(p):
                 out.append((p, None))
             else:
                 raise self.reporter.fail(at, f"{what} needs an argument for '{p.name}'")
@@ -544,7 +586,7 @@ def _mentions(t: Type) -> bool:
     return has_variables(t)
 
 
-def _optional(p: ast.Parameter) -> bool:
+def optional(p: ast.Parameter) -> bool:
     return any(a.name == "optional" for a in p.annotations)
 
 

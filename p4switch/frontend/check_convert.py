@@ -60,11 +60,9 @@ class ConversionChecker(TypeResolver):
             e.no = self.coerce(e.no, want)
             e.type = want
             return e
-        if t is INT and isinstance(want, TBits):
+        if t is INT and isinstance(want, TBits | TNew) and castable(t, want):
             return self.convert(e, want)
         if isinstance(t, TEnum) and t.underlying is not None and isinstance(want, TBits) and t.underlying == want:
-            return self.convert(e, want)
-        if isinstance(want, TTuple | TStruct | TStack) and isinstance(t, TTuple) and self._same_shape(t, want):
             return self.convert(e, want)
         return self.mismatch(e, want)
 
@@ -171,7 +169,7 @@ def castable(source: Type, target: Type) -> bool:
     if isinstance(target, TVar) or isinstance(source, TVar):
         return True
     if isinstance(target, TNew):
-        return castable(source, target.underlying)
+        return source == target.underlying or (source is INT and castable(source, target.underlying))
     if isinstance(source, TNew):
         return castable(source.underlying, target)
     if isinstance(source, TEnum):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from p4switch.frontend import ast
+from p4switch.frontend.check_call import optional
 from p4switch.frontend.check_stmt import StatementChecker, always_returns
 from p4switch.frontend.source import AbortError
 from p4switch.frontend.types import (
     ANY,
     BOOL,
+    DOTS,
     ERROR,
     INT,
     MATCH_KIND,
@@ -142,8 +144,6 @@ class Checker(StatementChecker):
         underlying: TBits | None = None
         if decl.ref is not None:
             t = self.resolve(decl.ref)
-            while isinstance(t, TNew):
-                t = t.underlying
             if not isinstance(t, TBits):
                 if t is not UNKNOWN:
                     self.reporter.error(decl.at, f"the underlying type of an enum must be bit<> or int<>, not {t}")
@@ -200,28 +200,53 @@ class Checker(StatementChecker):
 
     # ---------------------------------------------------------------- callables
 
-    def parameters(self, parameters: list[ast.Parameter], declare: bool = True) -> None:
-        """Resolve the types of parameters and maybe declare them."""
+    def parameters(self, parameters: list[ast.Parameter], owner: str) -> None:
+        """Resolve the types of parameters and declare them; `owner` says whose they are."""
         seen: set[str] = set()
         for p in parameters:
             p.type = self.resolve(p.ref)
             if p.default is not None:
                 p.default = self.value_of(p.default, p.type)
+                if p.direction in ("out", "inout"):
+                    self.reporter.error(p.at, f"{p.direction} parameter '{p.name}' cannot have a default value")
+                elif p.default.type not in (UNKNOWN, DOTS) and not self.is_elaboration_constant(p.default):
+                    self.reporter.error(p.default.at, f"the default of '{p.name}' must be known at compile time")
+            self._parameter_type(p, owner)
             if p.type is VOID:
                 self.reporter.error(p.at, f"parameter '{p.name}' cannot be void")
             if p.direction and (isinstance(p.type, TBlock) or p.type in (STRING, INT)):
                 self.reporter.error(p.at, f"parameter '{p.name}' of type {p.type} cannot have a direction")
             if p.name in seen:
                 self.reporter.error(p.at, f"two parameters are named '{p.name}'")
-            elif declare:
+            else:
                 self.declare(p.name, p, p.at)
             seen.add(p.name)
+
+    def _parameter_type(self, p: ast.Parameter, owner: str) -> None:
+        """Which types parameters of actions, functions, methods, parsers and controls may have."""
+        if owner in ("constructor", "package"):
+            if isinstance(p.type, TBlock) and not getattr(p.type.decl, "is_type", True):
+                self.reporter.error(
+                    p.at, f"parameter '{p.name}' needs the type of a {p.type.kind}; {p.type} has a body"
+                )
+            return
+        if optional(p) and owner in ("action", "function"):
+            self.reporter.error(p.at, f"parameter '{p.name}' of a {owner} cannot be optional")
+        if isinstance(p.type, TBlock):
+            if p.type.kind in ("parser", "control", "package"):
+                self.reporter.error(p.at, f"parameter '{p.name}' cannot have type {p.type.kind} {p.type}")
+            elif owner == "action":
+                self.reporter.error(p.at, f"parameter '{p.name}' of an action cannot have extern type {p.type}")
+            elif isinstance(p.type.decl, ast.ExternDecl) and len(p.type.decl.type_parameters) != len(p.type.arguments):
+                self.reporter.error(p.at, f"generic type '{p.type}' needs type arguments")
+        elif owner == "action" and p.type in (INT, STRING):
+            self.reporter.error(p.at, f"parameter '{p.name}' of an action cannot have type {p.type}")
 
     def _function(self, decl: ast.FunctionDecl) -> None:
         self.push()
         decl.type_vars = self.declare_type_parameters(decl.type_parameters, decl)
         decl.return_type = self.resolve(decl.returns)
-        self.parameters(decl.parameters)
+        self.parameters(decl.parameters, "function" if decl.body is not None else "extern")
         if decl.body is not None:
             outer = (self.where, self.return_type)
             self.where, self.return_type = "function", decl.return_type
@@ -238,26 +263,40 @@ class Checker(StatementChecker):
         decl.type_vars = self.declare_type_parameters(decl.type_parameters, decl)
         for c in decl.constructors:
             self.push()
-            self.parameters(c.parameters)
+            self.parameters(c.parameters, "constructor")
             self.pop()
         for m in decl.methods:
             self.push()
             m.type_vars = self.declare_type_parameters(m.type_parameters, m)
             m.return_type = self.resolve(m.returns)
-            self.parameters(m.parameters)
+            self.parameters(m.parameters, "extern")
             self.pop()
         self.pop()
+        self._extern_overloads(decl)
+
+    def _extern_overloads(self, decl: ast.ExternDecl) -> None:
+        """Overloads differ in the names of their parameters; a constructor returns nothing."""
+        seen: set[tuple[str, ...]] = set()
+        overloads = [(m.at, m.name, m.parameters) for m in decl.methods]
+        for at, name, parameters in [*((c.at, decl.name, c.parameters) for c in decl.constructors), *overloads]:
+            signature = (name, *(p.name for p in parameters))
+            if signature in seen:
+                self.reporter.error(at, f"extern {decl.name} declares '{name}' with these parameters twice")
+            seen.add(signature)
+        for m in decl.methods:
+            if m.name == decl.name:
+                self.reporter.error(m.at, f"the constructor of extern {decl.name} cannot have a return type")
 
     def _package(self, decl: ast.PackageDecl) -> None:
         self.push()
         decl.type_vars = self.declare_type_parameters(decl.type_parameters, decl)
-        self.parameters(decl.parameters)
+        self.parameters(decl.parameters, "package")
         self.pop()
         self.declare(decl.name, decl, decl.at)
 
     def _action(self, decl: ast.ActionDecl) -> None:
         self.push()
-        self.parameters(decl.parameters)
+        self.parameters(decl.parameters, "action")
         seen_data = False
         for p in decl.parameters:
             if p.direction == "":
@@ -277,8 +316,8 @@ class Checker(StatementChecker):
         """Open the scope of a parser or control."""
         self.push()
         decl.type_vars = self.declare_type_parameters(decl.type_parameters, decl)
-        self.parameters(decl.parameters)
-        self.parameters(decl.constructor_parameters)
+        self.parameters(decl.parameters, "control" if isinstance(decl, ast.ControlDecl) else "parser")
+        self.parameters(decl.constructor_parameters, "constructor")
         for p in decl.constructor_parameters:
             if p.direction:
                 self.reporter.error(p.at, "constructor parameters have no direction")
@@ -309,6 +348,8 @@ class Checker(StatementChecker):
         known = set(names) | {"accept", "reject"}
         for state in decl.states:
             self._state(state, known)
+        if "start" in names and not _ends(names):
+            self.reporter.error(decl.at, f"parser {decl.name} never reaches accept or reject")
 
     def _state(self, state: ast.StateDecl, known: set[str]) -> None:
         self.push()
@@ -332,11 +373,7 @@ class Checker(StatementChecker):
         for e in state.select:
             if e.type is INT and e.value is not None:
                 self.reporter.error(e.at, "a select needs a value with a width")
-            elif not isinstance(e.type, TBits | TEnum | TNew | TVar | TVarbits | TStruct | TTuple) and e.type not in (
-                BOOL,
-                ERROR,
-                UNKNOWN,
-            ):
+            elif not isinstance(e.type, TBits | TEnum | TNew | TVar | TTuple) and e.type not in (BOOL, ERROR, UNKNOWN):
                 self.reporter.error(e.at, f"select is not defined for {e.type}")
         for case in state.cases:
             self._select_case(case, types)
@@ -385,12 +422,16 @@ class Checker(StatementChecker):
             and isinstance(checked.right.value, int)
             and checked.left.value > checked.right.value
         ):
-            self.reporter.error(checked.at, "this range is empty: its low end is above its high end")
+            self.reporter.warning(checked.at, "this range is empty: its low end is above its high end")
         return checked
 
     def _value_set(self, decl: ast.ValueSetDecl) -> None:
         decl.type = self.resolve(decl.ref)
+        if decl.type in (INT, STRING, VOID) or isinstance(decl.type, TBlock):
+            self.reporter.error(decl.at, f"there are no value sets of {decl.type}")
         decl.size = self.value_of(decl.size)
+        if decl.size.type is not UNKNOWN and not self.is_elaboration_constant(decl.size):
+            self.reporter.error(decl.size.at, "the size of a value set must be known at compile time")
         self.declare(decl.name, decl, decl.at)
 
     def _control(self, decl: ast.ControlDecl) -> None:
@@ -406,3 +447,20 @@ class Checker(StatementChecker):
         self.where = "top"
         self.pop()
         self.declare(decl.name, decl, decl.at)
+
+
+def _ends(states: dict[str, ast.StateDecl]) -> bool:
+    """Whether a path from `start` leaves the parser; a select may reject when nothing matches."""
+    seen: set[str] = set()
+    waiting = ["start"]
+    while waiting:
+        name = waiting.pop()
+        if name not in states or states[name].next_state is None:
+            return True
+        if name in seen:
+            continue
+        seen.add(name)
+        following = states[name].next_state
+        assert following is not None
+        waiting.append(following)
+    return False

@@ -20,6 +20,7 @@ from p4switch.frontend.types import (
     STATE,
     STRING,
     UNKNOWN,
+    VOID,
     EnumValue,
     TBits,
     TBlock,
@@ -33,6 +34,7 @@ from p4switch.frontend.types import (
     TStruct,
     TTable,
     TTuple,
+    TVar,
     Type,
 )
 
@@ -144,6 +146,9 @@ class ExpressionChecker(ConversionChecker):
         if decl is None:
             if e.name == "this":
                 raise self.reporter.fail_unsupported(e.at, "'this' and abstract methods")
+            if e.name in self.match_kinds:
+                e.type, e.value = MATCH_KIND, EnumValue("match_kind", e.name)
+                return e
             raise self.reporter.fail(e.at, f"'{e.name}' is not declared")
         e.decl = decl
         e.type = self._type_of_name(e, decl)
@@ -399,7 +404,7 @@ class ExpressionChecker(ConversionChecker):
             else:
                 raise self._bad_operands(e)
         t = e.left.type
-        if isinstance(t, TBlock) or t in (STATE, INVALID, DOTS):
+        if isinstance(t, TBlock | TTable | TVar) or t in (STATE, INVALID, DOTS, VOID):
             raise self._bad_operands(e)
         e.type = BOOL
 
@@ -408,7 +413,7 @@ class ExpressionChecker(ConversionChecker):
         left, right = e.left.type, e.right.type
         if not (isinstance(left, TBits) or left is INT) or not (isinstance(right, TBits) or right is INT):
             raise self._bad_operands(e)
-        if isinstance(right, TBits) and right.signed:
+        if isinstance(right, TBits) and right.signed and e.right.value is None:
             raise self.reporter.fail(e.right.at, f"the shift amount must be unsigned, found {right}")
         if isinstance(e.right.value, int) and e.right.value < 0:
             raise self.reporter.fail(e.right.at, "the shift amount must not be negative")
@@ -430,6 +435,10 @@ class ExpressionChecker(ConversionChecker):
 
     def _arithmetic(self, e: ast.Binary) -> None:
         e.left, e.right = self._underlying(e.left), self._underlying(e.right)
+        if e.op in ("/", "%"):
+            for operand in (e.left, e.right):
+                if operand.type is INT and isinstance(operand.value, int) and operand.value < 0:
+                    raise self.reporter.fail(operand.at, f"operator '{e.op}' is not defined for negative numbers")
         self._balance(e)
         t = e.left.type
         if t != e.right.type or not (isinstance(t, TBits) or t is INT):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 from p4switch.frontend import ast
 from p4switch.frontend.check_call import CallChecker
 from p4switch.frontend.source import AbortError, Reporter
@@ -132,9 +134,13 @@ class StatementChecker(CallChecker):
         plain = [p for p in action.parameters if not p.direction]
         positional = [a for a in arguments if a.name is None]
         skip = len(directional) if positional and len(arguments) == len(action.parameters) else 0
-        for p, a in zip(directional, arguments[:skip], strict=False):
+        for p, a, listed_argument in zip(directional, arguments[:skip], listed.arguments or [], strict=False):
             if a.expr is not None:
                 a.expr = self.check(a.expr, p.type if p.direction == "in" else None)
+                if listed_argument.expr is not None and not same_expression(a.expr, listed_argument.expr):
+                    self.reporter.error(
+                        a.expr.at, f"argument '{p.name}' of {what} differs from the one in the table's action list"
+                    )
         if arguments and any(a.name is not None for a in arguments):
             rest = [a for a in arguments if a.name not in {p.name for p in directional}]
         else:
@@ -358,6 +364,20 @@ class StatementChecker(CallChecker):
 def _action_name(e: ast.Expr) -> tuple[str | None, bool, int]:
     target = e.function if isinstance(e, ast.Call) else e
     return (target.name, target.absolute, target.at) if isinstance(target, ast.Name) else (None, False, e.at)
+
+
+def same_expression(left: object, right: object) -> bool:
+    """Whether two checked expressions are written alike, whatever their places."""
+    if isinstance(left, ast.Expr) and isinstance(right, ast.Expr):
+        if type(left) is not type(right):
+            return left.value is not None and left.value == right.value
+        names = (f.name for f in fields(left) if f.name not in ("at", "name_at", "type", "decl", "target", "value"))
+        return all(same_expression(getattr(left, n), getattr(right, n)) for n in names)
+    if isinstance(left, ast.Argument) and isinstance(right, ast.Argument):
+        return left.name == right.name and same_expression(left.expr, right.expr)
+    if isinstance(left, list | tuple) and isinstance(right, list | tuple):
+        return len(left) == len(right) and all(map(same_expression, left, right))
+    return isinstance(left, ast.TypeRef) or (isinstance(left, int) and not isinstance(left, bool)) or left == right
 
 
 def always_returns(s: ast.Statement) -> bool:

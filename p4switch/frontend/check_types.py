@@ -126,7 +126,11 @@ class TypeResolver:
         if isinstance(ref, ast.SizedType):
             return self._sized(ref)
         if isinstance(ref, ast.TupleTypeRef):
-            return TTuple(tuple(self._resolve(e) for e in ref.elements))
+            elements = tuple(self._resolve(e) for e in ref.elements)
+            for e, t in zip(ref.elements, elements, strict=True):
+                if isinstance(t, TBlock) or t is VOID:
+                    raise self.reporter.fail(e.at, f"a tuple cannot hold {t}")
+            return TTuple(elements)
         if isinstance(ref, ast.ListTypeRef):
             return TList(self._resolve(ref.element))
         if isinstance(ref, ast.StackTypeRef):
@@ -195,8 +199,12 @@ class TypeResolver:
     def check_field(self, owner: ast.StructDecl, f: ast.FieldDecl) -> None:
         """Which types may be fields of what."""
         t = f.type
-        if t is UNKNOWN or has_variables(t):
+        if t is UNKNOWN or isinstance(t, TVar):
             return
+        if has_variables(t) and not (isinstance(t, TTuple) and owner.kind != "struct"):
+            return
+        if owner.kind == "header" and isinstance(t, TStack) and _fits_header(t.element):
+            raise self.reporter.fail_unsupported(f.at, f"not supported: an array of {t.element} in a header")
         if owner.kind == "header":
             good = _fits_header(t)
         elif owner.kind == "header_union":

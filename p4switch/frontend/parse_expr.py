@@ -315,6 +315,8 @@ class ExpressionParser(TokenParser):
         items: list[ast.Expr] = []
         dots = False
         while not self.is_symbol("}"):
+            if dots:
+                raise self.fail("'...' must be the last element")
             if self.is_symbol("...") and self.peek() in ("}", ","):
                 self.at += 1
                 dots = True

@@ -99,19 +99,31 @@ def _cpu_identity() -> str:
     return f"{platform.machine()} {features}"
 
 
-@functools.cache
-def cache_dir() -> Path:
-    """Where shared objects are kept; made if need be."""
+def cache_base() -> Path:
+    """Where shared objects should be kept."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    directory = Path(base) / "p4switch"
+    return Path(base) / "p4switch"
+
+
+def is_writable(directory: Path) -> bool:
+    """Whether files can be made in a directory; makes it if need be."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=directory):
-            return directory
+            return True
     except OSError:
-        private = Path(tempfile.mkdtemp(prefix="p4switch-"))
-        atexit.register(shutil.rmtree, private, ignore_errors=True)
-        return private
+        return False
+
+
+@functools.cache
+def cache_dir() -> Path:
+    """Where shared objects are kept; made if need be."""
+    directory = cache_base()
+    if is_writable(directory):
+        return directory
+    private = Path(tempfile.mkdtemp(prefix="p4switch-"))
+    atexit.register(shutil.rmtree, private, ignore_errors=True)
+    return private
 
 
 def build_shared_object(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from p4switch.proto import p4runtime_pb2 as p4r
@@ -25,11 +25,17 @@ UPDATE = p4r.Update
 READ_CELLS_AT_ONCE = 4096
 """Array cells fetched from the pipeline in one call of a wildcard read."""
 
+_Array = TypeVar("_Array", ArraySpec, MeterSpec, RegisterSpec)
+_Value = TypeVar("_Value")
 _Spec = TypeVar("_Spec", ArraySpec, MeterSpec, RegisterSpec, ValueSetSpec)
 
 
 class Arrays:
-    """Externs of a pipeline that are arrays, and value sets. Meter configurations are kept here for reading back."""
+    """Externs of a pipeline that are arrays, and value sets. Meter configurations are kept here for reading back.
+
+    Reads look at the state before they return, and make messages of it as these are taken: a client that reads a
+    million cells keeps nobody else waiting.
+    """
 
     def __init__(self, schema: Schema, pipeline: Pipeline) -> None:
         self._schema = schema
@@ -53,12 +59,17 @@ class Arrays:
 
     def read_counters(self, query: p4r.CounterEntry) -> Iterator[p4r.Entity]:
         """One cell, all cells of a counter, or (id 0) all counters."""
-        for spec in _selected(self._schema.counters, query.counter_id, "counter"):
-            wanted = _cells(query, spec.size, f"counter {spec.name}") if query.counter_id else range(spec.size)
-            for start, count in _chunks(wanted):
-                for i, value in enumerate(self._pipeline.counters(spec.index, start, count), start):
-                    entry = p4r.CounterEntry(counter_id=spec.id, index=p4r.Index(index=i), data=encode_counter(value))
-                    yield p4r.Entity(counter_entry=entry)
+        taken = [
+            (spec, cells, list(_fetch(self._pipeline.counters, spec.index, cells)))
+            for spec, cells in _wanted(self._schema.counters, query.counter_id, query, "counter")
+        ]
+        return (
+            p4r.Entity(
+                counter_entry=p4r.CounterEntry(counter_id=spec.id, index=p4r.Index(index=i), data=encode_counter(value))
+            )
+            for spec, cells, values in taken
+            for i, value in zip(cells, values, strict=True)
+        )
 
     # -- meters ----------------------------------------------------------------------------------
 
@@ -80,13 +91,15 @@ class Arrays:
         """One cell, all cells of a meter, or (id 0) all meters."""
         if query.HasField("counter_data"):
             raise unimplemented("meters do not count colors")
-        for spec in _selected(self._schema.meters, query.meter_id, "meter"):
-            for i in _cells(query, spec.size, f"meter {spec.name}") if query.meter_id else range(spec.size):
-                entry = p4r.MeterEntry(meter_id=spec.id, index=p4r.Index(index=i))
-                config = self._meters.get((spec.id, i))
-                if config is not None:
-                    entry.config.CopyFrom(config)
-                yield p4r.Entity(meter_entry=entry)
+        taken = [
+            (spec, i, self._meters.get((spec.id, i)))
+            for spec, cells in _wanted(self._schema.meters, query.meter_id, query, "meter")
+            for i in cells
+        ]
+        return (
+            p4r.Entity(meter_entry=p4r.MeterEntry(meter_id=spec.id, index=p4r.Index(index=i), config=config))
+            for spec, i, config in taken
+        )
 
     def _put_meters(
         self, spec: MeterSpec, start: int, configs: Sequence[p4r.MeterConfig | None], journal: Journal
@@ -115,15 +128,21 @@ class Arrays:
 
     def read_registers(self, query: p4r.RegisterEntry) -> Iterator[p4r.Entity]:
         """One cell, all cells of a register, or (id 0) all registers."""
-        for spec in _selected(self._schema.registers, query.register_id, "register"):
-            widths = p4data.leaf_widths(spec.shape)
-            wanted = _cells(query, spec.size, f"register {spec.name}") if query.register_id else range(spec.size)
-            for start, count in _chunks(wanted):
-                for i, value in enumerate(self._pipeline.registers(spec.index, start, count), start):
-                    cell = p4data.encode(spec.shape, iter(_split(value, widths)))
-                    yield p4r.Entity(
-                        register_entry=p4r.RegisterEntry(register_id=spec.id, index=p4r.Index(index=i), data=cell)
-                    )
+        taken = [
+            (spec, cells, list(_fetch(self._pipeline.registers, spec.index, cells)))
+            for spec, cells in _wanted(self._schema.registers, query.register_id, query, "register")
+        ]
+        return (
+            p4r.Entity(
+                register_entry=p4r.RegisterEntry(
+                    register_id=spec.id,
+                    index=p4r.Index(index=i),
+                    data=p4data.encode(spec.shape, iter(_split(value, p4data.leaf_widths(spec.shape)))),
+                )
+            )
+            for spec, cells, values in taken
+            for i, value in zip(cells, values, strict=True)
+        )
 
     # -- value sets ------------------------------------------------------------------------------
 
@@ -178,9 +197,18 @@ def _cells(message: p4r.CounterEntry | p4r.MeterEntry | p4r.RegisterEntry, size:
     return range(index, index + 1)
 
 
-def _chunks(cells: range) -> Iterator[tuple[int, int]]:
+def _wanted(
+    specs: Mapping[int, _Array], id_: int, query: p4r.CounterEntry | p4r.MeterEntry | p4r.RegisterEntry, what: str
+) -> list[tuple[_Array, range]]:
+    """The arrays that a query selects, with the cells of each."""
+    found = _selected(specs, id_, what)
+    return [(spec, _cells(query, spec.size, f"{what} {spec.name}") if id_ else range(spec.size)) for spec in found]
+
+
+def _fetch(fetch: Callable[[int, int, int], Sequence[_Value]], index: int, cells: range) -> Iterator[_Value]:
+    """Values of cells, some thousand a call, so that packets never wait for long."""
     for start in range(cells.start, cells.stop, READ_CELLS_AT_ONCE):
-        yield start, min(READ_CELLS_AT_ONCE, cells.stop - start)
+        yield from fetch(index, start, min(READ_CELLS_AT_ONCE, cells.stop - start))
 
 
 def _join(leaves: list[int], widths: tuple[int, ...]) -> int:

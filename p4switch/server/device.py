@@ -6,10 +6,12 @@ its own. A thread holding `_state_lock` may call Sessions.check_write, is_primar
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import time
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from p4switch.proto import p4runtime_pb2 as p4r
 from p4switch.server import packet_io
@@ -43,8 +45,8 @@ class Configured:
 class ReadResult:
     """What a Read found: entities in order, and one outcome a query (None for success)."""
 
-    entities: list[p4r.Entity] = field(default_factory=list)
-    outcomes: list[StatusError | None] = field(default_factory=list)
+    entities: Iterable[p4r.Entity]
+    outcomes: tuple[StatusError | None, ...]
 
 
 class Device:
@@ -140,17 +142,18 @@ class Device:
     def read(self, request: p4r.ReadRequest) -> ReadResult:
         """Read: a consistent picture. Raises StatusError when the request as a whole is refused."""
         self._check_device(request.device_id)
-        result = ReadResult()
+        found: list[Iterator[p4r.Entity]] = []
+        outcomes: list[StatusError | None] = []
         with self._state_lock:
             state = self._state()
             for query in request.entities:
                 try:
-                    result.entities.extend(state.read(query))
+                    found.append(state.read(query))
                 except StatusError as error:
-                    result.outcomes.append(error)
+                    outcomes.append(error)
                 else:
-                    result.outcomes.append(None)
-        return result
+                    outcomes.append(None)
+        return ReadResult(itertools.chain.from_iterable(found), tuple(outcomes))
 
     # -- streams ---------------------------------------------------------------------------------
 

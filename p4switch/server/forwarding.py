@@ -18,6 +18,9 @@ from p4switch.server.tables import Tables
 
 KINDS = frozenset({p4r.Update.INSERT, p4r.Update.MODIFY, p4r.Update.DELETE})
 
+ARRAYS = frozenset({"counter_entry", "meter_entry", "register_entry"})
+"""Entities whose reads look at the state first, and make messages of it later."""
+
 ATOMICITIES = frozenset(
     {
         p4r.WriteRequest.CONTINUE_ON_ERROR,
@@ -57,7 +60,11 @@ class ForwardingState:
         return outcomes
 
     def read(self, query: p4r.Entity) -> Iterator[p4r.Entity]:
-        """The entities that a query selects. Raises StatusError, perhaps after some of them."""
+        """The entities that a query selects, as they are at the time of the call. Raises StatusError."""
+        found = self._find(query)
+        return found if query.WhichOneof("entity") in ARRAYS else iter(list(found))
+
+    def _find(self, query: p4r.Entity) -> Iterator[p4r.Entity]:
         match query.WhichOneof("entity"):
             case "table_entry":
                 return self.tables.read_entries(query.table_entry)

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import queue
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent import futures
 from typing import Any, TypeVar
 
@@ -174,16 +174,16 @@ class _QueueSink:
                 raise item
 
 
-def _responses(entities: Sequence[p4r.Entity]) -> Iterator[p4r.ReadResponse]:
+def _responses(entities: Iterable[p4r.Entity]) -> Iterator[p4r.ReadResponse]:
     """Entities in messages of bounded size; one empty message when there are none."""
-    response, octets = p4r.ReadResponse(), 0
+    response, octets, empty = p4r.ReadResponse(), 0, True
     for entity in entities:
         response.entities.append(entity)
         octets += entity.ByteSize()
         if len(response.entities) >= READ_ENTITIES_PER_MESSAGE or octets >= READ_BYTES_PER_MESSAGE_MAX:
             yield response
-            response, octets = p4r.ReadResponse(), 0
-    if response.entities or not entities:
+            response, octets, empty = p4r.ReadResponse(), 0, False
+    if response.entities or empty:
         yield response
 
 

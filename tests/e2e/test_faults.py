@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
@@ -12,15 +12,17 @@ from bmv2_testbed import client
 from bmv2_testbed.bench.figures import ReaderReport
 from bmv2_testbed.bench.group import ReaderGroup, put_prefix
 from bmv2_testbed.client import Testbed
+from bmv2_testbed.configs import CONTROLLER_PORT
 from bmv2_testbed.content import Prefix
-from bmv2_testbed.spec import TestbedSpec
+from bmv2_testbed.processes import python_module
+from bmv2_testbed.spec import CONTROLLER_MANAGEMENT_IP, Faults, TestbedSpec
 
 pytestmark = pytest.mark.root
 
 HOSTS = 5
 READERS = (1, 2, 3, 4)
 DEADLINE_S = 15.0
-PINS = re.compile(r"^kvcast_agent_pool_pins (\S+)$", re.MULTILINE)
+LEADS = re.compile(r"^kvcast_agent_led_chunks (\S+)$", re.MULTILINE)
 PREFIX = Prefix(seed=11, size_bytes=4 * 2**20, chunk_bytes=512 * 1024)
 
 Midway = Callable[[Testbed, Prefix, int], Callable[[float], None]]
@@ -38,6 +40,9 @@ def testbed() -> Iterator[Testbed]:
     )
     with client.running(spec) as running:
         yield running
+        # Whatever happened: no pin, no half filled slot, no group, no interest of the living is left.
+        dead = [host for host in range(HOSTS) if f"agent{host}" not in running.status()["pids"]]
+        assert running.leftovers(dead) == []
 
 
 def _all_right(reports: list[ReaderReport | None]) -> None:
@@ -46,120 +51,160 @@ def _all_right(reports: list[ReaderReport | None]) -> None:
         assert report.verified, report.reason
 
 
-def _no_pins(testbed: Testbed, hosts: tuple[int, ...]) -> None:
-    """Whatever happened, agents let go of every chunk once their fetches are over."""
-    deadline_s = time.monotonic() + DEADLINE_S
-    for host in hosts:
-        while any(float(value) for value in PINS.findall(testbed.agent_metrics(host))):
-            assert time.monotonic() < deadline_s, f"host {host} still has pins: {testbed.agent_metrics(host)}"
-
-
 def _in_time(reports: list[ReaderReport | None]) -> None:
     for report in reports:
         assert report is not None
         assert report.time_s < DEADLINE_S + 1
 
 
-def test_controller_dies_and_comes_back(testbed: Testbed, midway: Midway) -> None:
-    put_prefix(testbed, PREFIX)
-    with ReaderGroup(testbed, PREFIX, READERS, deadline_s=DEADLINE_S) as readers:
-        arrived = midway(testbed, PREFIX, 1)
-        readers.start()
-        arrived(0.2)
-        testbed.kill("controller")
-        arrived(0.4)
-        testbed.restart("controller")
-        _all_right(readers.reports())
-    testbed.await_cluster()
-    # The controller knows everything again: somebody who has nothing finds the prefix.
-    other = Prefix(seed=12, size_bytes=2**20, chunk_bytes=512 * 1024)
-    put_prefix(testbed, other, host=2)
-    with ReaderGroup(testbed, other, (3, 4), deadline_s=DEADLINE_S) as readers:
-        readers.start()
-        _all_right(readers.reports())
-
-
-def test_switch_program_is_reloaded(testbed: Testbed, midway: Midway) -> None:
-    put_prefix(testbed, PREFIX)
-    with ReaderGroup(testbed, PREFIX, READERS, deadline_s=DEADLINE_S) as readers:
-        arrived = midway(testbed, PREFIX, 1)
-        readers.start()
-        arrived(0.3)
-        testbed.reload_program()
-        _all_right(readers.reports())
-    _no_pins(testbed, (0, *READERS))
-
-
-def test_switch_process_is_restarted(testbed: Testbed, midway: Midway) -> None:
-    put_prefix(testbed, PREFIX)
-    with ReaderGroup(testbed, PREFIX, READERS, deadline_s=DEADLINE_S) as readers:
-        arrived = midway(testbed, PREFIX, 1)
-        readers.start()
-        arrived(0.3)
-        testbed.kill("switch")
-        testbed.restart("switch")
-        reports = readers.reports()
-    # For a while there was no network at all: a miss is allowed, a wrong byte or a late answer is not.
+def _right_or_missed(reports: list[ReaderReport | None]) -> None:
+    """A typed miss is an answer, a wrong byte or a late answer is not."""
     _in_time(reports)
     for report in reports:
         assert report is not None
         assert report.verified or report.reason.startswith("miss ("), report.reason
-    testbed.await_cluster()
-    with ReaderGroup(testbed, PREFIX, READERS, deadline_s=DEADLINE_S) as readers:
+
+
+class Rush:
+    """Readers that fetch PREFIX while something happens."""
+
+    def __init__(self, testbed: Testbed, midway: Midway, readers: Sequence[int] = READERS) -> None:
+        self._testbed = testbed
+        self._midway = midway
+        self._readers = readers
+
+    def while_fetching(self, *happenings: tuple[float, Callable[[], None]]) -> list[ReaderReport | None]:
+        """Each happening comes when this share of the prefix has arrived at the first reader; the reports."""
+        with ReaderGroup(self._testbed, PREFIX, self._readers, deadline_s=DEADLINE_S) as readers:
+            arrived = self._midway(self._testbed, PREFIX, self._readers[0])
+            readers.start()
+            for share, happens in happenings:
+                arrived(share)
+                happens()
+            return readers.reports()
+
+
+@pytest.fixture
+def rush(testbed: Testbed, midway: Midway) -> Rush:
+    put_prefix(testbed, PREFIX)
+    return Rush(testbed, midway)
+
+
+def _fetch(testbed: Testbed, prefix: Prefix, *hosts: int) -> list[ReaderReport | None]:
+    """An undisturbed fetch."""
+    with ReaderGroup(testbed, prefix, hosts, deadline_s=DEADLINE_S) as readers:
         readers.start()
-        _all_right(readers.reports())
+        return readers.reports()
+
+
+def test_the_audit_sees_what_is_under_way(testbed: Testbed, rush: Rush) -> None:
+    """What the fixture asks at every test's end is no empty question."""
+    found: list[str] = []
+    _all_right(rush.while_fetching((0.2, lambda: found.extend(testbed.leftovers(patience_s=0)))))
+    for what in ("pins", "being filled", "chunks led", "interest sets"):
+        assert what in "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [Faults(loss=0.01), Faults(duplicate=0.05), Faults(reorder=0.05), Faults(corrupt=0.01)],
+    ids=["loss", "duplication", "reordering", "corruption"],
+)
+def test_hurt_ports_never_hurt_bytes(testbed: Testbed, rush: Rush, faults: Faults) -> None:
+    testbed.set_faults(faults)
+    before = testbed.counters()["h0"]
+    _all_right(rush.while_fetching())
+    assert testbed.counters()["h0"].since(before).tx_bytes < 3 * PREFIX.size_bytes
+
+
+def test_controller_dies_and_comes_back(testbed: Testbed, rush: Rush) -> None:
+    dies = (0.2, lambda: testbed.kill("controller"))
+    comes_back = (0.4, lambda: testbed.restart("controller"))
+    _all_right(rush.while_fetching(dies, comes_back))
+    testbed.await_cluster()
+    # The controller knows everything again: somebody who has nothing finds the prefix.
+    other = Prefix(seed=12, size_bytes=2**20, chunk_bytes=512 * 1024)
+    put_prefix(testbed, other, host=2)
+    _all_right(_fetch(testbed, other, 3, 4))
+
+
+def test_switch_program_is_reloaded(testbed: Testbed, rush: Rush) -> None:
+    _all_right(rush.while_fetching((0.3, testbed.reload_program)))
+
+
+def test_switch_process_is_restarted(testbed: Testbed, rush: Rush) -> None:
+    def restart() -> None:
+        testbed.kill("switch")
+        testbed.restart("switch")
+
+    # For a while there is no network at all.
+    _right_or_missed(rush.while_fetching((0.3, restart)))
+    testbed.await_cluster()
+    _all_right(_fetch(testbed, PREFIX, *READERS))
 
 
 def test_holder_dies_and_another_has_it(testbed: Testbed, midway: Midway) -> None:
     put_prefix(testbed, PREFIX, host=0)
     put_prefix(testbed, PREFIX, host=4)
-    with ReaderGroup(testbed, PREFIX, (1, 2, 3), deadline_s=DEADLINE_S) as readers:
-        arrived = midway(testbed, PREFIX, 1)
-        readers.start()
-        arrived(0.3)
-        testbed.kill("agent0")
-        _all_right(readers.reports())
-    _no_pins(testbed, (1, 2, 3, 4))
+    rush = Rush(testbed, midway, readers=(1, 2, 3))
+    _all_right(rush.while_fetching((0.3, lambda: testbed.kill("agent0"))))
 
 
-def test_the_only_holder_dies(testbed: Testbed, midway: Midway) -> None:
+def test_the_only_holder_dies(testbed: Testbed, rush: Rush) -> None:
     """What had arrived whole is delivered, the rest is a miss, before the deadline."""
+    reports = rush.while_fetching((0.3, lambda: testbed.kill("agent0")))
+    _right_or_missed(reports)
+    assert not any(report is None or report.verified for report in reports)
+
+
+def _leader(testbed: Testbed) -> int:
+    """The host that pulls for the others at this moment."""
+    deadline_s = time.monotonic() + DEADLINE_S
+    while True:
+        for host in READERS:
+            leads = LEADS.search(testbed.agent_metrics(host))
+            if leads is not None and float(leads[1]):
+                return host
+        assert time.monotonic() < deadline_s, "nobody ever led"
+
+
+@pytest.mark.parametrize("role", ["leader", "follower"])
+def test_a_reader_dies(testbed: Testbed, rush: Rush, role: str) -> None:
+    """The others get everything, whoever it was that died."""
+    victims: list[int] = []
+
+    def kill() -> None:
+        leader = _leader(testbed)
+        victims.append(leader if role == "leader" else next(host for host in READERS if host != leader))
+        testbed.kill(f"agent{victims[0]}")
+
+    reports = rush.while_fetching((0.3, kill))
+    others = [report for host, report in zip(READERS, reports, strict=True) if host not in victims]
+    assert len(others) == len(READERS) - 1
+    _all_right(others)
+    _in_time(others)
+
+
+def test_the_holder_dies_while_it_fills_the_switch(testbed: Testbed) -> None:
+    """The switch does not keep half a chunk, the controller gives its slots to others."""
     put_prefix(testbed, PREFIX)
-    with ReaderGroup(testbed, PREFIX, READERS, deadline_s=DEADLINE_S) as readers:
-        arrived = midway(testbed, PREFIX, 1)
-        readers.start()
-        arrived(0.3)
-        testbed.kill("agent0")
-        reports = readers.reports()
-    _in_time(reports)
-    _no_pins(testbed, READERS)
-    for report in reports:
-        assert report is not None
-        assert not report.verified
-        assert report.reason.startswith("miss (")
+    before = testbed.counters()["h0"]
+    controller = f"{CONTROLLER_MANAGEMENT_IP}:{CONTROLLER_PORT}"
+    words = ("pin", PREFIX.chunk_keys()[-1].hex(), "--switch", "--controller", controller)
+    testbed.run("kvcast", "switch", python_module("kvcast.cli", *words))
+    testbed.finish("kvcast", DEADLINE_S)
+    deadline_s = time.monotonic() + DEADLINE_S
+    while testbed.counters()["h0"].since(before).tx_bytes < PREFIX.size_bytes // 8:
+        assert time.monotonic() < deadline_s, "the holder fills nothing"
+    testbed.kill("agent0")
+    other = Prefix(seed=13, size_bytes=2**20, chunk_bytes=512 * 1024)
+    put_prefix(testbed, other, host=1)
+    testbed.serve_from_switch(other.chunk_keys()[-1], other.chunks)
 
 
-@pytest.mark.parametrize("reader", [1, 4], ids=["the first", "the last"])
-def test_a_reader_dies(testbed: Testbed, midway: Midway, reader: int) -> None:
-    """Whoever dies, leading or following: the others get everything."""
-    put_prefix(testbed, PREFIX)
-    with ReaderGroup(testbed, PREFIX, READERS, deadline_s=DEADLINE_S) as readers:
-        arrived = midway(testbed, PREFIX, 2)
-        readers.start()
-        arrived(0.3)
-        testbed.kill(f"agent{reader}")
-        reports = readers.reports()
-    _all_right([report for host, report in zip(READERS, reports, strict=True) if host != reader])
-    _no_pins(testbed, tuple(host for host in (0, *READERS) if host != reader))
-
-
-def test_the_holders_link_is_cut_and_mended(testbed: Testbed, midway: Midway) -> None:
-    put_prefix(testbed, PREFIX)
-    with ReaderGroup(testbed, PREFIX, READERS, deadline_s=DEADLINE_S) as readers:
-        arrived = midway(testbed, PREFIX, 1)
-        readers.start()
-        arrived(0.3)
+def test_the_holders_link_is_cut_and_mended(testbed: Testbed, rush: Rush) -> None:
+    def cut_and_mend() -> None:
         testbed.set_link("h0", up=False)
         testbed.set_link("h0", up=True)
-        reports = readers.reports()
-    _in_time(reports)
+
+    _right_or_missed(rush.while_fetching((0.3, cut_and_mend)))

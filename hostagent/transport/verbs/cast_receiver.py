@@ -177,9 +177,9 @@ class CastReceiver:
         sources = rows[:, _IP + 12 : _IP + 16].copy().view(">u4")[:, 0].astype(np.uint32)
         from_switch = (rows[:, _IP + 1] >> 2) == self._dscp
         counters.cast_batches_received += 1
-        foreign = sources != self._own
+        # Ours are looped back by the kernel; what this node filled into the switch comes back from there, and counts.
+        foreign = (sources != self._own) | from_switch
         if not foreign.all():
-            # Our own, looped back by the kernel or sent back by a switch that we filled.
             counters.drop("own_cast", int((~foreign).sum()))
             rows, lengths, sources = rows[foreign], lengths[foreign], sources[foreign]
             from_switch = from_switch[foreign]

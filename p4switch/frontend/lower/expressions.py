@@ -162,6 +162,9 @@ class ExpressionLowering(LowerBase):
         return self.expr(e)
 
     def _ternary(self, e: ast.Ternary) -> ir.Expr:
+        known = self.known(e.condition)
+        if isinstance(known, bool):
+            return self.expr(e.yes if known else e.no)
         condition = self.expr(e.condition)
         with self.body() as yes_statements:
             yes = self.expr(e.yes)

@@ -1,9 +1,9 @@
-"""Instances of externs and tables: the objects the control plane names, made once for each elaborated instance."""
+"""Actions, tables, value sets and digests: objects the control plane names, made once for each elaborated instance."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from p4switch.frontend import ast
 from p4switch.frontend.check_call import Callee
@@ -18,9 +18,9 @@ from p4switch.ir.program import (
     ActionProfile,
     ConstEntry,
     Counter,
-    CounterKind,
     Digest,
     DigestField,
+    FieldList,
     KeyMatch,
     MatchKind,
     Meter,
@@ -30,29 +30,23 @@ from p4switch.ir.program import (
     TableKey,
     ValueSet,
 )
-from p4switch.ir.stmt import HashAlgorithm
 
-MAX_TABLE_SIZE = 1 << 31
+PRIORITY_MAX = (1 << 31) - 1
+"""P4Runtime's priorities are int32."""
 _KINDS = {k.value: k for k in MatchKind}
-_BUILTIN_KINDS = frozenset(
-    {
-        "register",
-        "counter",
-        "meter",
-        "direct_counter",
-        "direct_meter",
-        "action_profile",
-        "action_selector",
-        "Checksum16",
-    }
-)
+
+if TYPE_CHECKING:
+    from p4switch.arch.base import Architecture
 
 
 class ObjectLowering(ExpressionLowering):
-    """Creates registers, counters, meters, profiles, actions, tables, value sets and digests."""
+    """Creates actions, tables, value sets and digests, and keeps what the architecture's externs create."""
 
     def __init__(self, checker: Any, reporter: Any) -> None:
         super().__init__(checker, reporter)
+        self._names: set[tuple[str, str]] = set()
+        self.architecture: Architecture  # chosen by the package of `main` before anything is made
+        self.field_lists: list[FieldList] = []
         self.registers: list[Register] = []
         self.counters: list[Counter] = []
         self.meters: list[Meter] = []
@@ -63,107 +57,23 @@ class ObjectLowering(ExpressionLowering):
         self.digests: list[Digest] = []
         self.table_decls: list[ast.TableDecl] = []
 
+    def claim(self, kind: str, name: str, at: int) -> None:
+        """Objects of one kind have different control-plane names; @name can make two alike."""
+        if (kind, name) in self._names:
+            raise self.reporter.fail(at, f"another {kind} has the control-plane name '{name}' already")
+        self._names.add((kind, name))
+
     # ---------------------------------------------------------------- externs
 
     def make_extern(self, decl: ast.Declaration, callee: Callee, name: str) -> Instance:
-        """An instance of one of v1model's externs."""
+        """An instance of one of the architecture's externs."""
         assert callee.block is not None
         kind = callee.block.decl.name
-        if kind not in _BUILTIN_KINDS:
-            raise self.unsupported(decl.at, f"extern {kind}, which v1model does not have")
-        arguments = {p.name: a for p, a in callee.arguments}
-        annotations = self.annotations(decl.annotations)
-        types = [self.concrete(t) for t in callee.block.arguments]
-        if kind == "register":
-            return self._register(decl, name, arguments, annotations, types)
-        if kind in ("counter", "direct_counter"):
-            return self._counter(decl, kind, name, arguments, annotations, types)
-        if kind in ("meter", "direct_meter"):
-            return self._meter(decl, kind, name, arguments, annotations, types)
-        if kind in ("action_profile", "action_selector"):
-            return self._profile(kind, name, arguments, annotations)
-        return Instance(kind, name)
-
-    def _size(self, arguments: dict[str, ast.Expr | None]) -> int:
-        e = arguments["size"]
-        assert e is not None
-        size = self.known_int(e, "the size")
-        if size > MAX_TABLE_SIZE:
-            raise self.unsupported(e.at, f"more than {MAX_TABLE_SIZE} elements")
-        return size
-
-    def _enum_argument(self, e: ast.Expr | None) -> str:
-        assert e is not None
-        value = self.known(e)
-        if not isinstance(value, EnumValue):
-            raise self.reporter.fail(e.at, "this must be known at compile time")
-        return value.member
-
-    def _register(
-        self,
-        decl: ast.Declaration,
-        name: str,
-        arguments: dict[str, ast.Expr | None],
-        annotations: tuple[irt.Annotation, ...],
-        types: list[Type],
-    ) -> Instance:
-        element = self.type(types[0], decl.at)
-        if not isinstance(element, irt.Bits | irt.Bool):
-            raise self.unsupported(decl.at, f"registers of {types[0]}")
-        index = len(self.registers)
-        index_declared = declared_name(types[1]) if len(types) > 1 else None
-        self.registers.append(
-            Register(index, name, element, self._size(arguments), annotations, declared_name(types[0]), index_declared)
-        )
-        return Instance("register", name, index)
-
-    def _counter(
-        self,
-        decl: ast.Declaration,
-        kind: str,
-        name: str,
-        arguments: dict[str, ast.Expr | None],
-        annotations: tuple[irt.Annotation, ...],
-        types: list[Type],
-    ) -> Instance:
-        index = len(self.counters)
-        direct = kind == "direct_counter"
-        unit = CounterKind(self._enum_argument(arguments["type"]))
-        size = 0 if direct else self._size(arguments)
-        declared = declared_name(types[0]) if types else None
-        self.counters.append(Counter(index, name, unit, size, annotations, None, direct, declared))
-        return Instance(kind, name, index)
-
-    def _meter(
-        self,
-        decl: ast.Declaration,
-        kind: str,
-        name: str,
-        arguments: dict[str, ast.Expr | None],
-        annotations: tuple[irt.Annotation, ...],
-        types: list[Type],
-    ) -> Instance:
-        index = len(self.meters)
-        direct = kind == "direct_meter"
-        unit = CounterKind(self._enum_argument(arguments["type"]))
-        size = 0 if direct else self._size(arguments)
-        declared = declared_name(types[0]) if types and not direct else None
-        self.meters.append(Meter(index, name, unit, size, annotations, None, direct, declared))
-        return Instance(kind, name, index)
-
-    def _profile(
-        self, kind: str, name: str, arguments: dict[str, ast.Expr | None], annotations: tuple[irt.Annotation, ...]
-    ) -> Instance:
-        index = len(self.profiles)
-        algorithm: HashAlgorithm | None = None
-        width = 0
-        if kind == "action_selector":
-            algorithm = HashAlgorithm(self._enum_argument(arguments["algorithm"]))
-            output = arguments["outputWidth"]
-            assert output is not None
-            width = self.known_int(output, "the output width")
-        self.profiles.append(ActionProfile(index, name, self._size(arguments), algorithm, width, annotations))
-        return Instance(kind, name, index)
+        rule = self.architecture.instances.get(kind)
+        if rule is None:
+            raise self.unsupported(decl.at, f"extern {kind}, which {self.architecture.name} does not have")
+        self.claim(f"extern {kind}", name, decl.at)
+        return rule(decl, callee, name)
 
     # ---------------------------------------------------------------- value sets and digests
 
@@ -242,6 +152,7 @@ class ObjectLowering(ExpressionLowering):
             parameters.append(
                 ActionParameter(parameter_name(p), scalar, self.annotations(p.annotations), declared_name(t))
             )
+        self.claim("action", instance.name, decl.at)
         instance.index = len(self.actions)
         self.actions.append(
             Action(
@@ -274,13 +185,16 @@ class ObjectLowering(ExpressionLowering):
             if ref.decl is not None
         ]
         default, const_default = self._default_action(decl, properties.get("default_action"), actions)
+        if "default_action" in properties and any(a.table_only and a.action == default.action for a in actions):
+            raise self.reporter.fail(properties["default_action"].at, "the default action is @tableonly")
         index = len(self.tables)
+        self.claim("table", name, decl.at)
         instance = Instance("table", name, index, decl)
         size = properties.get("size")
         timeout = (
             properties.get("support_timeout") or properties.get("supportTimeout") or properties.get("idle_timeout")
         )
-        entries = self._entries(decl, keys, properties)
+        entries = self._entries(decl, keys, actions, properties)
         implementation = self._attached(properties.get("implementation"), name, ("action_profile", "action_selector"))
         counter = self._attached(properties.get("counters"), name, ("direct_counter",))
         meter = self._attached(properties.get("meters"), name, ("direct_meter",))
@@ -332,7 +246,9 @@ class ObjectLowering(ExpressionLowering):
             body = self.annotations([annotation])[0].body
             name = str(body[0]) if body else ""
         if not name:
-            name = key_name(key.expr) or key.text
+            name = key_name(key.expr) or ""
+        if not name:
+            raise self.reporter.fail(key.at, "a key that is more than a field needs a @name")
         keys.append(TableKey(name, scalar, _KINDS[key.match_kind], self.annotations(key.annotations), declared_name(t)))
 
     def _default_action(
@@ -393,9 +309,19 @@ class ObjectLowering(ExpressionLowering):
     # ---------------------------------------------------------------- entries
 
     def _entries(
-        self, decl: ast.TableDecl, keys: list[TableKey], properties: dict[str, ast.Property]
+        self,
+        decl: ast.TableDecl,
+        keys: list[TableKey],
+        actions: list[TableAction],
+        properties: dict[str, ast.Property],
     ) -> tuple[ConstEntry, ...]:
+        default_only = {a.action for a in actions if a.default_only}
         needs_priority = any(k.match not in (MatchKind.EXACT, MatchKind.LPM) for k in keys)
+        explicit = [e for e in decl.entries if e.priority is not None]
+        if explicit and not needs_priority:
+            raise self.reporter.fail(explicit[0].at, f"entries of table {decl.name} cannot overlap; drop the priority")
+        if explicit and decl.entries[0].priority is None:
+            raise self.reporter.fail(decl.entries[0].at, "the first entry needs a priority when others have one")
         priorities = self._priorities(decl, properties) if needs_priority else [0] * len(decl.entries)
         out: list[ConstEntry] = []
         for entry, priority in zip(decl.entries, priorities, strict=True):
@@ -403,6 +329,8 @@ class ObjectLowering(ExpressionLowering):
                 self._key_match(e, k, key.expr.type) for e, k, key in zip(entry.keys, keys, decl.keys, strict=False)
             )
             assert entry.action.decl is not None
+            if self.action_index(entry.action.decl) in default_only:
+                raise self.reporter.fail(entry.at, f"action {entry.action.name} is @defaultonly")
             arguments = [
                 (p, a.expr)
                 for p, a in zip(
@@ -443,6 +371,8 @@ class ObjectLowering(ExpressionLowering):
                 previous = 1 + (count - 1) * delta if largest_wins else 1
             else:
                 previous = previous - delta if largest_wins else previous + delta
+            if previous < 0 or previous > PRIORITY_MAX:
+                raise self.reporter.fail(e.at, f"the priority of this entry comes to {previous}")
             given.append(previous)
         if largest_wins:
             return given
@@ -462,8 +392,6 @@ class ObjectLowering(ExpressionLowering):
             return KeyMatch(0, ones if key.match is MatchKind.RANGE else 0, 0)
         if isinstance(e, ast.Mask):
             value, mask = self._number(e.left, key, t), self._number(e.right, key, t)
-            if key.match is MatchKind.LPM and mask & (mask ^ ones) & 0:
-                return KeyMatch(value & mask, mask, 0)
             prefix = bin(mask).count("1")
             if key.match is MatchKind.LPM and mask != (ones >> (width - prefix)) << (width - prefix):
                 raise self.reporter.fail(e.at, "the mask of an lpm key must be a prefix")
@@ -499,9 +427,9 @@ def key_name(e: ast.Expr) -> str | None:
         if field.startswith("."):
             return field[1:]
         return None if base is None else f"{base}.{field}"
-    if isinstance(e, ast.Index) and isinstance(e.index.value, int):
-        base = key_name(e.base)
-        return None if base is None else f"{base}[{e.index.value}]"
+    if isinstance(e, ast.Index):
+        base, index = key_name(e.base), e.index.value if isinstance(e.index.value, int) else key_name(e.index)
+        return None if base is None or index is None else f"{base}[{index}]"
     if isinstance(e, ast.Slice) and e.bounds is not None:
         base = key_name(e.base)
         return None if base is None else f"{base}[{e.bounds[0]}:{e.bounds[1]}]"

@@ -1,9 +1,10 @@
-"""Entry of the lowering: finds `main`, elaborates the six blocks of V1Switch in order, gathers the program."""
+"""Entry of the lowering: finds `main` and its architecture, elaborates instances, lowers whole parsers and controls."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from p4switch.arch import ARCHITECTURES
 from p4switch.frontend import ast
 from p4switch.frontend.check_call import Callee
 from p4switch.frontend.lower.base import Env, Instance, Known, qualified_name
@@ -24,11 +25,8 @@ from p4switch.ir.program import (
     SelectCase,
     SerializableEnum,
     Transition,
-    Variable,
 )
 from p4switch.ir.stmt import Labelled
-
-_BLOCKS = ("p", "vr", "ig", "eg", "ck", "dep")
 
 
 class ProgramLowering(ParserLowering):
@@ -98,83 +96,18 @@ class ProgramLowering(ParserLowering):
         for decl in self.program.declarations:
             if isinstance(decl, ast.Instantiation) and decl is not main:
                 self.globals.bind(decl, self.construct(decl.target, decl, qualified_name("", decl)))
-        blocks = self._arguments(main)
-        headers, metadata, standard = self._packet_variables(blocks["p"])
-        parser = self._parser(blocks["p"], (headers, metadata, standard))
-        checks = self._control(blocks["vr"], (headers, metadata))
-        ingress = self._control(blocks["ig"], (headers, metadata, standard))
-        egress = self._control(blocks["eg"], (headers, metadata, standard))
-        compute = self._control(blocks["ck"], (headers, metadata))
-        deparser = self._control(blocks["dep"], (None, headers))
-        new_types, enums = self._named_types()
-        source = self.reporter.source.origins[-1][0] if self.reporter.source.origins else ""
-        return Program(
-            source=source,
-            architecture="v1model",
-            headers=_variable(headers),
-            metadata=_variable(metadata),
-            standard_metadata=_variable(standard),
-            parser=parser,
-            verify_checksum=checks,
-            ingress=ingress,
-            egress=egress,
-            compute_checksum=compute,
-            deparser=deparser,
-            tables=tuple(self.tables),
-            actions=tuple(self.actions),
-            action_profiles=tuple(self.profiles),
-            registers=tuple(self.registers),
-            counters=tuple(self.counters),
-            meters=tuple(self.meters),
-            digests=tuple(self.digests),
-            value_sets=tuple(self.value_sets),
-            controller_headers=self._controller_headers(),
-            field_lists=tuple(self.field_lists),
-            errors=self.errors,
-            headers_by_name=tuple(self.headers.values()),
-            structs_by_name=tuple(self.structs.values()),
-            unions_by_name=tuple(self.unions.values()),
-            serializable_enums=enums,
-            new_types=new_types,
-            package_annotations=self.annotations(main.annotations),
-        )
+        return self.architecture.program(main)
 
     def _main(self) -> ast.Instantiation:
         decl = self.checker.scopes[0].get("main")
         end = max(0, len(self.reporter.source.text.rstrip()) - 1)
         if not isinstance(decl, ast.Instantiation):
             raise self.reporter.fail(end, "the program has no 'main'")
-        if not isinstance(decl.type, TBlock) or decl.type.decl.name != "V1Switch":
-            raise self.unsupported(decl.at, f"package {decl.type}; v1model's is V1Switch")
+        architecture = ARCHITECTURES.get(decl.type.decl.name) if isinstance(decl.type, TBlock) else None
+        if architecture is None:
+            raise self.unsupported(decl.at, f"package {decl.type}; known packages are {', '.join(ARCHITECTURES)}")
+        self.architecture = architecture(self)
         return decl
-
-    def _arguments(self, main: ast.Instantiation) -> dict[str, tuple[Callee, ast.Expr]]:
-        out: dict[str, tuple[Callee, ast.Expr]] = {}
-        if [p.name for p, _ in main.target.arguments] != list(_BLOCKS):
-            raise self.unsupported(main.at, "a package V1Switch that is not v1model's")
-        for (_, argument), key in zip(main.target.arguments, _BLOCKS, strict=True):
-            if isinstance(argument, ast.Call) and isinstance(argument.target, Callee):
-                out[key] = (argument.target, argument)
-                continue
-            instance = argument.decl if isinstance(argument, ast.Name) else None
-            if not isinstance(instance, ast.Instantiation):
-                raise self.unsupported(main.at, "this argument of V1Switch")
-            out[key] = (instance.target, argument)
-        return out
-
-    def _packet_variables(self, parser: tuple[Callee, ast.Expr]) -> tuple[ir.VarRef, ir.VarRef, ir.VarRef]:
-        callee, _ = parser
-        parameters = callee.decl.parameters
-        types = [self.type(p.type, p.at) for p in parameters[1:4]]
-        self.used_names |= {"hdr", "meta", "standard_metadata"}
-        headers, metadata, standard = (
-            ir.VarRef(n, t) for n, t in zip(("hdr", "meta", "standard_metadata"), types, strict=True)
-        )
-        self.metadata, self.standard_metadata = metadata, standard
-        for p, t in zip(parameters[1:3], types[:2], strict=True):
-            if not isinstance(t, irt.StructType | irt.HeaderType):
-                raise self.unsupported(p.at, f"parameter {p.name} of type {t}, which is not a struct")
-        return headers, metadata, standard
 
     def _begin(self, label: str) -> None:
         self.variables = []
@@ -197,7 +130,7 @@ class ProgramLowering(ParserLowering):
             env.bind(p, value if value is not None else Instance("packet", "packet"))
         return env
 
-    def _parser(self, block: tuple[Callee, ast.Expr], values: tuple[ir.VarRef, ...]) -> Parser:
+    def lower_parser(self, block: tuple[Callee, ast.Expr], values: tuple[ir.VarRef, ...]) -> Parser:
         self._begin("parsed")
         self.states = []
         instance = self._instance(block)
@@ -220,7 +153,7 @@ class ProgramLowering(ParserLowering):
         )
         return [entry, start, *states[1:]]
 
-    def _control(self, block: tuple[Callee, ast.Expr], values: tuple[ir.VarRef | None, ...]) -> Block:
+    def lower_control(self, block: tuple[Callee, ast.Expr], values: tuple[ir.VarRef | None, ...]) -> Block:
         self._begin("end")
         instance = self._instance(block)
         env = self._bind(instance, values)
@@ -231,7 +164,7 @@ class ProgramLowering(ParserLowering):
 
     # ---------------------------------------------------------------- for the control plane
 
-    def _controller_headers(self) -> tuple[ControllerHeader, ...]:
+    def controller_headers(self) -> tuple[ControllerHeader, ...]:
         out: list[ControllerHeader] = []
         for decl in self.program.declarations:
             if not isinstance(decl, ast.StructDecl) or decl.kind != "header" or decl.type_parameters:
@@ -243,7 +176,7 @@ class ProgramLowering(ParserLowering):
                     out.append(ControllerHeader(str(a.body[0]), header, header.annotations))
         return tuple(out)
 
-    def _named_types(self) -> tuple[tuple[NewType, ...], tuple[SerializableEnum, ...]]:
+    def named_types(self) -> tuple[tuple[NewType, ...], tuple[SerializableEnum, ...]]:
         new_types: list[NewType] = []
         enums: list[SerializableEnum] = []
         for decl in self.program.declarations:
@@ -259,10 +192,6 @@ class ProgramLowering(ParserLowering):
                     SerializableEnum(decl.name, bits, tuple(decl.values.items()), self.annotations(decl.annotations))
                 )
         return tuple(new_types), tuple(enums)
-
-
-def _variable(v: ir.VarRef) -> Variable:
-    return Variable(v.name, v.type)
 
 
 def lower(checked: CheckedProgram) -> Program:

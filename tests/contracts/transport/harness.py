@@ -31,6 +31,8 @@ class RecordingSink:
 
     def __init__(self) -> None:
         self.held: dict[ChunkKey, ChunkPlace] = {}
+        self.on_disk: set[ChunkKey] = set()
+        self.asked_of_disk: dict[ChunkKey, Callable[[], None]] = {}
         self.open_extents = 0
         self.controls: list[tuple[Control, Address]] = []
         self.casts: dict[ChunkKey, dict[int, bytes]] = {}
@@ -70,6 +72,13 @@ class RecordingSink:
             return None
         self.open_extents += 1
         return Extent(place.offset, place.size_bytes, place)
+
+    def prepare(self, key: ChunkKey, then: Callable[[], None]) -> bool:
+        if key not in self.on_disk:
+            return False
+        self.asked_of_disk[key] = then
+        self._changed.set()
+        return True
 
     def close_extent(self, extent: Extent) -> None:
         assert isinstance(extent.token, ChunkPlace)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hostagent.transport.base import ReadOutcome
-from kvproto.ids import ChunkKey
+from hostagent.transport.base import ReadOutcome, TransportError
+from kvproto.ids import ChunkKey, parse_address
 from kvproto.wire.control import Control, Op
 from kvproto.wire.data import Fabric
 
@@ -131,6 +131,30 @@ def test_reliable_read_brings_the_range(play: Callable[..., None], offset: int, 
     play(scenario)
 
 
+@pytest.mark.parametrize("delivers", [True, False])
+def test_a_read_waits_for_a_chunk_that_comes_from_disk(play: Callable[..., None], delivers: bool) -> None:
+    async def scenario(one, two) -> None:  # type: ignore[no-untyped-def]
+        chunk, behind = content(40 * SEGMENT), ChunkKey(b"\x07" * 16)
+        one.sink.on_disk.add(KEY)
+        one.hold(behind, chunk, offset=1 << 20)
+        reads = [
+            asyncio.ensure_future(two.read(one, key, 0, len(chunk), to)) for key, to in ((KEY, 0), (behind, 1 << 20))
+        ]
+        await one.sink.until(lambda: KEY in one.sink.asked_of_disk)
+        assert not reads[0].done()
+        if delivers:
+            one.hold(KEY, chunk, offset=4096)
+        one.sink.on_disk.clear()
+        one.sink.asked_of_disk[KEY]()
+        assert await reads[0] is (ReadOutcome.DONE if delivers else ReadOutcome.ABSENT)
+        assert await reads[1] is ReadOutcome.DONE
+        assert bytes(two.memory.view(0, len(chunk))) == (chunk if delivers else bytes(len(chunk)))
+        assert bytes(two.memory.view(1 << 20, len(chunk))) == chunk
+        await one.sink.until(lambda: one.sink.open_extents == 0)
+
+    play(scenario)
+
+
 def test_many_reads_at_once_all_end_right(play: Callable[..., None]) -> None:
     async def scenario(one, two) -> None:  # type: ignore[no-untyped-def]
         chunk = content(4 << 20)
@@ -233,3 +257,22 @@ def test_fill_is_reported_apart_from_casts_even_if_nobody_answers(play: Callable
         assert one.transport.counters.fill_packets_sent == 5
 
     play(scenario)
+
+
+def test_a_group_that_cannot_be_joined_is_told_and_can_be_left_behind() -> None:
+    """Of sockets only: nobody else has a kernel that refuses."""
+
+    async def scenario() -> None:
+        network = await harness.sockets_network(Fabric(segment_bytes=SEGMENT))
+        one, two = network.nodes
+        place = one.hold(KEY, content(2 * SEGMENT))
+        unicast = Fabric(group=parse_address("127.0.0.1"), segment_bytes=SEGMENT)
+        for _ in range(2):
+            with pytest.raises(TransportError, match="cannot join group 127"):
+                two.transport.use_fabric(unicast, 0x2A)
+        two.transport.use_fabric(Fabric(segment_bytes=SEGMENT), 0x2A)
+        one.transport.cast(place, 0, 2)
+        await two.sink.until(lambda: len(two.sink.casts.get(KEY, {})) == 2)
+        await network.close()
+
+    asyncio.run(scenario())

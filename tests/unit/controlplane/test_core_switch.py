@@ -13,7 +13,7 @@ from controlplane.switch.entries import FillingEntry, GroupEntry, ReplicateToGro
 from controlplane.switch.groups import ReplicationGroups
 from controlplane.switch.target import Down, Operation, Standby, SwitchFacts, Up
 from kvproto.rpc import control_pb2 as rpc
-from tests.unit.controlplane.helpers import CHUNK, FABRIC, SECOND, Scene, key, record
+from tests.unit.controlplane.helpers import CHUNK, FABRIC, SECOND, Scene, hello, key, record
 
 
 def scene_with(nodes: int = 3, slots: int = 64, **changes: object) -> Scene:
@@ -183,6 +183,24 @@ def test_the_holder_dies_while_it_fills() -> None:
     scene.heat("a")
     (task,) = scene.tasks(2, "fill")
     scene.finish(2, task)
+    assert scene.served() == {key("a")}
+    assert_consistent(scene)
+
+
+def test_the_holder_attaches_anew_while_it_fills() -> None:
+    """An agent that was started again knows nothing of the fill, and nobody waits for its time to run out."""
+    scene = scene_with()
+    scene.heat("a")
+    (lost,) = scene.tasks(1, "fill")
+    scene.sent[11] = []
+    scene.core.hello(11, hello(1, incarnation=2), scene.now)
+    scene.announce(11, [record("a")], snapshot=True, snapshot_end=True)
+    assert scene.core.pool.decisions["fill_aborted"] == 1
+    scene.finish(11, lost)
+    assert not scene.served(), "the end of a task that is over changes nothing"
+    scene.heat("a")
+    (task,) = scene.tasks(11, "fill")
+    scene.finish(11, task)
     assert scene.served() == {key("a")}
     assert_consistent(scene)
 

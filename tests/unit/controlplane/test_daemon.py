@@ -479,3 +479,12 @@ def test_bad_configurations_are_one_line(
     assert errors.count("\n") == 1
     assert word in errors
     assert main(["--config", str(tmp_path / "absent.yaml")]) == 2
+
+
+def test_a_configuration_that_is_no_text_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from controlplane.daemon import main
+
+    config = tmp_path / "controller.yaml"
+    config.write_bytes(b"listen: \xff\xfe\n")
+    assert main(["--config", str(config)]) == 2
+    assert capsys.readouterr().err == f"kvcast-controller: cannot read {config}: not UTF-8\n"

@@ -16,6 +16,7 @@ from hostagent.agent import Agent
 from hostagent.client import AgentClient
 from hostagent.config import AgentConfig, DataConfig, PoolConfig
 from hostagent.directory import ChunkEntry, Delta, NodeEntry
+from hostagent.disk.config import DiskConfig
 from kvproto.ids import ChunkKey
 
 T = TypeVar("T")
@@ -50,7 +51,9 @@ class Cluster:
 
     # ------------------------------------------------------------------ lifetime
 
-    def config(self, index: int, *, pool_bytes: int = 8 * MIB, controller: str = "") -> AgentConfig:
+    def config(
+        self, index: int, *, pool_bytes: int = 8 * MIB, controller: str = "", disk: DiskConfig | None = None
+    ) -> AgentConfig:
         return AgentConfig(
             node=f"n{index}",
             data=DataConfig(
@@ -64,6 +67,7 @@ class Cluster:
             controller=controller,
             api_socket=str(self.folder / f"a{index}.sock"),
             http=("127.0.0.1", 0),
+            disk=disk,
         )
 
     def add(self, **options: Any) -> Agent:
@@ -71,6 +75,17 @@ class Cluster:
         agent = Agent(self.config(len(self.agents), **options))
         self.do(agent.start())
         self.agents.append(agent)
+        self.tell_nodes()
+        return agent
+
+    def replace(self, index: int, **options: Any) -> Agent:
+        """Stop an agent and start another one in its place; its clients are closed."""
+        for client in [one for one in self.clients if one._path == self.agents[index].config.api_socket]:
+            client.close()
+        self.do(self.agents[index].stop())
+        agent = Agent(self.config(index, **options))
+        self.do(agent.start())
+        self.agents[index] = agent
         self.tell_nodes()
         return agent
 

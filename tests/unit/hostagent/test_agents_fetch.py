@@ -209,6 +209,29 @@ def test_chunk_dropped_while_a_peer_reads_it_is_right_or_a_miss(pair: Cluster) -
         assert [bytes(view) for view in lease.views] == bodies[: lease.count]
 
 
+def test_chunk_dropped_here_while_a_fetch_still_has_it_is_had_again(pair: Cluster) -> None:
+    """The first fetch keeps the chunk's bytes until it ends; a second one that wants it gets them."""
+    bodies = put_prefix(pair, 0, 2, 1000)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        silent = dataclasses.replace(
+            pair.node(0), node=9, name="silent", read_endpoint="{}:{}".format(*listener.getsockname())
+        )
+        pair.tell(nodes=(silent,))
+        pair.publish(2, 0, parent=1, holders=(9,))
+        client, got = pair.client(1), []
+        first = threading.Thread(target=lambda: got.append(client.fetch(keys(2), deadline_s=1.0)))
+        first.start()
+        pair.until(lambda: pair.agents[1].pool.find(key(1)) is not None)
+        assert client.drop([key(1)]) == [True]
+        assert pair.agents[1].pool.find(key(1)) is None
+        with pair.client(1).fetch([key(1)], deadline_s=5) as again:
+            assert (again.count, again.outcome) == (1, Status.OK)
+            assert bytes(again.views[0]) == bodies[0]
+        first.join(30)
+    with got[0] as lease:
+        assert [bytes(view) for view in lease.views] == bodies[:1]
+
+
 def test_client_that_dies_mid_fetch_leaves_nothing_behind(pair: Cluster) -> None:
     put_prefix(pair, 0, 7, MIB)
     client = pair.client(1)

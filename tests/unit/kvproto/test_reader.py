@@ -305,3 +305,24 @@ def test_notices_and_segments_of_unknown_chunks_are_ignored() -> None:
     assert it.handle(notice(KEYS[3], OTHER), 0) == []
     assert it.handle(cast(KEYS[3], 1), 0) == []
     assert it.handle(ControlReceived(Control(Op.NAK, KEYS[3], SEGMENTS), HOLDER.address), 0) == []
+
+
+def test_it_leaves_where_it_joined_though_no_holder_is_left() -> None:
+    it = reader()
+    it.handle(request(wanted(KEYS[0])), 0)
+    it.handle(notice(KEYS[0], ME, OTHER), MS)
+    commands = it.handle(HolderLost(HOLDER.node), 2 * MS)
+    (leave,) = kinds(commands, SendControl)
+    assert (leave.message.op, leave.address) == (Op.LEAVE, HOLDER.address)
+
+
+def test_it_knows_what_is_here_for_a_fetch_under_way() -> None:
+    it = reader()
+    it.handle(request(wanted(KEYS[0]), wanted(KEYS[1])), 0)
+    it.handle(notice(KEYS[0], ME, OTHER), MS)
+    it.handle(cast(KEYS[0], *range(SEGMENTS)), 2 * MS)
+    assert not it.is_here(KEYS[0])
+    it.handle(ChunkVerified(KEYS[0], good=True), 3 * MS)
+    assert it.is_here(KEYS[0])
+    it.handle(FetchCancelled(FetchId(1)), 4 * MS)
+    assert not it.is_here(KEYS[0])

@@ -14,7 +14,10 @@ IMPOSSIBLE = (
     | {(phase, Cause.EXHAUSTED) for phase in (Phase.VERIFYING, Phase.HERE)}
     | {(phase, Cause.JOIN) for phase in (Phase.DIRECT, Phase.STRICT, Phase.VERIFYING, Phase.HERE, Phase.GONE)}
     | {(phase, Cause.UNHEARD) for phase in (Phase.WAITING, Phase.STRICT, Phase.VERIFYING, Phase.HERE, Phase.GONE)}
-)
+    | {(phase, Cause.LOAD) for phase in Phase if phase is not Phase.WAITING}
+    | {(Phase.LOADING, cause) for cause in Cause}
+    | {(phase, cause) for phase in Phase for cause in (Cause.LOADED, Cause.UNLOADED)}
+) - {(Phase.LOADING, Cause.LOADED), (Phase.LOADING, Cause.UNLOADED)}
 
 
 @pytest.mark.parametrize("phase", Phase)

@@ -137,7 +137,7 @@ def test_a_short_packet_is_an_error_and_still_forwarded(bench: Make) -> None:
 
 
 def test_a_parser_that_never_moves_ends(bench: Make) -> None:
-    parser = "state start { transition loop; } state loop { transition loop; }"
+    parser = "state start { transition select(h.d.a) { 1: accept; default: start; } }"
     assert out(bench, program("", parser=parser)) == FRAME
 
 

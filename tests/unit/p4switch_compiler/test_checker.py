@@ -64,6 +64,10 @@ REJECTED = [
     ("break;", "break", "belong in a loop"),
     ("error e = error.Nope;", "Nope", "error 'Nope' is not declared"),
     ("h.d.a = ((int<8>) h.d.a) ++ 1;", "++ 1", "operator '++'"),
+    ("h.d.a = h.d.a / -1;", "-1", "not defined for negative numbers"),
+    ("tuple<bit<8>, bit<8>, bit<16>> t = { 1, 2, 3 }; h.d = t;", "t;", "expected data_t, found tuple"),
+    ("h.d = { 1, ..., 3 };", "3 }", "'...' must be the last element"),
+    ("random(h.d.a, 0, 5); log_msg(6);", "6);", "expected string, found int"),
 ]
 
 
@@ -109,6 +113,59 @@ def test_rejected_with_the_place(tmp_path: Path, body: str, where: str, message:
         ({"top": "const bit<8> c = 8w1; const bit<8> c = 8w2;"}, "already declared"),
         ({"top": "bit<8> f(in bit<8> x) { if (x == 1) { return x; } }"}, "does not return a value on every path"),
         ({"top": "control c(inout bit<8> x) { apply { y = 1; } }"}, "'y' is not declared"),
+        ({"top": "extern void f<T>(in T x);", "body": "f(5);"}, "the width of argument 'x' cannot be inferred"),
+        ({"top": "extern void f<T>(in T x);", "body": 'f("x");'}, "argument 'x' cannot be a string"),
+        ({"top": "extern void f<T>(in T x);", "body": "f({ a = h.d.a });"}, "the struct of argument 'x'"),
+        ({"top": "extern E { void E(); }"}, "the constructor of extern E cannot have a return type"),
+        ({"top": "extern E { E(bit<8> x); void m(bit<8> a); void m(bit<8> a); }"}, "these parameters twice"),
+        ({"top": "void f(out bit<8> x = 1) { }"}, "cannot have a default value"),
+        ({"top": "void f(@optional in bit<8> x) { }"}, "cannot be optional"),
+        ({"top": "control c() { apply { } } control d()(c x) { apply { } }"}, "needs the type of a control"),
+        ({"top": "control c(); control d(c x) { apply { } }"}, "cannot have type control c"),
+        ({"locals": "action a(int x) { }"}, "cannot have type int"),
+        ({"top": "control c(); struct S { tuple<c> x; }"}, "a tuple cannot hold c"),
+        ({"top": "type bit<8> t; enum t e { a = 1 }"}, "must be bit<> or int<>"),
+        ({"parser": "state start { pkt.extract(m); transition accept; }"}, "only a header can be extracted"),
+        ({"parser": "state start { pkt.extract(h.d, 8); transition accept; }"}, "has no varbit field"),
+        ({"parser": "state start { transition next; } state next { transition start; }"}, "never reaches accept"),
+        (
+            {"parser": "state start { pkt.extract(h.d); transition select(h.d) { _ : accept; } }"},
+            "select is not defined for data_t",
+        ),
+        ({"top": "type bit<1> t; t f(bit<2> x) { return (t) x; }"}, "cannot cast bit<2> to t"),
+        (
+            {
+                "locals": "action a(inout bit<8> x, bit<8> y) { x = y; } table t {"
+                " actions = { a(h.d.a); } default_action = a(h.d.b, 1); }"
+            },
+            "differs from the one in the table's action list",
+        ),
+        ({"locals": "table t { key = { h.d.a + 1 : exact; } actions = { NoAction; } }"}, "needs a @name"),
+        (
+            {
+                "locals": "table t { key = { h.d.a : exact; } actions = { NoAction; }"
+                " entries = { priority = 1 : 2 : NoAction(); } }"
+            },
+            "drop the priority",
+        ),
+        (
+            {
+                "locals": "table t { key = { h.d.a : ternary; } actions = { NoAction; }"
+                " entries = { 1 : NoAction(); priority = 1 : 2 : NoAction(); } }"
+            },
+            "the first entry needs a priority",
+        ),
+        (
+            {
+                "locals": "table t { key = { h.d.a : exact; } actions = { @defaultonly NoAction; }"
+                " const entries = { 1 : NoAction(); } }"
+            },
+            "is @defaultonly",
+        ),
+        (
+            {"locals": '@name(".x") action a() { } @name(".x") action b() { } table t { actions = { a; b; } }'},
+            "another action has the control-plane name 'x' already",
+        ),
     ],
 )
 def test_declarations_rejected(tmp_path: Path, pieces: dict[str, str], message: str) -> None:

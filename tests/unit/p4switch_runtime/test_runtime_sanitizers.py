@@ -1,5 +1,5 @@
-"""The other tests of this folder once more, with runtime and programs compiled for address, undefined-behaviour and
-thread sanitizers. The sanitizer's library is preloaded, for the interpreter does not have it."""
+"""Tests of runtime, generated programs and server once more, compiled for address, undefined-behaviour and thread
+sanitizers, with the optimisation that is shipped. The sanitizer's library is preloaded: the interpreter does not have it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,20 @@ import pytest
 
 _HERE = Path(__file__).parent
 _SECONDS_MAX = 1200
+_ADDRESS = ("-fsanitize=address,undefined -fno-sanitize-recover=all -g", ("libasan.so", "libubsan.so"))
+_THREAD = ("-fsanitize=thread -g", ("libtsan.so",))
 _PARTS = {
-    "address": ("-fsanitize=address,undefined -fno-sanitize-recover=all -g", ("libasan.so", "libubsan.so"), "*.py"),
-    "thread": ("-fsanitize=thread -g", ("libtsan.so",), "test_runtime_[ad]*.py"),
+    "address: runtime": (*_ADDRESS, ("p4switch_runtime/test_runtime_[!s]*.py", "p4switch_runtime/test_runtime_st*.py")),
+    "address: generated": (
+        *_ADDRESS,
+        tuple(f"p4switch_compiler/test_{name}.py" for name in ("behaviour", "random_programs", "stf")),
+    ),
+    "address: server": (
+        *_ADDRESS,
+        ("p4switch_server/test_matching_on_switch.py", "p4switch_server/test_finsy_on_switch.py"),
+    ),
+    "thread: runtime": (*_THREAD, ("p4switch_runtime/test_runtime_[ad]*.py", "p4switch_runtime/test_runtime_i*.py")),
+    "thread: server": (*_THREAD, ("p4switch_server/test_finsy_on_switch.py",)),
 }
 
 
@@ -32,7 +43,7 @@ def library(name: str) -> str | None:
 @pytest.mark.long
 @pytest.mark.parametrize("part", _PARTS)
 def test_no_sanitizer_complains(part: str, tmp_path: Path) -> None:
-    flags, names, pattern = _PARTS[part]
+    flags, names, patterns = _PARTS[part]
     libraries = [library(name) for name in names]
     if None in libraries:
         pytest.skip(f"the C compiler has no {' or '.join(names)}")
@@ -45,10 +56,9 @@ def test_no_sanitizer_complains(part: str, tmp_path: Path) -> None:
         "UBSAN_OPTIONS": f"print_stacktrace=1:log_path={report}",
         "TSAN_OPTIONS": f"exitcode=0:report_signal_unsafe=0:log_path={report}",
     }
-    tests = sorted(
-        str(path) for path in _HERE.glob(pattern) if path.name.startswith("test_") and path != Path(__file__)
-    )
-    without_layout_noise = ["setarch", platform.machine(), "-R"] if part == "thread" else []
+    tests = sorted(str(path) for pattern in patterns for path in _HERE.parent.glob(pattern))
+    assert tests
+    without_layout_noise = ["setarch", platform.machine(), "-R"] if part.startswith("thread") else []
     command = [
         *without_layout_noise,
         sys.executable,
@@ -59,6 +69,8 @@ def test_no_sanitizer_complains(part: str, tmp_path: Path) -> None:
         "-s",
         "-p",
         "no:cacheprovider",
+        "-m",
+        "not long",
         *tests,
     ]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_SECONDS_MAX, check=False)

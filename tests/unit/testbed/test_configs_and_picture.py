@@ -14,7 +14,7 @@ from bmv2_testbed.spec import Target, TestbedSpec, Wiring
 from bmv2_testbed.switches import switch_command
 from bmv2_testbed.workloads.plan import plan_replay
 from bmv2_testbed.workloads.run import replay_without_pool
-from bmv2_testbed.workloads.trace import TraceRequest
+from planner.traces import TraceRequest
 
 
 def test_agents_use_their_own_addresses() -> None:

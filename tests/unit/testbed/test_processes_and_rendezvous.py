@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -11,7 +12,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import pytest
 
@@ -64,7 +65,30 @@ def test_waiting_ends_when_the_process_does(tmp_path: Path) -> None:
     supervisor = Supervisor(tmp_path)
     supervisor.start("broken", [sys.executable, "-c", "raise SystemExit('no such interface')"], _launch)
     with pytest.raises(TestbedError, match="no such interface"):
-        supervisor.wait_until("broken", lambda: False, time.monotonic() + 10, "ready file")
+        supervisor.await_ready("broken", time.monotonic() + 10)
+    supervisor.stop_all()
+
+
+def test_a_process_says_when_it_is_ready(tmp_path: Path) -> None:
+    supervisor = Supervisor(tmp_path)
+    program = "import sys; from kvproto.readiness import notify_ready; sys.stdin.readline(); notify_ready()"
+    gate_read, gate_write = os.pipe()
+
+    def launch(*args: Any) -> subprocess.Popen[bytes]:
+        argv, environment, out, err = args
+        return subprocess.Popen(argv, env=environment, stdin=gate_read, stdout=out, stderr=err)
+
+    supervisor.start("slow", [sys.executable, "-c", program], launch)
+    os.close(gate_read)
+    with pytest.raises(TestbedError, match="slow is not ready in time"):
+        supervisor.await_ready("slow", time.monotonic() + 0.01)
+    os.write(gate_write, b"\n")
+    os.close(gate_write)
+    supervisor.await_ready("slow", time.monotonic() + 10)
+    assert supervisor.wait("slow", 10) is not None
+    supervisor.await_ready("slow", time.monotonic() + 10)  # It was, before it ended.
+    supervisor.forget("slow")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_readers_meet_start_and_report(tmp_path: Path) -> None:

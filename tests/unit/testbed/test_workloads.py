@@ -1,15 +1,9 @@
-"""Traces and replay plans."""
+"""Replay plans."""
 
 from __future__ import annotations
 
-import json
-import random
-from pathlib import Path
-
 import pytest
 
-from bmv2_testbed.errors import TestbedError
-from bmv2_testbed.workloads import catalog, synthesise
 from bmv2_testbed.workloads.plan import (
     RECOMPUTE_S_PER_BLOCK,
     ReplayPlan,
@@ -18,41 +12,11 @@ from bmv2_testbed.workloads.plan import (
     plan_replay,
     recompute_times_s,
 )
-from bmv2_testbed.workloads.trace import TICK_MS, TraceError, TraceRequest, dequantise, is_quantised, parse_trace
+from planner.traces import TraceRequest
 
 
 def _request(arrival_s: float, *blocks: int) -> TraceRequest:
     return TraceRequest(arrival_s * 1000, len(blocks) * 512, 1, blocks)
-
-
-def test_parse_sorts_by_arrival() -> None:
-    lines = [json.dumps({"timestamp": t, "input_length": 5, "output_length": 1, "hash_ids": [t]}) for t in (3000, 0)]
-    assert [request.arrival_ms for request in parse_trace([*lines, "\n"])] == [0, 3000]
-
-
-@pytest.mark.parametrize(
-    "line", ["{", "[]", '{"timestamp": 1}', '{"timestamp":1,"input_length":1,"output_length":1,"hash_ids":3}']
-)
-def test_a_bad_line_is_named(line: str) -> None:
-    with pytest.raises(TraceError, match="line 1"):
-        parse_trace([line])
-
-
-def test_dequantising_keeps_order_and_tick() -> None:
-    requests = [_request(tick * 3, tick * 10 + i) for tick in range(4) for i in range(6)]
-    assert is_quantised(requests)
-    spread = dequantise(requests, seed=5)
-    assert spread == dequantise(requests, seed=5)
-    assert not is_quantised(spread)
-    assert [request.blocks for request in spread] == [request.blocks for request in requests]
-    assert [request.arrival_ms for request in spread] == sorted(request.arrival_ms for request in spread)
-    for before, after in zip(requests, spread, strict=True):
-        assert before.arrival_ms <= after.arrival_ms < before.arrival_ms + TICK_MS
-
-
-def test_rounding_of_ticks_is_seen_through() -> None:
-    assert is_quantised([_request(0, 1), _request(2.999, 2), _request(6.003, 3)])
-    assert not is_quantised([_request(0, 1), _request(1.2, 2)])
 
 
 def test_plan_takes_the_stretch_and_warms_what_it_needs() -> None:
@@ -80,31 +44,3 @@ def test_hits_stop_at_the_first_gap() -> None:
 def test_densest_stretch() -> None:
     trace = [_request(t, t) for t in (0, 100, 200, 201, 202, 203, 300)]
     assert densest_start_s(trace, 10, 50) == 200
-
-
-def test_carried_traces_are_what_the_generator_makes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.argv", ["synthesise", str(tmp_path)])
-    assert synthesise.main() == 0
-    for file in tmp_path.iterdir():
-        assert file.read_text() == (catalog.CARRIED / file.name).read_text()
-
-
-def test_catalog_falls_back_to_the_carried_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KVCAST_TRACES", str(tmp_path))
-    monkeypatch.setattr(catalog, "REPOSITORY_ROOT", tmp_path / "nowhere" / "repository")
-    found = catalog.find_trace("conversation")
-    assert found.synthetic
-    assert found.path.parent == catalog.CARRIED
-    assert len(found.requests()) > 100
-
-
-def test_catalog_names_what_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(TestbedError, match="no trace weather"):
-        catalog.find_trace("weather")
-    monkeypatch.setenv("KVCAST_TRACES", str(tmp_path / "gone"))
-    with pytest.raises(TestbedError, match="gone is not a directory"):
-        catalog.find_trace("rollout8")
-    monkeypatch.setenv("KVCAST_TRACES", str(tmp_path))
-    (tmp_path / "synthetic_rollout8.jsonl.zst").write_bytes(random.Random(1).randbytes(100))
-    with pytest.raises(TestbedError, match="synthetic_rollout8"):
-        catalog.find_trace("rollout8").requests()

@@ -1,0 +1,145 @@
+"""What must not be left behind when all fetches are over, whatever went wrong: in the switch, at the controller, at
+agents. Says what is left, one line each; waits a while for it to go, because agents and controller clean up when they
+hear of a fault."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import finsy
+from prometheus_client.parser import text_string_to_metric_families
+
+from bmv2_testbed.errors import TestbedError
+from controlplane.ids import Member, SwitchPort
+from controlplane.switch.entries import (
+    FLOOD_GROUP,
+    FillingEntry,
+    GroupEntry,
+    PortMemberEntry,
+    ReplicateToGroupEntry,
+    ReplicateToPortEntry,
+    ServingEntry,
+    SwitchContents,
+)
+from controlplane.switch.groups import ReplicationGroups
+from controlplane.switch.p4runtime import read_contents
+from kvproto.ids import members_of
+from kvproto.rpc import control_pb2
+
+_INTEREST: Final = "interest_members"
+_ELECTION_ID: Final = 1
+"""Below any controller's: who only looks never becomes primary beside one."""
+_POLL_S: Final = 0.05
+_ZERO: Final = {
+    ("kvcast_agent_pool_pins", ""): "pins",
+    ("kvcast_agent_pool_bytes", "filling"): "bytes of chunks that are being filled",
+    ("kvcast_agent_led_chunks", ""): "chunks led",
+    ("kvcast_agent_internal_errors_total", ""): "internal errors",
+}
+"""Metrics of an agent, with their label's value, that are 0 on an idle node."""
+
+
+def agent_problems(name: str, metrics: str) -> list[str]:
+    """What an idle agent's metrics should not show."""
+    found = []
+    for family in text_string_to_metric_families(metrics):
+        for sample in family.samples:
+            what = _ZERO.get((sample.name, next(iter(sample.labels.values()), "")))
+            if what is not None and sample.value:
+                found.append(f"{name}: {sample.value:.0f} {what}")
+    return found
+
+
+def interest_problems(interest: Iterable[int], dead: Collection[Member]) -> list[str]:
+    """Members that are still in an interest set. The dead cannot leave: theirs end with the entry's expiry."""
+    living = ~sum(1 << member for member in dead)
+    counts: dict[Member, int] = {}
+    for members in interest:
+        for member in members_of(members & living):
+            counts[member] = counts.get(member, 0) + 1
+    return [f"switch: member {member} is in {count} interest sets" for member, count in sorted(counts.items())]
+
+
+def contents_problems(contents: SwitchContents, status: control_pb2.SwitchView) -> list[str]:
+    """Groups that nobody needs or that are missing, chunks half filled, slots that belong to nothing."""
+    found = [f"switch: {key.hex()} is half filled" for key in _filling(contents)]
+    served = [entry for entry in contents.values() if isinstance(entry, ServingEntry)]
+    if len(served) != status.serving or status.filling:
+        found.append(f"controller: {status.serving} chunks served, {status.filling} filling; switch: {len(served)}")
+    slots_used = sum(entry.segments for entry in served)
+    if status.slots_used != slots_used:
+        found.append(f"controller: {status.slots_used} slots in use; the switch serves from {slots_used}")
+    return found + group_problems(contents)
+
+
+def _filling(contents: SwitchContents) -> list[bytes]:
+    return [entry.key for entry in contents.values() if isinstance(entry, FillingEntry)]
+
+
+def group_problems(contents: SwitchContents) -> list[str]:
+    """Differences from the replication groups of exactly the members that the switch has."""
+    ports: dict[Member, SwitchPort] = {
+        entry.member: entry.port for entry in contents.values() if isinstance(entry, PortMemberEntry)
+    }
+    groups = ReplicationGroups()
+    if len(ports) > 8:
+        raise TestbedError("the audit knows which groups there should be for up to eight members")
+    groups.set_members(ports)
+    wanted = {entry.identity: entry for entry in groups.entries()}
+    actual = {
+        entry.identity: entry
+        for entry in contents.values()
+        if isinstance(entry, ReplicateToGroupEntry | ReplicateToPortEntry)
+        or (isinstance(entry, GroupEntry) and entry.group != FLOOD_GROUP)
+    }
+    found = [f"switch: {kind} {which} is left over" for kind, which in sorted(actual.keys() - wanted.keys(), key=repr)]
+    found += [f"switch: {kind} {which} is missing" for kind, which in sorted(wanted.keys() - actual.keys(), key=repr)]
+    both = actual.keys() & wanted.keys()
+    return found + [f"switch: {one} is {actual[one]}" for one in sorted(both, key=repr) if actual[one] != wanted[one]]
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What there is to look at."""
+
+    p4runtime: str | None
+    """Address of the switch, if there is one of ours."""
+    status: Callable[[], control_pb2.SwitchView]
+    """The controller's view of it."""
+    agents: Mapping[str, Callable[[], str]]
+    """Metrics by name."""
+    dead: Collection[Member]
+    """Members whose agents have died."""
+
+    def leftovers(self, deadline_s: float) -> list[str]:
+        """What is left at `deadline_s` (monotonic); empty as soon as nothing is."""
+        try:
+            return asyncio.run(self._until_nothing_is_left(deadline_s))
+        except finsy.P4ClientError as error:
+            raise TestbedError(f"cannot look into the switch at {self.p4runtime}: {error.message}") from error
+
+    async def _until_nothing_is_left(self, deadline_s: float) -> list[str]:
+        if self.p4runtime is None:
+            return await self._look(None, deadline_s)
+        options = finsy.SwitchOptions(initial_election_id=_ELECTION_ID)
+        async with finsy.Switch("audit", self.p4runtime, options) as switch:
+            return await self._look(switch, deadline_s)
+
+    async def _look(self, switch: finsy.Switch | None, deadline_s: float) -> list[str]:
+        while True:
+            found = [problem for name, metrics in self.agents.items() for problem in agent_problems(name, metrics())]
+            if switch is not None:
+                found += await self._switch_problems(switch)
+            if not found or time.monotonic() > deadline_s:
+                return found
+            await asyncio.sleep(_POLL_S)
+
+    async def _switch_problems(self, switch: finsy.Switch) -> list[str]:
+        found = contents_problems(await read_contents(switch), self.status())
+        entities: Any = switch.read([finsy.P4RegisterEntry(_INTEREST)])
+        cells = [one async for one in entities]
+        return found + interest_problems((int(one.data) for one in cells if one.data), self.dead)

@@ -1,0 +1,160 @@
+"""Small models with random weights, made on the spot: nothing is downloaded. Each kind of attention has one.
+
+python -m bmv2_testbed.engines.small_models FOLDER --kind llama
+"""
+
+from __future__ import annotations
+
+import argparse
+import glob
+import json
+import os
+import sysconfig
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+VOCABULARY = 4096
+SPECIAL_TOKENS = ("<s>", "</s>", "<pad>")
+CONTEXT_TOKENS = 16384
+TRAINING_FILES = 120
+"""Sources of the standard library that the tokenizer is trained on."""
+
+_COMMON: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "max_position_embeddings": CONTEXT_TOKENS,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+    "pad_token_id": 2,
+    "tie_word_embeddings": False,
+    "dtype": "float32",
+    "initializer_range": 0.08,
+}
+_SIZES: dict[str, Any] = {"hidden_size": 256, "intermediate_size": 688, "num_hidden_layers": 4}
+_HEADS: dict[str, Any] = {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 32}
+
+
+def _llama() -> tuple[str, dict[str, Any]]:
+    return "Llama", {**_COMMON, **_SIZES, **_HEADS}
+
+
+def _mistral() -> tuple[str, dict[str, Any]]:
+    """Every layer looks back 512 tokens only."""
+    return "Mistral", {**_COMMON, **_SIZES, **_HEADS, "sliding_window": 512}
+
+
+def _gemma3() -> tuple[str, dict[str, Any]]:
+    """Layers with sliding windows and layers without."""
+    kinds = ["sliding_attention", "full_attention"] * 2
+    return "Gemma3", {
+        **_COMMON,
+        **_SIZES,
+        **_HEADS,
+        "sliding_window": 512,
+        "layer_types": kinds,
+        "query_pre_attn_scalar": 32,
+    }
+
+
+def _deepseek() -> tuple[str, dict[str, Any]]:
+    """Multi-head latent attention."""
+    return "DeepseekV2", {
+        **_COMMON,
+        **_SIZES,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 8,
+        "kv_lora_rank": 512,
+        "q_lora_rank": None,
+        "qk_nope_head_dim": 128,
+        "qk_rope_head_dim": 64,
+        "v_head_dim": 128,
+        "n_routed_experts": 4,
+        "n_shared_experts": 1,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 128,
+        "first_k_dense_replace": 4,
+        "topk_method": "greedy",
+        "n_group": 1,
+        "topk_group": 1,
+    }
+
+
+def _mamba() -> tuple[str, dict[str, Any]]:
+    """Recurrent layers: no KV of single tokens at all."""
+    return "Mamba", {
+        **{key: value for key, value in _COMMON.items() if key != "max_position_embeddings"},
+        "hidden_size": 256,
+        "num_hidden_layers": 4,
+        "state_size": 16,
+        "expand": 2,
+        "conv_kernel": 4,
+    }
+
+
+KINDS: dict[str, Callable[[], tuple[str, dict[str, Any]]]] = {
+    "llama": _llama,
+    "mistral": _mistral,
+    "gemma3": _gemma3,
+    "deepseek": _deepseek,
+    "mamba": _mamba,
+}
+"""By attention: full, sliding window, both, latent, none."""
+
+
+def make_model(folder: Path, kind: str = "llama", seed: int = 0, **changes: Any) -> Path:
+    """Write a model and its tokenizer; `changes` replace fields of its configuration. Returns the folder."""
+    import torch
+    import transformers
+
+    family, fields = KINDS[kind]()
+    fields.update(changes)
+    suffix = "TextConfig" if family == "Gemma3" else "Config"
+    config = getattr(transformers, f"{family}{suffix}")(**fields)
+    torch.manual_seed(seed)
+    model = getattr(transformers, f"{family}ForCausalLM")(config).to(torch.float32)
+    folder.mkdir(parents=True, exist_ok=True)
+    model.save_pretrained(folder)
+    _make_tokenizer(folder)
+    return folder
+
+
+def _make_tokenizer(folder: Path) -> None:
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    tokenizer = Tokenizer(models.BPE(unk_token=None))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    files = sorted(glob.glob(os.path.join(sysconfig.get_paths()["stdlib"], "*.py")))[:TRAINING_FILES]
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY,
+        special_tokens=list(SPECIAL_TOKENS),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train(files, trainer)
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        bos_token="<s>",
+        eos_token="</s>",
+        pad_token="<pad>",
+        model_max_length=CONTEXT_TOKENS,
+    )
+    fast.save_pretrained(folder)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Make one model."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--kind", choices=sorted(KINDS), default="llama")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--changes", type=json.loads, default={}, help="fields of the configuration, as JSON")
+    args = parser.parse_args(argv)
+    make_model(args.folder, args.kind, args.seed, **args.changes)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,180 @@
+"""A vLLM engine as a process that takes requests through a UNIX socket: one JSON object a line, each way.
+
+    python -m bmv2_testbed.engines.vllm_process --socket PATH --engine '{"model": ..., ...}'
+
+`--engine` holds vLLM's own engine arguments. Scheduler, worker and this loop share one process, so that a test decides
+step by step; production uses `vllm serve`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+PR_SET_PDEATHSIG = 1
+ENVIRONMENT = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "HF_HUB_OFFLINE": "1",
+    # An engine of one process talks to nobody, and a testbed's host has no name that could be looked up.
+    "VLLM_HOST_IP": "127.0.0.1",
+    "GLOO_SOCKET_IFNAME": "lo",
+}
+
+
+class EngineProcess:
+    """Requests in, tokens out."""
+
+    def __init__(self, arguments: dict[str, Any]) -> None:
+        from vllm.config import KVEventsConfig, KVTransferConfig
+        from vllm.engine.arg_utils import EngineArgs
+        from vllm.v1.engine.llm_engine import LLMEngine
+
+        made = dict(arguments)
+        if "kv_transfer_config" in made:
+            made["kv_transfer_config"] = KVTransferConfig(**made["kv_transfer_config"])
+        if "kv_events_config" in made:
+            made["kv_events_config"] = KVEventsConfig(**made["kv_events_config"])
+        self._engine = LLMEngine.from_engine_args(EngineArgs(**made))
+
+    def close(self) -> None:
+        """End the engine's parts."""
+        self._engine.engine_core.shutdown()
+
+    def handle(self, request: dict[str, Any]) -> object:
+        """One request of the client."""
+        return getattr(self, f"do_{request.pop('do')}")(**request)
+
+    def do_ping(self) -> object:
+        """The engine is up."""
+        return {"pid": os.getpid()}
+
+    def do_generate(self, requests: list[dict[str, Any]], abort: dict[str, int] | None = None) -> object:
+        """Run requests together; `abort`: request -> after how many steps it is aborted."""
+        from vllm import SamplingParams
+
+        started: dict[str, float] = {}
+        results: dict[str, dict[str, Any]] = {}
+        for request in requests:
+            extra = {"kv_transfer_params": request["kv_transfer_params"]} if request.get("kv_transfer_params") else None
+            parameters = SamplingParams(
+                max_tokens=request.get("max_tokens", 8), temperature=0.0, ignore_eos=True, extra_args=extra
+            )
+            prompt: dict[str, Any] = {"prompt_token_ids": request["tokens"]}
+            if request.get("salt"):
+                prompt["cache_salt"] = request["salt"]
+            started[request["id"]] = time.perf_counter()
+            self._engine.add_request(request["id"], prompt, parameters)
+        steps = 0
+        waiting = dict(abort or {})
+        while self._engine.has_unfinished_requests():
+            outputs = self._engine.step()
+            steps += 1
+            for output in outputs:
+                self._take(output, started, results)
+            for name in [name for name, after in waiting.items() if steps >= after]:
+                del waiting[name]
+                self._engine.abort_request([name])
+        return results
+
+    @staticmethod
+    def _take(output: Any, started: dict[str, float], results: dict[str, dict[str, Any]]) -> None:
+        result = results.setdefault(output.request_id, {})
+        completion = output.outputs[0]
+        if completion.token_ids and "first_token_s" not in result:
+            result["first_token_s"] = time.perf_counter() - started[output.request_id]
+        if output.finished:
+            result["tokens"] = list(completion.token_ids)
+            result["cached_tokens"] = output.num_cached_tokens
+            result["finish_reason"] = completion.finish_reason
+            result["total_s"] = time.perf_counter() - started[output.request_id]
+
+    def do_settle(self, timeout_s: float = 30.0) -> object:
+        """Step on until the engine has nothing left to do, saves included; False when it goes on past the timeout."""
+        core = self._engine.engine_core.engine_core
+        give_up_s = time.monotonic() + timeout_s
+        while core.scheduler.has_requests():
+            self._engine.step()
+            if time.monotonic() > give_up_s:
+                return False
+        return True
+
+    def do_metrics(self) -> object:
+        """kvcast's metrics: name -> {labels -> value}; of histograms the sum and the count."""
+        found: dict[str, dict[str, float]] = {}
+        for metric in self._engine.get_metrics():
+            if "kvcast" not in metric.name:
+                continue
+            labels = ",".join(v for k, v in sorted(metric.labels.items()) if k not in ("engine", "model_name"))
+            name = metric.name.removeprefix("vllm:kvcast_")
+            if hasattr(metric, "value"):
+                found.setdefault(name, {})[labels] = metric.value
+            else:
+                found.setdefault(name, {}).update(sum=metric.sum, count=metric.count)
+        return found
+
+    def do_reset(self, connector: bool = False) -> object:
+        """Forget the engine's own prefix cache; with `connector`, also what kvcast knows."""
+        return self._engine.reset_prefix_cache(reset_connector=connector)
+
+    def do_blocks(self) -> object:
+        """Blocks of the paged cache that somebody uses; one is vLLM's own null block."""
+        pool = self._engine.engine_core.engine_core.scheduler.kv_cache_manager.block_pool
+        return {"used": pool.num_gpu_blocks - pool.get_num_free_blocks() - 1, "all": pool.num_gpu_blocks}
+
+
+def serve(path: str, engine: EngineProcess) -> None:
+    """Answer one client after the other until one says `stop`."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        partial = f"{path}.{os.getpid()}"
+        listener.bind(partial)
+        listener.listen(1)
+        # Appears under its name only now: who sees it can connect.
+        os.rename(partial, path)
+        while True:
+            connection, _ = listener.accept()
+            with connection, connection.makefile("rwb") as stream:
+                for line in stream:
+                    request = json.loads(line)
+                    if request["do"] == "stop":
+                        stream.write(b"{}\n")
+                        return
+                    try:
+                        answer = {"result": engine.handle(request)}
+                    except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
+                        answer = {"error": f"{type(error).__name__}: {error}"}
+                    stream.write(json.dumps(answer).encode() + b"\n")
+                    stream.flush()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run an engine until it is told to stop."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--socket", required=True)
+    parser.add_argument("--engine", required=True, type=json.loads, help="vLLM's engine arguments, as JSON")
+    parser.add_argument("--attached", action="store_true", help="end with the process that started this one")
+    args = parser.parse_args(argv)
+    if args.attached:
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    engine = EngineProcess(args.engine)
+    try:
+        serve(args.socket, engine)
+    finally:
+        engine.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

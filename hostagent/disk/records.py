@@ -1,0 +1,159 @@
+"""The format of the index on disk: one header page, then records of one sector each. Pure.
+
+`index` is a header page and an array of records; record number `slot` lies at HEADER_BYTES + slot * RECORD_BYTES and
+describes one chunk in `slab`, the other file. A record of zeros is free. Records are written and cleared in place, one
+sector each, so none is ever half old and half new on a device that writes sectors whole; what is damaged all the same
+fails its checksum and counts for nothing. A record's checksum covers the identity of the store and the slot as well:
+a sector that ended up elsewhere, or came out of another store, is damage too.
+
+What a record says of bytes is never trusted beyond its own place: the chunk's xxh3-64 is compared on each load, so a
+record that outlived its bytes (a power failure may undo a later write) costs a miss and nothing else.
+
+| offset | field of the header | bytes |
+|---|---|---|
+| 0 | magic `KVCASTDI` | 8 |
+| 8 | format | 4 |
+| 12 | bytes of a record | 4 |
+| 16 | identity of the store | 16 |
+| 32 | xxh3-64 of the bytes before | 8 |
+
+| offset | field of a record | bytes |
+|---|---|---|
+| 0 | magic `KVCR` | 4 |
+| 4 | bytes of the namespace label | 2 |
+| 6 | flags: bit 0, it has a parent | 2 |
+| 8 | sequence: of two records for the same bytes the higher is true | 8 |
+| 16 | key, parent | 16, 16 |
+| 48 | offset in the slab, size, xxh3-64 of the chunk | 8, 8, 8 |
+| 72 | position in the prefix | 4 |
+| 76 | namespace label, zero-padded | 256 |
+| 504 | xxh3-64 of the bytes before, seeded with identity and slot | 8 |
+
+Integers are big-endian.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+import xxhash
+
+from kvproto.ids import ChunkKey
+
+FORMAT: Final = 1
+HEADER_BYTES: Final = 4096
+RECORD_BYTES: Final = 512
+NAMESPACE_BYTES_MAX: Final = 256
+STORE_ID_BYTES: Final = 16
+
+_MAGIC = b"KVCASTDI"
+_HEADER = struct.Struct("!8sII16s")
+_RECORD_MAGIC = b"KVCR"
+_RECORD = struct.Struct("!4sHHQ16s16sQQQI256s")
+_CHECKSUM = struct.Struct("!Q")
+_CHECKSUM_AT = RECORD_BYTES - _CHECKSUM.size
+_HAS_PARENT = 1
+_EMPTY = bytes(RECORD_BYTES)
+
+assert _RECORD.size <= _CHECKSUM_AT
+assert HEADER_BYTES % RECORD_BYTES == 0
+
+
+class HeaderFault(enum.Enum):
+    """Why an index is not to be read."""
+
+    DAMAGED = "its header is damaged"
+    FORMAT = "it has another format"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One chunk in the slab."""
+
+    key: ChunkKey
+    parent: ChunkKey | None
+    position: int
+    namespace: str
+    offset: int
+    size_bytes: int
+    checksum: int
+    """xxh3-64 of the chunk."""
+    sequence: int
+
+
+def pack_header(store_id: bytes) -> bytes:
+    """The first page of an index."""
+    if len(store_id) != STORE_ID_BYTES:
+        raise ValueError(f"an identity of {len(store_id)} bytes instead of {STORE_ID_BYTES}")
+    head = _HEADER.pack(_MAGIC, FORMAT, RECORD_BYTES, store_id)
+    return (head + _CHECKSUM.pack(xxhash.xxh3_64_intdigest(head))).ljust(HEADER_BYTES, b"\0")
+
+
+def unpack_header(page: bytes) -> bytes | HeaderFault:
+    """The identity of the store that the index belongs to."""
+    if len(page) < HEADER_BYTES:
+        return HeaderFault.DAMAGED
+    magic, version, record_bytes, store_id = _HEADER.unpack_from(page)
+    (checksum,) = _CHECKSUM.unpack_from(page, _HEADER.size)
+    if magic != _MAGIC or checksum != xxhash.xxh3_64_intdigest(page[: _HEADER.size]):
+        return HeaderFault.DAMAGED
+    if version != FORMAT or record_bytes != RECORD_BYTES:
+        return HeaderFault.FORMAT
+    return bytes(store_id)
+
+
+def record_at(slot: int) -> int:
+    """Where a record lies in the index."""
+    return HEADER_BYTES + slot * RECORD_BYTES
+
+
+def pack_record(record: Record, store_id: bytes, slot: int) -> bytes:
+    """RECORD_BYTES bytes. Raises ValueError for a label that is too long."""
+    label = record.namespace.encode()
+    if len(label) > NAMESPACE_BYTES_MAX:
+        raise ValueError(f"a namespace label of {len(label)} bytes; at most {NAMESPACE_BYTES_MAX} fit")
+    body = _RECORD.pack(
+        _RECORD_MAGIC,
+        len(label),
+        _HAS_PARENT if record.parent is not None else 0,
+        record.sequence,
+        record.key,
+        record.parent or b"",
+        record.offset,
+        record.size_bytes,
+        record.checksum,
+        record.position,
+        label,
+    ).ljust(_CHECKSUM_AT, b"\0")
+    return body + _CHECKSUM.pack(xxhash.xxh3_64_intdigest(body, _seed(store_id, slot)))
+
+
+def unpack_record(sector: bytes, store_id: bytes, slot: int) -> Record | None:
+    """What a sector says; None: nothing, the slot is free. Raises ValueError when it is damaged."""
+    if sector == _EMPTY:
+        return None
+    (checksum,) = _CHECKSUM.unpack_from(sector, _CHECKSUM_AT)
+    if checksum != xxhash.xxh3_64_intdigest(sector[:_CHECKSUM_AT], _seed(store_id, slot)):
+        raise ValueError(f"record {slot} does not match its checksum")
+    magic, label_bytes, flags, sequence, key, parent, offset, size_bytes, digest, position, label = _RECORD.unpack_from(
+        sector
+    )
+    if magic != _RECORD_MAGIC or label_bytes > NAMESPACE_BYTES_MAX or not size_bytes:
+        raise ValueError(f"record {slot} is not one of format {FORMAT}")
+    return Record(
+        ChunkKey(key),
+        ChunkKey(parent) if flags & _HAS_PARENT else None,
+        position,
+        label[:label_bytes].decode(errors="replace"),
+        offset,
+        size_bytes,
+        digest,
+        sequence,
+    )
+
+
+def _seed(store_id: bytes, slot: int) -> int:
+    return int.from_bytes(store_id[:8], "big") ^ slot

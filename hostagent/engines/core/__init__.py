@@ -1,0 +1,1 @@
+"""What a connector of any engine decides: keys, what to fetch, load and save, what to tell routers. Pure."""

@@ -1,0 +1,70 @@
+"""Keys of a growing token sequence, for every shard of an engine. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kvproto.ids import ROOT_KEY, ChunkKey, chunk_key_of_packed, pack_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class MediaSpan:
+    """Placeholder tokens [start, end) of an image, a sound, ...; what they stand for is in `digest`, not in the ids."""
+
+    start: int
+    end: int
+    digest: str
+
+
+class PrefixKeys:
+    """`keys[i][s]` is the key of chunk i at shard s. Grows with the sequence; a chunk's keys never change."""
+
+    def __init__(self, digests: Sequence[bytes], chunk_tokens: int, media: Sequence[MediaSpan] = ()) -> None:
+        """`digests`: namespace digest of each shard."""
+        self._digests = tuple(digests)
+        self._chunk_tokens = chunk_tokens
+        self._media = tuple(sorted(media, key=lambda span: (span.start, span.end)))
+        self.keys: list[tuple[ChunkKey, ...]] = []
+
+    @property
+    def chunks_count(self) -> int:
+        return len(self.keys)
+
+    def extend(self, tokens: Sequence[int], chunks_max: int | None = None) -> None:
+        """Derive the keys of all full chunks of `tokens` (the whole sequence from its beginning) not derived yet."""
+        size = self._chunk_tokens
+        count = len(tokens) // size
+        if chunks_max is not None:
+            count = min(count, chunks_max)
+        for chunk in range(len(self.keys), count):
+            start = chunk * size
+            packed = pack_tokens(tokens[start : start + size])
+            parents = self.keys[-1] if self.keys else (ROOT_KEY,) * len(self._digests)
+            media = self._media_text(start, start + size)
+            self.keys.append(
+                tuple(
+                    chunk_key_of_packed(parent, _bind(digest, media), packed)
+                    for parent, digest in zip(parents, self._digests, strict=True)
+                )
+            )
+
+    def parents(self, chunk: int) -> tuple[ChunkKey | None, ...]:
+        """Keys of the chunk before, per shard; None for the first."""
+        return self.keys[chunk - 1] if chunk else (None,) * len(self._digests)
+
+    def flat(self, first: int, end: int) -> list[ChunkKey]:
+        """Keys of chunks [first, end): all shards of a chunk beside each other, chunks in prefix order."""
+        return [key for keys in self.keys[first:end] for key in keys]
+
+    def _media_text(self, start: int, end: int) -> bytes:
+        spans = [span for span in self._media if span.start < end and span.end > start]
+        return "".join(f"{span.start - start}+{span.end - span.start}={span.digest};" for span in spans).encode()
+
+
+def _bind(digest: bytes, media: bytes) -> bytes:
+    """A namespace digest that also binds media; itself when there are none."""
+    if not media:
+        return digest
+    return hashlib.blake2b(media, digest_size=32, key=digest, person=b"kvcast-media").digest()

@@ -1,0 +1,79 @@
+"""Saves under way: which blocks they read, which workers are still at them, and when one may not begin. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hostagent.engines.core.requests import SavableChunk
+from kvproto.ids import ChunkKey
+
+
+@dataclass(frozen=True, slots=True)
+class Save:
+    """Workers are to copy a chunk's blocks into the pool; the blocks are kept until all have answered."""
+
+    save: int
+    keys: tuple[ChunkKey, ...]
+    parents: tuple[ChunkKey | None, ...]
+    position: int
+    block_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """All workers have answered."""
+
+    save: Save
+    whole: bool
+    """Every shard is in the pool."""
+
+
+@dataclass(slots=True)
+class _Pending:
+    save: Save
+    waiting_count: int
+    failed: bool = False
+
+
+class SaveLedger:
+    """Numbers saves and counts their answers."""
+
+    def __init__(self, workers_count: int, blocks_max: int) -> None:
+        """`blocks_max`: more blocks than these are not kept from the engine; saves beyond it are dropped."""
+        self._workers_count = workers_count
+        self._blocks_max = blocks_max
+        self._pending: dict[int, _Pending] = {}
+        self._keys: set[ChunkKey] = set()
+        self._next = 0
+        self.blocks_count = 0
+        self.dropped_count = 0
+
+    @property
+    def pending_count(self) -> int:
+        return len(self._pending)
+
+    def offer(self, chunk: SavableChunk) -> Save | None:
+        """Begin to save a chunk; None when it is being saved already, or too much is."""
+        if chunk.keys[0] in self._keys:
+            return None
+        if self.blocks_count + len(chunk.block_ids) > self._blocks_max:
+            self.dropped_count += 1
+            return None
+        self._next += 1
+        save = Save(self._next, chunk.keys, chunk.parents, chunk.chunk, chunk.block_ids)
+        self._pending[save.save] = _Pending(save, self._workers_count)
+        self._keys.add(chunk.keys[0])
+        self.blocks_count += len(chunk.block_ids)
+        return save
+
+    def answered(self, save: int, workers_count: int, failed_count: int) -> Saved | None:
+        """So many workers are done with a save. Raises KeyError for one that is not under way."""
+        pending = self._pending[save]
+        pending.waiting_count -= workers_count
+        pending.failed |= failed_count > 0
+        if pending.waiting_count > 0:
+            return None
+        del self._pending[save]
+        self._keys.discard(pending.save.keys[0])
+        self.blocks_count -= len(pending.save.block_ids)
+        return Saved(pending.save, not pending.failed)

@@ -1,0 +1,92 @@
+"""The settings of a connector, out of the engine's configuration. Unknown keys are refused."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+SOCKET_VARIABLE = "KVCAST_AGENT_SOCKET"
+SOCKET_DEFAULT = "/run/kvcast/agent.sock"
+
+
+class SettingsError(ValueError):
+    """One line that names the setting and the remedy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """`kv_connector_extra_config`, with the defaults."""
+
+    socket: str = SOCKET_DEFAULT
+    chunk_tokens: int = 256
+    load: str = "auto"
+    save: str = "all"
+    gate: str = "auto"
+    prefill_tokens_per_s: float = 0.0
+    load_tokens_min: int = 1
+    load_deadline_s: float = 10.0
+    lookup_timeout_s: float = 0.25
+    lookup_wait_s: float = 0.002
+    threads: int = 4
+    save_blocks_share: float = 0.25
+    weights_digest: str = ""
+    events: bool = True
+    events_sweep_s: float = 10.0
+    events_chunks_max: int = 16384
+
+
+LOADS = ("auto", "async", "layerwise", "off")
+SAVES = ("all", "prompt", "off")
+GATES = ("auto", "off")
+
+_CHOICES = {"load": LOADS, "save": SAVES, "gate": GATES}
+_BOUNDS: dict[str, tuple[float, float]] = {
+    "chunk_tokens": (1, 65536),
+    "prefill_tokens_per_s": (0, 1e12),
+    "load_tokens_min": (1, 1 << 31),
+    "load_deadline_s": (0.001, 600),
+    "lookup_timeout_s": (0.001, 60),
+    "lookup_wait_s": (0, 1),
+    "threads": (1, 64),
+    "save_blocks_share": (0.01, 0.9),
+    "events_sweep_s": (0.1, 86400),
+    "events_chunks_max": (1, 1 << 20),
+}
+_NAMED_OTHERWISE = {"kv_connector_module_path"}
+"""What the engine itself may leave among the extra settings."""
+
+
+def parse_settings(extra: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> Settings:
+    """Check what the engine was configured with. Raises SettingsError naming the setting."""
+    known = {field.name: field.type for field in fields(Settings)}
+    chosen: dict[str, Any] = {"socket": environ.get(SOCKET_VARIABLE, SOCKET_DEFAULT)}
+    for name, value in extra.items():
+        if name in _NAMED_OTHERWISE:
+            continue
+        if name not in known:
+            raise SettingsError(
+                f"unknown setting {name!r} of the kvcast connector; known are {', '.join(sorted(known))}"
+            )
+        chosen[name] = _checked(name, str(known[name]), value)
+    return Settings(**chosen)
+
+
+def _checked(name: str, kind: str, value: Any) -> Any:
+    if kind == "bool":
+        if not isinstance(value, bool):
+            raise SettingsError(f"{name} is {value!r}; it must be true or false")
+        return value
+    if kind == "str":
+        if not isinstance(value, str) or (name == "socket" and not value):
+            raise SettingsError(f"{name} is {value!r}; it must be text")
+        if name in _CHOICES and value not in _CHOICES[name]:
+            raise SettingsError(f"{name} is {value!r}; it must be one of {', '.join(_CHOICES[name])}")
+        return value
+    if isinstance(value, bool) or not isinstance(value, int if kind == "int" else (int, float)):
+        raise SettingsError(f"{name} is {value!r}; it must be a number")
+    least, most = _BOUNDS[name]
+    if not least <= value <= most:
+        raise SettingsError(f"{name} is {value!r}; it must be from {least:g} to {most:g}")
+    return value

@@ -1,0 +1,41 @@
+"""What scheduler and workers of one engine tell each other with each step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadata, KVConnectorWorkerMetadata
+
+from hostagent.engines.core.requests import Load
+from hostagent.engines.core.saves import Save
+
+
+@dataclass
+class StepOrders(KVConnectorMetadata):
+    """Scheduler to workers."""
+
+    loads: list[Load] = field(default_factory=list)
+    layerwise_loads: list[Load] = field(default_factory=list)
+    """Loads that this very step's forward pass waits for, layer by layer."""
+    saves: list[Save] = field(default_factory=list)
+    is_idle: bool = False
+    """Nothing is computed in this step."""
+
+
+@dataclass
+class StepReports(KVConnectorWorkerMetadata):
+    """Workers to scheduler: how many are done with what, and how many of them without success."""
+
+    loads: dict[str, tuple[int, int]] = field(default_factory=dict)
+    saves: dict[int, tuple[int, int]] = field(default_factory=dict)
+
+    def aggregate(self, other: KVConnectorWorkerMetadata) -> StepReports:
+        """The reports of another worker added."""
+        assert isinstance(other, StepReports)
+        for request, (done, failed) in other.loads.items():
+            before = self.loads.get(request, (0, 0))
+            self.loads[request] = (before[0] + done, before[1] + failed)
+        for save, (done, failed) in other.saves.items():
+            before = self.saves.get(save, (0, 0))
+            self.saves[save] = (before[0] + done, before[1] + failed)
+        return self

@@ -1,0 +1,526 @@
+"""The connector's half in the scheduler: carries what vLLM asks to the pure core, and the core's commands out.
+
+Everything here runs on the scheduler's thread. Answers of the agent come through a queue; at most `lookup_wait_s` of a
+step is spent waiting for them, so that what lies in this node's memory is found in the very step that asks.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import time
+import uuid
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorHandshakeMetadata
+from vllm.platforms import current_platform
+from vllm.v1.metrics.cache_hit_source import CacheHitSource
+
+from hostagent.client import ChunkSource, Status, Where
+from hostagent.engines.core.announcements import Announcement, Announcements
+from hostagent.engines.core.identity import EngineIdentity, RequestBinding, Shard
+from hostagent.engines.core.keys import MediaSpan, PrefixKeys
+from hostagent.engines.core.prefill import FetchTerms, PrefillRate, terms_of
+from hostagent.engines.core.requests import (
+    Command,
+    Fetch,
+    LookUp,
+    Miss,
+    Release,
+    RequestCaches,
+    Rules,
+    SavableChunk,
+    Stage,
+    farthest,
+)
+from hostagent.engines.core.saves import SaveLedger
+from hostagent.engines.link import AgentLink
+from hostagent.engines.pool_io import Answer, FetchEnded, LookedUp, PoolIo, Swept
+from hostagent.engines.settings import Settings, SettingsError
+from hostagent.engines.vllm.events import chunk_facts, to_vllm
+from hostagent.engines.vllm.facts import ShardFacts, make_identity, weights_digest
+from hostagent.engines.vllm.metadata import StepOrders, StepReports
+from hostagent.engines.vllm.metrics import KvcastStats
+from hostagent.engines.weights import WeightsError, fingerprint
+
+log = logging.getLogger("vllm.kvcast")
+
+ANSWER_GRACE_S = 1.0
+"""An agent that has not answered a fetch so long after its deadline does not answer at all."""
+DIGESTS_MAX = 1024
+STEPS_MAX = 64
+NO_LOAD, NO_SAVE, SESSION_END = "kvcast.no_load", "kvcast.no_save", "kvcast.session_end"
+"""Keys of a request's `kv_transfer_params`."""
+
+
+@dataclass(slots=True)
+class _Step:
+    started_s: float
+    prompt_tokens: int
+    decode_tokens: int
+
+
+@dataclass(slots=True)
+class _Waiting:
+    since_s: float
+    limit_s: float
+
+
+class SchedulerHalf:
+    """The scheduler's connector."""
+
+    def __init__(self, vllm_config: Any, kv_cache_config: Any, settings: Settings, block_tokens: int) -> None:
+        """Raises SettingsError."""
+        self._vllm_config = vllm_config
+        self._kv_cache_config = kv_cache_config
+        self._settings = settings
+        self._block_tokens = block_tokens
+        self._digest = weights_digest(vllm_config, settings)
+        self._identity: EngineIdentity | None = None
+        self._digests: dict[RequestBinding, tuple[bytes, ...]] = {}
+        self._adapters: dict[str, str] = {}
+        self._rate = PrefillRate(settings.prefill_tokens_per_s or None, fixed=settings.prefill_tokens_per_s > 0)
+        self._fetch_bytes_per_s = 0.0
+        self._stats = KvcastStats()
+        self._gauges_told: dict[str, float] = {}
+        self._requests: dict[str, Any] = {}
+        self._waiting: dict[tuple[str, int], _Waiting] = {}
+        self._caches = RequestCaches(
+            Rules(
+                block_tokens,
+                settings.chunk_tokens,
+                settings.load_tokens_min,
+                share_loads=bool(vllm_config.cache_config.enable_prefix_caching),
+            ),
+            self._terms,
+            self._missed,
+        )
+        self._orders = StepOrders()
+        # Elsewhere layers run from captured graphs, which no Python can hold up.
+        self._can_layer = current_platform.is_cpu()
+        self._by_layers: set[str] = set()
+        self._load_reports: dict[str, tuple[int, int]] = {}
+        """Workers done with a load, and those of them that failed, while others are still at it."""
+        self._steps: deque[_Step] = deque(maxlen=STEPS_MAX)
+        self._step_ended_s = 0.0
+        self._wait_left_s = settings.lookup_wait_s
+        self._ledger = SaveLedger(
+            vllm_config.parallel_config.world_size,
+            max(1, int(kv_cache_config.num_blocks * settings.save_blocks_share)),
+        )
+        self._block_pool: Any = None
+        self._chunks_to_tell: dict[int, tuple[Any, int]] = {}
+        """By save: the request and the chunk, for the event when it is whole."""
+        self._announcements = Announcements(settings.events_chunks_max)
+        self._events: list[Announcement] = []
+        events = getattr(vllm_config, "kv_events_config", None)
+        self._tells = bool(settings.events and events is not None and events.enable_kv_cache_events)
+        self._hash_tokens = kv_cache_config.hash_block_size or block_tokens
+        self._kind = str(getattr(kv_cache_config.kv_cache_groups[0].kv_cache_spec, "kind", "") or "")
+        self._swept_s = time.monotonic()
+        self._link = AgentLink(settings.socket, log)
+        self._outages_told = 0
+        self._io = PoolIo(self._link, log, time.monotonic)
+
+    # ------------------------------------------------------------------ start and end
+
+    def identify(self, workers: dict[tuple[int, int], KVConnectorHandshakeMetadata]) -> None:
+        """All workers, by (pipeline rank, tensor rank), have said what their caches are. Raises SettingsError."""
+        parallel = self._vllm_config.parallel_config
+        replicas = self._kv_cache_config.kv_tp_replicas
+        shards = []
+        for pipeline_rank in range(parallel.pipeline_parallel_size):
+            for tensor_rank in range(0, parallel.tensor_parallel_size, replicas):
+                facts = workers.get((pipeline_rank, tensor_rank))
+                if not isinstance(facts, ShardFacts):
+                    raise SettingsError(
+                        f"worker {pipeline_rank},{tensor_rank} did not say what its cache is: "
+                        "all nodes of an engine need the same kvcast"
+                    )
+                shards.append(
+                    Shard(
+                        tensor_rank // replicas,
+                        max(1, parallel.tensor_parallel_size // replicas),
+                        pipeline_rank,
+                        parallel.pipeline_parallel_size,
+                        facts.layout,
+                        facts.chunk_bytes,
+                    )
+                )
+        self._identity = make_identity(
+            self._vllm_config, self._settings, self._block_tokens, self._digest, tuple(shards)
+        )
+        log.info(
+            "kvcast: %s, weights %s, layout %s, chunks of %d tokens and %d bytes in %d shard(s), agent at %s%s",
+            self._identity.model,
+            self._digest,
+            shards[0].layout,
+            self._settings.chunk_tokens,
+            self._identity.chunk_bytes,
+            len(shards),
+            self._settings.socket,
+            " (away)" if self._link.away else "",
+        )
+
+    def bind_block_pool(self, block_pool: Any) -> None:
+        """vLLM's own counts of who uses a block: saves keep theirs by it."""
+        self._block_pool = block_pool
+
+    def reset(self) -> bool:
+        """The weights may have changed (vLLM says so by resetting caches): nothing made before is used any more."""
+        if self._identity is not None:
+            self._identity = replace(self._identity, weights_digest=f"{self._digest}+{uuid.uuid4().hex}")
+            self._digests.clear()
+        return True
+
+    def close(self) -> None:
+        """End everything."""
+        self._link.close()
+        self._io.close()
+
+    # ------------------------------------------------------------------ requests
+
+    def new_request(self, request: Any) -> None:
+        """A request has come: its lookup begins."""
+        if self._identity is None:
+            return
+        parameters = request.kv_transfer_params or {}
+        binding = self._binding(request)
+        usable = binding is not None and request.prompt_embeds is None and not request.resumable
+        keys = PrefixKeys(
+            self._digests_of(binding or RequestBinding()), self._settings.chunk_tokens, _media_of(request)
+        )
+        self._requests[request.request_id] = request
+        self._do(
+            self._caches.arrived(
+                request.request_id,
+                request.all_token_ids,
+                keys,
+                may_load=usable
+                and self._settings.load != "off"
+                and not parameters.get(NO_LOAD)
+                and not request.skip_reading_prefix_cache,
+                may_save=usable and self._settings.save != "off" and not parameters.get(NO_SAVE),
+                away=self._link.away,
+            )
+        )
+        self._stats.add("lookups")
+
+    def matched_tokens(self, request: Any, computed_tokens: int) -> tuple[int | None, bool]:
+        """See KVConnectorBase_V1.get_num_new_matched_tokens."""
+        request_id = request.request_id
+        if request_id not in self._caches:
+            return 0, False
+        self._take_answers()
+        while True:
+            answer = self._caches.ask(request_id, request.all_token_ids, computed_tokens, away=self._link.away)
+            self._do(answer.commands)
+            if answer.tokens is not None:
+                return answer.tokens, answer.tokens > 0 and not self._loads_by_layers(request_id)
+            if not self._wait_for_answer(request_id):
+                return None, False
+
+    def _loads_by_layers(self, request_id: str) -> bool:
+        """Whether the step that computes the rest waits for the load layer by layer, or the request waits beside it.
+
+        The first is quicker for a request that is alone; with others in the engine, they would wait for it, too.
+        """
+        by_layers = self._settings.load == "layerwise" or (
+            self._settings.load == "auto" and self._can_layer and len(self._requests) == 1
+        )
+        if by_layers:
+            self._by_layers.add(request_id)
+        else:
+            self._by_layers.discard(request_id)
+        return by_layers
+
+    def allocated(self, request: Any, blocks: Any, external_tokens: int) -> None:
+        """See KVConnectorBase_V1.update_state_after_alloc."""
+        request_id = request.request_id
+        if request_id not in self._caches:
+            return
+        load, commands = self._caches.allocated(request_id, external_tokens, blocks.get_block_ids()[0])
+        self._do(commands)
+        if load is not None:
+            if request_id in self._by_layers:
+                self._orders.layerwise_loads.append(load)
+            else:
+                self._orders.loads.append(load)
+            self._stats.add("hit_tokens", external_tokens)
+            for source in self._caches.sources(request_id):
+                self._stats.add_labelled("hits", source.name.lower())
+
+    def hit_sources(self, request: Any, tokens: int) -> dict[CacheHitSource, int]:
+        """vLLM's own classes of where cached tokens came from: this host's memory, or others'."""
+        if not tokens:
+            return {}
+        sources = self._caches.sources(request.request_id) if request.request_id in self._caches else ()
+        if not sources:
+            return {CacheHitSource.EXTERNAL_UNSPECIFIED: tokens}
+        here = tokens * sum(source is ChunkSource.LOCAL for source in sources) // len(sources)
+        split = {CacheHitSource.HOST: here, CacheHitSource.P2P: tokens - here}
+        return {source: count for source, count in split.items() if count}
+
+    def finished(self, request: Any) -> None:
+        """A request is done with, however it ended. Its blocks are vLLM's to free: saves keep what they read."""
+        request_id = request.request_id
+        if request_id in self._caches:
+            parameters = request.kv_transfer_params or {}
+            if parameters.get(SESSION_END) and not self._link.away:
+                keys = self._caches.keys(request_id)
+                self._io.end_sessions(keys.flat(0, keys.chunks_count))
+            self._do(self._caches.ended(request_id))
+        self._requests.pop(request_id, None)
+        self._by_layers.discard(request_id)
+
+    # ------------------------------------------------------------------ steps
+
+    def orders(self, scheduler_output: Any) -> StepOrders:
+        """See KVConnectorBase_V1.build_connector_meta."""
+        self._take_answers()
+        orders, self._orders = self._orders, StepOrders()
+        self._wait_left_s = self._settings.lookup_wait_s
+        state = scheduler_output.kv_connector_block_state
+        prompt_tokens = decode_tokens = 0
+        for request_id, count in scheduler_output.num_scheduled_tokens.items():
+            if count > 1:
+                prompt_tokens += count
+            else:
+                decode_tokens += count
+            request = self._requests.get(request_id)
+            if request is not None and not self._link.away:
+                self._offer_saves(orders, request, request.num_computed_tokens + count, state)
+        orders.is_idle = not scheduler_output.total_num_scheduled_tokens
+        self._steps.append(_Step(time.monotonic(), prompt_tokens, decode_tokens))
+        self._sweep_when_due()
+        return orders
+
+    def reports(self, output: Any) -> None:
+        """See KVConnectorBase_V1.update_connector_output: a step has ended."""
+        now_s = time.monotonic()
+        if self._steps:
+            step = self._steps.popleft()
+            # Steps may overlap: one begins to run when the one before has ended.
+            seconds = now_s - max(step.started_s, self._step_ended_s)
+            if not output.invalid_block_ids:
+                self._rate.observe(step.prompt_tokens, step.decode_tokens, seconds)
+        self._step_ended_s = now_s
+        reports = output.kv_connector_worker_meta
+        if isinstance(reports, StepReports):
+            self._take_reports(reports)
+
+    def _take_reports(self, reports: StepReports) -> None:
+        workers = self._vllm_config.parallel_config.world_size
+        for request_id, (done, failed) in reports.loads.items():
+            before = self._load_reports.pop(request_id, (0, 0))
+            done, failed = before[0] + done, before[1] + failed
+            if done < workers:
+                self._load_reports[request_id] = (done, failed)
+            else:
+                self._do(self._caches.loaded(request_id, whole=not failed))
+        for save, (done, failed) in reports.saves.items():
+            saved = self._ledger.answered(save, done, failed)
+            if saved is None:
+                continue
+            self._block_pool.free_blocks([self._block_pool.blocks[block] for block in saved.save.block_ids])
+            request, chunk = self._chunks_to_tell.pop(save, (None, 0))
+            if saved.whole and request is not None:
+                self._tell(request, chunk, saved.save.keys, Where.LOCAL)
+
+    def _offer_saves(self, orders: StepOrders, request: Any, computed_tokens: int, state: Any) -> None:
+        tokens = request.all_token_ids
+        if self._settings.save == "prompt":
+            computed_tokens = min(computed_tokens, request.num_prompt_tokens)
+        block_ids = state.get_block_ids(request.request_id)
+        if block_ids is None:
+            return
+        for chunk in self._caches.saves(request.request_id, tokens, computed_tokens, block_ids[0]):
+            self._offer_save(orders, request, chunk)
+
+    def _offer_save(self, orders: StepOrders, request: Any, chunk: SavableChunk) -> None:
+        dropped = self._ledger.dropped_count
+        save = self._ledger.offer(chunk)
+        if save is None:
+            if self._ledger.dropped_count > dropped:
+                self._stats.add("saves_dropped")
+            return
+        # Kept like a prefix that another request uses: neither the end nor a preemption of this one frees them.
+        self._block_pool.touch([self._block_pool.blocks[block] for block in save.block_ids])
+        orders.saves.append(save)
+        if self._tells:
+            self._chunks_to_tell[save.save] = (request, chunk.chunk)
+
+    @property
+    def has_saves(self) -> bool:
+        """Whether blocks are kept for saves: vLLM goes on stepping until they are given back."""
+        return self._ledger.pending_count > 0
+
+    # ------------------------------------------------------------------ the agent's answers
+
+    def _do(self, commands: Iterable[Command]) -> None:
+        for command in commands:
+            now_s = time.monotonic()
+            match command:
+                case LookUp(request, ticket):
+                    self._waiting[request, ticket] = _Waiting(now_s, self._settings.lookup_timeout_s)
+                case Fetch(request, ticket, _, terms):
+                    self._waiting[request, ticket] = _Waiting(now_s, terms.deadline_s + ANSWER_GRACE_S)
+                case Release(request, ticket):
+                    self._waiting.pop((request, ticket), None)
+            self._io.do([command])
+
+    def _wait_for_answer(self, request_id: str) -> bool:
+        """Wait a moment for an answer, if this step has one left; whether one (of any request) came."""
+        if self._caches.stage(request_id) not in (Stage.LOOKING, Stage.FETCHING) or self._wait_left_s <= 0:
+            return False
+        started_s = time.monotonic()
+        try:
+            answer = self._io.answers.get(timeout=self._wait_left_s)
+        except queue.Empty:
+            self._wait_left_s = 0.0
+            return False
+        self._wait_left_s -= time.monotonic() - started_s
+        self._take(answer)
+        return True
+
+    def _take_answers(self) -> None:
+        while True:
+            try:
+                self._take(self._io.answers.get_nowait())
+            except queue.Empty:
+                break
+        if self._waiting:
+            self._give_up_silent()
+
+    def _give_up_silent(self) -> None:
+        """An agent that does not answer is as good as none: nobody waits for it longer than it may take."""
+        now_s = time.monotonic()
+        late = [key for key, waiting in self._waiting.items() if now_s - waiting.since_s > waiting.limit_s]
+        for request, ticket in late:
+            del self._waiting[request, ticket]
+            if request in self._caches and self._caches.stage(request) is Stage.LOOKING:
+                self._caches.looked_up(request, ticket, None)
+            else:
+                self._do(self._caches.fetched(request, ticket, (), Status.DEADLINE))
+                self._io.do([Release(request, ticket)])
+        client = self._link.client
+        if late and client is not None:
+            self._link.lost(client, f"the agent at {self._settings.socket} does not answer in time")
+
+    def _take(self, answer: Answer) -> None:
+        match answer:
+            case LookedUp(request, ticket, where):
+                if self._waiting.pop((request, ticket), None) is not None:
+                    self._caches.looked_up(request, ticket, where)
+                    if where is not None:
+                        self._tell_found(request, where)
+            case FetchEnded(request, ticket, sources, _, outcome, seconds):
+                self._waiting.pop((request, ticket), None)
+                self._stats.observe("fetch_seconds", seconds)
+                self._do(self._caches.fetched(request, ticket, sources, outcome))
+            case Swept(chunks, where, rate):
+                self._fetch_bytes_per_s = rate
+                shards = len(chunks[0]) if chunks else 1
+                places = [farthest(where[at : at + shards]) for at in range(0, len(where), shards)]
+                self._events += self._announcements.swept(chunks, places)
+
+    def _terms(self, tokens: int) -> FetchTerms:
+        return terms_of(
+            self._rate.recompute_s(tokens),
+            gated=self._settings.gate == "auto",
+            deadline_s_max=self._settings.load_deadline_s,
+        )
+
+    def _missed(self, why: Miss, _tokens: int) -> None:
+        self._stats.add_labelled("misses", why.value)
+
+    # ------------------------------------------------------------------ what requests bind
+
+    def _binding(self, request: Any) -> RequestBinding | None:
+        """None when the request's adapter has no fingerprint: it is then computed and not saved."""
+        adapter = ""
+        if request.lora_request is not None:
+            lora = request.lora_request
+            digest = self._adapters.get(lora.lora_path)
+            if digest is None:
+                try:
+                    digest = fingerprint(lora.lora_path)
+                except WeightsError as error:
+                    log.warning("kvcast: requests with adapter %s are not cached: %s", lora.lora_name, error)
+                    digest = ""
+                self._adapters[lora.lora_path] = digest
+            if not digest:
+                return None
+            adapter = f"{lora.lora_name}:{digest}"
+        return RequestBinding(adapter, request.cache_salt or "")
+
+    def _digests_of(self, binding: RequestBinding) -> tuple[bytes, ...]:
+        digests = self._digests.get(binding)
+        if digests is None:
+            assert self._identity is not None
+            if len(self._digests) >= DIGESTS_MAX:
+                self._digests.clear()
+            digests = self._digests[binding] = self._identity.digests(binding)
+        return digests
+
+    # ------------------------------------------------------------------ events and figures
+
+    def _tell_found(self, request_id: str, where: tuple[Where, ...]) -> None:
+        """What a lookup found in the pool is news for routers, too."""
+        request = self._requests.get(request_id)
+        if not self._tells or request is None:
+            return
+        keys = self._caches.keys(request_id).keys
+        shards = len(keys[0])
+        for chunk in range(len(where) // shards):
+            place = farthest(where[chunk * shards : (chunk + 1) * shards])
+            if place is Where.NOWHERE:
+                break
+            self._tell(request, chunk, keys[chunk], place)
+
+    def _tell(self, request: Any, chunk: int, keys: tuple[Any, ...], where: Where) -> None:
+        facts = chunk_facts(request, chunk, self._settings.chunk_tokens, self._hash_tokens) if self._tells else None
+        if facts is not None:
+            self._events += self._announcements.there(keys, where, facts)
+
+    def _sweep_when_due(self) -> None:
+        now_s = time.monotonic()
+        if now_s - self._swept_s >= self._settings.events_sweep_s and not self._link.away:
+            self._swept_s = now_s
+            self._io.sweep(self._announcements.keys())
+
+    def take_events(self) -> list[Any]:
+        """See KVConnectorBase_V1.take_events."""
+        events, self._events = self._events, []
+        return to_vllm(events, self._hash_tokens, self._kind) if events else []
+
+    def stats(self) -> KvcastStats | None:
+        """Figures since the last call."""
+        if self._link.outages_count > self._outages_told:
+            self._stats.add("outages", self._link.outages_count - self._outages_told)
+            self._outages_told = self._link.outages_count
+        gauges = {
+            "agent_away": float(self._link.away),
+            "prefill_tokens_per_second": self._rate.tokens_per_s or 0.0,
+            "fetch_bytes_per_second": self._fetch_bytes_per_s,
+        }
+        if gauges != self._gauges_told:
+            self._gauges_told = gauges
+            self._stats.data.update(gauges)
+        if self._stats.is_empty():
+            return None
+        stats, self._stats = self._stats, KvcastStats()
+        return stats
+
+
+def _media_of(request: Any) -> list[MediaSpan]:
+    """Where placeholders of images and the like are, and what they stand for."""
+    return [
+        MediaSpan(
+            feature.mm_position.offset, feature.mm_position.offset + feature.mm_position.length, feature.identifier
+        )
+        for feature in request.mm_features
+    ]

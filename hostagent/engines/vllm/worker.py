@@ -1,0 +1,161 @@
+"""The connector's half in a worker: starts copies, tells what ended."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+import torch
+from vllm.distributed import get_pp_group, get_tensor_model_parallel_rank
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorTransferResults
+
+from hostagent.engines.core.requests import Load
+from hostagent.engines.layout import paged_layers
+from hostagent.engines.link import AgentLink
+from hostagent.engines.settings import Settings
+from hostagent.engines.transfers import LayerGate, Transfers
+from hostagent.engines.vllm.facts import ShardFacts, layer_views, shard_facts
+from hostagent.engines.vllm.metadata import StepOrders, StepReports
+from hostagent.engines.vllm.metrics import KvcastStats
+
+IDLE_WAIT_S = 0.001
+"""What vLLM itself sleeps between steps that compute nothing. Waiting instead lets the copying threads run."""
+
+log = logging.getLogger("vllm.kvcast")
+
+
+class WorkerHalf:
+    """One worker's connector."""
+
+    def __init__(self, vllm_config: Any, kv_cache_config: Any, settings: Settings, block_tokens: int) -> None:
+        self._vllm_config = vllm_config
+        self._kv_cache_config = kv_cache_config
+        self._settings = settings
+        self._blocks_in_chunk = settings.chunk_tokens // block_tokens
+        self._link = AgentLink(settings.socket, log)
+        self._transfers: Transfers | None = None
+        self._layers: dict[str, int] = {}
+        self._gate: LayerGate | None = None
+        self._async_loads: set[str] = set()
+        self._failed_blocks: set[int] = set()
+        self._reports = StepReports()
+        self._outages_told = 0
+        self.facts: ShardFacts | None = None
+
+    def register(self, kv_caches: dict[str, torch.Tensor]) -> None:
+        """The paged cache is there. Raises LayoutError for one that cannot be copied by pages."""
+        views = layer_views(self._kv_cache_config, kv_caches)
+        layers = paged_layers(list(views.values()))
+        self._layers = {name: index for index, name in enumerate(views)}
+        chunk_bytes = layers.chunk_bytes(self._blocks_in_chunk)
+        self.facts = shard_facts(self._vllm_config, self._kv_cache_config, kv_caches, chunk_bytes)
+        replicas = self._kv_cache_config.kv_tp_replicas
+        tensor_size = self._vllm_config.parallel_config.tensor_parallel_size
+        tensor_rank = get_tensor_model_parallel_rank()
+        shards_in_stage = max(1, tensor_size // replicas)
+        self._transfers = Transfers(
+            self._link,
+            layers,
+            shard=get_pp_group().rank_in_group * shards_in_stage + tensor_rank // replicas,
+            writes=tensor_rank % replicas == 0,
+            blocks_in_chunk=self._blocks_in_chunk,
+            deadline_s=self._settings.load_deadline_s,
+            threads=self._settings.threads,
+            label=self._vllm_config.model_config.model[-200:],
+            log=log,
+            clock=time.monotonic,
+        )
+
+    def start_loads(self, orders: StepOrders) -> None:
+        """Begin this step's loads."""
+        if self._transfers is None:
+            return
+        for load in orders.loads:
+            self._async_loads.add(load.request)
+            self._transfers.load(load)
+        self._gate = None
+        for load in orders.layerwise_loads:
+            self._start_layerwise(self._transfers, load)
+
+    def _start_layerwise(self, transfers: Transfers, load: Load) -> None:
+        if self._gate is None:
+            self._gate = LayerGate(len(self._layers))
+        self._gate.expect()
+        transfers.load(load, self._gate)
+
+    def wait_for_layer(self, layer_name: str) -> None:
+        """Let the forward pass into a layer when its KV is there."""
+        if self._gate is not None:
+            layer = self._layers.get(layer_name)
+            if layer is not None:
+                self._gate.wait(layer)
+
+    def start_saves(self, orders: StepOrders) -> None:
+        """Begin this step's saves: its forward pass is submitted. Loads for it are over when this returns."""
+        if self._gate is not None:
+            self._gate.wait_all()
+            self._gate = None
+        if self._transfers is not None:
+            self._transfers.save(orders.saves)
+
+    def results(self, orders: StepOrders) -> KVConnectorTransferResults:
+        """Requests whose asynchronous loads ended."""
+        received: set[str] = set()
+        if self._transfers is not None:
+            if orders.is_idle and self._async_loads:
+                self._transfers.await_load(IDLE_WAIT_S)
+            results = self._transfers.take_results()
+            for request, whole in results.loads.items():
+                self._reports.loads[request] = (1, 0 if whole else 1)
+                if request in self._async_loads:
+                    self._async_loads.discard(request)
+                    received.add(request)
+            for save, good in results.saves.items():
+                self._reports.saves[save] = (1, 0 if good else 1)
+            self._failed_blocks |= results.failed_blocks
+        return KVConnectorTransferResults(finished_recving=received)
+
+    def take_failed_blocks(self) -> set[int]:
+        """Blocks whose load failed."""
+        failed, self._failed_blocks = self._failed_blocks, set()
+        return failed
+
+    def take_reports(self) -> StepReports | None:
+        """What the scheduler is to know."""
+        if not self._reports.loads and not self._reports.saves:
+            return None
+        reports, self._reports = self._reports, StepReports()
+        return reports
+
+    def stats(self) -> KvcastStats | None:
+        """What was moved since the last call."""
+        if self._transfers is None:
+            return None
+        stats = KvcastStats()
+        figures = self._transfers.take_figures()
+        for key, amount in (
+            ("loaded_bytes", figures.loaded_bytes),
+            ("saved_bytes", figures.saved_bytes),
+            ("failed_blocks", figures.failed_blocks),
+            ("internal_errors", figures.errors_count),
+        ):
+            if amount:
+                stats.add(key, amount)
+        for key, seconds in (("load_seconds", figures.load_s), ("save_seconds", figures.save_s)):
+            for each in seconds:
+                stats.observe(key, each)
+        if figures.saved_chunks:
+            stats.add_labelled("saves", "stored", figures.saved_chunks)
+        for outcome, count in figures.saves_failed.items():
+            stats.add_labelled("saves", outcome, count)
+        if self._link.outages_count > self._outages_told:
+            stats.add("outages", self._link.outages_count - self._outages_told)
+            self._outages_told = self._link.outages_count
+        return None if stats.is_empty() else stats
+
+    def close(self) -> None:
+        """End everything."""
+        self._link.close()
+        if self._transfers is not None:
+            self._transfers.close()

@@ -1,0 +1,113 @@
+"""What the agent tells Prometheus of its gate and its disk tier, read when somebody asks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from hostagent.disk.store import DiskState, DiskStore
+from hostagent.metrics import PREFIX
+from hostagent.tiering import Tiering
+from kvproto.tiers.gate import Choice, Gate
+from kvproto.value.costs import Source
+
+
+def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"{PREFIX}_{name}", text, value=value)
+
+
+def _counter(name: str, text: str, value: float) -> CounterMetricFamily:
+    return CounterMetricFamily(f"{PREFIX}_{name}", text, value=value)
+
+
+class WatchedGate(Collector):
+    """What the gate decides, and what that cost."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+
+    def describe(self) -> Iterator[Metric]:
+        """Nothing ahead of time."""
+        return iter(())
+
+    def collect(self) -> Iterator[Metric]:
+        """Figures of this moment."""
+        counts = self._gate.counts
+        decisions = CounterMetricFamily(
+            f"{PREFIX}_gate_decisions", "Requests, by what the gate decided", labels=["choice"]
+        )
+        regrets = CounterMetricFamily(
+            f"{PREFIX}_gate_regret_seconds", "What decisions cost beyond the other choice", labels=["choice"]
+        )
+        for choice in Choice:
+            decisions.add_metric([choice.value], counts.decisions[choice])
+            regrets.add_metric([choice.value], counts.regret_s.get(choice, 0.0))
+        yield decisions
+        yield regrets
+        yield _counter("gate_saved_seconds", "What engines would have waited longer, recomputing", counts.saved_s)
+        rates = GaugeMetricFamily(f"{PREFIX}_gate_rate_bytes_per_s", "Learned rates", labels=["source"])
+        overheads = GaugeMetricFamily(f"{PREFIX}_gate_overhead_seconds", "Learned overheads", labels=["source"])
+        for source in (Source.REMOTE_DRAM, Source.SWITCH, Source.LOCAL_DISK, Source.REMOTE_DISK):
+            cost = self._gate.costs.cost(source)
+            rates.add_metric([source.value], cost.rate_bytes_per_s)
+            overheads.add_metric([source.value], cost.overhead_s)
+        yield rates
+        yield overheads
+        yield _gauge("gate_under_way_bytes", "Asked of disk and link, not ended", self._gate.under_way_bytes)
+
+
+class WatchedDisk(Collector):
+    """The disk tier, and the traffic to and from it."""
+
+    def __init__(self, disk: DiskStore, tiering: Tiering) -> None:
+        self._disk = disk
+        self._tiering = tiering
+
+    def describe(self) -> Iterator[Metric]:
+        """Nothing ahead of time."""
+        return iter(())
+
+    def collect(self) -> Iterator[Metric]:
+        """Figures of this moment."""
+        disk, counters = self._disk, self._disk.counters
+        states = GaugeMetricFamily(f"{PREFIX}_disk_state", "1 for the state of the disk tier", labels=["state"])
+        for state in DiskState:
+            states.add_metric([state.value], float(disk.state is state))
+        yield states
+        usage = disk.pool.usage()
+        size = GaugeMetricFamily(f"{PREFIX}_disk_bytes", "Bytes of the disk tier by state", labels=["state"])
+        for name, value in (("size", usage.size_bytes), ("free", usage.free_bytes), ("ready", usage.ready_bytes)):
+            size.add_metric([name], value)
+        yield size
+        yield _gauge("disk_chunks", "Chunks that can be loaded", len(disk.stored_chunks()))
+        yield _gauge("disk_unsaved_chunks", "Chunks in the pool that a crash would lose", self._tiering.unsaved_count)
+        yield _gauge("disk_restored_chunks", "Chunks found at start", counters.restored_chunks)
+        yield _counter("disk_written_bytes", "Chunks copied to disk", counters.written_bytes)
+        yield _counter("disk_read_bytes", "Chunks loaded from disk, right ones", counters.read_bytes)
+        yield _counter("disk_evictions", "Chunks that left the disk for others", disk.pool.evicted_count)
+        yield _counter("disk_refused", "Chunks that the disk would not take", self._tiering.refused_count)
+        damaged = CounterMetricFamily(f"{PREFIX}_disk_damaged", "What failed its checksum", labels=["what"])
+        damaged.add_metric(["record"], counters.damaged_records)
+        damaged.add_metric(["chunk"], counters.damaged_chunks)
+        yield damaged
+        failed = CounterMetricFamily(f"{PREFIX}_disk_failed", "Reads and writes that failed", labels=["direction"])
+        failed.add_metric(["read"], counters.reads_failed)
+        failed.add_metric(["write"], counters.writes_failed)
+        yield failed
+        yield from self._lanes()
+
+    def _lanes(self) -> Iterator[Metric]:
+        waiting = GaugeMetricFamily(f"{PREFIX}_background_waiting", "Background work that waits", labels=["lane"])
+        taken = CounterMetricFamily(f"{PREFIX}_background_started", "Background work begun", labels=["lane"])
+        forced = CounterMetricFamily(
+            f"{PREFIX}_background_forced", "Begun although an engine waited, after long patience", labels=["lane"]
+        )
+        waited = CounterMetricFamily(f"{PREFIX}_background_waited_seconds", "From offer to start", labels=["lane"])
+        for name, lane in (("write", self._tiering.writes), ("promote", self._tiering.promotions)):
+            waiting.add_metric([name], len(lane))
+            taken.add_metric([name], lane.counts.taken)
+            forced.add_metric([name], lane.counts.forced)
+            waited.add_metric([name], lane.counts.waited_ns / 1e9)
+        yield from (waiting, taken, forced, waited)

@@ -1,0 +1,94 @@
+"""`kvcast demo-vllm`: real vLLM engines, on the CPU, share the KV of a document through the pool."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from bmv2_testbed.demo.vllm import (
+    CHUNK_TOKENS,
+    COLD_ENGINES,
+    MODEL,
+    EngineFigures,
+    VllmDemoFigures,
+    VllmDemoPlan,
+    run_vllm_demo,
+)
+from bmv2_testbed.engines.small_models import make_model
+from bmv2_testbed.errors import TestbedError
+from kvcast.cli import UsageError
+from kvcast.commands.bench import machine_facts, wiring_of
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare `kvcast demo-vllm`."""
+    parser = subparsers.add_parser("demo-vllm", help="vLLM engines share a document through the pool")
+    parser.add_argument("--tokens", type=int, default=4000, help="length of the document (default 4000)")
+    parser.add_argument("--no-root", action="store_true", help="loopback datagrams instead of namespaces")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--json", type=Path, default=Path("out/demo-vllm.json"), help="where the figures go")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run it; 1 if any engine said other tokens than the one without kvcast."""
+    if importlib.util.find_spec("vllm") is None:
+        raise UsageError("there is no vLLM in this environment: run it with `make demo-vllm`, which makes one")
+    if not CHUNK_TOKENS < args.tokens <= 8000:
+        raise UsageError(f"--tokens is {args.tokens}; the small model reads {CHUNK_TOKENS + 1} to 8000")
+    console = Console()
+    plan = VllmDemoPlan(document_tokens=args.tokens, seed=args.seed, wiring=wiring_of(args.no_root))
+    console.print(
+        f"[bold]kvcast demo-vllm[/bold]: {2 + COLD_ENGINES} vLLM engines (float32, CPU) on {2 + COLD_ENGINES} hosts, "
+        "each with its agent; a controller; one switch.\nThe model is small and its weights are random: what it says "
+        "means nothing, that all engines say the same does."
+    )
+    try:
+        with tempfile.TemporaryDirectory(prefix="kvcast-") as made, console.status("model") as status:
+            folder = Path(made)
+            model = make_model(folder / "model", "llama", **MODEL)
+            figures = run_vllm_demo(plan, model, folder, lambda text: status.update(text))
+    except TestbedError as error:
+        raise UsageError(str(error)) from error
+    _show(console, plan, figures)
+    args.json.parent.mkdir(parents=True, exist_ok=True)
+    args.json.write_text(json.dumps({"machine": machine_facts(), **asdict(figures)}, indent=1) + "\n")
+    console.print(f"figures: {args.json}")
+    return 0 if figures.good else 1
+
+
+def _show(console: Console, plan: VllmDemoPlan, figures: VllmDemoFigures) -> None:
+    recompute_s = figures.plain.first_token_s
+    table = Table(title=f"time to first token, document of {plan.document_tokens} tokens")
+    for heading in ("engine", "first token", "of recompute", "tokens from the pool", "chunks from", "same tokens"):
+        table.add_column(heading, justify="left" if heading in ("engine", "chunks from") else "right")
+    table.add_row("without kvcast", f"{recompute_s * 1000:.0f} ms", "100 %", "0", "computed", "-")
+    for each in (figures.asked, *figures.cold):
+        table.add_row(*_row(each, recompute_s))
+    console.print(table)
+    console.print(
+        f"Four engines at once: the holder sent {figures.holder_sent_bytes / figures.document_bytes:.2f} times the "
+        f"document's {figures.document_bytes / 2**20:.1f} MiB (unicast: {COLD_ENGINES}.00 times)."
+    )
+
+
+def _row(each: EngineFigures, recompute_s: float) -> tuple[str, ...]:
+    return (
+        each.name,
+        f"{each.result.first_token_s * 1000:.0f} ms",
+        f"{each.result.first_token_s / recompute_s:.1%}",
+        str(each.result.cached_tokens),
+        _sources(each.chunks_from),
+        "yes" if each.same_tokens else "[red]NO[/red]",
+    )
+
+
+def _sources(chunks: Mapping[str, float]) -> str:
+    return ", ".join(f"{source} {count:.0f}" for source, count in sorted(chunks.items())) or "computed"

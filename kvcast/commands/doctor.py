@@ -1,0 +1,64 @@
+"""`kvcast doctor`: what on this machine keeps kvcast from running or slows it down, and what to do about it."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+
+from rich.markup import escape
+from rich.table import Table
+
+from hostagent.config import AgentConfig, ConfigError, load
+from kvcast.cli import UsageError
+from kvcast.doctor.findings import Finding, Level
+from kvcast.doctor.topics import TOPICS, examine
+from kvcast.operator import console, print_json
+
+_STYLES = {Level.OK: "green", Level.NOTE: "dim", Level.SLOW: "yellow", Level.MISSING: "bold red"}
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare `kvcast doctor [TOPIC ...]`."""
+    parser = subparsers.add_parser("doctor", help="what is missing on this machine, or slows it down")
+    summaries = "; ".join(f"{name}: {topic.summary}" for name, topic in TOPICS.items())
+    parser.add_argument("topics", nargs="*", metavar="TOPIC", help=f"{summaries} (default: what is common)")
+    parser.add_argument("--config", metavar="FILE", help="the agent's configuration: its interface, sizes, controller")
+    parser.add_argument("--json", action="store_true", help="for programs: JSON on standard output")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Examine, show; 1 when something that is needed is missing."""
+    unknown = [name for name in args.topics if name not in TOPICS]
+    if unknown:
+        raise UsageError(f"no topic {unknown[0]}: choose among {', '.join(TOPICS)}")
+    config = _config(args.config)
+    chosen = args.topics or [name for name, topic in TOPICS.items() if topic.in_default]
+    found = {name: examine(name, config) for name in chosen}
+    if args.json:
+        print_json([{"topic": name, **asdict(finding)} for name, findings in found.items() for finding in findings])
+    else:
+        _show(found)
+    return int(any(finding.level is Level.MISSING for findings in found.values() for finding in findings))
+
+
+def _config(path: str | None) -> AgentConfig | None:
+    if path is None:
+        return None
+    try:
+        return load(path)
+    except ConfigError as error:
+        raise UsageError(str(error)) from error
+
+
+def _show(found: dict[str, list[Finding]]) -> None:
+    out = console()
+    for name, findings in found.items():
+        table = Table(box=None, pad_edge=False, header_style="bold", title=f"{name}: {TOPICS[name].summary}")
+        table.title_justify, table.title_style = "left", "bold"
+        for heading in ("CHECK", "FOUND", "WANTED", "", "REMEDY"):
+            table.add_column(heading, overflow="fold")
+        for finding in findings:
+            level = f"[{_STYLES[finding.level]}]{finding.level}[/]"
+            table.add_row(*map(escape, (finding.check, finding.found, finding.wanted)), level, escape(finding.remedy))
+        out.print(table)
+        out.print()

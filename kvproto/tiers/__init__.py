@@ -1,0 +1,1 @@
+"""What moves between tiers, and when: the gate of fetches, pushes, demotion and promotion, background work. Pure."""

@@ -1,0 +1,123 @@
+"""What it costs to get a chunk from each kind of source, learned from what it took. Pure.
+
+    cost_s(source, bytes) = overhead_s + bytes / rate
+
+fitted to the measurements of a source by least squares, each weighing `FORGETTING` times the one after it, so that
+about ten measurements forget an old network. Where all of them are of nearly one size they cannot tell overhead from
+rate, and the overhead believed so far (at most half of what was seen) is taken for true.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
+
+FORGETTING: Final = 0.8
+SPREAD_MIN: Final = 0.2
+"""Standard deviation of sizes, relative to their mean, from which on they tell overhead and rate apart."""
+
+
+class Source(enum.Enum):
+    """Where a chunk can come from, seen from the node that wants it."""
+
+    LOCAL_DRAM = "local"
+    SWITCH = "switch"
+    REMOTE_DRAM = "remote"
+    LOCAL_DISK = "disk"
+    REMOTE_DISK = "remote_disk"
+    RECOMPUTE = "recompute"
+
+
+_SHARED: Final = frozenset({Source.REMOTE_DRAM, Source.REMOTE_DISK})
+"""Sources whose readers at once get a part of the rate each."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceCost:
+    """A straight line."""
+
+    overhead_s: float
+    rate_bytes_per_s: float
+
+    def of(self, size_bytes: float) -> float:
+        return self.overhead_s + size_bytes / self.rate_bytes_per_s
+
+
+PRIORS: Final[Mapping[Source, SourceCost]] = MappingProxyType(
+    {
+        Source.LOCAL_DRAM: SourceCost(0.0, 20e9),
+        Source.SWITCH: SourceCost(0.002, 1e9),
+        Source.REMOTE_DRAM: SourceCost(0.002, 1e9),
+        Source.LOCAL_DISK: SourceCost(0.001, 1e9),
+        Source.REMOTE_DISK: SourceCost(0.004, 500e6),
+        Source.RECOMPUTE: SourceCost(0.01, 500e6),
+    }
+)
+"""What is believed before anything was measured."""
+
+
+@dataclass(slots=True)
+class _Sums:
+    """Of weights, bytes, seconds, and their products."""
+
+    weight: float = 0.0
+    size: float = 0.0
+    seconds: float = 0.0
+    size_size: float = 0.0
+    size_seconds: float = 0.0
+
+    def add(self, size_bytes: float, seconds: float) -> None:
+        for name, more in (
+            ("weight", 1.0),
+            ("size", size_bytes),
+            ("seconds", seconds),
+            ("size_size", size_bytes * size_bytes),
+            ("size_seconds", size_bytes * seconds),
+        ):
+            setattr(self, name, getattr(self, name) * FORGETTING + more)
+
+    def fit(self, believed: SourceCost) -> SourceCost:
+        mean, mean_s = self.size / self.weight, self.seconds / self.weight
+        variance = self.size_size / self.weight - mean * mean
+        if variance > (SPREAD_MIN * mean) ** 2:
+            slope = (self.size_seconds / self.weight - mean * mean_s) / variance
+            overhead_s = mean_s - slope * mean
+            if slope > 0 and overhead_s >= 0:
+                return SourceCost(overhead_s, 1 / slope)
+            if slope > 0:
+                return SourceCost(0.0, self.size_size / self.size_seconds)
+        overhead_s = min(believed.overhead_s, mean_s / 2)
+        return SourceCost(overhead_s, mean / (mean_s - overhead_s))
+
+
+@dataclass(slots=True)
+class SourceCosts:
+    """Measured costs of one node (or of all, in the controller)."""
+
+    priors: Mapping[Source, SourceCost] = field(default_factory=lambda: PRIORS)
+    _sums: dict[Source, _Sums] = field(default_factory=dict)
+    _fitted: dict[Source, SourceCost] = field(default_factory=dict)
+
+    def measured(self, source: Source, size_bytes: int, seconds: float) -> None:
+        """`size_bytes` came from `source` in `seconds`, nothing else being under way. What took no time is ignored."""
+        if size_bytes <= 0 or seconds <= 0:
+            return
+        sums = self._sums.setdefault(source, _Sums())
+        sums.add(size_bytes, seconds)
+        self._fitted[source] = sums.fit(self.cost(source))
+
+    def cost(self, source: Source) -> SourceCost:
+        """The line of a source."""
+        return self._fitted.get(source) or self.priors[source]
+
+    def cost_s(self, source: Source, size_bytes: int, readers: int = 1) -> float:
+        """Seconds until `size_bytes` are here; `readers`: as many get it at once, and share the uplink of a holder."""
+        return self.cost(source).of(size_bytes * (readers if source in _SHARED else 1))
+
+    def saved_s(self, size_bytes: int, here: Source, others: Iterable[Source], readers: int = 1) -> float:
+        """What a copy at `here` saves each reader against the cheapest of `others`; 0 if it saves nothing."""
+        next_s = min((self.cost_s(other, size_bytes, readers) for other in others), default=0.0)
+        return max(0.0, next_s - self.cost_s(here, size_bytes))

@@ -1,0 +1,417 @@
+"""What each chunk is worth to one pool, which goes first, and who gets in: a node's DRAM, its disk, the switch.
+
+The owner reports what was fetched (hit or not), what came and what went, and asks; nothing happens here by itself. All
+that is remembered of a chunk, in the pool or not, is one row of a `ChunkTable`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from kvproto.ids import ChunkKey
+from kvproto.value import formula
+from kvproto.value.candidates import CANDIDATES, Candidate, Rule, Scorer
+from kvproto.value.contest import FINISHED_SCORE, Contest
+from kvproto.value.order import EvictionOrder
+from kvproto.value.parameters import NS, ValueParameters
+from kvproto.value.reuse import KIND_KNOWN, KIND_NEW, ReuseTimes, class_of, kind_of_session
+from kvproto.value.table import FINISHED, NONE, ORPHAN, RESIDENT, ChunkTable, mixed
+
+_TOUCHES_MAX = 0xFFFF
+_WEIGHT_MIN = 1e-30
+_PURGE_SHARE = 64
+"""When the table is full, one row in so many is picked to be forgotten in one pass."""
+_ROOM_SHARE = 8
+_TIE_S = 1e-6
+"""Fetches of one moment still come one after the other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Touch:
+    """One chunk of one fetch."""
+
+    key: ChunkKey
+    parent: ChunkKey | None
+    position: int
+    """0 for the first chunk of the prefix."""
+    size_bytes: int
+    saved_s: float = 0.0
+    """What a copy in this pool saves each reader (`SourceCosts.saved_s`); 0: not known, all bytes are equal."""
+    readers: int = 1
+    """At once."""
+
+
+def _always(_: ChunkKey) -> bool:
+    return True
+
+
+class PoolValues:
+    """Values, order and admission of one pool of `capacity_bytes`."""
+
+    def __init__(
+        self,
+        capacity_bytes: int,
+        parameters: ValueParameters | None = None,
+        candidates: tuple[Candidate, ...] = CANDIDATES,
+    ) -> None:
+        self.parameters = parameters or ValueParameters()
+        self.capacity_bytes = capacity_bytes
+        self._used_bytes = 0
+        self._count = 0
+        self._base_ns: int | None = None
+        """Seconds count from the first moment heard of: floats keep microseconds for years."""
+        self._table = ChunkTable(self.parameters.tracked_max)
+        self._reuse = ReuseTimes(
+            self.parameters.horizons_s, self.parameters.class_prior, self.parameters.learn_half_touches
+        )
+        self._scorer = Scorer(candidates, self.parameters.rate_prior, self.parameters.half_life_s)
+        self._contest = Contest(
+            candidates,
+            capacity_bytes,
+            self.parameters.shadow_chunks_max,
+            self.parameters.contest_half_touches,
+            self.parameters.contest_margin,
+        )
+        self._candidates = candidates
+        self._decider = candidates[0]
+        self._order = EvictionOrder(self._table, self._score_one, self._score_many)
+        self._to_purge: list[int] = []
+        """Rows to forget next, the oldest last, as long as nobody fetched them after `_purge_border_s`."""
+        self._purge_border_s = 0.0
+        self._now_s = 0.0
+        self._fetched_s = -1.0
+
+    # -- what happened
+
+    def fetched(self, chunks: Sequence[Touch], now_ns: int) -> None:
+        """One fetch, in prefix order, whether the chunks were here or not. The only thing that teaches."""
+        now_s = self._now_s = max(self._seconds(now_ns), self._fetched_s + _TIE_S)
+        self._fetched_s = now_s
+        slots = [self._slot(touch.key) for touch in chunks]
+        kind = self._kind(slots)
+        last = len(chunks) - 1
+        for at, (slot, touch) in enumerate(zip(slots, chunks, strict=True)):
+            self._touch(slot, touch, now_s, kind, at == last)
+
+    def finished(self, keys: Iterable[ChunkKey], now_ns: int) -> None:
+        """These are not expected to be fetched again: they go first, until somebody does fetch them."""
+        self._seconds(now_ns)
+        mask = self._contest.sample_mask
+        for key in keys:
+            slot = self._table.find(key)
+            if slot == NONE:
+                continue
+            self._table.flags_at[slot] |= FINISHED
+            if self._table.flags_at[slot] & RESIDENT:
+                self._order.changed(slot)
+            chunk = mixed(key)
+            if not chunk & mask:
+                self._contest.finished(chunk)
+
+    def expect(self, keys: Iterable[ChunkKey], within_s: float, now_ns: int) -> None:
+        """These will be fetched in about `within_s`: each counts as one reader then, at least, and as fetched now for
+        an order that looks at nothing else."""
+        now_s = self._seconds(now_ns)
+        for key in keys:
+            slot = self._slot(key)
+            table = self._table
+            table.weight_at[slot] = max(self._weight(slot, now_s), self._decay(max(0.0, within_s)), _WEIGHT_MIN)
+            table.last_at[slot] = max(table.last_at[slot], now_s)
+            table.flags_at[slot] &= ~FINISHED & 0xFF
+            if table.flags_at[slot] & RESIDENT:
+                self._order.changed(slot)
+
+    # -- who is in the pool
+
+    def add(self, touch: Touch, now_ns: int) -> None:
+        """A chunk arrived. Raises ValueError when it is here already."""
+        now_s = self._seconds(now_ns)
+        slot = self._slot(touch.key)
+        table = self._table
+        if table.flags_at[slot] & RESIDENT:
+            raise ValueError(f"chunk {touch.key.hex()} is in the pool already")
+        table.flags_at[slot] = (table.flags_at[slot] | RESIDENT) & ~ORPHAN & 0xFF
+        self._describe(slot, touch)
+        if table.touches_at[slot] == 0 and table.weight_at[slot] == 0.0:
+            # Nobody has asked for it: it was put here for somebody who will.
+            table.last_at[slot], table.weight_at[slot] = now_s, 1.0
+        table.parent_at[slot] = NONE
+        if touch.parent is not None:
+            parent = self._slot(touch.parent)
+            table.parent_at[slot] = parent
+            table.children_at[parent] += 1
+        self._count += 1
+        self._used_bytes += touch.size_bytes
+        self._order.changed(slot)
+        if table.children_at[slot]:
+            self._mark_orphans(slot, False)
+
+    def remove(self, key: ChunkKey) -> None:
+        """A chunk went. Raises KeyError when it is not here."""
+        slot = self._table.find(key)
+        table = self._table
+        if slot == NONE or not table.flags_at[slot] & RESIDENT:
+            raise KeyError(f"chunk {key.hex()} is not in the pool")
+        table.flags_at[slot] &= ~(RESIDENT | ORPHAN) & 0xFF
+        if table.children_at[slot]:
+            self._mark_orphans(slot, True)
+        self._count -= 1
+        self._used_bytes -= int(table.size_at[slot])
+        parent = table.parent_at[slot]
+        table.parent_at[slot] = NONE
+        if parent != NONE:
+            table.children_at[parent] -= 1
+            if table.children_at[parent] == 0 and table.flags_at[parent] & RESIDENT:
+                self._order.changed(parent)
+
+    def __contains__(self, key: ChunkKey) -> bool:
+        slot = self._table.find(key)
+        return slot != NONE and bool(self._table.flags_at[slot] & RESIDENT)
+
+    def __len__(self) -> int:
+        """Chunks in the pool."""
+        return self._count
+
+    # -- decisions
+
+    def admits(
+        self, touch: Touch, now_ns: int, evictable: Callable[[ChunkKey], bool] = _always, room_bytes: int | None = None
+    ) -> bool:
+        """Whether the chunk should come in: there is room, or it is worth more than what it would displace.
+
+        `room_bytes`: free bytes as the owner counts them; None: capacity less the residents.
+        """
+        self._seconds(now_ns)
+        room = self.capacity_bytes - self._used_bytes if room_bytes is None else room_bytes
+        if room >= touch.size_bytes:
+            return True
+        if touch.size_bytes > self.capacity_bytes:
+            return False
+        slot = self._slot(touch.key)
+        table = self._table
+        if self._decider.filtered and table.touches_at[slot] < 2:
+            return False
+        if table.weight_at[slot] == 0.0:
+            table.last_at[slot], table.weight_at[slot] = self._now_s, 1.0
+        self._describe(slot, touch)
+        score = self._score_one(slot)
+        keep = NONE if touch.parent is None else table.find(touch.parent)
+        victims = self._order.victims(evictable)
+        try:
+            for victim in victims:
+                if victim == keep:
+                    continue
+                if self._score_one(victim) >= score:
+                    return False
+                room += int(table.size_at[victim])
+                if room >= touch.size_bytes:
+                    return True
+        finally:
+            victims.close()  # type: ignore[attr-defined]  # a generator: puts back what it looked at
+        return False
+
+    def victims(self, now_ns: int, evictable: Callable[[ChunkKey], bool] = _always) -> Iterator[ChunkKey]:
+        """Keys in the order they should go: leaves first, cheapest first, each assumed gone before the next."""
+        self._seconds(now_ns)
+        for slot in self._order.victims(evictable):
+            yield self._table.key(slot)
+
+    # -- figures
+
+    def rate(self, key: ChunkKey, now_ns: int) -> float:
+        """Fetches expected a second: the mean of a Poisson rate with the chunk's class as prior, see docs/value.md."""
+        now_s = self._seconds(now_ns)
+        slot = self._table.find(key)
+        table = self._table
+        if slot == NONE or table.flags_at[slot] & FINISHED or table.weight_at[slot] == 0.0:
+            return 0.0
+        half_life_s = self.parameters.half_life_s
+        memory_s = half_life_s / math.log(2)
+        prior = self.parameters.rate_prior
+        learned = self._reuse.rates_per_s(table.group_at[slot])[-1]
+        mean = (prior + table.weight_at[slot]) / (prior / learned + memory_s)
+        return float(mean * self._decay(now_s - table.last_at[slot]))
+
+    def value(
+        self, key: ChunkKey, size_bytes: int, saved_s: float, now_ns: int, readers: float = 1.0, rooted: bool = True
+    ) -> float:
+        """Seconds saved per byte and second by a copy of this chunk here (`formula.value`)."""
+        return formula.value(self.rate(key, now_ns), saved_s, size_bytes, readers, rooted)
+
+    def touched_again(self, key: ChunkKey, now_ns: int) -> bool:
+        """Fetched at least twice within the second-touch time that ends now."""
+        now_s = self._seconds(now_ns)
+        slot = self._table.find(key)
+        if slot == NONE or self._table.touches_at[slot] < 2:
+            return False
+        before_s = self._table.last_at[slot] - self._table.gap_at[slot]
+        return bool(now_s - before_s <= self.parameters.second_touch_s)
+
+    @property
+    def deciding(self) -> str:
+        """Name of the candidate that decides now."""
+        return self._decider.name
+
+    def scores(self) -> dict[str, float]:
+        """Recent share of what was fetched that each candidate would have had, by name."""
+        return self._contest.shares()
+
+    @property
+    def tracked_count(self) -> int:
+        """Chunks remembered, in the pool or not."""
+        return self._table.count
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of what is remembered, without shadows (bounded, see `SHADOW_CHUNKS_MAX`)."""
+        return self._table.nbytes
+
+    # -- inside
+
+    def _seconds(self, now_ns: int) -> float:
+        """Seconds since the first moment; time never goes back here, so that late reports cannot disturb the order."""
+        if self._base_ns is None:
+            self._base_ns = now_ns
+        self._now_s = max(self._now_s, (now_ns - self._base_ns) * NS)
+        return self._now_s
+
+    def _decay(self, elapsed_s: float) -> float:
+        return float(2.0 ** (-elapsed_s / self.parameters.half_life_s))
+
+    def _weight(self, slot: int, now_s: float) -> float:
+        return float(self._table.weight_at[slot] * self._decay(now_s - self._table.last_at[slot]))
+
+    def _kind(self, slots: Sequence[int]) -> int:
+        touches_at = self._table.touches_at
+        for at, slot in enumerate(slots):
+            if touches_at[slot] == 0:
+                return KIND_NEW if at == 0 else kind_of_session(touches_at[slots[at - 1]])
+        return KIND_KNOWN
+
+    def _touch(self, slot: int, touch: Touch, now_s: float, kind: int, is_last: bool) -> None:
+        table, reuse = self._table, self._reuse
+        touches = table.touches_at[slot]
+        gap_s: float | None = None
+        if touches:
+            gap_s = now_s - table.last_at[slot]
+            table.gap_at[slot] = gap_s
+            reuse.left(table.group_at[slot], gap_s)
+            weight = table.weight_at[slot] * 2.0 ** (-gap_s / self.parameters.half_life_s) + touch.readers
+        else:
+            weight = self._weight(slot, now_s) + touch.readers if table.weight_at[slot] else float(touch.readers)
+        again = touches > 0
+        touches = touches + 1 if touches < _TOUCHES_MAX else touches
+        group = class_of(touches, gap_s, kind, touch.position, is_last)
+        reuse.entered(group)
+        table.touches_at[slot] = touches
+        table.last_at[slot] = now_s
+        table.weight_at[slot] = weight
+        table.group_at[slot] = group
+        flags = table.flags_at[slot] & ~FINISHED & 0xFF
+        table.flags_at[slot] = flags
+        self._describe(slot, touch)
+        chunk = mixed(touch.key)
+        if not chunk & self._contest.sample_mask:
+            self._shadow(chunk, slot, touch, weight, now_s, again)
+        if flags & RESIDENT:
+            self._order.changed(slot)
+
+    def _shadow(self, chunk: int, slot: int, touch: Touch, weight: float, now_s: float, again: bool) -> None:
+        rates = self._reuse.rates_per_s(self._table.group_at[slot])
+        scores = self._scorer.every(now_s, weight, rates, self._table.worth_at[slot])
+        saved = (touch.saved_s or touch.size_bytes) * touch.readers
+        if self._contest.fetched(chunk, scores, touch.size_bytes, saved, again):
+            self._decider = self._candidates[self._contest.decider]
+            self._order.forget()
+
+    def _describe(self, slot: int, touch: Touch) -> None:
+        table = self._table
+        if not table.flags_at[slot] & RESIDENT or table.size_at[slot] == 0.0:
+            table.size_at[slot] = touch.size_bytes
+        table.worth_at[slot] = math.log2(touch.saved_s / max(1, touch.size_bytes)) if touch.saved_s > 0.0 else 0.0
+
+    def _score_one(self, slot: int) -> float:
+        table = self._table
+        if table.flags_at[slot] & (FINISHED | ORPHAN):
+            return FINISHED_SCORE
+        return self._scorer.one(
+            self._decider,
+            table.last_at[slot],
+            table.weight_at[slot],
+            self._reuse.rates_per_s(table.group_at[slot]),
+            table.worth_at[slot],
+        )
+
+    def _score_many(self, slots: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+        table, decider = self._table, self._decider
+        groups = table.group[slots]
+        rates = np.ones(len(slots))
+        if decider.rule in (Rule.RATE, Rule.REUSE):
+            for group in np.unique(groups).tolist():
+                self._reuse.rates_per_s(group)
+            rates = np.frombuffer(self._reuse.table(decider.horizon), np.float64)[groups]
+        scores = self._scorer.many(
+            decider,
+            table.last_s[slots],
+            table.weight[slots].astype(np.float64),
+            rates,
+            table.worth[slots].astype(np.float64),
+        )
+        return np.where(table.flags[slots] & (FINISHED | ORPHAN) != 0, FINISHED_SCORE, scores)
+
+    def _slot(self, key: ChunkKey) -> int:
+        slot = self._table.find(key)
+        if slot == NONE:
+            if self._table.full:
+                self._purge()
+            slot = self._table.take(key)
+            self._table.last_at[slot] = self._now_s
+        return slot
+
+    def _purge(self) -> None:
+        """Forget the chunk fetched longest ago of those that are not here and on which nothing here hangs.
+
+        Ancestors are fetched whenever their descendants are, so what goes first are the ends of prefixes. If all that
+        is remembered is in the pool, or of this very moment, the table takes more than `tracked_max`.
+        """
+        table = self._table
+        while self._to_purge:
+            slot = self._to_purge.pop()
+            if self._may_forget(slot) and table.last_at[slot] <= self._purge_border_s:
+                table.drop(slot)
+                return
+        end = table.end
+        idle = (table.flags[:end] & RESIDENT == 0) & (table.children[:end] == 0) & (table.last_s[:end] < self._now_s)
+        slots = np.flatnonzero(idle)
+        if not len(slots):
+            table.allow(table.end + max(1, table.end // _ROOM_SHARE))
+            return
+        last_s = table.last_s[slots]
+        count = min(len(slots), max(1, end // _PURGE_SHARE))
+        oldest = np.argpartition(last_s, count - 1)[:count]
+        self._purge_border_s = float(last_s[oldest].max())
+        self._to_purge = slots[oldest[np.argsort(-last_s[oldest], kind="stable")]].tolist()
+        self._purge()
+
+    def _may_forget(self, slot: int) -> bool:
+        return not self._table.flags_at[slot] & RESIDENT and not self._table.children_at[slot]
+
+    def _mark_orphans(self, slot: int, orphans: bool) -> None:
+        """All residents that hang on this slot have lost their ancestor, or got it back. Rare, so a pass will do."""
+        table = self._table
+        end = table.end
+        resident = table.flags[:end] & RESIDENT != 0
+        above = np.array([slot], np.uint32)
+        while len(above):
+            below = np.flatnonzero(resident & np.isin(table.parent[:end], above))
+            if orphans:
+                table.flags[below] |= ORPHAN
+            else:
+                table.flags[below] &= ~np.uint8(ORPHAN)
+            above = below.astype(np.uint32)
+        self._order.forget()

@@ -1,0 +1,141 @@
+"""How soon chunks of a class are fetched again, learned from the stream.
+
+A chunk's class is what its last fetch told of it: how often it was fetched (`TOUCHES_EXACT`), how long after the time
+before (`GAP_EDGES_S`), where it stands in the prefix, whether it was the last chunk of the fetch, and the kind of
+session: how well known was the chunk that the fetch's new part hangs on (a template, a conversation, nothing).
+
+    hits/s of a class = fetches again within the horizon / time that chunks of the class waited, at most the horizon
+
+a young class leans on all classes with as many fetches, and those on everything. Owns counts; chunks belong to others.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from typing import Final
+
+from kvproto.value.parameters import GAP_EDGES_S, POSITION_EARLY, TOUCHES_EXACT
+
+TOUCH_CLASSES: Final = 32
+KINDS: Final = 6
+POSITIONS: Final = 3
+GAPS: Final = len(GAP_EDGES_S) + 2
+CLASSES: Final = TOUCH_CLASSES * 2 * KINDS * POSITIONS * GAPS
+_PER_TOUCH: Final = CLASSES // TOUCH_CLASSES
+_PER_GAP: Final = _PER_TOUCH // GAPS
+_TOUCHES_MAX: Final = 0xFFFF
+
+KIND_NEW: Final = 0
+"""Nothing of the fetch was known."""
+KIND_KNOWN: Final = KINDS - 1
+"""Everything was."""
+GAP_FIRST: Final = GAPS - 1
+
+assert CLASSES <= 0xFFFF
+
+
+def _touch_class(touches: int) -> int:
+    if touches <= TOUCHES_EXACT:
+        return max(0, touches - 1)
+    return min(TOUCH_CLASSES - 1, TOUCHES_EXACT + int(2 * math.log2(touches / TOUCHES_EXACT)))
+
+
+_TOUCH_OFFSET: Final = tuple(_touch_class(touches) * _PER_TOUCH for touches in range(_TOUCHES_MAX + 1))
+
+
+def kind_of_session(touches_of_branch: int) -> int:
+    """Kind by how often the chunk was fetched on which a fetch's new part hangs."""
+    if touches_of_branch <= 1:
+        return 1
+    return 2 if touches_of_branch <= 3 else 3 if touches_of_branch <= 15 else 4
+
+
+def class_of(touches: int, gap_s: float | None, kind: int, position: int, is_last: bool) -> int:
+    """Class of a chunk after a fetch; `touches` counts it, `gap_s` is None for the first."""
+    gap = GAP_FIRST if gap_s is None else bisect_right(GAP_EDGES_S, gap_s)
+    early = 2 if position == 0 else 1 if position < POSITION_EARLY else 0
+    return _TOUCH_OFFSET[touches] + gap * _PER_GAP + (kind * POSITIONS + early) * 2 + is_last
+
+
+@dataclass(slots=True)
+class _Horizon:
+    """Counts for one horizon: hits and the waiting time that they cut short, by class and by number of fetches."""
+
+    seconds: float
+    hits: array[float] = field(default_factory=lambda: array("d", bytes(8 * CLASSES)))
+    spared_s: array[float] = field(default_factory=lambda: array("d", bytes(8 * CLASSES)))
+    coarse_hits: array[float] = field(default_factory=lambda: array("d", bytes(8 * TOUCH_CLASSES)))
+    coarse_spared_s: array[float] = field(default_factory=lambda: array("d", bytes(8 * TOUCH_CLASSES)))
+    all_hits: float = 1.0
+    rates: array[float] = field(default_factory=lambda: array("d", [-1.0]) * CLASSES)
+
+
+class ReuseTimes:
+    """Hits per second by class, for each horizon."""
+
+    def __init__(self, horizons_s: tuple[float, ...], class_prior: float, learn_half_touches: int) -> None:
+        self._horizons = tuple(_Horizon(seconds) for seconds in horizons_s)
+        self._prior = class_prior
+        self._learn_half_touches = learn_half_touches
+        self._entered = array("d", bytes(8 * CLASSES))
+        self._coarse_entered = array("d", bytes(8 * TOUCH_CLASSES))
+        self._all_entered = 4.0
+        self._due = array("d", bytes(8 * CLASSES))
+        """When a class has been entered so often its rates are worked out anew."""
+
+    def entered(self, group: int) -> None:
+        """A chunk is in this class from now on."""
+        self._entered[group] += 1
+        self._coarse_entered[group // _PER_TOUCH] += 1
+        self._all_entered += 1
+        if self._all_entered >= self._learn_half_touches:
+            self._halve()
+
+    def left(self, group: int, gap_s: float) -> None:
+        """A chunk of this class was fetched again after `gap_s`."""
+        for horizon in self._horizons:
+            if gap_s <= horizon.seconds:
+                spared_s = horizon.seconds - gap_s
+                horizon.hits[group] += 1
+                horizon.spared_s[group] += spared_s
+                coarse = group // _PER_TOUCH
+                horizon.coarse_hits[coarse] += 1
+                horizon.coarse_spared_s[coarse] += spared_s
+                horizon.all_hits += 1
+
+    def rates_per_s(self, group: int) -> tuple[float, ...]:
+        """Hits per second that a chunk of this class brings, for each horizon."""
+        if self._entered[group] >= self._due[group]:
+            self._work_out(group)
+        return tuple([horizon.rates[group] for horizon in self._horizons])
+
+    def table(self, which: int) -> array[float]:
+        """Rates of all classes for horizon `which`, as last worked out; below 0 where nobody has asked yet."""
+        return self._horizons[which].rates
+
+    def _work_out(self, group: int) -> None:
+        entered, coarse, prior = self._entered[group], group // _PER_TOUCH, self._prior
+        coarse_entered = self._coarse_entered[coarse]
+        for horizon in self._horizons:
+            seconds = horizon.seconds
+            above = (horizon.coarse_hits[coarse] + prior * horizon.all_hits / self._all_entered) / (
+                (coarse_entered + prior) * seconds - horizon.coarse_spared_s[coarse]
+            )
+            horizon.rates[group] = (horizon.hits[group] + prior * above * seconds) / (
+                (entered + prior) * seconds - horizon.spared_s[group]
+            )
+        self._due[group] = entered + 1 + entered / 32
+
+    def _halve(self) -> None:
+        for counts in (self._entered, self._coarse_entered, self._due):
+            for at, count in enumerate(counts):
+                counts[at] = count / 2
+        self._all_entered /= 2
+        for horizon in self._horizons:
+            horizon.all_hits /= 2
+            for counts in (horizon.hits, horizon.spared_s, horizon.coarse_hits, horizon.coarse_spared_s):
+                for at, count in enumerate(counts):
+                    counts[at] = count / 2

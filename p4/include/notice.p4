@@ -1,0 +1,28 @@
+// A JOIN or LEAVE becomes the NOTICE of what it did, addressed to the fabric's group so that every
+// member's kernel takes it: to all members after a JOIN, to those that remain after a LEAVE, to the
+// joiner alone when there was no room. `deliver` is that set already.
+
+control Notice(inout headers_t h, inout metadata_t m) {
+    PoolSource() pool_source;
+
+    apply {
+        bit<8> cached = 0;
+        if (m.state == ChunkState.SERVING) {
+            cached = FLAG_CACHED;
+        }
+        if (m.outcome == InterestOutcome.LEFT) {
+            h.kvc.flags = cached | FLAG_LEFT;
+        } else if (m.outcome == InterestOutcome.JOINED) {
+            h.kvc.flags = cached | FLAG_JOINED;
+        } else {
+            h.kvc.flags = cached | FLAG_REFUSED;
+        }
+        h.kvc.op = OP_NOTICE;
+        h.kvc.count = (bit<16>) m.leader;
+        h.kvc.members = m.interest;
+        pool_source.apply(h, m);
+        h.ethernet.dst = m.fabric.group_mac;
+        h.ipv4.dst = m.fabric.group_ip;
+        m.cast = 1;
+    }
+}

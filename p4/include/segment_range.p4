@@ -1,0 +1,18 @@
+// Refuses a GET of no segment of the chunk. `left` is how many segments there are from the first one asked for.
+
+control SegmentRange(in headers_t h, inout metadata_t m) {
+    apply {
+        if (m.state == ChunkState.SERVING) {
+            m.left = m.segments |-| h.kvc.segment;
+        } else {
+            m.left = h.kvc.segments |-| h.kvc.segment;
+        }
+        if (m.op == OP_GET) {
+            if (h.kvc.count == 0) {
+                m.drop = DropReason.BEYOND_END;
+            } else if (m.left == 0) {
+                m.drop = DropReason.BEYOND_END;
+            }
+        }
+    }
+}

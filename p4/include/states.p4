@@ -1,0 +1,47 @@
+// Types and states that all architectures share.
+
+#ifndef KVCAST_STATES_P4
+#define KVCAST_STATES_P4
+
+typedef bit<9>  port_t;
+typedef bit<16> group_t;
+typedef bit<48> time_us_t;          // microseconds
+typedef bit<32> slot_t;             // room for one segment
+typedef bit<32> signature_t;        // second hash of a key
+
+enum bit<8> PacketKind {
+    ORDINARY = 0,                   // forwarded untouched
+    CONTROL  = 1,                   // control datagram
+    CAST     = 2,                   // data datagram to the fabric's group
+    POOL_ARP = 3,                   // ARP request for the pool address
+    ORBIT    = 4                    // cached data datagram on its round (Tofino)
+}
+
+enum bit<8> ChunkState {
+    ABSENT  = 0,
+    FILLING = 1,
+    SERVING = 2
+}
+
+// What a JOIN or LEAVE did.
+enum bit<8> InterestOutcome {
+    NONE    = 0,
+    JOINED  = 1,
+    LEFT    = 2,
+    REFUSED = 3                     // no room in the interest table
+}
+
+// What the controller says once for the whole fabric.
+struct fabric_t {
+    bit<1>         enabled;
+    mac_address_t  group_mac;
+    ipv4_address_t group_ip;
+    mac_address_t  pool_mac;
+    ipv4_address_t pool_ip;
+    bit<6>         from_switch_dscp;
+    time_us_t      interest_ttl_us;
+    time_us_t      heat_window_us;
+    bit<32>        heat_gets;
+}
+
+#endif

@@ -1,0 +1,1 @@
+"""v1model, the architecture of bmv2's simple_switch."""

@@ -1,0 +1,1 @@
+"""What a pool would do for a trace."""

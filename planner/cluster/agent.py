@@ -1,0 +1,172 @@
+"""One node: the agent's own pool, gate and reports, without memory, sockets and loop; and the engine's queue."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from hostagent import limits
+from hostagent.api.messages import ChunkSource
+from hostagent.controller.reports import Reports
+from hostagent.gate import FetchGate
+from hostagent.pool.chunks import Chunk, ChunkPool, DropOutcome, PoolUsage, Refusal
+from hostagent.pool.policy import LeavesFirst
+from kvproto.ids import ChunkKey
+from kvproto.rpc import control_pb2 as rpc
+from planner.cluster.clock import VirtualClock
+
+
+class Engine:
+    """Prefills one request after the other, in the order in which their input was at hand."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        self._clock = clock
+        self._queue: deque[tuple[Callable[[], float], Callable[[], None]]] = deque()
+        self._busy = False
+        self.busy_s = 0.0
+
+    @property
+    def waiting(self) -> int:
+        """Requests in the queue or at work."""
+        return len(self._queue) + self._busy
+
+    def submit(self, begin: Callable[[], float], done: Callable[[], None]) -> None:
+        """`begin` is called when the request's turn comes and says how long it takes; then `done`."""
+        self._queue.append((begin, done))
+        if not self._busy:
+            self._next()
+
+    def _next(self) -> None:
+        self._busy = bool(self._queue)
+        if self._busy:
+            begin, done = self._queue.popleft()
+            takes_s = begin()
+            self.busy_s += takes_s
+            self._clock.call_later(takes_s, self._done, done)
+
+    def _done(self, done: Callable[[], None]) -> None:
+        done()
+        self._next()
+
+
+@dataclass(slots=True, eq=False)
+class Agent:
+    """A node's agent. `send` is the stream to its controller; None: there is none."""
+
+    node: int
+    clock: VirtualClock
+    pool_bytes: int
+    chunk_bytes: int
+    link_rate: float
+    send: Callable[[rpc.FromAgent], None] | None
+    run_task: Callable[[int, rpc.Task], None]
+    pool: ChunkPool = field(init=False)
+    gate: FetchGate = field(init=False)
+    engine: Engine = field(init=False)
+    reports: Reports | None = field(init=False, default=None)
+    _private: set[ChunkKey] = field(default_factory=set)
+    """Copies that this node keeps to itself."""
+
+    def __post_init__(self) -> None:
+        align = limits.EXTENT_ALIGN_BYTES
+        self.pool = ChunkPool(max(align, self.pool_bytes // align * align), align, LeavesFirst())
+        self.gate = FetchGate(self.link_rate)
+        self.engine = Engine(self.clock)
+        if self.send is not None:
+            # The reports use three methods of their loop, which the virtual clock has.
+            self.reports = Reports(self.pool, cast("Any", self.clock), self._report, list)
+            self.reports.connected = True
+
+    def _report(self, message: rpc.FromAgent) -> None:
+        if self.send is None:
+            raise AssertionError("only an agent with a controller reports")
+        if message.HasField("announce") and self._private:
+            told = [record for record in message.announce.added if record.key not in self._private]
+            del message.announce.added[:]
+            message.announce.added.extend(told)
+            if not told and not message.announce.removed:
+                return
+        self.send(message)
+
+    # -- the pool
+
+    def find(self, key: ChunkKey) -> Chunk | None:
+        return self.pool.find(key)
+
+    def use(self, chunk: Chunk) -> None:
+        """A request reads it: it stays while pinned, and counts as used now."""
+        self.pool.pin(chunk)
+        self.pool.touch(chunk.key)
+
+    def release(self, chunks: Iterable[Chunk]) -> None:
+        for chunk in chunks:
+            self.pool.unpin(chunk)
+
+    def reserve(self, key: ChunkKey, parent: ChunkKey | None, position: int) -> Chunk | Refusal:
+        return self.pool.reserve(key, parent, self.chunk_bytes, position)
+
+    def store(self, keys: Sequence[ChunkKey]) -> list[ChunkKey]:
+        """Keep what the engine computed, in prefix order, as far as there is room; returns what is new here."""
+        stored = []
+        for position, key in enumerate(keys):
+            found = self.reserve(key, keys[position - 1] if position else None, position)
+            if isinstance(found, Chunk):
+                self._private.discard(key)
+                self.commit(found)
+                stored.append(key)
+            elif found in (Refusal.FULL, Refusal.TOO_LARGE):
+                break
+        self.changed()
+        return stored
+
+    def commit(self, chunk: Chunk) -> None:
+        self.pool.commit(chunk, checksum=int.from_bytes(chunk.key[:8], "big"))
+
+    def drop(self, keys: Iterable[ChunkKey]) -> list[ChunkKey]:
+        """What the controller wants gone; returns what could not go."""
+        kept = [key for key in keys if self.pool.drop(key) is DropOutcome.HELD]
+        self.changed()
+        return kept
+
+    # -- the controller
+
+    def changed(self) -> None:
+        """The pool's content changed: announce it in a moment."""
+        if self.reports is not None:
+            self.reports.pool_changed()
+
+    def fetched_copy(self, key: ChunkKey) -> None:
+        """A copy came by an engine's fetch."""
+        if self.reports is not None:
+            self.reports.fetched_copy(key)
+
+    def keep_private(self, key: ChunkKey) -> None:
+        """A copy that the directory shall not know of."""
+        self._private.add(key)
+
+    def used(self, key: ChunkKey, source: ChunkSource | None, waited_s: float, holder: int) -> None:
+        """A request got a chunk from `source`, or had to compute it (None)."""
+        if self.reports is not None:
+            self.reports.fetched(key, source, self.chunk_bytes, waited_s, holder)
+
+    def task(self, task: rpc.Task) -> None:
+        self.run_task(self.node, task)
+
+    def answer(self, task: int, done: int, size_bytes: int, failed: Sequence[ChunkKey] = ()) -> None:
+        """A task of the controller's is done."""
+        if self.send is not None:
+            status = rpc.TaskResult.PARTIAL if failed else rpc.TaskResult.DONE
+            result = rpc.TaskResult(task=task, status=status, done=done, bytes=size_bytes, failed_keys=list(failed))
+            self.send(rpc.FromAgent(task_result=result))
+
+    def heartbeat(self) -> rpc.FromAgent:
+        usage: PoolUsage = self.pool.usage()
+        return rpc.FromAgent(
+            heartbeat=rpc.Heartbeat(
+                pool_used_bytes=usage.size_bytes - usage.free_bytes,
+                pool_pinned_bytes=usage.pinned_bytes,
+                chunks=usage.chunks_count,
+            )
+        )

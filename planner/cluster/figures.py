@@ -1,0 +1,171 @@
+"""What a replay says in the end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from planner.cluster.options import Sharing
+from planner.cluster.requests import Outcome
+from planner.network.delivery import Delivery
+from planner.network.topology import Topology
+
+if TYPE_CHECKING:
+    from planner.cluster.replay import Replay
+
+
+class Uplinks:
+    """How busy the nodes' uplinks are, second by second."""
+
+    def __init__(self, topology: Topology, delivery: Delivery) -> None:
+        self._topology = topology
+        self._delivery = delivery
+        self._before = np.zeros(topology.nodes)
+        self._before_s = 0.0
+        self.busiest: list[float] = []
+        """Utilisation of the busiest uplink of each second."""
+        self.total_bytes = 0.0
+        self.mean = 0.0
+        """Utilisation of all uplinks over the whole replay."""
+
+    def sample(self, now_s: float) -> None:
+        """Called about once a second."""
+        sent = self._sent(now_s)
+        if now_s > self._before_s:
+            rate = (sent - self._before) / (now_s - self._before_s)
+            self.busiest.append(float(rate.max()) / self._topology.link_rate)
+        self._before, self._before_s = sent, now_s
+
+    def end(self, now_s: float) -> None:
+        sent = self._sent(now_s)
+        self.total_bytes = float(sent.sum())
+        if now_s > 0:
+            self.mean = self.total_bytes / now_s / self._topology.link_rate / self._topology.nodes
+
+    def _sent(self, now_s: float) -> np.ndarray[Any, np.dtype[np.float64]]:
+        self._delivery.network.settle(now_s)
+        return np.array([self._delivery.network.carried[self._topology.up(n)] for n in range(self._topology.nodes)])
+
+
+@dataclass(frozen=True, slots=True)
+class Management:
+    """What managing the pool cost over the whole replay."""
+
+    messages: int
+    """Of the control channel, both ways."""
+    message_bytes: int
+    control_packets: int
+    """JOIN, GET, LEAVE on the data network."""
+    control_bytes: int
+    """Of these, and of TCP's acknowledgements."""
+    switch_updates: int
+    decisions: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayFigures:
+    """One scenario. Times in seconds, hits as shares of all input tokens. All but `core_cpu_s` is the same each run."""
+
+    sharing: Sharing
+    requests: int
+    duration_s: float
+    tokens: int
+    hits: Mapping[str, float]
+    """By tier: local, holder, cast, switch; `computed` is the rest."""
+    refused: float
+    """Share of tokens that the pool had and the gate left to the engine."""
+    ttft_mean_s: float
+    ttft_p50_s: float
+    ttft_p99_s: float
+    fetches: int
+    fetch_p50_s: float
+    fetch_p99_s: float
+    queue_mean_s: float
+    prefill_s: float
+    """Engine time of all requests together."""
+    engine_busy: float
+    """Mean utilisation of the engines."""
+    uplink_bytes: float
+    uplink_mean: float
+    uplink_peak: float
+    """Utilisation of the busiest uplink in its busiest second."""
+    uplink_p99: float
+    """The same in the 99th percentile of seconds."""
+    management: Management
+    core_cpu_s: float
+    """Processor time of the controller's core, as measured on the machine that planned."""
+
+    @property
+    def hit(self) -> float:
+        """Share of tokens that nobody had to compute."""
+        return 1.0 - self.hits["computed"]
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "sharing": self.sharing.value}
+
+
+def figures_of(replay: Replay, outcomes: Sequence[Outcome], uplinks: Uplinks) -> ReplayFigures:
+    """Sum up a replay that has ended."""
+    tokens = sum(one.tokens for one in outcomes)
+    hits = {
+        "local": sum(one.local_tokens for one in outcomes),
+        "holder": sum(one.holder_tokens for one in outcomes),
+        "cast": sum(one.cast_tokens for one in outcomes),
+        "switch": sum(one.switch_tokens for one in outcomes),
+    }
+    shares = {tier: count / max(1, tokens) for tier, count in hits.items()}
+    shares["computed"] = 1.0 - sum(shares.values())
+    ttft = [one.ttft_s for one in outcomes]
+    fetches = [one.fetch_s for one in outcomes if one.fetch_s > 0]
+    now_s = replay.clock.now_s
+    busy_s = sum(agent.engine.busy_s for agent in replay.agents)
+    return ReplayFigures(
+        sharing=replay.scenario.sharing,
+        requests=len(outcomes),
+        duration_s=now_s,
+        tokens=tokens,
+        hits=shares,
+        refused=sum(one.refused_tokens for one in outcomes) / max(1, tokens),
+        ttft_mean_s=_mean(ttft),
+        ttft_p50_s=_quantile(ttft, 0.5),
+        ttft_p99_s=_quantile(ttft, 0.99),
+        fetches=len(fetches),
+        fetch_p50_s=_quantile(fetches, 0.5),
+        fetch_p99_s=_quantile(fetches, 0.99),
+        queue_mean_s=_mean([one.queue_s for one in outcomes]),
+        prefill_s=sum(one.prefill_s for one in outcomes),
+        engine_busy=busy_s / now_s / len(replay.agents) if now_s > 0 else 0.0,
+        uplink_bytes=uplinks.total_bytes,
+        uplink_mean=uplinks.mean,
+        uplink_peak=max(uplinks.busiest, default=0.0),
+        uplink_p99=_quantile(uplinks.busiest, 0.99),
+        management=_management(replay),
+        core_cpu_s=replay.controller.cpu_s if replay.controller is not None else 0.0,
+    )
+
+
+def _management(replay: Replay) -> Management:
+    packets, size = replay.delivery.control_packets, round(sum(replay.delivery.control_bytes))
+    if replay.controller is None:
+        return Management(0, 0, packets, size, 0, {})
+    accounting = replay.controller.core.accounting
+    decisions = {**accounting.decisions, **replay.controller.core.pool.decisions}
+    return Management(
+        accounting.messages.total(),
+        accounting.message_bytes.total(),
+        packets,
+        size,
+        accounting.switch_updates,
+        dict(sorted(decisions.items())),
+    )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return float(np.mean(values)) if values else 0.0
+
+
+def _quantile(values: Sequence[float], share: float) -> float:
+    return float(np.quantile(values, share)) if values else 0.0

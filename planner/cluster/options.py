@@ -1,0 +1,69 @@
+"""What is planned for: a cluster, and how its nodes share KV."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+from kvproto.limits import SEGMENT_BYTES_DEFAULT
+from planner.hardware import Engine
+from planner.traces import BLOCK_TOKENS
+
+
+class Sharing(enum.Enum):
+    """The options that are compared, each a step beyond the one before."""
+
+    NONE = "no pool"
+    """Every node keeps what it computed itself."""
+    UNICAST = "unicast pool"
+    """A chunk is served by the node that computed it; readers keep private copies."""
+    REPLICAS = "unicast, replicas"
+    """The same with every new chunk also written to other nodes in the background."""
+    RELAY = "unicast, relays"
+    """Every copy serves, from the moment its first bytes arrive: readers forward to readers."""
+    CAST = "casts"
+    """kvcast: copies serve, and the switch replicates what is in flight."""
+    CAST_SWITCH = "casts + switch cache"
+    """kvcast with chunks in the switch, too."""
+
+
+class Routing(enum.Enum):
+    """Which node gets a request."""
+
+    ROUND_ROBIN = "rr"
+    PREFIX = "prefix"
+    """The node with the longest cached prefix, unless it is much busier than the idlest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Machines and their settings; bytes, bytes per second."""
+
+    engine: Engine
+    nodes: int = 16
+    link_rate: float = 12.5e9
+    local_dram_bytes: int = 256 * 10**9
+    """Of each node: its own cache, and its share of the pool where there is one."""
+    switch_bytes: int = 0
+    """Room for chunks in the switch."""
+    routing: Routing = Routing.ROUND_ROBIN
+    replicas: int = 3
+    """Copies of a chunk under REPLICAS."""
+    rtt_s: float = 20e-6
+    mtu_bytes: int = 9000
+    segment_bytes: int = SEGMENT_BYTES_DEFAULT
+    chunk_tokens: int = BLOCK_TOKENS
+
+    @property
+    def chunk_bytes(self) -> int:
+        return self.engine.model.chunk_bytes(self.chunk_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """One replay."""
+
+    cluster: Cluster
+    sharing: Sharing
+    speed: float = field(default=1.0)
+    """Arrivals come so many times as fast as in the trace."""

@@ -1,0 +1,26 @@
+"""The switch as the controller sees it: tables that take what is written and give back what they hold."""
+
+from __future__ import annotations
+
+from controlplane.effects import ReadTheSwitch, WriteTheSwitch
+from controlplane.switch.entries import SwitchContents
+from controlplane.switch.reconcile import apply
+from controlplane.switch.target import SwitchFacts
+
+
+class VirtualSwitch:
+    """Never restarts and never refuses; its memory is the number of slots that it reports."""
+
+    def __init__(self, size_bytes: int, segment_bytes: int) -> None:
+        slots = size_bytes // segment_bytes
+        self.facts = SwitchFacts(slots, segment_bytes, chunks_max=65536, groups_max=1024)
+        self._contents: SwitchContents = {}
+
+    def read(self, _: ReadTheSwitch) -> SwitchContents:
+        return dict(self._contents)
+
+    def write(self, write: WriteTheSwitch) -> dict[int, str]:
+        """Apply updates; index -> reason of those refused: none."""
+        for update in write.updates:
+            apply(self._contents, update)
+        return {}

@@ -1,0 +1,1 @@
+"""The network of the plan: links shared fairly, reads and casts over them. Fluid: bytes flow, packets do not."""

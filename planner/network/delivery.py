@@ -1,0 +1,380 @@
+"""Chunks on their way to readers: who leads, who follows, who comes late, and what each still misses.
+
+The rules are the protocol's (docs/protocol.md) at the level of chunks instead of segments: whoever wants a chunk gets
+what is under way of it from where it is; a reader to whom nothing comes leads the chunk that most others want too; who
+came late gets the part that it missed in a later cast, together with all others that miss it. Without casts every
+reader reads for itself. Owns the readers' wants; time and bytes are the fluid network's.
+"""
+
+from __future__ import annotations
+
+import enum
+import heapq
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeAlias
+
+from planner.network.fluid import FluidNetwork, Transfer
+from planner.network.terms import (
+    ALONE_S,
+    CHECKSUM_BYTES_PER_S,
+    CONTROL_BYTES,
+    HANDOVER_S,
+    NEWCOMER_S,
+    WireTerms,
+    stream_weight,
+)
+from planner.network.topology import SWITCH, Topology
+
+Key: TypeAlias = Any
+"""A chunk's name: anything that can be a key of a dict."""
+Group: TypeAlias = tuple[int, int]
+"""(rack, -1): readers that one cast reaches; (-1, node): a reader for itself."""
+BACKGROUND_WEIGHT = 0.1
+"""Of transfers that run below what somebody waits for."""
+
+
+class Origin(enum.Enum):
+    """How a chunk came."""
+
+    HOLDER = "holder"
+    CAST = "cast"
+    SWITCH = "switch"
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A chunk that a node wants, and from whom."""
+
+    key: Key
+    size_bytes: int
+    holder: int
+    """A node, or SWITCH."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One fetch: pieces in prefix order."""
+
+    id: int
+    node: int
+    pieces: tuple[Piece, ...]
+    background: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """A fetch is complete and verified."""
+
+    work: Work
+    at_s: float
+    origins: Mapping[Key, Origin]
+
+
+@dataclass(slots=True, eq=False)
+class _Want:
+    piece: Piece
+    node: int
+    group: Group
+    order: int
+    works: list[int]
+    background: bool
+    gaps: list[tuple[float, float]] = field(default_factory=list)
+    """Bytes of the chunk that are missing."""
+    parked: bool = False
+    """All that the relay has so far is here."""
+    company: bool = False
+    """Somebody else got it in the same cast."""
+
+
+@dataclass(slots=True, eq=False)
+class _Session:
+    """One chunk, or a part of it, being pulled by a leader."""
+
+    key: Key
+    group: Group
+    holder: int
+    leader: int
+    first: float
+    """Byte of the chunk where the transfer begins."""
+    factor: float
+    """Wire bytes per byte of the chunk."""
+    transfer: Transfer
+
+
+@dataclass(slots=True)
+class _Pending:
+    work: Work
+    left: set[Key]
+    origins: dict[Key, Origin] = field(default_factory=dict)
+
+
+class Delivery:
+    """Fetches of all nodes over one network."""
+
+    def __init__(self, topology: Topology, terms: WireTerms, *, casts: bool, relays: bool = False) -> None:
+        """`relays`: a holder may be a node that is still receiving the chunk itself, and forwards what it has."""
+        self.topology = topology
+        self.network = FluidNetwork(topology.capacity())
+        self.control_bytes = [0.0] * (topology.nodes + 1)
+        """JOINs, GETs, LEAVEs and acknowledgements that each node sent."""
+        self.control_packets = 0
+        self.casts_joined: list[tuple[Key, tuple[int, ...]]] = []
+        """(chunk, readers): interest sets of two or more, for the heat reports; the owner empties it."""
+        self._terms = terms
+        self._casts = casts
+        self._relays = relays
+        self._parked: dict[tuple[int, Key], list[tuple[_Session, int]]] = {}
+        """Relayed to the end of what the relay has: complete when the relay's own copy is."""
+        self._wants: list[dict[Key, _Want]] = [{} for _ in range(topology.nodes + 1)]
+        self._wanters: dict[tuple[Group, Key], dict[int, None]] = {}
+        self._sessions: dict[tuple[Group, Key], _Session] = {}
+        self._by_transfer: dict[Transfer, _Session] = {}
+        self._fed = [0] * (topology.nodes + 1)
+        """Sessions that each node receives from."""
+        self._pending: dict[int, _Pending] = {}
+        self._timers: list[tuple[float, int, partial[None]]] = []
+        self._counter = itertools.count()
+        self._delivered: list[Delivered] = []
+
+    # -- the owner's side
+
+    def fetch(self, work: Work, now_s: float) -> None:
+        """A node begins to fetch. An empty fetch is complete at once."""
+        self._pending[work.id] = _Pending(work, {piece.key for piece in work.pieces})
+        if not work.pieces:
+            self._later(now_s, self._finish, work.id)
+            return
+        self._later(now_s + self._terms.rtt_s, self._join, work)
+
+    def load(self, holder: int) -> int:
+        """Transfers that leave a holder now."""
+        return 0 if holder == SWITCH else self.network.load(self.topology.up(holder))
+
+    def is_receiving(self, node: int, key: Key) -> bool:
+        """Whether a chunk is on its way to a node."""
+        return key in self._wants[node]
+
+    def receiving(self, key: Key, but: int) -> list[int]:
+        """Nodes that a chunk is on its way to, and which do not wait for `but` themselves."""
+        found = []
+        for node, wants in enumerate(self._wants):
+            at, seen = node, {but}
+            while at not in seen and at != SWITCH and key in self._wants[at]:
+                seen.add(at)
+                at = self._wants[at][key].piece.holder
+            if key in wants and at != but and node != but:
+                found.append(node)
+        return found
+
+    def next_s(self) -> float:
+        """When something happens next; infinity when nothing is under way."""
+        timer_s = self._timers[0][0] if self._timers else float("inf")
+        return min(timer_s, self.network.next_end_s())
+
+    def advance(self, now_s: float) -> list[Delivered]:
+        """Go to this time (not beyond `next_s`); returns fetches that are complete."""
+        for transfer in self.network.advance(now_s):
+            self._ended(self._by_transfer[transfer], now_s)
+        while self._timers and self._timers[0][0] <= now_s:
+            _, _, action = heapq.heappop(self._timers)
+            action(now_s)
+        delivered, self._delivered = self._delivered, []
+        return delivered
+
+    @property
+    def idle(self) -> bool:
+        return not self._pending
+
+    # -- joining
+
+    def _later(self, at_s: float, action: Callable[..., None], *args: object) -> None:
+        heapq.heappush(self._timers, (at_s, next(self._counter), partial(action, *args)))
+
+    def _join(self, work: Work, now_s: float) -> None:
+        node = work.node
+        wants = self._wants[node]
+        for piece in work.pieces:
+            want = wants.get(piece.key)
+            if want is not None:
+                want.works.append(work.id)
+                want.background &= work.background
+                continue
+            self._want(work, piece, now_s)
+        if not self._fed[node]:
+            self._begin(node, now_s, now_s)
+
+    def _want(self, work: Work, piece: Piece, now_s: float) -> None:
+        node = work.node
+        # What the switch serves each reader asks for itself (ONLY_ME): there is no uplink that sharing would spare.
+        castable = self._casts and piece.holder != SWITCH and self.topology.castable(piece.holder, node)
+        group = (self.topology.rack(node), -1) if castable else (-1, node)
+        want = _Want(piece, node, group, next(self._counter), [work.id], work.background)
+        want.gaps.append((0.0, float(piece.size_bytes)))
+        self._wants[node][piece.key] = want
+        wanters = self._wanters.setdefault((group, piece.key), {})
+        wanters[node] = None
+        if self._casts:
+            self._control(node, 2)  # JOIN now, LEAVE when it is here
+        if castable and len(wanters) > 1:
+            self.casts_joined.append((piece.key, tuple(wanters)))
+        session = self._sessions.get((group, piece.key))
+        if session is not None:
+            self.network.join(session.transfer, node, self.topology.own(session.holder, node), now_s)
+            self._fed[node] += 1
+            self._mark_company(session)
+
+    def _begin(self, node: int, joined_s: float, now_s: float) -> None:
+        """A newcomer to whom nothing comes yet decides when to lead."""
+        if self._fed[node] or not self._open(node):
+            return
+        want = self._choose(node)
+        if want.piece.holder == SWITCH:
+            self._lead(node, now_s)
+            return
+        company = len(self._wanters[want.group, want.piece.key]) > 1
+        due_s = joined_s + (NEWCOMER_S if company else ALONE_S)
+        if now_s >= due_s:
+            self._lead(node, now_s)
+        else:
+            self._later(due_s, self._begin, node, joined_s)
+
+    # -- leading
+
+    def _open(self, node: int) -> bool:
+        """Whether there is something left to pull."""
+        return any(not want.parked for want in self._wants[node].values())
+
+    def _choose(self, node: int) -> _Want:
+        """The chunk that most readers want, in prefix order."""
+        return min(
+            (want for want in self._wants[node].values() if not want.parked),
+            key=lambda want: (want.background, -len(self._wanters[want.group, want.piece.key]), want.order),
+        )
+
+    def _lead(self, node: int, now_s: float) -> None:
+        """Pull a chunk, if nothing comes by itself."""
+        if self._fed[node] or not self._open(node):
+            return
+        self._pull(self._choose(node), None, now_s)
+
+    def _pull(self, want: _Want, goes_on: Transfer | None, now_s: float) -> None:
+        """Lead a chunk's first gap. `goes_on`: a transfer that has just ended and may be continued."""
+        first, end = want.gaps[0]
+        piece = want.piece
+        receivers = {
+            node: self.topology.own(piece.holder, node)
+            for node in self._wanters[want.group, piece.key]
+            if any(low < end and high > first for low, high in self._wants[node][piece.key].gaps)
+        }
+        is_cast = piece.holder == SWITCH or len(receivers) > 1
+        factor = self._terms.cast_factor() if is_cast else self._terms.stream_factor()
+        weight = 1.0 if is_cast else stream_weight(want.node, piece.holder)
+        if is_cast:
+            factor *= self._terms.repeated(len(receivers))
+            self._control(want.node, self._terms.gets(end - first, self.topology.rate(want.node)))
+        else:
+            self.control_bytes[want.node] += (end - first) * self._terms.ack_factor()
+        if want.background:
+            weight *= BACKGROUND_WEIGHT
+        length = (end - first) * factor
+        shared = self.topology.shared(piece.holder)
+        if (
+            goes_on is not None
+            and goes_on.shared == shared
+            and goes_on.weight == weight
+            and goes_on.receivers == receivers
+        ):
+            transfer = goes_on
+            self.network.prolong(transfer, length, now_s)
+        else:
+            if goes_on is not None:
+                self.network.end(goes_on, now_s)
+            transfer = self.network.start(shared, receivers, length, now_s, weight)
+        session = _Session(piece.key, want.group, piece.holder, want.node, first, factor, transfer)
+        self._sessions[want.group, piece.key] = session
+        self._by_transfer[transfer] = session
+        for node in receivers:
+            self._fed[node] += 1
+        self._mark_company(session)
+
+    def _mark_company(self, session: _Session) -> None:
+        if len(session.transfer.receivers) > 1:
+            for node in session.transfer.receivers:
+                self._wants[node][session.key].company = True
+
+    # -- ending
+
+    def _ended(self, session: _Session, now_s: float) -> None:
+        """What was pulled has passed by: note who got what; somebody leads what comes next."""
+        transfer = session.transfer
+        del self._sessions[session.group, session.key]
+        del self._by_transfer[transfer]
+        receivers = sorted(transfer.receivers)
+        for node in receivers:
+            self._fed[node] -= 1
+            if self._relays and session.holder != SWITCH and self.is_receiving(session.holder, session.key):
+                self._parked.setdefault((session.holder, session.key), []).append((session, node))
+                self._wants[node][session.key].parked = True
+            else:
+                self._receive(session, node, now_s)
+        leader = session.leader
+        if not self._fed[leader] and self._open(leader):
+            self._pull(self._choose(leader), transfer, now_s)
+        else:
+            self.network.end(transfer, now_s)
+        for node in receivers:
+            if node != leader and not self._fed[node] and self._open(node):
+                self._later(now_s + HANDOVER_S, self._lead, node)
+
+    def _receive(self, session: _Session, node: int, now_s: float) -> None:
+        transfer = session.transfer
+        want = self._wants[node][session.key]
+        low = session.first + transfer.joined_at[node] / session.factor
+        end = session.first + transfer.length / session.factor
+        got = transfer.got[node] / session.factor
+        # A receiver slower than the cast misses its share of it; where the holes are makes no difference to the sum.
+        high = end if got >= (end - low) * (1 - 1e-6) else low + got
+        want.gaps = without(want.gaps, low, high)
+        if not want.gaps:
+            self._here(want, session, now_s)
+
+    def _here(self, want: _Want, session: _Session, now_s: float) -> None:
+        key = want.piece.key
+        del self._wants[want.node][key]
+        wanters = self._wanters[want.group, key]
+        del wanters[want.node]
+        if not wanters:
+            del self._wanters[want.group, key]
+        origin = Origin.CAST if want.company else Origin.HOLDER
+        if session.holder == SWITCH:
+            origin = Origin.SWITCH
+        for parked, node in self._parked.pop((want.node, key), ()):
+            self._receive(parked, node, now_s)
+        for work in want.works:
+            pending = self._pending[work]
+            pending.origins[key] = origin
+            pending.left.discard(key)
+            if not pending.left:
+                tail_s = self._terms.repair_tail_s(want.piece.size_bytes) if self._casts else 0.0
+                self._later(now_s + want.piece.size_bytes / CHECKSUM_BYTES_PER_S + tail_s, self._finish, work)
+
+    def _finish(self, work: int, now_s: float) -> None:
+        pending = self._pending.pop(work)
+        self._delivered.append(Delivered(pending.work, now_s, pending.origins))
+
+    def _control(self, node: int, packets: int) -> None:
+        self.control_packets += packets
+        self.control_bytes[node] += packets * CONTROL_BYTES
+
+
+def without(gaps: Sequence[tuple[float, float]], low: float, high: float) -> list[tuple[float, float]]:
+    """What is left of ascending gaps when [low, high) has come. Slivers of less than a byte count as come."""
+    left = []
+    for first, end in gaps:
+        for start, stop in ((first, min(end, low)), (max(first, high), end)):
+            if stop - start > 1.0:
+                left.append((start, stop))
+    return left

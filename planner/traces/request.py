@@ -1,0 +1,101 @@
+"""Request traces: parsing and dequantising. Pure.
+
+Mooncake's format (FAST'25, `FAST25-release/traces`): one JSON object a line: `timestamp` in ms, `input_length` and
+`output_length` in tokens, `hash_ids`: one id a block of 512 tokens, chained over the prefix (equal ids: equal prefix up
+to there). Azure's (AzurePublicDataset, `AzureLLMInferenceTrace`): CSV of arrival and lengths, without prefixes.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Final
+
+BLOCK_TOKENS: Final = 512
+TICK_MS: Final = 3000
+"""Mooncake's published traces have their timestamps rounded to this."""
+
+_TICK_SLACK_MS: Final = 5
+"""The published ones are off by up to 3."""
+
+
+class TraceError(ValueError):
+    """A line is not a request; the message names the line."""
+
+
+@dataclass(frozen=True, slots=True)
+class TraceRequest:
+    """One request: arrival in ms since the trace began, lengths in tokens, prefix-chained block ids."""
+
+    arrival_ms: float
+    input_tokens: int
+    output_tokens: int
+    blocks: tuple[int, ...]
+
+
+def parse_trace(lines: Iterable[str]) -> list[TraceRequest]:
+    """Parse a trace; requests in order of arrival. Raises TraceError on the first bad line."""
+    requests = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            fields = json.loads(line)
+            request = TraceRequest(
+                arrival_ms=float(fields["timestamp"]),
+                input_tokens=int(fields["input_length"]),
+                output_tokens=int(fields["output_length"]),
+                blocks=tuple(int(block) for block in fields["hash_ids"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise TraceError(f"line {number} is not a request: {type(error).__name__}: {error}") from error
+        requests.append(request)
+    return sorted(requests, key=lambda request: request.arrival_ms)
+
+
+def parse_lengths(lines: Iterable[str]) -> list[TraceRequest]:
+    """Parse Azure's CSV (`TIMESTAMP,ContextTokens,GeneratedTokens`). Nothing is known of prefixes, so every block is a
+    block of its own. Raises TraceError on the first bad line."""
+    requests: list[TraceRequest] = []
+    first: datetime | None = None
+    fresh = 0
+    for number, row in enumerate(csv.DictReader(lines), 2):
+        try:
+            at = datetime.fromisoformat(row["TIMESTAMP"][:26])
+            input_tokens, output_tokens = int(row["ContextTokens"]), int(row["GeneratedTokens"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise TraceError(f"line {number} is not a request: {type(error).__name__}: {error}") from error
+        first = first or at
+        blocks = tuple(range(fresh, fresh + -(-input_tokens // BLOCK_TOKENS)))
+        fresh += len(blocks)
+        requests.append(TraceRequest((at - first).total_seconds() * 1000, input_tokens, output_tokens, blocks))
+    return sorted(requests, key=lambda request: request.arrival_ms)
+
+
+def is_quantised(requests: Sequence[TraceRequest]) -> bool:
+    """Whether all arrivals sit on ticks of TICK_MS (within rounding)."""
+    return len(requests) > 1 and all(
+        min(request.arrival_ms % TICK_MS, -request.arrival_ms % TICK_MS) <= _TICK_SLACK_MS for request in requests
+    )
+
+
+def dequantise(requests: Sequence[TraceRequest], seed: int) -> list[TraceRequest]:
+    """Spread the arrivals of each tick over the tick, at random but in order, as a Poisson process would have them.
+
+    Without this, bursts of one tick would look like simultaneous readers that never were.
+    """
+    rng = random.Random(seed)
+    ticks: dict[int, list[TraceRequest]] = {}
+    for request in requests:
+        ticks.setdefault(round(request.arrival_ms / TICK_MS), []).append(request)
+    spread: list[TraceRequest] = []
+    for tick, group in sorted(ticks.items()):
+        offsets = sorted(rng.random() * TICK_MS for _ in group)
+        spread += [
+            replace(request, arrival_ms=tick * TICK_MS + offset) for request, offset in zip(group, offsets, strict=True)
+        ]
+    return spread

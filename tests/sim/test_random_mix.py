@@ -1,0 +1,140 @@
+"""Everything at once, at random: whatever happens, the checkers hold, and a prefix that somebody still holds arrives.
+
+A seed decides all of it: nodes, racks, sizes, arrivals, what the links do, who dies, what is evicted, when switches
+restart. `KVCAST_MIX_SEEDS=4000-4999 pytest tests/sim/test_random_mix.py` looks at other seeds than the usual ones.
+"""
+
+import os
+
+import pytest
+
+from kvproto.commands import Outcome
+from kvproto.events import SwitchChanged
+from kvproto.limits import MS
+from kvproto.sim.chance import Chance
+from kvproto.sim.checks import violations
+from kvproto.sim.link import Faults
+from kvproto.sim.world import FETCH, Setting, World
+
+SEEDS_VARIABLE = "KVCAST_MIX_SEEDS"
+SEEDS_USUAL = "0-39"
+DEADLINE_NS = 20_000 * MS
+TTL_NS = 500 * MS
+
+
+def seeds() -> range:
+    first, _, last = os.environ.get(SEEDS_VARIABLE, SEEDS_USUAL).partition("-")
+    return range(int(first), int(last or first) + 1)
+
+
+def between(chance: Chance, least: int, most: int) -> int:
+    return least + chance.below(most - least + 1)
+
+
+def random_setting(chance: Chance, seed: int) -> Setting:
+    """Mostly small, now and then hundreds of nodes; about as many segments in all, whatever the shape."""
+    racks = between(chance, 1, 4)
+    readers = between(chance, 1, 12) if chance.below(8) else between(chance, 100, 60 * racks + 40)
+    racks = max(racks, -(-readers // 60))
+    chunks = between(chance, 1, 4 if readers > 50 else 6)
+    budget = 6_000 // (readers * chunks)
+    ill = bool(chance.below(3))
+    return Setting(
+        readers=readers,
+        holders=between(chance, 1, 3),
+        racks=racks,
+        chunks=chunks,
+        segments=max(1, min(budget, between(chance, 1, 200))),
+        stagger_ns=chance.below(3) * between(chance, 1, 60) * MS,
+        slow={chance.below(readers): 3_000_000.0} if not chance.below(4) else {},
+        cached=not chance.below(4),
+        plain=not chance.below(12),
+        faults=Faults(
+            loss=ill * chance.fraction() * 0.05,
+            duplication=ill * chance.fraction() * 0.05,
+            reordering=ill * chance.fraction() * 0.05,
+            corruption=ill * chance.fraction() * 0.02,
+        ),
+        ttl_ns=TTL_NS,
+        interest_entries=1 if not chance.below(8) else 65536,
+        deadline_ns=DEADLINE_NS,
+        seed=seed,
+    )
+
+
+class Mix:
+    """A world and what happens in it; `story` tells it to whoever has to find out why it failed."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self._chance = Chance(seed).fork("mix")
+        self.world = World(random_setting(self._chance, seed))
+        self.story: list[str] = []
+        self._survivor = self.world.holders[self._chance.below(len(self.world.holders))]
+        """Never dies, never evicts, is never wrong."""
+        self.doomed = not self._chance.below(8)
+        """The survivor, too, dies; then a miss is an answer."""
+        for _ in range(between(self._chance, 0, 4)):
+            self._happening()
+        if self.doomed:
+            for holder in self.world.holders:
+                self._at(self._moment(), f"{holder.name} dies", holder.kill)
+
+    def _moment(self) -> int:
+        return self._chance.below(self.world.setting.stagger_ns + 150 * MS)
+
+    def _at(self, at_ns: int, what: str, action) -> None:
+        self.story.append(f"{at_ns / MS:.1f} ms: {what}")
+        self.world.engine.at(at_ns, action)
+
+    def _happening(self) -> None:
+        world, chance, at_ns = self.world, self._chance, self._moment()
+        others = [holder for holder in world.holders if holder is not self._survivor]
+        match chance.below(6):
+            case 0 | 1:
+                victim = world.readers[chance.below(len(world.readers))]
+                self._at(at_ns, f"{victim.name} dies", victim.kill)
+            case 2:
+                rack = chance.below(len(world.switches))
+                told = bool(chance.below(2))
+                self._at(
+                    at_ns, f"switch {rack} restarts, {'' if told else 'not '}told", lambda: self._restart(rack, told)
+                )
+            case 3 if others:
+                victim = others[chance.below(len(others))]
+                self._at(at_ns, f"{victim.name} dies", victim.kill)
+            case 4 if others:
+                holder, key = others[chance.below(len(others))], world.keys[chance.below(len(world.keys))]
+                self._at(at_ns, f"{holder.name} evicts {key.hex()}", lambda: holder.evict(key))
+            case 5 if others and not world.setting.cached:
+                holder, key = others[chance.below(len(others))], world.keys[chance.below(len(world.keys))]
+                holder.hold(key, world.setting.segments, wrong=True)
+                self.story.append(f"{holder.name} has wrong bytes for {key.hex()}")
+
+    def _restart(self, rack: int, told: bool) -> None:
+        self.world.switches[rack].reboot()
+        if told:
+            for node in self.world.readers:
+                if self.world.core.rack_of[node.address] == rack:
+                    node.tell(SwitchChanged())
+
+    def problems(self) -> list[str]:
+        """Run it; what is not as it must be."""
+        self.world.run()
+        found = violations(self.world)
+        if not self.doomed:
+            for node in self.world.readers:
+                answer = node.delivered.get(FETCH)
+                if not node.dead and answer is not None and answer[1].outcome is not Outcome.COMPLETE:
+                    found.append(f"{node.name}: {answer[1].outcome.name}, though {self._survivor.name} has everything")
+        return found
+
+
+@pytest.mark.parametrize("seed", seeds())
+def test_random_mix(seed: int) -> None:
+    mix = Mix(seed)
+    found = mix.problems()
+    if found:
+        lines = [f"{SEEDS_VARIABLE}={seed} pytest tests/sim/test_random_mix.py", repr(mix.world.setting)]
+        lines += [*mix.story, "->", *found[:20]]
+        pytest.fail("\n  ".join(lines), pytrace=False)

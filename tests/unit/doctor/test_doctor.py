@@ -1,0 +1,132 @@
+"""`kvcast doctor` on machines made to order: network namespaces, an empty PATH, a user without privileges."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bmv2_testbed.network.namespaces import can_unshare
+from bmv2_testbed.processes import child_environment
+from hostagent.transport.base import TransportError
+from hostagent.transport.host import interface_address
+from kvcast.doctor.findings import Finding, Level, judged
+from kvcast.doctor.topics import TOPICS, examine
+
+CONFIG = "node: n1\ndata: {interface: data0, receive_buffer: 8MiB}\npool: {size: 1MiB}\n"
+CONF = "/proc/sys/net/ipv4/conf/data0"
+WELL = (
+    "ip link add data0 mtu 9000 type veth peer name other; ip link set other up;"
+    "ip link set data0 up multicast on; ip address add 10.75.0.1/16 dev data0;"
+    f"echo 1 > {CONF}/accept_local;"
+)
+
+
+def doctor(prepare: str, *words: str, environment: dict[str, str] | None = None) -> tuple[int, dict[str, dict]]:
+    """Exit status and findings by check, in a network namespace that `prepare` (shell) has set up."""
+    command = f'{prepare} exec "$0" -m kvcast.cli doctor --json "$@"'
+    argv = ["unshare", "--net", "sh", "-ec", command, sys.executable, *words]
+    done = subprocess.run(argv, env=child_environment(environment), capture_output=True, text=True, check=False)
+    assert done.stdout, done.stderr
+    return done.returncode, {one["check"]: one for one in json.loads(done.stdout)}
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> str:
+    if os.geteuid() != 0 or not can_unshare():
+        pytest.skip("needs root for a network namespace")
+    path = tmp_path / "agent.yaml"
+    path.write_text(CONFIG)
+    return str(path)
+
+
+@pytest.mark.root
+def test_a_good_node(config: str) -> None:
+    status, found = doctor(WELL, "agent", "--config", config)
+    assert status == 0
+    assert {check for check, one in found.items() if one["level"] == "missing"} == set()
+    assert found["MTU of data0"]["found"] == "9000"
+    assert found["accept_local"]["level"] == "ok"
+
+
+@pytest.mark.root
+@pytest.mark.parametrize(
+    ("change", "check", "level"),
+    [
+        ("ip link set data0 mtu 4219;", "MTU of data0", "missing"),
+        ("ip link set data0 multicast off;", "data0 does multicast", "missing"),
+        ("ip address flush dev data0;", "data interface", "missing"),
+        ("ip link delete data0;", "data interface", "missing"),
+        (f"echo 0 > {CONF}/accept_local;", "accept_local", "note"),
+        (
+            f"ip address flush dev data0; ip address add 10.99.0.1/24 dev data0; echo 1 > {CONF}/rp_filter;",
+            "rp_filter",
+            "missing",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_node(config: str, change: str, check: str, level: str) -> None:
+    status, found = doctor(WELL + change, "agent", "--config", config)
+    assert found[check]["level"] == level
+    assert found[check]["remedy"]
+    assert status == (level == "missing")
+
+
+def _run(*words: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-m", "kvcast.cli", "doctor", *words]
+    return subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_no_compiler(tmp_path: Path) -> None:
+    environment = child_environment({"CC": str(tmp_path / "cc"), "COLUMNS": "200"})
+    done = _run("switch", environment=environment)
+    assert done.returncode == 1
+    assert "C compiler" in done.stdout
+    assert "missing" in done.stdout
+    assert "apt install gcc" in done.stdout
+
+
+def test_no_tools_is_slow_not_missing(tmp_path: Path) -> None:
+    done = _run("testbed", "--json", environment={**child_environment(), "PATH": str(tmp_path)})
+    found = {one["check"]: one for one in json.loads(done.stdout)}
+    assert found["ip"]["level"] == "slow"
+    assert found["redis-server"]["level"] == "note"
+    assert done.returncode == 0
+
+
+def test_unknown_topic_and_unusable_configuration(tmp_path: Path) -> None:
+    (tmp_path / "agent.yaml").write_text("nodes: 1\ndata: {address: 10.0.0.1}\n")
+    for words, complaint in (
+        (("plumbing",), "no topic plumbing: choose among agent"),
+        (("agent", "--config", str(tmp_path / "agent.yaml")), "unknown key nodes"),
+    ):
+        done = _run(*words, environment=child_environment())
+        assert done.returncode == 2
+        assert complaint in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("topic", TOPICS)
+def test_every_topic_examines_without_a_configuration(topic: str) -> None:
+    findings = examine(topic, None)
+    assert findings
+    assert all(isinstance(one, Finding) for one in findings)
+
+
+def test_a_finding_has_a_remedy_exactly_when_it_needs_one() -> None:
+    assert judged("x", "1", "1", True, Level.MISSING, "do").remedy == ""
+    assert judged("x", "0", "1", False, Level.SLOW, "do").level is Level.SLOW
+    with pytest.raises(ValueError, match="x: missing"):
+        Finding("x", "0", "1", Level.MISSING)
+
+
+def test_interface_without_name_needs_no_kernel() -> None:
+    from hostagent.config import DataConfig
+
+    assert interface_address(DataConfig(address="10.0.0.1")) == "10.0.0.1"
+    with pytest.raises(TransportError, match="there is no interface nonesuch0"):
+        interface_address(DataConfig(interface="nonesuch0"))

@@ -1,0 +1,223 @@
+"""A worker's copies against a real agent: right bytes in the right blocks, and failures that are told, not raised."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from agent_harness import MIB, Cluster, key
+
+from hostagent.client import AgentUnavailableError, Status
+from hostagent.engines.core.prefill import FetchTerms
+from hostagent.engines.core.requests import Fetch, Load, LookUp, Release
+from hostagent.engines.core.saves import Save
+from hostagent.engines.link import AgentLink
+from hostagent.engines.paged import HostLayers
+from hostagent.engines.pool_io import FetchEnded, LookedUp, PoolIo
+from hostagent.engines.transfers import LayerGate, TransferResults, Transfers
+
+BLOCKS_IN_CHUNK = 4
+PAGES = (256, 64, 1000)
+log = logging.getLogger("test")
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    made = Cluster(tmp_path)
+    made.add(pool_bytes=MIB)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def link(cluster: Cluster) -> Iterator[AgentLink]:
+    made = AgentLink(cluster.agents[0].config.api_socket, log)
+    yield made
+    made.close()
+
+
+def random_layers(seed: int) -> list[np.ndarray]:
+    chance = np.random.default_rng(seed)
+    return [chance.integers(0, 256, (32, size), dtype=np.uint8) for size in PAGES]
+
+
+def transfers_of(link: AgentLink, layers: list[np.ndarray], *, writes: bool = True) -> Transfers:
+    return Transfers(
+        link,
+        HostLayers(layers),
+        shard=0,
+        writes=writes,
+        blocks_in_chunk=BLOCKS_IN_CHUNK,
+        deadline_s=5.0,
+        threads=2,
+        label="test",
+        log=log,
+        clock=time.monotonic,
+    )
+
+
+def finish(transfers: Transfers, done: Callable[[TransferResults], bool]) -> TransferResults:
+    """What ended, once all of it has."""
+    transfers._loaders.shutdown(wait=True)
+    transfers._savers.shutdown(wait=True)
+    results = transfers.take_results()
+    assert done(results)
+    return results
+
+
+def save(number: int, blocks: tuple[int, ...]) -> Save:
+    return Save(number, (key(number),), (key(number - 1) if number > 1 else None,), number - 1, blocks)
+
+
+def saved(link: AgentLink, layers: list[np.ndarray], *saves: Save) -> None:
+    transfers = transfers_of(link, layers)
+    transfers.save(saves)
+    results = finish(transfers, lambda got: len(got.saves) == len(saves))
+    assert all(results.saves.values())
+
+
+def load(count: int, blocks: tuple[int, ...], skip: int = 0) -> Load:
+    return Load("r", tuple((key(number),) for number in range(1, count + 1)), skip, blocks)
+
+
+@pytest.mark.parametrize("layerwise", [False, True])
+@pytest.mark.parametrize("skip", [0, 3])
+def test_saved_blocks_are_loaded_elsewhere(link: AgentLink, layerwise: bool, skip: int) -> None:
+    source, target = random_layers(1), random_layers(2)
+    before = [layer.copy() for layer in target]
+    saved(link, source, save(1, (3, 1, 4, 30)), save(2, (5, 9, 2, 6)))
+    gate = LayerGate(len(PAGES)) if layerwise else None
+    if gate is not None:
+        gate.expect()
+    blocks = (20, 11, 12, 13, 14, 15, 16, 17)[skip:]
+    transfers = transfers_of(link, target)
+    transfers.load(load(2, blocks, skip), gate)
+    if gate is not None:
+        for layer in range(len(PAGES)):
+            gate.wait(layer)
+        gate.wait_all()
+    results = finish(transfers, lambda got: bool(got.loads))
+    assert (results.loads, results.failed_blocks) == ({"r": True}, set())
+    came_from = (3, 1, 4, 30, 5, 9, 2, 6)[skip:]
+    for new, old, there in zip(target, before, source, strict=True):
+        assert (new[list(blocks)] == there[list(came_from)]).all()
+        untouched = [block for block in range(32) if block not in blocks]
+        assert (new[untouched] == old[untouched]).all()
+
+
+def test_what_is_missing_is_told_block_by_block(link: AgentLink) -> None:
+    layers = random_layers(1)
+    saved(link, layers, save(1, (0, 1, 2, 3)))
+    transfers = transfers_of(link, layers)
+    transfers.load(load(2, (10, 11, 12, 13, 14, 15, 16)[:7], skip=1))
+    results = finish(transfers, lambda got: bool(got.loads))
+    assert results.loads == {"r": False}
+    assert results.failed_blocks == {13, 14, 15, 16}
+    figures = transfers.take_figures()
+    assert (figures.loaded_chunks, figures.failed_blocks) == (1, 4)
+
+
+def test_chunks_of_another_size_are_not_loaded(cluster: Cluster, link: AgentLink) -> None:
+    cluster.client(0).put(key(1), None, b"x" * 100)
+    transfers = transfers_of(link, random_layers(1))
+    transfers.load(load(1, (1, 2, 3, 4)))
+    results = finish(transfers, lambda got: bool(got.loads))
+    assert results.failed_blocks == {1, 2, 3, 4}
+
+
+@pytest.mark.parametrize("layerwise", [False, True])
+def test_without_an_agent_everything_fails_at_once(tmp_path: Path, layerwise: bool) -> None:
+    link = AgentLink(str(tmp_path / "nobody.sock"), log)
+    gate = LayerGate(len(PAGES)) if layerwise else None
+    if gate is not None:
+        gate.expect()
+    transfers = transfers_of(link, random_layers(1))
+    transfers.load(load(1, (1, 2, 3, 4)), gate)
+    transfers.save([save(1, (1, 2, 3, 4))])
+    results = finish(transfers, lambda got: bool(got.loads and got.saves))
+    assert (results.loads, results.saves) == ({"r": False}, {1: False})
+    assert transfers.take_figures().saves_failed == {"away": 1}
+    assert link.outages_count == 1
+    link.close()
+
+
+def test_a_lease_lost_during_the_copy_spoils_it(link: AgentLink) -> None:
+    layers = random_layers(1)
+    saved(link, layers, save(1, (0, 1, 2, 3)))
+    client = link.client
+    assert client is not None
+
+    class Interrupted(HostLayers):
+        def scatter(self, *arguments: object, **named: object) -> None:
+            super().scatter(*arguments, **named)  # type: ignore[arg-type]
+            client.close()
+
+    transfers = transfers_of(link, layers)
+    transfers._layers = Interrupted(layers)
+    transfers.load(load(1, (4, 5, 6, 7)))
+    results = finish(transfers, lambda got: bool(got.loads))
+    assert results.failed_blocks == {4, 5, 6, 7}
+
+
+def test_a_full_pool_is_told(link: AgentLink) -> None:
+    layers = [np.zeros((32, 65536), dtype=np.uint8)]
+    client = link.client
+    assert client is not None
+    keys = [key(100 + number) for number in range(4)]
+    for held in keys:
+        client.put(held, None, bytes(240 * 1024))
+    client.pin(keys)
+    transfers = transfers_of(link, layers)
+    transfers.save([save(1, (0, 1, 2, 3))])
+    finish(transfers, lambda got: got.saves == {1: False})
+    assert transfers.take_figures().saves_failed == {"pool_full": 1}
+
+
+def test_who_does_not_write_only_answers(cluster: Cluster, link: AgentLink) -> None:
+    transfers = transfers_of(link, random_layers(1), writes=False)
+    transfers.save([save(1, (0, 1, 2, 3))])
+    finish(transfers, lambda got: got.saves == {1: True})
+    assert cluster.call(lambda: cluster.agents[0].pool.find(key(1))) is None
+
+
+def test_lookups_fetches_and_their_leases(cluster: Cluster, link: AgentLink) -> None:
+    layers = random_layers(1)
+    saved(link, layers, save(1, (0, 1, 2, 3)), save(2, (4, 5, 6, 7)))
+    io = PoolIo(link, log, time.monotonic)
+    io.do([LookUp("a", 1, (key(1), key(2), key(3)))])
+    looked = io.answers.get(timeout=20)
+    assert isinstance(looked, LookedUp)
+    assert looked.where is not None
+    assert [where.name for where in looked.where] == ["LOCAL", "LOCAL", "NOWHERE"]
+    io.do([Fetch("a", 2, (key(1), key(2), key(3)), FetchTerms(None, 5.0))])
+    ended = io.answers.get(timeout=20)
+    assert isinstance(ended, FetchEnded)
+    assert (len(ended.sources), ended.outcome) == (2, Status.NOT_FOUND)
+    pool = cluster.agents[0].pool
+    assert cluster.call(lambda: pool.pins_count) == 2
+    io.do([Release("a", 2), Release("a", 2)])
+    cluster.until(lambda: pool.pins_count == 0)
+    assert io.leases_count == 0
+    io.close()
+
+
+def test_an_agent_that_comes_later_is_found(cluster: Cluster, tmp_path: Path) -> None:
+    path = str(tmp_path / "later.sock")
+    attempts = []
+
+    def connect(target: str) -> object:
+        attempts.append(target)
+        if len(attempts) < 3:
+            raise AgentUnavailableError("not yet")
+        return cluster.client(0)
+
+    link = AgentLink(path, log, connect=connect)  # type: ignore[arg-type]
+    assert link.away
+    link._keeper.join(0)
+    cluster.until(lambda: not link.away)
+    assert len(attempts) == 3
+    link.close()

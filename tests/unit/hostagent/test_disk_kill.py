@@ -1,0 +1,73 @@
+"""kill -9 at any point of a process that writes: nothing wrong is ever served, and what it had stored is there."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from disk_harness import Bench, content, play
+
+from hostagent.disk.store import LoadOutcome
+
+PAGES = 1200
+LIVES = 3
+"""Times that a store is killed and taken up again."""
+FIRST_NUMBER = 1_000_000
+"""Chunks of one life are numbered from seed * FIRST_NUMBER + 1, as in disk_victim."""
+
+
+def live_and_die(folder: Path, seed: int, last_call: int) -> tuple[dict[int, int], set[int]]:
+    """(sizes of the chunks that were stored when it died, keys that it had given up) of one life."""
+    victim = Path(__file__).with_name("disk_victim.py")
+    search = os.pathsep.join((str(victim.parents[3]), str(victim.parent)))
+    ended = subprocess.run(
+        [sys.executable, str(victim), str(folder), str(seed), str(PAGES), str(last_call)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": search},
+        check=False,
+    )
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    stored: dict[int, int] = {}
+    gone: set[int] = set()
+    for line in ended.stdout.splitlines():
+        what, number, *size = line.split()
+        if what == "gone":
+            stored.pop(int(number), None)
+            gone.add(int(number))
+        else:
+            stored[int(number)] = int(size[0])
+    return stored, gone
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_kill_9_at_any_write(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    for life in range(LIVES):
+        last_call = chance.randrange(1, 60)
+        name = 10 * seed + life + 1
+        stored, gone = live_and_die(tmp_path, name, last_call)
+
+        async def look(stored: dict[int, int] = stored, gone: set[int] = gone, base: int = name * FIRST_NUMBER) -> None:
+            bench = Bench(tmp_path, disk_pages=PAGES, pool_pages=512)
+            await bench.store.open()
+            found = {int.from_bytes(chunk.key, "big"): chunk.size_bytes for chunk in bench.store.stored_chunks()}
+            for number, size in found.items():
+                outcome, text = await bench.load(number, size)
+                assert outcome is LoadOutcome.DAMAGED or (outcome, text) == (LoadOutcome.DONE, content(number, size))
+                if number in stored:
+                    assert outcome is LoadOutcome.DONE, f"chunk {number} was stored and is damaged"
+            assert stored.keys() <= found.keys(), "the warm part survives"
+            # What it was about to forget may be there still, and the chunk that it did not live to tell of.
+            in_flight = max([base, *(number for number in (*stored, *gone) if number > base)]) + 1
+            assert found.keys() - stored.keys() <= gone | {in_flight}
+            assert bench.store.counters.damaged_records <= 1, "one torn record at most"
+            await bench.close()
+
+        play(look)

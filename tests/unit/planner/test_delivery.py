@@ -1,0 +1,160 @@
+"""Fetches over the fluid network: times and bytes that can be worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from planner.network.delivery import Delivered, Delivery, Origin, Piece, Work, without
+from planner.network.fluid import FluidNetwork
+from planner.network.terms import ALONE_S, NEWCOMER_S, WireTerms, stream_weight
+from planner.network.topology import SWITCH, Topology
+
+RATE = 1e6
+SIZE = 4096 * 100
+TERMS = WireTerms(rtt_s=0.0)
+
+
+def run(delivery: Delivery, starts: list[tuple[float, Work]]) -> dict[int, Delivered]:
+    done: dict[int, Delivered] = {}
+    waiting = sorted(starts, key=lambda each: each[0])
+    while waiting or not delivery.idle:
+        now_s = min(delivery.next_s(), waiting[0][0] if waiting else float("inf"))
+        done |= {each.work.id: each for each in delivery.advance(now_s)}
+        while waiting and waiting[0][0] <= now_s:
+            delivery.fetch(waiting.pop(0)[1], now_s)
+    delivery.network.settle(now_s)
+    return done
+
+
+def prefix(holder: int, chunks: int = 4) -> tuple[Piece, ...]:
+    return tuple(Piece(f"chunk {index}", SIZE, holder) for index in range(chunks))
+
+
+def test_transfers_share_and_speed_up_when_one_ends() -> None:
+    network = FluidNetwork([10.0, 100.0, 100.0])
+    network.start((0,), {1: (1,)}, 10.0, 0.0)
+    long = network.start((0,), {2: (2,)}, 30.0, 0.0)
+    assert network.next_end_s() == pytest.approx(2.0)
+    (first,) = network.advance(2.0)
+    network.end(first, 2.0)
+    assert network.next_end_s() == pytest.approx(4.0)
+    assert network.advance(4.0) == [long]
+    network.settle(4.0)
+    assert network.carried == pytest.approx([40.0, 10.0, 30.0])
+
+
+def test_one_reader_takes_its_link() -> None:
+    delivery = Delivery(Topology(2, RATE), TERMS, casts=True)
+    done = run(delivery, [(0.0, Work(1, 1, prefix(0)))])
+    wire = 4 * SIZE * TERMS.stream_factor()
+    assert done[1].at_s == pytest.approx(ALONE_S + wire / RATE, rel=1e-3)
+    assert set(done[1].origins.values()) == {Origin.HOLDER}
+    assert delivery.network.carried[0] == pytest.approx(wire)
+
+
+@pytest.mark.parametrize("readers", [2, 8, 30])
+def test_a_cast_takes_as_long_as_one_read(readers: int) -> None:
+    delivery = Delivery(Topology(readers + 1, RATE), TERMS, casts=True)
+    done = run(delivery, [(0.0, Work(node, node, prefix(0))) for node in range(1, readers + 1)])
+    wire = 4 * SIZE * TERMS.cast_factor()
+    for each in done.values():
+        assert each.at_s == pytest.approx(NEWCOMER_S + wire / RATE, rel=1e-3)
+        assert set(each.origins.values()) == {Origin.CAST}
+    assert delivery.network.carried[0] == pytest.approx(wire)
+    assert delivery.casts_joined[-1][1] == tuple(range(1, readers + 1))
+
+
+def test_without_casts_readers_share_the_uplink() -> None:
+    delivery = Delivery(Topology(5, RATE), TERMS, casts=False)
+    done = run(delivery, [(0.0, Work(node, node, prefix(0))) for node in range(1, 5)])
+    wire = 4 * SIZE * TERMS.stream_factor()
+    assert max(each.at_s for each in done.values()) == pytest.approx(4 * wire / RATE, rel=1e-2)
+    assert delivery.network.carried[0] == pytest.approx(4 * wire)
+
+
+def test_who_comes_late_gets_the_rest_first_and_then_what_was_missed() -> None:
+    delivery = Delivery(Topology(3, RATE), TERMS, casts=True)
+    half_s = 2 * SIZE / RATE
+    done = run(delivery, [(0.0, Work(1, 1, prefix(0))), (half_s, Work(2, 2, prefix(0)))])
+    alone_s = 4 * SIZE / RATE
+    assert done[1].at_s == pytest.approx(alone_s, rel=0.04)
+    assert done[2].at_s - half_s == pytest.approx(alone_s, rel=0.04)
+    assert delivery.network.carried[0] == pytest.approx(1.5 * 4 * SIZE, rel=0.04)
+
+
+def test_two_late_readers_share_what_both_missed() -> None:
+    delivery = Delivery(Topology(4, RATE), TERMS, casts=True)
+    half_s = 2 * SIZE / RATE
+    run(delivery, [(0.0, Work(1, 1, prefix(0)))] + [(half_s, Work(node, node, prefix(0))) for node in (2, 3)])
+    assert delivery.network.carried[0] == pytest.approx(1.5 * 4 * SIZE, rel=0.04)
+
+
+def test_a_reader_at_half_rate_slows_nobody() -> None:
+    delivery = Delivery(Topology(4, RATE, {1: RATE / 2}), TERMS, casts=True)
+    done = run(delivery, [(0.0, Work(node, node, prefix(0))) for node in (1, 2, 3)])
+    alone_s = 4 * SIZE / RATE
+    assert done[2].at_s == pytest.approx(alone_s, rel=0.05)
+    assert done[1].at_s == pytest.approx(2 * alone_s, rel=0.05)
+    assert delivery.network.carried[0] == pytest.approx(1.5 * 4 * SIZE, rel=0.05)
+
+
+def test_what_the_switch_serves_leaves_no_host() -> None:
+    delivery = Delivery(Topology(4, RATE), TERMS, casts=True)
+    done = run(delivery, [(0.3 * node, Work(node, node, prefix(SWITCH))) for node in (1, 2, 3)])
+    for node, each in done.items():
+        assert each.at_s - 0.3 * node == pytest.approx(4 * SIZE * TERMS.cast_factor() / RATE, rel=1e-2)
+        assert set(each.origins.values()) == {Origin.SWITCH}
+    assert delivery.network.carried[0] == 0.0
+
+
+def test_a_cast_does_not_leave_its_rack() -> None:
+    topology = Topology(66, RATE)
+    delivery = Delivery(topology, TERMS, casts=True)
+    run(delivery, [(0.0, Work(node, node, prefix(0))) for node in (64, 65)])
+    assert delivery.network.carried[topology.up(0)] == pytest.approx(2 * 4 * SIZE, rel=0.02)
+    assert delivery.network.carried[topology.core_down(1)] == pytest.approx(2 * 4 * SIZE, rel=0.02)
+
+
+def test_two_fetches_of_one_node_bring_a_chunk_once() -> None:
+    delivery = Delivery(Topology(2, RATE), TERMS, casts=True)
+    done = run(delivery, [(0.0, Work(1, 1, prefix(0))), (0.1, Work(2, 1, prefix(0)))])
+    assert done[1].at_s == done[2].at_s
+    assert delivery.network.carried[0] == pytest.approx(4 * SIZE * TERMS.stream_factor())
+
+
+def test_a_chain_of_relays_takes_little_longer_than_one_read() -> None:
+    delivery = Delivery(Topology(4, RATE), TERMS, casts=False, relays=True)
+    done = run(delivery, [(0.001 * node, Work(node, node, prefix(node - 1))) for node in (1, 2, 3)])
+    for each in done.values():
+        assert each.at_s == pytest.approx(4 * SIZE / RATE, rel=0.03)
+    assert delivery.network.carried[0::2][:3] == pytest.approx([4 * SIZE] * 3, rel=0.02)
+
+
+def test_nobody_relays_to_who_relays_to_it() -> None:
+    delivery = Delivery(Topology(4, RATE), TERMS, casts=False, relays=True)
+    delivery.fetch(Work(1, 1, prefix(0)), 0.0)
+    delivery.fetch(Work(2, 2, prefix(1)), 0.0)
+    delivery.advance(delivery.next_s())
+    assert delivery.receiving("chunk 0", but=3) == [1, 2]
+    assert delivery.receiving("chunk 0", but=1) == []
+
+
+def test_an_empty_fetch_is_complete_at_once() -> None:
+    delivery = Delivery(Topology(2, RATE), TERMS, casts=True)
+    assert run(delivery, [(1.0, Work(1, 1, ()))])[1].at_s == 1.0
+
+
+def test_gaps() -> None:
+    assert without([(0.0, 100.0)], 20.0, 50.0) == [(0.0, 20.0), (50.0, 100.0)]
+    assert without([(0.0, 20.0), (50.0, 100.0)], 10.0, 100.0) == [(0.0, 10.0)]
+    assert without([(0.0, 100.0)], 0.0, 99.5) == []
+
+
+def test_repeats_and_weights() -> None:
+    assert WireTerms().repeated(8) == 1.0
+    # One receiver, two ports: 1 / (1 - p)^2 casts on average.
+    assert WireTerms(loss=0.1).repeated(1) == pytest.approx(1 / 0.81, rel=1e-4)
+    assert WireTerms(loss=0.01).repeated(8) > WireTerms(loss=0.01).repeated(1)
+    weights = [stream_weight(reader, 0) for reader in range(1, 9)]
+    assert all(1 <= weight <= 2 for weight in weights)
+    assert len(set(weights)) == 8

@@ -1,0 +1,73 @@
+"""The network model against the testbed (what `kvcast bench incast` measured, as docs/performance carries it) and
+against the packet-level simulation of the protocol's state machines, where no benchmark has been."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvproto.sim.world import Setting, World
+from planner.network.incast import Incast, incast_of, predict
+
+CARRIED = Path(__file__).resolve().parents[3] / "docs" / "performance"
+CASES = ("unicast", "cast", "cast_staggered", "cache", "cache_staggered", "slow", "loss")
+WITHIN = 0.1
+SMALL = 0.02
+"""Of all bytes that readers took: below it a difference in bytes moves nothing."""
+
+
+def _figures(name: str) -> tuple[dict[str, Any], str, dict[str, Any]]:
+    figures = json.loads((CARRIED / f"{name}.json").read_text())
+    (mode,) = figures["modes"]
+    return figures, mode, figures["modes"][mode]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_times_are_within_a_tenth_of_the_measured(name: str) -> None:
+    figures, mode, measured = _figures(name)
+    prediction = predict(incast_of(figures, mode))
+    slow = {int(reader) for reader in measured["slow_ratios"]}
+    full_rate = [ratio for reader, ratio in enumerate(prediction.ratios) if reader not in slow]
+    assert statistics.fmean(full_rate) == pytest.approx(measured["mean_ratio"], rel=WITHIN)
+    assert max(full_rate) == pytest.approx(measured["max_ratio"], rel=WITHIN)
+    for reader, ratio in measured["slow_ratios"].items():
+        assert prediction.ratios[int(reader)] == pytest.approx(ratio, rel=WITHIN)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_bytes_are_within_a_tenth_of_the_measured(name: str) -> None:
+    figures, mode, measured = _figures(name)
+    prediction = predict(incast_of(figures, mode))
+    small = SMALL * measured["readers_rx_S"]
+    assert prediction.holder_tx == pytest.approx(measured["holder_tx_S"], rel=WITHIN, abs=small)
+    assert prediction.readers_rx == pytest.approx(measured["readers_rx_S"], rel=WITHIN)
+    assert prediction.readers_tx == pytest.approx(measured["readers_tx_S"], rel=WITHIN, abs=small)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        Setting(readers=1, chunks=8),
+        Setting(readers=16, chunks=8, segments=128, rate_bytes_per_s=125e6),
+        Setting(readers=6, chunks=8, stagger_ns=2_500_000_000, rate_bytes_per_s=12.5e6),
+        Setting(readers=4, chunks=8, cached=True, stagger_ns=500_000_000),
+    ],
+    ids=["alone", "sixteen at once, 1 Gbit/s", "spread over four transfers", "served by the switch"],
+)
+def test_the_simulated_protocol_agrees(setting: Setting) -> None:
+    world = World(setting)
+    report = world.run(linger_ns=0)
+    incast = Incast(
+        offsets_s=[start / 1e9 for start in world.starts],
+        chunks=setting.chunks,
+        chunk_bytes=setting.segments * setting.segment_bytes,
+        link_rate=setting.rate_bytes_per_s,
+        mode="cache" if setting.cached else "cast",
+    )
+    prediction = predict(incast)
+    assert statistics.fmean(prediction.ratios) == pytest.approx(report.mean, rel=WITHIN)
+    assert prediction.holder_tx == pytest.approx(report.holder_tx, rel=WITHIN, abs=0.01)

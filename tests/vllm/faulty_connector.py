@@ -1,0 +1,41 @@
+"""KvcastConnector whose loads fail now and then, by a seeded generator: before, in the middle of, or after the copy."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from hostagent.client import AgentUnavailableError
+from hostagent.engines.core.requests import Load
+from hostagent.engines.transfers import LayerGate, Transfers
+from hostagent.engines.vllm.connector import KvcastConnector
+
+FAILURES = 0.4
+"""Share of the loads that fail."""
+
+
+class FaultyTransfers(Transfers):
+    """Raises where an agent that goes away would make it raise."""
+
+    _chance = random.Random(11)
+
+    def _copy_in(self, load: Load, gate: LayerGate | None, progress: Any) -> int:
+        draw = self._chance.random()
+        if draw < FAILURES / 4:
+            raise AgentUnavailableError("injected: before the copy")
+        count = super()._copy_in(load, gate, progress)
+        if draw < FAILURES / 2:
+            raise AgentUnavailableError("injected: after the copy")
+        if draw < FAILURES * 3 / 4:
+            raise ZeroDivisionError("injected: a bug")
+        if draw < FAILURES:
+            return count // 2
+        return count
+
+
+class FaultyConnector(KvcastConnector):
+    """Uses them in its workers."""
+
+    def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
+        super().register_kv_caches(kv_caches)
+        self._at_worker._transfers.__class__ = FaultyTransfers  # type: ignore[union-attr,assignment]
