@@ -64,6 +64,10 @@ class Testbed:
         status: dict[str, Any] = self._ask("status")
         return status
 
+    def spec(self) -> TestbedSpec:
+        """What it is made of."""
+        return TestbedSpec.from_json(json.dumps(self.status()["spec"]))
+
     def run(self, name: str, place: str, argv: Sequence[str]) -> None:
         """Start a process in a host (`h0`..) or beside the switch (`switch`)."""
         self._ask("run", name=name, place=place, argv=list(argv))

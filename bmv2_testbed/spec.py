@@ -83,6 +83,9 @@ class TestbedSpec:
             raise TestbedError(f"{self.hosts} hosts: between 2 and {HOSTS_MAX} are possible")
         if self.wiring is not Wiring.NAMESPACES and self.target is not Target.P4SWITCH:
             raise TestbedError(f"target {self.target} needs root and namespaces: use --target p4switch, or become root")
+        for host in self.socket_hosts:
+            if not 0 <= host < self.hosts:
+                raise TestbedError(f"host {host} does not exist: there are {self.hosts} hosts")
         for host in self.slow_bit_s:
             if not 0 <= host < self.hosts:
                 raise TestbedError(f"slow host {host} does not exist: there are {self.hosts} hosts")

@@ -35,7 +35,7 @@ from hostagent.preparing import Preparing
 from hostagent.serving import Serving
 from hostagent.tier_metrics import WatchedDisk, WatchedGate
 from hostagent.tiering import Tiering
-from hostagent.transport import make_transport
+from hostagent.transport import make_transport, wants_huge_pages
 from hostagent.transport.base import ControlArrival, Extent, TransportError, TransportFacts
 from kvproto.commands import Blame, FillEnded
 from kvproto.ids import Address, ChunkKey, FillId, Member, NodeId, parse_address
@@ -91,7 +91,9 @@ class Agent:
         """Bind everything. Raises TransportError, ApiError, HttpError or OSError; nothing is left open then."""
         self._loop = asyncio.get_running_loop()
         self._loop.set_exception_handler(self._bug)
-        self.memory = PoolMemory(self.config.pool.size_bytes, prefault=self.config.pool.prefault)
+        pool = self.config.pool
+        huge_pages = pool.huge_pages == "auto" and wants_huge_pages(self.config.data)
+        self.memory = PoolMemory(pool.size_bytes, prefault=pool.prefault, huge_pages=huge_pages)
         self.transport = make_transport(self.config.data, self.memory)
         self._checksums = Checksums(self.pool, self.memory, self._loop)
         self.gate = Gate(SourceCosts(_priors(self.config.gate_floor_bytes_per_s)))
@@ -427,7 +429,7 @@ class Agent:
                 pool_bytes=self.memory.size_bytes,
                 disk_bytes=self.disk.pool.usage().size_bytes if self.disk is not None and self._has_disk else 0,
                 segment_bytes=limits.SEGMENT_BYTES_SUPPORTED,
-                transports=[pb.TRANSPORT_SOCKETS],
+                transports=[pb.TRANSPORT_SOCKETS, *([pb.TRANSPORT_VERBS] if self.facts.rdma else [])],
                 version=__version__,
             )
         )

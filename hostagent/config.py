@@ -23,6 +23,7 @@ T = TypeVar("T")
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 TRANSPORTS = ("auto", "verbs", "sockets", "frames")
+HUGE_PAGES = ("auto", "never")
 _UNITS = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
 _SIZE = re.compile(r"(\d+)\s*([KMGT]iB|B)?", re.IGNORECASE)
 
@@ -45,7 +46,8 @@ class FramesConfig:
 class DataConfig:
     """The network of the data."""
 
-    transport: str = "sockets"
+    transport: str = "auto"
+    """One of TRANSPORTS. auto: verbs where the data interface has RDMA, else sockets."""
     interface: str = ""
     address: str = ""
     group: str = "239.75.86.1"
@@ -67,6 +69,7 @@ class DataConfig:
 class PoolConfig:
     size_bytes: int = 256 * limits.MIB
     prefault: bool = True
+    huge_pages: str = "auto"
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +176,9 @@ def _pool(section: _Section) -> PoolConfig:
         raise ConfigError(f"pool.size is {size_bytes} bytes; at least 1MiB and at most 16TiB make a pool")
     if size_bytes % limits.EXTENT_ALIGN_BYTES:
         raise ConfigError(f"pool.size is {size_bytes} bytes; it must be a multiple of {limits.EXTENT_ALIGN_BYTES}")
-    pool = PoolConfig(size_bytes, section.take("prefault", _flag, True))
+    pool = PoolConfig(
+        size_bytes, section.take("prefault", _flag, True), section.take("huge_pages", _one_of(HUGE_PAGES), "auto")
+    )
     section.finish()
     return pool
 

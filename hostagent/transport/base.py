@@ -70,6 +70,8 @@ class TransportFacts:
     """host:port of reliable reads."""
     receive_buffer_bytes: int
     """Bytes of casts that can wait for the agent, as really granted."""
+    rdma: bool = False
+    """Whether peers can read from here one-sided."""
 
 
 @dataclass(slots=True)

@@ -86,11 +86,12 @@ class ReadPart(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a concrete transport brings; `close` ends what both share, after both."""
+    """What a concrete transport brings; `close` ends what both share, after both. `rdma`: of the reads."""
 
     casts: CastPart
     reads: ReadPart
     close: Callable[[], None] = lambda: None
+    rdma: bool = False
 
 
 class HostTransport:
@@ -132,7 +133,7 @@ class HostTransport:
             await self.close()
             raise
         self._in_use = (fabric, dscp)
-        return TransportFacts(self._host.own, _mac(self._config), endpoint, granted)
+        return TransportFacts(self._host.own, _mac(self._config), endpoint, granted, self._parts.rdma)
 
     async def close(self) -> None:
         """End everything."""

@@ -50,6 +50,8 @@ LINGER_CHECK_S = 0.02
 """How often a sender looks whether the peer has acknowledged all of a chunk that it still pins."""
 
 _NOTHING_NOW = (errno.EAGAIN, errno.EINTR)
+_SEND_BYTES_MAX = 1 << 20
+"""What one call copies out of huge pages, which sendfile cannot read."""
 _NO_KEY = ChunkKey(bytes(16))
 
 
@@ -352,7 +354,7 @@ class _ServedConnection:
                 answer.header = answer.header[sent:]
                 self._sent_bytes += sent
             while answer.left_bytes:
-                sent = os.sendfile(self._fd, self._memory.fd, answer.offset, answer.left_bytes)
+                sent = self._send_bytes(answer)
                 if not sent:
                     raise ConnectionError("the pool's memory file ended")
                 answer.offset += sent
@@ -364,6 +366,11 @@ class _ServedConnection:
                 return False
             raise
         return True
+
+    def _send_bytes(self, answer: _Answer) -> int:
+        if not self._memory.huge_pages:
+            return os.sendfile(self._fd, self._memory.fd, answer.offset, answer.left_bytes)
+        return self._sock.send(self._memory.view(answer.offset, min(answer.left_bytes, _SEND_BYTES_MAX)))
 
     def _want_write(self, wanted: bool) -> None:
         if wanted and not self._writing:

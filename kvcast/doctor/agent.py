@@ -36,7 +36,7 @@ def examine(config: AgentConfig | None) -> list[Finding]:
         findings.append(
             Finding("data interface", "not looked at", "the agent's", Level.NOTE, "kvcast doctor --config agent.yaml")
         )
-    elif data.transport == "sockets":
+    elif data.transport != "frames":
         findings += _data_network(data)
     if config is not None and config.controller:
         findings.append(_controller(config.controller))

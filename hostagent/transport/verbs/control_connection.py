@@ -33,8 +33,10 @@ class ControlOwner(Protocol):
 class ControlConnection(asyncio.Protocol):
     """Requests are answered in order; each has a continuation."""
 
-    def __init__(self, endpoint: str, loop: asyncio.AbstractEventLoop, owner: ControlOwner) -> None:
+    def __init__(self, endpoint: str, own_address: str, loop: asyncio.AbstractEventLoop, owner: ControlOwner) -> None:
+        """`own_address`: on the data network; what goes along with the data takes the data's way."""
         self._endpoint = endpoint
+        self._own_address = own_address
         self._loop = loop
         self._owner: ControlOwner | None = owner
         self._transport: asyncio.Transport | None = None
@@ -76,7 +78,7 @@ class ControlConnection(asyncio.Protocol):
         host, _, port = self._endpoint.rpartition(":")
         try:
             async with asyncio.timeout(limits.READ_CONNECT_TIMEOUT_S):
-                await self._loop.create_connection(lambda: self, host, int(port))
+                await self._loop.create_connection(lambda: self, host, int(port), local_addr=(self._own_address, 0))
         except (OSError, ValueError, OverflowError):
             # TimeoutError is an OSError.
             self._lost()

@@ -116,13 +116,6 @@ class RdmaPort:
             raise _registration_error(what, size_bytes)
         return MemoryRegion(self.library, region)
 
-    def register_dmabuf(self, fd: int, offset: int, size_bytes: int, access: int, what: str) -> MemoryRegion:
-        """Register device memory that a driver exported as a dma-buf (kernel 5.12 and a NIC that can)."""
-        region = self.library.ibv_reg_dmabuf_mr(self.domain, offset, size_bytes, offset, fd, access)
-        if not region:
-            raise _registration_error(what, size_bytes)
-        return MemoryRegion(self.library, region)
-
     def takes_dmabuf(self) -> bool:
         """Whether the NIC's driver registers dma-bufs: one that does says that descriptor -1 is none."""
         region = self.library.ibv_reg_dmabuf_mr(self.domain, 0, 4096, 0, -1, abi.ACCESS_LOCAL_WRITE)

@@ -102,6 +102,8 @@ class PeerHost(Protocol):
 
     loop: asyncio.AbstractEventLoop
     memory: PoolMemory
+    address: str
+    """Own, on the data network."""
     region: MemoryRegion
     counters: TransportCounters
     idle_s: float
@@ -149,7 +151,7 @@ class PeerReads:
         self._sge["lkey"] = host.region.local_key
         self._progress_s = host.loop.time()
         self._timer: asyncio.TimerHandle | None = None
-        self._control = ControlConnection(endpoint, host.loop, self)
+        self._control = ControlConnection(endpoint, host.address, host.loop, self)
         self._arm_timer()
 
     # ------------------------------------------------------------------ reads

@@ -32,6 +32,7 @@ class VerbsReads:
         """Raises VerbsError."""
         self.loop = host.loop
         self.memory = host.memory
+        self.address = host.address
         self.region = region
         self.counters = host.counters
         self.idle_s = idle_s

@@ -61,7 +61,7 @@ class VerbsTransport(HostTransport):
             raise TransportError(f"RDMA of {port.facts.device} cannot be used: {error}") from error
         facts = port.facts
         log.info("RDMA: %s port %d, GID index %d, MTU %d", facts.device, facts.port, facts.gid_index, facts.mtu_bytes)
-        return Parts(VerbsCasts(host, port, region), reads, close)
+        return Parts(VerbsCasts(host, port, region), reads, close, rdma=True)
 
 
 def _open_port(host: Host) -> tuple[RdmaPort, MemoryRegion]:
