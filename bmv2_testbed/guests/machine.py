@@ -36,12 +36,24 @@ _KERNEL_WORDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class GuestPort:
-    """A network card: whole Ethernet frames, one a UDP datagram, between two loopback addresses."""
+    """A network card: whole Ethernet frames, one a datagram, between two loopback ports, or two sockets in the file
+    system. Those lose nothing: whoever sends into a full one waits."""
 
     mac: str
     local: str
-    """host:port that QEMU sends from."""
+    """host:port, or the path of a socket, that QEMU sends from."""
     remote: str
+
+    def cable(self) -> str:
+        """For QEMU's command line."""
+        return ",".join((*_end("local", self.local), *_end("remote", self.remote)))
+
+
+def _end(name: str, address: str) -> tuple[str, ...]:
+    if address.startswith("/"):
+        return f"{name}.type=unix", f"{name}.path={address}"
+    host, _, port = address.rpartition(":")
+    return f"{name}.type=inet", f"{name}.host={host}", f"{name}.port={port}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +89,8 @@ class GuestSpec:
         argv += ["-fsdev", f"local,id=run,path={self.directory},security_model=none,multidevs=remap"]
         argv += ["-device", "virtio-9p-pci,fsdev=run,mount_tag=run"]
         for index, port in enumerate(self.ports):
-            local_host, _, local_port = port.local.rpartition(":")
-            remote_host, _, remote_port = port.remote.rpartition(":")
-            cable = f"local.type=inet,local.host={local_host},local.port={local_port}"
-            cable += f",remote.type=inet,remote.host={remote_host},remote.port={remote_port}"
             card = f"virtio-net-pci,netdev=n{index},mac={port.mac},romfile=,host_mtu={_LINK_MTU_BYTES}"
-            argv += ["-netdev", f"dgram,id=n{index},{cable}", "-device", card]
+            argv += ["-netdev", f"dgram,id=n{index},{port.cable()}", "-device", card]
         forwards = "".join(f",hostfwd=tcp:{here}-:{there}" for here, there in self.forwards.items())
         argv += ["-netdev", f"user,id=management{forwards}", "-device", "virtio-net-pci,netdev=management,romfile="]
         return argv

@@ -384,6 +384,7 @@ class PeerReads:
         read.posted_count -= 1
         read.have_bytes += piece.size_bytes
         self._host.counters.read_bytes_received += piece.size_bytes
+        self._host.counters.read_bytes_rdma += piece.size_bytes
         self._opened[read.key].read_bytes += piece.size_bytes
         self._pump()
         if read.have_bytes == read.size_bytes:
