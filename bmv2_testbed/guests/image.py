@@ -56,12 +56,12 @@ def cache_directory() -> Path:
 def why_not_ready() -> str:
     """One line on what is missing for guests on this machine; empty when nothing is."""
     if shutil.which(QEMU) is None:
-        return f"guests need {QEMU} (make roce-system)"
+        return f"guests need {QEMU} (make roce)"
     for tool, package in (("ip", "iproute2"), ("rdma", "iproute2"), ("ibv_devices", "ibverbs-utils")):
         if shutil.which(tool, path=os.environ.get("PATH", "") + ":/sbin:/usr/sbin") is None:
-            return f"guests need {tool} of Debian's {package} (make roce-system)"
+            return f"guests need {tool} of Debian's {package} (make roce)"
     if find() is None:
-        return "the guests' image is not built (make roce-image)"
+        return "the guests' image is not built (make roce)"
     return ""
 
 
@@ -77,7 +77,7 @@ def build() -> GuestImage:
     if found is not None:
         return found
     if not BUSYBOX.exists():
-        raise TestbedError(f"no {BUSYBOX}: install Debian's busybox-static (make roce-system)")
+        raise TestbedError(f"no {BUSYBOX}: install Debian's busybox-static (make roce)")
     package = _kernel_package()
     cache = cache_directory()
     cache.mkdir(parents=True, exist_ok=True)
