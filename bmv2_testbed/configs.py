@@ -68,6 +68,8 @@ def agent_config(spec: TestbedSpec, host: int, endpoints: Endpoints, directory: 
         controller_port = endpoints.controller.rpartition(":")[2]
         plain["controller"] = {"address": f"{MANAGEMENT_HOST}:{controller_port}"}
         plain["http"] = {"address": MANAGEMENT_GUEST, "port": AGENT_HTTP_PORT}
+    if spec.disk_bytes:
+        plain["disk"] = {"path": f"{directory}/{host_name(host)}.disk", "size": spec.disk_bytes}
     return merged(plain, spec.agent_settings)
 
 

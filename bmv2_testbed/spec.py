@@ -65,6 +65,8 @@ class TestbedSpec:
     seed: int = 1
     segment_bytes: int = 4096
     pool_bytes: int = 256 * 2**20
+    disk_bytes: int = 0
+    """Of each host's disk tier, in the run's directory; 0: none."""
     slots: int = 16384
     """Segments that the switch can store."""
     mtu_bytes: int = LINK_MTU_BYTES

@@ -317,18 +317,22 @@ class _PeerConnection:
 
     def _arm_stall_timer(self) -> None:
         if self._stall_timer is None:
-            self._stall_timer = self._loop.call_later(self._stall_timeout_s, self._check_stall)
+            self._stall_timer = self._loop.call_later(self._patience_s, self._check_stall)
+
+    @property
+    def _patience_s(self) -> float:
+        """How long nothing may come of a request."""
+        return self._stall_timeout_s if self._connected else limits.READ_CONNECT_TIMEOUT_S
 
     def _check_stall(self) -> None:
         self._stall_timer = None
         if not self._asked and not self._waiting:
             return
-        limit_s = self._stall_timeout_s if self._connected else limits.READ_CONNECT_TIMEOUT_S
         quiet_s = self._loop.time() - self._progress_s
-        if quiet_s >= limit_s:
+        if quiet_s >= self._patience_s:
             self.close()
         else:
-            self._stall_timer = self._loop.call_later(limit_s - quiet_s, self._check_stall)
+            self._stall_timer = self._loop.call_later(self._patience_s - quiet_s, self._check_stall)
 
 
 def _tell(read: _Read, outcome: ReadOutcome) -> None:

@@ -11,6 +11,7 @@ from kvproto.sim.chance import Chance
 from kvproto.sim.engine import Engine
 from kvproto.sim.link import CLEAN, Faults, Link, Packet
 from kvproto.sim.node import Node, Scheduling
+from kvproto.sim.racks import RackSwitch
 from kvproto.sim.switch import POOL_ADDRESS, Cached, SwitchModel
 
 FETCH = FetchId(1)
@@ -25,7 +26,9 @@ class Setting:
     holders: int = 1
     """In each rack."""
     racks: int = 1
-    """Each with a switch of its own; a cast does not leave its rack."""
+    """Each with a switch of its own; a cast does not leave its rack, but for `tunnels`."""
+    tunnels: bool = False
+    """Switches cast to each other's racks; holders are in the first rack only."""
     core_rate_bytes_per_s: float = 125_000_000.0
     """Of each rack's way to the others."""
     chunks: int = 16
@@ -98,11 +101,19 @@ class Core:
             for rack in range(setting.racks)
         ]
         self._switches = world.switches
-        self.rack_of: dict[Address, int] = {}
+        self.racks: dict[Address, int] = {}
+
+    def rack_of(self, address: Address) -> int | None:
+        """The rack of a node."""
+        return self.racks.get(address)
+
+    def way(self, rack: int) -> Link:
+        """The link from the core into a rack."""
+        return self._ways[rack]
 
     def forward(self, packet: Packet) -> None:
         """Send a packet on to the rack of its destination."""
-        rack = self.rack_of.get(packet.destination) if packet.destination is not None else None
+        rack = self.rack_of(packet.destination) if packet.destination is not None else None
         if rack is None:
             return
         switch = self._switches[rack]
@@ -117,18 +128,15 @@ class World:
         self.setting = setting
         self.engine = Engine()
         self.chance = Chance(setting.seed)
-        self.switches = [
-            SwitchModel(
-                self.engine, setting.interest_entries, setting.ttl_ns, setting.segment_bytes, plain=setting.plain
-            )
-            for _ in range(setting.racks)
-        ]
+        self.switches: list[SwitchModel] = []
         self.core = Core(self)
-        for switch in self.switches:
-            switch.uplink = self.core
-        self._members = [0] * setting.racks
+        self._build_switches()
+        self._members = [1 if setting.tunnels else 0] * setting.racks
         self.keys = [ChunkKey(self._key(index)) for index in range(setting.chunks)]
-        self.holders = [self._node(f"holder-{index}", index) for index in range(setting.holders * setting.racks)]
+        step = setting.racks if setting.tunnels else 1
+        self.holders = [
+            self._node(f"holder-{index // step}", index) for index in range(0, setting.holders * setting.racks, step)
+        ]
         self.readers = [
             self._node(f"reader-{index}", index, setting.slow.get(index)) for index in range(setting.readers)
         ]
@@ -141,6 +149,21 @@ class World:
         self.starts = [self._start() for _ in self.readers]
         if setting.cached:
             self._cache_all()
+
+    def _build_switches(self) -> None:
+        """One a rack, each with a way to the others."""
+        setting = self.setting
+        sizes = (setting.interest_entries, setting.ttl_ns, setting.segment_bytes)
+        if not setting.tunnels:
+            self.switches += [SwitchModel(self.engine, *sizes, plain=setting.plain) for _ in range(setting.racks)]
+        else:
+            racks = [RackSwitch(self.engine, *sizes, rack, self.core) for rack in range(setting.racks)]
+            for switch in racks:
+                for rack, other in enumerate(racks):
+                    switch.connect(rack, self.core.way(rack), other)
+            self.switches += racks
+        for each in self.switches:
+            each.uplink = self.core
 
     @property
     def switch(self) -> SwitchModel:
@@ -162,7 +185,7 @@ class World:
         member = Member(self._members[rack])
         self._members[rack] += 1
         address = Address(0x0A4B0001 + (rack << 8) + member)
-        self.core.rack_of[address] = rack
+        self.core.racks[address] = rack
         switch = self.switches[rack]
         up, down = (
             Link(rate, setting.delay_ns, setting.queue_ns, self.chance.fork(f"{name} {way}"), setting.faults)
@@ -203,9 +226,13 @@ class World:
 
     def refs(self, node: Node) -> tuple[HolderRef, ...]:
         """All holders, as the directory tells a node of them."""
-        rack = self.core.rack_of[node.address]
+        racks = self.core.racks
         return tuple(
-            HolderRef(holder.name, holder.address, castable=self.core.rack_of[holder.address] == rack)
+            HolderRef(
+                holder.name,
+                holder.address,
+                castable=self.setting.tunnels or racks[holder.address] == racks[node.address],
+            )
             for holder in self.holders
         )
 

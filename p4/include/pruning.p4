@@ -1,7 +1,7 @@
 // Egress: drops the copies of a cast packet for ports outside the set that it is for. The set is looked at by
 // halves: a Tofino gateway compares 44 bits.
 
-control Pruning(inout metadata_t m, in port_t port) {
+control Pruning(in members_t deliver, in port_t port, inout DropReason drop) {
     members_t receiver = 0;
 
     @id(0x01000701)
@@ -24,10 +24,10 @@ control Pruning(inout metadata_t m, in port_t port) {
 
     apply {
         egress_member.apply();
-        members_t wanted = receiver & m.deliver;
+        members_t wanted = receiver & deliver;
         if (wanted[31:0] == 0) {
             if (wanted[63:32] == 0) {
-                m.drop = DropReason.NOT_INTERESTED;
+                drop = DropReason.NOT_INTERESTED;
             }
         }
     }

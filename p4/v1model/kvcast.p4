@@ -145,7 +145,7 @@ control KvcastEgress(inout headers_t h, inout metadata_t m, inout standard_metad
             recirculate_preserving_field_list(1);
         } else {
             if (m.cast == 1) {
-                pruning.apply(m, s.egress_port);
+                pruning.apply(m.deliver, s.egress_port, m.drop);
             } else if (m.flooded == 1 && s.egress_port == m.port) {
                 m.drop = DropReason.FLOOD_ECHO;
             }

@@ -18,12 +18,10 @@ SOCKETS_HOST = 2
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """All or nothing."""
     reason = image.why_not_ready()
-    for item in items:
-        if item.get_closest_marker("roce"):
-            if reason:
+    if reason:
+        for item in items:
+            if item.get_closest_marker("roce"):
                 item.add_marker(pytest.mark.skip(reason=reason))
-            # Guests of a session stay; software emulation has to have the machine for itself, so they come last.
-            item.add_marker(pytest.mark.long)
 
 
 @pytest.fixture(scope="module")

@@ -115,7 +115,7 @@ class Mix:
         self.world.switches[rack].reboot()
         if told:
             for node in self.world.readers:
-                if self.world.core.rack_of[node.address] == rack:
+                if self.world.core.racks[node.address] == rack:
                     node.tell(SwitchChanged())
 
     def problems(self) -> list[str]:

@@ -27,6 +27,7 @@ from hostagent.engines.core.prefill import FetchTerms, PrefillRate, terms_of
 from hostagent.engines.core.requests import (
     Command,
     Fetch,
+    Load,
     LookUp,
     Miss,
     Release,
@@ -123,6 +124,7 @@ class SchedulerHalf:
         self._swept_s = time.monotonic()
         self._link = AgentLink(settings.socket, log)
         self._outages_told = 0
+        self._said_unknown = False
         self._io = PoolIo(self._link, log, time.monotonic)
 
     # ------------------------------------------------------------------ start and end
@@ -176,6 +178,16 @@ class SchedulerHalf:
             self._digests.clear()
         return True
 
+    def failed(self, doing: str) -> None:
+        """An exception that nothing expected was caught while `doing`: tell and count it."""
+        log.exception("kvcast: %s failed", doing)
+        self._stats.add("internal_errors")
+
+    def fail_load(self, request: Any, blocks: Any, external_tokens: int) -> None:
+        """Promised tokens cannot be ordered: workers report the request's blocks as failed, and vLLM computes them."""
+        if external_tokens:
+            self._orders.loads.append(Load(request.request_id, (), 0, tuple(blocks.get_block_ids()[0])))
+
     def close(self) -> None:
         """End everything."""
         self._link.close()
@@ -186,6 +198,9 @@ class SchedulerHalf:
     def new_request(self, request: Any) -> None:
         """A request has come: its lookup begins."""
         if self._identity is None:
+            if not self._said_unknown:
+                self._said_unknown = True
+                log.error("kvcast: the executor did not bring what workers said of their caches: nothing is cached")
             return
         parameters = request.kv_transfer_params or {}
         binding = self._binding(request)
@@ -292,7 +307,10 @@ class SchedulerHalf:
                 decode_tokens += count
             request = self._requests.get(request_id)
             if request is not None and not self._link.away:
-                self._offer_saves(orders, request, request.num_computed_tokens + count, state)
+                try:
+                    self._offer_saves(orders, request, request.num_computed_tokens + count, state)
+                except Exception:  # noqa: BLE001 - a bug of ours must not end the engine; told in full, counted
+                    self.failed("offering saves")
         orders.is_idle = not scheduler_output.total_num_scheduled_tokens
         self._steps.append(_Step(time.monotonic(), prompt_tokens, decode_tokens))
         self._sweep_when_due()
@@ -334,6 +352,9 @@ class SchedulerHalf:
         tokens = request.all_token_ids
         if self._settings.save == "prompt":
             computed_tokens = min(computed_tokens, request.num_prompt_tokens)
+        if not self._caches.has_saves(request.request_id, len(tokens), computed_tokens):
+            return
+        # Only now: vLLM copies the whole table when it is asked for it.
         block_ids = state.get_block_ids(request.request_id)
         if block_ids is None:
             return
