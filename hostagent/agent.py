@@ -34,7 +34,7 @@ from hostagent.pool.memory import PoolMemory
 from hostagent.pool.policy import LeavesFirst
 from hostagent.serving import Serving
 from hostagent.tier_metrics import WatchedGate, WatchedLanes
-from hostagent.transport import make_transport
+from hostagent.transport import make_transport, wants_huge_pages
 from hostagent.transport.base import ControlArrival, Extent, TransportError, TransportFacts
 from kvproto.commands import Blame, FillEnded
 from kvproto.ids import Address, ChunkKey, FillId, Member, NodeId, parse_address
@@ -78,7 +78,9 @@ class Agent:
         """Bind everything. Raises TransportError, ApiError, HttpError or OSError; nothing is left open then."""
         self._loop = asyncio.get_running_loop()
         self._loop.set_exception_handler(self._bug)
-        self.memory = PoolMemory(self.config.pool.size_bytes, prefault=self.config.pool.prefault)
+        pool = self.config.pool
+        huge_pages = pool.huge_pages == "auto" and wants_huge_pages(self.config.data)
+        self.memory = PoolMemory(pool.size_bytes, prefault=pool.prefault, huge_pages=huge_pages)
         self.transport = make_transport(self.config.data, self.memory)
         self._checksums = Checksums(self.pool, self.memory, self._loop)
         self.gate = Gate(SourceCosts(_priors(self.config.gate_floor_bytes_per_s)))
@@ -390,7 +392,7 @@ class Agent:
                 pool_bytes=self.memory.size_bytes,
                 disk_bytes=self.disk.size_bytes,
                 segment_bytes=limits.SEGMENT_BYTES_SUPPORTED,
-                transports=[pb.TRANSPORT_SOCKETS],
+                transports=[pb.TRANSPORT_SOCKETS, *([pb.TRANSPORT_VERBS] if self.facts.rdma else [])],
                 version=__version__,
             )
         )
