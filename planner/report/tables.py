@@ -161,7 +161,7 @@ def _benefit(plan: PlanFigures) -> Grid:
         "4. Net benefit",
         ("", "against", "mean", "p99", "waiting/h", "engine - CPU/h", "pays"),
         tuple(rows),
-        "time to first token; waiting spared; engine time spared less controller CPU; pays: mean 2 % less, and more than by chance",
+        "time to first token; waiting spared; engine time less controller CPU; pays: mean 2 % less, not by chance",
     )
 
 
