@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Self
 
@@ -11,7 +12,6 @@ import grpc
 from bmv2_testbed.errors import TestbedError
 from kvproto.rpc import control_pb2, control_pb2_grpc
 
-_POLL_S = 0.05
 _CALL_S = 5.0
 RECONNECT_AT_ONCE = (("grpc.min_reconnect_backoff_ms", 50), ("grpc.max_reconnect_backoff_ms", 200))
 """Of a channel: what is killed and started again must be found at once, not after gRPC's backoff of minutes."""
@@ -41,49 +41,55 @@ class ControllerCalls:
             raise TestbedError(f"controller at {self._address}: {_words(error)}") from error
         return reply
 
+    def _statuses(self, deadline_s: float) -> Iterator[control_pb2.StatusReply]:
+        """The status now and after each change, until the deadline; goes on with a controller that comes back."""
+        while (left_s := deadline_s - time.monotonic()) > 0:
+            call: Any = self._operator.Watch(control_pb2.StatusRequest(), timeout=left_s, wait_for_ready=True)
+            try:
+                yield from call
+            except grpc.RpcError as error:
+                if error.code() not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+                    raise TestbedError(f"controller at {self._address}: {_words(error)}") from error
+            finally:
+                call.cancel()
+
     def await_ready(self, nodes: int, needs_switch: bool, deadline_s: float) -> None:
         """Wait until that many nodes are attached and, if there is one, the switch is programmed."""
         seen = "no answer"
-        while time.monotonic() < deadline_s:
-            try:
-                status = self.status()
-            except TestbedError as error:
-                seen = str(error)
-            else:
-                attached = sum(node.state == "attached" for node in status.nodes)
-                seen = f"{attached} of {nodes} nodes attached, switch {status.switch_view.state}"
-                if attached >= nodes and (not needs_switch or status.switch_view.state == "ready"):
-                    return
-            time.sleep(_POLL_S)
+        for status in self._statuses(deadline_s):
+            attached = sum(node.state == "attached" for node in status.nodes)
+            seen = f"{attached} of {nodes} nodes attached, switch {status.switch_view.state}"
+            if attached >= nodes and (not needs_switch or status.switch_view.state == "ready"):
+                return
         raise TestbedError(f"the cluster is not ready in time: {seen}")
 
     def serve_from_switch(self, last_key: bytes, chunks: int, deadline_s: float) -> None:
         """Have the switch take in a prefix, and wait until it serves every chunk of it."""
-        try:
-            self._pin_in_switch(last_key, deadline_s)
-            served = 0
-            while time.monotonic() < deadline_s:
-                listed = self._operator.List(control_pb2.ListRequest(key_hex=last_key.hex()), timeout=_CALL_S)
-                served = sum(view.switch_state == "serving" for view in listed)
-                if served >= chunks:
-                    return
-                time.sleep(_POLL_S)
-        except grpc.RpcError as error:
-            raise TestbedError(f"controller at {self._address}: {_words(error)}") from error
+        pinned, served = False, 0
+        for _ in self._statuses(deadline_s):
+            # Agents announce what was put a moment later, many chunks at a time.
+            pinned = pinned or self._pin_in_switch(last_key)
+            served = self._served(last_key) if pinned else 0
+            if served >= chunks:
+                return
         raise TestbedError(f"the switch serves only {served} of {chunks} chunks in time")
 
-    def _pin_in_switch(self, last_key: bytes, deadline_s: float) -> None:
-        request = control_pb2.PinRequest(key_hex=last_key.hex(), in_switch=True)
-        while True:
-            try:
-                self._operator.Pin(request, timeout=_CALL_S)
-            except grpc.RpcError as error:
-                # Agents announce what was put a moment later, many chunks at a time.
-                if error.code() is not grpc.StatusCode.NOT_FOUND or time.monotonic() > deadline_s:
-                    raise
-                time.sleep(_POLL_S)
-            else:
-                return
+    def _pin_in_switch(self, last_key: bytes) -> bool:
+        """False: the controller does not know the chunk yet."""
+        try:
+            self._operator.Pin(control_pb2.PinRequest(key_hex=last_key.hex(), in_switch=True), timeout=_CALL_S)
+        except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.NOT_FOUND:
+                return False
+            raise TestbedError(f"controller at {self._address}: {_words(error)}") from error
+        return True
+
+    def _served(self, last_key: bytes) -> int:
+        try:
+            listed = list(self._operator.List(control_pb2.ListRequest(key_hex=last_key.hex()), timeout=_CALL_S))
+        except grpc.RpcError as error:
+            raise TestbedError(f"controller at {self._address}: {_words(error)}") from error
+        return sum(view.switch_state == "serving" for view in listed)
 
 
 def _words(error: Any) -> str:

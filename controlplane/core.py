@@ -362,8 +362,9 @@ class Core:
         if actual is None:
             self.programmer.read_failed()
             return
+        if not self.programmer.read_done(actual, now_ns):
+            return
         trusted = actual.get(("fabric", None)) == self.options.fabric.entry
-        self.programmer.read_done(actual, now_ns)
         if not trusted or self.epoch == 0:
             self.epoch = max(self.epoch + 1, self.options.incarnation)
             if self.switch_present:

@@ -39,8 +39,17 @@ from controlplane.nodes import Graces
 from controlplane.rpc.coordinator import Coordinator
 from controlplane.rpc.operator import Operator
 from controlplane.rpc.streams import AgentStream, Closing
+from controlplane.switch.entries import SwitchContents
 from controlplane.switch.p4runtime import P4RuntimeTarget
-from controlplane.switch.target import SwitchCounters, SwitchEvent, SwitchTarget, SwitchUnavailableError
+from controlplane.switch.target import (
+    Down,
+    Standby,
+    SwitchCounters,
+    SwitchEvent,
+    SwitchTarget,
+    SwitchUnavailableError,
+    Up,
+)
 from kvproto.readiness import notify_ready, write_ready_file
 from kvproto.rpc import control_pb2 as rpc
 from kvproto.rpc import control_pb2_grpc
@@ -78,6 +87,9 @@ class Controller:
         self._http: asyncio.Server | None = None
         self._stopping = False
         self._complaint = ""
+        self._happened = asyncio.Event()
+        self._switch_session = 0
+        """Counts beginnings and ends of sessions with the switch: what was asked in one is not answered in another."""
         self.failed = asyncio.Event()
         """Set when a part ended that never should: the daemon then stops with status 1."""
 
@@ -161,6 +173,9 @@ class Controller:
     def switch_words(self) -> tuple[str, str]:
         return self._config.target, self._target.address if self._target else ""
 
+    async def something_happened(self) -> None:
+        await self._happened.wait()
+
     # -- the core's wishes
 
     def settle(self) -> None:
@@ -170,6 +185,8 @@ class Controller:
         self.core.advance(self.now_ns())
         for effect in self.core.take_effects():
             self._carry_out(effect)
+        self._happened.set()
+        self._happened = asyncio.Event()
         if self._publish_due is None and not self._stopping:
             self._publish_due = asyncio.get_running_loop().call_later(PUBLISH_S, self._publish)
 
@@ -203,6 +220,8 @@ class Controller:
     # -- the switch
 
     def _switch_event(self, event: SwitchEvent) -> None:
+        if isinstance(event, Up | Down | Standby):
+            self._switch_session += 1
         self.core.switch_event(event, self.now_ns())
         if self.core.switch_standby:
             for stream in self._streams.values():
@@ -212,11 +231,16 @@ class Controller:
     async def _read_switch(self) -> None:
         if self._target is None:
             raise AssertionError("the core reads no switch where there is none")
+        session = self._switch_session
         try:
-            found = await self._target.read()
+            found: SwitchContents | None = await self._target.read()
         except SwitchUnavailableError as error:
             self._complain(f"cannot read back: {error}")
             await asyncio.sleep(READ_AGAIN_S)
+            found = None
+        if session != self._switch_session:
+            return  # The core has forgotten that it asked.
+        if found is None:
             self.core.switch_read(None, self.now_ns())
         else:
             present, epoch = self.core.switch_present, self.core.epoch
@@ -228,17 +252,18 @@ class Controller:
     async def _write_switch(self, write: WriteTheSwitch) -> None:
         if self._target is None:
             raise AssertionError("the core writes no switch where there is none")
+        session = self._switch_session
+        refused: dict[int, str] | None = None
         try:
             refused = await self._target.write(write.updates)
         except SwitchUnavailableError as error:
             self._complain(f"cannot write: {error}")
-            self.core.switch_written(None, self.now_ns())
-        else:
-            for index, reason in refused.items():
-                update = write.updates[index]
-                LOG.warning("the switch refused to %s %s: %s", update.operation.value, update.entry, reason)
+        for index, reason in (refused or {}).items():
+            update = write.updates[index]
+            LOG.warning("the switch refused to %s %s: %s", update.operation.value, update.entry, reason)
+        if session == self._switch_session:
             self.core.switch_written(refused, self.now_ns())
-        self.settle()
+            self.settle()
 
     def _complain(self, problem: str) -> None:
         """Warn once about what goes on."""

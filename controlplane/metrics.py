@@ -31,6 +31,7 @@ class CoreCollector(Collector):
         yield from self._directory()
         yield from self._switch()
         yield from self._accounting()
+        yield from self._pushes()
 
     def _directory(self) -> Iterator[Metric]:
         core = self._core
@@ -80,6 +81,30 @@ class CoreCollector(Collector):
         yield _counter("switch_reads", "Times the switch was read back", accounting.switch_reads)
         decisions = accounting.decisions + self._core.pool.decisions
         yield _labelled("decisions", "What was decided or happened, by kind", "kind", decisions)
+
+    def _pushes(self) -> Iterator[Metric]:
+        policy = self._core.pushes.policy
+        use = GaugeMetricFamily(
+            _PREFIX + "push_use", "Share of copies expected to be wanted that were, by kind", labels=["kind"]
+        )
+        for kind, share in policy.uses().items():
+            use.add_metric([kind], share)
+        yield use
+        counts = policy.counts
+        yield _counter("push_candidates", "Chunks fetched remotely a second time in a while", counts.candidates)
+        yield _labelled(
+            "push_copies",
+            "Copies that a push would bring, by what became of them",
+            "what",
+            {
+                "pushed": counts.pushed_copies,
+                "withheld": counts.withheld_copies,
+                "withheld_wanted": counts.withheld_used_copies,
+            },
+        )
+        yield _labelled(
+            "push_bytes", "Bytes of pushes", "what", {"pushed": counts.pushed_bytes, "used": counts.used_bytes}
+        )
 
 
 class MetricsPage:

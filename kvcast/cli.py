@@ -23,6 +23,7 @@ COMMANDS: dict[str, str] = {
     "doctor": "what is missing on this machine, or slows it down",
     "testbed": "a network of namespaces with switch, controller and agents",
     "bench": "benchmarks, as ratios against something run side by side",
+    "plan": "what a pool would do for a trace, and at which scale it pays",
     "demo": "the whole thing at work: incast in all modes, then real traces",
     "demo-vllm": "vLLM engines share a document through the pool; one warms four by a cast",
 }

@@ -390,12 +390,18 @@ _Operation = _Insert | _Change
 
 
 class NativeTarget:
-    """p4switch.server.target.Target over the runtime's switch. `flood_group`: see NativePipeline.set_flood."""
+    """p4switch.server.target.Target over the runtime's switch.
 
-    def __init__(self, switch: runtime.Switch, *, has_cpu_port: bool, flood_group: int | None = None) -> None:
+    `flood_group`: see NativePipeline.set_flood. `traces`: print what the switch tells of packets, log_msg included.
+    """
+
+    def __init__(
+        self, switch: runtime.Switch, *, has_cpu_port: bool, flood_group: int | None = None, traces: bool = False
+    ) -> None:
         self._switch = switch
         self._has_cpu_port = has_cpu_port
         self._flood_group = flood_group
+        self._traces = traces
         self._ports: set[int] = set()
         self._active: NativePipeline | None = None
 
@@ -460,9 +466,9 @@ class NativeTarget:
             case runtime.PortEvent(port):
                 return target.PortEvent(port)
             case runtime.LogEvent(text, trace):
-                if trace:
-                    print(text, flush=True)
-                else:
+                if self._traces:
+                    print(text if trace else f"log: {text}", flush=True)
+                if not trace:
                     log.info("%s", text)
             case runtime.DigestEvent() if active is not None and event.pipeline is active.native:
                 return target.DigestEvent(active, event.digest, event.values)

@@ -168,7 +168,10 @@ class Switch:
         self.runtime = runtime.Switch(config)
         self._closing.callback(self.runtime.close)
         self.target = NativeTarget(
-            self.runtime, has_cpu_port=options.cpu_port is not None, flood_group=options.flood_group
+            self.runtime,
+            has_cpu_port=options.cpu_port is not None,
+            flood_group=options.flood_group,
+            traces=options.trace,
         )
         if options.pcap_dir is not None:
             _make_folder(options.pcap_dir)

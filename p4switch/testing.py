@@ -98,9 +98,11 @@ def memory_switch(
     cpu_port: int | None = 255,
     flood_group: int | None = None,
     port_options: Mapping[int, PortOptions] | None = None,
+    trace: bool = False,
 ) -> Iterator[TestSwitch]:
     """A running switch with memory ports 1..n (or those listed) and a P4Runtime server.
 
+    `trace` prints what happens to each packet; pytest shows that when a test fails.
     `program` is a path, P4 source text (anything with a newline), or None when a controller brings it. Raises
     SwitchError with the compiler's diagnostics.
     """
@@ -117,6 +119,7 @@ def memory_switch(
         device_id=device_id,
         cpu_port=cpu_port,
         flood_group=flood_group,
+        trace=trace,
     )
     with Switch(options) as switch:
         yield TestSwitch(switch, list(numbers))

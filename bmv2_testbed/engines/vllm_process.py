@@ -123,6 +123,12 @@ class EngineProcess:
                 found.setdefault(name, {}).update(sum=metric.sum, count=metric.count)
         return found
 
+    def do_spent(self) -> object:
+        """Seconds and CPU seconds in the connector's calls so far; only of a TimedConnector."""
+        from bmv2_testbed.engines.timed_connector import Spent
+
+        return {"wall_s": Spent.wall_s, "cpu_s": Spent.cpu_s}
+
     def do_reset(self, connector: bool = False) -> object:
         """Forget the engine's own prefix cache; with `connector`, also what kvcast knows."""
         return self._engine.reset_prefix_cache(reset_connector=connector)

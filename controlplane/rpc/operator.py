@@ -17,6 +17,7 @@ from controlplane.operations import OperatorError
 from kvproto.rpc import control_pb2 as rpc
 from kvproto.rpc import control_pb2_grpc
 
+_WATCH_S = 0.02
 _REST_CHUNKS = 500
 """Chunks listed before other events get their turn."""
 
@@ -29,6 +30,9 @@ class OperatorDesk(Protocol):
     def now_ns(self) -> int: ...
     def settle(self) -> None:
         """Carry out what the core wants done."""
+
+    async def something_happened(self) -> None:
+        """Return when the core has been called again."""
 
     def watch(self, job: JobId) -> asyncio.Queue[tuple[rpc.Progress, bool]]:
         """Progress of a job just started, and whether it is the last."""
@@ -46,6 +50,18 @@ class Operator(control_pb2_grpc.OperatorServicer):
 
     async def Status(self, request: rpc.StatusRequest, context: Any) -> rpc.StatusReply:  # noqa: N802
         return views.status(self._desk.core, *self._desk.switch_words(), self._desk.now_ns())
+
+    async def Watch(self, request: rpc.StatusRequest, context: Any) -> AsyncIterator[rpc.StatusReply]:  # noqa: N802
+        told = None
+        while True:
+            status = views.status(self._desk.core, *self._desk.switch_words(), self._desk.now_ns())
+            lasting = views.lasting(status)
+            if lasting != told:
+                told = lasting
+                yield status
+            # A status costs a look at every chunk that somebody holds: not at each of a storm of events.
+            await asyncio.sleep(_WATCH_S)
+            await self._desk.something_happened()
 
     async def List(self, request: rpc.ListRequest, context: Any) -> AsyncIterator[rpc.ChunkView]:  # noqa: N802
         core = self._desk.core

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from controlplane.limits import WRITE_BATCH_UPDATES_MAX
-from controlplane.switch.entries import Entry, FabricEntry, Identity, SwitchContents
+from controlplane.switch.entries import Entry, Identity, SwitchContents
 from controlplane.switch.reconcile import apply, difference
 from controlplane.switch.target import SwitchFacts, Update
 
@@ -120,17 +120,14 @@ class SwitchProgrammer:
         self._in_flight = ()
 
     def read_done(self, actual: SwitchContents, now_ns: int) -> bool:
-        """Returns False if the switch has lost its program's state since we last knew: fabric parameters that it had
-        are gone, so the tables were emptied and the registers with them."""
+        """The switch holds this. Returns False if nobody asked (any more): then it may be older than what we know."""
         if self.phase is not Phase.READING:
-            return True
-        had_fabric = any(isinstance(entry, FabricEntry) for entry in self.actual.values())
-        has_fabric = any(isinstance(entry, FabricEntry) for entry in actual.values())
+            return False
         self.actual = dict(actual)
         self.phase = Phase.SETTLED
         self._read_at_ns = now_ns
         self._pending = set(actual.keys() | self._desired.keys())
-        return has_fabric or not had_fabric
+        return True
 
     def read_failed(self) -> None:
         if self.phase is Phase.READING:

@@ -1,4 +1,4 @@
-"""``python -m p4switch.bench [--json FILE] [--quick] [pipeline|wire ...]``"""
+"""``python -m p4switch.bench [--json FILE] [--quick] [PART ...]``"""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from p4switch.bench import pipeline, wire
+from p4switch.bench import peer, pipeline, wire
 from p4switch.bench.pipeline import Measurement
 from p4switch.errors import SwitchError
 
@@ -24,6 +24,7 @@ def parts(quick: bool) -> Mapping[str, Callable[[], Iterator[Measurement]]]:
         "lpm": lambda: pipeline.prefixes(prefixes),
         "ternary": lambda: pipeline.ternary(10_000),
         "wire": wire.forwarding,
+        "simple_switch": peer.comparison,
     }
 
 
@@ -40,7 +41,9 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
     parser.add_argument("--quick", action="store_true", help="smaller tables")
-    parser.add_argument("parts", nargs="*", metavar="PART", help="forwarding, exact, lpm, ternary, wire (default: all)")
+    parser.add_argument(
+        "parts", nargs="*", metavar="PART", help="forwarding, exact, lpm, ternary, wire, simple_switch (default: all)"
+    )
     options = parser.parse_args(arguments)
     known = parts(options.quick)
     unknown = [part for part in options.parts if part not in known]

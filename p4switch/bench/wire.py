@@ -23,8 +23,8 @@ from p4switch.runtime import ActionCall, Program, Replica, Switch, build_shared_
 PORTS = 9
 SIZES = (60, 4200)
 _CLONE_NEWNET = 0x40000000
-_SECONDS = 1.0
-_WARM_UP_SECONDS = 0.2
+SECONDS = 1.0
+WARM_UP_SECONDS = 0.2
 _THREAD_NAME = "p4switch"
 
 
@@ -43,7 +43,7 @@ class _Run:
         return Measurement(name, pps, cpu_ns, against.name, against.ns_per_packet / cpu_ns)
 
 
-class _Wire:
+class Wire:
     """The helpers in wire.c."""
 
     def __init__(self) -> None:
@@ -56,6 +56,7 @@ class _Wire:
         self._bare_loop.restype = ctypes.c_int64
 
     def bare_loop(self, seconds: float) -> None:
+        """Forward between sw1 and sw2 for that long. Raises SwitchError."""
         if self._bare_loop(b"sw1", b"sw2", seconds) < 0:
             raise SwitchError("the bare loop cannot use its interfaces")
 
@@ -71,7 +72,8 @@ class _Wire:
 
 
 @contextmanager
-def _namespace() -> Iterator[None]:
+def namespace() -> Iterator[None]:
+    """The calling thread in a network namespace with veth pairs sw1-h1 to sw9-h9. Raises SwitchError without root."""
     libc = ctypes.CDLL(None, use_errno=True)
     home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -92,7 +94,7 @@ def _ip(arguments: str) -> None:
     subprocess.run(["ip", *arguments.split()], check=True, capture_output=True)
 
 
-def _arrived(port: int) -> int:
+def arrived(port: int) -> int:
     """Frames that came out at the far end of a port."""
     for line in Path("/proc/thread-self/net/dev").read_text().splitlines():
         name, _, counters = line.partition(":")
@@ -108,12 +110,12 @@ def _switch_thread_cpu_ns() -> int:
     raise SwitchError("the packet thread is not running")
 
 
-def _run(wire: _Wire, frame: bytes, port: int, cpu_ns: Callable[[], int], work: Callable[[], None]) -> _Run:
-    with wire.flood(frame, _SECONDS + 3 * _WARM_UP_SECONDS):
-        time.sleep(_WARM_UP_SECONDS)
-        arrived, started, cpu = _arrived(port), time.monotonic(), cpu_ns()
+def _run(wire: Wire, frame: bytes, port: int, cpu_ns: Callable[[], int], work: Callable[[], None]) -> _Run:
+    with wire.flood(frame, SECONDS + 3 * WARM_UP_SECONDS):
+        time.sleep(WARM_UP_SECONDS)
+        before, started, cpu = arrived(port), time.monotonic(), cpu_ns()
         work()
-        return _Run(_arrived(port) - arrived, time.monotonic() - started, cpu_ns() - cpu)
+        return _Run(arrived(port) - before, time.monotonic() - started, cpu_ns() - cpu)
 
 
 @contextmanager
@@ -138,11 +140,11 @@ def forwarding() -> Iterator[Measurement]:
     Raises:
         SwitchError: there are no rights to make a namespace.
     """
-    wire, program = _Wire(), load()
-    with _namespace():
+    wire, program = Wire(), load()
+    with namespace():
         for size in SIZES:
             known, unknown = ethernet(mac(2), size), ethernet(mac(99), size)
-            bare = _run(wire, known, 2, time.thread_time_ns, lambda: wire.bare_loop(_SECONDS)).measurement(
+            bare = _run(wire, known, 2, time.thread_time_ns, lambda: wire.bare_loop(SECONDS)).measurement(
                 f"veth, {size} B, bare loop"
             )
             yield bare
@@ -157,4 +159,4 @@ def forwarding() -> Iterator[Measurement]:
 
 
 def _measuring_time() -> None:
-    time.sleep(_SECONDS)
+    time.sleep(SECONDS)

@@ -63,7 +63,7 @@ class ProgramRenderer(StatementRenderer):
                 "",
                 *self.constants,
                 "",
-                *self._action_names(),
+                *self._action_descriptors(),
                 "",
                 *functions,
                 *descriptors,
@@ -71,10 +71,10 @@ class ProgramRenderer(StatementRenderer):
             ]
         )
 
-    def _action_names(self) -> list[str]:
-        """Names for the trace, by action index."""
-        names = ", ".join(c_string(a.name) for a in self.program.actions) or '""'
-        return [f"static const char *const action_names[] __attribute__((unused)) = {{{names}}};"]
+    def _action_descriptors(self) -> list[str]:
+        """The array of actions, which the trace of tables refers to before it is filled."""
+        count = len(self.program.actions)
+        return [f"static const struct ps_action_desc actions[{count}];"] if count else []
 
     # ---------------------------------------------------------------- per-packet state
 
@@ -138,8 +138,11 @@ class ProgramRenderer(StatementRenderer):
             self.close()
         self.line("rejected: __attribute__((unused));")
         self.line("accepted: __attribute__((unused));")
-        self.line("if (PS_UNLIKELY(ctx->trace_enabled && error))")
-        self.line('    ps_trace(ctx, "parser error %u after %u bytes", (unsigned)error, (unsigned)at);')
+        names = ", ".join(c_string(name) for name in self.program.errors.members)
+        self.open("if (PS_UNLIKELY(ctx->trace_enabled && error)) {")
+        self.line(f"static const char *const error_names[] = {{{names}}};")
+        self.line('ps_trace(ctx, "parser error %s after %u bytes", error_names[error], (unsigned)at);')
+        self.close()
         self.line("ctx->consumed = at;")
         self.line("p->standard_metadata.parser_error = error;")
 

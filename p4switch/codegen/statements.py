@@ -5,7 +5,7 @@ from __future__ import annotations
 from p4switch.codegen.externs import ExternRenderer, color_name
 from p4switch.codegen.layout import Layout, Place, bytes_of
 from p4switch.codegen.packets import load_fields, load_leaves, split_at_varbit, store_leaves
-from p4switch.codegen.packing import c_string, packed_offsets, table_key_bytes
+from p4switch.codegen.packing import packed_offsets, table_key_bytes
 from p4switch.ir import expr as ir
 from p4switch.ir import stmt as s
 from p4switch.ir import types as irt
@@ -86,7 +86,8 @@ class StatementRenderer(ExternRenderer):
         self._chosen_action(table, st.keys[count:])
         if st.hit is not None:
             self.line(f"{self.roots[st.hit].z} = (uint8_t)ps_hit(table, entry);")
-        self._trace_lookup(table, key_bytes)
+        self.line("if (PS_UNLIKELY(ctx->trace_enabled))")
+        self.line("    ps_trace_table(ctx, table, key, ps_hit(table, entry), actions, action);")
         self.open("switch (action->index) {")
         for position, arm in enumerate(st.arms):
             self.open(f"case {arm.action}: {{ /* {self.program.actions[arm.action].name} */")
@@ -102,11 +103,6 @@ class StatementRenderer(ExternRenderer):
         self.depth -= 1
         self.close()
         self.close()
-
-    def _trace_lookup(self, table: Table, key_bytes: int) -> None:
-        known = f'action->index < {len(self.program.actions)} ? action_names[action->index] : "none"'
-        self.line("if (PS_UNLIKELY(ctx->trace_enabled))")
-        self.line(f"    ps_trace_table(ctx, {c_string(table.name)}, key, {key_bytes}, ps_hit(table, entry), {known});")
 
     def _entry_effects(self, table: Table) -> None:
         if table.direct_counter is not None:

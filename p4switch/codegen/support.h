@@ -288,13 +288,35 @@ __attribute__((cold, noinline, format(printf, 2, 3))) static void ps_trace(struc
     va_end(arguments);
     ctx->api->log(ctx, PS_LOG_TRACE, text, length < (int)sizeof text ? (size_t)length : sizeof text - 1);
 }
-__attribute__((cold, noinline)) static void ps_trace_table(struct ps_ctx *ctx, const char *name, const uint8_t *key,
-                                                           unsigned key_bytes, int hit, const char *action) {
-    char digits[2 * 128 + 1];
-    unsigned n = key_bytes < 128 ? key_bytes : 128;
-    for (unsigned i = 0; i < n; i++) snprintf(digits + 2 * i, 3, "%02x", key[i]);
-    digits[2 * n] = 0;
-    ps_trace(ctx, "table %s: key %s %s, action %s", name, n ? digits : "-", hit ? "hit" : "miss", action);
+/* Appends "name=0x12 name=0x34" to a text of `room` bytes; gives its new length. */
+__attribute__((cold, noinline)) static size_t ps_trace_fields(char *text, size_t at, size_t room, const char *between,
+                                                              const struct ps_field_desc *fields, uint32_t count,
+                                                              const uint8_t *packed) {
+    for (uint32_t i = 0; i < count && at + 8 < room; i++) {
+        const struct ps_field_desc *f = &fields[i];
+        size_t size = (f->width + 7) / 8;
+        int length = snprintf(text + at, room - at, "%s%s=0x", i ? between : "", f->name);
+        at = length < (int)(room - at) ? at + (size_t)length : room - 1;
+        int started = 0;
+        for (size_t k = 0; k < size && at + 3 < room; k++) {
+            uint8_t octet = packed[f->offset + (f->order == PS_NATIVE ? size - 1 - k : k)];
+            if (octet == 0 && !started && k + 1 < size) continue;
+            at += (size_t)snprintf(text + at, room - at, started ? "%02x" : "%x", octet);
+            started = 1;
+        }
+    }
+    return at;
+}
+__attribute__((cold, noinline)) static void ps_trace_table(struct ps_ctx *ctx, const struct ps_table *table,
+                                                           const uint8_t *key, int hit,
+                                                           const struct ps_action_desc *actions,
+                                                           const struct ps_action *action) {
+    char keys[512] = "", arguments[384] = "";
+    const struct ps_action_desc *chosen = action->index == PS_NO_ACTION ? NULL : &actions[action->index];
+    ps_trace_fields(keys, 0, sizeof keys, " ", table->desc->keys, table->desc->key_count, key);
+    if (chosen) ps_trace_fields(arguments, 0, sizeof arguments, ", ", chosen->params, chosen->param_count, action->params);
+    ps_trace(ctx, "table %s: %s%s%s, action %s(%s)", table->desc->name, keys, keys[0] ? " " : "", hit ? "hit" : "miss",
+             chosen ? chosen->name : "none", arguments);
 }
 
 /* The first eight bytes as a number: HashAlgorithm.identity. */

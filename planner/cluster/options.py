@@ -15,15 +15,15 @@ class Sharing(enum.Enum):
 
     NONE = "no pool"
     """Every node keeps what it computed itself."""
-    UNICAST = "unicast pool"
+    UNICAST = "unicast"
     """A chunk is served by the node that computed it; readers keep private copies."""
-    REPLICAS = "unicast, replicas"
+    REPLICAS = "replicas"
     """The same with every new chunk also written to other nodes in the background."""
-    RELAY = "unicast, relays"
+    RELAY = "relays"
     """Every copy serves, from the moment its first bytes arrive: readers forward to readers."""
     CAST = "casts"
     """kvcast: copies serve, and the switch replicates what is in flight."""
-    CAST_SWITCH = "casts + switch cache"
+    CAST_SWITCH = "casts+switch"
     """kvcast with chunks in the switch, too."""
 
 

@@ -126,7 +126,7 @@ class Delivery:
         self._terms = terms
         self._casts = casts
         self._relays = relays
-        self._parked: dict[tuple[int, Key], list[tuple[_Session, int]]] = {}
+        self._parked: dict[tuple[int, Key], list[_Want]] = {}
         """Relayed to the end of what the relay has: complete when the relay's own copy is."""
         self._wants: list[dict[Key, _Want]] = [{} for _ in range(topology.nodes + 1)]
         self._wanters: dict[tuple[Group, Key], dict[int, None]] = {}
@@ -315,11 +315,13 @@ class Delivery:
         receivers = sorted(transfer.receivers)
         for node in receivers:
             self._fed[node] -= 1
+            want = self._wants[node][session.key]
+            want.gaps = without(want.gaps, *_passed(session, node))
             if self._relays and session.holder != SWITCH and self.is_receiving(session.holder, session.key):
-                self._parked.setdefault((session.holder, session.key), []).append((session, node))
-                self._wants[node][session.key].parked = True
-            else:
-                self._receive(session, node, now_s)
+                self._parked.setdefault((session.holder, session.key), []).append(want)
+                want.parked = True
+            elif not want.gaps:
+                self._here(want, now_s)
         leader = session.leader
         if not self._fed[leader] and self._open(leader):
             self._pull(self._choose(leader), transfer, now_s)
@@ -329,19 +331,7 @@ class Delivery:
             if node != leader and not self._fed[node] and self._open(node):
                 self._later(now_s + HANDOVER_S, self._lead, node)
 
-    def _receive(self, session: _Session, node: int, now_s: float) -> None:
-        transfer = session.transfer
-        want = self._wants[node][session.key]
-        low = session.first + transfer.joined_at[node] / session.factor
-        end = session.first + transfer.length / session.factor
-        got = transfer.got[node] / session.factor
-        # A receiver slower than the cast misses its share of it; where the holes are makes no difference to the sum.
-        high = end if got >= (end - low) * (1 - 1e-6) else low + got
-        want.gaps = without(want.gaps, low, high)
-        if not want.gaps:
-            self._here(want, session, now_s)
-
-    def _here(self, want: _Want, session: _Session, now_s: float) -> None:
+    def _here(self, want: _Want, now_s: float) -> None:
         key = want.piece.key
         del self._wants[want.node][key]
         wanters = self._wanters[want.group, key]
@@ -349,10 +339,10 @@ class Delivery:
         if not wanters:
             del self._wanters[want.group, key]
         origin = Origin.CAST if want.company else Origin.HOLDER
-        if session.holder == SWITCH:
+        if want.piece.holder == SWITCH:
             origin = Origin.SWITCH
-        for parked, node in self._parked.pop((want.node, key), ()):
-            self._receive(parked, node, now_s)
+        for parked in self._parked.pop((want.node, key), ()):
+            self._here(parked, now_s)
         for work in want.works:
             pending = self._pending[work]
             pending.origins[key] = origin
@@ -368,6 +358,16 @@ class Delivery:
     def _control(self, node: int, packets: int) -> None:
         self.control_packets += packets
         self.control_bytes[node] += packets * CONTROL_BYTES
+
+
+def _passed(session: _Session, node: int) -> tuple[float, float]:
+    """The part of the chunk that a receiver of a session that has ended took."""
+    transfer = session.transfer
+    low = session.first + transfer.joined_at[node] / session.factor
+    end = session.first + transfer.length / session.factor
+    got = transfer.got[node] / session.factor
+    # A receiver slower than the cast misses its share of it; where the holes are makes no difference to the sum.
+    return low, end if got >= (end - low) * (1 - 1e-6) else low + got
 
 
 def without(gaps: Sequence[tuple[float, float]], low: float, high: float) -> list[tuple[float, float]]:

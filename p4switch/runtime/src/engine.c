@@ -240,6 +240,7 @@ static bool take_egress_clone(struct ps_switch *sw, void *phv, const struct pass
         return false;
     }
     sw->stats.cloned++;
+    TRACE(sw, "cloned in egress to session %u, %u copies", sw->ctx.clone_session, clone->session->count);
     clone->phv = phv_at(p, depth, 0);
     copy_phv(program, clone->phv, phv);
     memset(clone->phv, 0, program->metadata_bytes);
@@ -378,6 +379,14 @@ static void start_phv(struct ps_switch *sw, void *phv, const struct ps_buffer *f
     std->ingress_global_timestamp = sw->now_us & 0xffffffffffffu;
 }
 
+static const char *instance_name(uint32_t instance_type) {
+    switch (instance_type) {
+    case PS_INSTANCE_RECIRCULATED: return "recirculated";
+    case PS_INSTANCE_RESUBMITTED: return "resubmitted";
+    default: return "received";
+    }
+}
+
 static void ingress_clone(struct ps_switch *sw, const void *phv, const struct passage *in) {
     struct ps_pipeline *p = sw->pipeline;
     const struct ps_program *program = p->program;
@@ -388,6 +397,7 @@ static void ingress_clone(struct ps_switch *sw, const void *phv, const struct pa
         return;
     }
     sw->stats.cloned++;
+    TRACE(sw, "cloned in ingress to session %u, %u copies", sw->ctx.clone_session, session->count);
     int32_t list = sw->ctx.clone_list;
     struct passage copy = *in;
     copy.depth = 1;
@@ -415,7 +425,7 @@ void ps_engine_ingress(struct ps_switch *sw, struct ps_buffer *frame, uint32_t i
     struct ps_ctx *ctx = &sw->ctx;
     void *phv = phv_at(p, 0, 0);
     struct ps_standard_metadata *std = std_of(phv);
-    TRACE(sw, "port %u: received, %u bytes, instance type %u", ingress_port, frame->length, instance_type);
+    TRACE(sw, "port %u: %s, %u bytes", ingress_port, instance_name(instance_type), frame->length);
     ctx->now_us = sw->now_us;
     ctx->length_change = 0;
     memset((uint8_t *)ctx + INTENT_FIRST, 0, INTENT_BYTES);
@@ -430,10 +440,7 @@ void ps_engine_ingress(struct ps_switch *sw, struct ps_buffer *frame, uint32_t i
     }
     uint32_t consumed = ctx->consumed;
     sw->stats.processed++;
-    if (PS_UNLIKELY(std->parser_error)) {
-        sw->stats.parser_errors++;
-        TRACE(sw, "parser error %u", std->parser_error);
-    }
+    if (PS_UNLIKELY(std->parser_error)) sw->stats.parser_errors++;
     if (program->verify_checksum) program->verify_checksum(ctx, phv);
     program->ingress(ctx, phv);
 

@@ -187,6 +187,18 @@ def test_the_holder_dies_while_it_fills() -> None:
     assert_consistent(scene)
 
 
+def test_what_nobody_asked_for_is_no_news_of_the_switch() -> None:
+    """An answer from an earlier session may be older than what is known."""
+    scene = scene_with()
+    scene.fill("a")
+    epoch = scene.core.epoch
+    scene.core.switch_read({}, scene.now)
+    scene.settle()
+    assert scene.served() == {key("a")}
+    assert scene.core.epoch == epoch
+    assert_consistent(scene)
+
+
 def test_the_holder_attaches_anew_while_it_fills() -> None:
     """An agent that was started again knows nothing of the fill, and nobody waits for its time to run out."""
     scene = scene_with()

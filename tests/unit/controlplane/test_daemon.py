@@ -19,7 +19,7 @@ import pytest
 
 from controlplane.config import parse
 from controlplane.daemon import Controller, StartError
-from controlplane.switch.entries import FillingEntry, ServingEntry
+from controlplane.switch.entries import FillingEntry, ServingEntry, SwitchContents
 from kvproto.rpc import control_pb2 as rpc
 from kvproto.rpc import control_pb2_grpc
 from tests.contracts.switch_target.memory_target import MemorySwitch, MemoryTarget
@@ -406,6 +406,68 @@ def test_metrics_and_health() -> None:
             assert health["status"] == "ok"
             with pytest.raises(urllib.error.HTTPError, match="404"):
                 await asyncio.to_thread(get, "/nothing")
+
+    run(steps())
+
+
+def test_a_watcher_hears_of_changes_and_of_nothing_else() -> None:
+    async def steps() -> None:
+        async with controller() as one, operator(one.grpc_address) as stub:
+            statuses = stub.Watch(rpc.StatusRequest())
+            first = await statuses.read()
+            assert (len(first.nodes), first.chunks) == (0, 0)
+            async with agents(one.grpc_address, PREFIX) as (agent,):
+                while (status := await statuses.read()).chunks < len(PREFIX):
+                    pass
+                assert [node.name for node in status.nodes] == ["n1"]
+                agent.announce(record("z"))
+                while (after := await statuses.read()).chunks == status.chunks:
+                    # Not the clock's ticks, nor the messages counted meanwhile: the node had more to say.
+                    assert after.nodes != status.nodes
+                assert after.chunks == len(PREFIX) + 1
+            statuses.cancel()
+
+    run(steps())
+
+
+class LateTarget(MemoryTarget):
+    """Reads wait for the test, which may have them answer with an empty switch."""
+
+    def __init__(self, switch: MemorySwitch) -> None:
+        super().__init__(switch)
+        self.slow = False
+        self.waiting: list[asyncio.Future[bool]] = []
+
+    async def read(self) -> SwitchContents:
+        if self.slow:
+            gate: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+            self.waiting.append(gate)
+            if await gate:
+                return {}
+        return await super().read()
+
+
+def test_an_answer_from_an_earlier_session_is_not_taken_for_one_of_this() -> None:
+    async def steps() -> None:
+        switch = MemorySwitch()
+        changes = {"switch": {"target": "p4switch", "address": "127.0.0.1:1", "reconcile_ms": 50}}
+        target = LateTarget(switch)
+        one = Controller(parse(QUICK | changes, Path()), target)
+        await one.start()
+        await eventually(lambda: one.core.switch_present, "a programmed switch")
+        epoch, target.slow = one.core.epoch, True
+        await eventually(lambda: len(target.waiting) == 1, "a check is under way")
+        target.drop_session()
+        await eventually(lambda: len(target.waiting) == 2, "the new session begins with a read of its own")
+        target.slow = False
+        target.waiting[0].set_result(True)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        target.waiting[1].set_result(False)
+        reads = one.core.accounting.switch_reads
+        await eventually(lambda: one.core.accounting.switch_reads > reads, "the answer that was waited for")
+        assert one.core.epoch == epoch, "the switch never lost anything"
+        await one.stop()
 
     run(steps())
 

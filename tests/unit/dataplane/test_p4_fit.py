@@ -96,7 +96,7 @@ def test_changed_form_is_an_error_and_no_number() -> None:
 
 def test_a_parser_that_matches_anything_is_seen() -> None:
     good = (
-        "parser ingress:\n  states:\n    parse_udp:\n      match: [ half ]\n      0x12b9:\n        next: parse_control\n"
+        "parser ingress:\n  states:\n    parse_udp:\n      match: [ half ]\n      0x12b9:\n        next: control\n"
         "      0x****:\n        next: end\ndeparser ingress:\n  dictionary:\n    0x0001: x\n"
     )
     assert p4_fit.parser_matches(good) == 1

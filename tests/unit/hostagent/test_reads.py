@@ -1,12 +1,18 @@
-"""The serving end of reliable reads: how long a chunk stays pinned."""
+"""Reliable reads: how long a served chunk stays pinned, how long an absent host is waited for."""
 
 from __future__ import annotations
 
 import asyncio
+import socket
 
+import pytest
+
+from hostagent import limits
 from hostagent.pool.memory import PoolMemory
-from hostagent.transport.base import Extent, TransportCounters
-from hostagent.transport.reads import ANSWER, KIND_READ, MAGIC, REQUEST, VERSION, ReadServer
+from hostagent.transport.base import Extent, ReadOutcome, TransportCounters
+from hostagent.transport.read_client import ReadClient
+from hostagent.transport.read_protocol import ANSWER, KIND_READ, RANGE, pack_request
+from hostagent.transport.read_server import ReadServer
 from kvproto.ids import ChunkKey
 
 SMALL, LARGE = ChunkKey(b"s" * 16), ChunkKey(b"l" * 16)
@@ -37,7 +43,7 @@ def test_a_chunk_is_let_go_when_the_peer_has_it_though_more_is_being_sent() -> N
         server = ReadServer(memory, sink, TransportCounters())  # type: ignore[arg-type]
         reader, writer = await asyncio.open_connection(*server.listen("127.0.0.1", 0), limit=1 << 17)
         for number, key in enumerate(SIZES):
-            writer.write(REQUEST.pack(MAGIC, VERSION, KIND_READ, 0, number, 0, SIZES[key], key))
+            writer.write(pack_request(KIND_READ, number, RANGE.pack(0, SIZES[key], key)))
         await reader.readexactly(ANSWER.size + SIZES[SMALL])
         async with asyncio.timeout(10):
             while SMALL in sink.open:
@@ -50,6 +56,31 @@ def test_a_chunk_is_let_go_when_the_peer_has_it_though_more_is_being_sent() -> N
                 await sink.changed.wait()
         writer.close()
         server.close()
+        memory.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_host_that_does_not_answer_is_given_up_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long before a connection that merely stands still would be."""
+    monkeypatch.setattr(limits, "READ_CONNECT_TIMEOUT_S", 0.05)
+
+    async def scenario() -> None:
+        memory, loop = PoolMemory(1 << 20, prefault=False), asyncio.get_running_loop()
+        with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
+            # Connections that nobody accepts fill the queue: the kernel answers no further SYN.
+            waiting = [socket.socket() for _ in range(4)]
+            for one in waiting:
+                one.setblocking(False)
+                one.connect_ex(full.getsockname())
+            client = ReadClient(memory, TransportCounters(), stall_timeout_s=3600)
+            ended: asyncio.Future[ReadOutcome] = loop.create_future()
+            client.read("{}:{}".format(*full.getsockname()), SMALL, 0, 4096, 0, ended.set_result)
+            async with asyncio.timeout(10):
+                assert await ended is ReadOutcome.FAILED
+            client.close()
+            for one in waiting:
+                one.close()
         memory.close()
 
     asyncio.run(scenario())

@@ -239,4 +239,4 @@ def test_trace_tells_states_and_tables(bench: Make) -> None:
     b.send(FRAME)
     lines = [e.text for e in b.switch.events(1.0) if isinstance(e, LogEvent) and e.trace]
     assert any("parser state start" in line for line in lines)
-    assert any("table I.t: key 5678000000000000 miss, action NoAction" in line for line in lines)
+    assert any("table I.t: h.d.c=0x5678 miss, action NoAction()" in line for line in lines)

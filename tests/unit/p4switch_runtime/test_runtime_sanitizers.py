@@ -1,5 +1,5 @@
 """Tests of runtime, generated programs and server once more, compiled for address, undefined-behaviour and thread
-sanitizers, with the optimisation that is shipped. The sanitizer's library is preloaded: the interpreter does not have it."""
+sanitizers, optimised as shipped. The sanitizer's library is preloaded, for the interpreter does not have it."""
 
 from __future__ import annotations
 

@@ -33,6 +33,7 @@ from p4switch.server.pipeline import (
 from p4switch.server.schema import ProgramIndex, Schema
 from p4switch.server.service import P4RuntimeServer
 from p4switch.server.target import ConfigError, Event
+from p4switch.testing import p4switch_factory  # noqa: F401 - a fixture
 
 P4INFO = """
 pkg_info { arch: "v1model" }

@@ -1,0 +1,140 @@
+"""`kvcast bench vllm`: time to first token of a real engine with the pool, side by side with engines without it."""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from bmv2_testbed import client
+from bmv2_testbed.engines.client import Engine, engine_arguments, running
+from bmv2_testbed.errors import TestbedError
+from bmv2_testbed.spec import TestbedSpec, Wiring, host_name
+
+POOL_BYTES = 512 * 2**20
+TIMED = {
+    "kv_connector": "TimedConnector",
+    "kv_connector_module_path": "bmv2_testbed.engines.timed_connector",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class EngineBenchPlan:
+    """How much of everything."""
+
+    prompt_tokens: int = 4000
+    repeat: int = 7
+    misses: int = 40
+    seed: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class EngineBenchFigures:
+    """Medians; seconds."""
+
+    recompute_s: float
+    """Time to first token of an engine without kvcast."""
+    pool_s: float
+    """The same prompts, their KV in this node's pool."""
+    refused_s: float
+    """The same prompts, their KV at another node, with a gate that says no."""
+    recompute_all_s: Sequence[float]
+    pool_all_s: Sequence[float]
+    refused_all_s: Sequence[float]
+    miss_wall_s: float
+    """What a request that finds nothing spends in the connector's calls on the engine's thread, saves included."""
+    miss_cpu_s: float
+    same_tokens: bool
+
+    @property
+    def pool_ratio(self) -> float:
+        return self.pool_s / self.recompute_s
+
+    @property
+    def refused_ratio(self) -> float:
+        return self.refused_s / self.recompute_s
+
+
+def run_engine_bench(
+    plan: EngineBenchPlan, model: Path, folder: Path, say: Callable[[str], None]
+) -> EngineBenchFigures:
+    """Three engines, prompts in turn. Raises TestbedError."""
+    chance = random.Random(plan.seed)
+
+    def prompt() -> list[int]:
+        return [chance.randrange(3, 4000) for _ in range(plan.prompt_tokens)]
+
+    prompts = [prompt() for _ in range(plan.repeat)]
+    spec = TestbedSpec(wiring=Wiring.DATAGRAMS, hosts=2, seed=plan.seed, pool_bytes=POOL_BYTES)
+    refusing = {"prefill_tokens_per_s": 1e9, "save": "off"}
+    with ExitStack() as stack:
+        say("network")
+        testbed = stack.enter_context(client.running(spec))
+        sockets = [str(testbed.directory / f"{host_name(host)}.sock") for host in range(2)]
+        engines = []
+        for name, arguments in (
+            ("plain", engine_arguments(model, None, enable_prefix_caching=False)),
+            ("pool", engine_arguments(model, sockets[0], enable_prefix_caching=False, connector=TIMED)),
+            ("refused", engine_arguments(model, sockets[1], enable_prefix_caching=False, settings=refusing)),
+        ):
+            say(f"engine: {name}")
+            engines.append(stack.enter_context(running(arguments, folder, name)))
+        _, pool, refused = engines
+        for engine in engines:
+            first_token(engine, prompt())
+        say("misses")
+        miss_wall_s, miss_cpu_s = _misses(pool, [prompt() for _ in range(plan.misses)])
+        for each in prompts:
+            first_token(pool, each)
+        _settle(pool)
+        times: list[list[float]] = [[], [], []]
+        same = True
+        for index, each in enumerate(prompts):
+            say(f"prompt {index + 1} of {plan.repeat}")
+            said = []
+            for engine, into in zip(engines, times, strict=True):
+                seconds, tokens = first_token(engine, each)
+                into.append(seconds)
+                said.append(tokens)
+            same = same and len(set(said)) == 1
+        if refused.metrics()["misses"].get("gate", 0) < plan.repeat:
+            raise TestbedError("the gate did not refuse what it was to refuse")
+    recompute, pooled, refusals = times
+    return EngineBenchFigures(
+        recompute_s=statistics.median(recompute),
+        pool_s=statistics.median(pooled),
+        refused_s=statistics.median(refusals),
+        recompute_all_s=recompute,
+        pool_all_s=pooled,
+        refused_all_s=refusals,
+        miss_wall_s=miss_wall_s,
+        miss_cpu_s=miss_cpu_s,
+        same_tokens=same,
+    )
+
+
+def first_token(engine: Engine, prompt: Sequence[int]) -> tuple[float, tuple[int, ...]]:
+    """(time to first token, tokens) of one request alone."""
+    (result,) = engine.generate([prompt], max_tokens=4)
+    if result is None or not result.tokens:
+        raise TestbedError("an engine did not answer")
+    return result.first_token_s, result.tokens
+
+
+def _misses(engine: Engine, prompts: Sequence[Sequence[int]]) -> tuple[float, float]:
+    """Seconds and CPU seconds a request in the connector's calls, for prompts that nobody has seen."""
+    before = engine.ask("spent")
+    for prompt in prompts:
+        first_token(engine, prompt)
+        _settle(engine)
+    after = engine.ask("spent")
+    wall_s, cpu_s = ((after[name] - before[name]) / len(prompts) for name in ("wall_s", "cpu_s"))
+    return wall_s, cpu_s
+
+
+def _settle(engine: Engine) -> None:
+    if not engine.ask("settle"):
+        raise TestbedError("an engine did not finish its saves")

@@ -1,0 +1,55 @@
+"""KvcastConnector that measures what it costs the engine's own thread: seconds and CPU seconds in its calls."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable
+from typing import Any
+
+from hostagent.engines.vllm.connector import KvcastConnector
+
+TIMED = (
+    "on_new_request",
+    "get_num_new_matched_tokens",
+    "update_state_after_alloc",
+    "build_connector_meta",
+    "update_connector_output",
+    "request_finished",
+    "take_events",
+    "get_kv_connector_stats",
+    "start_load_kv",
+    "wait_for_save",
+    "get_transfer_results",
+    "build_connector_worker_meta",
+)
+
+
+class Spent:
+    """Totals of both halves, which share the engine's thread here."""
+
+    wall_s = 0.0
+    cpu_s = 0.0
+
+    @classmethod
+    def timed(cls, call: Callable[..., Any]) -> Callable[..., Any]:
+        """`call`, counted."""
+
+        @functools.wraps(call)
+        def counted(*arguments: Any, **named: Any) -> Any:
+            wall_s, cpu_s = time.perf_counter(), time.thread_time()
+            try:
+                return call(*arguments, **named)
+            finally:
+                cls.wall_s += time.perf_counter() - wall_s
+                cls.cpu_s += time.thread_time() - cpu_s
+
+        return counted
+
+
+class TimedConnector(KvcastConnector):
+    """The same connector, counted."""
+
+
+for _name in TIMED:
+    setattr(TimedConnector, _name, Spent.timed(getattr(KvcastConnector, _name)))

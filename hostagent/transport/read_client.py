@@ -1,0 +1,341 @@
+"""Reliable reads over TCP: range requests on one persistent connection a peer.
+
+The format is in `read_protocol`. A lone reader's speed is decided here: the holder never touches the bytes (sendfile
+on pages of the pool), the reader copies them once (recv_into the pool), in pieces as large as the socket holds
+(SO_RCVLOWAT).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hostagent import limits
+from hostagent.pool.memory import PoolMemory
+from hostagent.transport.base import ReadOutcome, TransportCounters
+from hostagent.transport.read_protocol import (
+    ANSWER,
+    KIND_READ,
+    MAGIC,
+    RANGE,
+    STATUS_ABSENT,
+    STATUS_OK,
+    STATUS_RANGE,
+    VERSION,
+    pack_request,
+    watch_peer,
+)
+from kvproto.ids import ChunkKey
+
+_NOTHING_NOW = (errno.EAGAIN, errno.EINTR)
+
+
+@dataclass(slots=True, eq=False)
+class _Read:
+    request: int
+    key: ChunkKey
+    offset: int
+    size_bytes: int
+    pool_offset: int
+    done: Callable[[ReadOutcome], None]
+    progressed: Callable[[int], None] | None
+    client: _PeerConnection | None
+    cancelled: bool = False
+
+    def cancel(self) -> None:
+        if not self.cancelled:
+            self.cancelled = True
+            if self.client is not None:
+                self.client.forget(self)
+
+
+class ReadClient:
+    """Reliable reads from any number of peers over one persistent connection each."""
+
+    def __init__(self, memory: PoolMemory, counters: TransportCounters, *, stall_timeout_s: float) -> None:
+        self._memory = memory
+        self._counters = counters
+        self._stall_timeout_s = stall_timeout_s
+        self._peers: dict[str, _PeerConnection] = {}
+        self._loop = asyncio.get_running_loop()
+
+    def read(
+        self,
+        endpoint: str,
+        key: ChunkKey,
+        offset: int,
+        size_bytes: int,
+        pool_offset: int,
+        done: Callable[[ReadOutcome], None],
+        progressed: Callable[[int], None] | None = None,
+    ) -> _Read:
+        """See `Transport.read`."""
+        peer = self._peers.get(endpoint)
+        if peer is None:
+            peer = _PeerConnection(
+                endpoint, self._loop, self._memory, self._counters, self._stall_timeout_s, self._peer_closed
+            )
+            self._peers[endpoint] = peer
+        return peer.add(key, offset, size_bytes, pool_offset, done, progressed)
+
+    def close(self) -> None:
+        """End all connections; reads under way get FAILED on the next turn of the loop."""
+        for peer in list(self._peers.values()):
+            peer.close()
+
+    def _peer_closed(self, peer: _PeerConnection) -> None:
+        if self._peers.get(peer.endpoint) is peer:
+            del self._peers[peer.endpoint]
+
+
+class _PeerConnection:
+    """One connection: up to READS_PER_PEER_MAX requests on the wire, the others wait in order."""
+
+    def __init__(
+        self,
+        endpoint: str,
+        loop: asyncio.AbstractEventLoop,
+        memory: PoolMemory,
+        counters: TransportCounters,
+        stall_timeout_s: float,
+        closed: Callable[[_PeerConnection], None],
+    ) -> None:
+        self.endpoint = endpoint
+        self._loop = loop
+        self._memory = memory
+        self._counters = counters
+        self._stall_timeout_s = stall_timeout_s
+        self._closed = closed
+        self._waiting: deque[_Read] = deque()
+        self._asked: deque[_Read] = deque()
+        self._request = 0
+        self._header = bytearray(ANSWER.size)
+        self._header_have = 0
+        self._body_left = 0
+        self._target = memoryview(b"")
+        self._scratch: memoryview | None = None
+        self._low_water = 1
+        self._unsent = b""
+        self._writing = False
+        self._connected = False
+        self._open = True
+        self._progress_s = loop.time()
+        self._stall_timer: asyncio.TimerHandle | None = None
+        self._sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        watch_peer(self._sock)
+        self._connect()
+
+    # ------------------------------------------------------------------ reads
+
+    def add(
+        self,
+        key: ChunkKey,
+        offset: int,
+        size_bytes: int,
+        pool_offset: int,
+        done: Callable[[ReadOutcome], None],
+        progressed: Callable[[int], None] | None = None,
+    ) -> _Read:
+        """Queue a read."""
+        self._request += 1
+        read = _Read(self._request, key, offset, size_bytes, pool_offset, done, progressed, self)
+        if not self._open:
+            read.client = None
+            self._loop.call_soon(_tell, read, ReadOutcome.FAILED)
+            return read
+        self._waiting.append(read)
+        if self._connected:
+            self._ask()
+        self._arm_stall_timer()
+        return read
+
+    def forget(self, read: _Read) -> None:
+        """A cancelled read: not asked for if it is not yet, its bytes thrown away if they are coming."""
+        if read in self._waiting:
+            self._waiting.remove(read)
+        elif self._asked and self._asked[0] is read and self._body_left:
+            self._target = self._scratch_view(self._body_left)
+
+    def close(self) -> None:
+        """End the connection; every read that is not finished fails. Idempotent."""
+        if not self._open:
+            return
+        self._open = False
+        fd = self._sock.fileno()
+        self._loop.remove_reader(fd)
+        self._loop.remove_writer(fd)
+        self._sock.close()
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+        self._closed(self)
+        for read in (*self._asked, *self._waiting):
+            read.client = None
+            if not read.cancelled:
+                self._counters.reads_failed += 1
+                self._loop.call_soon(_tell, read, ReadOutcome.FAILED)
+        self._asked.clear()
+        self._waiting.clear()
+
+    # ------------------------------------------------------------------ connection
+
+    def _connect(self) -> None:
+        host, _, port = self.endpoint.rpartition(":")
+        try:
+            code = self._sock.connect_ex((host, int(port)))
+        except (OSError, ValueError, OverflowError):
+            code = errno.EINVAL
+        if code in (0, errno.EINPROGRESS):
+            self._writing = True
+            self._loop.add_writer(self._sock.fileno(), self._writable)
+        else:
+            # The caller gets to queue its read first; it then fails like any other.
+            self._loop.call_soon(self.close)
+
+    def _writable(self) -> None:
+        if not self._connected:
+            if self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+                self.close()
+                return
+            self._connected = True
+            self._progress_s = self._loop.time()
+            self._loop.add_reader(self._sock.fileno(), self._readable)
+        self._ask()
+
+    def _ask(self) -> None:
+        """Put as many requests on the wire as may be there."""
+        while self._waiting and len(self._asked) < limits.READS_PER_PEER_MAX:
+            read = self._waiting.popleft()
+            if not self._asked:
+                self._progress_s = self._loop.time()
+            self._asked.append(read)
+            body = RANGE.pack(read.offset, read.size_bytes, read.key)
+            self._unsent += pack_request(KIND_READ, read.request, body)
+        try:
+            if self._unsent:
+                self._unsent = self._unsent[self._sock.send(self._unsent) :]
+        except OSError as error:
+            if error.errno not in _NOTHING_NOW:
+                self.close()
+                return
+        if self._unsent and not self._writing:
+            self._loop.add_writer(self._sock.fileno(), self._writable)
+        elif self._writing and not self._unsent:
+            self._loop.remove_writer(self._sock.fileno())
+        self._writing = bool(self._unsent)
+
+    # ------------------------------------------------------------------ answers
+
+    def _readable(self) -> None:
+        try:
+            while self._open:
+                if not (self._receive_body() if self._body_left else self._receive_header()):
+                    return
+        except OSError as error:
+            if error.errno not in _NOTHING_NOW:
+                self.close()
+
+    def _receive_header(self) -> bool:
+        received = self._sock.recv_into(memoryview(self._header)[self._header_have :])
+        if not received:
+            self.close()
+            return False
+        self._header_have += received
+        if self._header_have < ANSWER.size:
+            return True
+        self._header_have = 0
+        self._progress_s = self._loop.time()
+        magic, version, status, zero, request, size_bytes = ANSWER.unpack(self._header)
+        read = self._asked[0] if self._asked else None
+        if magic != MAGIC or version != VERSION or zero or read is None or request != read.request:
+            self._counters.drop("read_answer_malformed")
+            self.close()
+            return False
+        if status == STATUS_OK:
+            if size_bytes != read.size_bytes:
+                self._counters.drop("read_answer_malformed")
+                self.close()
+                return False
+            self._body_left = size_bytes
+            self._target = (
+                self._scratch_view(size_bytes) if read.cancelled else self._memory.view(read.pool_offset, size_bytes)
+            )
+            self._set_low_water()
+            return True
+        self._finish(ReadOutcome.ABSENT if status in (STATUS_ABSENT, STATUS_RANGE) else ReadOutcome.FAILED)
+        return bool(self._asked)
+
+    def _receive_body(self) -> bool:
+        received = self._sock.recv_into(self._target)
+        if not received:
+            self.close()
+            return False
+        self._body_left -= received
+        self._progress_s = self._loop.time()
+        self._counters.read_bytes_received += received
+        if self._body_left:
+            if self._scratch is not None and self._target.obj is self._scratch.obj:
+                self._target = self._scratch_view(self._body_left)
+            else:
+                self._target = self._target[received:]
+            self._set_low_water()
+            self._tell_progress()
+            return True
+        self._target = memoryview(b"")
+        self._set_low_water()
+        self._finish(ReadOutcome.DONE)
+        return bool(self._asked)
+
+    def _tell_progress(self) -> None:
+        read = self._asked[0]
+        if read.progressed is not None and not read.cancelled:
+            read.progressed(read.size_bytes - self._body_left)
+
+    def _finish(self, outcome: ReadOutcome) -> None:
+        read = self._asked.popleft()
+        read.client = None
+        self._ask()
+        # Last of all: what the reader makes of it may queue, cancel or close here.
+        _tell(read, outcome)
+
+    def _set_low_water(self) -> None:
+        wanted = max(1, min(self._body_left, limits.READ_RECEIVE_LOW_WATER_BYTES))
+        if wanted != self._low_water:
+            self._low_water = wanted
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wanted)
+
+    def _scratch_view(self, size_bytes: int) -> memoryview:
+        if self._scratch is None:
+            self._scratch = memoryview(bytearray(64 * limits.KIB))
+        return self._scratch[: min(size_bytes, len(self._scratch))]
+
+    # ------------------------------------------------------------------ stalls
+
+    def _arm_stall_timer(self) -> None:
+        if self._stall_timer is None:
+            self._stall_timer = self._loop.call_later(self._patience_s, self._check_stall)
+
+    @property
+    def _patience_s(self) -> float:
+        """How long nothing may come of a request."""
+        return self._stall_timeout_s if self._connected else limits.READ_CONNECT_TIMEOUT_S
+
+    def _check_stall(self) -> None:
+        self._stall_timer = None
+        if not self._asked and not self._waiting:
+            return
+        quiet_s = self._loop.time() - self._progress_s
+        if quiet_s >= self._patience_s:
+            self.close()
+        else:
+            self._stall_timer = self._loop.call_later(self._patience_s - quiet_s, self._check_stall)
+
+
+def _tell(read: _Read, outcome: ReadOutcome) -> None:
+    if not read.cancelled:
+        read.cancelled = True
+        read.done(outcome)

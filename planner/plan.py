@@ -1,0 +1,227 @@
+"""The plan: which replays answer the questions, run side by side on the machine's cores."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import numpy as np
+
+from kvproto.limits import MEMBERS_MAX
+from planner.bursts import Burst, bursts
+from planner.cluster.figures import ReplayFigures
+from planner.cluster.options import Cluster, Scenario, Sharing
+from planner.cluster.replay import Replay
+from planner.cluster.requests import Request, requests_of
+from planner.errors import PlanError
+from planner.hardware import Engine, engine_of, find_model
+from planner.traces import TraceRequest
+
+NODES: Final = (2, 4, 8, 16, 32, 64)
+LINKS_GBIT_S: Final = (10, 25, 50, 100, 200, 400)
+SPEEDS: Final = (0.25, 1.0, 4.0, 16.0)
+MODELS: Final = ("deepseek-v3", "llama-3-8b", "llama-3-70b", "llama-2-7b")
+"""Least to most KV a token, and the sizes of engine that they run on."""
+_BIG_PARAMETERS: Final = 30e9
+"""Beyond so many (at two bytes each) a model does not fit on one accelerator: it gets a node of eight."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanOptions:
+    """What is asked."""
+
+    cluster: Cluster
+    trace_name: str
+    speed: float = 1.0
+    sweep: bool = True
+    sweep_requests: int = 1500
+    """The sweeps replay so many requests, from the beginning of the trace (cold caches)."""
+    jobs: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class SweepPoint:
+    """One value on an axis, and what each way to share gives there."""
+
+    axis: str
+    label: str
+    value: float
+    figures: dict[Sharing, ReplayFigures]
+
+
+@dataclass(frozen=True, slots=True)
+class TraceFacts:
+    """What the trace is like."""
+
+    requests: int
+    duration_s: float
+    tokens_mean: float
+    chunks: int
+    """Distinct ones."""
+    footprint_bytes: int
+    reusable: float
+    """Share of tokens that one infinite cache for all nodes would serve."""
+    once: float
+    """Share of chunks that are used once."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanFigures:
+    """Everything that the plan found out."""
+
+    options: PlanOptions
+    trace: TraceFacts
+    replays: dict[Sharing, ReplayFigures]
+    points: list[SweepPoint] = field(default_factory=list)
+    bursts: list[Burst] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values. `core_cpu_s` is measured; everything else is the same in each run."""
+        cluster = self.options.cluster
+        return {
+            "trace": self.options.trace_name,
+            "model": cluster.engine.model.name,
+            "nodes": cluster.nodes,
+            "link_bit_s": cluster.link_rate * 8,
+            "local_dram_bytes": cluster.local_dram_bytes,
+            "switch_bytes": cluster.switch_bytes,
+            "routing": cluster.routing.value,
+            "speed": self.options.speed,
+            "chunk_bytes": cluster.chunk_bytes,
+            "prefill_tokens_per_s": cluster.engine.prefill_tokens_per_s,
+            "replays": {sharing.value: figures.to_json() for sharing, figures in self.replays.items()},
+            "sweeps": [
+                {
+                    "axis": point.axis,
+                    "label": point.label,
+                    "value": point.value,
+                    "figures": {sharing.value: one.to_json() for sharing, one in point.figures.items()},
+                }
+                for point in self.points
+            ],
+            "bursts": [burst.to_json() for burst in self.bursts],
+        }
+
+
+def check(cluster: Cluster) -> None:
+    """Raises PlanError for a cluster that cannot be replayed."""
+    if not 2 <= cluster.nodes <= MEMBERS_MAX:
+        raise PlanError(
+            f"{cluster.nodes} nodes: a replay has 2 to {MEMBERS_MAX}, what one switch takes; beyond that use --scale"
+        )
+    if cluster.local_dram_bytes < cluster.chunk_bytes:
+        raise PlanError(
+            f"--local-dram of {cluster.local_dram_bytes} bytes does not hold one chunk of {cluster.chunk_bytes} bytes"
+        )
+
+
+def sharings(cluster: Cluster) -> tuple[Sharing, ...]:
+    """The options worth comparing: a switch cache only where there is one."""
+    return tuple(one for one in Sharing if one is not Sharing.CAST_SWITCH or cluster.switch_bytes)
+
+
+def facts_of(trace: Sequence[TraceRequest], cluster: Cluster) -> TraceFacts:
+    """Count what the trace has. Raises PlanError for an empty one."""
+    if not trace:
+        raise PlanError("the trace has no requests")
+    uses: dict[int, int] = {}
+    spared = 0
+    for request in trace:
+        leading = next((place for place, block in enumerate(request.blocks) if block not in uses), len(request.blocks))
+        spared += max(0, min(leading * cluster.chunk_tokens, request.input_tokens - 1))
+        for block in request.blocks:
+            uses[block] = uses.get(block, 0) + 1
+    return TraceFacts(
+        requests=len(trace),
+        duration_s=(trace[-1].arrival_ms - trace[0].arrival_ms) / 1000,
+        tokens_mean=float(np.mean([request.input_tokens for request in trace])),
+        chunks=len(uses),
+        footprint_bytes=len(uses) * cluster.chunk_bytes,
+        reusable=spared / max(1, sum(request.input_tokens for request in trace)),
+        once=sum(count == 1 for count in uses.values()) / max(1, len(uses)),
+    )
+
+
+def sweep_points(options: PlanOptions) -> list[tuple[str, str, float, Scenario]]:
+    """(axis, label, value, scenario without a way to share): one axis at a time leaves the plan's own settings."""
+    base = Scenario(options.cluster, Sharing.NONE, options.speed)
+
+    def with_cluster(**changes: Any) -> Scenario:
+        return replace(base, cluster=replace(base.cluster, **changes))
+
+    points = [("nodes", str(nodes), float(nodes), with_cluster(nodes=nodes)) for nodes in NODES]
+    points += [("link", f"{rate}g", float(rate), with_cluster(link_rate=rate * 1e9 / 8)) for rate in LINKS_GBIT_S]
+    points += [("rate", f"x{speed:g}", speed, replace(base, speed=options.speed * speed)) for speed in SPEEDS]
+    engines = [(name, _engine(name, base.cluster.engine)) for name in MODELS]
+    points += [("model", name, engine.model.bytes_per_token, with_cluster(engine=engine)) for name, engine in engines]
+    return [point for point in points if point[3].cluster.local_dram_bytes >= point[3].cluster.chunk_bytes]
+
+
+def _engine(name: str, like: Engine) -> Engine:
+    model = find_model(name)
+    return engine_of(model, like.accelerator, 8 if model.parameters > _BIG_PARAMETERS else 1)
+
+
+_SWEPT: Final = (Sharing.NONE, Sharing.UNICAST, Sharing.RELAY, Sharing.CAST)
+
+
+def run_plan(
+    options: PlanOptions, trace: Sequence[TraceRequest], progress: Callable[[str, float], None] = lambda *_: None
+) -> PlanFigures:
+    """Replay everything. `progress`: what runs, share of all replays done. Raises PlanError."""
+    check(options.cluster)
+    facts = facts_of(trace, options.cluster)
+    main = [Scenario(options.cluster, sharing, options.speed) for sharing in sharings(options.cluster)]
+    points = sweep_points(options) if options.sweep else []
+    swept = [*_SWEPT, Sharing.CAST_SWITCH] if options.cluster.switch_bytes else list(_SWEPT)
+    tasks = [(scenario, 0) for scenario in main]
+    tasks += [(replace(point[3], sharing=sharing), options.sweep_requests) for point in points for sharing in swept]
+    results: list[ReplayFigures | None] = [None] * len(tasks)
+    for done, (index, figures) in enumerate(_replays(trace, tasks, options.jobs), 1):
+        results[index] = figures
+        scenario = tasks[index][0]
+        progress(f"{scenario.sharing.value}, {scenario.cluster.nodes} nodes", done / len(tasks))
+    found = [one for one in results if one is not None]
+    replays = dict(zip((scenario.sharing for scenario in main), found, strict=False))
+    rest = iter(found[len(main) :])
+    swept_points = [
+        SweepPoint(axis, label, value, {sharing: next(rest) for sharing in swept}) for axis, label, value, _ in points
+    ]
+    tokens = int(np.median([request.input_tokens for request in trace]))
+    counts = [count for count in (1, 2, 4, 8, 16, 32) if count < max(3, options.cluster.nodes)]
+    return PlanFigures(options, facts, replays, swept_points, bursts(options.cluster, tokens, counts))
+
+
+_TRACE: list[TraceRequest] = []
+"""Of a worker process, set when it starts."""
+
+
+def _load(trace: list[TraceRequest]) -> None:
+    _TRACE[:] = trace
+
+
+def _replay(scenario: Scenario, count: int) -> ReplayFigures:
+    requests: list[Request] = requests_of(_TRACE[:count] if count else _TRACE, scenario.speed)
+    return Replay(scenario).run(requests)
+
+
+def _replays(
+    trace: Sequence[TraceRequest], tasks: Sequence[tuple[Scenario, int]], jobs: int
+) -> Iterator[tuple[int, ReplayFigures]]:
+    """Figures of all tasks, as they come; (scenario, requests of the trace: 0 is all)."""
+    if jobs <= 1:
+        _load(list(trace))
+        for index, task in enumerate(tasks):
+            yield index, _replay(*task)
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_load, initargs=(list(trace),)) as pool:
+        futures = {pool.submit(_replay, *task): index for index, task in enumerate(tasks)}
+        try:
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)

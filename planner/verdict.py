@@ -1,0 +1,217 @@
+"""What the figures mean, in words: which option pays, from where to where. Pure, and the same rules for every trace.
+
+An option *pays* against the one it is compared with when the mean time to first token falls by at least PAYS and the
+99th percentile does not rise by as much. Anything smaller is within what the model cannot tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from planner.cluster.figures import ReplayFigures
+from planner.cluster.options import Cluster, Sharing
+from planner.plan import PlanFigures, SweepPoint
+from planner.units import format_bytes, format_rate, format_seconds
+
+PAYS: Final = 0.02
+AGAINST: Final = {
+    Sharing.UNICAST: Sharing.NONE,
+    Sharing.REPLICAS: Sharing.UNICAST,
+    Sharing.RELAY: Sharing.UNICAST,
+    Sharing.CAST: Sharing.UNICAST,
+    Sharing.CAST_SWITCH: Sharing.CAST,
+}
+"""What each option has to beat."""
+
+
+@dataclass(frozen=True, slots=True)
+class Benefit:
+    """An option against the one it has to beat; negative is worse. Per hour of the trace's time."""
+
+    sharing: Sharing
+    against: Sharing
+    ttft_mean: float
+    """Share by which the mean time to first token falls."""
+    ttft_p99: float
+    waited_s_per_hour: float
+    """Waiting spared, all requests together."""
+    engine_s_per_hour: float
+    """Engine time spared."""
+    core_cpu_s_per_hour: float
+    """Controller's processor time spent more, as measured on the machine that planned."""
+    uplink_bytes_per_hour: float
+    """Bytes sent more."""
+    messages_per_s: float
+    """Control messages more."""
+
+    @property
+    def pays(self) -> bool:
+        return self.ttft_mean >= PAYS and self.ttft_p99 > -PAYS
+
+    @property
+    def net_s_per_hour(self) -> float:
+        """Engine seconds spared, less processor seconds spent (a second of one core for a second of a whole engine:
+        that overstates the cost)."""
+        return self.engine_s_per_hour - self.core_cpu_s_per_hour
+
+
+def benefit(sharing: Sharing, figures: Mapping[Sharing, ReplayFigures]) -> Benefit:
+    """Compare an option with the one before it."""
+    against = AGAINST[sharing]
+    new, old = figures[sharing], figures[against]
+    hours = max(new.duration_s, 1.0) / 3600
+    return Benefit(
+        sharing,
+        against,
+        _fall(old.ttft_mean_s, new.ttft_mean_s),
+        _fall(old.ttft_p99_s, new.ttft_p99_s),
+        (old.ttft_mean_s - new.ttft_mean_s) * new.requests / hours,
+        (old.prefill_s - new.prefill_s) / hours,
+        (new.core_cpu_s - old.core_cpu_s) / hours,
+        (new.uplink_bytes - old.uplink_bytes) / hours,
+        (new.management.messages - old.management.messages) / max(new.duration_s, 1.0),
+    )
+
+
+def _fall(old: float, new: float) -> float:
+    return (old - new) / old if old > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Where on an axis an option pays."""
+
+    axis: str
+    sharing: Sharing
+    labels: tuple[str, ...]
+    """Of the points where it pays, in order."""
+    tried: tuple[str, ...]
+
+    def text(self) -> str:
+        if not self.labels:
+            return f"nowhere from {self.tried[0]} to {self.tried[-1]}"
+        if self.labels == self.tried:
+            return f"everywhere from {self.tried[0]} to {self.tried[-1]}"
+        first, last = self.tried.index(self.labels[0]), self.tried.index(self.labels[-1])
+        if self.tried[first : last + 1] != self.labels:
+            return "at " + ", ".join(self.labels)
+        if self.axis == "model":
+            return "for " + ", ".join(self.labels)
+        if last == len(self.tried) - 1:
+            return f"from {self.labels[0]} on"
+        if first == 0:
+            return f"up to {self.labels[-1]}"
+        return f"from {self.labels[0]} to {self.labels[-1]}" if first != last else f"at {self.labels[0]} only"
+
+
+def ranges(points: Sequence[SweepPoint]) -> list[Range]:
+    """Where each option pays, axis by axis."""
+    found = []
+    for axis in dict.fromkeys(point.axis for point in points):
+        on_axis = [point for point in points if point.axis == axis]
+        for sharing in on_axis[0].figures:
+            if sharing in AGAINST:
+                paying = tuple(point.label for point in on_axis if benefit(sharing, point.figures).pays)
+                found.append(Range(axis, sharing, paying, tuple(point.label for point in on_axis)))
+    return found
+
+
+def conclusions(plan: PlanFigures) -> list[str]:
+    """Sentences for the top of the report."""
+    said = [_alone(plan)]
+    said += [_step(plan, sharing) for sharing in plan.replays if sharing in AGAINST]
+    said += _burst(plan)
+    if plan.options.cluster.switch_bytes:
+        said.append(_switch(plan))
+    return said
+
+
+def _alone(plan: PlanFigures) -> str:
+    none = plan.replays[Sharing.NONE]
+    share, limit = none.hits["local"], plan.trace.reusable
+    text = (
+        f"Local caches alone serve {share:.1%} of all tokens; one infinite cache for all nodes would serve {limit:.1%}."
+    )
+    if limit - share < 0.02:
+        text += " There is next to nothing left for a pool to gain."
+    return text
+
+
+def _step(plan: PlanFigures, sharing: Sharing) -> str:
+    one = benefit(sharing, plan.replays)
+    old, new = plan.replays[one.against], plan.replays[sharing]
+    name, other = sharing.value.capitalize(), one.against.value
+    if one.pays:
+        return (
+            f"{name} against {other}: pays. Mean time to first token {format_seconds(old.ttft_mean_s)} -> "
+            f"{format_seconds(new.ttft_mean_s)} ({one.ttft_mean:.0%} less), p99 {format_seconds(old.ttft_p99_s)} -> "
+            f"{format_seconds(new.ttft_p99_s)}."
+        )
+    if one.ttft_mean <= -PAYS or one.ttft_p99 <= -PAYS:
+        return (
+            f"{name} against {other}: costs more than it brings (mean {-one.ttft_mean:+.1%}, p99 {-one.ttft_p99:+.1%})."
+        )
+    return f"{name} against {other}: gains almost nothing (mean {-one.ttft_mean:+.1%}, p99 {-one.ttft_p99:+.1%})."
+
+
+def _burst(plan: PlanFigures) -> list[str]:
+    worse = [burst for burst in plan.bursts if burst.unicast_s > burst.recompute_s]
+    better = [burst for burst in plan.bursts if burst.cast_s < burst.recompute_s]
+    if not plan.bursts:
+        return []
+    tokens = plan.bursts[0].tokens
+    if len(worse) == len(plan.bursts):
+        text = f"A prefix of {tokens} tokens is computed faster than one node fetches it over these links."
+    elif worse:
+        text = (
+            f"From {worse[0].readers} nodes that ask at once for the same {tokens} tokens on, a unicast fetch takes "
+            "longer than computing them"
+        )
+        text += "; a cast stays faster." if better and better[-1].readers >= worse[0].readers else "; so does a cast."
+    else:
+        text = (
+            f"Fetching {tokens} tokens beats computing them up to the {plan.bursts[-1].readers} nodes at once tried, "
+            "without casts too."
+        )
+    return [text]
+
+
+def _switch(plan: PlanFigures) -> str:
+    cluster: Cluster = plan.options.cluster
+    room = cluster.switch_bytes // cluster.chunk_bytes
+    if room == 0:
+        return (
+            f"A switch memory of {format_bytes(cluster.switch_bytes)} does not hold one chunk of "
+            f"{format_bytes(cluster.chunk_bytes)}: the switch cache stays empty."
+        )
+    if Sharing.CAST_SWITCH in plan.replays:
+        share = plan.replays[Sharing.CAST_SWITCH].hits["switch"]
+        memory = format_bytes(cluster.switch_bytes)
+        return f"A switch memory of {memory} holds {room} chunks and serves {share:.1%} of all tokens."
+    return ""
+
+
+def settings(plan: PlanFigures) -> list[tuple[str, str]]:
+    """What was assumed, for the head of the report."""
+    cluster, trace = plan.options.cluster, plan.trace
+    engine = cluster.engine
+    return [
+        ("trace", f"{plan.options.trace_name}: {trace.requests} requests, {format_seconds(trace.duration_s)}"),
+        ("prompts", f"{trace.tokens_mean:.0f} tokens on average; {trace.once:.0%} of chunks are used once"),
+        ("arrivals", "as in the trace" if plan.options.speed == 1 else f"x{plan.options.speed:g}"),
+        ("model", f"{engine.model.name}, {engine.model.bytes_per_token / 1024:.4g} KiB of KV a token"),
+        (
+            "footprint",
+            f"{trace.chunks} chunks of {format_bytes(cluster.chunk_bytes)}: {format_bytes(trace.footprint_bytes)}",
+        ),
+        (
+            "engine",
+            f"{engine.accelerators} x {engine.accelerator}, {engine.prefill_tokens_per_s:,.0f} prefill tokens/s",
+        ),
+        ("break-even", f"fetching beats computing above {format_rate(engine.break_even_bit_s / 8)}"),
+        ("nodes", f"{cluster.nodes}, links of {format_rate(cluster.link_rate)}, routing {cluster.routing.value}"),
+        ("DRAM", f"{format_bytes(cluster.local_dram_bytes)} a node"),
+        ("switch", format_bytes(cluster.switch_bytes) if cluster.switch_bytes else "no memory for chunks"),
+    ]

@@ -1,0 +1,30 @@
+"""docs/vllm.md lists every setting with the default that the code has, and every metric label."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+
+from hostagent.engines.core.requests import Miss
+from hostagent.engines.settings import Settings
+
+DOCS = (Path(__file__).parents[4] / "docs" / "vllm.md").read_text()
+
+
+def test_every_setting_is_documented_with_its_default() -> None:
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.+?) \|", DOCS, re.MULTILINE))
+    for field in dataclasses.fields(Settings):
+        default = field.default
+        if isinstance(default, bool):
+            expected = str(default).lower()
+        elif isinstance(default, float):
+            expected = f"{default:g}"
+        else:
+            expected = str(default) or "of the files"
+        assert expected in rows[field.name], field.name
+
+
+def test_every_reason_of_a_miss_is_explained() -> None:
+    for miss in Miss:
+        assert miss.value in DOCS

@@ -1,0 +1,45 @@
+"""How daemons say that they are ready: sd_notify(3) and a file."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from kvproto.readiness import NOTIFY_VARIABLE, notify_ready, write_ready_file
+
+
+@pytest.mark.parametrize("abstract", [False, True], ids=["path", "abstract"])
+def test_whoever_asked_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, abstract: bool) -> None:
+    name = f"kvcast-test-{os.getpid()}" if abstract else str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(f"\0{name}" if abstract else name)
+        listener.settimeout(5)
+        monkeypatch.setenv(NOTIFY_VARIABLE, f"@{name}" if abstract else name)
+        notify_ready()
+        assert listener.recv(100) == b"READY=1"
+
+
+def test_nobody_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(NOTIFY_VARIABLE, raising=False)
+    notify_ready()
+
+
+def test_who_asked_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setenv(NOTIFY_VARIABLE, str(tmp_path / "nobody"))
+    with caplog.at_level(logging.WARNING):
+        notify_ready()
+    assert "cannot notify" in caplog.text
+
+
+def test_the_file_appears_whole(tmp_path: Path) -> None:
+    path = tmp_path / "ready"
+    write_ready_file(path, {"pid": 7})
+    assert json.loads(path.read_text()) == {"pid": 7}
+    assert list(tmp_path.iterdir()) == [path]
+    with pytest.raises(FileNotFoundError):
+        write_ready_file(tmp_path / "none" / "ready", {})

@@ -1,0 +1,102 @@
+"""`kvcast plan` from the outside: what a small plan writes, and one clear line for whatever is wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kvcast import cli
+from planner.errors import PlanError
+from planner.traces.catalog import CARRIED
+from planner.units import format_bytes, format_rate, format_seconds, link_rate, memory_bytes, switch_bytes
+
+SMALL = [
+    "plan",
+    "--trace",
+    str(CARRIED / "rollout_small.jsonl"),
+    "--requests",
+    "40",
+    "--nodes",
+    "4",
+    "--switch",
+    "4g",
+    "--jobs",
+    "1",
+]
+
+
+def test_a_small_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([*SMALL, "--sweep-requests", "6", "--out", str(tmp_path / "out")]) == 0
+    said = capsys.readouterr().out
+    for title in (
+        "1. Where tokens",
+        "2. Time to first token",
+        "2b. When several",
+        "3. What managing",
+        "4b. Where each",
+    ):
+        assert title in said
+    assert max(map(len, said.splitlines())) <= 80
+    written = {file.name for file in (tmp_path / "out").iterdir()}
+    assert {"report.html", "plan.json", "hits.svg", "hits.png", "sweeps.svg", "bursts.png"} <= written
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert page.count("<svg") == 4
+    assert "src=" not in page and 'href="http' not in page
+    figures = json.loads((tmp_path / "out" / "plan.json").read_text())
+    assert set(figures["replays"]) == {"no pool", "unicast", "replicas", "relays", "casts", "casts+switch"}
+    assert {point["axis"] for point in figures["sweeps"]} == {"nodes", "link", "rate", "model"}
+    assert figures["bursts"][0]["readers"] == 1
+
+
+def test_jobs_side_by_side_find_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = []
+    for jobs in ("1", "2"):
+        assert cli.main([*SMALL[:-2], "--no-sweep", "--jobs", jobs, "--json", str(tmp_path / jobs)]) == 0
+        figures = json.loads((tmp_path / jobs).read_text())
+        for one in figures["replays"].values():
+            del one["core_cpu_s"]
+        found.append(figures)
+    assert found[0] == found[1]
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["--model", "gpt-5"], "unknown model 'gpt-5': "),
+        (["--model", "mine", "--layers", "3"], "needs --kv-heads, --head-dim, --parameters too"),
+        (["--link", "fast"], "link rate 'fast' is not a number above zero with m, g or t behind it, as in 100g"),
+        (["--link", "0g"], "link rate '0g' is not a number above zero"),
+        (["--local-dram", "256"], "size '256' is not a number with m, g or t behind it, as in 256g (GiB), nor none"),
+        (["--local-dram", "none"], "does not hold one chunk"),
+        (["--switch", "tofino"], "size 'tofino' is not"),
+        (["--nodes", "65"], "65 nodes: a replay has 2 to 64, what one switch takes; beyond that use --scale"),
+        (["--trace", "no/such.jsonl"], "trace no/such.jsonl: no such file"),
+        (["--trace", "trace.parquet"], "a name that ends in .jsonl"),
+        (["--jobs", "0"], "--jobs 0 is below 1"),
+        (["--speed", "0"], "--speed 0 is not above zero"),
+    ],
+)
+def test_what_is_wrong_is_one_line(words: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["plan", "--trace", str(CARRIED / "rollout_small.jsonl"), "--requests", "5", *words]) == 2
+    err = capsys.readouterr().err.strip()
+    assert line in err
+    assert err.startswith("kvcast plan: ")
+    assert "\n" not in err
+
+
+def test_a_model_by_its_shape(capsys: pytest.CaptureFixture[str]) -> None:
+    shape = ["--layers", "4", "--kv-heads", "2", "--head-dim", "64", "--parameters", "0.5"]
+    assert cli.main([*SMALL, "--no-sweep", "--model", "mine", *shape]) == 0
+    assert "mine, 2 KiB of KV a token" in capsys.readouterr().out
+
+
+def test_units() -> None:
+    assert link_rate("100g") == link_rate("100Gbit/s") == 12.5e9
+    assert memory_bytes("256g") == memory_bytes("256GiB") == 256 * 2**30
+    assert (memory_bytes("none"), switch_bytes("sram")) == (0, 15 * 2**20)
+    assert (format_rate(12.5e9), format_bytes(3 * 2**40), format_seconds(0.0123)) == ("100 Gbit/s", "3 TiB", "12.3 ms")
+    with pytest.raises(PlanError, match="size '1q'"):
+        memory_bytes("1q")
