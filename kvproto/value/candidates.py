@@ -17,12 +17,17 @@ from __future__ import annotations
 
 import enum
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import exp2, log2
 
 import numpy as np
 import numpy.typing as npt
 
+from kvproto.value.reuse import LEVEL_LOWEST, LEVEL_STEPS, log2_rate
+
 Floats = npt.NDArray[np.float64]
+Levels = npt.NDArray[np.uint16]
 
 
 class Rule(enum.Enum):
@@ -30,6 +35,10 @@ class Rule(enum.Enum):
     DECAY = "decay"
     RATE = "rate"
     REUSE = "reuse"
+
+
+_LRU, _DECAY, _RATE, _REUSE = Rule
+"""Looking up a member of an enumeration costs as much as the rest of a score."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +54,11 @@ class Candidate:
 
 
 CANDIDATES: tuple[Candidate, ...] = (
+    Candidate("reuse-20s", Rule.REUSE, 20.0, horizon=0),
     Candidate("rate-300s", Rule.RATE, 300.0, horizon=1),
     Candidate("lru", Rule.LRU),
     Candidate("lru-second-touch", Rule.LRU, filtered=True),
     Candidate("decay-300s", Rule.DECAY, 300.0),
-    Candidate("reuse-20s", Rule.REUSE, 20.0, horizon=0),
     Candidate("reuse-60s", Rule.REUSE, 60.0, horizon=1),
 )
 """Few, and far apart: 300 s suits chat, 20 s bursts; plain LRU is right when the pool holds nearly everything.
@@ -57,40 +66,42 @@ The first decides until the contest knows better."""
 
 
 class Scorer:
-    """Scores of all candidates. `memory_s` is the half-life with which fetches decay, over ln 2."""
+    """Scores of all candidates. A chunk's `level` is what its class said when it was fetched (`reuse`)."""
 
     def __init__(self, candidates: tuple[Candidate, ...], rate_prior: float, half_life_s: float) -> None:
+        """`half_life_s`: of the decayed fetches."""
         self.candidates = candidates
         self._prior = rate_prior
         self._memory_s = half_life_s / math.log(2)
 
-    def one(
-        self, candidate: Candidate, last_s: float, weight: float, rates: tuple[float, ...], log_worth: float
-    ) -> float:
+    def mean_rate_per_s(self, level: int, weight: float) -> float:
+        """Mean of a Poisson rate of which `weight` decayed fetches were seen, with the class as prior."""
+        return (self._prior + weight) / (self._prior / exp2(log2_rate(level)) + self._memory_s)
+
+    def one(self, candidate: Candidate, last_s: float, weight: float, level: int, log_worth: float) -> float:
         """Score of one chunk."""
         rule = candidate.rule
-        if rule is Rule.LRU:
+        if rule is _LRU:
             return last_s
-        base = log_worth + last_s / candidate.half_life_s
-        if rule is Rule.DECAY:
-            return base + math.log2(weight)
-        rate = rates[candidate.horizon]
-        if rule is Rule.RATE:
-            rate = (self._prior + weight) / (self._prior / rate + self._memory_s)
-        return base + math.log2(rate)
+        if rule is _REUSE:
+            log_rate = log2_rate(level)
+        else:
+            log_rate = log2(weight if rule is _DECAY else self.mean_rate_per_s(level, weight))
+        return log_worth + last_s / candidate.half_life_s + log_rate
 
-    def every(self, last_s: float, weight: float, rates: tuple[float, ...], log_worth: float) -> list[float]:
-        """Scores of one chunk, by candidate."""
-        return [self.one(candidate, last_s, weight, rates, log_worth) for candidate in self.candidates]
+    def every(self, last_s: float, weight: float, levels: Sequence[int], log_worth: float) -> list[float]:
+        """Scores of one chunk, by candidate; `levels` by horizon."""
+        return [
+            self.one(candidate, last_s, weight, levels[candidate.horizon], log_worth) for candidate in self.candidates
+        ]
 
-    def many(self, candidate: Candidate, last_s: Floats, weight: Floats, rates: Floats, log_worth: Floats) -> Floats:
-        """Scores of many chunks; `rates` those of the candidate's horizon, by chunk."""
-        if candidate.rule is Rule.LRU:
+    def many(self, candidate: Candidate, last_s: Floats, weight: Floats, level: Levels, log_worth: Floats) -> Floats:
+        """Scores of many chunks."""
+        if candidate.rule is _LRU:
             return last_s
-        base = log_worth + last_s / candidate.half_life_s
-        if candidate.rule is Rule.DECAY:
-            return base + np.log2(weight)
-        if candidate.rule is Rule.RATE:
-            rates = (self._prior + weight) / (self._prior / rates + self._memory_s)
-        scores: Floats = base + np.log2(rates)
-        return scores
+        log_rates: Floats = level / LEVEL_STEPS - LEVEL_LOWEST
+        if candidate.rule is _DECAY:
+            log_rates = np.log2(weight)
+        elif candidate.rule is _RATE:
+            log_rates = np.log2((self._prior + weight) / (self._prior / np.exp2(log_rates) + self._memory_s))
+        return log_worth + last_s / candidate.half_life_s + log_rates

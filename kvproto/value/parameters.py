@@ -35,7 +35,7 @@ class ValueParameters:
     tracked_max: int = TRACKED_MAX
     horizons_s: tuple[float, float] = (60.0, 600.0)
     """Reuse is learned as hits per second of stay, of at most so long: for pools that turn over fast and slowly."""
-    class_prior: float = 8.0
+    class_prior: float = 4.0
     """Observations that the coarser class counts for when a class is young."""
     rate_prior: float = 0.2
     """Fetches that the class of a chunk counts for beside the chunk's own decayed ones."""
@@ -44,7 +44,7 @@ class ValueParameters:
     shadow_chunks_max: int = SHADOW_CHUNKS_MAX
     contest_half_touches: int = 16_384
     """A candidate's hits count half after so many sampled chunks."""
-    contest_margin: float = 0.01
+    contest_margin: float = 0.007
     """A challenger must be ahead by this share of the decider's hits to take over: changes of order cost hits."""
 
 

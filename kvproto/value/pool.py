@@ -6,23 +6,24 @@ that is remembered of a chunk, in the pool or not, is one row of a `ChunkTable`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from math import exp2, log2
 
 import numpy as np
 import numpy.typing as npt
 
 from kvproto.ids import ChunkKey
 from kvproto.value import formula
-from kvproto.value.candidates import CANDIDATES, Candidate, Rule, Scorer
+from kvproto.value.candidates import CANDIDATES, Candidate, Scorer
 from kvproto.value.contest import FINISHED_SCORE, Contest
 from kvproto.value.order import EvictionOrder
 from kvproto.value.parameters import NS, ValueParameters
 from kvproto.value.reuse import KIND_KNOWN, KIND_NEW, ReuseTimes, class_of, kind_of_session
-from kvproto.value.table import FINISHED, NONE, ORPHAN, RESIDENT, ChunkTable, mixed
+from kvproto.value.table import FINISHED, NONE, ORPHAN, RESIDENT, ChunkTable, halves, mixed
 
 _TOUCHES_MAX = 0xFFFF
+_GAP_MAX = 0xFFFF
 _WEIGHT_MIN = 1e-30
 _PURGE_SHARE = 64
 """When the table is full, one row in so many is picked to be forgotten in one pass."""
@@ -69,7 +70,8 @@ class PoolValues:
         self._reuse = ReuseTimes(
             self.parameters.horizons_s, self.parameters.class_prior, self.parameters.learn_half_touches
         )
-        self._scorer = Scorer(candidates, self.parameters.rate_prior, self.parameters.half_life_s)
+        self._half_life_s = self.parameters.half_life_s
+        self._scorer = Scorer(candidates, self.parameters.rate_prior, self._half_life_s)
         self._contest = Contest(
             candidates,
             capacity_bytes,
@@ -79,6 +81,7 @@ class PoolValues:
         )
         self._candidates = candidates
         self._decider = candidates[0]
+        self._sample_mask = 0
         self._order = EvictionOrder(self._table, self._score_one, self._score_many)
         self._to_purge: list[int] = []
         """Rows to forget next, the oldest last, as long as nobody fetched them after `_purge_border_s`."""
@@ -92,16 +95,21 @@ class PoolValues:
         """One fetch, in prefix order, whether the chunks were here or not. The only thing that teaches."""
         now_s = self._now_s = max(self._seconds(now_ns), self._fetched_s + _TIE_S)
         self._fetched_s = now_s
-        slots = [self._slot(touch.key) for touch in chunks]
-        kind = self._kind(slots)
+        rows = [self._row(touch.key) for touch in chunks]
+        kind = self._kind(rows)
         last = len(chunks) - 1
-        for at, (slot, touch) in enumerate(zip(slots, chunks, strict=True)):
-            self._touch(slot, touch, now_s, kind, at == last)
+        again = [self._touch(rows[at][0], touch, now_s, kind, at == last) for at, touch in enumerate(chunks)]
+        self._rank([slot for slot, _ in rows])
+        for at, touch in enumerate(chunks):
+            slot, mix = rows[at]
+            if not mix & self._sample_mask:
+                self._shadow(mix, slot, touch, again[at])
+            if self._table.flags_at[slot] & RESIDENT:
+                self._order.changed(slot)
 
     def finished(self, keys: Iterable[ChunkKey], now_ns: int) -> None:
         """These are not expected to be fetched again: they go first, until somebody does fetch them."""
         self._seconds(now_ns)
-        mask = self._contest.sample_mask
         for key in keys:
             slot = self._table.find(key)
             if slot == NONE:
@@ -109,9 +117,9 @@ class PoolValues:
             self._table.flags_at[slot] |= FINISHED
             if self._table.flags_at[slot] & RESIDENT:
                 self._order.changed(slot)
-            chunk = mixed(key)
-            if not chunk & mask:
-                self._contest.finished(chunk)
+            mix = mixed(*halves(key))
+            if not mix & self._sample_mask:
+                self._contest.finished(mix)
 
     def expect(self, keys: Iterable[ChunkKey], within_s: float, now_ns: int) -> None:
         """These will be fetched in about `within_s`: each counts as one reader then, at least, and as fetched now for
@@ -120,8 +128,11 @@ class PoolValues:
         for key in keys:
             slot = self._slot(key)
             table = self._table
-            table.weight_at[slot] = max(self._weight(slot, now_s), self._decay(max(0.0, within_s)), _WEIGHT_MIN)
-            table.last_at[slot] = max(table.last_at[slot], now_s)
+            weight = self._weight(slot, now_s)
+            if table.weight_at[slot] == 0.0:
+                self._presume(slot)
+            table.weight_at[slot] = max(weight, self._decay(max(0.0, within_s)), _WEIGHT_MIN)
+            table.last_at[slot] = now_s
             table.flags_at[slot] &= ~FINISHED & 0xFF
             if table.flags_at[slot] & RESIDENT:
                 self._order.changed(slot)
@@ -137,9 +148,8 @@ class PoolValues:
             raise ValueError(f"chunk {touch.key.hex()} is in the pool already")
         table.flags_at[slot] = (table.flags_at[slot] | RESIDENT) & ~ORPHAN & 0xFF
         self._describe(slot, touch)
-        if table.touches_at[slot] == 0 and table.weight_at[slot] == 0.0:
-            # Nobody has asked for it: it was put here for somebody who will.
-            table.last_at[slot], table.weight_at[slot] = now_s, 1.0
+        if table.weight_at[slot] == 0.0:
+            self._presume(slot)
         table.parent_at[slot] = NONE
         if touch.parent is not None:
             parent = self._slot(touch.parent)
@@ -197,7 +207,7 @@ class PoolValues:
         if self._decider.filtered and table.touches_at[slot] < 2:
             return False
         if table.weight_at[slot] == 0.0:
-            table.last_at[slot], table.weight_at[slot] = self._now_s, 1.0
+            self._presume(slot)
         self._describe(slot, touch)
         score = self._score_one(slot)
         keep = NONE if touch.parent is None else table.find(touch.parent)
@@ -230,12 +240,8 @@ class PoolValues:
         table = self._table
         if slot == NONE or table.flags_at[slot] & FINISHED or table.weight_at[slot] == 0.0:
             return 0.0
-        half_life_s = self.parameters.half_life_s
-        memory_s = half_life_s / math.log(2)
-        prior = self.parameters.rate_prior
-        learned = self._reuse.rates_per_s(table.group_at[slot])[-1]
-        mean = (prior + table.weight_at[slot]) / (prior / learned + memory_s)
-        return float(mean * self._decay(now_s - table.last_at[slot]))
+        mean = self._scorer.mean_rate_per_s(table.level_at[-1][slot], table.weight_at[slot])
+        return mean * self._decay(now_s - table.last_at[slot])
 
     def value(
         self, key: ChunkKey, size_bytes: int, saved_s: float, now_ns: int, readers: float = 1.0, rooted: bool = True
@@ -249,7 +255,7 @@ class PoolValues:
         slot = self._table.find(key)
         if slot == NONE or self._table.touches_at[slot] < 2:
             return False
-        before_s = self._table.last_at[slot] - self._table.gap_at[slot]
+        before_s = self._table.last_at[slot] - self._table.gap_at[slot] / 10
         return bool(now_s - before_s <= self.parameters.second_touch_s)
 
     @property
@@ -281,96 +287,113 @@ class PoolValues:
         return self._now_s
 
     def _decay(self, elapsed_s: float) -> float:
-        return float(2.0 ** (-elapsed_s / self.parameters.half_life_s))
+        return exp2(-elapsed_s / self._half_life_s)
 
     def _weight(self, slot: int, now_s: float) -> float:
         return float(self._table.weight_at[slot] * self._decay(now_s - self._table.last_at[slot]))
 
-    def _kind(self, slots: Sequence[int]) -> int:
+    def _kind(self, rows: Sequence[tuple[int, int]]) -> int:
         touches_at = self._table.touches_at
-        for at, slot in enumerate(slots):
-            if touches_at[slot] == 0:
-                return KIND_NEW if at == 0 else kind_of_session(touches_at[slots[at - 1]])
+        before = 0
+        for slot, _ in rows:
+            touches = touches_at[slot]
+            if touches == 0:
+                return kind_of_session(before) if before else KIND_NEW
+            before = touches
         return KIND_KNOWN
 
-    def _touch(self, slot: int, touch: Touch, now_s: float, kind: int, is_last: bool) -> None:
+    def _touch(self, slot: int, touch: Touch, now_s: float, kind: int, is_last: bool) -> bool:
+        """Learn from a fetch of a chunk and note it; whether it was fetched before."""
         table, reuse = self._table, self._reuse
         touches = table.touches_at[slot]
+        elapsed_s = now_s - table.last_at[slot]
+        weight = table.weight_at[slot] * exp2(-elapsed_s / self._half_life_s) + touch.readers
         gap_s: float | None = None
         if touches:
-            gap_s = now_s - table.last_at[slot]
-            table.gap_at[slot] = gap_s
-            reuse.left(table.group_at[slot], gap_s)
-            weight = table.weight_at[slot] * 2.0 ** (-gap_s / self.parameters.half_life_s) + touch.readers
-        else:
-            weight = self._weight(slot, now_s) + touch.readers if table.weight_at[slot] else float(touch.readers)
-        again = touches > 0
-        touches = touches + 1 if touches < _TOUCHES_MAX else touches
+            gap_s = elapsed_s
+            table.gap_at[slot] = min(int(elapsed_s * 10), _GAP_MAX)
+            reuse.left(table.group_at[slot], elapsed_s)
+        again: bool = touches > 0
+        if touches < _TOUCHES_MAX:
+            touches += 1
+            table.touches_at[slot] = touches
         group = class_of(touches, gap_s, kind, touch.position, is_last)
         reuse.entered(group)
-        table.touches_at[slot] = touches
         table.last_at[slot] = now_s
         table.weight_at[slot] = weight
         table.group_at[slot] = group
-        flags = table.flags_at[slot] & ~FINISHED & 0xFF
-        table.flags_at[slot] = flags
+        if table.flags_at[slot] & FINISHED:
+            table.flags_at[slot] &= ~FINISHED & 0xFF
         self._describe(slot, touch)
-        chunk = mixed(touch.key)
-        if not chunk & self._contest.sample_mask:
-            self._shadow(chunk, slot, touch, weight, now_s, again)
-        if flags & RESIDENT:
-            self._order.changed(slot)
+        return again
 
-    def _shadow(self, chunk: int, slot: int, touch: Touch, weight: float, now_s: float, again: bool) -> None:
-        rates = self._reuse.rates_per_s(self._table.group_at[slot])
-        scores = self._scorer.every(now_s, weight, rates, self._table.worth_at[slot])
+    def _rank(self, slots: Sequence[int]) -> None:
+        """Note what their classes say of chunks just fetched. An ancestor is worth at least what its descendants are,
+        so it takes the highest level behind it."""
+        group_at, reuse = self._table.group_at, self._reuse
+        for levels, level_at in zip(reuse.levels, self._table.level_at, strict=True):
+            group, best = -1, 0
+            for slot in reversed(slots):
+                if group_at[slot] != group:
+                    group = group_at[slot]
+                    reuse.work_out(group)
+                    best = max(best, levels[group])
+                level_at[slot] = best
+
+    def _shadow(self, mix: int, slot: int, touch: Touch, again: bool) -> None:
+        table, contest = self._table, self._contest
+        levels = [level_at[slot] for level_at in table.level_at]
+        scores = self._scorer.every(table.last_at[slot], table.weight_at[slot], levels, table.worth_at[slot])
         saved = (touch.saved_s or touch.size_bytes) * touch.readers
-        if self._contest.fetched(chunk, scores, touch.size_bytes, saved, again):
-            self._decider = self._candidates[self._contest.decider]
+        if contest.fetched(mix, scores, touch.size_bytes, saved, again):
+            self._decider = self._candidates[contest.decider]
             self._order.forget()
+        self._sample_mask = contest.sample_mask
+
+    def _presume(self, slot: int) -> None:
+        """Nobody has fetched the chunk yet: it was put here for somebody who will, as if fetched once now."""
+        table = self._table
+        table.last_at[slot], table.weight_at[slot] = self._now_s, 1.0
+        group = class_of(1, None, KIND_NEW, 0, False)
+        self._reuse.work_out(group)
+        for levels, level_at in zip(self._reuse.levels, table.level_at, strict=True):
+            level_at[slot] = levels[group]
 
     def _describe(self, slot: int, touch: Touch) -> None:
         table = self._table
         if not table.flags_at[slot] & RESIDENT or table.size_at[slot] == 0.0:
             table.size_at[slot] = touch.size_bytes
-        table.worth_at[slot] = math.log2(touch.saved_s / max(1, touch.size_bytes)) if touch.saved_s > 0.0 else 0.0
+        table.worth_at[slot] = log2(touch.saved_s / max(1, touch.size_bytes)) if touch.saved_s > 0.0 else 0.0
 
     def _score_one(self, slot: int) -> float:
         table = self._table
         if table.flags_at[slot] & (FINISHED | ORPHAN):
             return FINISHED_SCORE
-        return self._scorer.one(
-            self._decider,
-            table.last_at[slot],
-            table.weight_at[slot],
-            self._reuse.rates_per_s(table.group_at[slot]),
-            table.worth_at[slot],
-        )
+        level = table.level_at[self._decider.horizon][slot]
+        return self._scorer.one(self._decider, table.last_at[slot], table.weight_at[slot], level, table.worth_at[slot])
 
     def _score_many(self, slots: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-        table, decider = self._table, self._decider
-        groups = table.group[slots]
-        rates = np.ones(len(slots))
-        if decider.rule in (Rule.RATE, Rule.REUSE):
-            for group in np.unique(groups).tolist():
-                self._reuse.rates_per_s(group)
-            rates = np.frombuffer(self._reuse.table(decider.horizon), np.float64)[groups]
-        scores = self._scorer.many(
-            decider,
-            table.last_s[slots],
-            table.weight[slots].astype(np.float64),
-            rates,
-            table.worth[slots].astype(np.float64),
-        )
+        table = self._table
+        weight, worth = table.weight[slots].astype(np.float64), table.worth[slots].astype(np.float64)
+        level = table.level[self._decider.horizon][slots]
+        scores = self._scorer.many(self._decider, table.last_s[slots], weight, level, worth)
         return np.where(table.flags[slots] & (FINISHED | ORPHAN) != 0, FINISHED_SCORE, scores)
 
+    def _row(self, key: ChunkKey) -> tuple[int, int]:
+        """(slot, mixed key), the slot a new one if the key has none."""
+        high, low = halves(key)
+        mix = mixed(high, low)
+        slot = self._table.find_halves(high, low, mix)
+        return (slot if slot != NONE else self._new_slot(key)), mix
+
     def _slot(self, key: ChunkKey) -> int:
-        slot = self._table.find(key)
-        if slot == NONE:
-            if self._table.full:
-                self._purge()
-            slot = self._table.take(key)
-            self._table.last_at[slot] = self._now_s
+        return self._row(key)[0]
+
+    def _new_slot(self, key: ChunkKey) -> int:
+        if self._table.full:
+            self._purge()
+        slot = self._table.take(key)
+        self._table.last_at[slot] = self._now_s
         return slot
 
     def _purge(self) -> None:

@@ -6,7 +6,8 @@ session: how well known was the chunk that the fetch's new part hangs on (a temp
 
     hits/s of a class = fetches again within the horizon / time that chunks of the class waited, at most the horizon
 
-a young class leans on all classes with as many fetches, and those on everything. Owns counts; chunks belong to others.
+A young class leans on all classes with as many fetches, and those on everything. Rates are kept as *levels*: log2 in
+steps of 1/1024, which fit 16 bits a chunk. Owns counts; chunks belong to others.
 """
 
 from __future__ import annotations
@@ -34,7 +35,24 @@ KIND_KNOWN: Final = KINDS - 1
 """Everything was."""
 GAP_FIRST: Final = GAPS - 1
 
+LEVEL_STEPS: Final = 1024
+"""Levels in a factor of two."""
+LEVEL_LOWEST: Final = 40
+"""Level 0 is a rate of 2^-LEVEL_LOWEST a second."""
+_LEVEL_MAX: Final = 0xFFFF
+
 assert CLASSES <= 0xFFFF
+assert _LEVEL_MAX / LEVEL_STEPS - LEVEL_LOWEST > 20
+
+
+def level_of(rate_per_s: float) -> int:
+    """Level of a rate above 0."""
+    return min(_LEVEL_MAX, max(0, round((math.log2(rate_per_s) + LEVEL_LOWEST) * LEVEL_STEPS)))
+
+
+def log2_rate(level: int) -> float:
+    """log2 of the rate, in 1/s, that a level stands for."""
+    return level / LEVEL_STEPS - LEVEL_LOWEST
 
 
 def _touch_class(touches: int) -> int:
@@ -70,7 +88,7 @@ class _Horizon:
     coarse_hits: array[float] = field(default_factory=lambda: array("d", bytes(8 * TOUCH_CLASSES)))
     coarse_spared_s: array[float] = field(default_factory=lambda: array("d", bytes(8 * TOUCH_CLASSES)))
     all_hits: float = 1.0
-    rates: array[float] = field(default_factory=lambda: array("d", [-1.0]) * CLASSES)
+    levels: array[int] = field(default_factory=lambda: array("H", bytes(2 * CLASSES)))
 
 
 class ReuseTimes:
@@ -83,6 +101,8 @@ class ReuseTimes:
         self._entered = array("d", bytes(8 * CLASSES))
         self._coarse_entered = array("d", bytes(8 * TOUCH_CLASSES))
         self._all_entered = 4.0
+        self.levels = tuple(horizon.levels for horizon in self._horizons)
+        """By horizon and class, as last worked out: `work_out` a class before reading."""
         self._due = array("d", bytes(8 * CLASSES))
         """When a class has been entered so often its rates are worked out anew."""
 
@@ -96,25 +116,20 @@ class ReuseTimes:
 
     def left(self, group: int, gap_s: float) -> None:
         """A chunk of this class was fetched again after `gap_s`."""
+        coarse = group // _PER_TOUCH
         for horizon in self._horizons:
             if gap_s <= horizon.seconds:
                 spared_s = horizon.seconds - gap_s
                 horizon.hits[group] += 1
                 horizon.spared_s[group] += spared_s
-                coarse = group // _PER_TOUCH
                 horizon.coarse_hits[coarse] += 1
                 horizon.coarse_spared_s[coarse] += spared_s
                 horizon.all_hits += 1
 
-    def rates_per_s(self, group: int) -> tuple[float, ...]:
-        """Hits per second that a chunk of this class brings, for each horizon."""
+    def work_out(self, group: int) -> None:
+        """Bring `levels` of a class up to date; cheap when little was learned since the last time."""
         if self._entered[group] >= self._due[group]:
             self._work_out(group)
-        return tuple([horizon.rates[group] for horizon in self._horizons])
-
-    def table(self, which: int) -> array[float]:
-        """Rates of all classes for horizon `which`, as last worked out; below 0 where nobody has asked yet."""
-        return self._horizons[which].rates
 
     def _work_out(self, group: int) -> None:
         entered, coarse, prior = self._entered[group], group // _PER_TOUCH, self._prior
@@ -124,10 +139,11 @@ class ReuseTimes:
             above = (horizon.coarse_hits[coarse] + prior * horizon.all_hits / self._all_entered) / (
                 (coarse_entered + prior) * seconds - horizon.coarse_spared_s[coarse]
             )
-            horizon.rates[group] = (horizon.hits[group] + prior * above * seconds) / (
+            rate = (horizon.hits[group] + prior * above * seconds) / (
                 (entered + prior) * seconds - horizon.spared_s[group]
             )
-        self._due[group] = entered + 1 + entered / 32
+            horizon.levels[group] = level_of(rate)
+        self._due[group] = entered + 1 + entered / 512
 
     def _halve(self) -> None:
         for counts in (self._entered, self._coarse_entered, self._due):

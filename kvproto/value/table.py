@@ -7,6 +7,7 @@ columns mean is the business of `pool`.
 
 from __future__ import annotations
 
+import struct
 from typing import Any, Final
 
 import numpy as np
@@ -16,7 +17,6 @@ from kvproto.ids import KEY_BYTES, ChunkKey
 
 NONE: Final = 0xFFFF_FFFF
 """No slot."""
-_FREE: Final = 0
 _GROW_FIRST: Final = 1024
 _MIX: Final = 0x9E37_79B9_7F4A_7C15
 _U64: Final = 0xFFFF_FFFF_FFFF_FFFF
@@ -32,22 +32,34 @@ _COLUMNS: Final[dict[str, str]] = {
     "low": "u8",
     "last_s": "f8",
     "weight": "f4",
-    "gap_s": "f4",
     "worth": "f4",
     "size": "f4",
     "parent": "u4",
     "children": "u4",
     "touches": "u2",
     "group": "u2",
+    "gap_ds": "u2",
+    "level_0": "u2",
+    "level_1": "u2",
     "flags": "u1",
 }
 BYTES_PER_SLOT: Final = sum(np.dtype(kind).itemsize for kind in _COLUMNS.values())
 
 
-def mixed(key: ChunkKey) -> int:
+_HALVES: Final = struct.Struct(">QQ")
+
+
+def halves(key: ChunkKey) -> tuple[int, int]:
+    """A key as two 64-bit integers. Raises ValueError for a key of another length."""
+    if len(key) != KEY_BYTES:
+        raise ValueError(f"a chunk key has {KEY_BYTES} bytes, not {len(key)}")
+    high, low = _HALVES.unpack(key)
+    return high, low
+
+
+def mixed(high: int, low: int) -> int:
     """64 well-mixed bits of a key; the index uses the low ones, sampling the high ones."""
-    low = int.from_bytes(key[8:], "big")
-    mix = ((low ^ (int.from_bytes(key[:8], "big") * 3)) * _MIX) & _U64
+    mix = ((low ^ (high * 3)) * _MIX) & _U64
     return mix ^ (mix >> 32)
 
 
@@ -57,13 +69,15 @@ class ChunkTable:
     # Columns, one entry a slot (see `_COLUMNS`): arrays for passes, `*_at` for single entries.
     last_s: npt.NDArray[np.float64]
     weight: npt.NDArray[np.float32]
-    gap_s: npt.NDArray[np.float32]
     worth: npt.NDArray[np.float32]
     size: npt.NDArray[np.float32]
     parent: npt.NDArray[np.uint32]
     children: npt.NDArray[np.uint32]
     touches: npt.NDArray[np.uint16]
     group: npt.NDArray[np.uint16]
+    gap_ds: npt.NDArray[np.uint16]
+    level_0: npt.NDArray[np.uint16]
+    level_1: npt.NDArray[np.uint16]
     flags: npt.NDArray[np.uint8]
     high: npt.NDArray[np.uint64]
     low: npt.NDArray[np.uint64]
@@ -76,6 +90,8 @@ class ChunkTable:
     children_at: Any
     touches_at: Any
     group_at: Any
+    level_at: tuple[Any, Any]
+    """By horizon."""
     flags_at: Any
 
     def __init__(self, slots_max: int) -> None:
@@ -109,24 +125,35 @@ class ChunkTable:
 
     def find(self, key: ChunkKey) -> int:
         """Slot of a key, or NONE."""
-        return int(self._index_at[self._place(key)]) - 1 & NONE
+        high, low = halves(key)
+        return self.find_halves(high, low, mixed(high, low))
+
+    def find_halves(self, high: int, low: int, mix: int) -> int:
+        """`find` for callers that have the halves of the key and their mix already."""
+        index, mask, lows = self._index_at, self._mask, self._low_at
+        place = mix & mask
+        while held := index[place]:
+            if lows[held - 1] == low and self._high_at[held - 1] == high:
+                return int(held) - 1
+            place = (place + 1) & mask
+        return NONE
 
     def take(self, key: ChunkKey) -> int:
-        """Slot of a key, a new one (all columns zero, `parent` NONE) if it has none. Raises MemoryError when full."""
-        place = self._place(key)
-        held = self._index_at[place]
-        if held != _FREE:
-            return int(held) - 1
+        """A new slot for a key that has none, all columns zero, `parent` NONE. Raises MemoryError when full."""
         if self._free:
             slot = self._free.pop()
         else:
+            if self._fresh == self._slots_max:
+                raise MemoryError(f"all {self._slots_max} slots are in use")
             if self._fresh == self._slots:
                 self._grow(min(self._slots_max, 2 * self._slots))
-                place = self._place(key)
             slot = self._fresh
             self._fresh += 1
-        self._high_at[slot] = int.from_bytes(key[:8], "big")
-        self._low_at[slot] = int.from_bytes(key[8:], "big")
+        high, low = halves(key)
+        self._high_at[slot], self._low_at[slot] = high, low
+        place = mixed(high, low) & self._mask
+        while self._index_at[place]:
+            place = (place + 1) & self._mask
         self._index_at[place] = slot + 1
         self.parent_at[slot] = NONE
         self.count += 1
@@ -134,8 +161,10 @@ class ChunkTable:
 
     def drop(self, slot: int) -> None:
         """Forget a slot's key; the slot may be taken by another."""
-        place = self._place(self.key(slot))
-        self._index_at[place] = _FREE
+        place = self._home(slot)
+        while self._index_at[place] != slot + 1:
+            place = (place + 1) & self._mask
+        self._index_at[place] = 0
         self._close_gap(place)
         for name in _COLUMNS:
             getattr(self, name)[slot] = 0
@@ -144,19 +173,11 @@ class ChunkTable:
 
     def key(self, slot: int) -> ChunkKey:
         """Key of a slot in use."""
-        return ChunkKey(self._high_at[slot].to_bytes(8, "big") + self._low_at[slot].to_bytes(8, "big"))
+        return ChunkKey(_HALVES.pack(self._high_at[slot], self._low_at[slot]))
 
-    def _place(self, key: ChunkKey) -> int:
-        """Place of the index where the key stands, or where it belongs."""
-        if len(key) != KEY_BYTES:
-            raise ValueError(f"a chunk key has {KEY_BYTES} bytes, not {len(key)}")
-        index, mask, lows, highs = self._index_at, self._mask, self._low_at, self._high_at
-        high, low = int.from_bytes(key[:8], "big"), int.from_bytes(key[8:], "big")
-        mix = ((low ^ (high * 3)) * _MIX) & _U64
-        place = (mix ^ (mix >> 32)) & mask
-        while (held := index[place]) != _FREE and (lows[held - 1] != low or highs[held - 1] != high):
-            place = (place + 1) & mask
-        return place
+    def _home(self, slot: int) -> int:
+        """Place of the index where a slot's key stands if nothing is in its way."""
+        return mixed(self._high_at[slot], self._low_at[slot]) & self._mask
 
     def _close_gap(self, gap: int) -> None:
         """Move back what linear probing had pushed past a place that is now free."""
@@ -164,11 +185,10 @@ class ChunkTable:
         while True:
             place = (place + 1) & self._mask
             held = self._index_at[place]
-            if held == _FREE:
+            if not held:
                 return
-            home = mixed(self.key(held - 1)) & self._mask
-            if (place - home) & self._mask >= (place - gap) & self._mask:
-                self._index_at[gap], self._index_at[place] = held, _FREE
+            if (place - self._home(held - 1)) & self._mask >= (place - gap) & self._mask:
+                self._index_at[gap], self._index_at[place] = held, 0
                 gap = place
 
     def _grow(self, slots: int) -> None:
@@ -179,10 +199,12 @@ class ChunkTable:
             setattr(self, name, column)
         self._slots = slots
         self.last_at, self.weight_at = self.last_s.data, self.weight.data
-        self.gap_at, self.worth_at, self.size_at = self.gap_s.data, self.worth.data, self.size.data
+        self.gap_at, self.worth_at, self.size_at = self.gap_ds.data, self.worth.data, self.size.data
         self.parent_at, self.children_at = self.parent.data, self.children.data
         self.touches_at, self.group_at = self.touches.data, self.group.data
         self.flags_at = self.flags.data
+        self.level = (self.level_0, self.level_1)
+        self.level_at = (self.level_0.data, self.level_1.data)
         self._high_at, self._low_at = self.high.data, self.low.data
         places = 1 << (slots * 4 // 3).bit_length()
         self._mask = places - 1
@@ -197,7 +219,7 @@ class ChunkTable:
         place = ((mix ^ (mix >> np.uint64(32))) & np.uint64(self._mask)).astype(np.int64)
         slots = np.arange(1, self._fresh + 1, dtype=np.uint32)
         while len(slots):
-            free = self._index[place] == _FREE
+            free = self._index[place] == 0
             self._index[place[free]] = slots[free]  # of several that want one place the last one gets it
             lost = self._index[place] != slots
             slots, place = slots[lost], (place[lost] + 1) & self._mask
