@@ -51,7 +51,7 @@ def test_loaded_as_computed(
     [
         ("mistral", "its layers keep SlidingWindowSpec"),
         ("mamba", "its layers keep MambaSpec"),
-        ("deepseek", "computes no prompt behind a cached prefix"),
+        ("deepseek", "computes nothing behind a cached prefix"),
     ],
 )
 def test_refused_at_start(

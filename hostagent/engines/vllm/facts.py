@@ -48,8 +48,8 @@ def check_engine(vllm_config: Any, kv_cache_config: Any, settings: Settings) -> 
         and not vllm_config.scheduler_config.enable_chunked_prefill
     ):
         raise SettingsError(
-            "kvcast cannot cache this model here: vLLM's latent attention on this processor computes no prompt behind a "
-            "cached prefix (its own prefix caching is off for it, too); GPUs and processors with AMX do"
+            "kvcast cannot cache this model here: vLLM's latent attention on this processor computes nothing behind "
+            "a cached prefix (its own prefix caching is off for it, too); GPUs and processors with AMX do"
         )
     groups = kv_cache_config.kv_cache_groups
     specs = [spec for group in groups for spec in iter_layer_specs(group.kv_cache_spec)]
