@@ -57,7 +57,7 @@ def test_no_sanitizer_complains(part: str, tmp_path: Path) -> None:
         "LD_PRELOAD": " ".join(path for path in libraries if path is not None),
         "ASAN_OPTIONS": f"detect_leaks=0:abort_on_error=1:log_path={report}",
         "UBSAN_OPTIONS": f"print_stacktrace=1:log_path={report}",
-        "TSAN_OPTIONS": f"exitcode=0:report_signal_unsafe=0:log_path={report}",
+        "TSAN_OPTIONS": f"exitcode=0:die_after_fork=0:report_signal_unsafe=0:log_path={report}",
     }
     tests = sorted(str(path) for pattern in patterns for path in _HERE.parent.glob(pattern))
     assert tests
