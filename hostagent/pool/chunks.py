@@ -214,6 +214,22 @@ class ChunkPool:
         """The controller's value of a chunk, if it is here."""
         self._policy.set_value(key, value)
 
+    def value(self, key: ChunkKey) -> float | None:
+        """The controller's value of a chunk that is here; None while it is not known."""
+        return self._policy.value(key)
+
+    def admits(self, size_bytes: int, value: float | None) -> bool:
+        """Whether a chunk of this value should come in: there is room, or it is worth more than all that would go."""
+        if value is None or self._extents.copy().allocate(size_bytes) is not None:
+            return True
+        if self._extents.extent_bytes(size_bytes) > self._extents.size_bytes:
+            return False
+        victims = self._plan(size_bytes)
+        if victims is None:
+            return False
+        worths = [self._policy.value(victim.key) for victim in victims]
+        return all(worth is not None and worth < value for worth in worths)
+
     def trust_values(self, trusted: bool) -> None:
         """False while the controller is away: the order is by use alone."""
         self._policy.trust_values(trusted)

@@ -26,6 +26,7 @@ class EvictionPolicy(Protocol):
     def touch(self, key: ChunkKey) -> None: ...
     def remove(self, key: ChunkKey) -> None: ...
     def set_value(self, key: ChunkKey, value: float) -> None: ...
+    def value(self, key: ChunkKey) -> float | None: ...
     def trust_values(self, trusted: bool) -> None: ...
     def victims(self, evictable: Callable[[ChunkKey], bool]) -> Iterator[ChunkKey]: ...
 
@@ -83,6 +84,11 @@ class LeavesFirst:
         if entry is not None and entry.value != value:
             entry.value = value
             self._push(key)
+
+    def value(self, key: ChunkKey) -> float | None:
+        """The controller's value of a chunk in the order; None while it is not known or not fresh."""
+        entry = self._entries.get(key)
+        return entry.value if entry is not None and self._trusted and entry.value != math.inf else None
 
     def trust_values(self, trusted: bool) -> None:
         """Whether the controller's values are fresh; without them the order is by use alone."""

@@ -119,6 +119,24 @@ def test_a_chunk_larger_than_the_disk_is_refused_and_counted(tmp_path: Path) -> 
     play(scenario)
 
 
+def test_a_full_disk_takes_only_what_is_worth_more_than_what_would_go(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        stage = Stage(tmp_path, disk_pages=4)
+        await stage.bench.store.open()
+        for pool in (stage.bench.dram, stage.bench.store.pool):
+            pool.trust_values(True)
+        for number, value in enumerate((5.0, 6.0, 7.0, 8.0, 4.0, 5.5)):
+            chunk = stage.bench.put(number)
+            stage.bench.dram.set_value(key(number), value)
+            stage.tiering.arrived(chunk)
+            await stage.until(lambda: stage.tiering.unsaved_count == 0)
+        assert set(stage.stored()) == {key(1), key(2), key(3), key(5)}, "4.0 stayed out, 5.5 took the place of 5.0"
+        assert stage.tiering.refused_count == 1
+        await stage.close()
+
+    play(scenario)
+
+
 def test_a_flush_ends_with_everything_stored_or_its_time(tmp_path: Path) -> None:
     async def scenario() -> None:
         stage = Stage(tmp_path)
