@@ -13,6 +13,8 @@ import pytest
 
 _HERE = Path(__file__).parent
 _SECONDS_MAX = 1200
+_BETWEEN_REPORTS = "=================="
+"""Of the thread sanitizer, which also complains about gRPC's own library: that one is not compiled for it."""
 _ADDRESS = ("-fsanitize=address,undefined -fno-sanitize-recover=all -g", ("libasan.so", "libubsan.so"))
 _THREAD = ("-fsanitize=thread -g", ("libtsan.so",))
 _PARTS = {
@@ -74,6 +76,7 @@ def test_no_sanitizer_complains(part: str, tmp_path: Path) -> None:
         *tests,
     ]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_SECONDS_MAX, check=False)
-    reports = "\n".join(path.read_text() for path in tmp_path.glob("report*"))
-    assert not reports, reports
+    blocks = [block for path in tmp_path.glob("report*") for block in path.read_text().split(_BETWEEN_REPORTS)]
+    reports = [block for block in blocks if block.strip() and (part.startswith("address") or "/p4switch" in block)]
+    assert not reports, "\n".join(reports)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
