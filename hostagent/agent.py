@@ -30,7 +30,6 @@ from hostagent.http import HttpServer
 from hostagent.metrics import AgentMetrics, Watched
 from hostagent.pool.chunks import Chunk, ChunkPool, DropOutcome, Refusal
 from hostagent.pool.memory import PoolMemory
-from hostagent.pool.policy import LeavesFirst
 from hostagent.preparing import Preparing
 from hostagent.serving import Serving
 from hostagent.tier_metrics import WatchedDisk, WatchedGate
@@ -60,7 +59,7 @@ class Agent:
         self.incarnation = time.time_ns()
         self.metrics = AgentMetrics()
         self.directory = DirectoryReplica()
-        self.pool = ChunkPool(config.pool.size_bytes, limits.EXTENT_ALIGN_BYTES, LeavesFirst())
+        self.pool = ChunkPool(config.pool.size_bytes, limits.EXTENT_ALIGN_BYTES, time.monotonic_ns)
         self.controller_connected = False
         self._fabric = Fabric(
             group=parse_address(config.data.group), qkey=config.data.qkey, segment_bytes=config.data.segment_bytes
@@ -84,7 +83,7 @@ class Agent:
             self.memory,
             self.pool,
             self._loop,
-            lambda size_bytes: ChunkPool(size_bytes, limits.EXTENT_ALIGN_BYTES, LeavesFirst()),
+            lambda size_bytes: ChunkPool(size_bytes, limits.EXTENT_ALIGN_BYTES, time.monotonic_ns),
         )
 
     async def start(self) -> None:
@@ -222,7 +221,7 @@ class Agent:
         if position is None and parent is not None and self.pool.find(parent) is None:
             before = self.directory.find(parent)
             position = before.position + 1 if before is not None else None
-        made = self.pool.reserve(key, parent, size_bytes, position, namespace)
+        made = self.pool.reserve(key, parent, size_bytes, position, namespace, if_worth_it=True)
         self.metrics.puts.labels("reserved" if isinstance(made, Chunk) else made.value).inc()
         if isinstance(made, Chunk):
             self.pool_changed()
@@ -294,7 +293,12 @@ class Agent:
         return outcome
 
     def hint(self, keys: Sequence[ChunkKey], hint: Hint, within_ms: int) -> None:
-        """An engine knows something of the future."""
+        """An engine knows something of the future: the pools of this node hear it at once, the controller soon."""
+        for pool in [self.pool] if self.disk is None else [self.pool, self.disk.pool]:
+            if hint is Hint.SESSION_ENDED:
+                pool.finished(keys)
+            else:
+                pool.expect(keys, within_ms / 1000)
         self.reports.hinted(keys, hint, within_ms)
 
     def stats(self) -> dict[str, float]:
@@ -442,9 +446,9 @@ class Agent:
             for key in applied.changed:
                 entry = self.directory.find(key)
                 if entry is not None:
-                    self.pool.set_value(key, entry.value)
+                    self.pool.hear(key, entry.value)
                     if self.disk is not None:
-                        self.disk.pool.set_value(key, entry.value)
+                        self.disk.pool.hear(key, entry.value)
             self.fetching.directory_changed(applied.changed, applied.nodes_lost)
             if self.directory.has_stale and self._stale_timer is None:
                 self._stale_timer = self._loop.call_later(limits.STALE_DIRECTORY_S, self._forget_stale)
@@ -456,11 +460,10 @@ class Agent:
             self._switch_is(message.switch_state)
 
     def lost(self) -> None:
-        """The stream ended: go on with what is known, evict by use alone."""
+        """The stream ended: go on with what is known; what fetches here teach goes on deciding what stays."""
         self.controller_connected = False
         self.reports.disconnected()
         self.tasks.abandon()
-        self._trust_values(False)
         if self._heartbeat is not None:
             self._heartbeat.cancel()
             self._heartbeat = None
@@ -514,7 +517,6 @@ class Agent:
         self.serving.use_segment_bytes(news.fabric.segment_bytes)
         self.fetching.configure(self._reader_parameters())
         self.directory.restart(welcome.controller)
-        self._trust_values(True)
         self.controller_connected = True
         self.reports.snapshot()
         self._heartbeat_s = welcome.heartbeat_ms / 1000 or limits.HEARTBEAT_S_DEFAULT
@@ -528,11 +530,6 @@ class Agent:
     @property
     def _has_disk(self) -> bool:
         return self.disk is not None and self.disk.state is not DiskState.OFF
-
-    def _trust_values(self, trusted: bool) -> None:
-        self.pool.trust_values(trusted)
-        if self.disk is not None:
-            self.disk.pool.trust_values(trusted)
 
     def _forget_stale(self) -> None:
         self._stale_timer = None

@@ -12,7 +12,6 @@ from hostagent.api.messages import ChunkSource
 from hostagent.controller.reports import Reports
 from hostagent.gate import FetchGate
 from hostagent.pool.chunks import Chunk, ChunkPool, DropOutcome, PoolUsage, Refusal
-from hostagent.pool.policy import LeavesFirst
 from kvproto.ids import ChunkKey
 from kvproto.rpc import control_pb2 as rpc
 from planner.cluster.clock import VirtualClock
@@ -71,7 +70,7 @@ class Agent:
 
     def __post_init__(self) -> None:
         align = limits.EXTENT_ALIGN_BYTES
-        self.pool = ChunkPool(max(align, self.pool_bytes // align * align), align, LeavesFirst())
+        self.pool = ChunkPool(max(align, self.pool_bytes // align * align), align, lambda: self.clock.now_ns)
         self.gate = FetchGate(self.link_rate)
         self.engine = Engine(self.clock)
         if self.send is not None:
