@@ -10,7 +10,7 @@ export XDG_CACHE_HOME ?= $(CURDIR)/build/cache
 help: ## this list
 	@awk -F':.*## ' '/^[a-z0-9_-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-.PHONY: help setup system lint test unit test-long test-vllm demo demo-vllm bench wire rpc p4runtime-stubs p4 clean
+.PHONY: help setup system lint test unit test-long roce test-roce test-vllm demo demo-vllm bench wire rpc p4runtime-stubs p4 clean
 
 $(VENV)/.installed: pyproject.toml tools/setup_python.sh
 	tools/setup_python.sh $(VENV)
@@ -38,10 +38,16 @@ lint: $(VENV)/.installed ## ruff, mypy --strict, import rules
 	$(VENV)/bin/lint-imports --no-logo
 
 test: setup .venv-p4rt-shell/.installed lint ## everything that can run on this machine, under ten minutes
-	$(RUN) $(PY) -m pytest -m "not long"
+	$(RUN) $(PY) -m pytest -m "not long and not roce"
 
 unit: $(VENV)/.installed ## only the tests that need neither root nor namespaces
 	$(RUN) $(PY) -m pytest -m "not long and not root" tests/unit tests/contracts tests/sim
+
+roce: $(VENV)/.installed ## packages and the image for guests with soft-RoCE (needs root for the packages)
+	PYTHON=$(CURDIR)/$(PY) PYTHONPATH=$(CURDIR) tools/setup_roce.sh
+
+test-roce: setup roce ## the RDMA transport in guests with soft-RoCE, in software emulation
+	$(RUN) $(PY) -m pytest -m roce tests/roce
 
 test-long: setup ## sanitizers and soak tests
 	$(RUN) $(PY) -m pytest -m long
@@ -61,8 +67,8 @@ bench: setup ## the incast benchmark in all modes
 p4runtime-stubs: $(VENV)/.installed ## regenerate the type stubs of p4switch/proto
 	$(PY) tools/generate_p4runtime_stubs.py
 
-p4: $(VENV)/.installed ## check the data plane with p4switch's compiler, and with p4c where it is on PATH
-	tools/check_p4.sh $(VENV)/bin/kvcast-switch
+p4: $(VENV)/.installed ## check the data plane with p4switch's compiler and p4c's, and how much of a Tofino it needs
+	tools/check_p4.sh $(VENV)/bin/kvcast-switch $(PY)
 
 wire: $(VENV)/.installed ## regenerate kvproto/wire from p4/include/headers.p4
 	$(PY) tools/generate_wire.py

@@ -64,6 +64,10 @@ class Testbed:
         status: dict[str, Any] = self._ask("status")
         return status
 
+    def spec(self) -> TestbedSpec:
+        """What it is made of."""
+        return TestbedSpec.from_json(json.dumps(self.status()["spec"]))
+
     def run(self, name: str, place: str, argv: Sequence[str]) -> None:
         """Start a process in a host (`h0`..) or beside the switch (`switch`)."""
         self._ask("run", name=name, place=place, argv=list(argv))
@@ -148,6 +152,10 @@ class Testbed:
     def set_faults(self, faults: Faults, port: int | None = None) -> None:
         """Hurt the frames that leave one switch port, or all of them."""
         self._ask("faults", port=port, faults=asdict(faults))
+
+    def reboot(self, host: int) -> None:
+        """Pull the plug of a host that is a guest, and start it again."""
+        self._ask("reboot", host=host)
 
     def reload_program(self) -> None:
         """Load the switch program anew: the switch forgets everything."""

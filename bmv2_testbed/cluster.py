@@ -16,9 +16,10 @@ import yaml
 
 from bmv2_testbed.configs import agent_config, controller_config, namespace_endpoints
 from bmv2_testbed.errors import TestbedError
-from bmv2_testbed.limits import START_DEADLINE_S
+from bmv2_testbed.limits import START_DEADLINE_S, STOP_GRACE_S
 from bmv2_testbed.network.counters import InterfaceCounters
 from bmv2_testbed.network.datagrams import DatagramNetwork, datagram_endpoints
+from bmv2_testbed.network.guests import GuestNetwork
 from bmv2_testbed.network.wired import WiredNetwork
 from bmv2_testbed.operator_calls import RECONNECT_AT_ONCE, ControllerCalls
 from bmv2_testbed.processes import Launch, Supervisor, last_line, python_module
@@ -65,7 +66,10 @@ class Cluster:
             self.network: WiredNetwork | DatagramNetwork = WiredNetwork(spec)
         else:
             self._endpoints = datagram_endpoints(spec)
-            self.network = DatagramNetwork(spec, self._admin.port_statistics)
+            if spec.wiring is Wiring.GUESTS:
+                self.network = GuestNetwork(spec, directory, self._endpoints, self._admin.port_statistics)
+            else:
+                self.network = DatagramNetwork(spec, self._admin.port_statistics)
 
     def start(self, deadline_s: float) -> None:
         """Start switch, controller, agents; return when the whole is ready to be used."""
@@ -211,6 +215,14 @@ class Cluster:
         assert isinstance(self.network, WiredNetwork)
         for each in self.network.switch_interfaces() if port is None else (port,):
             self.network.set_netem(each, faults)
+
+    def reboot(self, host: int) -> None:
+        """Pull a guest's plug and start it again, with its agent; `await_ready` tells when that is back."""
+        if not isinstance(self.network, GuestNetwork):
+            raise TestbedError(f"wiring {self.spec.wiring} has no machines to reboot: use --roce")
+        self.network.reboot(host_name(host))
+        self.processes.wait(agent_name(host), STOP_GRACE_S)
+        self.restart(agent_name(host))
 
     def reload_program(self) -> None:
         """Start the switch program anew, empty."""

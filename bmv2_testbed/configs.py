@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from bmv2_testbed.guests.machine import MANAGEMENT_GUEST, MANAGEMENT_HOST
 from bmv2_testbed.spec import (
     CONTROLLER_MANAGEMENT_IP,
     Target,
@@ -23,6 +24,7 @@ CONTROLLER_METRICS_PORT: Final = 9470
 P4RUNTIME_PORT: Final = 9559
 AGENT_HTTP_PORT: Final = 9475
 DATA_INTERFACE: Final = "data0"
+GUEST_AGENT_SOCKET: Final = "/run/kvcast-agent.sock"
 POOL_MAC: Final = "02:4b:56:00:ff:fe"
 
 
@@ -58,15 +60,30 @@ def agent_config(spec: TestbedSpec, host: int, endpoints: Endpoints, directory: 
         "data": _agent_data(spec, host, endpoints),
         "controller": {"address": endpoints.controller},
         "pool": {"size": spec.pool_bytes},
-        "api": {"socket": f"{directory}/{host_name(host)}.sock"},
+        "api": {"socket": agent_socket(spec, host, directory)},
         "http": {"address": http_address, "port": int(http_port)},
     }
+    if spec.wiring is Wiring.GUESTS:
+        # Through the guests' user network: the controller's loopback has an address there, and so has the guest.
+        controller_port = endpoints.controller.rpartition(":")[2]
+        plain["controller"] = {"address": f"{MANAGEMENT_HOST}:{controller_port}"}
+        plain["http"] = {"address": MANAGEMENT_GUEST, "port": AGENT_HTTP_PORT}
+    if spec.disk_bytes:
+        plain["disk"] = {"path": f"{directory}/{host_name(host)}.disk", "size": spec.disk_bytes}
     return merged(plain, spec.agent_settings)
+
+
+def agent_socket(spec: TestbedSpec, host: int, directory: str) -> str:
+    """Where engines of a host find their agent."""
+    return GUEST_AGENT_SOCKET if spec.wiring is Wiring.GUESTS else f"{directory}/{host_name(host)}.sock"
 
 
 def _agent_data(spec: TestbedSpec, host: int, endpoints: Endpoints) -> dict[str, Any]:
     if spec.wiring is Wiring.NAMESPACES:
         return {"transport": "sockets", "interface": DATA_INTERFACE, "address": data_ip(host)}
+    if spec.wiring is Wiring.GUESTS:
+        transport = "sockets" if host in spec.socket_hosts else "verbs"
+        return {"transport": transport, "interface": DATA_INTERFACE, "address": data_ip(host)}
     return {
         "transport": "frames",
         "address": data_ip(host),

@@ -23,12 +23,17 @@ from typing import Any, Final
 
 from bmv2_testbed.cluster import Cluster
 from bmv2_testbed.errors import TestbedError
-from bmv2_testbed.limits import RPC_LINE_BYTES_MAX, START_DEADLINE_S
+from bmv2_testbed.limits import GUEST_START_DEADLINE_S, RPC_LINE_BYTES_MAX, START_DEADLINE_S
 from bmv2_testbed.network import namespaces
 from bmv2_testbed.spec import Faults, TestbedSpec, Wiring
 
 CONTROL_SOCKET: Final = "control.sock"
 _SHM_SPARE_BYTES: Final = 512 * 2**20
+
+
+def start_deadline_s(spec: TestbedSpec) -> float:
+    """How long a whole run, or a daemon of it, may take to be ready."""
+    return GUEST_START_DEADLINE_S if spec.wiring is Wiring.GUESTS else START_DEADLINE_S
 
 
 def _end(_signal: int, _frame: FrameType | None) -> None:
@@ -70,7 +75,7 @@ class Requests:
         self._cluster.restart(name)
 
     def await_ready(self, name: str) -> None:
-        self._cluster.await_ready(name, time.monotonic() + START_DEADLINE_S)
+        self._cluster.await_ready(name, self._deadline_s())
 
     def counters(self) -> dict[str, list[int]]:
         return {
@@ -90,14 +95,17 @@ class Requests:
     def faults(self, port: int | None, faults: dict[str, float]) -> None:
         self._cluster.set_faults(port, Faults(**faults))
 
+    def reboot(self, host: int) -> None:
+        self._cluster.reboot(host)
+
     def reload_program(self) -> None:
         self._cluster.reload_program()
 
     def await_cluster(self) -> None:
-        self._cluster.await_cluster(time.monotonic() + START_DEADLINE_S)
+        self._cluster.await_cluster(self._deadline_s())
 
     def serve_from_switch(self, last_key: str, chunks: int) -> None:
-        self._cluster.serve_from_switch(bytes.fromhex(last_key), chunks, time.monotonic() + START_DEADLINE_S)
+        self._cluster.serve_from_switch(bytes.fromhex(last_key), chunks, self._deadline_s())
 
     def agent_health(self, host: int) -> dict[str, object]:
         return self._cluster.agent_health(host)
@@ -110,6 +118,9 @@ class Requests:
 
     def stop(self) -> None:
         self._stop.set()
+
+    def _deadline_s(self) -> float:
+        return time.monotonic() + start_deadline_s(self._cluster.spec)
 
 
 class _Handler(socketserver.StreamRequestHandler):
@@ -150,7 +161,7 @@ def _serve(spec: TestbedSpec, directory: Path, report: Callable[[], None]) -> in
     cluster = None
     try:
         cluster = Cluster(spec, directory)
-        cluster.start(time.monotonic() + START_DEADLINE_S)
+        cluster.start(time.monotonic() + start_deadline_s(spec))
         with _Server(str(directory / CONTROL_SOCKET), Requests(cluster, stop)) as server:
             threading.Thread(target=server.serve_forever, daemon=True).start()
             report()

@@ -13,13 +13,28 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Protocol
 
 from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.limits import LOG_TAIL_BYTES, STOP_GRACE_S
 from kvproto.readiness import NOTIFY_VARIABLE
 
-Launch = Callable[[Sequence[str], Mapping[str, str], IO[bytes], IO[bytes]], subprocess.Popen[bytes]]
+
+class Process(Protocol):
+    """The part of Popen's interface that a supervisor uses; processes in guests have it, too."""
+
+    @property
+    def pid(self) -> int: ...
+    @property
+    def returncode(self) -> int | None: ...
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+    def send_signal(self, sig: int) -> None: ...
+    def terminate(self) -> None: ...
+    def kill(self) -> None: ...
+
+
+Launch = Callable[[Sequence[str], Mapping[str, str], IO[bytes], IO[bytes]], Process]
 """Starts argv with this environment and these files as stdout and stderr, in its place of the network."""
 
 REPOSITORY_ROOT = Path(__file__).resolve().parent.parent
@@ -55,7 +70,7 @@ class _Running:
     argv: Sequence[str]
     environment: Mapping[str, str]
     launch: Launch
-    process: subprocess.Popen[bytes]
+    process: Process
     notifications: socket.socket
     """Where the process says READY=1 (sd_notify), if it does."""
     ready: bool = False

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from bmv2_testbed.errors import TestbedError
-from bmv2_testbed.limits import HOSTS_MAX
+from bmv2_testbed.limits import HOSTS_MAX, LINK_MTU_BYTES
 
 
 class Target(StrEnum):
@@ -27,6 +27,8 @@ class Wiring(StrEnum):
     """Mininet hosts on veth pairs, shaped by the kernel. Needs root."""
     DATAGRAMS = "datagrams"
     """Frames in loopback datagrams to p4switch's datagram ports, shaped by the switch. Needs no privileges."""
+    GUESTS = "guests"
+    """The same ports, with virtual machines on them that have soft-RoCE. Needs QEMU and no privileges."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +65,14 @@ class TestbedSpec:
     seed: int = 1
     segment_bytes: int = 4096
     pool_bytes: int = 256 * 2**20
+    disk_bytes: int = 0
+    """Of each host's disk tier, in the run's directory; 0: none."""
     slots: int = 16384
     """Segments that the switch can store."""
+    mtu_bytes: int = LINK_MTU_BYTES
+    """Of the data interfaces of guests."""
+    socket_hosts: tuple[int, ...] = ()
+    """Guests without RDMA: their agents use sockets."""
     plain: bool = False
     """True: the switch process stays unprogrammed, an ordinary Ethernet switch."""
     daemons: bool = True
@@ -75,8 +83,11 @@ class TestbedSpec:
     def __post_init__(self) -> None:
         if not 2 <= self.hosts <= HOSTS_MAX:
             raise TestbedError(f"{self.hosts} hosts: between 2 and {HOSTS_MAX} are possible")
-        if self.wiring is Wiring.DATAGRAMS and self.target is not Target.P4SWITCH:
+        if self.wiring is not Wiring.NAMESPACES and self.target is not Target.P4SWITCH:
             raise TestbedError(f"target {self.target} needs root and namespaces: use --target p4switch, or become root")
+        for host in self.socket_hosts:
+            if not 0 <= host < self.hosts:
+                raise TestbedError(f"host {host} does not exist: there are {self.hosts} hosts")
         for host in self.slow_bit_s:
             if not 0 <= host < self.hosts:
                 raise TestbedError(f"slow host {host} does not exist: there are {self.hosts} hosts")
@@ -94,6 +105,7 @@ class TestbedSpec:
         fields["target"] = Target(fields["target"])
         fields["wiring"] = Wiring(fields["wiring"])
         fields["faults"] = Faults(**fields["faults"])
+        fields["socket_hosts"] = tuple(fields["socket_hosts"])
         fields["slow_bit_s"] = {int(host): rate for host, rate in fields["slow_bit_s"].items()}
         return cls(**fields)
 

@@ -43,7 +43,7 @@ __all__ = [
 ]
 
 ANSWER_TIMEOUT_S = 30.0
-"""An agent that answers nothing for so long (beyond a fetch's own deadline) is given up."""
+"""See AgentClient."""
 CONNECT_TIMEOUT_S = 5.0
 _MISSES = frozenset(
     {
@@ -84,9 +84,13 @@ class PutOutcome(enum.Enum):
 class AgentClient:
     """A connection to this node's agent. Methods may be called from any thread, several at once."""
 
-    def __init__(self, socket_path: str | os.PathLike[str]) -> None:
-        """Connects and maps the pool; raises AgentUnavailableError when that fails."""
+    def __init__(self, socket_path: str | os.PathLike[str], *, answer_timeout_s: float = ANSWER_TIMEOUT_S) -> None:
+        """Connects and maps the pool; raises AgentUnavailableError when that fails.
+
+        An agent that answers nothing for `answer_timeout_s` (beyond a fetch's own deadline) is given up.
+        """
         self._path = os.fspath(socket_path)
+        self._answer_timeout_s = answer_timeout_s
         self._sock, self._map, self.pool_bytes, self.incarnation = _attach(self._path)
         self._readable = select.poll()
         self._readable.register(self._sock, select.POLLIN)
@@ -153,7 +157,7 @@ class AgentClient:
             return None
         _expect(answer, "reserve room")
         lease, offset = messages.RESERVED.unpack(answer.body)
-        return Reservation(self, lease, memoryview(self._map)[offset : offset + size_bytes])
+        return Reservation(self, lease, self._view(offset, size_bytes))
 
     # ------------------------------------------------------------------ fetch
 
@@ -178,13 +182,13 @@ class AgentClient:
         recompute_us = messages.NO_RECOMPUTE if recompute_s is None else int(recompute_s * 1e6)
         body = messages.FETCH.pack(int(deadline_s * 1e6), recompute_us) + messages.pack_keys(keys)
         request = self._send(Kind.FETCH, body, count=len(keys), answered=True)
-        return FetchUnderWay(self, request, time.monotonic() + deadline_s + ANSWER_TIMEOUT_S)
+        return FetchUnderWay(self, request, time.monotonic() + deadline_s + self._answer_timeout_s)
 
     def _fetched(self, answer: Frame) -> Fetched:
         if answer.status not in _MISSES:
             _expect(answer, "fetch")
         lease, chunks = messages.unpack_fetched(answer)
-        views = [memoryview(self._map)[chunk.offset : chunk.offset + chunk.size_bytes].toreadonly() for chunk in chunks]
+        views = [self._view(chunk.offset, chunk.size_bytes).toreadonly() for chunk in chunks]
         return Fetched(self, lease, views, [chunk.source for chunk in chunks], Status(answer.status))
 
     def contains(self, keys: Sequence[bytes]) -> list[Where]:
@@ -226,9 +230,16 @@ class AgentClient:
 
     # ------------------------------------------------------------------ requests and answers
 
-    def _call(self, kind: Kind, body: bytes, *, count: int = 0, timeout_s: float = ANSWER_TIMEOUT_S) -> Frame:
+    def _call(self, kind: Kind, body: bytes, *, count: int = 0) -> Frame:
         request = self._send(kind, body, count=count, answered=True)
-        return self._wait(request, time.monotonic() + timeout_s)
+        return self._wait(request, time.monotonic() + self._answer_timeout_s)
+
+    def _view(self, offset: int, size_bytes: int) -> memoryview:
+        try:
+            return memoryview(self._map)[offset : offset + size_bytes]
+        except ValueError as error:
+            # Another thread closed the client between the answer and this.
+            raise AgentUnavailableError("the client was closed") from error
 
     def _send(self, kind: Kind, body: bytes, *, count: int = 0, answered: bool = False) -> int:
         if count > 0xFFFF:

@@ -22,7 +22,8 @@ from hostagent.disk.config import DiskConfig
 T = TypeVar("T")
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
-TRANSPORTS = ("sockets", "frames")
+TRANSPORTS = ("auto", "verbs", "sockets", "frames")
+HUGE_PAGES = ("auto", "never")
 _UNITS = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
 _SIZE = re.compile(r"(\d+)\s*([KMGT]iB|B)?", re.IGNORECASE)
 
@@ -45,7 +46,8 @@ class FramesConfig:
 class DataConfig:
     """The network of the data."""
 
-    transport: str = "sockets"
+    transport: str = "auto"
+    """One of TRANSPORTS. auto: verbs where the data interface has RDMA, else sockets."""
     interface: str = ""
     address: str = ""
     group: str = "239.75.86.1"
@@ -58,6 +60,8 @@ class DataConfig:
     read_port: int = 4790
     receive_buffer_bytes: int = 8 * limits.MIB
     switch_port: int = 0
+    rdma_device: str = ""
+    """Only this RDMA device; empty: the one with the address."""
     frames: FramesConfig | None = None
 
 
@@ -65,6 +69,7 @@ class DataConfig:
 class PoolConfig:
     size_bytes: int = 256 * limits.MIB
     prefault: bool = True
+    huge_pages: str = "auto"
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +161,7 @@ def _data(section: _Section) -> DataConfig:
         read_port=section.take("read_port", _port, default.read_port),
         receive_buffer_bytes=section.take("receive_buffer", _size, default.receive_buffer_bytes),
         switch_port=section.take("switch_port", _number(0, 511), default.switch_port),
+        rdma_device=section.take("rdma_device", _text, default.rdma_device),
         frames=frames,
     )
     section.finish()
@@ -170,7 +176,9 @@ def _pool(section: _Section) -> PoolConfig:
         raise ConfigError(f"pool.size is {size_bytes} bytes; at least 1MiB and at most 16TiB make a pool")
     if size_bytes % limits.EXTENT_ALIGN_BYTES:
         raise ConfigError(f"pool.size is {size_bytes} bytes; it must be a multiple of {limits.EXTENT_ALIGN_BYTES}")
-    pool = PoolConfig(size_bytes, section.take("prefault", _flag, True))
+    pool = PoolConfig(
+        size_bytes, section.take("prefault", _flag, True), section.take("huge_pages", _one_of(HUGE_PAGES), "auto")
+    )
     section.finish()
     return pool
 

@@ -58,6 +58,31 @@ RECEIVE_WINDOW_SEGMENTS_MIN = 8
 """A window below this cannot keep a link busy; a receive buffer that small loses segments, which are then read."""
 SEGMENT_BYTES_SUPPORTED = (256, 512, 1024, 2048, 4096, 8192)
 
+# ------------------------------------------------------------------ RDMA
+VERBS_CAST_QUEUE_SEGMENTS = 1024
+"""Segments in the sending queue: 80 us of a 400 Gbit/s port at 4 KiB, about what a turn of the event loop takes."""
+VERBS_CAST_CHAIN_SEGMENTS = 128
+"""Segments posted by one call and told of by one completion."""
+VERBS_RECEIVE_BLOCK_ROWS = 64
+"""Rows of the receive ring that go back to the NIC by one call."""
+VERBS_RECEIVE_BLOCKS_MIN = 2
+VERBS_RECEIVE_BATCH_ROWS = 128
+"""Messages handed on at once; their rows go back to the NIC in between."""
+VERBS_READ_PIECE_BYTES = 256 * KIB
+"""A reliable read is cut into RDMA READs of this size: large enough to cost nothing, small enough to show progress."""
+VERBS_READ_PIECES_MAX = 16
+"""RDMA READs of one peer in flight: 4 MiB, 80 us of a 400 Gbit/s port. The NIC has a limit of its own, as a rule 16."""
+VERBS_READ_TIMEOUT_EXPONENT = 16
+"""RDMA's acknowledgement timeout, 4.096 us * 2^n: 0.27 s (IBTA 9.7.6.1.3)."""
+VERBS_READ_RETRIES = 7
+"""So a peer that is gone fails a read after about 2 s."""
+VERBS_READ_IDLE_S = 60.0
+"""A connection without reads for so long is taken down on both sides."""
+VERBS_EXTENT_LINGER_S = 0.02
+"""How long a peer's chunk stays pinned after a read of it: its next stripe, mostly, comes at once."""
+VERBS_COUNTERS_S = 1.0
+"""How often the NIC's own counters are looked at."""
+
 # ------------------------------------------------------------------ controller
 CONTROLLER_BACKOFF_S = (0.1, 0.2, 0.5, 1.0, 2.0)
 STALE_DIRECTORY_S = 10.0
@@ -90,4 +115,5 @@ def extent_bytes(size_bytes: int) -> int:
 
 
 assert API_KEYS_MAX * 17 + 64 <= API_FRAME_BYTES_MAX, "a full fetch must fit in one frame"
+assert VERBS_CAST_CHAIN_SEGMENTS <= VERBS_CAST_QUEUE_SEGMENTS
 assert EXTENT_ALIGN_BYTES & (EXTENT_ALIGN_BYTES - 1) == 0

@@ -136,6 +136,9 @@ class _WatchedCollector(Collector):
         reads.add_metric(["sent"], counters.read_bytes_sent)
         yield reads
         yield CounterMetricFamily(
+            f"{PREFIX}_rdma_read_bytes", "Bytes of reliable reads received by RDMA", value=counters.read_bytes_rdma
+        )
+        yield CounterMetricFamily(
             f"{PREFIX}_reads_failed", "Reliable reads that did not end well", value=counters.reads_failed
         )
         yield CounterMetricFamily(

@@ -63,7 +63,7 @@ class TraceFacts:
     """Distinct ones."""
     footprint_bytes: int
     reusable: float
-    """Share of chunk uses that an infinite cache would serve."""
+    """Share of tokens that one infinite cache for all nodes would serve."""
     once: float
     """Share of chunks that are used once."""
 
@@ -128,17 +128,19 @@ def facts_of(trace: Sequence[TraceRequest], cluster: Cluster) -> TraceFacts:
     if not trace:
         raise PlanError("the trace has no requests")
     uses: dict[int, int] = {}
+    spared = 0
     for request in trace:
+        leading = next((place for place, block in enumerate(request.blocks) if block not in uses), len(request.blocks))
+        spared += max(0, min(leading * cluster.chunk_tokens, request.input_tokens - 1))
         for block in request.blocks:
             uses[block] = uses.get(block, 0) + 1
-    total = sum(uses.values())
     return TraceFacts(
         requests=len(trace),
         duration_s=(trace[-1].arrival_ms - trace[0].arrival_ms) / 1000,
         tokens_mean=float(np.mean([request.input_tokens for request in trace])),
         chunks=len(uses),
         footprint_bytes=len(uses) * cluster.chunk_bytes,
-        reusable=1 - len(uses) / max(1, total),
+        reusable=spared / max(1, sum(request.input_tokens for request in trace)),
         once=sum(count == 1 for count in uses.values()) / max(1, len(uses)),
     )
 

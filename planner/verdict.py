@@ -132,8 +132,7 @@ def _alone(plan: PlanFigures) -> str:
     none = plan.replays[Sharing.NONE]
     share, limit = none.hits["local"], plan.trace.reusable
     text = (
-        f"Local caches alone serve {share:.1%} of all tokens; an infinite cache that all nodes share would serve about "
-        f"{limit:.1%} of all chunks."
+        f"Local caches alone serve {share:.1%} of all tokens; one infinite cache for all nodes would serve {limit:.1%}."
     )
     if limit - share < 0.02:
         text += " There is next to nothing left for a pool to gain."

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs the Debian/Ubuntu packages that the testbed, the demo and the tests need. Does nothing where they are there.
+# Installs the Debian/Ubuntu packages that the testbed, the demo and the tests need; with arguments, those instead.
+# Does nothing where they are there.
 set -euo pipefail
 needed=(
     gcc libc6-dev    # p4switch compiles P4 programs to native code
@@ -9,6 +10,7 @@ needed=(
     mininet          # topology of the testbed
     redis-server     # a peer of `kvcast bench incast`
 )
+[ $# -eq 0 ] || needed=("$@")
 if ! command -v dpkg-query >/dev/null; then
     echo "not a Debian or Ubuntu system: install the equivalents of ${needed[*]} yourself" >&2
     exit 0

@@ -16,6 +16,7 @@ from typing import IO, Any
 from bmv2_testbed.configs import Endpoints
 from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.network.counters import InterfaceCounters
+from bmv2_testbed.processes import Process
 from bmv2_testbed.spec import TestbedSpec, host_name, switch_port
 
 
@@ -29,7 +30,7 @@ class DatagramNetwork:
 
     def launch(
         self, _place: str, argv: Sequence[str], environment: Mapping[str, str], out: IO[bytes], err: IO[bytes]
-    ) -> subprocess.Popen[bytes]:
+    ) -> Process:
         def start() -> subprocess.Popen[bytes]:
             return subprocess.Popen(
                 ["setpriv", "--pdeathsig", "KILL", "--", *argv],

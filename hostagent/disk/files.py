@@ -31,8 +31,10 @@ from hostagent.disk.records import (
 
 INDEX_NAME: Final = "kvcast.index"
 SLAB_NAME: Final = "kvcast.slab"
-WRITE_SLICE_BYTES: Final = 1 << 20
-"""A chunk is written in slices, so that a read waits for one slice at most: 1 ms at 1 GB/s."""
+WRITE_SLICE_BYTES: Final = 8 << 20
+"""A chunk is written in slices, so that reads that come meanwhile soon have the device to themselves."""
+WRITE_SLICE_BESIDE_READS_BYTES: Final = 1 << 20
+"""While reads go on: what a read has to share the device with before its turn comes, 1 ms at 1 GB/s."""
 INDEX_READ_BYTES: Final = 1 << 20
 _FREE = bytes(RECORD_BYTES)
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -117,11 +119,13 @@ class StoreFiles:
         """Raises OSError."""
         _write_all(self.index_fd, memoryview(_FREE), record_at(slot))
 
-    def write(self, view: memoryview, offset: int, between: Callable[[], None]) -> None:
-        """Bytes into the slab, slice by slice; `between` is called before each of them. Raises OSError."""
-        for start in range(0, len(view), WRITE_SLICE_BYTES):
-            between()
-            _write_all(self.slab_fd, view[start : start + WRITE_SLICE_BYTES], offset + start)
+    def write(self, view: memoryview, offset: int, give_way: Callable[[], bool]) -> None:
+        """Bytes into the slab, slice by slice. `give_way` is called before each of them and may wait; it returns
+        whether reads are going on. Raises OSError."""
+        while view:
+            size = WRITE_SLICE_BESIDE_READS_BYTES if give_way() else WRITE_SLICE_BYTES
+            _write_all(self.slab_fd, view[:size], offset)
+            view, offset = view[size:], offset + size
 
     def read(self, view: memoryview, offset: int) -> None:
         """Fill `view` from the slab. Raises OSError, also when the slab is shorter than it should be."""
@@ -203,5 +207,5 @@ def _write_all(fd: int, view: memoryview, offset: int) -> None:
         view, offset = view[count:], offset + count
 
 
-assert WRITE_SLICE_BYTES % mmap.PAGESIZE == 0
+assert WRITE_SLICE_BESIDE_READS_BYTES % mmap.PAGESIZE == WRITE_SLICE_BYTES % mmap.PAGESIZE == 0
 assert INDEX_READ_BYTES % RECORD_BYTES == 0

@@ -192,6 +192,11 @@ class DiskStore:
             self._files.close()
             self._files = None
 
+    @property
+    def direct(self) -> bool:
+        """Whether the slab bypasses the page cache."""
+        return self._files is not None and self._files.direct
+
     # ------------------------------------------------------------------ what is there
 
     def find(self, key: ChunkKey) -> Chunk | None:
@@ -309,11 +314,10 @@ class DiskStore:
         self._slots_end += 1
         return self._slots_end - 1
 
-    def _give_way(self) -> None:
-        """In the writing thread: let reads go first, for a while."""
+    def _give_way(self) -> bool:
+        """In the writing thread: let reads go first, for a while; whether there still are any."""
         with self._way:
-            if self._reading:
-                self._way.wait_for(lambda: not self._reading, GIVE_WAY_S)
+            return bool(self._reading) and not self._way.wait_for(lambda: not self._reading, GIVE_WAY_S)
 
     # ------------------------------------------------------------------ loading
 

@@ -12,8 +12,10 @@ import torch
 
 from hostagent.engines.paged import Buffer, HostLayers, PagedLayers, Span, spans_of
 
-# Chunks are lent read-only; copying out of them never writes.
-warnings.filterwarnings("ignore", message="The given buffer is not writable")
+# Chunks are lent read-only, and copying out of them never writes: let torch say its warning about that, once, here.
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    torch.frombuffer(bytes(1), dtype=torch.uint8)
 
 
 class LayoutError(ValueError):

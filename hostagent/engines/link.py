@@ -12,17 +12,35 @@ from collections.abc import Callable
 
 from hostagent.client import AgentClient, AgentUnavailableError
 
+ANSWER_TIMEOUT_S = 5.0
+"""An agent that hangs holds a load up for no longer than this."""
 RETRY_S = (0.2, 0.5, 1.0, 2.0, 5.0)
 """Waits between attempts to connect; the last one repeats."""
+
+
+def connect_for_engine(socket_path: str) -> AgentClient:
+    """A client that does not wait long. Raises AgentUnavailableError."""
+    return AgentClient(socket_path, answer_timeout_s=ANSWER_TIMEOUT_S)
 
 
 class AgentLink:
     """Holds the client while there is one."""
 
-    def __init__(self, socket_path: str, log: logging.Logger, *, connect: Callable[[str], AgentClient] = AgentClient):
-        """Tries once at once, then in a thread of its own. Never raises for an agent that is away."""
+    def __init__(
+        self,
+        socket_path: str,
+        log: logging.Logger,
+        *,
+        level: int = logging.WARNING,
+        connect: Callable[[str], AgentClient] = connect_for_engine,
+    ) -> None:
+        """Tries once at once, then in a thread of its own. Never raises for an agent that is away.
+
+        `level`: of what is said when the agent goes and comes; lower for all links of an engine but one.
+        """
         self._path = socket_path
         self._log = log
+        self._level = level
         self._connect = connect
         self._lock = threading.Lock()
         self._client: AgentClient | None = None
@@ -67,7 +85,7 @@ class AgentLink:
 
     def _tell_lost(self, reason: str) -> None:
         self.outages_count += 1
-        self._log.warning("kvcast: %s; the engine goes on without the pool until the agent is back", reason)
+        self._log.log(self._level, "kvcast: %s; the engine goes on without the pool until the agent is back", reason)
         self._lost.set()
 
     def _keep(self) -> None:
@@ -86,4 +104,4 @@ class AgentLink:
                 continue
             with self._lock:
                 self._client = client
-            self._log.warning("kvcast: the agent at %s is there", self._path)
+            self._log.log(self._level, "kvcast: the agent at %s is there", self._path)

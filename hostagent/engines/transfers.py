@@ -198,7 +198,7 @@ class Transfers:
     def _copy_in(self, load: Load, gate: LayerGate | None, progress: _Progress) -> int:
         """Chunks that are in the paged cache for certain."""
         client = self._link.client
-        if client is None:
+        if client is None or not load.keys:
             return 0
         keys = [keys[self._shard] for keys in load.keys]
         try:

@@ -115,12 +115,9 @@ class ChunkPool:
         size_bytes: int,
         position: int | None = None,
         namespace: str = "",
-        *,
-        if_worth_it: bool = False,
     ) -> Chunk | Refusal:
         """Room for a chunk, state FILLING, evicting what must go. Atomic: a Refusal leaves everything as it was.
-
-        `if_worth_it`: evict only what is worth less than the newcomer (nobody waits for it here).
+        Everybody who wants a chunk here needs its bytes in this memory, so the newcomer is never weighed against them.
         """
         present = self._chunks.get(key)
         if present is not None:
@@ -132,9 +129,6 @@ class ChunkPool:
             position = before.position + 1 if before is not None else 0
         offset = self._extents.allocate(size_bytes)
         if offset is None:
-            touch = Touch(key, parent, position, size_bytes)
-            if if_worth_it and not self.values.admits(touch, self._now_ns(), self._evictable, room_bytes=0):
-                return Refusal.FULL
             victims = self._plan(size_bytes)
             if victims is None:
                 return Refusal.FULL
@@ -267,6 +261,12 @@ class ChunkPool:
         return DropOutcome.WAITING if in_use else DropOutcome.DROPPED
 
     # -------------------------------------------------------------- order, events, figures
+
+    def admits(self, chunk: Chunk) -> bool:
+        """Whether a chunk of another pool should come in: there is room, or it is worth more than all that would go."""
+        room = self._extents.copy().allocate(chunk.size_bytes) is not None
+        touch = _touch(chunk)
+        return self.values.admits(touch, self._now_ns(), self._evictable, chunk.size_bytes if room else 0)
 
     def next_victims(self, count: int) -> list[ChunkKey]:
         """What would be evicted first, in this order, if room were needed."""

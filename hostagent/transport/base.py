@@ -70,6 +70,8 @@ class TransportFacts:
     """host:port of reliable reads."""
     receive_buffer_bytes: int
     """Bytes of casts that can wait for the agent, as really granted."""
+    rdma: bool = False
+    """Whether peers can read from here one-sided."""
 
 
 @dataclass(slots=True)
@@ -85,6 +87,8 @@ class TransportCounters:
     control_sent: int = 0
     fill_packets_sent: int = 0
     read_bytes_received: int = 0
+    read_bytes_rdma: int = 0
+    """The part of those received that an RDMA NIC read."""
     read_bytes_sent: int = 0
     reads_failed: int = 0
     dropped: dict[str, int] = field(default_factory=dict)

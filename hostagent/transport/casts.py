@@ -23,7 +23,7 @@ from hostagent.transport.mmsg import U8, U64, DatagramReceiver, DatagramSender
 from kvproto.errors import WireError
 from kvproto.ids import Address, ChunkKey
 from kvproto.wire.control import decode_control
-from kvproto.wire.data import DATA_HEADER_BYTES, ChunkFraming, Fabric, decode_batch
+from kvproto.wire.data import DATA_HEADER_BYTES, ChunkFraming, DecodedBatch, Fabric, decode_batch
 from kvproto.wire.icrc import ICRC_BYTES
 from kvproto.wire.layouts import KV_CONTROL_BYTES
 
@@ -363,9 +363,13 @@ def pass_on(
 ) -> None:
     """Decode and verify a batch of datagrams (BTH first, one a row), count, and give what is good to the sink."""
     batch = decode_batch(rows, lengths, sources, ports, fabric, from_switch)
+    deliver(batch, rows[:, DATA_HEADER_BYTES : DATA_HEADER_BYTES + fabric.segment_bytes], sink, counters)
+
+
+def deliver(batch: DecodedBatch, payload: U8, sink: TransportSink, counters: TransportCounters) -> None:
+    """Count a decoded batch and give its segments to the sink; `payload`: (rows of the batch, segment_bytes)."""
     for reason, dropped in batch.dropped.items():
         counters.drop(f"cast_{reason.name.lower()}", dropped)
-    payload = rows[:, DATA_HEADER_BYTES : DATA_HEADER_BYTES + fabric.segment_bytes]
     for group in batch.groups:
         counters.cast_packets_received += len(group.rows)
         counters.cast_packets_from_switch += group.from_switch

@@ -32,7 +32,8 @@ from hostagent.transport.base import (
     TransportSink,
 )
 from hostagent.transport.casts import BatchPoller, CastSender, FramingCache, pass_on, row_bytes
-from hostagent.transport.reads import ReadClient, ReadServer
+from hostagent.transport.read_client import ReadClient
+from hostagent.transport.read_server import ReadServer
 from hostagent.transport.sockets import fill_headers
 from kvproto.errors import WireError
 from kvproto.ids import Address, ChunkKey, parse_address

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,19 @@ from planner.plan import PlanFigures, PlanOptions, run_plan
 from planner.report import plots
 from planner.report.limits import LIMITS
 from planner.report.page import page
+from planner.report.scale_tables import scale_conclusions, scale_grids
 from planner.report.tables import grids, terminal
-from planner.traces import NAMES, TraceError, TraceRequest, dequantise, find_trace, is_quantised, read_trace
+from planner.scale import CELL_NODES, CELLS, CHUNKS_PER_NODE, Uses, grow, load_of, measure, reuse_in_cells
+from planner.traces import (
+    BLOCK_TOKENS,
+    NAMES,
+    TraceError,
+    TraceRequest,
+    dequantise,
+    find_trace,
+    is_quantised,
+    read_trace,
+)
 from planner.units import link_rate, memory_bytes, switch_bytes
 from planner.verdict import conclusions
 
@@ -35,7 +47,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     cluster = parser.add_argument_group("the cluster")
     cluster.add_argument("--nodes", type=int, default=16, help="2 to 64 (default 16)")
     cluster.add_argument("--link", default="100g", help="every node's link, Gbit/s (default 100g)")
-    cluster.add_argument("--switch", default="64g", help="its memory for chunks: sram, none, or GiB (default 64g)")
+    cluster.add_argument("--switch", default="16g", help="its memory for chunks: sram, none, or GiB (default 16g)")
     cluster.add_argument("--local-dram", default="256g", help="of each node for KV, GiB (default 256g)")
     cluster.add_argument("--routing", choices=[one.value for one in Routing], default=Routing.ROUND_ROBIN.value)
     cluster.add_argument("--replicas", type=int, default=3, help="copies in the pool with replicas (default 3)")
@@ -51,6 +63,11 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     engine.add_argument("--accelerator", choices=list(ACCELERATORS), default="h100")
     engine.add_argument("--accelerators", type=int, default=0, help="of a node (default 1, or 8 above 30 billion)")
     engine.add_argument("--prefill-rate", type=float, metavar="TOKENS_S", help="measured, of a whole node's engine")
+    scale = parser.add_argument_group("instead of a replay")
+    scale.add_argument("--scale", action="store_true", help="how managing grows, to 10,000 nodes, 100 M chunks")
+    scale.add_argument(
+        "--scale-sample", type=int, default=100_000, metavar="N", help="chunks measured (default 100000)"
+    )
     output = parser.add_argument_group("what comes out")
     output.add_argument("--no-sweep", action="store_true", help="leave out where options start to pay")
     output.add_argument(
@@ -66,6 +83,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     """Make the plan and show it."""
     try:
+        if args.scale:
+            return _scale(args)
         plan = _plan(args)
     except (PlanError, TraceError) as error:
         raise UsageError(str(error)) from error
@@ -109,15 +128,49 @@ def _plan(args: argparse.Namespace) -> PlanFigures:
     name, trace = load_trace(args.trace, args.seed)
     options = PlanOptions(cluster, name, args.speed, not args.no_sweep, args.sweep_requests, args.jobs)
     trace = trace[: args.requests] if args.requests else trace
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.percentage:3.0f} %"),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with _bar() as bar:
         task = bar.add_task("replaying", total=1.0)
         return run_plan(options, trace, lambda what, share: bar.update(task, description=what, completed=share))
+
+
+def _scale(args: argparse.Namespace) -> int:
+    """Unit costs on the real classes, load from the trace, growth by arithmetic."""
+    if args.scale_sample < 1000:
+        raise PlanError(f"--scale-sample {args.scale_sample} is below 1000")
+    if args.nodes < 1:
+        raise PlanError(f"--nodes {args.nodes}: the trace is that of one node at least")
+    name, trace = load_trace(args.trace, args.seed)
+    trace = trace[: args.requests] if args.requests else trace
+    load = load_of(trace, args.nodes, args.speed)
+    engine, rate = _engine(args), link_rate(args.link)
+    with _bar() as bar:
+        task = bar.add_task("measuring", total=1.0)
+        costs = measure(args.scale_sample, lambda what, share: bar.update(task, description=what, completed=share))
+        uses = Uses.of(trace, args.speed)
+        fetch_s = engine.model.chunk_bytes(BLOCK_TOKENS) * load.uses_per_s / max(load.requests_per_s, 1e-9) / rate
+        stays_s = CHUNKS_PER_NODE / load.uses_per_s
+        cells = []
+        for nodes in CELL_NODES:
+            for cell in sorted({min(cell, nodes) for cell in CELLS}):
+                bar.update(task, description=f"{nodes:,} nodes in cells of {cell:,}")
+                cells.append(reuse_in_cells(uses, nodes, cell, stays_s, fetch_s, args.seed))
+    growth = grow(costs, load)
+    console = Console()
+    console.print(f"{name} on {args.nodes} nodes, {CHUNKS_PER_NODE:,} chunks a node\n")
+    for grid in scale_grids(costs, load, growth, cells):
+        console.print(terminal(grid))
+        console.print()
+    for line in scale_conclusions(costs, load, growth, cells):
+        console.print(f"* {line}")
+    if args.json is not None:
+        found = {"unit_costs": asdict(costs), "load": asdict(load)}
+        _write(args.json, {**found, "growth": [asdict(one) for one in growth], "cells": [asdict(one) for one in cells]})
+    return 0
+
+
+def _bar() -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:3.0f} %"))
+    return Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True)
 
 
 def load_trace(given: str, seed: int) -> tuple[str, list[TraceRequest]]:

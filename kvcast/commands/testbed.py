@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import signal
 import sys
 from collections.abc import Callable
@@ -15,10 +14,15 @@ from bmv2_testbed import client, state
 from bmv2_testbed.client import Testbed
 from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.limits import STOP_GRACE_S
-from bmv2_testbed.spec import Faults, Target, TestbedSpec, data_ip, host_name
+from bmv2_testbed.spec import Faults, Target, TestbedSpec, Wiring, data_ip, host_name
 from bmv2_testbed.units import format_size
 from kvcast.cli import UsageError
 from kvcast.commands.bench import probability, rate, size, wiring_of
+
+HOSTS, ROCE_HOSTS = 9, 3
+POOL_BYTES, ROCE_POOL_BYTES = 256 << 20, 32 << 20
+SEGMENT_BYTES, ROCE_SEGMENT_BYTES = 4096, 2048
+"""With RDMA a segment and its header have to fit RDMA's largest MTU, 4096."""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -27,11 +31,17 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     up = actions.add_parser("up", help="start one")
     up.add_argument("--target", choices=[target.value for target in Target], default=Target.P4SWITCH.value)
-    up.add_argument("--nodes", type=int, default=9, help="hosts, h0 and on (default 9)")
+    up.add_argument("--nodes", type=int, help="hosts, h0 and on (default 9; with --roce 3)")
     up.add_argument("--rate", type=rate, help="rate of every link, both ways, as 100mbit (default: not shaped)")
     up.add_argument("--slow", type=_slow, action="append", default=[], metavar="HOST=RATE", help="as 3=50mbit")
-    up.add_argument("--pool", type=size, default="256MiB", help="pool of each agent (default 256MiB)")
+    up.add_argument("--pool", type=size, help="pool of each agent (default 256MiB; with --roce 32MiB)")
     up.add_argument("--no-root", action="store_true", help="loopback datagrams instead of namespaces")
+    up.add_argument(
+        "--roce", action="store_true", help="hosts are virtual machines with soft-RoCE (needs QEMU, no root)"
+    )
+    up.add_argument(
+        "--sockets-on", type=int, action="append", default=[], metavar="HOST", help="with --roce: this one without RDMA"
+    )
     up.add_argument("--foreground", action="store_true", help="stay until interrupted")
     down = actions.add_parser("down", help="end it; nothing stays")
     status = actions.add_parser("status", help="what runs and what it has sent")
@@ -45,13 +55,15 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     fault.add_argument("--delay-ms", type=float, default=0.0, metavar="MS")
     kill = actions.add_parser("kill", help="kill -9 a process of it")
     restart = actions.add_parser("restart", help="start a process that ended again")
+    reboot = actions.add_parser("reboot", help="pull the plug of a host that is a virtual machine; it comes back")
+    reboot.add_argument("host", help="h0 and on")
     log = actions.add_parser("log", help="the last words of a process")
     link = actions.add_parser("link", help="cut or mend a host's data link")
     link.add_argument("host")
     link.add_argument("way", choices=("up", "down"))
     for action in (kill, restart, log):
         action.add_argument("process", help="as `status` calls it: switch, controller, agent0 and on")
-    for action in (up, down, status, execute, fault, kill, restart, log, link):
+    for action in (up, down, status, execute, fault, kill, restart, reboot, log, link):
         action.add_argument("--name", default="default", help="which testbed (default: default)")
 
 
@@ -66,13 +78,17 @@ def run(args: argparse.Namespace) -> int:
 def _up(args: argparse.Namespace) -> int:
     if state.load(args.name) is not None:
         raise TestbedError(f"testbed {args.name} is up already: use `kvcast testbed down`, or another --name")
+    if args.sockets_on and not args.roce:
+        raise TestbedError("--sockets-on goes with --roce: without it all hosts use sockets")
     spec = TestbedSpec(
         target=Target(args.target),
-        wiring=wiring_of(args.no_root),
-        hosts=args.nodes,
+        wiring=Wiring.GUESTS if args.roce else wiring_of(args.no_root),
+        hosts=args.nodes or (ROCE_HOSTS if args.roce else HOSTS),
         rate_bit_s=args.rate,
         slow_bit_s=dict(args.slow),
-        pool_bytes=args.pool,
+        segment_bytes=ROCE_SEGMENT_BYTES if args.roce else SEGMENT_BYTES,
+        pool_bytes=args.pool or (ROCE_POOL_BYTES if args.roce else POOL_BYTES),
+        socket_hosts=tuple(args.sockets_on),
     )
     testbed, keeper = client.start(spec, detached=not args.foreground)
     ticks = state.start_ticks(keeper.pid)
@@ -119,7 +135,7 @@ def _status(args: argparse.Namespace) -> int:
 
 def _show(name: str, testbed: Testbed) -> None:
     status = testbed.status()
-    spec = TestbedSpec.from_json(json.dumps(status["spec"]))
+    spec = testbed.spec()
     console = Console()
     processes = Table(title=f"testbed {name}: {spec.target}, {spec.hosts} hosts, {spec.wiring}")
     for heading in ("process", "state", "CPU s"):
@@ -176,6 +192,16 @@ def _restart(args: argparse.Namespace) -> int:
     return 0
 
 
+def _reboot(args: argparse.Namespace) -> int:
+    testbed = _open(args.name)
+    host = next((host for host in range(testbed.spec().hosts) if host_name(host) == args.host), None)
+    if host is None:
+        raise TestbedError(f"no host {args.host}")
+    testbed.reboot(host)
+    testbed.await_ready(f"agent{host}")
+    return 0
+
+
 def _log(args: argparse.Namespace) -> int:
     print(_open(args.name).log(args.process))
     return 0
@@ -208,6 +234,7 @@ _ACTIONS: dict[str, Callable[[argparse.Namespace], int]] = {
     "fault": _fault,
     "kill": _kill,
     "restart": _restart,
+    "reboot": _reboot,
     "log": _log,
     "link": _link,
 }

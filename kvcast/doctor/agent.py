@@ -11,8 +11,8 @@ from pathlib import Path
 from hostagent import limits
 from hostagent.config import AgentConfig, DataConfig, PoolConfig
 from hostagent.transport.base import TransportError
+from hostagent.transport.host import ask_interface, interface_address
 from hostagent.transport.mmsg import ask_buffer, granted_receive_bytes, granted_send_bytes
-from hostagent.transport.sockets import ask_interface, interface_address
 from kvcast.doctor.findings import Finding, Level, judged
 from kvcast.operator import size_text
 from kvproto.wire.data import DATA_OVERHEAD_BYTES
@@ -36,7 +36,7 @@ def examine(config: AgentConfig | None) -> list[Finding]:
         findings.append(
             Finding("data interface", "not looked at", "the agent's", Level.NOTE, "kvcast doctor --config agent.yaml")
         )
-    elif data.transport == "sockets":
+    elif data.transport != "frames":
         findings += _data_network(data)
     if config is not None and config.controller:
         findings.append(_controller(config.controller))

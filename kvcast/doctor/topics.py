@@ -31,6 +31,7 @@ class Topic:
 TOPICS: dict[str, Topic] = {
     "agent": Topic("a node that runs kvcast-agent"),
     "switch": Topic("a machine that runs kvcast-switch"),
+    "rdma": Topic("a node whose agent uses its NIC's RDMA", in_default=False),
     "testbed": Topic("a machine that runs the testbed, the demo and the tests"),
 }
 

@@ -289,6 +289,11 @@ class PoolValues:
         return self._contest.shares()
 
     @property
+    def sampled_share(self) -> float:
+        """Share of all chunks that the shadow caches see."""
+        return self._contest.sampled_share
+
+    @property
     def tracked_count(self) -> int:
         """Chunks remembered, in the pool or not."""
         return self._table.count

@@ -10,10 +10,11 @@ from typing import Any, cast
 from hostagent import limits
 from hostagent.api.messages import ChunkSource
 from hostagent.controller.reports import Reports
-from hostagent.gate import FetchGate
 from hostagent.pool.chunks import Chunk, ChunkPool, DropOutcome, PoolUsage, Refusal
 from kvproto.ids import ChunkKey
 from kvproto.rpc import control_pb2 as rpc
+from kvproto.tiers.gate import Gate
+from kvproto.value.costs import PRIORS, Source, SourceCost, SourceCosts
 from planner.cluster.clock import VirtualClock
 
 
@@ -62,7 +63,7 @@ class Agent:
     send: Callable[[rpc.FromAgent], None] | None
     run_task: Callable[[int, rpc.Task], None]
     pool: ChunkPool = field(init=False)
-    gate: FetchGate = field(init=False)
+    gate: Gate = field(init=False)
     engine: Engine = field(init=False)
     reports: Reports | None = field(init=False, default=None)
     _private: set[ChunkKey] = field(default_factory=set)
@@ -71,7 +72,12 @@ class Agent:
     def __post_init__(self) -> None:
         align = limits.EXTENT_ALIGN_BYTES
         self.pool = ChunkPool(max(align, self.pool_bytes // align * align), align, lambda: self.clock.now_ns)
-        self.gate = FetchGate(self.link_rate)
+        # Before the first fetch the gate believes in the link; what it measures then counts.
+        believed = {
+            source: SourceCost(PRIORS[source].overhead_s, self.link_rate)
+            for source in (Source.SWITCH, Source.REMOTE_DRAM, Source.REMOTE_DISK)
+        }
+        self.gate = Gate(SourceCosts({**PRIORS, **believed}))
         self.engine = Engine(self.clock)
         if self.send is not None:
             # The reports use three methods of their loop, which the virtual clock has.

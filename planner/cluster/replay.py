@@ -8,6 +8,7 @@ gate and reports are the daemons' own classes; engine and links are models (`pla
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -15,6 +16,8 @@ from hostagent.api.messages import ChunkSource
 from hostagent.pool.chunks import Chunk, Refusal
 from kvproto.ids import ChunkKey
 from kvproto.rpc import control_pb2 as rpc
+from kvproto.tiers.gate import Offer, Ticket
+from kvproto.value.costs import Source
 from planner.cluster.agent import Agent
 from planner.cluster.clock import VirtualClock
 from planner.cluster.controller import VirtualController
@@ -30,6 +33,7 @@ from planner.network.topology import SWITCH, Topology
 _SOURCE = {Origin.HOLDER: ChunkSource.HOLDER, Origin.CAST: ChunkSource.CAST, Origin.SWITCH: ChunkSource.SWITCH}
 _STALLED_S = 36_000.0
 """No fetch and no computation takes so long: the model has a mistake, and says so instead of running for ever."""
+_COST = {Origin.HOLDER: Source.REMOTE_DRAM, Origin.CAST: Source.REMOTE_DRAM, Origin.SWITCH: Source.SWITCH}
 _CASTING = (Sharing.CAST, Sharing.CAST_SWITCH)
 
 
@@ -45,6 +49,7 @@ class _UnderWay:
     lent: list[tuple[Agent, Chunk]] = field(default_factory=list)
     """Copies that holders keep while they are read."""
     wanted: tuple[Piece, ...] = ()
+    ticket: Ticket | None = None
     local: int = 0
     """Chunks that were here when it came."""
     origins: dict[ChunkKey, Origin] = field(default_factory=dict)
@@ -159,36 +164,54 @@ class Replay:
 
     def _look_up(self, way: _UnderWay) -> None:
         """Leading chunks that are here are pinned; then those that others have are wanted, if the gate agrees."""
-        agent, keys = way.agent, way.request.keys
-        for key in keys:
+        agent = way.agent
+        for key in way.request.keys:
             chunk = agent.find(key)
             if chunk is None:
                 break
             agent.use(chunk)
             way.pinned.append(chunk)
         way.local = len(way.pinned)
-        if self.controller is None:
+        if self.controller is not None:
+            self._ask_the_gate(way)
+
+    def _ask_the_gate(self, way: _UnderWay) -> None:
+        """How much of what others have is worth bringing."""
+        offers = self._offers(way)
+        if all(Source.LOCAL_DRAM in offer.sources for offer in offers):
             return
-        pieces: list[Piece] = []
-        for key in keys[way.local :]:
-            chunk = agent.find(key)
-            holder = agent.node if chunk is not None else self._holder(way, key, len(pieces))
-            if holder is None:
+        agent, request = way.agent, way.request
+        recompute_s = self._engine.prefill_s(request.cached_tokens(way.local), request.tokens)
+        verdict = agent.gate.decide(offers, recompute_s, self.clock.now_ns)
+        brought = len(verdict.routes)
+        way.refused = request.cached_tokens(len(offers)) - request.cached_tokens(max(way.local, brought))
+        self._make_room(way, brought)
+        if way.wanted:
+            way.ticket = agent.gate.started(verdict)
+
+    def _offers(self, way: _UnderWay) -> list[Offer]:
+        """Leading chunks of the request and where each can be had."""
+        agent = way.agent
+        offers = [Offer(agent.chunk_bytes, (Source.LOCAL_DRAM,))] * way.local
+        for key in way.request.keys[way.local :]:
+            if agent.find(key) is not None:
+                offers.append(Offer(agent.chunk_bytes, (Source.LOCAL_DRAM,)))
+            elif self.delivery.is_receiving(agent.node, key):
+                offers.append(Offer(agent.chunk_bytes, (Source.REMOTE_DRAM,), coming=True))
+            elif sources := self._sources(agent.node, key):
+                offers.append(Offer(agent.chunk_bytes, sources))
+            else:
                 break
-            if chunk is not None:
-                # A gap in the prefix: what lies behind it is here already.
-                agent.use(chunk)
-                way.lent.append((agent, chunk))
-            pieces.append(Piece(key, agent.chunk_bytes, holder))
-        remote = [piece for piece in pieces if piece.holder != agent.node]
-        if not remote:
-            return
-        size_bytes = sum(piece.size_bytes for piece in remote)
-        here, there = (way.request.cached_tokens(count) for count in (way.local, way.local + len(pieces)))
-        if not agent.gate.allows(size_bytes, self._engine.prefill_s(here, there)):
-            way.refused = there - here
-            return
-        self._make_room(way, pieces)
+        return offers
+
+    def _sources(self, node: int, key: ChunkKey) -> tuple[Source, ...]:
+        if self.controller is None:
+            raise AssertionError("no directory without a controller")
+        entry = self.controller.core.directory.get(key)
+        if entry is None:
+            return ()
+        others = any(holder != node for holder in entry.holders)
+        return (Source.SWITCH,) * entry.served + (Source.REMOTE_DRAM,) * others
 
     def _holder(self, way: _UnderWay, key: ChunkKey, order: int) -> int | None:
         """Who is asked for a chunk: the switch if it serves it, else the least busy copy. Among equals every reader
@@ -216,22 +239,32 @@ class Replay:
                 return holder
         return None
 
-    def _make_room(self, way: _UnderWay, pieces: Sequence[Piece]) -> None:
+    def _make_room(self, way: _UnderWay, count: int) -> None:
+        """Choose holders for the chunks up to `count` that are not here, and reserve memory for them."""
         agent, keys = way.agent, way.request.keys
-        wanted = []
-        for place, piece in enumerate(pieces, way.local):
-            if piece.holder != agent.node:
-                room = agent.reserve(piece.key, keys[place - 1] if place else None, place)
+        wanted: list[Piece] = []
+        for place in range(way.local, count):
+            key = keys[place]
+            chunk = agent.find(key)
+            holder = agent.node if chunk is not None else self._holder(way, key, place)
+            if holder is None:
+                break
+            if chunk is not None:
+                # A gap in the prefix: what lies behind it is here already.
+                agent.use(chunk)
+                way.lent.append((agent, chunk))
+            else:
+                room = agent.reserve(key, keys[place - 1] if place else None, place)
                 if isinstance(room, Chunk):
-                    way.filling[piece.key] = room
+                    way.filling[key] = room
                 elif room is not Refusal.FILLING:
                     break
-            wanted.append(piece)
-        way.wanted = tuple(wanted)
+            wanted.append(Piece(key, agent.chunk_bytes, holder))
+        if any(piece.holder != agent.node for piece in wanted):
+            way.wanted = tuple(wanted)
 
     def _fetch(self, way: _UnderWay) -> None:
         pieces = tuple(piece for piece in way.wanted if piece.holder != way.agent.node)
-        way.agent.gate.started(sum(piece.size_bytes for piece in pieces))
         work = Work(next(self._work), way.agent.node, pieces)
         self._arrived[work.id] = lambda delivered: self._fetched(way, delivered)
         self.delivery.fetch(work, self.clock.now_s)
@@ -239,8 +272,11 @@ class Replay:
     def _fetched(self, way: _UnderWay, delivered: Delivered) -> None:
         agent = way.agent
         way.fetch_s = self.clock.now_s - way.request.at_s
-        size_bytes = len(delivered.work.pieces) * agent.chunk_bytes
-        agent.gate.ended(size_bytes, size_bytes, way.fetch_s)
+        if way.ticket is not None:
+            arrived: Counter[Source] = Counter()
+            for origin in delivered.origins.values():
+                arrived[_COST[origin]] += agent.chunk_bytes
+            agent.gate.ended(way.ticket, arrived, way.fetch_s, self.clock.now_ns)
         self._commit(agent, way.filling)
         for piece in way.wanted:
             chunk = agent.find(piece.key)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable, Sequence
 
@@ -16,7 +17,7 @@ def random_tokens(chance: random.Random, count: int) -> list[int]:
 
 
 def shared_prompts(
-    seed: int, count: int, documents: int = 12, document_tokens: tuple[int, int] = (200, 1400)
+    seed: int, count: int, documents: int = 12, document_tokens: tuple[int, int] = (130, 700)
 ) -> list[list[int]]:
     """Prompts that share prefixes as conversations do: a document, part of it or all, and a question of its own."""
     chance = random.Random(seed)
@@ -50,7 +51,8 @@ class Truth:
         return [self._known[tuple(prompt)] for prompt in prompts]
 
 
-PROMPTS = shared_prompts(seed=7, count=200)
+PROMPTS = shared_prompts(seed=7, count=int(os.environ.get("KVCAST_VLLM_PROMPTS", "200")))
+"""Fewer only to try something on a busy machine."""
 
 
 def run_batches(engine: Engine, prompts: list[list[int]], batch: int = 8) -> list[tuple[int, ...]]:

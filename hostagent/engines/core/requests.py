@@ -153,7 +153,7 @@ class RequestCaches:
         terms: Callable[[int], FetchTerms],
         missed: Callable[[Miss, int], None],
     ) -> None:
-        """`terms(tokens)`: how a fetch that spares so many tokens is asked; `missed` counts a miss once a request."""
+        """`terms(tokens)`: how a fetch is asked that spares computing so many tokens; `missed` counts misses."""
         self._rules = rules
         self._terms = terms
         self._missed = missed
@@ -272,6 +272,13 @@ class RequestCaches:
             del self._requests[request]
         return release
 
+    def has_saves(self, request: str, tokens_count: int, computed_tokens: int) -> bool:
+        """Whether `saves` may have something: cheap, for every request of every step."""
+        state = self._requests.get(request)
+        if state is None or not state.may_save:
+            return False
+        return min(computed_tokens, tokens_count) // self._rules.chunk_tokens > state.next_save
+
     def saves(
         self, request: str, tokens: Sequence[int], computed_tokens: int, block_ids: Sequence[int]
     ) -> list[SavableChunk]:
@@ -358,7 +365,16 @@ class RequestCaches:
         self._tickets += 1
         state.ticket = self._tickets
         state.stage = Stage.FETCHING
-        return Answer(None, (Fetch(request, state.ticket, keys, self._terms(spared)),))
+        return Answer(
+            None, (Fetch(request, state.ticket, keys, self._terms(self._contested(state, first, known, spared))),)
+        )
+
+    def _contested(self, state: _Request, first: int, known: int, spared: int) -> int:
+        """Tokens that computing would cost instead: what this node has already comes anyway."""
+        for chunk in range(first, known):
+            if state.where[chunk] is not Where.LOCAL:
+                return min(spared, (known - chunk) * self._rules.chunk_tokens)
+        return spared
 
     def _hold(self, request: str, state: _Request, tokens_count: int, computed_tokens: int) -> Answer:
         """Chunks are leased: promise them, if they still continue what the engine has itself."""

@@ -112,13 +112,23 @@ class KvcastConnector(KVConnectorBase_V1):
         """See base."""
         self._at_scheduler.bind_block_pool(gpu_block_pool)
 
+    # A bug of ours must not end the engine: whatever is raised is told in full and counted, and the answer is the one
+    # of an engine without kvcast.
+
     def on_new_request(self, request: Any) -> None:
         """See base."""
-        self._at_scheduler.new_request(request)
+        try:
+            self._at_scheduler.new_request(request)
+        except Exception:  # noqa: BLE001 - see above
+            self._at_scheduler.failed("looking a request up")
 
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
         """See base."""
-        return self._at_scheduler.matched_tokens(request, num_computed_tokens)
+        try:
+            return self._at_scheduler.matched_tokens(request, num_computed_tokens)
+        except Exception:  # noqa: BLE001 - see above
+            self._at_scheduler.failed("answering for a request")
+            return 0, False
 
     def get_external_cache_hit_sources(self, request: Any, num_external_tokens: int) -> dict[CacheHitSource, int]:
         """See base."""
@@ -126,7 +136,11 @@ class KvcastConnector(KVConnectorBase_V1):
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         """See base."""
-        self._at_scheduler.allocated(request, blocks, num_external_tokens)
+        try:
+            self._at_scheduler.allocated(request, blocks, num_external_tokens)
+        except Exception:  # noqa: BLE001 - see above
+            self._at_scheduler.failed("ordering a load")
+            self._at_scheduler.fail_load(request, blocks, num_external_tokens)
 
     def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
         """See base."""
@@ -138,12 +152,19 @@ class KvcastConnector(KVConnectorBase_V1):
 
     def request_finished(self, request: Any, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
         """See base. Blocks may be freed: saves keep those they read by vLLM's own counts."""
-        self._at_scheduler.finished(request)
+        try:
+            self._at_scheduler.finished(request)
+        except Exception:  # noqa: BLE001 - see above
+            self._at_scheduler.failed("ending a request")
         return False, None
 
     def take_events(self) -> Iterable[Any]:
         """See base."""
-        return self._at_scheduler.take_events()
+        try:
+            return self._at_scheduler.take_events()
+        except Exception:  # noqa: BLE001 - see above
+            self._at_scheduler.failed("telling routers")
+            return ()
 
     def has_pending_block_frees(self) -> bool:
         """See base."""

@@ -19,6 +19,7 @@ from hostagent.engines.vllm.facts import ShardFacts, layer_views, shard_facts
 from hostagent.engines.vllm.metadata import StepOrders, StepReports
 from hostagent.engines.vllm.metrics import KvcastStats
 
+LOCAL_DEADLINE_S = 1.0
 IDLE_WAIT_S = 0.001
 """What vLLM itself sleeps between steps that compute nothing. Waiting instead lets the copying threads run."""
 
@@ -33,7 +34,9 @@ class WorkerHalf:
         self._kv_cache_config = kv_cache_config
         self._settings = settings
         self._blocks_in_chunk = settings.chunk_tokens // block_tokens
-        self._link = AgentLink(settings.socket, log)
+        # The scheduler says when the agent goes, unless this worker is on a node of its own, with an agent of its own.
+        self._spans_nodes = vllm_config.parallel_config.nnodes > 1
+        self._link = AgentLink(settings.socket, log, level=logging.WARNING if self._spans_nodes else logging.DEBUG)
         self._transfers: Transfers | None = None
         self._layers: dict[str, int] = {}
         self._gate: LayerGate | None = None
@@ -60,7 +63,8 @@ class WorkerHalf:
             shard=get_pp_group().rank_in_group * shards_in_stage + tensor_rank // replicas,
             writes=tensor_rank % replicas == 0,
             blocks_in_chunk=self._blocks_in_chunk,
-            deadline_s=self._settings.load_deadline_s,
+            # What the scheduler promised is leased on its node; elsewhere it has to come over the network first.
+            deadline_s=self._settings.load_deadline_s if self._spans_nodes else LOCAL_DEADLINE_S,
             threads=self._settings.threads,
             label=self._vllm_config.model_config.model[-200:],
             log=log,

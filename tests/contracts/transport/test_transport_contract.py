@@ -241,6 +241,7 @@ def test_change_of_fabric_applies_to_both_directions(play: Callable[..., None]) 
         one.transport.use_fabric(other, 0x2A)
         one.transport.cast(place, 1, 1)
         await two.sink.until(lambda: 1 in two.sink.casts[KEY] and two.transport.counters.cast_packets_received == 5)
+        two.read_counters()
         assert two.transport.counters.dropped == {"cast_qkey": 1}
 
     play(scenario)

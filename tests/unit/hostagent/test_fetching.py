@@ -12,6 +12,7 @@ import pytest
 from hostagent import fetching
 from hostagent.api.server import FetchResult
 from hostagent.directory import ChunkEntry, Delta, DirectoryReplica, NodeEntry
+from hostagent.disk.tier import DiskTier
 from hostagent.fetching import Fetching
 from hostagent.hashing import Checksums
 from hostagent.pool.chunks import ChunkPool
@@ -79,7 +80,7 @@ def test_a_cast_that_goes_on_after_leaving_is_answered_by_another_leave(monkeypa
             directory,
             checksums,
             Gate(SourceCosts()),
-            None,
+            DiskTier(None, memory, pool, loop),
             loop,
             Observer(),
             ReaderParameters(Member(3)),

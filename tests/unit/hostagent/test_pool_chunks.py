@@ -125,17 +125,6 @@ def test_news_of_fetches_elsewhere_count_unless_they_are_an_echo() -> None:
     assert pool.values.score(key(1)) == before
 
 
-def test_a_put_that_nobody_waits_for_gives_way_to_what_is_worth_more() -> None:
-    clock = Clock()
-    pool = ChunkPool(PAGE, PAGE, clock)
-    stored(pool, 1)
-    for _ in range(20):
-        clock.advance(1)
-        pool.fetched([Touch(key(1), None, 0, PAGE)])
-    assert pool.reserve(key(2), None, PAGE, if_worth_it=True) is Refusal.FULL
-    assert isinstance(pool.reserve(key(2), None, PAGE), Chunk)
-
-
 def test_pinned_and_held_chunks_stay_and_a_full_pool_refuses_atomically() -> None:
     pool = make_pool(3)
     first, second, third = stored(pool, 1), stored(pool, 2), stored(pool, 3)

@@ -10,7 +10,9 @@ import pytest
 from hostagent import limits
 from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import Extent, ReadOutcome, TransportCounters
-from hostagent.transport.reads import ANSWER, KIND_READ, MAGIC, REQUEST, VERSION, ReadClient, ReadServer
+from hostagent.transport.read_client import ReadClient
+from hostagent.transport.read_protocol import ANSWER, KIND_READ, RANGE, pack_request
+from hostagent.transport.read_server import ReadServer
 from kvproto.ids import ChunkKey
 
 SMALL, LARGE = ChunkKey(b"s" * 16), ChunkKey(b"l" * 16)
@@ -41,7 +43,7 @@ def test_a_chunk_is_let_go_when_the_peer_has_it_though_more_is_being_sent() -> N
         server = ReadServer(memory, sink, TransportCounters())  # type: ignore[arg-type]
         reader, writer = await asyncio.open_connection(*server.listen("127.0.0.1", 0), limit=1 << 17)
         for number, key in enumerate(SIZES):
-            writer.write(REQUEST.pack(MAGIC, VERSION, KIND_READ, 0, number, 0, SIZES[key], key))
+            writer.write(pack_request(KIND_READ, number, RANGE.pack(0, SIZES[key], key)))
         await reader.readexactly(ANSWER.size + SIZES[SMALL])
         async with asyncio.timeout(10):
             while SMALL in sink.open:

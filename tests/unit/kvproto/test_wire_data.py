@@ -15,9 +15,11 @@ from kvproto.wire.data import (
     DATA_OVERHEAD_BYTES,
     ChunkFraming,
     Fabric,
+    chunk_headers,
     datagram_icrc,
     decode_batch,
     decode_datagram,
+    decode_messages,
 )
 
 SOURCE = parse_address("10.75.0.1")
@@ -165,3 +167,58 @@ def test_empty_batch() -> None:
 def test_segment_size_must_be_usable() -> None:
     with pytest.raises(ValueError, match="multiple of 4"):
         Fabric(segment_bytes=250)
+
+
+def from_nic(datagram: bytes, identification: int) -> bytes:
+    """The datagram as an RDMA NIC sends it: a queue pair's number of its own, an IP identification of its own."""
+    transport = datagram[:17] + b"\x00\x01\x23" + datagram[20:-4]
+    length = len(datagram)
+    addresses = struct.pack("!II", SOURCE, FABRIC.group)
+    ip = struct.pack("!BBHHHBBH", 0x45, 0xFF, 28 + length, identification, 0x4000, 0xFF, 17, 0xFFFF) + addresses
+    udp = struct.pack("!HHHH", PORT, 4791, 8 + length, 0xFFFF)
+    masked = transport[:4] + b"\xff" + transport[5:]
+    return transport + struct.pack("<I", zlib.crc32(b"\xff" * 8 + ip + udp + masked))
+
+
+@given(identification=st.integers(0, 0xFFFF), segment=st.integers(0, 7))
+def test_a_nics_identification_is_its_own_business(identification: int, segment: int) -> None:
+    datagram = from_nic(framing().datagram(segment), identification)
+    assert decode_datagram(datagram, SOURCE, PORT, FABRIC).segment == segment
+
+
+@settings(max_examples=60)
+@given(identification=st.integers(1, 0xFFFF), place=st.integers(52, 52 + 255), bit=st.integers(0, 7))
+def test_damage_is_no_identification(identification: int, place: int, bit: int) -> None:
+    """One wrong bit makes a difference that no identification makes: the distance of the CRC sees to that."""
+    damaged = bytearray(from_nic(framing().datagram(1), identification))
+    damaged[place] ^= 1 << bit
+    with pytest.raises(WireError) as refused:
+        decode_datagram(bytes(damaged), SOURCE, PORT, FABRIC)
+    assert refused.value.reason is WireReason.ICRC
+
+
+def test_our_sockets_have_no_other_identification() -> None:
+    datagram = framing().datagram(1)
+    odd = from_nic(datagram, 7)
+    ours = odd[:17] + datagram[17:20] + odd[20:]
+    with pytest.raises(WireError):
+        decode_datagram(ours, SOURCE, PORT, FABRIC)
+
+
+def test_messages_are_datagrams_without_what_the_nic_takes_off() -> None:
+    made = framing(5 * 256 + 3)
+    messages = [made.datagram(index)[20:-4] for index in range(6)]
+    rows = np.zeros((7, 40 + FABRIC.message_bytes + 1), np.uint8)
+    for row, message in zip(rows, messages, strict=False):
+        row[40 : 40 + len(message)] = np.frombuffer(message, np.uint8)
+    rows[6] = rows[0]
+    rows[6, 40] = 9
+    lengths = np.full(7, FABRIC.message_bytes)
+    lengths[2] -= 1
+    sources = np.full(7, SOURCE, np.uint32)
+    batch = decode_messages(rows, lengths, sources, FABRIC, offset=40)
+    assert batch.dropped == Counter({WireReason.TRUNCATED: 1, WireReason.VERSION: 1})
+    (group,) = batch.groups
+    assert group.segments.tolist() == [0, 1, 3, 4, 5]
+    assert group.segments_in_chunk == 6
+    assert [message[:32] for message in messages] == [row.tobytes() for row in chunk_headers(KEY, 5 * 256 + 3, FABRIC)]

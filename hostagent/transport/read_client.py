@@ -1,285 +1,37 @@
-"""Reliable reads over TCP: range requests, answered with sendfile straight from the pool's memory file.
+"""Reliable reads over TCP: range requests on one persistent connection a peer.
 
-Request, 48 bytes, big-endian: magic u32, version u8, kind u8 (1 READ), zero u16, request u64, offset u64, size u64,
-key 16 bytes. Answer, 24 bytes: magic u32, version u8, status u8, zero u16, request u64, size u64, followed by `size`
-bytes when the status is 0. Answers come in the order of the requests. Status 1: chunk not here; 2: range outside of
-the chunk. Anything else ends the connection.
-
-A lone reader's speed is decided here: the server never touches the bytes (sendfile on pages of the pool), the reader
-copies them once (recv_into the pool), in pieces as large as the socket holds (SO_RCVLOWAT).
+The format is in `read_protocol`. A lone reader's speed is decided here: the holder never touches the bytes (sendfile
+on pages of the pool), the reader copies them once (recv_into the pool), in pieces as large as the socket holds
+(SO_RCVLOWAT).
 """
 
 from __future__ import annotations
 
-import array
 import asyncio
-import contextlib
 import errno
-import fcntl
-import os
 import socket
-import struct
-import termios
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 from hostagent import limits
-from hostagent.listener import Listener
 from hostagent.pool.memory import PoolMemory
-from hostagent.transport.base import Extent, ReadOutcome, TransportCounters, TransportError, TransportSink
+from hostagent.transport.base import ReadOutcome, TransportCounters
+from hostagent.transport.read_protocol import (
+    ANSWER,
+    KIND_READ,
+    MAGIC,
+    RANGE,
+    STATUS_ABSENT,
+    STATUS_OK,
+    STATUS_RANGE,
+    VERSION,
+    pack_request,
+    watch_peer,
+)
 from kvproto.ids import ChunkKey
 
-MAGIC = 0x4B565244
-VERSION = 1
-KIND_READ = 1
-STATUS_OK = 0
-STATUS_ABSENT = 1
-STATUS_RANGE = 2
-REQUEST = struct.Struct("!IBBHQQQ16s")
-ANSWER = struct.Struct("!IBBHQQ")
-LINGER_CHECK_S = 0.02
-"""How often a sender looks whether the peer has acknowledged all of a chunk that it still pins."""
-
 _NOTHING_NOW = (errno.EAGAIN, errno.EINTR)
-
-
-# ---------------------------------------------------------------------- serving
-
-
-class ReadServer:
-    """Listens for range requests and answers them from the pool."""
-
-    def __init__(self, memory: PoolMemory, sink: TransportSink, counters: TransportCounters) -> None:
-        self._memory = memory
-        self._sink = sink
-        self._counters = counters
-        self._connections: set[_ServedConnection] = set()
-        self._listener: Listener | None = None
-        self._loop = asyncio.get_running_loop()
-
-    def listen(self, address: str, port: int) -> tuple[str, int]:
-        """Start; returns the bound address. Raises TransportError when the port is taken."""
-        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind((address, port))
-            listener.listen(limits.READ_CONNECTIONS_MAX)
-        except OSError as error:
-            listener.close()
-            raise TransportError(
-                f"cannot listen for reads on TCP {address}:{port}: {error.strerror}; set data.read_port to a free port"
-            ) from error
-        self._listener = Listener(
-            listener, self._loop, self._accept, lambda: self._counters.drop("read_accept_no_descriptors")
-        )
-        bound: tuple[str, int] = listener.getsockname()
-        return bound
-
-    def close(self) -> None:
-        """Stop listening, drop all connections and their pins."""
-        if self._listener is not None:
-            self._listener.close()
-            self._listener = None
-        for connection in list(self._connections):
-            connection.close()
-
-    def _accept(self, sock: socket.socket) -> None:
-        if len(self._connections) >= limits.READ_CONNECTIONS_MAX:
-            self._counters.drop("read_connections_full")
-            sock.close()
-            return
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        _watch_peer(sock)
-        self._connections.add(
-            _ServedConnection(sock, self._loop, self._memory, self._sink, self._counters, self._connections.discard)
-        )
-
-
-@dataclass(slots=True, eq=False)
-class _Answer:
-    """Requests are answered in order: behind one whose chunk comes from disk the others wait."""
-
-    request: int
-    key: ChunkKey
-    offset: int
-    left_bytes: int
-    header: memoryview | None = None
-    """None: not known yet."""
-    extent: Extent | None = None
-
-
-class _ServedConnection:
-    """One peer's requests. Pins a chunk from the request until the peer has acknowledged its last byte: the pages
-    in the socket's queue are the pool's own."""
-
-    def __init__(
-        self,
-        sock: socket.socket,
-        loop: asyncio.AbstractEventLoop,
-        memory: PoolMemory,
-        sink: TransportSink,
-        counters: TransportCounters,
-        closed: Callable[[_ServedConnection], None],
-    ) -> None:
-        self._sock = sock
-        self._fd = sock.fileno()
-        self._loop = loop
-        self._memory = memory
-        self._sink = sink
-        self._counters = counters
-        self._closed = closed
-        self._partial = b""
-        self._answers: deque[_Answer] = deque()
-        self._lingering: deque[tuple[int, Extent]] = deque()
-        """Extents that are wholly in the socket, each with the bytes that had gone in when its last one had."""
-        self._sent_bytes = 0
-        self._linger_timer: asyncio.TimerHandle | None = None
-        self._writing = False
-        self._open = True
-        loop.add_reader(self._fd, self._readable)
-
-    def close(self) -> None:
-        """End the connection and give every pin back. Idempotent."""
-        if not self._open:
-            return
-        self._open = False
-        self._loop.remove_reader(self._fd)
-        if self._writing:
-            self._loop.remove_writer(self._fd)
-        if self._linger_timer is not None:
-            self._linger_timer.cancel()
-        # Reset instead of sending on: pages that are still queued may be reused once their pins are gone.
-        with contextlib.suppress(OSError):
-            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self._sock.close()
-        for answer in self._answers:
-            if answer.extent is not None:
-                self._sink.close_extent(answer.extent)
-        for _, extent in self._lingering:
-            self._sink.close_extent(extent)
-        self._answers.clear()
-        self._lingering.clear()
-        self._closed(self)
-
-    def _readable(self) -> None:
-        try:
-            received = self._sock.recv(64 * REQUEST.size)
-        except OSError as error:
-            if error.errno not in _NOTHING_NOW:
-                self.close()
-            return
-        if not received:
-            self.close()
-            return
-        stream = self._partial + received
-        whole = len(stream) // REQUEST.size * REQUEST.size
-        for start in range(0, whole, REQUEST.size):
-            if not self._take_request(stream[start : start + REQUEST.size]):
-                self.close()
-                return
-        self._partial = stream[whole:]
-        if not self._writing:
-            self._write()
-
-    def _take_request(self, packed: bytes) -> bool:
-        magic, version, kind, zero, request, offset, size_bytes, key = REQUEST.unpack(packed)
-        if magic != MAGIC or version != VERSION or kind != KIND_READ or zero or not size_bytes:
-            self._counters.drop("read_request_malformed")
-            return False
-        if len(self._answers) >= limits.READ_REQUESTS_QUEUED_MAX:
-            self._counters.drop("read_requests_too_many")
-            return False
-        answer = _Answer(request, ChunkKey(key), offset, size_bytes)
-        self._answers.append(answer)
-        self._resolve(answer, again=False)
-        return True
-
-    def _resolve(self, answer: _Answer, *, again: bool) -> None:
-        """Find the bytes to answer with; while they are on their way from disk, the answer stays open."""
-        extent = self._sink.open_extent(answer.key)
-        if extent is None and not again and self._sink.prepare(answer.key, partial(self._prepared, answer)):
-            return
-        status = STATUS_ABSENT if extent is None else STATUS_OK
-        if extent is not None and answer.offset + answer.left_bytes > extent.size_bytes:
-            self._sink.close_extent(extent)
-            extent, status = None, STATUS_RANGE
-        if extent is None:
-            answer.left_bytes = 0
-        else:
-            answer.offset += extent.offset
-        answer.extent = extent
-        answer.header = memoryview(ANSWER.pack(MAGIC, VERSION, status, 0, answer.request, answer.left_bytes))
-
-    def _prepared(self, answer: _Answer) -> None:
-        """The disk has delivered, or has not."""
-        if self._open:
-            self._resolve(answer, again=True)
-            if not self._writing:
-                self._write()
-
-    def _write(self) -> None:
-        try:
-            while self._answers and self._answers[0].header is not None:
-                if not self._write_answer(self._answers[0]):
-                    self._want_write(True)
-                    return
-                finished = self._answers.popleft()
-                if finished.extent is not None:
-                    self._watch_lingering()
-                    self._lingering.append((self._sent_bytes, finished.extent))
-        except OSError:
-            self.close()
-            return
-        self._want_write(False)
-
-    def _watch_lingering(self) -> None:
-        if self._linger_timer is None:
-            self._linger_timer = self._loop.call_later(LINGER_CHECK_S, self._check_lingering)
-
-    def _write_answer(self, answer: _Answer) -> bool:
-        """True when the answer is wholly in the socket."""
-        assert answer.header is not None
-        try:
-            while answer.header:
-                more = socket.MSG_MORE if answer.left_bytes else 0
-                sent = self._sock.send(answer.header, more)
-                answer.header = answer.header[sent:]
-                self._sent_bytes += sent
-            while answer.left_bytes:
-                sent = os.sendfile(self._fd, self._memory.fd, answer.offset, answer.left_bytes)
-                if not sent:
-                    raise ConnectionError("the pool's memory file ended")
-                answer.offset += sent
-                answer.left_bytes -= sent
-                self._sent_bytes += sent
-                self._counters.read_bytes_sent += sent
-        except OSError as error:
-            if error.errno in _NOTHING_NOW:
-                return False
-            raise
-        return True
-
-    def _want_write(self, wanted: bool) -> None:
-        if wanted and not self._writing:
-            self._loop.add_writer(self._fd, self._write)
-        elif not wanted and self._writing:
-            self._loop.remove_writer(self._fd)
-        self._writing = wanted
-
-    def _check_lingering(self) -> None:
-        self._linger_timer = None
-        unacknowledged = array.array("i", [0])
-        fcntl.ioctl(self._fd, termios.TIOCOUTQ, unacknowledged)
-        acknowledged_bytes = self._sent_bytes - unacknowledged[0]
-        while self._lingering and self._lingering[0][0] <= acknowledged_bytes:
-            self._sink.close_extent(self._lingering.popleft()[1])
-        if self._lingering:
-            self._watch_lingering()
-
-
-# ---------------------------------------------------------------------- reading
 
 
 @dataclass(slots=True, eq=False)
@@ -375,7 +127,7 @@ class _PeerConnection:
         self._stall_timer: asyncio.TimerHandle | None = None
         self._sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        _watch_peer(self._sock)
+        watch_peer(self._sock)
         self._connect()
 
     # ------------------------------------------------------------------ reads
@@ -461,9 +213,8 @@ class _PeerConnection:
             if not self._asked:
                 self._progress_s = self._loop.time()
             self._asked.append(read)
-            self._unsent += REQUEST.pack(
-                MAGIC, VERSION, KIND_READ, 0, read.request, read.offset, read.size_bytes, read.key
-            )
+            body = RANGE.pack(read.offset, read.size_bytes, read.key)
+            self._unsent += pack_request(KIND_READ, read.request, body)
         try:
             if self._unsent:
                 self._unsent = self._unsent[self._sock.send(self._unsent) :]
@@ -582,15 +333,6 @@ class _PeerConnection:
             self.close()
         else:
             self._stall_timer = self._loop.call_later(self._patience_s - quiet_s, self._check_stall)
-
-
-def _watch_peer(sock: socket.socket) -> None:
-    """Have the kernel find out that the peer's host is gone; a peer that is merely slow answers its probes."""
-    idle_s, interval_s, count = limits.READ_KEEPALIVE_S
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, idle_s)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, interval_s)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, count)
 
 
 def _tell(read: _Read, outcome: ReadOutcome) -> None:

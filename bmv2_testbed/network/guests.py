@@ -1,0 +1,123 @@
+"""The network of guests: every host is a virtual machine whose network card hangs on a datagram port of the switch.
+
+Needs no privileges. Rates are shaped and bytes counted by the switch's ports, reliable reads included: they go through
+the guests' kernels, or their soft-RoCE, and through the switch like everything else.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from bmv2_testbed.configs import AGENT_HTTP_PORT, DATA_INTERFACE, Endpoints
+from bmv2_testbed.errors import TestbedError
+from bmv2_testbed.guests import image
+from bmv2_testbed.guests.machine import MANAGEMENT_GUEST, Guest, GuestPort, GuestSpec
+from bmv2_testbed.limits import GUEST_BOOT_DEADLINE_S
+from bmv2_testbed.network.datagrams import DatagramNetwork
+from bmv2_testbed.processes import Process
+from bmv2_testbed.spec import DATA_PREFIX_BITS, TestbedSpec, data_ip, data_mac, host_name
+
+RDMA_DEVICE = "rxe0"
+
+
+class GuestNetwork(DatagramNetwork):
+    """Guests `h0` and on; beside the switch, places are as in the network without root."""
+
+    def __init__(
+        self,
+        spec: TestbedSpec,
+        directory: Path,
+        endpoints: Endpoints,
+        port_statistics: Callable[[], Mapping[str, Mapping[str, Any]]],
+    ) -> None:
+        """Starts all guests; they boot while other things start. Raises TestbedError where there can be none."""
+        super().__init__(spec, port_statistics)
+        missing = image.why_not_ready()
+        found = image.find()
+        if missing or found is None:
+            raise TestbedError(missing)
+        self._specs = [
+            GuestSpec(
+                name=host_name(host),
+                image=found,
+                directory=directory,
+                ports=(GuestPort(data_mac(host), endpoints.agent_datagram[host], endpoints.switch_datagram[host]),),
+                forwards={endpoints.agent_http[host]: AGENT_HTTP_PORT},
+                memory_mib=_guest_memory_mib(spec),
+            )
+            for host in range(spec.hosts)
+        ]
+        self._guests = [self._boot(guest_spec) for guest_spec in self._specs]
+        self._configured: set[int] = set()
+
+    def launch(
+        self, place: str, argv: Sequence[str], environment: Mapping[str, str], out: IO[bytes], err: IO[bytes]
+    ) -> Process:
+        """Start a process in a guest (by its host's name) or beside the switch (`switch`)."""
+        if place == "switch":
+            return super().launch(place, argv, environment, out, err)
+        return self.guest(self._host_of(place)).start(argv, environment, out, err)
+
+    def guest(self, host: int) -> Guest:
+        """The guest, booted and on the network."""
+        guest = self._guests[host]
+        if host not in self._configured:
+            guest.await_boot(time.monotonic() + GUEST_BOOT_DEADLINE_S)
+            guest.shell(host_script(self._spec, host))
+            self._configured.add(host)
+        return guest
+
+    def reboot(self, place: str) -> None:
+        """Pull the plug of a guest and start it again; what ran in it is gone."""
+        host = self._host_of(place)
+        self._guests[host].stop()
+        self._configured.discard(host)
+        self._guests[host] = self._boot(self._specs[host])
+
+    def set_link(self, place: str, up: bool) -> None:
+        """Cut or mend a host's data link."""
+        self.guest(self._host_of(place)).shell(f"ip link set dev {DATA_INTERFACE} {'up' if up else 'down'}")
+
+    def stop(self) -> None:
+        """End all guests."""
+        for guest in self._guests:
+            guest.stop()
+        super().stop()
+
+    def _boot(self, spec: GuestSpec) -> Guest:
+        # As with every process here: it dies with the thread that started it, so that has to be the one that stays.
+        return self._starter.submit(Guest, spec).result()
+
+    def _host_of(self, place: str) -> int:
+        for host in range(self._spec.hosts):
+            if place == host_name(host):
+                return host
+        raise TestbedError(f"no host {place}: there are h0 to h{self._spec.hosts - 1}")
+
+
+def _guest_memory_mib(spec: TestbedSpec) -> int:
+    """The pool, and what a kernel and an agent take in software emulation."""
+    return 512 + (spec.pool_bytes >> 20)
+
+
+def host_script(spec: TestbedSpec, host: int) -> str:
+    """What a guest's shell does to be a host of the network."""
+    lines = [
+        "sysctl -qw net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.default.rp_filter=0",
+        f"ip link set dev eth0 name {DATA_INTERFACE}",
+        # Neighbour discovery would be counted as traffic.
+        f"sysctl -qw net.ipv6.conf.{DATA_INTERFACE}.disable_ipv6=1 net.ipv6.conf.eth1.disable_ipv6=1",
+        # A node may get back from the switch what it filled in itself: packets with its own address as source.
+        f"sysctl -qw net.ipv4.conf.{DATA_INTERFACE}.accept_local=1 net.ipv4.conf.{DATA_INTERFACE}.rp_filter=0",
+        f"ip link set dev {DATA_INTERFACE} mtu {spec.mtu_bytes} up",
+        f"ip addr add {data_ip(host)}/{DATA_PREFIX_BITS} dev {DATA_INTERFACE}",
+        f"ip route add 224.0.0.0/4 dev {DATA_INTERFACE}",
+        f"ip addr add {MANAGEMENT_GUEST}/24 dev eth1",
+        "ip link set dev eth1 up",
+    ]
+    if host not in spec.socket_hosts:
+        lines.append(f"rdma link add {RDMA_DEVICE} type rxe netdev {DATA_INTERFACE}")
+    return "\n".join(lines)

@@ -1,0 +1,311 @@
+"""What every transport on a kernel's network shares: control datagrams, life cycle, and the seams of the rest.
+
+Control goes through (address, 4793), notices come to (group, 4793), whatever carries casts and reliable reads. Those
+are parts that the concrete transports bring: `CastPart` sends and receives segments, `ReadPart` asks and answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import socket
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from hostagent.config import DataConfig
+from hostagent.pool.memory import PoolMemory
+from hostagent.transport.base import (
+    ChunkPlace,
+    ReadHandle,
+    ReadOutcome,
+    TransportCounters,
+    TransportError,
+    TransportFacts,
+    TransportSink,
+)
+from hostagent.transport.casts import ControlIntake
+from kvproto.ids import Address, ChunkKey, format_address, parse_address
+from kvproto.wire.control import Control
+from kvproto.wire.data import Fabric
+
+_SIOCGIFADDR = 0x8915
+_SIOCGIFHWADDR = 0x8927
+_IP_MULTICAST_ALL = 49
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What parts of a started transport need."""
+
+    config: DataConfig
+    memory: PoolMemory
+    loop: asyncio.AbstractEventLoop
+    sink: TransportSink
+    counters: TransportCounters
+    address: str
+    own: Address
+
+
+class CastPart(Protocol):
+    """Segments to and from the group. The host has joined the group while this is in use."""
+
+    def use_fabric(self, fabric: Fabric, from_switch_dscp: int) -> int:
+        """Receive what comes to this fabric's group, and send to it; returns the bytes that can wait for us.
+
+        Called once at the start and whenever the fabric changes. Raises TransportError.
+        """
+        ...
+
+    def cast(self, chunk: ChunkPlace, first: int, count: int) -> None: ...
+    def fill(self, chunk: ChunkPlace, first: int, count: int, pool: Address) -> None: ...
+    def close(self) -> None: ...
+
+
+class ReadPart(Protocol):
+    """Reliable reads, asked and answered."""
+
+    def listen(self) -> str:
+        """Answer peers; returns the endpoint. Raises TransportError."""
+        ...
+
+    def read(
+        self,
+        endpoint: str,
+        key: ChunkKey,
+        offset: int,
+        size_bytes: int,
+        pool_offset: int,
+        done: Callable[[ReadOutcome], None],
+        progressed: Callable[[int], None] | None = None,
+    ) -> ReadHandle: ...
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a concrete transport brings; `close` ends what both share, after both. `rdma`: of the reads."""
+
+    casts: CastPart
+    reads: ReadPart
+    close: Callable[[], None] = lambda: None
+    rdma: bool = False
+
+
+class HostTransport:
+    """See the module's docstring and the contract in `base`."""
+
+    def __init__(self, config: DataConfig, memory: PoolMemory) -> None:
+        self._config = config
+        self._memory = memory
+        self.counters = TransportCounters()
+        self._parts: Parts | None = None
+        self._control: _Control | None = None
+        self._in_use: tuple[Fabric, int] | None = None
+        """The fabric that casts are received from, and its from-switch code point; None after a change that failed."""
+
+    def _open_parts(self, host: Host) -> Parts:
+        """What carries casts and reads here. Raises TransportError, leaving nothing open."""
+        raise NotImplementedError
+
+    async def start(self, sink: TransportSink, fabric: Fabric) -> TransportFacts:
+        """Bind and listen. Raises TransportError."""
+        address = interface_address(self._config)
+        self._host = Host(
+            config=self._config,
+            memory=self._memory,
+            loop=asyncio.get_running_loop(),
+            sink=sink,
+            counters=self.counters,
+            address=address,
+            own=parse_address(address),
+        )
+        dscp = self._config.from_switch_dscp
+        try:
+            self._control = _Control(self._host)
+            self._control.join(fabric.group)
+            self._parts = self._open_parts(self._host)
+            endpoint = self._parts.reads.listen()
+            granted = self._parts.casts.use_fabric(fabric, dscp)
+        except BaseException:
+            await self.close()
+            raise
+        self._in_use = (fabric, dscp)
+        return TransportFacts(self._host.own, _mac(self._config), endpoint, granted, self._parts.rdma)
+
+    async def close(self) -> None:
+        """End everything."""
+        if self._parts is not None:
+            self._parts.casts.close()
+            self._parts.reads.close()
+            self._parts.close()
+            self._parts = None
+        if self._control is not None:
+            self._control.close()
+            self._control = None
+
+    def use_fabric(self, fabric: Fabric, from_switch_dscp: int) -> None:
+        """Other group, Q_Key or segment size."""
+        if (fabric, from_switch_dscp) == self._in_use:
+            return
+        self._in_use = None
+        control, parts = self._started()
+        control.join(fabric.group)
+        parts.casts.use_fabric(fabric, from_switch_dscp)
+        self._in_use = (fabric, from_switch_dscp)
+
+    def send_control(self, message: Control, destination: Address) -> None:
+        """One control datagram. Best effort."""
+        self._started()[0].send(message, destination)
+
+    def cast(self, chunk: ChunkPlace, first: int, count: int) -> None:
+        """Send segments to the group."""
+        self._started()[1].casts.cast(chunk, first, count)
+
+    def fill(self, chunk: ChunkPlace, first: int, count: int, pool: Address) -> None:
+        """Send segments to the switch's memory."""
+        self._started()[1].casts.fill(chunk, first, count, pool)
+
+    def read(
+        self,
+        endpoint: str,
+        key: ChunkKey,
+        offset: int,
+        size_bytes: int,
+        pool_offset: int,
+        done: Callable[[ReadOutcome], None],
+        progressed: Callable[[int], None] | None = None,
+    ) -> ReadHandle:
+        """A reliable read."""
+        return self._started()[1].reads.read(endpoint, key, offset, size_bytes, pool_offset, done, progressed)
+
+    def _started(self) -> tuple[_Control, Parts]:
+        if self._control is None or self._parts is None:
+            raise RuntimeError("the transport is not started")
+        return self._control, self._parts
+
+
+class _Control:
+    """The two control sockets: the node's own, and the group's."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._port = host.config.control_port
+        self._socket = bound_udp(host.address, self._port, "data.control_port")
+        self._intake = self._take(self._socket)
+        self._group: Address | None = None
+        self._notice_socket: socket.socket | None = None
+
+    def join(self, group: Address) -> None:
+        """Be a member of this group, for notices and for everything else that comes to it. Raises TransportError."""
+        if group == self._group:
+            return
+        self._leave()
+        self._notice_socket = group_socket(self._host.address, format_address(group), self._port)
+        self._notice_intake = self._take(self._notice_socket)
+        self._group = group
+
+    def send(self, message: Control, destination: Address) -> None:
+        counters = self._host.counters
+        try:
+            self._socket.sendto(message.encode(), (format_address(destination), self._port))
+        except OSError as error:
+            counters.drop(f"control_send_{errno.errorcode.get(error.errno or 0, 'error').lower()}")
+        else:
+            counters.control_sent += 1
+
+    def close(self) -> None:
+        self._leave()
+        self._intake.close()
+        self._socket.close()
+
+    def _leave(self) -> None:
+        if self._notice_socket is not None:
+            self._notice_intake.close()
+            self._notice_socket.close()
+            self._notice_socket = None
+
+    def _take(self, sock: socket.socket) -> ControlIntake:
+        host = self._host
+        return ControlIntake(sock, host.loop, host.sink, host.counters, host.own)
+
+
+def group_socket(address: str, group: str, port: int) -> socket.socket:
+    """A non-blocking UDP socket that receives what comes to (group, port) on the interface with this address.
+
+    Raises TransportError.
+    """
+    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+    try:
+        # Several programs may listen to one group; unicast ports are what tells two agents apart.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((group, port))
+        sock.setsockopt(
+            socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, socket.inet_aton(group) + socket.inet_aton(address)
+        )
+        sock.setsockopt(socket.IPPROTO_IP, _IP_MULTICAST_ALL, 0)
+    except OSError as error:
+        sock.close()
+        if error.errno == errno.EADDRINUSE:
+            raise TransportError(
+                f"UDP {group}:{port} is in use; soft-RoCE takes 4791 for itself: use data.transport verbs,"
+                " or remove it (rdma link delete)"
+            ) from error
+        raise TransportError(
+            f"cannot join group {group} on {address} (UDP {port}): {error.strerror};"
+            " does the data interface do multicast?"
+        ) from error
+    return sock
+
+
+def bound_udp(address: str, port: int, key: str) -> socket.socket:
+    """A non-blocking UDP socket; `key` of the configuration is named when it cannot be had. Raises TransportError."""
+    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+    try:
+        sock.bind((address, port))
+    except OSError as error:
+        sock.close()
+        if error.errno == errno.EADDRINUSE:
+            raise TransportError(
+                f"UDP {address}:{port} ({key}) is in use: is another agent running on this node?"
+            ) from error
+        raise TransportError(f"cannot bind UDP {address}:{port} ({key}): {error.strerror}") from error
+    return sock
+
+
+def ask_interface(name: str, request: int) -> bytes:
+    """Answer of one of the SIOCGIF... requests of netdevice(7): what follows the name, 24 bytes. Raises OSError."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        return fcntl.ioctl(probe.fileno(), request, struct.pack("256s", name.encode()[:15]))[16:40]
+
+
+def interface_address(config: DataConfig) -> str:
+    """The address on the data network: the configured one, or the interface's first. Raises TransportError."""
+    if not config.interface:
+        return config.address
+    try:
+        found = socket.inet_ntoa(ask_interface(config.interface, _SIOCGIFADDR)[4:8])
+    except OSError as error:
+        if error.errno == errno.ENODEV:
+            raise TransportError(
+                f"there is no interface {config.interface}; set data.interface to one of {_interfaces()}"
+            ) from error
+        if config.address:
+            return config.address
+        raise TransportError(
+            f"interface {config.interface} has no IPv4 address: {error.strerror}; give it one"
+        ) from error
+    return config.address or found
+
+
+def _interfaces() -> str:
+    return ", ".join(name for _, name in socket.if_nameindex())
+
+
+def _mac(config: DataConfig) -> bytes:
+    """Hardware address of the data interface; zeros where there is none to speak of (loopback)."""
+    if not config.interface:
+        return bytes(6)
+    return ask_interface(config.interface, _SIOCGIFHWADDR)[2:8]

@@ -1,0 +1,106 @@
+"""Messages of reliable reads between agents, over a TCP connection to a holder's read endpoint. Big-endian.
+
+Request, 48 bytes: magic u32, version u8, kind u8, zero u16, request u64, then 32 bytes by kind:
+    READ     offset u64, size u64, key 16 bytes: send me this range of the chunk, through this connection
+    CONNECT  queue pair u32, first PSN u32, MTU in bytes u32, RDMA READs in flight u32, GID 16 bytes: my end of a
+             reliable connection; answered with yours. Again on the same connection: a fresh one instead of the last
+    OPEN     zero u64, zero u64, key 16 bytes: pin this chunk and tell me where it lies, I read it with RDMA
+    CLOSE    bytes read u64, zero u64, zero 16 bytes: unpin what the OPEN of this number pinned; not answered
+Answer, 24 bytes: magic u32, version u8, status u8, zero u16, request u64, size u64, followed by `size` bytes when the
+status is 0: the range (READ), the 32 bytes of CONNECT, or where the chunk lies (OPEN: address u64, size u64, rkey u32,
+zero u32). Answers come in the order of the requests. Status 1: chunk not here; 2: range outside of the chunk; 3: no
+RDMA here. Anything else ends the connection, and with it go its pins and its queue pair.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from dataclasses import dataclass
+from typing import Self
+
+from hostagent import limits
+
+MAGIC = 0x4B565244
+VERSION = 1
+KIND_READ = 1
+KIND_CONNECT = 2
+KIND_OPEN = 3
+KIND_CLOSE = 4
+STATUS_OK = 0
+STATUS_ABSENT = 1
+STATUS_RANGE = 2
+STATUS_NO_RDMA = 3
+HEAD = struct.Struct("!IBBHQ")
+RANGE = struct.Struct("!QQ16s")
+REQUEST_BYTES = HEAD.size + RANGE.size
+ANSWER = struct.Struct("!IBBHQQ")
+_QUEUE_PAIR = struct.Struct("!IIII16s")
+_EXTENT = struct.Struct("!QQII")
+
+assert _QUEUE_PAIR.size == RANGE.size
+
+
+def pack_request(kind: int, request: int, body: bytes) -> bytes:
+    """One request; `body`: its 32 bytes."""
+    return HEAD.pack(MAGIC, VERSION, kind, 0, request) + body
+
+
+def pack_answer(status: int, request: int, body_bytes: int) -> bytes:
+    """The head of an answer."""
+    return ANSWER.pack(MAGIC, VERSION, status, 0, request, body_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePairEnd:
+    """One end of a reliable connection."""
+
+    number: int
+    psn: int
+    mtu_bytes: int
+    reads_in_flight: int
+    gid: bytes
+
+    def pack(self) -> bytes:
+        return _QUEUE_PAIR.pack(self.number, self.psn, self.mtu_bytes, self.reads_in_flight, self.gid)
+
+    @classmethod
+    def unpack(cls, body: bytes) -> Self:
+        """Raises ValueError for what cannot be."""
+        end = cls(*_QUEUE_PAIR.unpack(body))
+        if end.number >= 1 << 24 or end.psn >= 1 << 24 or not end.reads_in_flight:
+            raise ValueError("not a queue pair")
+        if end.mtu_bytes not in (256, 512, 1024, 2048, 4096):
+            raise ValueError("not an RDMA MTU")
+        return end
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteExtent:
+    """Where a peer's chunk lies."""
+
+    address: int
+    size_bytes: int
+    rkey: int
+
+    def pack(self) -> bytes:
+        return _EXTENT.pack(self.address, self.size_bytes, self.rkey, 0)
+
+    @classmethod
+    def unpack(cls, body: bytes) -> Self:
+        """`body`: EXTENT_BYTES."""
+        address, size_bytes, rkey, _ = _EXTENT.unpack(body)
+        return cls(address, size_bytes, rkey)
+
+
+QUEUE_PAIR_BYTES = _QUEUE_PAIR.size
+EXTENT_BYTES = _EXTENT.size
+
+
+def watch_peer(sock: socket.socket) -> None:
+    """Have the kernel find out that the peer's host is gone; a peer that is merely slow answers its probes."""
+    idle_s, interval_s, count = limits.READ_KEEPALIVE_S
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, idle_s)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, interval_s)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, count)

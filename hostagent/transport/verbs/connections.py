@@ -1,0 +1,125 @@
+"""Reliable connections (RC) for one-sided reads: the asker's end and the answerer's, made from what both told.
+
+The answerer's end only has to be ready to receive: the NIC answers RDMA READs without its host. Addresses, keys and
+packet sequence numbers travel over the TCP connection between the agents (`read_protocol`).
+"""
+
+from __future__ import annotations
+
+import secrets
+
+from hostagent import limits
+from hostagent.pool.memory import PoolMemory
+from hostagent.transport.base import Extent, TransportCounters
+from hostagent.transport.read_protocol import QueuePairEnd, RemoteExtent
+from hostagent.transport.verbs import abi
+from hostagent.transport.verbs.device import MemoryRegion, RdmaPort, VerbsError
+from hostagent.transport.verbs.queues import CompletionQueue, QueuePair, route
+
+_MTU_CODES = {size_bytes: code for code, size_bytes in abi.MTU_BYTES.items()}
+_RNR_TIMER = 12
+"""0.64 ms (IBTA 9.7.5.2.8); reads meet no receiver-not-ready, but the attribute has to be set."""
+
+
+class ReadQueuePair:
+    """One end of a reliable connection, made in two steps: `end` is told to the peer, `connect` hears of theirs."""
+
+    def __init__(self, port: RdmaPort, completions: CompletionQueue, send_entries: int) -> None:
+        """Raises VerbsError."""
+        self._port = port
+        facts = port.facts
+        self.queue_pair = QueuePair(port, abi.QPT_RC, (completions, send_entries, 1), (completions, 1))
+        self.end = QueuePairEnd(
+            number=self.queue_pair.number,
+            psn=secrets.randbits(24),
+            mtu_bytes=facts.mtu_bytes,
+            reads_in_flight=facts.reads_in_flight,
+            gid=facts.gid,
+        )
+        mask = abi.QP_PKEY_INDEX | abi.QP_PORT | abi.QP_ACCESS_FLAGS
+        try:
+            self.queue_pair.modify(abi.QPS_INIT, mask, port_num=facts.port, qp_access_flags=abi.ACCESS_REMOTE_READ)
+        except VerbsError:
+            self.queue_pair.destroy()
+            raise
+
+    def answer(self, peer: QueuePairEnd) -> None:
+        """Be ready for the peer's reads. Raises VerbsError."""
+        facts = self._port.facts
+        mask = abi.QP_AV | abi.QP_PATH_MTU | abi.QP_DEST_QPN | abi.QP_RQ_PSN
+        self.queue_pair.modify(
+            abi.QPS_RTR,
+            mask | abi.QP_MAX_DEST_RD_ATOMIC | abi.QP_MIN_RNR_TIMER,
+            ah_attr=route(self._port, peer.gid, limits.MULTICAST_TTL),
+            path_mtu=_MTU_CODES[min(facts.mtu_bytes, peer.mtu_bytes)],
+            dest_qp_num=peer.number,
+            rq_psn=peer.psn,
+            max_dest_rd_atomic=min(facts.reads_in_flight, peer.reads_in_flight),
+            min_rnr_timer=_RNR_TIMER,
+        )
+
+    def ask(self, peer: QueuePairEnd) -> None:
+        """Be ready to read from the peer, too. Raises VerbsError."""
+        self.answer(peer)
+        mask = abi.QP_TIMEOUT | abi.QP_RETRY_CNT | abi.QP_RNR_RETRY | abi.QP_SQ_PSN
+        self.queue_pair.modify(
+            abi.QPS_RTS,
+            mask | abi.QP_MAX_QP_RD_ATOMIC,
+            timeout=limits.VERBS_READ_TIMEOUT_EXPONENT,
+            retry_cnt=limits.VERBS_READ_RETRIES,
+            rnr_retry=limits.VERBS_READ_RETRIES,
+            sq_psn=self.end.psn,
+            max_rd_atomic=min(self._port.facts.reads_in_flight, peer.reads_in_flight),
+        )
+
+    def destroy(self) -> None:
+        """When it returns, nothing is read or written through it any more. Idempotent."""
+        self.queue_pair.destroy()
+
+
+class PoolAccess:
+    """RDMA for one peer that reads from our pool; see `read_server.RemoteAccess`."""
+
+    def __init__(
+        self,
+        port: RdmaPort,
+        completions: CompletionQueue,
+        memory: PoolMemory,
+        region: MemoryRegion,
+        counters: TransportCounters,
+    ) -> None:
+        """`completions`: where those of the answering end would go; it makes none."""
+        self._port = port
+        self._completions = completions
+        self._memory = memory
+        self._region = region
+        self._counters = counters
+        self._connection: ReadQueuePair | None = None
+
+    def connect(self, peer: QueuePairEnd) -> QueuePairEnd | None:
+        """Our end of a fresh connection; None when the NIC has no queue pair left or cannot reach the peer."""
+        self.close()
+        try:
+            connection = ReadQueuePair(self._port, self._completions, 1)
+        except VerbsError:
+            self._counters.drop("read_queue_pair")
+            return None
+        try:
+            connection.answer(peer)
+        except VerbsError:
+            self._counters.drop("read_queue_pair")
+            connection.destroy()
+            return None
+        self._connection = connection
+        return connection.end
+
+    def where(self, extent: Extent) -> RemoteExtent:
+        """Where the peer finds these bytes of the pool."""
+        address = self._memory.bytes_.ctypes.data + extent.offset
+        return RemoteExtent(address, extent.size_bytes, self._region.remote_key)
+
+    def close(self) -> None:
+        """When it returns, the peer reads nothing any more. Idempotent."""
+        if self._connection is not None:
+            self._connection.destroy()
+            self._connection = None

@@ -1,0 +1,441 @@
+"""All one-sided reads from one peer: its control connection, its queue pair, the chunks it has opened for us.
+
+The states of a peer: CONNECTING (TCP, then the exchange of queue pairs), READY, REFUSED (it has no RDMA: its reads go
+over TCP), CLOSED. Whatever goes wrong on the way ends in CLOSED, where every read fails; the next one finds a fresh
+peer, with a fresh queue pair. A read that is given up while the NIC works on it costs the queue pair: only when that
+is destroyed is its memory sure to be left alone. The other reads go on with a new one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from hostagent import limits
+from hostagent.pool.memory import PoolMemory
+from hostagent.transport.base import ReadHandle, ReadOutcome, TransportCounters
+from hostagent.transport.read_protocol import (
+    KIND_CLOSE,
+    KIND_CONNECT,
+    KIND_OPEN,
+    RANGE,
+    STATUS_ABSENT,
+    STATUS_OK,
+    QueuePairEnd,
+    RemoteExtent,
+)
+from hostagent.transport.verbs import abi
+from hostagent.transport.verbs.connections import ReadQueuePair
+from hostagent.transport.verbs.control_connection import ControlConnection
+from hostagent.transport.verbs.device import MemoryRegion, VerbsError
+from kvproto.ids import ChunkKey
+
+_NO_KEY = bytes(16)
+
+
+class _State(enum.Enum):
+    CONNECTING = enum.auto()
+    READY = enum.auto()
+    REFUSED = enum.auto()
+    CLOSED = enum.auto()
+
+
+@dataclass(slots=True, eq=False)
+class RdmaRead:
+    """One read; `cancel` is the caller's."""
+
+    peer: PeerReads
+    key: ChunkKey
+    offset: int
+    size_bytes: int
+    pool_offset: int
+    done: Callable[[ReadOutcome], None]
+    progressed: Callable[[int], None] | None
+    have_bytes: int = 0
+    posted_count: int = 0
+    """Pieces that the NIC works on."""
+    over: bool = False
+    instead: ReadHandle | None = None
+    """The same read over TCP, from a peer without RDMA."""
+
+    def cancel(self) -> None:
+        """See `ReadHandle.cancel`."""
+        if self.over:
+            return
+        self.over = True
+        if self.instead is not None:
+            self.instead.cancel()
+        else:
+            self.peer.forget(self)
+
+
+@dataclass(slots=True)
+class _Piece:
+    """A part of a read, the size of one RDMA READ."""
+
+    read: RdmaRead
+    offset: int
+    """From the beginning of the read."""
+    size_bytes: int
+
+
+@dataclass(slots=True, eq=False)
+class _Opened:
+    """A chunk of the peer's, pinned there for us; or about to be."""
+
+    key: ChunkKey
+    request: int = 0
+    where: RemoteExtent | None = None
+    reads: set[RdmaRead] = field(default_factory=set)
+    read_bytes: int = 0
+    linger: asyncio.TimerHandle | None = None
+
+
+class PeerHost(Protocol):
+    """What all peers of a transport share."""
+
+    loop: asyncio.AbstractEventLoop
+    memory: PoolMemory
+    address: str
+    """Own, on the data network."""
+    region: MemoryRegion
+    counters: TransportCounters
+    idle_s: float
+    stall_timeout_s: float
+
+    def make_queue_pair(self) -> ReadQueuePair:
+        """A queue pair for asking. Raises VerbsError."""
+        ...
+
+    def next_work_id(self, peer: PeerReads) -> int:
+        """A number for a piece; its completion comes back to the peer."""
+        ...
+
+    def forget_work(self, work_id: int) -> None: ...
+    def read_instead(self, read: RdmaRead, done: Callable[[ReadOutcome], None]) -> ReadHandle:
+        """The read over TCP."""
+        ...
+
+    def peer_refused(self, peer: PeerReads) -> None: ...
+    def peer_closed(self, peer: PeerReads) -> None: ...
+
+
+class PeerReads:
+    """See the module's docstring."""
+
+    def __init__(self, endpoint: str, host: PeerHost) -> None:
+        self.endpoint = endpoint
+        self._host = host
+        self._state = _State.CONNECTING
+        self._reads: set[RdmaRead] = set()
+        self._opened: dict[ChunkKey, _Opened] = {}
+        self._queue: deque[_Piece] = deque()
+        self._posted: dict[int, _Piece] = {}
+        """Pieces that the NIC works on, by work id, in the order in which they were posted."""
+        self._connection: ReadQueuePair | None = None
+        self._connected = False
+        self._requests = np.zeros(limits.VERBS_READ_PIECES_MAX, abi.SEND_WR)
+        self._sge = np.zeros(limits.VERBS_READ_PIECES_MAX, abi.SGE)
+        index = np.arange(limits.VERBS_READ_PIECES_MAX, dtype=np.uint64)
+        self._requests["sg_list"] = self._sge.ctypes.data + index * abi.SGE.itemsize
+        self._requests["next"] = self._requests.ctypes.data + (index + 1) * abi.SEND_WR.itemsize
+        self._requests["num_sge"] = 1
+        self._requests["opcode"] = abi.WR_RDMA_READ
+        self._requests["send_flags"] = abi.SEND_SIGNALED
+        self._sge["lkey"] = host.region.local_key
+        self._progress_s = host.loop.time()
+        self._timer: asyncio.TimerHandle | None = None
+        self._control = ControlConnection(endpoint, host.address, host.loop, self)
+        self._arm_timer()
+
+    # ------------------------------------------------------------------ reads
+
+    def add(
+        self,
+        key: ChunkKey,
+        offset: int,
+        size_bytes: int,
+        pool_offset: int,
+        done: Callable[[ReadOutcome], None],
+        progressed: Callable[[int], None] | None,
+    ) -> RdmaRead:
+        """Queue a read."""
+        read = RdmaRead(self, key, offset, size_bytes, pool_offset, done, progressed)
+        self._reads.add(read)
+        if self._state is _State.REFUSED:
+            self._read_instead(read)
+            return read
+        if len(self._reads) == 1:
+            self._progress_s = self._host.loop.time()
+        opened = self._opened.get(key)
+        if opened is None:
+            opened = self._opened[key] = _Opened(key)
+            if self._connected:
+                self._open(opened)
+        opened.reads.add(read)
+        if opened.linger is not None:
+            opened.linger.cancel()
+            opened.linger = None
+        if opened.where is not None:
+            # A read that the caller sees fail inside its own call would surprise it.
+            self._host.loop.call_soon(self._start, read, opened.where)
+        return read
+
+    def forget(self, read: RdmaRead) -> None:
+        """A cancelled read: when this returns, its memory is left alone."""
+        self._reads.discard(read)
+        self._queue = deque(piece for piece in self._queue if piece.read is not read)
+        if read.posted_count:
+            self._renew()
+        self._release(read)
+
+    def close(self) -> None:
+        """End it; every read that is not over fails. Idempotent."""
+        if self._state is _State.CLOSED:
+            return
+        self._state = _State.CLOSED
+        self._control.close()
+        self._drop_queue_pair()
+        if self._timer is not None:
+            self._timer.cancel()
+        for opened in self._opened.values():
+            if opened.linger is not None:
+                opened.linger.cancel()
+        self._opened.clear()
+        self._queue.clear()
+        reads, self._reads = self._reads, set()
+        for read in reads:
+            if read.instead is None:
+                self._host.counters.reads_failed += 1
+                self._host.loop.call_soon(self._tell, read, ReadOutcome.FAILED)
+        self._host.peer_closed(self)
+
+    # ------------------------------------------------------------------ the control connection
+
+    def connected(self) -> None:
+        """TCP is there: exchange queue pairs, and open what is wanted."""
+        self._connected = True
+        self._shake_hands()
+        if self._state is _State.CONNECTING:
+            for opened in self._opened.values():
+                self._open(opened)
+
+    def disconnected(self) -> None:
+        """The peer is gone, or never was there."""
+        self.close()
+
+    def control_malformed(self) -> None:
+        """Count it."""
+        self._host.counters.drop("read_answer_malformed")
+
+    def _shake_hands(self) -> None:
+        try:
+            connection = self._connection = self._host.make_queue_pair()
+        except VerbsError:
+            self._host.counters.drop("read_queue_pair")
+            self._refuse()
+            return
+
+        def answered(status: int, body: bytes) -> None:
+            if connection is not self._connection:
+                return
+            self._progress_s = self._host.loop.time()
+            if status != STATUS_OK:
+                self._refuse()
+                return
+            try:
+                connection.ask(QueuePairEnd.unpack(body))
+            except VerbsError:
+                self._host.counters.drop("read_queue_pair")
+                self._refuse()
+                return
+            self._state = _State.READY
+            self._pump()
+
+        self._control.ask(KIND_CONNECT, connection.end.pack(), answered)
+
+    def _refuse(self) -> None:
+        """No RDMA with this peer: what is asked of it goes over TCP."""
+        self._state = _State.REFUSED
+        self._drop_queue_pair()
+        self._queue.clear()
+        self._opened.clear()
+        self._control.close()
+        self._host.peer_refused(self)
+        for read in list(self._reads):
+            self._read_instead(read)
+
+    def _read_instead(self, read: RdmaRead) -> None:
+        def done(outcome: ReadOutcome) -> None:
+            self._reads.discard(read)
+            self._tell(read, outcome)
+
+        read.posted_count = 0
+        read.instead = self._host.read_instead(read, done)
+
+    # ------------------------------------------------------------------ opened chunks
+
+    def _open(self, opened: _Opened) -> None:
+        def answered(status: int, body: bytes) -> None:
+            self._progress_s = self._host.loop.time()
+            if self._state in (_State.REFUSED, _State.CLOSED):
+                return
+            if status != STATUS_OK:
+                self._opened.pop(opened.key, None)
+                outcome = ReadOutcome.ABSENT if status == STATUS_ABSENT else ReadOutcome.FAILED
+                for read in list(opened.reads):
+                    self._end(read, outcome)
+                return
+            opened.where = where = RemoteExtent.unpack(body)
+            for read in list(opened.reads):
+                self._start(read, where)
+            if not opened.reads:
+                self._linger(opened)
+
+        opened.request = self._control.ask(KIND_OPEN, RANGE.pack(0, 0, opened.key), answered)
+
+    def _release(self, read: RdmaRead) -> None:
+        """The read needs its chunk no more."""
+        opened = self._opened.get(read.key)
+        if opened is None or read not in opened.reads:
+            return
+        opened.reads.discard(read)
+        if opened.reads:
+            return
+        if opened.where is not None:
+            self._linger(opened)
+        elif not opened.request:
+            # Not even asked for yet.
+            del self._opened[read.key]
+
+    def _linger(self, opened: _Opened) -> None:
+        opened.linger = self._host.loop.call_later(limits.VERBS_EXTENT_LINGER_S, self._close_opened, opened)
+
+    def _close_opened(self, opened: _Opened) -> None:
+        del self._opened[opened.key]
+        self._control.tell(KIND_CLOSE, RANGE.pack(opened.read_bytes, 0, _NO_KEY), opened.request)
+
+    # ------------------------------------------------------------------ the queue pair
+
+    def _start(self, read: RdmaRead, where: RemoteExtent) -> None:
+        """Cut a read into pieces."""
+        if read.over or read not in self._reads or self._state is _State.REFUSED:
+            return
+        if read.offset + read.size_bytes > where.size_bytes:
+            self._end(read, ReadOutcome.ABSENT)
+            return
+        step = limits.VERBS_READ_PIECE_BYTES
+        for offset in range(0, read.size_bytes, step):
+            self._queue.append(_Piece(read, offset, min(step, read.size_bytes - offset)))
+        self._pump()
+
+    def _pump(self) -> None:
+        """Post as many pieces as may be in flight, in one call."""
+        room = limits.VERBS_READ_PIECES_MAX - len(self._posted)
+        if self._state is not _State.READY or not room or not self._queue:
+            return
+        assert self._connection is not None
+        requests, sge, base = self._requests, self._sge, self._host.memory.bytes_.ctypes.data
+        count = min(room, len(self._queue))
+        for place in range(count):
+            piece = self._queue.popleft()
+            read = piece.read
+            where = self._opened[read.key].where
+            assert where is not None
+            work_id = self._host.next_work_id(self)
+            self._posted[work_id] = piece
+            read.posted_count += 1
+            sge[place]["address"] = base + read.pool_offset + piece.offset
+            sge[place]["length"] = piece.size_bytes
+            request = requests[place]
+            request["wr_id"] = work_id
+            request["rdma_address"] = where.address + read.offset + piece.offset
+            request["rdma_rkey"] = where.rkey
+        last = requests[count - 1]
+        following = last["next"]
+        last["next"] = 0
+        try:
+            self._connection.queue_pair.post_send(requests.ctypes.data)
+        except VerbsError:
+            self._host.counters.drop("read_post")
+            self.close()
+            return
+        finally:
+            last["next"] = following
+
+    def completed(self, work_id: int, status: int) -> None:
+        """A piece is there, or the connection is broken."""
+        piece = self._posted.pop(work_id, None)
+        if piece is None:
+            return
+        if status != abi.WC_SUCCESS:
+            name = abi.WC_STATUS.get(status, str(status)).replace(" ", "_")
+            self._host.counters.drop(f"read_{name}")
+            self.close()
+            return
+        self._progress_s = self._host.loop.time()
+        read = piece.read
+        read.posted_count -= 1
+        read.have_bytes += piece.size_bytes
+        self._host.counters.read_bytes_received += piece.size_bytes
+        self._host.counters.read_bytes_rdma += piece.size_bytes
+        self._opened[read.key].read_bytes += piece.size_bytes
+        self._pump()
+        if read.have_bytes == read.size_bytes:
+            self._end(read, ReadOutcome.DONE)
+        elif read.progressed is not None:
+            read.progressed(read.have_bytes)
+
+    def _end(self, read: RdmaRead, outcome: ReadOutcome) -> None:
+        self._reads.discard(read)
+        self._release(read)
+        self._progress_s = self._host.loop.time()
+        self._tell(read, outcome)
+
+    def _tell(self, read: RdmaRead, outcome: ReadOutcome) -> None:
+        if not read.over:
+            read.over = True
+            read.done(outcome)
+
+    def _drop_queue_pair(self) -> None:
+        if self._connection is not None:
+            self._connection.destroy()
+            self._connection = None
+        for work_id in self._posted:
+            self._host.forget_work(work_id)
+
+    def _renew(self) -> None:
+        """A fresh queue pair instead of this one; what was in flight is asked for again."""
+        self._drop_queue_pair()
+        again = [piece for piece in self._posted.values() if not piece.read.over]
+        self._posted.clear()
+        for piece in again:
+            piece.read.posted_count -= 1
+        self._queue.extendleft(reversed(again))
+        self._state = _State.CONNECTING
+        self._shake_hands()
+
+    # ------------------------------------------------------------------ time
+
+    def _arm_timer(self) -> None:
+        limit_s = self._host.stall_timeout_s if self._reads or not self._connected else self._host.idle_s
+        quiet_s = self._host.loop.time() - self._progress_s
+        self._timer = self._host.loop.call_later(max(0.0, limit_s - quiet_s), self._check_time)
+
+    def _check_time(self) -> None:
+        """Stalled with reads, or idle without: both end the connection. Reads over TCP have timers of their own."""
+        waiting = any(read.instead is None for read in self._reads)
+        limit_s = self._host.stall_timeout_s if waiting else self._host.idle_s
+        over_tcp = self._reads and not waiting
+        if not over_tcp and self._host.loop.time() - self._progress_s >= limit_s:
+            self.close()
+        else:
+            if over_tcp:
+                self._progress_s = self._host.loop.time()
+            self._arm_timer()

@@ -1,0 +1,240 @@
+"""Completion queues and queue pairs, as thin as they can be: made, moved through their states, posted to, destroyed.
+
+Owns the C objects and their order of destruction; what is sent through them, `casts` and `reads` decide.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import errno
+import os
+from collections.abc import Callable
+from ctypes import byref
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hostagent.transport.verbs import abi
+from hostagent.transport.verbs.device import RdmaPort, VerbsError, check_pointer, check_status
+
+Completions = npt.NDArray[np.void]
+"""Records of `abi.WC`, shape (n,)."""
+
+
+class CompletionChannel:
+    """A file descriptor that becomes readable when an armed completion queue gets something."""
+
+    def __init__(self, port: RdmaPort) -> None:
+        self._library = port.library
+        self._channel: Any = check_pointer(
+            "ibv_create_comp_channel", port.library.ibv_create_comp_channel(port.context)
+        )
+        self.fd: int = self._channel.contents.fd
+        os.set_blocking(self.fd, False)
+
+    @property
+    def pointer(self) -> Any:
+        return self._channel
+
+    def drain(self) -> None:
+        """Take and acknowledge all events."""
+        queue, user = ctypes.c_void_p(), ctypes.c_void_p()
+        while self._library.ibv_get_cq_event(self._channel, byref(queue), byref(user)) == 0:
+            self._library.ibv_ack_cq_events(queue, 1)
+        code = ctypes.get_errno()
+        if code not in (errno.EAGAIN, errno.EINTR):
+            raise VerbsError(f"ibv_get_cq_event failed: {os.strerror(code)}")
+
+    def close(self) -> None:
+        """After all queues on it."""
+        check_status("ibv_destroy_comp_channel", self._library.ibv_destroy_comp_channel(self._channel))
+
+
+class CompletionQueue:
+    """Completions of one or more queue pairs, taken in batches of up to `batch_count`."""
+
+    def __init__(self, port: RdmaPort, channel: CompletionChannel, entries: int, batch_count: int) -> None:
+        self._port = port
+        self.batch_count = batch_count
+        self._completions = np.zeros(batch_count, abi.WC)
+        self._address = self._completions.ctypes.data
+        self.pointer: int = check_pointer(
+            "ibv_create_cq",
+            port.library.ibv_create_cq(
+                port.context, min(entries, port.facts.completions_max), None, channel.pointer, 0
+            ),
+        )
+
+    def poll(self) -> Completions:
+        """What has completed; valid until the next call. Raises VerbsError when the queue is broken (overrun)."""
+        count = self._port.poll_cq(self.pointer, self.batch_count, self._address)
+        if count < 0:
+            raise VerbsError("ibv_poll_cq failed: the completion queue is broken")
+        return self._completions[:count]
+
+    def arm(self) -> None:
+        """The next completion makes the channel readable."""
+        check_status("ibv_req_notify_cq", self._port.request_notify(self.pointer, 0))
+
+    def close(self) -> None:
+        """After all queue pairs on it."""
+        check_status("ibv_destroy_cq", self._port.library.ibv_destroy_cq(self.pointer))
+
+
+class QueuePair:
+    """A queue pair of type RC or UD."""
+
+    def __init__(
+        self, port: RdmaPort, kind: int, send: tuple[CompletionQueue, int, int], receive: tuple[CompletionQueue, int]
+    ) -> None:
+        """`send`: queue, work requests, pieces of memory in each; `receive`: queue, work requests."""
+        self._port = port
+        self._groups: list[bytes] = []
+        capacity = abi.QpCap(send[1], receive[1], send[2], 1, 0)
+        attr = abi.QpInitAttr(None, send[0].pointer, receive[0].pointer, None, capacity, kind, 0)
+        self._pointer: Any = check_pointer("ibv_create_qp", port.library.ibv_create_qp(port.domain, byref(attr)))
+        self._address = ctypes.addressof(self._pointer.contents)
+        self.number: int = self._pointer.contents.qp_num
+        self._bad = ctypes.c_void_p()
+
+    def modify(self, state: int, mask: int = 0, **attributes: Any) -> None:
+        """Move to a state, with the attributes that `mask` names."""
+        attr = abi.QpAttr(qp_state=state, **attributes)
+        result = self._port.library.ibv_modify_qp(self._pointer, byref(attr), abi.QP_STATE | mask)
+        check_status("ibv_modify_qp", result)
+
+    def post_send(self, first: int) -> None:
+        """Post the chain of send work requests that begins at this address. Raises VerbsError."""
+        check_status("ibv_post_send", self._port.post_send(self._address, first, byref(self._bad)))
+
+    def post_recv(self, first: int) -> None:
+        """Post the chain of receive work requests that begins at this address. Raises VerbsError."""
+        check_status("ibv_post_recv", self._port.post_recv(self._address, first, byref(self._bad)))
+
+    def attach(self, group_gid: bytes) -> None:
+        """Receive what is sent to the group. Raises VerbsError."""
+        check_status("ibv_attach_mcast", self._port.library.ibv_attach_mcast(self._pointer, group_gid, 0))
+        self._groups.append(group_gid)
+
+    def destroy(self) -> None:
+        """Detach and destroy; when it returns, the NIC no longer touches memory on its behalf. Idempotent."""
+        if self._pointer is None:
+            return
+        pointer, self._pointer = self._pointer, None
+        for group_gid in self._groups:
+            check_status("ibv_detach_mcast", self._port.library.ibv_detach_mcast(pointer, group_gid, 0))
+        check_status("ibv_destroy_qp", self._port.library.ibv_destroy_qp(pointer))
+
+
+def route(port: RdmaPort, destination_gid: bytes, hop_limit: int) -> abi.AhAttr:
+    """The address of a peer or a group, as seen from this port."""
+    return abi.AhAttr(
+        dgid=(ctypes.c_uint8 * 16)(*destination_gid),
+        sgid_index=port.facts.gid_index,
+        hop_limit=hop_limit,
+        is_global=1,
+        port_num=port.facts.port,
+    )
+
+
+class AddressHandle:
+    """Where UD messages go."""
+
+    def __init__(self, port: RdmaPort, destination_gid: bytes, hop_limit: int) -> None:
+        self._library = port.library
+        attr = route(port, destination_gid, hop_limit)
+        self.pointer: int = check_pointer("ibv_create_ah", port.library.ibv_create_ah(port.domain, byref(attr)))
+
+    def close(self) -> None:
+        """After the last send with it has completed."""
+        check_status("ibv_destroy_ah", self._library.ibv_destroy_ah(self.pointer))
+
+
+class CompletionWatch:
+    """Calls whoever takes completions: by event when little is going on, by the clock under load.
+
+    `take` handles what there is, up to a batch, and returns how many completions that were; `queues` are armed
+    whenever the watch goes back to waiting for events.
+    """
+
+    POLL_S = 0.001
+    """asyncio rounds up to the next millisecond of its own."""
+    BUSY_COMPLETIONS = 3
+    ROUNDS_MAX = 8
+    """Batches in a row before other work gets its turn."""
+
+    def __init__(
+        self,
+        channel: CompletionChannel,
+        queue: CompletionQueue,
+        loop: asyncio.AbstractEventLoop,
+        take: Callable[[Completions], None],
+        *,
+        by_clock: bool,
+    ) -> None:
+        """`by_clock`: under load look each millisecond instead of at each event (for many small completions)."""
+        self._channel = channel
+        self._queue = queue
+        self._loop = loop
+        self._take_batch = take
+        self._by_clock = by_clock
+        self._timer: asyncio.TimerHandle | asyncio.Handle | None = None
+        self._open = True
+        queue.arm()
+        loop.add_reader(channel.fd, self._event)
+
+    def close(self) -> None:
+        """Never again. Idempotent."""
+        if not self._open:
+            return
+        self._open = False
+        if self._timer is not None:
+            self._timer.cancel()
+        self._loop.remove_reader(self._channel.fd)
+
+    def _event(self) -> None:
+        self._channel.drain()
+        if self._timer is None:
+            self._look()
+
+    def _look(self) -> None:
+        self._timer = None
+        taken, full = self._take()
+        if not self._open:
+            return
+        if full:
+            self._timer = self._loop.call_soon(self._look)
+        elif self._by_clock and taken >= self.BUSY_COMPLETIONS:
+            self._timer = self._loop.call_later(self.POLL_S, self._look)
+        else:
+            self._queue.arm()
+            # What came between the last look and arming makes no event.
+            taken, _ = self._take()
+            if taken and self._open:
+                self._timer = self._loop.call_soon(self._look)
+
+    def _take(self) -> tuple[int, bool]:
+        total = 0
+        for _ in range(self.ROUNDS_MAX):
+            completions = self._queue.poll()
+            count = len(completions)
+            if count:
+                self._take_batch(completions)
+            total += count
+            if count < self._queue.batch_count or not self._open:
+                return total, False
+        return total, True
+
+
+@contextlib.contextmanager
+def closing_on_error(*closes: Callable[[], None]) -> Any:
+    """Undo what was built when the rest of the building fails."""
+    try:
+        yield
+    except BaseException:
+        for close in closes:
+            close()
+        raise

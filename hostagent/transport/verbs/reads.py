@@ -1,0 +1,133 @@
+"""Reliable reads with RDMA: one registered pool, one completion queue for asking, peers on demand.
+
+Answering is the TCP server's (`read_server`), which sockets agents use as it is, plus a queue pair for each peer
+that wants to read one-sided. Peers without RDMA are read over TCP.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from hostagent import limits
+from hostagent.transport.base import ReadHandle, ReadOutcome
+from hostagent.transport.host import Host
+from hostagent.transport.read_client import ReadClient
+from hostagent.transport.read_server import ReadServer
+from hostagent.transport.verbs.connections import PoolAccess, ReadQueuePair
+from hostagent.transport.verbs.device import MemoryRegion, RdmaPort
+from hostagent.transport.verbs.peer_reads import PeerReads, RdmaRead
+from hostagent.transport.verbs.queues import CompletionChannel, CompletionQueue, Completions, CompletionWatch
+from kvproto.ids import ChunkKey
+
+log = logging.getLogger(__name__)
+
+COMPLETIONS_MAX = limits.READ_CONNECTIONS_MAX * limits.VERBS_READ_PIECES_MAX
+
+
+class VerbsReads:
+    """See the module's docstring; a `ReadPart`, and what its peers share."""
+
+    def __init__(self, host: Host, port: RdmaPort, region: MemoryRegion, *, idle_s: float) -> None:
+        """Raises VerbsError."""
+        self.loop = host.loop
+        self.memory = host.memory
+        self.address = host.address
+        self.region = region
+        self.counters = host.counters
+        self.idle_s = idle_s
+        self.stall_timeout_s = limits.READ_STALL_TIMEOUT_S
+        self._host = host
+        self._port = port
+        self._peers: dict[str, PeerReads] = {}
+        self._working: dict[int, PeerReads] = {}
+        """Whose piece it is, by work id."""
+        self._work_id = 0
+        self._open = True
+        self._channel = CompletionChannel(port)
+        self._completions = CompletionQueue(port, self._channel, COMPLETIONS_MAX, limits.CAST_BATCH_PACKETS)
+        self._watch = CompletionWatch(self._channel, self._completions, host.loop, self._completed, by_clock=False)
+        self._server = ReadServer(host.memory, host.sink, host.counters, self._make_access)
+        self._tcp = ReadClient(host.memory, host.counters, stall_timeout_s=limits.READ_STALL_TIMEOUT_S)
+
+    def listen(self) -> str:
+        """See `ReadPart.listen`."""
+        address, port = self._server.listen(self._host.address, self._host.config.read_port)
+        return f"{address}:{port}"
+
+    def read(
+        self,
+        endpoint: str,
+        key: ChunkKey,
+        offset: int,
+        size_bytes: int,
+        pool_offset: int,
+        done: Callable[[ReadOutcome], None],
+        progressed: Callable[[int], None] | None = None,
+    ) -> ReadHandle:
+        """See `Transport.read`."""
+        peer = self._peers.get(endpoint)
+        if peer is None:
+            peer = self._peers[endpoint] = PeerReads(endpoint, self)
+        return peer.add(key, offset, size_bytes, pool_offset, done, progressed)
+
+    def close(self) -> None:
+        """End all connections. Idempotent."""
+        if not self._open:
+            return
+        self._open = False
+        self._server.close()
+        for peer in list(self._peers.values()):
+            peer.close()
+        self._tcp.close()
+        self._watch.close()
+        self._completions.close()
+        self._channel.close()
+
+    # ------------------------------------------------------------------ what peers share
+
+    @property
+    def connections_count(self) -> int:
+        """Peers that we read from, or lately did."""
+        return len(self._peers)
+
+    def make_queue_pair(self) -> ReadQueuePair:
+        """See `PeerHost`."""
+        return ReadQueuePair(self._port, self._completions, limits.VERBS_READ_PIECES_MAX)
+
+    def next_work_id(self, peer: PeerReads) -> int:
+        """See `PeerHost`."""
+        self._work_id += 1
+        self._working[self._work_id] = peer
+        return self._work_id
+
+    def forget_work(self, work_id: int) -> None:
+        """See `PeerHost`."""
+        self._working.pop(work_id, None)
+
+    def read_instead(self, read: RdmaRead, done: Callable[[ReadOutcome], None]) -> ReadHandle:
+        """See `PeerHost`."""
+        return self._tcp.read(
+            read.peer.endpoint, read.key, read.offset, read.size_bytes, read.pool_offset, done, read.progressed
+        )
+
+    def peer_refused(self, peer: PeerReads) -> None:
+        """See `PeerHost`."""
+        log.info("%s has no RDMA for us: reading from it over TCP", peer.endpoint)
+
+    def peer_closed(self, peer: PeerReads) -> None:
+        """See `PeerHost`."""
+        if self._peers.get(peer.endpoint) is peer:
+            del self._peers[peer.endpoint]
+
+    def _make_access(self) -> PoolAccess:
+        return PoolAccess(self._port, self._completions, self.memory, self.region, self.counters)
+
+    def _completed(self, completions: Completions) -> None:
+        for work_id, status in zip(completions["wr_id"].tolist(), completions["status"].tolist(), strict=True):
+            peer = self._working.pop(work_id, None)
+            if peer is not None:
+                peer.completed(work_id, status)
+
+
+assert limits.VERBS_READ_PIECES_MAX <= limits.CAST_BATCH_PACKETS

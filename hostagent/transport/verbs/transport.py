@@ -1,0 +1,216 @@
+"""The transport that uses the NIC's RDMA, and falls back function by function to sockets where it cannot.
+
+Control datagrams, FILL and the answering of TCP readers are those of the sockets transport, so clusters may mix.
+`mode` says what a missing function means: with `verbs` no reads by RDMA is an error, with `auto` it is the sockets
+transport; casts fall back in both. Each fallback is said once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from hostagent import limits
+from hostagent.config import DataConfig
+from hostagent.pool.memory import PoolMemory
+from hostagent.transport.base import ChunkPlace, TransportError
+from hostagent.transport.host import Host, HostTransport, Parts
+from hostagent.transport.sockets import SegmentSocket, SocketCasts, TcpReads
+from hostagent.transport.verbs import abi
+from hostagent.transport.verbs.cast_receiver import CastReceiver
+from hostagent.transport.verbs.cast_sender import CastQueue
+from hostagent.transport.verbs.device import MemoryRegion, RdmaPort, VerbsError
+from hostagent.transport.verbs.reads import VerbsReads
+from kvproto.ids import Address
+from kvproto.wire.data import Fabric
+
+log = logging.getLogger(__name__)
+
+
+class VerbsTransport(HostTransport):
+    """See the module's docstring and the contract in `base`."""
+
+    def __init__(
+        self, config: DataConfig, memory: PoolMemory, *, read_idle_s: float = limits.VERBS_READ_IDLE_S
+    ) -> None:
+        super().__init__(config, memory)
+        self._read_idle_s = read_idle_s
+
+    @property
+    def rdma_mtu_bytes(self) -> int | None:
+        """Largest RDMA packet's payload; None where sockets do all the work, or before the start."""
+        casts = self._parts.casts if self._parts is not None else None
+        return casts.mtu_bytes if isinstance(casts, VerbsCasts) else None
+
+    def read_counters(self) -> None:
+        """Bring what the NIC counts into our counters now, instead of once a second."""
+        if self._parts is not None and isinstance(self._parts.casts, VerbsCasts):
+            self._parts.casts.read_counters()
+
+    def _open_parts(self, host: Host) -> Parts:
+        try:
+            port, region = _open_port(host)
+        except VerbsError as error:
+            if self._config.transport == "verbs":
+                raise TransportError(f"data.transport is verbs, but {error}") from error
+            log.info("no RDMA here, casts and reads over sockets: %s", error)
+            return Parts(SocketCasts(host), TcpReads(host))
+
+        def close() -> None:
+            region.close()
+            port.close()
+
+        try:
+            reads = VerbsReads(host, port, region, idle_s=self._read_idle_s)
+        except VerbsError as error:
+            close()
+            raise TransportError(f"RDMA of {port.facts.device} cannot be used: {error}") from error
+        facts = port.facts
+        log.info("RDMA: %s port %d, GID index %d, MTU %d", facts.device, facts.port, facts.gid_index, facts.mtu_bytes)
+        return Parts(VerbsCasts(host, port, region), reads, close, rdma=True)
+
+
+def _open_port(host: Host) -> tuple[RdmaPort, MemoryRegion]:
+    """The port with our address, the pool registered with it. Raises VerbsError."""
+    port = RdmaPort.open(host.address, host.config.rdma_device)
+    memory = host.memory
+    try:
+        region = port.register(
+            memory.bytes_.ctypes.data,
+            memory.size_bytes,
+            abi.ACCESS_LOCAL_WRITE | abi.ACCESS_REMOTE_READ,
+            "the pool (pool.size)",
+        )
+    except VerbsError:
+        port.close()
+        raise
+    return port, region
+
+
+class VerbsCasts:
+    """Casts over UD, or over sockets while the NIC cannot carry those of the fabric."""
+
+    def __init__(self, host: Host, port: RdmaPort, region: MemoryRegion) -> None:
+        self._host = host
+        self._port = port
+        self._region = region
+        self._fills: SegmentSocket | None = None
+        self._queue: CastQueue | None = None
+        self._receiver: CastReceiver | None = None
+        self._sockets: SocketCasts | None = None
+        self._said = ""
+        self._qkey_violations = port.qkey_violations()
+        self._out_of_buffer = port.hardware_counter("out_of_buffer")
+        self._timer: asyncio.TimerHandle | None = None
+        self.mtu_bytes = port.facts.mtu_bytes
+        self._look_at_counters()
+
+    def use_fabric(self, fabric: Fabric, from_switch_dscp: int) -> int:
+        """See `CastPart.use_fabric`."""
+        reason = self._cannot_carry(fabric)
+        if not reason:
+            try:
+                return self._use_verbs(fabric, from_switch_dscp)
+            except VerbsError as error:
+                reason = str(error)
+        if reason != self._said:
+            self._said = reason
+            log.warning("casts over sockets, reads over RDMA: %s", reason)
+        self._close_verbs()
+        if self._sockets is None:
+            self._sockets = SocketCasts(self._host)
+        return self._sockets.use_fabric(fabric, from_switch_dscp)
+
+    def cast(self, chunk: ChunkPlace, first: int, count: int) -> None:
+        """See `Transport.cast`."""
+        if self._queue is None:
+            assert self._sockets is not None
+            self._sockets.cast(chunk, first, count)
+            return
+        self._queue.add(chunk, first, count)
+        self._host.counters.cast_packets_sent += count
+
+    def fill(self, chunk: ChunkPlace, first: int, count: int, pool: Address) -> None:
+        """See `Transport.fill`. The switch wants whole packets, so those are made in software."""
+        (self._fills or self._sockets or self._not_started()).fill(chunk, first, count, pool)
+
+    def close(self) -> None:
+        """End both directions."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._close_verbs()
+        if self._sockets is not None:
+            self._sockets.close()
+
+    def read_counters(self) -> None:
+        """Bring what the NIC counts into our counters."""
+        counters = self._host.counters
+        violations = self._port.qkey_violations()
+        counters.drop("cast_qkey", (violations - self._qkey_violations) & 0xFFFF_FFFF)
+        self._qkey_violations = violations
+        out_of_buffer = self._port.hardware_counter("out_of_buffer")
+        if out_of_buffer is not None and self._out_of_buffer is not None:
+            counters.cast_receive_overflows += max(0, out_of_buffer - self._out_of_buffer)
+        self._out_of_buffer = out_of_buffer
+
+    # ------------------------------------------------------------------ inside
+
+    def _not_started(self) -> SegmentSocket:
+        raise RuntimeError("no fabric yet")
+
+    def _cannot_carry(self, fabric: Fabric) -> str:
+        """Why this port cannot cast on this fabric; empty when it can."""
+        facts = self._port.facts
+        if not facts.multicast:
+            return f"{facts.device} has no multicast for UD queue pairs"
+        if fabric.message_bytes > facts.mtu_bytes:
+            return (
+                f"a segment of {fabric.segment_bytes} bytes and its header do not fit the RDMA MTU of {facts.device},"
+                f" {facts.mtu_bytes}: raise the interface's MTU, or build the switch program with smaller segments"
+            )
+        return ""
+
+    def _use_verbs(self, fabric: Fabric, from_switch_dscp: int) -> int:
+        host, port = self._host, self._port
+        if self._sockets is not None:
+            self._sockets.close()
+            self._sockets = None
+        if self._receiver is not None:
+            self._receiver.close()
+            self._receiver = None
+        if self._queue is None:
+            self._queue = CastQueue(
+                port,
+                host.memory.bytes_.ctypes.data,
+                self._region,
+                host.loop,
+                host.counters,
+                host.sink.segments_sent,
+                host.sink.segments_failed,
+            )
+        self._queue.use_fabric(fabric)
+        if self._fills is None:
+            # Any port but RoCE's own, which the NIC (or the kernel's soft-RoCE) has.
+            self._fills = SegmentSocket(host, 0)
+        self._fills.use_fabric(fabric)
+        self._receiver = CastReceiver(
+            port,
+            fabric,
+            from_switch_dscp,
+            host.own,
+            host.config.receive_buffer_bytes,
+            host.loop,
+            host.sink,
+            host.counters,
+        )
+        return self._receiver.waiting_bytes_max
+
+    def _close_verbs(self) -> None:
+        for part in (self._receiver, self._queue, self._fills):
+            if part is not None:
+                part.close()
+        self._receiver = self._queue = self._fills = None
+
+    def _look_at_counters(self) -> None:
+        self.read_counters()
+        self._timer = self._host.loop.call_later(limits.VERBS_COUNTERS_S, self._look_at_counters)

@@ -1,0 +1,119 @@
+"""Tables of `kvcast plan --scale`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from planner.report.tables import Grid
+from planner.scale.growth import STREAM_S, Growth, carried_nodes
+from planner.scale.load import Load
+from planner.scale.reuse import CellReuse
+from planner.scale.unit_costs import UnitCosts
+from planner.units import format_bytes, format_seconds
+
+
+def scale_grids(costs: UnitCosts, load: Load, growth: Sequence[Growth], cells: Sequence[CellReuse]) -> list[Grid]:
+    """Unit costs, growth, cells."""
+    return [_units(costs, load), _growth(growth), _memory(growth), _cells(cells)]
+
+
+def scale_conclusions(costs: UnitCosts, load: Load, growth: Sequence[Growth], cells: Sequence[CellReuse]) -> list[str]:
+    """What that says."""
+    nodes = carried_nodes(costs, load)
+    last = growth[-1]
+    alone = (
+        f"One controller on one core carries about {nodes:,} nodes with this load. Every change goes to every agent, "
+        "so its work and its bytes grow with the square of the nodes."
+    )
+    large = (
+        f"At {last.nodes:,} nodes it would send {format_bytes(last.bytes_out)}/s, and every agent would keep "
+        f"{format_bytes(last.replica_bytes)} of directory and spend {last.agent_cores:.2g} cores on it."
+    )
+    return [alone, large, *_about_cells(cells)]
+
+
+def _about_cells(cells: Sequence[CellReuse]) -> list[str]:
+    """What a directory for each cell would find in the largest cluster, against one for all."""
+    largest = max((one.nodes for one in cells), default=0)
+    ascending = sorted((one for one in cells if one.nodes == largest), key=lambda one: one.cell)
+    if len(ascending) < 2:
+        return []
+    whole = ascending[-1]
+    enough = next(one for one in ascending if one.hit >= 0.9 * whole.hit)
+    if enough is whole:
+        return [
+            "Cells lose more than a tenth of the hits if requests go anywhere: route sessions and tenants to cells."
+        ]
+    found = f"Cells of {enough.cell:,} nodes, a controller each, find {enough.hit:.1%} of all chunk uses"
+    return [f"{found}; one directory for all would find {whole.hit:.1%}."]
+
+
+def _units(costs: UnitCosts, load: Load) -> Grid:
+    rows = (
+        (
+            "a node's load",
+            f"{load.requests_per_s:.3g} requests, {load.uses_per_s:.3g} chunk uses, {load.new_per_s:.3g} new chunks /s",
+        ),
+        ("announced chunk", f"{format_seconds(costs.announce_s)}, {costs.record_bytes:.0f} B"),
+        ("fetch event", f"{format_seconds(costs.usage_s)}, {costs.event_bytes:.0f} B"),
+        ("published change", f"{format_seconds(costs.publish_s)}, {costs.entry_bytes:.0f} B to every agent"),
+        ("the same to one agent", f"{format_seconds(costs.tell_s)} (made into bytes anew for each stream)"),
+        ("message on a stream", f"{format_seconds(STREAM_S)} (gRPC, not measured anew)"),
+        ("change at an agent", format_seconds(costs.apply_s)),
+        ("chunk in memory", f"controller {costs.directory_bytes:.0f} B, each agent {costs.replica_bytes:.0f} B"),
+        ("linear", f"{costs.linearity:.2f} (bytes a chunk against half the sample)"),
+    )
+    return Grid(
+        f"Unit costs, measured with {costs.sample:,} chunks and 64 agents",
+        ("", "one core of this machine; bytes are exact"),
+        rows,
+        numbers=False,
+    )
+
+
+def _growth(growth: Sequence[Growth]) -> Grid:
+    rows = tuple(
+        (
+            f"{one.nodes:,}",
+            f"{one.messages_in:,.0f}",
+            f"{one.messages_out:,.0f}",
+            f"{format_bytes(one.bytes_in)}/s",
+            f"{format_bytes(one.bytes_out)}/s",
+            f"{one.cores:.3g}",
+            f"{one.agent_cores:.2g}",
+        )
+        for one in growth
+    )
+    return Grid(
+        "One controller: messages and time",
+        ("nodes", "in/s", "out/s", "bytes in", "bytes out", "cores", "agent cores"),
+        rows,
+        "cores: of the controller; agent cores: of each agent, for its replica",
+    )
+
+
+def _memory(growth: Sequence[Growth]) -> Grid:
+    rows = tuple(
+        (
+            f"{one.nodes:,}",
+            f"{one.chunks:,}",
+            format_bytes(one.directory_bytes),
+            format_bytes(one.replica_bytes),
+            format_bytes(one.snapshot_bytes),
+        )
+        for one in growth
+    )
+    return Grid("One controller: memory", ("nodes", "chunks", "directory", "replica, each", "snapshot, each"), rows)
+
+
+def _cells(cells: Sequence[CellReuse]) -> Grid:
+    rows = tuple(
+        (f"{one.nodes:,}", f"{one.cell:,}", f"{one.hit:.1%}", f"{one.local:.1%}", f"{one.together:.2%}")
+        for one in cells
+    )
+    return Grid(
+        "Reuse that a directory of a cell finds",
+        ("nodes", "cell", "hits", "of these local", "merged by casts"),
+        rows,
+        "requests spread over all nodes at random; one population exact, pools by their characteristic time",
+    )

@@ -1,0 +1,95 @@
+"""Unit costs times load: what managing costs at each size. Arithmetic, and pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from controlplane.limits import PUBLISH_S
+from hostagent import limits
+from kvproto.ids import KEY_BYTES
+from planner.scale.load import Load
+from planner.scale.unit_costs import UnitCosts
+
+STEPS: Final = (16, 64, 256, 1_000, 4_000, 10_000)
+CHUNKS_PER_NODE: Final = 10_000
+"""So 10,000 nodes hold 100 million chunks."""
+STREAM_S: Final = 31e-6
+"""Of the controller, for one message on a gRPC stream of asyncio, sent or received: measured once, with 20,000 deltas
+to eight streams (grpcio 1.81, AMD EPYC). The core knows no streams, so this is not measured anew."""
+_KEY_BYTES: Final = KEY_BYTES + 2
+"""Of a chunk that is gone: its key, in a message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """One controller for `nodes` nodes; per second where not said otherwise."""
+
+    nodes: int
+    chunks: int
+    messages_in: float
+    messages_out: float
+    bytes_in: float
+    bytes_out: float
+    cores: float
+    """Of the controller: processor seconds per second."""
+    agent_cores: float
+    """Of each agent, for its replica."""
+    directory_bytes: float
+    replica_bytes: float
+    """Of each agent."""
+    snapshot_bytes: float
+    """That an agent gets when it attaches."""
+
+    @property
+    def carries(self) -> bool:
+        """Whether one core does it: the controller is one asyncio loop."""
+        return self.cores < 1.0
+
+
+def grow(
+    costs: UnitCosts, load: Load, steps: Sequence[int] = STEPS, chunks_per_node: int = CHUNKS_PER_NODE
+) -> list[Growth]:
+    """One line for each number of nodes."""
+    return [_at(nodes, nodes * chunks_per_node, costs, load) for nodes in steps]
+
+
+def carried_nodes(costs: UnitCosts, load: Load) -> int:
+    """The largest cluster that one controller carries on one core."""
+    low, high = 1, 1 << 24
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if _at(middle, 0, costs, load).carries else (low, middle - 1)
+    return low
+
+
+def _at(nodes: int, chunks: int, costs: UnitCosts, load: Load) -> Growth:
+    # What is stored is evicted some time later: both are announced, published and taken in.
+    stored = gone = nodes * load.new_per_s
+    events = nodes * load.uses_per_s
+    announces = min(nodes * load.requests_per_s, nodes / limits.ANNOUNCE_DELAY_S)
+    usages = min(nodes * load.requests_per_s, nodes / limits.USAGE_DELAY_S)
+    deltas = min(announces + usages, 1 / PUBLISH_S)
+    cores = (
+        (stored + gone) * (costs.announce_s + costs.publish_s)
+        + events * costs.usage_s
+        + (stored + gone * _KEY_BYTES / costs.entry_bytes) * nodes * costs.tell_s
+        + (nodes / limits.HEARTBEAT_S_DEFAULT + announces + usages + deltas * nodes) * STREAM_S
+    )
+    return Growth(
+        nodes,
+        chunks,
+        messages_in=nodes / limits.HEARTBEAT_S_DEFAULT + announces + usages,
+        messages_out=deltas * nodes,
+        bytes_in=nodes * costs.heartbeat_bytes
+        + stored * costs.record_bytes
+        + gone * _KEY_BYTES
+        + events * costs.event_bytes,
+        bytes_out=(stored * costs.entry_bytes + gone * _KEY_BYTES) * nodes,
+        cores=cores,
+        agent_cores=(stored + gone) * costs.apply_s,
+        directory_bytes=chunks * costs.directory_bytes,
+        replica_bytes=chunks * costs.replica_bytes,
+        snapshot_bytes=chunks * costs.entry_bytes,
+    )

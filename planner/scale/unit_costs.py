@@ -1,0 +1,223 @@
+"""What one message, one record, one chunk costs: measured on the real classes with a sample of chunks.
+
+Bytes are exact. Times and memory are of this machine and of Python; they are linear in the number of chunks (hash
+tables), which a second measurement at half the sample shows.
+"""
+
+from __future__ import annotations
+
+import gc
+import resource
+import time
+import tracemalloc
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from controlplane.core import Core
+from controlplane.effects import SendTo
+from controlplane.ids import ChunkKey
+from controlplane.limits import ANNOUNCE_RECORDS_MAX
+from hostagent import limits
+from hostagent.controller.convert import delta_of
+from hostagent.directory import DirectoryReplica
+from kvproto.rpc import control_pb2 as rpc
+from planner.cluster.clock import VirtualClock
+from planner.cluster.controller import VirtualController
+from planner.cluster.requests import key_of
+
+_PEERS: Final = 64
+_AGAIN: Final = 5
+"""Repetitions of what is too quick to be timed once."""
+_PREFIX: Final = 20
+"""Chunks of a prompt in the sample."""
+_BATCH: Final = min(ANNOUNCE_RECORDS_MAX, limits.ANNOUNCE_BATCH_CHUNKS)
+
+
+@dataclass(frozen=True, slots=True)
+class UnitCosts:
+    """Seconds of one core and bytes, each of one thing."""
+
+    sample: int
+    announce_s: float
+    """Controller: one record of an Announce."""
+    usage_s: float
+    """Controller: one fetch event."""
+    publish_s: float
+    """Controller: one changed chunk in a delta, whoever is told."""
+    tell_s: float
+    """Controller: one changed chunk made into bytes for one agent, which its stream does anew for each."""
+    apply_s: float
+    """Agent: one changed chunk taken into its replica."""
+    record_bytes: float
+    event_bytes: float
+    entry_bytes: float
+    heartbeat_bytes: int
+    directory_bytes: float
+    """Controller's memory for one chunk."""
+    replica_bytes: float
+    """Each agent's memory for one chunk."""
+    linearity: float
+    """Controller's memory for one chunk over the same at half the sample; 1: linear."""
+    peak_rss_bytes: int
+
+
+class _Silent:
+    """A peer that is told and says nothing."""
+
+    def task(self, task: rpc.Task) -> None:
+        """Nothing to do."""
+
+    def heartbeat(self) -> rpc.FromAgent:
+        return rpc.FromAgent(heartbeat=rpc.Heartbeat(pool_used_bytes=1 << 37, chunks=4096))
+
+
+def measure(sample: int = 100_000, progress: Callable[[str, float], None] = lambda *_: None) -> UnitCosts:
+    """Run the controller's core with 64 agents and `sample` chunks. Some seconds for each 100,000."""
+    keys = [key_of(1_000_000_000 + index) for index in range(sample)]
+    progress("directory: memory", 0.0)
+    half = _directory_bytes(keys[: sample // 2])
+    whole = _directory_bytes(keys)
+    progress("directory: time", 0.3)
+    core = _core()
+    announce_s, record_bytes = _announce(core, keys)
+    progress("publication", 0.6)
+    publish_s, tell_s, deltas = _publish(core, sample)
+    entry_bytes = sum(delta.ByteSize() for delta in deltas) / sample
+    progress("usage", 0.7)
+    usage_s, event_bytes = _usage(core, keys)
+    progress("replica", 0.8)
+    apply_s = _apply(deltas)
+    replica = _replica_bytes(deltas)
+    return UnitCosts(
+        sample=sample,
+        announce_s=announce_s,
+        usage_s=usage_s,
+        publish_s=publish_s,
+        tell_s=tell_s,
+        apply_s=apply_s,
+        record_bytes=record_bytes,
+        event_bytes=event_bytes,
+        entry_bytes=entry_bytes,
+        heartbeat_bytes=_Silent().heartbeat().ByteSize(),
+        directory_bytes=whole / sample,
+        replica_bytes=replica / sample,
+        linearity=(whole / sample) / (half / max(1, sample // 2)),
+        peak_rss_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    )
+
+
+def _core() -> Core:
+    controller = VirtualController(VirtualClock(), _PEERS, 1 << 38, None)
+    controller.attach([_Silent() for _ in range(_PEERS)])
+    core = controller.core
+    core.publish()
+    core.take_effects()
+    return core
+
+
+def _announcements(keys: Sequence[ChunkKey]) -> list[rpc.FromAgent]:
+    found = []
+    for start in range(0, len(keys), _BATCH):
+        records = [
+            rpc.ChunkRecord(
+                key=keys[index],
+                parent=keys[index - 1] if index % _PREFIX else b"",
+                size_bytes=1 << 26,
+                checksum=index,
+                position=index % _PREFIX,
+            )
+            for index in range(start, min(start + _BATCH, len(keys)))
+        ]
+        found.append(rpc.FromAgent(announce=rpc.Announce(added=records, namespaces=[""])))
+    return found
+
+
+def _announce(core: Core, keys: Sequence[ChunkKey]) -> tuple[float, float]:
+    messages = _announcements(keys)
+    began = time.process_time()
+    for turn, message in enumerate(messages):
+        core.message(turn % _PEERS, message, 0)
+    took_s = time.process_time() - began
+    return took_s / len(keys), sum(message.ByteSize() for message in messages) / len(keys)
+
+
+def _publish(core: Core, sample: int) -> tuple[float, float, list[rpc.DirectoryDelta]]:
+    began = time.process_time()
+    core.publish()
+    took_s = time.process_time() - began
+    deltas = [
+        effect.message.directory
+        for effect in core.take_effects()
+        if isinstance(effect, SendTo) and effect.session == 0 and effect.message.HasField("directory")
+    ]
+    messages = [rpc.ToAgent(directory=delta) for delta in deltas]
+    began = time.process_time()
+    made = sum(len(message.SerializeToString()) for _ in range(_AGAIN) for message in messages)
+    tell_s = (time.process_time() - began) / (_AGAIN * sample)
+    if made < _AGAIN * sample:
+        raise AssertionError("a changed chunk takes at least a byte")
+    return took_s / sample, tell_s, deltas
+
+
+def _usage(core: Core, keys: Sequence[ChunkKey]) -> tuple[float, float]:
+    messages = []
+    for start in range(0, len(keys), limits.USAGE_BATCH_EVENTS):
+        events = [
+            rpc.FetchEvent(key=key, source=rpc.SOURCE_CAST, bytes=1 << 26, waited_us=10_000, age_ms=100, holder=1)
+            for key in keys[start : start + limits.USAGE_BATCH_EVENTS]
+        ]
+        messages.append(rpc.FromAgent(usage=rpc.Usage(fetches=events)))
+    began = time.process_time()
+    for turn, message in enumerate(messages):
+        core.message(turn % _PEERS, message, 10**9)
+    took_s = time.process_time() - began
+    return took_s / len(keys), sum(message.ByteSize() for message in messages) / len(keys)
+
+
+def _apply(deltas: Sequence[rpc.DirectoryDelta]) -> float:
+    replica = DirectoryReplica()
+    began = time.process_time()
+    for delta in deltas:
+        replica.apply(delta_of(delta))
+    return (time.process_time() - began) / max(1, replica.chunks_count)
+
+
+def _traced(build: Callable[[], object]) -> int:
+    """Bytes that what is built holds."""
+    gc.collect()
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    kept = build()
+    gc.collect()
+    after = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    del kept
+    return max(1, after - before)
+
+
+def _directory_bytes(keys: Sequence[ChunkKey]) -> int:
+    messages = _announcements(keys)
+
+    def build() -> Core:
+        core = _core()
+        for turn, message in enumerate(messages):
+            core.message(turn % _PEERS, message, 0)
+            if turn % 8 == 7:
+                core.publish()
+                core.take_effects()
+        core.publish()
+        core.take_effects()
+        return core
+
+    return _traced(build)
+
+
+def _replica_bytes(deltas: Sequence[rpc.DirectoryDelta]) -> int:
+    def build() -> DirectoryReplica:
+        replica = DirectoryReplica()
+        for delta in deltas:
+            replica.apply(delta_of(delta))
+        return replica
+
+    return _traced(build)

@@ -1,0 +1,47 @@
+"""Guests for the tests of the RDMA transport: skipped with one line where QEMU, packages or the image are missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from bmv2_testbed import client
+from bmv2_testbed.client import Testbed
+from bmv2_testbed.guests import image, pair
+from bmv2_testbed.guests.machine import Guest
+from bmv2_testbed.spec import TestbedSpec, Wiring
+
+SOCKETS_HOST = 2
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """All or nothing."""
+    reason = image.why_not_ready()
+    if reason:
+        for item in items:
+            if item.get_closest_marker("roce"):
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(scope="module")
+def two_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guest]:
+    """One guest with two nodes."""
+    with pair.running(tmp_path_factory.mktemp("pair")) as guest:
+        yield guest
+
+
+@pytest.fixture(scope="session")
+def testbed() -> Iterator[Testbed]:
+    """Switch and controller here, agents in three guests: h0 and h1 with RDMA, h2 with sockets."""
+    spec = TestbedSpec(
+        wiring=Wiring.GUESTS,
+        hosts=3,
+        segment_bytes=2048,
+        pool_bytes=16 << 20,
+        slots=4096,
+        rate_bit_s=20_000_000,
+        socket_hosts=(SOCKETS_HOST,),
+    )
+    with client.running(spec) as running:
+        yield running

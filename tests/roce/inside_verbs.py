@@ -1,0 +1,405 @@
+"""Runs inside a guest (see test_transport.py): the RDMA transport against packets, programs and failures of others."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import random
+import resource
+import socket
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hostagent.config import DataConfig
+from hostagent.pool.memory import HUGE_PAGE_BYTES, PoolMemory
+from hostagent.transport.base import ReadOutcome, TransportError
+from hostagent.transport.frames import udp_header
+from hostagent.transport.verbs.transport import VerbsTransport
+from kvproto.ids import ChunkKey, format_address
+from kvproto.wire.data import ChunkFraming, Fabric, decode_batch
+
+KEY = ChunkKey(bytes(range(16)))
+SEGMENT = 1024
+DEADLINE_S = 60.0
+
+ROCE_PORT = 4791
+
+
+def load_harness() -> ModuleType:
+    name = "transport_contract_harness"
+    path = Path(__file__).parent.parent / "contracts/transport/harness.py"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+harness = load_harness()
+ADDRESSES: tuple[str, ...] = harness.RDMA_ADDRESSES
+
+
+def content(size: int, seed: int = 1) -> bytes:
+    return random.Random(seed).randbytes(size)
+
+
+def play(scenario: Callable[..., Awaitable[None]], fabric: Fabric | None = None) -> None:
+    async def main() -> None:
+        network = await harness.verbs_network(fabric or Fabric(segment_bytes=SEGMENT))
+        try:
+            await scenario(*network.nodes)
+        finally:
+            await network.close()
+
+    asyncio.run(main())
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+@contextlib.contextmanager
+def wire(interface: str) -> Iterator[socket.socket]:
+    """What passes a network card, as it is."""
+    with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0800)) as sock:
+        sock.bind((interface, 0))
+        sock.setblocking(False)
+        yield sock
+
+
+def frame_of(datagram: bytes, source: int, port: int, fabric: Fabric) -> bytes:
+    """The Ethernet frame in which a sockets agent's datagram travels."""
+    group_mac = b"\x01\x00\x5e" + (fabric.group & 0x7F_FFFF).to_bytes(3, "big")
+    header = udp_header(source, fabric.group, port, ROCE_PORT, len(datagram))
+    return group_mac + bytes((2, 0, 0, 0, 0, 9)) + b"\x08\x00" + header + datagram
+
+
+# ---------------------------------------------------------------------- bytes of others
+
+
+def test_packets_of_a_sockets_holder_arrive_and_bad_ones_do_not() -> None:
+    fabric = Fabric(segment_bytes=SEGMENT)
+
+    async def scenario(one, two) -> None:  # type: ignore[no-untyped-def]
+        chunk = content(5 * SEGMENT)
+        framing = ChunkFraming(KEY, memoryview(chunk), fabric, one.facts.address, 40_000)
+        foreign = Fabric(segment_bytes=SEGMENT, qkey=0x2222)
+        other_key = ChunkFraming(KEY, memoryview(chunk), foreign, one.facts.address, 40_000)
+        corrupt = bytearray(framing.datagram(1))
+        corrupt[-1] ^= 0x40
+        damaged = bytearray(framing.datagram(2))
+        damaged[100] ^= 1
+        with wire("eth0") as cable:
+            for datagram in (framing.datagram(0), corrupt, damaged, other_key.datagram(3), framing.datagram(4)):
+                cable.send(frame_of(bytes(datagram), one.facts.address, 40_000, fabric))
+        await two.sink.until(lambda: 4 in two.sink.casts.get(KEY, {}))
+        assert sorted(two.sink.casts[KEY]) == [0, 4]
+        assert two.sink.casts[KEY][4] == chunk[4 * SEGMENT :]
+        two.read_counters()
+        assert two.transport.counters.dropped == {"cast_qkey": 1}
+
+    play(scenario)
+
+
+def test_what_a_nic_sends_a_sockets_reader_decodes() -> None:
+    fabric = Fabric(segment_bytes=SEGMENT)
+
+    async def scenario(one, two) -> None:  # type: ignore[no-untyped-def]
+        chunk = content(7 * SEGMENT - 9)
+        place = one.hold(KEY, chunk)
+        frames: list[bytes] = []
+        with wire("eth1") as cable:
+            one.transport.cast(place, 0, 7)
+            await two.sink.until(lambda: len(two.sink.casts.get(KEY, {})) == 7)
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    frame, address = cable.recvfrom(65536)
+                    if frame[36:38] == ROCE_PORT.to_bytes(2, "big") and address[2] != socket.PACKET_OUTGOING:
+                        frames.append(frame)
+        assert len(frames) == 7
+        rows = np.frombuffer(b"".join(frame[42:] for frame in frames), np.uint8).reshape(7, -1).copy()
+        lengths = np.full(7, rows.shape[1])
+        sources = np.full(7, one.facts.address, np.uint32)
+        ports = np.array([int.from_bytes(frame[34:36], "big") for frame in frames])
+        batch = decode_batch(rows.copy(), lengths, sources, ports, fabric)
+        assert not batch.dropped
+        (group,) = batch.groups
+        assert sorted(group.segments.tolist()) == list(range(7))
+        rows[3, 200] ^= 1
+        assert sum(decode_batch(rows, lengths, sources, ports, fabric).dropped.values()) == 1
+
+    play(scenario)
+
+
+def test_a_message_of_somebody_elses_program() -> None:
+    """pyverbs stands for any other user of verbs: its UD send to the group is a segment like ours."""
+    pytest.importorskip("numpy")
+    sys.path.append("/usr/lib/python3/dist-packages")
+    try:
+        if importlib.util.find_spec("pyverbs") is None:
+            pytest.skip("needs Debian's python3-pyverbs")
+        from pyverbs import enums as e
+        from pyverbs.addr import AH, GID, AHAttr, GlobalRoute
+        from pyverbs.cq import CQ
+        from pyverbs.device import Context
+        from pyverbs.mr import MR
+        from pyverbs.pd import PD
+        from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
+        from pyverbs.wr import SGE, SendWR
+    except ImportError as error:
+        pytest.skip(f"pyverbs does not load in this interpreter: {error}")
+    finally:
+        sys.path.remove("/usr/lib/python3/dist-packages")
+    fabric = Fabric(segment_bytes=SEGMENT)
+
+    async def scenario(one, two) -> None:  # type: ignore[no-untyped-def]
+        chunk = content(SEGMENT)
+        message = ChunkFraming(KEY, memoryview(chunk), fabric, one.facts.address, 1).datagram(0)[20:-4]
+        context = Context(name="rxe0")
+        domain = PD(context)
+        queue = CQ(context, 4)
+        attributes = QPAttr(qp_state=e.IBV_QPS_INIT, port_num=1)
+        attributes.qkey = fabric.qkey
+        init = QPInitAttr(qp_type=e.IBV_QPT_UD, scq=queue, rcq=queue, cap=QPCap(max_send_wr=4, max_recv_wr=1))
+        pair = QP(domain, init, attributes)
+        region = MR(domain, len(message), e.IBV_ACCESS_LOCAL_WRITE)
+        region.write(message, len(message))
+        octets = socket.inet_aton(format_address(fabric.group))
+        gid = GID(f"0000:0000:0000:0000:0000:ffff:{octets[:2].hex()}:{octets[2:].hex()}")
+        index = next(i for i in range(8) if "ffff" in str(context.query_gid(1, i)))
+        route = GlobalRoute(dgid=gid, sgid_index=index, hop_limit=1)
+        handle = AH(domain, attr=AHAttr(port_num=1, is_global=1, gr=route))
+        request = SendWR(num_sge=1, sg=[SGE(region.buf, len(message), region.lkey)])
+        request.set_wr_ud(handle, 0xFFFFFF, fabric.qkey)
+        pair.post_send(request)
+        await two.sink.until(lambda: 0 in two.sink.casts.get(KEY, {}))
+        assert two.sink.casts[KEY][0] == chunk
+        for thing in (handle, pair, queue, region, domain, context):
+            thing.close()
+
+    play(scenario)
+
+
+# ---------------------------------------------------------------------- sizes
+
+
+@pytest.mark.parametrize(("link", "rdma", "segment"), [(1500, 1024, 512), (2200, 2048, 1024), (9000, 4096, 2048)])
+def test_every_mtu(link: int, rdma: int, segment: int) -> None:
+    async def scenario(one, two) -> None:  # type: ignore[no-untyped-def]
+        assert one.transport.rdma_mtu_bytes == rdma
+        chunk = content(20 * segment + 1)
+        place = one.hold(KEY, chunk)
+        one.transport.cast(place, 0, 21)
+        await two.sink.until(lambda: len(two.sink.casts.get(KEY, {})) == 21)
+        assert b"".join(two.sink.casts[KEY][index] for index in range(21))[: len(chunk)] == chunk
+        assert await two.read(one, KEY, 3, len(chunk) - 3, 1 << 20) is ReadOutcome.DONE
+        assert bytes(two.memory.view(1 << 20, len(chunk) - 3)) == chunk[3:]
+
+    set_mtu(link)
+    try:
+        play(scenario, Fabric(segment_bytes=segment))
+    finally:
+        set_mtu(9000)
+
+
+def set_mtu(size_bytes: int) -> None:
+    for card in ("eth0", "eth1"):
+        subprocess.run(["ip", "link", "set", card, "mtu", str(size_bytes)], check=True)
+
+
+def test_segments_that_do_not_fit_fall_back_to_sockets_and_reads_stay(caplog: pytest.LogCaptureFixture) -> None:
+    """Soft-RoCE keeps UDP 4791 for itself, so the sockets use another port here."""
+
+    async def scenario() -> None:
+        fabric = Fabric(segment_bytes=4096)
+        nodes = []
+        for address in ADDRESSES:
+            config = DataConfig(transport="verbs", address=address, cast_port=4794, read_port=0, segment_bytes=4096)
+            memory, sink = PoolMemory(1 << 20, prefault=False), harness.RecordingSink()
+            transport = VerbsTransport(config, memory)
+            nodes.append(harness.Node(transport, memory, sink, await transport.start(sink, fabric)))
+        one, two = nodes
+        assert two.facts.rdma
+        place = one.hold(KEY, content(9000))
+        one.transport.use_fabric(Fabric(segment_bytes=4096, qkey=5), 1)
+        assert await two.read(one, KEY, 0, 9000, 0) is ReadOutcome.DONE
+        assert two.transport.counters.read_bytes_rdma == 9000
+        one.transport.cast(place, 0, 3)
+        await one.sink.until(lambda: one.sink.sent.get(KEY) == 3)
+        for node in nodes:
+            await node.transport.close()
+            node.memory.close()
+
+    with caplog.at_level("WARNING"):
+        asyncio.run(scenario())
+    said = [record.message for record in caplog.records if "casts over sockets" in record.message]
+    assert len(said) == 2, "once a node, although the fabric changed"
+    assert "do not fit the RDMA MTU" in said[0]
+
+
+# ---------------------------------------------------------------------- failures
+
+
+def test_a_full_receive_queue_is_counted_and_repaired_by_reads() -> None:
+    async def scenario(one, two) -> None:  # type: ignore[no-untyped-def]
+        segments = 4096 + 700  # more than the ring of 4 MiB has rows
+        chunk = content(segments * SEGMENT)
+        place = one.hold(KEY, chunk)
+        # The receiver looks away until its NIC has had more packets than there is room for.
+        before = received_packets("rxe1")
+        for first in range(0, segments, 512):
+            one.transport.cast(place, first, min(512, segments - first))
+        watch = two.transport._parts.casts._receiver._watch
+        watch._loop.remove_reader(watch._channel.fd)
+        await eventually(lambda: received_packets("rxe1") - before >= segments)
+        watch._loop.add_reader(watch._channel.fd, watch._event)
+        await eventually(lambda: len(two.sink.casts.get(KEY, {})) >= 4096)
+        assert two.transport.counters.cast_receive_overflows >= 1
+        missing = sorted(set(range(segments)) - set(two.sink.casts[KEY]))
+        assert missing
+        start, end = missing[0] * SEGMENT, (missing[-1] + 1) * SEGMENT
+        assert await two.read(one, KEY, start, end - start, start) is ReadOutcome.DONE
+        assert bytes(two.memory.view(start, end - start)) == chunk[start:end]
+        # The ring goes on where it was.
+        one.transport.cast(place, 0, 100)
+        two.sink.casts.clear()
+        await two.sink.until(lambda: len(two.sink.casts.get(KEY, {})) == 100)
+
+    play(scenario)
+
+
+def received_packets(device: str) -> int:
+    return int(Path(f"/sys/class/infiniband/{device}/ports/1/hw_counters/rcvd_pkts").read_text())
+
+
+def connections(node: Any) -> Any:
+    return node.transport._parts.reads._server._connections
+
+
+def test_a_broken_queue_pair_fails_its_reads_and_the_next_read_gets_a_fresh_one() -> None:
+    async def scenario(one, two) -> None:  # type: ignore[no-untyped-def]
+        one.hold(KEY, content(100_000))
+        assert await two.read(one, KEY, 0, 1000, 0) is ReadOutcome.DONE
+        (connection,) = connections(one)
+        connection._remote.close()  # as when the peer's NIC was reset: nobody answers
+        assert await two.read(one, KEY, 0, 100_000, 0) is ReadOutcome.FAILED
+        assert two.transport.counters.dropped == {"read_retry_exceeded": 1}
+        assert await two.read(one, KEY, 0, 100_000, 0) is ReadOutcome.DONE
+        await eventually(lambda: one.sink.open_extents == 0)
+
+    play(scenario)
+
+
+def test_a_wrong_key_is_an_access_error_and_no_hang() -> None:
+    async def scenario(one, two) -> None:  # type: ignore[no-untyped-def]
+        one.hold(KEY, content(100_000))
+        one.transport._parts.reads.region.remote_key ^= 0xFF00
+        assert await two.read(one, KEY, 0, 1000, 0) is ReadOutcome.FAILED
+        assert list(two.transport.counters.dropped) == ["read_remote_access_error"]
+        one.transport._parts.reads.region.remote_key ^= 0xFF00
+        assert await two.read(one, KEY, 0, 1000, 0) is ReadOutcome.DONE
+
+    play(scenario)
+
+
+def test_idle_connections_are_taken_down_on_both_sides() -> None:
+    async def scenario(one, two) -> None:  # type: ignore[no-untyped-def]
+        one.hold(KEY, content(5000))
+        two.transport._parts.reads.idle_s = 0.3
+        assert await two.read(one, KEY, 0, 5000, 0) is ReadOutcome.DONE
+        assert two.transport._parts.reads.connections_count == 1
+        await eventually(lambda: two.transport._parts.reads.connections_count == 0 and not connections(one))
+        assert await two.read(one, KEY, 0, 5000, 0) is ReadOutcome.DONE
+
+    play(scenario)
+
+
+def test_memory_that_may_not_be_locked_is_a_clear_error() -> None:
+    code = """
+import asyncio, sys
+from hostagent.config import DataConfig
+from hostagent.pool.memory import PoolMemory
+from hostagent.transport.base import TransportError
+from hostagent.transport.verbs.transport import VerbsTransport
+from kvproto.wire.data import Fabric
+memory = PoolMemory(8 << 20, prefault=False)
+transport = VerbsTransport(DataConfig(transport="verbs", address=sys.argv[1], read_port=0), memory)
+try:
+    asyncio.run(transport.start(None, Fabric(segment_bytes=1024)))
+except TransportError as error:
+    print(error)
+"""
+    argv = [
+        "setpriv",
+        "--bounding-set",
+        "-ipc_lock",
+        "--inh-caps",
+        "-ipc_lock",
+        sys.executable,
+        "-c",
+        code,
+        ADDRESSES[0],
+    ]
+    done = subprocess.run(
+        argv,
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_MEMLOCK, (1 << 20, 1 << 20)),
+    )
+    assert "the pool (pool.size)" in done.stdout, done.stderr
+    assert "raise the limit of locked memory" in done.stdout
+
+
+def test_verbs_where_there_is_no_such_device_says_so() -> None:
+    async def main() -> None:
+        transport = VerbsTransport(
+            DataConfig(transport="verbs", address=ADDRESSES[0], rdma_device="mlx5_9", read_port=0),
+            PoolMemory(1 << 20, prefault=False),
+        )
+        with pytest.raises(TransportError, match="no RDMA device mlx5_9"):
+            await transport.start(harness.RecordingSink(), Fabric(segment_bytes=SEGMENT))
+
+    asyncio.run(main())
+
+
+def test_a_pool_of_huge_pages_is_read_by_everybody() -> None:
+    Path("/proc/sys/vm/nr_hugepages").write_text("8")
+    memory = PoolMemory(2 * HUGE_PAGE_BYTES, prefault=True, huge_pages=True)
+    if not memory.huge_pages:
+        pytest.skip("this kernel has no huge page to spare")
+
+    async def main() -> None:
+        sinks = [harness.RecordingSink(), harness.RecordingSink()]
+        memories = [memory, PoolMemory(2 << 20, prefault=False)]
+        nodes = []
+        for address, each, sink in zip(ADDRESSES, memories, sinks, strict=True):
+            transport = VerbsTransport(DataConfig(transport="verbs", address=address, read_port=0), each)
+            facts = await transport.start(sink, Fabric(segment_bytes=SEGMENT))
+            nodes.append(harness.Node(transport, each, sink, facts))
+        chunk = content(50_000)
+        place = nodes[0].hold(KEY, chunk)
+        assert await nodes[1].read(nodes[0], KEY, 0, 50_000, 0) is ReadOutcome.DONE
+        assert bytes(memories[1].view(0, 50_000)) == chunk
+        nodes[0].transport.cast(place, 0, 4)
+        await sinks[1].until(lambda: len(sinks[1].casts.get(KEY, {})) == 4)
+        for node in nodes:
+            await node.transport.close()
+
+    try:
+        asyncio.run(main())
+    finally:
+        memory.close()
+        Path("/proc/sys/vm/nr_hugepages").write_text("0")

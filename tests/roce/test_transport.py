@@ -1,0 +1,43 @@
+"""The transport's contract, and what only RDMA has, in a guest with two nodes: pytest there, on this very tree."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from bmv2_testbed.guests import pair
+from bmv2_testbed.guests.machine import Guest
+from bmv2_testbed.processes import REPOSITORY_ROOT, child_environment
+
+pytestmark = pytest.mark.roce
+
+TIMEOUT_S = 400.0
+
+
+def run_inside(guest: Guest, *words: str) -> None:
+    """Run pytest in the guest; what it said becomes this test's failure."""
+    environment = child_environment(
+        {
+            "KVCAST_TEST_RDMA_ADDRESSES": ",".join(pair.ADDRESSES),
+            "KVCAST_TEST_DEADLINE_S": "120",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "PATH": os.environ["PATH"] + ":/usr/sbin:/sbin",
+        }
+    )
+    argv = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "-x", "--rootdir", str(REPOSITORY_ROOT)]
+    argv += ["-c", str(REPOSITORY_ROOT / "pytest.ini"), *words]
+    status, out, err = guest.run(argv, environment, TIMEOUT_S)
+    print(out[-2000:])
+    assert status == 0, (out + err)[-8000:]
+    assert " passed" in out
+
+
+def test_contract(two_nodes: Guest) -> None:
+    run_inside(two_nodes, str(REPOSITORY_ROOT / "tests/contracts/transport"), "-k", "verbs")
+
+
+def test_what_only_rdma_has(two_nodes: Guest) -> None:
+    run_inside(two_nodes, str(Path(__file__).with_name("inside_verbs.py")))

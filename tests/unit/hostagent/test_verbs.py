@@ -1,0 +1,259 @@
+"""What of the RDMA transport needs no RDMA: layouts, the set-up protocol, choosing without a device."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import logging
+import socket
+
+import pytest
+
+from hostagent.config import DataConfig
+from hostagent.pool.memory import HUGE_PAGE_BYTES, PoolMemory
+from hostagent.transport import make_transport
+from hostagent.transport.base import Extent, TransportCounters, TransportError
+from hostagent.transport.read_protocol import (
+    ANSWER,
+    KIND_CLOSE,
+    KIND_CONNECT,
+    KIND_OPEN,
+    KIND_READ,
+    RANGE,
+    STATUS_ABSENT,
+    STATUS_NO_RDMA,
+    STATUS_OK,
+    QueuePairEnd,
+    RemoteExtent,
+    pack_request,
+)
+from hostagent.transport.read_server import ReadServer
+from hostagent.transport.sockets import SocketCasts
+from hostagent.transport.verbs import abi
+from hostagent.transport.verbs.device import VerbsError, device_names, gid_of, gid_text
+from kvproto.ids import ChunkKey
+from kvproto.wire.data import Fabric
+
+KEY, OTHER = ChunkKey(b"k" * 16), ChunkKey(b"o" * 16)
+PEER = QueuePairEnd(0x123456, 0xABCDEF, 4096, 16, gid_of("10.75.0.9"))
+
+SIZES = {
+    abi.DeviceAttr: 232,
+    abi.PortAttr: 56,
+    abi.GidEntry: 32,
+    abi.MemoryRegionStruct: 48,
+    abi.CompChannelStruct: 16,
+    abi.QpCap: 20,
+    abi.QpInitAttr: 64,
+    abi.AhAttr: 32,
+    abi.QpAttr: 144,
+}
+OFFSETS = {
+    (abi.Context, "poll_cq"): 96,
+    (abi.Context, "req_notify_cq"): 104,
+    (abi.Context, "post_send"): 208,
+    (abi.Context, "post_recv"): 216,
+    (abi.QueuePairStruct, "qp_num"): 52,
+    (abi.QpAttr, "ah_attr"): 56,
+    (abi.QpAttr, "pkey_index"): 120,
+    (abi.QpAttr, "port_num"): 129,
+    (abi.MemoryRegionStruct, "lkey"): 36,
+    (abi.AhAttr, "dlid"): 24,
+    (abi.AhAttr, "port_num"): 30,
+    (abi.DeviceAttr, "max_mcast_grp"): 188,
+    (abi.PortAttr, "link_layer"): 46,
+}
+
+
+def test_layouts_are_those_of_the_library() -> None:
+    """Figures from a C program that includes rdma-core's infiniband/verbs.h (x86-64)."""
+    assert {kind: ctypes.sizeof(kind) for kind in SIZES} == SIZES
+    assert {(kind, name): getattr(kind, name).offset for kind, name in OFFSETS} == OFFSETS
+    assert (abi.SEND_WR.itemsize, abi.RECV_WR.itemsize, abi.SGE.itemsize, abi.WC.itemsize) == (128, 32, 16, 48)
+
+
+def test_gids_of_addresses() -> None:
+    assert gid_of("10.75.0.1") == bytes(10) + b"\xff\xff" + bytes((10, 75, 0, 1))
+    assert gid_text(gid_of("10.75.0.1")) == "::ffff:10.75.0.1"
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        QueuePairEnd(1 << 24, 0, 4096, 1, bytes(16)),
+        QueuePairEnd(1, 1 << 24, 4096, 1, bytes(16)),
+        QueuePairEnd(1, 1, 1500, 1, bytes(16)),
+        QueuePairEnd(1, 1, 1024, 0, bytes(16)),
+    ],
+)
+def test_ends_that_cannot_be_are_refused(end: QueuePairEnd) -> None:
+    with pytest.raises(ValueError, match="not a"):
+        QueuePairEnd.unpack(end.pack())
+    assert QueuePairEnd.unpack(PEER.pack()) == PEER
+
+
+class Sink:
+    """A pool with one chunk."""
+
+    def __init__(self) -> None:
+        self.pins = 0
+
+    def open_extent(self, key: ChunkKey) -> Extent | None:
+        if key != KEY:
+            return None
+        self.pins += 1
+        return Extent(4096, 1000, None)
+
+    def prepare(self, _key: ChunkKey, _then: object) -> bool:
+        return False
+
+    def close_extent(self, _extent: Extent) -> None:
+        self.pins -= 1
+
+
+class Access:
+    """RDMA that only notes what it is asked."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self.ends: list[QueuePairEnd] = []
+        self.pins_at_close: int | None = None
+
+    def connect(self, peer: QueuePairEnd) -> QueuePairEnd | None:
+        self.ends.append(peer)
+        return PEER
+
+    def where(self, extent: Extent) -> RemoteExtent:
+        return RemoteExtent(0xABC000 + extent.offset, extent.size_bytes, 77)
+
+    def close(self) -> None:
+        self.pins_at_close = self._sink.pins
+
+
+def ask(requests: bytes, answer_bytes: int, *, rdma: bool) -> tuple[bytes, Sink, Access, TransportCounters]:
+    """Send requests to a server, take so many bytes of answers, hang up."""
+    sink, counters = Sink(), TransportCounters()
+    access = Access(sink)
+
+    async def main() -> bytes:
+        memory = PoolMemory(1 << 20, prefault=False)
+        server = ReadServer(memory, sink, counters, (lambda: access) if rdma else (lambda: None))  # type: ignore[arg-type]
+        host, port = server.listen("127.0.0.1", 0)
+        reader, writer = await asyncio.open_connection(host, port)
+        writer.write(requests)
+        async with asyncio.timeout(10):
+            answers = b""
+            # The server resets whom it does not understand.
+            with contextlib.suppress(ConnectionResetError):
+                answers = await (reader.readexactly(answer_bytes) if answer_bytes else reader.read())
+        writer.close()
+        with contextlib.suppress(ConnectionResetError):
+            await writer.wait_closed()
+        while rdma and access.pins_at_close is None:
+            await asyncio.sleep(0)
+        server.close()
+        memory.close()
+        return answers
+
+    return asyncio.run(main()), sink, access, counters
+
+
+def test_a_peer_connects_opens_and_closes() -> None:
+    requests = pack_request(KIND_CONNECT, 1, PEER.pack())
+    requests += pack_request(KIND_OPEN, 2, RANGE.pack(0, 0, KEY)) + pack_request(KIND_OPEN, 3, RANGE.pack(0, 0, OTHER))
+    requests += pack_request(KIND_OPEN, 4, RANGE.pack(0, 0, KEY)) + pack_request(
+        KIND_CLOSE, 2, RANGE.pack(600, 0, bytes(16))
+    )
+    size = ANSWER.size + 32 + ANSWER.size + 24 + ANSWER.size + ANSWER.size + 24
+    answers, sink, access, counters = ask(requests, size, rdma=True)
+    assert QueuePairEnd.unpack(answers[ANSWER.size : ANSWER.size + 32]) == PEER
+    opened = answers[ANSWER.size + 32 :]
+    assert ANSWER.unpack_from(opened)[3:] == (0, 2, 24)
+    assert RemoteExtent.unpack(opened[ANSWER.size : ANSWER.size + 24]) == RemoteExtent(0xABD000, 1000, 77)
+    assert ANSWER.unpack_from(opened[ANSWER.size + 24 :])[2:5] == (STATUS_ABSENT, 0, 3)
+    assert counters.read_bytes_sent == 600
+    assert access.pins_at_close == 1, "the queue pair goes before the pins that it needs"
+    assert sink.pins == 0
+
+
+def test_without_rdma_the_server_says_so_and_goes_on() -> None:
+    requests = pack_request(KIND_CONNECT, 1, PEER.pack()) + pack_request(KIND_OPEN, 2, RANGE.pack(0, 0, KEY))
+    requests += pack_request(KIND_READ, 3, RANGE.pack(0, 10, KEY))
+    answers, sink, _, _ = ask(requests, 3 * ANSWER.size + 10, rdma=False)
+    statuses = [ANSWER.unpack_from(answers, place * ANSWER.size)[2] for place in range(3)]
+    assert statuses == [STATUS_NO_RDMA, STATUS_NO_RDMA, STATUS_OK]
+    assert sink.pins == 0
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        pack_request(9, 1, bytes(32)),
+        pack_request(KIND_CONNECT, 1, bytes(32)),
+        pack_request(KIND_CLOSE, 1, bytes(32)),
+        pack_request(KIND_OPEN, 1, RANGE.pack(0, 0, KEY)) * 2,
+        pack_request(KIND_READ, 1, RANGE.pack(0, 0, KEY)),
+    ],
+    ids=["unknown", "no queue pair", "not open", "opened twice", "nothing"],
+)
+def test_nonsense_ends_the_connection_and_its_pins(request_: bytes) -> None:
+    _, sink, _, counters = ask(request_, 0, rdma=True)
+    assert counters.dropped == {"read_request_malformed": 1}
+    assert sink.pins == 0
+
+
+def free_port() -> int:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@pytest.mark.skipif(bool(device_names()), reason="this machine has RDMA")
+@pytest.mark.parametrize("transport", ["auto", "verbs"])
+def test_a_machine_without_rdma(transport: str, caplog: pytest.LogCaptureFixture) -> None:
+    config = DataConfig(
+        transport=transport,
+        address="127.77.1.1",
+        cast_port=free_port(),
+        control_port=free_port(),
+        read_port=0,
+    )
+    memory = PoolMemory(1 << 20, prefault=False)
+    made = make_transport(config, memory)
+
+    async def main() -> None:
+        facts = await made.start(Sink(), Fabric())  # type: ignore[arg-type]
+        assert not facts.rdma
+        assert isinstance(made._parts.casts, SocketCasts)  # type: ignore[attr-defined]
+        await made.close()
+
+    if transport == "verbs":
+        with pytest.raises(TransportError, match=r"data\.transport is verbs, but .*RDMA device|libibverbs"):
+            asyncio.run(main())
+    else:
+        with caplog.at_level(logging.INFO):
+            asyncio.run(main())
+        assert [record.message for record in caplog.records if "no RDMA here" in record.message]
+    memory.close()
+
+
+def test_a_library_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    from hostagent.transport.verbs import device
+
+    def missing() -> ctypes.CDLL:
+        raise OSError("no such file")
+
+    monkeypatch.setattr(abi, "load", missing)
+    with pytest.raises(VerbsError, match="libibverbs1"):
+        device.RdmaPort.open("10.0.0.1")
+    assert device_names() == []
+
+
+def test_a_pool_whose_size_huge_pages_do_not_fit_has_small_ones() -> None:
+    memory = PoolMemory(HUGE_PAGE_BYTES + 4096, prefault=True, huge_pages=True)
+    assert not memory.huge_pages
+    memory.view(0, 5)[:] = b"hello"
+    assert bytes(memory.view(0, 5)) == b"hello"
+    memory.close()
