@@ -11,7 +11,6 @@ from hostagent import limits
 from hostagent.api.messages import ChunkSource
 from hostagent.controller.reports import Reports
 from hostagent.pool.chunks import Chunk, ChunkPool, DropOutcome, PoolUsage, Refusal
-from hostagent.pool.policy import LeavesFirst
 from kvproto.ids import ChunkKey
 from kvproto.rpc import control_pb2 as rpc
 from kvproto.tiers.gate import Gate
@@ -72,7 +71,7 @@ class Agent:
 
     def __post_init__(self) -> None:
         align = limits.EXTENT_ALIGN_BYTES
-        self.pool = ChunkPool(max(align, self.pool_bytes // align * align), align, LeavesFirst())
+        self.pool = ChunkPool(max(align, self.pool_bytes // align * align), align, lambda: self.clock.now_ns)
         # Before the first fetch the gate believes in the link; what it measures then counts.
         believed = {
             source: SourceCost(PRIORS[source].overhead_s, self.link_rate)
