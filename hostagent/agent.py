@@ -31,7 +31,6 @@ from hostagent.http import HttpServer
 from hostagent.metrics import AgentMetrics, Watched
 from hostagent.pool.chunks import Chunk, ChunkPool, DropOutcome, Refusal
 from hostagent.pool.memory import PoolMemory
-from hostagent.pool.policy import LeavesFirst
 from hostagent.serving import Serving
 from hostagent.tier_metrics import WatchedGate, WatchedLanes
 from hostagent.transport import make_transport, wants_huge_pages
@@ -60,7 +59,7 @@ class Agent:
         self.incarnation = time.time_ns()
         self.metrics = AgentMetrics()
         self.directory = DirectoryReplica()
-        self.pool = ChunkPool(config.pool.size_bytes, limits.EXTENT_ALIGN_BYTES, LeavesFirst())
+        self.pool = ChunkPool(config.pool.size_bytes, limits.EXTENT_ALIGN_BYTES, time.monotonic_ns)
         self.controller_connected = False
         self._fabric = Fabric(
             group=parse_address(config.data.group), qkey=config.data.qkey, segment_bytes=config.data.segment_bytes
@@ -260,7 +259,12 @@ class Agent:
         return outcome
 
     def hint(self, keys: Sequence[ChunkKey], hint: Hint, within_ms: int) -> None:
-        """An engine knows something of the future."""
+        """An engine knows something of the future: the pools of this node hear it at once, the controller soon."""
+        for pool in [self.pool] if self.disk.store is None else [self.pool, self.disk.store.pool]:
+            if hint is Hint.SESSION_ENDED:
+                pool.finished(keys)
+            else:
+                pool.expect(keys, within_ms / 1000)
         self.reports.hinted(keys, hint, within_ms)
 
     def stats(self) -> dict[str, float]:
@@ -407,8 +411,8 @@ class Agent:
             for key in applied.changed:
                 entry = self.directory.find(key)
                 if entry is not None:
-                    self.pool.set_value(key, entry.value)
-                    self.disk.set_value(key, entry.value)
+                    self.pool.hear(key, entry.value)
+                    self.disk.hear(key, entry.value)
             self.fetching.directory_changed(applied.changed, applied.nodes_lost)
             if self.directory.has_stale and self._stale_timer is None:
                 self._stale_timer = self._loop.call_later(limits.STALE_DIRECTORY_S, self._forget_stale)
@@ -420,11 +424,10 @@ class Agent:
             self._switch_is(message.switch_state)
 
     def lost(self) -> None:
-        """The stream ended: go on with what is known, evict by use alone."""
+        """The stream ended: go on with what is known; what fetches here teach goes on deciding what stays."""
         self.controller_connected = False
         self.reports.disconnected()
         self.tasks.abandon()
-        self._trust_values(False)
         if self._heartbeat is not None:
             self._heartbeat.cancel()
             self._heartbeat = None
@@ -478,7 +481,6 @@ class Agent:
         self.serving.use_segment_bytes(news.fabric.segment_bytes)
         self.fetching.configure(self._reader_parameters())
         self.directory.restart(welcome.controller)
-        self._trust_values(True)
         self.controller_connected = True
         self.reports.snapshot()
         self._heartbeat_s = welcome.heartbeat_ms / 1000 or limits.HEARTBEAT_S_DEFAULT
@@ -488,10 +490,6 @@ class Agent:
         if welcome.HasField("switch_state"):
             self._switch_is(welcome.switch_state)
         log.info("attached to the controller as node %d, member %s", welcome.node, self._member)
-
-    def _trust_values(self, trusted: bool) -> None:
-        self.pool.trust_values(trusted)
-        self.disk.trust_values(trusted)
 
     def _forget_stale(self) -> None:
         self._stale_timer = None

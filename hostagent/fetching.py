@@ -64,6 +64,7 @@ from kvproto.limits import FETCHES_MAX
 from kvproto.session.parameters import ReaderParameters
 from kvproto.session.reader import Reader
 from kvproto.tiers.gate import Gate, Offer, Ticket, Verdict
+from kvproto.value import Touch
 from kvproto.value.costs import Source as CostSource
 from kvproto.wire.data import SegmentGroup
 
@@ -206,7 +207,7 @@ class Fetching:
         if len(self._fetches) >= FETCHES_MAX:
             done(FetchResult(Status.BUSY, ()))
             return None
-        plan = self._plan(keys, recompute_s, from_disk_only=from_disk_only)
+        plan = self._plan(keys, recompute_s, from_disk_only=from_disk_only, is_engines=progressed is None)
         if len(plan.pinned) == len(plan.keys):
             self._deliver_local(plan, done, started_s)
             return None
@@ -235,7 +236,9 @@ class Fetching:
         self._handle(FetchCancelled(fetch.fetch))
         self._observer.fetch_ended(Status.CANCELLED, self._loop.time() - fetch.started_s)
 
-    def _plan(self, keys: Sequence[ChunkKey], recompute_s: float | None, *, from_disk_only: bool) -> _Plan:
+    def _plan(
+        self, keys: Sequence[ChunkKey], recompute_s: float | None, *, from_disk_only: bool, is_engines: bool
+    ) -> _Plan:
         """How far the keys are brought and from where, with local chunks pinned and room reserved for the others."""
         offers: list[Offer] = []
         stopped = Status.OK
@@ -245,6 +248,8 @@ class Fetching:
                 stopped = Status.NOT_FOUND
                 break
             offers.append(offer)
+        if is_engines and not from_disk_only:
+            self._teach(keys, offers)
         verdict = self._gate.decide(offers, recompute_s, time.monotonic_ns())
         plan = _Plan(verdict, stopped if len(verdict.routes) == len(offers) else Status.GATE)
         plan.keys = tuple(keys[: len(verdict.routes)])
@@ -253,7 +258,6 @@ class Fetching:
             chunk = self._pool.find(key) or self._kept(key)
             if chunk is not None:
                 self._pool.pin(chunk)
-                self._pool.touch(key)
                 plan.pinned[key] = chunk
         for key, route in zip(plan.keys, verdict.routes, strict=True):
             if key in plan.pinned or key in self._arriving:
@@ -265,6 +269,20 @@ class Fetching:
             if route is CostSource.LOCAL_DISK:
                 plan.to_load.append(key)
         return plan
+
+    def _teach(self, keys: Sequence[ChunkKey], offers: Sequence[Offer]) -> None:
+        """An engine asks for these: the pools learn what they are worth. What nobody has is put here later, and counts
+        then."""
+        touches = []
+        parent: ChunkKey | None = None
+        for at, (key, offer) in enumerate(zip(keys, offers, strict=False)):
+            known = self._pool.find(key) or self._directory.find(key)
+            position = known.position if known is not None else at
+            touches.append(Touch(key, known.parent if known is not None else parent, position, offer.size_bytes))
+            parent = key
+        if touches:
+            self._pool.fetched(touches)
+            self._disk.fetched(touches)
 
     def _kept(self, key: ChunkKey) -> Chunk | None:
         """A chunk that arrived for a fetch under way and was dropped from the pool since: its bytes stay until that
@@ -568,7 +586,6 @@ class Fetching:
         for key, source in zip(fetch.keys[: command.leading], command.sources, strict=True):
             chunk = fetch.pinned[key]
             self._pool.pin(chunk)
-            self._pool.touch(key)
             delivered.append((chunk, _SOURCES[source]))
             if source is not Source.LOCAL:
                 by_disk = fetch.routes.get(key) is CostSource.REMOTE_DISK

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from hostagent.directory import ChunkEntry, DirectoryReplica
@@ -11,7 +11,7 @@ from hostagent.pool.chunks import Chunk
 from kvproto.events import HolderRef
 from kvproto.ids import Address, ChunkKey, NodeId
 from kvproto.tiers.gate import Offer
-from kvproto.value import Source
+from kvproto.value import Source, Touch
 
 SWITCH_NODE = NodeId("@switch")
 """Stands for the switch where it holds the only copy: asked at the pool address, never read from."""
@@ -25,6 +25,7 @@ class LocalDisk(Protocol):
 
     def find(self, key: ChunkKey) -> Chunk | None: ...
     def load(self, key: ChunkKey, into: Chunk, done: Callable[[LoadOutcome, int], None]) -> None: ...
+    def fetched(self, touches: Sequence[Touch]) -> None: ...
 
 
 class Sources:

@@ -169,8 +169,7 @@ class Tiering:
     def _write(self, key: ChunkKey) -> None:
         chunk = self._pool.find(key)
         if chunk is not None and self._disk.find(key) is None:
-            admitted = self._disk.pool.admits(chunk.size_bytes, self._pool.value(key))
-            if admitted and self._disk.save(chunk, partial(self._written, key)):
+            if self._disk.pool.admits(chunk) and self._disk.save(chunk, partial(self._written, key)):
                 self._changed()  # something may have had to go
                 return
             self.refused_count += 1
@@ -182,9 +181,6 @@ class Tiering:
         self.writes.ended(key)
         self._pump_soon(0.0)
         if stored:
-            value = self._pool.value(key)
-            if value is not None:
-                self._disk.pool.set_value(key, value)
             self._changed()
 
     # ------------------------------------------------------------------ promotions

@@ -1,8 +1,8 @@
 """The RDMA transport beside minimal programs on the same two soft-RoCE ports: `python -m bmv2_testbed.bench.rdma`.
 
 Boots one guest with two nodes and runs, one after the other: reads by the transport, `ib_read_bw`, a loop of pyverbs
-READs; and casts received by the transport, and by a loop of pyverbs that only posts and polls. Figures are from software
-emulation: the ratios say something, the rates do not.
+READs; casts received by the transport, and by a loop of pyverbs that only posts and polls. Figures are from software
+emulation: ratios say something, rates do not.
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@ Puts together the store, the background traffic to and from it, and loads for pe
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry
 
@@ -16,11 +17,11 @@ from hostagent.disk.store import DiskState, DiskStore, LoadOutcome
 from hostagent.fetching import Fetching
 from hostagent.pool.chunks import Chunk, ChunkPool
 from hostagent.pool.memory import PoolMemory
-from hostagent.pool.policy import LeavesFirst
 from hostagent.preparing import Preparing
 from hostagent.tier_metrics import WatchedDisk
 from hostagent.tiering import Tiering
 from kvproto.ids import ChunkKey
+from kvproto.value import Touch
 
 
 class DiskTier:
@@ -111,15 +112,15 @@ class DiskTier:
         """See `TransportSink.prepare`."""
         return self.preparing is not None and self.preparing.prepare(key, then)
 
-    def set_value(self, key: ChunkKey, value: float) -> None:
-        """The controller's value of a chunk, if it is here."""
+    def hear(self, key: ChunkKey, score: float) -> None:
+        """See `ChunkPool.hear`."""
         if self.store is not None:
-            self.store.pool.set_value(key, value)
+            self.store.pool.hear(key, score)
 
-    def trust_values(self, trusted: bool) -> None:
-        """Whether the controller's values are fresh."""
+    def fetched(self, touches: Sequence[Touch]) -> None:
+        """An engine asked for these: what the tier is to keep is learned from it, wherever they were."""
         if self.store is not None:
-            self.store.pool.trust_values(trusted)
+            self.store.fetched(touches)
 
     # ------------------------------------------------------------------ figures
 
@@ -154,4 +155,4 @@ class DiskTier:
 
 
 def _index(size_bytes: int) -> ChunkPool:
-    return ChunkPool(size_bytes, limits.EXTENT_ALIGN_BYTES, LeavesFirst())
+    return ChunkPool(size_bytes, limits.EXTENT_ALIGN_BYTES, time.monotonic_ns)

@@ -10,6 +10,7 @@ from disk_harness import PAGE, Bench, key, play
 
 from hostagent.tiering import Tiering
 from kvproto.ids import ChunkKey
+from kvproto.value import Touch
 
 
 class Stage:
@@ -123,14 +124,15 @@ def test_a_full_disk_takes_only_what_is_worth_more_than_what_would_go(tmp_path: 
     async def scenario() -> None:
         stage = Stage(tmp_path, disk_pages=4)
         await stage.bench.store.open()
-        for pool in (stage.bench.dram, stage.bench.store.pool):
-            pool.trust_values(True)
-        for number, value in enumerate((5.0, 6.0, 7.0, 8.0, 4.0, 5.5)):
+        disk = stage.bench.store.pool
+        for number in range(6):
             chunk = stage.bench.put(number)
-            stage.bench.dram.set_value(key(number), value)
+            disk.fetched([Touch(key(number), None, 0, PAGE)])
+            if number == 4:
+                disk.finished([key(4)])
             stage.tiering.arrived(chunk)
             await stage.until(lambda: stage.tiering.unsaved_count == 0)
-        assert set(stage.stored()) == {key(1), key(2), key(3), key(5)}, "4.0 stayed out, 5.5 took the place of 5.0"
+        assert set(stage.stored()) == {key(1), key(2), key(3), key(5)}, "nobody expects 4; 5 took the place of 0"
         assert stage.tiering.refused_count == 1
         await stage.close()
 
