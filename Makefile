@@ -67,8 +67,8 @@ bench: setup ## the incast benchmark in all modes
 p4runtime-stubs: $(VENV)/.installed ## regenerate the type stubs of p4switch/proto
 	$(PY) tools/generate_p4runtime_stubs.py
 
-p4: $(VENV)/.installed ## check the data plane with p4switch's compiler, and with p4c where it is on PATH
-	tools/check_p4.sh $(VENV)/bin/kvcast-switch
+p4: $(VENV)/.installed ## check the data plane with p4switch's compiler and p4c's, and how much of a Tofino it needs
+	tools/check_p4.sh $(VENV)/bin/kvcast-switch $(PY)
 
 wire: $(VENV)/.installed ## regenerate kvproto/wire from p4/include/headers.p4
 	$(PY) tools/generate_wire.py

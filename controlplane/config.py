@@ -13,8 +13,8 @@ from controlplane.pool import PoolRules
 from controlplane.settings import ConfigError, Section
 from controlplane.switch.entries import FabricEntry
 from controlplane.switch.p4runtime import P4RuntimeOptions
-from controlplane.value import ValueParameters
 from kvproto.tiers.push import PushParameters
+from kvproto.value import ValueParameters
 
 __all__ = ["Config", "ConfigError", "load"]
 

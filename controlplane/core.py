@@ -1,7 +1,7 @@
 """The control plane without its daemon: messages, switch events and time in, effects out. Pure.
 
 Everything that affects the state of the control plane happens here or in what is called from here: `NodeRegistry`
-(who), `Directory` (what), `ValueFunction` (worth), `SwitchPool` and `SwitchProgrammer` (the switch), `TaskTable`
+(who), `Directory` (what), `ClusterValues` (worth), `SwitchPool` and `SwitchProgrammer` (the switch), `TaskTable`
 (work given away), `Operations` (operators). The daemon owns clock, streams and the switch's session, calls one method
 per event and carries out `take_effects()`.
 """
@@ -44,9 +44,10 @@ from controlplane.switch.groups import ReplicationGroups
 from controlplane.switch.programmer import ReadSwitch, SwitchProgrammer, WriteSwitch
 from controlplane.switch.target import Down, HeatReport, Standby, SwitchEvent, Up
 from controlplane.tasks import PendingTask, TaskTable
-from controlplane.value import ValueFunction, ValueParameters
+from controlplane.value import ClusterValues
 from kvproto.rpc import control_pb2 as rpc
 from kvproto.tiers.push import PushParameters
+from kvproto.value import ValueParameters
 
 _MEMBER_KINDS = frozenset({"port_member", "egress_member", "dmac", "replicate", "group", "clone_session"})
 _SWEEP_NS = 20_000_000
@@ -93,7 +94,7 @@ class Core:
         self.options = options
         self.nodes = NodeRegistry(options.graces, options.ports)
         self.directory = Directory()
-        self.values = ValueFunction(options.values)
+        self.values = ClusterValues(self.directory, options.values)
         self.programmer = SwitchProgrammer(options.check_switch_ns)
         self.pool = SwitchPool(
             self.directory, self.values, self.programmer, options.rules, self._fill_sources, self._recovery_hosts
@@ -250,11 +251,11 @@ class Core:
         return chunk is not None and chunk.pinned
 
     def _usage(self, node: Node, usage: rpc.Usage, now_ns: int) -> None:
+        self.values.fetched([parse.chunk_key(fetch.key) for fetch in usage.fetches], now_ns)
         for fetch in usage.fetches:
             key = parse.chunk_key(fetch.key)
             at_ns = now_ns - fetch.age_ms * 1_000_000
             self.accounting.fetch(key, fetch.source, fetch.bytes, fetch.waited_us, at_ns)
-            self.values.observe(key, at_ns)
             self.publication.value_changed(key)
             chunk = self.directory.get(key)
             remote = fetch.source in (rpc.SOURCE_HOLDER, rpc.SOURCE_CAST)
@@ -265,8 +266,9 @@ class Core:
         for hint in usage.hints:
             key = parse.chunk_key(hint.key)
             if hint.kind == rpc.ReuseHint.SESSION_ENDED and key in self.directory:
-                for below in self.directory.subtree(key):
-                    self.values.forget(below)
+                ended = list(self.directory.subtree(key))
+                self.values.finished(ended, now_ns)
+                for below in ended:
                     self.publication.value_changed(below)
             elif hint.kind == rpc.ReuseHint.EXPECTED:
                 self.values.expect(key, now_ns, hint.within_ms / 1000)

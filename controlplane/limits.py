@@ -49,9 +49,6 @@ NODE_NAME_BYTES_MAX: Final = 64
 CANDIDATES_MAX: Final = 4_096
 """Chunks waiting to be admitted to the switch; the least valuable is forgotten first."""
 
-TRACKED_RATES_MAX: Final = 1_000_000
-"""Chunks whose fetch rate is remembered beyond their stay in the directory."""
-
 WRITE_BATCH_UPDATES_MAX: Final = 200
 """Updates in one P4Runtime WriteRequest; keeps the server's lock short and the error metadata below gRPC's limit."""
 

@@ -22,7 +22,7 @@ from controlplane.switch.chunk_states import ChunkEvent, ChunkState, step
 from controlplane.switch.entries import FillingEntry, Identity, ServingEntry, SwitchContents
 from controlplane.switch.programmer import Refused, SwitchProgrammer
 from controlplane.switch.target import SwitchFacts
-from controlplane.value import ValueFunction
+from controlplane.value import ClusterValues
 
 _RECONSIDER_NS = 100_000_000
 """Without news candidates are looked at again after so long."""
@@ -115,7 +115,7 @@ class SwitchPool:
     def __init__(
         self,
         directory: Directory,
-        values: ValueFunction,
+        values: ClusterValues,
         programmer: SwitchProgrammer,
         rules: PoolRules,
         sources: Callable[[ChunkKey], Sequence[Source]],

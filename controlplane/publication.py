@@ -13,7 +13,7 @@ from controlplane.ids import ChunkKey, NodeIndex
 from controlplane.limits import DELTA_RECORDS_MAX
 from controlplane.nodes import Node, NodeFacts, NodeRegistry
 from controlplane.settling import Settling
-from controlplane.value import ValueFunction
+from controlplane.value import ClusterValues
 from kvproto.rpc import control_pb2 as rpc
 
 _SCORE_STEP = 1.0
@@ -26,7 +26,7 @@ class Publication:
     def __init__(
         self,
         directory: Directory,
-        values: ValueFunction,
+        values: ClusterValues,
         nodes: NodeRegistry,
         settling: Settling,
         incarnation: int,

@@ -42,7 +42,7 @@ class Rescues:
         chunk = self._core.directory.get(node.next_victims[0])
         if chunk is None or node.index in chunk.disk_holders:
             return 0.0
-        return self._value(chunk.key, chunk.facts.size_bytes, now_ns)
+        return self._value(node, chunk.key, chunk.facts.size_bytes, now_ns)
 
     def consider(self, node: Node, now_ns: int) -> None:
         """A heartbeat came: see whether others should take over what this node is about to lose."""
@@ -72,8 +72,10 @@ class Rescues:
                 continue
             size_bytes = chunk.facts.size_bytes
             if node.disk_free_bytes < size_bytes:
-                found.append(Endangered(key, size_bytes, self._value(key, size_bytes, now_ns)))
+                found.append(Endangered(key, size_bytes, self._value(node, key, size_bytes, now_ns)))
         return found
 
-    def _value(self, key: ChunkKey, size_bytes: int, now_ns: int) -> float:
-        return self._core.values.value(key, size_bytes, self._core.directory.is_rooted(key), now_ns)
+    def _value(self, node: Node, key: ChunkKey, size_bytes: int, now_ns: int) -> float:
+        """What the node's copy is worth."""
+        rooted = self._core.directory.is_rooted(key)
+        return self._core.values.value(key, size_bytes, rooted, now_ns, losing=node.index)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from controlplane.directory import Chunk
+from controlplane.ids import NodeIndex
 from controlplane.nodes import Node
 from controlplane.switch.chunk_states import ChunkState
 from kvproto.rpc import control_pb2 as rpc
@@ -18,14 +19,15 @@ TOP_DEFAULT = 20
 
 def chunk_view(core: Core, chunk: Chunk, now_ns: int) -> rpc.ChunkView:
     facts = chunk.facts
-    holders = [node.facts.name for index in chunk.holders if (node := core.nodes.get(index)) is not None]
+    holders = _names(core, chunk.holders)
     rooted = core.directory.is_rooted(facts.key)
     return rpc.ChunkView(
         key=facts.key,
         parent=facts.parent or b"",
         position=facts.position,
         size_bytes=facts.size_bytes,
-        holders=sorted(holders),
+        holders=holders,
+        disk_holders=_names(core, chunk.disk_holders),
         switch_state=core.pool.state(facts.key).shown,
         pinned=chunk.pinned,
         value=core.values.value(facts.key, facts.size_bytes, rooted, now_ns),
@@ -33,6 +35,10 @@ def chunk_view(core: Core, chunk: Chunk, now_ns: int) -> rpc.ChunkView:
         namespace=facts.namespace,
         children=len(chunk.children),
     )
+
+
+def _names(core: Core, indexes: Iterable[NodeIndex]) -> list[str]:
+    return sorted(node.facts.name for index in indexes if (node := core.nodes.get(index)) is not None)
 
 
 def node_view(core: Core, node: Node) -> rpc.NodeView:
@@ -48,6 +54,8 @@ def node_view(core: Core, node: Node) -> rpc.NodeView:
         sent_bytes=node.sent_bytes,
         received_bytes=node.received_bytes,
         version=node.facts.version,
+        disk_bytes=node.facts.disk_bytes,
+        disk_used_bytes=node.disk_used_bytes,
     )
     if node.member is not None:
         view.member = node.member
@@ -121,7 +129,7 @@ def list_chunks(core: Core, request: rpc.ListRequest, now_ns: int) -> Iterator[r
     node = core.nodes.named(request.node) if request.node else None
     shown = 0
     for chunk in chunks:
-        if request.node and (node is None or node.index not in chunk.holders):
+        if request.node and (node is None or node.index not in chunk.holders | chunk.disk_holders):
             continue
         if request.served_only and not chunk.served:
             continue

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,18 +24,15 @@ from hostagent.controller.link import ControllerLink
 from hostagent.controller.reports import Reports
 from hostagent.controller.tasks import TaskRunner
 from hostagent.directory import DirectoryReplica
-from hostagent.disk.store import DiskState, DiskStore
+from hostagent.disk.tier import DiskTier
 from hostagent.fetching import Fetching
 from hostagent.hashing import Checksums
 from hostagent.http import HttpServer
 from hostagent.metrics import AgentMetrics, Watched
 from hostagent.pool.chunks import Chunk, ChunkPool, DropOutcome, Refusal
 from hostagent.pool.memory import PoolMemory
-from hostagent.pool.policy import LeavesFirst
-from hostagent.preparing import Preparing
 from hostagent.serving import Serving
-from hostagent.tier_metrics import WatchedDisk, WatchedGate
-from hostagent.tiering import Tiering
+from hostagent.tier_metrics import WatchedGate, WatchedLanes
 from hostagent.transport import make_transport, wants_huge_pages
 from hostagent.transport.base import ControlArrival, Extent, TransportError, TransportFacts
 from kvproto.commands import Blame, FillEnded
@@ -42,6 +40,7 @@ from kvproto.ids import Address, ChunkKey, FillId, Member, NodeId, parse_address
 from kvproto.rpc import control_pb2 as pb
 from kvproto.session.parameters import ReaderParameters
 from kvproto.tiers.gate import Gate
+from kvproto.tiers.lane import Lane
 from kvproto.value.costs import PRIORS, Source, SourceCost, SourceCosts
 from kvproto.wire.control import Op
 from kvproto.wire.data import Fabric, SegmentGroup
@@ -60,7 +59,7 @@ class Agent:
         self.incarnation = time.time_ns()
         self.metrics = AgentMetrics()
         self.directory = DirectoryReplica()
-        self.pool = ChunkPool(config.pool.size_bytes, limits.EXTENT_ALIGN_BYTES, LeavesFirst())
+        self.pool = ChunkPool(config.pool.size_bytes, limits.EXTENT_ALIGN_BYTES, time.monotonic_ns)
         self.controller_connected = False
         self._fabric = Fabric(
             group=parse_address(config.data.group), qkey=config.data.qkey, segment_bytes=config.data.segment_bytes
@@ -73,19 +72,6 @@ class Agent:
         self._heartbeat: asyncio.TimerHandle | None = None
         self._stale_timer: asyncio.TimerHandle | None = None
         self._heartbeat_s = limits.HEARTBEAT_S_DEFAULT
-        self.disk: DiskStore | None = None
-        self.tiering: Tiering | None = None
-
-    def _make_disk(self) -> DiskStore | None:
-        if self.config.disk is None:
-            return None
-        return DiskStore(
-            self.config.disk,
-            self.memory,
-            self.pool,
-            self._loop,
-            lambda size_bytes: ChunkPool(size_bytes, limits.EXTENT_ALIGN_BYTES, LeavesFirst()),
-        )
 
     async def start(self) -> None:
         """Bind everything. Raises TransportError, ApiError, HttpError or OSError; nothing is left open then."""
@@ -97,14 +83,12 @@ class Agent:
         self.transport = make_transport(self.config.data, self.memory)
         self._checksums = Checksums(self.pool, self.memory, self._loop)
         self.gate = Gate(SourceCosts(_priors(self.config.gate_floor_bytes_per_s)))
-        self.disk = self._make_disk()
-        self.preparing = Preparing(self, self._loop)
-        self.serving = Serving(self.pool, self.transport, self._loop, self._fabric.segment_bytes, self.prepare)
+        self.disk = DiskTier(self.config.disk, self.memory, self.pool, self._loop)
+        self.serving = Serving(self.pool, self.transport, self._loop, self._fabric.segment_bytes, self.disk.prepare)
         self.http = HttpServer(self.metrics.registry, self.health)
         self.api = ApiServer(self, self.memory.fd, self.memory.size_bytes, self.incarnation)
         try:
-            if self.disk is not None:
-                await self.disk.open()
+            await self.disk.open()
             self.facts: TransportFacts = await self.transport.start(self, self._fabric)
             self.fetching = Fetching(
                 self.pool,
@@ -119,7 +103,7 @@ class Agent:
                 self._reader_parameters(),
                 self.config.node,
             )
-            self.fetching.pool_address = self._pool_address
+            self.fetching.sources.pool_address = self._pool_address
             self.tasks = TaskRunner(self, self._loop)
             self.reports = Reports(self.pool, self._loop, self.report, self.tasks.pinned_keys, self.disk)
             self.metrics.watch(
@@ -132,18 +116,17 @@ class Agent:
                 )
             )
             self.metrics.registry.register(WatchedGate(self.gate))
-            if self.disk is not None:
-                self.tiering = Tiering(
-                    self.pool, self.disk, self.preparing, lambda: self.fetching.busy, self.pool_changed, self._loop
-                )
-                self.metrics.registry.register(WatchedDisk(self.disk, self.tiering))
+            self.disk.connect(self.fetching, self.pool_changed, self.metrics.registry)
+            lanes: dict[str, Lane[Any]] = {"fetch": self.tasks.background}
+            if self.disk.tiering is not None:
+                lanes |= {"write": self.disk.tiering.writes, "promote": self.disk.tiering.promotions}
+            self.metrics.registry.register(WatchedLanes(lanes))
             self.http_address = await self.http.listen(*self.config.http)
             self.api.listen(self.config.api_socket)
         except BaseException:
             await self._close_parts()
             raise
-        if self.tiering is not None:
-            self.tiering.start()
+        self.disk.start()
         if self.config.controller:
             self._link = ControllerLink(self.config.controller, self)
             self._link.start()
@@ -153,8 +136,7 @@ class Agent:
         if self._link is not None:
             await self._link.close(pb.FromAgent(leaving=pb.Leaving(reason="stopping")))
         self.api.close()
-        if self.tiering is not None and self.config.disk is not None:
-            await self.tiering.flush(self.config.disk.flush_s)
+        await self.disk.flush()
         await self._close_parts()
 
     async def _close_parts(self) -> None:
@@ -169,10 +151,7 @@ class Agent:
             self.tasks.close()
         await self.transport.close()
         self.serving.close()
-        if self.tiering is not None:
-            self.tiering.close()
-        if self.disk is not None:
-            await self.disk.close()
+        await self.disk.close()
         self._checksums.close()
         self.memory.close()
 
@@ -198,21 +177,9 @@ class Agent:
             "receive_buffer_bytes": self.facts.receive_buffer_bytes,
             "directory_chunks": self.directory.chunks_count,
             "pool": {"size_bytes": usage.size_bytes, "free_bytes": usage.free_bytes, "chunks": usage.chunks_count},
-            "disk": self._disk_health(),
+            "disk": self.disk.health(),
             "engines": self.api.connections_count,
             "fetches": self.fetching.under_way_count,
-        }
-
-    def _disk_health(self) -> Mapping[str, object]:
-        if self.disk is None:
-            return {"state": DiskState.OFF.value, "reason": "not configured"}
-        usage = self.disk.pool.usage()
-        return {
-            "state": self.disk.state.value,
-            "reason": self.disk.reason,
-            "size_bytes": usage.size_bytes,
-            "free_bytes": usage.free_bytes,
-            "chunks": len(self.disk.stored_chunks()),
         }
 
     # ------------------------------------------------------------------ from engines
@@ -235,15 +202,11 @@ class Agent:
 
         def summed(checksum: int) -> None:
             self.pool.commit(chunk, checksum)
-            self._arrived(chunk)
+            self.disk.arrived(chunk)
             self.pool_changed()
             done(checksum)
 
         self._checksums.start(chunk, summed)
-
-    def _arrived(self, chunk: Chunk) -> None:
-        if self.tiering is not None:
-            self.tiering.arrived(chunk)
 
     def abort(self, chunk: Chunk) -> None:
         """An engine gave a chunk up."""
@@ -261,7 +224,7 @@ class Agent:
 
     def where(self, key: ChunkKey) -> Where:
         """Where a chunk is known to be."""
-        if self.pool.find(key) is not None or (self.disk is not None and self.disk.find(key) is not None):
+        if self.pool.find(key) is not None or self.disk.find(key) is not None:
             return Where.LOCAL
         entry = self.directory.find(key)
         holders = [*self.directory.holders(key), *self.directory.disk_holders(key)]
@@ -290,13 +253,18 @@ class Agent:
     def drop(self, key: ChunkKey) -> DropOutcome:
         """An engine, or the controller, wants a chunk gone from here."""
         outcome = self.pool.drop(key)
-        if outcome is not DropOutcome.HELD and self.disk is not None and self.disk.drop(key):
+        if outcome is not DropOutcome.HELD and self.disk.drop(key):
             outcome = DropOutcome.DROPPED if outcome is DropOutcome.ABSENT else outcome
         self.pool_changed()
         return outcome
 
     def hint(self, keys: Sequence[ChunkKey], hint: Hint, within_ms: int) -> None:
-        """An engine knows something of the future."""
+        """An engine knows something of the future: the pools of this node hear it at once, the controller soon."""
+        for pool in [self.pool] if self.disk.store is None else [self.pool, self.disk.store.pool]:
+            if hint is Hint.SESSION_ENDED:
+                pool.finished(keys)
+            else:
+                pool.expect(keys, within_ms / 1000)
         self.reports.hinted(keys, hint, within_ms)
 
     def stats(self) -> dict[str, float]:
@@ -353,7 +321,7 @@ class Agent:
 
     def prepare(self, key: ChunkKey, then: Callable[[], None]) -> bool:
         """A peer wants what may lie on this node's disk."""
-        return self.preparing.prepare(key, then)
+        return self.disk.prepare(key, then)
 
     # ------------------------------------------------------------------ from fetching
 
@@ -375,8 +343,7 @@ class Agent:
         self.metrics.fetch_seconds.observe(seconds)
         if not self.fetching.busy:
             self.tasks.pump_soon()
-            if self.tiering is not None:
-                self.tiering.pump_soon()
+            self.disk.quiet()
 
     def bad_copy(
         self, key: ChunkKey, holder: NodeId, expected: int, found: int, blame: Blame, *, from_switch: bool
@@ -403,7 +370,7 @@ class Agent:
         """A fetched copy is here: told at once when the controller wanted it, else when the rush is over."""
         chunk = self.pool.find(key)
         if chunk is not None:
-            self._arrived(chunk)
+            self.disk.arrived(chunk)
         if asked_for:
             self.reports.pool_changed()
         else:
@@ -427,7 +394,7 @@ class Agent:
                 control_port=self.config.data.control_port,
                 switch_port=self.config.data.switch_port,
                 pool_bytes=self.memory.size_bytes,
-                disk_bytes=self.disk.pool.usage().size_bytes if self.disk is not None and self._has_disk else 0,
+                disk_bytes=self.disk.size_bytes,
                 segment_bytes=limits.SEGMENT_BYTES_SUPPORTED,
                 transports=[pb.TRANSPORT_SOCKETS, *([pb.TRANSPORT_VERBS] if self.facts.rdma else [])],
                 version=__version__,
@@ -444,9 +411,8 @@ class Agent:
             for key in applied.changed:
                 entry = self.directory.find(key)
                 if entry is not None:
-                    self.pool.set_value(key, entry.value)
-                    if self.disk is not None:
-                        self.disk.pool.set_value(key, entry.value)
+                    self.pool.hear(key, entry.value)
+                    self.disk.hear(key, entry.value)
             self.fetching.directory_changed(applied.changed, applied.nodes_lost)
             if self.directory.has_stale and self._stale_timer is None:
                 self._stale_timer = self._loop.call_later(limits.STALE_DIRECTORY_S, self._forget_stale)
@@ -458,11 +424,10 @@ class Agent:
             self._switch_is(message.switch_state)
 
     def lost(self) -> None:
-        """The stream ended: go on with what is known, evict by use alone."""
+        """The stream ended: go on with what is known; what fetches here teach goes on deciding what stays."""
         self.controller_connected = False
         self.reports.disconnected()
         self.tasks.abandon()
-        self._trust_values(False)
         if self._heartbeat is not None:
             self._heartbeat.cancel()
             self._heartbeat = None
@@ -512,11 +477,10 @@ class Agent:
         self._interest_ttl_ns = news.interest_ttl_ns
         self._pool_address = news.pool_address or self._pool_address
         self._fabric = news.fabric
-        self.fetching.pool_address = self._pool_address
+        self.fetching.sources.pool_address = self._pool_address
         self.serving.use_segment_bytes(news.fabric.segment_bytes)
         self.fetching.configure(self._reader_parameters())
         self.directory.restart(welcome.controller)
-        self._trust_values(True)
         self.controller_connected = True
         self.reports.snapshot()
         self._heartbeat_s = welcome.heartbeat_ms / 1000 or limits.HEARTBEAT_S_DEFAULT
@@ -526,15 +490,6 @@ class Agent:
         if welcome.HasField("switch_state"):
             self._switch_is(welcome.switch_state)
         log.info("attached to the controller as node %d, member %s", welcome.node, self._member)
-
-    @property
-    def _has_disk(self) -> bool:
-        return self.disk is not None and self.disk.state is not DiskState.OFF
-
-    def _trust_values(self, trusted: bool) -> None:
-        self.pool.trust_values(trusted)
-        if self.disk is not None:
-            self.disk.pool.trust_values(trusted)
 
     def _forget_stale(self) -> None:
         self._stale_timer = None
@@ -565,17 +520,11 @@ class Agent:
                     tasks_running=self.tasks.running_count,
                     chunks=usage.chunks_count,
                     next_victims=self.pool.next_victims(limits.NEXT_VICTIMS_TOLD),
-                    disk_used_bytes=self._disk_used_bytes(),
+                    disk_used_bytes=self.disk.used_bytes,
                 )
             )
         )
         self._heartbeat = self._loop.call_later(self._heartbeat_s, self._beat)
-
-    def _disk_used_bytes(self) -> int:
-        if self.disk is None or not self._has_disk:
-            return 0
-        usage = self.disk.pool.usage()
-        return usage.size_bytes - usage.free_bytes
 
     def _reader_parameters(self) -> ReaderParameters:
         segment_bytes = self._fabric.segment_bytes

@@ -24,6 +24,7 @@ from hostagent.disk.store import LoadOutcome
 from hostagent.hashing import Checksums
 from hostagent.pool.chunks import Chunk, ChunkPool, ChunkState, Refusal
 from hostagent.pool.memory import PoolMemory
+from hostagent.sources import LocalDisk, Sources
 from hostagent.timers import MachineTimer
 from hostagent.transport.base import ControlArrival, ReadHandle, ReadOutcome, Transport
 from kvproto.commands import (
@@ -63,6 +64,7 @@ from kvproto.limits import FETCHES_MAX
 from kvproto.session.parameters import ReaderParameters
 from kvproto.session.reader import Reader
 from kvproto.tiers.gate import Gate, Offer, Ticket, Verdict
+from kvproto.value import Touch
 from kvproto.value.costs import Source as CostSource
 from kvproto.wire.data import SegmentGroup
 
@@ -80,15 +82,6 @@ _COSTS_OF = {
     Source.DISK: CostSource.LOCAL_DISK,
 }
 _OUTCOMES = {Outcome.GONE: Status.UNAVAILABLE, Outcome.LATE: Status.DEADLINE}
-SWITCH_NODE = NodeId("@switch")
-"""Stands for the switch where it holds the only copy: asked at the pool address, never read from."""
-
-
-class LocalDisk(Protocol):
-    """This node's disk tier."""
-
-    def find(self, key: ChunkKey) -> Chunk | None: ...
-    def load(self, key: ChunkKey, into: Chunk, done: Callable[[LoadOutcome, int], None]) -> None: ...
 
 
 class FetchObserver(Protocol):
@@ -156,7 +149,7 @@ class Fetching:
         directory: DirectoryReplica,
         checksums: Checksums,
         gate: Gate,
-        disk: LocalDisk | None,
+        disk: LocalDisk,
         loop: asyncio.AbstractEventLoop,
         observer: FetchObserver,
         parameters: ReaderParameters,
@@ -178,8 +171,7 @@ class Fetching:
         self._arriving: dict[ChunkKey, _Arriving] = {}
         self._reads: dict[ReadId, ReadHandle] = {}
         self._fetch_id = 0
-        self._node_name = node_name
-        self.pool_address: Address | None = None
+        self.sources = Sources(directory, disk, node_name)
 
     @property
     def under_way_count(self) -> int:
@@ -215,7 +207,7 @@ class Fetching:
         if len(self._fetches) >= FETCHES_MAX:
             done(FetchResult(Status.BUSY, ()))
             return None
-        plan = self._plan(keys, recompute_s, from_disk_only=from_disk_only)
+        plan = self._plan(keys, recompute_s, from_disk_only=from_disk_only, is_engines=progressed is None)
         if len(plan.pinned) == len(plan.keys):
             self._deliver_local(plan, done, started_s)
             return None
@@ -244,16 +236,20 @@ class Fetching:
         self._handle(FetchCancelled(fetch.fetch))
         self._observer.fetch_ended(Status.CANCELLED, self._loop.time() - fetch.started_s)
 
-    def _plan(self, keys: Sequence[ChunkKey], recompute_s: float | None, *, from_disk_only: bool) -> _Plan:
+    def _plan(
+        self, keys: Sequence[ChunkKey], recompute_s: float | None, *, from_disk_only: bool, is_engines: bool
+    ) -> _Plan:
         """How far the keys are brought and from where, with local chunks pinned and room reserved for the others."""
         offers: list[Offer] = []
         stopped = Status.OK
         for key in keys:
-            offer = self._offer(key, from_disk_only)
+            offer = self._offer(key, from_disk_only=from_disk_only)
             if offer is None:
                 stopped = Status.NOT_FOUND
                 break
             offers.append(offer)
+        if is_engines and not from_disk_only:
+            self._teach(keys, offers)
         verdict = self._gate.decide(offers, recompute_s, time.monotonic_ns())
         plan = _Plan(verdict, stopped if len(verdict.routes) == len(offers) else Status.GATE)
         plan.keys = tuple(keys[: len(verdict.routes)])
@@ -262,7 +258,6 @@ class Fetching:
             chunk = self._pool.find(key) or self._kept(key)
             if chunk is not None:
                 self._pool.pin(chunk)
-                self._pool.touch(key)
                 plan.pinned[key] = chunk
         for key, route in zip(plan.keys, verdict.routes, strict=True):
             if key in plan.pinned or key in self._arriving:
@@ -274,6 +269,20 @@ class Fetching:
             if route is CostSource.LOCAL_DISK:
                 plan.to_load.append(key)
         return plan
+
+    def _teach(self, keys: Sequence[ChunkKey], offers: Sequence[Offer]) -> None:
+        """An engine asks for these: the pools learn what they are worth. What nobody has is put here later, and counts
+        then."""
+        touches = []
+        parent: ChunkKey | None = None
+        for at, (key, offer) in enumerate(zip(keys, offers, strict=False)):
+            known = self._pool.find(key) or self._directory.find(key)
+            position = known.position if known is not None else at
+            touches.append(Touch(key, known.parent if known is not None else parent, position, offer.size_bytes))
+            parent = key
+        if touches:
+            self._pool.fetched(touches)
+            self._disk.fetched(touches)
 
     def _kept(self, key: ChunkKey) -> Chunk | None:
         """A chunk that arrived for a fetch under way and was dropped from the pool since: its bytes stay until that
@@ -291,7 +300,7 @@ class Fetching:
                 self._pool.unpin(chunk)
         plan.keys, plan.stopped = plan.keys[:place], why
 
-    def _offer(self, key: ChunkKey, from_disk_only: bool) -> Offer | None:
+    def _offer(self, key: ChunkKey, *, from_disk_only: bool) -> Offer | None:
         """Where a chunk can be had; None: nowhere."""
         chunk = self._pool.find(key) or self._kept(key)
         if chunk is not None:
@@ -299,28 +308,11 @@ class Fetching:
         arriving = self._arriving.get(key)
         if arriving is not None:
             return Offer(arriving.entry.size_bytes, (arriving.route,), coming=True)
-        stored = self._disk.find(key) if self._disk is not None else None
-        if from_disk_only:
-            return None if stored is None else Offer(stored.size_bytes, (CostSource.LOCAL_DISK,))
-        entry = self._directory.find(key)
-        sources = [] if stored is None else [CostSource.LOCAL_DISK]
-        if entry is not None and (stored is None or stored.size_bytes == entry.size_bytes):
-            sources += self._remote_sources(entry)
-        if not sources:
-            return None
-        return Offer(stored.size_bytes if stored is not None else entry.size_bytes if entry else 0, tuple(sources))
-
-    def _remote_sources(self, entry: ChunkEntry) -> list[CostSource]:
-        refs = self._holders_of(entry)
-        sources = [CostSource.SWITCH] if entry.served and refs else []
-        if any(ref.node != SWITCH_NODE for ref in refs):
-            in_dram = any(node.name != self._node_name for node in self._directory.holders(entry.key))
-            sources.append(CostSource.REMOTE_DRAM if in_dram else CostSource.REMOTE_DISK)
-        return sources
+        return self.sources.offer(key, from_disk_only=from_disk_only)
 
     def _make_room(self, key: ChunkKey, route: CostSource) -> Status | None:
         """Memory for an arriving chunk; the reason when there is none."""
-        entry = self._entry(key)
+        entry = self.sources.entry(key)
         made = self._pool.reserve(key, entry.parent, entry.size_bytes, entry.position)
         if isinstance(made, Refusal):
             # FILLING: an engine here is putting this very chunk; it will be there by itself in a moment.
@@ -331,23 +323,13 @@ class Fetching:
         self._arriving[key] = _Arriving(made, entry, -(-entry.size_bytes // size), full_rows, route)
         return None
 
-    def _entry(self, key: ChunkKey) -> ChunkEntry:
-        """What this node's disk or the directory knows of a chunk; where they differ, the disk."""
-        entry = self._directory.find(key)
-        stored = self._disk.find(key) if self._disk is not None else None
-        if stored is not None and (entry is None or entry.size_bytes != stored.size_bytes):
-            return ChunkEntry(key, stored.parent, stored.size_bytes, stored.checksum, stored.position, ())
-        if entry is None:
-            raise LookupError(f"room is made for {key.hex()}, which is nowhere")
-        return entry
-
     def _wanted(self, key: ChunkKey, fetch: Fetch, from_disk_only: bool) -> ChunkWanted:
         chunk = fetch.pinned.get(key)
         if chunk is not None:
             segments = -(-chunk.size_bytes // self._parameters.segment_bytes)
             return ChunkWanted(key, segments, chunk.size_bytes, (), present=True)
         arriving = self._arriving[key]
-        holders = () if from_disk_only else self._holders_of(arriving.entry)
+        holders = () if from_disk_only else self.sources.holders(arriving.entry)
         return ChunkWanted(
             key,
             arriving.segments_count,
@@ -361,7 +343,7 @@ class Fetching:
 
     def _load(self, key: ChunkKey) -> None:
         arriving = self._arriving.get(key)
-        if arriving is not None and self._disk is not None:
+        if arriving is not None:
             self._disk.load(key, arriving.chunk, partial(self._loaded, arriving))
 
     def _loaded(self, arriving: _Arriving, outcome: LoadOutcome, checksum: int) -> None:
@@ -390,7 +372,7 @@ class Fetching:
         for key in keys:
             if key in self._arriving:
                 entry = self._directory.find(key)
-                changed[key] = () if entry is None else self._holders_of(entry)
+                changed[key] = () if entry is None else self.sources.holders(entry)
         if changed:
             self._handle(HoldersChanged(changed))
         for name in nodes_lost:
@@ -412,20 +394,6 @@ class Fetching:
         self._parameters = parameters
         now_ns = time.monotonic_ns()
         self._carry_out(self._reader.configure(parameters, now_ns), now_ns)
-
-    def _holders_of(self, entry: ChunkEntry) -> tuple[HolderRef, ...]:
-        in_dram = {node.name: node for node in self._directory.holders(entry.key)}
-        nodes = [(node, 0.0) for node in in_dram.values()]
-        # A copy on a disk is as good once it is in that node's DRAM: asked where there is no other.
-        nodes += [(node, 1.0) for node in self._directory.disk_holders(entry.key) if node.name not in in_dram]
-        refs = tuple(
-            HolderRef(NodeId(node.name), node.address, load + node.draining, castable=node.member is not None)
-            for node, load in nodes
-            if node.name != self._node_name
-        )
-        if not refs and entry.served and self.pool_address is not None:
-            return (HolderRef(SWITCH_NODE, self.pool_address),)
-        return refs
 
     def _node(self, name: NodeId) -> NodeEntry | None:
         return self._directory.node_named(name)
@@ -618,7 +586,6 @@ class Fetching:
         for key, source in zip(fetch.keys[: command.leading], command.sources, strict=True):
             chunk = fetch.pinned[key]
             self._pool.pin(chunk)
-            self._pool.touch(key)
             delivered.append((chunk, _SOURCES[source]))
             if source is not Source.LOCAL:
                 by_disk = fetch.routes.get(key) is CostSource.REMOTE_DISK

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
 
 from hostagent import limits
 from hostagent.api.server import FetchResult
@@ -15,19 +14,13 @@ from hostagent.pool.chunks import ChunkPool
 from kvproto.ids import ChunkKey
 
 
-class Home(Protocol):
-    """What this needs of the agent."""
-
-    pool: ChunkPool
-    disk: DiskStore | None
-    fetching: Fetching
-
-
 class Preparing:
     """One load a chunk, however many wait for it."""
 
-    def __init__(self, home: Home, loop: asyncio.AbstractEventLoop) -> None:
-        self._home = home
+    def __init__(self, pool: ChunkPool, disk: DiskStore, fetching: Fetching, loop: asyncio.AbstractEventLoop) -> None:
+        self._pool = pool
+        self._disk = disk
+        self._fetching = fetching
         self._loop = loop
         self._waiting: dict[ChunkKey, list[Callable[[], None]]] = {}
 
@@ -41,11 +34,10 @@ class Preparing:
         if waiting is not None:
             waiting.append(then)
             return True
-        disk = self._home.disk
-        if disk is None or disk.find(key) is None or len(self._waiting) >= limits.PREPARED_MAX:
+        if self._disk.find(key) is None or len(self._waiting) >= limits.PREPARED_MAX:
             return False
         self._waiting[key] = [then]
-        self._home.fetching.fetch(
+        self._fetching.fetch(
             [key], limits.PREPARE_DEADLINE_S, None, partial(self._ended, key), _unheard, from_disk_only=True
         )
         return True
@@ -64,7 +56,7 @@ class Preparing:
         for then in self._waiting.pop(key, ()):
             then()
         for chunk, _ in result.chunks:
-            self._home.pool.unpin(chunk)
+            self._pool.unpin(chunk)
 
 
 def _unheard(_leading: int) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -11,6 +12,7 @@ from hostagent.disk.store import DiskState, DiskStore
 from hostagent.metrics import PREFIX
 from hostagent.tiering import Tiering
 from kvproto.tiers.gate import Choice, Gate
+from kvproto.tiers.lane import Lane
 from kvproto.value.costs import Source
 
 
@@ -96,16 +98,27 @@ class WatchedDisk(Collector):
         failed.add_metric(["read"], counters.reads_failed)
         failed.add_metric(["write"], counters.writes_failed)
         yield failed
-        yield from self._lanes()
 
-    def _lanes(self) -> Iterator[Metric]:
+
+class WatchedLanes(Collector):
+    """Background work."""
+
+    def __init__(self, lanes: Mapping[str, Lane[Any]]) -> None:
+        self._lanes = lanes
+
+    def describe(self) -> Iterator[Metric]:
+        """Nothing ahead of time."""
+        return iter(())
+
+    def collect(self) -> Iterator[Metric]:
+        """Figures of this moment."""
         waiting = GaugeMetricFamily(f"{PREFIX}_background_waiting", "Background work that waits", labels=["lane"])
         taken = CounterMetricFamily(f"{PREFIX}_background_started", "Background work begun", labels=["lane"])
         forced = CounterMetricFamily(
             f"{PREFIX}_background_forced", "Begun although an engine waited, after long patience", labels=["lane"]
         )
         waited = CounterMetricFamily(f"{PREFIX}_background_waited_seconds", "From offer to start", labels=["lane"])
-        for name, lane in (("write", self._tiering.writes), ("promote", self._tiering.promotions)):
+        for name, lane in self._lanes.items():
             waiting.add_metric([name], len(lane))
             taken.add_metric([name], lane.counts.taken)
             forced.add_metric([name], lane.counts.forced)

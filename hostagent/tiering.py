@@ -169,7 +169,7 @@ class Tiering:
     def _write(self, key: ChunkKey) -> None:
         chunk = self._pool.find(key)
         if chunk is not None and self._disk.find(key) is None:
-            if self._disk.save(chunk, partial(self._written, key)):
+            if self._disk.pool.admits(chunk) and self._disk.save(chunk, partial(self._written, key)):
                 self._changed()  # something may have had to go
                 return
             self.refused_count += 1

@@ -75,11 +75,12 @@ def key_text(key: bytes) -> str:
     return key.hex()[:KEY_DIGITS]
 
 
-def holders_text(holders: list[str]) -> str:
-    """At most three names."""
-    if not holders:
+def holders_text(holders: list[str], disk_holders: list[str]) -> str:
+    """At most three names, those with a copy on disk only behind the others."""
+    names = holders + [f"{name}(disk)" for name in disk_holders if name not in holders]
+    if not names:
         return "-"
-    return " ".join(holders[:3]) + (f" +{len(holders) - 3}" if len(holders) > 3 else "")
+    return " ".join(names[:3]) + (f" +{len(names) - 3}" if len(names) > 3 else "")
 
 
 def chunk_object(chunk: rpc.ChunkView) -> Mapping[str, object]:
@@ -90,6 +91,7 @@ def chunk_object(chunk: rpc.ChunkView) -> Mapping[str, object]:
         "position": chunk.position,
         "size_bytes": chunk.size_bytes,
         "holders": list(chunk.holders),
+        "disk_holders": list(chunk.disk_holders),
         "switch": chunk.switch_state,
         "pinned": chunk.pinned,
         "value": chunk.value,
@@ -111,6 +113,8 @@ def status_object(status: rpc.StatusReply) -> Mapping[str, object]:
                 "switch_port": node.switch_port if node.HasField("switch_port") else None,
                 "pool_bytes": node.pool_bytes,
                 "pool_used_bytes": node.pool_used_bytes,
+                "disk_bytes": node.disk_bytes,
+                "disk_used_bytes": node.disk_used_bytes,
                 "chunks": node.chunks,
                 "last_copies": node.last_copies,
                 "sent_bytes": node.sent_bytes,

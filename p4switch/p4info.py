@@ -17,24 +17,8 @@ from google.protobuf import json_format, text_format
 
 from p4switch.errors import SwitchError
 from p4switch.ir import program as ir
-from p4switch.ir.stmt import (
-    Assertion,
-    ChecksumGet,
-    Clone,
-    Hash,
-    LogMessage,
-    MarkToDrop,
-    Random,
-    Recirculate,
-    Resubmit,
-    SendDigest,
-    Truncate,
-    UpdateChecksum,
-    VerifyChecksum,
-)
 from p4switch.ir.types import Annotation, EnumType, width_of
 from p4switch.ir.usage import usage
-from p4switch.ir.walk import nodes
 from p4switch.p4info_types import TypeInfo, annotate, field_name, flat_fields
 from p4switch.proto import p4info_pb2 as p4i
 from p4switch.proto import p4types_pb2 as p4t
@@ -51,24 +35,6 @@ _MATCH = {
     ir.MatchKind.RANGE: p4i.MatchField.RANGE,
     ir.MatchKind.OPTIONAL: p4i.MatchField.OPTIONAL,
 }
-
-
-_TYPED_CALLS = (
-    Assertion,
-    ChecksumGet,
-    Clone,
-    Hash,
-    LogMessage,
-    MarkToDrop,
-    Random,
-    Recirculate,
-    Resubmit,
-    SendDigest,
-    Truncate,
-    UpdateChecksum,
-    VerifyChecksum,
-)
-"""Calls of extern functions in controls."""
 
 
 class _Annotated(Protocol):
@@ -163,7 +129,7 @@ class _Generator:
         self._info = p4i.P4Info()
         self._types = TypeInfo(program, self._info.type_info)
         p = program
-        used = usage(program)
+        self._used = used = usage(program)
         self._shown_tables = tuple(t for t in p.tables if t.index in used.tables)
         self._shown_actions = tuple(a for a in p.actions if a.index in used.actions)
         self._shown_registers = tuple(r for r in p.registers if r.index in used.registers)
@@ -237,7 +203,7 @@ class _Generator:
             p.action_profiles,
             p.controller_headers,
         )
-        return any(objects) or any(isinstance(n, _TYPED_CALLS) for b in p.blocks() for n in nodes(b.body))
+        return self._used.calls_externs or any(objects)
 
     # -- objects ---------------------------------------------------------------------------------
 

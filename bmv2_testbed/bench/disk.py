@@ -31,7 +31,6 @@ from hostagent.disk.store import DiskState, DiskStore, LoadOutcome
 from hostagent.limits import EXTENT_ALIGN_BYTES
 from hostagent.pool.chunks import Chunk, ChunkPool
 from hostagent.pool.memory import PoolMemory
-from hostagent.pool.policy import LeavesFirst
 from kvproto.ids import ChunkKey
 
 READ_THREADS = 4
@@ -307,7 +306,7 @@ def disk_table(figures: DiskFigures) -> Table:
 
 
 def _pool(size_bytes: int) -> ChunkPool:
-    return ChunkPool(size_bytes, EXTENT_ALIGN_BYTES, LeavesFirst())
+    return ChunkPool(size_bytes, EXTENT_ALIGN_BYTES, time.monotonic_ns)
 
 
 def _key(number: int, label: str = "") -> ChunkKey:

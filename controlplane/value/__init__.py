@@ -1,5 +1,5 @@
-"""What a chunk is worth. Pure; the only place that says so."""
+"""What chunks are worth to all nodes together: `kvproto.value` with the directory's knowledge. Pure."""
 
-from controlplane.value.function import ValueFunction, ValueParameters
+from controlplane.value.cluster import ClusterValues
 
-__all__ = ["ValueFunction", "ValueParameters"]
+__all__ = ["ClusterValues"]

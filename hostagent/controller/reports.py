@@ -6,12 +6,11 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from hostagent import limits
 from hostagent.api.messages import ChunkSource, Hint
 from hostagent.controller.convert import announcement
-from hostagent.disk.store import DiskStore
 from hostagent.pool.chunks import Chunk, ChunkPool, ChunkState
 from kvproto.ids import ChunkKey
 from kvproto.rpc import control_pb2 as pb
@@ -28,6 +27,13 @@ _SOURCES = {
 _HINTS = {Hint.SESSION_ENDED: pb.ReuseHint.SESSION_ENDED, Hint.EXPECTED: pb.ReuseHint.EXPECTED}
 
 
+class DiskCopies(Protocol):
+    """What is on this node's disk."""
+
+    def stored_chunks(self) -> list[Chunk]: ...
+    def take_changes(self) -> tuple[list[Chunk], list[ChunkKey]]: ...
+
+
 @dataclass(slots=True)
 class Reports:
     """Collects, and sends a little later. What the controller cannot hear (it is away) is forgotten, oldest first."""
@@ -36,7 +42,7 @@ class Reports:
     loop: asyncio.AbstractEventLoop
     send: Callable[[pb.FromAgent], None]
     pinned_keys: Callable[[], list[ChunkKey]]
-    disk: DiskStore | None = None
+    disk: DiskCopies | None = None
     connected: bool = False
     _fresh: dict[ChunkKey, float] = field(default_factory=dict)
     """Fetched copies: not to be announced before this time of the loop."""

@@ -15,7 +15,7 @@ import enum
 import heapq
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -30,6 +30,7 @@ from hostagent.disk.records import Record
 from hostagent.pool.chunks import Chunk, ChunkPool, DropOutcome
 from hostagent.pool.memory import PoolMemory
 from kvproto.ids import ChunkKey
+from kvproto.value import Touch
 
 log = logging.getLogger(__name__)
 
@@ -320,6 +321,10 @@ class DiskStore:
 
     # ------------------------------------------------------------------ loading
 
+    def fetched(self, touches: Sequence[Touch]) -> None:
+        """An engine asked for these: what the tier is to keep is learned from it, wherever they were."""
+        self.pool.fetched(touches)
+
     def load(self, key: ChunkKey, into: Chunk, done: Callable[[LoadOutcome, int], None]) -> None:
         """Read a stored chunk into a FILLING chunk of the DRAM pool; `done(outcome, xxh3-64)` comes later."""
         stored, files = self.find(key), self._files
@@ -327,7 +332,6 @@ class DiskStore:
             self._loop.call_soon(done, LoadOutcome.ABSENT, 0)
             return
         self.pool.pin(stored)
-        self.pool.touch(key)
         self._dram.pin(into)
         self.counters.reading += 1
         with self._way:

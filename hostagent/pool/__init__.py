@@ -1,5 +1,5 @@
-"""The node's DRAM pool: memory, extents, chunks, and the order of eviction.
+"""The node's DRAM pool: memory, extents, chunks.
 
-`chunks.ChunkPool` owns reference counts and states, `policy` owns the order, `extents` owns free space; all three are
-pure. `memory` owns the shared memory itself.
+`chunks.ChunkPool` owns reference counts and states, `kvproto.value` what chunks are worth and so the order, `extents`
+free space; all three are pure. `memory` owns the shared memory itself.
 """

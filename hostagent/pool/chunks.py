@@ -9,12 +9,18 @@ from __future__ import annotations
 
 import enum
 from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
 from hostagent.pool.extents import ExtentAllocator
-from hostagent.pool.policy import EvictionPolicy
 from kvproto.ids import ChunkKey
+from kvproto.value import PoolValues, Touch
+
+SCORE_RISE = 0.5
+"""Of log2 of a value: nothing but a fetch lets it rise."""
+ECHO_S = 2.0
+"""So long after a fetch here the controller may still be telling of that very fetch."""
 
 
 class ChunkState(enum.Enum):
@@ -62,6 +68,12 @@ class Chunk:
     """Users of its bytes right now: leases, sends, reads."""
     holds: int = 0
     """Reasons to keep it: engines' pins, the operator's pin."""
+    score_told: float | None = None
+    """The controller's last word on it (`ChunkPool.hear`)."""
+
+
+def _touch(chunk: Chunk) -> Touch:
+    return Touch(chunk.key, chunk.parent, chunk.position, chunk.size_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +89,13 @@ class PoolUsage:
 
 
 class ChunkPool:
-    """The manager: owns reference counts and events. The policy owns the order of eviction."""
+    """The manager: owns reference counts and events. `kvproto.value` owns what chunks are worth, and so who goes."""
 
-    def __init__(self, size_bytes: int, align_bytes: int, policy: EvictionPolicy) -> None:
+    def __init__(self, size_bytes: int, align_bytes: int, now_ns: Callable[[], int]) -> None:
+        """`now_ns`: the shell's monotonic clock; nothing but the value of chunks depends on it."""
         self._extents = ExtentAllocator(size_bytes, align_bytes)
-        self._policy = policy
+        self._now_ns = now_ns
+        self.values = PoolValues(size_bytes)
         self._chunks: dict[ChunkKey, Chunk] = {}
         self._evicting: set[Chunk] = set()
         self._added: dict[ChunkKey, Chunk] = {}
@@ -95,14 +109,24 @@ class ChunkPool:
     # -------------------------------------------------------------- filling
 
     def reserve(
-        self, key: ChunkKey, parent: ChunkKey | None, size_bytes: int, position: int | None = None, namespace: str = ""
+        self,
+        key: ChunkKey,
+        parent: ChunkKey | None,
+        size_bytes: int,
+        position: int | None = None,
+        namespace: str = "",
     ) -> Chunk | Refusal:
-        """Room for a chunk, state FILLING, evicting what must go. Atomic: a Refusal leaves everything as it was."""
+        """Room for a chunk, state FILLING, evicting what must go. Atomic: a Refusal leaves everything as it was.
+        Everybody who wants a chunk here needs its bytes in this memory, so the newcomer is never weighed against them.
+        """
         present = self._chunks.get(key)
         if present is not None:
             return Refusal.EXISTS if present.state is ChunkState.READY else Refusal.FILLING
         if self._extents.extent_bytes(size_bytes) > self._extents.size_bytes:
             return Refusal.TOO_LARGE
+        if position is None:
+            before = self._chunks.get(parent) if parent is not None else None
+            position = before.position + 1 if before is not None else 0
         offset = self._extents.allocate(size_bytes)
         if offset is None:
             victims = self._plan(size_bytes)
@@ -114,13 +138,10 @@ class ChunkPool:
             offset = self._extents.allocate(size_bytes)
             if offset is None:
                 raise AssertionError("the plan of an eviction did not make the room it promised")
-        if position is None:
-            before = self._chunks.get(parent) if parent is not None else None
-            position = before.position + 1 if before is not None else 0
         chunk = Chunk(key, parent, position, namespace, offset, size_bytes, ChunkState.FILLING)
         self._chunks[key] = chunk
         self._filling_bytes += self._extents.extent_bytes(size_bytes)
-        self._policy.add(key, parent)
+        self.values.add(_touch(chunk), self._now_ns())
         return chunk
 
     def commit(self, chunk: Chunk, checksum: int) -> None:
@@ -130,7 +151,9 @@ class ChunkPool:
         chunk.state = ChunkState.READY
         chunk.checksum = checksum
         self._filling_bytes -= self._extents.extent_bytes(chunk.size_bytes)
-        self._policy.touch(chunk.key)
+        if not self.values.is_known(chunk.key):
+            # What an engine computed it asked for first: the put is its first use.
+            self.values.fetched([_touch(chunk)], self._now_ns())
         self._added[chunk.key] = chunk
         self._removed.discard(chunk.key)
 
@@ -156,7 +179,7 @@ class ChunkPool:
         chunk = Chunk(key, parent, position, namespace, offset, size_bytes, ChunkState.READY, checksum)
         self._chunks[key] = chunk
         self._added[key] = chunk
-        self._policy.add(key, parent)
+        self.values.add(_touch(chunk), self._now_ns())
         return chunk
 
     # -------------------------------------------------------------- use
@@ -182,9 +205,38 @@ class ChunkPool:
             self._free(chunk)
 
     def touch(self, key: ChunkKey) -> None:
-        """The chunk was of use to a reader."""
-        if key in self._chunks:
-            self._policy.touch(key)
+        """The chunk was of use to a reader elsewhere."""
+        chunk = self._chunks.get(key)
+        if chunk is not None:
+            self.values.fetched([_touch(chunk)], self._now_ns())
+
+    def fetched(self, touches: Sequence[Touch]) -> None:
+        """An engine asked for these, in prefix order, here or not: what the values learn from."""
+        self.values.fetched(touches, self._now_ns())
+
+    def finished(self, keys: Iterable[ChunkKey]) -> None:
+        """A session ended: these and all that hangs on them here are not expected again."""
+        named = set(keys)
+        for chunk in self.ready_chunks():
+            if chunk.parent in named:
+                named.add(chunk.key)
+        self.values.finished(named, self._now_ns())
+
+    def expect(self, keys: Iterable[ChunkKey], within_s: float) -> None:
+        """These will be asked for in about so long."""
+        self.values.expect(keys, within_s, self._now_ns())
+
+    def hear(self, key: ChunkKey, score: float) -> None:
+        """The controller tells what a chunk is worth to all nodes (log2, any unit). When it rises although nobody
+        asked for the chunk here lately, it was fetched elsewhere; that makes it likelier to be wanted here as well."""
+        chunk = self._chunks.get(key)
+        if chunk is None:
+            return
+        risen = chunk.score_told is not None and score - chunk.score_told >= SCORE_RISE
+        chunk.score_told = score
+        now_ns = self._now_ns()
+        if risen and self.values.idle_s(key, now_ns) > ECHO_S:
+            self.values.fetched([_touch(chunk)], now_ns)
 
     def hold(self, chunk: Chunk) -> None:
         """One more reason not to evict a READY chunk."""
@@ -210,22 +262,20 @@ class ChunkPool:
 
     # -------------------------------------------------------------- order, events, figures
 
-    def set_value(self, key: ChunkKey, value: float) -> None:
-        """The controller's value of a chunk, if it is here."""
-        self._policy.set_value(key, value)
-
-    def trust_values(self, trusted: bool) -> None:
-        """False while the controller is away: the order is by use alone."""
-        self._policy.trust_values(trusted)
+    def admits(self, chunk: Chunk) -> bool:
+        """Whether a chunk of another pool should come in: there is room, or it is worth more than all that would go."""
+        room = self._extents.copy().allocate(chunk.size_bytes) is not None
+        touch = _touch(chunk)
+        return self.values.admits(touch, self._now_ns(), self._evictable, chunk.size_bytes if room else 0)
 
     def next_victims(self, count: int) -> list[ChunkKey]:
         """What would be evicted first, in this order, if room were needed."""
-        order = self._policy.victims(self._evictable)
+        order = self.values.victims(self._now_ns(), self._evictable)
         return list(islice(order, count))
 
     def dearest(self, count: int) -> list[ChunkKey]:
         """What would be evicted last, that first."""
-        last = deque(self._policy.victims(self._evictable), maxlen=count)
+        last = deque(self.values.victims(self._now_ns(), self._evictable), maxlen=count)
         return list(reversed(last))
 
     def take_changes(self) -> tuple[list[Chunk], list[ChunkKey]]:
@@ -273,7 +323,7 @@ class ChunkPool:
         """The victims whose going makes room for `size_bytes`; None when even all of them do not."""
         trial = self._extents.copy()
         victims: list[Chunk] = []
-        order = self._policy.victims(self._evictable)
+        order = self.values.victims(self._now_ns(), self._evictable)
         try:
             for key in order:
                 victim = self._chunks[key]
@@ -301,7 +351,7 @@ class ChunkPool:
 
     def _forget(self, chunk: Chunk) -> None:
         del self._chunks[chunk.key]
-        self._policy.remove(chunk.key)
+        self.values.remove(chunk.key)
         self._keep(chunk, holds=-chunk.holds)
         if chunk.state is ChunkState.FILLING:
             self._filling_bytes -= self._extents.extent_bytes(chunk.size_bytes)

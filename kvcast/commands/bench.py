@@ -21,7 +21,7 @@ from bmv2_testbed.network.namespaces import can_unshare
 from bmv2_testbed.spec import Faults, Target, Wiring
 from bmv2_testbed.units import parse_rate_bit_s, parse_size_bytes
 from kvcast.cli import UsageError
-from kvcast.commands import bench_disk, bench_switch, bench_vllm
+from kvcast.commands import bench_disk, bench_policy, bench_push, bench_switch, bench_vllm
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -50,7 +50,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     fetch.add_argument("--size", type=size, action="append", help="may be given again (default 16MiB and 4KiB)")
     fetch.add_argument("--repeat", type=int, default=30, help="fetches of each size (default 30)")
     bench_switch.add_parser(benches)
+    bench_policy.add_parser(benches)
     bench_disk.add_parser(benches)
+    bench_push.add_parser(benches)
     bench_vllm.add_parser(benches)
     for bench in (incast, fetch):
         bench.add_argument("--target", choices=[target.value for target in Target], default=Target.P4SWITCH.value)
@@ -61,10 +63,14 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Run one benchmark; 1 if a byte was wrong or missing."""
+    if args.bench in ("policy", "value"):
+        return bench_policy.run(args)
     if args.bench == "switch":
         return bench_switch.run(args)
     if args.bench == "disk":
         return bench_disk.run(args)
+    if args.bench == "push":
+        return bench_push.run(args)
     if args.bench == "vllm":
         return bench_vllm.run(args)
     try:

@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
             key_text(chunk.key),
             str(chunk.position),
             size_text(chunk.size_bytes),
-            holders_text(list(chunk.holders)),
+            holders_text(list(chunk.holders), list(chunk.disk_holders)),
             "" if chunk.switch_state == "absent" else chunk.switch_state,
             "pinned" if chunk.pinned else "",
             f"{chunk.fetches_per_s:.3g}" if chunk.fetches_per_s >= 0.0005 else "",

@@ -87,7 +87,7 @@ def _switch_line(switch: rpc.SwitchView) -> Text:
 
 def _nodes(status: rpc.StatusReply, before: rpc.TopReply | None, interval_s: float) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("NODE", "STATE", "PORT", "POOL", "CHUNKS", "LAST COPIES", "SENT", "RECEIVED"):
+    for name in ("NODE", "STATE", "PORT", "POOL", "DISK", "CHUNKS", "LAST COPIES", "SENT", "RECEIVED"):
         table.add_column(name, justify="left" if name in ("NODE", "STATE") else "right", no_wrap=True)
     earlier = {node.name: node for node in before.status.nodes} if before else {}
     for node in status.nodes:
@@ -101,6 +101,7 @@ def _nodes(status: rpc.StatusReply, before: rpc.TopReply | None, interval_s: flo
             node.state,
             str(node.switch_port) if node.HasField("switch_port") else "-",
             f"{size_text(node.pool_used_bytes)} of {size_text(node.pool_bytes)}",
+            f"{size_text(node.disk_used_bytes)} of {size_text(node.disk_bytes)}" if node.disk_bytes else "-",
             str(node.chunks),
             str(node.last_copies),
             sent,
@@ -120,6 +121,6 @@ def _chunks(reply: rpc.TopReply) -> Table:
             size_text(chunk.size_bytes),
             f"{chunk.fetches_per_s:.3g}",
             "" if chunk.switch_state == "absent" else chunk.switch_state,
-            holders_text(list(chunk.holders)),
+            holders_text(list(chunk.holders), list(chunk.disk_holders)),
         )
     return table

@@ -1148,6 +1148,8 @@ class NodeView(_message.Message):
     SENT_BYTES_FIELD_NUMBER: _builtins.int
     RECEIVED_BYTES_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
+    DISK_BYTES_FIELD_NUMBER: _builtins.int
+    DISK_USED_BYTES_FIELD_NUMBER: _builtins.int
     node: _builtins.int
     name: _builtins.str
     data_ip: _builtins.bytes
@@ -1163,6 +1165,9 @@ class NodeView(_message.Message):
     sent_bytes: _builtins.int
     received_bytes: _builtins.int
     version: _builtins.str
+    disk_bytes: _builtins.int
+    """of its disk tier; 0: none"""
+    disk_used_bytes: _builtins.int
     def __init__(
         self,
         *,
@@ -1179,10 +1184,12 @@ class NodeView(_message.Message):
         sent_bytes: _builtins.int = ...,
         received_bytes: _builtins.int = ...,
         version: _builtins.str = ...,
+        disk_bytes: _builtins.int = ...,
+        disk_used_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_member", b"_member", "_switch_port", b"_switch_port", "member", b"member", "switch_port", b"switch_port"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_member", b"_member", "_switch_port", b"_switch_port", "chunks", b"chunks", "data_ip", b"data_ip", "last_copies", b"last_copies", "member", b"member", "name", b"name", "node", b"node", "pool_bytes", b"pool_bytes", "pool_used_bytes", b"pool_used_bytes", "received_bytes", b"received_bytes", "sent_bytes", b"sent_bytes", "state", b"state", "switch_port", b"switch_port", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_member", b"_member", "_switch_port", b"_switch_port", "chunks", b"chunks", "data_ip", b"data_ip", "disk_bytes", b"disk_bytes", "disk_used_bytes", b"disk_used_bytes", "last_copies", b"last_copies", "member", b"member", "name", b"name", "node", b"node", "pool_bytes", b"pool_bytes", "pool_used_bytes", b"pool_used_bytes", "received_bytes", b"received_bytes", "sent_bytes", b"sent_bytes", "state", b"state", "switch_port", b"switch_port", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__member: _TypeAlias = _typing.Literal["member"]  # noqa: Y015
     _WhichOneofArgType__member: _TypeAlias = _typing.Literal["_member", b"_member"]  # noqa: Y015
@@ -1366,6 +1373,7 @@ class ChunkView(_message.Message):
     FETCHES_PER_S_FIELD_NUMBER: _builtins.int
     NAMESPACE_FIELD_NUMBER: _builtins.int
     CHILDREN_FIELD_NUMBER: _builtins.int
+    DISK_HOLDERS_FIELD_NUMBER: _builtins.int
     key: _builtins.bytes
     parent: _builtins.bytes
     position: _builtins.int
@@ -1379,6 +1387,8 @@ class ChunkView(_message.Message):
     children: _builtins.int
     @_builtins.property
     def holders(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def disk_holders(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
         self,
         *,
@@ -1393,10 +1403,11 @@ class ChunkView(_message.Message):
         fetches_per_s: _builtins.float = ...,
         namespace: _builtins.str = ...,
         children: _builtins.int = ...,
+        disk_holders: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["children", b"children", "fetches_per_s", b"fetches_per_s", "holders", b"holders", "key", b"key", "namespace", b"namespace", "parent", b"parent", "pinned", b"pinned", "position", b"position", "size_bytes", b"size_bytes", "switch_state", b"switch_state", "value", b"value"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["children", b"children", "disk_holders", b"disk_holders", "fetches_per_s", b"fetches_per_s", "holders", b"holders", "key", b"key", "namespace", b"namespace", "parent", b"parent", "pinned", b"pinned", "position", b"position", "size_bytes", b"size_bytes", "switch_state", b"switch_state", "value", b"value"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

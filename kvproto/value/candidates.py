@@ -51,18 +51,20 @@ class Candidate:
     horizon: int = 0
     """Which of the learned horizons."""
     filtered: bool = False
+    margin: float = 0.005
+    """To take over, its recent hits must exceed the decider's by this share: changes of order cost hits."""
 
 
 CANDIDATES: tuple[Candidate, ...] = (
     Candidate("reuse-20s", Rule.REUSE, 20.0, horizon=0),
     Candidate("rate-300s", Rule.RATE, 300.0, horizon=1),
-    Candidate("lru", Rule.LRU),
+    Candidate("lru", Rule.LRU, margin=0.02),
     Candidate("lru-second-touch", Rule.LRU, filtered=True),
     Candidate("decay-300s", Rule.DECAY, 300.0),
     Candidate("reuse-60s", Rule.REUSE, 60.0, horizon=1),
 )
-"""Few, and far apart: 300 s suits chat, 20 s bursts; plain LRU is right when the pool holds nearly everything.
-The first decides until the contest knows better."""
+"""Few, and far apart: 300 s suits chat, 20 s bursts; plain LRU learns nothing and is for streams that teach nothing, so
+it must be well ahead. The first decides until the contest knows better."""
 
 
 class Scorer:

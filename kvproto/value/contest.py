@@ -110,13 +110,11 @@ class Contest:
         capacity_bytes: float,
         shadow_chunks_max: int,
         half_touches: int,
-        margin: float,
     ) -> None:
         self._candidates = tuple(candidates)
         self._shadows = tuple(ShadowCache(capacity_bytes, candidate.filtered) for candidate in candidates)
         self._chunks_max = shadow_chunks_max
         self._fade = 0.5 ** (1 / half_touches)
-        self._margin = margin
         self._unit = 1.0
         """What a hit now counts for, against one at the start: grows instead of all others fading."""
         self._shift = 0
@@ -171,8 +169,13 @@ class Contest:
                 shadow.hits /= self._unit
             self._total /= self._unit
             self._unit = 1.0
-        best = max(range(len(self._shadows)), key=lambda index: self._shadows[index].hits)
-        if self._shadows[best].hits > self._shadows[self.decider].hits * (1 + self._margin):
+        to_beat = self._shadows[self.decider].hits
+        leads = [
+            shadow.hits - to_beat * (1 + candidate.margin)
+            for shadow, candidate in zip(self._shadows, self._candidates, strict=True)
+        ]
+        best = max(range(len(leads)), key=leads.__getitem__)
+        if leads[best] > 0.0:
             self.decider = best
             return True
         return False

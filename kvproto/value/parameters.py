@@ -42,10 +42,8 @@ class ValueParameters:
     learn_half_touches: int = 2_000_000
     """After so many fetched chunks all that was learned counts half."""
     shadow_chunks_max: int = SHADOW_CHUNKS_MAX
-    contest_half_touches: int = 16_384
+    contest_half_touches: int = 32_768
     """A candidate's hits count half after so many sampled chunks."""
-    contest_margin: float = 0.007
-    """A challenger must be ahead by this share of the decider's hits to take over: changes of order cost hits."""
 
 
 assert TOUCHES_EXACT >= 1

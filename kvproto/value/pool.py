@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from math import exp2, log2
+from math import exp2, inf, log2
 
 import numpy as np
 import numpy.typing as npt
@@ -77,7 +77,6 @@ class PoolValues:
             capacity_bytes,
             self.parameters.shadow_chunks_max,
             self.parameters.contest_half_touches,
-            self.parameters.contest_margin,
         )
         self._candidates = candidates
         self._decider = candidates[0]
@@ -96,7 +95,7 @@ class PoolValues:
         now_s = self._now_s = max(self._seconds(now_ns), self._fetched_s + _TIE_S)
         self._fetched_s = now_s
         rows = [self._row(touch.key) for touch in chunks]
-        kind = self._kind(rows)
+        kind = self._kind(rows, chunks[0].parent if chunks else None)
         last = len(chunks) - 1
         again = [self._touch(rows[at][0], touch, now_s, kind, at == last) for at, touch in enumerate(chunks)]
         self._rank([slot for slot, _ in rows])
@@ -141,7 +140,7 @@ class PoolValues:
 
     def add(self, touch: Touch, now_ns: int) -> None:
         """A chunk arrived. Raises ValueError when it is here already."""
-        now_s = self._seconds(now_ns)
+        self._seconds(now_ns)
         slot = self._slot(touch.key)
         table = self._table
         if table.flags_at[slot] & RESIDENT:
@@ -243,6 +242,15 @@ class PoolValues:
         mean = self._scorer.mean_rate_per_s(table.level_at[-1][slot], table.weight_at[slot])
         return mean * self._decay(now_s - table.last_at[slot])
 
+    def score(self, key: ChunkKey) -> float | None:
+        """log2 of `rate` carried back to the first moment heard of: the same until the next fetch. None: no rate."""
+        slot = self._table.find(key)
+        table = self._table
+        if slot == NONE or table.flags_at[slot] & FINISHED or table.weight_at[slot] == 0.0:
+            return None
+        mean = self._scorer.mean_rate_per_s(table.level_at[-1][slot], table.weight_at[slot])
+        return log2(mean) + float(table.last_at[slot]) / self._half_life_s
+
     def value(
         self, key: ChunkKey, size_bytes: int, saved_s: float, now_ns: int, readers: float = 1.0, rooted: bool = True
     ) -> float:
@@ -258,6 +266,19 @@ class PoolValues:
         before_s = self._table.last_at[slot] - self._table.gap_at[slot] / 10
         return bool(now_s - before_s <= self.parameters.second_touch_s)
 
+    def is_known(self, key: ChunkKey) -> bool:
+        """Whether the chunk was ever fetched, as far as is remembered."""
+        slot = self._table.find(key)
+        return slot != NONE and bool(self._table.touches_at[slot])
+
+    def idle_s(self, key: ChunkKey, now_ns: int) -> float:
+        """Seconds since the last fetch; infinite when none is remembered."""
+        now_s = self._seconds(now_ns)
+        slot = self._table.find(key)
+        if slot == NONE or not self._table.touches_at[slot]:
+            return inf
+        return float(now_s - self._table.last_at[slot])
+
     @property
     def deciding(self) -> str:
         """Name of the candidate that decides now."""
@@ -266,6 +287,11 @@ class PoolValues:
     def scores(self) -> dict[str, float]:
         """Recent share of what was fetched that each candidate would have had, by name."""
         return self._contest.shares()
+
+    @property
+    def sampled_share(self) -> float:
+        """Share of all chunks that the shadow caches see."""
+        return self._contest.sampled_share
 
     @property
     def tracked_count(self) -> int:
@@ -292,9 +318,11 @@ class PoolValues:
     def _weight(self, slot: int, now_s: float) -> float:
         return float(self._table.weight_at[slot] * self._decay(now_s - self._table.last_at[slot]))
 
-    def _kind(self, rows: Sequence[tuple[int, int]]) -> int:
+    def _kind(self, rows: Sequence[tuple[int, int]], parent: ChunkKey | None) -> int:
         touches_at = self._table.touches_at
         before = 0
+        if parent is not None and (above := self._table.find(parent)) != NONE:
+            before = touches_at[above]
         for slot, _ in rows:
             touches = touches_at[slot]
             if touches == 0:
@@ -428,13 +456,11 @@ class PoolValues:
         """All residents that hang on this slot have lost their ancestor, or got it back. Rare, so a pass will do."""
         table = self._table
         end = table.end
-        resident = table.flags[:end] & RESIDENT != 0
         above = np.array([slot], np.uint32)
         while len(above):
-            below = np.flatnonzero(resident & np.isin(table.parent[:end], above))
-            if orphans:
-                table.flags[below] |= ORPHAN
-            else:
-                table.flags[below] &= ~np.uint8(ORPHAN)
+            # Only those that do not say so yet: parents that lead in a circle end the walk.
+            here = table.flags[:end] & (RESIDENT | ORPHAN) == (RESIDENT if orphans else RESIDENT | ORPHAN)
+            below = np.flatnonzero(here & np.isin(table.parent[:end], above))
+            table.flags[below] ^= np.uint8(ORPHAN)
             above = below.astype(np.uint32)
         self._order.forget()

@@ -40,6 +40,8 @@ LEVEL_STEPS: Final = 1024
 LEVEL_LOWEST: Final = 40
 """Level 0 is a rate of 2^-LEVEL_LOWEST a second."""
 _LEVEL_MAX: Final = 0xFFFF
+_HITS_BEFORE: Final = 1.0
+"""Hits that are presumed before any was seen."""
 
 assert CLASSES <= 0xFFFF
 assert _LEVEL_MAX / LEVEL_STEPS - LEVEL_LOWEST > 20
@@ -87,7 +89,7 @@ class _Horizon:
     spared_s: array[float] = field(default_factory=lambda: array("d", bytes(8 * CLASSES)))
     coarse_hits: array[float] = field(default_factory=lambda: array("d", bytes(8 * TOUCH_CLASSES)))
     coarse_spared_s: array[float] = field(default_factory=lambda: array("d", bytes(8 * TOUCH_CLASSES)))
-    all_hits: float = 1.0
+    all_hits: float = _HITS_BEFORE
     levels: array[int] = field(default_factory=lambda: array("H", bytes(2 * CLASSES)))
 
 
@@ -135,6 +137,8 @@ class ReuseTimes:
         entered, coarse, prior = self._entered[group], group // _PER_TOUCH, self._prior
         coarse_entered = self._coarse_entered[coarse]
         for horizon in self._horizons:
+            if horizon.all_hits <= _HITS_BEFORE:
+                continue  # nothing was ever fetched again: all chunks are equal, and below those of later times
             seconds = horizon.seconds
             above = (horizon.coarse_hits[coarse] + prior * horizon.all_hits / self._all_entered) / (
                 (coarse_entered + prior) * seconds - horizon.coarse_spared_s[coarse]

@@ -7,8 +7,42 @@ from dataclasses import dataclass
 
 from p4switch.ir import expr as ir
 from p4switch.ir.program import Program, Variable
-from p4switch.ir.stmt import ApplyTable, Body, RegisterRead, RegisterWrite
+from p4switch.ir.stmt import (
+    ApplyTable,
+    Assertion,
+    Body,
+    ChecksumGet,
+    Clone,
+    Hash,
+    LogMessage,
+    MarkToDrop,
+    Random,
+    Recirculate,
+    RegisterRead,
+    RegisterWrite,
+    Resubmit,
+    SendDigest,
+    Truncate,
+    UpdateChecksum,
+    VerifyChecksum,
+)
 from p4switch.ir.walk import nodes
+
+_EXTERN_FUNCTIONS = (
+    Assertion,
+    ChecksumGet,
+    Clone,
+    Hash,
+    LogMessage,
+    MarkToDrop,
+    Random,
+    Recirculate,
+    Resubmit,
+    SendDigest,
+    Truncate,
+    UpdateChecksum,
+    VerifyChecksum,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +56,8 @@ class Usage:
     tables: frozenset[int]
     actions: frozenset[int]
     registers: frozenset[int]
+    calls_externs: bool
+    """Whether a control calls an extern function."""
 
 
 def usage(program: Program) -> Usage:
@@ -48,6 +84,7 @@ def usage(program: Program) -> Usage:
     return Usage(
         tables=frozenset(tables),
         actions=frozenset(a.index for a in program.actions if a.index in shown or a.index not in listed),
+        calls_externs=any(isinstance(n, _EXTERN_FUNCTIONS) for b in program.blocks() for n in nodes(b.body)),
         registers=frozenset(
             r.index for r in program.registers if "." not in r.name or r.index in live or r.index not in dead_reads
         ),

@@ -7,10 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from planner.network.delivery import Delivery, Piece, Work
+from planner.network.fluid import FluidNetwork, Transfer
 from planner.network.terms import WireTerms
 from planner.network.topology import SWITCH, Topology
 
 _HOLDER = 0
+_COMPARE_BYTES_PER_S = 4e9
+"""Of one core, for two buffers of which neither is in its cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,8 @@ class Incast:
     slow: Mapping[int, float] = field(default_factory=dict)
     """Rates of readers whose link differs."""
     loss: float = 0.0
+    cores: int = 0
+    """Of the machine that all readers share; there they compare every byte at the end. 0: they do not."""
 
     @property
     def ideal_s(self) -> float:
@@ -55,6 +60,7 @@ def incast_of(figures: Mapping[str, Any], mode: str) -> Incast:
         mode=mode,
         slow={int(reader): rate / 8 for reader, rate in figures["slow"].items()},
         loss=figures["loss"],
+        cores=figures["machine"]["cores"],
     )
 
 
@@ -76,6 +82,10 @@ def predict(incast: Incast, terms: WireTerms | None = None) -> Prediction:
             _, reader = starts.pop(0)
             delivery.fetch(Work(reader, reader + 1, pieces), now_s)
     size = incast.chunks * incast.chunk_bytes
+    if incast.cores:
+        ends = [offset_s + time_s for offset_s, time_s in zip(incast.offsets_s, times, strict=True)]
+        compared = _compared(ends, size, incast.cores)
+        times = [end_s - offset_s for offset_s, end_s in zip(incast.offsets_s, compared, strict=True)]
     delivery.network.settle(now_s)
     carried, control = delivery.network.carried, delivery.control_bytes
     return Prediction(
@@ -85,3 +95,21 @@ def predict(incast: Incast, terms: WireTerms | None = None) -> Prediction:
         (sum(control[1:]) + sum(carried[topology.up(node)] for node in range(1, readers + 1))) / size,
         sum(carried[topology.down(node)] for node in range(1, readers + 1)) / size,
     )
+
+
+def _compared(ends_s: Sequence[float], size_bytes: int, cores: int) -> list[float]:
+    """When each reader that has everything at `ends_s` has compared it, all of them on a few shared cores."""
+    readers = len(ends_s)
+    machine = FluidNetwork([*[_COMPARE_BYTES_PER_S] * readers, cores * _COMPARE_BYTES_PER_S])
+    waiting = sorted((end_s, reader) for reader, end_s in enumerate(ends_s))
+    owners: dict[Transfer, int] = {}
+    found = [0.0] * readers
+    while waiting or owners:
+        now_s = min(machine.next_end_s(), waiting[0][0] if waiting else float("inf"))
+        for done in machine.advance(now_s):
+            machine.end(done, now_s)
+            found[owners.pop(done)] = now_s
+        while waiting and waiting[0][0] <= now_s:
+            _, reader = waiting.pop(0)
+            owners[machine.start((readers,), {reader: (reader,)}, size_bytes, now_s)] = reader
+    return found

@@ -8,6 +8,7 @@ from typing import Any
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from planner.cluster.options import Sharing
 from planner.plan import PlanFigures
@@ -25,7 +26,7 @@ _AXES = {
     "nodes": "nodes",
     "link": "link, Gbit/s",
     "rate": "requests, times those of the trace",
-    "model": "KV bytes a token",
+    "model": "model, by KV bytes a token",
 }
 
 
@@ -43,7 +44,7 @@ def hits(plan: PlanFigures) -> Figure:
     axes.axvline(plan.trace.reusable, color="black", linewidth=0.8, linestyle="--", label="infinite shared cache")
     axes.invert_yaxis()
     axes.set_xlabel("share of tokens not computed")
-    axes.legend(fontsize=7, loc="lower right")
+    figure.legend(loc="outside upper center", ncols=6, fontsize=7)
     return figure
 
 
@@ -74,39 +75,45 @@ def burst(plan: PlanFigures) -> Figure:
         ("cast", [one.cast_s for one in plan.bursts], COLOURS[Sharing.CAST]),
         ("switch", [one.switch_s for one in plan.bursts], COLOURS[Sharing.CAST_SWITCH]),
     ]
-    for name, seconds, colour in lines:
-        axes.plot(readers, seconds, marker="o", markersize=3, color=colour, label=name)
+    for place, (name, seconds, colour) in enumerate(lines):
+        milliseconds = [one * 1e3 for one in seconds]
+        axes.plot(readers, milliseconds, marker="osv^Dx"[place], markersize=4, color=colour, label=name)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.set_xticks(readers, [str(count) for count in readers])
     axes.set_xlabel("nodes that ask at once")
-    axes.set_ylabel("s")
+    axes.set_ylabel("ms")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
     axes.legend(fontsize=7)
     return figure
 
 
 def sweeps(plan: PlanFigures) -> Figure:
-    """One panel for each setting that was varied: mean time to first token of each option."""
+    """One panel for each setting that was varied: mean time to first token of each option, over that without a pool."""
     axes_names = list(dict.fromkeys(point.axis for point in plan.points))
     figure = _figure(6.4, 5.0)
     panels: Any = figure.subplots(2, 2).flat
     for panel, axis in zip(panels, axes_names, strict=False):
         points = [point for point in plan.points if point.axis == axis]
-        for sharing in points[0].figures:
+        for place, sharing in enumerate(points[0].figures):
             panel.plot(
                 range(len(points)),
-                [point.figures[sharing].ttft_mean_s for point in points],
-                marker="o",
-                markersize=3,
+                [
+                    point.figures[sharing].ttft_mean_s / max(point.figures[Sharing.NONE].ttft_mean_s, 1e-9)
+                    for point in points
+                ],
+                marker="osv^D"[place],
+                markersize=4,
                 color=COLOURS[sharing],
                 label=sharing.value,
             )
         panel.set_xticks(range(len(points)), [point.label for point in points], fontsize=6)
         panel.set_xlabel(_AXES.get(axis, axis), fontsize=8)
-        panel.set_yscale("log")
-    for panel in list(panels)[::2]:
-        panel.set_ylabel("mean TTFT, s", fontsize=8)
-    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=3, fontsize=7)
+        panel.tick_params(axis="y", labelsize=7)
+        panel.set_ylabel("mean TTFT / without a pool", fontsize=7)
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=6, fontsize=7)
     return figure
 
 

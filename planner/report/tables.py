@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
+from rich import box
 from rich.table import Table
 
 from planner.cluster.options import Sharing
@@ -26,9 +28,19 @@ class Grid:
 
 def terminal(grid: Grid) -> Table:
     """Draw it for a terminal."""
-    table = Table(title=grid.title, caption=grid.note or None, title_justify="left", caption_justify="left")
+    table = Table(
+        title=grid.title,
+        caption=grid.note or None,
+        title_justify="left",
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+        show_header=any(grid.head),
+        collapse_padding=True,
+        pad_edge=False,
+    )
     for index, heading in enumerate(grid.head):
-        table.add_column(heading, justify="right" if index and grid.numbers else "left", overflow="fold")
+        justify: Literal["left", "right"] = "right" if index and grid.numbers else "left"
+        table.add_column(heading, justify=justify, overflow="fold", no_wrap=not index and grid.numbers)
     for row in grid.rows:
         table.add_row(*row)
     return table
@@ -68,16 +80,16 @@ def _latency(plan: PlanFigures) -> Grid:
             format_seconds(one.fetch_p50_s) if one.fetches else "-",
             format_seconds(one.fetch_p99_s) if one.fetches else "-",
             _percent(one.uplink_mean),
-            _percent(one.uplink_p99),
-            _percent(one.uplink_peak),
+            f"{one.uplink_p99:.0%}",
+            f"{one.uplink_peak:.0%}",
         )
         for sharing, one in plan.replays.items()
     ]
     return Grid(
         "2. Time to first token, and holders' uplinks",
-        ("", "mean", "p50", "p99", "fetch p50", "fetch p99", "uplinks", "p99", "peak"),
+        ("", "mean", "p50", "p99", "fetch", "fetch p99", "links", "p99", "peak"),
         tuple(rows),
-        "uplinks: mean utilisation of all; p99, peak: of the busiest uplink in each second",
+        "fetch: median; links: mean utilisation of all uplinks; p99, peak: of the busiest one in each second",
     )
 
 
@@ -91,16 +103,17 @@ def _bursts(plan: PlanFigures) -> Grid:
             format_seconds(one.relay_s),
             format_seconds(one.cast_s),
             format_seconds(one.switch_s),
-            f"{one.uplink_unicast:.1f} / {one.uplink_cast:.1f}",
+            f"{one.uplink_unicast:.1f}",
+            f"{one.uplink_cast:.1f}",
         )
         for one in plan.bursts
     ]
     tokens, size = (plan.bursts[0].tokens, plan.bursts[0].size_bytes) if plan.bursts else (0, 0)
     return Grid(
         f"2b. When several nodes ask for the same {tokens} tokens ({format_bytes(size)}) at once",
-        ("nodes", "compute", "unicast", "replicas", "relays", "cast", "switch", "S sent"),
+        ("nodes", "compute", "unicast", "replicas", "relays", "cast", "switch", "sent", "cast"),
         tuple(rows),
-        "mean time until the KV is at hand; S sent: by the holder, unicast / cast; relays: a perfect chain",
+        "mean time until the KV is at hand; sent, cast: bytes from the holder over the prefix, by unicast and by cast",
     )
 
 
@@ -132,7 +145,7 @@ def _benefit(plan: PlanFigures) -> Grid:
     rows = []
     for sharing in plan.replays:
         if sharing in AGAINST:
-            one = benefit(sharing, plan.replays)
+            one = benefit(sharing, plan.replays, plan.noise)
             rows.append(
                 (
                     sharing.value,
@@ -148,12 +161,12 @@ def _benefit(plan: PlanFigures) -> Grid:
         "4. Net benefit",
         ("", "against", "mean", "p99", "waiting/h", "engine - CPU/h", "pays"),
         tuple(rows),
-        "time to first token; waiting spared; engine time spared less controller CPU; pays: mean at least 2 % less",
+        "time to first token; waiting spared; engine time less controller CPU; pays: mean 2 % less, not by chance",
     )
 
 
 def _ranges(plan: PlanFigures) -> Grid:
-    found = ranges(plan.points)
+    found = ranges(plan.points, plan.noise)
     axes = list(dict.fromkeys(one.axis for one in found))
     rows = []
     for sharing in Sharing:

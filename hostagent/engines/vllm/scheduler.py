@@ -20,7 +20,6 @@ from vllm.platforms import current_platform
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from hostagent.client import ChunkSource, Status, Where
-from hostagent.engines.core.announcements import Announcement, Announcements
 from hostagent.engines.core.identity import EngineIdentity, RequestBinding, Shard
 from hostagent.engines.core.keys import MediaSpan, PrefixKeys
 from hostagent.engines.core.prefill import FetchTerms, PrefillRate, terms_of
@@ -35,13 +34,12 @@ from hostagent.engines.core.requests import (
     Rules,
     SavableChunk,
     Stage,
-    farthest,
 )
 from hostagent.engines.core.saves import SaveLedger
 from hostagent.engines.link import AgentLink
 from hostagent.engines.pool_io import Answer, FetchEnded, LookedUp, PoolIo, Swept
 from hostagent.engines.settings import Settings, SettingsError
-from hostagent.engines.vllm.events import chunk_facts, to_vllm
+from hostagent.engines.vllm.events import PoolNews
 from hostagent.engines.vllm.facts import ShardFacts, make_identity, weights_digest
 from hostagent.engines.vllm.metadata import StepOrders, StepReports
 from hostagent.engines.vllm.metrics import KvcastStats
@@ -115,12 +113,7 @@ class SchedulerHalf:
         self._block_pool: Any = None
         self._chunks_to_tell: dict[int, tuple[Any, int]] = {}
         """By save: the request and the chunk, for the event when it is whole."""
-        self._announcements = Announcements(settings.events_chunks_max)
-        self._events: list[Announcement] = []
-        events = getattr(vllm_config, "kv_events_config", None)
-        self._tells = bool(settings.events and events is not None and events.enable_kv_cache_events)
-        self._hash_tokens = kv_cache_config.hash_block_size or block_tokens
-        self._kind = str(getattr(kv_cache_config.kv_cache_groups[0].kv_cache_spec, "kind", "") or "")
+        self._news = PoolNews(vllm_config, kv_cache_config, settings, block_tokens)
         self._swept_s = time.monotonic()
         self._link = AgentLink(settings.socket, log)
         self._outages_told = 0
@@ -346,7 +339,7 @@ class SchedulerHalf:
             self._block_pool.free_blocks([self._block_pool.blocks[block] for block in saved.save.block_ids])
             request, chunk = self._chunks_to_tell.pop(save, (None, 0))
             if saved.whole and request is not None:
-                self._tell(request, chunk, saved.save.keys, Where.LOCAL)
+                self._news.there(request, chunk, saved.save.keys, Where.LOCAL)
 
     def _offer_saves(self, orders: StepOrders, request: Any, computed_tokens: int, state: Any) -> None:
         tokens = request.all_token_ids
@@ -371,7 +364,7 @@ class SchedulerHalf:
         # Kept like a prefix that another request uses: neither the end nor a preemption of this one frees them.
         self._block_pool.touch([self._block_pool.blocks[block] for block in save.block_ids])
         orders.saves.append(save)
-        if self._tells:
+        if self._news.is_on:
             self._chunks_to_tell[save.save] = (request, chunk.chunk)
 
     @property
@@ -436,17 +429,15 @@ class SchedulerHalf:
             case LookedUp(request, ticket, where):
                 if self._waiting.pop((request, ticket), None) is not None:
                     self._caches.looked_up(request, ticket, where)
-                    if where is not None:
-                        self._tell_found(request, where)
+                    if where is not None and request in self._requests:
+                        self._news.found(self._requests[request], self._caches.keys(request).keys, where)
             case FetchEnded(request, ticket, sources, _, outcome, seconds):
                 self._waiting.pop((request, ticket), None)
                 self._stats.observe("fetch_seconds", seconds)
                 self._do(self._caches.fetched(request, ticket, sources, outcome))
             case Swept(chunks, where, rate):
                 self._fetch_bytes_per_s = rate
-                shards = len(chunks[0]) if chunks else 1
-                places = [farthest(where[at : at + shards]) for at in range(0, len(where), shards)]
-                self._events += self._announcements.swept(chunks, places)
+                self._news.swept(chunks, where)
 
     def _terms(self, tokens: int) -> FetchTerms:
         return terms_of(
@@ -489,34 +480,15 @@ class SchedulerHalf:
 
     # ------------------------------------------------------------------ events and figures
 
-    def _tell_found(self, request_id: str, where: tuple[Where, ...]) -> None:
-        """What a lookup found in the pool is news for routers, too."""
-        request = self._requests.get(request_id)
-        if not self._tells or request is None:
-            return
-        keys = self._caches.keys(request_id).keys
-        shards = len(keys[0])
-        for chunk in range(len(where) // shards):
-            place = farthest(where[chunk * shards : (chunk + 1) * shards])
-            if place is Where.NOWHERE:
-                break
-            self._tell(request, chunk, keys[chunk], place)
-
-    def _tell(self, request: Any, chunk: int, keys: tuple[Any, ...], where: Where) -> None:
-        facts = chunk_facts(request, chunk, self._settings.chunk_tokens, self._hash_tokens) if self._tells else None
-        if facts is not None:
-            self._events += self._announcements.there(keys, where, facts)
-
     def _sweep_when_due(self) -> None:
         now_s = time.monotonic()
         if now_s - self._swept_s >= self._settings.events_sweep_s and not self._link.away:
             self._swept_s = now_s
-            self._io.sweep(self._announcements.keys())
+            self._io.sweep(self._news.told())
 
     def take_events(self) -> list[Any]:
         """See KVConnectorBase_V1.take_events."""
-        events, self._events = self._events, []
-        return to_vllm(events, self._hash_tokens, self._kind) if events else []
+        return self._news.take()
 
     def stats(self) -> KvcastStats | None:
         """Figures since the last call."""

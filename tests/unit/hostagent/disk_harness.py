@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
@@ -13,7 +14,6 @@ from hostagent.disk.files import INDEX_NAME, SLAB_NAME
 from hostagent.disk.store import DiskStore, LoadOutcome
 from hostagent.pool.chunks import Chunk, ChunkPool
 from hostagent.pool.memory import PoolMemory
-from hostagent.pool.policy import LeavesFirst
 from kvproto.ids import ChunkKey
 
 T = TypeVar("T")
@@ -31,7 +31,7 @@ def content(number: int, size_bytes: int) -> bytes:
 
 
 def make_pool(size_bytes: int) -> ChunkPool:
-    return ChunkPool(size_bytes, PAGE, LeavesFirst())
+    return ChunkPool(size_bytes, PAGE, time.monotonic_ns)
 
 
 class Bench:

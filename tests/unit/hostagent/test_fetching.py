@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,11 @@ import pytest
 from hostagent import fetching
 from hostagent.api.server import FetchResult
 from hostagent.directory import ChunkEntry, Delta, DirectoryReplica, NodeEntry
+from hostagent.disk.tier import DiskTier
 from hostagent.fetching import Fetching
 from hostagent.hashing import Checksums
 from hostagent.pool.chunks import ChunkPool
 from hostagent.pool.memory import PoolMemory
-from hostagent.pool.policy import LeavesFirst
 from hostagent.transport.fake import FakeNetwork, FakeTransport
 from kvproto.ids import Address, ChunkKey, Member
 from kvproto.session.parameters import ReaderParameters
@@ -63,7 +64,7 @@ def test_a_cast_that_goes_on_after_leaving_is_answered_by_another_leave(monkeypa
 
     async def scenario() -> None:
         memory = PoolMemory(1 << 20, prefault=False)
-        pool, loop = ChunkPool(1 << 20, PAGE, LeavesFirst()), asyncio.get_running_loop()
+        pool, loop = ChunkPool(1 << 20, PAGE, time.monotonic_ns), asyncio.get_running_loop()
         transport = Recorder(FakeNetwork(), Address(2), memory)
         transport.said = []
         await transport.start(Observer(), Fabric())
@@ -79,7 +80,7 @@ def test_a_cast_that_goes_on_after_leaving_is_answered_by_another_leave(monkeypa
             directory,
             checksums,
             Gate(SourceCosts()),
-            None,
+            DiskTier(None, memory, pool, loop),
             loop,
             Observer(),
             ReaderParameters(Member(3)),

@@ -10,10 +10,24 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from hostagent.pool.chunks import Chunk, ChunkPool, ChunkState, DropOutcome, Refusal
-from hostagent.pool.policy import LeavesFirst
 from kvproto.ids import ChunkKey
+from kvproto.value import Touch
 
 PAGE = 4096
+
+
+class Clock:
+    """Time as the test says; each look at it takes a microsecond."""
+
+    def __init__(self) -> None:
+        self.now_ns = 0
+
+    def __call__(self) -> int:
+        self.now_ns += 1000
+        return self.now_ns
+
+    def advance(self, seconds: int) -> None:
+        self.now_ns += seconds * 1_000_000_000
 
 
 def key(number: int) -> ChunkKey:
@@ -21,7 +35,7 @@ def key(number: int) -> ChunkKey:
 
 
 def make_pool(pages: int) -> ChunkPool:
-    return ChunkPool(pages * PAGE, PAGE, LeavesFirst())
+    return ChunkPool(pages * PAGE, PAGE, Clock())
 
 
 def stored(pool: ChunkPool, number: int, parent: int | None = None, pages: int = 1) -> Chunk:
@@ -70,18 +84,45 @@ def test_least_recently_used_leaf_goes_first_then_its_parent() -> None:
     assert pool.take_changes()[1] == sorted([key(1), key(2), key(5)])
 
 
-def test_values_decide_while_they_are_trusted() -> None:
-    pool = make_pool(3)
-    for number, value in ((1, 5.0), (2, 1.0), (3, 9.0)):
+def test_what_is_fetched_often_outlives_what_is_not() -> None:
+    clock = Clock()
+    pool = ChunkPool(3 * PAGE, PAGE, clock)
+    for number in (1, 2, 3):
         stored(pool, number)
-        pool.set_value(key(number), value)
-    pool.trust_values(True)
+    for _ in range(4):
+        clock.advance(1)
+        pool.fetched([Touch(key(1), None, 0, PAGE)])
+    clock.advance(30)
     stored(pool, 4)
-    assert pool.find(key(2)) is None
-    pool.trust_values(False)
     stored(pool, 5)
-    assert pool.find(key(1)) is None
-    assert pool.find(key(3)) is not None
+    assert pool.find(key(1)) is not None
+    assert pool.find(key(2)) is None
+
+
+def test_what_a_session_ended_goes_first_with_all_that_hangs_on_it() -> None:
+    pool = make_pool(3)
+    stored(pool, 1)
+    stored(pool, 2, parent=1)
+    stored(pool, 3)
+    pool.finished([key(1)])
+    assert pool.next_victims(3) == [key(2), key(1), key(3)]
+    pool.fetched([Touch(key(1), None, 0, PAGE)])
+    assert pool.next_victims(3)[0] == key(2)
+
+
+def test_news_of_fetches_elsewhere_count_unless_they_are_an_echo() -> None:
+    clock = Clock()
+    pool = ChunkPool(2 * PAGE, PAGE, clock)
+    stored(pool, 1)
+    clock.advance(10)
+    stored(pool, 2)
+    pool.hear(key(1), 5.0)
+    assert pool.next_victims(1) == [key(1)]
+    pool.hear(key(1), 6.0)
+    assert pool.next_victims(1) == [key(2)]
+    before = pool.values.score(key(1))
+    pool.hear(key(1), 7.0)
+    assert pool.values.score(key(1)) == before
 
 
 def test_pinned_and_held_chunks_stay_and_a_full_pool_refuses_atomically() -> None:
@@ -203,10 +244,17 @@ class PoolMachine(RuleBasedStateMachine):
             else:
                 self.pool.unhold(chunk)
 
-    @rule(number=st.integers(0, 9), value=st.floats(0, 10), trusted=st.booleans())
-    def value(self, number: int, value: float, trusted: bool) -> None:
-        self.pool.set_value(key(number), value)
-        self.pool.trust_values(trusted)
+    @rule(number=st.integers(0, 9), score=st.floats(0, 10))
+    def hear(self, number: int, score: float) -> None:
+        self.pool.hear(key(number), score)
+
+    @rule(number=st.integers(0, 9))
+    def finished(self, number: int) -> None:
+        self.pool.finished([key(number)])
+
+    @rule(number=st.integers(0, 9), within_s=st.floats(0, 1000))
+    def expect(self, number: int, within_s: float) -> None:
+        self.pool.expect([key(number)], within_s)
 
     @rule()
     def announce(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 
 import numpy as np
@@ -10,7 +11,6 @@ import pytest
 
 from hostagent.pool.chunks import Chunk, ChunkPool
 from hostagent.pool.memory import PoolMemory
-from hostagent.pool.policy import LeavesFirst
 from hostagent.serving import Serving
 from hostagent.transport.base import ControlArrival, Extent
 from hostagent.transport.fake import FakeNetwork, FakeTransport
@@ -27,7 +27,7 @@ class Node:
     """A holder with one chunk of 16 pages on a transport whose reports the test makes."""
 
     def __init__(self, memory: PoolMemory) -> None:
-        self.pool = ChunkPool(memory.size_bytes, PAGE, LeavesFirst())
+        self.pool = ChunkPool(memory.size_bytes, PAGE, time.monotonic_ns)
         self.transport = FakeTransport(FakeNetwork(), Address(1), memory)
         self.sent: list[int] = []
         """Segments reported by the transport and not passed on yet."""

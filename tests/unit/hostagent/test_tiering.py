@@ -10,6 +10,7 @@ from disk_harness import PAGE, Bench, key, play
 
 from hostagent.tiering import Tiering
 from kvproto.ids import ChunkKey
+from kvproto.value import Touch
 
 
 class Stage:
@@ -114,6 +115,25 @@ def test_a_chunk_larger_than_the_disk_is_refused_and_counted(tmp_path: Path) -> 
         stage.put(2)
         await stage.until(lambda: stage.tiering.unsaved_count == 0)
         assert (stage.stored(), stage.tiering.refused_count) == ([key(2)], 1)
+        await stage.close()
+
+    play(scenario)
+
+
+def test_a_full_disk_takes_only_what_is_worth_more_than_what_would_go(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        stage = Stage(tmp_path, disk_pages=4)
+        await stage.bench.store.open()
+        disk = stage.bench.store.pool
+        for number in range(6):
+            chunk = stage.bench.put(number)
+            disk.fetched([Touch(key(number), None, 0, PAGE)])
+            if number == 4:
+                disk.finished([key(4)])
+            stage.tiering.arrived(chunk)
+            await stage.until(lambda: stage.tiering.unsaved_count == 0)
+        assert set(stage.stored()) == {key(1), key(2), key(3), key(5)}, "nobody expects 4; 5 took the place of 0"
+        assert stage.tiering.refused_count == 1
         await stage.close()
 
     play(scenario)

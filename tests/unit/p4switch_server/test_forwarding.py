@@ -566,6 +566,15 @@ def test_array_reads(state):
         read(state, "counter_entry { counter_id: 0x12000001 index { index: 99 } }")
 
 
+def test_a_read_shows_the_state_at_its_call(state):
+    """Messages of a large read are made while the client takes them; a Write in between must not show."""
+    query = text_format.Parse("register_entry { register_id: 0x16000001 }", p4r.Entity())
+    found = state.read(query)
+    write(state, 'MODIFY register_entry { register_id: 0x16000001 data { bitstring: "z" } }')
+    assert {cell.register_entry.data.bitstring for cell in found} == {b"\0"}
+    assert {cell.register_entry.data.bitstring for cell in state.read(query)} == {b"z"}
+
+
 def test_watch_ports_leave_a_group_with_the_port(state, pipeline, target):
     write(state, "INSERT " + member(1), "INSERT " + member(2))
     assert write(

@@ -1,0 +1,18 @@
+// What the controller reads to know how warm a chunk is and how much circulates: control datagrams about a chunk, by the
+// chunk's first slot, and packets and bytes by what happened to them at the orbit. What circulates now is what entered
+// less what left; a loss shows as a chunk whose PASSED is too low, and as LOST when somebody asks.
+
+control Traffic(in metadata_t m) {
+    @id(0x12000301)
+    Counter<bit<64>, slot_index_t>(SLOTS, CounterType_t.PACKETS) chunk_heat;
+
+    @id(0x12000003)
+    Counter<bit<64>, bit<8>>(8, CounterType_t.PACKETS_AND_BYTES) orbit;
+
+    apply {
+        orbit.count((bit<8>) m.event);
+        if (m.kind == PacketKind.CONTROL && m.state != ChunkState.ABSENT && (m.round == 0 || m.op == OP_GET)) {
+            chunk_heat.count(m.first_slot);
+        }
+    }
+}

@@ -1,0 +1,173 @@
+// Headers and metadata that pass between the controls on Tofino.
+
+#ifndef KVCAST_TNA_TYPES_P4
+#define KVCAST_TNA_TYPES_P4
+
+typedef bit<32> tick_t;                         // 2^16 ns
+typedef bit<INTEREST_INDEX_BITS> interest_index_t;
+typedef bit<HEAT_INDEX_BITS>     heat_index_t;
+typedef bit<16> slot_index_t;
+
+// All ports. The id that neither kind of bitmap group needs: of the sets of 16 it is that of member 15 alone, which
+// the controller sends to a bigger group and egress prunes; of pairs of sets of 15 it is the empty second one.
+const group_t GROUP_FLOOD = 0x8000;
+
+// The mirror session that sends a FILL, cut to its control header, to the recirculation port.
+const MirrorId_t   SESSION_ACKNOWLEDGE = 500;
+const MirrorType_t MIRROR_ACKNOWLEDGE = 1;
+
+const DigestType_t DIGEST_HEAT = 1;
+const DigestType_t DIGEST_LOST = 2;
+
+// What goes from ingress to egress in front of every packet; the first byte tells which.
+const bit<8> TAG_BRIDGE = 1;
+const bit<8> TAG_MIRROR = 2;
+
+// Frames on the wire, with their FCS.
+const bit<16> FCS_BYTES = 4;
+const bit<16> DATA_FRAME_BYTES = (bit<16>) ETHERNET_BYTES + IPV4_BYTES + DATA_UDP_BYTES + FCS_BYTES;
+const bit<16> FILL_FRAME_BYTES = (bit<16>) ETHERNET_BYTES + IPV4_BYTES + FILL_UDP_BYTES + FCS_BYTES;
+
+header bridge_t {
+    bit<8>    tag;
+    bit<1>    cast;
+    bit<1>    flooded;
+    bit<5>    pad;
+    port_t    port;                             // where the packet arrived
+    bit<16>   needed;                           // bytes that the frame must have had when it arrived
+    members_t deliver;
+}
+
+header mirror_t {
+    bit<8>   tag;
+    member_t member;
+    bit<7>   pad;
+    port_t   port;
+}
+
+struct headers_t {
+    bridge_t     bridge;
+    mirror_t     mirror;
+    ethernet_t   ethernet;
+    arp_t        arp;
+    ipv4_t       ipv4;
+    udp_t        udp;
+    kv_control_t kvc;
+    bth_t        bth;
+    deth_t       deth;
+    kv_data_t    kvd;
+}
+
+// What a stateful ALU says of an entry that one signature owns since some time: this.predicate(mine, recent).
+typedef bit<8> ownership_t;
+@noWarn("unused")
+const ownership_t NEITHER = 1;                  // another's, and its time is over: free
+@noWarn("unused")
+const ownership_t MINE_STALE = 2;
+const ownership_t ANOTHERS = 4;
+const ownership_t MINE = 8;                     // mine and recent
+
+// And of one that only has a time: this.predicate(recent).
+const ownership_t RECENT = 2;
+
+struct owned_t {
+    signature_t signature;
+    tick_t      stamp;
+}
+
+// What happened to a packet that has to do with the orbit; index into its counter.
+enum bit<8> OrbitEvent {
+    NONE     = 0,
+    ENTERED  = 1,                               // FILL of a segment that did not circulate
+    REPEATED = 2,                               // FILL of one that does: acknowledged, nothing else
+    PASSED   = 3,                               // came by, nobody waits
+    CAST     = 4,                               // came by and was cast
+    LEFT     = 5,                               // came by, chunk evicted: gone
+    WANTED   = 6,                               // GET of a segment that circulates
+    LOST     = 7                                // GET of one that should and does not
+}
+
+// Operations on the members of an interest entry.
+enum bit<8> SetOperation {
+    NONE   = 0,
+    READ   = 1,
+    ADD    = 2,
+    START  = 3,                                 // the entry changed its owner: what was there is not of this chunk
+    REMOVE = 4
+}
+
+// Operations on who wants the segment of a slot.
+enum bit<8> DueOperation {
+    NONE   = 0,
+    WANT   = 1,
+    SETTLE = 2                                  // read and forget
+}
+
+struct metadata_t {
+    fabric_t    fabric;
+    PacketKind  kind;
+    bit<8>      op;                             // of a control datagram, 0 for anything else
+    DropReason  drop;
+
+    port_t      port;
+    bit<1>      round;                          // comes from the recirculation port
+    member_t    member;
+    members_t   me;                             // the sender as a set
+    tick_t      now;
+
+    chunk_key_t key;
+    slot_index_t segment;                       // low bits of the index
+    ChunkState  state;
+    slot_index_t first_slot;                    // of the chunk
+    bit<32>     segments;
+    port_t      fill_port;
+    bit<32>     left;                           // segments of the chunk from the one that the packet names
+
+    signature_t signature;
+    interest_index_t index;
+    ownership_t owner;                          // of the interest entry
+    SetOperation operation;                     // on its members
+    members_t   before;                         // interest set before this packet
+    members_t   mine;                           // `me` if it was in it
+    members_t   newcomer;                       // `me` if it was not
+    InterestOutcome outcome;
+    members_t   interest;
+    bit<16>     leader;                         // 1 + member that sent the last GET, 0 = nobody
+    bit<1>      leads;                          // this GET makes the sender the leader
+    bit<1>      raised;                         // this JOIN gave a waiting member company
+
+    slot_index_t slot;
+    ownership_t circulates;
+    DueOperation due_operation;
+    members_t   due;                            // who asked for the segment that comes by
+    bit<8>      due_all;                        // and whether one of them for everybody who is interested
+    OrbitEvent  event;
+    bit<1>      again;                          // goes to the recirculation port
+    bit<1>      absorbed;                       // goes nowhere, and that is no drop
+
+    heat_index_t cell_a;
+    heat_index_t cell_b;
+    bit<32>     gets;
+    bit<32>     gets_b;
+    bit<32>     gets_missing;                   // to be worth a report
+    bit<8>      reported;                       // RECENT: within the window
+
+    members_t   deliver;
+    bit<1>      cast;
+    group_t     second_group;
+    port_t      egress;
+    bit<1>      unicast;
+    bit<1>      flooded;
+    bit<1>      rewritten;
+
+    bit<8>      mirror_tag;
+    bit<7>      mirror_pad;
+    MirrorId_t  mirror_session;
+}
+
+struct egress_metadata_t {
+    DropReason drop;
+    members_t  deliver;
+}
+
+#endif
