@@ -92,7 +92,8 @@ class _Opened:
     key: ChunkKey
     request: int = 0
     where: RemoteExtent | None = None
-    reads: set[RdmaRead] = field(default_factory=set)
+    reads: dict[RdmaRead, None] = field(default_factory=dict)
+    """In the order in which they were asked for."""
     read_bytes: int = 0
     linger: asyncio.TimerHandle | None = None
 
@@ -182,7 +183,7 @@ class PeerReads:
             opened = self._opened[key] = _Opened(key)
             if self._connected:
                 self._open(opened)
-        opened.reads.add(read)
+        opened.reads[read] = None
         if opened.linger is not None:
             opened.linger.cancel()
             opened.linger = None
@@ -309,7 +310,7 @@ class PeerReads:
         opened = self._opened.get(read.key)
         if opened is None or read not in opened.reads:
             return
-        opened.reads.discard(read)
+        del opened.reads[read]
         if opened.reads:
             return
         if opened.where is not None:
