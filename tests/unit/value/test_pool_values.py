@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,11 +14,13 @@ from hypothesis import strategies as st
 from bmv2_testbed.bench.policy.library import has_library, replay_library
 from bmv2_testbed.bench.policy.replay import replay_belady, replay_lru, replay_ours
 from bmv2_testbed.bench.policy.trees import Forest, forest, session_ends
+from kvcast.cli import main
 from kvproto.ids import ChunkKey
 from kvproto.value import CANDIDATES, Candidate, PoolValues, Rule, Touch, ValueParameters
 from kvproto.value.contest import ShadowCache
 from kvproto.value.table import NONE, ChunkTable
-from planner.traces import TraceRequest
+from planner.traces import TraceRequest, read_trace
+from planner.traces.catalog import CARRIED
 
 SECOND = 1_000_000_000
 LRU = tuple(one for one in CANDIDATES if one.name == "lru")
@@ -289,3 +293,27 @@ def test_on_single_chunks_the_library_lru_is_ours() -> None:
     trees = forest(requests)
     for capacity in (5, 30, 100):
         assert replay_library(trees, capacity, "lru-library") == pytest.approx(replay_lru(trees, capacity))
+
+
+@pytest.mark.parametrize("name", ["chat_small.jsonl", "rollout_small.jsonl"])
+def test_on_the_carried_traces_ours_is_between_lru_and_belady(name: str) -> None:
+    requests = read_trace(CARRIED / name)
+    trees = forest(requests)
+    ends = session_ends(trees)
+    for share in (0.01, 0.05, 0.2):
+        capacity = max(1, int(trees.count * share))
+        ours, lru = replay_ours(trees, capacity), replay_lru(trees, capacity)
+        belady = replay_belady(trees, capacity)
+        assert 0.97 * lru - 0.005 <= ours <= belady + 0.005, (name, share)
+        assert replay_ours(trees, capacity, ends=ends) >= ours - 0.02, (name, share)
+
+
+def test_the_command_writes_every_policy_and_pool(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "hits.json"
+    trace = str(CARRIED / "rollout_small.jsonl")
+    assert main(["bench", "policy", "--trace", trace, "--pool", "0.05,0.2", "--json", str(out), "--hints"]) == 0
+    hits = json.loads(out.read_text())
+    assert {"ours", "ours-without-hints", "lru", "belady"} <= {one["policy"] for one in hits}
+    assert all(0 <= one["hit"] <= 1 and one["pool"] in (0.05, 0.2) for one in hits)
+    assert main(["bench", "policy", "--trace", str(tmp_path / "none.jsonl")]) == 2
+    assert "none.jsonl" in capsys.readouterr().err
