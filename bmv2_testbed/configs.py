@@ -83,7 +83,12 @@ def _agent_data(spec: TestbedSpec, host: int, endpoints: Endpoints) -> dict[str,
         return {"transport": "sockets", "interface": DATA_INTERFACE, "address": data_ip(host)}
     if spec.wiring is Wiring.GUESTS:
         transport = "sockets" if host in spec.socket_hosts else "verbs"
-        return {"transport": transport, "interface": DATA_INTERFACE, "address": data_ip(host)}
+        return {
+            "transport": transport,
+            "interface": DATA_INTERFACE,
+            "address": data_ip(host),
+            "segment_bytes": spec.segment_bytes,
+        }
     return {
         "transport": "frames",
         "address": data_ip(host),

@@ -66,7 +66,7 @@ VERBS_CAST_CHAIN_SEGMENTS = 128
 VERBS_RECEIVE_BLOCK_ROWS = 64
 """Rows of the receive ring that go back to the NIC by one call."""
 VERBS_RECEIVE_BLOCKS_MIN = 2
-VERBS_RECEIVE_BATCH_ROWS = 128
+VERBS_RECEIVE_BATCH_ROWS = 512
 """Messages handed on at once; their rows go back to the NIC in between."""
 VERBS_READ_PIECE_BYTES = 256 * KIB
 """A reliable read is cut into RDMA READs of this size: large enough to cost nothing, small enough to show progress."""
@@ -74,8 +74,8 @@ VERBS_READ_PIECES_MAX = 16
 """RDMA READs of one peer in flight: 4 MiB, 80 us of a 400 Gbit/s port. The NIC has a limit of its own, as a rule 16."""
 VERBS_READ_TIMEOUT_EXPONENT = 16
 """RDMA's acknowledgement timeout, 4.096 us * 2^n: 0.27 s (IBTA 9.7.6.1.3)."""
-VERBS_READ_RETRIES = 7
-"""So a peer that is gone fails a read after about 2 s."""
+VERBS_READ_RETRIES = 6
+"""So a peer that is gone fails a read after about 2 s. Not 7, which soft-RoCE takes for ever (as RNR retries do)."""
 VERBS_READ_IDLE_S = 60.0
 """A connection without reads for so long is taken down on both sides."""
 VERBS_EXTENT_LINGER_S = 0.02

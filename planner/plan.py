@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -69,6 +69,23 @@ class TraceFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class Noise:
+    """Largest share by which times to first token changed when arrivals were moved by some milliseconds: what chance
+    does through queues and routing. Smaller differences between options mean nothing."""
+
+    ttft_mean: float = 0.0
+    ttft_p99: float = 0.0
+
+    @classmethod
+    def of(cls, base: ReplayFigures, others: Sequence[ReplayFigures]) -> Noise:
+        """Spread of the same replay with moved arrivals."""
+        return cls(
+            max((abs(one.ttft_mean_s / base.ttft_mean_s - 1) for one in others), default=0.0),
+            max((abs(one.ttft_p99_s / base.ttft_p99_s - 1) for one in others), default=0.0),
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class PlanFigures:
     """Everything that the plan found out."""
 
@@ -77,6 +94,7 @@ class PlanFigures:
     replays: dict[Sharing, ReplayFigures]
     points: list[SweepPoint] = field(default_factory=list)
     bursts: list[Burst] = field(default_factory=list)
+    noise: Noise = field(default_factory=Noise)
 
     def to_json(self) -> dict[str, Any]:
         """As plain values. `core_cpu_s` is measured; everything else is the same in each run."""
@@ -102,6 +120,7 @@ class PlanFigures:
                 }
                 for point in self.points
             ],
+            "noise": asdict(self.noise),
             "bursts": [burst.to_json() for burst in self.bursts],
         }
 
@@ -165,6 +184,7 @@ def _engine(name: str, like: Engine) -> Engine:
     return engine_of(model, like.accelerator, 8 if model.parameters > _BIG_PARAMETERS else 1)
 
 
+_JITTER_SEEDS: Final = (1, 2, 3)
 _SWEPT: Final = (Sharing.NONE, Sharing.UNICAST, Sharing.RELAY, Sharing.CAST)
 
 
@@ -178,6 +198,7 @@ def run_plan(
     points = sweep_points(options) if options.sweep else []
     swept = [*_SWEPT, Sharing.CAST_SWITCH] if options.cluster.switch_bytes else list(_SWEPT)
     tasks = [(scenario, 0) for scenario in main]
+    tasks += [(replace(main[0], jitter_seed=seed), 0) for seed in _JITTER_SEEDS]
     tasks += [(replace(point[3], sharing=sharing), options.sweep_requests) for point in points for sharing in swept]
     results: list[ReplayFigures | None] = [None] * len(tasks)
     for done, (index, figures) in enumerate(_replays(trace, tasks, options.jobs), 1):
@@ -186,13 +207,14 @@ def run_plan(
         progress(f"{scenario.sharing.value}, {scenario.cluster.nodes} nodes", done / len(tasks))
     found = [one for one in results if one is not None]
     replays = dict(zip((scenario.sharing for scenario in main), found, strict=False))
-    rest = iter(found[len(main) :])
+    noise = Noise.of(found[0], found[len(main) : len(main) + len(_JITTER_SEEDS)])
+    rest = iter(found[len(main) + len(_JITTER_SEEDS) :])
     swept_points = [
         SweepPoint(axis, label, value, {sharing: next(rest) for sharing in swept}) for axis, label, value, _ in points
     ]
     tokens = int(np.median([request.input_tokens for request in trace]))
     counts = [count for count in (1, 2, 4, 8, 16, 32) if count < max(3, options.cluster.nodes)]
-    return PlanFigures(options, facts, replays, swept_points, bursts(options.cluster, tokens, counts))
+    return PlanFigures(options, facts, replays, swept_points, bursts(options.cluster, tokens, counts), noise)
 
 
 _TRACE: list[TraceRequest] = []
@@ -204,7 +226,7 @@ def _load(trace: list[TraceRequest]) -> None:
 
 
 def _replay(scenario: Scenario, count: int) -> ReplayFigures:
-    requests: list[Request] = requests_of(_TRACE[:count] if count else _TRACE, scenario.speed)
+    requests: list[Request] = requests_of(_TRACE[:count] if count else _TRACE, scenario.speed, scenario.jitter_seed)
     return Replay(scenario).run(requests)
 
 

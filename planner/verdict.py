@@ -1,7 +1,7 @@
 """What the figures mean, in words: which option pays, from where to where. Pure, and the same rules for every trace.
 
-An option *pays* against the one it is compared with when the mean time to first token falls by at least PAYS and the
-99th percentile does not rise by as much. Anything smaller is within what the model cannot tell.
+An option *pays* against the one it is compared with when the mean time to first token falls by at least PAYS, and by
+more than chance alone changes it (`Noise`), and the 99th percentile does not rise by as much.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 
 from planner.cluster.figures import ReplayFigures
 from planner.cluster.options import Cluster, Sharing
-from planner.plan import PlanFigures, SweepPoint
+from planner.plan import Noise, PlanFigures, SweepPoint
 from planner.units import format_bytes, format_rate, format_seconds
 
 PAYS: Final = 0.02
@@ -45,10 +45,16 @@ class Benefit:
     """Bytes sent more."""
     messages_per_s: float
     """Control messages more."""
+    noise: Noise
 
     @property
     def pays(self) -> bool:
-        return self.ttft_mean >= PAYS and self.ttft_p99 > -PAYS
+        return self.ttft_mean >= max(PAYS, self.noise.ttft_mean) and self.ttft_p99 > -max(PAYS, self.noise.ttft_p99)
+
+    @property
+    def costs(self) -> bool:
+        """It is worse than what it has to beat."""
+        return self.ttft_mean <= -max(PAYS, self.noise.ttft_mean) or self.ttft_p99 <= -max(PAYS, self.noise.ttft_p99)
 
     @property
     def net_s_per_hour(self) -> float:
@@ -57,7 +63,7 @@ class Benefit:
         return self.engine_s_per_hour - self.core_cpu_s_per_hour
 
 
-def benefit(sharing: Sharing, figures: Mapping[Sharing, ReplayFigures]) -> Benefit:
+def benefit(sharing: Sharing, figures: Mapping[Sharing, ReplayFigures], noise: Noise | None = None) -> Benefit:
     """Compare an option with the one before it."""
     against = AGAINST[sharing]
     new, old = figures[sharing], figures[against]
@@ -72,6 +78,7 @@ def benefit(sharing: Sharing, figures: Mapping[Sharing, ReplayFigures]) -> Benef
         (new.core_cpu_s - old.core_cpu_s) / hours,
         (new.uplink_bytes - old.uplink_bytes) / hours,
         (new.management.messages - old.management.messages) / max(new.duration_s, 1.0),
+        noise or Noise(),
     )
 
 
@@ -106,14 +113,14 @@ class Range:
         return f"from {self.labels[0]} to {self.labels[-1]}" if first != last else f"at {self.labels[0]} only"
 
 
-def ranges(points: Sequence[SweepPoint]) -> list[Range]:
+def ranges(points: Sequence[SweepPoint], noise: Noise | None = None) -> list[Range]:
     """Where each option pays, axis by axis."""
     found = []
     for axis in dict.fromkeys(point.axis for point in points):
         on_axis = [point for point in points if point.axis == axis]
         for sharing in on_axis[0].figures:
             if sharing in AGAINST:
-                paying = tuple(point.label for point in on_axis if benefit(sharing, point.figures).pays)
+                paying = tuple(point.label for point in on_axis if benefit(sharing, point.figures, noise).pays)
                 found.append(Range(axis, sharing, paying, tuple(point.label for point in on_axis)))
     return found
 
@@ -122,6 +129,10 @@ def conclusions(plan: PlanFigures) -> list[str]:
     """Sentences for the top of the report."""
     said = [_alone(plan)]
     said += [_step(plan, sharing) for sharing in plan.replays if sharing in AGAINST]
+    if plan.noise.ttft_mean > PAYS:
+        said.append(
+            f"Chance alone changes the mean by up to {plan.noise.ttft_mean:.1%} here; less than that means nothing."
+        )
     said += _burst(plan)
     if plan.options.cluster.switch_bytes:
         said.append(_switch(plan))
@@ -140,7 +151,7 @@ def _alone(plan: PlanFigures) -> str:
 
 
 def _step(plan: PlanFigures, sharing: Sharing) -> str:
-    one = benefit(sharing, plan.replays)
+    one = benefit(sharing, plan.replays, plan.noise)
     old, new = plan.replays[one.against], plan.replays[sharing]
     name, other = sharing.value.capitalize(), one.against.value
     if one.pays:
@@ -149,7 +160,7 @@ def _step(plan: PlanFigures, sharing: Sharing) -> str:
             f"{format_seconds(new.ttft_mean_s)} ({one.ttft_mean:.0%} less), p99 {format_seconds(old.ttft_p99_s)} -> "
             f"{format_seconds(new.ttft_p99_s)}."
         )
-    if one.ttft_mean <= -PAYS or one.ttft_p99 <= -PAYS:
+    if one.costs:
         return (
             f"{name} against {other}: costs more than it brings (mean {-one.ttft_mean:+.1%}, p99 {-one.ttft_p99:+.1%})."
         )

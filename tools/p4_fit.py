@@ -114,8 +114,9 @@ def _containers(phv: Mapping[str, Any]) -> list[Resource]:
 
 def parser_matches(assembly: str) -> int:
     """Parser rows of a .bfa that compare something; 0 means that the compiler lost all selects."""
-    rows = re.findall(r"^\s+(0[xb][0-9a-fA-F*]+|\d+)\s*:\s*$", assembly, re.MULTILINE)
-    return sum("*" not in row or set(row[2:]) != {"*"} for row in rows)
+    parsers = re.findall(r"^parser .*\n((?:[ \t].*\n|\n)*)", assembly, re.MULTILINE)
+    rows = re.findall(r"^\s+0[xbo]([0-9a-f*]+):", "".join(parsers), re.MULTILINE)
+    return sum(set(row) != {"*"} for row in rows)
 
 
 def table(report: FitReport) -> str:

@@ -150,13 +150,15 @@ def last_reason(log: str) -> str:
 
 
 @contextlib.contextmanager
-def running(arguments: Mapping[str, Any], folder: Path, name: str = "engine") -> Iterator[Engine]:
+def running(
+    arguments: Mapping[str, Any], folder: Path, name: str = "engine", environment: Mapping[str, str] | None = None
+) -> Iterator[Engine]:
     """An engine of one's own for the time of a `with` block; its log is `folder/name.log`."""
     socket_path, log_path = folder / f"{name}.sock", folder / f"{name}.log"
     with open(log_path, "wb") as log:
         process = subprocess.Popen(
             engine_argv(str(socket_path), arguments, attached=True),
-            env={**child_environment(), "PYTHONUNBUFFERED": "1"},
+            env=child_environment({"PYTHONUNBUFFERED": "1", **(environment or {})}),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,

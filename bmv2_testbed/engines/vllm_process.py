@@ -123,6 +123,10 @@ class EngineProcess:
                 found.setdefault(name, {}).update(sum=metric.sum, count=metric.count)
         return found
 
+    def do_preemptions(self) -> object:
+        """How often a request was preempted."""
+        return sum(metric.value for metric in self._engine.get_metrics() if metric.name == "vllm:num_preemptions")
+
     def do_spent(self) -> object:
         """Seconds and CPU seconds in the connector's calls so far; only of a TimedConnector."""
         from bmv2_testbed.engines.timed_connector import Spent

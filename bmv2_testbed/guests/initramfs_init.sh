@@ -12,7 +12,7 @@ $B mount -t tmpfs tmpfs /over; $B mkdir -p /over/upper /over/work
 $B mount -t 9p -o trans=virtio,version=9p2000.L,msize=512000,cache=loose,ro host /host || die "no host files"
 $B mount -t overlay overlay -o lowerdir=/host,upperdir=/over/upper,workdir=/over/work /root || die "no overlay"
 for directory in proc sys dev; do $B mkdir -p /root/$directory; $B mount --move /$directory /root/$directory; done
-for directory in run tmp dev/shm; do $B mkdir -p /root/$directory; $B mount -t tmpfs tmpfs /root/$directory; done
+for directory in run dev/shm; do $B mkdir -p /root/$directory; $B mount -t tmpfs tmpfs /root/$directory; done
 $B mkdir -p "/root$run"
 $B mount -t 9p -o trans=virtio,version=9p2000.L,msize=512000,cache=none,rw run "/root$run" || die "no run directory"
 exec $B switch_root /root "$python" "$inside"

@@ -44,4 +44,11 @@ struct fabric_t {
     bit<32>        heat_gets;
 }
 
+// A digest to the controller.
+struct heat_report_t {
+    chunk_key_t key;
+    members_t   members;            // interest set
+    bit<32>     gets;               // GETs within the window, 0 for a report that a JOIN caused
+}
+
 #endif

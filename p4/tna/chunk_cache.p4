@@ -10,7 +10,7 @@ control ChunkCache(inout metadata_t m) {
     @id(0x01000302)
     action filling(@id(1) slot_t base_slot, @id(2) bit<32> segments, @id(3) port_t port) {
         m.state = ChunkState.FILLING;
-        m.base_slot = base_slot;
+        m.first_slot = base_slot[15:0];
         m.segments = segments;
         m.fill_port = port;
     }
@@ -18,7 +18,7 @@ control ChunkCache(inout metadata_t m) {
     @id(0x01000303)
     action serving(@id(1) slot_t base_slot, @id(2) bit<32> segments) {
         m.state = ChunkState.SERVING;
-        m.base_slot = base_slot;
+        m.first_slot = base_slot[15:0];
         m.segments = segments;
     }
 

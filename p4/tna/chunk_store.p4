@@ -87,6 +87,7 @@ control ChunkStore(inout headers_t h, inout metadata_t m, inout ingress_intrinsi
             if (m.state == ChunkState.ABSENT) {
                 m.event = OrbitEvent.LEFT;
                 m.absorbed = 1;
+                m.deliver = 0;
             } else {
                 m.event = OrbitEvent.PASSED;
                 m.again = 1;

@@ -15,7 +15,7 @@ control KvcastIngressDeparser(packet_out packet, inout headers_t h, in metadata_
                 h.ipv4.flags, h.ipv4.fragment_offset, h.ipv4.ttl, h.ipv4.protocol, h.ipv4.src, h.ipv4.dst });
         }
         if (d.mirror_type == MIRROR_ACKNOWLEDGE) {
-            acknowledge.emit<mirror_t>(m.mirror_session, { m.mirror_tag, m.member, 0, m.port });
+            acknowledge.emit<mirror_t>(m.mirror_session, { m.mirror_tag, m.member, m.mirror_pad, m.port });
         }
         if (d.digest_type == DIGEST_HEAT) {
             heat_report.pack({ m.key, m.interest, m.gets });

@@ -1,11 +1,5 @@
 // Tells the controller which chunks are worth a place in the switch, as ../v1model/heat.p4.
 
-struct heat_report_t {
-    chunk_key_t key;
-    members_t   members;                        // interest set
-    bit<32>     gets;                           // GETs within the window, 0 for a report that a JOIN caused
-}
-
 // A segment of a chunk that is served here does not circulate any more.
 struct lost_report_t {
     chunk_key_t key;

@@ -118,6 +118,6 @@ control Interest(in headers_t h, inout metadata_t m) {
         if (m.op == OP_GET && m.round == 0 && (h.kvc.flags & FLAG_ONLY_ME) == 0) {
             is_in.apply(m.mine, m.leads);
         }
-        leader.apply(h, m);
+        leader.apply(m);
     }
 }

@@ -1,26 +1,26 @@
 // The leader of an interest entry: 1 + the member that last sent a GET for everybody, 0 = nobody.
 
-control InterestLeader(in headers_t h, inout metadata_t m) {
-    Register<member_t, interest_index_t>(INTEREST, 0) interest_leader;
+control InterestLeader(inout metadata_t m) {
+    Register<bit<16>, interest_index_t>(INTEREST, 0) interest_leader;
 
-    RegisterAction<member_t, interest_index_t, member_t>(interest_leader) read = {
-        void apply(inout member_t leader, out member_t now) {
+    RegisterAction<bit<16>, interest_index_t, bit<16>>(interest_leader) read = {
+        void apply(inout bit<16> leader, out bit<16> now) {
             now = leader;
         }
     };
-    RegisterAction<member_t, interest_index_t, member_t>(interest_leader) lead = {
-        void apply(inout member_t leader) {
-            leader = m.leader_mark;
+    RegisterAction<bit<16>, interest_index_t, bit<16>>(interest_leader) lead = {
+        void apply(inout bit<16> leader) {
+            leader = (bit<16>) m.member + 1;
         }
     };
-    RegisterAction<member_t, interest_index_t, member_t>(interest_leader) forget = {
-        void apply(inout member_t leader) {
+    RegisterAction<bit<16>, interest_index_t, bit<16>>(interest_leader) forget = {
+        void apply(inout bit<16> leader) {
             leader = 0;
         }
     };
-    RegisterAction<member_t, interest_index_t, member_t>(interest_leader) resign = {
-        void apply(inout member_t leader, out member_t now) {
-            if (leader == m.leader_mark) {
+    RegisterAction<bit<16>, interest_index_t, bit<16>>(interest_leader) resign = {
+        void apply(inout bit<16> leader, out bit<16> now) {
+            if (leader == (bit<16>) m.member + 1) {
                 leader = 0;
             }
             now = leader;

@@ -25,7 +25,7 @@
 //
 // Controls of the same name do the same as in ../v1model/kvcast.p4, and those of ../include are the very same. The
 // control plane programs the same tables; beside them multicast groups by bitmap (see replication.p4), mirror session
-// 500 (the recirculation port, 86 bytes), the digests heat_report_t and lost_report_t, and the register parameters
+// 500 (the recirculation port, 86 bytes: 4 of the mirror's header, 82 of the packet), the digests heat_report_t and lost_report_t, and the register parameters
 // interest_ttl, heat_window and report_window. docs/targets.md is the reference.
 
 #include <core.p4>
@@ -66,25 +66,25 @@ control KvcastIngress(inout headers_t h, inout metadata_t m, in ingress_intrinsi
                       in ingress_intrinsic_metadata_from_parser_t prsr,
                       inout ingress_intrinsic_metadata_for_deparser_t d,
                       inout ingress_intrinsic_metadata_for_tm_t tm) {
-    Fabric()         fabric;
-    Classification() classification;
-    Round()          round;
+    Fabric()          fabric;
+    Classification()  classification;
+    Round()           round;
     Acknowledgement() acknowledgement;
-    Admission()      admission;
-    KeyHash()        key_hash;
-    ChunkCache()     chunk_cache;
-    SegmentRange()   segment_range;
-    Interest()       interest;
-    Notice()         notice;
-    ChunkStore()     chunk_store;
-    Replication()    replication;
-    Forwarding()     forwarding;
-    ArpResponder()   arp_responder;
-    Heat()           heat;
-    Traffic()        traffic;
-    IngressDrops()   drops;
-    Some()           anybody;
-    Some()           left;
+    Admission()       admission;
+    KeyHash()         key_hash;
+    ChunkCache()      chunk_cache;
+    SegmentRange()    segment_range;
+    Interest()        interest;
+    Notice()          notice;
+    ChunkStore()      chunk_store;
+    Replication()     replication;
+    Forwarding()      forwarding;
+    ArpResponder()    arp_responder;
+    Heat()            heat;
+    Traffic()         traffic;
+    IngressDrops()    drops;
+    Some()            anybody;
+    Some()            left;
 
     apply {
         bool forward = false;
@@ -111,10 +111,8 @@ control KvcastIngress(inout headers_t h, inout metadata_t m, in ingress_intrinsi
             if (m.drop == DropReason.NONE && m.kind != PacketKind.ORBIT) {
                 admission.apply(h, m, m.port, m.round == 0);
             }
-            if (m.kind == PacketKind.ORBIT || m.op == OP_FILL) {
-                m.slot = m.base_slot[15:0] + h.kvd.segment[15:0];
-            } else {
-                m.slot = m.base_slot[15:0] + h.kvc.segment[15:0];
+            m.slot = m.first_slot + m.segment;
+            if (m.drop == DropReason.NONE && m.kind == PacketKind.CONTROL && m.op != OP_FILL) {
                 segment_range.apply(h, m);
             }
             if (m.drop == DropReason.NONE && m.op != OP_FILL && m.op != OP_NAK) {
@@ -127,8 +125,11 @@ control KvcastIngress(inout headers_t h, inout metadata_t m, in ingress_intrinsi
             if (m.drop == DropReason.NONE) {
                 if (m.kind == PacketKind.ORBIT) {
                     m.cast = wanted;
+                    if (wanted == 1) {
+                        m.event = OrbitEvent.CAST;
+                    }
                 } else if (m.kind == PacketKind.CAST) {
-                    m.cast = 1;
+                    m.cast = wanted;
                     if (wanted == 0) {
                         m.drop = DropReason.NO_INTEREST;
                     }
@@ -147,7 +148,12 @@ control KvcastIngress(inout headers_t h, inout metadata_t m, in ingress_intrinsi
                 } else if (m.op == OP_JOIN) {
                     notice.apply(h, m);
                 } else if (m.op == OP_GET || m.op == OP_NAK) {
-                    forward = m.absorbed == 0;
+                    if (m.absorbed == 0) {
+                        forward = true;
+                        if (m.round == 1) {
+                            h.kvc.members = 0;  // as it arrived
+                        }
+                    }
                 }
                 heat.apply(m, d);
                 if (m.cast == 1) {

@@ -12,12 +12,12 @@ parser KvcastIngressParser(packet_in packet, out headers_t h, out metadata_t m, 
         m.port = ig.ingress_port;
         m.round = 0;
         m.member = 0;
-        m.leader_mark = 0;
         m.me = 0;
         m.now = 0;
         m.key = 0;
         m.state = ChunkState.ABSENT;
-        m.base_slot = 0;
+        m.segment = 0;
+        m.first_slot = 0;
         m.segments = 0;
         m.fill_port = 0;
         m.left = 0;
@@ -55,6 +55,7 @@ parser KvcastIngressParser(packet_in packet, out headers_t h, out metadata_t m, 
         m.flooded = 0;
         m.rewritten = 0;
         m.mirror_tag = 0;
+        m.mirror_pad = 0;
         m.mirror_session = 0;
         transition select(ig.ingress_port) {
             RECIRCULATION_PORT: parse_round;
@@ -95,6 +96,7 @@ parser KvcastIngressParser(packet_in packet, out headers_t h, out metadata_t m, 
     state parse_control {
         packet.extract(h.kvc);
         m.key = h.kvc.key;
+        m.segment = h.kvc.segment[15:0];
         transition select(h.kvc.version, h.kvc.op) {
             (KV_VERSION, OP_FILL): parse_fill;
             default:               accept;
@@ -117,6 +119,7 @@ parser KvcastIngressParser(packet_in packet, out headers_t h, out metadata_t m, 
         packet.extract(h.deth);
         packet.extract(h.kvd);
         m.key = h.kvd.key;
+        m.segment = h.kvd.segment[15:0];
         transition accept;
     }
 }

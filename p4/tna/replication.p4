@@ -1,7 +1,7 @@
-// Sends a cast packet to the members in `deliver`. By default the set itself is the group: where an agent fabric has
-// at most 16 members, the id of the group that the controller made for that very set; up to 30, the ids of two groups,
-// for members 0 to 14 and 15 to 29. Beyond that a set that the table does not name goes to the group of all ports,
-// of which egress prunes the copies for ports outside the set. The controller chooses by the default action.
+// Sends a cast packet to the members in `deliver`. Up to 16 members the set itself is the group: its id is that of the
+// group that the controller made for that very set. Up to 30 it is two groups, for members 0 to 14 and 16 to 30 (halves
+// of a word: no bit has to move; 15 and 31 are nobody). Beyond that a set that the table does not name goes to the group of
+// all ports, of which egress prunes the copies for ports outside the set. The controller chooses by the default action.
 //
 // A packet of the orbit needs its unicast copy for the recirculation port, so to_port is only for others.
 
@@ -24,8 +24,8 @@ control Replication(inout metadata_t m, inout ingress_intrinsic_metadata_for_tm_
 
     @id(0x01000604)
     action to_two_bitmaps() {
-        tm.mcast_grp_a = 1w0 ++ m.deliver[14:0];
-        m.second_group = 1w1 ++ m.deliver[29:15];
+        tm.mcast_grp_a = m.deliver[15:0];
+        m.second_group = m.deliver[31:16];
     }
 
     @id(0x02000004)
@@ -38,9 +38,8 @@ control Replication(inout metadata_t m, inout ingress_intrinsic_metadata_for_tm_
 
     apply {
         replicate.apply();
-        // GROUP_FLOOD is also the id of an empty second set.
-        if (m.second_group != 0 && m.second_group != GROUP_FLOOD) {
-            tm.mcast_grp_b = m.second_group;
+        if (m.second_group != 0) {
+            tm.mcast_grp_b = m.second_group | 0x8000;
         }
     }
 }

@@ -11,8 +11,8 @@ control Traffic(in metadata_t m) {
 
     apply {
         orbit.count((bit<8>) m.event);
-        if (m.kind == PacketKind.CONTROL && m.state != ChunkState.ABSENT) {
-            chunk_heat.count(m.base_slot[15:0]);
+        if (m.kind == PacketKind.CONTROL && m.state != ChunkState.ABSENT && (m.round == 0 || m.op == OP_GET)) {
+            chunk_heat.count(m.first_slot);
         }
     }
 }

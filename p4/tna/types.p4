@@ -9,7 +9,7 @@ typedef bit<HEAT_INDEX_BITS>     heat_index_t;
 typedef bit<16> slot_index_t;
 
 // All ports. The id that neither kind of bitmap group needs: of the sets of 16 it is that of member 15 alone, which
-// the controller replicates by a bigger group and egress prunes; of the pairs of sets of 15 it is the empty second one.
+// the controller sends to a bigger group and egress prunes; of pairs of sets of 15 it is the empty second one.
 const group_t GROUP_FLOOD = 0x8000;
 
 // The mirror session that sends a FILL, cut to its control header, to the recirculation port.
@@ -112,13 +112,13 @@ struct metadata_t {
     port_t      port;
     bit<1>      round;                          // comes from the recirculation port
     member_t    member;
-    member_t    leader_mark;                    // 1 + member
     members_t   me;                             // the sender as a set
     tick_t      now;
 
     chunk_key_t key;
+    slot_index_t segment;                       // low bits of the index
     ChunkState  state;
-    slot_t      base_slot;
+    slot_index_t first_slot;                    // of the chunk
     bit<32>     segments;
     port_t      fill_port;
     bit<32>     left;                           // segments of the chunk from the one that the packet names
@@ -132,7 +132,7 @@ struct metadata_t {
     members_t   newcomer;                       // `me` if it was not
     InterestOutcome outcome;
     members_t   interest;
-    member_t    leader;
+    bit<16>     leader;                         // 1 + member that sent the last GET, 0 = nobody
     bit<1>      leads;                          // this GET makes the sender the leader
     bit<1>      raised;                         // this JOIN gave a waiting member company
 
@@ -161,6 +161,7 @@ struct metadata_t {
     bit<1>      rewritten;
 
     bit<8>      mirror_tag;
+    bit<7>      mirror_pad;
     MirrorId_t  mirror_session;
 }
 

@@ -3,12 +3,6 @@
 // sketch of two rows, the smaller count holds). At most one report per key and window; two hot chunks
 // that share a cell of what was reported share that window.
 
-struct heat_report_t {
-    chunk_key_t key;
-    members_t   members;            // interest set
-    bit<32>     gets;               // GETs within the window, 0 for a report that a JOIN caused
-}
-
 control HeatRow(in bit<32> cell, in time_us_t now, in time_us_t window_us, out bit<32> gets) {
     register<time_us_t>(HEAT_CELLS) window_start;
     register<bit<32>>(HEAT_CELLS)   window_gets;

@@ -1,7 +1,7 @@
 """p4switch and bmv2's simple_switch, one after the other, with the same program, interfaces and traffic.
 
-Needs p4c-bm2-ss and simple_switch on PATH; without them the part is left out with one line. simple_switch spreads its
-work over several threads, so rates are compared, not processor time.
+Needs p4c-bm2-ss and simple_switch or simple_switch_grpc on PATH; without them the part is left out with one line. bmv2
+spreads its work over several threads, so rates are compared, not processor time.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ from p4switch.errors import SwitchError
 from p4switch.runtime import Program, Switch
 
 PROGRAM = Path(__file__).parent / "programs" / "peer.p4"
-TOOLS = ("p4c-bm2-ss", "simple_switch")
+COMPILER = "p4c-bm2-ss"
+SWITCHES = ("simple_switch", "simple_switch_grpc")
+"""The same engine; either will do."""
 _READY_SECONDS_MAX = 30.0
-_CASES = (("L2, 60 B", (), 2), ("4 KiB out of registers for each request of 60 B", ("MEMORY",), 1))
-"""Name, macros, and the port at which answers arrive."""
+_CASES = (("L2, 60 B", (), 60, 2), ("4 KiB out of registers, 4,200 B", ("MEMORY",), 4200, 1))
+"""Name, macros, size of a frame, and the port at which they arrive."""
 
 
-def missing() -> list[str]:
-    """The tools that are not there."""
-    return [tool for tool in TOOLS if shutil.which(tool) is None]
+def _tool(*names: str) -> str | None:
+    return next((path for path in map(shutil.which, names) if path is not None), None)
 
 
 def comparison() -> Iterator[Measurement]:
@@ -38,13 +39,16 @@ def comparison() -> Iterator[Measurement]:
     Raises:
         SwitchError: there are no rights to make a namespace, or simple_switch does not forward.
     """
-    if missing():
-        print(f"simple_switch is left out: {' and '.join(missing())} not on PATH", flush=True)
+    compiler, switch = _tool(COMPILER), _tool(*SWITCHES)
+    if compiler is None or switch is None:
+        print(f"simple_switch is left out: {COMPILER} or {' and '.join(SWITCHES)} not on PATH", flush=True)
         return
-    wire, frame = Wire(), ethernet(mac(2), 60)
+    wire = Wire()
     with namespace():
-        for name, macros, port in _CASES:
-            with _simple_switch(wire, frame, macros, port):
+        for name, macros, size, port in _CASES:
+            frame = ethernet(mac(2), size)
+            with _simple_switch(compiler, switch, macros) as process:
+                _await_first(wire, frame, port, process)
                 theirs = _measured(f"veth, {name}, simple_switch", wire, frame, port)
             yield theirs
             with _p4switch(macros):
@@ -76,18 +80,17 @@ def _p4switch(macros: tuple[str, ...]) -> Iterator[None]:
 
 
 @contextmanager
-def _simple_switch(wire: Wire, frame: bytes, macros: tuple[str, ...], port: int) -> Iterator[None]:
-    """Runs it until the end of the context; entered when the first frame has come through."""
+def _simple_switch(compiler: str, switch: str, macros: tuple[str, ...]) -> Iterator[subprocess.Popen[bytes]]:
+    """Runs until the end of the context."""
     with tempfile.TemporaryDirectory() as scratch:
         compiled = Path(scratch) / "peer.json"
         flags = [f"-D{macro}" for macro in macros]
-        _run_tool([TOOLS[0], "--arch", "v1model", *flags, str(PROGRAM), "-o", str(compiled)])
+        _run_tool([compiler, "--arch", "v1model", *flags, str(PROGRAM), "-o", str(compiled)])
         interfaces = [word for number in (1, 2) for word in ("-i", f"{number}@sw{number}")]
-        command = [TOOLS[1], *interfaces, "--log-level", "off", str(compiled)]
+        command = [switch, *interfaces, "--log-level", "off", str(compiled)]
         with subprocess.Popen(command, cwd=scratch, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
             try:
-                _await_first(wire, frame, port, process)
-                yield
+                yield process
             finally:
                 process.terminate()
 

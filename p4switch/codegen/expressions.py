@@ -47,7 +47,7 @@ class ExpressionRenderer:
                 )
             )
             return Place(f"{base.z}.e[{index}]", f"{base.f}.e[{index}]")
-        if isinstance(e.base, ir.VarRef) and e.base.name == "standard_metadata":
+        if base.foreign:
             return Place(f"{base.z}.{e.field}", "")
         name = member(e.field)
         if isinstance(e.base.type, irt.HeaderType):

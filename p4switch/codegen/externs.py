@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from p4switch.codegen.functions import FunctionRenderer, is_standard
+from p4switch.codegen.functions import FunctionRenderer
 from p4switch.codegen.layout import bytes_of, member, storage_bytes
 from p4switch.codegen.packets import pack_dynamic, store_leaves
 from p4switch.codegen.packing import c_string, packed_bytes, packed_offsets
@@ -183,11 +183,11 @@ class ExternRenderer(FunctionRenderer):
         self.line(f"ps_truncate(ctx, (uint32_t){self.low64(st.length)});")
 
     def _drop(self, st: s.MarkToDrop) -> None:
-        if is_standard(st.metadata):
-            self.line("ps_mark_to_drop(&p->standard_metadata);")
+        place = self.place(st.metadata)
+        if place.foreign:
+            self.line(f"ps_mark_to_drop(&{place.z});")
             return
-        place = self.place(st.metadata).z
-        self.line(f"{place}.{member('egress_spec')} = PS_PORT_DROP; {place}.{member('mcast_grp')} = 0;")
+        self.line(f"{place.z}.{member('egress_spec')} = PS_PORT_DROP; {place.z}.{member('mcast_grp')} = 0;")
 
     def _log(self, st: s.LogMessage) -> None:
         parts = st.text.split("{}")

@@ -105,16 +105,16 @@ class FunctionRenderer(ExpressionRenderer):
             return
         assert isinstance(value, ir.VarRef | ir.Member | ir.Element)
         source = self.place(value)
-        if is_standard(target) or is_standard(value):
-            self._copy_standard(target, value)
+        if place.foreign or source.foreign:
+            self._copy_foreign(target, value)
             return
         if self.layout.z_type(t) is not None:
             self.line(f"{place.z} = {source.z};")
         if self.layout.f_type(t) is not None:
             self.line(f"{place.f} = {source.f};")
 
-    def _copy_standard(self, target: ir.LValue, value: ir.LValue) -> None:
-        """Between the runtime's standard metadata and a copy of the struct."""
+    def _copy_foreign(self, target: ir.LValue, value: ir.LValue) -> None:
+        """Between a struct of the runtime's and a copy of it, field by field."""
         t = target.type
         assert isinstance(t, irt.StructType)
         for f in t.fields:
@@ -248,7 +248,3 @@ class FunctionRenderer(ExpressionRenderer):
 
     def _nothing(self, st: object) -> None:
         """A statement without effect of its own."""
-
-
-def is_standard(e: ir.Expr) -> bool:
-    return isinstance(e, ir.VarRef) and e.name == "standard_metadata"

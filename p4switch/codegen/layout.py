@@ -22,6 +22,8 @@ class Place:
 
     z: str
     f: str
+    foreign: bool = False
+    """A struct that the runtime declares: its fields have their own names there."""
 
 
 def bytes_of(width: int) -> int:

@@ -81,7 +81,7 @@ class ProgramRenderer(StatementRenderer):
     def _packet_roots(self, pointer: str) -> None:
         self.roots[self.program.headers.name] = Place(f"{pointer}->headers_z", f"{pointer}->headers_f")
         self.roots[self.program.metadata.name] = Place(f"{pointer}->metadata_z", f"{pointer}->metadata_f")
-        self.roots[self.program.standard_metadata.name] = Place(f"{pointer}->standard_metadata", "")
+        self.roots[self.program.standard_metadata.name] = Place(f"{pointer}->standard_metadata", "", foreign=True)
 
     def _state_struct(self) -> list[str]:
         headers, metadata = self.program.headers.type, self.program.metadata.type

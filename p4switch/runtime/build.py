@@ -148,22 +148,36 @@ def build_shared_object(
     headers = [header for directory in include_dirs for header in sorted(directory.glob("*.h"))]
     digest = _digest(compiler, flags, [*sources, *headers])
     target = cache_dir() / f"{name}-{digest}.so"
-    if target.exists():
+    if _is_whole(target):
         return target
     handle, scratch = tempfile.mkstemp(dir=target.parent, prefix=f".{name}-", suffix=".so")
     os.close(handle)
     includes = [f"-I{directory}" for directory in include_dirs]
     command = [*compiler.command, *_FLAGS_COMMON, *flags, *includes, *map(str, sources), "-o", scratch]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_COMPILE_SECONDS_MAX, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_COMPILE_SECONDS_MAX, check=False, env=_environment()
+        )
         if done.returncode != 0:
             raise SwitchError(f"the C compiler refused {name}: {_first_error(done.stderr)}")
+        if not _is_whole(Path(scratch)):
+            raise SwitchError(f"the C compiler wrote nothing for {name}")
         os.replace(scratch, target)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise SwitchError(f"the C compiler failed on {name}: {error}") from error
     finally:
         Path(scratch).unlink(missing_ok=True)
     return target
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether there is more than an empty file: what a full disk or a crash of the machine may leave."""
+    return path.is_file() and path.stat().st_size > 0
+
+
+def _environment() -> dict[str, str]:
+    """Without libraries that this process was started with (of a sanitizer, say): they are none of the compiler's."""
+    return {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
 
 
 def build_runtime(flags: Sequence[str] = _FLAGS_FAST) -> Path:

@@ -14,6 +14,7 @@ from hostagent.pool.chunks import Chunk, ChunkPool, DropOutcome, PoolUsage, Refu
 from kvproto.ids import ChunkKey
 from kvproto.rpc import control_pb2 as rpc
 from kvproto.tiers.gate import Gate
+from kvproto.value import Touch
 from kvproto.value.costs import PRIORS, Source, SourceCost, SourceCosts
 from planner.cluster.clock import VirtualClock
 
@@ -100,10 +101,14 @@ class Agent:
     def find(self, key: ChunkKey) -> Chunk | None:
         return self.pool.find(key)
 
+    def asked(self, keys: Sequence[ChunkKey]) -> None:
+        """A request wants these, in prefix order, here or not: the pool's values learn from it."""
+        parents = (None, *keys)
+        self.pool.fetched([Touch(key, parents[place], place, self.chunk_bytes) for place, key in enumerate(keys)])
+
     def use(self, chunk: Chunk) -> None:
-        """A request reads it: it stays while pinned, and counts as used now."""
+        """A request reads it: it stays while pinned."""
         self.pool.pin(chunk)
-        self.pool.touch(chunk.key)
 
     def release(self, chunks: Iterable[Chunk]) -> None:
         for chunk in chunks:
@@ -155,6 +160,11 @@ class Agent:
         """A request got a chunk from `source`, or had to compute it (None)."""
         if self.reports is not None:
             self.reports.fetched(key, source, self.chunk_bytes, waited_s, holder)
+
+    def hear(self, scores: Sequence[tuple[ChunkKey, float]]) -> None:
+        """What chunks are worth to all nodes, as the controller tells."""
+        for key, score in scores:
+            self.pool.hear(key, score)
 
     def task(self, task: rpc.Task) -> None:
         self.run_task(self.node, task)

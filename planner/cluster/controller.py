@@ -39,6 +39,7 @@ class Peer(Protocol):
     """An agent, as the controller reaches it."""
 
     def task(self, task: rpc.Task) -> None: ...
+    def hear(self, scores: Sequence[tuple[ChunkKey, float]]) -> None: ...
     def heartbeat(self) -> rpc.FromAgent: ...
 
 
@@ -52,6 +53,8 @@ class VirtualController:
         self._publish_due = False
         self._weighed = (rpc.ToAgent(), 0)
         """The message sent last, and its size: most go to every agent."""
+        self._told: list[tuple[ChunkKey, float]] = []
+        """What it says of chunks' values."""
         self.cpu_s = 0.0
         """Processor time that the core took, as measured here."""
         self.core = Core(
@@ -90,9 +93,9 @@ class VirtualController:
     # -- the daemon's loop
 
     def _timed(self, call: Callable[..., object], *args: object) -> None:
-        began = time.perf_counter()
+        began = time.thread_time()
         call(*args)
-        self.cpu_s += time.perf_counter() - began
+        self.cpu_s += time.thread_time() - began
 
     def _settle(self) -> None:
         self._timed(self.core.advance, self._clock.now_ns)
@@ -138,9 +141,12 @@ class VirtualController:
     def _send(self, session: int, message: rpc.ToAgent) -> None:
         if message is not self._weighed[0]:
             self._weighed = (message, message.ByteSize())
+            self._told = [(ChunkKey(entry.key), entry.value) for entry in message.directory.chunks]
         self.core.accounting.message("out", self._weighed[1])
         if message.HasField("task"):
             self._peers[session].task(message.task)
+        elif self._told and session < len(self._peers):
+            self._peers[session].hear(self._told)
 
 
 def _hello(node: int, pool_bytes: int) -> rpc.Hello:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from kvproto.limits import SEGMENT_BYTES_DEFAULT
 from planner.hardware import Engine
@@ -65,5 +65,7 @@ class Scenario:
 
     cluster: Cluster
     sharing: Sharing
-    speed: float = field(default=1.0)
+    speed: float = 1.0
     """Arrivals come so many times as fast as in the trace."""
+    jitter_seed: int = 0
+    """Not 0: every arrival is moved by up to JITTER_S, to see what chance alone changes."""

@@ -165,6 +165,7 @@ class Replay:
     def _look_up(self, way: _UnderWay) -> None:
         """Leading chunks that are here are pinned; then those that others have are wanted, if the gate agrees."""
         agent = way.agent
+        agent.asked(way.request.keys)
         for key in way.request.keys:
             chunk = agent.find(key)
             if chunk is None:
@@ -233,6 +234,7 @@ class Replay:
             chunk = self.agents[holder].find(key)
             if chunk is not None:
                 self.agents[holder].use(chunk)
+                self.agents[holder].pool.touch(key)
                 way.lent.append((self.agents[holder], chunk))
                 return holder
             if self.delivery.is_receiving(holder, key):

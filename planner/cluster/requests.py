@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from kvproto.ids import KEY_BYTES, ChunkKey
 from planner.traces import BLOCK_TOKENS, TraceRequest
@@ -49,8 +51,13 @@ def key_of(block: int) -> ChunkKey:
     return ChunkKey(hashlib.blake2b(block.to_bytes(8, "big"), digest_size=KEY_BYTES).digest())
 
 
-def requests_of(trace: Sequence[TraceRequest], speed: float = 1.0) -> list[Request]:
-    """Arrivals from 0 on, `speed` times as fast."""
+JITTER_S: Final = 0.01
+"""Less than a request takes anywhere: who gets a request first may change, nothing else."""
+
+
+def requests_of(trace: Sequence[TraceRequest], speed: float = 1.0, jitter_seed: int = 0) -> list[Request]:
+    """Arrivals from 0 on, `speed` times as fast; with a seed moved by up to JITTER_S."""
+    rng = random.Random(jitter_seed) if jitter_seed else None
     keys: dict[int, ChunkKey] = {}
     first_ms = trace[0].arrival_ms if trace else 0.0
     requests = []
@@ -60,5 +67,6 @@ def requests_of(trace: Sequence[TraceRequest], speed: float = 1.0) -> list[Reque
                 keys[block] = key_of(block)
         tokens = max(1, one.input_tokens)
         chunks = tuple(keys[block] for block in one.blocks[: -(-tokens // BLOCK_TOKENS)])
-        requests.append(Request((one.arrival_ms - first_ms) / 1000 / speed, tokens, chunks))
-    return requests
+        at_s = (one.arrival_ms - first_ms) / 1000 / speed + (rng.random() * JITTER_S if rng else 0.0)
+        requests.append(Request(at_s, tokens, chunks))
+    return sorted(requests, key=lambda request: request.at_s)

@@ -68,6 +68,9 @@ class _Silent:
     def task(self, task: rpc.Task) -> None:
         """Nothing to do."""
 
+    def hear(self, scores: Sequence[tuple[ChunkKey, float]]) -> None:
+        """Keeps nothing."""
+
     def heartbeat(self) -> rpc.FromAgent:
         return rpc.FromAgent(heartbeat=rpc.Heartbeat(pool_used_bytes=1 << 37, chunks=4096))
 

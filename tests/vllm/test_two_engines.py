@@ -123,3 +123,8 @@ def test_a_reset_forgets_the_pool(first: Engine) -> None:
         first.ask("settle")
         if reset:
             assert first.ask("reset", connector=True)
+
+
+def test_nothing_is_left_behind(testbed: Testbed) -> None:
+    """No pin, no lease, no chunk half filled, no interest, no internal error in agents and switch."""
+    assert testbed.leftovers() == []

@@ -197,8 +197,6 @@ class RequestCaches:
             commands = self._look(request, state, tokens, away=away)
             return Answer(None if commands else 0, commands)
         match state.stage:
-            case Stage.LOOKING | Stage.FETCHING:
-                return Answer(None)
             case Stage.LOOKED:
                 return self._want(request, state, len(tokens), computed_tokens)
             case Stage.HELD:
@@ -206,7 +204,8 @@ class RequestCaches:
             case Stage.MISSED:
                 return Answer(0)
             case _:
-                raise ValueError(f"request {request} is asked for while {state.stage.value}")
+                # LOADING: preempted in the very step that loads; what came of it is known when that step has ended.
+                return Answer(None)
 
     def looked_up(self, request: str, ticket: int, where: Sequence[Where] | None) -> None:
         """The lookup of a ticket is answered, per key; None: there is no agent."""

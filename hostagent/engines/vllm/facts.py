@@ -13,6 +13,7 @@ import vllm
 from vllm.config import get_layers_from_vllm_config
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorHandshakeMetadata
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
+from vllm.platforms import current_platform
 from vllm.v1.core.sched import output as scheduler_output
 from vllm.v1.kv_cache_interface import FullAttentionSpec, group_kernel_blocks, iter_layer_specs
 
@@ -41,6 +42,15 @@ def check_engine(vllm_config: Any, kv_cache_config: Any, settings: Settings) -> 
     for name in ("decode_context_parallel_size", "prefill_context_parallel_size"):
         if getattr(parallel, name, 1) > 1:
             raise SettingsError(f"kvcast does not split contexts over workers: leave {name} at 1")
+    if (
+        current_platform.is_cpu()
+        and getattr(vllm_config.model_config, "use_mla", False)
+        and not vllm_config.scheduler_config.enable_chunked_prefill
+    ):
+        raise SettingsError(
+            "kvcast cannot cache this model here: vLLM's latent attention on this processor computes nothing behind "
+            "a cached prefix (its own prefix caching is off for it, too); GPUs and processors with AMX do"
+        )
     groups = kv_cache_config.kv_cache_groups
     specs = [spec for group in groups for spec in iter_layer_specs(group.kv_cache_spec)]
     odd = sorted({type(spec).__name__ for spec in specs if not isinstance(spec, FullAttentionSpec)})

@@ -8,6 +8,7 @@ a GRH and carry the IP header over RoCEv2: source and DSCP are read there. The N
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import numpy as np
 
@@ -94,26 +95,25 @@ class CastReceiver:
         rows_count = max(limits.VERBS_RECEIVE_BLOCKS_MIN, wanted // block) * block
         self.waiting_bytes_max = rows_count * fabric.segment_bytes
         """Bytes of segments that can wait for us."""
-        self._ring = ReceiveRing(port, rows_count, fabric.message_bytes)
-        try:
+        with contextlib.ExitStack() as undo:
+            self._ring = ReceiveRing(port, rows_count, fabric.message_bytes)
+            undo.callback(self._ring.close)
             self._channel = CompletionChannel(port)
+            undo.callback(self._channel.close)
             self._completions = CompletionQueue(port, self._channel, rows_count, rows_count)
+            undo.callback(self._completions.close)
             self._start()
-        except VerbsError:
-            self._ring.close()
-            raise
-        self._watch = CompletionWatch(self._channel, self._completions, loop, self._completed, by_clock=True)
+            undo.callback(lambda: self._queue_pair.destroy())
+            self._watch = CompletionWatch(self._channel, self._completions, loop, self._completed, by_clock=True)
+            undo.callback(self._watch.close)
+            self._closing = undo.pop_all()
 
     def close(self) -> None:
         """No more casts. Idempotent."""
         if not self._open:
             return
         self._open = False
-        self._watch.close()
-        self._queue_pair.destroy()
-        self._completions.close()
-        self._channel.close()
-        self._ring.close()
+        self._closing.close()
 
     def _start(self) -> None:
         """A fresh queue pair with the whole ring posted, attached to the group."""

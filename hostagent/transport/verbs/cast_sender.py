@@ -7,6 +7,7 @@ and ICRC, and no byte of a chunk is touched here. Owns the sending queue pair; k
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import mmap
 from collections import OrderedDict, deque
 from collections.abc import Callable
@@ -143,10 +144,16 @@ class CastQueue:
         self._work_id = 0
         self._scheduled = False
         self._open = True
-        self._channel = CompletionChannel(port)
-        self._completions = CompletionQueue(port, self._channel, self._depth, limits.CAST_BATCH_PACKETS)
-        self._queue_pair = self._make_queue_pair()
-        self._watch = CompletionWatch(self._channel, self._completions, loop, self._completed, by_clock=False)
+        with contextlib.ExitStack() as undo:
+            self._channel = CompletionChannel(port)
+            undo.callback(self._channel.close)
+            self._completions = CompletionQueue(port, self._channel, self._depth, limits.CAST_BATCH_PACKETS)
+            undo.callback(self._completions.close)
+            self._queue_pair = self._make_queue_pair()
+            undo.callback(lambda: self._queue_pair.destroy())
+            self._watch = CompletionWatch(self._channel, self._completions, loop, self._completed, by_clock=False)
+            undo.callback(self._watch.close)
+            self._closing = undo.pop_all()
 
     def use_fabric(self, fabric: Fabric) -> None:
         """What was prepared for another fabric is void; what is queued still leaves as it was. Raises VerbsError."""
@@ -180,10 +187,7 @@ class CastQueue:
         if not self._open:
             return
         self._open = False
-        self._watch.close()
-        self._queue_pair.destroy()
-        self._completions.close()
-        self._channel.close()
+        self._closing.close()
         self._jobs.clear()
         self._posted.clear()
         for chain in (*self._chains.values(), *self._retired):

@@ -6,7 +6,6 @@ Owns the C objects and their order of destruction; what is sent through them, `c
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ctypes
 import errno
 import os
@@ -227,14 +226,3 @@ class CompletionWatch:
             if count < self._queue.batch_count or not self._open:
                 return total, False
         return total, True
-
-
-@contextlib.contextmanager
-def closing_on_error(*closes: Callable[[], None]) -> Any:
-    """Undo what was built when the rest of the building fails."""
-    try:
-        yield
-    except BaseException:
-        for close in closes:
-            close()
-        raise

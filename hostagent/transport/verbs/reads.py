@@ -6,6 +6,7 @@ that wants to read one-sided. Peers without RDMA are read over TCP.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable
 
@@ -44,9 +45,14 @@ class VerbsReads:
         """Whose piece it is, by work id."""
         self._work_id = 0
         self._open = True
-        self._channel = CompletionChannel(port)
-        self._completions = CompletionQueue(port, self._channel, COMPLETIONS_MAX, limits.CAST_BATCH_PACKETS)
-        self._watch = CompletionWatch(self._channel, self._completions, host.loop, self._completed, by_clock=False)
+        with contextlib.ExitStack() as undo:
+            self._channel = CompletionChannel(port)
+            undo.callback(self._channel.close)
+            self._completions = CompletionQueue(port, self._channel, COMPLETIONS_MAX, limits.CAST_BATCH_PACKETS)
+            undo.callback(self._completions.close)
+            self._watch = CompletionWatch(self._channel, self._completions, host.loop, self._completed, by_clock=False)
+            undo.callback(self._watch.close)
+            self._closing = undo.pop_all()
         self._server = ReadServer(host.memory, host.sink, host.counters, self._make_access)
         self._tcp = ReadClient(host.memory, host.counters, stall_timeout_s=limits.READ_STALL_TIMEOUT_S)
 
@@ -80,9 +86,7 @@ class VerbsReads:
         for peer in list(self._peers.values()):
             peer.close()
         self._tcp.close()
-        self._watch.close()
-        self._completions.close()
-        self._channel.close()
+        self._closing.close()
 
     # ------------------------------------------------------------------ what peers share
 

@@ -99,6 +99,8 @@ class VerbsCasts:
         self._receiver: CastReceiver | None = None
         self._sockets: SocketCasts | None = None
         self._said = ""
+        self._used = False
+        """Whether there has been a fabric before."""
         self._qkey_violations = port.qkey_violations()
         self._out_of_buffer = port.hardware_counter("out_of_buffer")
         self._timer: asyncio.TimerHandle | None = None
@@ -110,37 +112,53 @@ class VerbsCasts:
         reason = self._cannot_carry(fabric)
         if not reason:
             try:
-                return self._use_verbs(fabric, from_switch_dscp)
+                granted = self._use_verbs(fabric, from_switch_dscp)
+                self._used = True
+                return granted
             except VerbsError as error:
                 reason = str(error)
         if reason != self._said:
             self._said = reason
             log.warning("casts over sockets, reads over RDMA: %s", reason)
         self._close_verbs()
-        if self._sockets is None:
-            self._sockets = SocketCasts(self._host)
-        return self._sockets.use_fabric(fabric, from_switch_dscp)
+        try:
+            if self._sockets is None:
+                self._sockets = SocketCasts(self._host)
+            granted = self._sockets.use_fabric(fabric, from_switch_dscp)
+        except TransportError as error:
+            self._close_sockets()
+            if self._used:
+                raise
+            # The agent starts with its own idea of the fabric, which the controller's will replace.
+            log.warning("no casts until the fabric is another: %s", error)
+            granted = 0
+        self._used = True
+        return granted
 
     def cast(self, chunk: ChunkPlace, first: int, count: int) -> None:
         """See `Transport.cast`."""
-        if self._queue is None:
-            assert self._sockets is not None
+        if self._queue is not None:
+            self._queue.add(chunk, first, count)
+            self._host.counters.cast_packets_sent += count
+        elif self._sockets is not None:
             self._sockets.cast(chunk, first, count)
-            return
-        self._queue.add(chunk, first, count)
-        self._host.counters.cast_packets_sent += count
+        else:
+            self._host.loop.call_soon(self._host.sink.segments_failed, chunk.key, count)
 
     def fill(self, chunk: ChunkPlace, first: int, count: int, pool: Address) -> None:
         """See `Transport.fill`. The switch wants whole packets, so those are made in software."""
-        (self._fills or self._sockets or self._not_started()).fill(chunk, first, count, pool)
+        filling = self._fills or self._sockets
+        if filling is not None:
+            filling.fill(chunk, first, count, pool)
+        else:
+            self._host.loop.call_soon(self._host.sink.fill_sent, chunk.key, count)
 
     def close(self) -> None:
         """End both directions."""
         if self._timer is not None:
             self._timer.cancel()
         self._close_verbs()
-        if self._sockets is not None:
-            self._sockets.close()
+        self._close_sockets()
 
     def read_counters(self) -> None:
         """Bring what the NIC counts into our counters."""
@@ -154,9 +172,6 @@ class VerbsCasts:
         self._out_of_buffer = out_of_buffer
 
     # ------------------------------------------------------------------ inside
-
-    def _not_started(self) -> SegmentSocket:
-        raise RuntimeError("no fabric yet")
 
     def _cannot_carry(self, fabric: Fabric) -> str:
         """Why this port cannot cast on this fabric; empty when it can."""
@@ -172,9 +187,7 @@ class VerbsCasts:
 
     def _use_verbs(self, fabric: Fabric, from_switch_dscp: int) -> int:
         host, port = self._host, self._port
-        if self._sockets is not None:
-            self._sockets.close()
-            self._sockets = None
+        self._close_sockets()
         if self._receiver is not None:
             self._receiver.close()
             self._receiver = None
@@ -210,6 +223,11 @@ class VerbsCasts:
             if part is not None:
                 part.close()
         self._receiver = self._queue = self._fills = None
+
+    def _close_sockets(self) -> None:
+        if self._sockets is not None:
+            self._sockets.close()
+            self._sockets = None
 
     def _look_at_counters(self) -> None:
         self.read_counters()

@@ -32,8 +32,6 @@ from p4switch.ir.stmt import (
     VerifyChecksum,
 )
 
-PRESERVED_ROOTS = frozenset({"meta", "standard_metadata"})
-
 
 class V1Externs(V1Instances):
     """Lowers calls."""
@@ -199,7 +197,8 @@ class V1Externs(V1Instances):
 
     def _legacy_list(self, data: ast.Expr) -> int | None:
         """The lvalues of recirculate(data) and relatives: their values are taken at the end of the block."""
-        fields = [f for f in self.low.scalars(data) if _root(f) in PRESERVED_ROOTS]
+        preserved = (self.metadata.name, self.standard_metadata.name)
+        fields = [f for f in self.low.scalars(data) if _root(f) in preserved]
         if not fields:
             return None
         for known in self.low.field_lists:

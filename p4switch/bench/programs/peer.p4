@@ -1,5 +1,6 @@
 // What p4switch and simple_switch are compared by: no control plane needed. An L2 switch with one entry, and (-DMEMORY) a memory
-// that answers each request with 4 KiB out of registers, to the port it came from.
+// that fills 4 KiB of each frame from registers and sends it back where it came from. (bmv2 cannot make a frame grow by more than
+// 512 bytes, so requests are as long as answers.)
 #include <core.p4>
 #include <v1model.p4>
 
@@ -20,6 +21,22 @@ parser PeerParser(packet_in packet, out headers_t h, inout metadata_t m, inout s
         packet.extract(h.ethernet);
 #if defined(MEMORY)
         packet.extract(h.request);
+        packet.extract(h.l0);
+        packet.extract(h.l1);
+        packet.extract(h.l2);
+        packet.extract(h.l3);
+        packet.extract(h.l4);
+        packet.extract(h.l5);
+        packet.extract(h.l6);
+        packet.extract(h.l7);
+        packet.extract(h.l8);
+        packet.extract(h.l9);
+        packet.extract(h.l10);
+        packet.extract(h.l11);
+        packet.extract(h.l12);
+        packet.extract(h.l13);
+        packet.extract(h.l14);
+        packet.extract(h.l15);
 #endif
         transition accept;
     }
@@ -47,22 +64,22 @@ control PeerIngress(inout headers_t h, inout metadata_t m, inout standard_metada
     register<bit<2048>>(64) line15;
     apply {
         bit<32> slot = h.request.slot & 63;
-        h.l0.setValid(); line0.read(h.l0.bits, slot);
-        h.l1.setValid(); line1.read(h.l1.bits, slot);
-        h.l2.setValid(); line2.read(h.l2.bits, slot);
-        h.l3.setValid(); line3.read(h.l3.bits, slot);
-        h.l4.setValid(); line4.read(h.l4.bits, slot);
-        h.l5.setValid(); line5.read(h.l5.bits, slot);
-        h.l6.setValid(); line6.read(h.l6.bits, slot);
-        h.l7.setValid(); line7.read(h.l7.bits, slot);
-        h.l8.setValid(); line8.read(h.l8.bits, slot);
-        h.l9.setValid(); line9.read(h.l9.bits, slot);
-        h.l10.setValid(); line10.read(h.l10.bits, slot);
-        h.l11.setValid(); line11.read(h.l11.bits, slot);
-        h.l12.setValid(); line12.read(h.l12.bits, slot);
-        h.l13.setValid(); line13.read(h.l13.bits, slot);
-        h.l14.setValid(); line14.read(h.l14.bits, slot);
-        h.l15.setValid(); line15.read(h.l15.bits, slot);
+        line0.read(h.l0.bits, slot);
+        line1.read(h.l1.bits, slot);
+        line2.read(h.l2.bits, slot);
+        line3.read(h.l3.bits, slot);
+        line4.read(h.l4.bits, slot);
+        line5.read(h.l5.bits, slot);
+        line6.read(h.l6.bits, slot);
+        line7.read(h.l7.bits, slot);
+        line8.read(h.l8.bits, slot);
+        line9.read(h.l9.bits, slot);
+        line10.read(h.l10.bits, slot);
+        line11.read(h.l11.bits, slot);
+        line12.read(h.l12.bits, slot);
+        line13.read(h.l13.bits, slot);
+        line14.read(h.l14.bits, slot);
+        line15.read(h.l15.bits, slot);
         bit<48> asker = h.ethernet.src;
         h.ethernet.src = h.ethernet.dst;
         h.ethernet.dst = asker;

@@ -186,7 +186,7 @@ static void enqueue_pending(struct ps_switch *sw, struct ps_buffer *frame, uint3
     }
     const struct ps_program *program = sw->pipeline->program;
     uint32_t slot = (sw->pending_head + sw->pending_count++) % PS_PENDING_MAX;
-    uint8_t *image = sw->pipeline->pending_metadata + (size_t)slot * program->metadata_bytes;
+    uint8_t *image = ps_pending_image(sw->pipeline, slot);
     memset(image, 0, program->metadata_bytes);
     if (list >= 0 && program->copy_field_list) program->copy_field_list(image, phv, list);
     sw->pending[slot] = (struct ps_pending){frame, ingress_port, instance_type, slot};
@@ -479,7 +479,7 @@ int ps_engine_pending(struct ps_switch *sw, int budget) {
         struct ps_pending next = sw->pending[sw->pending_head];
         sw->pending_head = (sw->pending_head + 1) % PS_PENDING_MAX;
         sw->pending_count--;
-        const uint8_t *image = sw->pipeline->pending_metadata + (size_t)next.slot * sw->pipeline->program->metadata_bytes;
+        const uint8_t *image = ps_pending_image(sw->pipeline, next.slot);
         ps_engine_ingress(sw, next.frame, next.ingress_port, next.instance_type, image);
         done++;
     }

@@ -106,7 +106,7 @@ static int init_pipeline(struct ps_pipeline *p) {
     p->meters = calloc(program->meter_count + 1u, sizeof *p->meters);
     p->mcast_direct = calloc(PS_MCAST_DIRECT, sizeof *p->mcast_direct);
     p->phvs = aligned_alloc(64, (size_t)program->phv_bytes * PS_PHVS);
-    p->pending_metadata = calloc(PS_PENDING_MAX, program->metadata_bytes);
+    p->pending_metadata = aligned_alloc(64, PS_PENDING_MAX * ps_pending_image_bytes(program));
     p->scratch = calloc(1, program->scratch_bytes + 8u);
     if (!p->tables || !p->states || !p->profiles || !p->registers || !p->counters || !p->meters || !p->mcast_direct || !p->phvs ||
         !p->pending_metadata || !p->scratch)

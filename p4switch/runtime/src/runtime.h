@@ -194,7 +194,7 @@ struct ps_pipeline {
     struct ps_id_map clones; /* struct ps_replicas * */
     struct ps_replicas **mcast_direct; /* by id below PS_MCAST_DIRECT */
     uint8_t *phvs;           /* PS_PHVS of them: a working one and a pristine one for each depth of cloning */
-    uint8_t *pending_metadata; /* PS_PENDING_MAX images of metadata_bytes */
+    uint8_t *pending_metadata; /* PS_PENDING_MAX images, see ps_pending_image() */
     void *scratch;
     bool ages;               /* some table has idle timeouts */
 };
@@ -531,6 +531,15 @@ struct ps_pending { /* waits to enter ingress */
     uint32_t instance_type;
     uint32_t slot; /* of pipeline->pending_metadata */
 };
+
+/* Bytes of a metadata image: programs take it for the start of a PHV, so it is aligned as one. */
+static inline size_t ps_pending_image_bytes(const struct ps_program *program) {
+    return ((size_t)program->metadata_bytes + 63) / 64 * 64;
+}
+
+static inline uint8_t *ps_pending_image(const struct ps_pipeline *pipeline, uint32_t slot) {
+    return pipeline->pending_metadata + slot * ps_pending_image_bytes(pipeline->program);
+}
 
 struct ps_switch {
     pthread_mutex_t turnstile, gate;

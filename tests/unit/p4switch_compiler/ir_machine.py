@@ -20,6 +20,8 @@ from p4switch.ir import types as irt
 from p4switch.ir.program import ACCEPT, REJECT, ActionCall, MatchKind, MatchOp, Program, SelectCase, Table
 
 DROP = 511
+NORMAL, INGRESS_CLONE, RECIRCULATED, REPLICATED, RESUBMITTED = 0, 1, 4, 5, 6
+"""instance_type"""
 PARSER_TURNS_MAX = 1 << 16
 
 
@@ -81,11 +83,12 @@ def zero(t: irt.Type) -> Any:
 
 @dataclass
 class Machine:
-    """A program with its tables, registers, counters and groups; `run` is one packet from port to ports."""
+    """A program with its tables, registers, counters, groups and sessions; `run` is one packet and all it becomes."""
 
     program: Program
     entries: Mapping[int, Sequence[Entry]]
     groups: Mapping[int, Sequence[tuple[int, int]]] = field(default_factory=dict)
+    sessions: Mapping[int, Sequence[tuple[int, int]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.registers = [[0] * r.size for r in self.program.registers]
@@ -98,35 +101,86 @@ class Machine:
     # ---------------------------------------------------------------- a packet
 
     def run(self, port: int, frame: bytes) -> list[tuple[int, bytes]]:
-        """What leaves, as (port, frame), in order."""
+        """What leaves, as (port, frame), of the packet and of all that it becomes."""
+        self.sent: list[tuple[int, bytes]] = []
+        self.waiting: list[tuple[int, bytes, int, dict[str, Any]]] = [(port, frame, NORMAL, {})]
+        while self.waiting:
+            self.one_pass(*self.waiting.pop(0))
+        return self.sent
+
+    def receive(self, frame: bytes, preserved: dict[str, Any]) -> tuple[dict[str, Any], int]:
+        """Fresh variables, what the packet has kept, and the parser; gives standard metadata and the parser's error."""
         p = self.program
         self.variables = {v.name: zero(v.type) for v in (p.headers, p.metadata, p.standard_metadata)}
+        self.variables |= copy.deepcopy(preserved)
         self.frame, self.at = frame, 0
-        std = self.variables[p.standard_metadata.name]
-        std["ingress_port"], std["packet_length"] = port, len(frame)
-        std["parser_error"] = self.parse()
+        return self.variables[p.standard_metadata.name], self.parse()
+
+    def one_pass(self, port: int, frame: bytes, instance_type: int, preserved: dict[str, Any]) -> None:
+        """Parser, ingress, and egress of every copy."""
+        p = self.program
+        std, error = self.receive(frame, preserved)
+        std |= {
+            "ingress_port": port,
+            "packet_length": len(frame),
+            "instance_type": instance_type,
+            "parser_error": error,
+        }
         consumed = self.at
         self.block(p.verify_checksum)
+        self.intents: dict[str, Any] = {}
         self.block(p.ingress)
-        if std["mcast_grp"]:
-            std["instance_type"] = 5
-            copies = [(port, rid) for port, rid in self.groups.get(std["mcast_grp"], ())]
-        elif std["egress_spec"] == DROP:
-            copies = []
-        else:
-            copies = [(std["egress_spec"], 0)]
-        sent: list[tuple[int, bytes]] = []
+        after, intents = self.variables, self.intents
+        if "clone" in intents:
+            session, fields = intents["clone"]
+            kept = self.preserve(fields)
+            self.receive(frame, {})
+            self.variables |= {v.name: zero(v.type) for v in (p.metadata, p.standard_metadata)} | kept
+            self.variables[p.standard_metadata.name]["instance_type"] = INGRESS_CLONE
+            self.send(self.sessions.get(session, ()), frame[self.at :])
+            self.variables = after
+        if "resubmit" in intents:
+            self.waiting.append((port, frame, RESUBMITTED, self.preserve(intents["resubmit"])))
+        elif std["mcast_grp"]:
+            std["instance_type"] = REPLICATED
+            self.send(self.groups.get(std["mcast_grp"], ()), frame[consumed:])
+        elif std["egress_spec"] != DROP:
+            std["instance_type"] = NORMAL
+            self.send([(std["egress_spec"], 0)], frame[consumed:])
+
+    def preserve(self, fields: int | None) -> dict[str, Any]:
+        """Metadata that starts as zero but for the fields of a list."""
+        p = self.program
+        before = self.variables
+        self.variables = {v.name: zero(v.type) for v in (p.metadata, p.standard_metadata)}
+        kept = self.variables
+        for place in () if fields is None else p.field_lists[fields].fields:
+            self.variables = before
+            value = self.value(place)
+            self.variables = kept
+            self.store(place, value)
+        self.variables = before
+        return kept
+
+    def send(self, copies: Sequence[tuple[int, int]], payload: bytes) -> None:
+        """Egress of every copy, from the same state."""
+        p = self.program
         pristine = self.variables
         for egress_port, rid in copies:
             self.variables = copy.deepcopy(pristine)
             std = self.variables[p.standard_metadata.name]
             std["egress_port"], std["egress_rid"], std["egress_spec"] = egress_port, rid, 0
+            self.intents = {}
             self.block(p.egress)
             if std["egress_spec"] == DROP:
                 continue
+            intents = self.intents
             self.block(p.compute_checksum)
-            sent.append((egress_port, self.deparse() + frame[consumed:]))
-        return sent
+            frame = self.deparse() + payload
+            if "recirculate" in intents:
+                self.waiting.append((0, frame, RECIRCULATED, self.preserve(intents["recirculate"])))
+            else:
+                self.sent.append((egress_port, frame))
 
     def parse(self) -> int:
         """Run the parser; gives the error it ends with."""
@@ -359,6 +413,16 @@ class Machine:
         assert not st.with_payload
         if self.value(st.condition):
             self.store(st.target, self.hash(st.algorithm, st.fields))
+
+    def do_Clone(self, st: s.Clone) -> None:
+        assert st.kind is s.CloneType.INGRESS_TO_EGRESS
+        self.intents["clone"] = (self.value(st.session), st.field_list)
+
+    def do_Resubmit(self, st: s.Resubmit) -> None:
+        self.intents["resubmit"] = st.field_list
+
+    def do_Recirculate(self, st: s.Recirculate) -> None:
+        self.intents["recirculate"] = st.field_list
 
     def do_MarkToDrop(self, st: s.MarkToDrop) -> None:
         metadata = self.value(st.metadata)

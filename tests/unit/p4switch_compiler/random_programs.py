@@ -18,7 +18,7 @@ FRAME = """#include <core.p4>
 #include <v1model.p4>
 {types}
 struct headers_t {{ base_t base; left_t left; right_t right; item_t[{stack}] items; options_t options; }}
-struct metadata_t {{ {metadata} inner_t inner; }}
+struct metadata_t {{ {metadata} @field_list(1) inner_t inner; @field_list(1, 2) bit<8> rounds; }}
 {functions}
 {controls}
 parser P(packet_in pkt, out headers_t h, inout metadata_t m, inout standard_metadata_t s) {{
@@ -72,7 +72,10 @@ class Generator:
         controls = "\n".join(self.sub_control() for _ in range(2))
         return FRAME.format(
             types=types,
-            metadata=" ".join(f"bit<{w}> {n};" for n, w in metadata.items()),
+            metadata=" ".join(
+                f"{self.random.choice(('', '@field_list(1)', '@field_list(2)'))} bit<{w}> {n};"
+                for n, w in metadata.items()
+            ),
             functions=functions,
             controls=controls,
             parser=self.parser(),
@@ -363,6 +366,15 @@ class Generator:
         default = self.random.choice((f"set_{self.where}(5, 7)", f"nothing_{self.where}()"))
         return f"table {name} {{ key = {{ {keys}}} actions = {{ {actions} }} default_action = {default}; size = 64; }}"
 
+    def field_list(self) -> int:
+        """Number of a field list: 3 is empty."""
+        return self.random.choice((1, 2, 3))
+
+    def again(self, how: str, condition: str) -> str:
+        """Once round again; list 3 would forget how often the packet has been round."""
+        call = f"{how}_preserving_field_list({self.random.choice((1, 2))})"
+        return f" if ({condition} && m.rounds < 2) {{ m.rounds = m.rounds + 1; {call}; }}"
+
     def control(self, where: str) -> str:
         """Ingress or egress."""
         self.where = where
@@ -386,8 +398,10 @@ class Generator:
             begin += " if (s.parser_error != error.NoError) { m.m0 = m.m0 + 1; }"
             end += f" if (h.base.count[1:0] == 1) {{ s.mcast_grp = (bit<16>)(h.base.kind & {GROUPS}); }}"
             end += " if (h.base.kind == 9) { mark_to_drop(s); }"
+            end += f" if (h.base.count == 2) {{ clone_preserving_field_list(CloneType.I2E, 7, {self.field_list()}); }}"
+            end += self.again("resubmit", "h.base.count == 3")
         else:
             begin += " y = (bit<8>) s.egress_port; x = (bit<32>) s.egress_rid;"
-            end = "if (h.base.sum == 3) { mark_to_drop(s); }"
+            end = "if (h.base.sum == 3) { mark_to_drop(s); }" + self.again("recirculate", "h.base.count == 4")
         body = "\n        ".join(self.statement(scope, 2) for _ in range(10))
         return f"{head}\n    apply {{\n        {begin}\n        {end}\n        {body}\n    }}"

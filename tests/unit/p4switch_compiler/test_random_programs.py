@@ -18,6 +18,7 @@ from p4switch.runtime import Pipeline, Program, Replica, Status, Switch, SwitchC
 PACKETS = 60
 ENTRIES = 12
 PORTS = 10
+SESSIONS = {7: [(8, 1), (9, 2)]}
 GROUPS = {1: [(1, 10), (2, 20)], 2: [(3, 1)], 3: [(4, 4), (4, 5), (5, 6)]}
 
 
@@ -74,9 +75,11 @@ def compare(seed: int, directory: Path) -> int:
         batch = pipeline.batch()
         for group, replicas in GROUPS.items():
             batch.set_multicast_group(group, [Replica(port, rid) for port, rid in replicas])
+        for session, replicas in SESSIONS.items():
+            batch.set_clone_session(session, [Replica(port, rid) for port, rid in replicas])
         batch.commit()
         entries: dict[int, list[ir_machine.Entry]] = {}
-        machine = ir_machine.Machine(compiled.ir, entries, GROUPS)
+        machine = ir_machine.Machine(compiled.ir, entries, GROUPS, SESSIONS)
         for table in compiled.ir.tables:
             entries[table.index] = fill(random, table, pipeline, machine)
         for number in range(PACKETS):

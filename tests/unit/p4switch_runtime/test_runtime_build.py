@@ -40,6 +40,21 @@ def test_the_same_content_is_compiled_once(fresh: Path) -> None:
     assert sorted(path.suffix for path in first.parent.iterdir()) == [".so", ".so"]
 
 
+def test_an_empty_file_in_the_cache_is_compiled_again(fresh: Path) -> None:
+    made = build_shared_object("answer", [source(fresh)])
+    made.write_bytes(b"")
+    assert build_shared_object("answer", [source(fresh)]).stat().st_size > 0
+
+
+def test_a_compiler_that_writes_nothing_is_one_line(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    idle = fresh / "cc"
+    idle.write_text("#!/bin/sh\nexit 0\n")
+    idle.chmod(0o755)
+    monkeypatch.setenv("CC", str(idle))
+    with pytest.raises(SwitchError, match="wrote nothing for answer"):
+        build_shared_object("answer", [source(fresh)])
+
+
 def test_no_compiler_is_one_line(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setenv("PATH", str(fresh))

@@ -13,6 +13,8 @@ import pytest
 
 _HERE = Path(__file__).parent
 _SECONDS_MAX = 1200
+_BETWEEN_REPORTS = "=================="
+"""Of the thread sanitizer, which also complains about gRPC's own library: that one is not compiled for it."""
 _ADDRESS = ("-fsanitize=address,undefined -fno-sanitize-recover=all -g", ("libasan.so", "libubsan.so"))
 _THREAD = ("-fsanitize=thread -g", ("libtsan.so",))
 _PARTS = {
@@ -25,7 +27,7 @@ _PARTS = {
         *_ADDRESS,
         ("p4switch_server/test_matching_on_switch.py", "p4switch_server/test_finsy_on_switch.py"),
     ),
-    "thread: runtime": (*_THREAD, ("p4switch_runtime/test_runtime_[ad]*.py", "p4switch_runtime/test_runtime_i*.py")),
+    "thread: runtime": (*_THREAD, ("p4switch_runtime/test_runtime_[ad]*.py",)),
     "thread: server": (*_THREAD, ("p4switch_server/test_finsy_on_switch.py",)),
 }
 
@@ -51,10 +53,11 @@ def test_no_sanitizer_complains(part: str, tmp_path: Path) -> None:
     environment = {
         **os.environ,
         "P4SWITCH_CFLAGS": flags,
+        "GLIBC_TUNABLES": "glibc.rtld.optional_static_tls=65536",  # each program loaded under TSan takes some
         "LD_PRELOAD": " ".join(path for path in libraries if path is not None),
         "ASAN_OPTIONS": f"detect_leaks=0:abort_on_error=1:log_path={report}",
         "UBSAN_OPTIONS": f"print_stacktrace=1:log_path={report}",
-        "TSAN_OPTIONS": f"exitcode=0:report_signal_unsafe=0:log_path={report}",
+        "TSAN_OPTIONS": f"exitcode=0:die_after_fork=0:report_signal_unsafe=0:log_path={report}",
     }
     tests = sorted(str(path) for pattern in patterns for path in _HERE.parent.glob(pattern))
     assert tests
@@ -74,6 +77,7 @@ def test_no_sanitizer_complains(part: str, tmp_path: Path) -> None:
         *tests,
     ]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_SECONDS_MAX, check=False)
-    reports = "\n".join(path.read_text() for path in tmp_path.glob("report*"))
-    assert not reports, reports
+    blocks = [block for path in tmp_path.glob("report*") for block in path.read_text().split(_BETWEEN_REPORTS)]
+    reports = [block for block in blocks if block.strip() and (part.startswith("address") or "/p4switch" in block)]
+    assert not reports, "\n".join(reports)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]

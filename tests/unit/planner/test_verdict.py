@@ -10,7 +10,7 @@ from planner.cluster.figures import Management, ReplayFigures
 from planner.cluster.options import Cluster, Sharing
 from planner.errors import PlanError
 from planner.hardware import engine_of, find_model
-from planner.plan import PlanFigures, PlanOptions, SweepPoint, TraceFacts, check, facts_of
+from planner.plan import Noise, PlanFigures, PlanOptions, SweepPoint, TraceFacts, check, facts_of
 from planner.traces import TraceRequest
 from planner.verdict import Range, benefit, conclusions, ranges
 
@@ -101,3 +101,15 @@ def test_facts_of_a_trace() -> None:
         facts_of([], CLUSTER)
     with pytest.raises(PlanError, match="1 nodes"):
         check(replace(CLUSTER, nodes=1))
+
+
+def test_less_than_chance_changes_means_nothing() -> None:
+    noise = Noise.of(BASE, [replace(BASE, ttft_mean_s=1.1), replace(BASE, ttft_mean_s=0.95, ttft_p99_s=5.5)])
+    assert (noise.ttft_mean, noise.ttft_p99) == (pytest.approx(0.1), pytest.approx(0.1))
+    assert not benefit(Sharing.UNICAST, figures(0.92), noise).pays
+    assert benefit(Sharing.UNICAST, figures(0.88), noise).pays
+    assert not benefit(Sharing.UNICAST, figures(1.05), noise).costs
+    facts = TraceFacts(3600, 3600.0, 1000.0, 10, 10, reusable=0.5, once=0.5)
+    said = conclusions(PlanFigures(PlanOptions(CLUSTER, "t"), facts, figures(0.92), noise=noise))
+    assert "Unicast against no pool: gains almost nothing (mean -8.0%, p99 -0.0%)." in said
+    assert "Chance alone changes the mean by up to 10.0% here; less than that means nothing." in said

@@ -224,6 +224,16 @@ def test_preempted_requests_look_again() -> None:
     assert script.core.ask("a", TOKENS, 0, away=False).commands
 
 
+def test_preempted_while_loading_waits_for_the_load_to_end() -> None:
+    script = Script()
+    fetch = script.hold("a", TOKENS, [L] * 4)
+    script.core.fetched("a", fetch.ticket, [ChunkSource.LOCAL] * 4, Status.OK)
+    script.core.allocated("a", 32, list(range(9)))
+    assert script.ask("a", TOKENS) is None
+    script.core.loaded("a", whole=True)
+    assert isinstance(script.core.ask("a", TOKENS, 0, away=False).commands[0], LookUp)
+
+
 def test_blocks_that_the_engine_lost_meanwhile_are_fetched_again() -> None:
     script = Script()
     fetch = script.hold("a", TOKENS, [R] * 4, computed=16)
@@ -325,7 +335,7 @@ def _random_script(chance: random.Random) -> None:
                 lookup = lookups.pop()
                 where = [chance.choice([L, R, S, L, N]) for _ in lookup.keys]
                 core.looked_up(lookup.request, lookup.ticket, where if chance.random() < 0.9 else None)
-            case 2 if name in alive and name not in loading:
+            case 2 if name in alive:
                 computed = chance.randrange(0, len(tokens[name]), BLOCK)
                 answer = core.ask(name, tokens[name], computed, away=chance.random() < 0.1)
                 do(answer.commands)

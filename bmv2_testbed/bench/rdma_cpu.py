@@ -1,0 +1,133 @@
+"""CPU time of the RDMA transport's own code, without a NIC: `python -m bmv2_testbed.bench.rdma_cpu`.
+
+Receiving: a ring that is filled once goes through the transport's decoding and an agent's placement. Sending: what is
+prepared once for each segment of a chunk. What a NIC's own library takes to post and poll (some 20 to 50 ns a message)
+is not in it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import time
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from hostagent import limits
+from hostagent.transport.base import TransportCounters
+from hostagent.transport.casts import deliver
+from hostagent.transport.verbs import abi
+from kvproto.ids import ChunkKey, parse_address
+from kvproto.wire.data import Fabric, SegmentGroup, chunk_headers, decode_messages
+from kvproto.wire.layouts import KV_DATA_BYTES
+
+_KEY = ChunkKey(b"benchmark chunk!")
+_ROWS = 2048
+_SECONDS = 1.0
+_SOURCE = parse_address("10.75.0.1")
+
+
+class _Placing:
+    """What a fetch does with segments: one indexed copy into the pool."""
+
+    def __init__(self, segment_bytes: int) -> None:
+        self._chunk = np.zeros((_ROWS, segment_bytes), np.uint8)
+
+    def casts_received(self, group: SegmentGroup, payload: npt.NDArray[np.uint8]) -> None:
+        self._chunk[group.segments] = payload
+
+
+def _seconds_each(work: Callable[[], int]) -> float:
+    """CPU seconds for each unit of work; `work` returns how many it did. The clock is looked at rarely: it is slow."""
+    repeat = 1
+    while True:
+        start_s = time.process_time()
+        done = sum(work() for _ in range(repeat))
+        spent_s = time.process_time() - start_s
+        if spent_s >= _SECONDS:
+            return spent_s / done
+        repeat *= 2
+
+
+def receive_ns(segment_bytes: int) -> float:
+    """For each message, copy included."""
+    fabric = Fabric(segment_bytes=segment_bytes)
+    headers = chunk_headers(_KEY, _ROWS * segment_bytes, fabric)
+    ring = np.zeros((_ROWS, -(-(abi.GRH_BYTES + fabric.message_bytes + 1) // 64) * 64), np.uint8)
+    ring[:, abi.GRH_BYTES : abi.GRH_BYTES + KV_DATA_BYTES] = headers
+    ring[:, 32:36] = np.frombuffer(_SOURCE.to_bytes(4, "big"), np.uint8)
+    lengths = np.full(limits.VERBS_RECEIVE_BATCH_ROWS, fabric.message_bytes)
+    sink, counters = _Placing(segment_bytes), TransportCounters()
+    payload = slice(abi.GRH_BYTES + KV_DATA_BYTES, abi.GRH_BYTES + KV_DATA_BYTES + segment_bytes)
+
+    def ring_once() -> int:
+        for first in range(0, _ROWS, limits.VERBS_RECEIVE_BATCH_ROWS):
+            rows = ring[first : first + limits.VERBS_RECEIVE_BATCH_ROWS]
+            sources = rows[:, 32:36].copy().view(">u4")[:, 0].astype(np.uint32)
+            from_switch = (rows[:, 21] >> 2) == 1
+            batch = decode_messages(rows, lengths, sources, fabric, from_switch, offset=abi.GRH_BYTES)
+            deliver(batch, rows[:, payload], sink, counters)  # type: ignore[arg-type]
+        return _ROWS
+
+    return _seconds_each(ring_once) * 1e9
+
+
+def copy_ns(segment_bytes: int) -> float:
+    """For each segment: only the copy into place, which no receiver of datagrams gets around."""
+    ring, chunk = np.ones((_ROWS, segment_bytes), np.uint8), np.zeros((_ROWS, segment_bytes), np.uint8)
+    index = np.arange(_ROWS)
+
+    def once() -> int:
+        chunk[index] = ring
+        return _ROWS
+
+    return _seconds_each(once) * 1e9
+
+
+def build_chain_ns(segment_bytes: int) -> float:
+    """For each segment of a chunk that is cast the first time: headers and work requests."""
+    fabric = Fabric(segment_bytes=segment_bytes)
+    index = np.arange(_ROWS, dtype=np.uint64)
+
+    def once() -> int:
+        headers = chunk_headers(_KEY, _ROWS * segment_bytes, fabric)
+        pieces = np.zeros((_ROWS, 3), abi.SGE)
+        pieces["address"][:, 0] = headers.ctypes.data + index * KV_DATA_BYTES
+        pieces["address"][:, 1] = index * segment_bytes
+        requests = np.zeros(_ROWS, abi.SEND_WR)
+        requests["next"] = requests.ctypes.data + (index + 1) * abi.SEND_WR.itemsize
+        requests["sg_list"] = pieces.ctypes.data + index * pieces.strides[0]
+        return _ROWS
+
+    return _seconds_each(once) * 1e9
+
+
+def call_ns() -> float:
+    """For each call into a C library, as posting and polling are."""
+    function = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int)(
+        ctypes.cast(ctypes.CDLL(None).abs, ctypes.c_void_p).value or 0
+    )
+
+    def once() -> int:
+        for _ in range(1000):
+            function(-1)
+        return 1000
+
+    return _seconds_each(once) * 1e9
+
+
+def main() -> int:
+    """Entry point: one line of JSON."""
+    figures = {"call into C (ns)": call_ns()}
+    for size in (2048, 4096):
+        figures[f"receive a message of {size} (ns)"] = receive_ns(size)
+        figures[f"of which the copy (ns), {size}"] = copy_ns(size)
+        figures[f"prepare a segment of {size} for casting, once (ns)"] = build_chain_ns(size)
+    print(json.dumps({name: round(value, 1) for name, value in figures.items()}))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

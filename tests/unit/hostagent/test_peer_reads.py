@@ -1,0 +1,360 @@
+"""One-sided reads from one peer, without a NIC: a queue pair that copies memory when the test tells it to.
+
+The control connection, the protocol and the answering server are the real ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+from collections import deque
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from hostagent import limits
+from hostagent.pool.memory import PoolMemory
+from hostagent.transport.base import Extent, ReadHandle, ReadOutcome, TransportCounters
+from hostagent.transport.read_client import ReadClient
+from hostagent.transport.read_protocol import QueuePairEnd, RemoteExtent
+from hostagent.transport.read_server import ReadServer
+from hostagent.transport.verbs import abi
+from hostagent.transport.verbs.device import VerbsError
+from hostagent.transport.verbs.peer_reads import PeerReads, RdmaRead
+from kvproto.ids import ChunkKey
+
+KEY, OTHER = ChunkKey(b"k" * 16), ChunkKey(b"o" * 16)
+POOL_BYTES = 16 << 20
+CHUNK_BYTES = 6 << 20
+PIECE = limits.VERBS_READ_PIECE_BYTES
+DEADLINE_S = 10.0
+
+
+class CopyingQueuePair:
+    """Takes RDMA READs; carries them out, in order, when asked to."""
+
+    def __init__(self) -> None:
+        self.posted: deque[tuple[int, int, int, int]] = deque()
+        self.posts = 0
+        self.destroyed = False
+        self.refuses = False
+
+    def post_send(self, first: int) -> None:
+        assert not self.destroyed
+        if self.refuses:
+            raise VerbsError("refused")
+        self.posts += 1
+        address = first
+        while address:
+            words = (ctypes.c_uint64 * 16).from_address(address)
+            work_id, address, element, remote = words[0], words[1], words[2], words[5]
+            assert words[3] >> 32 == abi.WR_RDMA_READ
+            local = ctypes.c_uint64.from_address(element).value
+            size = ctypes.c_uint32.from_address(element + 8).value
+            self.posted.append((work_id, local, remote, size))
+
+
+class CopyingConnection:
+    """Stands for `ReadQueuePair`."""
+
+    def __init__(self, number: int) -> None:
+        self.queue_pair = CopyingQueuePair()
+        self.end = QueuePairEnd(number, 1, 4096, 16, bytes(16))
+        self.peer: QueuePairEnd | None = None
+
+    def ask(self, peer: QueuePairEnd) -> None:
+        self.peer = peer
+
+    def destroy(self) -> None:
+        self.queue_pair.destroyed = True
+        self.queue_pair.posted.clear()
+
+
+class Region:
+    local_key = 7
+
+
+class Holder:
+    """A peer with chunks, and its server."""
+
+    def __init__(self, *, rdma: bool) -> None:
+        self.memory = PoolMemory(POOL_BYTES, prefault=False)
+        self.memory.view(0, CHUNK_BYTES)[:] = os.urandom(CHUNK_BYTES)
+        self.pins = 0
+        self.ends: list[QueuePairEnd] = []
+        self.counters = TransportCounters()
+        self.server = ReadServer(self.memory, self, self.counters, (lambda: self) if rdma else (lambda: None))  # type: ignore[arg-type]
+        host, port = self.server.listen("127.0.0.1", 0)
+        self.endpoint = f"{host}:{port}"
+
+    def open_extent(self, key: ChunkKey) -> Extent | None:
+        if key != KEY:
+            return None
+        self.pins += 1
+        return Extent(0, CHUNK_BYTES, None)
+
+    def prepare(self, _key: ChunkKey, _then: Callable[[], None]) -> bool:
+        return False
+
+    def close_extent(self, _extent: Extent) -> None:
+        self.pins -= 1
+
+    def connect(self, peer: QueuePairEnd) -> QueuePairEnd:
+        self.ends.append(peer)
+        return QueuePairEnd(99, 5, 2048, 8, bytes(16))
+
+    def where(self, extent: Extent) -> RemoteExtent:
+        return RemoteExtent(self.memory.bytes_.ctypes.data + extent.offset, extent.size_bytes, 3)
+
+    def close(self) -> None: ...
+
+
+class Reader:
+    """What peers of a transport share, without the transport."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.memory = PoolMemory(POOL_BYTES, prefault=False)
+        self.address = "127.0.0.1"
+        self.region = Region()
+        self.counters = TransportCounters()
+        self.idle_s = 60.0
+        self.stall_timeout_s = 30.0
+        self.connections: list[CopyingConnection] = []
+        self.work: dict[int, PeerReads] = {}
+        self.closed: list[PeerReads] = []
+        self.refused: list[PeerReads] = []
+        self.tcp = ReadClient(self.memory, self.counters, stall_timeout_s=5)
+        self.broken = False
+        self._work_id = 0
+
+    def make_queue_pair(self) -> CopyingConnection:
+        if self.broken:
+            raise VerbsError("no queue pair left")
+        self.connections.append(CopyingConnection(len(self.connections) + 1))
+        return self.connections[-1]
+
+    def next_work_id(self, peer: PeerReads) -> int:
+        self._work_id += 1
+        self.work[self._work_id] = peer
+        return self._work_id
+
+    def forget_work(self, work_id: int) -> None:
+        del self.work[work_id]
+
+    def read_instead(self, read: RdmaRead, done: Callable[[ReadOutcome], None]) -> ReadHandle:
+        return self.tcp.read(
+            read.peer.endpoint, read.key, read.offset, read.size_bytes, read.pool_offset, done, read.progressed
+        )
+
+    def peer_refused(self, peer: PeerReads) -> None:
+        self.refused.append(peer)
+
+    def peer_closed(self, peer: PeerReads) -> None:
+        self.closed.append(peer)
+
+    @property
+    def queue_pair(self) -> CopyingQueuePair:
+        return self.connections[-1].queue_pair
+
+    def complete(self, count: int, status: int = abi.WC_SUCCESS) -> None:
+        """The NIC carries out so many READs."""
+        for _ in range(count):
+            work_id, local, remote, size = self.queue_pair.posted.popleft()
+            if status == abi.WC_SUCCESS:
+                ctypes.memmove(local, remote, size)
+            self.work.pop(work_id).completed(work_id, status)
+
+
+async def eventually(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        while not condition():
+            await asyncio.sleep(0)
+
+
+def play(scenario: Callable[[Reader, Holder, PeerReads], Awaitable[None]], *, rdma: bool = True) -> None:
+    async def main() -> None:
+        reader, holder = Reader(), Holder(rdma=rdma)
+        peer = PeerReads(holder.endpoint, reader)  # type: ignore[arg-type]
+        try:
+            await scenario(reader, holder, peer)
+        finally:
+            peer.close()
+            reader.tcp.close()
+            holder.server.close()
+            await eventually(lambda: holder.pins == 0)
+            reader.memory.close()
+            holder.memory.close()
+
+    asyncio.run(main())
+
+
+def same(reader: Reader, holder: Holder, offset: int, size: int, at: int) -> bool:
+    return bytes(reader.memory.view(at, size)) == bytes(holder.memory.view(offset, size))
+
+
+def test_a_read_is_cut_into_pieces_posted_in_one_call_and_tells_its_progress() -> None:
+    async def scenario(reader: Reader, holder: Holder, peer: PeerReads) -> None:
+        outcomes: list[ReadOutcome] = []
+        told: list[int] = []
+        peer.add(KEY, 5, 3 * PIECE + 10, 100, outcomes.append, told.append)
+        assert outcomes == []
+        await eventually(lambda: reader.connections and len(reader.queue_pair.posted) == 4)
+        assert reader.queue_pair.posts == 1
+        assert reader.connections[0].peer == QueuePairEnd(99, 5, 2048, 8, bytes(16))
+        assert holder.ends == [reader.connections[0].end]
+        reader.complete(4)
+        assert told == [PIECE, 2 * PIECE, 3 * PIECE]
+        assert outcomes == [ReadOutcome.DONE]
+        assert same(reader, holder, 5, 3 * PIECE + 10, 100)
+        assert reader.counters.read_bytes_rdma == reader.counters.read_bytes_received == 3 * PIECE + 10
+        await eventually(lambda: holder.pins == 0)
+        assert holder.counters.read_bytes_sent == 3 * PIECE + 10
+
+    play(scenario)
+
+
+def test_no_more_pieces_than_may_be_in_flight_and_the_rest_follows() -> None:
+    async def scenario(reader: Reader, holder: Holder, peer: PeerReads) -> None:
+        outcomes: list[ReadOutcome] = []
+        peer.add(KEY, 0, CHUNK_BYTES, 0, outcomes.append, None)
+        peer.add(KEY, 0, 10, CHUNK_BYTES, outcomes.append, None)
+        await eventually(lambda: reader.connections and reader.queue_pair.posted)
+        assert len(reader.queue_pair.posted) == limits.VERBS_READ_PIECES_MAX
+        while reader.queue_pair.posted:
+            assert len(reader.queue_pair.posted) <= limits.VERBS_READ_PIECES_MAX
+            reader.complete(1)
+        assert outcomes == [ReadOutcome.DONE] * 2
+        assert same(reader, holder, 0, CHUNK_BYTES, 0)
+        assert holder.pins == 1, "one chunk, opened once for both"
+
+    play(scenario)
+
+
+def test_absent_chunks_and_ranges_beyond_the_end() -> None:
+    async def scenario(reader: Reader, _holder: Holder, peer: PeerReads) -> None:
+        outcomes: list[ReadOutcome] = []
+        peer.add(OTHER, 0, 10, 0, outcomes.append, None)
+        peer.add(KEY, CHUNK_BYTES - 1, 2, 0, outcomes.append, None)
+        await eventually(lambda: len(outcomes) == 2)
+        assert outcomes == [ReadOutcome.ABSENT] * 2
+        assert not reader.queue_pair.posted
+
+    play(scenario)
+
+
+def test_a_given_up_read_costs_the_queue_pair_and_the_others_go_on() -> None:
+    async def scenario(reader: Reader, holder: Holder, peer: PeerReads) -> None:
+        outcomes: list[ReadOutcome] = []
+        given_up = peer.add(KEY, 0, 2 * PIECE, 0, outcomes.append, None)
+        peer.add(KEY, 0, 2 * PIECE, 4 * PIECE, outcomes.append, None)
+        await eventually(lambda: reader.connections and len(reader.queue_pair.posted) == 4)
+        reader.complete(1)
+        first = reader.queue_pair
+        given_up.cancel()
+        given_up.cancel()
+        assert first.destroyed
+        assert reader.work == {}
+        await eventually(lambda: len(reader.connections) == 2 and len(reader.queue_pair.posted) == 2)
+        assert holder.ends[-1] == reader.connections[-1].end, "the peer made a fresh end, too"
+        reader.complete(2)
+        assert outcomes == [ReadOutcome.DONE]
+        assert same(reader, holder, 0, 2 * PIECE, 4 * PIECE)
+
+    play(scenario)
+
+
+def test_a_read_given_up_before_the_nic_had_it_costs_nothing() -> None:
+    async def scenario(reader: Reader, _holder: Holder, peer: PeerReads) -> None:
+        outcomes: list[ReadOutcome] = []
+        peer.add(KEY, 0, 10, 0, outcomes.append, None).cancel()
+        keep = peer.add(KEY, 0, 10, 0, outcomes.append, None)
+        await eventually(lambda: reader.connections and reader.queue_pair.posted)
+        assert len(reader.queue_pair.posted) == 1
+        reader.complete(1)
+        assert outcomes == [ReadOutcome.DONE]
+        keep.cancel()
+        assert len(reader.connections) == 1
+
+    play(scenario)
+
+
+def test_an_error_of_the_nic_fails_all_reads_and_the_connection() -> None:
+    async def scenario(reader: Reader, holder: Holder, peer: PeerReads) -> None:
+        outcomes: list[ReadOutcome] = []
+        for _ in range(3):
+            peer.add(KEY, 0, 10, 0, outcomes.append, None)
+        await eventually(lambda: reader.connections and len(reader.queue_pair.posted) == 3)
+        reader.complete(1, status=12)
+        assert outcomes == [], "never inside"
+        await eventually(lambda: len(outcomes) == 3)
+        assert outcomes == [ReadOutcome.FAILED] * 3
+        assert reader.counters.dropped == {"read_retry_exceeded": 1}
+        assert reader.counters.reads_failed == 3
+        assert reader.closed == [peer]
+        await eventually(lambda: holder.pins == 0)
+
+    play(scenario)
+
+
+def test_a_queue_pair_that_takes_nothing_fails_its_reads() -> None:
+    async def scenario(reader: Reader, _holder: Holder, peer: PeerReads) -> None:
+        outcomes: list[ReadOutcome] = []
+        peer.add(KEY, 0, 10, 0, outcomes.append, None)
+        await eventually(lambda: reader.connections)
+        reader.queue_pair.refuses = True
+        await eventually(lambda: outcomes)
+        assert outcomes == [ReadOutcome.FAILED]
+        assert reader.counters.dropped == {"read_post": 1}
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("who", ["the peer", "our NIC"])
+def test_without_rdma_at_either_end_reads_go_over_tcp(who: str) -> None:
+    async def scenario(reader: Reader, holder: Holder, peer: PeerReads) -> None:
+        reader.broken = who == "our NIC"
+        outcomes: list[ReadOutcome] = []
+        peer.add(KEY, 7, CHUNK_BYTES - 7, 0, outcomes.append, None)
+        given_up = peer.add(KEY, 0, CHUNK_BYTES, CHUNK_BYTES, lambda _: outcomes.append(ReadOutcome.FAILED), None)
+        await eventually(lambda: reader.refused)
+        given_up.cancel()
+        peer.add(OTHER, 0, 10, 0, outcomes.append, None)
+        await eventually(lambda: len(outcomes) == 2)
+        assert outcomes == [ReadOutcome.DONE, ReadOutcome.ABSENT]
+        assert same(reader, holder, 7, CHUNK_BYTES - 7, 0)
+        assert reader.counters.read_bytes_rdma == 0
+
+    play(scenario, rdma=who == "our NIC")
+
+
+def test_a_peer_that_goes_away_fails_its_reads() -> None:
+    async def scenario(reader: Reader, holder: Holder, peer: PeerReads) -> None:
+        outcomes: list[ReadOutcome] = []
+        peer.add(KEY, 0, 10, 0, outcomes.append, None)
+        await eventually(lambda: reader.connections and reader.queue_pair.posted)
+        holder.server.close()
+        await eventually(lambda: outcomes)
+        assert outcomes == [ReadOutcome.FAILED]
+        assert reader.queue_pair.destroyed
+        assert reader.closed == [peer]
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("stalled", [True, False])
+def test_a_stalled_connection_and_an_idle_one_are_given_up(stalled: bool) -> None:
+    async def main() -> None:
+        reader, holder = Reader(), Holder(rdma=True)
+        reader.stall_timeout_s = reader.idle_s = 0.05
+        peer = PeerReads(holder.endpoint, reader)  # type: ignore[arg-type]
+        outcomes: list[ReadOutcome] = []
+        if stalled:
+            peer.add(KEY, 0, 10, 0, outcomes.append, None)
+        await eventually(lambda: reader.closed)
+        await eventually(lambda: outcomes == ([ReadOutcome.FAILED] if stalled else []))
+        reader.tcp.close()
+        holder.server.close()
+
+    asyncio.run(main())
