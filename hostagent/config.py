@@ -62,6 +62,8 @@ class DataConfig:
     switch_port: int = 0
     rdma_device: str = ""
     """Only this RDMA device; empty: the one with the address."""
+    rdma_read_window_bytes: int = limits.VERBS_READ_PIECE_BYTES * limits.VERBS_READ_PIECES_MAX
+    """What may be in flight of RDMA READs from one peer."""
     frames: FramesConfig | None = None
 
 
@@ -162,6 +164,7 @@ def _data(section: _Section) -> DataConfig:
         receive_buffer_bytes=section.take("receive_buffer", _size, default.receive_buffer_bytes),
         switch_port=section.take("switch_port", _number(0, 511), default.switch_port),
         rdma_device=section.take("rdma_device", _text, default.rdma_device),
+        rdma_read_window_bytes=section.take("rdma_read_window", _size, default.rdma_read_window_bytes),
         frames=frames,
     )
     section.finish()

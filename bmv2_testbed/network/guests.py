@@ -118,6 +118,9 @@ def host_script(spec: TestbedSpec, host: int) -> str:
         f"ip addr add {MANAGEMENT_GUEST}/24 dev eth1",
         "ip link set dev eth1 up",
     ]
-    if host not in spec.socket_hosts:
+    if host in spec.socket_hosts:
+        # Soft-RoCE keeps UDP 4791 for itself from the moment it is loaded.
+        lines.append("busybox rmmod rdma_rxe")
+    else:
         lines.append(f"rdma link add {RDMA_DEVICE} type rxe netdev {DATA_INTERFACE}")
     return "\n".join(lines)

@@ -30,10 +30,12 @@ from hostagent.transport.casts import ControlIntake
 from kvproto.ids import Address, ChunkKey, format_address, parse_address
 from kvproto.wire.control import Control
 from kvproto.wire.data import Fabric
+from kvproto.wire.layouts import UDP_PORT_ROCE
 
 _SIOCGIFADDR = 0x8915
 _SIOCGIFHWADDR = 0x8927
 _IP_MULTICAST_ALL = 49
+_SOFT_ROCE = ", or soft-RoCE (rmmod rdma_rxe, or data.transport: verbs)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,8 +252,7 @@ def group_socket(address: str, group: str, port: int) -> socket.socket:
         sock.close()
         if error.errno == errno.EADDRINUSE:
             raise TransportError(
-                f"UDP {group}:{port} is in use; soft-RoCE takes 4791 for itself: use data.transport verbs,"
-                " or remove it (rdma link delete)"
+                f"UDP {group}:{port} is in use{_SOFT_ROCE if port == UDP_PORT_ROCE else ''}"
             ) from error
         raise TransportError(
             f"cannot join group {group} on {address} (UDP {port}): {error.strerror};"
@@ -269,7 +270,8 @@ def bound_udp(address: str, port: int, key: str) -> socket.socket:
         sock.close()
         if error.errno == errno.EADDRINUSE:
             raise TransportError(
-                f"UDP {address}:{port} ({key}) is in use: is another agent running on this node?"
+                f"UDP {address}:{port} ({key}) is in use: is another agent running on this node"
+                f"{_SOFT_ROCE if port == UDP_PORT_ROCE else ''}?"
             ) from error
         raise TransportError(f"cannot bind UDP {address}:{port} ({key}): {error.strerror}") from error
     return sock

@@ -92,7 +92,8 @@ class _Opened:
     key: ChunkKey
     request: int = 0
     where: RemoteExtent | None = None
-    reads: set[RdmaRead] = field(default_factory=set)
+    reads: dict[RdmaRead, None] = field(default_factory=dict)
+    """In the order in which they were asked for."""
     read_bytes: int = 0
     linger: asyncio.TimerHandle | None = None
 
@@ -106,6 +107,8 @@ class PeerHost(Protocol):
     """Own, on the data network."""
     region: MemoryRegion
     counters: TransportCounters
+    read_window_bytes: int
+    """What may be in flight from one peer."""
     idle_s: float
     stall_timeout_s: float
 
@@ -140,6 +143,8 @@ class PeerReads:
         """Pieces that the NIC works on, by work id, in the order in which they were posted."""
         self._connection: ReadQueuePair | None = None
         self._connected = False
+        self._piece_bytes = min(limits.VERBS_READ_PIECE_BYTES, host.read_window_bytes)
+        self._pieces_max = min(limits.VERBS_READ_PIECES_MAX, host.read_window_bytes // self._piece_bytes)
         self._requests = np.zeros(limits.VERBS_READ_PIECES_MAX, abi.SEND_WR)
         self._sge = np.zeros(limits.VERBS_READ_PIECES_MAX, abi.SGE)
         index = np.arange(limits.VERBS_READ_PIECES_MAX, dtype=np.uint64)
@@ -178,7 +183,7 @@ class PeerReads:
             opened = self._opened[key] = _Opened(key)
             if self._connected:
                 self._open(opened)
-        opened.reads.add(read)
+        opened.reads[read] = None
         if opened.linger is not None:
             opened.linger.cancel()
             opened.linger = None
@@ -305,7 +310,7 @@ class PeerReads:
         opened = self._opened.get(read.key)
         if opened is None or read not in opened.reads:
             return
-        opened.reads.discard(read)
+        del opened.reads[read]
         if opened.reads:
             return
         if opened.where is not None:
@@ -330,14 +335,14 @@ class PeerReads:
         if read.offset + read.size_bytes > where.size_bytes:
             self._end(read, ReadOutcome.ABSENT)
             return
-        step = limits.VERBS_READ_PIECE_BYTES
+        step = self._piece_bytes
         for offset in range(0, read.size_bytes, step):
             self._queue.append(_Piece(read, offset, min(step, read.size_bytes - offset)))
         self._pump()
 
     def _pump(self) -> None:
         """Post as many pieces as may be in flight, in one call."""
-        room = limits.VERBS_READ_PIECES_MAX - len(self._posted)
+        room = self._pieces_max - len(self._posted)
         if self._state is not _State.READY or not room or not self._queue:
             return
         assert self._connection is not None

@@ -36,6 +36,7 @@ class VerbsReads:
         self.address = host.address
         self.region = region
         self.counters = host.counters
+        self.read_window_bytes = host.config.rdma_read_window_bytes
         self.idle_s = idle_s
         self.stall_timeout_s = limits.READ_STALL_TIMEOUT_S
         self._host = host

@@ -19,7 +19,7 @@ from hostagent.transport.sockets import SegmentSocket, SocketCasts, TcpReads
 from hostagent.transport.verbs import abi
 from hostagent.transport.verbs.cast_receiver import CastReceiver
 from hostagent.transport.verbs.cast_sender import CastQueue
-from hostagent.transport.verbs.device import MemoryRegion, RdmaPort, VerbsError
+from hostagent.transport.verbs.device import MemoryRegion, RdmaPort, VerbsError, device_names
 from hostagent.transport.verbs.reads import VerbsReads
 from kvproto.ids import Address
 from kvproto.wire.data import Fabric
@@ -53,7 +53,9 @@ class VerbsTransport(HostTransport):
         except VerbsError as error:
             if self._config.transport == "verbs":
                 raise TransportError(f"data.transport is verbs, but {error}") from error
-            log.info("no RDMA here, casts and reads over sockets: %s", error)
+            # A machine without any is nothing to speak of; one that has some and cannot use it is.
+            level = logging.WARNING if device_names() else logging.DEBUG
+            log.log(level, "no RDMA here, casts and reads over sockets: %s", error)
             return Parts(SocketCasts(host), TcpReads(host))
 
         def close() -> None:

@@ -119,6 +119,7 @@ class Reader:
         self.address = "127.0.0.1"
         self.region = Region()
         self.counters = TransportCounters()
+        self.read_window_bytes = limits.VERBS_READ_PIECE_BYTES * limits.VERBS_READ_PIECES_MAX
         self.idle_s = 60.0
         self.stall_timeout_s = 30.0
         self.connections: list[CopyingConnection] = []
@@ -228,6 +229,22 @@ def test_no_more_pieces_than_may_be_in_flight_and_the_rest_follows() -> None:
         assert outcomes == [ReadOutcome.DONE] * 2
         assert same(reader, holder, 0, CHUNK_BYTES, 0)
         assert holder.pins == 1, "one chunk, opened once for both"
+
+    play(scenario)
+
+
+def test_a_small_window_is_kept() -> None:
+    async def scenario(reader: Reader, holder: Holder, _peer: PeerReads) -> None:
+        reader.read_window_bytes = 10_000
+        peer = PeerReads(holder.endpoint, reader)  # type: ignore[arg-type]
+        outcomes: list[ReadOutcome] = []
+        peer.add(KEY, 0, 35_000, 0, outcomes.append, None)
+        await eventually(lambda: reader.connections and reader.queue_pair.posted)
+        while not outcomes:
+            assert sum(size for _, _, _, size in reader.queue_pair.posted) <= 10_000
+            reader.complete(1)
+        assert same(reader, holder, 0, 35_000, 0)
+        peer.close()
 
     play(scenario)
 

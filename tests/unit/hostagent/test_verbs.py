@@ -233,7 +233,7 @@ def test_a_machine_without_rdma(transport: str, caplog: pytest.LogCaptureFixture
         with pytest.raises(TransportError, match=r"data\.transport is verbs, but .*RDMA device|libibverbs"):
             asyncio.run(main())
     else:
-        with caplog.at_level(logging.INFO):
+        with caplog.at_level(logging.DEBUG):
             asyncio.run(main())
         assert [record.message for record in caplog.records if "no RDMA here" in record.message]
     memory.close()
