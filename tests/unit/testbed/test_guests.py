@@ -1,4 +1,4 @@
-"""Guests as far as nothing has to boot: archives, kernels, command lines, configurations, and a machine without QEMU."""
+"""Guests as far as nothing has to boot: archives, kernels, command lines, configurations, a machine without QEMU."""
 
 from __future__ import annotations
 
