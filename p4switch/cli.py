@@ -188,10 +188,6 @@ def _run_stf(source: ProgramSource, case: Path) -> int:
 def _serve(args: argparse.Namespace, source: ProgramSource | None) -> int:
     from p4switch.switch import Switch, SwitchOptions
 
-    # Not an Event: a handler that interrupts Event.wait() at the wrong moment would wait for its lock for ever.
-    stopped, stop = socket.socketpair()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.send(b"."))
     options = SwitchOptions(
         program=source,
         ports=tuple(parse_port(text) for text in args.ports),
@@ -204,14 +200,19 @@ def _serve(args: argparse.Namespace, source: ProgramSource | None) -> int:
         admin=_admin(args.admin),
         trace=args.trace,
     )
-    with stopped, stop, Switch(options) as switch:
-        print(f"listening on {switch.address}", flush=True)
-        if args.ready_file is not None:
-            _write_ready_file(args.ready_file, switch.address)
-        _notify_ready()
-        stopped.recv(1)
-        if args.stats:
-            _print_stats(switch.stats())
+    # Not an Event: a handler that interrupts Event.wait() at the wrong moment would wait for its lock for ever.
+    stopped, stop = socket.socketpair()
+    with stopped, stop:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: stop.send(b"."))
+        with Switch(options) as switch:
+            print(f"listening on {switch.address}", flush=True)
+            if args.ready_file is not None:
+                _write_ready_file(args.ready_file, switch.address)
+            _notify_ready()
+            stopped.recv(1)
+            if args.stats:
+                _print_stats(switch.stats())
     return 0
 
 

@@ -22,6 +22,7 @@ CONNECTOR = {
     "kv_connector": "KvcastConnector",
     "kv_connector_module_path": "hostagent.engines.vllm.connector",
     "kv_role": "kv_both",
+    "kv_load_failure_policy": "recompute",
 }
 POLL_S = 0.1
 

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from bmv2_testbed.bench.policy.cost import measure_cost
-from bmv2_testbed.bench.policy.library import POLICIES, replay_library
+from bmv2_testbed.bench.policy.library import POLICIES, has_library, replay_library
 from bmv2_testbed.bench.policy.replay import Tick, replay_belady, replay_lru, replay_ours
 from bmv2_testbed.bench.policy.trees import Forest, forest, session_ends
 from bmv2_testbed.errors import TestbedError
@@ -63,6 +63,8 @@ def run(args: argparse.Namespace) -> int:
 def _run_policy(args: argparse.Namespace) -> int:
     console = Console()
     trees = _load(args.trace, args.seed)
+    if not has_library():
+        console.print(f"without {', '.join(POLICIES)}: pip install 'kvcast[policy]' for them")
     try:
         hits = compare(trees, args.pool, args.hints, console)
     except TestbedError as error:
@@ -87,7 +89,7 @@ def compare(trees: Forest, pools: tuple[float, ...], hints: bool, console: Conso
     }
     if hints:
         replays["ours-without-hints"] = lambda capacity, tick: replay_ours(trees, capacity, tick)
-    for name in POLICIES:
+    for name in POLICIES if has_library() else ():
         replays[name] = lambda capacity, tick, name=name: replay_library(trees, capacity, name, tick)  # type: ignore[misc]
     replays["belady"] = lambda capacity, tick: replay_belady(trees, capacity, tick)
     hits = []

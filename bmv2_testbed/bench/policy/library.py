@@ -1,4 +1,4 @@
-"""Policies of libCacheSim (Apache-2.0) on the same traces, block by block.
+"""Policies of libCacheSim on the same traces, block by block. Optional: it is GPL-3.0-or-later, an extra of its own.
 
 The library knows no prefixes: a request's chunks are asked for from the last to the first, so that by recency it has
 leaves first, and a request hits with the leading chunks that were there. Where requests are single chunks its LRU is
@@ -7,6 +7,7 @@ ours, which a test checks; on prefixes it does a little worse, most so in pools 
 
 from __future__ import annotations
 
+import importlib.util
 from typing import Any, Final
 
 from bmv2_testbed.bench.policy.replay import Tick
@@ -17,12 +18,17 @@ POLICIES: Final = {"lru-library": "LRU", "arc": "ARC", "s3-fifo": "S3FIFO", "w-t
 _HASH_BITS: Final = 18
 
 
+def has_library() -> bool:
+    """Whether libcachesim is installed."""
+    return importlib.util.find_spec("libcachesim") is not None
+
+
 def replay_library(trees: Forest, capacity: int, policy: str, tick: Tick = lambda _: None) -> float:
     """Token-weighted prefix hit of one of POLICIES. Raises TestbedError when libcachesim is not installed."""
     try:
         import libcachesim
     except ImportError as error:
-        raise TestbedError("libcachesim is not installed: pip install 'kvcast[testbed]'") from error
+        raise TestbedError("libcachesim is not installed: pip install 'kvcast[policy]'") from error
     options: dict[str, Any] = {"hashpower": _HASH_BITS}
     if policy == "s3-fifo":
         # Its small queue must hold a chunk: a tenth, as published, but one at least.

@@ -148,6 +148,10 @@ class SchedulerHalf:
         self._identity = make_identity(
             self._vllm_config, self._settings, self._block_tokens, self._digest, tuple(shards)
         )
+        if self._vllm_config.kv_transfer_config.kv_load_failure_policy == "fail":
+            log.warning(
+                'kvcast: kv_load_failure_policy is "fail": requests end when a load fails; "recompute" is better'
+            )
         log.info(
             "kvcast: %s, weights %s, layout %s, chunks of %d tokens and %d bytes in %d shard(s), agent at %s%s",
             self._identity.model,
