@@ -429,9 +429,9 @@ class PeerReads:
     # ------------------------------------------------------------------ time
 
     def _arm_timer(self) -> None:
-        limit_s = self._host.stall_timeout_s if self._reads or not self._connected else self._host.idle_s
-        quiet_s = self._host.loop.time() - self._progress_s
-        self._timer = self._host.loop.call_later(max(0.0, limit_s - quiet_s), self._check_time)
+        # At a steady pace: which of the two limits counts changes with every read.
+        period_s = min(self._host.stall_timeout_s, self._host.idle_s)
+        self._timer = self._host.loop.call_later(period_s, self._check_time)
 
     def _check_time(self) -> None:
         """Stalled with reads, or idle without: both end the connection. Reads over TCP have timers of their own."""

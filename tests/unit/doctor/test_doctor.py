@@ -130,3 +130,16 @@ def test_interface_without_name_needs_no_kernel() -> None:
     assert interface_address(DataConfig(address="10.0.0.1")) == "10.0.0.1"
     with pytest.raises(TransportError, match="there is no interface nonesuch0"):
         interface_address(DataConfig(interface="nonesuch0"))
+
+
+def test_rdma_is_asked_for_by_name_and_says_what_is_missing(tmp_path: Path) -> None:
+    assert not TOPICS["rdma"].in_default
+    path = tmp_path / "agent.yaml"
+    path.write_text("node: n1\ndata: {address: 127.77.2.1, qkey: 0x80000001}\npool: {size: 1MiB}\n")
+    argv = [sys.executable, "-m", "kvcast.cli", "doctor", "--json", "rdma", "--config", str(path)]
+    done = subprocess.run(argv, env=child_environment(), capture_output=True, text=True, check=False)
+    found = {one["check"]: one for one in json.loads(done.stdout)}
+    assert done.returncode == 1
+    assert found["RDMA port"]["level"] == "missing"
+    assert found["Q_Key"]["level"] == "missing"
+    assert "locked memory" in found
