@@ -251,6 +251,8 @@ class Core:
         return chunk is not None and chunk.pinned
 
     def _usage(self, node: Node, usage: rpc.Usage, now_ns: int) -> None:
+        for measurement in parse.measurements(usage):
+            self.values.costs.measured(measurement.source, measurement.size_bytes, measurement.seconds)
         self.values.fetched([parse.chunk_key(fetch.key) for fetch in usage.fetches], now_ns)
         for fetch in usage.fetches:
             key = parse.chunk_key(fetch.key)

@@ -18,6 +18,14 @@ from controlplane.limits import (
 )
 from controlplane.nodes import NodeFacts
 from kvproto.rpc import control_pb2 as rpc
+from kvproto.value import Measurement, Source
+from kvproto.value.costs import MEASUREMENTS_MAX
+
+_SOURCES = {
+    rpc.SourceMeasurement.From.Value(f"FROM_{source.name}"): source
+    for source in Source
+    if source is not Source.LOCAL_DRAM  # which nobody has to get
+}
 
 
 class MalformedError(Exception):
@@ -79,6 +87,15 @@ def announced(announce: rpc.Announce) -> list[AnnouncedCopy]:
 def next_victims(heartbeat: rpc.Heartbeat) -> tuple[ChunkKey, ...]:
     """What the node's pool would lose next."""
     return tuple(chunk_key(raw, "next_victims") for raw in heartbeat.next_victims[:NEXT_VICTIMS_MAX])
+
+
+def measurements(usage: rpc.Usage) -> list[Measurement]:
+    """What the node measured; kinds of source that we do not know are left out."""
+    return [
+        Measurement(_SOURCES[one.source], one.bytes, one.took_us / 1e6)
+        for one in usage.measurements[:MEASUREMENTS_MAX]
+        if one.source in _SOURCES
+    ]
 
 
 def _facts(record: rpc.ChunkRecord, labels: Sequence[str]) -> ChunkFacts:

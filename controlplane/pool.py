@@ -12,11 +12,10 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from controlplane.admission import Admission, AdmissionPolicy, Candidate, Refusal, SlotAllocator, SlotRange
-from controlplane.admission.policy import Placed
 from controlplane.directory import Directory
-from controlplane.eviction import Resident
 from controlplane.ids import ChunkKey, NodeIndex, SwitchPort
 from controlplane.limits import CANDIDATES_MAX
+from controlplane.residents import Residents
 from controlplane.spill import Host, plan_recovery
 from controlplane.switch.chunk_states import ChunkEvent, ChunkState, step
 from controlplane.switch.entries import FillingEntry, Identity, ServingEntry, SwitchContents
@@ -26,8 +25,10 @@ from controlplane.value import ClusterValues
 
 _RECONSIDER_NS = 100_000_000
 """Without news candidates are looked at again after so long."""
+_WAKE_NS = 1_000_000_000
+"""A candidate whose holders are all busy is looked at again after so long: another may have it by then."""
 
-
+_FILLER_WORKS = frozenset({ChunkState.PLACING, ChunkState.FILLING})
 _WAIT_FOR_SWITCH = frozenset({ChunkState.PLACING, ChunkState.PUBLISHING, ChunkState.CLEARING})
 
 
@@ -92,7 +93,6 @@ class PooledChunk:
     source: Source | None
     """Who fills or filled it; None for a chunk found in the switch at start."""
     since_ns: int
-    adopted: bool = False
 
 
 @dataclass(slots=True)
@@ -132,15 +132,26 @@ class SwitchPool:
         self._slots = SlotAllocator(0)
         self._policy = AdmissionPolicy(0)
         self._chunks: dict[ChunkKey, PooledChunk] = {}
+        self.residents = Residents(directory, values, self._is_kept)
+        self._counts: Counter[ChunkState] = Counter()
+        """Chunks by state."""
+        self._filling: Counter[NodeIndex] = Counter()
+        """Fills under way, by who fills."""
+        self._adopted: set[ChunkKey] = set()
+        """Found in the switch at start, and no agent has announced them since."""
         self._awaiting_switch: set[ChunkKey] = set()
         """Chunks whose state waits for the switch to take an entry."""
         self._evidence: dict[ChunkKey, _Evidence] = {}
+        self._waiting_for: dict[ChunkKey, tuple[NodeIndex, ...]] = {}
+        """Candidates whose holders all fill something else, until one of these is done."""
+        self._waiters: dict[NodeIndex, set[ChunkKey]] = {}
         self._pinned: set[ChunkKey] = set()
         self._adopted_all = False
         self._now_ns = 0
         self._reconsider = True
         """Something changed that could let a candidate in."""
         self._reconsidered_ns = 0
+        self._woken_ns = 0
         self._effects: list[PoolEffect] = []
         self.decisions: Counter[str] = Counter()
 
@@ -159,7 +170,7 @@ class SwitchPool:
         return ChunkState.ABSENT if chunk is None else chunk.state
 
     def count(self, *states: ChunkState) -> int:
-        return sum(chunk.state in states for chunk in self._chunks.values())
+        return sum(self._counts[state] for state in states)
 
     def resident_keys(self) -> list[ChunkKey]:
         return sorted(self._chunks)
@@ -225,6 +236,7 @@ class SwitchPool:
         if key in self._chunks:
             return
         self._reconsider = True
+        self._wake(key)
         evidence = self._evidence.get(key)
         if evidence is None:
             if len(self._evidence) >= CANDIDATES_MAX:
@@ -238,11 +250,14 @@ class SwitchPool:
         """Bring these in and keep them."""
         for key in keys:
             self._pinned.add(key)
+            self.residents.changed(key)
             if key in self._directory:
                 self.report(key, 0, now_ns)
 
     def unpin(self, keys: Iterable[ChunkKey]) -> None:
-        self._pinned.difference_update(keys)
+        for key in keys:
+            self._pinned.discard(key)
+            self.residents.changed(key)
 
     # -- what became of work
 
@@ -343,9 +358,15 @@ class SwitchPool:
                 continue
             if key not in self._directory or now_ns - evidence.seen_ns > self._rules.candidate_ns:
                 self._drop_evidence(key)
-        for chunk in list(self._chunks.values()):
-            if chunk.adopted and chunk.state is ChunkState.SERVING:
+        for key in sorted(self._adopted):
+            chunk = self._chunks[key]
+            if chunk.state is ChunkState.SERVING:
                 self._check_adopted(chunk, now_ns)
+        self.residents.look_round(now_ns)
+        if now_ns - self._woken_ns >= _WAKE_NS:
+            self._woken_ns = now_ns
+            for key in list(self._waiting_for):
+                self._wake(key)
 
     def _check_adopted(self, chunk: PooledChunk, now_ns: int) -> None:
         known = self._directory.get(chunk.key)
@@ -354,7 +375,7 @@ class SwitchPool:
                 self.decisions["adoption_given_up"] += 1
                 self._move(chunk, ChunkEvent.EVICT)
             return
-        chunk.adopted = False
+        self._adopted.discard(chunk.key)
         if self._segments(known.facts.size_bytes) != chunk.slots.count:
             self.decisions["adoption_given_up"] += 1
             self._move(chunk, ChunkEvent.EVICT)
@@ -365,12 +386,20 @@ class SwitchPool:
     # -- admission
 
     def _admit(self, now_ns: int) -> None:
-        candidates = [one for key in self._evidence if (one := self._candidate(key, now_ns)) is not None]
+        if self._fills_at_work >= self._rules.fills_at_once:
+            return
+        self.residents.refresh(now_ns)
+        awake = [key for key in self._evidence if key not in self._waiting_for]
+        candidates = [one for key in awake if (one := self._candidate(key, now_ns)) is not None]
         candidates.sort(key=lambda one: (not one.pinned, -one.value, one.position, one.key))
         for candidate in candidates:
-            if self.count(ChunkState.PLACING, ChunkState.FILLING, ChunkState.PUBLISHING) >= self._rules.fills_at_once:
+            if self._fills_at_work >= self._rules.fills_at_once:
                 return
             self._consider(candidate, now_ns)
+
+    @property
+    def _fills_at_work(self) -> int:
+        return self.count(ChunkState.PLACING, ChunkState.FILLING, ChunkState.PUBLISHING)
 
     def _candidate(self, key: ChunkKey, now_ns: int) -> Candidate | None:
         known = self._directory.get(key)
@@ -384,7 +413,8 @@ class SwitchPool:
             position=facts.position,
             size_bytes=facts.size_bytes,
             segments=self._segments(facts.size_bytes),
-            value=self._values.value(key, facts.size_bytes, rooted, now_ns, waiting=self._evidence[key].readers),
+            value=self._values.value(key, facts.size_bytes, rooted, now_ns, waiting=self._evidence[key].readers)
+            * self.residents.scale(now_ns),
             readers=self._evidence[key].readers,
             touched_again=self._values.touched_again(key, now_ns),
             rooted=rooted,
@@ -401,14 +431,33 @@ class SwitchPool:
                 self._start(candidate.key, evidence.claim, source, now_ns)
             return
         if source is None and candidate.fillable:
-            return  # every holder is busy filling: later
-        decision = self._policy.decide(candidate, self._placed(now_ns), self._gaps())
+            self._let_wait(candidate.key)
+            return
+        decision = self._decide(candidate, now_ns)
         if isinstance(decision, Refusal):
             if not candidate.pinned:
                 self.decisions[f"refused_{decision.name.lower()}"] += 1
                 self._drop_evidence(candidate.key)
             return
         self._carry_out(decision, source, now_ns)
+
+    def _decide(self, candidate: Candidate, now_ns: int) -> Admission | Refusal:
+        while True:
+            self.residents.refresh(now_ns)
+            decision = self._policy.decide(candidate, self.residents.layout, self._gaps())
+            if isinstance(decision, Refusal) or self.residents.are_as_kept(decision.displaced, now_ns):
+                return decision
+
+    def _let_wait(self, key: ChunkKey) -> None:
+        """Every holder is busy filling."""
+        holders = tuple(source.node for source in self._sources(key))
+        self._waiting_for[key] = holders
+        for node in holders:
+            self._waiters.setdefault(node, set()).add(key)
+
+    def _wake(self, key: ChunkKey) -> None:
+        for node in self._waiting_for.pop(key, ()):
+            self._waiters[node].discard(key)
 
     def _carry_out(self, admission: Admission, source: Source | None, now_ns: int) -> None:
         if admission.displaced:
@@ -431,32 +480,9 @@ class SwitchPool:
         self._move(chunk, ChunkEvent.ADMIT)
 
     def _choose_source(self, key: ChunkKey) -> Source | None:
-        busy = Counter(
-            chunk.source.node
-            for chunk in self._chunks.values()
-            if chunk.source is not None and chunk.state in (ChunkState.PLACING, ChunkState.FILLING)
-        )
+        busy = self._filling
         free = [source for source in self._sources(key) if busy[source.node] < self._rules.fills_per_holder]
         return min(free, key=lambda source: (busy[source.node], source.node), default=None)
-
-    def _placed(self, now_ns: int) -> dict[ChunkKey, Placed]:
-        placed = {}
-        for chunk in self._chunks.values():
-            known = self._directory.get(chunk.key)
-            value = 0.0
-            if known is not None:
-                rooted = self._directory.is_rooted(chunk.key)
-                value = self._values.value(chunk.key, known.facts.size_bytes, rooted, now_ns)
-            resident = Resident(
-                key=chunk.key,
-                parent=known.facts.parent if known else None,
-                size_bytes=known.facts.size_bytes if known else 0,
-                position=known.facts.position if known else 0,
-                value=value,
-                movable=chunk.state is ChunkState.SERVING and not self._is_kept(chunk.key),
-            )
-            placed[chunk.key] = Placed(resident, chunk.slots)
-        return placed
 
     def _is_kept(self, key: ChunkKey) -> bool:
         known = self._directory.get(key)
@@ -482,8 +508,11 @@ class SwitchPool:
             if slots.end > self._slots.capacity or not self._slots.reserve(slots):
                 self.decisions["adoption_given_up"] += 1
                 continue
-            chunk = PooledChunk(entry.key, slots, ChunkState.SERVING, None, now_ns, adopted=True)
+            chunk = PooledChunk(entry.key, slots, ChunkState.SERVING, None, now_ns)
             self._chunks[entry.key] = chunk
+            self._adopted.add(entry.key)
+            self._counts[chunk.state] += 1
+            self.residents.put(chunk.key, slots, serving=True)
             self._programmer.want(entry)
 
     def _plan_recovery(self, chunk: PooledChunk, now_ns: int) -> NodeIndex | None:
@@ -500,6 +529,7 @@ class SwitchPool:
     def _move(self, chunk: PooledChunk, event: ChunkEvent) -> None:
         before, chunk.state = chunk.state, step(chunk.state, event)
         self._reconsider = True
+        self._count(chunk, before)
         if chunk.state in _WAIT_FOR_SWITCH:
             self._awaiting_switch.add(chunk.key)
         else:
@@ -521,8 +551,24 @@ class SwitchPool:
                 self._programmer.want_not(("kv_cache", chunk.key))
                 self._slots.free(chunk.slots)
                 del self._chunks[chunk.key]
+                self._adopted.discard(chunk.key)
+                self.residents.remove(chunk.key)
                 if before is not ChunkState.CLEARING:
                     self._directory.set_served(chunk.key, False)
+
+    def _count(self, chunk: PooledChunk, before: ChunkState) -> None:
+        """Keep account of a chunk that was in another state."""
+        if before is not ChunkState.ABSENT:
+            self._counts[before] -= 1
+        if chunk.state is not ChunkState.ABSENT:
+            self._counts[chunk.state] += 1
+            self.residents.put(chunk.key, chunk.slots, serving=chunk.state is ChunkState.SERVING)
+        change = (chunk.state in _FILLER_WORKS) - (before in _FILLER_WORKS)
+        if chunk.source is not None and change:
+            self._filling[chunk.source.node] += change
+            if change < 0:
+                for key in list(self._waiters.get(chunk.source.node, ())):
+                    self._wake(key)
 
     def _lose(self, chunk: PooledChunk) -> None:
         if chunk.state in (ChunkState.PLACING, ChunkState.FILLING):
@@ -543,6 +589,7 @@ class SwitchPool:
 
     def _drop_evidence(self, key: ChunkKey) -> None:
         self._evidence.pop(key, None)
+        self._wake(key)
 
     def _segments(self, size_bytes: int) -> int:
         if self._facts is None:

@@ -105,7 +105,9 @@ class Agent:
             )
             self.fetching.sources.pool_address = self._pool_address
             self.tasks = TaskRunner(self, self._loop)
-            self.reports = Reports(self.pool, self._loop, self.report, self.tasks.pinned_keys, self.disk)
+            self.reports = Reports(
+                self.pool, self._loop, self.report, self.tasks.pinned_keys, self.disk, self.gate.take_measurements
+            )
             self.metrics.watch(
                 Watched(
                     self.pool,

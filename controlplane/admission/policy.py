@@ -8,12 +8,13 @@ the policy looks for the range whose present residents are missed least.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from controlplane.admission.layout import PoolLayout
 from controlplane.admission.slots import SlotRange
-from controlplane.eviction import Resident, losses
-from controlplane.ids import ChunkKey, Slot
+from controlplane.ids import ChunkKey
 
 DISPLACEMENT_MARGIN = 1.1
 """A newcomer must be worth so many times what it displaces: equal chunks shall not take turns."""
@@ -39,21 +40,13 @@ class Candidate:
     size_bytes: int
     segments: int
     value: float
-    """Per byte, from the value function."""
+    """Per byte, from the value function, as of the same moment as those of the residents."""
     readers: int
     """At once, as last reported by the switch."""
     touched_again: bool
     rooted: bool
     fillable: bool
     pinned: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Placed:
-    """A resident of the switch and where it lies."""
-
-    resident: Resident
-    slots: SlotRange
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +64,7 @@ class AdmissionPolicy:
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
 
-    def decide(
-        self, candidate: Candidate, pool: Mapping[ChunkKey, Placed], gaps: Sequence[SlotRange]
-    ) -> Admission | Refusal:
+    def decide(self, candidate: Candidate, pool: PoolLayout, gaps: Sequence[SlotRange]) -> Admission | Refusal:
         """`pool` is everything in the switch, `gaps` its free ranges in order of address."""
         refusal = self._refuse(candidate)
         if refusal is not None:
@@ -97,54 +88,22 @@ class AdmissionPolicy:
             return Refusal.ORPHAN
         return None
 
-    def _displace(
-        self, candidate: Candidate, pool: Mapping[ChunkKey, Placed], gaps: Sequence[SlotRange]
-    ) -> Admission | Refusal:
-        loss = losses({key: placed.resident for key, placed in pool.items()})
-        ancestors = _ancestors(candidate, pool)
-        strips = sorted(
-            [(gap, None) for gap in gaps] + [(placed.slots, placed) for placed in pool.values()], key=lambda one: one[0]
-        )
-        best: tuple[float, Slot, list[Placed]] | None = None
-        for first in range(len(strips)):
-            window = _window(strips, first, candidate.segments, ancestors)
-            if window is None:
-                continue
-            inside = {placed.resident.key for placed in window}
-            cost = sum(loss[one] for one in inside if pool[one].resident.parent not in inside)
-            if best is None or cost < best[0]:
-                best = (cost, strips[first][0].base, window)
-        limit = float("inf") if candidate.pinned else candidate.value * candidate.size_bytes
-        if best is None or best[0] * DISPLACEMENT_MARGIN >= limit:
+    def _displace(self, candidate: Candidate, pool: PoolLayout, gaps: Sequence[SlotRange]) -> Admission | Refusal:
+        room = pool.cheapest(candidate.segments, _ancestors(candidate, pool), gaps)
+        limit = math.inf if candidate.pinned else candidate.value * candidate.size_bytes
+        if room is None or room.cost * DISPLACEMENT_MARGIN >= limit:
             return Refusal.NOT_WORTH_IT
-        _, base, window = best
-        out = sorted(window, key=lambda placed: (-placed.resident.position, placed.resident.key))
+        out = sorted(room.residents, key=lambda resident: (-resident.position, resident.key))
         return Admission(
-            candidate.key, SlotRange(base, candidate.segments), tuple(placed.resident.key for placed in out)
+            candidate.key, SlotRange(room.base, candidate.segments), tuple(resident.key for resident in out)
         )
 
 
-def _window(
-    strips: Sequence[tuple[SlotRange, Placed | None]], first: int, need: int, keep: frozenset[ChunkKey]
-) -> list[Placed] | None:
-    """Residents from strip `first` on that cover `need` slots; None if something there has to stay."""
-    covered, window = 0, []
-    for slots, placed in strips[first:]:
-        if placed is not None:
-            if not placed.resident.movable or placed.resident.key in keep:
-                return None
-            window.append(placed)
-        covered += slots.count
-        if covered >= need:
-            return window
-    return None
-
-
-def _ancestors(candidate: Candidate, pool: Mapping[ChunkKey, Placed]) -> frozenset[ChunkKey]:
+def _ancestors(candidate: Candidate, pool: PoolLayout) -> frozenset[ChunkKey]:
     """Residents that the candidate hangs on, as far up as the pool is unbroken: to push those out would undo it."""
     found = set()
     at = candidate.parent
-    while at is not None and at in pool and at not in found:
+    while at is not None and at not in found and (resident := pool.get(at)) is not None:
         found.add(at)
-        at = pool[at].resident.parent
+        at = resident.parent
     return frozenset(found)

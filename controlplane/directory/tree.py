@@ -6,7 +6,7 @@ time or the switch beyond the one bit `served`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from controlplane.directory.records import AddOutcome, Chunk, ChunkFacts
 from controlplane.ids import ChunkKey, NodeIndex
@@ -38,6 +38,7 @@ class Directory:
         self._unconfirmed: dict[NodeIndex, set[ChunkKey]] = {}
         self._unconfirmed_on_disk: dict[NodeIndex, set[ChunkKey]] = {}
         self._changed: set[ChunkKey] = set()
+        self._watchers: list[Callable[[ChunkKey, bool], None]] = []
         self._copies = 0
         self._bytes = 0
 
@@ -173,7 +174,7 @@ class Directory:
             return AddOutcome.KNOWN
         chunk.disk_holders.add(node)
         self._on_disk.setdefault(node, set()).add(chunk.key)
-        self._changed.add(chunk.key)
+        self._note(chunk.key)
         return outcome
 
     def remove_disk_copy(self, node: NodeIndex, key: ChunkKey) -> bool:
@@ -183,7 +184,7 @@ class Directory:
             return False
         chunk.disk_holders.discard(node)
         self._on_disk[node].discard(key)
-        self._changed.add(key)
+        self._note(key)
         self._settle(chunk)
         return True
 
@@ -236,7 +237,7 @@ class Directory:
         if chunk is None or chunk.served == served:
             return
         chunk.served = served
-        self._changed.add(key)
+        self._note(key)
         self._settle(chunk)
 
     def set_pinned(self, keys: Iterable[ChunkKey], pinned: bool) -> list[ChunkKey]:
@@ -246,14 +247,14 @@ class Directory:
             chunk = self._chunks.get(key)
             if chunk is not None and chunk.pinned != pinned:
                 chunk.pinned = pinned
-                self._changed.add(key)
+                self._note(key)
                 changed.append(key)
         return changed
 
     def touch(self, key: ChunkKey) -> None:
         """Mark for publication: something that is published with the chunk changed elsewhere (its value)."""
         if key in self._chunks:
-            self._changed.add(key)
+            self._note(key)
 
     def take_changes(self) -> tuple[list[Chunk], list[ChunkKey]]:
         """Chunks new or changed, and keys gone, since the last call."""
@@ -269,7 +270,16 @@ class Directory:
         gone.sort()
         return changed, gone
 
+    def watch(self, changed: Callable[[ChunkKey, bool], None]) -> None:
+        """Call `changed(key, came_or_went)` whenever something about a chunk is different."""
+        self._watchers.append(changed)
+
     # -- inside
+
+    def _note(self, key: ChunkKey, came_or_went: bool = False) -> None:
+        self._changed.add(key)
+        for watcher in self._watchers:
+            watcher(key, came_or_went)
 
     def _insert(self, facts: ChunkFacts) -> Chunk:
         chunk = Chunk(facts)
@@ -277,7 +287,7 @@ class Directory:
         self._chunks[facts.key] = chunk
         self._link(facts)
         self._bytes += facts.size_bytes
-        self._changed.add(facts.key)
+        self._note(facts.key, came_or_went=True)
         return chunk
 
     def _link(self, facts: ChunkFacts) -> None:
@@ -304,13 +314,13 @@ class Directory:
         self._bytes += facts.size_bytes - chunk.facts.size_bytes
         chunk.facts = facts
         self._link(facts)
-        self._changed.add(facts.key)
+        self._note(facts.key)
 
     def _hold(self, chunk: Chunk, node: NodeIndex) -> None:
         chunk.holders.add(node)
         self._by_node.setdefault(node, set()).add(chunk.key)
         self._copies += 1
-        self._changed.add(chunk.key)
+        self._note(chunk.key)
 
     def _unhold(self, chunk: Chunk, node: NodeIndex) -> None:
         if node not in chunk.holders:
@@ -318,7 +328,7 @@ class Directory:
         chunk.holders.discard(node)
         self._by_node[node].discard(chunk.key)
         self._copies -= 1
-        self._changed.add(chunk.key)
+        self._note(chunk.key)
 
     def _settle(self, chunk: Chunk) -> None:
         """A chunk that lost its last copy takes up a dissenter's bytes, or goes."""
@@ -341,4 +351,4 @@ class Directory:
         if chunk.children:
             self._orphans[chunk.key] = chunk.children
         self._bytes -= chunk.facts.size_bytes
-        self._changed.add(chunk.key)
+        self._note(chunk.key, came_or_went=True)

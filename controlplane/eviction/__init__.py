@@ -1,5 +1,5 @@
 """What goes first when room is needed. Pure."""
 
-from controlplane.eviction.order import Resident, losses, worths
+from controlplane.eviction.order import EvictionOrder, Resident
 
-__all__ = ["Resident", "losses", "worths"]
+__all__ = ["EvictionOrder", "Resident"]

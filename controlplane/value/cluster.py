@@ -7,7 +7,7 @@ so what a copy saves. Owns the fetch history of the cluster; the directory and t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from controlplane.directory import Directory
@@ -32,6 +32,16 @@ class ClusterValues:
         """What sources were measured to take."""
         self._unit_rate = math.log(2) / self._values.parameters.half_life_s
         """What one fetch adds to a decayed rate."""
+        self._watchers: list[Callable[[ChunkKey], None]] = []
+
+    def watch(self, changed: Callable[[ChunkKey], None]) -> None:
+        """Call `changed(key)` whenever a fetch or a hint changes what a chunk is worth."""
+        self._watchers.append(changed)
+
+    @property
+    def half_life_s(self) -> float:
+        """In which every value halves until the next fetch."""
+        return self._values.parameters.half_life_s
 
     @property
     def tracked_count(self) -> int:
@@ -48,14 +58,18 @@ class ClusterValues:
             run.append(touch)
         if run:
             self._values.fetched(run, now_ns)
+        self._tell(keys)
 
     def finished(self, keys: Iterable[ChunkKey], now_ns: int) -> None:
         """Not expected again (the session ended)."""
+        keys = tuple(keys)
         self._values.finished(keys, now_ns)
+        self._tell(keys)
 
     def expect(self, key: ChunkKey, now_ns: int, within_s: float) -> None:
         """The chunk will be fetched in about `within_s`."""
         self._values.expect([key], within_s, now_ns)
+        self._tell([key])
 
     def rate(self, key: ChunkKey, now_ns: int) -> float:
         """Fetches expected a second."""
@@ -104,6 +118,11 @@ class ClusterValues:
                 others.add(Source.REMOTE_DISK)
         others.add(Source.RECOMPUTE)
         return min(self.costs.cost_s(source, size_bytes) for source in others)
+
+    def _tell(self, keys: Iterable[ChunkKey]) -> None:
+        for watcher in self._watchers:
+            for key in keys:
+                watcher(key)
 
     def _touch(self, key: ChunkKey) -> Touch:
         chunk = self._directory.get(key)

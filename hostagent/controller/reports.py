@@ -14,6 +14,7 @@ from hostagent.controller.convert import announcement
 from hostagent.pool.chunks import Chunk, ChunkPool, ChunkState
 from kvproto.ids import ChunkKey
 from kvproto.rpc import control_pb2 as pb
+from kvproto.value import Measurement
 
 T = TypeVar("T")
 
@@ -43,6 +44,8 @@ class Reports:
     send: Callable[[pb.FromAgent], None]
     pinned_keys: Callable[[], list[ChunkKey]]
     disk: DiskCopies | None = None
+    measurements: Callable[[], Sequence[Measurement]] = tuple
+    """Takes what this node has measured of sources since it was last asked."""
     connected: bool = False
     _fresh: dict[ChunkKey, float] = field(default_factory=dict)
     """Fetched copies: not to be announced before this time of the loop."""
@@ -164,8 +167,14 @@ class Reports:
             event.age_ms = int((now_s - at_s) * 1000)
             fetches.append(event)
         hints = [self._hints.popleft() for _ in range(min(len(self._hints), limits.USAGE_BATCH_EVENTS))]
-        self.send(pb.FromAgent(usage=pb.Usage(fetches=fetches, hints=hints)))
+        measurements = [_measurement(one) for one in self.measurements()]
+        self.send(pb.FromAgent(usage=pb.Usage(fetches=fetches, hints=hints, measurements=measurements)))
         self.usage_changed()
+
+
+def _measurement(one: Measurement) -> pb.SourceMeasurement:
+    source = pb.SourceMeasurement.From.Value(f"FROM_{one.source.name}")
+    return pb.SourceMeasurement(source=source, bytes=one.size_bytes, took_us=max(1, round(one.seconds * 1e6)))
 
 
 def _batches(items: Sequence[T]) -> Iterator[Sequence[T]]:

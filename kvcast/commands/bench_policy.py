@@ -13,6 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from bmv2_testbed.bench.policy.cost import measure_cost
+from bmv2_testbed.bench.policy.displacement import measure_displacement
 from bmv2_testbed.bench.policy.library import POLICIES, has_library, replay_library
 from bmv2_testbed.bench.policy.replay import Tick, replay_belady, replay_lru, replay_ours
 from bmv2_testbed.bench.policy.trees import Forest, forest, session_ends
@@ -52,6 +53,13 @@ def add_parser(benches: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     policy.add_argument("--plot", type=Path, metavar="FILE", help="draw hit by pool there (.svg, .png)")
     cost = benches.add_parser("value", help="time and memory that our policy takes, at a million chunks")
     cost.add_argument("--chunks", type=int, default=1_000_000, help="chunks tracked (default 1000000)")
+    cost.add_argument(
+        "--residents",
+        type=int,
+        nargs="+",
+        default=[1_000, 10_000],
+        help="chunks in the switch, for what displacing one costs the controller (default 1000 10000)",
+    )
     cost.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
 
 
@@ -151,9 +159,13 @@ def _draw(path: Path, title: str, hits: list[PolicyHit]) -> None:
 def _run_cost(args: argparse.Namespace) -> int:
     if args.chunks < 1000:
         raise UsageError(f"--chunks {args.chunks}: at least 1000")
+    if min(args.residents) < 16:
+        raise UsageError(f"--residents {min(args.residents)}: at least 16")
     console = Console()
     with console.status(f"fetching {args.chunks:,} chunks"):
         cost = measure_cost(args.chunks)
+    with console.status("displacing chunks from the switch"):
+        displacements = [measure_displacement(residents) for residents in args.residents]
     table = Table(title=f"our policy at {cost.tracked:,} tracked chunks, {cost.resident:,} of them in the pool")
     table.add_column("what")
     table.add_column("measured", justify="right")
@@ -163,10 +175,15 @@ def _run_cost(args: argparse.Namespace) -> int:
     table.add_row("a dict of as many keys, looked up and set", f"{cost.dict_us:.2f} µs")
     table.add_row("memory a tracked chunk", f"{cost.bytes_per_chunk:.1f} B")
     table.add_row("memory of all shadows and learned rates", f"{cost.fixed_bytes / 2**20:.1f} MiB")
+    for one in displacements:
+        table.add_row(
+            f"controller: displace a chunk from a switch of {one.residents:,}", f"{one.displacement_us:.0f} µs"
+        )
     console.print(table)
     if args.json is not None:
         args.json.parent.mkdir(parents=True, exist_ok=True)
-        args.json.write_text(json.dumps(asdict(cost), indent=1) + "\n", encoding="utf-8")
+        figures = asdict(cost) | {"displacements": [asdict(one) for one in displacements]}
+        args.json.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
         console.print(f"figures: {args.json}")
     return 0
 

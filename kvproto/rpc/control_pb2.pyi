@@ -431,23 +431,77 @@ class Usage(_message.Message):
 
     FETCHES_FIELD_NUMBER: _builtins.int
     HINTS_FIELD_NUMBER: _builtins.int
+    MEASUREMENTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def fetches(self) -> _containers.RepeatedCompositeFieldContainer[Global___FetchEvent]: ...
     @_builtins.property
     def hints(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReuseHint]: ...
+    @_builtins.property
+    def measurements(self) -> _containers.RepeatedCompositeFieldContainer[Global___SourceMeasurement]: ...
     def __init__(
         self,
         *,
         fetches: _abc.Iterable[Global___FetchEvent] | None = ...,
         hints: _abc.Iterable[Global___ReuseHint] | None = ...,
+        measurements: _abc.Iterable[Global___SourceMeasurement] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fetches", b"fetches", "hints", b"hints"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fetches", b"fetches", "hints", b"hints", "measurements", b"measurements"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Usage: _TypeAlias = Usage  # noqa: Y015
+
+@_typing.final
+class SourceMeasurement(_message.Message):
+    """What it took to get chunks from one kind of source, nothing else being under way."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    class _From:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _FromEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[SourceMeasurement._From.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        FROM_UNSPECIFIED: SourceMeasurement._From.ValueType  # 0
+        FROM_SWITCH: SourceMeasurement._From.ValueType  # 1
+        FROM_REMOTE_DRAM: SourceMeasurement._From.ValueType  # 2
+        FROM_LOCAL_DISK: SourceMeasurement._From.ValueType  # 3
+        FROM_REMOTE_DISK: SourceMeasurement._From.ValueType  # 4
+        FROM_RECOMPUTE: SourceMeasurement._From.ValueType  # 5
+        """what the engine says that recomputing takes"""
+
+    class From(_From, metaclass=_FromEnumTypeWrapper): ...
+    FROM_UNSPECIFIED: SourceMeasurement.From.ValueType  # 0
+    FROM_SWITCH: SourceMeasurement.From.ValueType  # 1
+    FROM_REMOTE_DRAM: SourceMeasurement.From.ValueType  # 2
+    FROM_LOCAL_DISK: SourceMeasurement.From.ValueType  # 3
+    FROM_REMOTE_DISK: SourceMeasurement.From.ValueType  # 4
+    FROM_RECOMPUTE: SourceMeasurement.From.ValueType  # 5
+    """what the engine says that recomputing takes"""
+
+    SOURCE_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    TOOK_US_FIELD_NUMBER: _builtins.int
+    source: Global___SourceMeasurement.From.ValueType
+    bytes: _builtins.int
+    took_us: _builtins.int
+    def __init__(
+        self,
+        *,
+        source: Global___SourceMeasurement.From.ValueType = ...,
+        bytes: _builtins.int = ...,
+        took_us: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "source", b"source", "took_us", b"took_us"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SourceMeasurement: _TypeAlias = SourceMeasurement  # noqa: Y015
 
 @_typing.final
 class FetchEvent(_message.Message):

@@ -27,7 +27,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from kvproto.value import Source, SourceCosts
+from kvproto.value import Measurement, Source, SourceCosts
+from kvproto.value.costs import MEASUREMENTS_MAX
 
 _LOCAL: Final = Source.LOCAL_DRAM
 _ON_DISK: Final = Source.LOCAL_DISK
@@ -128,6 +129,7 @@ class Gate:
         self._under_way: set[Ticket] = set()
         self._measured_ns: dict[Source, int] = {}
         self._refusals: deque[_Refusal] = deque(maxlen=_REFUSALS_MAX)
+        self._measurements: deque[Measurement] = deque(maxlen=MEASUREMENTS_MAX)
 
     @property
     def under_way_bytes(self) -> int:
@@ -144,6 +146,8 @@ class Gate:
             self.counts.decisions[Choice.LOCAL] += 1
             return Verdict(Choice.LOCAL, local, 0.0, recompute_s)
         plan = _Plan(self, offers[first:])
+        if recompute_s is not None:
+            self._learn(Source.RECOMPUTE, plan.wanted_bytes, recompute_s)
         best = plan.best(recompute_s)
         probing = False
         if best < len(plan.routes) and recompute_s is not None and self._should_probe(plan, recompute_s, now_ns):
@@ -197,7 +201,7 @@ class Gate:
 
     def measured(self, source: Source, size_bytes: int, seconds: float, now_ns: int) -> None:
         """Something came from a source, undisturbed."""
-        self.costs.measured(source, size_bytes, seconds)
+        self._learn(source, size_bytes, seconds)
         self._measured_ns[source] = now_ns
         still: list[_Refusal] = []
         for refusal in self._refusals:
@@ -209,6 +213,17 @@ class Gate:
             would_s = _side_by_side_s(self.costs, refusal.loads)
             self._regret(Choice.RECOMPUTE, refusal.recompute_s - would_s)
         self._refusals = deque(still, maxlen=_REFUSALS_MAX)
+
+    def take_measurements(self) -> list[Measurement]:
+        """What was learned since the last call, the last MEASUREMENTS_MAX of it: for the controller's own costs."""
+        taken = list(self._measurements)
+        self._measurements.clear()
+        return taken
+
+    def _learn(self, source: Source, size_bytes: int, seconds: float) -> None:
+        if size_bytes > 0 and seconds > 0:
+            self.costs.measured(source, size_bytes, seconds)
+            self._measurements.append(Measurement(source, size_bytes, seconds))
 
     def _judge(self, verdict: Verdict, arrived_bytes: int, seconds: float) -> None:
         """What was brought against the other choices."""

@@ -4,7 +4,7 @@ Pure: no I/O, clock, randomness or threads. Explained in docs/value.md.
 """
 
 from kvproto.value.candidates import CANDIDATES, Candidate, Rule
-from kvproto.value.costs import Source, SourceCosts
+from kvproto.value.costs import Measurement, Source, SourceCosts
 from kvproto.value.formula import value
 from kvproto.value.parameters import ValueParameters
 from kvproto.value.pool import PoolValues, Touch
@@ -12,6 +12,7 @@ from kvproto.value.pool import PoolValues, Touch
 __all__ = [
     "CANDIDATES",
     "Candidate",
+    "Measurement",
     "PoolValues",
     "Rule",
     "Source",

@@ -59,6 +59,19 @@ PRIORS: Final[Mapping[Source, SourceCost]] = MappingProxyType(
 """What is believed before anything was measured."""
 
 
+MEASUREMENTS_MAX: Final = 32
+"""That a node tells at once; the last ones say most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """So much came from a source in so long, nothing else being under way."""
+
+    source: Source
+    size_bytes: int
+    seconds: float
+
+
 @dataclass(slots=True)
 class _Sums:
     """Of weights, bytes, seconds, and their products."""

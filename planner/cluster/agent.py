@@ -82,7 +82,9 @@ class Agent:
         self.engine = Engine(self.clock)
         if self.send is not None:
             # The reports use three methods of their loop, which the virtual clock has.
-            self.reports = Reports(self.pool, cast("Any", self.clock), self._report, list)
+            self.reports = Reports(
+                self.pool, cast("Any", self.clock), self._report, list, measurements=self.gate.take_measurements
+            )
             self.reports.connected = True
 
     def _report(self, message: rpc.FromAgent) -> None:

@@ -7,6 +7,7 @@ import pytest
 from controlplane.ids import SwitchPort
 from controlplane.nodes import NodeState
 from kvproto.rpc import control_pb2 as rpc
+from kvproto.value import Source
 from tests.unit.controlplane.helpers import SECOND, Scene, key, record
 
 
@@ -296,3 +297,20 @@ def test_an_agent_without_a_directory_gets_what_there_is_at_once() -> None:
     assert directories(scene, 1) == 0
     scene.attach(3, replica_of=1000, replica_nodes=9)
     assert set(scene.replica(3)) == {key("a"), key("b")}, "ours, so nothing of it can be missing here"
+
+
+def test_what_agents_measure_is_what_a_copy_saves() -> None:
+    scene = Scene()
+    scene.attach(1, [record("a")])
+    costs, believed_s = scene.core.values.costs, scene.core.values.saved_s(key("a"), 10**8)
+    slow = rpc.SourceMeasurement(source=rpc.SourceMeasurement.FROM_REMOTE_DRAM, bytes=10**8, took_us=150_000)
+    scene.say(1, usage=rpc.Usage(measurements=[slow] * 4))
+    assert costs.cost_s(Source.REMOTE_DRAM, 10**8) == pytest.approx(0.15)
+    assert scene.core.values.saved_s(key("a"), 10**8) == pytest.approx(0.15)
+    assert believed_s < 0.15
+    engine = rpc.SourceMeasurement(source=rpc.SourceMeasurement.FROM_RECOMPUTE, bytes=10**8, took_us=20_000)
+    unknown = rpc.SourceMeasurement(source=99, bytes=1, took_us=1)
+    scene.say(1, usage=rpc.Usage(measurements=[engine, unknown]))
+    assert scene.core.values.saved_s(key("a"), 10**8) == pytest.approx(0.02)
+    scene.say(1, usage=rpc.Usage(measurements=[rpc.SourceMeasurement(source=engine.source)]))
+    assert scene.core.values.saved_s(key("a"), 10**8) == pytest.approx(0.02)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -117,6 +120,24 @@ class Player:
                     if task.task not in self.finished:
                         self.finished.add(task.task)
                         self.scene.finish(session, task)
+
+
+@settings(derandomize=True, max_examples=120, deadline=None)
+@given(steps)
+def test_what_residents_are_worth_is_never_outdated(script: list[tuple[str, object, object]]) -> None:
+    player = Player()
+    residents, directory = player.scene.core.pool.residents, player.scene.core.directory
+    for what, one, two in script:
+        player.play(what, one, two)
+        now = player.scene.now
+        residents.refresh(now)
+        anew = residents.worked_out_anew(now)
+        assert set(anew) == set(player.scene.core.pool.resident_keys())
+        for key_, resident in anew.items():
+            kept = residents.layout.get(key_)
+            assert kept is not None
+            assert kept.value == pytest.approx(resident.value, rel=1e-6), (what, one, two, directory.get(key_))
+            assert replace(kept, value=0.0) == replace(resident, value=0.0)
 
 
 @settings(derandomize=True, max_examples=120, deadline=None)

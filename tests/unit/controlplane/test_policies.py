@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.admission import Admission, AdmissionPolicy, Candidate, Refusal, SlotRange
-from controlplane.admission.policy import Placed
+from controlplane.admission import Admission, AdmissionPolicy, Candidate, Placed, PoolLayout, Refusal, SlotRange
 from controlplane.directory import ChunkFacts, Directory
-from controlplane.eviction import Resident, losses, worths
+from controlplane.eviction import EvictionOrder, Resident
 from controlplane.ids import NodeIndex, Slot
 from controlplane.spill import Host, plan_drain, plan_recovery
 from controlplane.value import ClusterValues
@@ -92,16 +91,21 @@ def residents(values: list[float]) -> list[Resident]:
 @given(st.lists(st.floats(0.001, 10), min_size=1, max_size=20))
 def test_evicting_by_the_smallest_loss_takes_leaves_first(values: list[float]) -> None:
     pool = {one.key: one for one in residents(values)}
+    order = EvictionOrder()
+    for rank, one in enumerate(pool.values()):
+        order.put(one, rank)
     while pool:
-        loss = losses(pool)
-        out = min(pool.values(), key=lambda one: loss[one.key])
-        assert not any(other.parent == out.key for other in pool.values())
-        del pool[out.key]
+        _, _, out = next(order.ascending())
+        assert not any(other.parent == out for other in pool.values())
+        order.remove(out)
+        del pool[out]
 
 
 def test_an_ancestor_is_worth_its_best_descendant() -> None:
-    worth = worths({one.key: one for one in residents([1.0, 0.5, 0.1, 7.0])})
-    assert [worth[key(i)] for i in range(4)] == [7.0, 7.0, 0.1, 7.0]
+    order = EvictionOrder()
+    for rank, one in enumerate(residents([1.0, 0.5, 0.1, 7.0])):
+        order.put(one, rank)
+    assert [order.loss(key(i)) / CHUNK for i in range(4)] == pytest.approx([21.1, 14.0, 0.1, 7.0])
 
 
 # -- admission
@@ -122,6 +126,13 @@ def placed(
     return Placed(resident, SlotRange(Slot(base), count))
 
 
+def layout(*pool: Placed) -> PoolLayout:
+    laid = PoolLayout()
+    for one in pool:
+        laid.put(one.resident, one.slots)
+    return laid
+
+
 @pytest.mark.parametrize(
     ("changes", "refusal"),
     [
@@ -132,11 +143,11 @@ def placed(
     ],
 )
 def test_refusals(changes: dict[str, object], refusal: Refusal) -> None:
-    assert AdmissionPolicy(64).decide(candidate(**changes), {}, [SlotRange(Slot(0), 64)]) is refusal  # type: ignore[arg-type]
+    assert AdmissionPolicy(64).decide(candidate(**changes), layout(), [SlotRange(Slot(0), 64)]) is refusal  # type: ignore[arg-type]
 
 
 def test_free_room_is_taken_without_displacing() -> None:
-    pool = {key("a"): placed("a", 0, 8)}
+    pool = layout(placed("a", 0, 8))
     decision = AdmissionPolicy(32).decide(candidate(), pool, [SlotRange(Slot(8), 24)])
     assert decision == Admission(key("new"), SlotRange(Slot(8), 8))
     assert isinstance(
@@ -145,12 +156,12 @@ def test_free_room_is_taken_without_displacing() -> None:
 
 
 def test_displaces_the_cheapest_contiguous_range() -> None:
-    pool = {
-        key("dear"): placed("dear", 0, 8, value=5.0),
-        key("a"): placed("a", 8, 4, value=0.2),
-        key("b"): placed("b", 12, 4, value=0.1),
-        key("c"): placed("c", 16, 8, value=0.6),
-    }
+    pool = layout(
+        placed("dear", 0, 8, value=5.0),
+        placed("a", 8, 4, value=0.2),
+        placed("b", 12, 4, value=0.1),
+        placed("c", 16, 8, value=0.6),
+    )
     decision = AdmissionPolicy(24).decide(candidate(value=1.0), pool, [])
     assert isinstance(decision, Admission)
     assert decision.slots == SlotRange(Slot(8), 8)
@@ -159,10 +170,10 @@ def test_displaces_the_cheapest_contiguous_range() -> None:
 
 
 def test_never_displaces_the_pinned_or_its_own_ancestors() -> None:
-    pool = {
-        key("pinned"): placed("pinned", 0, 8, value=0.0, movable=False),
-        key("parent"): placed("parent", 8, 8, value=0.0),
-    }
+    pool = layout(
+        placed("pinned", 0, 8, value=0.0, movable=False),
+        placed("parent", 8, 8, value=0.0),
+    )
     refused = AdmissionPolicy(16).decide(candidate(parent=key("parent"), position=1, value=9.0), pool, [])
     assert refused is Refusal.NOT_WORTH_IT
     other = AdmissionPolicy(16).decide(candidate(value=9.0), pool, [])
@@ -171,7 +182,7 @@ def test_never_displaces_the_pinned_or_its_own_ancestors() -> None:
 
 
 def test_displaced_leaves_go_first() -> None:
-    pool = {key("up"): placed("up", 0, 8, 0.1), key("down"): placed("down", 8, 8, 0.1, parent="up")}
+    pool = layout(placed("up", 0, 8, 0.1), placed("down", 8, 8, 0.1, parent="up"))
     decision = AdmissionPolicy(16).decide(candidate(segments=16, value=9.0), pool, [])
     assert isinstance(decision, Admission)
     assert decision.displaced == (key("down"), key("up"))

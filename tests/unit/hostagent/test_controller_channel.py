@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -10,6 +11,7 @@ from channel_script import Script, Stage, delta, task
 
 from hostagent.client import Status, Where
 from kvproto.rpc import control_pb2 as pb
+from kvproto.value import Source
 
 
 @pytest.fixture
@@ -54,10 +56,15 @@ def test_hello_snapshot_changes_and_heartbeat(stage: Stage) -> None:
     assert removed == [key(2)]
     assert stage.script.hear("n0", "heartbeat").chunks in (1, 2, 3)
     stage.made.until(lambda: stage.made.agents[0].health()["member"] == 5)
+    agent = stage.made.agents[0]
+    stage.made.call(lambda: agent.gate.measured(Source.LOCAL_DISK, 4 * MIB, 0.25, time.monotonic_ns()))
     client.fetch([key(1)], deadline_s=1).release()
     client.session_end([key(1)])
     usage = stage.script.hear("n0", "usage")
     assert usage.fetches[0].source == pb.SOURCE_LOCAL
+    assert list(usage.measurements) == [
+        pb.SourceMeasurement(source=pb.SourceMeasurement.FROM_LOCAL_DISK, bytes=4 * MIB, took_us=250_000)
+    ]
     if not usage.hints:
         usage = stage.script.hear("n0", "usage")
     assert usage.hints[0].kind == pb.ReuseHint.SESSION_ENDED

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kvproto.tiers.gate import Choice, Gate, GateParameters, Offer, Verdict
-from kvproto.value.costs import Source, SourceCost, SourceCosts
+from kvproto.value.costs import MEASUREMENTS_MAX, PRIORS, Measurement, Source, SourceCost, SourceCosts
 
 MIB = 1 << 20
 SECOND = 1_000_000_000
@@ -14,7 +14,7 @@ DRAM, DISK, REMOTE, SWITCH = Source.LOCAL_DRAM, Source.LOCAL_DISK, Source.REMOTE
 
 def gate(disk: float = 1e9, remote: float = 1e9, switch: float = 1e9, overhead_s: float = 0.0) -> Gate:
     rates = {DISK: disk, REMOTE: remote, SWITCH: switch, Source.REMOTE_DISK: remote / 2, DRAM: 1e12}
-    made = Gate(SourceCosts({source: SourceCost(overhead_s, rate) for source, rate in rates.items()}))
+    made = Gate(SourceCosts({**PRIORS, **{source: SourceCost(overhead_s, rate) for source, rate in rates.items()}}))
     for source in rates:
         made._measured_ns[source] = 0  # no probes before probe_after_ns
     return made
@@ -188,3 +188,18 @@ def test_decisions_are_counted() -> None:
         Choice.SWITCH: 1,
         Choice.MIXED: 1,
     }
+
+
+def test_what_is_measured_is_handed_on_once() -> None:
+    made = gate()
+    verdict = made.decide(offers(REMOTE, REMOTE), 0.5, 0)
+    run(made, verdict, 0.3, remote=2 * 10**8)
+    assert made.take_measurements() == [
+        Measurement(Source.RECOMPUTE, 2 * 10**8, 0.5),
+        Measurement(REMOTE, 2 * 10**8, 0.3),
+    ]
+    assert made.take_measurements() == []
+    assert made.costs.cost_s(Source.RECOMPUTE, 2 * 10**8) == pytest.approx(0.5)
+    for _ in range(MEASUREMENTS_MAX + 1):
+        made.measured(REMOTE, 10**8, 0.1, SECOND)
+    assert len(made.take_measurements()) == MEASUREMENTS_MAX
