@@ -53,7 +53,7 @@ test-long: setup ## sanitizers and soak tests
 	$(RUN) $(PY) -m pytest -m long
 
 test-vllm: system .venv-vllm/.installed ## real vLLM engines on the pool, on the CPU
-	PATH="$(CURDIR)/.venv-vllm/bin:$$PATH" .venv-vllm/bin/python -m pytest tests/vllm
+	PATH="$(CURDIR)/.venv-vllm/bin:$$PATH" .venv-vllm/bin/python -m pytest -m "not long" tests/vllm
 
 demo: setup ## watch it work: incast in all modes, then real traces; ends in a table and a picture
 	$(RUN) $(PY) -m kvcast.cli demo

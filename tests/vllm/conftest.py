@@ -30,12 +30,18 @@ from vllm_suite import StartEngine, Truth  # noqa: E402 - lies beside the tests
 POOL_BYTES = 512 * 2**20
 
 
+WARN_AT_IMPORT = ("torch", "transformers", "vllm")
+"""What these say of themselves is no failure of ours."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    marks = [pytest.mark.filterwarnings(f"default:::{name}.*") for name in WARN_AT_IMPORT]
     if importlib.util.find_spec("vllm") is None:
-        skip = pytest.mark.skip(reason="no vLLM in this environment: make test-vllm has one")
-        for item in items:
-            if HERE in item.path.parents:
-                item.add_marker(skip)
+        marks = [pytest.mark.skip(reason="no vLLM in this environment: make test-vllm has one")]
+    for item in items:
+        if HERE in item.path.parents:
+            for mark in marks:
+                item.add_marker(mark)
 
 
 @pytest.fixture(scope="session")

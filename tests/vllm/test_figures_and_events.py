@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,17 +16,10 @@ from bmv2_testbed.engines.client import Engine
 WAIT_MS = 30_000
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 class Events:
     """A router's ear at one engine."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, endpoint: str) -> None:
         import msgspec
         import zmq
         from vllm.distributed.kv_events import KVEventBatch
@@ -35,7 +27,7 @@ class Events:
         self._decoder = msgspec.msgpack.Decoder(KVEventBatch)
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.SUB)
-        self._socket.connect(f"tcp://127.0.0.1:{port}")
+        self._socket.connect(endpoint)
         self._socket.setsockopt_string(zmq.SUBSCRIBE, "")
         self._socket.RCVTIMEO = WAIT_MS
         self.seen: list[Any] = []
@@ -63,12 +55,13 @@ def of(events: list[Any], name: str, medium: str) -> list[Any]:
 
 
 @pytest.fixture(scope="module")
-def port() -> int:
-    return free_port()
+def endpoint(folder: Path) -> str:
+    """One that the engine binds: a TCP address of one interface it would connect to."""
+    return f"ipc://{folder}/events.sock"
 
 
 @pytest.fixture(scope="module")
-def telling(start: StartEngine, models: Callable[..., Path], agent_sockets: list[str], port: int) -> Engine:
+def telling(start: StartEngine, models: Callable[..., Path], agent_sockets: list[str], endpoint: str) -> Engine:
     return start(
         models(),
         agent_sockets[0],
@@ -77,14 +70,14 @@ def telling(start: StartEngine, models: Callable[..., Path], agent_sockets: list
         kv_events_config={
             "enable_kv_cache_events": True,
             "publisher": "zmq",
-            "endpoint": f"tcp://127.0.0.1:{port}",
+            "endpoint": endpoint,
         },
     )
 
 
 @pytest.fixture
-def events(telling: Engine, port: int) -> Iterator[Events]:
-    made = Events(port)
+def events(telling: Engine, endpoint: str) -> Iterator[Events]:
+    made = Events(endpoint)
     # Until the subscription has reached the publisher, events pass by.
     made.until(lambda seen: bool(seen), lambda: telling.generate([random_tokens(random.Random(), 300)]))
     made.seen.clear()
