@@ -26,7 +26,7 @@ from controlplane.value import ClusterValues
 _RECONSIDER_NS = 100_000_000
 """Without news candidates are looked at again after so long."""
 _WAKE_NS = 1_000_000_000
-"""A candidate whose holders are all busy is looked at again after so long: another may have it by then."""
+"""A candidate whose holders are all busy is looked at again after so long: another of them may be attached by then."""
 
 _FILLER_WORKS = frozenset({ChunkState.PLACING, ChunkState.FILLING})
 _WAIT_FOR_SWITCH = frozenset({ChunkState.PLACING, ChunkState.PUBLISHING, ChunkState.CLEARING})
@@ -145,6 +145,7 @@ class SwitchPool:
         self._waiting_for: dict[ChunkKey, tuple[NodeIndex, ...]] = {}
         """Candidates whose holders all fill something else, until one of these is done."""
         self._waiters: dict[NodeIndex, set[ChunkKey]] = {}
+        directory.watch(lambda key, came_or_went: self._wake(key))
         self._pinned: set[ChunkKey] = set()
         self._adopted_all = False
         self._now_ns = 0
