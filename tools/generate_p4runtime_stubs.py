@@ -6,17 +6,19 @@ Needs grpcio-tools and mypy-protobuf, which the project's test extra installs.
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 import sysconfig
 import tempfile
 from pathlib import Path
 
 from google.protobuf import descriptor_pb2
-from grpc_tools import protoc
 
 from p4switch.proto.pool import serialized_files
 
 PACKAGE = Path(__file__).resolve().parent.parent / "p4switch" / "proto"
+PROTOC = "import sys; from grpc_tools import protoc; sys.exit(protoc.main(sys.argv))"
+"""In a process of its own: protoc forks for its plugins, and whoever imports this may have threads (gRPC's)."""
 FILES = (
     "google/rpc/status.proto",
     "p4/config/v1/p4types.proto",
@@ -36,13 +38,12 @@ def stubs() -> dict[str, str]:
         described = Path(directory) / "p4runtime.binpb"
         described.write_bytes(descriptors.SerializeToString())
         words = [
-            "protoc",
             f"--descriptor_set_in={described}",
             f"--plugin=protoc-gen-mypy={plugin}",
             f"--mypy_out=quiet:{directory}",
             *FILES,
         ]
-        if protoc.main(words) != 0:
+        if subprocess.run([sys.executable, "-c", PROTOC, *words], check=False).returncode != 0:
             raise RuntimeError("protoc refuses the descriptors of P4Runtime")
         return {path.name: _in_package(path.read_text()) for path in sorted(Path(directory).rglob("*_pb2.pyi"))}
 

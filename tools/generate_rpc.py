@@ -9,11 +9,11 @@ compares. The generator's version is fixed in pyproject.toml because its output 
 from __future__ import annotations
 
 import argparse
+import subprocess
 import sys
 from pathlib import Path
 
 import grpc_tools
-from grpc_tools import protoc
 
 ROOT = Path(__file__).resolve().parent.parent
 PROTO = Path("kvproto/rpc/control.proto")
@@ -23,9 +23,12 @@ GENERATED = ("control_pb2.py", "control_pb2.pyi", "control_pb2_grpc.py", "contro
 def generate(output: Path) -> None:
     """Write the modules below `output` (as `kvproto/rpc/...`); raises RuntimeError if protoc refuses the source."""
     well_known = Path(grpc_tools.__file__).parent / "_proto"
-    status = protoc.main(
+    # In a process of its own: protoc forks for its plugins, and whoever imports this may have threads (gRPC's).
+    status = subprocess.run(
         [
-            "protoc",
+            sys.executable,
+            "-m",
+            "grpc_tools.protoc",
             f"-I{ROOT}",
             f"-I{well_known}",
             f"--python_out={output}",
@@ -33,8 +36,9 @@ def generate(output: Path) -> None:
             f"--grpc_python_out={output}",
             f"--mypy_grpc_out=quiet:{output}",
             str(PROTO),
-        ]
-    )
+        ],
+        check=False,
+    ).returncode
     if status != 0:
         raise RuntimeError(f"protoc refused {PROTO} (status {status})")
 

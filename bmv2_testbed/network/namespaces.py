@@ -10,6 +10,8 @@ import ctypes
 import os
 import select
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Final, NoReturn
 
@@ -46,11 +48,10 @@ def die_with_parent() -> None:
 
 
 def can_unshare() -> bool:
-    """Whether this process may make the namespaces (tried in a child, so that nothing stays)."""
-    child = os.fork()
-    if child == 0:
-        os._exit(0 if _libc.unshare(CLONE_NEWNET | CLONE_NEWNS | CLONE_NEWPID) == 0 else 1)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    """Whether this process may make the namespaces. Tried in a program of its own: nothing stays, and a process with
+    threads (gRPC's) must not fork."""
+    attempt = f"import ctypes; raise SystemExit(ctypes.CDLL(None).unshare({CLONE_NEWNET | CLONE_NEWNS | CLONE_NEWPID}))"
+    return subprocess.run([sys.executable, "-I", "-c", attempt], check=False).returncode == 0
 
 
 def _mount(source: str, target: str, kind: str | None, flags: int, options: str | None = None) -> None:
