@@ -26,26 +26,30 @@ control Classification(in headers_t h, inout metadata_t m, in bool fill_complete
                 }
                 m.op = h.kvc.op;
                 m.key = h.kvc.key;
-            } else if (h.udp.isValid() && h.udp.dst_port == UDP_PORT_ROCE && h.ipv4.dst == m.fabric.group_ip) {
-                m.kind = PacketKind.CAST;
-                if (!h.bth.isValid()) {
-                    m.drop = DropReason.TRUNCATED;
-                } else if (h.bth.opcode != BTH_OPCODE_UD_SEND_ONLY || h.bth.qpn != QPN_MULTICAST) {
-                    m.drop = DropReason.BAD_VERSION;
-                } else if (!h.kvd.isValid()) {
-                    m.drop = DropReason.TRUNCATED;
-                } else if (h.kvd.version != KV_VERSION) {
-                    m.drop = DropReason.BAD_VERSION;
-                } else if (h.kvd.op != OP_DATA) {
-                    m.drop = DropReason.UNKNOWN_OP;
-                } else if (h.udp.length != DATA_UDP_BYTES || h.ipv4.total_length != DATA_UDP_BYTES + IPV4_BYTES) {
-                    m.drop = DropReason.BAD_LENGTH;
-                } else if (cut_short) {
-                    m.drop = DropReason.TRUNCATED;
+            } else if (h.udp.isValid() && h.udp.dst_port == UDP_PORT_ROCE) {
+                if (m.fabric.off_group == 0) {
+                    m.kind = PacketKind.CAST;
+                    if (!h.bth.isValid()) {
+                        m.drop = DropReason.TRUNCATED;
+                    } else if (h.bth.opcode != BTH_OPCODE_UD_SEND_ONLY || h.bth.qpn != QPN_MULTICAST) {
+                        m.drop = DropReason.BAD_VERSION;
+                    } else if (!h.kvd.isValid()) {
+                        m.drop = DropReason.TRUNCATED;
+                    } else if (h.kvd.version != KV_VERSION) {
+                        m.drop = DropReason.BAD_VERSION;
+                    } else if (h.kvd.op != OP_DATA) {
+                        m.drop = DropReason.UNKNOWN_OP;
+                    } else if (h.udp.length != DATA_UDP_BYTES || h.ipv4.total_length != DATA_UDP_BYTES + IPV4_BYTES) {
+                        m.drop = DropReason.BAD_LENGTH;
+                    } else if (cut_short) {
+                        m.drop = DropReason.TRUNCATED;
+                    }
+                    m.key = h.kvd.key;
                 }
-                m.key = h.kvd.key;
-            } else if (h.arp.isValid() && h.arp.operation == ARP_REQUEST && h.arp.target_ip == m.fabric.pool_ip) {
-                m.kind = PacketKind.POOL_ARP;
+            } else if (h.arp.isValid() && h.arp.operation == ARP_REQUEST) {
+                if (m.fabric.off_pool == 0) {
+                    m.kind = PacketKind.POOL_ARP;
+                }
             }
         }
     }

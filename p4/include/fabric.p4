@@ -2,7 +2,7 @@
 // datagram, kvcast's too, is forwarded by destination address, and a JOIN reaches the holder, which
 // answers that there is no kvcast switch.
 
-control Fabric(inout metadata_t m) {
+control Fabric(in headers_t h, inout metadata_t m) {
     @id(0x01000101)
     action plain() {
         m.fabric.enabled = 0;
@@ -22,6 +22,9 @@ control Fabric(inout metadata_t m) {
         m.fabric.interest_ttl_us = interest_ttl_us;
         m.fabric.heat_window_us = heat_window_us;
         m.fabric.heat_gets = heat_gets;
+        // A Tofino gateway compares 44 bits: not two addresses, but whether their difference is none.
+        m.fabric.off_group = h.ipv4.dst ^ group_ip;
+        m.fabric.off_pool = h.arp.target_ip ^ pool_ip;
     }
 
     // No key: the controller modifies the default action.

@@ -3,7 +3,6 @@
 
 control FillCheck(in headers_t h, inout metadata_t m) {
     apply {
-        m.left = m.segments |-| h.kvd.segment;
         if (m.state != ChunkState.FILLING) {
             m.drop = DropReason.FILL_REFUSED;
         } else if (m.port != m.fill_port) {

@@ -2,16 +2,16 @@
 // halves: a Tofino gateway compares 44 bits.
 
 control Pruning(in members_t deliver, in port_t port, inout DropReason drop) {
-    members_t receiver = 0;
+    members_t wanted = 0;       // who is behind this port, of those that it is for
 
     @id(0x01000701)
     action set_receiver(@id(1) members_t member_bit) {
-        receiver = member_bit;
+        wanted = deliver & member_bit;
     }
 
     @id(0x01000702)
     action no_receiver() {
-        receiver = 0;
+        wanted = 0;
     }
 
     @id(0x02000006)
@@ -24,7 +24,6 @@ control Pruning(in members_t deliver, in port_t port, inout DropReason drop) {
 
     apply {
         egress_member.apply();
-        members_t wanted = receiver & deliver;
         if (wanted[31:0] == 0) {
             if (wanted[63:32] == 0) {
                 drop = DropReason.NOT_INTERESTED;

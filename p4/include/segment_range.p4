@@ -1,8 +1,9 @@
-// Refuses a GET of no segment of the chunk. `left` is how many segments there are from the first one asked for.
+// Refuses a GET of no segment of the chunk. `left` is how many segments there are from the one that the datagram names,
+// of the chunk in the switch, or of the one that the sender speaks of.
 
 control SegmentRange(in headers_t h, inout metadata_t m) {
     apply {
-        if (m.state == ChunkState.SERVING) {
+        if (m.state == ChunkState.SERVING || m.op == OP_FILL) {
             m.left = m.segments |-| h.kvc.segment;
         } else {
             m.left = h.kvc.segments |-| h.kvc.segment;

@@ -42,6 +42,9 @@ struct fabric_t {
     time_us_t      interest_ttl_us;
     time_us_t      heat_window_us;
     bit<32>        heat_gets;
+    // What this packet's addresses differ in from the fabric's; nothing where the packet has no such address.
+    ipv4_address_t off_group;       // IPv4 destination from group_ip
+    ipv4_address_t off_pool;        // ARP target from pool_ip
 }
 
 // A digest to the controller.

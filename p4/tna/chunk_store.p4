@@ -102,6 +102,7 @@ control ChunkStore(inout headers_t h, inout metadata_t m, inout ingress_intrinsi
                 do_enter();
                 d.mirror_type = MIRROR_ACKNOWLEDGE;
                 m.mirror_tag = TAG_MIRROR;
+                m.mirror_port = (bit<16>) m.port;
                 m.mirror_session = SESSION_ACKNOWLEDGE;
                 if (m.circulates == MINE) {
                     m.event = OrbitEvent.REPEATED;

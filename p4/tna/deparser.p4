@@ -3,7 +3,7 @@
 control KvcastIngressDeparser(packet_out packet, inout headers_t h, in metadata_t m,
                               in ingress_intrinsic_metadata_for_deparser_t d) {
     Checksum() ipv4_checksum;
-    Mirror(MIRROR_ACKNOWLEDGE) acknowledge;
+    Mirror() acknowledge;
     @name("heat_report_t") Digest<heat_report_t>() heat_report;
     @name("lost_report_t") Digest<lost_report_t>() lost_report;
 
@@ -15,7 +15,7 @@ control KvcastIngressDeparser(packet_out packet, inout headers_t h, in metadata_
                 h.ipv4.flags, h.ipv4.fragment_offset, h.ipv4.ttl, h.ipv4.protocol, h.ipv4.src, h.ipv4.dst });
         }
         if (d.mirror_type == MIRROR_ACKNOWLEDGE) {
-            acknowledge.emit<mirror_t>(m.mirror_session, { m.mirror_tag, m.member, m.mirror_pad, m.port });
+            acknowledge.emit<mirror_t>(m.mirror_session, { m.mirror_tag, m.member, m.mirror_port });
         }
         if (d.digest_type == DIGEST_HEAT) {
             heat_report.pack({ m.key, m.interest, m.gets });

@@ -91,7 +91,7 @@ control KvcastIngress(inout headers_t h, inout metadata_t m, in ingress_intrinsi
         bit<1> wanted;
         bit<1> was_in;
 
-        fabric.apply(m);
+        fabric.apply(h, m);
         key_hash.apply(m, prsr.global_tstamp);
         chunk_cache.apply(m);
         if (m.round == 1) {
@@ -102,7 +102,9 @@ control KvcastIngress(inout headers_t h, inout metadata_t m, in ingress_intrinsi
         }
 
         if (m.kind == PacketKind.ORDINARY) {
-            forward = m.absorbed == 0;
+            if (m.absorbed == 0) {
+                forward = true;
+            }
         } else if (m.kind == PacketKind.POOL_ARP) {
             arp_responder.apply(h, m);
         } else if (m.round == 1 && m.op == OP_FILL_ACK) {
@@ -112,7 +114,7 @@ control KvcastIngress(inout headers_t h, inout metadata_t m, in ingress_intrinsi
                 admission.apply(h, m, m.port, m.round == 0);
             }
             m.slot = m.first_slot + m.segment;
-            if (m.drop == DropReason.NONE && m.kind == PacketKind.CONTROL && m.op != OP_FILL) {
+            if (m.drop == DropReason.NONE && m.kind == PacketKind.CONTROL) {
                 segment_range.apply(h, m);
             }
             if (m.drop == DropReason.NONE && m.op != OP_FILL && m.op != OP_NAK) {
@@ -201,6 +203,10 @@ control KvcastEgress(inout headers_t h, inout egress_metadata_t m, in egress_int
     Pruning()     pruning;
     EgressDrops() drops;
 
+    // A table of its own: a gateway compares with a constant, it does not subtract.
+    @hidden action set_missing() { m.missing = h.bridge.needed |-| eg.pkt_length; }
+    @hidden table shortness { actions = { set_missing; } const default_action = set_missing(); size = 1; }
+
     apply {
         if (h.mirror.isValid()) {
             h.kvc.op = OP_FILL_ACK;
@@ -208,8 +214,8 @@ control KvcastEgress(inout headers_t h, inout egress_metadata_t m, in egress_int
             h.kvc.members = (members_t) h.mirror.port;
         } else {
             // Only egress knows how long a packet is: as it arrived at ingress.
-            bit<16> missing = h.bridge.needed |-| eg.pkt_length;
-            if (missing != 0) {
+            shortness.apply();
+            if (m.missing != 0) {
                 m.drop = DropReason.TRUNCATED;
             } else if (eg.egress_port == RECIRCULATION_PORT) {
                 // on its round, cast or not

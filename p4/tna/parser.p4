@@ -5,7 +5,7 @@ parser KvcastIngressParser(packet_in packet, out headers_t h, out metadata_t m, 
     state start {
         packet.extract(ig);
         packet.advance(PORT_METADATA_SIZE);
-        m.fabric = { 0, 0, 0, 0, 0, 0, 0, 0, 0 };
+        m.fabric = { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 };
         m.kind = PacketKind.ORDINARY;
         m.op = 0;
         m.drop = DropReason.NONE;
@@ -55,7 +55,7 @@ parser KvcastIngressParser(packet_in packet, out headers_t h, out metadata_t m, 
         m.flooded = 0;
         m.rewritten = 0;
         m.mirror_tag = 0;
-        m.mirror_pad = 0;
+        m.mirror_port = 0;
         m.mirror_session = 0;
         transition select(ig.ingress_port) {
             RECIRCULATION_PORT: parse_round;
@@ -129,6 +129,7 @@ parser KvcastEgressParser(packet_in packet, out headers_t h, out egress_metadata
         packet.extract(eg);
         m.drop = DropReason.NONE;
         m.deliver = 0;
+        m.missing = 0;
         transition select(packet.lookahead<bit<8>>()) {
             TAG_MIRROR: parse_mirror;
             default:    parse_bridge;

@@ -41,8 +41,7 @@ header bridge_t {
 header mirror_t {
     bit<8>   tag;
     member_t member;
-    bit<7>   pad;
-    port_t   port;
+    bit<16>  port;
 }
 
 struct headers_t {
@@ -161,13 +160,14 @@ struct metadata_t {
     bit<1>      rewritten;
 
     bit<8>      mirror_tag;
-    bit<7>      mirror_pad;
+    bit<16>     mirror_port;                    // m.port in whole bytes
     MirrorId_t  mirror_session;
 }
 
 struct egress_metadata_t {
     DropReason drop;
     members_t  deliver;
+    bit<16>    missing;                         // bytes that the frame is too short by
 }
 
 #endif

@@ -82,7 +82,7 @@ control KvcastIngress(inout headers_t h, inout metadata_t m, inout standard_meta
             m.port = s.ingress_port;
             m.now = s.ingress_global_timestamp;
         }
-        fabric.apply(m);
+        fabric.apply(h, m);
         classification.apply(h, m, h.icrc.isValid(), s.packet_length < ETHERNET_BYTES + (bit<32>) h.ipv4.total_length);
 
         bool forward = false;
