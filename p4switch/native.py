@@ -23,22 +23,16 @@ from p4switch.p4info_types import shown_fields
 from p4switch.proto import p4info_pb2 as p4i
 from p4switch.server import target
 from p4switch.server.pipeline import (
-    ActionCall,
     CloneSession,
-    CounterValue,
     EntryHandle,
     EntryState,
-    EntryTarget,
-    GroupRef,
     InitialEntry,
     KeyField,
     MatchKey,
-    MemberRef,
-    MeterRates,
     PipelineFullError,
-    Replica,
 )
 from p4switch.server.schema import ProgramIndex
+from p4switch.values import ActionCall, CounterValue, EntryAction, MeterConfig, Replica
 
 log = logging.getLogger(__name__)
 
@@ -128,7 +122,7 @@ class NativePipeline:
         """Entries with an idle timeout by table and native handle."""
         self._next_handle = 1
         self._groups: set[int] = set()
-        self._flood: tuple[int, list[runtime.Replica]] | None = None
+        self._flood: tuple[int, list[Replica]] | None = None
 
     # -- what the source brings ------------------------------------------------------------------
 
@@ -138,18 +132,16 @@ class NativePipeline:
         }
         entries = []
         for entry in self.native.entries(table):
-            if isinstance(entry.action, runtime.ActionCall):
+            if isinstance(entry.action, ActionCall):
                 handle = self._new_handle()
                 self._native_handles[handle] = entry.handle
                 key = tuple(map(self._key_field, self._kinds[table], self._widths[table], entry.match))
-                call = ActionCall(entry.action.action, tuple(entry.action.params))
                 is_const = self._program.tables[table].const_entries or key in constant
-                entries.append(InitialEntry(handle, key, entry.priority, call, is_const))
+                entries.append(InitialEntry(handle, key, entry.priority, entry.action, is_const))
         return entries
 
     def initial_default(self, table: int) -> ActionCall:
-        call = self._program.tables[table].default_action
-        return ActionCall(call.action, tuple(call.arguments))
+        return self._program.tables[table].default_action
 
     # -- tables ----------------------------------------------------------------------------------
 
@@ -159,14 +151,14 @@ class NativePipeline:
         self._operations.append(_Insert(handle, table, self._match(table, key), priority, entry))
         return handle
 
-    def modify_entry(self, table: int, handle: EntryHandle, target: EntryTarget, idle_timeout_ns: int) -> None:
+    def modify_entry(self, table: int, handle: EntryHandle, target: EntryAction, idle_timeout_ns: int) -> None:
         pending = self._pending(handle)
         if pending is not None:
             state = replace(pending.state, target=target, idle_timeout_ns=idle_timeout_ns)
             self._operations[self._unflushed[handle]] = replace(pending, state=state)
         elif (native := self._native_handles.get(handle)) is not None:
             timeout_us = _us(idle_timeout_ns)
-            self._defer(lambda b: b.modify(table, native, _action(target), timeout_us))
+            self._defer(lambda b: b.modify(table, native, target, timeout_us))
             self._timed.pop((table, native), None)
             if timeout_us:
                 self._timed[table, native] = handle
@@ -179,33 +171,32 @@ class NativePipeline:
             self._timed.pop((table, native), None)
 
     def set_default(self, table: int, call: ActionCall) -> None:
-        self._defer(lambda b: b.set_default(table, _call(call)))
+        self._defer(lambda b: b.set_default(table, call))
 
     def entry_counter(self, table: int, handle: EntryHandle | None) -> CounterValue:
         if handle is None:
-            return _counter(self.native.default_entry(table).counter)
+            return self.native.default_entry(table).counter
         pending = self._pending(handle)
         if pending is not None:
             return pending.state.counter or CounterValue()
         entry = self.native.entry(table, self._native_handles[handle])
-        return CounterValue() if entry is None else _counter(entry.counter)
+        return CounterValue() if entry is None else entry.counter
 
     def set_entry_counter(self, table: int, handle: EntryHandle | None, value: CounterValue) -> None:
-        native_value = runtime.CounterValue(value.packets, value.octets)
         pending = None if handle is None else self._pending(handle)
         if handle is not None and pending is not None:
             self._operations[self._unflushed[handle]] = replace(pending, state=replace(pending.state, counter=value))
         else:
             native = None if handle is None else self._native_handles[handle]
-            self._defer(lambda b: b.set_entry_counter(table, native, native_value))
+            self._defer(lambda b: b.set_entry_counter(table, native, value))
 
-    def set_entry_meter(self, table: int, handle: EntryHandle | None, rates: MeterRates | None) -> None:
+    def set_entry_meter(self, table: int, handle: EntryHandle | None, rates: MeterConfig | None) -> None:
         pending = None if handle is None else self._pending(handle)
         if handle is not None and pending is not None:
             self._operations[self._unflushed[handle]] = replace(pending, state=replace(pending.state, meter=rates))
         else:
             native = None if handle is None else self._native_handles[handle]
-            self._defer(lambda b: b.set_entry_meter(table, native, _meter(rates)))
+            self._defer(lambda b: b.set_entry_meter(table, native, rates))
 
     def entry_idle_ns(self, table: int, handle: EntryHandle) -> int:
         native = self._native_handles.get(handle)
@@ -219,7 +210,7 @@ class NativePipeline:
     # -- profiles and replication ----------------------------------------------------------------
 
     def set_member(self, profile: int, member: int, call: ActionCall) -> None:
-        self._defer(lambda b: b.set_member(profile, member, _call(call)))
+        self._defer(lambda b: b.set_member(profile, member, call))
 
     def delete_member(self, profile: int, member: int) -> None:
         self._defer(lambda b: b.delete_member(profile, member))
@@ -234,8 +225,8 @@ class NativePipeline:
     def set_multicast_group(self, group: int, replicas: Sequence[Replica] | None) -> None:
         if replicas is not None:
             self._groups.add(group)
-            native = _replicas(replicas)
-            self._defer(lambda b: b.set_multicast_group(group, native))
+            kept = list(replicas)
+            self._defer(lambda b: b.set_multicast_group(group, kept))
             return
         self._groups.discard(group)
         if self._flood is not None and self._flood[0] == group:
@@ -248,7 +239,7 @@ class NativePipeline:
 
         Takes effect at once; may be called from any thread.
         """
-        self._flood = (group, [runtime.Replica(port, 0) for port in ports])
+        self._flood = (group, [Replica(port, 0) for port in ports])
         if group not in self._groups:
             batch = self.native.batch()
             self._enter_flood(batch)
@@ -262,22 +253,22 @@ class NativePipeline:
         if clone is None:
             self._defer(lambda b: b.delete_clone_session(session))
         else:
-            replicas = _replicas(clone.replicas)
-            octets, cos = clone.packet_bytes_max, clone.class_of_service
-            self._defer(lambda b: b.set_clone_session(session, replicas, octets, cos))
+            self._defer(
+                lambda b: b.set_clone_session(session, clone.replicas, clone.packet_bytes_max, clone.class_of_service)
+            )
 
     # -- arrays ----------------------------------------------------------------------------------
 
     def counters(self, counter: int, start: int, count: int) -> Sequence[CounterValue]:
-        return [_counter(value) for value in self.native.counters(counter, start, count)]
+        return self.native.counters(counter, start, count)
 
     def set_counters(self, counter: int, start: int, values: Sequence[CounterValue]) -> None:
-        native = [runtime.CounterValue(v.packets, v.octets) for v in values]
-        self._defer(lambda b: b.set_counters(counter, start, native))
+        kept = list(values)
+        self._defer(lambda b: b.set_counters(counter, start, kept))
 
-    def set_meters(self, meter: int, start: int, rates: Sequence[MeterRates | None]) -> None:
-        native = [_meter(r) for r in rates]
-        self._defer(lambda b: b.set_meters(meter, start, native))
+    def set_meters(self, meter: int, start: int, rates: Sequence[MeterConfig | None]) -> None:
+        kept = list(rates)
+        self._defer(lambda b: b.set_meters(meter, start, kept))
 
     def registers(self, register: int, start: int, count: int) -> Sequence[int]:
         return self.native.registers(register, start, count)
@@ -367,15 +358,14 @@ class _Insert:
 
     def enter(self, batch: runtime.Batch) -> None:
         state = self.state
-        counter = None if state.counter is None else runtime.CounterValue(state.counter.packets, state.counter.octets)
         batch.insert(
             self.table,
             self.match,
-            _action(state.target),
+            state.target,
             self.priority,
             _us(state.idle_timeout_ns),
-            counter,
-            _meter(state.meter),
+            state.counter,
+            state.meter,
         )
 
 
@@ -502,34 +492,6 @@ def _native_field(kind: runtime.MatchKind, part: KeyField) -> tuple[int, int]:
             return (value, 1) if mask else (0, 0)
         case _:
             return value, mask
-
-
-def _action(target: EntryTarget) -> runtime.ActionCall | runtime.MemberRef | runtime.GroupRef:
-    match target:
-        case ActionCall():
-            return _call(target)
-        case MemberRef(member):
-            return runtime.MemberRef(member)
-        case GroupRef(group):
-            return runtime.GroupRef(group)
-
-
-def _call(call: ActionCall) -> runtime.ActionCall:
-    return runtime.ActionCall(call.action, call.arguments)
-
-
-def _counter(value: runtime.CounterValue) -> CounterValue:
-    return CounterValue(value.packets, value.bytes)
-
-
-def _meter(rates: MeterRates | None) -> runtime.MeterConfig | None:
-    if rates is None:
-        return None
-    return runtime.MeterConfig(rates.committed_rate, rates.committed_burst, rates.peak_rate, rates.peak_burst)
-
-
-def _replicas(replicas: Sequence[Replica]) -> list[runtime.Replica]:
-    return [runtime.Replica(r.port, r.instance) for r in replicas]
 
 
 def _us(duration_ns: int) -> int:

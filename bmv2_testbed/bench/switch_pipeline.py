@@ -14,7 +14,8 @@ from kvproto.wire.control import Control, Op
 from kvproto.wire.data import ChunkFraming, Fabric
 from p4switch.bench.pipeline import Measurement, measured, rate
 from p4switch.compiler import compile_program
-from p4switch.runtime import ActionCall, Batch, Pipeline, Program, Replica, Status, Switch
+from p4switch.runtime import Batch, Pipeline, Program, Status, Switch
+from p4switch.values import ActionCall, Replica
 
 PROGRAM = Path(__file__).resolve().parents[2] / "p4" / "v1model" / "kvcast.p4"
 MEMBERS = 8

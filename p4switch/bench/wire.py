@@ -18,7 +18,8 @@ from pathlib import Path
 
 from p4switch.bench.pipeline import GROUP_ALL, Measurement, commit, ethernet, load, mac
 from p4switch.errors import SwitchError
-from p4switch.runtime import ActionCall, Program, Replica, Switch, build_shared_object
+from p4switch.runtime import Program, Switch, build_shared_object
+from p4switch.values import ActionCall, Replica
 
 PORTS = 9
 SIZES = (60, 4200)

@@ -7,7 +7,8 @@ from typing import Any
 from p4switch.codegen.layout import bytes_of, storage_bytes
 from p4switch.codegen.packing import c_string, packed_bytes, packed_offsets, table_key_bytes
 from p4switch.ir import types as irt
-from p4switch.ir.program import ActionCall, CounterKind, KeyMatch, MatchKind, Program, Table, TableKey
+from p4switch.ir.program import CounterKind, KeyMatch, MatchKind, Program, Table, TableKey
+from p4switch.values import ActionCall
 
 _MATCH = {
     MatchKind.EXACT: "PS_EXACT",

@@ -8,19 +8,8 @@ from enum import IntEnum
 
 from p4switch.runtime import native
 from p4switch.runtime.layouts import Program
-from p4switch.runtime.values import (
-    ActionCall,
-    CounterValue,
-    EntryAction,
-    GroupRef,
-    Match,
-    MemberRef,
-    MeterConfig,
-    Replica,
-    Result,
-    Status,
-    WeightedMember,
-)
+from p4switch.runtime.values import Match, Result, Status, WeightedMember
+from p4switch.values import ActionCall, CounterValue, EntryAction, GroupRef, MemberRef, MeterConfig, Replica
 
 
 class _Op(IntEnum):

@@ -16,21 +16,8 @@ from p4switch.errors import SwitchError
 from p4switch.runtime import native
 from p4switch.runtime.batch import Batch
 from p4switch.runtime.layouts import Program, TableLayout, unpack_fields
-from p4switch.runtime.values import (
-    ActionCall,
-    CounterValue,
-    Direction,
-    Entry,
-    EntryAction,
-    Faults,
-    GroupRef,
-    MemberRef,
-    MeterConfig,
-    PortStats,
-    Shape,
-    SwitchConfig,
-    SwitchStats,
-)
+from p4switch.runtime.values import Direction, Entry, Faults, PortStats, Shape, SwitchConfig, SwitchStats
+from p4switch.values import ActionCall, CounterValue, EntryAction, GroupRef, MemberRef, MeterConfig
 
 _EVENT_BYTES = 1 << 20
 _READ_ENTRIES = 1024

@@ -10,10 +10,11 @@ from typing import Protocol, TypeVar
 from p4switch.proto import p4runtime_pb2 as p4r
 from p4switch.server.journal import Journal
 from p4switch.server.limits import GROUP_SLOTS_MAX
-from p4switch.server.pipeline import ActionCall, EntryTarget, GroupRef, MemberRef, Pipeline
+from p4switch.server.pipeline import Pipeline
 from p4switch.server.schema import ActionSpec, ProfileSpec, Schema, Scope
 from p4switch.server.status import already_exists, denied, exhausted, invalid, not_found, precondition, unimplemented
 from p4switch.server.translate import check_port, decode_action, decode_port, encode_action
+from p4switch.values import ActionCall, EntryAction, GroupRef, MemberRef
 
 UPDATE = p4r.Update
 
@@ -176,7 +177,7 @@ class Profiles:
 
     # -- for table entries -----------------------------------------------------------------------
 
-    def target(self, profile_id: int, action: p4r.TableAction, owner: str, journal: Journal) -> EntryTarget:
+    def target(self, profile_id: int, action: p4r.TableAction, owner: str, journal: Journal) -> EntryAction:
         """What an entry of an indirect table points at; a one-shot set becomes a private group."""
         profile = self._profiles[profile_id]
         kind = action.WhichOneof("type")
@@ -205,7 +206,7 @@ class Profiles:
             item.action.CopyFrom(encode_action(spec, call))
         return kept.SerializeToString(deterministic=True)
 
-    def count_user(self, profile_id: int, target: EntryTarget, change: int) -> None:
+    def count_user(self, profile_id: int, target: EntryAction, change: int) -> None:
         """A table entry points at `target` from now on (+1), or no more (-1)."""
         profile = self._profiles[profile_id]
         if isinstance(target, MemberRef):
@@ -213,7 +214,7 @@ class Profiles:
         elif isinstance(target, GroupRef):
             profile.group_users[target.group] += change
 
-    def discard_one_shot(self, profile_id: int, target: EntryTarget, journal: Journal) -> None:
+    def discard_one_shot(self, profile_id: int, target: EntryAction, journal: Journal) -> None:
         """Remove the private group of an entry that is gone or points elsewhere now."""
         profile = self._profiles[profile_id]
         if not isinstance(target, GroupRef) or target.group not in profile.private:

@@ -7,20 +7,8 @@ from collections import Counter
 
 import pytest
 
-from p4switch.runtime import (
-    ActionCall,
-    CounterValue,
-    Direction,
-    Faults,
-    GroupRef,
-    IdleEvent,
-    MemberRef,
-    MeterConfig,
-    Pipeline,
-    Status,
-    Switch,
-    WeightedMember,
-)
+from p4switch.runtime import Direction, Faults, IdleEvent, Pipeline, Status, Switch, WeightedMember
+from p4switch.values import ActionCall, CounterValue, GroupRef, MemberRef, MeterConfig
 from tests.unit.p4switch_runtime.runtime_frames import Op, command, ethernet, mac, reply
 
 FORWARD, DROP = 0, 1
