@@ -32,7 +32,7 @@ from p4switch.server.pipeline import (
     PipelineFullError,
 )
 from p4switch.server.schema import ProgramIndex
-from p4switch.values import ActionCall, CounterValue, EntryAction, MeterConfig, Replica
+from p4switch.values import ActionCall, CounterValue, EntryAction, MeterConfig, Replica, WeightedMember
 
 log = logging.getLogger(__name__)
 
@@ -215,9 +215,9 @@ class NativePipeline:
     def delete_member(self, profile: int, member: int) -> None:
         self._defer(lambda b: b.delete_member(profile, member))
 
-    def set_group(self, profile: int, group: int, members: Sequence[tuple[int, int]]) -> None:
-        weighted = [runtime.WeightedMember(member, weight) for member, weight in members]
-        self._defer(lambda b: b.set_group(profile, group, weighted))
+    def set_group(self, profile: int, group: int, members: Sequence[WeightedMember]) -> None:
+        kept = list(members)
+        self._defer(lambda b: b.set_group(profile, group, kept))
 
     def delete_group(self, profile: int, group: int) -> None:
         self._defer(lambda b: b.delete_group(profile, group))
@@ -427,9 +427,6 @@ class NativeTarget:
     def exists(self, port: int) -> bool:
         return port in self._ports
 
-    def is_up(self, port: int) -> bool:
-        return port in self._ports and bool(self._switch.port_stats(port).up)
-
     def port_added(self, port: int) -> None:
         """The switch has a new port."""
         self._ports.add(port)
@@ -453,8 +450,8 @@ class NativeTarget:
         match event:
             case runtime.PacketInEvent(frame):
                 return target.PacketInEvent(frame)
-            case runtime.PortEvent(port):
-                return target.PortEvent(port)
+            case runtime.PortEvent(port, up):
+                log.info("port %d is %s", port, "up" if up else "down")
             case runtime.LogEvent(text, trace):
                 if self._traces:
                     print(text if trace else f"log: {text}", flush=True)

@@ -58,3 +58,12 @@ class Replica:
 
     port: int
     instance: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class WeightedMember:
+    """A member of a selector group; it takes no packets while ``watch_port`` is down or not there."""
+
+    member: int
+    weight: int = 1
+    watch_port: int | None = None

@@ -19,7 +19,6 @@ _MATCH = {
 }
 _UNITS = {CounterKind.BYTES: "PS_UNIT_BYTES", CounterKind.PACKETS: "PS_UNIT_PACKETS", CounterKind.BOTH: "PS_UNIT_BOTH"}
 CORE_ERRORS = 7
-DEFAULT_GROUP_SIZE = 0
 
 
 class Descriptors:
@@ -167,9 +166,7 @@ class Descriptors:
             members = sorted({x.action for i in a.tables for x in program.tables[i].actions})
             actions = self._array("uint32_t", f"profile_{a.index}_actions", [str(m) for m in members])
             selector = int(a.selector_algorithm is not None)
-            profiles.append(
-                f"{{{c_string(a.name)}, 0, {selector}, {a.size}, {DEFAULT_GROUP_SIZE}, {len(members)}, {actions}}}"
-            )
+            profiles.append(f"{{{c_string(a.name)}, 0, {selector}, {a.size}, {len(members)}, {actions}}}")
         self.profiles = self._array("struct ps_profile_desc", "profiles", profiles)
         registers: list[str] = []
         for r in program.registers:

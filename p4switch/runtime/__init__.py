@@ -37,7 +37,6 @@ from p4switch.runtime.values import (
     SwitchStats,
     TableFlag,
     Unit,
-    WeightedMember,
 )
 
 __all__ = [
@@ -74,6 +73,5 @@ __all__ = [
     "TableFlag",
     "TableLayout",
     "Unit",
-    "WeightedMember",
     "build_shared_object",
 ]

@@ -8,8 +8,17 @@ from enum import IntEnum
 
 from p4switch.runtime import native
 from p4switch.runtime.layouts import Program
-from p4switch.runtime.values import Match, Result, Status, WeightedMember
-from p4switch.values import ActionCall, CounterValue, EntryAction, GroupRef, MemberRef, MeterConfig, Replica
+from p4switch.runtime.values import Match, Result, Status
+from p4switch.values import (
+    ActionCall,
+    CounterValue,
+    EntryAction,
+    GroupRef,
+    MemberRef,
+    MeterConfig,
+    Replica,
+    WeightedMember,
+)
 
 
 class _Op(IntEnum):

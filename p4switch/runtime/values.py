@@ -90,15 +90,6 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class WeightedMember:
-    """A member of a selector group; it takes no packets while ``watch_port`` is down."""
-
-    member: int
-    weight: int = 1
-    watch_port: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Faults:
     """Faults of one direction of a port. Probabilities from 0 to 1, each drawn by itself for every frame."""
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NewType, Protocol, TypeAlias
 
-from p4switch.values import ActionCall, CounterValue, EntryAction, MeterConfig, Replica
+from p4switch.values import ActionCall, CounterValue, EntryAction, MeterConfig, Replica, WeightedMember
 
 EntryHandle = NewType("EntryHandle", int)
 
@@ -111,8 +111,8 @@ class Pipeline(Protocol):
         """Remove a member that no group and no entry uses."""
         ...
 
-    def set_group(self, profile: int, group: int, members: Sequence[tuple[int, int]]) -> None:
-        """Create or replace a selector group: (member, weight) pairs."""
+    def set_group(self, profile: int, group: int, members: Sequence[WeightedMember]) -> None:
+        """Create or replace a selector group."""
         ...
 
     def delete_group(self, profile: int, group: int) -> None:

@@ -14,7 +14,7 @@ from p4switch.server.pipeline import Pipeline
 from p4switch.server.schema import ActionSpec, ProfileSpec, Schema, Scope
 from p4switch.server.status import already_exists, denied, exhausted, invalid, not_found, precondition, unimplemented
 from p4switch.server.translate import check_port, decode_action, decode_port, encode_action
-from p4switch.values import ActionCall, EntryAction, GroupRef, MemberRef
+from p4switch.values import ActionCall, EntryAction, GroupRef, MemberRef, WeightedMember
 
 UPDATE = p4r.Update
 
@@ -26,10 +26,6 @@ class PortView(Protocol):
 
     def exists(self, port: int) -> bool:
         """Whether the switch has the port."""
-        ...
-
-    def is_up(self, port: int) -> bool:
-        """Whether the port can send; a port that does not exist cannot."""
         ...
 
 
@@ -168,13 +164,6 @@ class Profiles:
                     message.members.add().MergeFromString(m.message)
                 yield p4r.Entity(action_profile_group=message)
 
-    def ports_changed(self) -> None:
-        """Ports went up or down: rebuild the groups that watch any."""
-        for profile in self._profiles.values():
-            for group_id, group in profile.groups.items():
-                if any(m.watch is not None for m in group.members):
-                    self._pipeline.set_group(profile.spec.index, group_id, self._live(group))
-
     # -- for table entries -----------------------------------------------------------------------
 
     def target(self, profile_id: int, action: p4r.TableAction, owner: str, journal: Journal) -> EntryAction:
@@ -266,7 +255,7 @@ class Profiles:
 
     def _put_group(self, profile: _Profile, group_id: int, group: Group, journal: Journal) -> None:
         old = profile.groups.get(group_id)
-        self._pipeline.set_group(profile.spec.index, group_id, self._live(group))
+        self._pipeline.set_group(profile.spec.index, group_id, _weighted(group))
         profile.groups[group_id] = group
         if old is None:
             journal.record(lambda: self._drop_group(profile, group_id, Journal()))
@@ -324,10 +313,6 @@ class Profiles:
             raise invalid(f"watch port {port} does not exist")
         return port
 
-    def _live(self, group: Group) -> list[tuple[int, int]]:
-        """(member, weight) of those whose watch port is up. A disallowed weight counts one."""
-        return [(m.member, m.weight or 1) for m in group.members if m.watch is None or self._ports.is_up(m.watch)]
-
 
 def _open(schema: Schema, spec: ProfileSpec) -> _Profile:
     """The actions that a profile's members may have: those of its tables."""
@@ -338,6 +323,11 @@ def _open(schema: Schema, spec: ProfileSpec) -> _Profile:
             actions |= {id_: schema.actions[id_] for id_ in table.actions}
             default_only |= {id_ for id_, scope in table.actions.items() if scope is Scope.DEFAULT}
     return _Profile(spec, actions, frozenset(default_only))
+
+
+def _weighted(group: Group) -> list[WeightedMember]:
+    """A disallowed weight (0) counts one."""
+    return [WeightedMember(m.member, m.weight or 1, m.watch) for m in group.members]
 
 
 def _check_group(spec: ProfileSpec, group: Group, what: str) -> None:

@@ -22,7 +22,7 @@ from p4switch.server.schema import ProgramIndex, Schema
 from p4switch.server.service import P4RuntimeServer
 from p4switch.server.target import ConfigError, Event
 from p4switch.testing import p4switch_factory  # noqa: F401 - a fixture
-from p4switch.values import ActionCall, CounterValue, EntryAction, MeterConfig, Replica
+from p4switch.values import ActionCall, CounterValue, EntryAction, MeterConfig, Replica, WeightedMember
 
 P4INFO = """
 pkg_info { arch: "v1model" }
@@ -197,8 +197,8 @@ class ModelPipeline:
     def delete_member(self, profile: int, member: int) -> None:
         del self.members[profile, member]
 
-    def set_group(self, profile: int, group: int, members: Sequence[tuple[int, int]]) -> None:
-        assert all((profile, m) in self.members for m, _ in members), "group of an unknown member"
+    def set_group(self, profile: int, group: int, members: Sequence[WeightedMember]) -> None:
+        assert all((profile, m.member) in self.members for m in members), "group of an unknown member"
         self.groups[profile, group] = list(members)
 
     def delete_group(self, profile: int, group: int) -> None:
@@ -286,7 +286,7 @@ class ModelTarget:
         self.pipeline: ModelPipeline | None = None
         self.sent: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self.pending: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        self.ports_up = {1: True, 2: True, 3: False}
+        self.ports = {1, 2, 3}
 
     def compile(self, device_config: bytes) -> ModelProgram:
         try:
@@ -313,10 +313,7 @@ class ModelTarget:
             return []
 
     def exists(self, port: int) -> bool:
-        return port in self.ports_up
-
-    def is_up(self, port: int) -> bool:
-        return self.ports_up.get(port, False)
+        return port in self.ports
 
 
 @dataclass
