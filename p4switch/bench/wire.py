@@ -62,12 +62,13 @@ class Wire:
         self._flood.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_uint64, ctypes.c_double]
         self._flood.restype = ctypes.c_int64
         self._bare_loop = library.bench_bare_loop
-        self._bare_loop.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_double]
+        self._bare_loop.argtypes = [ctypes.POINTER(ctypes.c_char_p), ctypes.c_int, ctypes.c_double]
         self._bare_loop.restype = ctypes.c_int64
 
-    def bare_loop(self, seconds: float) -> None:
-        """Forward between sw1 and sw2 for that long. Raises SwitchError."""
-        if self._bare_loop(b"sw1", b"sw2", seconds) < 0:
+    def bare_loop(self, ports: int, seconds: float) -> None:
+        """Forward from sw1 to each of sw2 to sw``ports`` (and back) for that long. Raises SwitchError."""
+        names = (ctypes.c_char_p * ports)(*(f"sw{port}".encode() for port in range(1, ports + 1)))
+        if self._bare_loop(names, ports, seconds) < 0:
             raise SwitchError("the bare loop cannot use its interfaces")
 
     @contextmanager
@@ -154,7 +155,7 @@ def _switch(program: Program) -> Iterator[Switch]:
 
 
 def forwarding() -> Iterator[Measurement]:
-    """Bare loop, switch to one port and switch to eight ports, for each size of frame.
+    """Bare loop and switch, to one port and to eight ports, for each size of frame.
 
     Raises:
         SwitchError: there are no rights to make a namespace.
@@ -163,13 +164,17 @@ def forwarding() -> Iterator[Measurement]:
     with namespace():
         for size in SIZES:
             known, unknown = ethernet(mac(2), size), ethernet(mac(99), size)
-            bare = flow(wire, known, 2, time.thread_time_ns, lambda: wire.bare_loop(SECONDS)).measurement(
-                f"veth, {size} B, bare loop"
-            )
+            bare = _bare(wire, known, 2).measurement(f"veth, {size} B, bare loop")
             yield bare
+            bare_copies = _bare(wire, known, PORTS).measurement(f"veth, {size} B, bare loop to eight ports", bare)
+            yield bare_copies
             with _switch(program):
                 one = flow(wire, known, 2, switch_thread_cpu_ns).measurement(f"veth, {size} B, switch", bare)
                 yield one
-                yield flow(wire, unknown, PORTS, switch_thread_cpu_ns).measurement(
-                    f"veth, {size} B, switch to eight ports", one
-                )
+                copies = flow(wire, unknown, PORTS, switch_thread_cpu_ns)
+                yield copies.measurement(f"veth, {size} B, switch to eight ports", one)
+                yield copies.measurement(f"veth, {size} B, switch to eight ports", bare_copies)
+
+
+def _bare(wire: Wire, frame: bytes, last: int) -> Flow:
+    return flow(wire, frame, last, time.thread_time_ns, lambda: wire.bare_loop(last, SECONDS))
