@@ -1,16 +1,6 @@
 """The native switch: tables, traffic manager, ports and packet loop in C, built on first use, and its Python face."""
 
 from p4switch.runtime.batch import Batch
-from p4switch.runtime.binding import (
-    DigestEvent,
-    Event,
-    IdleEvent,
-    LogEvent,
-    PacketInEvent,
-    Pipeline,
-    PortEvent,
-    Switch,
-)
 from p4switch.runtime.build import INCLUDE_DIR, CompilerMissingError, build_shared_object
 from p4switch.runtime.layouts import (
     ActionLayout,
@@ -22,6 +12,8 @@ from p4switch.runtime.layouts import (
     RegisterLayout,
     TableLayout,
 )
+from p4switch.runtime.pipeline import Pipeline
+from p4switch.runtime.switch import DigestEvent, Event, IdleEvent, LogEvent, PacketInEvent, PortEvent, Switch
 from p4switch.runtime.values import (
     NO_ACTION,
     Direction,
