@@ -27,6 +27,9 @@ CONNECTOR = {
 CACHE_BYTES = 256 * 2**20
 """Of paged cache: vLLM writes all of it once at start."""
 POLL_S = 0.05
+CERTAIN_MARGIN = 1e-4
+"""A token that leads the second likeliest by less, in log probability, may be another one in another batch: sums of
+floats depend on their order, which depends on what is computed together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,12 @@ class Generated:
     finish_reason: str
     margins: tuple[float, ...] = ()
     """By how much each token led the second likeliest, in log probability; empty unless asked for."""
+
+    @property
+    def certain(self) -> tuple[int, ...]:
+        """Leading tokens that no other engine of this model can see differently. Only with `margins`."""
+        margins = zip(range(len(self.tokens)), self.margins, strict=True)
+        return self.tokens[: next((at for at, margin in margins if margin < CERTAIN_MARGIN), len(self.tokens))]
 
 
 def engine_arguments(model: Path, agent_socket: str | None, *, chunk_tokens: int = 128, **more: Any) -> dict[str, Any]:
@@ -103,7 +112,10 @@ class Engine:
         abort: Mapping[int, int] | None = None,
         **more: Any,
     ) -> list[Generated | None]:
-        """Run prompts together; None for one that was aborted (`abort`: index -> after how many steps)."""
+        """Run prompts together; None for one that was aborted (`abort`: index -> after how many steps).
+
+        More for every request: `kv_transfer_params`, `salt`, `adapter` (name, number, folder), `margins`.
+        """
         requests = [
             {"id": f"r{index}", "tokens": list(prompt), "max_tokens": max_tokens, **more}
             for index, prompt in enumerate(prompts)

@@ -165,7 +165,10 @@ def run(handle: int) -> int:
     with open(request["log"], "ab") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
-    return main(request["argv"])
+    status = main(request["argv"])
+    sys.stdout.flush()
+    # The engine has given everything back; taking the interpreter apart would take as long as all of that.
+    os._exit(status)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ from vllm_suite import (
     StartEngine,
     Truth,
     assert_same,
-    certain,
     one,
     random_tokens,
     run_batches,
@@ -53,7 +52,7 @@ def test_loaded_as_computed(
     for prompt in prompts:
         result = one(engine, prompt, kv_transfer_params=NO_LOAD, margins=True)
         assert result.cached_tokens == 0
-        computed.append(certain(result))
+        computed.append(result.certain)
     loaded = engine.generate(prompts)
     assert_same(tokens_of(loaded), computed)
     assert [result.cached_tokens for result in loaded if result is not None] == [576, 320, 64]
@@ -85,7 +84,7 @@ def test_adapters_do_not_share(
         assert computed.cached_tokens == 0, adapter
         loaded = one(engine, prompt, adapter=adapter)
         assert loaded.cached_tokens == 3 * CHUNK_TOKENS, adapter
-        assert_same([loaded.tokens], [certain(computed)])
+        assert_same([loaded.tokens], [computed.certain])
         said.add(computed.tokens)
     assert len(said) == 3
     # The same adapter under another name is another one: names are what clients ask for.

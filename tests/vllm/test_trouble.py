@@ -18,7 +18,6 @@ from vllm_suite import (
     Truth,
     assert_nothing_left,
     assert_same,
-    certain,
     one,
     random_tokens,
     run_batches,
@@ -29,6 +28,7 @@ from vllm_suite import (
 from bmv2_testbed.client import Testbed
 from bmv2_testbed.engines.client import Engine
 from hostagent.client import AgentClient, PoolFullError
+from kvproto.ids import KEY_BYTES
 
 FAULTY = {"kv_connector": "FaultyConnector", "kv_connector_module_path": "tests.vllm.faulty_connector"}
 RETURN_S = 300.0
@@ -83,7 +83,7 @@ def engine(start_shared: StartEngine, models: Callable[..., Path], agent_sockets
 def test_preempted_requests(plain: Engine, engine: Engine) -> None:
     prompts = PROMPTS[-12:]
     results = plain.generate(prompts, max_tokens=70, margins=True)
-    expected = [certain(result) for result in results if result is not None]
+    expected = [result.certain for result in results if result is not None]
     assert len(expected) == len(prompts)
     for _ in range(2):
         assert_same(tokens_of(engine.generate(prompts, max_tokens=70)), expected)
@@ -144,7 +144,7 @@ def no_room(agent_socket: str) -> Iterator[None]:
         keys = []
         size_bytes = FILLER_BYTES
         while size_bytes >= CHUNK_BYTES // 2:
-            key = chance.randbytes(32)
+            key = chance.randbytes(KEY_BYTES)
             try:
                 client.put(key, None, bytes(size_bytes))
             except PoolFullError:

@@ -36,9 +36,7 @@ PATIENT = {
 
 LEFTOVERS_PATIENCE_S = 120.0
 
-CERTAIN = 1e-3
-"""A token that leads the second likeliest by less, in log probability, may be another one in another batch: sums of
-floats depend on their order, which depends on what is computed together."""
+MANY = 40
 
 
 def random_tokens(chance: random.Random, count: int) -> list[int]:
@@ -82,22 +80,16 @@ class Truth:
         results = self._engine.generate([prompt for prompt, _ in missing], max_tokens=max_tokens, margins=True)
         for each, result in zip(missing, results, strict=True):
             assert result is not None
-            self._known[each] = certain(result)
+            self._known[each] = result.certain
         return [self._known[each] for each in asked]
 
 
-def certain(result: Generated) -> tuple[int, ...]:
-    """Leading tokens that rounding cannot change; asked for with `margins`."""
-    assert len(result.margins) == len(result.tokens)
-    doubtful = next((at for at, margin in enumerate(result.margins) if margin < CERTAIN), len(result.tokens))
-    return result.tokens[:doubtful]
-
-
 def assert_same(said: Sequence[Sequence[int]], truth: Sequence[Sequence[int]]) -> None:
-    """Every request's tokens begin with those that are certain, and nearly all of them are."""
+    """Every request's tokens begin with those that are certain; of many requests nearly all tokens are."""
     for index, (tokens, expected) in enumerate(zip(said, truth, strict=True)):
         assert tuple(tokens[: len(expected)]) == tuple(expected), f"request {index}"
-    assert sum(map(len, truth)) >= 0.9 * sum(map(len, said))
+    if len(said) >= MANY:
+        assert sum(map(len, truth)) >= 0.95 * sum(map(len, said))
 
 
 PROMPTS = shared_prompts(seed=7, count=int(os.environ.get("KVCAST_VLLM_PROMPTS", "200")))
