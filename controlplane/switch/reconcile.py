@@ -1,6 +1,6 @@
 """From what a switch has to what it shall have: the difference, in an order that never points at nothing.
 
-Pure. Groups come before what names them, be it an entry or, on a Tofino, a member's very index, and go last of all;
+Pure. Groups come before what names them, be it an entry or, on a Tofino, a member's very index, and go after it;
 members come before what is cast to them; a chunk's entry in kv_cache goes first of all, because to stop serving is
 always safe.
 """
@@ -25,31 +25,28 @@ _ORDER = (
     "kv_cache",
 )
 """Kinds of entries in the order in which they are written; deleted in reverse."""
-_DELETED_LAST = "group"
 _RANK = {kind: rank for rank, kind in enumerate(_ORDER)}
 
 
 def difference(
     actual: SwitchContents, desired: SwitchContents, only: Collection[Identity] | None = None
 ) -> list[Update]:
-    """Updates that turn `actual` into `desired`: deletions, then insertions and modifications, then groups deleted.
+    """Updates that turn `actual` into `desired`: deletions, then insertions and modifications.
 
     `only`: look at these identities alone, because nothing else changed on either side.
     """
     identities = (actual.keys() | desired.keys()) if only is None else only
-    gone: list[Update] = []
-    coming: list[Update] = []
-    last: list[Update] = []
+    gone, coming = [], []
     for identity in sorted(identities, key=lambda one: (_rank(one), repr(one[1]))):
         wanted, found = desired.get(identity), actual.get(identity)
         if wanted is None:
             if found is not None:
-                (last if identity[0] == _DELETED_LAST else gone).append(Update(Operation.DELETE, found))
+                gone.append(Update(Operation.DELETE, found))
         elif found is None:
             coming.append(Update(Operation.INSERT, wanted))
         elif found != wanted:
             coming.append(Update(Operation.MODIFY, wanted))
-    return gone[::-1] + coming + last
+    return gone[::-1] + coming
 
 
 def apply(actual: SwitchContents, update: Update) -> None:
