@@ -34,7 +34,8 @@ class ProgramRenderer(StatementRenderer):
         states: list[str] = []
         functions: list[str] = []
         present: set[str] = set()
-        for self.thread in self.program.threads:
+        for thread in self.program.threads:
+            self.thread = thread
             self._packet_roots("p")
             states += self._state_struct()
             functions += self._thread_functions(present)

@@ -45,9 +45,10 @@ class Verifier:
         self.where = "tables"
         for t in self.program.tables:
             self._table(t)
-        for self.thread in self.program.threads:
-            self._parser(self.thread.parser)
-            for block in self.thread.blocks():
+        for thread in self.program.threads:
+            self.thread = thread
+            self._parser(thread.parser)
+            for block in thread.blocks():
                 self._block(block)
         self.where = "field lists"
         self.thread = self.program.threads[0]

@@ -1,7 +1,8 @@
 """What a stateful ALU cannot do, as errors: a program that runs here should not fail on the chip for these reasons.
 
 A register lies in one stage, which a packet passes once. Its ALU holds four instructions; each reads one cell of up to
-two numbers, at most two fields of the packet, compares twice, and adds or combines bits: it neither multiplies nor shifts.
+two numbers and at most two fields of the packet, compares twice, and adds or combines bits: it neither multiplies nor
+shifts.
 """
 
 from __future__ import annotations
@@ -67,9 +68,8 @@ def check_action(low: ProgramLowering, decl: ast.Instantiation, body: s.Body, ow
             if n.op in ir.COMPARISONS:
                 kind, swapped = _SAME_TEST[n.op]
                 tests.add((kind, n.right, n.left) if swapped else (kind, n.left, n.right))
-        elif isinstance(n, s.Assign | s.AssignSlice):
-            if _root(n.target) not in own:
-                raise low.reporter.fail(decl.at, f"{name} can only write the cell and its result")
+        elif isinstance(n, s.Assign | s.AssignSlice) and _root(n.target) not in own:
+            raise low.reporter.fail(decl.at, f"{name} can only write the cell and its result")
     for n in _places(body):
         if _root(n) not in own:
             fields.add(n)
