@@ -54,6 +54,7 @@ class TnaExterns(TnaInstances):
         assert decl.body is not None
         (method,) = decl.body
         assert isinstance(method, ast.FunctionDecl)
+        assert method.body is not None
         outer, self._parameters = self._parameters, {}
         if outer is not None:
             raise self.low.reporter.fail(e.at, "a register action cannot execute another")
