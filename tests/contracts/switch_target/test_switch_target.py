@@ -48,10 +48,11 @@ from controlplane.switch.target import (
     Up,
     Update,
 )
-from controlplane.switch.tofino import OrbitOptions
+from controlplane.switch.tofino import OrbitOptions, TofinoCodec
 from p4switch.device_config import ProgramSource
 from p4switch.testing import memory_switch
 from tests.contracts.switch_target.memory_target import MemorySwitch, MemoryTarget
+from tests.dataplane.frames import Op
 from tests.dataplane.targets import Bmv2Target, Namespace, run, stop, wait_for
 from tests.unit.controlplane.helpers import FABRIC, key
 
@@ -150,6 +151,22 @@ class P4SwitchBench:
             self._switch.send(port, _join(port))
 
 
+class TnaBench(P4SwitchBench):
+    """p4switch with the program for Tofino, its recirculation port inside."""
+
+    program = P4 / "tna" / "kvcast.p4"
+    defines: Mapping[str, str] = {"SLOTS": "256", "SEGMENT_BYTES": "256", "INTEREST": "4096", "HEAT_CELLS": "1024"}
+    codec = TofinoCodec(ORBIT)
+
+    def __init__(self, close: contextlib.ExitStack) -> None:
+        super().__init__(close)
+        self.facts = SwitchFacts(64, 256, 4096, 4096, ORBIT.recirculation_port)
+        self.every_kind = TOFINO_KINDS
+
+    def ask_for_what_is_lost(self) -> None:
+        self._switch.send(1, _control(Op.GET, 1, segment=3, count=1))
+
+
 class Bmv2Bench:
     """simple_switch_grpc between veth pairs in a namespace, the program as p4c compiles it."""
 
@@ -193,8 +210,12 @@ class Bmv2Bench:
 
 
 def _join(port: int) -> bytes:
-    """A JOIN of chunk `hot` from a node to the third one."""
-    control = struct.pack("!BBBBHHII16sQ", 1, 1, 0, 0, 0, 0, 0, 8, key("hot"), 0)
+    return _control(Op.JOIN, port)
+
+
+def _control(op: Op, port: int, segment: int = 0, count: int = 0) -> bytes:
+    """A control datagram about chunk `hot` of 8 segments from a node to the third one."""
+    control = struct.pack("!BBBBHHII16sQ", 1, op, 0, 0, count, 0, segment, 8, key("hot"), 0)
     udp = struct.pack("!HHHH", 4793, 4793, 8 + len(control), 0) + control
     header = struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(udp), 0, 0x4000, 64, 17, 0)
     ip = header + bytes([10, 75, 0, port, 10, 75, 0, 3])
@@ -205,7 +226,13 @@ def _join(port: int) -> bytes:
 
 
 @pytest.fixture(
-    params=["memory", "memory-tofino", "p4switch", pytest.param("bmv2", marks=[pytest.mark.bmv2, pytest.mark.root])],
+    params=[
+        "memory",
+        "memory-tofino",
+        "p4switch",
+        "tna",
+        pytest.param("bmv2", marks=[pytest.mark.bmv2, pytest.mark.root]),
+    ],
 )
 def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
     with contextlib.ExitStack() as close:
@@ -215,6 +242,8 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
             yield MemoryBench(ORBIT.recirculation_port)
         elif request.param == "p4switch":
             yield P4SwitchBench(close)
+        elif request.param == "tna":
+            yield TnaBench(close)
         else:
             missing = Bmv2Target.missing()
             if missing is not None:
@@ -222,11 +251,11 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
             yield Bmv2Bench(tmp_path, close)
 
 
-@pytest.fixture(params=["memory-tofino"])
-def orbit_bench(request: pytest.FixtureRequest) -> OrbitBench:
+@pytest.fixture(params=["memory-tofino", "tna"])
+def orbit_bench(request: pytest.FixtureRequest) -> Iterator[OrbitBench]:
     """Those whose segments circulate."""
-    assert request.param == "memory-tofino"
-    return MemoryBench(ORBIT.recirculation_port)
+    with contextlib.ExitStack() as close:
+        yield MemoryBench(ORBIT.recirculation_port) if request.param == "memory-tofino" else TnaBench(close)
 
 
 class Session:
