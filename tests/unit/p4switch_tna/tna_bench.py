@@ -19,7 +19,9 @@ header extra_t {{ bit<128> bits; }}
 struct headers_t {{ extra_t x; data_t d; extra_t y; }}
 struct metadata_t {{ {metadata} }}
 parser IP(packet_in pkt, out headers_t h, out metadata_t m, out ingress_intrinsic_metadata_t ig) {{
-    state start {{ pkt.extract(ig); pkt.advance(PORT_METADATA_SIZE); {ingress_parser} pkt.extract(h.d); transition accept; }}
+    state start {{
+        pkt.extract(ig); pkt.advance(PORT_METADATA_SIZE); {ingress_parser} pkt.extract(h.d); transition accept;
+    }}
 }}
 control I(inout headers_t h, inout metadata_t m, in ingress_intrinsic_metadata_t ig,
           in ingress_intrinsic_metadata_from_parser_t prsr, inout ingress_intrinsic_metadata_for_deparser_t dprsr,
