@@ -265,7 +265,12 @@ static void ingress(void *arg, struct ps_buffer *frame) {
     };
     to_traffic_manager(sw, &way, md);
     if (copy) {
-        struct way mirror = {.frame = copy, .packet_length = copy->length + FCS_BYTES};
+        struct way mirror = {
+            .frame = copy,
+            .packet_length = copy->length + FCS_BYTES,
+            .queue = session->class_of_service & 0x1f,
+            .class_of_service = session->class_of_service & 7,
+        };
         for (uint32_t i = 0; i < session->count; i++) egress(sw, &mirror, session->list[i].port, 0, false, i + 1 == session->count);
     }
 }
