@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from p4switch.frontend import ast
-from p4switch.frontend.check_call import optional
 from p4switch.frontend.check_stmt import StatementChecker, always_returns
 from p4switch.frontend.source import AbortError
 from p4switch.frontend.types import (
