@@ -1,8 +1,6 @@
-// Which member is behind a port. A host cannot speak for another: the member in its datagrams is
-// overwritten with the one of its port. A packet that did not just arrive but comes round again was
-// admitted when it did, and carries its member along.
+// Which member is behind a port.
 
-control Admission(inout headers_t h, inout metadata_t m, in port_t port, in bool arrived) {
+control Admission(inout metadata_t m, in port_t port) {
     @id(0x01000201)
     action set_member(@id(1) member_t member, @id(2) members_t member_bit) {
         m.member = member;
@@ -24,12 +22,14 @@ control Admission(inout headers_t h, inout metadata_t m, in port_t port, in bool
     }
 
     apply {
-        if (arrived) {
-            port_member.apply();
-        }
-        if (m.drop == DropReason.NONE && h.kvc.isValid()) {
-            h.kvc.member = m.member;
-            h.udp.checksum = 0;         // it covered the member that the host claimed
-        }
+        port_member.apply();
+    }
+}
+
+// A host cannot speak for another: the member in its datagrams is overwritten with the one of its port.
+control Attribution(inout headers_t h, in metadata_t m) {
+    apply {
+        h.kvc.member = m.member;
+        h.udp.checksum = 0;             // it covered the member that the host claimed
     }
 }

@@ -1,12 +1,12 @@
 // Cached chunks circulate. The registers of a Tofino give back some hundred bytes a pass, so a segment is not kept in
 // registers but stays a packet: its data datagram goes out of the recirculation port, waits in the buffer of the switch,
-// comes in again, and so on. A GET marks who wants the segment (`due`); when it comes by it is cast to them, and goes on.
+// comes in again, and so on. A GET marks who wants the segment (due.p4); when it comes by it is cast to them, and goes on.
 //
 // A slot is a place in the orbit. It knows whose it is and when its segment last came by, so a FILL of what circulates
 // adds no second copy, and a GET of what was lost on its round goes to the holder at once, with a report to the
 // controller, which has the chunk filled again.
 
-control ChunkStore(inout headers_t h, inout metadata_t m, inout ingress_intrinsic_metadata_for_deparser_t d) {
+control SlotOwner(inout metadata_t m) {
     Register<owned_t, slot_index_t>(SLOTS, { 0, 0x80000000 }) slot_owner;
 
     // A segment comes by.
@@ -35,30 +35,50 @@ control ChunkStore(inout headers_t h, inout metadata_t m, inout ingress_intrinsi
     @hidden action do_pass()  { pass.execute(m.slot); }
     @hidden action do_look()  { m.circulates = look.execute(m.slot); }
     @hidden action do_enter() { m.circulates = enter.execute(m.slot); }
+    @hidden action nothing()  { }
 
-    Register<bit<8>, slot_index_t>(SLOTS, 0) slot_due_all;
-
-    RegisterAction<bit<8>, slot_index_t, bit<8>>(slot_due_all) want_all = {
-        void apply(inout bit<8> all) {
-            all = 1;
+    @hidden
+    table owner {
+        key = {
+            m.task    : exact;
+            m.refusal : exact;
         }
-    };
-    RegisterAction<bit<8>, slot_index_t, bit<8>>(slot_due_all) settle_all = {
-        void apply(inout bit<8> all, out bit<8> was) {
-            was = all;
-            all = 0;
+        actions = { do_pass; do_look; do_enter; nothing; }
+        const default_action = nothing();
+        const entries = {
+            (Task.PASS, DropReason.NONE)  : do_pass();
+            (Task.WAIT, DropReason.NONE)  : do_pass();
+            (Task.SERVE, DropReason.NONE) : do_look();
+            (Task.FILL, DropReason.NONE)  : do_enter();
         }
-    };
-    @hidden action do_want_all()   { want_all.execute(m.slot); }
-    @hidden action do_settle_all() { m.due_all = settle_all.execute(m.slot); }
+        size = 4;
+    }
 
-    FillCheck() check;
-    DueLow()    low;
-    DueHigh()   high;
+    apply {
+        owner.apply();
+    }
+}
+
+// What becomes of a FILL, and of a GET of a chunk that is served here.
+control ChunkStore(inout headers_t h, inout metadata_t m, inout ingress_intrinsic_metadata_for_deparser_t d) {
+    // Cut to its control header and sent round, to become the acknowledgement.
+    @hidden
+    action acknowledge() {
+        d.mirror_type = MIRROR_ACKNOWLEDGE;
+        m.mirror_tag = TAG_MIRROR;
+        m.mirror_port = (bit<16>) m.port;
+        m.mirror_session = SESSION_ACKNOWLEDGE;
+    }
 
     // The data datagram of a FILL, as it will circulate and be cast.
     @hidden
     action enter_orbit() {
+        acknowledge();
+        m.event = OrbitEvent.ENTERED;
+        m.needed = FILL_FRAME_BYTES;
+        m.rewritten = 1;
+        m.again = 1;
+        h.kvc.setInvalid();
         h.ethernet.dst = m.fabric.group_mac;
         h.ethernet.src = m.fabric.pool_mac;
         h.ipv4.dst = m.fabric.group_ip;
@@ -70,83 +90,63 @@ control ChunkStore(inout headers_t h, inout metadata_t m, inout ingress_intrinsi
         h.ipv4.ttl = 64;
         h.udp.dst_port = UDP_PORT_ROCE;
         h.udp.length = DATA_UDP_BYTES;
-        m.rewritten = 1;
-        m.again = 1;
     }
 
     @hidden
-    action next_segment() {
+    action repeat() {
+        acknowledge();
+        m.event = OrbitEvent.REPEATED;
+    }
+
+    // It comes by in a moment.
+    @hidden
+    action wait() {
+        m.event = OrbitEvent.WANTED;
+    }
+
+    // So does the next one: the GET goes round to ask for it, with its sender along.
+    @hidden
+    action wait_and_go_on() {
+        m.event = OrbitEvent.WANTED;
+        m.again = 1;
+        m.queue = QUEUE_CONTROL;
         h.kvc.segment = h.kvc.segment + 1;
         h.kvc.count = h.kvc.count - 1;
         h.kvc.members = m.me;
-        m.again = 1;
+    }
+
+    @hidden
+    action lose() {
+        m.event = OrbitEvent.LOST;
+        m.forward = 1;
+        h.kvc.members = 0;
+        d.digest_type = DIGEST_LOST;
+    }
+
+    @hidden action nothing() { }
+
+    @hidden
+    table orbit {
+        key = {
+            m.task       : exact;
+            m.circulates : ternary;
+            h.kvc.count  : ternary;
+            m.left       : ternary;
+        }
+        actions = { enter_orbit; repeat; wait; wait_and_go_on; lose; nothing; }
+        const default_action = nothing();
+        const entries = {
+            (Task.FILL, MINE, _, _)  : repeat();
+            (Task.FILL, _, _, _)     : enter_orbit();
+            (Task.SERVE, MINE, 1, _) : wait();
+            (Task.SERVE, MINE, _, 1) : wait();
+            (Task.SERVE, MINE, _, _) : wait_and_go_on();
+            (Task.SERVE, _, _, _)    : lose();
+        }
+        size = 8;
     }
 
     apply {
-        if (m.kind == PacketKind.ORBIT) {
-            if (m.state == ChunkState.ABSENT) {
-                m.event = OrbitEvent.LEFT;
-                m.absorbed = 1;
-                m.deliver = 0;
-            } else {
-                m.event = OrbitEvent.PASSED;
-                m.again = 1;
-                do_pass();
-                if (m.state == ChunkState.SERVING) {
-                    m.due_operation = DueOperation.SETTLE;
-                }
-            }
-        } else if (m.op == OP_FILL) {
-            check.apply(h, m);
-            if (m.drop == DropReason.NONE) {
-                do_enter();
-                d.mirror_type = MIRROR_ACKNOWLEDGE;
-                m.mirror_tag = TAG_MIRROR;
-                m.mirror_port = (bit<16>) m.port;
-                m.mirror_session = SESSION_ACKNOWLEDGE;
-                if (m.circulates == MINE) {
-                    m.event = OrbitEvent.REPEATED;
-                    m.absorbed = 1;
-                } else {
-                    m.event = OrbitEvent.ENTERED;
-                    m.due_operation = DueOperation.SETTLE;
-                    enter_orbit();
-                }
-            }
-        } else if (m.op == OP_GET && m.state == ChunkState.SERVING) {
-            do_look();
-            if (m.circulates == MINE) {
-                m.event = OrbitEvent.WANTED;
-                m.due_operation = DueOperation.WANT;
-                m.absorbed = 1;
-            } else {
-                m.event = OrbitEvent.LOST;
-                d.digest_type = DIGEST_LOST;
-            }
-        }
-
-        low.apply(m);
-        high.apply(m);
-        if (m.due_operation == DueOperation.SETTLE) {
-            do_settle_all();
-        } else if (m.due_operation == DueOperation.WANT) {
-            if ((h.kvc.flags & FLAG_ONLY_ME) == 0) {
-                do_want_all();
-            }
-            if (h.kvc.count > 1) {
-                if (m.left > 1) {
-                    next_segment();
-                }
-            }
-        }
-
-        // Whom what comes by is for.
-        if (m.event == OrbitEvent.PASSED) {
-            if (m.due_all == 1) {
-                m.deliver = m.due | m.before;
-            } else {
-                m.deliver = m.due;
-            }
-        }
+        orbit.apply();
     }
 }

@@ -16,14 +16,69 @@ control Name(inout metadata_t m) { \
     }; \
     @hidden action do_want()   { want.execute(m.slot); } \
     @hidden action do_settle() { DUE = settle.execute(m.slot); } \
-    apply { \
-        if (m.due_operation == DueOperation.WANT) { \
-            do_want(); \
-        } else if (m.due_operation == DueOperation.SETTLE) { \
-            do_settle(); \
+    @hidden action nothing()   { } \
+    @hidden table due { \
+        key = { \
+            m.task       : exact; \
+            m.circulates : ternary; \
         } \
+        actions = { do_want; do_settle; nothing; } \
+        const default_action = nothing(); \
+        const entries = { \
+            (Task.SERVE, MINE) : do_want(); \
+            (Task.PASS, _)     : do_settle(); \
+            (Task.FILL, MINE)  : nothing(); \
+            (Task.FILL, _)     : do_settle(); \
+        } \
+        size = 4; \
+    } \
+    apply { \
+        due.apply(); \
     } \
 }
 
 DUE_HALF(DueLow, m.me[31:0], m.due[31:0])
 DUE_HALF(DueHigh, m.me[63:32], m.due[63:32])
+
+// Whether one of them asked for everybody who is interested.
+control DueAll(in headers_t h, inout metadata_t m) {
+    Register<bit<8>, slot_index_t>(SLOTS, 0) slot_due_all;
+
+    RegisterAction<bit<8>, slot_index_t, bit<8>>(slot_due_all) want = {
+        void apply(inout bit<8> all) {
+            all = 1;
+        }
+    };
+    RegisterAction<bit<8>, slot_index_t, bit<8>>(slot_due_all) settle = {
+        void apply(inout bit<8> all, out bit<8> was) {
+            was = all;
+            all = 0;
+        }
+    };
+    @hidden action do_want()   { want.execute(m.slot); }
+    @hidden action do_settle() { m.due_all = settle.execute(m.slot); }
+    @hidden action nothing()   { }
+
+    @hidden
+    table due_all {
+        key = {
+            m.task       : exact;
+            m.circulates : ternary;
+            h.kvc.flags  : ternary;
+        }
+        actions = { do_want; do_settle; nothing; }
+        const default_action = nothing();
+        const entries = {
+            (Task.SERVE, MINE, FLAG_ONLY_ME &&& FLAG_ONLY_ME) : nothing();
+            (Task.SERVE, MINE, _) : do_want();
+            (Task.PASS, _, _)     : do_settle();
+            (Task.FILL, MINE, _)  : nothing();
+            (Task.FILL, _, _)     : do_settle();
+        }
+        size = 8;
+    }
+
+    apply {
+        due_all.apply();
+    }
+}

@@ -56,7 +56,7 @@ control Heat(inout metadata_t m, inout ingress_intrinsic_metadata_for_deparser_t
     HeatRowB() row_b;
 
     apply {
-        if (m.op == OP_GET && m.state == ChunkState.ABSENT) {
+        if (m.task == Task.GET && m.state == ChunkState.ABSENT) {
             row_a.apply(m);
             row_b.apply(m);
             set_gets();

@@ -1,11 +1,12 @@
 // Who still wants a chunk, as ../v1model/interest.p4. A Tofino register is touched once a packet and in one stage, so an
 // entry lies in three registers that follow each other: owner and age, then members (two halves of 32), then leader.
+// What a packet does to each is a row of a table, by what is to be done (`task`) and what the register before said.
 //
 // The first one has to decide before the others are known. That the last member has left it learns from the LEAVE itself,
 // which comes round once more to free the entry. A JOIN of the same key in that microsecond is told that it joined and
 // hears nothing; its reader renews the JOIN or reads reliably.
 
-control Interest(in headers_t h, inout metadata_t m) {
+control InterestOwner(inout metadata_t m) {
     RegisterParam<tick_t>(INTEREST_TTL_TICKS) interest_ttl;
 
     Register<owned_t, interest_index_t>(INTEREST, { 0, 0x80000000 }) interest_owner;
@@ -50,77 +51,96 @@ control Interest(in headers_t h, inout metadata_t m) {
     @hidden action do_refresh() { m.owner = refresh.execute(m.index); }
     @hidden action do_look()    { m.owner = look.execute(m.index); }
     @hidden action do_free()    { free.execute(m.index); }
+    @hidden action nothing()    { }
 
-    InterestLow()    low;
-    InterestHigh()   high;
-    InterestLeader() leader;
-    Some()           waits;
-    Some()           is_in;
+    @hidden
+    table owner {
+        key = {
+            m.task  : exact;
+            m.round : exact;
+        }
+        actions = { do_claim; do_refresh; do_look; do_free; nothing; }
+        const default_action = nothing();
+        const entries = {
+            (Task.JOIN, 0)  : do_claim();
+            (Task.LEAVE, 0) : do_look();
+            (Task.FREE, 1)  : do_free();
+            (Task.GET, 0)   : do_refresh();
+            (Task.SERVE, 0) : do_refresh();
+            (Task.SERVE, 1) : do_look();
+            (Task.CAST, 0)  : do_refresh();
+            (Task.PASS, 1)  : do_look();
+        }
+        size = 8;
+    }
 
     apply {
-        if (m.op == OP_JOIN) {
-            do_claim();
-        } else if (m.round == 1) {
-            if (m.op == OP_LEAVE) {
-                do_free();
-            } else {
-                do_look();
-            }
-        } else if (m.op == OP_LEAVE) {
-            do_look();
-        } else {
-            do_refresh();
-        }
+        owner.apply();
+    }
+}
 
-        if (m.op == OP_JOIN) {
-            if (m.owner == MINE) {
-                m.operation = SetOperation.ADD;
-            } else if (m.owner != ANOTHERS) {
-                m.operation = SetOperation.START;
-            }
-        } else if (m.owner == MINE) {
-            if (m.op == OP_LEAVE) {
-                m.operation = SetOperation.REMOVE;
-            } else {
-                m.operation = SetOperation.READ;
-            }
-        }
-        low.apply(m);
-        high.apply(m);
+// The set after this packet, and whom it concerns.
+control InterestSets(inout metadata_t m) {
+    @hidden
+    action joined() {
+        m.outcome = InterestOutcome.JOINED;
+        m.interest = m.before | m.me;
+        m.deliver = m.before | m.me;
+        m.newcomer = m.me & ~m.before;
+    }
+    @hidden
+    action first() {
+        m.outcome = InterestOutcome.JOINED;
+        m.interest = m.me;
+        m.deliver = m.me;
+    }
+    @hidden
+    action refused() {
+        m.outcome = InterestOutcome.REFUSED;
+        m.deliver = m.me;
+    }
+    @hidden
+    action left() {
+        m.outcome = InterestOutcome.LEFT;
+        m.interest = m.before & ~m.me;
+        m.deliver = m.before & ~m.me;
+        m.mine = m.before & m.me;
+    }
+    @hidden
+    action others() {
+        m.interest = m.before;
+        m.deliver = m.before & ~m.me;
+        m.mine = m.before & m.me;
+    }
+    // A cached segment comes by: who asked for it, and all of the set if one of them asked for everybody.
+    @hidden action those_due() { m.deliver = m.due; }
+    @hidden action all_due()   { m.deliver = m.due | m.before; }
+    @hidden action nobody()    { }
 
-        // The set after this packet, and whom it concerns.
-        if (m.operation == SetOperation.ADD) {
-            m.outcome = InterestOutcome.JOINED;
-            m.interest = m.before | m.me;
-            m.deliver = m.before | m.me;
-            m.newcomer = m.me & ~m.before;
-        } else if (m.operation == SetOperation.START) {
-            m.outcome = InterestOutcome.JOINED;
-            m.interest = m.me;
-            m.deliver = m.me;
-        } else if (m.operation == SetOperation.REMOVE) {
-            m.outcome = InterestOutcome.LEFT;
-            m.interest = m.before & ~m.me;
-            m.deliver = m.before & ~m.me;
-            m.mine = m.before & m.me;
-        } else if (m.operation == SetOperation.READ) {
-            m.interest = m.before;
-            m.deliver = m.before & ~m.me;
-            m.mine = m.before & m.me;
-        } else if (m.op == OP_JOIN) {
-            m.outcome = InterestOutcome.REFUSED;
-            m.deliver = m.me;
+    @hidden
+    table sets {
+        key = {
+            m.task    : exact;
+            m.owner   : ternary;
+            m.due_all : ternary;
         }
+        actions = { joined; first; refused; left; others; those_due; all_due; nobody; }
+        const default_action = nobody();
+        const entries = {
+            (Task.JOIN, MINE, _)     : joined();
+            (Task.JOIN, ANOTHERS, _) : refused();
+            (Task.JOIN, _, _)        : first();
+            (Task.LEAVE, MINE, _)    : left();
+            (Task.GET, MINE, _)      : others();
+            (Task.SERVE, MINE, _)    : others();
+            (Task.CAST, MINE, _)     : others();
+            (Task.PASS, MINE, 1)     : all_due();
+            (Task.PASS, _, _)        : those_due();
+        }
+        size = 16;
+    }
 
-        // JOIN that gives a waiting member company; GET of a member of the set for all of it.
-        if (m.newcomer[31:0] != 0) {
-            waits.apply(m.before, m.raised);
-        } else if (m.newcomer[63:32] != 0) {
-            waits.apply(m.before, m.raised);
-        }
-        if (m.op == OP_GET && m.round == 0 && (h.kvc.flags & FLAG_ONLY_ME) == 0) {
-            is_in.apply(m.mine, m.leads);
-        }
-        leader.apply(m);
+    apply {
+        sets.apply();
     }
 }

@@ -1,6 +1,6 @@
 // The leader of an interest entry: 1 + the member that last sent a GET for everybody, 0 = nobody.
 
-control InterestLeader(inout metadata_t m) {
+control InterestLeader(in headers_t h, inout metadata_t m) {
     Register<bit<16>, interest_index_t>(INTEREST, 0) interest_leader;
 
     RegisterAction<bit<16>, interest_index_t, bit<16>>(interest_leader) read = {
@@ -31,15 +31,35 @@ control InterestLeader(inout metadata_t m) {
     @hidden action do_forget() { forget.execute(m.index); }
     @hidden action do_resign() { m.leader = resign.execute(m.index); }
 
-    apply {
-        if (m.operation == SetOperation.ADD) {
-            do_read();
-        } else if (m.operation == SetOperation.START) {
-            do_forget();
-        } else if (m.operation == SetOperation.REMOVE) {
-            do_resign();
-        } else if (m.leads == 1) {
-            do_lead();
+    @hidden action nothing()   { }
+
+    @hidden
+    table leader {
+        key = {
+            m.task      : ternary;
+            m.owner     : ternary;
+            m.round     : ternary;
+            h.kvc.flags : ternary;
+            m.mine      : ternary;
         }
+        actions = { do_read; do_lead; do_forget; do_resign; nothing; }
+        const default_action = nothing();
+        const entries = {
+            (Task.JOIN, MINE, _, _, _)     : do_read();
+            (Task.JOIN, ANOTHERS, _, _, _) : nothing();
+            (Task.JOIN, _, _, _, _)        : do_forget();
+            (Task.LEAVE, MINE, _, _, _)    : do_resign();
+            // GET of a member of the set for all of it, as it arrives.
+            (_, _, 1, _, _)                                   : nothing();
+            (_, _, _, FLAG_ONLY_ME &&& FLAG_ONLY_ME, _)       : nothing();
+            (_, _, _, _, 0)                                   : nothing();
+            (Task.GET, MINE, _, _, _)      : do_lead();
+            (Task.SERVE, MINE, _, _, _)    : do_lead();
+        }
+        size = 16;
+    }
+
+    apply {
+        leader.apply();
     }
 }

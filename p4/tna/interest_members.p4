@@ -30,16 +30,28 @@ control Name(inout metadata_t m) { \
     @hidden action do_add()    { BEFORE = add.execute(m.index); } \
     @hidden action do_start()  { start.execute(m.index); } \
     @hidden action do_remove() { BEFORE = remove.execute(m.index); } \
-    apply { \
-        if (m.operation == SetOperation.READ) { \
-            do_read(); \
-        } else if (m.operation == SetOperation.ADD) { \
-            do_add(); \
-        } else if (m.operation == SetOperation.START) { \
-            do_start(); \
-        } else if (m.operation == SetOperation.REMOVE) { \
-            do_remove(); \
+    @hidden action nothing()   { } \
+    @hidden table members { \
+        key = { \
+            m.task  : exact; \
+            m.owner : exact; \
         } \
+        actions = { do_read; do_add; do_start; do_remove; nothing; } \
+        const default_action = nothing(); \
+        const entries = { \
+            (Task.JOIN, MINE)       : do_add(); \
+            (Task.JOIN, NEITHER)    : do_start(); \
+            (Task.JOIN, MINE_STALE) : do_start(); \
+            (Task.LEAVE, MINE)      : do_remove(); \
+            (Task.GET, MINE)        : do_read(); \
+            (Task.SERVE, MINE)      : do_read(); \
+            (Task.CAST, MINE)       : do_read(); \
+            (Task.PASS, MINE)       : do_read(); \
+        } \
+        size = 8; \
+    } \
+    apply { \
+        members.apply(); \
     } \
 }
 

@@ -40,25 +40,24 @@
 #include "parser.p4"
 #include "deparser.p4"
 #include "../include/fabric.p4"
-#include "../include/classification.p4"
 #include "../include/admission.p4"
 #include "../include/pool_source.p4"
-#include "../include/segment_range.p4"
 #include "key_hash.p4"
-#include "round.p4"
-#include "some.p4"
 #include "chunk_cache.p4"
+#include "classification.p4"
+#include "../include/fill_check.p4"
 #include "interest_members.p4"
 #include "interest_leader.p4"
 #include "interest.p4"
-#include "../include/notice.p4"
-#include "../include/fill_check.p4"
 #include "due.p4"
 #include "chunk_store.p4"
+#include "decision.p4"
+#include "../include/notice.p4"
 #include "replication.p4"
 #include "../include/pruning.p4"
 #include "../include/forwarding.p4"
 #include "../include/arp_responder.p4"
+#include "acknowledgement.p4"
 #include "traffic.p4"
 #include "drops.p4"
 
@@ -67,115 +66,91 @@ control KvcastIngress(inout headers_t h, inout metadata_t m, in ingress_intrinsi
                       inout ingress_intrinsic_metadata_for_deparser_t d,
                       inout ingress_intrinsic_metadata_for_tm_t tm) {
     Fabric()          fabric;
-    Classification()  classification;
-    Round()           round;
-    Acknowledgement() acknowledgement;
-    Admission()       admission;
     KeyHash()         key_hash;
     ChunkCache()      chunk_cache;
-    SegmentRange()    segment_range;
-    Interest()        interest;
-    Notice()          notice;
+    Admission()       admission;
+    Classification()  classification;
+    FillCheck()       fill_check;
+    InterestOwner()   interest_owner;
+    InterestLow()     interest_low;
+    InterestHigh()    interest_high;
+    InterestSets()    interest_sets;
+    InterestLeader()  interest_leader;
+    SlotOwner()       slot_owner;
+    DueLow()          due_low;
+    DueHigh()         due_high;
+    DueAll()          due_all;
     ChunkStore()      chunk_store;
-    Replication()     replication;
-    Forwarding()      forwarding;
+    Decision()        decision;
+    Notice()          notice;
+    Acknowledgement() acknowledgement;
     ArpResponder()    arp_responder;
     Heat()            heat;
+    SecondGroup()     second_group;
+    Replication()     replication;
+    Forwarding()      forwarding;
     Traffic()         traffic;
     IngressDrops()    drops;
-    Some()            anybody;
-    Some()            left;
 
+    // Each paragraph needs what those before it found, so each costs a stage at least; docs/targets.md counts them.
     apply {
-        bool forward = false;
-        bit<1> wanted;
-        bit<1> was_in;
-
         fabric.apply(h, m);
         key_hash.apply(m, prsr.global_tstamp);
-        chunk_cache.apply(m);
-        if (m.round == 1) {
-            round.apply(h, m);
+        chunk_cache.apply(h, m);
+        if (m.round == 0) {
+            admission.apply(m, m.port);
         } else {
-            classification.apply(h, m, h.kvd.isValid() && prsr.parser_err == PARSER_ERROR_OK,
-                                 prsr.parser_err != PARSER_ERROR_OK);
+            m.member = h.kvc.member;            // what goes round carries its sender along
+            m.me = h.kvc.members;
         }
 
-        if (m.kind == PacketKind.ORDINARY) {
-            if (m.absorbed == 0) {
-                forward = true;
-            }
-        } else if (m.kind == PacketKind.POOL_ARP) {
-            arp_responder.apply(h, m);
-        } else if (m.round == 1 && m.op == OP_FILL_ACK) {
-            acknowledgement.apply(h, m);
-        } else {
-            if (m.drop == DropReason.NONE && m.kind != PacketKind.ORBIT) {
-                admission.apply(h, m, m.port, m.round == 0);
-            }
-            m.slot = m.first_slot + m.segment;
-            if (m.drop == DropReason.NONE && m.kind == PacketKind.CONTROL) {
-                segment_range.apply(h, m);
-            }
-            if (m.drop == DropReason.NONE && m.op != OP_FILL && m.op != OP_NAK) {
-                interest.apply(h, m);
-            }
-            if (m.drop == DropReason.NONE) {
-                chunk_store.apply(h, m, d);
-            }
-            anybody.apply(m.deliver, wanted);
-            if (m.drop == DropReason.NONE) {
-                if (m.kind == PacketKind.ORBIT) {
-                    m.cast = wanted;
-                    if (wanted == 1) {
-                        m.event = OrbitEvent.CAST;
-                    }
-                } else if (m.kind == PacketKind.CAST) {
-                    m.cast = wanted;
-                    if (wanted == 0) {
-                        m.drop = DropReason.NO_INTEREST;
-                    }
-                } else if (m.op == OP_LEAVE && m.round == 1) {
-                    m.absorbed = 1;
-                } else if (m.op == OP_LEAVE) {
-                    left.apply(m.mine, was_in);
-                    if (was_in == 0) {
-                        m.drop = DropReason.NO_INTEREST;
-                    } else if (wanted == 0) {
-                        m.drop = DropReason.LAST_LEFT;
-                        m.again = 1;
-                    } else {
-                        notice.apply(h, m);
-                    }
-                } else if (m.op == OP_JOIN) {
-                    notice.apply(h, m);
-                } else if (m.op == OP_GET || m.op == OP_NAK) {
-                    if (m.absorbed == 0) {
-                        forward = true;
-                        if (m.round == 1) {
-                            h.kvc.members = 0;  // as it arrived
-                        }
-                    }
-                }
-                heat.apply(m, d);
-                if (m.cast == 1) {
-                    replication.apply(m, tm);
-                }
-            }
-            traffic.apply(m);
+        classification.apply(h, m, prsr.parser_err);
+        if (h.kvc.isValid() && h.kvd.isValid()) {
+            fill_check.apply(h, m, m.refusal);
         }
 
-        if (forward) {
+        interest_owner.apply(m);
+        slot_owner.apply(m);
+        if (m.task == Task.FILL && m.refusal != DropReason.NONE) {
+            m.task = Task.REFUSED;
+            m.drop = m.refusal;
+        }
+
+        interest_low.apply(m);
+        interest_high.apply(m);
+        due_low.apply(m);
+        due_high.apply(m);
+        due_all.apply(h, m);
+        chunk_store.apply(h, m, d);
+        if (m.forward == 1) {
             forwarding.apply(h, m);
         }
+
+        interest_sets.apply(m);
+
+        interest_leader.apply(h, m);
+        decision.apply(m);
+        second_group.apply(m);
+
+        if (m.notice == 1) {
+            notice.apply(h, m);
+        } else if (m.task == Task.ACKNOWLEDGE) {
+            acknowledgement.apply(h, m);
+        } else if (m.task == Task.POOL_ARP) {
+            arp_responder.apply(h, m);
+        }
+        if (m.notice == 1 || m.cast == 1) {
+            replication.apply(m, tm);
+        }
+        heat.apply(m, d);
+        traffic.apply(m);
+
         if (m.drop != DropReason.NONE) {
             drops.apply(m.drop, m.again, d);
         }
         if (m.again == 1) {
             tm.ucast_egress_port = RECIRCULATION_PORT;
-            if (m.kind == PacketKind.CONTROL && m.event != OrbitEvent.ENTERED) {
-                tm.qid = QUEUE_CONTROL;
-            }
+            tm.qid = m.queue;
         } else if (m.unicast == 1) {
             tm.ucast_egress_port = m.egress;
         } else if (m.flooded == 1) {
@@ -188,14 +163,8 @@ control KvcastIngress(inout headers_t h, inout metadata_t m, in ingress_intrinsi
         h.bridge.flooded = m.flooded;
         h.bridge.pad = 0;
         h.bridge.port = m.port;
+        h.bridge.needed = m.needed;
         h.bridge.deliver = m.deliver;
-        h.bridge.needed = 0;
-        if (m.kind == PacketKind.ORBIT || m.kind == PacketKind.CAST) {
-            h.bridge.needed = DATA_FRAME_BYTES;
-        } else if (m.event == OrbitEvent.ENTERED) {
-            h.bridge.needed = FILL_FRAME_BYTES;
-            h.kvc.setInvalid();                 // what goes on is the data datagram
-        }
     }
 }
 

@@ -25,7 +25,7 @@ control Replication(inout metadata_t m, inout ingress_intrinsic_metadata_for_tm_
     @id(0x01000604)
     action to_two_bitmaps() {
         tm.mcast_grp_a = m.deliver[15:0];
-        m.second_group = m.deliver[31:16];
+        tm.mcast_grp_b = m.second_group;
     }
 
     @id(0x02000004)
@@ -38,8 +38,16 @@ control Replication(inout metadata_t m, inout ingress_intrinsic_metadata_for_tm_
 
     apply {
         replicate.apply();
-        if (m.second_group != 0) {
-            tm.mcast_grp_b = m.second_group | 0x8000;
+    }
+}
+
+// The second of two groups, for whoever will be among its members: none for an empty set.
+control SecondGroup(inout metadata_t m) {
+    @hidden action set_second_group() { m.second_group = m.deliver[31:16] | 0x8000; }
+
+    apply {
+        if (m.deliver[31:16] != 0) {
+            set_second_group();
         }
     }
 }

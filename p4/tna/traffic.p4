@@ -11,8 +11,11 @@ control Traffic(in metadata_t m) {
 
     apply {
         orbit.count((bit<8>) m.event);
-        if (m.kind == PacketKind.CONTROL && m.state != ChunkState.ABSENT && (m.round == 0 || m.op == OP_GET)) {
-            chunk_heat.count(m.first_slot);
+        if (m.state != ChunkState.ABSENT) {
+            if (m.task == Task.JOIN || m.task == Task.LEAVE || m.task == Task.GET || m.task == Task.SERVE ||
+                m.task == Task.FILL || m.task == Task.NAK) {
+                chunk_heat.count(m.first_slot);
+            }
         }
     }
 }

@@ -90,27 +90,32 @@ enum bit<8> OrbitEvent {
     LOST     = 7                                // GET of one that should and does not
 }
 
-// Operations on the members of an interest entry.
-enum bit<8> SetOperation {
-    NONE   = 0,
-    READ   = 1,
-    ADD    = 2,
-    START  = 3,                                 // the entry changed its owner: what was there is not of this chunk
-    REMOVE = 4
-}
-
-// Operations on who wants the segment of a slot.
-enum bit<8> DueOperation {
-    NONE   = 0,
-    WANT   = 1,
-    SETTLE = 2                                  // read and forget
+// What is to be done about a packet. Everything behind the classification goes by it.
+enum bit<8> Task {
+    ORDINARY    = 0,                            // forward it untouched
+    REFUSED     = 1,
+    POOL_ARP    = 2,                            // answer for the pool address
+    JOIN        = 3,
+    LEAVE       = 4,
+    GET         = 5,                            // of a chunk that is not served here
+    SERVE       = 6,                            // GET of one that is
+    NAK         = 7,
+    FILL        = 8,
+    CAST        = 9,                            // data datagram from a host to the fabric's group
+    // From the recirculation port.
+    PASS        = 10,                           // cached segment comes by
+    WAIT        = 11,                           // the same, of a chunk that is not served yet
+    GONE        = 12,                           // the same, of a chunk that was evicted: nothing
+    FREE        = 13,                           // last LEAVE
+    ACKNOWLEDGE = 14                            // head of a FILL, turned into its acknowledgement by egress
 }
 
 struct metadata_t {
     fabric_t    fabric;
-    PacketKind  kind;
-    bit<8>      op;                             // of a control datagram, 0 for anything else
+    Task        task;
     DropReason  drop;
+    DropReason  refusal;                        // of a FILL, by what it says
+    bit<1>      forward;                        // by destination address
 
     port_t      port;
     bit<1>      round;                          // comes from the recirculation port
@@ -129,24 +134,23 @@ struct metadata_t {
     signature_t signature;
     interest_index_t index;
     ownership_t owner;                          // of the interest entry
-    SetOperation operation;                     // on its members
     members_t   before;                         // interest set before this packet
     members_t   mine;                           // `me` if it was in it
     members_t   newcomer;                       // `me` if it was not
     InterestOutcome outcome;
     members_t   interest;
     bit<16>     leader;                         // 1 + member that sent the last GET, 0 = nobody
-    bit<1>      leads;                          // this GET makes the sender the leader
     bit<1>      raised;                         // this JOIN gave a waiting member company
+    bit<1>      notice;                         // becomes a NOTICE
 
     slot_index_t slot;
     ownership_t circulates;
-    DueOperation due_operation;
     members_t   due;                            // who asked for the segment that comes by
     bit<8>      due_all;                        // and whether one of them for everybody who is interested
     OrbitEvent  event;
     bit<1>      again;                          // goes to the recirculation port
-    bit<1>      absorbed;                       // goes nowhere, and that is no drop
+    QueueId_t   queue;                          // there
+    bit<16>     needed;                         // bytes that the frame must have had when it arrived
 
     heat_index_t cell_a;
     heat_index_t cell_b;

@@ -47,9 +47,9 @@
 #include "checksums.p4"
 #include "deparser.p4"
 #include "../include/fabric.p4"
-#include "../include/classification.p4"
+#include "classification.p4"
 #include "../include/admission.p4"
-#include "../include/segment_range.p4"
+#include "segment_range.p4"
 #include "chunk_cache.p4"
 #include "interest.p4"
 #include "../include/pool_source.p4"
@@ -67,6 +67,7 @@ control KvcastIngress(inout headers_t h, inout metadata_t m, inout standard_meta
     Fabric()         fabric;
     Classification() classification;
     Admission()      admission;
+    Attribution()    attribution;
     ChunkCache()     chunk_cache;
     Interest()       interest;
     Notice()         notice;
@@ -91,8 +92,12 @@ control KvcastIngress(inout headers_t h, inout metadata_t m, inout standard_meta
         } else if (m.kind == PacketKind.POOL_ARP) {
             arp_responder.apply(h, m);
         } else {
-            if (m.drop == DropReason.NONE) {
-                admission.apply(h, m, s.ingress_port, s.instance_type == INSTANCE_ARRIVED);
+            // What comes round again was admitted when it arrived, and carries its member along.
+            if (m.drop == DropReason.NONE && s.instance_type == INSTANCE_ARRIVED) {
+                admission.apply(m, s.ingress_port);
+            }
+            if (m.drop == DropReason.NONE && h.kvc.isValid()) {
+                attribution.apply(h, m);
             }
             if (m.drop == DropReason.NONE && m.kind == PacketKind.CONTROL) {
                 chunk_cache.apply(h, m);

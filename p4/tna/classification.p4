@@ -1,0 +1,192 @@
+// Says what is to be done about a packet, once for all stages behind: everything that refuses it by its headers, its port
+// or what kv_cache knows of its chunk is decided here. A chain of conditions would cost a stage each; these are rows of
+// ternary tables, read from the top, that find in one stage what ../v1model/classification.p4 and segment_range.p4 do.
+
+control Classification(inout headers_t h, inout metadata_t m, in bit<16> fault) {
+    Attribution() attribution;
+
+    @hidden
+    action refuse(DropReason reason) {
+        m.task = Task.REFUSED;
+        m.drop = reason;
+    }
+
+    @hidden
+    action take(Task task) {
+        m.task = task;
+        m.drop = DropReason.NONE;
+    }
+
+    // Goes on to the holder. `members` was the sender, if the GET comes from a round.
+    @hidden
+    action pass_on(Task task) {
+        m.task = task;
+        m.drop = DropReason.NONE;
+        m.forward = 1;
+        h.kvc.members = 0;
+    }
+
+    @hidden
+    action stay_ordinary() {
+        m.task = Task.ORDINARY;
+        m.drop = DropReason.NONE;
+        m.forward = 1;
+    }
+
+    // A cached segment comes by. It goes on, unless its chunk was evicted.
+    @hidden
+    action come_by(Task task, OrbitEvent event, bit<1> again) {
+        m.task = task;
+        m.drop = DropReason.NONE;
+        m.event = event;
+        m.again = again;
+        m.needed = DATA_FRAME_BYTES;
+    }
+
+    @hidden
+    action cast() {
+        m.task = Task.CAST;
+        m.drop = DropReason.NONE;
+        m.needed = DATA_FRAME_BYTES;
+    }
+
+    // The last LEAVE, on its round, frees the entry: `now` becomes a time that is long over.
+    @hidden
+    action free() {
+        m.task = Task.FREE;
+        m.drop = DropReason.NONE;
+        m.now = m.now + 0x80000000;
+    }
+
+    // To the control port.
+    @hidden
+    table control_datagrams {
+        key = {
+            h.kvc.isValid()      : ternary;
+            m.round              : ternary;
+            h.kvc.version        : ternary;
+            h.kvc.op             : ternary;
+            h.udp.length         : ternary;
+            h.ipv4.total_length  : ternary;
+            h.kvd.isValid()      : ternary;
+            fault                : ternary;
+            m.drop               : ternary;     // of the port
+            m.state              : ternary;
+            m.left               : ternary;
+            h.kvc.count          : ternary;
+        }
+        actions = { refuse; take; pass_on; free; }
+        const default_action = refuse(DropReason.BAD_VERSION);
+        const entries = {
+#define CONTROL_BYTES CONTROL_UDP_BYTES, CONTROL_UDP_BYTES + IPV4_BYTES
+#define FILL_BYTES    FILL_UDP_BYTES, FILL_UDP_BYTES + IPV4_BYTES
+#define STRANGER      DropReason.NOT_A_MEMBER
+            // kvc, round, version, op, lengths,                      data, fault,           port,     state, left, count
+            (false, _, _, _, _, _, _, _, _, _, _, _)                                                     : refuse(DropReason.TRUNCATED);
+
+            (_, 1, KV_VERSION, OP_LEAVE,    _, _,          _,    _,               _,        _, _, _)     : free();
+            (_, 1, KV_VERSION, OP_FILL_ACK, _, _,          _,    _,               _,        _, _, _)     : take(Task.ACKNOWLEDGE);
+
+            (_, _, KV_VERSION, OP_FILL,     FILL_BYTES,    true, PARSER_ERROR_OK, STRANGER, _, _, _)     : refuse(DropReason.NOT_A_MEMBER);
+            (_, _, KV_VERSION, OP_FILL,     FILL_BYTES,    true, PARSER_ERROR_OK, _,        _, _, _)     : take(Task.FILL);
+            (_, _, KV_VERSION, OP_FILL,     FILL_BYTES,    _,    _,               _,        _, _, _)     : refuse(DropReason.TRUNCATED);
+            (_, _, KV_VERSION, OP_FILL,     _, _,          _,    _,               _,        _, _, _)     : refuse(DropReason.BAD_LENGTH);
+
+            (_, _, KV_VERSION, OP_NOTICE,   _, _,          _,    _,               _,        _, _, _)     : refuse(DropReason.FORGED_OP);
+            (_, _, KV_VERSION, OP_FILL_ACK, _, _,          _,    _,               _,        _, _, _)     : refuse(DropReason.FORGED_OP);
+
+            (_, _, KV_VERSION, OP_JOIN,     CONTROL_BYTES, _,    _,               STRANGER, _, _, _)     : refuse(DropReason.NOT_A_MEMBER);
+            (_, _, KV_VERSION, OP_JOIN,     CONTROL_BYTES, _,    _,               _,        _, _, _)     : take(Task.JOIN);
+            (_, _, KV_VERSION, OP_JOIN,     _, _,          _,    _,               _,        _, _, _)     : refuse(DropReason.BAD_LENGTH);
+
+            (_, _, KV_VERSION, OP_LEAVE,    CONTROL_BYTES, _,    _,               STRANGER, _, _, _)     : refuse(DropReason.NOT_A_MEMBER);
+            (_, _, KV_VERSION, OP_LEAVE,    CONTROL_BYTES, _,    _,               _,        _, _, _)     : take(Task.LEAVE);
+            (_, _, KV_VERSION, OP_LEAVE,    _, _,          _,    _,               _,        _, _, _)     : refuse(DropReason.BAD_LENGTH);
+
+            (_, _, KV_VERSION, OP_NAK,      CONTROL_BYTES, _,    _,               STRANGER, _, _, _)     : refuse(DropReason.NOT_A_MEMBER);
+            (_, _, KV_VERSION, OP_NAK,      CONTROL_BYTES, _,    _,               _,        _, _, _)     : pass_on(Task.NAK);
+            (_, _, KV_VERSION, OP_NAK,      _, _,          _,    _,               _,        _, _, _)     : refuse(DropReason.BAD_LENGTH);
+
+            (_, _, KV_VERSION, OP_GET,      CONTROL_BYTES, _,    _,               STRANGER, _, _, _)     : refuse(DropReason.NOT_A_MEMBER);
+            (_, _, KV_VERSION, OP_GET,      CONTROL_BYTES, _,    _,               _,        _, _, 0)     : refuse(DropReason.BEYOND_END);
+            (_, _, KV_VERSION, OP_GET,      CONTROL_BYTES, _,    _,               _,        _, 0, _)     : refuse(DropReason.BEYOND_END);
+            (_, _, KV_VERSION, OP_GET,      CONTROL_BYTES, _,    _,               _, ChunkState.SERVING, _, _) : take(Task.SERVE);
+            (_, _, KV_VERSION, OP_GET,      CONTROL_BYTES, _,    _,               _,        _, _, _)     : pass_on(Task.GET);
+            (_, _, KV_VERSION, OP_GET,      _, _,          _,    _,               _,        _, _, _)     : refuse(DropReason.BAD_LENGTH);
+
+            (_, _, KV_VERSION, _,           _, _,          _,    _,               _,        _, _, _)     : refuse(DropReason.UNKNOWN_OP);
+        }
+        size = 32;
+    }
+
+    // To RoCE's port; most of that is not for the fabric's group and none of kvcast's.
+    @hidden
+    table data_datagrams {
+        key = {
+            m.fabric.off_group  : ternary;
+            m.round             : ternary;
+            m.state             : ternary;
+            h.bth.isValid()     : ternary;
+            h.bth.opcode        : ternary;
+            h.bth.qpn           : ternary;
+            h.kvd.isValid()     : ternary;
+            h.kvd.version       : ternary;
+            h.kvd.op            : ternary;
+            h.udp.length        : ternary;
+            h.ipv4.total_length : ternary;
+            fault               : ternary;
+            m.drop              : ternary;      // of the port
+        }
+        actions = { refuse; come_by; cast; stay_ordinary; }
+        const default_action = stay_ordinary();
+        const entries = {
+#define DATA_BYTES DATA_UDP_BYTES, DATA_UDP_BYTES + IPV4_BYTES
+#define UD         true, BTH_OPCODE_UD_SEND_ONLY, QPN_MULTICAST
+            // group, round, state, transport, data, version, op, lengths, fault, port
+            (0, 1, ChunkState.SERVING, _, _, _, _, _, _, _, _, _, _) : come_by(Task.PASS, OrbitEvent.PASSED, 1);
+            (0, 1, ChunkState.FILLING, _, _, _, _, _, _, _, _, _, _) : come_by(Task.WAIT, OrbitEvent.PASSED, 1);
+            (0, 1, ChunkState.ABSENT,  _, _, _, _, _, _, _, _, _, _) : come_by(Task.GONE, OrbitEvent.LEFT, 0);
+
+            (0, _, _, false, _, _, _, _, _, _, _, _, _)              : refuse(DropReason.TRUNCATED);
+            (0, _, _, UD, false, _, _, _, _, _, _)                   : refuse(DropReason.TRUNCATED);
+            (0, _, _, UD, _, KV_VERSION, OP_DATA, DATA_BYTES, PARSER_ERROR_OK, DropReason.NOT_A_MEMBER) : refuse(DropReason.NOT_A_MEMBER);
+            (0, _, _, UD, _, KV_VERSION, OP_DATA, DATA_BYTES, PARSER_ERROR_OK, _) : cast();
+            (0, _, _, UD, _, KV_VERSION, OP_DATA, DATA_BYTES, _, _)  : refuse(DropReason.TRUNCATED);
+            (0, _, _, UD, _, KV_VERSION, OP_DATA, _, _, _, _)        : refuse(DropReason.BAD_LENGTH);
+            (0, _, _, UD, _, KV_VERSION, _, _, _, _, _)              : refuse(DropReason.UNKNOWN_OP);
+            (0, _, _, _, _, _, _, _, _, _, _, _, _)                  : refuse(DropReason.BAD_VERSION);
+        }
+        size = 16;
+    }
+
+    // A program that was not configured is a layer-2 switch; what goes round there is nobody's.
+    @hidden action answer_arp() { take(Task.POOL_ARP); }
+    @hidden action forget()     { take(Task.GONE); }
+
+    apply {
+        if (m.fabric.enabled == 1) {
+            if (h.udp.isValid() && h.udp.dst_port == UDP_PORT_CONTROL) {
+                control_datagrams.apply();
+            } else if (h.udp.isValid() && h.udp.dst_port == UDP_PORT_ROCE) {
+                data_datagrams.apply();
+            } else if (h.arp.isValid() && h.arp.operation == ARP_REQUEST) {
+                if (m.fabric.off_pool == 0) {
+                    answer_arp();
+                } else {
+                    stay_ordinary();
+                }
+            } else {
+                stay_ordinary();
+            }
+        } else if (m.round == 1) {
+            forget();
+        } else {
+            stay_ordinary();
+        }
+        if (h.kvc.isValid()) {
+            if (m.task != Task.ORDINARY) {
+                attribution.apply(h, m);
+            }
+        }
+    }
+}

@@ -1,0 +1,55 @@
+// Whether anybody gets the packet, from the sets that it concerns.
+
+control Decision(inout metadata_t m) {
+    @hidden action cast()        { m.cast = 1; }
+    @hidden action cast_cached() { m.cast = 1; m.event = OrbitEvent.CAST; }
+    @hidden action tell()        { m.notice = 1; }
+    @hidden action refuse()      { m.drop = DropReason.NO_INTEREST; }
+    @hidden action end_entry()   { m.drop = DropReason.LAST_LEFT; m.again = 1; m.queue = QUEUE_CONTROL; }
+    @hidden action nothing()     { }
+
+    @hidden
+    table decision {
+        key = {
+            m.task    : ternary;
+            m.mine    : ternary;
+            m.deliver : ternary;
+        }
+        actions = { cast; cast_cached; tell; refuse; end_entry; nothing; }
+        const default_action = nothing();
+        const entries = {
+            (Task.JOIN, _, _)  : tell();
+            (Task.LEAVE, 0, _) : refuse();
+            (Task.LEAVE, _, 0) : end_entry();
+            (Task.LEAVE, _, _) : tell();
+            (Task.CAST, _, 0)  : refuse();
+            (Task.CAST, _, _)  : cast();
+            (Task.PASS, _, 0)  : nothing();
+            (Task.PASS, _, _)  : cast_cached();
+        }
+        size = 8;
+    }
+
+    @hidden action raise() { m.raised = 1; }
+
+    // A JOIN that gives a waiting member company.
+    @hidden
+    table company {
+        key = {
+            m.newcomer : ternary;
+            m.before   : ternary;
+        }
+        actions = { raise; nothing; }
+        const default_action = raise();
+        const entries = {
+            (0, _) : nothing();
+            (_, 0) : nothing();
+        }
+        size = 2;
+    }
+
+    apply {
+        decision.apply();
+        company.apply();
+    }
+}
