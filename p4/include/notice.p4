@@ -6,16 +6,21 @@ control Notice(inout headers_t h, inout metadata_t m) {
     PoolSource() pool_source;
 
     apply {
-        bit<8> cached = 0;
+        // Both of two conditions each time: or-ing flags together would be two steps.
         if (m.state == ChunkState.SERVING) {
-            cached = FLAG_CACHED;
-        }
-        if (m.outcome == InterestOutcome.LEFT) {
-            h.kvc.flags = cached | FLAG_LEFT;
+            if (m.outcome == InterestOutcome.LEFT) {
+                h.kvc.flags = FLAG_CACHED | FLAG_LEFT;
+            } else if (m.outcome == InterestOutcome.JOINED) {
+                h.kvc.flags = FLAG_CACHED | FLAG_JOINED;
+            } else {
+                h.kvc.flags = FLAG_CACHED | FLAG_REFUSED;
+            }
+        } else if (m.outcome == InterestOutcome.LEFT) {
+            h.kvc.flags = FLAG_LEFT;
         } else if (m.outcome == InterestOutcome.JOINED) {
-            h.kvc.flags = cached | FLAG_JOINED;
+            h.kvc.flags = FLAG_JOINED;
         } else {
-            h.kvc.flags = cached | FLAG_REFUSED;
+            h.kvc.flags = FLAG_REFUSED;
         }
         h.kvc.op = OP_NOTICE;
         h.kvc.count = (bit<16>) m.leader;
@@ -23,6 +28,5 @@ control Notice(inout headers_t h, inout metadata_t m) {
         pool_source.apply(h, m);
         h.ethernet.dst = m.fabric.group_mac;
         h.ipv4.dst = m.fabric.group_ip;
-        m.cast = 1;
     }
 }

@@ -14,9 +14,9 @@ control ChunkCache(in headers_t h, inout metadata_t m) {
         m.state = ChunkState.FILLING;
         m.first_slot = base_slot[15:0];
         m.slot = base_slot[15:0] + m.segment;
-        m.segments = segments;
         m.left = segments |-| h.kvc.segment;
-        m.fill_port = port;
+        m.off_port = m.port ^ port;
+        m.off_segments = h.kvd.segments ^ segments;
     }
 
     @id(0x01000303)
@@ -24,7 +24,6 @@ control ChunkCache(in headers_t h, inout metadata_t m) {
         m.state = ChunkState.SERVING;
         m.first_slot = base_slot[15:0];
         m.slot = base_slot[15:0] + m.segment;
-        m.segments = segments;
         m.left = segments |-| h.kvc.segment;
     }
 

@@ -37,19 +37,16 @@ control SlotOwner(inout metadata_t m) {
     @hidden action do_enter() { m.circulates = enter.execute(m.slot); }
     @hidden action nothing()  { }
 
-    @hidden
+    @hidden @stage(4)
     table owner {
-        key = {
-            m.task    : exact;
-            m.refusal : exact;
-        }
+        key = { m.task : exact; }
         actions = { do_pass; do_look; do_enter; nothing; }
         const default_action = nothing();
         const entries = {
-            (Task.PASS, DropReason.NONE)  : do_pass();
-            (Task.WAIT, DropReason.NONE)  : do_pass();
-            (Task.SERVE, DropReason.NONE) : do_look();
-            (Task.FILL, DropReason.NONE)  : do_enter();
+            Task.PASS  : do_pass();
+            Task.WAIT  : do_pass();
+            Task.SERVE : do_look();
+            Task.FILL  : do_enter();
         }
         size = 4;
     }
@@ -76,7 +73,7 @@ control ChunkStore(inout headers_t h, inout metadata_t m, inout ingress_intrinsi
         acknowledge();
         m.event = OrbitEvent.ENTERED;
         m.needed = FILL_FRAME_BYTES;
-        m.rewritten = 1;
+        m.checksum = 1;
         m.again = 1;
         h.kvc.setInvalid();
         h.ethernet.dst = m.fabric.group_mac;
@@ -126,7 +123,7 @@ control ChunkStore(inout headers_t h, inout metadata_t m, inout ingress_intrinsi
     @hidden action nothing() { }
 
     @hidden
-    table orbit {
+    table outcome {
         key = {
             m.task       : exact;
             m.circulates : ternary;
@@ -147,6 +144,6 @@ control ChunkStore(inout headers_t h, inout metadata_t m, inout ingress_intrinsi
     }
 
     apply {
-        orbit.apply();
+        outcome.apply();
     }
 }

@@ -3,16 +3,22 @@
 // ternary tables, read from the top, that find in one stage what ../v1model/classification.p4 and segment_range.p4 do.
 
 control Classification(inout headers_t h, inout metadata_t m, in bit<16> fault) {
-    Attribution() attribution;
-
     @hidden
     action refuse(DropReason reason) {
         m.task = Task.REFUSED;
         m.drop = reason;
     }
 
+    // A host cannot speak for another.
+    @hidden
+    action attribute() {
+        h.kvc.member = m.member;
+        h.udp.checksum = 0;             // it covered the member that the host claimed
+    }
+
     @hidden
     action take(Task task) {
+        attribute();
         m.task = task;
         m.drop = DropReason.NONE;
     }
@@ -20,6 +26,7 @@ control Classification(inout headers_t h, inout metadata_t m, in bit<16> fault) 
     // Goes on to the holder. `members` was the sender, if the GET comes from a round.
     @hidden
     action pass_on(Task task) {
+        attribute();
         m.task = task;
         m.drop = DropReason.NONE;
         m.forward = 1;
@@ -50,6 +57,14 @@ control Classification(inout headers_t h, inout metadata_t m, in bit<16> fault) 
         m.needed = DATA_FRAME_BYTES;
     }
 
+    // The head of a FILL, on its round, goes to the holder's port.
+    @hidden
+    action acknowledge() {
+        m.task = Task.ACKNOWLEDGE;
+        m.drop = DropReason.NONE;
+        m.checksum = 1;
+    }
+
     // The last LEAVE, on its round, frees the entry: `now` becomes a time that is long over.
     @hidden
     action free() {
@@ -75,7 +90,7 @@ control Classification(inout headers_t h, inout metadata_t m, in bit<16> fault) 
             m.left               : ternary;
             h.kvc.count          : ternary;
         }
-        actions = { refuse; take; pass_on; free; }
+        actions = { refuse; take; pass_on; free; acknowledge; }
         const default_action = refuse(DropReason.BAD_VERSION);
         const entries = {
 #define CONTROL_BYTES CONTROL_UDP_BYTES, CONTROL_UDP_BYTES + IPV4_BYTES
@@ -85,7 +100,7 @@ control Classification(inout headers_t h, inout metadata_t m, in bit<16> fault) 
             (false, _, _, _, _, _, _, _, _, _, _, _)                                                     : refuse(DropReason.TRUNCATED);
 
             (_, 1, KV_VERSION, OP_LEAVE,    _, _,          _,    _,               _,        _, _, _)     : free();
-            (_, 1, KV_VERSION, OP_FILL_ACK, _, _,          _,    _,               _,        _, _, _)     : take(Task.ACKNOWLEDGE);
+            (_, 1, KV_VERSION, OP_FILL_ACK, _, _,          _,    _,               _,        _, _, _)     : acknowledge();
 
             (_, _, KV_VERSION, OP_FILL,     FILL_BYTES,    true, PARSER_ERROR_OK, STRANGER, _, _, _)     : refuse(DropReason.NOT_A_MEMBER);
             (_, _, KV_VERSION, OP_FILL,     FILL_BYTES,    true, PARSER_ERROR_OK, _,        _, _, _)     : take(Task.FILL);
@@ -160,8 +175,17 @@ control Classification(inout headers_t h, inout metadata_t m, in bit<16> fault) 
     }
 
     // A program that was not configured is a layer-2 switch; what goes round there is nobody's.
-    @hidden action answer_arp() { take(Task.POOL_ARP); }
-    @hidden action forget()     { take(Task.GONE); }
+    @hidden
+    action answer_arp() {
+        m.task = Task.POOL_ARP;
+        m.drop = DropReason.NONE;
+    }
+
+    @hidden
+    action forget() {
+        m.task = Task.GONE;
+        m.drop = DropReason.NONE;
+    }
 
     apply {
         if (m.fabric.enabled == 1) {
@@ -182,11 +206,6 @@ control Classification(inout headers_t h, inout metadata_t m, in bit<16> fault) 
             forget();
         } else {
             stay_ordinary();
-        }
-        if (h.kvc.isValid()) {
-            if (m.task != Task.ORDINARY) {
-                attribution.apply(h, m);
-            }
         }
     }
 }

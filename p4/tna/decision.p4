@@ -3,7 +3,7 @@
 control Decision(inout metadata_t m) {
     @hidden action cast()        { m.cast = 1; }
     @hidden action cast_cached() { m.cast = 1; m.event = OrbitEvent.CAST; }
-    @hidden action tell()        { m.notice = 1; }
+    @hidden action tell()        { m.notice = 1; m.cast = 1; m.checksum = 1; }
     @hidden action refuse()      { m.drop = DropReason.NO_INTEREST; }
     @hidden action end_entry()   { m.drop = DropReason.LAST_LEFT; m.again = 1; m.queue = QUEUE_CONTROL; }
     @hidden action nothing()     { }
@@ -30,9 +30,16 @@ control Decision(inout metadata_t m) {
         size = 8;
     }
 
-    @hidden action raise() { m.raised = 1; }
+    apply {
+        decision.apply();
+    }
+}
 
-    // A JOIN that gives a waiting member company.
+// Whether a JOIN gives a waiting member company: worth a report.
+control Company(inout metadata_t m) {
+    @hidden action raise()   { m.raised = 1; }
+    @hidden action nothing() { }
+
     @hidden
     table company {
         key = {
@@ -49,7 +56,6 @@ control Decision(inout metadata_t m) {
     }
 
     apply {
-        decision.apply();
         company.apply();
     }
 }

@@ -9,7 +9,7 @@ control KvcastIngressDeparser(packet_out packet, inout headers_t h, in metadata_
 
     apply {
         // Only where this program changed the header: a switch of layer 2 forwards what it gets.
-        if (m.rewritten == 1) {
+        if (m.checksum == 1) {
             h.ipv4.checksum = ipv4_checksum.update({
                 h.ipv4.version, h.ipv4.ihl, h.ipv4.dscp, h.ipv4.ecn, h.ipv4.total_length, h.ipv4.identification,
                 h.ipv4.flags, h.ipv4.fragment_offset, h.ipv4.ttl, h.ipv4.protocol, h.ipv4.src, h.ipv4.dst });

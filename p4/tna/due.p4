@@ -17,7 +17,7 @@ control Name(inout metadata_t m) { \
     @hidden action do_want()   { want.execute(m.slot); } \
     @hidden action do_settle() { DUE = settle.execute(m.slot); } \
     @hidden action nothing()   { } \
-    @hidden table due { \
+    @hidden @stage(5) table due { \
         key = { \
             m.task       : exact; \
             m.circulates : ternary; \
@@ -80,5 +80,32 @@ control DueAll(in headers_t h, inout metadata_t m) {
 
     apply {
         due_all.apply();
+    }
+}
+
+// A cached segment comes by: it is for who asked, and for all of the set if one of them asked for everybody.
+control WhomDue(inout metadata_t m) {
+    @hidden action these()   { m.deliver = m.due; }
+    @hidden action all()     { m.deliver = m.due | m.before; }
+    @hidden action nothing() { }
+
+    @hidden
+    table whom {
+        key = {
+            m.task    : exact;
+            m.owner   : ternary;
+            m.due_all : ternary;
+        }
+        actions = { these; all; nothing; }
+        const default_action = nothing();
+        const entries = {
+            (Task.PASS, MINE, 1) : all();
+            (Task.PASS, _, _)    : these();
+        }
+        size = 2;
+    }
+
+    apply {
+        whom.apply();
     }
 }

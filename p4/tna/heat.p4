@@ -27,8 +27,19 @@ control Name(inout metadata_t m) { \
         } \
     }; \
     @hidden action do_count() { GETS = count.execute(CELL); } \
+    @hidden action nothing()  { } \
+    @hidden table row { \
+        key = { \
+            m.task  : exact; \
+            m.state : exact; \
+        } \
+        actions = { do_count; nothing; } \
+        const default_action = nothing(); \
+        const entries = { (Task.GET, ChunkState.ABSENT) : do_count(); } \
+        size = 1; \
+    } \
     apply { \
-        do_count(); \
+        row.apply(); \
     } \
 }
 
@@ -48,25 +59,43 @@ control Heat(inout metadata_t m, inout ingress_intrinsic_metadata_for_deparser_t
             }
         }
     };
-    @hidden action do_report()  { m.reported = report.execute(m.cell_a); }
-    @hidden action set_gets()   { m.gets = min(m.gets, m.gets_b); }
+    @hidden action do_report()   { m.reported = report.execute(m.cell_a); }
+    @hidden action set_gets()    { m.gets = min(m.gets, m.gets_b); }
     @hidden action set_missing() { m.gets_missing = m.fabric.heat_gets |-| m.gets; }
+    @hidden action nothing()     { }
+
+    // Tables of their own and for every packet: a chain of them behind a condition would hold up all that is behind it.
+    @hidden table least   { actions = { set_gets; }    const default_action = set_gets();    size = 1; }
+    @hidden table missing { actions = { set_missing; } const default_action = set_missing(); size = 1; }
+
+    @hidden
+    table worth {
+        key = {
+            m.raised       : ternary;
+            m.task         : ternary;
+            m.state        : ternary;
+            m.gets_missing : ternary;
+        }
+        actions = { do_report; nothing; }
+        const default_action = nothing();
+        const entries = {
+            (1, _, _, _)                        : do_report();
+            (_, Task.GET, ChunkState.ABSENT, 0) : do_report();
+        }
+        size = 2;
+    }
 
     HeatRowA() row_a;
     HeatRowB() row_b;
 
     apply {
-        if (m.task == Task.GET && m.state == ChunkState.ABSENT) {
-            row_a.apply(m);
-            row_b.apply(m);
-            set_gets();
-            set_missing();
-        }
-        if (m.raised == 1 || m.gets_missing == 0) {
-            do_report();
-            if (m.reported != RECENT) {
-                d.digest_type = DIGEST_HEAT;
-            }
+        row_a.apply(m);
+        row_b.apply(m);
+        least.apply();
+        missing.apply();
+        worth.apply();
+        if (m.reported == NOT_RECENT) {
+            d.digest_type = DIGEST_HEAT;
         }
     }
 }

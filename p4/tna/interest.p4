@@ -53,7 +53,7 @@ control InterestOwner(inout metadata_t m) {
     @hidden action do_free()    { free.execute(m.index); }
     @hidden action nothing()    { }
 
-    @hidden
+    @hidden @stage(2)
     table owner {
         key = {
             m.task  : exact;
@@ -112,30 +112,24 @@ control InterestSets(inout metadata_t m) {
         m.deliver = m.before & ~m.me;
         m.mine = m.before & m.me;
     }
-    // A cached segment comes by: who asked for it, and all of the set if one of them asked for everybody.
-    @hidden action those_due() { m.deliver = m.due; }
-    @hidden action all_due()   { m.deliver = m.due | m.before; }
     @hidden action nobody()    { }
 
     @hidden
     table sets {
         key = {
-            m.task    : exact;
-            m.owner   : ternary;
-            m.due_all : ternary;
+            m.task  : exact;
+            m.owner : ternary;
         }
-        actions = { joined; first; refused; left; others; those_due; all_due; nobody; }
+        actions = { joined; first; refused; left; others; nobody; }
         const default_action = nobody();
         const entries = {
-            (Task.JOIN, MINE, _)     : joined();
-            (Task.JOIN, ANOTHERS, _) : refused();
-            (Task.JOIN, _, _)        : first();
-            (Task.LEAVE, MINE, _)    : left();
-            (Task.GET, MINE, _)      : others();
-            (Task.SERVE, MINE, _)    : others();
-            (Task.CAST, MINE, _)     : others();
-            (Task.PASS, MINE, 1)     : all_due();
-            (Task.PASS, _, _)        : those_due();
+            (Task.JOIN, MINE)     : joined();
+            (Task.JOIN, ANOTHERS) : refused();
+            (Task.JOIN, _)        : first();
+            (Task.LEAVE, MINE)    : left();
+            (Task.GET, MINE)      : others();
+            (Task.SERVE, MINE)    : others();
+            (Task.CAST, MINE)     : others();
         }
         size = 16;
     }

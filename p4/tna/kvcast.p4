@@ -45,7 +45,7 @@
 #include "key_hash.p4"
 #include "chunk_cache.p4"
 #include "classification.p4"
-#include "../include/fill_check.p4"
+#include "fill_check.p4"
 #include "interest_members.p4"
 #include "interest_leader.p4"
 #include "interest.p4"
@@ -70,6 +70,7 @@ control KvcastIngress(inout headers_t h, inout metadata_t m, in ingress_intrinsi
     ChunkCache()      chunk_cache;
     Admission()       admission;
     Classification()  classification;
+    Differences()     differences;
     FillCheck()       fill_check;
     InterestOwner()   interest_owner;
     InterestLow()     interest_low;
@@ -81,7 +82,9 @@ control KvcastIngress(inout headers_t h, inout metadata_t m, in ingress_intrinsi
     DueHigh()         due_high;
     DueAll()          due_all;
     ChunkStore()      chunk_store;
+    WhomDue()         whom_due;
     Decision()        decision;
+    Company()         company;
     Notice()          notice;
     Acknowledgement() acknowledgement;
     ArpResponder()    arp_responder;
@@ -103,56 +106,55 @@ control KvcastIngress(inout headers_t h, inout metadata_t m, in ingress_intrinsi
             m.member = h.kvc.member;            // what goes round carries its sender along
             m.me = h.kvc.members;
         }
+        differences.apply(h, m);
 
         classification.apply(h, m, prsr.parser_err);
-        if (h.kvc.isValid() && h.kvd.isValid()) {
-            fill_check.apply(h, m, m.refusal);
-        }
 
         interest_owner.apply(m);
-        slot_owner.apply(m);
-        if (m.task == Task.FILL && m.refusal != DropReason.NONE) {
-            m.task = Task.REFUSED;
-            m.drop = m.refusal;
-        }
-
-        interest_low.apply(m);
-        interest_high.apply(m);
-        due_low.apply(m);
-        due_high.apply(m);
-        due_all.apply(h, m);
-        chunk_store.apply(h, m, d);
-        if (m.forward == 1) {
-            forwarding.apply(h, m);
-        }
-
-        interest_sets.apply(m);
-
-        interest_leader.apply(h, m);
-        decision.apply(m);
-        second_group.apply(m);
-
-        if (m.notice == 1) {
-            notice.apply(h, m);
-        } else if (m.task == Task.ACKNOWLEDGE) {
+        fill_check.apply(h, m);
+        if (m.task == Task.ACKNOWLEDGE) {
             acknowledgement.apply(h, m);
         } else if (m.task == Task.POOL_ARP) {
             arp_responder.apply(h, m);
         }
-        if (m.notice == 1 || m.cast == 1) {
-            replication.apply(m, tm);
-        }
-        heat.apply(m, d);
-        traffic.apply(m);
 
-        if (m.drop != DropReason.NONE) {
-            drops.apply(m.drop, m.again, d);
+        interest_low.apply(m);
+        interest_high.apply(m);
+
+        interest_sets.apply(m);
+        slot_owner.apply(m);
+
+        interest_leader.apply(h, m);
+        due_low.apply(m);
+        due_high.apply(m);
+        due_all.apply(h, m);
+        chunk_store.apply(h, m, d);
+
+        whom_due.apply(m);
+        if (m.forward == 1) {
+            forwarding.apply(h, m);
         }
+
+        decision.apply(m);
+        second_group.apply(m);
+        company.apply(m);
+        heat.apply(m, d);
+
         if (m.again == 1) {
             tm.ucast_egress_port = RECIRCULATION_PORT;
             tm.qid = m.queue;
         } else if (m.unicast == 1) {
             tm.ucast_egress_port = m.egress;
+        }
+        if (m.drop != DropReason.NONE) {
+            drops.apply(m.drop, m.again, d);
+        }
+        traffic.apply(m);
+        if (m.notice == 1) {
+            notice.apply(h, m);
+        }
+        if (m.cast == 1) {
+            replication.apply(m, tm);
         } else if (m.flooded == 1) {
             tm.mcast_grp_a = GROUP_FLOOD;
         }

@@ -8,7 +8,6 @@ parser KvcastIngressParser(packet_in packet, out headers_t h, out metadata_t m, 
         m.fabric = { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 };
         m.task = Task.ORDINARY;
         m.drop = DropReason.NONE;
-        m.refusal = DropReason.NONE;
         m.forward = 0;
         m.port = ig.ingress_port;
         m.round = 0;
@@ -19,9 +18,11 @@ parser KvcastIngressParser(packet_in packet, out headers_t h, out metadata_t m, 
         m.state = ChunkState.ABSENT;
         m.segment = 0;
         m.first_slot = 0;
-        m.segments = 0;
-        m.fill_port = 0;
         m.left = 0;
+        m.off_port = 0;
+        m.off_segment = 0;
+        m.off_segments = 0;
+        m.off_key = 0;
         m.signature = 0;
         m.index = 0;
         m.owner = 0;
@@ -54,6 +55,7 @@ parser KvcastIngressParser(packet_in packet, out headers_t h, out metadata_t m, 
         m.unicast = 0;
         m.flooded = 0;
         m.rewritten = 0;
+        m.checksum = 0;
         m.mirror_tag = 0;
         m.mirror_port = 0;
         m.mirror_session = 0;

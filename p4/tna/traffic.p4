@@ -9,13 +9,32 @@ control Traffic(in metadata_t m) {
     @id(0x12000003)
     Counter<bit<64>, bit<8>>(8, CounterType_t.PACKETS_AND_BYTES) orbit;
 
+    @hidden action count()   { chunk_heat.count(m.first_slot); }
+    @hidden action nothing() { }
+
+    // In a stage where no other register needs the memory.
+    @hidden @stage(7)
+    table heat {
+        key = {
+            m.state : ternary;
+            m.task  : ternary;
+        }
+        actions = { count; nothing; }
+        const default_action = nothing();
+        const entries = {
+            (ChunkState.ABSENT, _) : nothing();
+            (_, Task.JOIN)         : count();
+            (_, Task.LEAVE)        : count();
+            (_, Task.GET)          : count();
+            (_, Task.SERVE)        : count();
+            (_, Task.NAK)          : count();
+            (_, Task.FILL)         : count();
+        }
+        size = 8;
+    }
+
     apply {
         orbit.count((bit<8>) m.event);
-        if (m.state != ChunkState.ABSENT) {
-            if (m.task == Task.JOIN || m.task == Task.LEAVE || m.task == Task.GET || m.task == Task.SERVE ||
-                m.task == Task.FILL || m.task == Task.NAK) {
-                chunk_heat.count(m.first_slot);
-            }
-        }
+        heat.apply();
     }
 }

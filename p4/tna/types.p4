@@ -71,7 +71,7 @@ const ownership_t ANOTHERS = 4;
 const ownership_t MINE = 8;                     // mine and recent
 
 // And of one that only has a time: this.predicate(recent).
-const ownership_t RECENT = 2;
+const ownership_t NOT_RECENT = 1;
 
 struct owned_t {
     signature_t signature;
@@ -114,7 +114,6 @@ struct metadata_t {
     fabric_t    fabric;
     Task        task;
     DropReason  drop;
-    DropReason  refusal;                        // of a FILL, by what it says
     bit<1>      forward;                        // by destination address
 
     port_t      port;
@@ -127,9 +126,12 @@ struct metadata_t {
     slot_index_t segment;                       // low bits of the index
     ChunkState  state;
     slot_index_t first_slot;                    // of the chunk
-    bit<32>     segments;
-    port_t      fill_port;
     bit<32>     left;                           // segments of the chunk from the one that the packet names
+    // FILL: where it differs from what it should be.
+    port_t      off_port;
+    segment_t   off_segment;
+    bit<32>     off_segments;
+    chunk_key_t off_key;
 
     signature_t signature;
     interest_index_t index;
@@ -157,7 +159,7 @@ struct metadata_t {
     bit<32>     gets;
     bit<32>     gets_b;
     bit<32>     gets_missing;                   // to be worth a report
-    bit<8>      reported;                       // RECENT: within the window
+    bit<8>      reported;                       // NOT_RECENT: before this window, 0: it was not asked
 
     members_t   deliver;
     bit<1>      cast;
@@ -165,7 +167,8 @@ struct metadata_t {
     port_t      egress;
     bit<1>      unicast;
     bit<1>      flooded;
-    bit<1>      rewritten;
+    bit<1>      rewritten;                      // as v1model's controls say; here it is `checksum`, known earlier
+    bit<1>      checksum;                       // of the IPv4 header has to be made anew
 
     bit<8>      mirror_tag;
     bit<16>     mirror_port;                    // m.port in whole bytes

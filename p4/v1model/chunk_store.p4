@@ -70,7 +70,7 @@ control ChunkStore(inout headers_t h, inout metadata_t m) {
 
     apply {
         if (m.op == OP_FILL) {
-            check.apply(h, m, m.drop);
+            check.apply(h, m);
             if (m.drop == DropReason.NONE) {
                 fill(m.base_slot + h.kvd.segment);
                 pool_source.apply(h, m);

@@ -54,7 +54,7 @@
 #include "interest.p4"
 #include "../include/pool_source.p4"
 #include "../include/notice.p4"
-#include "../include/fill_check.p4"
+#include "fill_check.p4"
 #include "chunk_store.p4"
 #include "replication.p4"
 #include "../include/pruning.p4"
@@ -67,7 +67,6 @@ control KvcastIngress(inout headers_t h, inout metadata_t m, inout standard_meta
     Fabric()         fabric;
     Classification() classification;
     Admission()      admission;
-    Attribution()    attribution;
     ChunkCache()     chunk_cache;
     Interest()       interest;
     Notice()         notice;
@@ -97,7 +96,8 @@ control KvcastIngress(inout headers_t h, inout metadata_t m, inout standard_meta
                 admission.apply(m, s.ingress_port);
             }
             if (m.drop == DropReason.NONE && h.kvc.isValid()) {
-                attribution.apply(h, m);
+                h.kvc.member = m.member;    // a host cannot speak for another
+                h.udp.checksum = 0;         // it covered the member that the host claimed
             }
             if (m.drop == DropReason.NONE && m.kind == PacketKind.CONTROL) {
                 chunk_cache.apply(h, m);
@@ -114,6 +114,7 @@ control KvcastIngress(inout headers_t h, inout metadata_t m, inout standard_meta
                     }
                 } else if (m.op == OP_JOIN || m.op == OP_LEAVE) {
                     notice.apply(h, m);
+                    m.cast = 1;
                 } else if (m.op == OP_FILL || (m.op == OP_GET && m.state == ChunkState.SERVING)) {
                     chunk_store.apply(h, m);
                 }
