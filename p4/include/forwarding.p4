@@ -23,8 +23,5 @@ control Forwarding(in headers_t h, inout metadata_t m) {
 
     apply {
         dmac.apply();
-        if (m.unicast == 1 && m.egress == m.port) {
-            m.drop = DropReason.HAIRPIN;
-        }
     }
 }

@@ -43,7 +43,7 @@ control Name(inout metadata_t m) { \
     } \
 }
 
-HEAT_ROW(HeatRowA, m.cell_a, m.gets)
+HEAT_ROW(HeatRowA, m.cell_a, m.gets_a)
 HEAT_ROW(HeatRowB, m.cell_b, m.gets_b)
 
 control Heat(inout metadata_t m, inout ingress_intrinsic_metadata_for_deparser_t d) {
@@ -60,27 +60,28 @@ control Heat(inout metadata_t m, inout ingress_intrinsic_metadata_for_deparser_t
         }
     };
     @hidden action do_report()   { m.reported = report.execute(m.cell_a); }
-    @hidden action set_gets()    { m.gets = min(m.gets, m.gets_b); }
-    @hidden action set_missing() { m.gets_missing = m.fabric.heat_gets |-| m.gets; }
+    @hidden action set_gets()    { m.gets = min(m.gets_a, m.gets_b); }
+    @hidden action set_missing() { m.missing_a = m.fabric.heat_gets |-| m.gets_a; m.missing_b = m.fabric.heat_gets |-| m.gets_b; }
     @hidden action nothing()     { }
 
     // Tables of their own and for every packet: a chain of them behind a condition would hold up all that is behind it.
     @hidden table least   { actions = { set_gets; }    const default_action = set_gets();    size = 1; }
     @hidden table missing { actions = { set_missing; } const default_action = set_missing(); size = 1; }
 
-    @hidden
+    @hidden @stage(7)
     table worth {
         key = {
-            m.raised       : ternary;
-            m.task         : ternary;
-            m.state        : ternary;
-            m.gets_missing : ternary;
+            m.raised    : ternary;
+            m.task      : ternary;
+            m.state     : ternary;
+            m.missing_a : ternary;
+            m.missing_b : ternary;
         }
         actions = { do_report; nothing; }
         const default_action = nothing();
         const entries = {
-            (1, _, _, _)                        : do_report();
-            (_, Task.GET, ChunkState.ABSENT, 0) : do_report();
+            (1, _, _, _, _)                        : do_report();
+            (_, Task.GET, ChunkState.ABSENT, 0, 0) : do_report();
         }
         size = 2;
     }

@@ -107,6 +107,7 @@ control KvcastIngress(inout headers_t h, inout metadata_t m, in ingress_intrinsi
             m.me = h.kvc.members;
         }
         differences.apply(h, m);
+        forwarding.apply(h, m);                 // whether it counts is known later
 
         classification.apply(h, m, prsr.parser_err);
 
@@ -114,8 +115,10 @@ control KvcastIngress(inout headers_t h, inout metadata_t m, in ingress_intrinsi
         fill_check.apply(h, m);
         if (m.task == Task.ACKNOWLEDGE) {
             acknowledgement.apply(h, m);
+            m.flooded = 0;
         } else if (m.task == Task.POOL_ARP) {
             arp_responder.apply(h, m);
+            m.flooded = 0;
         }
 
         interest_low.apply(m);
@@ -132,7 +135,12 @@ control KvcastIngress(inout headers_t h, inout metadata_t m, in ingress_intrinsi
 
         whom_due.apply(m);
         if (m.forward == 1) {
-            forwarding.apply(h, m);
+            if (m.unicast == 1 && m.egress == m.port) {
+                m.drop = DropReason.HAIRPIN;
+            }
+        } else if (m.task != Task.ACKNOWLEDGE && m.task != Task.POOL_ARP) {
+            m.unicast = 0;
+            m.flooded = 0;
         }
 
         decision.apply(m);

@@ -44,9 +44,11 @@ parser KvcastIngressParser(packet_in packet, out headers_t h, out metadata_t m, 
         m.needed = 0;
         m.cell_a = 0;
         m.cell_b = 0;
-        m.gets = 0;
+        m.gets_a = 0;
         m.gets_b = 0;
-        m.gets_missing = 1;
+        m.gets = 0;
+        m.missing_a = 0;
+        m.missing_b = 0;
         m.reported = 0;
         m.deliver = 0;
         m.cast = 0;

@@ -156,9 +156,11 @@ struct metadata_t {
 
     heat_index_t cell_a;
     heat_index_t cell_b;
-    bit<32>     gets;
+    bit<32>     gets_a;
     bit<32>     gets_b;
-    bit<32>     gets_missing;                   // to be worth a report
+    bit<32>     gets;                           // the lesser
+    bit<32>     missing_a;                      // to be worth a report
+    bit<32>     missing_b;
     bit<8>      reported;                       // NOT_RECENT: before this window, 0: it was not asked
 
     members_t   deliver;

@@ -129,6 +129,9 @@ control KvcastIngress(inout headers_t h, inout metadata_t m, inout standard_meta
 
         if (forward) {
             forwarding.apply(h, m);
+            if (m.unicast == 1 && m.egress == m.port) {
+                m.drop = DropReason.HAIRPIN;
+            }
         }
         if (m.drop != DropReason.NONE) {
             drops.apply(m, s);
