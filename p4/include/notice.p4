@@ -6,22 +6,7 @@ control Notice(inout headers_t h, inout metadata_t m) {
     PoolSource() pool_source;
 
     apply {
-        // Both of two conditions each time: or-ing flags together would be two steps.
-        if (m.state == ChunkState.SERVING) {
-            if (m.outcome == InterestOutcome.LEFT) {
-                h.kvc.flags = FLAG_CACHED | FLAG_LEFT;
-            } else if (m.outcome == InterestOutcome.JOINED) {
-                h.kvc.flags = FLAG_CACHED | FLAG_JOINED;
-            } else {
-                h.kvc.flags = FLAG_CACHED | FLAG_REFUSED;
-            }
-        } else if (m.outcome == InterestOutcome.LEFT) {
-            h.kvc.flags = FLAG_LEFT;
-        } else if (m.outcome == InterestOutcome.JOINED) {
-            h.kvc.flags = FLAG_JOINED;
-        } else {
-            h.kvc.flags = FLAG_REFUSED;
-        }
+        h.kvc.flags = (bit<8>) m.outcome | m.cached;
         h.kvc.op = OP_NOTICE;
         h.kvc.count = (bit<16>) m.leader;
         h.kvc.members = m.interest;

@@ -23,12 +23,12 @@ enum bit<8> ChunkState {
     SERVING = 2
 }
 
-// What a JOIN or LEAVE did.
+// What a JOIN or LEAVE did: the flag of its NOTICE.
 enum bit<8> InterestOutcome {
     NONE    = 0,
-    JOINED  = 1,
-    LEFT    = 2,
-    REFUSED = 3                     // no room in the interest table
+    JOINED  = 0x01,                 // FLAG_JOINED
+    LEFT    = 0x02,                 // FLAG_LEFT
+    REFUSED = 0x04                  // FLAG_REFUSED: no room in the interest table
 }
 
 // What the controller says once for the whole fabric.

@@ -6,12 +6,14 @@ control ChunkCache(in headers_t h, inout metadata_t m) {
     @id(0x01000301)
     action absent() {
         m.state = ChunkState.ABSENT;
+        m.cached = 0;
         m.left = h.kvc.segments |-| h.kvc.segment;
     }
 
     @id(0x01000302)
     action filling(@id(1) slot_t base_slot, @id(2) bit<32> segments, @id(3) port_t port) {
         m.state = ChunkState.FILLING;
+        m.cached = 0;
         m.first_slot = base_slot[15:0];
         m.slot = base_slot[15:0] + m.segment;
         m.left = segments |-| h.kvc.segment;
@@ -22,6 +24,7 @@ control ChunkCache(in headers_t h, inout metadata_t m) {
     @id(0x01000303)
     action serving(@id(1) slot_t base_slot, @id(2) bit<32> segments) {
         m.state = ChunkState.SERVING;
+        m.cached = FLAG_CACHED;
         m.first_slot = base_slot[15:0];
         m.slot = base_slot[15:0] + m.segment;
         m.left = segments |-| h.kvc.segment;

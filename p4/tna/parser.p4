@@ -16,6 +16,7 @@ parser KvcastIngressParser(packet_in packet, out headers_t h, out metadata_t m, 
         m.now = 0;
         m.key = 0;
         m.state = ChunkState.ABSENT;
+        m.cached = 0;
         m.segment = 0;
         m.first_slot = 0;
         m.left = 0;

@@ -125,6 +125,7 @@ struct metadata_t {
     chunk_key_t key;
     slot_index_t segment;                       // low bits of the index
     ChunkState  state;
+    bit<8>      cached;                         // FLAG_CACHED where the chunk is served here
     slot_index_t first_slot;                    // of the chunk
     bit<32>     left;                           // segments of the chunk from the one that the packet names
     // FILL: where it differs from what it should be.

@@ -10,12 +10,14 @@ control ChunkCache(in headers_t h, inout metadata_t m) {
     @id(0x01000301)
     action absent() {
         m.state = ChunkState.ABSENT;
+        m.cached = 0;
     }
 
     // Segments are accepted from `port` into slots base_slot, base_slot + 1, ...
     @id(0x01000302)
     action filling(@id(1) slot_t base_slot, @id(2) bit<32> segments, @id(3) port_t port) {
         m.state = ChunkState.FILLING;
+        m.cached = 0;
         m.base_slot = base_slot;
         m.segments = segments;
         m.fill_port = port;
@@ -24,6 +26,7 @@ control ChunkCache(in headers_t h, inout metadata_t m) {
     @id(0x01000303)
     action serving(@id(1) slot_t base_slot, @id(2) bit<32> segments) {
         m.state = ChunkState.SERVING;
+        m.cached = FLAG_CACHED;
         m.base_slot = base_slot;
         m.segments = segments;
     }

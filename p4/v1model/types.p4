@@ -50,6 +50,7 @@ struct metadata_t {
 
     chunk_key_t key;
     ChunkState  state;
+    bit<8>      cached;                     // FLAG_CACHED where the chunk is served here
     slot_t      base_slot;
     bit<32>     segments;                   // as kv_cache says, for a chunk that is filling or serving
     port_t      fill_port;
