@@ -94,7 +94,9 @@ def compile_source(source: ProgramSource) -> NativeProgram:
         if source.path is not None:
             if not source.path.is_file():
                 raise target.ConfigError(f"no P4 program at {source.path}")
-            return NativeProgram.of(compile_program(source.path, dict(source.defines), list(source.include_dirs)))
+            return NativeProgram.of(
+                compile_program(source.path, dict(source.defines), list(source.include_dirs), source.architecture)
+            )
         with tempfile.TemporaryDirectory(prefix="p4switch-") as folder:
             for name, text in source.files.items():
                 file = Path(folder, name)
@@ -102,7 +104,12 @@ def compile_source(source: ProgramSource) -> NativeProgram:
                 file.write_text(text)
             main = Path(folder, source.main)
             return NativeProgram.of(
-                compile_program(main, dict(source.defines), [Path(folder, d) for d in source.include_dirs])
+                compile_program(
+                    main,
+                    dict(source.defines),
+                    [Path(folder, d) for d in source.include_dirs],
+                    source.architecture,
+                )
             )
     except CompileError as error:
         raise target.ConfigError(str(error)) from error
@@ -117,7 +124,7 @@ class NativePipeline:
 
     def __init__(self, native: runtime.Pipeline, program: ir.Program) -> None:
         self.native = native
-        self._program = program
+        self.program = program
         self._kinds = [[k.match_kind for k in t.keys] for t in native.program.tables]
         self._widths = [[k.width for k in t.keys] for t in native.program.tables]
         self._operations: list[_Operation | None] = []
@@ -134,7 +141,7 @@ class NativePipeline:
 
     def initial_entries(self, table: int) -> Sequence[InitialEntry]:
         constant = {
-            _source_key(e, self._program.tables[table]) for e in self._program.tables[table].entries if e.is_const
+            _source_key(e, self.program.tables[table]) for e in self.program.tables[table].entries if e.is_const
         }
         entries = []
         for entry in self.native.entries(table):
@@ -143,12 +150,12 @@ class NativePipeline:
                 self._native_handles[handle] = entry.handle
                 key = tuple(map(self._key_field, self._kinds[table], self._widths[table], entry.match))
                 call = ActionCall(entry.action.action, tuple(entry.action.params))
-                is_const = self._program.tables[table].const_entries or key in constant
+                is_const = self.program.tables[table].const_entries or key in constant
                 entries.append(InitialEntry(handle, key, entry.priority, call, is_const))
         return entries
 
     def initial_default(self, table: int) -> ActionCall:
-        call = self._program.tables[table].default_action
+        call = self.program.tables[table].default_action
         return ActionCall(call.action, tuple(call.arguments))
 
     # -- tables ----------------------------------------------------------------------------------
@@ -335,7 +342,7 @@ class NativePipeline:
 
     def _value_set_table(self, value_set: int) -> int:
         """Value sets are the runtime's last tables, in the program's order."""
-        return len(self._program.tables) + value_set
+        return len(self.program.tables) + value_set
 
     def _match(self, table: int, key: MatchKey) -> list[tuple[int, int]]:
         return [_native_field(kind, part) for kind, part in zip(self._kinds[table], key, strict=True)]
@@ -410,6 +417,9 @@ class NativeTarget:
 
     def prepare(self, program: target.CompiledProgram) -> NativePipeline:
         assert isinstance(program, NativeProgram)
+        rounds = _recirculation_ports(self._switch, program.compiled.ir) & self._ports
+        if rounds:
+            raise target.ConfigError(f"port {min(rounds)} is attached, and this program has it for recirculation")
         try:
             loaded = runtime.Program.load(program.compiled.shared_object_path)
             pipeline = NativePipeline(self._switch.prepare(loaded), program.compiled.ir)
@@ -439,6 +449,10 @@ class NativeTarget:
 
     def is_up(self, port: int) -> bool:
         return port in self._ports and bool(self._switch.port_stats(port).up)
+
+    def recirculates(self, port: int) -> bool:
+        """Whether a port leads from egress back to ingress in the program that runs."""
+        return self._active is not None and port in _recirculation_ports(self._switch, self._active.program)
 
     def port_added(self, port: int) -> None:
         """The switch has a new port."""
@@ -537,3 +551,7 @@ def _us(duration_ns: int) -> int:
 
 
 __all__ = ["NativePipeline", "NativeProgram", "NativeTarget", "compile_source", "program_index"]
+
+
+def _recirculation_ports(switch: runtime.Switch, program: ir.Program) -> set[int]:
+    return set(switch.config.recirculation_ports) if program.architecture == "tna" else set()

@@ -32,9 +32,10 @@ from p4switch.ir.stmt import Labelled
 class ProgramLowering(ParserLowering):
     """Lowers a whole checked program."""
 
-    def __init__(self, checked: CheckedProgram) -> None:
+    def __init__(self, checked: CheckedProgram, wanted: str | None = None) -> None:
         super().__init__(checked.checker, checked.reporter)
         self.program = checked.program
+        self.wanted_architecture = wanted
 
     # ---------------------------------------------------------------- instances
 
@@ -106,6 +107,10 @@ class ProgramLowering(ParserLowering):
         architecture = ARCHITECTURES.get(decl.type.decl.name) if isinstance(decl.type, TBlock) else None
         if architecture is None:
             raise self.unsupported(decl.at, f"package {decl.type}; known packages are {', '.join(ARCHITECTURES)}")
+        if self.wanted_architecture not in (None, architecture.name):
+            raise self.reporter.fail(
+                decl.at, f"this program is for {architecture.name}, and {self.wanted_architecture} is asked for"
+            )
         self.architecture = architecture(self)
         return decl
 
@@ -202,9 +207,10 @@ class ProgramLowering(ParserLowering):
         return tuple(new_types), tuple(enums)
 
 
-def lower(checked: CheckedProgram) -> Program:
-    """Lower a checked program to IR. CompileError when something in it is not supported."""
-    lowering = ProgramLowering(checked)
+def lower(checked: CheckedProgram, architecture: str | None = None) -> Program:
+    """Lower a checked program to IR. CompileError when something in it is not supported, or it is not for
+    `architecture` (None: any)."""
+    lowering = ProgramLowering(checked, architecture)
     try:
         program = lowering.lower()
     except AbortError:
