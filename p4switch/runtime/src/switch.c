@@ -234,8 +234,7 @@ PS_EXPORT void ps_commit(struct ps_switch *sw, struct ps_pipeline *p) {
         sw->ctx.counters = p->counters;
         sw->ctx.meters = p->meters;
         sw->ctx.scratch = p->scratch;
-        for (uint32_t i = 0; i < PS_PORTS_MAX; i++)
-            if (sw->ports[i]) ps_pipeline_port_changed(p, i);
+        ps_pipeline_port_changed(p, PS_ANY_PORT); /* ports came and went since it was prepared */
     }
     ps_gate_leave(sw);
 }
