@@ -44,6 +44,7 @@ enum {
     PS_BURST = 64,                    /* frames a port may bring in before the others get their turn */
     PS_PENDING_MAX = 1024,            /* recirculated and resubmitted packets waiting */
     PS_RECIRCULATION_PORTS = 4,
+    PS_EXCLUSIONS = 512,              /* 9-bit level-2 exclusion ids of TNA */
     PS_RECIRCULATING_MAX = 6144,      /* packets that wait at recirculation ports: the rest of the buffers is for the others */
     PS_CLONE_DEPTH_MAX = 8,           /* clones of clones of ... */
     PS_TX_BATCH = 64,
@@ -547,7 +548,7 @@ struct ps_recirculating {
 
 struct ps_recirculation {
     uint32_t port;
-    struct ps_recirculating *nodes; /* PS_RECIRCULATING_MAX */
+    struct ps_recirculating *nodes; /* PS_RECIRCULATING_MAX; NULL until one is needed */
     uint32_t free_node, count;
     struct {
         uint32_t first, last;
@@ -593,6 +594,7 @@ struct ps_switch {
     struct ps_recirculation recirculations[PS_RECIRCULATION_PORTS];
     uint32_t recirculation_count; /* of ports */
     uint32_t arrival_port;        /* TNA: of the packet that is at ingress */
+    uint64_t exclusions[PS_EXCLUSIONS][PS_PORTS_MAX / 64]; /* TNA: the ports of each level-2 exclusion id */
 
     struct ps_timer *timers;
     uint32_t timer_count;
@@ -635,7 +637,7 @@ void ps_engine_flush(struct ps_switch *sw);
 void ps_tna_ingress(struct ps_switch *sw, struct ps_buffer *frame, uint32_t port); /* owns frame */
 
 /* recirculation.c */
-int ps_recirculation_init(struct ps_switch *sw);
+void ps_recirculation_init(struct ps_switch *sw);
 void ps_recirculation_free(struct ps_switch *sw);
 /* The recirculation port of that number, or NULL. */
 struct ps_recirculation *ps_recirculation_at(struct ps_switch *sw, uint32_t port);
