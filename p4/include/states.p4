@@ -26,9 +26,9 @@ enum bit<8> ChunkState {
 // What a JOIN or LEAVE did: the flag of its NOTICE.
 enum bit<8> InterestOutcome {
     NONE    = 0,
-    JOINED  = 0x01,                 // FLAG_JOINED
-    LEFT    = 0x02,                 // FLAG_LEFT
-    REFUSED = 0x04                  // FLAG_REFUSED: no room in the interest table
+    JOINED  = FLAG_JOINED,
+    LEFT    = FLAG_LEFT,
+    REFUSED = FLAG_REFUSED
 }
 
 // What the controller says once for the whole fabric.

@@ -1,11 +1,17 @@
 // Whether anybody gets the packet, from the sets that it concerns.
 
-control Decision(inout metadata_t m) {
+control Decision(inout metadata_t m, inout ingress_intrinsic_metadata_for_tm_t tm) {
     @hidden action cast()        { m.cast = 1; }
     @hidden action cast_cached() { m.cast = 1; m.event = OrbitEvent.CAST; }
     @hidden action tell()        { m.notice = 1; m.cast = 1; m.checksum = 1; }
     @hidden action refuse()      { m.drop = DropReason.NO_INTEREST; }
-    @hidden action end_entry()   { m.drop = DropReason.LAST_LEFT; m.again = 1; m.queue = QUEUE_CONTROL; }
+    @hidden
+    action end_entry() {
+        m.drop = DropReason.LAST_LEFT;
+        m.again = 1;
+        tm.ucast_egress_port = RECIRCULATION_PORT;
+        tm.qid = QUEUE_CONTROL;
+    }
     @hidden action nothing()     { }
 
     @hidden
@@ -40,7 +46,7 @@ control Company(inout metadata_t m) {
     @hidden action raise()   { m.raised = 1; }
     @hidden action nothing() { }
 
-    @hidden @stage(5)
+    @hidden
     table company {
         key = {
             m.newcomer : ternary;

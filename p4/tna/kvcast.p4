@@ -115,10 +115,8 @@ control KvcastIngress(inout headers_t h, inout metadata_t m, in ingress_intrinsi
         fill_check.apply(h, m);
         if (m.task == Task.ACKNOWLEDGE) {
             acknowledgement.apply(h, m);
-            m.flooded = 0;
         } else if (m.task == Task.POOL_ARP) {
             arp_responder.apply(h, m);
-            m.flooded = 0;
         }
 
         interest_low.apply(m);
@@ -134,26 +132,30 @@ control KvcastIngress(inout headers_t h, inout metadata_t m, in ingress_intrinsi
         chunk_store.apply(h, m, d);
 
         whom_due.apply(m);
-        if (m.forward == 1) {
-            if (m.unicast == 1 && m.egress == m.port) {
-                m.drop = DropReason.HAIRPIN;
-            }
-        } else if (m.task != Task.ACKNOWLEDGE && m.task != Task.POOL_ARP) {
-            m.unicast = 0;
+        if (m.again == 1) {
+            tm.ucast_egress_port = RECIRCULATION_PORT;
+            tm.qid = m.queue;
             m.flooded = 0;
+        } else if (m.forward == 1) {
+            if (m.unicast == 1) {
+                if (m.egress == m.port) {
+                    m.drop = DropReason.HAIRPIN;
+                } else {
+                    tm.ucast_egress_port = m.egress;
+                }
+            }
+        } else {
+            m.flooded = 0;
+            if (m.task == Task.ACKNOWLEDGE || m.task == Task.POOL_ARP) {
+                tm.ucast_egress_port = m.egress;
+            }
         }
 
-        decision.apply(m);
+        decision.apply(m, tm);
         second_group.apply(m);
         company.apply(m);
         heat.apply(m, d);
 
-        if (m.again == 1) {
-            tm.ucast_egress_port = RECIRCULATION_PORT;
-            tm.qid = m.queue;
-        } else if (m.unicast == 1) {
-            tm.ucast_egress_port = m.egress;
-        }
         if (m.drop != DropReason.NONE) {
             drops.apply(m.drop, m.again, d);
         }

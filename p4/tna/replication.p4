@@ -13,8 +13,7 @@ control Replication(inout metadata_t m, inout ingress_intrinsic_metadata_for_tm_
 
     @id(0x01000602)
     action to_port(@id(1) port_t port) {
-        m.egress = port;
-        m.unicast = 1;
+        tm.ucast_egress_port = port;
     }
 
     @id(0x01000603)
