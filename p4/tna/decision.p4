@@ -46,7 +46,7 @@ control Company(inout metadata_t m) {
     @hidden action raise()   { m.raised = 1; }
     @hidden action nothing() { }
 
-    @hidden
+    @hidden @stage(6)
     table company {
         key = {
             m.newcomer : ternary;

@@ -51,6 +51,7 @@
 #include "interest.p4"
 #include "due.p4"
 #include "chunk_store.p4"
+#include "unicast.p4"
 #include "decision.p4"
 #include "../include/notice.p4"
 #include "replication.p4"
@@ -83,6 +84,7 @@ control KvcastIngress(inout headers_t h, inout metadata_t m, in ingress_intrinsi
     DueAll()          due_all;
     ChunkStore()      chunk_store;
     WhomDue()         whom_due;
+    Unicast()         unicast;
     Decision()        decision;
     Company()         company;
     Notice()          notice;
@@ -109,6 +111,9 @@ control KvcastIngress(inout headers_t h, inout metadata_t m, in ingress_intrinsi
         differences.apply(h, m);
         forwarding.apply(h, m);                 // whether it counts is known later
 
+        if (m.unicast == 1 && m.egress == m.port) {
+            m.hairpin = 1;
+        }
         classification.apply(h, m, prsr.parser_err);
 
         interest_owner.apply(m);
@@ -130,30 +135,13 @@ control KvcastIngress(inout headers_t h, inout metadata_t m, in ingress_intrinsi
         due_high.apply(m);
         due_all.apply(h, m);
         chunk_store.apply(h, m, d);
+        company.apply(m);
 
         whom_due.apply(m);
-        if (m.again == 1) {
-            tm.ucast_egress_port = RECIRCULATION_PORT;
-            tm.qid = m.queue;
-            m.flooded = 0;
-        } else if (m.forward == 1) {
-            if (m.unicast == 1) {
-                if (m.egress == m.port) {
-                    m.drop = DropReason.HAIRPIN;
-                } else {
-                    tm.ucast_egress_port = m.egress;
-                }
-            }
-        } else {
-            m.flooded = 0;
-            if (m.task == Task.ACKNOWLEDGE || m.task == Task.POOL_ARP) {
-                tm.ucast_egress_port = m.egress;
-            }
-        }
+        unicast.apply(m, tm);
 
         decision.apply(m, tm);
         second_group.apply(m);
-        company.apply(m);
         heat.apply(m, d);
 
         if (m.drop != DropReason.NONE) {

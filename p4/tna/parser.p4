@@ -56,6 +56,7 @@ parser KvcastIngressParser(packet_in packet, out headers_t h, out metadata_t m, 
         m.second_group = 0;
         m.egress = 0;
         m.unicast = 0;
+        m.hairpin = 0;
         m.flooded = 0;
         m.rewritten = 0;
         m.checksum = 0;

@@ -169,6 +169,7 @@ struct metadata_t {
     group_t     second_group;
     port_t      egress;
     bit<1>      unicast;
+    bit<1>      hairpin;                        // the destination lies behind the ingress port
     bit<1>      flooded;
     bit<1>      rewritten;                      // as v1model's controls say; here it is `checksum`, known earlier
     bit<1>      checksum;                       // of the IPv4 header has to be made anew
