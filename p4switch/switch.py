@@ -112,6 +112,8 @@ class Switch:
                 raise SwitchError(f"port {spec.number} is attached already")
             if spec.number == self.options.cpu_port:
                 raise SwitchError(f"port {spec.number} is the CPU port")
+            if self.target.recirculates(spec.number):
+                raise SwitchError(f"port {spec.number} is a recirculation port of the program")
             try:
                 self._attach(spec)
             except SwitchError as error:

@@ -7,7 +7,8 @@ from typing import Any
 from p4switch.codegen.layout import bytes_of, storage_bytes
 from p4switch.codegen.packing import c_string, packed_bytes, packed_offsets, table_key_bytes
 from p4switch.ir import types as irt
-from p4switch.ir.program import ActionCall, CounterKind, KeyMatch, MatchKind, Program, Table, TableKey
+from p4switch.ir.program import CounterKind, KeyMatch, MatchKind, Program, Table, TableKey
+from p4switch.values import ActionCall
 
 _MATCH = {
     MatchKind.EXACT: "PS_EXACT",
@@ -18,7 +19,6 @@ _MATCH = {
 }
 _UNITS = {CounterKind.BYTES: "PS_UNIT_BYTES", CounterKind.PACKETS: "PS_UNIT_PACKETS", CounterKind.BOTH: "PS_UNIT_BOTH"}
 CORE_ERRORS = 7
-DEFAULT_GROUP_SIZE = 0
 
 
 class Descriptors:
@@ -166,9 +166,7 @@ class Descriptors:
             members = sorted({x.action for i in a.tables for x in program.tables[i].actions})
             actions = self._array("uint32_t", f"profile_{a.index}_actions", [str(m) for m in members])
             selector = int(a.selector_algorithm is not None)
-            profiles.append(
-                f"{{{c_string(a.name)}, 0, {selector}, {a.size}, {DEFAULT_GROUP_SIZE}, {len(members)}, {actions}}}"
-            )
+            profiles.append(f"{{{c_string(a.name)}, 0, {selector}, {a.size}, {len(members)}, {actions}}}")
         self.profiles = self._array("struct ps_profile_desc", "profiles", profiles)
         registers: list[str] = []
         for r in program.registers:

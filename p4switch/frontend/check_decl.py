@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from p4switch.frontend import ast
-from p4switch.frontend.check_call import optional
 from p4switch.frontend.check_stmt import StatementChecker, always_returns
 from p4switch.frontend.source import AbortError
 from p4switch.frontend.types import (
@@ -158,7 +157,7 @@ class Checker(StatementChecker):
         returned = substitute(abstract.return_type, bound)
         if method.return_type != returned and UNKNOWN not in (method.return_type, returned):
             self.reporter.error(method.at, f"'{method.name}' must return {returned}, not {method.return_type}")
-        wanted = [p for p in abstract.parameters if not optional(p)]
+        wanted = [p for p in abstract.parameters if not p.is_optional]
         if not len(wanted) <= len(method.parameters) <= len(abstract.parameters):
             self.reporter.error(method.at, f"'{method.name}' takes {len(abstract.parameters)} parameters")
         for have, want in zip(method.parameters, abstract.parameters, strict=False):
@@ -273,7 +272,7 @@ class Checker(StatementChecker):
                     p.at, f"parameter '{p.name}' needs the type of a {p.type.kind}; {p.type} has a body"
                 )
             return
-        if optional(p) and owner in ("action", "function"):
+        if p.is_optional and owner in ("action", "function"):
             self.reporter.error(p.at, f"parameter '{p.name}' of a {owner} cannot be optional")
         if isinstance(p.type, TBlock):
             if p.type.kind in ("parser", "control", "package"):

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from p4switch.ir.expr import Expr
 from p4switch.ir.stmt import Body, CloneType, HashAlgorithm, Location
 from p4switch.ir.types import Annotation, Bits, EnumType, HeaderType, Scalar, StructType, Type, UnionType
+from p4switch.values import ActionCall
 
 
 class MatchKind(enum.Enum):
@@ -81,14 +82,6 @@ class TableAction:
     annotations: tuple[Annotation, ...] = ()
     table_only: bool = False
     default_only: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class ActionCall:
-    """An action with its control-plane arguments (bit patterns, in parameter order)."""
-
-    action: int
-    arguments: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,7 +392,6 @@ __all__ = [
     "ACCEPT",
     "REJECT",
     "Action",
-    "ActionCall",
     "ActionParameter",
     "ActionProfile",
     "Block",

@@ -83,7 +83,6 @@ class ProfileDesc(ctypes.Structure):
         ("id", c_uint32),
         ("is_selector", c_uint32),
         ("size", c_uint64),
-        ("max_group_size", c_uint32),
         ("action_count", c_uint32),
         ("actions", POINTER(c_uint32)),
     )

@@ -13,7 +13,6 @@ from p4switch.frontend.types import EnumValue, TBlock, TStruct, TTuple, Type
 from p4switch.ir import types as irt
 from p4switch.ir.program import (
     Action,
-    ActionCall,
     ActionParameter,
     ActionProfile,
     ConstEntry,
@@ -30,6 +29,7 @@ from p4switch.ir.program import (
     TableKey,
     ValueSet,
 )
+from p4switch.values import ActionCall
 
 PRIORITY_MAX = (1 << 31) - 1
 """P4Runtime's priorities are int32."""

@@ -365,7 +365,6 @@ struct ps_profile_desc {
     uint32_t id;
     uint32_t is_selector;
     uint64_t size;          /* members (and weights) in all */
-    uint32_t max_group_size;
     uint32_t action_count;
     const uint32_t *actions;
 };

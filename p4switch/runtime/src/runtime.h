@@ -228,6 +228,8 @@ static inline bool ps_in_range(uint64_t first, uint64_t count, uint64_t size) { 
 
 enum { PS_MCAST_DIRECT = 65536, PS_PHVS = 2 * (PS_CLONE_DEPTH_MAX + 1) };
 
+#define PS_ANY_PORT UINT32_MAX
+/* Groups that watch `port` (PS_ANY_PORT: any) are spread anew over the members whose ports are up. */
 void ps_pipeline_port_changed(struct ps_pipeline *p, uint32_t port);
 void ps_pipeline_age(struct ps_pipeline *p, uint64_t now_us, uint32_t budget);
 
