@@ -80,6 +80,24 @@ def test_times_to_live_are_registers_too(schemas: dict[str, finsy.P4Schema]) -> 
     assert found != FABRIC.entry, "what takes effect is what the registers say"
 
 
+def test_without_registers_for_them_times_are_the_programs_own(schemas: dict[str, finsy.P4Schema]) -> None:
+    """p4c's own P4Info has no register parameters."""
+    p4info = schemas["tna"].p4info
+    kept = [one for one in p4info.registers if "ttl" not in one.preamble.name and "window" not in one.preamble.name]
+    bare = type(p4info)()
+    bare.CopyFrom(p4info)
+    del bare.registers[:]
+    bare.registers.extend(kept)
+    schema = finsy.P4Schema(bare)
+    assert ORBIT.facts(schema) == ORBIT.facts(schemas["tna"])
+    entities = ORBIT.encode(Update(Operation.INSERT, FABRIC.entry), schema)
+    assert len(entities) == 1
+    assert ORBIT.decode(entities) == [FABRIC.entry]
+    bare.registers.extend(one for one in p4info.registers if one.preamble.alias == "interest_ttl")
+    with pytest.raises(UnsuitableProgramError, match="no register parameter heat_window, report_window"):
+        ORBIT.facts(finsy.P4Schema(bare))
+
+
 def test_a_new_chunk_is_as_cold_as_it_is_new(schemas: dict[str, finsy.P4Schema]) -> None:
     filling = FillingEntry(key("a"), Slot(24), 8, SwitchPort(1))
     heat, entry = ORBIT.encode(Update(Operation.INSERT, filling), schemas["tna"])
