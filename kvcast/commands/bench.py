@@ -32,10 +32,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     incast = benches.add_parser("incast", help="N nodes fetch the same prefix from one holder")
     incast.add_argument("--nodes", type=int, default=8, help="readers (default 8)")
     incast.add_argument(
-        "--rate", type=rate, help="rate of every link, both ways (default 100mbit; tna 12.5mbit, bmv2 6.25mbit)"
+        "--rate", type=rate, help="rate of every link, both ways (default 100mbit; tna 25mbit, bmv2 6.25mbit)"
     )
-    incast.add_argument("--size", type=size, help="the prefix (default 16MiB; tna 512KiB, bmv2 1MiB)")
-    incast.add_argument("--chunk", type=size, help="its chunks (default 1MiB; tna and bmv2 64KiB)")
+    incast.add_argument("--size", type=size, help="the prefix (default 16MiB; tna and bmv2 1MiB)")
+    incast.add_argument("--chunk", type=size, help="its chunks (default 1MiB; tna 128KiB, bmv2 64KiB)")
     incast.add_argument("--stagger", action="store_true", help="starts at random within one transfer time")
     incast.add_argument(
         "--mode",
