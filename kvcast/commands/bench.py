@@ -50,7 +50,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--peer", action="append", choices=[*(peer.value for peer in Peer), "all"], help="who else does it, too"
     )
     fetch = benches.add_parser("fetch", help="one reader alone on links of full speed")
-    fetch.add_argument("--size", type=size, action="append", help="may be given again (default 16MiB and 4KiB)")
+    fetch.add_argument(
+        "--size",
+        type=size,
+        action="append",
+        help="may be given again (default 16MiB and 4KiB; tna and bmv2 1MiB and 4KiB)",
+    )
     fetch.add_argument("--repeat", type=int, default=30, help="fetches of each size (default 30)")
     bench_switch.add_parser(benches)
     bench_policy.add_parser(benches)
@@ -183,7 +188,7 @@ def machine_facts() -> dict[str, Any]:
 
 def _fetch(args: argparse.Namespace) -> int:
     plan = FetchPlan(
-        sizes_bytes=tuple(args.size or (16 * 2**20, 4096)),
+        sizes_bytes=tuple(args.size or (SCALES[Target(args.target)].incast_bytes, 4096)),
         repeat=args.repeat,
         seed=args.seed,
         target=Target(args.target),
