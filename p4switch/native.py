@@ -76,7 +76,9 @@ def compile_source(source: ProgramSource) -> NativeProgram:
         if source.path is not None:
             if not source.path.is_file():
                 raise target.ConfigError(f"no P4 program at {source.path}")
-            return NativeProgram.of(compile_program(source.path, dict(source.defines), list(source.include_dirs)))
+            return NativeProgram.of(
+                compile_program(source.path, dict(source.defines), list(source.include_dirs), source.architecture)
+            )
         with tempfile.TemporaryDirectory(prefix="p4switch-") as folder:
             for name, text in source.files.items():
                 file = Path(folder, name)
@@ -84,7 +86,12 @@ def compile_source(source: ProgramSource) -> NativeProgram:
                 file.write_text(text)
             main = Path(folder, source.main)
             return NativeProgram.of(
-                compile_program(main, dict(source.defines), [Path(folder, d) for d in source.include_dirs])
+                compile_program(
+                    main,
+                    dict(source.defines),
+                    [Path(folder, d) for d in source.include_dirs],
+                    source.architecture,
+                )
             )
     except CompileError as error:
         raise target.ConfigError(str(error)) from error
@@ -115,6 +122,9 @@ class NativeTarget:
 
     def prepare(self, program: target.CompiledProgram) -> NativePipeline:
         assert isinstance(program, NativeProgram)
+        rounds = _recirculation_ports(self._switch, program.compiled.ir) & self._ports
+        if rounds:
+            raise target.ConfigError(f"port {min(rounds)} is attached, and this program has it for recirculation")
         try:
             loaded = runtime.Program.load(program.compiled.shared_object_path)
             pipeline = NativePipeline(self._switch.prepare(loaded), program.compiled.ir)
@@ -141,6 +151,10 @@ class NativeTarget:
 
     def exists(self, port: int) -> bool:
         return port in self._ports
+
+    def recirculates(self, port: int) -> bool:
+        """Whether a port leads from egress back to ingress in the program that runs."""
+        return self._active is not None and port in _recirculation_ports(self._switch, self._active.program)
 
     def port_added(self, port: int) -> None:
         """The switch has a new port."""
@@ -178,3 +192,7 @@ class NativeTarget:
                 handle = active.timed_entry(event.table, event.handle)
                 return None if handle is None else target.IdleEvent(active, event.table, handle)
         return None
+
+
+def _recirculation_ports(switch: runtime.Switch, program: ir.Program) -> set[int]:
+    return set(switch.config.recirculation_ports) if program.architecture == "tna" else set()

@@ -288,6 +288,11 @@ class Parameter:
     annotations: list[Annotation]
     type: Type = None  # type: ignore[assignment]
 
+    @property
+    def is_optional(self) -> bool:
+        """Whether it has @optional: its argument may be left out."""
+        return any(a.name == "optional" for a in self.annotations)
+
 
 @dataclass(slots=True, eq=False)
 class TypeParameter:

@@ -111,7 +111,7 @@ class CallChecker(ExpressionChecker):
         names = {a.name for a in e.arguments if a.name is not None}
         fitting = []
         for c in candidates:
-            required = sum(1 for p in c.parameters if p.default is None and not optional(p))
+            required = sum(1 for p in c.parameters if p.default is None and not p.is_optional)
             if required <= given <= len(c.parameters) and names <= {p.name for p in c.parameters}:
                 fitting.append(c)
         if not fitting:
@@ -362,7 +362,7 @@ class CallChecker(ExpressionChecker):
     def _extern_constructor(self, decl: ast.ExternDecl, arguments: list[ast.Argument], at: int) -> list[ast.Parameter]:
         given = len(arguments)
         for c in decl.constructors:
-            required = sum(1 for p in c.parameters if p.default is None and not optional(p))
+            required = sum(1 for p in c.parameters if p.default is None and not p.is_optional)
             if required <= given <= len(c.parameters):
                 return c.parameters
         if not decl.constructors and not given:
@@ -431,12 +431,12 @@ class CallChecker(ExpressionChecker):
         for p in parameters:
             if p.name in by_name:
                 a, expr = by_name.pop(p.name)
-                if expr is None and p.direction not in ("out",) and p.default is None and not optional(p):
+                if expr is None and p.direction not in ("out",) and p.default is None and not p.is_optional:
                     raise self.reporter.fail(a.at, f"'_' can only stand for an out argument; '{p.name}' is not")
                 out.append((p, expr if expr is not None or p.default is None else p.default))
             elif p.default is not None:
                 out.append((p, p.default))
-            elif optional(p):
+            elif p.is_optional:
                 out.append((p, None))
             else:
                 raise self.reporter.fail(at, f"{what} needs an argument for '{p.name}'")
@@ -495,7 +495,3 @@ class CallChecker(ExpressionChecker):
         if isinstance(formal, TBlock) and actual is not UNKNOWN:
             raise self.reporter.fail(argument.at, f"expected {formal}, found {actual}")
         unify_types(formal, actual, bindings, free)
-
-
-def optional(p: ast.Parameter) -> bool:
-    return any(a.name == "optional" for a in p.annotations)

@@ -140,7 +140,7 @@ class ExpressionChecker(OperatorChecker):
         decl = self.lookup(e.name, e.absolute)
         if decl is None:
             if e.name == "this":
-                raise self.reporter.fail_unsupported(e.at, "'this' and abstract methods")
+                raise self.reporter.fail(e.at, "'this' stands for an instance inside the methods that it implements")
             if e.name in self.match_kinds:
                 e.type, e.value = MATCH_KIND, EnumValue("match_kind", e.name)
                 return e

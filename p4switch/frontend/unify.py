@@ -91,12 +91,13 @@ def unify_blocks(formal: TBlock, actual: TBlock, bindings: dict[TVar, Type], fre
     if not isinstance(mine, ast.ParserDecl | ast.ControlDecl) or type(mine) is not type(theirs) or not mine.is_type:
         return wrong
     assert isinstance(theirs, ast.ParserDecl | ast.ControlDecl)
-    if len(mine.parameters) != len(theirs.parameters):
+    left_out = mine.parameters[len(theirs.parameters) :]
+    if len(theirs.parameters) > len(mine.parameters) or not all(p.is_optional for p in left_out):
         return f"{wrong}: it has {len(theirs.parameters)} parameters, not {len(mine.parameters)}"
     formals = block_bindings(formal) or {TVar(p.name, id(mine)): TVar(p.name, id(mine)) for p in mine.type_parameters}
     inner = {TVar(p.name, id(theirs)) for p in theirs.type_parameters}
     theirs_bound = block_bindings(actual)
-    for m, t in zip(mine.parameters, theirs.parameters, strict=True):
+    for m, t in zip(mine.parameters, theirs.parameters, strict=False):
         if m.direction != t.direction:
             have_direction, want_direction = t.direction or "none", m.direction or "none"
             return f"{wrong}: parameter '{t.name}' has direction '{have_direction}', not '{want_direction}'"

@@ -79,12 +79,17 @@ class Switch:
         config = config or SwitchConfig()
         self.config = config
         self._library = native.runtime()
+        unused = native.RECIRCULATION_PORTS_MAX - len(config.recirculation_ports)
+        ports = (*config.recirculation_ports, *([native.NONE] * unused))
         raw = native.SwitchConfigStruct(
             native.NONE if config.cpu_port is None else config.cpu_port,
             config.drop_port,
             config.seed & ((1 << 64) - 1),
             int(config.virtual_clock),
             int(config.trace),
+            (ctypes.c_uint32 * native.RECIRCULATION_PORTS_MAX)(*ports),
+            config.recirculation_rate_bits,
+            config.recirculation_queue_bytes,
         )
         handle = self._library.ps_switch_new(ctypes.byref(raw))
         if not handle:

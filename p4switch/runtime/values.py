@@ -138,7 +138,10 @@ class PortStats:
 
 @dataclass(frozen=True, slots=True)
 class SwitchStats:
-    """Packets by what happened to them. ``processed`` counts passes through ingress, so also recirculated packets."""
+    """Packets by what happened to them. ``processed`` counts passes through ingress, so also recirculated packets.
+
+    ``recirculating`` and its bytes are what waits at recirculation ports now.
+    """
 
     received: int
     processed: int
@@ -161,6 +164,9 @@ class SwitchStats:
     packet_ins: int
     packet_ins_dropped: int
     wakeups: int
+    recirculation_lost: int
+    recirculating: int
+    recirculating_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,3 +178,6 @@ class SwitchConfig:
     seed: int = 1
     virtual_clock: bool = False
     trace: bool = False
+    recirculation_ports: tuple[int, ...] = ()
+    recirculation_rate_bits: int = 0
+    recirculation_queue_bytes: int = 0
