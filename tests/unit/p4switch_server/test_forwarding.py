@@ -619,10 +619,11 @@ def test_a_failed_batch_leaves_nothing(state, pipeline, atomicity):
     assert write(state, "INSERT " + acl(), atomicity=atomicity) == [OK]
 
 
-def test_when_the_native_side_is_full_the_batch_is_taken_back(state, pipeline):
+@pytest.mark.parametrize("atomicity", [p4r.WriteRequest.CONTINUE_ON_ERROR, *ATOMIC])
+def test_when_the_native_side_is_full_the_batch_is_taken_back(state, pipeline, atomicity):
     pipeline.room = 2
     before = copy.deepcopy(pipeline.snapshot())
-    with pytest.raises(StatusError, match="RESOURCE_EXHAUSTED"):
-        write(state, "INSERT " + ipv4(), "INSERT " + acl(), "INSERT " + ipv4(match=""))
+    outcomes = write(state, "INSERT " + ipv4(), "INSERT " + acl(), "INSERT " + ipv4(match=""), atomicity=atomicity)
+    assert outcomes == [Code.RESOURCE_EXHAUSTED] * 3
     assert pipeline.snapshot() == before
     assert len(read(state, "table_entry { }")) == 1
