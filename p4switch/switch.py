@@ -118,11 +118,12 @@ class Switch:
                 self._attach(spec)
             except SwitchError as error:
                 raise SwitchError(f"port {spec.number}: {error}") from error
+            try:
+                self._capture(spec.number)
+            except SwitchError:
+                self.runtime.remove_port(spec.number)
+                raise
             self._ports[spec.number] = spec
-            if self.options.pcap_dir is not None:
-                for direction, name in ((runtime.Direction.RX, "in"), (runtime.Direction.TX, "out")):
-                    path = self.options.pcap_dir / f"port{spec.number}_{name}.pcap"
-                    self.runtime.set_pcap(spec.number, direction, path)
             self.target.port_added(spec.number)
 
     def remove_port(self, number: int) -> None:
@@ -211,6 +212,11 @@ class Switch:
                 self.runtime.add_unix(spec.number, local, peer)
             case Memory():
                 self.runtime.add_memory(spec.number)
+
+    def _capture(self, number: int) -> None:
+        if self.options.pcap_dir is not None:
+            for direction, name in ((runtime.Direction.RX, "in"), (runtime.Direction.TX, "out")):
+                self.runtime.set_pcap(number, direction, self.options.pcap_dir / f"port{number}_{name}.pcap")
 
     def _known(self, number: int) -> None:
         if number not in self._ports:
