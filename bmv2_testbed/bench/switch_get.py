@@ -29,8 +29,10 @@ from bmv2_testbed.bench.switch_traffic import (
     ChunkTraffic,
     Host,
 )
-from bmv2_testbed.switches import PROGRAM
+from bmv2_testbed.spec import Target
+from bmv2_testbed.switches import program_of
 from controlplane.ids import Member, Slot, SwitchPort
+from controlplane.switch.codec import V1ModelCodec
 from controlplane.switch.entries import (
     AddressEntry,
     EgressMemberEntry,
@@ -91,7 +93,7 @@ def _simple_switch(folder: Path) -> Iterator[tuple[P4RuntimeOptions, int]]:
     """How to reach it, and its process id."""
     p4info, program, listener = folder / "kvcast.p4info.txtpb", folder / "kvcast.json", folder / "bmv2.sock"
     defines = [f"-D{name}={value}" for name, value in _SIZES.items()]
-    files = ["--p4runtime-files", str(p4info), "-o", str(program), str(PROGRAM)]
+    files = ["--p4runtime-files", str(p4info), "-o", str(program), str(program_of(Target.P4SWITCH))]
     run_tool([COMPILER, "--arch", "v1model", *defines, *files])
     interfaces = [word for host in (_ASKER, _HOLDER) for word in ("-i", f"{host.port}@sw{host.port}")]
     command = [PEER, "--no-p4", "--log-level", "off", "--device-id", "1", *interfaces]
@@ -111,14 +113,14 @@ def _simple_switch(folder: Path) -> Iterator[tuple[P4RuntimeOptions, int]]:
 @contextmanager
 def _p4switch(folder: Path) -> Iterator[P4RuntimeOptions]:
     ports = tuple(PortSpec(host.port, Interface(f"sw{host.port}")) for host in (_ASKER, _HOLDER))
-    source = ProgramSource(PROGRAM, defines=_SIZES)
+    source = ProgramSource(program_of(Target.P4SWITCH), defines=_SIZES)
     with Switch(SwitchOptions(program=source, ports=ports, grpc=f"unix:{folder}/p4switch.sock")) as switch:
         yield P4RuntimeOptions(switch.address)
 
 
 async def _fill(options: P4RuntimeOptions, traffic: ChunkTraffic) -> None:
     """The switch serves the chunk from now on."""
-    target, events = P4RuntimeTarget(options), asyncio.Queue[SwitchEvent]()
+    target, events = P4RuntimeTarget(options, V1ModelCodec()), asyncio.Queue[SwitchEvent]()
     session = asyncio.create_task(target.run(events.put_nowait))
     try:
         async with asyncio.timeout(_READY_SECONDS_MAX):

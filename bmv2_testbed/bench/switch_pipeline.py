@@ -17,7 +17,8 @@ from bmv2_testbed.bench.switch_traffic import (
     ChunkTraffic,
     Host,
 )
-from bmv2_testbed.switches import PROGRAM
+from bmv2_testbed.spec import Target
+from bmv2_testbed.switches import program_of
 from p4switch.bench.pipeline import Measurement, measured, rate
 from p4switch.compiler import compile_program
 from p4switch.runtime import Batch, Pipeline, Program, Status, Switch
@@ -102,7 +103,7 @@ class _KvcastSwitch:
 
 @contextmanager
 def _kvcast_switch() -> Iterator[_KvcastSwitch]:
-    program = Program.load(compile_program(PROGRAM).shared_object_path)
+    program = Program.load(compile_program(program_of(Target.P4SWITCH)).shared_object_path)
     with Switch() as switch:
         yield _KvcastSwitch(switch, program)
 

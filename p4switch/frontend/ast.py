@@ -290,8 +290,8 @@ class Parameter:
 
     @property
     def is_optional(self) -> bool:
-        """Whether it has @optional: its argument may be left out."""
-        return any(a.name == "optional" for a in self.annotations)
+        """@optional: a caller or an implementation may leave it out."""
+        return any(annotation.name == "optional" for annotation in self.annotations)
 
 
 @dataclass(slots=True, eq=False)
