@@ -27,6 +27,7 @@ class Tna(TnaExterns):
 
     def __init__(self, low: ProgramLowering) -> None:
         super().__init__(low)
+        self.pipe = ""
         self.functions = {"min": self._min, "max": self._max}
         self.methods = {
             ("RegisterAction", "execute"): self._execute,
@@ -54,6 +55,7 @@ class Tna(TnaExterns):
     def program(self, main: ast.Instantiation) -> Program:
         """The program in IR; AbortError after a reported problem."""
         pipe, blocks = self._pipe(main)
+        self.pipe = pipe
         ingress = self._ingress(pipe, blocks)
         egress = self._egress(pipe, blocks)
         check_access(self.low, (ingress, egress), self.access_offsets)
@@ -78,6 +80,10 @@ class Tna(TnaExterns):
             new_types=new_types,
             package_annotations=self.low.annotations(main.annotations),
         )
+
+    def action_name(self, name: str) -> str:
+        """Without the pipe, which p4c puts before tables and externs only."""
+        return name.removeprefix(f"{self.pipe}.")
 
     # ---------------------------------------------------------------- the package
 

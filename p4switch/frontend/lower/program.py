@@ -83,7 +83,7 @@ class ProgramLowering(ParserLowering):
         elif isinstance(decl, ast.Instantiation):
             self.env.bind(decl, self.construct(decl.target, decl, name))
         elif isinstance(decl, ast.ActionDecl):
-            self.env.bind(decl, Instance("action", name, decl=decl))
+            self.env.bind(decl, Instance("action", self.architecture.action_name(name), decl=decl))
         elif isinstance(decl, ast.TableDecl):
             self.env.bind(decl, self.make_table(decl, name))
         elif isinstance(decl, ast.ValueSetDecl):

@@ -280,7 +280,7 @@ PS_EXPORT int ps_advance(struct ps_switch *sw, uint64_t us) {
         uint64_t next_us = end_us;
         if (sw->timer_count && sw->timers[0].due_us < next_us) next_us = sw->timers[0].due_us;
         uint64_t round_us = ps_recirculation_due_us(sw);
-        if (round_us < next_us) next_us = round_us;
+        if (round_us > sw->now_us && round_us < next_us) next_us = round_us; /* an endless orbit does not stop the clock */
         if (sw->pipeline && sw->pipeline->ages && sw->aged_us + AGE_US < next_us) next_us = sw->aged_us + AGE_US;
         if (next_us > sw->now_us) sw->now_us = next_us;
         sw->ctx.now_us = sw->now_us;

@@ -86,6 +86,13 @@ def test_a_line_without_a_rate_leaves_front_ports_their_turn(tna: Make) -> None:
     assert (1, frame(0)) in bench.switch.collect()
 
 
+def test_an_endless_orbit_does_not_stop_the_clock(tna: Make) -> None:
+    bench = tna(program(ROUNDS))
+    bench.switch.inject(0, orbiting(1))
+    bench.switch.advance(10)
+    assert bench.switch.now_us() == 10
+
+
 def test_queues_take_turns(tna: Make) -> None:
     """A packet of another queue does not wait until the full one has gone round."""
     bench = tna(program(ROUNDS), rate_bits=8_000_000)
