@@ -42,12 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
     parser.add_argument("--quick", action="store_true", help="smaller tables")
-    parser.add_argument(
-        "parts",
-        nargs="*",
-        metavar="PART",
-        help="forwarding, exact, lpm, ternary, wire, sockets, simple_switch (default: all)",
-    )
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(parts(quick=True))} (default: all)")
     options = parser.parse_args(arguments)
     known = parts(options.quick)
     unknown = [part for part in options.parts if part not in known]
