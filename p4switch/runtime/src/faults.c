@@ -51,6 +51,7 @@ static void release_to(struct ps_port *port, enum ps_direction direction, const 
 
 static void run_timer(struct ps_switch *sw, struct ps_timer *timer) {
     struct ps_port *port = sw->ports[timer->port];
+    if (timer->kind == PS_TIMER_FORGOTTEN) return;
     if (timer->kind == PS_TIMER_DELIVER || timer->kind == PS_TIMER_EMIT) {
         enum ps_direction direction = timer->kind == PS_TIMER_EMIT ? PS_TX : PS_RX;
         if (port && port->up)
@@ -65,6 +66,16 @@ static void run_timer(struct ps_switch *sw, struct ps_timer *timer) {
         if (!held->full || held->serial != timer->cookie >> 1) return;
         held->full = false;
         release_to(port, direction, &held->tx);
+    }
+}
+
+/* What waits for a port goes with it: another port of that number gets none of it. */
+void ps_timers_forget(struct ps_switch *sw, uint32_t port) {
+    for (uint32_t i = 0; i < sw->timer_count; i++) {
+        struct ps_timer *timer = &sw->timers[i];
+        if (timer->port != port) continue;
+        if (timer->kind == PS_TIMER_DELIVER || timer->kind == PS_TIMER_EMIT) ps_tx_put(&sw->pool, &timer->tx);
+        timer->kind = PS_TIMER_FORGOTTEN;
     }
 }
 

@@ -207,6 +207,7 @@ static void port_destroy(struct ps_port *port) {
     free(port->backlog.items);
     free(port->shape.queue.items);
     ps_faults_drop_held(port);
+    ps_timers_forget(sw, port->id);
     for (int d = 0; d < 2; d++)
         if (port->pcap[d]) fclose(port->pcap[d]);
     free(port);

@@ -493,7 +493,7 @@ void ps_shape_send(struct ps_port *port, const struct ps_tx *tx);
 void ps_shape_release(struct ps_port *port);
 
 /* Timers: a heap of due times. */
-enum ps_timer_kind { PS_TIMER_DELIVER = 1, PS_TIMER_EMIT = 2, PS_TIMER_SHAPE = 3, PS_TIMER_HELD = 4 };
+enum ps_timer_kind { PS_TIMER_FORGOTTEN = 0, PS_TIMER_DELIVER = 1, PS_TIMER_EMIT = 2, PS_TIMER_SHAPE = 3, PS_TIMER_HELD = 4 };
 struct ps_timer {
     uint64_t due_us;
     uint64_t serial;
@@ -505,6 +505,7 @@ struct ps_timer {
 int ps_timer_add(struct ps_switch *sw, uint64_t due_us, uint32_t port, uint32_t kind, uint64_t cookie,
                  const struct ps_tx *tx);
 int ps_timers_run(struct ps_switch *sw);
+void ps_timers_forget(struct ps_switch *sw, uint32_t port);
 
 /* pcap.c */
 FILE *ps_pcap_open(const char *path);

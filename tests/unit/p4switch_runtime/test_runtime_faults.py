@@ -116,8 +116,8 @@ def test_a_removed_port_forgets_what_it_held(switch: Switch, pipeline: Pipeline)
     for _ in range(100):
         switch.inject(1, command(Op.FORWARD, 2))
     switch.remove_port(2)
-    switch.advance(10_000)
     switch.add_memory(2)
+    switch.advance(10_000)
     assert stream(switch, 10) == list(range(10))
 
 
