@@ -51,10 +51,6 @@ class Architecture(ABC):
     def program(self, main: ast.Instantiation) -> Program:
         """Lower the package's blocks in order and gather the program. AbortError after a reported problem."""
 
-    def action_name(self, name: str) -> str:
-        """The control-plane name of an action that is declared as `name`."""
-        return name
-
     def member(self, e: ast.Expr) -> str:
         """Name of the member of an enumeration that an argument has at compile time."""
         value = self.low.known(e)

@@ -83,7 +83,7 @@ class ProgramLowering(ParserLowering):
         elif isinstance(decl, ast.Instantiation):
             self.env.bind(decl, self.construct(decl.target, decl, name))
         elif isinstance(decl, ast.ActionDecl):
-            self.env.bind(decl, Instance("action", self.architecture.action_name(name), decl=decl))
+            self.env.bind(decl, Instance("action", name, decl=decl))
         elif isinstance(decl, ast.TableDecl):
             self.env.bind(decl, self.make_table(decl, name))
         elif isinstance(decl, ast.ValueSetDecl):
@@ -121,14 +121,13 @@ class ProgramLowering(ParserLowering):
         self.exit_flag = None
         self.block_label = self.fresh_name(label)
 
-    def _instance(self, block: tuple[Callee, ast.Expr], prefix: str) -> Instance:
+    def _instance(self, block: tuple[Callee, ast.Expr]) -> Instance:
         callee, argument = block
         if isinstance(argument, ast.Name):
             found = self.instance_of(argument)
             if found is not None:
                 return found
-        name = callee.decl.name
-        return self.make_block(callee.decl, callee, f"{prefix}.{name}" if prefix else name)
+        return self.make_block(callee.decl, callee, callee.decl.name)
 
     def _bind(self, instance: Instance, values: tuple[ir.VarRef | None, ...]) -> Env:
         env = Env(instance.env)
@@ -136,14 +135,11 @@ class ProgramLowering(ParserLowering):
             env.bind(p, value if value is not None else Instance("packet", "packet"))
         return env
 
-    def lower_parser(self, block: tuple[Callee, ast.Expr], values: tuple[ir.VarRef, ...], prefix: str = "") -> Parser:
-        """A parser; `values` are bound to its parameters behind the packet, those it leaves out at the end to none.
-
-        `prefix` goes before all its names.
-        """
+    def lower_parser(self, block: tuple[Callee, ast.Expr], values: tuple[ir.VarRef, ...]) -> Parser:
+        """A parser; `values` are bound to its parameters behind the packet. It may leave out parameters at the end."""
         self._begin("parsed")
         self.states = []
-        instance = self._instance(block, prefix)
+        instance = self._instance(block)
         env = self._bind(instance, (None, *values))
         with self.body() as first, self.within(env):
             self.initialise_locals(instance.decl)
@@ -163,12 +159,10 @@ class ProgramLowering(ParserLowering):
         )
         return [entry, start, *states[1:]]
 
-    def lower_control(
-        self, block: tuple[Callee, ast.Expr], values: tuple[ir.VarRef | None, ...], prefix: str = ""
-    ) -> Block:
+    def lower_control(self, block: tuple[Callee, ast.Expr], values: tuple[ir.VarRef | None, ...]) -> Block:
         """A control, as lower_parser; None is bound to the packet."""
         self._begin("end")
-        instance = self._instance(block, prefix)
+        instance = self._instance(block)
         env = self._bind(instance, values)
         with self.body() as body, self.within(env):
             self.initialise_locals(instance.decl)

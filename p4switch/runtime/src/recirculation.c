@@ -1,15 +1,16 @@
 /* Recirculation ports: what leaves through one comes in again, after its turn.
  *
  * The line has a rate, counted as on the wire, so what orbits takes the time that the configured rate gives it and not all of
- * the processor. Its tokens may gather for TURN_US, so that a packet that comes alone goes on at once, and a full orbit
- * moves in small bunches with sleep in between. What waits is bounded in bytes and packets; what finds no room is lost. */
+ * the processor. Its tokens may gather for GATHER_US, so that a packet that comes alone goes on at once, and a full orbit
+ * moves in small bunches with sleep of TURN_US in between. What waits is bounded in bytes and packets; what finds no room is lost. */
 #include <stdlib.h>
 
 #include "runtime.h"
 
 enum {
     WIRE_BYTES = 24,  /* FCS, preamble and gap of a frame */
-    TURN_US = 500,    /* tokens of so much time may gather */
+    TURN_US = 250,
+    GATHER_US = 4000, /* more than a busy machine lets a thread sleep too long */
 };
 
 int ps_recirculation_init(struct ps_switch *sw) {
@@ -115,7 +116,7 @@ static void refill(const struct ps_switch *sw, struct ps_recirculation *r) {
     uint64_t elapsed_us = sw->now_us - r->refilled_us;
     r->refilled_us = sw->now_us;
     if (elapsed_us > 1000000) elapsed_us = 1000000;
-    int64_t most = (int64_t)(rate * TURN_US / 1000000);
+    int64_t most = (int64_t)(rate * GATHER_US / 1000000);
     r->credit_bits += (int64_t)(rate * elapsed_us / 1000000);
     if (r->credit_bits > most) r->credit_bits = most;
 }
@@ -144,7 +145,7 @@ uint64_t ps_recirculation_due_us(const struct ps_switch *sw) {
         uint64_t due = sw->now_us;
         if (rate && r->credit_bits < 0) {
             uint64_t wait_us = ((uint64_t)-r->credit_bits * 1000000 + rate - 1) / rate;
-            due = r->refilled_us + (wait_us > TURN_US / 2 ? wait_us : TURN_US / 2);
+            due = r->refilled_us + (wait_us > TURN_US ? wait_us : TURN_US);
         }
         if (due < due_us) due_us = due;
     }

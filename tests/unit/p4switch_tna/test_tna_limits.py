@@ -79,6 +79,22 @@ def test_what_an_action_asks_of_its_alu(tmp_path: Path, body: str, message: str)
     assert message in str(refusal(tmp_path, text))
 
 
+def test_a_parameter_read_twice_is_compared_twice(tmp_path: Path) -> None:
+    """As p4c has it: the remedy is a variable."""
+    twice = "if (v < most.read() && h.d.d == 1) { v = 1; } if (v < most.read()) { r = 1; }"
+    once = "bit<32> limit = most.read(); if (v < limit && h.d.d == 1) { v = 1; } if (v < limit) { r = 1; }"
+    texts = [
+        program(
+            TO_PORT_1 + "h.d.d = act.execute(0);", locals="RegisterParam<bit<32>>(1) most; " + REGISTER + action(body)
+        )
+        for body in (twice, once)
+    ]
+    assert "3 conditions" in str(refusal(tmp_path, texts[0]))
+    path = tmp_path / "program.p4"
+    path.write_text(texts[1])
+    compile_to_ir(path)
+
+
 def test_the_same_condition_twice_is_one(tmp_path: Path) -> None:
     body = "if (v == h.d.d) { v = 1; } if (!(v != h.d.d)) { r = 2; } if (v >= 7) { r = 3; } if (7 > v) { r = 4; }"
     path = tmp_path / "program.p4"
