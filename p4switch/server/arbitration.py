@@ -8,7 +8,6 @@ Source: P4Runtime specification, "Client Arbitration and Controller Replication"
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NewType, TypeAlias
 
@@ -135,14 +134,6 @@ class Arbiter:
     def primaries(self) -> tuple[StreamId, ...]:
         """The primary streams of all roles: those who receive packets, digests and idle notifications."""
         return tuple(r.primary for r in self._roles.values() if r.primary is not None)
-
-    def is_known(self, stream: StreamId) -> bool:
-        """Whether the stream has been accepted by arbitration."""
-        return stream in self._role_of
-
-    def roles(self) -> Mapping[str, int]:
-        """Roles ever seen, with how many live streams each has."""
-        return {name: len(role.streams) for name, role in self._roles.items()}
 
     def _refusal(self, stream: StreamId, request: Request) -> tuple[Code, str] | None:
         known_role = self._role_of.get(stream)
