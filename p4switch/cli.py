@@ -107,7 +107,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="PORT",
         help="a port that leads from egress back to ingress, may be repeated (default 68)",
     )
-    rounds.add_argument("--recirculation-rate", metavar="RATE", help="rate of each, e.g. 4gbit (default 1gbit)")
+    rounds.add_argument("--recirculation-rate", metavar="RATE", help="rate of each, e.g. 1gbit (default 4gbit)")
     rounds.add_argument("--recirculation-queue", metavar="SIZE", help="what may wait at each, e.g. 64k (default 16m)")
     control = parser.add_argument_group("control")
     control.add_argument(

@@ -9,7 +9,7 @@
 
 enum {
     WIRE_BYTES = 24,  /* FCS, preamble and gap of a frame */
-    TURN_US = 250,
+    TURN_US = 500,
     GATHER_US = 4000, /* more than a busy machine lets a thread sleep too long */
 };
 
