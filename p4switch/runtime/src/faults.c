@@ -18,7 +18,7 @@ static bool earlier(const struct ps_timer *a, const struct ps_timer *b) {
 }
 
 int ps_timer_add(struct ps_switch *sw, uint64_t due_us, uint32_t port, uint32_t kind, uint64_t cookie, const struct ps_tx *tx) {
-    if (sw->timer_count == PS_TIMERS_MAX) return -1;
+    if (sw->timer_count == PS_TIMERS_MAX || (tx && sw->pool.free_count < PS_BUFFERS_UNDELAYED)) return -1;
     struct ps_timer timer = {due_us, sw->timer_serial++, port, kind, cookie, {0}};
     if (tx) timer.tx = *tx;
     uint32_t i = sw->timer_count++;
@@ -238,7 +238,7 @@ void ps_shape_send(struct ps_port *port, const struct ps_tx *tx) {
         onto_wire(port, tx);
         return;
     }
-    if (ps_queue_push(&s->queue, tx) != 0) {
+    if (ps_queue_push(&port->sw->pool, &s->queue, tx) != 0) {
         port->stats.tx_queue_dropped++;
         ps_tx_put(&port->sw->pool, tx);
     }
