@@ -173,7 +173,11 @@ CASES = {
         (f'MODIFY table_entry {{ table_id: {FIXED} match {{ field_id: 1 exact {{ value: "\\006" }} }} }}', OK),
         (f"MODIFY table_entry {{ table_id: {FIXED} is_default_action: true action {{ {DROP} }} }}", DENIED),
     ],
-    "is_const is not for writing": [("INSERT " + ipv4(f"is_const: true action {{ {FORWARD} }}"), INVALID)],
+    "is_const is not for writing": [
+        ("INSERT " + ipv4(f"is_const: true action {{ {FORWARD} }}"), INVALID),
+        ("INSERT " + ipv4(), OK),
+        ("DELETE " + ipv4("is_const: true"), INVALID),
+    ],
     "a table without a key": [
         (f"INSERT table_entry {{ table_id: {SETTINGS} action {{ {DROP} }} }}", INVALID),
         (f"MODIFY table_entry {{ table_id: {SETTINGS} is_default_action: true action {{ {FORWARD} }} }}", OK),
