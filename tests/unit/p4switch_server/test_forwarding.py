@@ -394,6 +394,7 @@ PROFILE_CASES = {
         ("MODIFY " + group(1, (1, 5)), FULL),
         ("MODIFY " + group(1, (1, 1), more="max_size: 5"), INVALID),
         ("INSERT " + group(2, (1, 1), more="max_size: 9"), INVALID),
+        ("INSERT " + group(2, (1, 1), more=""), INVALID),
         ("MODIFY " + group(1, (2, 1)), OK),
         ("MODIFY " + group(3, (2, 1)), NOT_FOUND),
         ("DELETE " + member(2, ""), Code.FAILED_PRECONDITION),
@@ -437,7 +438,7 @@ PROFILE_CASES = {
     ],
     "a one-shot set that is refused leaves nothing": [
         ("INSERT " + ecmp(f"action_profile_action_set {{ action_profile_actions {{ {DROP} weight: 0 }} }}"), INVALID),
-        ("INSERT " + ecmp(f"action_profile_action_set {{ action_profile_actions {{ {DROP} weight: 9 }} }}"), FULL),
+        ("INSERT " + ecmp(f"action_profile_action_set {{ action_profile_actions {{ {DROP} weight: 9 }} }}"), INVALID),
         (
             "INSERT " + ecmp(f"action_profile_action_set {{ action_selection_mode: RANDOM {ONE_SHOT.split('{', 1)[1]}"),
             UNIMPLEMENTED,
@@ -584,7 +585,7 @@ def test_watch_ports_go_with_the_members_of_a_group(state, pipeline):
     write(state, "INSERT " + member(1), "INSERT " + member(2))
     assert write(
         state,
-        "INSERT action_profile_group { action_profile_id: 0x11000001 group_id: 1 "
+        "INSERT action_profile_group { action_profile_id: 0x11000001 group_id: 1 max_size: 2 "
         'members { member_id: 1 weight: 1 watch_port: "\\001" } members { member_id: 2 weight: 1 watch_port: "\\003" } }',
     ) == [OK]
     assert pipeline.groups[0, 1] == [WeightedMember(1, 1, watch_port=1), WeightedMember(2, 1, watch_port=3)]
