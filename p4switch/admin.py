@@ -18,7 +18,7 @@ import socket
 import socketserver
 import stat
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -43,6 +43,8 @@ class Administered(Protocol):
     def remove_port(self, number: int) -> None: ...
 
     def set_port_options(self, number: int, options: PortOptions) -> None: ...
+
+    def set_exclusion(self, exclusion_id: int, ports: Iterable[int]) -> None: ...
 
     def load(self, source: ProgramSource) -> None: ...
 
@@ -98,6 +100,12 @@ def _carry_out(switch: Administered, request: Mapping[str, Any]) -> dict[str, An
             switch.add_port(parse_port(str(request.get("spec", ""))))
         case "remove_port":
             switch.remove_port(_port(request))
+        case "set_exclusion":
+            match request:
+                case {"id": int(exclusion_id), "ports": [*ports]} if all(isinstance(p, int) for p in ports):
+                    switch.set_exclusion(exclusion_id, ports)
+                case _:
+                    raise SwitchError("set_exclusion takes a number `id` and a list of port numbers `ports`")
         case "load":
             envelope = {k: v for k, v in request.items() if k != "op"}
             try:
@@ -105,7 +113,9 @@ def _carry_out(switch: Administered, request: Mapping[str, Any]) -> dict[str, An
             except ConfigError as error:
                 raise SwitchError(str(error)) from error
         case op:
-            raise SwitchError(f"unknown op {op!r}: one of ping, stats, set_port, add_port, remove_port, load")
+            raise SwitchError(
+                f"unknown op {op!r}: one of ping, stats, set_port, add_port, remove_port, set_exclusion, load"
+            )
     return {}
 
 

@@ -12,7 +12,7 @@ PORT_DEFAULT = 68
 """The first pipe's on a Tofino."""
 
 RATE_BITS_DEFAULT = 4_000_000_000
-"""Short orbits (1 MiB of 4 KiB segments: 2.2 ms) for an eighth of a core: what an orbit costs when nobody asks."""
+"""Short orbits (1 MiB of 4 KiB segments: 2.2 ms) for a tenth of a core, which is what they cost when nobody asks."""
 
 QUEUE_BYTES_DEFAULT = 16 << 20
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -154,6 +154,10 @@ class Switch:
                 shape = runtime.Shape(options.rate_bits, options.burst_bytes, options.queue_bytes)
             self.runtime.set_shape(number, shape)
             self._port_options[number] = options
+
+    def set_exclusion(self, exclusion_id: int, ports: Iterable[int]) -> None:
+        """The ports of a level-2 exclusion id (TNA), which P4Runtime has no word for. Raises SwitchError."""
+        self.runtime.set_exclusion(exclusion_id, ports)
 
     def stats(self) -> dict[str, Any]:
         """Counters of the switch and of each port, by name."""

@@ -18,6 +18,14 @@ if TYPE_CHECKING:
 
 _BLOCKS = ("ingress_parser", "ingress", "ingress_deparser", "egress_parser", "egress", "egress_deparser")
 
+_UNKNOWN_REQUESTS = {
+    "ingress_intrinsic_metadata_for_tm_t": {"deflect_on_drop", "copy_to_cpu", "level1_exclusion_id"},
+    "ingress_intrinsic_metadata_for_deparser_t": {"resubmit_type"},
+    "egress_intrinsic_metadata_for_deparser_t": {"mirror_type", "coalesce_flush", "coalesce_length"},
+    "egress_intrinsic_metadata_for_output_port_t": {"capture_tstamp_on_tx", "update_delay_on_tx"},
+}
+"""Fields of intrinsic metadata that ask for what is not there, by struct."""
+
 
 class Tna(TnaExterns):
     """One program for Switch, with one pipe."""
@@ -75,6 +83,17 @@ class Tna(TnaExterns):
             new_types=new_types,
             package_annotations=self.low.annotations(main.annotations),
         )
+
+    def check_assignment(self, statement: ast.Assignment) -> None:
+        """Requests to the traffic manager that this one does not know; zero asks for nothing."""
+        target = statement.target
+        if not isinstance(target, ast.Member) or not isinstance(target.base.type, TStruct):
+            return
+        if (
+            target.name in _UNKNOWN_REQUESTS.get(target.base.type.decl.name, ())
+            and self.low.known(statement.value) != 0
+        ):
+            raise self.low.unsupported(statement.at, f"{target.name} of {target.base.type}")
 
     # ---------------------------------------------------------------- the package
 

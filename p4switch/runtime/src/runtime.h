@@ -44,6 +44,7 @@ enum {
     PS_BURST = 64,                    /* frames a port may bring in before the others get their turn */
     PS_PENDING_MAX = 1024,            /* recirculated and resubmitted packets waiting */
     PS_RECIRCULATION_PORTS = 4,
+    PS_EXCLUSIONS = 512,              /* 9-bit level-2 exclusion ids of TNA */
     PS_RECIRCULATING_MAX = 6144,      /* packets that wait at recirculation ports: the rest of the buffers is for the others */
     PS_CLONE_DEPTH_MAX = 8,           /* clones of clones of ... */
     PS_TX_BATCH = 64,
@@ -594,6 +595,7 @@ struct ps_switch {
     struct ps_recirculation recirculations[PS_RECIRCULATION_PORTS];
     uint32_t recirculation_count; /* of ports */
     uint32_t arrival_port;        /* TNA: of the packet that is at ingress */
+    uint64_t exclusions[PS_EXCLUSIONS][PS_PORTS_MAX / 64]; /* TNA: the ports of each level-2 exclusion id */
 
     struct ps_timer *timers;
     uint32_t timer_count;

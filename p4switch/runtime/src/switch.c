@@ -378,6 +378,15 @@ PS_EXPORT void ps_stats_read(struct ps_switch *sw, struct ps_switch_stats *out) 
     pthread_mutex_unlock(&sw->events.lock);
 }
 
+/* The ports of a level-2 exclusion id (TNA), a bit each. -1: no such id. */
+PS_EXPORT int ps_set_exclusion(struct ps_switch *sw, uint32_t id, const uint64_t *ports) {
+    if (id >= PS_EXCLUSIONS) return -1;
+    ps_gate_enter(sw);
+    memcpy(sw->exclusions[id], ports, sizeof sw->exclusions[id]);
+    ps_gate_leave(sw);
+    return 0;
+}
+
 PS_EXPORT void ps_set_trace(struct ps_switch *sw, int on) {
     ps_gate_enter(sw);
     sw->ctx.trace_enabled = on != 0;

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from p4switch.errors import SwitchError
 from tests.unit.p4switch_tna.tna_bench import FCS_BYTES, TO_PORT_1, TnaBench, frame, program
 
 Make = Callable[..., TnaBench]
@@ -59,6 +60,37 @@ def test_copies_know_their_port_and_replication_id(tna: Make) -> None:
     bench = tna(program(GROUPS, egress_parser=parse, egress=egress))
     bench.group(7, [(1, 0x101), (2, 0x202)])
     assert sorted(bench.send(frame(7))) == [(1, frame(7, 1, 0x101, 1)), (2, frame(7, 2, 0x202, 0))]
+
+
+@pytest.mark.parametrize("payload", [b"short", BIG])
+@pytest.mark.parametrize(
+    ("rid", "exclusion", "expected"),
+    [(5, 3, [3, 4]), (6, 3, [1, 2, 3]), (7, 3, [1, 2, 3, 4]), (5, 4, [1, 2, 3, 4]), (5, 9, [4])],
+)
+def test_pruning_by_replication_and_exclusion_id(
+    tna: Make, rid: int, exclusion: int, expected: list[int], payload: bytes
+) -> None:
+    """A replica with the packet's replication id has no copy for the ports of the packet's exclusion id."""
+    bench = tna(program(GROUPS + "tm.rid = h.d.c; tm.level2_exclusion_id = h.d.d[8:0];"))
+    bench.group(7, [(4, 6), (1, 5), (2, 5), (3, 5)])
+    bench.switch.set_exclusion(3, [1, 2, 4])
+    bench.switch.set_exclusion(9, [1, 2, 3])
+    sent = bench.send(frame(7, 0, rid, exclusion, payload=payload))
+    assert ports(sent) == expected
+    assert all(f == frame(7, 0, rid, exclusion, payload=payload) for _, f in sent)
+
+
+def test_all_copies_may_be_pruned(tna: Make) -> None:
+    bench = tna(program(GROUPS + "tm.rid = 5; tm.level2_exclusion_id = 3;"))
+    bench.group(7, [(1, 5), (2, 5)])
+    bench.switch.set_exclusion(3, [1, 2])
+    assert bench.send(frame(7, payload=BIG)) == []
+    bench.switch.set_exclusion(3, [])
+    assert ports(bench.send(frame(7, payload=BIG))) == [1, 2]
+    with pytest.raises(SwitchError):
+        bench.switch.set_exclusion(512, [])
+    with pytest.raises(SwitchError):
+        bench.switch.set_exclusion(0, [512])
 
 
 @pytest.mark.parametrize("payload", [b"short", BIG])
