@@ -13,17 +13,21 @@ enum {
     GATHER_US = 4000, /* more than a busy machine lets a thread sleep too long */
 };
 
-int ps_recirculation_init(struct ps_switch *sw) {
+void ps_recirculation_init(struct ps_switch *sw) {
     for (int i = 0; i < PS_RECIRCULATION_PORTS; i++) {
         if (sw->config.recirculation_ports[i] == UINT32_MAX) continue;
-        struct ps_recirculation *r = &sw->recirculations[sw->recirculation_count];
+        struct ps_recirculation *r = &sw->recirculations[sw->recirculation_count++];
         r->port = sw->config.recirculation_ports[i];
-        r->nodes = calloc(PS_RECIRCULATING_MAX, sizeof *r->nodes);
-        if (!r->nodes) return -1;
-        for (uint32_t n = 0; n < PS_RECIRCULATING_MAX; n++) r->nodes[n].next = n + 1 < PS_RECIRCULATING_MAX ? n + 1 : PS_NO_NODE;
-        sw->recirculation_count++;
+        r->free_node = PS_NO_NODE;
     }
-    return 0;
+}
+
+/* On first use: most switches have no program that recirculates. */
+static void make_nodes(struct ps_recirculation *r) {
+    r->nodes = calloc(PS_RECIRCULATING_MAX, sizeof *r->nodes);
+    if (!r->nodes) return;
+    for (uint32_t n = 0; n < PS_RECIRCULATING_MAX; n++) r->nodes[n].next = n + 1 < PS_RECIRCULATING_MAX ? n + 1 : PS_NO_NODE;
+    r->free_node = 0;
 }
 
 void ps_recirculation_free(struct ps_switch *sw) {
@@ -42,6 +46,7 @@ struct ps_recirculation *ps_recirculation_at(struct ps_switch *sw, uint32_t port
 
 void ps_recirculation_put(struct ps_switch *sw, struct ps_recirculation *r, uint32_t queue, const struct ps_tx *tx) {
     uint32_t bytes = ps_tx_bytes(tx);
+    if (PS_UNLIKELY(!r->nodes)) make_nodes(r);
     if (r->free_node == PS_NO_NODE || r->bytes + bytes > sw->config.recirculation_queue_bytes) {
         sw->stats.recirculation_lost++;
         TRACE(sw, "port %u: recirculation queue full, %u bytes lost", r->port, bytes);

@@ -549,7 +549,7 @@ struct ps_recirculating {
 
 struct ps_recirculation {
     uint32_t port;
-    struct ps_recirculating *nodes; /* PS_RECIRCULATING_MAX */
+    struct ps_recirculating *nodes; /* PS_RECIRCULATING_MAX; NULL until one is needed */
     uint32_t free_node, count;
     struct {
         uint32_t first, last;
@@ -638,7 +638,7 @@ void ps_engine_flush(struct ps_switch *sw);
 void ps_tna_ingress(struct ps_switch *sw, struct ps_buffer *frame, uint32_t port); /* owns frame */
 
 /* recirculation.c */
-int ps_recirculation_init(struct ps_switch *sw);
+void ps_recirculation_init(struct ps_switch *sw);
 void ps_recirculation_free(struct ps_switch *sw);
 /* The recirculation port of that number, or NULL. */
 struct ps_recirculation *ps_recirculation_at(struct ps_switch *sw, uint32_t port);

@@ -174,10 +174,11 @@ PS_EXPORT struct ps_switch *ps_switch_new(const struct ps_switch_config *config)
     sw->ctx.trace_enabled = config->trace != 0;
     struct ps_rng seeder = {config->seed};
     for (int i = 0; i < 4; i++) sw->ctx.rng[i] = ps_rng_next(&seeder);
-    if (ps_pool_init(&sw->pool) != 0 || !sw->timers || ps_recirculation_init(sw) != 0 || watch(sw, sw->wake_fd, WAKE) != 0 || watch(sw, sw->timer_fd, TIMER) != 0) {
+    if (ps_pool_init(&sw->pool) != 0 || !sw->timers || watch(sw, sw->wake_fd, WAKE) != 0 || watch(sw, sw->timer_fd, TIMER) != 0) {
         ps_switch_free(sw);
         return NULL;
     }
+    ps_recirculation_init(sw);
     open_link_watch(sw);
     return sw;
 }

@@ -213,6 +213,30 @@ def test_egress_tells_a_mirrored_copy_by_its_header(tna: Make) -> None:
     assert bench.send(octets) == [(3, frame(5, 0xEE, 20 + FCS_BYTES, payload=BIG)[:18])]
 
 
+def test_no_way_through_keeps_a_buffer(tna: Make) -> None:
+    """More packets than there are buffers, on each way that a packet can take."""
+    body = GROUPS + UNICAST + "if (h.d.d == 1) { dprsr.drop_ctl = 1; } if (h.d.d == 2) { tm.bypass_egress = 1; }"
+    body += "if (h.d.d == 3) { tm.rid = 5; tm.level2_exclusion_id = 3; }"
+    bench = tna(mirroring(body, egress="if (eg.egress_port == 2) { dprsr.drop_ctl = 1; }"))
+    bench.group(7, [(1, 5), (2, 5), (3, 5)])
+    bench.session(7, 4, 100)
+    bench.switch.set_exclusion(3, [1, 2, 3])
+    ways = [
+        (b"x", 0),
+        *((frame(a, b, c, d, payload=payload), 0) for a, b, c in ((7, 0, 0), (7, 7, 5), (9, 0, 0), (0, 0, 0))
+          for d in range(4) for payload in (b"short", BIG)),
+    ]  # fmt: skip
+    for _ in range(9000 // len(ways)):
+        for octets, port in ways:
+            bench.switch.inject(port, octets)
+        bench.switch.collect()
+    for _ in range(9000):
+        bench.switch.inject(0, frame(7, 7, 5, 3, payload=BIG))
+        bench.switch.collect()
+    stats = bench.switch.stats()
+    assert (stats.no_buffer, stats.received) == (0, 9000 // len(ways) * len(ways) + 9000)
+
+
 # ------------------------------------------------------------------ what is told
 
 
