@@ -99,6 +99,8 @@ class Tna(TnaExterns):
 
     def _pipe(self, main: ast.Instantiation) -> dict[str, tuple[Callee, ast.Expr]]:
         """The blocks of the one pipe. Its name is in no name of the control plane, as in p4c's standard P4Info."""
+        if not main.target.arguments or main.target.arguments[0][0].name != "pipe0":
+            raise self.low.unsupported(main.at, "a package Switch that is not tna's")
         first, *others = [a for _, a in main.target.arguments]
         if any(a is not None for a in others):
             raise self.low.unsupported(main.at, "more than one pipe")

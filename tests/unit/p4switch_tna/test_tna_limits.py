@@ -140,6 +140,12 @@ def test_asking_for_nothing_is_fine(tmp_path: Path) -> None:
     compile_to_ir(path)
 
 
+def test_another_package_of_that_name(tmp_path: Path) -> None:
+    refused = refusal(tmp_path, "package Switch(); Switch() main;")
+    assert refused.unsupported
+    assert "not tna's" in str(refused)
+
+
 def test_two_pipes(tmp_path: Path) -> None:
     text = program().replace("Switch(pipe) main;", "Switch(pipe, pipe) main;")
     assert "more than one pipe" in str(refusal(tmp_path, text))
