@@ -26,6 +26,7 @@ from hostagent.disk.tier import DiskTier
 from hostagent.fetching import Fetching
 from hostagent.hashing import Checksums
 from hostagent.http import HttpServer
+from hostagent.losses import Losses
 from hostagent.metrics import AgentMetrics, Watched
 from hostagent.pool.chunks import Chunk, ChunkPool, DropOutcome, Refusal
 from hostagent.pool.memory import PoolMemory
@@ -56,7 +57,9 @@ class Agent:
         self.incarnation = time.time_ns()
         self.metrics = AgentMetrics()
         self.directory = DirectoryReplica()
-        self.pool = ChunkPool(config.pool.size_bytes, limits.EXTENT_ALIGN_BYTES, time.monotonic_ns)
+        self.costs = SourceCosts(_priors(config.gate_floor_bytes_per_s))
+        self.losses = Losses(self.costs, self.directory, config.node)
+        self.pool = ChunkPool(config.pool.size_bytes, limits.EXTENT_ALIGN_BYTES, time.monotonic_ns, self.losses.of_dram)
         self.attachment = Attachment(self)
 
     async def start(self) -> None:
@@ -68,8 +71,9 @@ class Agent:
         self.memory = PoolMemory(pool.size_bytes, prefault=pool.prefault, huge_pages=huge_pages)
         self.transport = make_transport(self.config.data, self.memory)
         self._checksums = Checksums(self.pool, self.memory, self._loop)
-        self.gate = Gate(SourceCosts(_priors(self.config.gate_floor_bytes_per_s)))
-        self.disk = DiskTier(self.config.disk, self.memory, self.pool, self._loop)
+        self.gate = Gate(self.costs)
+        self.disk = DiskTier(self.config.disk, self.memory, self.pool, self._loop, self.losses.of_disk)
+        self.losses.is_stored = self.disk.find
         segment_bytes = self.attachment.fabric.segment_bytes
         self.serving = Serving(self.pool, self.transport, self._loop, segment_bytes, self.disk.prepare)
         self.http = HttpServer(self.metrics.registry, self.health)

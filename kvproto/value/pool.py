@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import exp2, inf, log2
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -41,10 +42,12 @@ class Touch:
     position: int
     """0 for the first chunk of the prefix."""
     size_bytes: int
-    saved_s: float = 0.0
-    """What a copy in this pool saves each reader (`SourceCosts.saved_s`); 0: not known, all bytes are equal."""
     readers: int = 1
     """At once."""
+
+
+Loss: TypeAlias = Callable[[ChunkKey, int], float]
+"""(key, bytes) -> seconds above 0 that a reader waits longer when this pool's copy is gone (`SourceCosts.loss_s`)."""
 
 
 def _always(_: ChunkKey) -> bool:
@@ -59,7 +62,10 @@ class PoolValues:
         capacity_bytes: int,
         parameters: ValueParameters | None = None,
         candidates: tuple[Candidate, ...] = CANDIDATES,
+        loss: Loss | None = None,
     ) -> None:
+        """`loss`: asked at each fetch and arrival, for every chunk alike; None: all bytes are equal."""
+        self._loss = loss
         self.parameters = parameters or ValueParameters()
         self.capacity_bytes = capacity_bytes
         self._used_bytes = 0
@@ -372,7 +378,7 @@ class PoolValues:
         table, contest = self._table, self._contest
         levels = [level_at[slot] for level_at in table.level_at]
         scores = self._scorer.every(table.last_at[slot], table.weight_at[slot], levels, table.worth_at[slot])
-        saved = (touch.saved_s or touch.size_bytes) * touch.readers
+        saved = exp2(table.worth_at[slot]) * touch.size_bytes * touch.readers
         if contest.fetched(mix, scores, touch.size_bytes, saved, again):
             self._decider = self._candidates[contest.decider]
             self._order.forget()
@@ -391,7 +397,8 @@ class PoolValues:
         table = self._table
         if not table.flags_at[slot] & RESIDENT or table.size_at[slot] == 0.0:
             table.size_at[slot] = touch.size_bytes
-        table.worth_at[slot] = log2(touch.saved_s / max(1, touch.size_bytes)) if touch.saved_s > 0.0 else 0.0
+        if self._loss is not None:
+            table.worth_at[slot] = log2(self._loss(touch.key, touch.size_bytes) / max(1, touch.size_bytes))
 
     def _score_one(self, slot: int) -> float:
         table = self._table

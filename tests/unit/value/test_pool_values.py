@@ -30,8 +30,8 @@ def key(number: int) -> ChunkKey:
     return ChunkKey(number.to_bytes(16, "big"))
 
 
-def touch(number: int, parent: int | None = None, position: int = 0, saved_s: float = 0.0) -> Touch:
-    return Touch(key(number), key(parent) if parent is not None else None, position, 1, saved_s)
+def touch(number: int, parent: int | None = None, position: int = 0) -> Touch:
+    return Touch(key(number), key(parent) if parent is not None else None, position, 1)
 
 
 @st.composite
@@ -134,8 +134,8 @@ def test_what_costs_more_to_get_again_stays() -> None:
     for candidate in CANDIDATES:
         if candidate.rule is Rule.LRU:
             continue
-        values = PoolValues(2, candidates=(candidate,))
-        for one in (touch(1, saved_s=1.0), touch(2, saved_s=0.1)):
+        values = PoolValues(2, candidates=(candidate,), loss=lambda one, size: 1.0 if one == key(1) else 0.1)
+        for one in (touch(1), touch(2)):
             values.fetched([one], 0)
             values.add(one, 0)
         assert list(values.victims(SECOND)) == [key(2), key(1)], candidate.name
