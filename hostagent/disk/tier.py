@@ -14,7 +14,8 @@ from prometheus_client import CollectorRegistry
 
 from hostagent import limits
 from hostagent.disk.config import DiskConfig
-from hostagent.disk.store import DiskState, DiskStore, LoadOutcome
+from hostagent.disk.state import DiskState
+from hostagent.disk.store import DiskStore, LoadOutcome
 from hostagent.fetching import Fetching
 from hostagent.pool.chunks import Chunk, ChunkPool
 from hostagent.pool.memory import PoolMemory
