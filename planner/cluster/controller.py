@@ -47,7 +47,7 @@ class VirtualController:
     """Owns the core, and the clock's ticks for it."""
 
     def __init__(
-        self, clock: VirtualClock, peers: int, pool_bytes: int, disk_bytes: int, switch: VirtualSwitch | None
+        self, clock: VirtualClock, peers: int, pool_bytes: int, switch: VirtualSwitch | None, disk_bytes: int = 0
     ) -> None:
         self._clock = clock
         self._switch = switch

@@ -50,7 +50,7 @@ class Replay:
         self.controller: VirtualController | None = None
         if self._sharing is not Sharing.NONE:
             self.controller = VirtualController(
-                self.clock, cluster.nodes, cluster.local_dram_bytes, cluster.local_disk_bytes, switch
+                self.clock, cluster.nodes, cluster.local_dram_bytes, switch, cluster.local_disk_bytes
             )
         self._transfers = Transfers(self.clock, self.delivery)
         self.agents: list[Agent] = []
