@@ -201,34 +201,45 @@ class PoolValues:
 
         `room_bytes`: free bytes as the owner counts them; None: capacity less the residents.
         """
+        return self.displaced_by(touch, now_ns, evictable, room_bytes) is not None
+
+    def displaced_by(
+        self, touch: Touch, now_ns: int, evictable: Callable[[ChunkKey], bool] = _always, room_bytes: int | None = None
+    ) -> list[ChunkKey] | None:
+        """What the chunk displaces, in the order to go; empty where there is room. None: it should stay out.
+
+        See `admits`; nothing is removed by this.
+        """
         self._seconds(now_ns)
         room = self.capacity_bytes - self._used_bytes if room_bytes is None else room_bytes
         if room >= touch.size_bytes:
-            return True
+            return []
         if touch.size_bytes > self.capacity_bytes:
-            return False
+            return None
         slot = self._slot(touch.key)
         table = self._table
         if self._decider.filtered and table.touches_at[slot] < 2:
-            return False
+            return None
         if table.weight_at[slot] == 0.0:
             self._presume(slot)
         self._describe(slot, touch)
         score = self._score_one(slot)
         keep = NONE if touch.parent is None else table.find(touch.parent)
+        displaced: list[ChunkKey] = []
         victims = self._order.victims(evictable)
         try:
             for victim in victims:
                 if victim == keep:
                     continue
                 if self._score_one(victim) >= score:
-                    return False
+                    return None
+                displaced.append(table.key(victim))
                 room += int(table.size_at[victim])
                 if room >= touch.size_bytes:
-                    return True
+                    return displaced
         finally:
             victims.close()  # type: ignore[attr-defined]  # a generator: puts back what it looked at
-        return False
+        return None
 
     def victims(self, now_ns: int, evictable: Callable[[ChunkKey], bool] = _always) -> Iterator[ChunkKey]:
         """Keys in the order they should go: leaves first, cheapest first, each assumed gone before the next."""
