@@ -71,7 +71,7 @@ class FetchPlanner:
             offers.append(offer)
         if is_engines and not from_disk_only:
             self._teach(keys, offers)
-        verdict = self._gate.decide(offers, recompute_s, time.monotonic_ns())
+        verdict = self._gate.decide(offers, recompute_s, time.monotonic_ns(), len(keys) - len(offers))
         plan = FetchPlan(verdict, stopped if len(verdict.routes) == len(offers) else Status.GATE)
         plan.keys = tuple(keys[: len(verdict.routes)])
         # Pinned first, all of them: room for one chunk must not be made of another one of the same fetch.

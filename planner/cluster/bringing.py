@@ -127,7 +127,9 @@ class Bringing:
         if all(Source.LOCAL_DRAM in offer.sources for offer in offers):
             return
         agent, request = way.agent, way.request
-        recompute_s = self._engine.prefill_s(request.cached_tokens(way.local), request.tokens)
+        # What lies behind the offers is computed in any case.
+        here, there = request.cached_tokens(way.local), request.cached_tokens(len(offers))
+        recompute_s = self._engine.prefill_s(here, request.tokens) - self._engine.prefill_s(there, request.tokens)
         verdict = agent.gate.decide(offers, recompute_s, self._clock.now_ns)
         brought = len(verdict.routes)
         way.refused = request.cached_tokens(len(offers)) - request.cached_tokens(max(way.local, brought))
