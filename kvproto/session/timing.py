@@ -25,7 +25,7 @@ SILENCE_NS: Final = 25 * MS
 """Nothing wanted arrived for so long: the leader is gone. A window covers 30 ms, so it had a stall of twice that."""
 RANK_STEP_NS: Final = 6 * MS
 """Members take over one after the other by their rank, so that the first one's data stops the next."""
-NEWCOMER_NS: Final = 4 * MS
+NEWCOMER_NS: Final = 12 * MS
 """Who just joined waits for what is under way before it leads; who already pulls goes on at once."""
 NEWCOMER_SPAN_NS: Final = 40 * MS
 """For so long after its first JOIN was answered is a reader a newcomer."""

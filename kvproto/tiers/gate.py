@@ -12,8 +12,9 @@ errs towards recomputing less than it should at the end of very long prompts.
 
 Rates that nobody measures go stale, and a gate that refuses measures nothing. So of a refused request the leading
 chunks up to the first from a source that was not measured for `probe_after_ns` are let through as a *probe*, unless
-that would take `probe_cost_max` times as long as recomputing. While probes only find that refusing was right they come
-half as often each time, down to one each `probe_after_max_ns`: near break-even they would cost more than they tell.
+that would take `probe_cost_max` times as long as recomputing them. While probes only find that refusing was right they
+come half as often each time, down to one each `probe_after_max_ns`: near break-even they would cost more than they
+tell.
 
 *Regret* is what a decision cost beyond the other choice. Of what was brought: the time it took against recomputing
 and against the best other source, at the costs known by then. Of what was refused: recomputing against bringing, at
@@ -184,7 +185,8 @@ class Gate:
             route = plan.routes[place]
             if plan.asks_nothing(place) or not self._is_stale(route, now_ns):
                 continue
-            affordable = plan.finish_s[place + 1] <= self._parameters.probe_cost_max * recompute_s
+            share = plan.brought_bytes[place + 1] / plan.wanted_bytes
+            affordable = plan.finish_s[place + 1] <= self._parameters.probe_cost_max * recompute_s * share
             return place if affordable else None
         return None
 
