@@ -59,8 +59,10 @@ class Newcomers:
         fills_per_holder: int,
         claims_max: int,
         only_kept: bool,
+        decisions: Counter[str],
     ) -> None:
-        """`claims_max`: so many at most have room made for them at once; `only_kept`: nobody else is let in."""
+        """`claims_max`: so many at most have room made for them at once; `only_kept`: nobody else is let in;
+        `decisions`: where refusals are counted."""
         self._directory = directory
         self._values = values
         self._residents = residents
@@ -78,7 +80,7 @@ class Newcomers:
         self.candidates = Candidates(self._rank)
         directory.watch(lambda key, came_or_went: self.candidates.wake(key))
         values.watch(self.candidates.changed)
-        self.refusals: Counter[Refusal] = Counter()
+        self._decisions = decisions
 
     def use(self, slots: SlotAllocator, segment_bytes: int) -> None:
         """The switch's slots."""
@@ -146,7 +148,7 @@ class Newcomers:
         """Begin where room was made for a candidate."""
         evidence = self.candidates[key]
         evidence.awaits.intersection_update(here)
-        source = self._choose_source(key)
+        source = self.choose_source(key)
         if evidence.claim is None or evidence.awaits or source is None:
             return None
         return Start(key, evidence.claim, source)
@@ -156,7 +158,7 @@ class Newcomers:
         if candidate is None:
             self.candidates.drop(key)
             return None
-        source = self._choose_source(key)
+        source = self.choose_source(key)
         if source is None and candidate.fillable:
             self.candidates.wait(key, [source.node for source in self._sources(key)])
             return None
@@ -182,12 +184,13 @@ class Newcomers:
         if candidate.pinned:
             self.candidates.set_aside(candidate.key)
         else:
-            self.refusals[why] += 1
+            self._decisions[f"refused_{why.name.lower()}"] += 1
             self.candidates.drop(candidate.key)
 
-    def _choose_source(self, key: ChunkKey) -> Source | None:
-        free = [source for source in self._sources(key) if self._has_time(source.node)]
-        return min(free, key=lambda source: (self._filling[source.node], source.node), default=None)
+    def choose_source(self, key: ChunkKey, *, even_if_busy: bool = False) -> Source | None:
+        """The holder with fewest fills under way; None: nobody has time for it."""
+        able = [source for source in self._sources(key) if even_if_busy or self._has_time(source.node)]
+        return min(able, key=lambda source: (self._filling[source.node], source.node), default=None)
 
     def _has_time(self, node: NodeIndex) -> bool:
         return self._filling[node] < self._fills_per_holder

@@ -42,6 +42,8 @@ class PoolRules:
     """A fill shares the holder's uplink with what its readers wait for."""
     candidate_ns: int = 10_000_000_000
     """Evidence is forgotten after so long."""
+    refill_ns: int = 1_000_000_000
+    """A chunk that loses segments again within so long after it was filled in again is evicted: there is no room."""
     adopt_ns: int = 5_000_000_000
     """So long after a restart of the controller an agent may announce a chunk that the switch already serves."""
 
@@ -83,6 +85,8 @@ class PooledChunk:
     source: Source | None
     """Who fills or filled it; None for a chunk found in the switch at start."""
     since_ns: int
+    refilled_ns: int | None = None
+    """When it began to be filled in again, because segments were lost."""
 
 
 class SwitchPool:
@@ -116,6 +120,8 @@ class SwitchPool:
         self._awaiting_switch: set[ChunkKey] = set()
         """Chunks whose state waits for the switch to take an entry."""
         self._pinned: set[ChunkKey] = set()
+        self.decisions: Counter[str] = Counter()
+        """How often what was decided or happened, by name."""
         self._newcomers = Newcomers(
             directory,
             values,
@@ -126,6 +132,7 @@ class SwitchPool:
             rules.fills_per_holder,
             claims_max=rules.fills_at_once,
             only_kept=not rules.admission,
+            decisions=self.decisions,
         )
         self._candidates = self._newcomers.candidates
         self._adopted_all = False
@@ -134,7 +141,6 @@ class SwitchPool:
         """Something changed that could let a candidate in."""
         self._reconsidered_ns = 0
         self._effects: list[PoolEffect] = []
-        self._decisions: Counter[str] = Counter()
 
     # -- reading
 
@@ -152,12 +158,6 @@ class SwitchPool:
 
     def count(self, *states: ChunkState) -> int:
         return sum(self._counts[state] for state in states)
-
-    @property
-    def decisions(self) -> Counter[str]:
-        """How often what was decided or happened, by name."""
-        refused = {f"refused_{why.name.lower()}": count for why, count in self._newcomers.refusals.items()}
-        return self._decisions + Counter(refused)
 
     def resident_keys(self) -> list[ChunkKey]:
         return sorted(self._chunks)
@@ -201,7 +201,7 @@ class SwitchPool:
             entry = problem.update.entry
             chunk = self._chunks.get(entry.key) if isinstance(entry, FillingEntry | ServingEntry) else None
             if chunk is not None:
-                self._decisions["switch_refused"] += 1
+                self.decisions["switch_refused"] += 1
                 self._move(chunk, ChunkEvent.REFUSED)
 
     def lose_everything(self) -> None:
@@ -216,7 +216,7 @@ class SwitchPool:
         """The switch saw `readers` members wait for this chunk, or many GETs of it."""
         self._now_ns = now_ns
         if key not in self._directory:
-            self._decisions["heat_for_unknown_chunk"] += 1
+            self.decisions["heat_for_unknown_chunk"] += 1
             return
         if key in self._chunks:
             return
@@ -252,19 +252,19 @@ class SwitchPool:
     def fill_failed(self, key: ChunkKey) -> None:
         chunk = self._chunks.get(key)
         if chunk is not None and chunk.state is ChunkState.FILLING:
-            self._decisions["fill_aborted"] += 1
+            self.decisions["fill_aborted"] += 1
             self._move(chunk, ChunkEvent.FILL_FAILED)
 
     def recovered(self, key: ChunkKey) -> None:
         chunk = self._chunks.get(key)
         if chunk is not None and chunk.state is ChunkState.RECOVERING:
-            self._decisions["recovered"] += 1
+            self.decisions["recovered"] += 1
             self._move(chunk, ChunkEvent.RECOVERED)
 
     def recovery_failed(self, key: ChunkKey) -> None:
         chunk = self._chunks.get(key)
         if chunk is not None and chunk.state is ChunkState.RECOVERING:
-            self._decisions["recovery_failed"] += 1
+            self.decisions["recovery_failed"] += 1
             self._move(chunk, ChunkEvent.RECOVERY_FAILED)
 
     def port_gone(self, node: NodeIndex) -> None:
@@ -288,7 +288,7 @@ class SwitchPool:
         if chunk.state in (ChunkState.PLACING, ChunkState.FILLING):
             self._effects.append(FillUnwanted(key))
         recovery = self._plan_recovery(chunk, now_ns) if save and chunk.state is ChunkState.SERVING else None
-        self._decisions["evicted"] += 1
+        self.decisions["evicted"] += 1
         if recovery is not None:
             self._effects.append(RecoveryWanted(key, recovery))
             self._move(chunk, ChunkEvent.EVICT_LAST)
@@ -301,9 +301,24 @@ class SwitchPool:
         chunk = self._chunks.get(key)
         if chunk is None or chunk.state is not ChunkState.SERVING:
             return False
-        self._decisions["bad_copy_in_switch"] += 1
+        self.decisions["bad_copy_in_switch"] += 1
         self._move(chunk, ChunkEvent.EVICT)
         return True
+
+    def segment_lost(self, key: ChunkKey, now_ns: int) -> None:
+        """A segment of a chunk that the switch serves is there no more: have a holder fill in what is missing."""
+        chunk = self._chunks.get(key)
+        if chunk is None or chunk.state is not ChunkState.SERVING:
+            return
+        source = self._newcomers.choose_source(key, even_if_busy=True)
+        again = chunk.refilled_ns is not None and now_ns - chunk.refilled_ns < self._rules.refill_ns
+        if source is None or again:
+            self.decisions["lost_again" if again else "lost_for_good"] += 1
+            self._move(chunk, ChunkEvent.EVICT)
+            return
+        self.decisions["refilled"] += 1
+        chunk.source, chunk.refilled_ns = source, now_ns
+        self._move(chunk, ChunkEvent.SEGMENT_LOST)
 
     # -- going on
 
@@ -348,15 +363,15 @@ class SwitchPool:
         known = self._directory.get(chunk.key)
         if known is None:
             if now_ns - chunk.since_ns > self._rules.adopt_ns:
-                self._decisions["adoption_given_up"] += 1
+                self.decisions["adoption_given_up"] += 1
                 self._move(chunk, ChunkEvent.EVICT)
             return
         self._adopted.discard(chunk.key)
         if self._segments(known.facts.size_bytes) != chunk.slots.count:
-            self._decisions["adoption_given_up"] += 1
+            self.decisions["adoption_given_up"] += 1
             self._move(chunk, ChunkEvent.EVICT)
         else:
-            self._decisions["adopted"] += 1
+            self.decisions["adopted"] += 1
             self._directory.set_served(chunk.key, True)
 
     # -- admission
@@ -385,7 +400,7 @@ class SwitchPool:
             return
         chunk = PooledChunk(key, slots, ChunkState.ABSENT, source, now_ns)
         self._chunks[key] = chunk
-        self._decisions["admitted"] += 1
+        self.decisions["admitted"] += 1
         self._move(chunk, ChunkEvent.ADMIT)
 
     def _is_kept(self, key: ChunkKey) -> bool:
@@ -402,7 +417,7 @@ class SwitchPool:
                 continue
             slots = SlotRange(entry.base_slot, entry.segments)
             if slots.end > self._slots.capacity or not self._slots.reserve(slots):
-                self._decisions["adoption_given_up"] += 1
+                self.decisions["adoption_given_up"] += 1
                 continue
             chunk = PooledChunk(entry.key, slots, ChunkState.SERVING, None, now_ns)
             self._chunks[entry.key] = chunk
@@ -433,12 +448,14 @@ class SwitchPool:
         match chunk.state:
             case ChunkState.PLACING | ChunkState.PUBLISHING:
                 self._programmer.want(self._entry(chunk))
+                if before is ChunkState.SERVING:
+                    self._directory.set_served(chunk.key, False)
             case ChunkState.FILLING:
                 if chunk.source is None:
                     raise AssertionError("a chunk is filled by somebody")
                 self._effects.append(FillWanted(chunk.key, chunk.source.node, chunk.slots.count))
             case ChunkState.SERVING:
-                self._decisions["serving"] += 1
+                self.decisions["serving"] += 1
                 self._directory.set_served(chunk.key, True)
             case ChunkState.CLEARING:
                 self._programmer.want_not(("kv_cache", chunk.key))
@@ -466,7 +483,7 @@ class SwitchPool:
     def _lose(self, chunk: PooledChunk) -> None:
         if chunk.state in (ChunkState.PLACING, ChunkState.FILLING):
             self._effects.append(FillUnwanted(chunk.key))
-        self._decisions["lost"] += 1
+        self.decisions["lost"] += 1
         again = chunk.key in self._pinned
         self._move(chunk, ChunkEvent.LOST)
         if again or chunk.key in self._directory:
