@@ -76,7 +76,7 @@ def scans(seed: int, duration_s: float = DURATION_S) -> list[TraceRequest]:
     return _ordered(requests, duration_s)
 
 
-MADE: Final[dict[str, Callable[[int], list[TraceRequest]]]] = {
+MADE: Final[dict[str, Callable[..., list[TraceRequest]]]] = {
     "long_chats": long_chats,
     "phases": phases,
     "scans": scans,

@@ -21,6 +21,7 @@ from kvproto.value.contest import ShadowCache
 from kvproto.value.table import NONE, ChunkTable
 from planner.traces import TraceRequest, read_trace
 from planner.traces.catalog import CARRIED
+from planner.traces.unlike import MADE
 
 SECOND = 1_000_000_000
 LRU = tuple(one for one in CANDIDATES if one.name == "lru")
@@ -317,3 +318,11 @@ def test_the_command_writes_every_policy_and_pool(tmp_path: Path, capsys: pytest
     assert all(0 <= one["hit"] <= 1 and one["pool"] in (0.05, 0.2) for one in hits)
     assert main(["bench", "policy", "--trace", str(tmp_path / "none.jsonl")]) == 2
     assert "none.jsonl" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_on_loads_that_nobody_tuned_on_it_is_not_below_lru(name: str) -> None:
+    trees = forest(MADE[name](1, 600.0))
+    for share in (0.01, 0.1):
+        capacity = int(trees.count * share)
+        assert replay_ours(trees, capacity) > 0.97 * replay_lru(trees, capacity)
