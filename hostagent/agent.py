@@ -398,7 +398,8 @@ class Agent:
                 pool_bytes=self.memory.size_bytes,
                 disk_bytes=self.disk.size_bytes,
                 segment_bytes=limits.SEGMENT_BYTES_SUPPORTED,
-                transports=[pb.TRANSPORT_SOCKETS, *([pb.TRANSPORT_VERBS] if self.facts.rdma else [])],
+                transports=[pb.TRANSPORT_SOCKETS, *([pb.TRANSPORT_VERBS] if self.facts.rdma_mtu_bytes else [])],
+                rdma_mtu=self.facts.rdma_mtu_bytes,
                 version=__version__,
             )
         )

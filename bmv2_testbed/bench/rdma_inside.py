@@ -26,7 +26,7 @@ from kvproto.wire.data import Fabric, SegmentGroup
 
 KEY = ChunkKey(b"benchmark chunk!")
 CHUNK_BYTES = 4 << 20
-SEGMENT_BYTES = 2048
+SEGMENT_BYTES = 3840
 MESSAGE_BYTES = 32 + SEGMENT_BYTES
 WINDOW_SEGMENTS = 256
 """Cast ahead of what has arrived: well below every queue on the way."""

@@ -49,11 +49,11 @@ from controlplane.switch.target import (
     Up,
     Update,
 )
+from kvproto.limits import SEGMENT_BLOCK_BYTES
 
 LOG = logging.getLogger(__name__)
 
 DIGEST_LISTS_QUEUED_MAX = 1_000
-STORE_BLOCK_BYTES = 256
 """Bytes of one cell of the register slot_block."""
 _HANDSHAKE_TIMEOUT_S = 5.0
 
@@ -214,7 +214,7 @@ def facts_of(schema: finsy.P4Schema) -> SwitchFacts:
         blocks = schema.registers["slot_block"].size
         return SwitchFacts(
             slots=slots,
-            segment_bytes=blocks * STORE_BLOCK_BYTES // slots,
+            segment_bytes=blocks * SEGMENT_BLOCK_BYTES // slots,
             chunks_max=schema.tables[chunk_cache.TABLE].size,
             groups_max=schema.tables[replication.REPLICATE_TABLE].size,
         )

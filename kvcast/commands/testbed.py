@@ -18,10 +18,11 @@ from bmv2_testbed.spec import Faults, Target, TestbedSpec, Wiring, data_ip, host
 from bmv2_testbed.units import format_size
 from kvcast.cli import UsageError
 from kvcast.commands.bench import probability, rate, size, wiring_of
+from kvproto.wire.rdma import rdma_segment_bytes_max
 
 HOSTS, ROCE_HOSTS = 9, 3
 POOL_BYTES, ROCE_POOL_BYTES = 256 << 20, 32 << 20
-SEGMENT_BYTES, ROCE_SEGMENT_BYTES = 4096, 2048
+SEGMENT_BYTES, ROCE_SEGMENT_BYTES = 4096, rdma_segment_bytes_max(4096)
 """With RDMA a segment and its header have to fit RDMA's largest MTU, 4096."""
 
 

@@ -25,6 +25,7 @@ from hostagent.transport.frames import udp_header
 from hostagent.transport.verbs.transport import VerbsTransport
 from kvproto.ids import ChunkKey, format_address
 from kvproto.wire.data import ChunkFraming, Fabric, decode_batch
+from kvproto.wire.rdma import rdma_segment_bytes_max
 
 KEY = ChunkKey(bytes(range(16)))
 SEGMENT = 1024
@@ -195,10 +196,11 @@ def test_a_message_of_somebody_elses_program() -> None:
 # ---------------------------------------------------------------------- sizes
 
 
-@pytest.mark.parametrize(("link", "rdma", "segment"), [(1500, 1024, 512), (2200, 2048, 1024), (9000, 4096, 2048)])
+@pytest.mark.parametrize(("link", "rdma", "segment"), [(1500, 1024, 768), (2200, 2048, 1792), (9000, 4096, 3840)])
 def test_every_mtu(link: int, rdma: int, segment: int) -> None:
     async def scenario(one, two) -> None:  # type: ignore[no-untyped-def]
         assert one.transport.rdma_mtu_bytes == rdma
+        assert rdma_segment_bytes_max(rdma) == segment
         chunk = content(20 * segment + 1)
         place = one.hold(KEY, chunk)
         one.transport.cast(place, 0, 21)
@@ -231,7 +233,7 @@ def test_segments_that_do_not_fit_fall_back_to_sockets_and_reads_stay(caplog: py
             transport = VerbsTransport(config, memory)
             nodes.append(harness.Node(transport, memory, sink, await transport.start(sink, fabric)))
         one, two = nodes
-        assert two.facts.rdma
+        assert two.facts.rdma_mtu_bytes == 4096
         place = one.hold(KEY, content(9000))
         one.transport.use_fabric(Fabric(segment_bytes=4096, qkey=5), 1)
         assert await two.read(one, KEY, 0, 9000, 0) is ReadOutcome.DONE
@@ -247,6 +249,7 @@ def test_segments_that_do_not_fit_fall_back_to_sockets_and_reads_stay(caplog: py
     said = [record.message for record in caplog.records if "casts over sockets" in record.message]
     assert len(said) == 2, "once a node, although the fabric changed"
     assert "do not fit the RDMA MTU" in said[0]
+    assert "SEGMENT_BYTES=3840" in said[0]
 
 
 # ---------------------------------------------------------------------- failures

@@ -225,7 +225,7 @@ def test_a_machine_without_rdma(transport: str, caplog: pytest.LogCaptureFixture
 
     async def main() -> None:
         facts = await made.start(Sink(), Fabric())  # type: ignore[arg-type]
-        assert not facts.rdma
+        assert not facts.rdma_mtu_bytes
         assert isinstance(made._parts.casts, SocketCasts)  # type: ignore[attr-defined]
         await made.close()
 
