@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import importlib.util
+import os
 import random
 import resource
 import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterator
@@ -22,6 +25,8 @@ from hostagent.config import DataConfig
 from hostagent.pool.memory import HUGE_PAGE_BYTES, PoolMemory
 from hostagent.transport.base import ReadOutcome, TransportError
 from hostagent.transport.frames import udp_header
+from hostagent.transport.verbs import abi
+from hostagent.transport.verbs.device import RdmaPort, VerbsError
 from hostagent.transport.verbs.transport import VerbsTransport
 from kvproto.ids import ChunkKey, format_address
 from kvproto.wire.data import ChunkFraming, Fabric, decode_batch
@@ -338,6 +343,8 @@ import asyncio, sys
 from hostagent.config import DataConfig
 from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import TransportError
+from hostagent.transport.verbs import abi
+from hostagent.transport.verbs.device import RdmaPort, VerbsError
 from hostagent.transport.verbs.transport import VerbsTransport
 from kvproto.wire.data import Fabric
 memory = PoolMemory(8 << 20, prefault=False)
@@ -409,3 +416,32 @@ def test_a_pool_of_huge_pages_is_read_by_everybody() -> None:
     finally:
         memory.close()
         Path("/proc/sys/vm/nr_hugepages").write_text("0")
+
+
+UDMABUF_CREATE = 0x40187542
+"""`_IOW('u', 0x42, struct udmabuf_create)` (linux/udmabuf.h): a dma-buf out of a memfd's pages."""
+
+
+def test_memory_of_another_device_is_registered_or_refused_with_the_reason() -> None:
+    """Soft-RoCE of Linux 6.1 takes no dma-bufs; a kernel whose does has to register a real one."""
+    size_bytes = 1 << 20
+    port = RdmaPort.open(ADDRESSES[0])
+    memory = os.memfd_create("dmabuf", os.MFD_ALLOW_SEALING)
+    try:
+        os.ftruncate(memory, size_bytes)
+        fcntl.fcntl(memory, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+        descriptor = memory
+        if Path("/dev/udmabuf").exists():
+            with Path("/dev/udmabuf").open("rb", 0) as maker:
+                descriptor = fcntl.ioctl(maker, UDMABUF_CREATE, struct.pack("=IIQQ", memory, 1, 0, size_bytes))
+        if port.takes_dmabuf() and descriptor != memory:
+            port.register_dmabuf(descriptor, 0, size_bytes, abi.ACCESS_LOCAL_WRITE, "the GPU's memory").close()
+        else:
+            reason = "no dma-buf of" if port.takes_dmabuf() else "rxe0 takes no dma-bufs"
+            with pytest.raises(VerbsError, match=reason):
+                port.register_dmabuf(descriptor, 0, size_bytes, abi.ACCESS_LOCAL_WRITE, "the GPU's memory")
+        if descriptor != memory:
+            os.close(descriptor)
+    finally:
+        os.close(memory)
+        port.close()
