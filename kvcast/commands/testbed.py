@@ -43,6 +43,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     up.add_argument(
         "--sockets-on", type=int, action="append", default=[], metavar="HOST", help="with --roce: this one without RDMA"
     )
+    up.add_argument("--taps", action="store_true", help="with --roce: on taps instead of datagram ports (needs root)")
     up.add_argument("--foreground", action="store_true", help="stay until interrupted")
     down = actions.add_parser("down", help="end it; nothing stays")
     status = actions.add_parser("status", help="what runs and what it has sent")
@@ -90,6 +91,7 @@ def _up(args: argparse.Namespace) -> int:
         segment_bytes=ROCE_SEGMENT_BYTES if args.roce else SEGMENT_BYTES,
         pool_bytes=args.pool or (ROCE_POOL_BYTES if args.roce else POOL_BYTES),
         socket_hosts=tuple(args.sockets_on),
+        taps=args.taps,
     )
     testbed, keeper = client.start(spec, detached=not args.foreground)
     ticks = state.start_ticks(keeper.pid)

@@ -41,15 +41,16 @@ def put(testbed: Testbed, host: int, prefix: Prefix) -> None:
 
 def fetch(testbed: Testbed, wanted: Mapping[int, Prefix]) -> dict[int, dict[str, Any]]:
     """Fetch at all these hosts at once, each a prefix; their reports by host, every byte verified."""
-    go = testbed.directory / f"go-{next(GO)}"
+    go = f"go-{next(GO)}"
+    inside = testbed.status()["directory"]
     names = {host: f"fetch{host}" for host in wanted}
     for host, prefix in wanted.items():
-        argv = python_module("bmv2_testbed.bench.once", "--agent", GUEST_AGENT_SOCKET, "--go", str(go))
+        argv = python_module("bmv2_testbed.bench.once", "--agent", GUEST_AGENT_SOCKET, "--go", f"{inside}/{go}")
         argv += ["--deadline", str(FETCH_DEADLINE_S), *words(prefix)]
         testbed.run(names[host], host_name(host), argv)
     for name in names.values():
         testbed.await_ready(name)
-    go.touch()
+    (testbed.directory / go).touch()
     reports = {host: json.loads(testbed.finish(name, PROCESS_DEADLINE_S).stdout) for host, name in names.items()}
     assert all(report["verified"] for report in reports.values()), reports
     return reports
