@@ -14,7 +14,7 @@ from bmv2_testbed.content import Prefix
 from bmv2_testbed.network.namespaces import can_unshare
 from bmv2_testbed.spec import TestbedSpec, Wiring, host_name
 from kvproto.wire.rdma import rdma_segment_bytes_max
-from tests.roce.test_whole_cluster import Reads, fetch, put
+from tests.roce.helpers import Reads, fetch, put
 
 pytestmark = pytest.mark.roce
 
