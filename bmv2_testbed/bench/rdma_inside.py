@@ -25,8 +25,8 @@ from kvproto.ids import ChunkKey
 from kvproto.wire.data import Fabric, SegmentGroup
 
 KEY = ChunkKey(b"benchmark chunk!")
-CHUNK_BYTES = 4 << 20
 SEGMENT_BYTES = 3840
+CHUNK_BYTES = 1024 * SEGMENT_BYTES
 MESSAGE_BYTES = 32 + SEGMENT_BYTES
 WINDOW_SEGMENTS = 256
 """Cast ahead of what has arrived: well below every queue on the way."""
