@@ -12,6 +12,7 @@ from typing import Any
 
 from bmv2_testbed import client
 from bmv2_testbed.engines.client import Engine, engine_arguments, running
+from bmv2_testbed.engines.launcher import launching
 from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.spec import TestbedSpec, Wiring, host_name
 
@@ -77,6 +78,8 @@ def run_engine_bench(
     with ExitStack() as stack:
         say("network")
         testbed = stack.enter_context(client.running(spec))
+        say("vLLM")
+        launcher = stack.enter_context(launching(folder))
         sockets = [str(testbed.directory / f"{host_name(host)}.sock") for host in range(2)]
         engines = []
         for name, arguments in (
@@ -85,7 +88,7 @@ def run_engine_bench(
             ("refused", engine_arguments(model, sockets[1], settings=refusing, **common)),
         ):
             say(f"engine: {name}")
-            engines.append(stack.enter_context(running(arguments, folder, name)))
+            engines.append(stack.enter_context(running(launcher, arguments, folder, name)))
         _, pool, refused = engines
         for engine in engines:
             first_token(engine, prompt())

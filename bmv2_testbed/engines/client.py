@@ -1,30 +1,35 @@
-"""The other end of `vllm_process`: start an engine, send it requests."""
+"""The other end of `vllm_process`: start an engine through a launcher, send it requests."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bmv2_testbed.engines.launcher import LaunchedProcess, Launcher
 from bmv2_testbed.errors import TestbedError
-from bmv2_testbed.processes import child_environment
 
-START_S = 300.0
+START_S = 900.0
+"""An engine that ends says so at once: this is for one that hangs."""
+STOP_S = 60.0
+KNOWN_S = 120.0
 CONNECTOR = {
     "kv_connector": "KvcastConnector",
     "kv_connector_module_path": "hostagent.engines.vllm.connector",
     "kv_role": "kv_both",
     "kv_load_failure_policy": "recompute",
 }
-POLL_S = 0.1
+CACHE_BYTES = 256 * 2**20
+"""Of paged cache: vLLM writes all of it once at start."""
+POLL_S = 0.05
+CERTAIN_MARGIN = 1e-4
+"""A token that leads the second likeliest by less, in log probability, may be another one in another batch: sums of
+floats depend on their order, which depends on what is computed together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +42,14 @@ class Generated:
     total_s: float
     cached_tokens: int
     finish_reason: str
+    margins: tuple[float, ...] = ()
+    """By how much each token led the second likeliest, in log probability; empty unless asked for."""
+
+    @property
+    def certain(self) -> tuple[int, ...]:
+        """Leading tokens that no other engine of this model can see differently. Only with `margins`."""
+        margins = zip(range(len(self.tokens)), self.margins, strict=True)
+        return self.tokens[: next((at for at, margin in margins if margin < CERTAIN_MARGIN), len(self.tokens))]
 
 
 def engine_arguments(model: Path, agent_socket: str | None, *, chunk_tokens: int = 128, **more: Any) -> dict[str, Any]:
@@ -52,6 +65,7 @@ def engine_arguments(model: Path, agent_socket: str | None, *, chunk_tokens: int
         "enforce_eager": True,
         "dtype": "float32",
         "seed": 0,
+        "kv_cache_memory_bytes": CACHE_BYTES,
         **more,
     }
     if agent_socket is not None:
@@ -60,10 +74,9 @@ def engine_arguments(model: Path, agent_socket: str | None, *, chunk_tokens: int
     return arguments
 
 
-def engine_argv(socket_path: str, arguments: Mapping[str, Any], *, attached: bool = False) -> list[str]:
-    """Command line of an engine."""
-    argv = [sys.executable, "-m", "bmv2_testbed.engines.vllm_process", "--socket", socket_path]
-    return [*argv, "--engine", json.dumps(arguments), *(["--attached"] if attached else [])]
+def engine_argv(socket_path: Path, arguments: Mapping[str, Any]) -> list[str]:
+    """What `vllm_process` is started with."""
+    return ["--socket", str(socket_path), "--engine", json.dumps(arguments)]
 
 
 class Engine:
@@ -99,7 +112,10 @@ class Engine:
         abort: Mapping[int, int] | None = None,
         **more: Any,
     ) -> list[Generated | None]:
-        """Run prompts together; None for one that was aborted (`abort`: index -> after how many steps)."""
+        """Run prompts together; None for one that was aborted (`abort`: index -> after how many steps).
+
+        More for every request: `kv_transfer_params`, `salt`, `adapter` (name, number, folder), `margins`.
+        """
         requests = [
             {"id": f"r{index}", "tokens": list(prompt), "max_tokens": max_tokens, **more}
             for index, prompt in enumerate(prompts)
@@ -107,6 +123,18 @@ class Engine:
         aborts = {f"r{index}": steps for index, steps in (abort or {}).items()}
         results = self.ask("generate", requests=requests, abort=aborts)
         return [_generated(results.get(f"r{index}")) for index in range(len(prompts))]
+
+    def where(self, prompt: Sequence[int]) -> list[tuple[bytes, str]]:
+        """(key, name of a `Where`) of each full chunk of a prompt at each worker, as the engine's agent knows it."""
+        return [(bytes.fromhex(key), where) for key, where in self.ask("where", tokens=list(prompt))]
+
+    def await_known(self, prompt: Sequence[int], timeout_s: float = KNOWN_S) -> None:
+        """Wait until the engine's agent knows where every full chunk of a prompt is."""
+        give_up_s = time.monotonic() + timeout_s
+        while any(where == "NOWHERE" for _, where in self.where(prompt)):
+            if time.monotonic() > give_up_s:
+                raise TestbedError(f"an agent has not heard of a prompt's chunks after {timeout_s:.0f} s")
+            time.sleep(POLL_S)
 
     def metrics(self) -> dict[str, dict[str, float]]:
         """kvcast's metrics in this engine."""
@@ -128,19 +156,8 @@ def _generated(result: Mapping[str, Any] | None) -> Generated | None:
         result["total_s"],
         result["cached_tokens"] or 0,
         str(result["finish_reason"]),
+        tuple(result["margins"]),
     )
-
-
-def await_engine(socket_path: Path, is_running: Any, log: Any, timeout_s: float = START_S) -> Engine:
-    """Connect as soon as the engine is up. `is_running()` and `log()` tell of its process."""
-    give_up_s = time.monotonic() + timeout_s
-    while not socket_path.exists():
-        if not is_running():
-            raise TestbedError(f"the engine did not start: {last_reason(log())}")
-        if time.monotonic() > give_up_s:
-            raise TestbedError(f"the engine was not ready after {timeout_s:.0f} s: {last_reason(log())}")
-        time.sleep(POLL_S)
-    return Engine(str(socket_path))
 
 
 def last_reason(log: str) -> str:
@@ -152,31 +169,39 @@ def last_reason(log: str) -> str:
 
 @contextlib.contextmanager
 def running(
-    arguments: Mapping[str, Any], folder: Path, name: str = "engine", environment: Mapping[str, str] | None = None
+    launcher: Launcher,
+    arguments: Mapping[str, Any],
+    folder: Path,
+    name: str = "engine",
+    environment: Mapping[str, str] | None = None,
 ) -> Iterator[Engine]:
-    """An engine of one's own for the time of a `with` block; its log is `folder/name.log`."""
+    """An engine for the time of a `with` block; its log is `folder/name.log`. Raises TestbedError with its words."""
     socket_path, log_path = folder / f"{name}.sock", folder / f"{name}.log"
-    with open(log_path, "wb") as log:
-        process = subprocess.Popen(
-            engine_argv(str(socket_path), arguments, attached=True),
-            env=child_environment({"PYTHONUNBUFFERED": "1", **(environment or {})}),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-        )
+    log_path.unlink(missing_ok=True)
+    process = launcher.start(engine_argv(socket_path, arguments), log_path, environment or {})
     engine = None
     try:
-        engine = await_engine(socket_path, lambda: process.poll() is None, lambda: log_path.read_text(errors="replace"))
+        engine = _connect(socket_path, process, log_path)
         yield engine
     finally:
         if engine is not None:
             with contextlib.suppress(TestbedError, OSError):
                 engine.ask("stop")
             engine.close()
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
+        if engine is None or not process.wait(STOP_S):
             process.kill()
-            process.wait()
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(socket_path)
+        process.close()
+        socket_path.unlink(missing_ok=True)
+
+
+def _connect(socket_path: Path, process: LaunchedProcess, log_path: Path) -> Engine:
+    """Connect as soon as the engine is up."""
+    give_up_s = time.monotonic() + START_S
+    while not socket_path.exists():
+        if not process.is_running:
+            raise TestbedError(f"the engine did not start: {last_reason(log_path.read_text(errors='replace'))}")
+        if time.monotonic() > give_up_s:
+            said = last_reason(log_path.read_text(errors="replace"))
+            raise TestbedError(f"the engine was not ready after {START_S:.0f} s: {said}")
+        time.sleep(POLL_S)
+    return Engine(str(socket_path))

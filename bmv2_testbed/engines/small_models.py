@@ -6,6 +6,7 @@ python -m bmv2_testbed.engines.small_models FOLDER --kind llama
 from __future__ import annotations
 
 import argparse
+import functools
 import glob
 import json
 import os
@@ -114,11 +115,36 @@ def make_model(folder: Path, kind: str = "llama", seed: int = 0, **changes: Any)
     model = getattr(transformers, f"{family}ForCausalLM")(config).to(torch.float32)
     folder.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(folder)
-    _make_tokenizer(folder)
+    _tokenizer().save_pretrained(folder)
     return folder
 
 
-def _make_tokenizer(folder: Path) -> None:
+def make_adapter(folder: Path, model: Path, seed: int, rank: int = 4) -> Path:
+    """Write a LoRA adapter with random weights for a model made here, in PEFT's format. Returns the folder."""
+    import torch
+    from safetensors.torch import save_file
+
+    config = json.loads((model / "config.json").read_text())
+    generator = torch.Generator().manual_seed(seed)
+    outputs = {
+        "q_proj": config["num_attention_heads"] * config["head_dim"],
+        "v_proj": config["num_key_value_heads"] * config["head_dim"],
+    }
+    tensors = {}
+    for layer in range(config["num_hidden_layers"]):
+        for name, out_size in outputs.items():
+            place = f"base_model.model.model.layers.{layer}.self_attn.{name}"
+            tensors[f"{place}.lora_A.weight"] = torch.randn(rank, config["hidden_size"], generator=generator)
+            tensors[f"{place}.lora_B.weight"] = torch.randn(out_size, rank, generator=generator)
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(tensors, str(folder / "adapter_model.safetensors"))
+    made = {"peft_type": "LORA", "r": rank, "lora_alpha": rank, "bias": "none", "target_modules": sorted(outputs)}
+    (folder / "adapter_config.json").write_text(json.dumps(made))
+    return folder
+
+
+@functools.cache
+def _tokenizer() -> Any:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -134,14 +160,13 @@ def _make_tokenizer(folder: Path) -> None:
         show_progress=False,
     )
     tokenizer.train(files, trainer)
-    fast = PreTrainedTokenizerFast(
+    return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         bos_token="<s>",
         eos_token="</s>",
         pad_token="<pad>",
         model_max_length=CONTEXT_TOKENS,
     )
-    fast.save_pretrained(folder)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -9,20 +9,16 @@ step by step; production uses `vllm serve`.
 from __future__ import annotations
 
 import argparse
-import ctypes
 import json
 import os
-import signal
 import socket
 import sys
 import time
 from collections.abc import Sequence
 from typing import Any
 
-PR_SET_PDEATHSIG = 1
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_NO_USAGE_STATS": "1",
     "TOKENIZERS_PARALLELISM": "false",
     "HF_HUB_OFFLINE": "1",
@@ -62,19 +58,27 @@ class EngineProcess:
     def do_generate(self, requests: list[dict[str, Any]], abort: dict[str, int] | None = None) -> object:
         """Run requests together; `abort`: request -> after how many steps it is aborted."""
         from vllm import SamplingParams
+        from vllm.lora.request import LoRARequest
 
         started: dict[str, float] = {}
         results: dict[str, dict[str, Any]] = {}
         for request in requests:
             extra = {"kv_transfer_params": request["kv_transfer_params"]} if request.get("kv_transfer_params") else None
             parameters = SamplingParams(
-                max_tokens=request.get("max_tokens", 8), temperature=0.0, ignore_eos=True, extra_args=extra
+                max_tokens=request.get("max_tokens", 8),
+                temperature=0.0,
+                ignore_eos=True,
+                extra_args=extra,
+                logprobs=2 if request.get("margins") else None,
             )
             prompt: dict[str, Any] = {"prompt_token_ids": request["tokens"]}
             if request.get("salt"):
                 prompt["cache_salt"] = request["salt"]
             started[request["id"]] = time.perf_counter()
-            self._engine.add_request(request["id"], prompt, parameters)
+            adapter = request.get("adapter")
+            self._engine.add_request(
+                request["id"], prompt, parameters, lora_request=LoRARequest(*adapter) if adapter else None
+            )
         steps = 0
         waiting = dict(abort or {})
         while self._engine.has_unfinished_requests():
@@ -95,11 +99,12 @@ class EngineProcess:
             result["first_token_s"] = time.perf_counter() - started[output.request_id]
         if output.finished:
             result["tokens"] = list(completion.token_ids)
+            result["margins"] = [_margin(each) for each in completion.logprobs or ()]
             result["cached_tokens"] = output.num_cached_tokens
             result["finish_reason"] = completion.finish_reason
             result["total_s"] = time.perf_counter() - started[output.request_id]
 
-    def do_settle(self, timeout_s: float = 30.0) -> object:
+    def do_settle(self, timeout_s: float = 600.0) -> object:
         """Step on until the engine has nothing left to do, saves included; False when it goes on past the timeout."""
         core = self._engine.engine_core.engine_core
         give_up_s = time.monotonic() + timeout_s
@@ -137,10 +142,21 @@ class EngineProcess:
         """Forget the engine's own prefix cache; with `connector`, also what kvcast knows."""
         return self._engine.reset_prefix_cache(reset_connector=connector)
 
+    def do_where(self, tokens: list[int]) -> object:
+        """[key, where it is] of each full chunk of a prompt at each worker, as this engine's agent knows it now."""
+        found = self._engine.engine_core.engine_core.scheduler.connector.where(tokens)
+        return [[key.hex(), where.name] for key, where in found]
+
     def do_blocks(self) -> object:
         """Blocks of the paged cache that somebody uses; one is vLLM's own null block."""
         pool = self._engine.engine_core.engine_core.scheduler.kv_cache_manager.block_pool
         return {"used": pool.num_gpu_blocks - pool.get_num_free_blocks() - 1, "all": pool.num_gpu_blocks}
+
+
+def _margin(logprobs: Any) -> float:
+    """By how much the likeliest token leads the next one, in log probability."""
+    best, second = sorted((each.logprob for each in logprobs.values()), reverse=True)[:2]
+    return float(best - second)
 
 
 def serve(path: str, engine: EngineProcess) -> None:
@@ -161,7 +177,7 @@ def serve(path: str, engine: EngineProcess) -> None:
                         return
                     try:
                         answer = {"result": engine.handle(request)}
-                    except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
+                    except Exception as error:  # noqa: BLE001 - told to who asked
                         answer = {"error": f"{type(error).__name__}: {error}"}
                     stream.write(json.dumps(answer).encode() + b"\n")
                     stream.flush()
@@ -172,10 +188,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--socket", required=True)
     parser.add_argument("--engine", required=True, type=json.loads, help="vLLM's engine arguments, as JSON")
-    parser.add_argument("--attached", action="store_true", help="end with the process that started this one")
     args = parser.parse_args(argv)
-    if args.attached:
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     engine = EngineProcess(args.engine)

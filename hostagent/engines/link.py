@@ -5,6 +5,7 @@ While there is no agent the engine runs as if kvcast were not there. One warning
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import threading
@@ -13,14 +14,9 @@ from collections.abc import Callable
 from hostagent.client import AgentClient, AgentUnavailableError
 
 ANSWER_TIMEOUT_S = 5.0
-"""An agent that hangs holds a load up for no longer than this."""
+"""Default of how long an agent that hangs may hold a load up."""
 RETRY_S = (0.2, 0.5, 1.0, 2.0, 5.0)
 """Waits between attempts to connect; the last one repeats."""
-
-
-def connect_for_engine(socket_path: str) -> AgentClient:
-    """A client that does not wait long. Raises AgentUnavailableError."""
-    return AgentClient(socket_path, answer_timeout_s=ANSWER_TIMEOUT_S)
 
 
 class AgentLink:
@@ -32,23 +28,25 @@ class AgentLink:
         log: logging.Logger,
         *,
         level: int = logging.WARNING,
-        connect: Callable[[str], AgentClient] = connect_for_engine,
+        answer_timeout_s: float = ANSWER_TIMEOUT_S,
+        connect: Callable[..., AgentClient] = AgentClient,
     ) -> None:
         """Tries once at once, then in a thread of its own. Never raises for an agent that is away.
 
         `level`: of what is said when the agent goes and comes; lower for all links of an engine but one.
+        `answer_timeout_s`: see AgentClient.
         """
         self._path = socket_path
         self._log = log
         self._level = level
-        self._connect = connect
+        self._connect = functools.partial(connect, socket_path, answer_timeout_s=answer_timeout_s)
         self._lock = threading.Lock()
         self._client: AgentClient | None = None
         self._closed = threading.Event()
         self._lost = threading.Event()
         self.outages_count = 0
         try:
-            self._client = connect(socket_path)
+            self._client = self._connect()
         except (AgentUnavailableError, OSError) as error:
             self._tell_lost(str(error))
         self._keeper = threading.Thread(target=self._keep, name=f"kvcast-link-{os.getpid()}", daemon=True)
@@ -99,7 +97,7 @@ class AgentLink:
         while self._client is None and not self._closed.wait(RETRY_S[min(attempt, len(RETRY_S) - 1)]):
             attempt += 1
             try:
-                client = self._connect(self._path)
+                client = self._connect()
             except (AgentUnavailableError, OSError):
                 continue
             with self._lock:

@@ -30,7 +30,8 @@ class PagedLayers(Protocol):
         ...
 
     def mark(self) -> Any:
-        """A point in the engine's work of the calling thread; `gather` copies what had been submitted by then."""
+        """A point in the engine's work of the calling thread: copies `after` it begin when what had been submitted by
+        then is done."""
         ...
 
     def gather(self, block_ids: Sequence[int], chunk: Buffer, after: Any = None) -> None:
@@ -38,11 +39,17 @@ class PagedLayers(Protocol):
         ...
 
     def scatter(
-        self, chunk: Buffer, blocks_count: int, skip_blocks: int, block_ids: Sequence[int], layer: int | None = None
+        self,
+        chunk: Buffer,
+        blocks_count: int,
+        skip_blocks: int,
+        block_ids: Sequence[int],
+        layer: int | None = None,
+        after: Any = None,
     ) -> None:
         """Chunk of `blocks_count` blocks -> paged cache: its blocks from `skip_blocks` on into `block_ids`.
 
-        One layer, or all of them.
+        One layer, or all of them. Not before a mark: what had the blocks before may still be at work on them.
         """
         ...
 
@@ -90,7 +97,13 @@ class HostLayers:
             np.take(layer, ids, axis=0, out=_part(content, span, len(ids)), mode="clip")
 
     def scatter(
-        self, chunk: Buffer, blocks_count: int, skip_blocks: int, block_ids: Sequence[int], layer: int | None = None
+        self,
+        chunk: Buffer,
+        blocks_count: int,
+        skip_blocks: int,
+        block_ids: Sequence[int],
+        layer: int | None = None,
+        after: Any = None,
     ) -> None:
         """See PagedLayers."""
         content = np.frombuffer(chunk, dtype=np.uint8)

@@ -29,6 +29,7 @@ class Settings:
     load_deadline_s: float = 10.0
     lookup_timeout_s: float = 0.25
     lookup_wait_s: float = 0.002
+    answer_timeout_s: float = 5.0
     threads: int = 4
     save_blocks_share: float = 0.25
     weights_digest: str = ""
@@ -47,8 +48,9 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     "prefill_tokens_per_s": (0, 1e12),
     "load_tokens_min": (1, 1 << 31),
     "load_deadline_s": (0.001, 600),
-    "lookup_timeout_s": (0.001, 60),
+    "lookup_timeout_s": (0.001, 600),
     "lookup_wait_s": (0, 1),
+    "answer_timeout_s": (0.01, 600),
     "threads": (1, 64),
     "save_blocks_share": (0.01, 0.9),
     "events_sweep_s": (0.1, 86400),

@@ -131,8 +131,11 @@ class Transfers:
     # ------------------------------------------------------------------ from the engine's step
 
     def load(self, load: Load, gate: LayerGate | None = None) -> None:
-        """Begin a load; with `gate`, layer by layer for the forward pass that waits there."""
-        self._loaders.submit(self._load, load, gate)
+        """Begin a load; with `gate`, layer by layer for the forward pass that waits there.
+
+        The blocks are not written before the work submitted so far is done: they may have been another request's.
+        """
+        self._loaders.submit(self._load, load, gate, self._layers.mark())
 
     def save(self, saves: Sequence[Save]) -> None:
         """Begin saves of blocks that the work submitted so far computes."""
@@ -169,12 +172,12 @@ class Transfers:
 
     # ------------------------------------------------------------------ loads
 
-    def _load(self, load: Load, gate: LayerGate | None) -> None:
+    def _load(self, load: Load, gate: LayerGate | None, after: Any) -> None:
         started_s = self._clock()
         chunks = 0
         progress = _Progress()
         try:
-            chunks = self._copy_in(load, gate, progress)
+            chunks = self._copy_in(load, gate, progress, after)
         except (AgentUnavailableError, AgentError) as error:
             self._log.warning("kvcast: a load of %d blocks failed: %s", len(load.block_ids), error)
         except Exception:  # noqa: BLE001 - a bug of ours must not end the engine's step; told in full, counted
@@ -195,7 +198,7 @@ class Transfers:
             if gate is not None:
                 gate.ended(range(progress.layers_count, self._layers.layers_count))
 
-    def _copy_in(self, load: Load, gate: LayerGate | None, progress: _Progress) -> int:
+    def _copy_in(self, load: Load, gate: LayerGate | None, progress: _Progress, after: Any) -> int:
         """Chunks that are in the paged cache for certain."""
         client = self._link.client
         if client is None or not load.keys:
@@ -206,7 +209,7 @@ class Transfers:
                 count = self._whole(got)
                 layers = range(self._layers.layers_count) if gate is not None else (None,)
                 for layer in layers:
-                    self._copy_layer(load, got, count, layer)
+                    self._copy_layer(load, got, count, layer, after)
                     if gate is not None and layer is not None:
                         gate.arrived(layer)
                         progress.layers_count += 1
@@ -224,13 +227,13 @@ class Transfers:
                 return count
         return got.count
 
-    def _copy_layer(self, load: Load, got: Fetched, count: int, layer: int | None) -> None:
+    def _copy_layer(self, load: Load, got: Fetched, count: int, layer: int | None, after: Any) -> None:
         size = self._blocks_in_chunk
         for chunk in range(count):
             skip = load.skip_blocks if chunk == 0 else 0
             start = chunk * size + skip - load.skip_blocks
             ids = load.block_ids[start : start + size - skip]
-            self._layers.scatter(got.views[chunk], size, skip, ids, layer)
+            self._layers.scatter(got.views[chunk], size, skip, ids, layer, after)
 
     # ------------------------------------------------------------------ saves
 

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from bmv2_testbed.demo.vllm import (
     CHUNK_TOKENS,
-    COLD_ENGINES,
+    FIRST_COLD_HOST,
     MODEL,
     EngineFigures,
     VllmDemoFigures,
@@ -45,8 +45,9 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"--tokens is {args.tokens}; the small model reads {CHUNK_TOKENS + 1} to 8000")
     console = Console()
     plan = VllmDemoPlan(document_tokens=args.tokens, seed=args.seed, wiring=wiring_of(args.no_root))
+    hosts = FIRST_COLD_HOST + plan.cold_engines
     console.print(
-        f"[bold]kvcast demo-vllm[/bold]: {2 + COLD_ENGINES} vLLM engines (float32, CPU) on {2 + COLD_ENGINES} hosts, "
+        f"[bold]kvcast demo-vllm[/bold]: {hosts} vLLM engines (float32, CPU) on {hosts} hosts, "
         "each with its agent; a controller; one switch.\nThe model is small and its weights are random: what it says "
         "means nothing, that all engines say the same does."
     )
@@ -74,8 +75,9 @@ def _show(console: Console, plan: VllmDemoPlan, figures: VllmDemoFigures) -> Non
         table.add_row(*_row(each, recompute_s))
     console.print(table)
     console.print(
-        f"Four engines at once: the holder sent {figures.holder_sent_bytes / figures.document_bytes:.2f} times the "
-        f"document's {figures.document_bytes / 2**20:.1f} MiB (unicast: {COLD_ENGINES}.00 times)."
+        f"{plan.cold_engines} engines at once: the holder sent "
+        f"{figures.holder_sent_bytes / figures.document_bytes:.2f} times the document's "
+        f"{figures.document_bytes / 2**20:.1f} MiB (unicast: {plan.cold_engines}.00 times)."
     )
 
 

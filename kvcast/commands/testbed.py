@@ -22,7 +22,7 @@ from kvproto.wire.rdma import rdma_segment_bytes_max
 
 HOSTS, ROCE_HOSTS = 9, 3
 POOL_BYTES, ROCE_POOL_BYTES = 256 << 20, 32 << 20
-SEGMENT_BYTES, ROCE_SEGMENT_BYTES = 4096, rdma_segment_bytes_max(4096)
+ROCE_SEGMENT_BYTES = rdma_segment_bytes_max(4096)
 """With RDMA a segment and its header have to fit RDMA's largest MTU, 4096."""
 
 
@@ -88,7 +88,7 @@ def _up(args: argparse.Namespace) -> int:
         hosts=args.nodes or (ROCE_HOSTS if args.roce else HOSTS),
         rate_bit_s=args.rate,
         slow_bit_s=dict(args.slow),
-        segment_bytes=ROCE_SEGMENT_BYTES if args.roce else SEGMENT_BYTES,
+        segment_bytes=ROCE_SEGMENT_BYTES if args.roce else Target(args.target).segment_bytes,
         pool_bytes=args.pool or (ROCE_POOL_BYTES if args.roce else POOL_BYTES),
         socket_hosts=tuple(args.sockets_on),
         taps=args.taps,

@@ -1,7 +1,7 @@
 """Real vLLM engines with small random models, agents, controller and switch of a testbed on loopback.
 
-`make test-vllm` makes the environment for it. Elsewhere everything here is skipped. Engines are processes; an engine
-with other settings costs seconds, so tests share them where they can.
+`make test-vllm` makes the environment for it. Elsewhere everything here is skipped. Engines are processes, forked from
+one that has imported vLLM; the tests share them where they can.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import pytest
 
 from bmv2_testbed import client
 from bmv2_testbed.engines.client import Engine, engine_arguments, running
+from bmv2_testbed.engines.launcher import Launcher, launching
 from bmv2_testbed.engines.small_models import make_model
 from bmv2_testbed.spec import Target, TestbedSpec, Wiring
 
@@ -25,9 +26,10 @@ HERE = Path(__file__).parent
 if str(HERE) not in sys.path:
     sys.path.insert(0, str(HERE))
 
-from vllm_suite import StartEngine, Truth  # noqa: E402 - lies beside the tests
+from vllm_suite import BLOCK_TOKENS, CHUNK_TOKENS, PATIENT, SMALL, StartEngine, Truth  # noqa: E402 - beside the tests
 
-POOL_BYTES = 512 * 2**20
+HOSTS = 3
+POOL_BYTES = 128 * 2**20
 
 
 WARN_AT_IMPORT = ("torch", "transformers", "vllm")
@@ -51,25 +53,32 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
+def launcher(folder: Path) -> Iterator[Launcher]:
+    with launching(folder) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
 def models(folder: Path) -> Callable[..., Path]:
     """A small model by kind, made once."""
 
-    def get(kind: str = "llama", **changes: Any) -> Path:
-        path = folder / "-".join(["model", kind, *(f"{name}{value}" for name, value in sorted(changes.items()))])
-        return path if path.exists() else make_model(path, kind, **changes)
+    def get(kind: str = "llama") -> Path:
+        path = folder / f"model-{kind}"
+        return path if path.exists() else make_model(path, kind, **(SMALL if kind == "llama" else {}))
 
     return get
 
 
 @pytest.fixture(scope="session")
 def testbed() -> Iterator[client.Testbed]:
-    """Two nodes, a controller and a switch."""
+    """Three nodes, a controller and a switch."""
     spec = TestbedSpec(
         target=Target.P4SWITCH,
         wiring=Wiring.DATAGRAMS,
-        hosts=2,
+        hosts=HOSTS,
         pool_bytes=POOL_BYTES,
-        controller_settings={"policy": {"admission": False}},
+        # Chunks move when an engine asks for them, and only then.
+        controller_settings={"policy": {"admission": False}, "push": {"enabled": False}},
     )
     with client.running(spec) as made:
         yield made
@@ -77,29 +86,71 @@ def testbed() -> Iterator[client.Testbed]:
 
 @pytest.fixture(scope="session")
 def agent_sockets(testbed: client.Testbed) -> list[str]:
-    return [str(testbed.directory / f"h{host}.sock") for host in range(2)]
+    return [str(testbed.directory / f"h{host}.sock") for host in range(HOSTS)]
+
+
+def starter(stack: ExitStack, launcher: Launcher, folder: Path, label: str) -> StartEngine:
+    """Starts engines that live as long as `stack`; `settings` given replace patient ones."""
+    counter = iter(range(1000))
+
+    def begin(
+        model: Path, agent_socket: str | None, *, environment: dict[str, str] | None = None, **more: Any
+    ) -> Engine:
+        settings = {**PATIENT, **more.pop("settings", {})}
+        made = {"block_size": BLOCK_TOKENS, "max_model_len": 4096, **more}
+        arguments = engine_arguments(model, agent_socket, chunk_tokens=CHUNK_TOKENS, settings=settings, **made)
+        return stack.enter_context(running(launcher, arguments, folder, f"{label}{next(counter)}", environment))
+
+    return begin
 
 
 @pytest.fixture(scope="session")
-def plain(folder: Path, models: Callable[..., Path]) -> Iterator[Engine]:
-    """An engine without kvcast: what it says is the truth."""
-    with running(engine_arguments(models(), None, enable_prefix_caching=False), folder, "plain") as engine:
-        yield engine
-
-
-@pytest.fixture(scope="module")
-def start(folder: Path) -> Iterator[StartEngine]:
-    """Start engines that live until the module's end."""
+def start_shared(launcher: Launcher, folder: Path) -> Iterator[StartEngine]:
+    """Start engines that live until the end."""
     with ExitStack() as stack:
-        counter = iter(range(1000))
+        yield starter(stack, launcher, folder, "shared")
 
-        def begin(model: Path, agent_socket: str | None, **more: Any) -> Engine:
-            arguments = engine_arguments(model, agent_socket, **more)
-            return stack.enter_context(running(arguments, folder, f"engine{next(counter)}"))
 
-        yield begin
+@pytest.fixture
+def start(launcher: Launcher, folder: Path, request: pytest.FixtureRequest) -> Iterator[StartEngine]:
+    """Start engines that live as long as the test."""
+    with ExitStack() as stack:
+        yield starter(stack, launcher, folder, f"{request.node.originalname}-")
+
+
+@pytest.fixture(scope="session")
+def plain(start_shared: StartEngine, models: Callable[..., Path]) -> Engine:
+    """An engine without kvcast: what it says is the truth."""
+    return start_shared(models(), None, enable_prefix_caching=False)
 
 
 @pytest.fixture(scope="session")
 def truth(plain: Engine) -> Truth:
     return Truth(plain)
+
+
+@pytest.fixture(scope="session")
+def events_endpoint(folder: Path) -> str:
+    """One that the engine binds: a TCP address of one interface it would connect to."""
+    return f"ipc://{folder}/events.sock"
+
+
+@pytest.fixture(scope="session")
+def first(start_shared: StartEngine, models: Callable[..., Path], agent_sockets: list[str]) -> Engine:
+    """On the first node, without a prefix cache of its own."""
+    return start_shared(models(), agent_sockets[0], enable_prefix_caching=False)
+
+
+@pytest.fixture(scope="session")
+def second(
+    start_shared: StartEngine, models: Callable[..., Path], agent_sockets: list[str], events_endpoint: str
+) -> Engine:
+    """On the second node, with a prefix cache; computes prompts in pieces and tells routers what it sees."""
+    return start_shared(
+        models(),
+        agent_sockets[1],
+        enable_prefix_caching=True,
+        max_num_batched_tokens=256,
+        settings={"events_sweep_s": 0.1},
+        kv_events_config={"enable_kv_cache_events": True, "publisher": "zmq", "endpoint": events_endpoint},
+    )

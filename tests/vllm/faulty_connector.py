@@ -19,11 +19,11 @@ class FaultyTransfers(Transfers):
 
     _chance = random.Random(11)
 
-    def _copy_in(self, load: Load, gate: LayerGate | None, progress: Any) -> int:
+    def _copy_in(self, load: Load, gate: LayerGate | None, progress: Any, after: Any) -> int:
         draw = self._chance.random()
         if draw < FAILURES / 4:
             raise AgentUnavailableError("injected: before the copy")
-        count = super()._copy_in(load, gate, progress)
+        count = super()._copy_in(load, gate, progress, after)
         if draw < FAILURES / 2:
             raise AgentUnavailableError("injected: after the copy")
         if draw < FAILURES * 3 / 4:

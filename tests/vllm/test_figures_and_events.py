@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from vllm_suite import StartEngine, Truth, random_tokens, tokens_of
+from vllm_suite import CHUNK_TOKENS, StartEngine, Truth, assert_same, one, random_tokens
 
 from bmv2_testbed.client import Testbed
 from bmv2_testbed.engines.client import Engine
 
-WAIT_MS = 30_000
+TOLD_S = 300.0
+POLL_MS = 20
 
 
 class Events:
@@ -29,109 +31,122 @@ class Events:
         self._socket = self._context.socket(zmq.SUB)
         self._socket.connect(endpoint)
         self._socket.setsockopt_string(zmq.SUBSCRIBE, "")
-        self._socket.RCVTIMEO = WAIT_MS
         self.seen: list[Any] = []
 
-    def until(self, condition: Callable[[list[Any]], bool], step: Callable[[], object]) -> None:
+    def until(self, condition: Callable[[], bool], step: Callable[[], object]) -> None:
         """Take events until the condition holds; engines publish when they step."""
         import zmq
 
-        for _ in range(400):
-            while self._socket.poll(50):
+        give_up_s = time.monotonic() + TOLD_S
+        while True:
+            while self._socket.poll(POLL_MS):
                 _, _, payload = self._socket.recv_multipart(zmq.NOBLOCK)
                 self.seen += self._decoder.decode(payload).events
-            if condition(self.seen):
+            if condition():
                 return
+            if time.monotonic() > give_up_s:
+                raise AssertionError(f"not told; events by medium: {[(type(e).__name__, e.medium) for e in self.seen]}")
             step()
-        raise AssertionError(f"not told; events by medium: {[(type(e).__name__, e.medium) for e in self.seen]}")
+
+    def stored(self, prompt: list[int], medium: str) -> list[Any]:
+        """What was told of a prompt's chunks, in their order."""
+        chunks = [prompt[at : at + CHUNK_TOKENS] for at in range(0, len(prompt) - CHUNK_TOKENS + 1, CHUNK_TOKENS)]
+        events = [event for event in self.seen if type(event).__name__ == "BlockStored" and event.medium == medium]
+        return [event for chunk in chunks for event in events if event.token_ids == chunk]
+
+    def removed(self, medium: str) -> set[Any]:
+        """Hashes of blocks that are no longer there."""
+        events = [event for event in self.seen if type(event).__name__ == "BlockRemoved" and event.medium == medium]
+        return {value for event in events for value in event.block_hashes}
 
     def close(self) -> None:
-        self._socket.close()
+        self._socket.close(linger=0)
         self._context.term()
 
 
-def of(events: list[Any], name: str, medium: str) -> list[Any]:
-    return [event for event in events if type(event).__name__ == name and event.medium == medium]
-
-
-@pytest.fixture(scope="module")
-def endpoint(folder: Path) -> str:
-    """One that the engine binds: a TCP address of one interface it would connect to."""
-    return f"ipc://{folder}/events.sock"
-
-
-@pytest.fixture(scope="module")
-def telling(start: StartEngine, models: Callable[..., Path], agent_sockets: list[str], endpoint: str) -> Engine:
-    return start(
-        models(),
-        agent_sockets[0],
-        enable_prefix_caching=True,
-        settings={"events_sweep_s": 0.1},
-        kv_events_config={
-            "enable_kv_cache_events": True,
-            "publisher": "zmq",
-            "endpoint": endpoint,
-        },
-    )
-
-
 @pytest.fixture
-def events(telling: Engine, endpoint: str) -> Iterator[Events]:
-    made = Events(endpoint)
+def events(second: Engine, events_endpoint: str) -> Iterator[Events]:
+    made = Events(events_endpoint)
     # Until the subscription has reached the publisher, events pass by.
-    made.until(lambda seen: bool(seen), lambda: telling.generate([random_tokens(random.Random(), 300)]))
-    made.seen.clear()
+    chance = random.Random(20)
+    made.until(lambda: bool(made.seen), lambda: second.generate([random_tokens(chance, 100)]))
     yield made
     made.close()
 
 
-def test_events_tell_what_the_pool_holds_and_loses(telling: Engine, events: Events, testbed: Testbed) -> None:
-    prompt = random_tokens(random.Random(21), 300)
-    idle = random_tokens(random.Random(22), 20)
+def hashes(stored: list[Any]) -> set[Any]:
+    return {value for event in stored for value in event.block_hashes}
 
-    def step() -> None:
-        telling.generate([idle], max_tokens=1)
 
-    telling.generate([prompt])
-    telling.ask("settle")
-    events.until(lambda seen: len(of(seen, "BlockStored", "pool")) >= 2, step)
-    stored = of(events.seen, "BlockStored", "pool")[:2]
-    assert [event.token_ids for event in stored] == [prompt[:128], prompt[128:256]]
+def idle_step(engine: Engine) -> Callable[[], object]:
+    """Something that makes an engine step and is no news."""
+    short = random_tokens(random.Random(22), 10)
+    return lambda: engine.generate([short], max_tokens=1)
+
+
+def test_events_tell_what_the_pool_holds_and_loses(second: Engine, events: Events, testbed: Testbed) -> None:
+    prompt = random_tokens(random.Random(21), 150)
+    step = idle_step(second)
+    one(second, prompt)
+    events.until(lambda: len(events.stored(prompt, "pool")) == 2, step)
+    stored = events.stored(prompt, "pool")
     assert stored[0].parent_block_hash is None
     assert stored[1].parent_block_hash == stored[0].block_hashes[-1]
     on_gpu = [event for event in events.seen if type(event).__name__ == "BlockStored" and event.medium == "GPU"]
-    assert stored[0].block_hashes[0] in {value for event in on_gpu for value in event.block_hashes}
-    assert {(event.block_size, event.locality) for event in stored} == {(128, "REMOTE")}
+    assert hashes(stored) <= hashes(on_gpu)
+    assert {(event.block_size, event.locality) for event in stored} == {(32, "REMOTE")}
 
-    testbed.kill("agent0")
-    testbed.restart("agent0")
-    testbed.await_ready("agent0")
-    events.until(
-        lambda seen: (
-            {value for event in of(seen, "BlockRemoved", "pool") for value in event.block_hashes}
-            >= {event.block_hashes[0] for event in stored}
-        ),
-        step,
-    )
+    testbed.kill("agent1")
+    testbed.restart("agent1")
+    testbed.await_ready("agent1")
+    testbed.await_cluster()
+    events.until(lambda: events.removed("pool") >= hashes(stored), step)
+
+
+def test_events_tell_what_the_switch_serves(first: Engine, second: Engine, events: Events, testbed: Testbed) -> None:
+    prompt = random_tokens(random.Random(23), 3 * CHUNK_TOKENS + 5)
+    one(first, prompt)
+    keys = [key for key, _ in first.where(prompt)]
+    testbed.serve_from_switch(keys[-1], len(keys))
+    give_up_s = time.monotonic() + TOLD_S
+    while {where for _, where in second.where(prompt)} != {"SWITCH"} and time.monotonic() < give_up_s:
+        time.sleep(POLL_MS / 1000)
+    step = idle_step(second)
+    assert one(second, prompt).cached_tokens == 3 * CHUNK_TOKENS
+    events.until(lambda: len(events.stored(prompt, "switch")) == 3, step)
+    # The second node has a copy now.
+    events.until(lambda: len(events.stored(prompt, "pool")) == 3, step)
+    events.until(lambda: events.removed("switch") >= hashes(events.stored(prompt, "switch")), step)
 
 
 def test_the_gate_says_no_when_computing_is_faster(
-    truth: Truth, start: StartEngine, models: Callable[..., Path], agent_sockets: list[str]
+    truth: Truth, first: Engine, start: StartEngine, models: Callable[..., Path], agent_sockets: list[str]
 ) -> None:
-    warm = start(models(), agent_sockets[0], enable_prefix_caching=False)
-    fast = start(models(), agent_sockets[1], enable_prefix_caching=False, settings={"prefill_tokens_per_s": 1e9})
-    prompt = random_tokens(random.Random(31), 1500)
-    warm.generate([prompt])
-    assert warm.ask("settle")
-    assert tokens_of(fast.generate([prompt])) == truth([prompt])
+    fast = start(
+        models(),
+        agent_sockets[1],
+        enable_prefix_caching=False,
+        settings={"prefill_tokens_per_s": 1e9, "gate": "auto"},
+    )
+    prompt = random_tokens(random.Random(31), 600)
+    before = first.metrics()
+    one(first, prompt)
+    measured = first.metrics()
+    chunks = 600 // CHUNK_TOKENS
+    assert measured["prefill_tokens_per_second"][""] > 0
+    assert measured["lookups"][""] - value(before, "lookups") == 1
+    assert measured["saves"]["stored"] - value(before, "saves", "stored") == chunks
+    assert measured["saved_bytes"][""] > value(before, "saved_bytes")
+    assert measured["save_seconds"]["count"] - value(before, "save_seconds", "count") == chunks
+    assert measured["agent_away"][""] == 0
+
+    fast.await_known(prompt)
+    assert_same([one(fast, prompt).tokens], truth([prompt]))
     metrics = fast.metrics()
     assert metrics["misses"]["gate"] == 1
     assert metrics["prefill_tokens_per_second"][""] == 1e9
-    assert "hit_tokens" not in metrics or metrics["hit_tokens"][""] == 0
-    measured = warm.metrics()
-    assert measured["prefill_tokens_per_second"][""] > 0
-    assert measured["lookups"][""] == 1
-    assert measured["saves"]["stored"] == 1500 // 128
-    assert measured["saved_bytes"][""] > 0
-    assert measured["save_seconds"]["count"] == 1500 // 128
-    assert measured["agent_away"].get("", 0) == 0
+    assert value(metrics, "hit_tokens") == 0
+
+
+def value(metrics: dict[str, dict[str, float]], name: str, label: str = "") -> float:
+    return metrics.get(name, {}).get(label, 0)

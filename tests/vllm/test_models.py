@@ -1,17 +1,32 @@
-"""Other kinds of attention, several workers, and what is refused at start."""
+"""Other kinds of attention, several workers, adapters, and what is refused at start."""
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from vllm_suite import PROMPTS, StartEngine, Truth, random_tokens, run_batches, settled, tokens_of
+from vllm_suite import (
+    CHUNK_TOKENS,
+    PROMPTS,
+    StartEngine,
+    Truth,
+    assert_same,
+    one,
+    random_tokens,
+    run_batches,
+    settled,
+    tokens_of,
+)
 
-from bmv2_testbed.engines.client import engine_arguments, running
+from bmv2_testbed.engines.client import Engine
+from bmv2_testbed.engines.small_models import make_adapter
 from bmv2_testbed.errors import TestbedError
+
+NO_LOAD = {"kvcast.no_load": True}
 
 
 @pytest.mark.parametrize(
@@ -20,31 +35,61 @@ from bmv2_testbed.errors import TestbedError
         # Long, because now and then vLLM 0.32 itself computes nothing but zeros for this model on a CPU.
         pytest.param("gemma3", {}, id="full and sliding-window layers", marks=pytest.mark.long),
         pytest.param("llama", {"tensor_parallel_size": 2}, id="two tensor-parallel workers"),
+        pytest.param("llama", {"pipeline_parallel_size": 2}, id="two pipeline stages"),
     ],
 )
 def test_loaded_as_computed(
-    kind: str, arguments: dict[str, Any], models: Callable[..., Path], agent_sockets: list[str], folder: Path
+    kind: str, arguments: dict[str, Any], start: StartEngine, models: Callable[..., Path], agent_sockets: list[str]
 ) -> None:
     """What an engine says when it computes and when it loads is the same."""
     chance = random.Random(5)
-    document = random_tokens(chance, 1200)
-    prompts = [document[:kept] + random_tokens(chance, 30) for kept in (1200, 700, 130)]
-    made = engine_arguments(models(kind), agent_sockets[0], enable_prefix_caching=False, **arguments)
-    # Two workers on a machine of one NUMA node have to be told their processors.
-    with running(
-        made, folder, f"{kind}-{len(arguments)}", {"VLLM_CPU_OMP_THREADS_BIND": "0|1"} if kind == "llama" else {}
-    ) as engine:
-        computed = []
-        for prompt in prompts:
-            (result,) = engine.generate([prompt], kv_transfer_params={"kvcast.no_load": True})
-            assert result is not None
-            assert result.cached_tokens == 0
-            computed.append(result.tokens)
-        assert engine.ask("settle")
-        loaded = engine.generate(prompts)
-        assert tokens_of(loaded) == computed
-        assert [result.cached_tokens for result in loaded if result is not None] == [1152, 640, 128]
-        settled(engine)
+    document = random_tokens(chance, 600)
+    prompts = [document[:kept] + random_tokens(chance, 20) for kept in (600, 350, 70)]
+    engine = start(
+        models(kind), agent_sockets[0], enable_prefix_caching=False, environment=processors(arguments), **arguments
+    )
+    computed = []
+    for prompt in prompts:
+        result = one(engine, prompt, kv_transfer_params=NO_LOAD, margins=True)
+        assert result.cached_tokens == 0
+        computed.append(result.certain)
+    loaded = engine.generate(prompts)
+    assert_same(tokens_of(loaded), computed)
+    assert [result.cached_tokens for result in loaded if result is not None] == [576, 320, 64]
+    settled(engine)
+
+
+def processors(arguments: dict[str, Any]) -> dict[str, str]:
+    """Workers on a machine of one NUMA node have to be told their processors."""
+    if not arguments:
+        return {}
+    allowed = sorted(os.sched_getaffinity(0))
+    if len(allowed) < 2:
+        pytest.skip("several workers need a processor each")
+    return {"VLLM_CPU_OMP_THREADS_BIND": f"{allowed[0]}|{allowed[1]}"}
+
+
+def test_adapters_do_not_share(
+    start: StartEngine, models: Callable[..., Path], agent_sockets: list[str], folder: Path
+) -> None:
+    """Two adapters and the bare model, one prompt: keys of their own, loaded as computed."""
+    made = [make_adapter(folder / f"adapter{seed}", models(), seed) for seed in (1, 2)]
+    engine = start(
+        models(), agent_sockets[0], enable_prefix_caching=False, enable_lora=True, max_loras=2, max_lora_rank=8
+    )
+    prompt = random_tokens(random.Random(6), 200)
+    said = set()
+    for adapter in (("one", 1, str(made[0])), ("two", 2, str(made[1])), None):
+        computed = one(engine, prompt, adapter=adapter, margins=True)
+        assert computed.cached_tokens == 0, adapter
+        loaded = one(engine, prompt, adapter=adapter)
+        assert loaded.cached_tokens == 3 * CHUNK_TOKENS, adapter
+        assert_same([loaded.tokens], [computed.certain])
+        said.add(computed.tokens)
+    assert len(said) == 3
+    # The same adapter under another name is another one: names are what clients ask for.
+    assert one(engine, prompt, adapter=("three", 3, str(made[0]))).cached_tokens == 0
+    settled(engine)
 
 
 @pytest.mark.parametrize(
@@ -56,27 +101,27 @@ def test_loaded_as_computed(
     ],
 )
 def test_refused_at_start(
-    kind: str, why: str, models: Callable[..., Path], agent_sockets: list[str], folder: Path
+    kind: str, why: str, start: StartEngine, models: Callable[..., Path], agent_sockets: list[str]
 ) -> None:
-    made = engine_arguments(models(kind), agent_sockets[0])
-    with pytest.raises(TestbedError, match=why) as error, running(made, folder, kind):
-        pass
+    with pytest.raises(TestbedError, match=why) as error:
+        start(models(kind), agent_sockets[0])
     assert "\n" not in str(error.value)
 
 
-def test_a_wrong_setting_ends_the_start(models: Callable[..., Path], agent_sockets: list[str], folder: Path) -> None:
-    made = engine_arguments(models(), agent_sockets[0], settings={"chunk_tokens": 200})
-    words = "multiple of the engine's block size of 128 tokens: use 256"
-    with pytest.raises(TestbedError, match=words), running(made, folder, "wrong"):
-        pass
+def test_a_wrong_setting_ends_the_start(
+    start: StartEngine, models: Callable[..., Path], agent_sockets: list[str]
+) -> None:
+    words = "multiple of the engine's block size of 128 tokens: use 128"
+    with pytest.raises(TestbedError, match=words):
+        start(models(), agent_sockets[0], block_size=128)
 
 
 def test_layer_by_layer_for_whole_batches(
     truth: Truth, start: StartEngine, models: Callable[..., Path], agent_sockets: list[str]
 ) -> None:
-    engine = start(models(), agent_sockets[0], enable_prefix_caching=False, settings={"load": "layerwise"})
+    engine: Engine = start(models(), agent_sockets[0], enable_prefix_caching=False, settings={"load": "layerwise"})
     prompts = PROMPTS[:40]
     for _ in range(2):
-        assert run_batches(engine, prompts) == truth(prompts)
+        assert_same(run_batches(engine, prompts), truth(prompts))
     assert engine.metrics()["hits"]["local"] > 50
     settled(engine)

@@ -1,14 +1,42 @@
-"""Prompts and comparisons that the tests of this suite share."""
+"""Prompts, settings and comparisons that the tests of this suite share."""
 
 from __future__ import annotations
 
 import os
 import random
 from collections.abc import Callable, Sequence
+from typing import Any
 
+from bmv2_testbed.client import Testbed
 from bmv2_testbed.engines.client import Engine, Generated
 
 StartEngine = Callable[..., Engine]
+
+BLOCK_TOKENS, CHUNK_TOKENS = 32, 64
+"""Two blocks a chunk: the engine's own prefix cache may have half of one."""
+
+SMALL = {
+    "hidden_size": 128,
+    "intermediate_size": 344,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}
+CHUNK_BYTES = CHUNK_TOKENS * 2 * 2 * 2 * 32 * 4
+"""Layers, keys and values, heads, numbers a head, bytes of a float32."""
+
+PATIENT = {
+    "gate": "off",
+    "load_deadline_s": 300,
+    "lookup_timeout_s": 300,
+    "lookup_wait_s": 1,
+    "answer_timeout_s": 300,
+}
+"""What is in the pool is found and loaded, however slow the machine is at the moment."""
+
+LEFTOVERS_PATIENCE_S = 120.0
+
+MANY = 40
 
 
 def random_tokens(chance: random.Random, count: int) -> list[int]:
@@ -17,16 +45,19 @@ def random_tokens(chance: random.Random, count: int) -> list[int]:
 
 
 def shared_prompts(
-    seed: int, count: int, documents: int = 12, document_tokens: tuple[int, int] = (130, 700)
+    seed: int, count: int, documents: int = 12, document_tokens: tuple[int, int] = (70, 300)
 ) -> list[list[int]]:
-    """Prompts that share prefixes as conversations do: a document, part of it or all, and a question of its own."""
+    """Prompts that share prefixes as conversations do: a document, part of it or all, and a question of its own.
+
+    All are longer than a chunk.
+    """
     chance = random.Random(seed)
     texts = [random_tokens(chance, chance.randint(*document_tokens)) for _ in range(documents)]
     prompts = []
     for _ in range(count):
         text = chance.choice(texts)
         kept = len(text) if chance.random() < 0.7 else chance.randint(1, len(text))
-        prompts.append(text[:kept] + random_tokens(chance, chance.randint(1, 120)))
+        prompts.append(text[:kept] + random_tokens(chance, max(CHUNK_TOKENS + 1 - kept, chance.randint(1, 60))))
     return prompts
 
 
@@ -37,32 +68,57 @@ def tokens_of(results: Sequence[Generated | None]) -> list[tuple[int, ...]]:
 
 
 class Truth:
-    """What the engine without kvcast says, asked once a prompt."""
+    """What the engine without kvcast says, asked once a prompt: tokens as far as they are certain."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._known: dict[tuple[int, ...], tuple[int, ...]] = {}
+        self._known: dict[tuple[tuple[int, ...], int], tuple[int, ...]] = {}
 
-    def __call__(self, prompts: Sequence[Sequence[int]], batch: int = 16) -> list[tuple[int, ...]]:
-        missing = [prompt for prompt in dict.fromkeys(map(tuple, prompts)) if prompt not in self._known]
-        for at in range(0, len(missing), batch):
-            part = missing[at : at + batch]
-            self._known.update(zip(part, tokens_of(self._engine.generate(part)), strict=True))
-        return [self._known[tuple(prompt)] for prompt in prompts]
+    def __call__(self, prompts: Sequence[Sequence[int]], max_tokens: int = 8) -> list[tuple[int, ...]]:
+        asked = [(tuple(prompt), max_tokens) for prompt in prompts]
+        missing = list(dict.fromkeys(each for each in asked if each not in self._known))
+        results = self._engine.generate([prompt for prompt, _ in missing], max_tokens=max_tokens, margins=True)
+        for each, result in zip(missing, results, strict=True):
+            assert result is not None
+            self._known[each] = result.certain
+        return [self._known[each] for each in asked]
+
+
+def assert_same(said: Sequence[Sequence[int]], truth: Sequence[Sequence[int]]) -> None:
+    """Every request's tokens begin with those that are certain; of many requests nearly all tokens are."""
+    for index, (tokens, expected) in enumerate(zip(said, truth, strict=True)):
+        assert tuple(tokens[: len(expected)]) == tuple(expected), f"request {index}"
+    if len(said) >= MANY:
+        assert sum(map(len, truth)) >= 0.95 * sum(map(len, said))
 
 
 PROMPTS = shared_prompts(seed=7, count=int(os.environ.get("KVCAST_VLLM_PROMPTS", "200")))
 """Fewer only to try something on a busy machine."""
 
 
-def run_batches(engine: Engine, prompts: list[list[int]], batch: int = 8) -> list[tuple[int, ...]]:
+def run_batches(engine: Engine, prompts: Sequence[list[int]], batch: int = 20) -> list[tuple[int, ...]]:
+    """Tokens of prompts, run together by so many; the pool has what one batch computed before the next begins."""
     found = []
     for at in range(0, len(prompts), batch):
         found += tokens_of(engine.generate(prompts[at : at + batch]))
+        assert engine.ask("settle")
     return found
+
+
+def one(engine: Engine, prompt: list[int], **more: Any) -> Generated:
+    """One request alone; what it computed is in the pool afterwards."""
+    (result,) = engine.generate([prompt], **more)
+    assert result is not None
+    assert engine.ask("settle")
+    return result
 
 
 def settled(engine: Engine) -> None:
     """Saves are over and nothing keeps blocks of the paged cache."""
     assert engine.ask("settle")
     assert engine.ask("blocks")["used"] == 0
+
+
+def assert_nothing_left(testbed: Testbed) -> None:
+    """No pin, no lease, no chunk half filled, no interest, no internal error in agents and switch."""
+    assert testbed.leftovers(patience_s=LEFTOVERS_PATIENCE_S) == []

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -21,12 +21,14 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
+from hostagent.client import Where
 from hostagent.engines.settings import SettingsError, parse_settings
 from hostagent.engines.vllm.facts import check_engine
 from hostagent.engines.vllm.metadata import StepOrders
 from hostagent.engines.vllm.metrics import KvcastPromMetrics, KvcastStats
 from hostagent.engines.vllm.scheduler import SchedulerHalf
 from hostagent.engines.vllm.worker import WorkerHalf
+from kvproto.ids import ChunkKey
 
 
 class KvcastConnector(KVConnectorBase_V1):
@@ -177,6 +179,10 @@ class KvcastConnector(KVConnectorBase_V1):
     def reset_cache(self) -> bool:
         """See base: chunks from before are never used again by this engine."""
         return self._at_scheduler.reset()
+
+    def where(self, tokens: Sequence[int]) -> list[tuple[ChunkKey, Where]]:
+        """For tools, not vLLM: see SchedulerHalf.where."""
+        return self._at_scheduler.where(tokens)
 
     # ------------------------------------------------------------------ worker
 

@@ -9,19 +9,18 @@ from __future__ import annotations
 import logging
 import queue
 import time
-import uuid
 from collections import deque
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorHandshakeMetadata
 from vllm.platforms import current_platform
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
-from hostagent.client import ChunkSource, Status, Where
-from hostagent.engines.core.identity import EngineIdentity, RequestBinding, Shard
-from hostagent.engines.core.keys import MediaSpan, PrefixKeys
+from hostagent.client import AgentUnavailableError, ChunkSource, Status, Where
+from hostagent.engines.core.identity import Shard
+from hostagent.engines.core.keys import PrefixKeys
 from hostagent.engines.core.prefill import FetchTerms, PrefillRate, terms_of
 from hostagent.engines.core.requests import (
     Command,
@@ -39,17 +38,17 @@ from hostagent.engines.core.saves import SaveLedger
 from hostagent.engines.link import AgentLink
 from hostagent.engines.pool_io import Answer, FetchEnded, LookedUp, PoolIo, Swept
 from hostagent.engines.settings import Settings, SettingsError
+from hostagent.engines.vllm.bindings import RequestKeys
 from hostagent.engines.vllm.events import PoolNews
 from hostagent.engines.vllm.facts import ShardFacts, make_identity, weights_digest
 from hostagent.engines.vllm.metadata import StepOrders, StepReports
 from hostagent.engines.vllm.metrics import KvcastStats
-from hostagent.engines.weights import WeightsError, fingerprint
+from kvproto.ids import ChunkKey
 
 log = logging.getLogger("vllm.kvcast")
 
 ANSWER_GRACE_S = 1.0
 """An agent that has not answered a fetch so long after its deadline does not answer at all."""
-DIGESTS_MAX = 1024
 STEPS_MAX = 64
 NO_LOAD, NO_SAVE, SESSION_END = "kvcast.no_load", "kvcast.no_save", "kvcast.session_end"
 """Keys of a request's `kv_transfer_params`."""
@@ -78,9 +77,7 @@ class SchedulerHalf:
         self._settings = settings
         self._block_tokens = block_tokens
         self._digest = weights_digest(vllm_config, settings)
-        self._identity: EngineIdentity | None = None
-        self._digests: dict[RequestBinding, tuple[bytes, ...]] = {}
-        self._adapters: dict[str, str] = {}
+        self._keys: RequestKeys | None = None
         self._rate = PrefillRate(settings.prefill_tokens_per_s or None, fixed=settings.prefill_tokens_per_s > 0)
         self._fetch_bytes_per_s = 0.0
         self._stats = KvcastStats()
@@ -115,7 +112,7 @@ class SchedulerHalf:
         """By save: the request and the chunk, for the event when it is whole."""
         self._news = PoolNews(vllm_config, kv_cache_config, settings, block_tokens)
         self._swept_s = time.monotonic()
-        self._link = AgentLink(settings.socket, log)
+        self._link = AgentLink(settings.socket, log, answer_timeout_s=settings.answer_timeout_s)
         self._outages_told = 0
         self._said_unknown = False
         self._io = PoolIo(self._link, log, time.monotonic)
@@ -145,20 +142,19 @@ class SchedulerHalf:
                         facts.chunk_bytes,
                     )
                 )
-        self._identity = make_identity(
-            self._vllm_config, self._settings, self._block_tokens, self._digest, tuple(shards)
-        )
+        identity = make_identity(self._vllm_config, self._settings, self._block_tokens, self._digest, tuple(shards))
+        self._keys = RequestKeys(identity)
         if self._vllm_config.kv_transfer_config.kv_load_failure_policy == "fail":
             log.warning(
                 'kvcast: kv_load_failure_policy is "fail": requests end when a load fails; "recompute" is better'
             )
         log.info(
             "kvcast: %s, weights %s, layout %s, chunks of %d tokens and %d bytes in %d shard(s), agent at %s%s",
-            self._identity.model,
+            identity.model,
             self._digest,
             shards[0].layout,
             self._settings.chunk_tokens,
-            self._identity.chunk_bytes,
+            identity.chunk_bytes,
             len(shards),
             self._settings.socket,
             " (away)" if self._link.away else "",
@@ -170,9 +166,8 @@ class SchedulerHalf:
 
     def reset(self) -> bool:
         """The weights may have changed (vLLM says so by resetting caches): nothing made before is used any more."""
-        if self._identity is not None:
-            self._identity = replace(self._identity, weights_digest=f"{self._digest}+{uuid.uuid4().hex}")
-            self._digests.clear()
+        if self._keys is not None:
+            self._keys.forget()
         return True
 
     def failed(self, doing: str) -> None:
@@ -185,6 +180,18 @@ class SchedulerHalf:
         if external_tokens:
             self._orders.loads.append(Load(request.request_id, (), 0, tuple(blocks.get_block_ids()[0])))
 
+    def where(self, tokens: Sequence[int]) -> list[tuple[ChunkKey, Where]]:
+        """For tools: key and whereabouts of each full chunk of plain text at each worker. Waits for the agent.
+
+        Raises AgentUnavailableError.
+        """
+        client = self._link.client
+        if client is None or self._keys is None:
+            raise AgentUnavailableError(f"there is no agent at {self._settings.socket}")
+        keys = self._keys.of_text(tokens)
+        flat = keys.flat(0, keys.chunks_count)
+        return list(zip(flat, client.contains(flat), strict=True))
+
     def close(self) -> None:
         """End everything."""
         self._link.close()
@@ -194,23 +201,20 @@ class SchedulerHalf:
 
     def new_request(self, request: Any) -> None:
         """A request has come: its lookup begins."""
-        if self._identity is None:
+        if self._keys is None:
             if not self._said_unknown:
                 self._said_unknown = True
                 log.error("kvcast: the executor did not bring what workers said of their caches: nothing is cached")
             return
         parameters = request.kv_transfer_params or {}
-        binding = self._binding(request)
-        usable = binding is not None and request.prompt_embeds is None and not request.resumable
-        keys = PrefixKeys(
-            self._digests_of(binding or RequestBinding()), self._settings.chunk_tokens, _media_of(request)
-        )
+        keys = self._keys.of(request)
+        usable = keys is not None and request.prompt_embeds is None and not request.resumable
         self._requests[request.request_id] = request
         self._do(
             self._caches.arrived(
                 request.request_id,
                 request.all_token_ids,
-                keys,
+                keys or PrefixKeys((), self._settings.chunk_tokens),
                 may_load=usable
                 and self._settings.load != "off"
                 and not parameters.get(NO_LOAD)
@@ -453,35 +457,6 @@ class SchedulerHalf:
     def _missed(self, why: Miss, _tokens: int) -> None:
         self._stats.add_labelled("misses", why.value)
 
-    # ------------------------------------------------------------------ what requests bind
-
-    def _binding(self, request: Any) -> RequestBinding | None:
-        """None when the request's adapter has no fingerprint: it is then computed and not saved."""
-        adapter = ""
-        if request.lora_request is not None:
-            lora = request.lora_request
-            digest = self._adapters.get(lora.lora_path)
-            if digest is None:
-                try:
-                    digest = fingerprint(lora.lora_path)
-                except WeightsError as error:
-                    log.warning("kvcast: requests with adapter %s are not cached: %s", lora.lora_name, error)
-                    digest = ""
-                self._adapters[lora.lora_path] = digest
-            if not digest:
-                return None
-            adapter = f"{lora.lora_name}:{digest}"
-        return RequestBinding(adapter, request.cache_salt or "")
-
-    def _digests_of(self, binding: RequestBinding) -> tuple[bytes, ...]:
-        digests = self._digests.get(binding)
-        if digests is None:
-            assert self._identity is not None
-            if len(self._digests) >= DIGESTS_MAX:
-                self._digests.clear()
-            digests = self._digests[binding] = self._identity.digests(binding)
-        return digests
-
     # ------------------------------------------------------------------ events and figures
 
     def _sweep_when_due(self) -> None:
@@ -511,13 +486,3 @@ class SchedulerHalf:
             return None
         stats, self._stats = self._stats, KvcastStats()
         return stats
-
-
-def _media_of(request: Any) -> list[MediaSpan]:
-    """Where placeholders of images and the like are, and what they stand for."""
-    return [
-        MediaSpan(
-            feature.mm_position.offset, feature.mm_position.offset + feature.mm_position.length, feature.identifier
-        )
-        for feature in request.mm_features
-    ]

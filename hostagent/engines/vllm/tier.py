@@ -36,7 +36,6 @@ from kvproto.ids import KEY_BYTES, ChunkKey
 
 log = logging.getLogger("vllm.kvcast")
 
-LOOKUP_TIMEOUT_S = 0.25
 ANSWER_FRESH_S = 1.0
 """How long a lookup's answer is believed: requests of one moment share it."""
 ANSWERS_MAX = 65536
@@ -66,6 +65,7 @@ class KvcastTier(SecondaryTierManager):
         weights_digest: str = "",
         packing: str = "",
         load_deadline_s: float = 10.0,
+        lookup_timeout_s: float = 0.25,
         threads: int = 4,
     ) -> None:
         """`packing`: text that says how the attention backend packs its pages, where engines differ in it.
@@ -81,6 +81,7 @@ class KvcastTier(SecondaryTierManager):
         self._namespace = _namespace(offloading_spec.config, self.block_size_bytes, weights_digest, packing)
         self._rows = np.asarray(primary_kv_view)
         self._deadline_s = load_deadline_s
+        self._lookup_timeout_s = lookup_timeout_s
         self._link = AgentLink(socket or os.environ.get(SOCKET_VARIABLE, SOCKET_DEFAULT), log)
         self._lookups = ThreadPoolExecutor(1, thread_name_prefix="kvcast-tier-lookup")
         self._copies = ThreadPoolExecutor(threads, thread_name_prefix="kvcast-tier")
@@ -100,7 +101,8 @@ class KvcastTier(SecondaryTierManager):
         answer = self._answers.get(key)
         if answer is not None and answer.known_s and now_s - answer.known_s <= ANSWER_FRESH_S:
             return LookupResult.HIT if answer.there else LookupResult.MISS
-        if self._link.away or (answer is not None and not answer.known_s and now_s - answer.asked_s > LOOKUP_TIMEOUT_S):
+        waited_s = now_s - answer.asked_s if answer is not None and not answer.known_s else 0.0
+        if self._link.away or waited_s > self._lookup_timeout_s:
             self._answers.pop(key, None)
             return LookupResult.MISS
         if answer is None or answer.known_s:

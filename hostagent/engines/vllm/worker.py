@@ -36,7 +36,12 @@ class WorkerHalf:
         self._blocks_in_chunk = settings.chunk_tokens // block_tokens
         # The scheduler says when the agent goes, unless this worker is on a node of its own, with an agent of its own.
         self._spans_nodes = vllm_config.parallel_config.nnodes > 1
-        self._link = AgentLink(settings.socket, log, level=logging.WARNING if self._spans_nodes else logging.DEBUG)
+        self._link = AgentLink(
+            settings.socket,
+            log,
+            level=logging.WARNING if self._spans_nodes else logging.DEBUG,
+            answer_timeout_s=settings.answer_timeout_s,
+        )
         self._transfers: Transfers | None = None
         self._layers: dict[str, int] = {}
         self._gate: LayerGate | None = None

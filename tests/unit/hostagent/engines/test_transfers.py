@@ -209,15 +209,15 @@ def test_an_agent_that_comes_later_is_found(cluster: Cluster, tmp_path: Path) ->
     path = str(tmp_path / "later.sock")
     attempts = []
 
-    def connect(target: str) -> object:
-        attempts.append(target)
+    def connect(target: str, *, answer_timeout_s: float) -> object:
+        attempts.append((target, answer_timeout_s))
         if len(attempts) < 3:
             raise AgentUnavailableError("not yet")
         return cluster.client(0)
 
-    link = AgentLink(path, log, connect=connect)  # type: ignore[arg-type]
+    link = AgentLink(path, log, answer_timeout_s=7.0, connect=connect)  # type: ignore[arg-type]
     assert link.away
     link._keeper.join(0)
     cluster.until(lambda: not link.away)
-    assert len(attempts) == 3
+    assert attempts == [(path, 7.0)] * 3
     link.close()
