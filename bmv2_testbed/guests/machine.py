@@ -262,7 +262,7 @@ class Guest:
                 ) from None
             return status, _contents(out), _contents(err)
 
-    def shell(self, script: str, timeout_s: float = 60.0) -> str:
+    def shell(self, script: str, timeout_s: float = 300.0) -> str:
         """Run a shell script; returns what it wrote. Raises TestbedError when it fails."""
         environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root"}
         status, out, err = self.run(["sh", "-ec", script], environment, timeout_s)
