@@ -123,7 +123,7 @@ def call_ns() -> float:
 def main() -> int:
     """Entry point: one line of JSON."""
     figures = {"call into C (ns)": call_ns()}
-    for window in (4 << 20, 128 << 10):
+    for window in (4 << 20, 256 << 10):
         piece_kib = min(window // 4, READ_PIECE_BYTES_MAX) >> 10
         figures[f"ask for a piece of {piece_kib} KiB of a read (ns)"] = read_piece_ns(window)
     for size in (2048, 3840):
