@@ -20,6 +20,7 @@ from bmv2_testbed.limits import START_DEADLINE_S, STOP_GRACE_S
 from bmv2_testbed.network.counters import InterfaceCounters
 from bmv2_testbed.network.datagrams import DatagramNetwork, datagram_endpoints
 from bmv2_testbed.network.guests import GuestNetwork
+from bmv2_testbed.network.taps import make_taps
 from bmv2_testbed.network.wired import WiredNetwork
 from bmv2_testbed.operator_calls import RECONNECT_AT_ONCE, ControllerCalls
 from bmv2_testbed.processes import Launch, Supervisor, last_line, python_module
@@ -65,6 +66,8 @@ class Cluster:
             self._endpoints = namespace_endpoints(spec)
             self.network: WiredNetwork | DatagramNetwork = WiredNetwork(spec)
         else:
+            if spec.taps:
+                make_taps(spec)
             self._endpoints = datagram_endpoints(spec)
             if spec.wiring is Wiring.GUESTS:
                 self.network = GuestNetwork(spec, directory, self._endpoints, self._admin.port_statistics)

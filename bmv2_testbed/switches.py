@@ -10,7 +10,7 @@ from typing import Final
 from bmv2_testbed.configs import Endpoints
 from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.processes import REPOSITORY_ROOT, python_module
-from bmv2_testbed.spec import Target, TestbedSpec, Wiring, switch_port
+from bmv2_testbed.spec import Target, TestbedSpec, Wiring, switch_interface, switch_port
 from bmv2_testbed.switch_admin import port_options
 from controlplane.switch.bitmap_groups import FLOOD_GROUP as TOFINO_FLOOD_GROUP
 from controlplane.switch.entries import FLOOD_GROUP
@@ -41,8 +41,8 @@ def switch_command(spec: TestbedSpec, endpoints: Endpoints, directory: Path) -> 
     argv += ["--admin", f"unix:{directory / ADMIN_SOCKET}"]
     for host in range(spec.hosts):
         port = switch_port(host)
-        if spec.wiring is Wiring.NAMESPACES:
-            argv += ["-i", f"{port}@sw-eth{port}"]
+        if spec.in_namespaces:
+            argv += ["-i", f"{port}@{switch_interface(host)}"]
         else:
             argv += ["-i", f"{port}@udp:{endpoints.switch_datagram[host]},{endpoints.agent_datagram[host]}"]
         options = port_options(spec.faults, shaped_by_switch(spec, host), spec.seed)

@@ -100,7 +100,8 @@ class Attachment:
                 pool_bytes=agent.memory.size_bytes,
                 disk_bytes=agent.disk.size_bytes,
                 segment_bytes=limits.SEGMENT_BYTES_SUPPORTED,
-                transports=[pb.TRANSPORT_SOCKETS, *([pb.TRANSPORT_VERBS] if agent.facts.rdma else [])],
+                transports=[pb.TRANSPORT_SOCKETS, *([pb.TRANSPORT_VERBS] if agent.facts.rdma_mtu_bytes else [])],
+                rdma_mtu=agent.facts.rdma_mtu_bytes,
                 version=__version__,
             )
         )
