@@ -296,9 +296,9 @@ class SchedulerHalf:
 
     def orders(self, scheduler_output: Any) -> StepOrders:
         """See KVConnectorBase_V1.build_connector_meta."""
-        self._take_answers()
-        orders, self._orders = self._orders, StepOrders()
         self._wait_left_s = self._settings.lookup_wait_s
+        self._take_answers()
+        orders = self._orders
         state = scheduler_output.kv_connector_block_state
         prompt_tokens = decode_tokens = 0
         for request_id, count in scheduler_output.num_scheduled_tokens.items():
@@ -315,6 +315,11 @@ class SchedulerHalf:
         orders.is_idle = not scheduler_output.total_num_scheduled_tokens
         self._steps.append(_Step(time.monotonic(), prompt_tokens, decode_tokens))
         self._sweep_when_due()
+        return self.take_orders()
+
+    def take_orders(self) -> StepOrders:
+        """What was ordered so far, once."""
+        orders, self._orders = self._orders, StepOrders()
         return orders
 
     def reports(self, output: Any) -> None:
