@@ -84,6 +84,8 @@ class SchedulerHalf:
         self._gauges_told: dict[str, float] = {}
         self._requests: dict[str, Any] = {}
         self._waiting: dict[tuple[str, int], _Waiting] = {}
+        self._silent: set[tuple[str, int]] = set()
+        """Lookups and fetches that nobody waits for any more and that are not answered yet."""
         self._caches = RequestCaches(
             Rules(
                 block_tokens,
@@ -220,7 +222,7 @@ class SchedulerHalf:
                 and not parameters.get(NO_LOAD)
                 and not request.skip_reading_prefix_cache,
                 may_save=usable and self._settings.save != "off" and not parameters.get(NO_SAVE),
-                away=self._link.away,
+                away=self._away,
             )
         )
         self._stats.add("lookups")
@@ -232,7 +234,7 @@ class SchedulerHalf:
             return 0, False
         self._take_answers()
         while True:
-            answer = self._caches.ask(request_id, request.all_token_ids, computed_tokens, away=self._link.away)
+            answer = self._caches.ask(request_id, request.all_token_ids, computed_tokens, away=self._away)
             self._do(answer.commands)
             if answer.tokens is not None:
                 return answer.tokens, answer.tokens > 0 and not self._loads_by_layers(request_id)
@@ -285,7 +287,7 @@ class SchedulerHalf:
         request_id = request.request_id
         if request_id in self._caches:
             parameters = request.kv_transfer_params or {}
-            if parameters.get(SESSION_END) and not self._link.away:
+            if parameters.get(SESSION_END) and not self._away:
                 keys = self._caches.keys(request_id)
                 self._io.end_sessions(keys.flat(0, keys.chunks_count))
             self._do(self._caches.ended(request_id))
@@ -307,7 +309,7 @@ class SchedulerHalf:
             else:
                 decode_tokens += count
             request = self._requests.get(request_id)
-            if request is not None and not self._link.away:
+            if request is not None and not self._away:
                 try:
                     self._offer_saves(orders, request, request.num_computed_tokens + count, state)
                 except Exception:  # noqa: BLE001 - a bug of ours must not end the engine; told in full, counted
@@ -423,28 +425,35 @@ class SchedulerHalf:
             self._give_up_silent()
 
     def _give_up_silent(self) -> None:
-        """An agent that does not answer is as good as none: nobody waits for it longer than it may take."""
+        """Nobody waits for an answer longer than it may take; the connection decides when an agent is lost."""
         now_s = time.monotonic()
         late = [key for key, waiting in self._waiting.items() if now_s - waiting.since_s > waiting.limit_s]
+        if late and not self._silent and not self._link.away:
+            log.warning("kvcast: the agent at %s is slow to answer: going on without it until it does", self._link.path)
         for request, ticket in late:
             del self._waiting[request, ticket]
+            self._silent.add((request, ticket))
             if request in self._caches and self._caches.stage(request) is Stage.LOOKING:
                 self._caches.looked_up(request, ticket, None)
             else:
                 self._do(self._caches.fetched(request, ticket, (), Status.DEADLINE))
                 self._io.do([Release(request, ticket)])
-        client = self._link.client
-        if late and client is not None:
-            self._link.lost(client, f"the agent at {self._settings.socket} does not answer in time")
+
+    @property
+    def _away(self) -> bool:
+        """Whether there is no agent, or it owes answers: then nobody waits for it."""
+        return self._link.away or bool(self._silent)
 
     def _take(self, answer: Answer) -> None:
         match answer:
             case LookedUp(request, ticket, where):
+                self._silent.discard((request, ticket))
                 if self._waiting.pop((request, ticket), None) is not None:
                     self._caches.looked_up(request, ticket, where)
                     if where is not None and request in self._requests:
                         self._news.found(self._requests[request], self._caches.keys(request).keys, where)
             case FetchEnded(request, ticket, sources, _, outcome, seconds):
+                self._silent.discard((request, ticket))
                 self._waiting.pop((request, ticket), None)
                 self._stats.observe("fetch_seconds", seconds)
                 self._do(self._caches.fetched(request, ticket, sources, outcome))
@@ -466,7 +475,7 @@ class SchedulerHalf:
 
     def _sweep_when_due(self) -> None:
         now_s = time.monotonic()
-        if now_s - self._swept_s >= self._settings.events_sweep_s and not self._link.away:
+        if now_s - self._swept_s >= self._settings.events_sweep_s and not self._away:
             self._swept_s = now_s
             self._io.sweep(self._news.told())
 
@@ -480,7 +489,7 @@ class SchedulerHalf:
             self._stats.add("outages", self._link.outages_count - self._outages_told)
             self._outages_told = self._link.outages_count
         gauges = {
-            "agent_away": float(self._link.away),
+            "agent_away": float(self._away),
             "prefill_tokens_per_second": self._rate.tokens_per_s or 0.0,
             "fetch_bytes_per_second": self._fetch_bytes_per_s,
         }
