@@ -208,6 +208,7 @@ class SchedulerHalf:
                 self._said_unknown = True
                 log.error("kvcast: the executor did not bring what workers said of their caches: nothing is cached")
             return
+        self._take_answers()
         parameters = request.kv_transfer_params or {}
         keys = self._keys.of(request)
         usable = keys is not None and request.prompt_embeds is None and not request.resumable
