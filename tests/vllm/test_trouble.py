@@ -95,7 +95,7 @@ def test_two_hundred_prompts_while_agents_die(truth: Truth, engine: Engine, test
     """Killed at any moment of a batch, away for the rest of it and the whole next one, and back."""
     expected = truth(PROMPTS)
     step = max(1, len(PROMPTS) // 8)
-    outages = engine.metrics()["outages"].get("", 0) if "outages" in engine.metrics() else 0
+    before = outages(engine)
     with ThreadPoolExecutor(1) as aside:
         for at in range(0, len(PROMPTS), 2 * step):
             await_pool(engine)
@@ -108,7 +108,7 @@ def test_two_hundred_prompts_while_agents_die(truth: Truth, engine: Engine, test
             testbed.restart("agent0")
             testbed.await_ready("agent0")
     await_pool(engine)
-    assert engine.metrics()["outages"][""] >= outages + 4  # both halves of the connector count
+    assert outages(engine) >= before + 4  # both halves of the connector count
     settled(engine)
     testbed.await_cluster()
 
@@ -119,7 +119,7 @@ def test_agent_that_stalls(truth: Truth, engine: Engine, testbed: Testbed) -> No
     expected = truth(prompts)
     await_pool(engine)
     settled(engine)
-    outages = engine.metrics()["outages"][""]
+    before = outages(engine)
     testbed.kill("agent0", signal.SIGSTOP)
     try:
         assert_same(run_batches(engine, prompts), expected)
@@ -127,9 +127,8 @@ def test_agent_that_stalls(truth: Truth, engine: Engine, testbed: Testbed) -> No
     finally:
         testbed.kill("agent0", signal.SIGCONT)
     await_pool(engine)
-    metrics = engine.metrics()
-    assert metrics["agent_away"][""] == 0
-    assert metrics["outages"][""] == outages
+    assert engine.metrics()["agent_away"][""] == 0
+    assert outages(engine) == before
     settled(engine)
 
 
@@ -181,6 +180,10 @@ def test_a_full_pool(truth: Truth, start: StartEngine, models: Callable[..., Pat
         assert_same(run_batches(engine, prompts), truth(prompts))
     assert engine.metrics()["hits"]["local"] == 3 * len(prompts)
     settled(engine)
+
+
+def outages(engine: Engine) -> float:
+    return engine.metrics().get("outages", {}).get("", 0)
 
 
 def await_pool(engine: Engine) -> None:
