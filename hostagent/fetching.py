@@ -210,6 +210,8 @@ class Fetching:
         plan = self._plan(keys, recompute_s, from_disk_only=from_disk_only, is_engines=progressed is None)
         if len(plan.pinned) == len(plan.keys):
             self._deliver_local(plan, done, started_s)
+            if plan.untaught:
+                self._teach(keys, plan.untaught)
             return None
         self._fetch_id += 1
         ticket = self._gate.started(plan.verdict)
@@ -248,10 +250,13 @@ class Fetching:
                 stopped = Status.NOT_FOUND
                 break
             offers.append(offer)
-        if is_engines and not from_disk_only:
-            self._teach(keys, offers)
+        untaught: Sequence[Offer] = offers if is_engines and not from_disk_only else ()
+        if any(CostSource.LOCAL_DRAM not in offer.sources for offer in untaught):
+            # Before room is made for what comes. What is all here is handed over first.
+            self._teach(keys, untaught)
+            untaught = ()
         verdict = self._gate.decide(offers, recompute_s, time.monotonic_ns())
-        plan = _Plan(verdict, stopped if len(verdict.routes) == len(offers) else Status.GATE)
+        plan = _Plan(verdict, stopped if len(verdict.routes) == len(offers) else Status.GATE, untaught)
         plan.keys = tuple(keys[: len(verdict.routes)])
         # Pinned first, all of them: room for one chunk must not be made of another one of the same fetch.
         for key in plan.keys:
@@ -359,10 +364,11 @@ class Fetching:
 
     def _deliver_local(self, plan: _Plan, done: Callable[[FetchResult], None], started_s: float) -> None:
         chunks = tuple((plan.pinned[key], ChunkSource.LOCAL) for key in plan.keys)
+        # The engine goes on while the rest is noted.
+        done(FetchResult(plan.stopped, chunks))
         for chunk, _ in chunks:
             self._observer.chunk_delivered(chunk, ChunkSource.LOCAL, 0.0, None)
         self._observer.fetch_ended(plan.stopped, self._loop.time() - started_s)
-        done(FetchResult(plan.stopped, chunks))
 
     # ------------------------------------------------------------------ directory
 
@@ -622,6 +628,8 @@ class Fetching:
 class _Plan:
     verdict: Verdict
     stopped: Status
+    untaught: Sequence[Offer]
+    """All offers, when the pools are to learn of the fetch after it."""
     keys: tuple[ChunkKey, ...] = ()
     pinned: dict[ChunkKey, Chunk] = field(default_factory=dict)
     to_load: list[ChunkKey] = field(default_factory=list)

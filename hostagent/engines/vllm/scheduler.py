@@ -50,6 +50,8 @@ log = logging.getLogger("vllm.kvcast")
 ANSWER_GRACE_S = 1.0
 """An agent that has not answered a fetch so long after its deadline does not answer at all."""
 STEPS_MAX = 64
+ALONE_PATIENCE = 5
+"""An engine with one request waits so many times `lookup_wait_s`: it would only turn empty steps instead."""
 NO_LOAD, NO_SAVE, SESSION_END = "kvcast.no_load", "kvcast.no_save", "kvcast.session_end"
 """Keys of a request's `kv_transfer_params`."""
 
@@ -104,7 +106,8 @@ class SchedulerHalf:
         """Workers done with a load, and those of them that failed, while others are still at it."""
         self._steps: deque[_Step] = deque(maxlen=STEPS_MAX)
         self._step_ended_s = 0.0
-        self._wait_left_s = settings.lookup_wait_s
+        self._waited_s = 0.0
+        """In this step, for answers."""
         self._ledger = SaveLedger(
             vllm_config.parallel_config.world_size,
             max(1, int(kv_cache_config.num_blocks * settings.save_blocks_share)),
@@ -299,7 +302,7 @@ class SchedulerHalf:
 
     def orders(self, scheduler_output: Any) -> StepOrders:
         """See KVConnectorBase_V1.build_connector_meta."""
-        self._wait_left_s = self._settings.lookup_wait_s
+        self._waited_s = 0.0
         self._take_answers()
         orders = self._orders
         state = scheduler_output.kv_connector_block_state
@@ -404,15 +407,17 @@ class SchedulerHalf:
 
     def _wait_for_answer(self, request_id: str) -> bool:
         """Wait a moment for an answer, if this step has one left; whether one (of any request) came."""
-        if self._caches.stage(request_id) not in (Stage.LOOKING, Stage.FETCHING) or self._wait_left_s <= 0:
+        patience = ALONE_PATIENCE if len(self._requests) == 1 else 1
+        left_s = self._settings.lookup_wait_s * patience - self._waited_s
+        if self._caches.stage(request_id) not in (Stage.LOOKING, Stage.FETCHING) or left_s <= 0:
             return False
         started_s = time.monotonic()
         try:
-            answer = self._io.answers.get(timeout=self._wait_left_s)
+            answer = self._io.answers.get(timeout=left_s)
         except queue.Empty:
-            self._wait_left_s = 0.0
             return False
-        self._wait_left_s -= time.monotonic() - started_s
+        finally:
+            self._waited_s += time.monotonic() - started_s
         self._take(answer)
         return True
 
