@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from bmv2_testbed.errors import TestbedError
 from controlplane.ids import Member, SwitchPort
+from controlplane.switch.codec import V1ModelCodec
 from controlplane.switch.entries import (
     FLOOD_GROUP,
     FillingEntry,
@@ -139,7 +140,7 @@ class Scene:
             await asyncio.sleep(_POLL_S)
 
     async def _switch_problems(self, switch: finsy.Switch) -> list[str]:
-        found = contents_problems(await read_contents(switch), self.status())
+        found = contents_problems(await read_contents(switch, V1ModelCodec()), self.status())
         entities: Any = switch.read([finsy.P4RegisterEntry(_INTEREST)])
         cells = [one async for one in entities]
         return found + interest_problems((int(one.data) for one in cells if one.data), self.dead)

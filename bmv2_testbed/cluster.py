@@ -27,9 +27,9 @@ from bmv2_testbed.spec import Faults, Target, TestbedSpec, Wiring, host_name, sw
 from bmv2_testbed.switch_admin import SwitchAdmin, port_options
 from bmv2_testbed.switches import (
     ADMIN_SOCKET,
-    PROGRAM,
     build_for_bmv2,
     program_defines,
+    program_of,
     shaped_by_switch,
     switch_command,
 )
@@ -228,7 +228,7 @@ class Cluster:
         """Start the switch program anew, empty."""
         if self.spec.target is not Target.P4SWITCH:
             raise TestbedError(f"target {self.spec.target} cannot reload a program: kill and restart the switch")
-        self._admin.load(str(PROGRAM), program_defines(self.spec))
+        self._admin.load(str(program_of(self.spec.target)), program_defines(self.spec))
 
     def stop(self) -> None:
         """End all processes, then the network."""

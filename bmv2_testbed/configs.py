@@ -24,8 +24,6 @@ CONTROLLER_METRICS_PORT: Final = 9470
 P4RUNTIME_PORT: Final = 9559
 AGENT_HTTP_PORT: Final = 9475
 DATA_INTERFACE: Final = "data0"
-GUEST_READ_WINDOW_BYTES: Final = 64 * 1024
-"""Soft-RoCE has no congestion control: what it has in flight must fit the socket buffers and the shaper on the way."""
 GUEST_AGENT_SOCKET: Final = "/run/kvcast-agent.sock"
 POOL_MAC: Final = "02:4b:56:00:ff:fe"
 
@@ -90,7 +88,6 @@ def _agent_data(spec: TestbedSpec, host: int, endpoints: Endpoints) -> dict[str,
             "interface": DATA_INTERFACE,
             "address": data_ip(host),
             "segment_bytes": spec.segment_bytes,
-            "rdma_read_window": GUEST_READ_WINDOW_BYTES,
         }
     return {
         "transport": "frames",

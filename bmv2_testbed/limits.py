@@ -13,6 +13,10 @@ MEMBERS_MAX: Final = 64
 HOSTS_MAX: Final = MEMBERS_MAX
 INTERFACE_NAME_CHARS_MAX: Final = 15
 
+SEGMENT_BYTES: Final = 4096
+BMV2_SEGMENT_BYTES_MAX: Final = 256
+"""bmv2 grows a packet by 512 bytes at most when it turns a GET into a data datagram."""
+
 SHAPER_BURST_BYTES_MIN: Final = 2 * (LINK_MTU_BYTES + 14)
 """A token bucket smaller than a frame would drop it for ever; two let a frame go while the next one waits."""
 

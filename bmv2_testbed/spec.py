@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from bmv2_testbed.errors import TestbedError
-from bmv2_testbed.limits import HOSTS_MAX, LINK_MTU_BYTES
+from bmv2_testbed.limits import BMV2_SEGMENT_BYTES_MAX, HOSTS_MAX, LINK_MTU_BYTES, SEGMENT_BYTES
 
 
 class Target(StrEnum):
@@ -18,6 +18,11 @@ class Target(StrEnum):
     P4SWITCH = "p4switch"
     BMV2 = "bmv2"
     BRIDGE = "bridge"
+
+    @property
+    def segment_bytes(self) -> int:
+        """Payload of a segment there, unless a testbed says otherwise."""
+        return BMV2_SEGMENT_BYTES_MAX if self is Target.BMV2 else SEGMENT_BYTES
 
 
 class Wiring(StrEnum):
@@ -63,7 +68,7 @@ class TestbedSpec:
     """Rates of the hosts whose link differs, by host index."""
     faults: Faults = NO_FAULTS
     seed: int = 1
-    segment_bytes: int = 4096
+    segment_bytes: int = SEGMENT_BYTES
     pool_bytes: int = 256 * 2**20
     disk_bytes: int = 0
     """Of each host's disk tier, in the run's directory; 0: none."""
@@ -83,6 +88,10 @@ class TestbedSpec:
     def __post_init__(self) -> None:
         if not 2 <= self.hosts <= HOSTS_MAX:
             raise TestbedError(f"{self.hosts} hosts: between 2 and {HOSTS_MAX} are possible")
+        if self.target is Target.BMV2 and self.segment_bytes > BMV2_SEGMENT_BYTES_MAX:
+            raise TestbedError(
+                f"segments of {self.segment_bytes} bytes are too long for bmv2: {BMV2_SEGMENT_BYTES_MAX} at most"
+            )
         if self.wiring is not Wiring.NAMESPACES and self.target is not Target.P4SWITCH:
             raise TestbedError(f"target {self.target} needs root and namespaces: use --target p4switch, or become root")
         for host in self.socket_hosts:

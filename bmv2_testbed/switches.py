@@ -13,18 +13,26 @@ from bmv2_testbed.processes import REPOSITORY_ROOT, python_module
 from bmv2_testbed.spec import Target, TestbedSpec, Wiring, switch_port
 from bmv2_testbed.switch_admin import port_options
 
-PROGRAM: Final = REPOSITORY_ROOT / "p4" / "v1model" / "kvcast.p4"
+_PROGRAMS: Final = REPOSITORY_ROOT / "p4"
 ADMIN_SOCKET: Final = "switch.sock"
 _DROP_PORT: Final = 511
+
+
+def program_of(target: Target) -> Path:
+    """The data plane that a target runs. Raises TestbedError where there is no checkout."""
+    program = _PROGRAMS / "v1model" / "kvcast.p4"
+    if not program.is_file():
+        raise TestbedError(f"no switch program at {program}: run from a checkout of the project")
+    return program
 
 
 def switch_command(spec: TestbedSpec, endpoints: Endpoints, directory: Path) -> list[str]:
     """What to run for the target of this spec."""
     if spec.target is Target.BMV2:
         return _bmv2_command(spec, endpoints)
-    if not PROGRAM.is_file():
-        raise TestbedError(f"no switch program at {PROGRAM}: run from a checkout of the project")
-    argv = python_module("p4switch.cli", str(PROGRAM), "--grpc", endpoints.p4runtime, "--flood-group", "1")
+    argv = python_module(
+        "p4switch.cli", str(program_of(spec.target)), "--grpc", endpoints.p4runtime, "--flood-group", "1"
+    )
     argv += [f"-D{name}={value}" for name, value in program_defines(spec).items()]
     argv += ["--admin", f"unix:{directory / ADMIN_SOCKET}"]
     for host in range(spec.hosts):
@@ -66,7 +74,7 @@ def build_for_bmv2(spec: TestbedSpec, directory: Path) -> None:
         "--arch",
         "v1model",
         *(f"-D{name}={value}" for name, value in program_defines(spec).items()),
-        str(PROGRAM),
+        str(program_of(spec.target)),
         "-o",
         str(directory / "kvcast.json"),
     ]

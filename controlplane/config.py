@@ -9,10 +9,13 @@ from pathlib import Path
 import yaml
 
 from controlplane.ids import SwitchPort
+from controlplane.limits import BITMAP_GROUPS_MAX
 from controlplane.pool import PoolRules
 from controlplane.settings import ConfigError, Section
+from controlplane.switch.codec import V1ModelCodec
 from controlplane.switch.entries import FabricEntry
 from controlplane.switch.p4runtime import P4RuntimeOptions
+from controlplane.switch.tofino import RECIRCULATION_PORT, OrbitOptions, TofinoCodec, frame_bytes
 from kvproto.tiers.push import PushParameters
 from kvproto.value import ValueParameters
 
@@ -27,6 +30,19 @@ class FabricConfig:
     entry: FabricEntry
     qkey: int
     segment_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchConfig:
+    """`target` none: no switch, and `reach` and `codec` are None."""
+
+    target: str
+    reach: P4RuntimeOptions | None
+    codec: V1ModelCodec | None
+    flood_ports: tuple[SwitchPort, ...]
+    reconcile_ns: int
+    groups_max: int
+    """Groups by bitmap, on a Tofino."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +63,7 @@ class Config:
     ready_file: Path | None
     log_level: str
     ports: Mapping[str, SwitchPort]
-    target: str
-    switch: P4RuntimeOptions | None
-    flood_ports: tuple[SwitchPort, ...]
-    reconcile_ns: int
+    switch: SwitchConfig
     fabric: FabricConfig
     values: ValueParameters
     rules: PoolRules
@@ -86,8 +99,8 @@ def parse(values: object, folder: Path) -> Config:
     ready_file = top.text("ready_file")
     log_level = top.choice("log_level", "info", ("debug", "info", "warning", "error"))
     ports = _ports(top.section("nodes"))
-    target, switch, flood_ports, reconcile_ns = _switch(top.section("switch"), folder)
     fabric = _fabric(top.section("fabric"))
+    switch = _switch(top.section("switch"), folder, fabric.segment_bytes)
     values_, rules, fill_timeout_ms, transfer_timeout_ms = _policy(top.section("policy"))
     pushes = _push(top.section("push"))
     membership = _membership(top.section("membership"))
@@ -98,10 +111,7 @@ def parse(values: object, folder: Path) -> Config:
         ready_file=Path(ready_file) if ready_file else None,
         log_level=log_level,
         ports=ports,
-        target=target,
         switch=switch,
-        flood_ports=flood_ports,
-        reconcile_ns=reconcile_ns,
         fabric=fabric,
         values=values_,
         rules=rules,
@@ -125,8 +135,8 @@ def _ports(nodes: Section) -> dict[str, SwitchPort]:
     return ports
 
 
-def _switch(section: Section, folder: Path) -> tuple[str, P4RuntimeOptions | None, tuple[SwitchPort, ...], int]:
-    target = section.choice("target", "none", ("none", "p4switch", "bmv2"))
+def _switch(section: Section, folder: Path, segment_bytes: int) -> SwitchConfig:
+    target = section.choice("target", "none", ("none", "p4switch", "bmv2", "tofino"))
     address = section.text("address")
     options = P4RuntimeOptions(
         address=section.endpoint("address", "127.0.0.1:9559"),
@@ -138,14 +148,35 @@ def _switch(section: Section, folder: Path) -> tuple[str, P4RuntimeOptions | Non
     )
     flood_ports = tuple(SwitchPort(port) for port in section.ports("flood_ports"))
     reconcile_ns = section.whole("reconcile_ms", 2000, 50, 3_600_000) * _MS
+    groups_max = section.whole("groups_max", BITMAP_GROUPS_MAX, 0, 0xFFFF)
+    orbit = _orbit(section, target == "tofino", segment_bytes)
     section.done()
     if target == "none":
-        return target, None, (), reconcile_ns
+        return SwitchConfig(target, None, None, (), reconcile_ns, groups_max)
     if address is None:
         raise ConfigError(f"switch.address is missing: where does the {target} listen for P4Runtime?")
     if (options.p4info is None) != (options.program is None):
         raise ConfigError("switch.p4info and switch.program go together: give both to push a program, or neither")
-    return target, options, flood_ports, reconcile_ns
+    codec = V1ModelCodec() if orbit is None else TofinoCodec(orbit)
+    return SwitchConfig(target, options, codec, flood_ports, reconcile_ns, groups_max)
+
+
+def _orbit(section: Section, tofino: bool, segment_bytes: int) -> OrbitOptions | None:
+    """Cached segments circulate in a Tofino and nowhere else."""
+    bytes_max = section.whole("orbit_bytes", 0, 0, 2**40)
+    port = SwitchPort(section.whole("recirculation_port", RECIRCULATION_PORT, 1, 511))
+    frame = frame_bytes(segment_bytes)
+    if not tofino:
+        if bytes_max:
+            raise ConfigError("switch.orbit_bytes goes with target tofino: elsewhere cached segments do not circulate")
+        return None
+    if not bytes_max:
+        raise ConfigError(
+            "switch.orbit_bytes is missing: how many bytes of the switch's packet buffer may cached segments fill?"
+        )
+    if bytes_max < frame:
+        raise ConfigError(f"switch.orbit_bytes: {bytes_max} is less than one segment with its headers, {frame} bytes")
+    return OrbitOptions(bytes_max, segment_bytes, port)
 
 
 def _file(section: Section, key: str, folder: Path) -> Path | None:

@@ -16,8 +16,8 @@ from controlplane.accounting import Accounting
 from controlplane.directory import AddOutcome, Directory
 from controlplane.effects import CloseSession, Effect, ReadTheSwitch, SendTo, SendToAll, WriteTheSwitch
 from controlplane.ids import ChunkKey, Member, NodeIndex, SwitchPort, TaskId
-from controlplane.limits import TASK_KEYS_MAX
-from controlplane.nodes import Graces, Node, NodeRegistry, NodeState, RefusedNodeError
+from controlplane.limits import BITMAP_GROUPS_MAX, TASK_KEYS_MAX
+from controlplane.nodes import ASCENDING, Graces, Node, NodeRegistry, NodeState, RefusedNodeError
 from controlplane.operations import Operations
 from controlplane.pool import FillUnwanted, FillWanted, PoolRules, RecoveryWanted, Source, SwitchPool
 from controlplane.publication import Publication
@@ -26,8 +26,8 @@ from controlplane.pushes import Pushes
 from controlplane.rescues import Rescues
 from controlplane.settling import Settling
 from controlplane.spill import Host
+from controlplane.switch import dialects
 from controlplane.switch.entries import (
-    FLOOD_GROUP,
     NEXT_SEGMENT_SESSION,
     AddressEntry,
     CloneSessionEntry,
@@ -35,21 +35,21 @@ from controlplane.switch.entries import (
     Entry,
     FabricEntry,
     GroupEntry,
-    HeatSubscriptionEntry,
     PortMemberEntry,
-    ReplicateToGroupEntry,
     SwitchContents,
 )
-from controlplane.switch.groups import ReplicationGroups
 from controlplane.switch.programmer import ReadSwitch, SwitchProgrammer, WriteSwitch
-from controlplane.switch.target import Down, HeatReport, Standby, SwitchEvent, Up
+from controlplane.switch.target import Down, HeatReport, LostReport, Standby, SwitchEvent, SwitchFacts, Up
 from controlplane.tasks import PendingTask, TaskTable
 from controlplane.value import ClusterValues
 from kvproto.rpc import control_pb2 as rpc
 from kvproto.tiers.push import PushParameters
 from kvproto.value import ValueParameters
 
-_MEMBER_KINDS = frozenset({"port_member", "egress_member", "dmac", "replicate", "group", "clone_session"})
+_MEMBER_KINDS = frozenset(
+    {"port_member", "egress_member", "dmac", "replicate", "replicate_default", "group", "clone_session"}
+)
+_DIGEST_KINDS = frozenset({"digest"})
 _SWEEP_NS = 20_000_000
 
 
@@ -80,6 +80,9 @@ class CoreOptions:
     """Ports of the group of all ports; empty: what the switch has, and the ports of nodes."""
     switch_floods: bool = False
     """The switch floods to all its ports by itself until somebody writes the group: leave it so."""
+    member_order: tuple[Member, ...] = ASCENDING
+    """Members in the order in which ports get them."""
+    bitmap_groups_max: int = BITMAP_GROUPS_MAX
     check_switch_ns: int = 2_000_000_000
     fill_timeout_ms: int = 10_000
     transfer_timeout_ms: int = 60_000
@@ -92,7 +95,7 @@ class Core:
 
     def __init__(self, options: CoreOptions) -> None:
         self.options = options
-        self.nodes = NodeRegistry(options.graces, options.ports)
+        self.nodes = NodeRegistry(options.graces, options.ports, options.member_order)
         self.directory = Directory()
         self.values = ClusterValues(self.directory, options.values)
         self.programmer = SwitchProgrammer(options.check_switch_ns)
@@ -118,7 +121,8 @@ class Core:
         self.now_ns = 0
         """Of the last `advance`."""
         self._swept_ns = -_SWEEP_NS
-        self._groups = ReplicationGroups()
+        self._dialect = dialects.V1MODEL
+        self._groups = self._dialect.groups()
         self._found_addresses: dict[bytes, SwitchPort] = {}
         """What a switch already knew of nodes that have not attached yet."""
         self._effects: list[Effect] = []
@@ -342,6 +346,7 @@ class Core:
         match event:
             case Up(facts=facts):
                 self.switch_standby = False
+                self._speak_as(facts)
                 self.programmer.up(facts)
                 self.pool.switch_up(facts)
                 self._program_fabric()
@@ -359,6 +364,15 @@ class Core:
                 self.pool.report(key, members.bit_count(), now_ns)
                 if self._groups.use(members):
                     self._program_members()
+            case LostReport(key=key):
+                self.accounting.decisions["segments_lost"] += 1
+                self.pool.segment_lost(key, now_ns)
+
+    def _speak_as(self, facts: SwitchFacts) -> None:
+        dialect = dialects.dialect_of(facts, self.options.bitmap_groups_max)
+        if dialect != self._dialect:
+            self._dialect = dialect
+            self._groups = dialect.groups()
 
     def switch_read(self, actual: SwitchContents | None, now_ns: int) -> None:
         """The answer to ReadTheSwitch; None: it failed."""
@@ -374,7 +388,9 @@ class Core:
             if self.switch_present:
                 self.accounting.decisions["switch_restarted"] += 1
                 self.switch_present = False
-        if trusted and not self._switch_seen:
+        if not trusted:
+            self._groups.forget()
+        elif not self._switch_seen:
             self._take_over_members(actual, now_ns)
         self._switch_seen = True
         self.pool.switch_read(actual, trusted, now_ns)
@@ -394,11 +410,11 @@ class Core:
         entries = list(actual.values())
         self.nodes.reserve({one.port: one.member for one in entries if isinstance(one, PortMemberEntry)}, now_ns)
         self._found_addresses = {one.mac: one.port for one in entries if isinstance(one, AddressEntry)}
-        self._groups.adopt({one.members: one.group for one in entries if isinstance(one, ReplicateToGroupEntry)})
+        self._groups.adopt(actual)
 
     def _program_fabric(self) -> None:
         self.programmer.want(self.options.fabric.entry)
-        self.programmer.want(HeatSubscriptionEntry())
+        self.programmer.want_exactly(_DIGEST_KINDS, self._dialect.subscriptions)
 
     def _program_members(self) -> None:
         if not self.options.with_switch:
@@ -417,17 +433,23 @@ class Core:
         self.programmer.want_exactly(_MEMBER_KINDS, entries)
 
     def _standing_entries(self, ports: Sequence[SwitchPort]) -> list[Entry]:
-        """Flooding reaches what the switch floods to already and every node; the clone session may use any port."""
-        found = self.programmer.actual.get(("group", FLOOD_GROUP))
+        """Flooding reaches what the switch floods to already and every node."""
+        flood_group = self._dialect.flood_group
+        found = self.programmer.actual.get(("group", flood_group))
         before = found.ports if isinstance(found, GroupEntry) else ()
         flood_ports = tuple(sorted(self.options.flood_ports or {*before, *ports, *self.options.ports.values()}))
         write_flood = bool(flood_ports) and not (
             self.options.switch_floods and not self.options.flood_ports and found is None
         )
-        session = self.programmer.actual.get(("clone_session", NEXT_SEGMENT_SESSION))
-        if not isinstance(session, CloneSessionEntry):
-            session = CloneSessionEntry(NEXT_SEGMENT_SESSION, min(flood_ports, default=SwitchPort(1)))
-        return [GroupEntry(FLOOD_GROUP, flood_ports), session] if write_flood else [session]
+        session = self._dialect.session or self._any_session(flood_ports)
+        return [GroupEntry(flood_group, flood_ports), session] if write_flood else [session]
+
+    def _any_session(self, ports: Sequence[SwitchPort]) -> CloneSessionEntry:
+        """The session that there is, or one to any port."""
+        found = self.programmer.actual.get(("clone_session", NEXT_SEGMENT_SESSION))
+        if isinstance(found, CloneSessionEntry):
+            return found
+        return CloneSessionEntry(NEXT_SEGMENT_SESSION, min(ports, default=SwitchPort(1)))
 
     # -- time
 

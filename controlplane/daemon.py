@@ -21,7 +21,7 @@ from pathlib import Path
 import grpc
 
 from controlplane import http
-from controlplane.config import Config, ConfigError, load
+from controlplane.config import Config, ConfigError, SwitchConfig, load
 from controlplane.core import Core, CoreOptions, FabricParameters
 from controlplane.effects import (
     CloseSession,
@@ -35,10 +35,11 @@ from controlplane.effects import (
 )
 from controlplane.limits import GRPC_MESSAGE_BYTES_MAX, PUBLISH_S
 from controlplane.metrics import MetricsPage
-from controlplane.nodes import Graces
+from controlplane.nodes import ASCENDING, Graces
 from controlplane.rpc.coordinator import Coordinator
 from controlplane.rpc.operator import Operator
 from controlplane.rpc.streams import AgentStream, Closing
+from controlplane.switch.bitmap_groups import MEMBER_ORDER
 from controlplane.switch.entries import SwitchContents
 from controlplane.switch.p4runtime import P4RuntimeTarget
 from controlplane.switch.target import (
@@ -73,7 +74,7 @@ class Controller:
     def __init__(self, config: Config, target: SwitchTarget | None = None) -> None:
         """`target` stands in for the one that the configuration names (tests)."""
         self._config = config
-        self._target = target or (P4RuntimeTarget(config.switch) if config.switch else None)
+        self._target = target or _target(config.switch)
         self.core = Core(_options(config, with_switch=self._target is not None))
         self.grpc_address = ""
         self.metrics_address = ""
@@ -171,7 +172,7 @@ class Controller:
         self._jobs.pop(job, None)
 
     def switch_words(self) -> tuple[str, str]:
-        return self._config.target, self._target.address if self._target else ""
+        return self._config.switch.target, self._target.address if self._target else ""
 
     async def something_happened(self) -> None:
         await self._happened.wait()
@@ -345,7 +346,7 @@ class Controller:
         health = {
             "status": "standby" if core.switch_standby else "ok",
             "nodes": sum(node.attached for node in core.nodes),
-            "switch": self._config.target if not core.switch_present else "ready",
+            "switch": self._config.switch.target if not core.switch_present else "ready",
             "chunks": len(core.directory),
         }
         return 200, "application/json", json.dumps(health).encode() + b"\n"
@@ -361,6 +362,10 @@ class Controller:
             raise StartError(f"cannot write ready_file {path}: {error.strerror}") from error
 
 
+def _target(switch: SwitchConfig) -> SwitchTarget | None:
+    return None if switch.reach is None or switch.codec is None else P4RuntimeTarget(switch.reach, switch.codec)
+
+
 def _options(config: Config, with_switch: bool) -> CoreOptions:
     return CoreOptions(
         fabric=FabricParameters(config.fabric.entry, config.fabric.qkey, segment_bytes=config.fabric.segment_bytes),
@@ -373,9 +378,11 @@ def _options(config: Config, with_switch: bool) -> CoreOptions:
         rules=config.rules,
         pushes=config.pushes,
         ports=config.ports,
-        flood_ports=config.flood_ports,
-        switch_floods=config.target == "p4switch",
-        check_switch_ns=config.reconcile_ns,
+        flood_ports=config.switch.flood_ports,
+        switch_floods=config.switch.target == "p4switch",
+        member_order=MEMBER_ORDER if config.switch.target == "tofino" else ASCENDING,
+        bitmap_groups_max=config.switch.groups_max,
+        check_switch_ns=config.switch.reconcile_ns,
         fill_timeout_ms=config.fill_timeout_ms,
         transfer_timeout_ms=config.transfer_timeout_ms,
         settle_ns=config.membership.settle_ns,

@@ -16,6 +16,10 @@ GROUPS_EXACT_MEMBERS_MAX: Final = 8
 GROUPS_ON_DEMAND_MAX: Final = 1024
 """Groups for sets in use when there are more members; the least recently used goes first."""
 
+BITMAP_GROUPS_MAX: Final = 4096
+"""Groups that a Tofino is given so that every set is one, unless the configuration says otherwise: enough for 22
+members. Each pair more doubles them; they are written when it comes and read back with every check."""
+
 CHUNK_BYTES_MAX: Final = 1 << 32
 """A chunk of more bytes is refused when announced: it would need more segments than a GET can name usefully."""
 
@@ -71,6 +75,7 @@ HEARTBEATS_MISSED_MAX: Final = 3
 assert MEMBERS_MAX <= NODES_MAX
 assert GROUPS_EXACT_MEMBERS_MAX <= MEMBERS_MAX
 assert (1 << GROUPS_EXACT_MEMBERS_MAX) - 1 <= GROUPS_ON_DEMAND_MAX
+assert (1 << GROUPS_EXACT_MEMBERS_MAX) - 1 <= BITMAP_GROUPS_MAX <= 0xFFFF
 assert DELTA_RECORDS_MAX * 512 < GRPC_MESSAGE_BYTES_MAX
 assert ANNOUNCE_RECORDS_MAX * 512 < GRPC_MESSAGE_BYTES_MAX
 assert TASK_KEYS_MAX <= DELTA_RECORDS_MAX

@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 from controlplane.core import Core
 from controlplane.nodes import NodeState
 from controlplane.switch.chunk_states import ChunkState
-from controlplane.switch.target import SwitchCounters
+from controlplane.switch.target import OrbitTraffic, SwitchCounters
 
 _PREFIX = "kvcast_controller_"
 
@@ -64,6 +64,7 @@ class CoreCollector(Collector):
             for reason, packets in sorted(counters.drops.items()):
                 drops.add_metric([reason], packets)
             yield drops
+            yield from _orbit(counters.orbit)
 
     def _accounting(self) -> Iterator[Metric]:
         accounting = self._core.accounting
@@ -105,6 +106,16 @@ class CoreCollector(Collector):
         yield _labelled(
             "push_bytes", "Bytes of pushes", "what", {"pushed": counts.pushed_bytes, "used": counts.used_bytes}
         )
+
+
+def _orbit(traffic: OrbitTraffic | None) -> Iterator[Metric]:
+    """What circulates in the switch, where something does."""
+    if traffic is None:
+        return
+    yield _labelled("switch_orbit_packets", "Packets at the orbit of the switch", "event", dict(traffic.packets))
+    text = "that entered the orbit and have not left it; what was lost on its round is still in it"
+    yield _gauge("switch_circulating_packets", f"Segments {text}", traffic.circulating_packets)
+    yield _gauge("switch_circulating_bytes", f"Bytes {text}", traffic.circulating_bytes)
 
 
 class MetricsPage:

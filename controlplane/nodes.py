@@ -13,11 +13,15 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from controlplane.ids import ChunkKey, Member, NodeIndex, SwitchPort
 from controlplane.limits import HEARTBEATS_MISSED_MAX, MEMBERS_MAX, NODES_MAX
+
+ASCENDING: Final[tuple[Member, ...]] = tuple(map(Member, range(MEMBERS_MAX)))
+"""All members."""
 
 
 class NodeState(enum.Enum):
@@ -116,6 +120,8 @@ class NodeRegistry:
     graces: Graces
     configured_ports: Mapping[str, SwitchPort] = field(default_factory=dict)
     """By node name; wins over what an agent says."""
+    member_order: Sequence[Member] = ASCENDING
+    """All members; port p has the one at p - 1 if it can."""
     _nodes: dict[NodeIndex, Node] = field(default_factory=dict)
     _by_name: dict[str, NodeIndex] = field(default_factory=dict)
     _displaced: list[NodeIndex] = field(default_factory=list)
@@ -238,14 +244,14 @@ class NodeRegistry:
         raise RefusedNodeError("RESOURCE_EXHAUSTED", f"{NODES_MAX} nodes are known already")
 
     def _choose_member(self, port: SwitchPort) -> Member | None:
-        """What the switch has for this port; else the bit of the port's own number, so that a controller that knows
-        nothing yet comes to the same choice as the one before; else any free bit."""
+        """What the switch has for this port; else the member that goes with the port's own number, so that a controller
+        that knows nothing yet comes to the same choice as the one before; else any free one."""
         taken = {node.member for node in self._nodes.values()}
         reserved = self._reserved.pop(port, None)
         wishes = [reserved[0]] if reserved else []
-        wishes += [Member(port - 1), *map(Member, range(MEMBERS_MAX))]
+        wishes += [*self.member_order[port - 1 : port], *self.member_order]
         taken |= {member for member, _ in self._reserved.values()}
-        return next((one for one in wishes if one < MEMBERS_MAX and one not in taken), None)
+        return next((one for one in wishes if one not in taken), None)
 
     def _forget(self, node: Node) -> None:
         del self._nodes[node.index]

@@ -44,6 +44,8 @@ class PoolRules:
     """A fill shares the holder's uplink with what its readers wait for."""
     candidate_ns: int = 10_000_000_000
     """Evidence is forgotten after so long."""
+    refill_ns: int = 1_000_000_000
+    """A chunk that loses segments again within so long after it was filled in again is evicted: there is no room."""
     adopt_ns: int = 5_000_000_000
     """So long after a restart of the controller an agent may announce a chunk that the switch already serves."""
 
@@ -93,6 +95,8 @@ class PooledChunk:
     source: Source | None
     """Who fills or filled it; None for a chunk found in the switch at start."""
     since_ns: int
+    refilled_ns: int | None = None
+    """When it began to be filled in again, because segments were lost."""
 
 
 @dataclass(slots=True)
@@ -324,6 +328,21 @@ class SwitchPool:
         self._move(chunk, ChunkEvent.EVICT)
         return True
 
+    def segment_lost(self, key: ChunkKey, now_ns: int) -> None:
+        """A segment of a chunk that the switch serves is there no more: have a holder fill in what is missing."""
+        chunk = self._chunks.get(key)
+        if chunk is None or chunk.state is not ChunkState.SERVING:
+            return
+        source = self._choose_source(key) or min(self._sources(key), key=lambda one: one.node, default=None)
+        again = chunk.refilled_ns is not None and now_ns - chunk.refilled_ns < self._rules.refill_ns
+        if source is None or again:
+            self.decisions["lost_again" if again else "lost_for_good"] += 1
+            self._move(chunk, ChunkEvent.EVICT)
+            return
+        self.decisions["refilled"] += 1
+        chunk.source, chunk.refilled_ns = source, now_ns
+        self._move(chunk, ChunkEvent.SEGMENT_LOST)
+
     # -- going on
 
     def advance(self, now_ns: int) -> None:
@@ -538,6 +557,8 @@ class SwitchPool:
         match chunk.state:
             case ChunkState.PLACING | ChunkState.PUBLISHING:
                 self._programmer.want(self._entry(chunk))
+                if before is ChunkState.SERVING:
+                    self._directory.set_served(chunk.key, False)
             case ChunkState.FILLING:
                 if chunk.source is None:
                     raise AssertionError("a chunk is filled by somebody")

@@ -18,6 +18,7 @@ import yaml
 
 from hostagent import limits
 from hostagent.disk.config import DiskConfig
+from kvproto.session.read_window import READ_WINDOW_MIN_BYTES
 
 T = TypeVar("T")
 
@@ -62,8 +63,8 @@ class DataConfig:
     switch_port: int = 0
     rdma_device: str = ""
     """Only this RDMA device; empty: the one with the address."""
-    rdma_read_window_bytes: int = limits.VERBS_READ_PIECE_BYTES * limits.VERBS_READ_PIECES_MAX
-    """What may be in flight of RDMA READs from one peer."""
+    rdma_read_window_bytes: int = limits.VERBS_READ_WINDOW_BYTES
+    """What may be in flight of RDMA READs from one peer, at most: it follows the delay (`ReadWindow`)."""
     frames: FramesConfig | None = None
 
 
@@ -164,7 +165,7 @@ def _data(section: _Section) -> DataConfig:
         receive_buffer_bytes=section.take("receive_buffer", _size, default.receive_buffer_bytes),
         switch_port=section.take("switch_port", _number(0, 511), default.switch_port),
         rdma_device=section.take("rdma_device", _text, default.rdma_device),
-        rdma_read_window_bytes=section.take("rdma_read_window", _size, default.rdma_read_window_bytes),
+        rdma_read_window_bytes=section.take("rdma_read_window", _read_window, default.rdma_read_window_bytes),
         frames=frames,
     )
     section.finish()
@@ -317,6 +318,13 @@ def _segment_bytes(value: object) -> int:
     size_bytes = _size(value)
     if size_bytes % 4 or not 64 <= size_bytes <= 8192:
         raise ValueError(f"{size_bytes} is not a multiple of 4 from 64 to 8192")
+    return size_bytes
+
+
+def _read_window(value: object) -> int:
+    size_bytes = _size(value)
+    if size_bytes < READ_WINDOW_MIN_BYTES:
+        raise ValueError(f"{size_bytes} is less than the {READ_WINDOW_MIN_BYTES} bytes that reads need in flight")
     return size_bytes
 
 

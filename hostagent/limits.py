@@ -68,10 +68,10 @@ VERBS_RECEIVE_BLOCK_ROWS = 64
 VERBS_RECEIVE_BLOCKS_MIN = 2
 VERBS_RECEIVE_BATCH_ROWS = 512
 """Messages handed on at once; their rows go back to the NIC in between."""
-VERBS_READ_PIECE_BYTES = 256 * KIB
-"""A reliable read is cut into RDMA READs of this size: large enough to cost nothing, small enough to show progress."""
 VERBS_READ_PIECES_MAX = 16
-"""RDMA READs of one peer in flight: 4 MiB, 80 us of a 400 Gbit/s port. The NIC has a limit of its own, as a rule 16."""
+"""RDMA READs of one peer in flight. The NIC has a limit of its own, as a rule 16."""
+VERBS_READ_WINDOW_BYTES = 4 * MIB
+"""What they may bring at most, unless configured: 80 us of a 400 Gbit/s port."""
 VERBS_READ_TIMEOUT_EXPONENT = 16
 """RDMA's acknowledgement timeout, 4.096 us * 2^n: 0.27 s (IBTA 9.7.6.1.3)."""
 VERBS_READ_RETRIES = 6

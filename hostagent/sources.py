@@ -68,7 +68,7 @@ class Sources:
             if node.name != self._node_name
         )
         if not refs and entry.served and self.pool_address is not None:
-            return (HolderRef(SWITCH_NODE, self.pool_address),)
+            return (HolderRef(SWITCH_NODE, self.pool_address, readable=False),)
         return refs
 
     def _elsewhere(self, entry: ChunkEntry) -> list[Source]:

@@ -26,6 +26,8 @@ class HolderRef:
     """How busy it is, as far as the directory knows (comparable between holders); the least loaded goes first."""
     castable: bool = True
     """Under the same switch as this node; otherwise it is read reliably only."""
+    readable: bool = True
+    """Answers reliable reads. The switch does not: where it alone has the chunk, asking again is all there is."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from typing import NoReturn
 from p4switch.device_config import ProgramSource
 from p4switch.errors import SwitchError
 from p4switch.ports import PORT_NUMBER_MAX, PortOptions, parse_port, parse_port_options
+from p4switch.recirculation import parse_recirculation
 
 EPILOG = """\
 ports:
@@ -91,6 +92,17 @@ def _parser() -> argparse.ArgumentParser:
     ports.add_argument(
         "--pcap", type=Path, metavar="DIR", help="record every port into DIR/portN_in.pcap and portN_out.pcap"
     )
+    rounds = parser.add_argument_group("recirculation (TNA)")
+    rounds.add_argument(
+        "--recirculation-port",
+        dest="recirculation_ports",
+        action="append",
+        type=int,
+        metavar="PORT",
+        help="a port that leads from egress back to ingress, may be repeated (default 68)",
+    )
+    rounds.add_argument("--recirculation-rate", metavar="RATE", help="rate of each, e.g. 4gbit (default 1gbit)")
+    rounds.add_argument("--recirculation-queue", metavar="SIZE", help="what may wait at each, e.g. 64k (default 16m)")
     control = parser.add_argument_group("control")
     control.add_argument(
         "--grpc",
@@ -199,6 +211,7 @@ def _serve(args: argparse.Namespace, source: ProgramSource | None) -> int:
         pcap_dir=args.pcap,
         admin=_admin(args.admin),
         trace=args.trace,
+        recirculation=parse_recirculation(args.recirculation_ports, args.recirculation_rate, args.recirculation_queue),
     )
     # Not an Event: a handler that interrupts Event.wait() at the wrong moment would wait for its lock for ever.
     stopped, stop = socket.socketpair()

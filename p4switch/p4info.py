@@ -330,7 +330,7 @@ class _Generator:
 
     def _register(self, register: ir.Register) -> None:
         message = self._info.registers.add(size=register.size)
-        message.type_spec.CopyFrom(self._types.spec(register.element, register.declared))
+        message.type_spec.CopyFrom(self._types.spec(register.struct or register.element, register.declared))
         self._name_type(message.index_type_name, register.index_declared)
         self._preamble(message.preamble, self._registers[register.name], register)
 

@@ -135,6 +135,16 @@ def port_options(pairs: dict[str, str]) -> PortOptions:
     return PortOptions(**values)  # type: ignore[arg-type]
 
 
+def parse_rate(what: str, text: str) -> int:
+    """Bits a second: `100mbit`. Raises SwitchError naming `what`."""
+    return _number_with_unit(what, text, _RATE_UNITS)
+
+
+def parse_size(what: str, text: str) -> int:
+    """Bytes: `256k`. Raises SwitchError naming `what`."""
+    return _number_with_unit(what, text, _SIZE_UNITS)
+
+
 def _parse_medium(medium: str, text: str) -> Medium:
     kind, colon, rest = medium.partition(":")
     if medium == "memory":
@@ -170,8 +180,12 @@ def _probability(key: str, text: str) -> float:
 
 
 def _quantity(key: str, text: str, units: dict[str, int]) -> int:
+    return _number_with_unit(f"port option {key}", text, units)
+
+
+def _number_with_unit(what: str, text: str, units: dict[str, int]) -> int:
     match = _QUANTITY.fullmatch(text.lower())
     if match is None or match[2] not in units:
         known = ", ".join(u for u in units if u)
-        raise SwitchError(f"port option {key}={text}: a number" + (f" with unit {known}" if known else ""))
+        raise SwitchError(f"{what}={text}: a number" + (f" with unit {known}" if known else ""))
     return round(float(match[1]) * units[match[2]])

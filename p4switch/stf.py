@@ -16,17 +16,8 @@ from p4switch.compiler import BuildError, CompileError, compile_program
 from p4switch.ir.program import MatchKind, Table, TableKey
 from p4switch.ir.program import Program as IrProgram
 from p4switch.ir.types import width_of
-from p4switch.runtime import (
-    ActionCall,
-    Match,
-    MeterConfig,
-    Pipeline,
-    Program,
-    Replica,
-    Status,
-    Switch,
-    SwitchConfig,
-)
+from p4switch.runtime import Match, Pipeline, Program, Status, Switch, SwitchConfig
+from p4switch.values import ActionCall, MeterConfig, Replica
 
 PASSED, FAILED, UNSUPPORTED = 0, 1, 2
 STEPS_MAX = 1000

@@ -21,6 +21,7 @@ from p4switch.native import NativeProgram, NativeTarget, compile_source
 from p4switch.ports import Interface, Memory, PortOptions, PortSpec, UdpSocket, UnixSocket
 from p4switch.proto import p4info_pb2 as p4i
 from p4switch.proto import p4runtime_pb2 as p4r
+from p4switch.recirculation import Recirculation
 from p4switch.server.device import Device
 from p4switch.server.service import P4RuntimeServer
 from p4switch.server.status import StatusError
@@ -48,6 +49,7 @@ class SwitchOptions:
     admin: Path | None = None
     seed: int = 1
     trace: bool = False
+    recirculation: Recirculation = field(default_factory=Recirculation)
 
 
 class Switch:
@@ -164,7 +166,14 @@ class Switch:
 
     def _open(self) -> None:
         options = self.options
-        config = runtime.SwitchConfig(cpu_port=options.cpu_port, seed=options.seed, trace=options.trace)
+        config = runtime.SwitchConfig(
+            cpu_port=options.cpu_port,
+            seed=options.seed,
+            trace=options.trace,
+            recirculation_ports=options.recirculation.ports,
+            recirculation_rate_bits=options.recirculation.rate_bits,
+            recirculation_queue_bytes=options.recirculation.queue_bytes,
+        )
         self.runtime = runtime.Switch(config)
         self._closing.callback(self.runtime.close)
         self.target = NativeTarget(

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from p4switch.device_config import ProgramSource
 from p4switch.ports import Memory, PortOptions, PortSpec
+from p4switch.recirculation import Recirculation
 from p4switch.switch import Switch, SwitchOptions
 
 EXPECT_TIMEOUT_S = 5.0
@@ -99,9 +100,11 @@ def memory_switch(
     flood_group: int | None = None,
     port_options: Mapping[int, PortOptions] | None = None,
     trace: bool = False,
+    recirculation: Recirculation | None = None,
 ) -> Iterator[TestSwitch]:
     """A running switch with memory ports 1..n (or those listed) and a P4Runtime server.
 
+    `recirculation` is for TNA programs: which ports lead back to ingress, how fast, and how much may wait there.
     `trace` prints what happens to each packet; pytest shows that when a test fails.
     `program` is a path, P4 source text (anything with a newline), or None when a controller brings it. Raises
     SwitchError with the compiler's diagnostics.
@@ -120,6 +123,7 @@ def memory_switch(
         cpu_port=cpu_port,
         flood_group=flood_group,
         trace=trace,
+        recirculation=recirculation or Recirculation(),
     )
     with Switch(options) as switch:
         yield TestSwitch(switch, list(numbers))

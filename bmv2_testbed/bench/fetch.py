@@ -69,6 +69,7 @@ def run_fetch(plan: FetchPlan, say: Callable[[str], None], moved: Callable[[floa
             wiring=plan.wiring,
             hosts=2,
             seed=plan.seed,
+            segment_bytes=plan.target.segment_bytes,
             controller_settings={"policy": {"admission": False}},
         )
         with client.running(spec) as testbed:

@@ -19,6 +19,7 @@ from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.limits import START_DEADLINE_S
 from bmv2_testbed.network.counters import InterfaceCounters
 from bmv2_testbed.processes import python_module
+from bmv2_testbed.scale import FULL
 from bmv2_testbed.spec import NO_FAULTS, Faults, Target, TestbedSpec, Wiring, data_ip, host_name
 
 _POOL_BYTES_MIN: Final = 64 * 2**20
@@ -50,9 +51,9 @@ class IncastPlan:
     """One incast benchmark; sizes in bytes, rates in bit/s, reader indices from 0."""
 
     readers: int = 8
-    rate_bit_s: int = 100_000_000
-    size_bytes: int = 16 * 2**20
-    chunk_bytes: int = 2**20
+    rate_bit_s: int = FULL.link_bit_s
+    size_bytes: int = FULL.incast_bytes
+    chunk_bytes: int = FULL.chunk_bytes
     stagger: bool = False
     seed: int = 1
     slow: Mapping[int, int] = field(default_factory=dict)
@@ -78,6 +79,7 @@ class IncastPlan:
 
     def testbed(self, mode: Mode) -> TestbedSpec:
         """The testbed that a mode runs on: host 0 holds, host i + 1 is reader i."""
+        segment_bytes = self.target.segment_bytes
         return TestbedSpec(
             target=Target.BRIDGE if mode is Mode.UNICAST and self.wiring is Wiring.NAMESPACES else self.target,
             wiring=self.wiring,
@@ -87,10 +89,10 @@ class IncastPlan:
             faults=self.faults,
             seed=self.seed,
             pool_bytes=max(_POOL_BYTES_MIN, 3 * self.size_bytes),
-            slots=max(_SLOTS_MIN, 2 * self.size_bytes // 4096),
+            slots=max(_SLOTS_MIN, 2 * self.size_bytes // segment_bytes),
             plain=mode is Mode.UNICAST,
             controller_settings={"policy": {"admission": mode is Mode.CACHE}},
-            segment_bytes=256 if self.target is Target.BMV2 and mode is not Mode.UNICAST else 4096,
+            segment_bytes=segment_bytes,
         )
 
 

@@ -5,55 +5,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
 
-from kvproto.ids import Address, ChunkKey
-from kvproto.wire import layouts
-from kvproto.wire.control import Control, Op
-from kvproto.wire.data import ChunkFraming, Fabric
+from bmv2_testbed.bench.switch_traffic import (
+    FROM_SWITCH_DSCP,
+    GROUP_MAC,
+    HEAT_GETS,
+    POOL_IP,
+    POOL_MAC,
+    SEGMENTS,
+    TTL_US,
+    ChunkTraffic,
+    Host,
+)
+from bmv2_testbed.spec import Target
+from bmv2_testbed.switches import program_of
 from p4switch.bench.pipeline import Measurement, measured, rate
 from p4switch.compiler import compile_program
-from p4switch.runtime import ActionCall, Batch, Pipeline, Program, Replica, Status, Switch
+from p4switch.runtime import Batch, Pipeline, Program, Status, Switch
+from p4switch.values import ActionCall, Replica
 
-PROGRAM = Path(__file__).resolve().parents[2] / "p4" / "v1model" / "kvcast.p4"
 MEMBERS = 8
-SEGMENTS = 8
+SEGMENT_BYTES = 4096
 GROUP_ALL, GROUP_CAST, SESSION_NEXT = 1, 2, 500
 _MASK_ALL = (1 << MEMBERS) - 1
-_POOL_MAC = 0x02_4B_56_00_FF_FE
-_POOL_IP = 0x0A_4B_FF_FE
-_GROUP_MAC = 0x01_00_5E_4B_56_01
-_SOURCE_PORT = 0xC000
-_TTL_US = 60_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class _Host:
-    """The host at a port."""
-
-    port: int
-
-    @property
-    def mac(self) -> int:
-        return 0x02_4B_56_00_00_00 + self.port
-
-    @property
-    def ip(self) -> int:
-        return 0x0A_4B_00_00 + self.port
-
-    @property
-    def bit(self) -> int:
-        return 1 << (self.port - 1)
-
-
-def _frame(sender: _Host, dst_mac: int, dst_ip: int, dst_port: int, payload: bytes, src_port: int) -> bytes:
-    ethernet = layouts.Ethernet(dst_mac, sender.mac, 0x0800).pack()
-    ipv4 = layouts.Ipv4(
-        version=4, ihl=5, total_length=28 + len(payload), flags=2, ttl=64, protocol=17, src=sender.ip, dst=dst_ip
-    ).pack()
-    udp = src_port.to_bytes(2, "big") + dst_port.to_bytes(2, "big") + (8 + len(payload)).to_bytes(2, "big") + b"\0\0"
-    return ethernet + ipv4 + udp + payload
 
 
 class _KvcastSwitch:
@@ -64,10 +38,7 @@ class _KvcastSwitch:
         for port in range(1, MEMBERS + 2):
             switch.add_memory(port, discard=True)
         self._pipeline: Pipeline = switch.prepare(program)
-        self.fabric = Fabric()
-        self.key = ChunkKey(bytes(range(16)))
-        chunk = memoryview(bytes(range(256)) * (SEGMENTS * self.fabric.segment_bytes // 256))
-        self._framing = ChunkFraming(self.key, chunk, self.fabric, Address(_Host(1).ip), _SOURCE_PORT)
+        self.traffic = ChunkTraffic(Host(1), SEGMENT_BYTES)
         self._attach()
         switch.commit(self._pipeline)
         self._fill()
@@ -86,11 +57,12 @@ class _KvcastSwitch:
 
     def _attach(self) -> None:
         batch = self._pipeline.batch()
-        fabric = self._call("set_fabric", _GROUP_MAC, self.fabric.group, _POOL_MAC, _POOL_IP, 0x2A, _TTL_US, _TTL_US, 4)
+        addresses = GROUP_MAC, self.traffic.fabric.group, POOL_MAC, POOL_IP
+        fabric = self._call("set_fabric", *addresses, FROM_SWITCH_DSCP, TTL_US, TTL_US, HEAT_GETS)
         batch.set_default(self._table("fabric"), fabric)
         for port in range(1, MEMBERS + 1):
-            host = _Host(port)
-            batch.insert(self._table("port_member"), [(port, 0)], self._call("set_member", port - 1, host.bit))
+            host = Host(port)
+            batch.insert(self._table("port_member"), [(port, 0)], self._call("set_member", host.member, host.bit))
             batch.insert(self._table("egress_member"), [(port, 0)], self._call("set_receiver", host.bit))
             batch.insert(self._table("dmac"), [(host.mac, 0)], self._call("forward", port))
             batch.insert(self._table("replicate"), [(host.bit, 0)], self._call("to_port", port))
@@ -101,15 +73,13 @@ class _KvcastSwitch:
         self._commit(batch)
 
     def _fill(self) -> None:
-        table, key = self._table("kv_cache"), int.from_bytes(self.key, "big")
+        table, key = self._table("kv_cache"), int.from_bytes(self.traffic.key, "big")
         batch = self._pipeline.batch()
         batch.insert(table, [(key, 0)], self._call("filling", 0, SEGMENTS, 1))
         self._commit(batch)
-        holder = _Host(1)
         before = self.switch.port_stats(1).tx_packets
         for segment in range(SEGMENTS):
-            fill = Control(Op.FILL, self.key, SEGMENTS, segment).encode() + self._framing.datagram(segment)
-            self.switch.inject(1, _frame(holder, _POOL_MAC, _POOL_IP, layouts.UDP_PORT_CONTROL, fill, _SOURCE_PORT))
+            self.switch.inject(1, self.traffic.fill(segment))
         if self.switch.port_stats(1).tx_packets - before != SEGMENTS:
             raise RuntimeError("the switch did not acknowledge what it was filled with")
         handle = self._pipeline.find(table, (key,))
@@ -117,28 +87,14 @@ class _KvcastSwitch:
         batch.modify(table, handle, self._call("serving", 0, SEGMENTS))
         self._commit(batch)
 
-    def control(self, port: int, control: Control) -> bytes:
-        """A control datagram from a member to the holder."""
-        holder = _Host(1)
-        return _frame(
-            _Host(port), holder.mac, holder.ip, layouts.UDP_PORT_CONTROL, control.encode(), layouts.UDP_PORT_CONTROL
-        )
-
     def gets(self, count: int) -> list[bytes]:
         """GETs of member 2, one for each first segment that leaves room for ``count``."""
-        firsts = range(SEGMENTS - count + 1)
-        return [self.control(2, Control(Op.GET, self.key, SEGMENTS, first, count)) for first in firsts]
-
-    def cast(self) -> bytes:
-        """A data datagram of the holder, to the fabric's group."""
-        return _frame(
-            _Host(1), _GROUP_MAC, self.fabric.group, layouts.UDP_PORT_ROCE, self._framing.datagram(0), _SOURCE_PORT
-        )
+        return [self.traffic.get(Host(2), first, count) for first in range(SEGMENTS - count + 1)]
 
     def join(self, ports: range) -> None:
         """These members want the chunk."""
         for port in ports:
-            self.switch.inject(port, self.control(port, Control(Op.JOIN, self.key, SEGMENTS)))
+            self.switch.inject(port, self.traffic.join(Host(port)))
 
     def sent(self) -> int:
         """Packets that have left."""
@@ -147,7 +103,7 @@ class _KvcastSwitch:
 
 @contextmanager
 def _kvcast_switch() -> Iterator[_KvcastSwitch]:
-    program = Program.load(compile_program(PROGRAM).shared_object_path)
+    program = Program.load(compile_program(program_of(Target.P4SWITCH)).shared_object_path)
     with Switch() as switch:
         yield _KvcastSwitch(switch, program)
 
@@ -164,7 +120,7 @@ def run_switch_pipeline() -> Iterator[Measurement]:
     """Figures of kvcast.p4, one after the other. A packet here is one that leaves or, recirculated, one segment."""
     with _kvcast_switch() as made:
         switch = made.switch
-        plain = _Host(2).mac.to_bytes(6, "big") + _Host(3).mac.to_bytes(6, "big") + b"\x90\x00" + bytes(50)
+        plain = Host(2).mac.to_bytes(6, "big") + Host(3).mac.to_bytes(6, "big") + b"\x90\x00" + bytes(50)
         _copies(made, 3, plain, 1)
         yield measured("kvcast.p4: L2, 64 B", rate(switch, [plain]))
         _copies(made, 2, made.gets(1)[0], 1)
@@ -174,12 +130,12 @@ def run_switch_pipeline() -> Iterator[Measurement]:
         seconds = _rate_of(made, 2, made.gets(SEGMENTS)) / SEGMENTS
         yield measured(f"kvcast.p4: GET of {SEGMENTS} segments, each", seconds, alone)
         made.join(range(2, 3))
-        _copies(made, 1, made.cast(), 1)
-        one = measured("kvcast.p4: cast of 4 KiB to one member", rate(switch, [made.cast()]))
+        _copies(made, 1, made.traffic.cast(), 1)
+        one = measured("kvcast.p4: cast of 4 KiB to one member", rate(switch, [made.traffic.cast()]))
         yield one
         made.join(range(1, MEMBERS + 1))
-        _copies(made, 1, made.cast(), MEMBERS - 1)
-        yield measured(f"kvcast.p4: cast of 4 KiB to {MEMBERS - 1} members", rate(switch, [made.cast()]), one)
+        _copies(made, 1, made.traffic.cast(), MEMBERS - 1)
+        yield measured(f"kvcast.p4: cast of 4 KiB to {MEMBERS - 1} members", rate(switch, [made.traffic.cast()]), one)
         _copies(made, 2, made.gets(1)[0], MEMBERS)
         yield measured(f"kvcast.p4: GET of 4 KiB, to {MEMBERS} members", _rate_of(made, 2, made.gets(1)), alone)
 

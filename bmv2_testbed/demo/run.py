@@ -9,13 +9,13 @@ from bmv2_testbed import client
 from bmv2_testbed.bench.figures import IncastFigures
 from bmv2_testbed.bench.incast import IncastPlan, IncastRun, Mode
 from bmv2_testbed.errors import TestbedError
+from bmv2_testbed.scale import SCALES, Scale
 from bmv2_testbed.spec import Target, TestbedSpec, Wiring
 from bmv2_testbed.workloads.plan import ReplayPlan, densest_start_s, plan_replay
 from bmv2_testbed.workloads.run import ReplayFigures, replay, replay_without_pool
 from planner.traces import TraceError, dequantise, find_trace, is_quantised
 
 NODES = 8
-LINK_BIT_S = 100_000_000
 _POOL_BYTES = 192 * 2**20
 
 
@@ -23,13 +23,20 @@ _POOL_BYTES = 192 * 2**20
 class DemoPlan:
     """How much of everything; the defaults take about three minutes on two cores."""
 
-    incast_bytes: int = 16 * 2**20
+    incast_bytes: int | None = None
+    """None: what suits the target."""
     stretch_s: float = 48.0
     compression: float = 4.0
     traces: Sequence[str] = ("conversation", "rollout8")
     seed: int = 1
     target: Target = Target.P4SWITCH
     wiring: Wiring = Wiring.NAMESPACES
+
+    @property
+    def scale(self) -> Scale:
+        """Rates and sizes of the target; the incast's as asked for."""
+        scale = SCALES[self.target]
+        return scale if self.incast_bytes is None else replace(scale, incast_bytes=self.incast_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +73,9 @@ def run_incasts(plan: DemoPlan, say: Say, moved: Moved) -> list[tuple[str, Incas
     """The incast in all modes at once, and the two of the switch staggered."""
     base = IncastPlan(
         readers=NODES,
-        rate_bit_s=LINK_BIT_S,
-        size_bytes=plan.incast_bytes,
+        rate_bit_s=plan.scale.link_bit_s,
+        size_bytes=plan.scale.incast_bytes,
+        chunk_bytes=plan.scale.chunk_bytes,
         seed=plan.seed,
         target=plan.target,
         wiring=plan.wiring,
@@ -98,7 +106,13 @@ def plan_of(plan: DemoPlan, name: str) -> tuple[str, ReplayPlan]:
     after_s = min(10 * plan.stretch_s, length_ms / 1000 / 3)
     start_s = densest_start_s(requests, plan.stretch_s, after_s)
     stretch = plan_replay(
-        name, requests, nodes=NODES, start_s=start_s, length_s=plan.stretch_s, compression=plan.compression
+        name,
+        requests,
+        nodes=NODES,
+        start_s=start_s,
+        length_s=plan.stretch_s,
+        compression=plan.compression,
+        block_bytes=plan.scale.block_bytes,
     )
     title = f"{trace.title}, {plan.stretch_s:.0f} s from {start_s:.0f} s on, {plan.compression:g} times as fast"
     return title, stretch
@@ -122,8 +136,9 @@ def _replay_testbed(plan: DemoPlan, mode: Mode) -> TestbedSpec:
         target=Target.BRIDGE if plain and plan.wiring is Wiring.NAMESPACES else plan.target,
         wiring=plan.wiring,
         hosts=NODES,
-        rate_bit_s=LINK_BIT_S,
+        rate_bit_s=plan.scale.link_bit_s,
         seed=plan.seed,
+        segment_bytes=plan.target.segment_bytes,
         plain=plain,
         pool_bytes=_POOL_BYTES,
         controller_settings={"policy": {"admission": mode is Mode.CACHE}},

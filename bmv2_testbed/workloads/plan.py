@@ -1,7 +1,8 @@
 """From a trace to what each node does: which stretch, which node, what is in the pool before. Pure.
 
 Scale: one block of 512 tokens stands for 64 MiB of Llama-3-8B KV (bf16, 128 KiB a token) on a 100 Gbit/s link. Both are
-divided by 1024 and 1000, so a block of 64 KiB on a 100 Mbit/s link takes the same 5 ms, and seconds stay seconds.
+divided alike (`bmv2_testbed.scale`): a block of 64 KiB on a 100 Mbit/s link takes the same 5 ms, and seconds stay
+seconds.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from typing import Final
 from bmv2_testbed.content import KEY_BYTES
 from planner.traces import TraceRequest
 
-BLOCK_BYTES: Final = 64 * 1024
 RECOMPUTE_S_PER_BLOCK: Final = 0.0163
 """Modelled: 64 MiB of KV a block made at 33 Gbit/s, the rate below which one H100 recomputes Llama-3-8B faster."""
 
@@ -38,6 +38,7 @@ class ReplayPlan:
     requests: tuple[PlannedRequest, ...]
     warm: Mapping[int, Sequence[tuple[int, int | None]]]
     """Blocks that each node puts before the start, each with the block before it in its prefix."""
+    block_bytes: int
 
     @property
     def blocks(self) -> int:
@@ -57,6 +58,7 @@ class ReplayPlan:
                 for request in fields["requests"]
             ),
             warm={int(node): [(block, parent) for block, parent in held] for node, held in fields["warm"].items()},
+            block_bytes=fields["block_bytes"],
         )
 
 
@@ -66,7 +68,14 @@ def block_key(trace: str, block: int) -> bytes:
 
 
 def plan_replay(
-    trace: str, requests: Sequence[TraceRequest], *, nodes: int, start_s: float, length_s: float, compression: float
+    trace: str,
+    requests: Sequence[TraceRequest],
+    *,
+    nodes: int,
+    start_s: float,
+    length_s: float,
+    compression: float,
+    block_bytes: int,
 ) -> ReplayPlan:
     """Take the stretch [start_s, start_s + length_s) of the trace, `compression` times faster, over nodes in turn.
 
@@ -94,7 +103,7 @@ def plan_replay(
     for block, node in owner.items():
         if block in wanted:
             warm.setdefault(node, []).append((block, parents[block]))
-    return ReplayPlan(trace, nodes, tuple(planned), warm)
+    return ReplayPlan(trace, nodes, tuple(planned), warm, block_bytes)
 
 
 def recompute_times_s(plan: ReplayPlan) -> list[float]:

@@ -18,7 +18,6 @@ from bmv2_testbed.bench.rendezvous import await_start, meet, send_line
 from bmv2_testbed.content import content_of, same_content
 from bmv2_testbed.limits import FETCH_DEADLINE_S
 from bmv2_testbed.workloads.plan import (
-    BLOCK_BYTES,
     RECOMPUTE_S_PER_BLOCK,
     PlannedRequest,
     ReplayPlan,
@@ -62,7 +61,8 @@ class Node:
         with AgentClient(self._agent_socket) as agent:
             for block, before in self._plan.warm.get(node, ()):
                 key = block_key(trace, block)
-                agent.put(key, None if before is None else block_key(trace, before), content_of(key, BLOCK_BYTES))
+                content = content_of(key, self._plan.block_bytes)
+                agent.put(key, None if before is None else block_key(trace, before), content)
 
     def run(self, requests: list[PlannedRequest], start_s: float) -> None:
         """Run all requests; returns when the last one is done."""
@@ -85,13 +85,14 @@ class Node:
 
     def _run_request(self, agent: AgentClient, request: PlannedRequest) -> None:
         keys = [block_key(self._plan.trace, block) for block in request.blocks]
+        block_bytes = self._plan.block_bytes
         before_s = time.monotonic()
         with agent.fetch(keys, deadline_s=FETCH_DEADLINE_S) as got:
             fetch_s = time.monotonic() - before_s
             count = got.count
             names = [str(source.name).lower() for source in got.sources[:count]]
             wrong = sum(
-                not same_content(view, content_of(key, BLOCK_BYTES)) for key, view in zip(keys, got.views, strict=False)
+                not same_content(view, content_of(key, block_bytes)) for key, view in zip(keys, got.views, strict=False)
             )
         with self._lock:
             report = self.report
@@ -100,14 +101,14 @@ class Node:
             report.fetched_blocks.append(count)
             report.remote_blocks.append(sum(name != "local" for name in names))
             report.wrong_blocks += wrong
-            report.verified_bytes += (count - wrong) * BLOCK_BYTES
+            report.verified_bytes += (count - wrong) * block_bytes
             for name in names:
                 report.sources[name] = report.sources.get(name, 0) + 1
         if count < len(keys):
             time.sleep((len(keys) - count) * RECOMPUTE_S_PER_BLOCK)
             for index in range(count, len(keys)):
                 parent = keys[index - 1] if index else None
-                agent.put(keys[index], parent, content_of(keys[index], BLOCK_BYTES))
+                agent.put(keys[index], parent, content_of(keys[index], block_bytes))
 
 
 def _until_none(due: queue.SimpleQueue[PlannedRequest | None]) -> Iterator[PlannedRequest]:

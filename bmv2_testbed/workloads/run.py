@@ -14,7 +14,7 @@ from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.limits import FETCH_DEADLINE_S, START_DEADLINE_S
 from bmv2_testbed.processes import last_line, python_module
 from bmv2_testbed.spec import host_name
-from bmv2_testbed.workloads.plan import BLOCK_BYTES, RECOMPUTE_S_PER_BLOCK, ReplayPlan, recompute_times_s
+from bmv2_testbed.workloads.plan import RECOMPUTE_S_PER_BLOCK, ReplayPlan, recompute_times_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +121,8 @@ def _figures(
         problems += report["problems"]
     sources["computed"] = wanted - fetched
     verified = sum(report["verified_bytes"] for report in reports)
-    if verified != fetched * BLOCK_BYTES:
-        problems.append(f"{fetched * BLOCK_BYTES - verified} bytes were not what they must be")
+    if verified != fetched * plan.block_bytes:
+        problems.append(f"{fetched * plan.block_bytes - verified} bytes were not what they must be")
     if len(ready_s) != len(plan.requests):
         problems.append(f"{len(plan.requests) - len(ready_s)} requests did not end")
     return ReplayFigures(

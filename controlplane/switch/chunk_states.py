@@ -1,6 +1,8 @@
 """The life of a chunk in the switch, as a table.
 
     absent -> placing -> filling -> publishing -> serving -> (recovering ->) clearing -> absent
+                 ^                                   |
+                 +--------- a segment was lost ------+
 
 *placing*, *publishing* and *clearing* wait for the switch to take an entry; *filling* waits for the holder;
 *recovering* waits for an agent that saves the last copy while the switch still serves it. To an operator placing,
@@ -46,6 +48,8 @@ class ChunkEvent(enum.Enum):
     """Only the switch holds it, and it is worth saving."""
     RECOVERED = "recovered"
     RECOVERY_FAILED = "recovery failed"
+    SEGMENT_LOST = "segment lost"
+    """The switch lost part of it, and a holder can fill that in again."""
     LOST = "lost"
     """The switch restarted, or its entry vanished."""
 
@@ -71,6 +75,7 @@ TRANSITIONS: dict[tuple[ChunkState, ChunkEvent], ChunkState] = {
     (_S.SERVING, _E.EVICT): _S.CLEARING,
     (_S.SERVING, _E.EVICT_LAST): _S.RECOVERING,
     (_S.SERVING, _E.REFUSED): _S.CLEARING,
+    (_S.SERVING, _E.SEGMENT_LOST): _S.PLACING,
     (_S.RECOVERING, _E.RECOVERED): _S.CLEARING,
     (_S.RECOVERING, _E.RECOVERY_FAILED): _S.CLEARING,
     (_S.RECOVERING, _E.EVICT): _S.CLEARING,

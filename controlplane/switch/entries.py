@@ -6,6 +6,7 @@ the group number); two entries of the same identity cannot be in a switch togeth
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -15,10 +16,11 @@ Identity: TypeAlias = tuple[str, object]
 """(kind of entry, match key)."""
 
 FLOOD_GROUP = GroupId(1)
-"""The group of all ports; the data plane's default for what it does not know."""
+"""The group of all ports of a v1model program: its default for what it does not know."""
 
 NEXT_SEGMENT_SESSION = 500
-"""Clone session through which a GET of several segments asks for the next one. Its port is never sent to."""
+"""Clone session through which a GET of several segments asks for the next one; its port is never sent to (v1model). On
+a Tofino the mirror session through which the head of a FILL goes round to become its acknowledgement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,15 @@ class HeatSubscriptionEntry:
     @property
     def identity(self) -> Identity:
         return ("digest", None)
+
+
+@dataclass(frozen=True, slots=True)
+class LossSubscriptionEntry:
+    """Reports of lost segments come to this controller (Tofino)."""
+
+    @property
+    def identity(self) -> Identity:
+        return ("digest", "lost")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +110,12 @@ class GroupEntry:
 
 @dataclass(frozen=True, slots=True)
 class CloneSessionEntry:
-    """The session that brings a GET round for its next segment."""
+    """The session that brings a GET round for its next segment, or the head of a FILL."""
 
     session: int
     port: SwitchPort
+    bytes_max: int = 0
+    """Copies are cut there; 0: whole ones."""
 
     @property
     def identity(self) -> Identity:
@@ -132,6 +145,25 @@ class ReplicateToPortEntry:
     @property
     def identity(self) -> Identity:
         return ("replicate", self.members)
+
+
+class Bitmap(enum.Enum):
+    """How many groups a cast packet names by its set (Tofino)."""
+
+    ONE = 1
+    TWO = 2
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicateByBitmapEntry:
+    """Cast packets for sets that `replicate` does not name go to the groups with the set's own number (Tofino). While
+    absent they go to the group of all ports."""
+
+    bitmap: Bitmap
+
+    @property
+    def identity(self) -> Identity:
+        return ("replicate_default", None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +208,7 @@ class ForeignEntry:
 Entry: TypeAlias = (
     FabricEntry
     | HeatSubscriptionEntry
+    | LossSubscriptionEntry
     | PortMemberEntry
     | EgressMemberEntry
     | AddressEntry
@@ -183,6 +216,7 @@ Entry: TypeAlias = (
     | CloneSessionEntry
     | ReplicateToGroupEntry
     | ReplicateToPortEntry
+    | ReplicateByBitmapEntry
     | FillingEntry
     | ServingEntry
     | ForeignEntry

@@ -12,23 +12,46 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
+from typing import Protocol
 
 from controlplane.ids import GroupId, Member, SwitchPort
 from controlplane.limits import GROUPS_EXACT_MEMBERS_MAX, GROUPS_ON_DEMAND_MAX
-from controlplane.switch.entries import Entry, GroupEntry, ReplicateToGroupEntry, ReplicateToPortEntry
+from controlplane.switch.entries import Entry, GroupEntry, ReplicateToGroupEntry, ReplicateToPortEntry, SwitchContents
 
 _EXACT_BASE = 0x100
-"""Number of the group of set s is _EXACT_BASE + s where all members of s are below GROUPS_EXACT_MEMBERS_MAX."""
+"""Number of the group of set s is _EXACT_BASE + s where all members of s are among the first ones, which are exact."""
 _ON_DEMAND_BASE = 0x400
 
 assert _EXACT_BASE + (1 << GROUPS_EXACT_MEMBERS_MAX) <= _ON_DEMAND_BASE
 
 
-class ReplicationGroups:
+class Groups(Protocol):
     """Chooses groups for a changing membership."""
 
-    def __init__(self, on_demand_max: int = GROUPS_ON_DEMAND_MAX) -> None:
+    def adopt(self, actual: SwitchContents) -> None:
+        """What the switch already has: keep the numbers of its groups."""
+
+    def set_members(self, ports: Mapping[Member, SwitchPort]) -> bool:
+        """The members and their ports now. True if anything changed."""
+
+    def forget(self) -> None:
+        """The switch restarted: no set in it names anybody."""
+
+    def use(self, members: int) -> bool:
+        """Cast packets go to this set now. True if the entries changed."""
+
+    def entries(self) -> list[Entry]:
+        """All groups and replicate entries for the present membership."""
+
+
+class ReplicationGroups:
+    """`Groups` of a switch whose default is the group of all ports, pruned at egress (v1model)."""
+
+    def __init__(
+        self, on_demand_max: int = GROUPS_ON_DEMAND_MAX, exact_members_max: int = GROUPS_EXACT_MEMBERS_MAX
+    ) -> None:
         self._on_demand_max = on_demand_max
+        self._exact_members_max = exact_members_max
         self._ports: dict[Member, SwitchPort] = {}
         self._in_use: OrderedDict[int, GroupId] = OrderedDict()
         self._free: list[GroupId] = []
@@ -37,10 +60,11 @@ class ReplicationGroups:
     @property
     def exact(self) -> bool:
         """Every set has its group."""
-        return len(self._ports) <= GROUPS_EXACT_MEMBERS_MAX
+        return len(self._ports) <= self._exact_members_max
 
-    def adopt(self, found: Mapping[int, GroupId]) -> None:
+    def adopt(self, actual: SwitchContents) -> None:
         """Groups that the switch already has for sets of members."""
+        found = {one.members: one.group for one in actual.values() if isinstance(one, ReplicateToGroupEntry)}
         for members, group in sorted(found.items()):
             if group >= _ON_DEMAND_BASE:
                 self._in_use.setdefault(members, group)
@@ -60,6 +84,9 @@ class ReplicationGroups:
         for members in sorted(wanted or ()):
             self._number(members)
         return True
+
+    def forget(self) -> None:
+        """Nothing here depends on who has been there."""
 
     def use(self, members: int) -> bool:
         """Cast packets go to this set now. True if the entries changed."""
@@ -92,7 +119,7 @@ class ReplicationGroups:
         """Give a set its group."""
         if members in self._in_use:
             return
-        if members >> GROUPS_EXACT_MEMBERS_MAX == 0:
+        if members >> self._exact_members_max == 0:
             self._in_use[members] = GroupId(_EXACT_BASE + members)
         else:
             self._in_use[members] = self._free.pop() if self._free else self._new_group()

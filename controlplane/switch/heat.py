@@ -23,13 +23,22 @@ def queries() -> Sequence[finsy.P4DigestEntry]:
 
 
 def encode(_: HeatSubscriptionEntry) -> finsy.P4DigestEntry:
-    return finsy.P4DigestEntry(
-        DIGEST, max_list_size=_LIST_MAX, max_timeout_ns=_DELAY_MAX_NS, ack_timeout_ns=_ACK_TIMEOUT_NS
-    )
+    return subscription(DIGEST)
 
 
 def decode(found: finsy.P4DigestEntry) -> Entry | None:
-    return HeatSubscriptionEntry() if found.max_list_size or found.max_timeout_ns else None
+    return HeatSubscriptionEntry() if is_subscribed(found) else None
+
+
+def subscription(digest: str) -> finsy.P4DigestEntry:
+    """Reports of that kind come to us, soon."""
+    return finsy.P4DigestEntry(
+        digest, max_list_size=_LIST_MAX, max_timeout_ns=_DELAY_MAX_NS, ack_timeout_ns=_ACK_TIMEOUT_NS
+    )
+
+
+def is_subscribed(found: finsy.P4DigestEntry) -> bool:
+    return bool(found.max_list_size or found.max_timeout_ns)
 
 
 def decode_report(report: Mapping[str, Any]) -> HeatReport:

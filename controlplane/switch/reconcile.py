@@ -1,7 +1,8 @@
 """From what a switch has to what it shall have: the difference, in an order that never points at nothing.
 
-Pure. Groups come before the entries that name them and go after them; members before what is cast to them; a chunk's
-entry in kv_cache goes first of all, because to stop serving is always safe.
+Pure. Groups come before what names them, be it an entry or, on a Tofino, a member's very index, and go after it;
+members come before what is cast to them; a chunk's entry in kv_cache goes first of all, because to stop serving is
+always safe.
 """
 
 from __future__ import annotations
@@ -11,7 +12,18 @@ from collections.abc import Collection
 from controlplane.switch.entries import Identity, SwitchContents
 from controlplane.switch.target import Operation, Update
 
-_ORDER = ("digest", "clone_session", "group", "port_member", "egress_member", "dmac", "replicate", "fabric", "kv_cache")
+_ORDER = (
+    "digest",
+    "clone_session",
+    "group",
+    "replicate_default",
+    "port_member",
+    "egress_member",
+    "dmac",
+    "replicate",
+    "fabric",
+    "kv_cache",
+)
 """Kinds of entries in the order in which they are written; deleted in reverse."""
 _RANK = {kind: rank for rank, kind in enumerate(_ORDER)}
 

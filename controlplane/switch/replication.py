@@ -7,12 +7,15 @@ from collections.abc import Sequence
 import finsy
 
 from controlplane.ids import GroupId, Member, SwitchPort
+from controlplane.switch.bitmap_groups import FLOOD_GROUP as TOFINO_FLOOD_GROUP
 from controlplane.switch.entries import (
+    Bitmap,
     CloneSessionEntry,
     EgressMemberEntry,
     Entry,
     ForeignEntry,
     GroupEntry,
+    ReplicateByBitmapEntry,
     ReplicateToGroupEntry,
     ReplicateToPortEntry,
 )
@@ -22,6 +25,7 @@ REPLICATE_TABLE = "replicate"
 EGRESS_TABLE = "egress_member"
 _TO_GROUP = "to_group"
 _TO_PORT = "to_port"
+_BITMAPS = {Bitmap.ONE: "to_bitmap", Bitmap.TWO: "to_two_bitmaps"}
 _RECEIVER = "set_receiver"
 
 Found = finsy.P4TableEntry | finsy.P4MulticastGroupEntry | finsy.P4CloneSessionEntry
@@ -53,8 +57,8 @@ def encode(
         case GroupEntry(group=group, ports=ports):
             # The instance only has to differ between two copies for the same port.
             return finsy.P4MulticastGroupEntry(group, replicas=tuple((port, 1) for port in ports))
-        case CloneSessionEntry(session=session, port=port):
-            return finsy.P4CloneSessionEntry(session, replicas=((port, 1),))
+        case CloneSessionEntry(session=session, port=port, bytes_max=bytes_max):
+            return finsy.P4CloneSessionEntry(session, packet_length_bytes=bytes_max, replicas=((port, 1),))
 
 
 def decode(found: Found) -> Entry | None:
@@ -63,7 +67,7 @@ def decode(found: Found) -> Entry | None:
     if isinstance(found, finsy.P4CloneSessionEntry):
         ports = _ports(found)
         if len(ports) == 1:
-            return CloneSessionEntry(found.session_id, ports[0])
+            return CloneSessionEntry(found.session_id, ports[0], found.packet_length_bytes)
         return ForeignEntry("clone_session", found.session_id)
     if found.table_id == EGRESS_TABLE:
         return _decode_egress(found)
@@ -74,6 +78,26 @@ def decode(found: Found) -> Entry | None:
     if isinstance(action, finsy.P4TableAction) and action.name == _TO_PORT:
         return ReplicateToPortEntry(members, SwitchPort(action.args["port"]))
     return ForeignEntry(REPLICATE_TABLE, members)
+
+
+def default_queries() -> Sequence[finsy.P4TableEntry]:
+    """What happens to sets that the table does not name (Tofino; a v1model program has one way only)."""
+    return [finsy.P4TableEntry(REPLICATE_TABLE, is_default_action=True)]
+
+
+def encode_default(bitmap: Bitmap | None) -> finsy.P4TableEntry:
+    """The default action; None: the group of all ports, which a program begins with."""
+    if bitmap is None:
+        action = finsy.P4TableAction(_TO_GROUP, group=TOFINO_FLOOD_GROUP)
+    else:
+        action = finsy.P4TableAction(_BITMAPS[bitmap])
+    return finsy.P4TableEntry(REPLICATE_TABLE, action=action, is_default_action=True)
+
+
+def decode_default(found: finsy.P4TableEntry) -> ReplicateByBitmapEntry | None:
+    action = found.action
+    name = action.name if isinstance(action, finsy.P4TableAction) else ""
+    return next((ReplicateByBitmapEntry(bitmap) for bitmap, one in _BITMAPS.items() if one == name), None)
 
 
 def _replicate(members: int, action: finsy.P4TableAction) -> finsy.P4TableEntry:

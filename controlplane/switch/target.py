@@ -3,7 +3,7 @@
 The contract, checked by `tests/contracts/switch_target` on every implementation:
 
 * `run` holds a session until it is cancelled, however often the switch goes away, and reports what happens to `sink`
-  in this order: Up (or Standby), any number of HeatReport, Down, and again.
+  in this order: Up (or Standby), any number of HeatReport and LostReport, Down, and again.
 * `read` and `write` raise SwitchUnavailableError outside Up .. Down or when the switch does not answer.
 * `write` applies updates in the given order; an update that the switch refuses does not hinder the others, and is
   in the result. Updates are atomic one by one.
@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from controlplane.ids import ChunkKey
+from controlplane.ids import ChunkKey, SwitchPort
 from controlplane.switch.entries import Entry, SwitchContents
 
 
@@ -30,11 +30,14 @@ class SwitchFacts:
     """Sizes of the program that runs in the switch, as its P4Info says."""
 
     slots: int
+    """Segments that may be in it at a time."""
     segment_bytes: int
     chunks_max: int
     """Entries of kv_cache."""
     groups_max: int
     """Entries of replicate."""
+    recirculation_port: SwitchPort | None = None
+    """Where cached segments circulate (Tofino); None: they lie in registers (v1model)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,15 @@ class HeatReport:
     """Within the heat window; 0 when a JOIN caused the report."""
 
 
-SwitchEvent: TypeAlias = Up | Standby | Down | HeatReport
+@dataclass(frozen=True, slots=True)
+class LostReport:
+    """A segment of a chunk that the switch serves does not circulate any more (Tofino)."""
+
+    key: ChunkKey
+    segment: int
+
+
+SwitchEvent: TypeAlias = Up | Standby | Down | HeatReport | LostReport
 
 
 class Operation(enum.Enum):
@@ -85,6 +96,17 @@ class Update:
 
 
 @dataclass(frozen=True, slots=True)
+class OrbitTraffic:
+    """What happened to packets at the orbit since the program started."""
+
+    packets: Mapping[str, int]
+    """By event, as the data plane names it."""
+    circulating_packets: int
+    """Entered less left; what was lost on its round is still in it."""
+    circulating_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class SwitchCounters:
     """What the data plane counted since it started."""
 
@@ -92,6 +114,8 @@ class SwitchCounters:
     """Packets by reason, ingress and egress together."""
     chunk_packets: Mapping[ChunkKey, int]
     """Control datagrams about each chunk in kv_cache."""
+    orbit: OrbitTraffic | None = None
+    """None where nothing circulates."""
 
 
 class SwitchTarget(Protocol):

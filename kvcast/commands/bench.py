@@ -18,6 +18,7 @@ from bmv2_testbed.bench.figures import IncastFigures, incast_table
 from bmv2_testbed.bench.incast import IncastPlan, IncastRun, Mode, Peer
 from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.network.namespaces import can_unshare
+from bmv2_testbed.scale import SCALES
 from bmv2_testbed.spec import Faults, Target, Wiring
 from bmv2_testbed.units import parse_rate_bit_s, parse_size_bytes
 from kvcast.cli import UsageError
@@ -30,9 +31,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     benches = parser.add_subparsers(dest="bench", required=True, metavar="BENCHMARK")
     incast = benches.add_parser("incast", help="N nodes fetch the same prefix from one holder")
     incast.add_argument("--nodes", type=int, default=8, help="readers (default 8)")
-    incast.add_argument("--rate", type=rate, default="100mbit", help="rate of every link, both ways (default 100mbit)")
-    incast.add_argument("--size", type=size, default="16MiB", help="the prefix (default 16MiB)")
-    incast.add_argument("--chunk", type=size, default="1MiB", help="its chunks (default 1MiB)")
+    incast.add_argument("--rate", type=rate, help="rate of every link, both ways (default 100mbit; bmv2 6.25mbit)")
+    incast.add_argument("--size", type=size, help="the prefix (default 16MiB; bmv2 1MiB)")
+    incast.add_argument("--chunk", type=size, help="its chunks (default 1MiB; bmv2 64KiB)")
     incast.add_argument("--stagger", action="store_true", help="starts at random within one transfer time")
     incast.add_argument(
         "--mode",
@@ -89,16 +90,18 @@ def wiring_of(no_root: bool) -> Wiring:
 
 
 def _incast(args: argparse.Namespace) -> int:
+    target = Target(args.target)
+    scale = SCALES[target]
     plan = IncastPlan(
         readers=args.nodes,
-        rate_bit_s=args.rate,
-        size_bytes=args.size,
-        chunk_bytes=args.chunk,
+        rate_bit_s=args.rate or scale.link_bit_s,
+        size_bytes=args.size or scale.incast_bytes,
+        chunk_bytes=args.chunk or scale.chunk_bytes,
         stagger=args.stagger,
         seed=args.seed,
         slow={} if args.slow is None else {args.slow_reader: args.slow},
         faults=Faults(loss=args.loss),
-        target=Target(args.target),
+        target=target,
         wiring=wiring_of(args.no_root),
     )
     if plan.wiring is Wiring.DATAGRAMS and args.peer:

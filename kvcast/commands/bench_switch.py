@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+from bmv2_testbed.bench.switch_get import run_get_comparison
 from bmv2_testbed.bench.switch_pipeline import run_switch_pipeline
 from kvcast.cli import UsageError
 from p4switch.bench.__main__ import line, parts
@@ -18,15 +19,19 @@ from p4switch.errors import SwitchError
 def add_parser(benches: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declare the benchmark."""
     parser = benches.add_parser("switch", help="p4switch alone: kvcast.p4, tables, and beside a bare forwarding loop")
-    names = ["kvcast", *parts(quick=True)]
+    names = _parts(quick=True)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(names)} (default: all)")
     parser.add_argument("--quick", action="store_true", help="smaller tables")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
 
 
+def _parts(quick: bool) -> Mapping[str, Callable[[], Iterator[Measurement]]]:
+    return {"kvcast": run_switch_pipeline, **parts(quick), "simple_switch_get": run_get_comparison}
+
+
 def run(args: argparse.Namespace) -> int:
     """Run it; UsageError where something is missing (root for the part `wire`)."""
-    known: Mapping[str, Callable[[], Iterator[Measurement]]] = {"kvcast": run_switch_pipeline, **parts(args.quick)}
+    known = _parts(args.quick)
     unknown = [part for part in args.parts if part not in known]
     if unknown:
         raise UsageError(f"bench switch has no part {unknown[0]!r}; there are {', '.join(known)}")

@@ -14,16 +14,19 @@ from rich.table import Table
 
 from bmv2_testbed.bench.figures import incast_table
 from bmv2_testbed.demo.picture import draw, mean_ms
-from bmv2_testbed.demo.run import LINK_BIT_S, NODES, DemoFigures, DemoPlan, run_demo
+from bmv2_testbed.demo.run import NODES, DemoFigures, DemoPlan, run_demo
 from bmv2_testbed.errors import TestbedError
+from bmv2_testbed.processes import REPOSITORY_ROOT
 from bmv2_testbed.spec import Target
+from bmv2_testbed.switches import program_of
+from bmv2_testbed.units import format_rate, format_size
 from bmv2_testbed.workloads.run import ReplayFigures
 from kvcast.cli import UsageError
 from kvcast.commands.bench import machine_facts, progress, size, wiring_of
 
-INTRODUCTION = f"""[bold]kvcast demo[/bold]: one switch running p4/v1model/kvcast.p4, a controller, {NODES + 1} agents.
-  1. incast: {NODES} nodes fetch the same prefix from one holder: unicast, cast by the switch, served by the switch;
-  2. traces: requests replayed so that nodes really fetch through their agents. One 64 KiB block on a 100 Mbit/s link
+INTRODUCTION = """[bold]kvcast demo[/bold]: one switch ({target}) running {program}, a controller, {agents} agents.
+  1. incast: {nodes} nodes fetch the same prefix from one holder: unicast, cast by the switch, served by the switch;
+  2. traces: requests replayed so that nodes really fetch through their agents. One {block} block on a {rate} link
      stands for 512 tokens of Llama-3-8B (64 MiB) on 100 Gbit/s: seconds stay seconds.
 Every byte that arrives is compared with what it must be. Computing a prompt's KV is modelled (a sleep), and says so.
 """
@@ -32,7 +35,7 @@ Every byte that arrives is compared with what it must be. Computing a prompt's K
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declare `kvcast demo`."""
     parser = subparsers.add_parser("demo", help="the whole thing at work: incast in all modes, then real traces")
-    parser.add_argument("--size", type=size, default="16MiB", help="prefix of the incast (default 16MiB)")
+    parser.add_argument("--size", type=size, help="prefix of the incast (default: what suits the target)")
     parser.add_argument("--stretch", type=float, default=48.0, metavar="S", help="seconds of each trace (default 48)")
     parser.add_argument("--faster", type=float, default=4.0, metavar="X", help="replay X times as fast (default 4)")
     parser.add_argument("--target", choices=[target.value for target in Target], default=Target.P4SWITCH.value)
@@ -52,7 +55,17 @@ def run(args: argparse.Namespace) -> int:
         target=Target(args.target),
         wiring=wiring_of(args.no_root),
     )
-    console.print(INTRODUCTION)
+    scale = plan.scale
+    console.print(
+        INTRODUCTION.format(
+            target=plan.target,
+            program=program_of(plan.target).relative_to(REPOSITORY_ROOT),
+            agents=NODES + 1,
+            nodes=NODES,
+            block=format_size(scale.block_bytes),
+            rate=format_rate(scale.link_bit_s),
+        )
+    )
     started_s = time.monotonic()
     try:
         with progress(console) as (say, moved):
@@ -71,8 +84,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _show(console: Console, plan: DemoPlan, part: DemoFigures) -> None:
+    scale = plan.scale
     if part.incast:
-        console.print(incast_table([case for _, case in part.incast], NODES, plan.incast_bytes, LINK_BIT_S, "incast"))
+        cases = [case for _, case in part.incast]
+        console.print(incast_table(cases, NODES, scale.incast_bytes, scale.link_bit_s, "incast"))
     for title, group in part.replays:
         console.print(_times_table(title, group))
         console.print(_sources_table(group))

@@ -21,7 +21,7 @@ from kvcast.commands.bench import probability, rate, size, wiring_of
 
 HOSTS, ROCE_HOSTS = 9, 3
 POOL_BYTES, ROCE_POOL_BYTES = 256 << 20, 32 << 20
-SEGMENT_BYTES, ROCE_SEGMENT_BYTES = 4096, 2048
+ROCE_SEGMENT_BYTES = 2048
 """With RDMA a segment and its header have to fit RDMA's largest MTU, 4096."""
 
 
@@ -86,7 +86,7 @@ def _up(args: argparse.Namespace) -> int:
         hosts=args.nodes or (ROCE_HOSTS if args.roce else HOSTS),
         rate_bit_s=args.rate,
         slow_bit_s=dict(args.slow),
-        segment_bytes=ROCE_SEGMENT_BYTES if args.roce else SEGMENT_BYTES,
+        segment_bytes=ROCE_SEGMENT_BYTES if args.roce else Target(args.target).segment_bytes,
         pool_bytes=args.pool or (ROCE_POOL_BYTES if args.roce else POOL_BYTES),
         socket_hosts=tuple(args.sockets_on),
     )

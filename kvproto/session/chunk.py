@@ -235,6 +235,11 @@ class Chunk:
         """Holders that are not excluded for this chunk."""
         return [holder for holder in self.holders if holder.node not in self.excluded]
 
+    @property
+    def any_readable(self) -> bool:
+        """Whether some usable holder answers reliable reads."""
+        return any(holder.readable for holder in self.usable_holders())
+
     def company(self, me: Member | None) -> int:
         """Bitmap of the others in the interest set."""
         return self.members if me is None else self.members & ~(1 << me)

@@ -33,19 +33,28 @@ def choose_holder(chunk: Chunk, parameters: ReaderParameters) -> HolderRef | Non
 class Health:
     """Which holders have failed lately: connections that broke, with nothing from them since."""
 
-    __slots__ = ("_failures",)
+    __slots__ = ("_failed_ns", "_failures")
 
     def __init__(self) -> None:
         self._failures: dict[NodeId, int] = {}
+        self._failed_ns: dict[NodeId, int] = {}
+        """When the last failure that counts was seen."""
 
-    def failed(self, node: NodeId) -> bool:
-        """A read from it failed. Returns whether it counts as gone now."""
+    def failed(self, node: NodeId, started_ns: int, now_ns: int) -> bool:
+        """A read from it that began at `started_ns` failed. Returns whether it counts as gone now.
+
+        A connection takes all its reads with it when it breaks: reads that were under way together fail once.
+        """
+        if node in self._failures and started_ns < self._failed_ns[node]:
+            return False
+        self._failed_ns[node] = now_ns
         failures = self._failures[node] = self._failures.get(node, 0) + 1
         if failures < HOLDER_FAILURES_MAX:
             return False
-        del self._failures[node]
+        self.worked(node)
         return True
 
     def worked(self, node: NodeId) -> None:
         """Something came from it."""
         self._failures.pop(node, None)
+        self._failed_ns.pop(node, None)

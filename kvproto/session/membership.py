@@ -51,8 +51,8 @@ class Membership:
         if holder is None:
             chunk.move(Cause.EXHAUSTED)
             return []
-        alone = self.parameters.member is None or not holder.castable or now_ns < self._no_switch_until_ns
-        if alone:
+        no_switch = holder.readable and now_ns < self._no_switch_until_ns
+        if self.parameters.member is None or not holder.castable or no_switch:
             chunk.move(Cause.REFUSED)
             return []
         chunk.join_tries = 0
@@ -135,7 +135,7 @@ class Membership:
             chunk.leader, chunk.leader_ns = Member(notice.count - 1), now_ns
 
     def tend(self, chunks: Iterable[Chunk], now_ns: int) -> list[ReaderCommand]:
-        """Retry or renew the JOINs of open chunks that are due; give up after too many tries."""
+        """Retry or renew the JOINs of open chunks that are due; give up after many tries if there is another way."""
         out: list[ReaderCommand] = []
         if self.tend_ns is None or now_ns < self.tend_ns:
             return out
@@ -156,6 +156,9 @@ class Membership:
                 chunk.join_tries = 0
             return self.join(chunk, now_ns)
         if chunk.join_tries >= JOIN_TRIES_MAX:
+            if not chunk.any_readable:
+                chunk.join_tries = JOIN_TRIES_MAX - 1
+                return self.join(chunk, now_ns)
             chunk.move(Cause.UNHEARD)
             self._no_switch_until_ns = now_ns + NO_SWITCH_MEMORY_NS
             return []

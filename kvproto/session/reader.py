@@ -424,12 +424,13 @@ class Reader:
         if event.gone:
             self._copy_absent(stripe.chunk, stripe.holder.node, now_ns)
         else:
-            self._holder_failed(stripe.chunk, stripe.holder.node, now_ns)
+            self._holder_failed(stripe, now_ns)
 
-    def _holder_failed(self, chunk: Chunk, node: NodeId, now_ns: int) -> None:
+    def _holder_failed(self, stripe: Stripe, now_ns: int) -> None:
         """A read broke. A holder whose reads break again and again is out for everything."""
-        chunk.failures[node] = chunk.failures.get(node, 0) + 1
-        if not self._health.failed(node):
+        node, failures = stripe.holder.node, stripe.chunk.failures
+        failures[node] = failures.get(node, 0) + 1
+        if not self._health.failed(node, stripe.started_ns, now_ns):
             return
         for other in list(self._chunks.values()):
             if any(holder.node == node for holder in other.holders) and other.key in self._chunks:
@@ -575,7 +576,7 @@ class Reader:
         holder = choose_holder(chunk, self._parameters)
         if len(others) > 1 and holder is not None and chunk.failures.get(holder.node, 0) == 0:
             chunk.failures[holder.node] = 1
-        if self._pull.timeouts >= PULL_FAILURES_MAX:
+        if self._pull.timeouts >= PULL_FAILURES_MAX and chunk.any_readable:
             chunk.move(Cause.UNHEARD)
             self._schedule.deposed(chunk)
         elif chunk.phase is Phase.JOINED:

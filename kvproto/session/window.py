@@ -18,7 +18,7 @@ from kvproto.session.timing import (
 
 
 class Window:
-    """Congestion window of the GETs of one reader, in segments.
+    """Congestion window of the GETs of one reader, in segments (of RDMA READs: in blocks, see `ReadWindow`).
 
     It steers to the size at which a GET is complete WINDOW_DELAY_NS after it was sent, in the best of the last few
     cases: then the path is busy all the time, and its queues are short. (The best, because a process that runs late
@@ -27,9 +27,9 @@ class Window:
 
     __slots__ = ("_backoff_ns", "_best", "_delay_ns", "_limit", "_size", "_starting")
 
-    def __init__(self, limit_segments: int) -> None:
+    def __init__(self, limit_segments: int, start_segments: int = WINDOW_START) -> None:
         self._limit = max(WINDOW_MIN, limit_segments)
-        self._size = float(min(WINDOW_START, self._limit))
+        self._size = float(min(start_segments, self._limit))
         self._starting = True
         self._delay_ns = 0
         self._backoff_ns = -1

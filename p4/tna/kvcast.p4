@@ -171,6 +171,9 @@ control KvcastIngress(inout headers_t h, inout metadata_t m, in ingress_intrinsi
         }
         if (m.again == 1) {
             tm.ucast_egress_port = RECIRCULATION_PORT;
+            if (m.kind == PacketKind.CONTROL && m.event != OrbitEvent.ENTERED) {
+                tm.qid = QUEUE_CONTROL;
+            }
         } else if (m.unicast == 1) {
             tm.ucast_egress_port = m.egress;
         } else if (m.flooded == 1) {

@@ -16,6 +16,10 @@ const group_t GROUP_FLOOD = 0x8000;
 const MirrorId_t   SESSION_ACKNOWLEDGE = 500;
 const MirrorType_t MIRROR_ACKNOWLEDGE = 1;
 
+// Control datagrams that go round do not wait behind the segments that circulate: they have a queue of their own at the
+// recirculation port. Mirrored ones take that of the session, its class of service.
+const QueueId_t QUEUE_CONTROL = 1;
+
 const DigestType_t DIGEST_HEAT = 1;
 const DigestType_t DIGEST_LOST = 2;
 

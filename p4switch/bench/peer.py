@@ -1,7 +1,7 @@
 """p4switch and bmv2's simple_switch, one after the other, with the same program, interfaces and traffic.
 
-Needs p4c-bm2-ss and simple_switch or simple_switch_grpc on PATH; without them the part is left out with one line. bmv2
-spreads its work over several threads, so rates are compared, not processor time.
+Needs p4c-bm2-ss and simple_switch or simple_switch_grpc on PATH; without them the part is left out with one line. Rates
+are compared, and the processor time of all threads that forward: on a busy machine the second is the steadier one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from p4switch.bench.pipeline import Measurement, ethernet, mac
-from p4switch.bench.wire import SECONDS, WARM_UP_SECONDS, Wire, arrived, namespace
+from p4switch.bench.wire import Flow, Wire, arrived, flow, namespace, switch_thread_cpu_ns
 from p4switch.compiler import compile_program
 from p4switch.errors import SwitchError
 from p4switch.runtime import Program, Switch
@@ -29,7 +29,8 @@ _CASES = (("L2, 60 B", (), 60, 2), ("4 KiB out of registers, 4,200 B", ("MEMORY"
 """Name, macros, size of a frame, and the port at which they arrive."""
 
 
-def _tool(*names: str) -> str | None:
+def tool(*names: str) -> str | None:
+    """The first of these programs that is on PATH."""
     return next((path for path in map(shutil.which, names) if path is not None), None)
 
 
@@ -39,7 +40,7 @@ def comparison() -> Iterator[Measurement]:
     Raises:
         SwitchError: there are no rights to make a namespace, or simple_switch does not forward.
     """
-    compiler, switch = _tool(COMPILER), _tool(*SWITCHES)
+    compiler, switch = tool(COMPILER), tool(*SWITCHES)
     if compiler is None or switch is None:
         print(f"simple_switch is left out: {COMPILER} or {' and '.join(SWITCHES)} not on PATH", flush=True)
         return
@@ -49,23 +50,25 @@ def comparison() -> Iterator[Measurement]:
             frame = ethernet(mac(2), size)
             with _simple_switch(compiler, switch, macros) as process:
                 _await_first(wire, frame, port, process)
-                theirs = _measured(f"veth, {name}, simple_switch", wire, frame, port)
-            yield theirs
+                theirs = flow(wire, frame, port, lambda: process_cpu_ns(process.pid))
             with _p4switch(macros):
-                yield _measured(f"veth, {name}, p4switch", wire, frame, port, theirs)
+                ours = flow(wire, frame, port, switch_thread_cpu_ns)
+            yield from compared(name, theirs, ours)
 
 
-def _measured(name: str, wire: Wire, frame: bytes, port: int, against: Measurement | None = None) -> Measurement:
-    with wire.flood(frame, SECONDS + 3 * WARM_UP_SECONDS):
-        time.sleep(WARM_UP_SECONDS)
-        before, started = arrived(port), time.monotonic()
-        time.sleep(SECONDS)
-        count, seconds = arrived(port) - before, time.monotonic() - started
-    rate = count / seconds
-    ns = seconds * 1e9 / max(count, 1)
-    if against is None:
-        return Measurement(name, rate, ns)
-    return Measurement(name, rate, ns, against.name, rate / max(against.packets_per_second, 1e-9))
+def compared(name: str, theirs: Flow, ours: Flow) -> Iterator[Measurement]:
+    """Two flows side by side. Times are processor time; the ratios are of rates, and of processor times."""
+    bmv2 = theirs.measurement(f"veth, {name}, simple_switch")
+    rates = ours.packets_per_second / max(theirs.packets_per_second, 1e-9)
+    yield bmv2
+    yield Measurement(f"veth, {name}, p4switch", ours.packets_per_second, ours.cpu_ns_per_packet, bmv2.name, rates)
+    yield ours.measurement(f"veth, {name}, p4switch, by processor time", bmv2)
+
+
+def process_cpu_ns(process: int) -> int:
+    """Processor time that all threads of a process have taken so far."""
+    tasks = Path(f"/proc/{process}/task")
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks.iterdir())
 
 
 @contextmanager
@@ -85,7 +88,7 @@ def _simple_switch(compiler: str, switch: str, macros: tuple[str, ...]) -> Itera
     with tempfile.TemporaryDirectory() as scratch:
         compiled = Path(scratch) / "peer.json"
         flags = [f"-D{macro}" for macro in macros]
-        _run_tool([compiler, "--arch", "v1model", *flags, str(PROGRAM), "-o", str(compiled)])
+        run_tool([compiler, "--arch", "v1model", *flags, str(PROGRAM), "-o", str(compiled)])
         interfaces = [word for number in (1, 2) for word in ("-i", f"{number}@sw{number}")]
         command = [switch, *interfaces, "--log-level", "off", str(compiled)]
         with subprocess.Popen(command, cwd=scratch, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
@@ -106,7 +109,8 @@ def _await_first(wire: Wire, frame: bytes, port: int, process: subprocess.Popen[
             pass
 
 
-def _run_tool(command: list[str]) -> None:
+def run_tool(command: list[str]) -> None:
+    """Run a compiler. Raises SwitchError with the end of what it says."""
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     if done.returncode != 0:
         raise SwitchError(f"{command[0]} refuses the benchmark's program: {done.stderr.strip()[-300:]}")

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from p4switch.compiler import compile_program
-from p4switch.runtime import ActionCall, Batch, Match, Pipeline, Program, Replica, Status, Switch
+from p4switch.runtime import Batch, Match, Pipeline, Program, Status, Switch
+from p4switch.values import ActionCall, Replica
 
 PORTS = 9
 GROUP_ALL = 1

@@ -19,7 +19,7 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-enum { BATCH = 64, FRAME_BYTES = 10240, SOCKET_BUFFER_BYTES = 16 << 20 };
+enum { BATCH = 64, FRAME_BYTES = 10240, SOCKET_BUFFER_BYTES = 16 << 20, SOCKETS_MAX = 16 };
 
 static uint64_t now_ns(void) {
     struct timespec t;
@@ -56,45 +56,50 @@ EXPORT int64_t bench_flood(const char *name, const uint8_t *frame, uint64_t leng
     return sent;
 }
 
-struct direction {
-    int from, to;
-};
-
-static int64_t move(const struct direction *d, struct mmsghdr *messages, struct iovec *parts) {
+/* Takes a burst from one socket and sends it to each of the others. */
+static int64_t move(int from, const int *to, int to_count, struct mmsghdr *messages, struct iovec *parts) {
     for (int i = 0; i < BATCH; i++) parts[i].iov_len = FRAME_BYTES;
-    int n = recvmmsg(d->from, messages, BATCH, MSG_DONTWAIT, NULL);
+    int n = recvmmsg(from, messages, BATCH, MSG_DONTWAIT, NULL);
     if (n <= 0) return 0;
     for (int i = 0; i < n; i++) parts[i].iov_len = messages[i].msg_len;
-    for (int i = 0; i < n;) {
-        int sent = sendmmsg(d->to, messages + i, (unsigned)(n - i), MSG_DONTWAIT);
-        i += sent > 0 ? sent : 1;
-    }
+    for (int k = 0; k < to_count; k++)
+        for (int i = 0; i < n;) {
+            int sent = sendmmsg(to[k], messages + i, (unsigned)(n - i), MSG_DONTWAIT);
+            i += sent > 0 ? sent : 1;
+        }
     return n;
 }
 
-/* Forwards between two interfaces, both ways, for `seconds`; returns frames moved, -1 if an interface cannot be used. */
-EXPORT int64_t bench_bare_loop(const char *first, const char *second, double seconds) {
+static int64_t loop(const int *sockets, int count, struct mmsghdr *messages, struct iovec *parts, double seconds) {
+    struct pollfd ready[SOCKETS_MAX];
+    int64_t moved = 0;
+    for (uint64_t end = now_ns() + (uint64_t)(seconds * 1e9); now_ns() < end;) {
+        for (int i = 0; i < count; i++) ready[i] = (struct pollfd){.fd = sockets[i], .events = POLLIN};
+        if (poll(ready, (nfds_t)count, 20) <= 0) continue;
+        if (ready[0].revents) moved += move(sockets[0], sockets + 1, count - 1, messages, parts);
+        for (int i = 1; i < count; i++)
+            if (ready[i].revents) moved += move(sockets[i], sockets, 1, messages, parts);
+    }
+    return moved;
+}
+
+/* Forwards for `seconds`: what the first interface receives to each of the others, what the others receive to the first.
+ * Returns frames received, -1 if an interface cannot be used. */
+EXPORT int64_t bench_bare_loop(const char *const *names, int count, double seconds) {
     static struct mmsghdr messages[BATCH];
     static struct iovec parts[BATCH];
-    int a = open_socket(first), b = open_socket(second);
+    int sockets[SOCKETS_MAX], opened = 0;
     uint8_t *frames = malloc((size_t)BATCH * FRAME_BYTES);
     int64_t moved = -1;
-    if (a >= 0 && b >= 0 && frames) {
+    while (opened < count && count <= SOCKETS_MAX && (sockets[opened] = open_socket(names[opened])) >= 0) opened++;
+    if (opened == count && frames) {
         for (int i = 0; i < BATCH; i++) {
             parts[i] = (struct iovec){frames + (size_t)i * FRAME_BYTES, FRAME_BYTES};
             messages[i].msg_hdr = (struct msghdr){.msg_iov = &parts[i], .msg_iovlen = 1};
         }
-        struct direction ways[2] = {{a, b}, {b, a}};
-        uint64_t end = now_ns() + (uint64_t)(seconds * 1e9);
-        for (moved = 0; now_ns() < end;) {
-            struct pollfd ready[2] = {{.fd = a, .events = POLLIN}, {.fd = b, .events = POLLIN}};
-            if (poll(ready, 2, 20) <= 0) continue;
-            for (int i = 0; i < 2; i++)
-                if (ready[i].revents) moved += move(&ways[i], messages, parts);
-        }
+        moved = loop(sockets, count, messages, parts, seconds);
     }
     free(frames);
-    if (a >= 0) close(a);
-    if (b >= 0) close(b);
+    for (int i = 0; i < opened; i++) close(sockets[i]);
     return moved;
 }

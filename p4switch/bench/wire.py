@@ -18,7 +18,8 @@ from pathlib import Path
 
 from p4switch.bench.pipeline import GROUP_ALL, Measurement, commit, ethernet, load, mac
 from p4switch.errors import SwitchError
-from p4switch.runtime import ActionCall, Program, Replica, Switch, build_shared_object
+from p4switch.runtime import Program, Switch, build_shared_object
+from p4switch.values import ActionCall, Replica
 
 PORTS = 9
 SIZES = (60, 4200)
@@ -29,18 +30,27 @@ _THREAD_NAME = "p4switch"
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class Flow:
+    """Packets that arrived behind a port within some time, and the processor time that forwarding them took."""
+
     packets: int
     seconds: float
     cpu_ns: int
 
+    @property
+    def packets_per_second(self) -> float:
+        return self.packets / self.seconds
+
+    @property
+    def cpu_ns_per_packet(self) -> float:
+        return self.cpu_ns / max(self.packets, 1)
+
     def measurement(self, name: str, against: Measurement | None = None) -> Measurement:
         """Its figures; the ratio is of speeds by processor time."""
-        cpu_ns = self.cpu_ns / max(self.packets, 1)
-        pps = self.packets / self.seconds
+        cpu_ns = self.cpu_ns_per_packet
         if against is None:
-            return Measurement(name, pps, cpu_ns)
-        return Measurement(name, pps, cpu_ns, against.name, against.ns_per_packet / cpu_ns)
+            return Measurement(name, self.packets_per_second, cpu_ns)
+        return Measurement(name, self.packets_per_second, cpu_ns, against.name, against.ns_per_packet / cpu_ns)
 
 
 class Wire:
@@ -52,12 +62,13 @@ class Wire:
         self._flood.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_uint64, ctypes.c_double]
         self._flood.restype = ctypes.c_int64
         self._bare_loop = library.bench_bare_loop
-        self._bare_loop.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_double]
+        self._bare_loop.argtypes = [ctypes.POINTER(ctypes.c_char_p), ctypes.c_int, ctypes.c_double]
         self._bare_loop.restype = ctypes.c_int64
 
-    def bare_loop(self, seconds: float) -> None:
-        """Forward between sw1 and sw2 for that long. Raises SwitchError."""
-        if self._bare_loop(b"sw1", b"sw2", seconds) < 0:
+    def bare_loop(self, ports: int, seconds: float) -> None:
+        """Forward from sw1 to each of sw2 to sw``ports`` (and back) for that long. Raises SwitchError."""
+        names = (ctypes.c_char_p * ports)(*(f"sw{port}".encode() for port in range(1, ports + 1)))
+        if self._bare_loop(names, ports, seconds) < 0:
             raise SwitchError("the bare loop cannot use its interfaces")
 
     @contextmanager
@@ -103,19 +114,28 @@ def arrived(port: int) -> int:
     raise SwitchError(f"interface h{port} has gone")
 
 
-def _switch_thread_cpu_ns() -> int:
+def switch_thread_cpu_ns() -> int:
+    """Processor time that this process' packet thread has taken. Raises SwitchError when there is none."""
     for task in Path("/proc/self/task").iterdir():
         if (task / "comm").read_text().strip() == _THREAD_NAME:
             return int((task / "schedstat").read_text().split()[0])
     raise SwitchError("the packet thread is not running")
 
 
-def _run(wire: Wire, frame: bytes, port: int, cpu_ns: Callable[[], int], work: Callable[[], None]) -> _Run:
+def measure_while() -> None:
+    """The time during which a switch that runs by itself is measured."""
+    time.sleep(SECONDS)
+
+
+def flow(
+    wire: Wire, frame: bytes, port: int, cpu_ns: Callable[[], int], work: Callable[[], None] = measure_while
+) -> Flow:
+    """What arrives behind ``port`` while ``frame`` floods port 1 and ``work`` is done."""
     with wire.flood(frame, SECONDS + 3 * WARM_UP_SECONDS):
         time.sleep(WARM_UP_SECONDS)
         before, started, cpu = arrived(port), time.monotonic(), cpu_ns()
         work()
-        return _Run(arrived(port) - before, time.monotonic() - started, cpu_ns() - cpu)
+        return Flow(arrived(port) - before, time.monotonic() - started, cpu_ns() - cpu)
 
 
 @contextmanager
@@ -135,7 +155,7 @@ def _switch(program: Program) -> Iterator[Switch]:
 
 
 def forwarding() -> Iterator[Measurement]:
-    """Bare loop, switch to one port and switch to eight ports, for each size of frame.
+    """Bare loop and switch, to one port and to eight ports, for each size of frame.
 
     Raises:
         SwitchError: there are no rights to make a namespace.
@@ -144,19 +164,17 @@ def forwarding() -> Iterator[Measurement]:
     with namespace():
         for size in SIZES:
             known, unknown = ethernet(mac(2), size), ethernet(mac(99), size)
-            bare = _run(wire, known, 2, time.thread_time_ns, lambda: wire.bare_loop(SECONDS)).measurement(
-                f"veth, {size} B, bare loop"
-            )
+            bare = _bare(wire, known, 2).measurement(f"veth, {size} B, bare loop")
             yield bare
+            bare_copies = _bare(wire, known, PORTS).measurement(f"veth, {size} B, bare loop to eight ports", bare)
+            yield bare_copies
             with _switch(program):
-                one = _run(wire, known, 2, _switch_thread_cpu_ns, _measuring_time).measurement(
-                    f"veth, {size} B, switch", bare
-                )
+                one = flow(wire, known, 2, switch_thread_cpu_ns).measurement(f"veth, {size} B, switch", bare)
                 yield one
-                yield _run(wire, unknown, PORTS, _switch_thread_cpu_ns, _measuring_time).measurement(
-                    f"veth, {size} B, switch to eight ports", one
-                )
+                copies = flow(wire, unknown, PORTS, switch_thread_cpu_ns)
+                yield copies.measurement(f"veth, {size} B, switch to eight ports", one)
+                yield copies.measurement(f"veth, {size} B, switch to eight ports", bare_copies)
 
 
-def _measuring_time() -> None:
-    time.sleep(SECONDS)
+def _bare(wire: Wire, frame: bytes, last: int) -> Flow:
+    return flow(wire, frame, last, time.thread_time_ns, lambda: wire.bare_loop(last, SECONDS))

@@ -7,7 +7,8 @@ from typing import Any
 from p4switch.codegen.layout import bytes_of, storage_bytes
 from p4switch.codegen.packing import c_string, packed_bytes, packed_offsets, table_key_bytes
 from p4switch.ir import types as irt
-from p4switch.ir.program import ActionCall, CounterKind, KeyMatch, MatchKind, Program, Table, TableKey
+from p4switch.ir.program import CounterKind, KeyMatch, MatchKind, Program, Table, TableKey
+from p4switch.values import ActionCall
 
 _MATCH = {
     MatchKind.EXACT: "PS_EXACT",
@@ -18,13 +19,12 @@ _MATCH = {
 }
 _UNITS = {CounterKind.BYTES: "PS_UNIT_BYTES", CounterKind.PACKETS: "PS_UNIT_PACKETS", CounterKind.BOTH: "PS_UNIT_BOTH"}
 CORE_ERRORS = 7
-DEFAULT_GROUP_SIZE = 0
 
 
 class Descriptors:
     """Renders static tables of C structs."""
 
-    def __init__(self, program: Program, present: dict[str, bool], max_header_bytes: int, flags: list[str]) -> None:
+    def __init__(self, program: Program, present: frozenset[str], max_header_bytes: int, flags: list[str]) -> None:
         self.program = program
         self.present = present
         self.max_header_bytes = max_header_bytes
@@ -166,15 +166,17 @@ class Descriptors:
             members = sorted({x.action for i in a.tables for x in program.tables[i].actions})
             actions = self._array("uint32_t", f"profile_{a.index}_actions", [str(m) for m in members])
             selector = int(a.selector_algorithm is not None)
-            profiles.append(
-                f"{{{c_string(a.name)}, 0, {selector}, {a.size}, {DEFAULT_GROUP_SIZE}, {len(members)}, {actions}}}"
-            )
+            profiles.append(f"{{{c_string(a.name)}, 0, {selector}, {a.size}, {len(members)}, {actions}}}")
         self.profiles = self._array("struct ps_profile_desc", "profiles", profiles)
         registers: list[str] = []
         for r in program.registers:
             bits = irt.width_of(r.element)
-            order = "PS_NATIVE" if bits <= 128 else "PS_BIG"
-            registers.append(f"{{{c_string(r.name)}, 0, {bits}, {r.size}u, {storage_bytes(r.element)}, {order}}}")
+            size = storage_bytes(r.element)
+            native = bits <= 128
+            initial = b"" if r.initial == 0 else r.initial.to_bytes(size, "little" if native else "big")
+            start = self._bytes(f"register_{r.index}_initial", initial)
+            order = "PS_NATIVE" if native else "PS_BIG"
+            registers.append(f"{{{c_string(r.name)}, 0, {bits}, {r.size}u, {size}, {order}, {start}}}")
         self.registers = self._array("struct ps_register_desc", "registers", registers)
         counters = [f"{{{c_string(c.name)}, 0, {_UNITS[c.kind]}, {c.size}u}}" for c in program.counters if not c.direct]
         self.counters = self._array("struct ps_counter_desc", "counters", counters)
@@ -205,27 +207,31 @@ class Descriptors:
         p = self.program
 
         def function(name: str) -> str:
-            return name if self.present[name] else "NULL"
+            return name if name in self.present else "NULL"
 
+        tna = p.architecture == "tna"
+        state = "struct ingress_state" if tna else "struct state"
         self.lines += [
             "static const struct ps_program program = {",
             "    .abi_version = PS_ABI_VERSION,",
             "    .descriptor_bytes = sizeof(struct ps_program),",
             f"    .name = {c_string(p.source.rsplit('/', 1)[-1])},",
             f"    .flags = {' | '.join(self.flags) or '0'},",
-            "    .phv_bytes = (sizeof(struct state) + 63) / 64 * 64,",
-            "    .metadata_bytes = offsetof(struct state, metadata_end),",
-            "    .zero_bytes = offsetof(struct state, zero_end),",
+            f"    .architecture = {'PS_TNA' if tna else 'PS_V1MODEL'},",
+            f"    .phv_bytes = (sizeof({state}) + 63) / 64 * 64,",
+            f"    .metadata_bytes = offsetof({state}, metadata_end),",
+            f"    .zero_bytes = offsetof({state}, zero_end),",
             f"    .max_header_bytes = {self.max_header_bytes},",
             "    .scratch_bytes = 0,",
-            "    .parse = parse,",
+            f"    .parse = {'ingress_parse' if tna else 'parse'},",
             f"    .verify_checksum = {function('verify_checksum')},",
             "    .ingress = ingress,",
             f"    .egress = {function('egress')},",
             f"    .compute_checksum = {function('compute_checksum')},",
-            "    .deparse = deparse,",
+            f"    .deparse = {'ingress_deparse' if tna else 'deparse'},",
             f"    .copy_field_list = {'copy_field_list' if p.field_lists else 'NULL'},",
             "    .copy_phv = copy_phv,",
+            *self._second_thread(tna),
             f"    .action_count = {len(p.actions)},",
             f"    .table_count = {len(p.tables) + len(p.value_sets)},",
             f"    .profile_count = {len(p.action_profiles)},",
@@ -245,6 +251,16 @@ class Descriptors:
             "",
             '__attribute__((visibility("default")))',
             "const struct ps_program *p4switch_program(void) { return &program; }",
+        ]
+
+    def _second_thread(self, tna: bool) -> list[str]:
+        if not tna:
+            return []
+        return [
+            "    .egress_phv_bytes = (sizeof(struct egress_state) + 63) / 64 * 64,",
+            "    .egress_zero_bytes = offsetof(struct egress_state, zero_end),",
+            "    .egress_parse = egress_parse,",
+            "    .egress_deparse = egress_deparse,",
         ]
 
 

@@ -1,4 +1,4 @@
-"""C for v1model's externs: registers, counters, meters, hashes, requests to the runtime."""
+"""C for externs: registers, counters, meters, hashes, requests to the runtime."""
 
 from __future__ import annotations
 
@@ -45,6 +45,10 @@ class ExternRenderer(FunctionRenderer):
             self.line(f"{self.layout.scalar(element)} value = {value};")
             self.line(f"if (PS_LIKELY({cell} != NULL)) memcpy({cell}, &value, {size});")
         self.close()
+
+    def _register_access(self, st: s.RegisterAccess) -> None:
+        self.line(f'if (PS_UNLIKELY(ctx->trace_enabled)) ps_trace(ctx, "register action %s", {c_string(st.action)});')
+        self.body(st.body)
 
     def _count(self, st: s.CounterCount) -> None:
         self.line(f"ps_count(ctx, &ctx->counters[{self.array_index('counters', st.counter)}], {self.index(st.index)});")
@@ -178,6 +182,12 @@ class ExternRenderer(FunctionRenderer):
 
     def _recirculate(self, st: s.Recirculate) -> None:
         self.line(f"ps_recirculate(ctx, {_list(st.field_list)});")
+
+    def _mirror(self, st: s.MirrorPacket) -> None:
+        self.open("{")
+        self._fields_buffer(st.fields, payload=False)
+        self.line(f"ps_mirror(ctx, (uint32_t){self.low64(st.session)}, buffer, length);")
+        self.close()
 
     def _truncate(self, st: s.Truncate) -> None:
         self.line(f"ps_truncate(ctx, (uint32_t){self.low64(st.length)});")

@@ -22,6 +22,7 @@ class FunctionRenderer(ExpressionRenderer):
     def __init__(self, program: Program, layout: Layout) -> None:
         super().__init__(layout)
         self.program = program
+        self.thread = program.threads[0]
         self.lines: list[str] = []
         self.depth = 1
         self.taken: set[str] = set()
@@ -89,7 +90,7 @@ class FunctionRenderer(ExpressionRenderer):
         root: Any = target
         while isinstance(root, ir.Member | ir.Element):
             root = root.base
-        if root.name == self.program.headers.name:
+        if root.name == self.thread.headers.name:
             self.line("ctx->headers_written = 1;")
 
     def _assign(self, st: s.Assign) -> None:

@@ -9,11 +9,11 @@ from p4switch.codegen.descriptors import Descriptors
 from p4switch.codegen.externs import color_name
 from p4switch.codegen.layout import Layout, Place, bytes_of
 from p4switch.codegen.packing import c_string, table_key_bytes
-from p4switch.codegen.scan import depends_on_egress, reads_metadata, reads_queue_times
+from p4switch.codegen.scan import depends_on_egress, mentions, reads_metadata, reads_queue_times
 from p4switch.codegen.statements import StatementRenderer
 from p4switch.ir import expr as ir
 from p4switch.ir import types as irt
-from p4switch.ir.program import ACCEPT, REJECT, Block, MatchOp, Parser, ParserState, Program, SelectCase
+from p4switch.ir.program import ACCEPT, REJECT, Block, MatchOp, Parser, ParserState, Program, SelectCase, Thread
 from p4switch.ir.stmt import Emit, Labelled, Stmt
 
 SUPPORT = Path(__file__).with_name("support.h")
@@ -31,23 +31,19 @@ class ProgramRenderer(StatementRenderer):
 
     def render(self) -> str:
         """The C text."""
-        self._packet_roots("p")
-        state = self._state_struct()
+        states: list[str] = []
         functions: list[str] = []
-        functions += self._function("parse", self._parse, self.program.parser.variables)
-        present: dict[str, bool] = {}
-        for name, block in (
-            ("verify_checksum", self.program.verify_checksum),
-            ("ingress", self.program.ingress),
-            ("egress", self.program.egress),
-            ("compute_checksum", self.program.compute_checksum),
-        ):
-            present[name] = name == "ingress" or not _empty(block)
-            if present[name]:
-                functions += self._function(name, lambda b=block: self._block(b), block.variables)
-        functions += self._deparse()
+        present: set[str] = set()
+        for thread in self.program.threads:
+            self.thread = thread
+            self._packet_roots("p")
+            states += self._state_struct()
+            functions += self._thread_functions(present)
+        self.thread = self.program.threads[0]
         functions += self._copies()
-        descriptors = Descriptors(self.program, present, self._max_header_bytes(), self._flags(present)).render()
+        descriptors = Descriptors(
+            self.program, frozenset(present), self._max_header_bytes(), self._flags(present)
+        ).render()
         source = Path(self.program.source).name
         return "\n".join(
             [
@@ -59,7 +55,7 @@ class ProgramRenderer(StatementRenderer):
                 SUPPORT.read_text(),
                 *self.layout.lines,
                 "",
-                *state,
+                *states,
                 "",
                 *self.constants,
                 "",
@@ -71,6 +67,16 @@ class ProgramRenderer(StatementRenderer):
             ]
         )
 
+    def _thread_functions(self, present: set[str]) -> list[str]:
+        """The functions of a thread; adds to `present` the controls that are not empty."""
+        thread = self.thread
+        functions = self._function(function_name(thread, "parse"), "parse", self._parse, thread.parser.variables)
+        for name, block in thread.controls:
+            if name == "ingress" or not _empty(block):
+                present.add(name)
+                functions += self._function(name, name, lambda b=block: self._block(b), block.variables)
+        return functions + self._deparse()
+
     def _action_descriptors(self) -> list[str]:
         """The array of actions, which the trace of tables refers to before it is filled."""
         count = len(self.program.actions)
@@ -79,20 +85,27 @@ class ProgramRenderer(StatementRenderer):
     # ---------------------------------------------------------------- per-packet state
 
     def _packet_roots(self, pointer: str) -> None:
-        self.roots[self.program.headers.name] = Place(f"{pointer}->headers_z", f"{pointer}->headers_f")
-        self.roots[self.program.metadata.name] = Place(f"{pointer}->metadata_z", f"{pointer}->metadata_f")
-        self.roots[self.program.standard_metadata.name] = Place(f"{pointer}->standard_metadata", "", foreign=True)
+        thread = self.thread
+        self.roots[thread.headers.name] = Place(f"{pointer}->headers_z", f"{pointer}->headers_f")
+        self.roots[thread.metadata.name] = Place(f"{pointer}->metadata_z", f"{pointer}->metadata_f")
+        for v in thread.intrinsic:
+            self.roots[v.name] = Place(f"{pointer}->{v.name}", "", foreign=True)
+        for v in thread.extracted:
+            self.roots[v.name] = Place(f"{pointer}->{v.name}_z", f"{pointer}->{v.name}_f")
 
     def _state_struct(self) -> list[str]:
-        headers, metadata = self.program.headers.type, self.program.metadata.type
-        lines = ["struct state {", "    struct ps_standard_metadata standard_metadata;"]
+        headers, metadata = self.thread.headers.type, self.thread.metadata.type
+        lines = [f"struct {state_name(self.thread)} {{"]
+        lines += [f"    struct ps_{v.name} {v.name};" for v in self.thread.intrinsic]
         parts = [
             (self.layout.z_type(metadata), "metadata_z", "_Alignas(16) "),
             ("uint8_t", "metadata_end[0]", "_Alignas(8) "),
             (self.layout.z_type(headers), "headers_z", "_Alignas(16) "),
+            *((self.layout.z_type(v.type), f"{v.name}_z", "") for v in self.thread.extracted),
             ("uint8_t", "zero_end[0]", "_Alignas(8) "),
             (self.layout.f_type(metadata), "metadata_f", "_Alignas(16) "),
             (self.layout.f_type(headers), "headers_f", "_Alignas(16) "),
+            *((self.layout.f_type(v.type), f"{v.name}_f", "_Alignas(16) ") for v in self.thread.extracted),
         ]
         lines += [f"    {align}{t} {name};" for t, name, align in parts if t is not None]
         lines += ["} __attribute__((aligned(64)));"]
@@ -100,15 +113,15 @@ class ProgramRenderer(StatementRenderer):
 
     # ---------------------------------------------------------------- functions
 
-    def _function(self, name: str, body: Any, variables: tuple[Any, ...]) -> list[str]:
+    def _function(self, name: str, block: str, body: Any, variables: tuple[Any, ...]) -> list[str]:
         self.lines = []
         self.taken = set()
         self.labels = {}
         self.used_labels = set()
-        self.block = name
+        self.block = block
         self.tracks_writes = name == "egress"
         self.depth = 1
-        self.line("struct state *p = phv;")
+        self.line(f"struct {state_name(self.thread)} *p = phv;")
         self.line("(void)ctx;")
         self.declare(variables)
         for meter in self.program.meters:
@@ -125,7 +138,7 @@ class ProgramRenderer(StatementRenderer):
         self.body(block.body)
 
     def _parse(self) -> None:
-        parser = self.program.parser
+        parser = self.thread.parser
         order = {state.name: i for i, state in enumerate(parser.states)}
         self.line("uint32_t at = 0, error = 0, turns = 0;")
         self.line("(void)turns;")
@@ -137,6 +150,8 @@ class ProgramRenderer(StatementRenderer):
             self._transition(parser, state, i, order)
             self.close()
         self.line("rejected: __attribute__((unused));")
+        if self.thread.name:  # a transition to reject is an error, too
+            self.line("if (!error) error = PS_ERROR_NO_MATCH;")
         self.line("accepted: __attribute__((unused));")
         names = ", ".join(c_string(name) for name in self.program.errors.members)
         self.open("if (PS_UNLIKELY(ctx->trace_enabled && error)) {")
@@ -144,7 +159,10 @@ class ProgramRenderer(StatementRenderer):
         self.line('ps_trace(ctx, "parser error %s after %u bytes", error_names[error], (unsigned)at);')
         self.close()
         self.line("ctx->consumed = at;")
-        self.line("p->standard_metadata.parser_error = error;")
+        if self.thread.name:
+            self.line(f"p->{self.thread.name}_from_parser.parser_err = ps_tna_parser_error(error);")
+        else:
+            self.line("p->standard_metadata.parser_error = error;")
 
     def _state_label(self, name: str) -> str:
         return self.label("state_" + name)
@@ -206,36 +224,39 @@ class ProgramRenderer(StatementRenderer):
         self.tracks_writes = False
         self.block = "deparse"
         self.depth = 1
-        self.line("const struct state *p = phv;")
+        self.line(f"struct {state_name(self.thread)} *p = phv;")
         self.line("const uint8_t *begin = out;")
         self.line("(void)ctx; (void)p;")
-        block = self.program.deparser
+        block = self.thread.deparser
         self.declare(block.variables)
         self.body(block.body)
         if any("goto finished;" in text for text in self.lines):
             self.line("finished:;")
         self.line("return (uint32_t)(out - begin);")
-        return ["static uint32_t deparse(struct ps_ctx *ctx, const void *phv, uint8_t *out) {", *self.lines, "}", ""]
+        name = function_name(self.thread, "deparse")
+        return [f"static uint32_t {name}(struct ps_ctx *ctx, void *phv, uint8_t *out) {{", *self.lines, "}", ""]
 
     # ---------------------------------------------------------------- copies of the state
 
     def _copies(self) -> list[str]:
+        """Copies of the first thread's state, for architectures whose copies of a packet share it."""
+        state = state_name(self.thread)
         lines = [
             "static void copy_phv(void *to, const void *from) {",
-            "    struct state *d = to;",
-            "    const struct state *s = from;",
+            f"    struct {state} *d = to;",
+            f"    const struct {state} *s = from;",
         ]
-        lines.append("    memcpy(d, s, offsetof(struct state, zero_end));")
-        if self.layout.f_type(self.program.metadata.type) is not None:
+        lines.append(f"    memcpy(d, s, offsetof(struct {state}, zero_end));")
+        if self.layout.f_type(self.thread.metadata.type) is not None:
             lines.append("    d->metadata_f = s->metadata_f;")
-        for z, f in self._header_instances(ir.VarRef(self.program.headers.name, self.program.headers.type)):
+        for z, f in self._header_instances(ir.VarRef(self.thread.headers.name, self.thread.headers.type)):
             lines.append(f"    if ({z}) d->{f} = s->{f};")
         lines += ["}", ""]
         if self.program.field_lists:
             lines += [
                 "static void copy_field_list(void *to, const void *from, int32_t list) {",
-                "    struct state *d = to;",
-                "    const struct state *s = from;",
+                f"    struct {state} *d = to;",
+                f"    const struct {state} *s = from;",
                 "    switch (list) {",
             ]
             for fields in self.program.field_lists:
@@ -275,17 +296,33 @@ class ProgramRenderer(StatementRenderer):
     # ---------------------------------------------------------------- facts for the descriptor
 
     def _max_header_bytes(self) -> int:
-        return sum(header_bytes(e.header.type) for e in emits(self.program.deparser.body))
+        return max(
+            sum(header_bytes(e.header.type) for e in emits(thread.deparser.body)) for thread in self.program.threads
+        )
 
-    def _flags(self, present: dict[str, bool]) -> list[str]:
+    def _flags(self, present: set[str]) -> list[str]:
+        if self.program.architecture == "tna":
+            ingress = self.program.threads[0]
+            reads = mentions(ingress.control("ingress"), "ingress_from_parser", "parser_err")
+            return ["PS_PROGRAM_READS_PARSER_ERROR"] if reads else []
         flags = ["PS_PROGRAM_TRACKS_HEADER_WRITES"]
-        if present["compute_checksum"] and depends_on_egress(self.program, self.program.compute_checksum):
+        if "compute_checksum" in present and depends_on_egress(self.thread, self.thread.control("compute_checksum")):
             flags.append("PS_PROGRAM_CHECKSUM_READS_METADATA")
-        if reads_metadata(self.program, self.program.deparser):
+        if reads_metadata(self.thread, self.thread.deparser):
             flags.append("PS_PROGRAM_CHECKSUM_READS_METADATA")
-        if reads_queue_times(self.program):
+        if reads_queue_times(self.program, self.thread):
             flags.append("PS_PROGRAM_READS_QUEUE_TIMES")
         return sorted(set(flags))
+
+
+def function_name(thread: Thread, what: str) -> str:
+    """C name of a thread's parser or deparser."""
+    return f"{thread.name}_{what}" if thread.name else what
+
+
+def state_name(thread: Thread) -> str:
+    """C name of the struct that a thread's packet is."""
+    return f"{thread.name}_state" if thread.name else "state"
 
 
 def header_bytes(t: irt.Type) -> int:

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from p4switch.ir import expr as ir
-from p4switch.ir.program import Block, Program
+from p4switch.ir.program import Block, Program, Thread
 from p4switch.ir.stmt import Assign
 from p4switch.ir.walk import nodes
 
 QUEUE_FIELDS = frozenset({"enq_timestamp", "enq_qdepth", "deq_timedelta", "deq_qdepth", "egress_global_timestamp"})
 
 
-def reads_metadata(program: Program, block: Block) -> bool:
-    """Whether a block mentions user or standard metadata."""
-    names = {program.metadata.name, program.standard_metadata.name}
+def metadata_names(thread: Thread) -> frozenset[str]:
+    """Variables of the packet that are not its headers."""
+    return frozenset({thread.metadata.name, *(v.name for v in thread.intrinsic)})
+
+
+def reads_metadata(thread: Thread, block: Block) -> bool:
+    """Whether a block mentions user or intrinsic metadata."""
+    names = metadata_names(thread)
     return any(isinstance(n, ir.VarRef) and n.name in names for n in nodes(block.body))
 
 
-def metadata_fields(program: Program, block: Block) -> set[tuple[str, str]] | None:
+def metadata_fields(thread: Thread, block: Block) -> set[tuple[str, str]] | None:
     """Metadata fields that a block mentions, as (variable, field); None when it mentions a whole metadata variable."""
-    names = {program.metadata.name, program.standard_metadata.name}
+    names = metadata_names(thread)
     found: set[tuple[str, str]] = set()
     by_field: set[int] = set()
     for n in nodes(block.body):
@@ -30,22 +35,37 @@ def metadata_fields(program: Program, block: Block) -> set[tuple[str, str]] | No
     return found
 
 
-def depends_on_egress(program: Program, block: Block) -> bool:
+def depends_on_egress(thread: Thread, block: Block) -> bool:
     """Whether a block mentions metadata that egress mentions too, or that differs from copy to copy by itself."""
-    read, written = metadata_fields(program, block), metadata_fields(program, program.egress)
-    if read is None or any(variable == program.standard_metadata.name for variable, _ in read):
+    read, written = metadata_fields(thread, block), metadata_fields(thread, thread.control("egress"))
+    intrinsic = {v.name for v in thread.intrinsic}
+    if read is None or any(variable in intrinsic for variable, _ in read):
         return True
     return bool(read) and (written is None or bool(read & written))
 
 
-def reads_queue_times(program: Program) -> bool:
+def reads_queue_times(program: Program, thread: Thread) -> bool:
     """Whether ingress or egress mentions queueing fields or the egress timestamp, or copies the metadata whole."""
-    standard = program.standard_metadata.name
-    for block in (program.ingress, program.egress):
+    intrinsic = {v.name for v in thread.intrinsic}
+    for block in (thread.control("ingress"), thread.control("egress")):
         for n in nodes(block.body):
-            if isinstance(n, Assign) and isinstance(n.value, ir.VarRef) and n.value.name == standard:
+            if isinstance(n, Assign) and isinstance(n.value, ir.VarRef) and n.value.name in intrinsic:
                 return True
-            of_standard = isinstance(n, ir.Member) and isinstance(n.base, ir.VarRef) and n.base.name == standard
-            if of_standard and n.field in QUEUE_FIELDS:
+            of_intrinsic = isinstance(n, ir.Member) and isinstance(n.base, ir.VarRef) and n.base.name in intrinsic
+            if of_intrinsic and n.field in QUEUE_FIELDS:
                 return True
     return any(e.field in QUEUE_FIELDS for fl in program.field_lists for e in fl.fields if isinstance(e, ir.Member))
+
+
+def mentions(block: Block, variable: str, field: str) -> bool:
+    """Whether a block mentions a field of a variable, or the variable as a whole."""
+    by_field = {
+        id(n.base): n.field
+        for n in nodes(block.body)
+        if isinstance(n, ir.Member) and isinstance(n.base, ir.VarRef) and n.base.name == variable
+    }
+    return any(
+        by_field.get(id(n), field) == field
+        for n in nodes(block.body)
+        if isinstance(n, ir.VarRef) and n.name == variable
+    )

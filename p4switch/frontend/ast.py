@@ -288,6 +288,11 @@ class Parameter:
     annotations: list[Annotation]
     type: Type = None  # type: ignore[assignment]
 
+    @property
+    def is_optional(self) -> bool:
+        """@optional: a caller or an implementation may leave it out."""
+        return any(annotation.name == "optional" for annotation in self.annotations)
+
 
 @dataclass(slots=True, eq=False)
 class TypeParameter:

@@ -1,4 +1,4 @@
-"""Fourth layer of the checker: calls, constructor calls and the inference of type arguments."""
+"""Fifth layer of the checker: calls, constructor calls and the inference of type arguments."""
 
 from __future__ import annotations
 
@@ -11,33 +11,28 @@ from p4switch.frontend.source import AbortError, Reporter
 from p4switch.frontend.types import (
     ANY,
     BOOL,
-    DOTS,
     INT,
-    INVALID,
     STRING,
     UNKNOWN,
     VOID,
-    TBits,
     TBlock,
     TCallable,
-    TList,
     TName,
-    TNew,
     TRecord,
     TSet,
-    TStack,
     TStruct,
     TTable,
-    TTuple,
     TVar,
     TVarbits,
     Type,
     block_bindings,
     has_variables,
     resolve_deep,
+    size_range,
     substitute,
     width_of,
 )
+from p4switch.frontend.unify import unify_blocks, unify_types
 
 
 @dataclass(slots=True)
@@ -116,7 +111,7 @@ class CallChecker(ExpressionChecker):
         names = {a.name for a in e.arguments if a.name is not None}
         fitting = []
         for c in candidates:
-            required = sum(1 for p in c.parameters if p.default is None and not optional(p))
+            required = sum(1 for p in c.parameters if p.default is None and not p.is_optional)
             if required <= given <= len(c.parameters) and names <= {p.name for p in c.parameters}:
                 fitting.append(c)
         if not fitting:
@@ -304,7 +299,7 @@ class CallChecker(ExpressionChecker):
         e.type = VOID
 
     def _size_method(self, e: ast.Call, name: str, t: Type) -> ast.Expr:
-        widths = _size_range(t)
+        widths = size_range(t)
         if widths is None:
             if has_variables(t):
                 e.type = INT
@@ -367,7 +362,7 @@ class CallChecker(ExpressionChecker):
     def _extern_constructor(self, decl: ast.ExternDecl, arguments: list[ast.Argument], at: int) -> list[ast.Parameter]:
         given = len(arguments)
         for c in decl.constructors:
-            required = sum(1 for p in c.parameters if p.default is None and not optional(p))
+            required = sum(1 for p in c.parameters if p.default is None and not p.is_optional)
             if required <= given <= len(c.parameters):
                 return c.parameters
         if not decl.constructors and not given:
@@ -395,17 +390,17 @@ class CallChecker(ExpressionChecker):
         if isinstance(e, ast.Name):
             return isinstance(e.decl, ast.Constant) or (isinstance(e.decl, ast.Parameter) and e.decl.direction == "")
         if isinstance(e, ast.Member | ast.Index | ast.Slice):
-            return self.is_elaboration_constant(e.base)
+            return known(e.base)
         if isinstance(e, ast.Unary | ast.Cast):
-            return self.is_elaboration_constant(e.operand)
+            return known(e.operand)
         if isinstance(e, ast.Binary):
-            return self.is_elaboration_constant(e.left) and self.is_elaboration_constant(e.right)
+            return known(e.left) and known(e.right)
         if isinstance(e, ast.Ternary):
-            return all(self.is_elaboration_constant(x) for x in (e.condition, e.yes, e.no))
+            return all(known(x) for x in (e.condition, e.yes, e.no))
         if isinstance(e, ast.ListExpr):
-            return all(self.is_elaboration_constant(x) for x in e.items)
+            return all(known(x) for x in e.items)
         if isinstance(e, ast.StructExpr):
-            return all(self.is_elaboration_constant(x) for _, _, x in e.fields)
+            return all(known(x) for _, _, x in e.fields)
         if isinstance(e, ast.Call) and isinstance(e.type, TBlock):
             return all(a.expr is None or isinstance(a.expr.type, TBlock) or known(a.expr) for a in e.arguments)
         return isinstance(e, ast.Call) and e.type is INT
@@ -436,12 +431,12 @@ class CallChecker(ExpressionChecker):
         for p in parameters:
             if p.name in by_name:
                 a, expr = by_name.pop(p.name)
-                if expr is None and p.direction not in ("out",) and p.default is None and not optional(p):
+                if expr is None and p.direction not in ("out",) and p.default is None and not p.is_optional:
                     raise self.reporter.fail(a.at, f"'_' can only stand for an out argument; '{p.name}' is not")
                 out.append((p, expr if expr is not None or p.default is None else p.default))
             elif p.default is not None:
                 out.append((p, p.default))
-            elif optional(p):
+            elif p.is_optional:
                 out.append((p, None))
             else:
                 raise self.reporter.fail(at, f"{what} needs an argument for '{p.name}'")
@@ -467,7 +462,7 @@ class CallChecker(ExpressionChecker):
                     argument.type != want
                     and UNKNOWN not in (argument.type, want)
                     and want is not ANY
-                    and not _mentions(want)
+                    and not has_variables(want)
                 ):
                     self.reporter.error(argument.at, f"argument '{p.name}' must be {want}, found {argument.type}")
             elif not isinstance(want, TBlock):
@@ -492,120 +487,11 @@ class CallChecker(ExpressionChecker):
         """Learn type variables from an argument; mismatches are reported by the conversion that follows."""
         actual = argument.type
         if isinstance(formal, TBlock) and isinstance(actual, TBlock):
-            problem = self._unify_blocks(formal, actual, bindings, free)
+            problem = unify_blocks(formal, actual, bindings, free)
             if problem:
                 self.reporter.error(argument.at, problem)
                 raise AbortError
             return
         if isinstance(formal, TBlock) and actual is not UNKNOWN:
             raise self.reporter.fail(argument.at, f"expected {formal}, found {actual}")
-        self.unify_types(formal, actual, bindings, free)
-
-    def unify_types(self, formal: Type, actual: Type, bindings: dict[TVar, Type], free: set[TVar]) -> bool:
-        """True when the types can be made equal; records what variables had to be."""
-        if isinstance(formal, TVar) and formal in free:
-            return self._bind_variable(formal, actual, bindings, free)
-        if isinstance(actual, TVar) and actual in free:
-            return self._bind_variable(actual, formal, bindings, free)
-        if formal == actual or UNKNOWN in (formal, actual) or ANY in (formal, actual):
-            return True
-        if isinstance(formal, TStruct) and isinstance(actual, TStruct):
-            return formal.decl is actual.decl and self._unify_all(formal.arguments, actual.arguments, bindings, free)
-        if isinstance(formal, TBlock) and isinstance(actual, TBlock):
-            return not self._unify_blocks(formal, actual, bindings, free)
-        if isinstance(formal, TTuple) and isinstance(actual, TTuple):
-            return self._unify_all(formal.elements, actual.elements, bindings, free)
-        if isinstance(formal, TStruct) and isinstance(actual, TTuple):
-            return self._unify_all(tuple(t for _, t in formal.fields()), actual.elements, bindings, free)
-        if isinstance(formal, TStruct) and isinstance(actual, TRecord):
-            given = dict(actual.fields)
-            return all(n not in given or self.unify_types(t, given[n], bindings, free) for n, t in formal.fields())
-        if isinstance(formal, TStack) and isinstance(actual, TStack):
-            return formal.size == actual.size and self.unify_types(formal.element, actual.element, bindings, free)
-        if isinstance(formal, TList | TSet) and isinstance(actual, TList | TSet):
-            return self.unify_types(formal.element, actual.element, bindings, free)
-        if isinstance(formal, TList) and isinstance(actual, TTuple):
-            return all(self.unify_types(formal.element, t, bindings, free) for t in actual.elements)
-        if isinstance(formal, TNew) and isinstance(actual, TNew):
-            return formal.decl is actual.decl and self.unify_types(formal.underlying, actual.underlying, bindings, free)
-        return actual is INT and isinstance(formal, TBits)
-
-    def _unify_all(
-        self, formal: tuple[Type, ...], actual: tuple[Type, ...], bindings: dict[TVar, Type], free: set[TVar]
-    ) -> bool:
-        return len(formal) == len(actual) and all(
-            self.unify_types(f, a, bindings, free) for f, a in zip(formal, actual, strict=True)
-        )
-
-    def _bind_variable(self, variable: TVar, actual: Type, bindings: dict[TVar, Type], free: set[TVar]) -> bool:
-        if actual == variable or actual in (DOTS, INVALID):
-            return True
-        before = bindings.get(variable)
-        if before is None or before is ANY or (before is INT and isinstance(actual, TBits)):
-            if not isinstance(actual, TName | TCallable):
-                bindings[variable] = actual
-            return True
-        if before == actual or actual is INT:
-            return True
-        return self.unify_types(before, actual, bindings, free)
-
-    def _unify_blocks(self, formal: TBlock, actual: TBlock, bindings: dict[TVar, Type], free: set[TVar]) -> str:
-        """Empty when `actual` can be passed for `formal`, else what is wrong."""
-        wrong = f"expected {formal.kind} {formal}, found {actual.kind} {actual}"
-        if formal.decl is actual.decl:
-            if (
-                formal.arguments
-                and actual.arguments
-                and not self._unify_all(formal.arguments, actual.arguments, bindings, free)
-            ):
-                return wrong
-            return ""
-        mine, theirs = formal.decl, actual.decl
-        if not isinstance(mine, ast.ParserDecl | ast.ControlDecl) or type(mine) is not type(theirs) or not mine.is_type:
-            return wrong
-        assert isinstance(theirs, ast.ParserDecl | ast.ControlDecl)
-        if len(mine.parameters) != len(theirs.parameters):
-            return f"{wrong}: it has {len(theirs.parameters)} parameters, not {len(mine.parameters)}"
-        formals = block_bindings(formal) or {
-            TVar(p.name, id(mine)): TVar(p.name, id(mine)) for p in mine.type_parameters
-        }
-        inner = {TVar(p.name, id(theirs)) for p in theirs.type_parameters}
-        theirs_bound = block_bindings(actual)
-        for m, t in zip(mine.parameters, theirs.parameters, strict=True):
-            if m.direction != t.direction:
-                have_direction, want_direction = t.direction or "none", m.direction or "none"
-                return f"{wrong}: parameter '{t.name}' has direction '{have_direction}', not '{want_direction}'"
-            want = substitute(m.type, formals)
-            have = substitute(t.type, theirs_bound)
-            if not self.unify_types(want, have, bindings, free | inner):
-                return f"{wrong}: parameter '{t.name}' has type {have}, not {resolve_deep(want, bindings)}"
-        return ""
-
-
-def _mentions(t: Type) -> bool:
-    return has_variables(t)
-
-
-def optional(p: ast.Parameter) -> bool:
-    return any(a.name == "optional" for a in p.annotations)
-
-
-def _size_range(t: Type) -> tuple[int, int] | None:
-    """Smallest and largest size in bits, varbits included."""
-    if isinstance(t, TVarbits):
-        return 0, t.width
-    fixed = width_of(t)
-    if fixed is not None and not (isinstance(t, TStruct) and t.kind == "header_union"):
-        return fixed, fixed
-    if isinstance(t, TStack):
-        inner = _size_range(t.element)
-        return None if inner is None else (inner[0] * t.size, inner[1] * t.size)
-    if not isinstance(t, TStruct):
-        return None
-    parts = [_size_range(f) for _, f in t.fields()]
-    if any(p is None for p in parts):
-        return None
-    known = [p for p in parts if p is not None]
-    if t.kind == "header_union":
-        return min(p[0] for p in known), max(p[1] for p in known)
-    return sum(p[0] for p in known), sum(p[1] for p in known)
+        unify_types(formal, actual, bindings, free)

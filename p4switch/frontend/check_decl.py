@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from p4switch.frontend import ast
-from p4switch.frontend.check_call import optional
 from p4switch.frontend.check_stmt import StatementChecker, always_returns
 from p4switch.frontend.source import AbortError
 from p4switch.frontend.types import (
@@ -26,6 +25,8 @@ from p4switch.frontend.types import (
     TVar,
     TVarbits,
     Type,
+    block_bindings,
+    substitute,
 )
 
 KEY_PROPERTIES = frozenset({"key", "actions", "entries"})
@@ -117,11 +118,52 @@ class Checker(StatementChecker):
             self.reporter.error(decl.at, "a control cannot instantiate a parser")
         if self.where == "parser" and t.kind == "control":
             self.reporter.error(decl.at, "a parser cannot instantiate a control")
-        if decl.body is not None or (isinstance(t.decl, ast.ExternDecl) and any(m.is_abstract for m in t.decl.methods)):
-            raise self.reporter.fail_unsupported(decl.at, "instances that implement abstract methods")
         decl.target = self.construct(t, decl.arguments, decl.at)
         decl.type = decl.target.block
+        self._implementations(decl)
         self.declare(decl.name, decl, decl.at)
+
+    # ---------------------------------------------------------------- abstract methods
+
+    def _implementations(self, decl: ast.Instantiation) -> None:
+        """The methods in an instance's braces: one for each abstract method of its extern."""
+        extern = decl.type.decl if isinstance(decl.type, TBlock) else None
+        abstract = {m.name: m for m in extern.methods if m.is_abstract} if isinstance(extern, ast.ExternDecl) else {}
+        given: set[str] = set()
+        for method in decl.body or []:
+            if not isinstance(method, ast.FunctionDecl):
+                self.reporter.fail_unsupported(method.at, "declarations other than methods in an instance's braces")
+                continue
+            if method.name not in abstract:
+                self.reporter.error(method.at, f"{decl.type} has no abstract method '{method.name}'")
+            elif method.name in given:
+                self.reporter.error(method.at, f"method '{method.name}' is implemented twice")
+            else:
+                self._implementation(decl, abstract[method.name], method)
+            given.add(method.name)
+        for name in abstract:
+            if name not in given:
+                self.reporter.error(
+                    decl.at, f"'{decl.name}' does not implement abstract method '{name}' of {decl.type}"
+                )
+
+    def _implementation(self, decl: ast.Instantiation, abstract: ast.FunctionDecl, method: ast.FunctionDecl) -> None:
+        assert isinstance(decl.type, TBlock)
+        self.push()
+        self.scopes[-1]["this"] = decl
+        self._function_body(method)
+        self.pop()
+        bound = block_bindings(decl.type)
+        returned = substitute(abstract.return_type, bound)
+        if method.return_type != returned and UNKNOWN not in (method.return_type, returned):
+            self.reporter.error(method.at, f"'{method.name}' must return {returned}, not {method.return_type}")
+        wanted = [p for p in abstract.parameters if not p.is_optional]
+        if not len(wanted) <= len(method.parameters) <= len(abstract.parameters):
+            self.reporter.error(method.at, f"'{method.name}' takes {len(abstract.parameters)} parameters")
+        for have, want in zip(method.parameters, abstract.parameters, strict=False):
+            t = substitute(want.type, bound)
+            if have.direction != want.direction or (have.type != t and UNKNOWN not in (have.type, t)):
+                self.reporter.error(have.at, f"parameter '{have.name}' must be '{want.direction} {t}'")
 
     def _struct_decl(self, decl: ast.StructDecl) -> None:
         self.push()
@@ -230,7 +272,7 @@ class Checker(StatementChecker):
                     p.at, f"parameter '{p.name}' needs the type of a {p.type.kind}; {p.type} has a body"
                 )
             return
-        if optional(p) and owner in ("action", "function"):
+        if p.is_optional and owner in ("action", "function"):
             self.reporter.error(p.at, f"parameter '{p.name}' of a {owner} cannot be optional")
         if isinstance(p.type, TBlock):
             if p.type.kind in ("parser", "control", "package"):
@@ -243,6 +285,10 @@ class Checker(StatementChecker):
             self.reporter.error(p.at, f"parameter '{p.name}' of an action cannot have type {p.type}")
 
     def _function(self, decl: ast.FunctionDecl) -> None:
+        self._function_body(decl)
+        self.declare(decl.name, decl, decl.at)
+
+    def _function_body(self, decl: ast.FunctionDecl) -> None:
         self.push()
         decl.type_vars = self.declare_type_parameters(decl.type_parameters, decl)
         decl.return_type = self.resolve(decl.returns)
@@ -255,7 +301,6 @@ class Checker(StatementChecker):
                 self.reporter.error(decl.at, f"function '{decl.name}' does not return a value on every path")
             self.where, self.return_type = outer
         self.pop()
-        self.declare(decl.name, decl, decl.at)
 
     def _extern(self, decl: ast.ExternDecl) -> None:
         self.declare(decl.name, decl, decl.at)

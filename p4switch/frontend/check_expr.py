@@ -1,4 +1,4 @@
-"""Third layer of the checker: types and compile-time values of expressions."""
+"""Fourth layer of the checker: types and compile-time values of expressions."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from p4switch.frontend import ast, constants
-from p4switch.frontend.check_convert import ConversionChecker, castable
-from p4switch.frontend.constants import ConstantError
+from p4switch.frontend.check_operators import OperatorChecker
 from p4switch.frontend.source import AbortError, Reporter
 from p4switch.frontend.types import (
     ANY,
@@ -20,7 +19,6 @@ from p4switch.frontend.types import (
     STATE,
     STRING,
     UNKNOWN,
-    VOID,
     EnumValue,
     TBits,
     TBlock,
@@ -34,12 +32,9 @@ from p4switch.frontend.types import (
     TStruct,
     TTable,
     TTuple,
-    TVar,
     Type,
 )
 
-ARITHMETIC = frozenset({"+", "-", "*", "/", "%", "|+|", "|-|", "&", "|", "^"})
-RELATIONAL = frozenset({"<", "<=", ">", ">="})
 HEADER_METHODS = frozenset(
     {"isValid", "setValid", "setInvalid", "minSizeInBits", "minSizeInBytes", "maxSizeInBits", "maxSizeInBytes"}
 )
@@ -49,7 +44,7 @@ STACK_METHODS = frozenset(
 SIZE_METHODS = frozenset({"minSizeInBits", "minSizeInBytes", "maxSizeInBits", "maxSizeInBytes"})
 
 
-class ExpressionChecker(ConversionChecker):
+class ExpressionChecker(OperatorChecker):
     """Checks expressions; calls are the next layer's."""
 
     def __init__(self, reporter: Reporter) -> None:
@@ -65,10 +60,10 @@ class ExpressionChecker(ConversionChecker):
             ast.Index: self._index,
             ast.Slice: self._slice,
             ast.Call: self.call,
-            ast.Unary: self._unary,
-            ast.Binary: self._binary,
-            ast.Ternary: self._ternary,
-            ast.Cast: self._cast,
+            ast.Unary: self.unary,
+            ast.Binary: self.binary,
+            ast.Ternary: self.ternary,
+            ast.Cast: self.cast,
             ast.ListExpr: self._list,
             ast.StructExpr: self._struct,
             ast.InvalidExpr: self._invalid,
@@ -145,7 +140,7 @@ class ExpressionChecker(ConversionChecker):
         decl = self.lookup(e.name, e.absolute)
         if decl is None:
             if e.name == "this":
-                raise self.reporter.fail_unsupported(e.at, "'this' and abstract methods")
+                raise self.reporter.fail(e.at, "'this' stands for an instance inside the methods that it implements")
             if e.name in self.match_kinds:
                 e.type, e.value = MATCH_KIND, EnumValue("match_kind", e.name)
                 return e
@@ -340,179 +335,6 @@ class ExpressionChecker(ConversionChecker):
         if isinstance(e.base.value, int):
             e.value = (e.base.value >> low) & ((1 << (high - low + 1)) - 1)
 
-    # ---------------------------------------------------------------- operators
-
-    def _unary(self, e: ast.Unary) -> ast.Expr:
-        e.operand = self.value_of(e.operand)
-        t = e.operand.type
-        if t is UNKNOWN:
-            raise AbortError
-        if isinstance(t, TEnum) and t.underlying is not None:
-            e.operand, t = self.convert(e.operand, t.underlying), t.underlying
-        good = t == BOOL if e.op == "!" else isinstance(t, TBits) or (t is INT and e.op != "~")
-        if not good:
-            raise self.reporter.fail(e.at, f"operator '{e.op}' is not defined for {t}")
-        e.type = t
-        if isinstance(e.operand.value, int):
-            e.value = constants.unary(e.op, e.operand.value, t)
-        return e
-
-    def _underlying(self, e: ast.Expr) -> ast.Expr:
-        t = e.type
-        return self.convert(e, t.underlying) if isinstance(t, TEnum) and t.underlying is not None else e
-
-    def _binary(self, e: ast.Binary) -> ast.Expr:
-        e.left = self.value_of(e.left)
-        e.right = self.value_of(e.right)
-        if e.left.type is UNKNOWN or e.right.type is UNKNOWN:
-            raise AbortError
-        if e.op in ("&&", "||"):
-            e.left = self.coerce(e.left, BOOL)
-            e.right = self.coerce(e.right, BOOL)
-            e.type = BOOL
-        elif e.op in ("==", "!="):
-            self._equality(e)
-        elif e.op in ("<<", ">>"):
-            self._shift(e)
-        elif e.op == "++":
-            self._concat(e)
-        else:
-            self._arithmetic(e)
-        self._fold(e)
-        return e
-
-    def _bad_operands(self, e: ast.Binary) -> AbortError:
-        return self.reporter.fail(e.at, f"operator '{e.op}' is not defined for {e.left.type} and {e.right.type}")
-
-    def _balance(self, e: ast.Binary) -> None:
-        """Bring an int operand to the other's type."""
-        if e.left.type is INT and isinstance(e.right.type, TBits):
-            e.left = self.convert(e.left, e.right.type)
-        elif e.right.type is INT and isinstance(e.left.type, TBits):
-            e.right = self.convert(e.right, e.left.type)
-
-    def _equality(self, e: ast.Binary) -> None:
-        if e.left.type != e.right.type:
-            e.left, e.right = self._underlying(e.left), self._underlying(e.right)
-            self._balance(e)
-        left, right = e.left.type, e.right.type
-        if left != right:
-            if isinstance(e.right, ast.ListExpr | ast.StructExpr | ast.InvalidExpr):
-                e.right = self.coerce(e.right, left)
-            elif isinstance(e.left, ast.ListExpr | ast.StructExpr | ast.InvalidExpr):
-                e.left = self.coerce(e.left, right)
-            else:
-                raise self._bad_operands(e)
-        t = e.left.type
-        if isinstance(t, TBlock | TTable | TVar) or t in (STATE, INVALID, DOTS, VOID):
-            raise self._bad_operands(e)
-        e.type = BOOL
-
-    def _shift(self, e: ast.Binary) -> None:
-        e.left, e.right = self._underlying(e.left), self._underlying(e.right)
-        left, right = e.left.type, e.right.type
-        if not (isinstance(left, TBits) or left is INT) or not (isinstance(right, TBits) or right is INT):
-            raise self._bad_operands(e)
-        if isinstance(right, TBits) and right.signed and e.right.value is None:
-            raise self.reporter.fail(e.right.at, f"the shift amount must be unsigned, found {right}")
-        if isinstance(e.right.value, int) and e.right.value < 0:
-            raise self.reporter.fail(e.right.at, "the shift amount must not be negative")
-        if left is INT and e.right.value is None and right is not INT:
-            raise self.reporter.fail(
-                e.left.at, "a number without width cannot be shifted by a value known only at run time"
-            )
-        e.type = left
-
-    def _concat(self, e: ast.Binary) -> None:
-        e.left, e.right = self._underlying(e.left), self._underlying(e.right)
-        left, right = e.left.type, e.right.type
-        if left == STRING and right == STRING:
-            e.type = STRING
-            return
-        if not isinstance(left, TBits) or not isinstance(right, TBits):
-            raise self._bad_operands(e)
-        e.type = TBits(left.width + right.width, left.signed)
-
-    def _arithmetic(self, e: ast.Binary) -> None:
-        e.left, e.right = self._underlying(e.left), self._underlying(e.right)
-        if e.op in ("/", "%"):
-            for operand in (e.left, e.right):
-                if operand.type is INT and isinstance(operand.value, int) and operand.value < 0:
-                    raise self.reporter.fail(operand.at, f"operator '{e.op}' is not defined for negative numbers")
-        self._balance(e)
-        t = e.left.type
-        if t != e.right.type or not (isinstance(t, TBits) or t is INT):
-            raise self._bad_operands(e)
-        if t is INT and e.op in ("|+|", "|-|"):
-            raise self._bad_operands(e)
-        if e.op in ("/", "%"):
-            if isinstance(t, TBits) and t.signed:
-                raise self.reporter.fail(e.at, f"operator '{e.op}' is not defined for signed {t}")
-            if e.right.value == 0:
-                raise self.reporter.fail(e.right.at, "division by zero")
-        e.type = BOOL if e.op in RELATIONAL else t
-
-    def _fold(self, e: ast.Binary) -> None:
-        left, right = e.left.value, e.right.value
-        if e.op in ("&&", "||"):
-            if isinstance(left, bool) and left == (e.op == "||"):
-                e.value = left
-            elif isinstance(left, bool) and isinstance(right, bool):
-                e.value = right
-            return
-        if left is None or right is None:
-            return
-        if isinstance(left, int) and isinstance(right, int):
-            try:
-                e.value = constants.binary(e.op, left, right, e.left.type, e.right.type)
-            except ConstantError as problem:
-                raise self.reporter.fail(e.at, str(problem)) from problem
-        elif e.op in ("==", "!="):
-            e.value = (left == right) == (e.op == "==")
-        elif e.op == "++" and isinstance(left, str):
-            e.value = left + str(right)
-
-    def _ternary(self, e: ast.Ternary) -> ast.Expr:
-        e.condition = self.value_of(e.condition, BOOL)
-        e.yes = self.value_of(e.yes)
-        e.no = self.value_of(e.no)
-        yes, no = e.yes.type, e.no.type
-        if yes is UNKNOWN or no is UNKNOWN:
-            raise AbortError
-        if yes is INT and isinstance(no, TBits):
-            e.yes = self.convert(e.yes, no)
-        elif no is INT and isinstance(yes, TBits):
-            e.no = self.convert(e.no, yes)
-        elif yes != no:
-            if isinstance(e.yes, ast.ListExpr | ast.StructExpr | ast.InvalidExpr):
-                e.yes = self.coerce(e.yes, no)
-            else:
-                e.no = self.coerce(e.no, yes)
-        e.type = e.yes.type
-        if isinstance(e.condition.value, bool):
-            e.value = (e.yes if e.condition.value else e.no).value
-        return e
-
-    def _cast(self, e: ast.Cast) -> ast.Expr:
-        target = e.type if e.ref is None else self.resolve(e.ref)
-        e.operand = self.value_of(e.operand)
-        source = e.operand.type
-        if target is UNKNOWN or source is UNKNOWN:
-            raise AbortError
-        if isinstance(e.operand, ast.ListExpr | ast.StructExpr | ast.InvalidExpr) or source in (DOTS, INVALID):
-            return self.coerce(e.operand, target)
-        if not castable(source, target):
-            raise self.reporter.fail(e.at, f"cannot cast {source} to {target}")
-        e.type = target
-        value = e.operand.value
-        if isinstance(value, int):
-            if source is INT and target == BOOL and value not in (0, 1):
-                raise self.reporter.fail(e.at, "only 0 and 1 can be cast to bool")
-            e.value = constants.cast(value, target)
-        elif value is not None:
-            e.value = value
-        return e
-
     # ---------------------------------------------------------------- aggregates and sets
 
     def _list(self, e: ast.ListExpr) -> ast.Expr:
@@ -539,8 +361,8 @@ class ExpressionChecker(ConversionChecker):
         return self._pair(e)
 
     def _pair(self, e: ast.Mask | ast.Range) -> ast.Expr:
-        e.left = self._underlying(self.value_of(e.left))
-        e.right = self._underlying(self.value_of(e.right))
+        e.left = self.underlying(self.value_of(e.left))
+        e.right = self.underlying(self.value_of(e.right))
         if e.left.type is INT and isinstance(e.right.type, TBits):
             e.left = self.convert(e.left, e.right.type)
         elif e.right.type is INT and isinstance(e.left.type, TBits):

@@ -1,4 +1,4 @@
-"""Fifth layer of the checker: statements, and tables with their entries."""
+"""Sixth layer of the checker: statements, and tables with their entries."""
 
 from __future__ import annotations
 

@@ -341,3 +341,24 @@ def width_of(t: Type) -> int | None:
         return None
     widths = [width_of(p) for p in parts]
     return None if any(w is None for w in widths) else sum(w for w in widths if w is not None)
+
+
+def size_range(t: Type) -> tuple[int, int] | None:
+    """Smallest and largest size in bits, varbits included."""
+    if isinstance(t, TVarbits):
+        return 0, t.width
+    fixed = width_of(t)
+    if fixed is not None and not (isinstance(t, TStruct) and t.kind == "header_union"):
+        return fixed, fixed
+    if isinstance(t, TStack):
+        inner = size_range(t.element)
+        return None if inner is None else (inner[0] * t.size, inner[1] * t.size)
+    if not isinstance(t, TStruct):
+        return None
+    parts = [size_range(f) for _, f in t.fields()]
+    if any(p is None for p in parts):
+        return None
+    known = [p for p in parts if p is not None]
+    if t.kind == "header_union":
+        return min(p[0] for p in known), max(p[1] for p in known)
+    return sum(p[0] for p in known), sum(p[1] for p in known)

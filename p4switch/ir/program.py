@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from p4switch.ir.expr import Expr
 from p4switch.ir.stmt import Body, CloneType, HashAlgorithm, Location
 from p4switch.ir.types import Annotation, Bits, EnumType, HeaderType, Scalar, StructType, Type, UnionType
+from p4switch.values import ActionCall
 
 
 class MatchKind(enum.Enum):
@@ -84,14 +85,6 @@ class TableAction:
 
 
 @dataclass(frozen=True, slots=True)
-class ActionCall:
-    """An action with its control-plane arguments (bit patterns, in parameter order)."""
-
-    action: int
-    arguments: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class KeyMatch:
     """One key field of an entry in the source.
 
@@ -154,7 +147,10 @@ class ActionProfile:
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """An array of `size` values."""
+    """An array of `size` values, each `initial` at the start.
+
+    A cell that is a struct (`struct`) is kept as one number, the first field in its highest bits.
+    """
 
     index: int
     name: str
@@ -163,6 +159,8 @@ class Register:
     annotations: tuple[Annotation, ...]
     declared: str | None = None
     index_declared: str | None = None
+    initial: int = 0
+    struct: StructType | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,23 +327,44 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
-    """Everything that the back end and the control plane need.
+class Thread:
+    """Blocks that share one packet state: a parser, controls in the order in which a packet meets them, a deparser.
 
-    `headers`, `metadata` and `standard_metadata` are the packet's variables, visible in every block.
+    The packet's variables are visible in every block. A variable of `intrinsic` is a struct that the runtime declares:
+    `x` is `struct ps_x` there, and they begin the state in this order. `extracted` are headers of the runtime's own
+    that the parser extracts. `name` is empty when the architecture has one thread. Controls have the names of the
+    functions that the runtime calls.
     """
+
+    name: str
+    headers: Variable
+    metadata: Variable
+    intrinsic: tuple[Variable, ...]
+    parser: Parser
+    controls: tuple[tuple[str, Block], ...]
+    deparser: Block
+    extracted: tuple[Variable, ...] = ()
+
+    def control(self, name: str) -> Block:
+        """The control that is the runtime's function `name`."""
+        return dict(self.controls)[name]
+
+    def variables(self) -> tuple[Variable, ...]:
+        """The packet's variables."""
+        return (self.headers, self.metadata, *self.intrinsic, *self.extracted)
+
+    def blocks(self) -> tuple[Block, ...]:
+        """The controls in the order in which a packet meets them."""
+        return (*(block for _, block in self.controls), self.deparser)
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Everything that the back end and the control plane need."""
 
     source: str
     architecture: str
-    headers: Variable
-    metadata: Variable
-    standard_metadata: Variable
-    parser: Parser
-    verify_checksum: Block
-    ingress: Block
-    egress: Block
-    compute_checksum: Block
-    deparser: Block
+    threads: tuple[Thread, ...]
     tables: tuple[Table, ...] = ()
     actions: tuple[Action, ...] = ()
     action_profiles: tuple[ActionProfile, ...] = ()
@@ -366,14 +385,13 @@ class Program:
 
     def blocks(self) -> tuple[Block, ...]:
         """The controls in the order in which a packet meets them."""
-        return (self.verify_checksum, self.ingress, self.egress, self.compute_checksum, self.deparser)
+        return tuple(block for thread in self.threads for block in thread.blocks())
 
 
 __all__ = [
     "ACCEPT",
     "REJECT",
     "Action",
-    "ActionCall",
     "ActionParameter",
     "ActionProfile",
     "Block",
@@ -400,6 +418,7 @@ __all__ = [
     "Table",
     "TableAction",
     "TableKey",
+    "Thread",
     "Transition",
     "ValueSet",
     "Variable",

@@ -170,6 +170,16 @@ class RegisterWrite:
 
 
 @dataclass(frozen=True, slots=True)
+class RegisterAccess:
+    """What a stateful ALU does with one cell in one go: the body reads it, computes and writes it."""
+
+    register: int
+    action: str
+    body: Body
+    location: Location
+
+
+@dataclass(frozen=True, slots=True)
 class CounterCount:
     """counter.count(index)."""
 
@@ -293,6 +303,14 @@ class Recirculate:
 
 
 @dataclass(frozen=True, slots=True)
+class MirrorPacket:
+    """Copy the packet as it arrived to a session, with `fields` as one bit string in front of it."""
+
+    session: Expr
+    fields: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Truncate:
     """Cut the packet to `length` bytes when it leaves."""
 
@@ -374,6 +392,7 @@ Stmt: TypeAlias = (
     | ApplyTable
     | RegisterRead
     | RegisterWrite
+    | RegisterAccess
     | CounterCount
     | DirectCounterCount
     | MeterExecute
@@ -387,6 +406,7 @@ Stmt: TypeAlias = (
     | Clone
     | Resubmit
     | Recirculate
+    | MirrorPacket
     | Truncate
     | MarkToDrop
     | LogMessage

@@ -92,6 +92,5 @@ def usage(program: Program) -> Usage:
 
 
 def _bodies(program: Program) -> list[tuple[Body, tuple[Variable, ...]]]:
-    parser = program.parser
-    states = [(s.body, parser.variables) for s in parser.states]
+    states = [(s.body, t.parser.variables) for t in program.threads for s in t.parser.states]
     return states + [(b.body, b.variables) for b in program.blocks()]

@@ -23,6 +23,7 @@ class Verifier:
 
     def __init__(self, program: Program) -> None:
         self.program = program
+        self.thread = program.threads[0]
         self.where = ""
         self.variables: dict[str, irt.Type] = {}
         self.labels: list[str] = []
@@ -44,10 +45,13 @@ class Verifier:
         self.where = "tables"
         for t in self.program.tables:
             self._table(t)
-        self._parser(self.program.parser)
-        for block in self.program.blocks():
-            self._block(block)
+        for thread in self.program.threads:
+            self.thread = thread
+            self._parser(thread.parser)
+            for block in thread.blocks():
+                self._block(block)
         self.where = "field lists"
+        self.thread = self.program.threads[0]
         self._scope(())
         for fields in self.program.field_lists:
             for e in fields.fields:
@@ -71,8 +75,7 @@ class Verifier:
             self.require(counter.direct and counter.table == t.index, f"counter {counter.name} is not table {t.name}'s")
 
     def _scope(self, variables: Iterable[Variable]) -> None:
-        program = self.program
-        self.variables = {v.name: v.type for v in (program.headers, program.metadata, program.standard_metadata)}
+        self.variables = {v.name: v.type for v in self.thread.variables()}
         for v in variables:
             self.require(v.name not in self.variables, f"variable {v.name} is declared twice")
             self.variables[v.name] = v.type
@@ -126,6 +129,8 @@ class Verifier:
             self.body(st.otherwise)
         elif isinstance(st, s.Switch):
             self._switch(st)
+        elif isinstance(st, s.RegisterAccess):
+            self.body(st.body)
         elif isinstance(st, s.Labelled | s.Loop):
             self.labels.append(st.label)
             self.body(st.body)

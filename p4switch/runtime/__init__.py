@@ -1,16 +1,6 @@
 """The native switch: tables, traffic manager, ports and packet loop in C, built on first use, and its Python face."""
 
 from p4switch.runtime.batch import Batch
-from p4switch.runtime.binding import (
-    DigestEvent,
-    Event,
-    IdleEvent,
-    LogEvent,
-    PacketInEvent,
-    Pipeline,
-    PortEvent,
-    Switch,
-)
 from p4switch.runtime.build import INCLUDE_DIR, CompilerMissingError, build_shared_object
 from p4switch.runtime.layouts import (
     ActionLayout,
@@ -22,21 +12,16 @@ from p4switch.runtime.layouts import (
     RegisterLayout,
     TableLayout,
 )
+from p4switch.runtime.pipeline import Pipeline
+from p4switch.runtime.switch import DigestEvent, Event, IdleEvent, LogEvent, PacketInEvent, PortEvent, Switch
 from p4switch.runtime.values import (
     NO_ACTION,
-    ActionCall,
-    CounterValue,
     Direction,
     Entry,
-    EntryAction,
     Faults,
-    GroupRef,
     Match,
     MatchKind,
-    MemberRef,
-    MeterConfig,
     PortStats,
-    Replica,
     Result,
     Shape,
     Status,
@@ -44,33 +29,26 @@ from p4switch.runtime.values import (
     SwitchStats,
     TableFlag,
     Unit,
-    WeightedMember,
 )
 
 __all__ = [
     "INCLUDE_DIR",
     "NO_ACTION",
-    "ActionCall",
     "ActionLayout",
     "Batch",
     "CompilerMissingError",
     "CounterLayout",
-    "CounterValue",
     "DigestEvent",
     "DigestLayout",
     "Direction",
     "Entry",
-    "EntryAction",
     "Event",
     "Faults",
     "FieldLayout",
-    "GroupRef",
     "IdleEvent",
     "LogEvent",
     "Match",
     "MatchKind",
-    "MemberRef",
-    "MeterConfig",
     "PacketInEvent",
     "Pipeline",
     "PortEvent",
@@ -78,7 +56,6 @@ __all__ = [
     "ProfileLayout",
     "Program",
     "RegisterLayout",
-    "Replica",
     "Result",
     "Shape",
     "Status",
@@ -88,6 +65,5 @@ __all__ = [
     "TableFlag",
     "TableLayout",
     "Unit",
-    "WeightedMember",
     "build_shared_object",
 ]

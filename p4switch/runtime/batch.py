@@ -8,17 +8,15 @@ from enum import IntEnum
 
 from p4switch.runtime import native
 from p4switch.runtime.layouts import Program
-from p4switch.runtime.values import (
+from p4switch.runtime.values import Match, Result, Status
+from p4switch.values import (
     ActionCall,
     CounterValue,
     EntryAction,
     GroupRef,
-    Match,
     MemberRef,
     MeterConfig,
     Replica,
-    Result,
-    Status,
     WeightedMember,
 )
 

@@ -148,7 +148,6 @@ class ProfileLayout:
     id: int
     selector: bool
     size: int
-    max_group_size: int
     actions: tuple[int, ...]
 
 
@@ -346,7 +345,7 @@ def _table(index: int, d: native.TableDesc) -> TableLayout:
 
 def _profile(index: int, d: native.ProfileDesc) -> ProfileLayout:
     actions = _indexes(d.actions, d.action_count)
-    return ProfileLayout(index, _text(d.name), d.id, bool(d.is_selector), d.size, d.max_group_size, actions)
+    return ProfileLayout(index, _text(d.name), d.id, bool(d.is_selector), d.size, actions)
 
 
 def _register(index: int, d: native.RegisterDesc) -> RegisterLayout:

@@ -9,9 +9,10 @@ from ctypes import POINTER, c_char_p, c_int, c_int64, c_uint8, c_uint16, c_uint3
 
 from p4switch.runtime.build import build_runtime
 
-ABI_VERSION = 1
+ABI_VERSION = 2
 NO_ACTION = 0xFFFFFFFF
 NONE = 0xFFFFFFFF
+RECIRCULATION_PORTS_MAX = 4
 ERROR_BYTES = 1024
 
 OP_HEADER = struct.Struct("<IHHIIIIIIQ2Q4QQQ")
@@ -82,7 +83,6 @@ class ProfileDesc(ctypes.Structure):
         ("id", c_uint32),
         ("is_selector", c_uint32),
         ("size", c_uint64),
-        ("max_group_size", c_uint32),
         ("action_count", c_uint32),
         ("actions", POINTER(c_uint32)),
     )
@@ -98,6 +98,7 @@ class RegisterDesc(ctypes.Structure):
         ("count", c_uint64),
         ("cell_bytes", c_uint32),
         ("order", c_uint32),
+        ("initial", c_void_p),
     )
 
 
@@ -128,12 +129,15 @@ class ProgramDesc(ctypes.Structure):
         ("descriptor_bytes", c_uint32),
         ("name", c_char_p),
         ("flags", c_uint32),
+        ("architecture", c_uint32),
         ("phv_bytes", c_uint32),
         ("metadata_bytes", c_uint32),
         ("zero_bytes", c_uint32),
         ("max_header_bytes", c_uint32),
         ("scratch_bytes", c_uint32),
-        ("functions", c_void_p * 8),
+        ("functions", c_void_p * 10),
+        ("egress_phv_bytes", c_uint32),
+        ("egress_zero_bytes", c_uint32),
         ("action_count", c_uint32),
         ("table_count", c_uint32),
         ("profile_count", c_uint32),
@@ -162,6 +166,9 @@ class SwitchConfigStruct(ctypes.Structure):
         ("seed", c_uint64),
         ("virtual_clock", c_uint32),
         ("trace", c_uint32),
+        ("recirculation_ports", c_uint32 * RECIRCULATION_PORTS_MAX),
+        ("recirculation_rate_bits", c_uint64),
+        ("recirculation_queue_bytes", c_uint64),
     )
 
 
@@ -182,7 +189,7 @@ class FaultsStruct(ctypes.Structure):
 
 
 PORT_STATS_WORDS = 18
-SWITCH_STATS_WORDS = 21
+SWITCH_STATS_WORDS = 24
 
 _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "ps_switch_new": (c_void_p, (POINTER(SwitchConfigStruct),)),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum, IntEnum, IntFlag
 
+from p4switch.values import CounterValue, EntryAction, MeterConfig
+
 PORTS_MAX = 512
 DROP_PORT_DEFAULT = 511
 NO_ACTION = 0xFFFFFFFF
@@ -74,49 +76,6 @@ optional (value, 1), or (0, 0) for any value."""
 
 
 @dataclass(frozen=True, slots=True)
-class ActionCall:
-    """An action (index in the program's list) with its arguments."""
-
-    action: int
-    params: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class MemberRef:
-    """A member of the table's action profile."""
-
-    member: int
-
-
-@dataclass(frozen=True, slots=True)
-class GroupRef:
-    """A group of the table's action selector."""
-
-    group: int
-
-
-EntryAction = ActionCall | MemberRef | GroupRef
-
-
-@dataclass(frozen=True, slots=True)
-class MeterConfig:
-    """Two rates (units a second) and bursts (units); the unit, bytes or packets, is the meter's."""
-
-    cir: int
-    cburst: int
-    pir: int
-    pburst: int
-
-
-@dataclass(frozen=True, slots=True)
-class CounterValue:
-    """What a counter has counted."""
-
-    packets: int = 0
-    bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class Entry:
     """A table entry as it stands now. ``handle`` is -1 for the default entry, ``action`` None for a value set's."""
 
@@ -128,23 +87,6 @@ class Entry:
     meter: MeterConfig | None
     timeout_us: int
     idle_us: int
-
-
-@dataclass(frozen=True, slots=True)
-class Replica:
-    """One copy of a packet: its port and its egress_rid."""
-
-    port: int
-    instance: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class WeightedMember:
-    """A member of a selector group; it takes no packets while ``watch_port`` is down."""
-
-    member: int
-    weight: int = 1
-    watch_port: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +138,10 @@ class PortStats:
 
 @dataclass(frozen=True, slots=True)
 class SwitchStats:
-    """Packets by what happened to them. ``processed`` counts passes through ingress, so also recirculated packets."""
+    """Packets by what happened to them. ``processed`` counts passes through ingress, so also recirculated packets.
+
+    ``recirculating`` and its bytes are what waits at recirculation ports now.
+    """
 
     received: int
     processed: int
@@ -219,6 +164,9 @@ class SwitchStats:
     packet_ins: int
     packet_ins_dropped: int
     wakeups: int
+    recirculation_lost: int
+    recirculating: int
+    recirculating_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,3 +178,6 @@ class SwitchConfig:
     seed: int = 1
     virtual_clock: bool = False
     trace: bool = False
+    recirculation_ports: tuple[int, ...] = ()
+    recirculation_rate_bits: int = 0
+    recirculation_queue_bytes: int = 0

@@ -22,7 +22,7 @@ from p4switch.server.migration import carry_over
 from p4switch.server.schema import Schema
 from p4switch.server.sessions import Sessions, StreamSink
 from p4switch.server.status import StatusError, denied, invalid, not_found, precondition, unimplemented
-from p4switch.server.target import ConfigError, DigestEvent, Event, IdleEvent, PacketInEvent, PortEvent, Target
+from p4switch.server.target import ConfigError, DigestEvent, Event, IdleEvent, PacketInEvent, Target
 
 log = logging.getLogger(__name__)
 
@@ -234,11 +234,6 @@ class Device:
                 self._handle_digest(event)
             case IdleEvent():
                 self._handle_idle(event)
-            case PortEvent():
-                with self._state_lock:
-                    if self._active is not None:
-                        self._active.state.profiles.ports_changed()
-                        self._active.state.pipeline.flush()
 
     def _handle_digest(self, event: DigestEvent) -> None:
         with self._state_lock:

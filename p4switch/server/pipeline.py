@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NewType, Protocol, TypeAlias
 
+from p4switch.values import ActionCall, CounterValue, EntryAction, MeterConfig, Replica, WeightedMember
+
 EntryHandle = NewType("EntryHandle", int)
 
 KeyField: TypeAlias = tuple[int, int]
@@ -29,64 +31,13 @@ class PipelineFullError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class ActionCall:
-    """An action (index in the program) with its arguments in parameter order."""
-
-    action: int
-    arguments: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class MemberRef:
-    """An entry of an indirect table points at a member of its action profile."""
-
-    member: int
-
-
-@dataclass(frozen=True, slots=True)
-class GroupRef:
-    """An entry of an indirect table points at a group of its action selector."""
-
-    group: int
-
-
-EntryTarget: TypeAlias = ActionCall | MemberRef | GroupRef
-
-
-@dataclass(frozen=True, slots=True)
-class CounterValue:
-    """What a counter cell holds."""
-
-    packets: int = 0
-    octets: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class MeterRates:
-    """A two-rate three-colour meter: rates a second and bursts, in packets or bytes as the meter counts."""
-
-    committed_rate: int
-    committed_burst: int
-    peak_rate: int
-    peak_burst: int
-
-
-@dataclass(frozen=True, slots=True)
 class EntryState:
     """A new entry: what it does, and how its counter, meter and idle timer (0: none) begin."""
 
-    target: EntryTarget
+    target: EntryAction
     counter: CounterValue | None = None
-    meter: MeterRates | None = None
+    meter: MeterConfig | None = None
     idle_timeout_ns: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Replica:
-    """One copy of a packet: port and egress_rid."""
-
-    port: int
-    instance: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +75,7 @@ class Pipeline(Protocol):
         """Add an entry; of several that match, the highest priority wins."""
         ...
 
-    def modify_entry(self, table: int, handle: EntryHandle, target: EntryTarget, idle_timeout_ns: int) -> None:
+    def modify_entry(self, table: int, handle: EntryHandle, target: EntryAction, idle_timeout_ns: int) -> None:
         """Replace what an entry does; its counters and meters go on."""
         ...
 
@@ -144,7 +95,7 @@ class Pipeline(Protocol):
         """Overwrite the direct counter of an entry, or (None) of the default entry."""
         ...
 
-    def set_entry_meter(self, table: int, handle: EntryHandle | None, rates: MeterRates | None) -> None:
+    def set_entry_meter(self, table: int, handle: EntryHandle | None, rates: MeterConfig | None) -> None:
         """Configure the direct meter of an entry or (None) of the default entry; rates None: always green."""
         ...
 
@@ -160,8 +111,8 @@ class Pipeline(Protocol):
         """Remove a member that no group and no entry uses."""
         ...
 
-    def set_group(self, profile: int, group: int, members: Sequence[tuple[int, int]]) -> None:
-        """Create or replace a selector group: (member, weight) pairs."""
+    def set_group(self, profile: int, group: int, members: Sequence[WeightedMember]) -> None:
+        """Create or replace a selector group."""
         ...
 
     def delete_group(self, profile: int, group: int) -> None:
@@ -184,7 +135,7 @@ class Pipeline(Protocol):
         """Overwrite cells of an indexed counter."""
         ...
 
-    def set_meters(self, meter: int, start: int, rates: Sequence[MeterRates | None]) -> None:
+    def set_meters(self, meter: int, start: int, rates: Sequence[MeterConfig | None]) -> None:
         """Configure cells of an indexed meter; None: always green."""
         ...
 

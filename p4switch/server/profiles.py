@@ -10,10 +10,11 @@ from typing import Protocol, TypeVar
 from p4switch.proto import p4runtime_pb2 as p4r
 from p4switch.server.journal import Journal
 from p4switch.server.limits import GROUP_SLOTS_MAX
-from p4switch.server.pipeline import ActionCall, EntryTarget, GroupRef, MemberRef, Pipeline
+from p4switch.server.pipeline import Pipeline
 from p4switch.server.schema import ActionSpec, ProfileSpec, Schema, Scope
 from p4switch.server.status import already_exists, denied, exhausted, invalid, not_found, precondition, unimplemented
 from p4switch.server.translate import check_port, decode_action, decode_port, encode_action
+from p4switch.values import ActionCall, EntryAction, GroupRef, MemberRef, WeightedMember
 
 UPDATE = p4r.Update
 
@@ -25,10 +26,6 @@ class PortView(Protocol):
 
     def exists(self, port: int) -> bool:
         """Whether the switch has the port."""
-        ...
-
-    def is_up(self, port: int) -> bool:
-        """Whether the port can send; a port that does not exist cannot."""
         ...
 
 
@@ -167,16 +164,9 @@ class Profiles:
                     message.members.add().MergeFromString(m.message)
                 yield p4r.Entity(action_profile_group=message)
 
-    def ports_changed(self) -> None:
-        """Ports went up or down: rebuild the groups that watch any."""
-        for profile in self._profiles.values():
-            for group_id, group in profile.groups.items():
-                if any(m.watch is not None for m in group.members):
-                    self._pipeline.set_group(profile.spec.index, group_id, self._live(group))
-
     # -- for table entries -----------------------------------------------------------------------
 
-    def target(self, profile_id: int, action: p4r.TableAction, owner: str, journal: Journal) -> EntryTarget:
+    def target(self, profile_id: int, action: p4r.TableAction, owner: str, journal: Journal) -> EntryAction:
         """What an entry of an indirect table points at; a one-shot set becomes a private group."""
         profile = self._profiles[profile_id]
         kind = action.WhichOneof("type")
@@ -205,7 +195,7 @@ class Profiles:
             item.action.CopyFrom(encode_action(spec, call))
         return kept.SerializeToString(deterministic=True)
 
-    def count_user(self, profile_id: int, target: EntryTarget, change: int) -> None:
+    def count_user(self, profile_id: int, target: EntryAction, change: int) -> None:
         """A table entry points at `target` from now on (+1), or no more (-1)."""
         profile = self._profiles[profile_id]
         if isinstance(target, MemberRef):
@@ -213,7 +203,7 @@ class Profiles:
         elif isinstance(target, GroupRef):
             profile.group_users[target.group] += change
 
-    def discard_one_shot(self, profile_id: int, target: EntryTarget, journal: Journal) -> None:
+    def discard_one_shot(self, profile_id: int, target: EntryAction, journal: Journal) -> None:
         """Remove the private group of an entry that is gone or points elsewhere now."""
         profile = self._profiles[profile_id]
         if not isinstance(target, GroupRef) or target.group not in profile.private:
@@ -265,7 +255,7 @@ class Profiles:
 
     def _put_group(self, profile: _Profile, group_id: int, group: Group, journal: Journal) -> None:
         old = profile.groups.get(group_id)
-        self._pipeline.set_group(profile.spec.index, group_id, self._live(group))
+        self._pipeline.set_group(profile.spec.index, group_id, _weighted(group))
         profile.groups[group_id] = group
         if old is None:
             journal.record(lambda: self._drop_group(profile, group_id, Journal()))
@@ -323,10 +313,6 @@ class Profiles:
             raise invalid(f"watch port {port} does not exist")
         return port
 
-    def _live(self, group: Group) -> list[tuple[int, int]]:
-        """(member, weight) of those whose watch port is up. A disallowed weight counts one."""
-        return [(m.member, m.weight or 1) for m in group.members if m.watch is None or self._ports.is_up(m.watch)]
-
 
 def _open(schema: Schema, spec: ProfileSpec) -> _Profile:
     """The actions that a profile's members may have: those of its tables."""
@@ -337,6 +323,11 @@ def _open(schema: Schema, spec: ProfileSpec) -> _Profile:
             actions |= {id_: schema.actions[id_] for id_ in table.actions}
             default_only |= {id_ for id_, scope in table.actions.items() if scope is Scope.DEFAULT}
     return _Profile(spec, actions, frozenset(default_only))
+
+
+def _weighted(group: Group) -> list[WeightedMember]:
+    """A disallowed weight (0) counts one."""
+    return [WeightedMember(m.member, m.weight or 1, m.watch) for m in group.members]
 
 
 def _check_group(spec: ProfileSpec, group: Group, what: str) -> None:

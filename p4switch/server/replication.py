@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator
 from p4switch.proto import p4runtime_pb2 as p4r
 from p4switch.server.journal import Journal
 from p4switch.server.limits import CLASS_OF_SERVICE_MAX, CLONE_SESSION_MAX, INSTANCE_MAX, MULTICAST_GROUP_MAX
-from p4switch.server.pipeline import CloneSession, Pipeline, Replica
+from p4switch.server.pipeline import CloneSession, Pipeline
 from p4switch.server.status import already_exists, invalid, not_found, unimplemented
 from p4switch.server.translate import check_port, decode_port
+from p4switch.values import Replica
 
 UPDATE = p4r.Update
 

@@ -8,18 +8,7 @@ from typing import TypeAlias
 
 from p4switch.proto import p4runtime_pb2 as p4r
 from p4switch.server.journal import Journal
-from p4switch.server.pipeline import (
-    ActionCall,
-    CounterValue,
-    EntryHandle,
-    EntryState,
-    EntryTarget,
-    GroupRef,
-    MatchKey,
-    MemberRef,
-    MeterRates,
-    Pipeline,
-)
+from p4switch.server.pipeline import EntryHandle, EntryState, MatchKey, Pipeline
 from p4switch.server.profiles import Profiles
 from p4switch.server.schema import Schema, Scope, TableSpec
 from p4switch.server.status import already_exists, denied, exhausted, invalid, not_found, unimplemented
@@ -32,6 +21,7 @@ from p4switch.server.translate import (
     encode_counter,
     encode_key,
 )
+from p4switch.values import ActionCall, CounterValue, EntryAction, GroupRef, MemberRef, MeterConfig
 
 UPDATE = p4r.Update
 
@@ -44,7 +34,7 @@ class Entry:
     """What the control plane wrote. `handle` None: the default entry."""
 
     handle: EntryHandle | None
-    target: EntryTarget
+    target: EntryAction
     one_shot: bytes = b""
     """The serialized ActionProfileActionSet, when the entry was programmed by one."""
     metadata: bytes = b""
@@ -315,7 +305,7 @@ class Tables:
         self._pipeline.set_entry_counter(table.spec.index, handle, value)
         journal.record(lambda: self._pipeline.set_entry_counter(table.spec.index, handle, old))
 
-    def _discard(self, table: _Table, target: EntryTarget, journal: Journal) -> None:
+    def _discard(self, table: _Table, target: EntryAction, journal: Journal) -> None:
         if table.spec.profile:
             self._profiles.discard_one_shot(table.spec.profile, target, journal)
 
@@ -420,7 +410,7 @@ class Tables:
         if entry.is_const:
             raise denied(f"table {table.spec.name}: the entry is constant")
 
-    def _target(self, table: _Table, action: p4r.TableAction, journal: Journal, *, default: bool) -> EntryTarget:
+    def _target(self, table: _Table, action: p4r.TableAction, journal: Journal, *, default: bool) -> EntryAction:
         spec = table.spec
         owner = f"table {spec.name}"
         if spec.profile:
@@ -473,7 +463,7 @@ class Tables:
         kept.CopyFrom(config)
         return kept
 
-    def _rates(self, table: _Table, config: p4r.MeterConfig) -> MeterRates:
+    def _rates(self, table: _Table, config: p4r.MeterConfig) -> MeterConfig:
         return decode_meter(self._schema.direct_meters[table.spec.meter], config)
 
     def _direct(self, kind: int, message: p4r.TableEntry) -> tuple[_Table, EntryKey | None]:

@@ -54,14 +54,7 @@ class IdleEvent:
     handle: EntryHandle
 
 
-@dataclass(frozen=True, slots=True)
-class PortEvent:
-    """A port came, went, or changed between up and down."""
-
-    port: int
-
-
-Event: TypeAlias = DigestEvent | PacketInEvent | IdleEvent | PortEvent
+Event: TypeAlias = DigestEvent | PacketInEvent | IdleEvent
 
 
 class Target(Protocol):
@@ -93,8 +86,4 @@ class Target(Protocol):
 
     def exists(self, port: int) -> bool:
         """Whether the switch has the port."""
-        ...
-
-    def is_up(self, port: int) -> bool:
-        """Whether the port can send."""
         ...

@@ -11,9 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from p4switch.proto import p4runtime_pb2 as p4r
 from p4switch.server.bytestring import decode_unsigned, encode_unsigned
 from p4switch.server.limits import PORT_MAX
-from p4switch.server.pipeline import ActionCall, CounterValue, KeyField, MatchKey, MeterRates
+from p4switch.server.pipeline import KeyField, MatchKey
 from p4switch.server.schema import ActionSpec, FieldSpec, Match, MeterSpec, ParamSpec
 from p4switch.server.status import invalid, out_of_range
+from p4switch.values import ActionCall, CounterValue, MeterConfig
 
 INT64_MAX = (1 << 63) - 1
 
@@ -83,10 +84,10 @@ def decode_counter(message: p4r.CounterData, what: str) -> CounterValue:
 
 def encode_counter(value: CounterValue) -> p4r.CounterData:
     """A counter's message; int64 bounds what it can show."""
-    return p4r.CounterData(packet_count=min(value.packets, INT64_MAX), byte_count=min(value.octets, INT64_MAX))
+    return p4r.CounterData(packet_count=min(value.packets, INT64_MAX), byte_count=min(value.bytes, INT64_MAX))
 
 
-def decode_meter(spec: MeterSpec, config: p4r.MeterConfig) -> MeterRates:
+def decode_meter(spec: MeterSpec, config: p4r.MeterConfig) -> MeterConfig:
     """The rates of a meter configuration, checked against the meter's type."""
     rates = (config.cir, config.cburst, config.pir, config.pburst, config.eburst)
     if min(rates) < 0:
@@ -96,10 +97,10 @@ def decode_meter(spec: MeterSpec, config: p4r.MeterConfig) -> MeterRates:
     if (not spec.single_rate or spec.two_colors) and config.eburst:
         raise invalid(f"meter {spec.name} has no excess burst: eburst must not be set")
     if spec.single_rate and not spec.two_colors:
-        return MeterRates(config.cir, config.cburst, config.cir, config.cburst + config.eburst)
+        return MeterConfig(config.cir, config.cburst, config.cir, config.cburst + config.eburst)
     if config.pir < config.cir:
         raise invalid(f"meter {spec.name}: pir {config.pir} is below cir {config.cir}")
-    return MeterRates(config.cir, config.cburst, config.pir, config.pburst)
+    return MeterConfig(config.cir, config.cburst, config.pir, config.pburst)
 
 
 def decode_index(index: p4r.Index, size: int, what: str) -> int:

@@ -2,7 +2,8 @@
 
 `exchange` is exact: it returns everything that the switch sent because of the frames put in, and
 nothing else. It knows when to stop looking by fences, flooded frames of an experimental ethertype:
-queues of a switch are first in, first out, so what a fence overtakes never comes.
+queues of a switch are first in, first out, so what a fence overtakes never comes. Where cached segments
+circulate, one of them is a fence too: between two times that it comes by, everything else comes by.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import hashlib
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
+from typing import Any
 
 import finsy as fy
 
@@ -24,6 +26,7 @@ from tests.dataplane.frames import (
     Control,
     Datagram,
     Drop,
+    Flag,
     Host,
     Op,
     Segment,
@@ -39,8 +42,9 @@ from tests.dataplane.targets import HEAT_CELLS, INTEREST, Target
 MEMBER_PORTS = range(1, 9)
 STRANGER_PORT = 9  # a host without an agent
 ALL_PORTS = (*MEMBER_PORTS, STRANGER_PORT)
-GROUP_FLOOD = 1
-SESSION_NEXT_SEGMENT = 500
+ORBIT_FENCE_PORT = MEMBER_PORTS[-1]
+ORBIT_FENCE_SLOT = 255
+TICK_NS = 1 << 16
 TTL_US = 60_000_000
 WINDOW_US = 60_000_000
 HEAT_GETS = 4
@@ -53,14 +57,15 @@ def interest_index(key: bytes) -> int:
     return crc16_arc(key) % INTEREST
 
 
-def heat_cells(key: bytes) -> tuple[int, int]:
-    """Cells of a key in the two rows of the heat sketch; the first one is also where reports are remembered."""
-    return signature(key) % HEAT_CELLS, (signature(key) >> 16) % HEAT_CELLS
-
-
 def mask(*ports: int) -> int:
     """The interest set of the members on these ports."""
     return sum(1 << (port - 1) for port in ports)
+
+
+def bitmap_groups() -> list[fy.P4MulticastGroupEntry]:
+    """The group of each set of the members."""
+    sets = {members: [port for port in MEMBER_PORTS if members & mask(port)] for members in range(1, 1 << 8)}
+    return [fy.P4MulticastGroupEntry(one, replicas=tuple((port, 1) for port in ports)) for one, ports in sets.items()]
 
 
 class Bench:
@@ -73,6 +78,9 @@ class Bench:
         self._keys = count(1)
         self._entries: list[fy.P4TableEntry] = []
         self._groups: list[fy.P4MulticastGroupEntry] = []
+        self._orbit_fence: bytes | None = None
+        """Key of the chunk whose segment is the fence of the orbit."""
+        self._orbit_fences = 0
         self.segment_bytes = target.segment_bytes
 
     # -- control plane ---------------------------------------------------------------------------
@@ -105,6 +113,11 @@ class Bench:
             heat_gets=heat_gets,
         )
         self.target.control.modify([fy.P4TableEntry("fabric", action=action, is_default_action=True)])
+        if self.target.profile.circulates:
+            ticks = {"interest_ttl": ttl_us, "row_a.heat_window": window_us, "row_b.heat_window": window_us}
+            ticks["report_window"] = window_us
+            registers = [fy.P4RegisterEntry(name, index=0, data=us * 1000 // TICK_NS) for name, us in ticks.items()]
+            self.target.control.modify(registers)
 
     def plain(self) -> None:
         """Makes the switch an ordinary one."""
@@ -120,6 +133,32 @@ class Bench:
                 table("egress_member", {"egress_port": port}, "set_receiver", member_bit=host.bit),
                 table("dmac", {"dst": int.from_bytes(host.mac, "big")}, "forward", port=port),
             )
+
+    def replicate(self, action: str, **parameters: int) -> None:
+        """What happens to sets that the table does not name."""
+        entry = fy.P4TableEntry("replicate", action=fy.P4TableAction(action, **parameters), is_default_action=True)
+        self.target.control.modify([entry])
+
+    def by_bitmap(self) -> None:
+        """Sets are the groups of the same number, where the program has that way."""
+        if self.target.profile.circulates:
+            self.replicate("to_bitmap")
+
+    def prune(self) -> None:
+        """Sets that the table does not name go to all ports, and egress prunes: the only way of a v1model program."""
+        if self.target.profile.circulates:
+            self.replicate("to_group", group=self.target.profile.flood_group)
+
+    def circulate(self) -> None:
+        """Where cached segments circulate, fill in one that is the fence."""
+        if self.target.profile.circulates:
+            key, host = self.any_key(), Host(ORBIT_FENCE_PORT)
+            (segment,) = self.segments(key, 1, holder=host.port)
+            self.insert(self.chunk(key, "filling", base_slot=ORBIT_FENCE_SLOT, segments=1, port=host.port))
+            self.exchange((host.port, segment.fill_frame()), expect=1)
+            self.serve(key, ORBIT_FENCE_SLOT, 1)
+            self.insert(table("replicate", {"members": host.bit}, "to_group", group=host.bit))
+            self._orbit_fence = key
 
     def chunk(self, key: bytes, action: str, **parameters: int) -> fy.P4TableEntry:
         return table("kv_cache", {"key": int.from_bytes(key, "big")}, action, **parameters)
@@ -139,11 +178,26 @@ class Bench:
         self.target.control.modify([entry])
 
     def drops(self, counter: str = "ingress_drops") -> dict[Drop, int]:
+        """Packets by reason. Where it is egress that learns how long a packet is, truncated ones count as ingress'."""
         cells = {cell.index: cell for cell in self.target.control.read(fy.P4CounterEntry(counter))}
-        return {reason: cells[reason].data.packet_count for reason in Drop}
+        found = {reason: cells[reason].data.packet_count for reason in Drop}
+        if self.target.profile.circulates and counter == "ingress_drops":
+            found[Drop.TRUNCATED] += self.drops("egress_drops")[Drop.TRUNCATED]
+        return found
 
-    def heat(self, key: bytes) -> int:
-        """Packets that the direct counter of a chunk has seen."""
+    def registers(self) -> dict[str, list[Any]]:
+        """Every cell of every register, but for when a circulating segment last came by."""
+        found = self.target.control.registers()
+        if self.target.profile.circulates:
+            found["slot_owner"] = [cell["signature"] for cell in found["slot_owner"]]
+        return found
+
+    def heat(self, key: bytes, base_slot: int) -> int:
+        """Control datagrams about a chunk that is here."""
+        if self.target.profile.circulates:
+            (cell,) = self.target.control.read(fy.P4CounterEntry("chunk_heat", index=base_slot))
+            counted: int = cell.packet_count
+            return counted
         match = fy.P4TableMatch({"key": int.from_bytes(key, "big")})
         entry = fy.P4TableEntry("kv_cache", match=match)
         (found,) = self.target.control.read(fy.P4DirectCounterEntry("chunk_heat", table_entry=entry))
@@ -154,6 +208,7 @@ class Bench:
         """Takes back every entry, so that the next test finds an empty switch."""
         self.target.control.delete([*self._entries, *self._groups])
         self._entries, self._groups = [], []
+        self._orbit_fence = None
         self.plain()
         self.target.control.drain_digests()
 
@@ -174,6 +229,9 @@ class Bench:
         # First a fence behind each sender's frames, so that ingress has seen them all; then one to every port.
         for port in dict.fromkeys(port for port, _ in frames):
             self._pass_fence(received, port, [other for other in self.target.ports if other != port][:1])
+        if self._orbit_fence is not None:
+            for _ in range(2):
+                self._pass_orbit_fence(received, self._orbit_fence)
         self._pass_fence(received, STRANGER_PORT, [port for port in self.target.ports if port != STRANGER_PORT])
         self._pass_fence(received, MEMBER_PORTS[0], [STRANGER_PORT])
         return {port: frames for port, frames in received.items() if frames}
@@ -186,6 +244,18 @@ class Bench:
         while waiting:
             self._collect(received, waiting, deadline)
 
+    def _pass_orbit_fence(self, received: dict[int, list[bytes]], key: bytes) -> None:
+        host = Host(ORBIT_FENCE_PORT)
+        get = self.get(key, 0, segments=1, flags=Flag.ONLY_ME)
+        self.target.send(host.port, control_frame(host, get, host))
+        deadline = time.monotonic() + LIMIT_S
+        before = self._orbit_fences
+        while self._orbit_fences == before:
+            self._collect(received, {}, deadline)
+
+    def _is_orbit_fence(self, frame: bytes) -> bool:
+        return self._orbit_fence is not None and frame[78:94] == self._orbit_fence
+
     def _collect(self, received: dict[int, list[bytes]], waiting: dict[int, bytes], deadline: float) -> None:
         left = deadline - time.monotonic()
         assert left > 0, f"switch stays silent: fences missing at {sorted(waiting)}, received {counts(received)}"
@@ -193,6 +263,8 @@ class Bench:
             if frame[12:14] == FENCE_ETHERTYPE.to_bytes(2, "big"):
                 if port in waiting and waiting[port] in frame:
                     del waiting[port]
+            elif self._is_orbit_fence(frame):
+                self._orbit_fences += 1
             else:
                 received[port].append(frame)
 
@@ -214,6 +286,12 @@ class Bench:
     def clock_us() -> float:
         return time.monotonic() * 1e6
 
+    def in_order(self, frames: Sequence[bytes]) -> list[bytes]:
+        """Data frames by segment. Only segments that circulate come in another order."""
+        if self.target.profile.circulates:
+            return sorted(frames, key=lambda frame: parse(frame).segment)
+        return list(frames)
+
     # -- contents --------------------------------------------------------------------------------
 
     def key(self) -> bytes:
@@ -228,9 +306,15 @@ class Bench:
         name = f"{self._name} {next(self._keys)}"
         return hashlib.blake2b(name.encode(), digest_size=16).digest()
 
+    def heat_cells(self, key: bytes) -> tuple[int, int]:
+        """Cells of a key in the two rows of the heat sketch; the first one is also where reports are remembered."""
+        other = crc16_arc(key) if self.target.profile.circulates else signature(key) >> 16
+        return signature(key) % HEAT_CELLS, other % HEAT_CELLS
+
     def claim(self, *keys: bytes) -> bool:
         """Takes the cells of the keys for this test, unless another one has touched one of them."""
-        cells = {("interest", interest_index(key)) for key in keys} | {("heat", heat_cells(key)[0]) for key in keys}
+        cells = {("interest", interest_index(key)) for key in keys}
+        cells |= {("heat", self.heat_cells(key)[0]) for key in keys}
         if cells & self.target.used_cells:
             return False
         self.target.used_cells |= cells

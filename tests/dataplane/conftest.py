@@ -7,15 +7,19 @@ from collections.abc import Iterator
 import finsy as fy
 import pytest
 
-from tests.dataplane.bench import ALL_PORTS, GROUP_FLOOD, SESSION_NEXT_SEGMENT, Bench
-from tests.dataplane.targets import Bmv2Target, P4SwitchTarget, Target
+from tests.dataplane.bench import ALL_PORTS, Bench, bitmap_groups
+from tests.dataplane.targets import Bmv2Target, P4SwitchTarget, Target, TnaTarget
 
-TARGETS: dict[str, type[P4SwitchTarget] | type[Bmv2Target]] = {"p4switch": P4SwitchTarget, "bmv2": Bmv2Target}
+TARGETS: dict[str, type[P4SwitchTarget] | type[Bmv2Target]] = {
+    "p4switch": P4SwitchTarget,
+    "tna": TnaTarget,
+    "bmv2": Bmv2Target,
+}
 
 
 @pytest.fixture(
     scope="session",
-    params=["p4switch", pytest.param("bmv2", marks=[pytest.mark.bmv2, pytest.mark.root])],
+    params=["p4switch", "tna", pytest.param("bmv2", marks=[pytest.mark.bmv2, pytest.mark.root])],
 )
 def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     kind = TARGETS[request.param]
@@ -24,11 +28,13 @@ def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         pytest.skip(f"{kind.name}: {missing.reason}")
     running = kind(ALL_PORTS, tmp_path_factory.mktemp(kind.name))
     try:
+        profile = running.profile
         running.control.insert(
             [
-                fy.P4MulticastGroupEntry(GROUP_FLOOD, replicas=tuple((port, 1) for port in ALL_PORTS)),
-                fy.P4CloneSessionEntry(SESSION_NEXT_SEGMENT, replicas=((1, 1),)),
-                fy.P4DigestEntry("heat_report_t", max_list_size=1),
+                fy.P4MulticastGroupEntry(profile.flood_group, replicas=tuple((port, 1) for port in ALL_PORTS)),
+                profile.session,
+                *(fy.P4DigestEntry(name, max_list_size=1) for name in profile.digests),
+                *(bitmap_groups() if profile.circulates else ()),
             ]
         )
         yield running
@@ -49,4 +55,6 @@ def bench(bare: Bench) -> Bench:
     """A kvcast switch with a member on each of ports 1 to 8 and a host without an agent on port 9."""
     bare.attach()
     bare.fabric()
+    bare.by_bitmap()
+    bare.circulate()
     return bare

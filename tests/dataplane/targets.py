@@ -29,7 +29,8 @@ from typing import Any, Protocol, cast
 import finsy as fy
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-PROGRAM = REPOSITORY / "p4" / "v1model" / "kvcast.p4"
+P4 = REPOSITORY / "p4"
+PROGRAM = P4 / "v1model" / "kvcast.p4"
 START_LIMIT_S = 30.0
 SEND_LIMIT_S = 5
 # Sizes of the program under test: small, so that all registers can be read and compared.
@@ -37,6 +38,9 @@ SLOTS = 256
 INTEREST = 4096
 HEAT_CELLS = 1024
 SIZES = (f"-DSLOTS={SLOTS}", f"-DINTEREST={INTEREST}", f"-DHEAT_CELLS={HEAT_CELLS}")
+
+# A segment is not lost before the tests are over, however slow this machine is.
+TNA_SIZES = (*SIZES, "-DORBIT_LOST_TICKS=0x40000000")
 
 CLONE_NEWNET = 0x40000000
 ETH_P_ALL = 3
@@ -47,10 +51,35 @@ TP_STATUS_VLAN_VALID = 1 << 4
 AUXDATA = struct.Struct("=IIIHHHH")  # tpacket_auxdata: status, len, snaplen, mac, net, vlan_tci, vlan_tpid
 
 
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What a control plane says differently, by the program that a switch runs (docs/targets.md)."""
+
+    program: Path
+    sizes: Sequence[str]
+    flood_group: int
+    session: fy.P4CloneSessionEntry
+    digests: Sequence[str]
+    circulates: bool
+    """Cached segments circulate: they are served when they come by, in any order."""
+
+
+V1MODEL = Profile(PROGRAM, SIZES, 1, fy.P4CloneSessionEntry(500, replicas=((1, 1),)), ("heat_report_t",), False)
+TNA = Profile(
+    P4 / "tna" / "kvcast.p4",
+    TNA_SIZES,
+    0x8000,
+    fy.P4CloneSessionEntry(500, packet_length_bytes=86, replicas=((68, 1),)),
+    ("heat_report_t", "lost_report_t"),
+    True,
+)
+
+
 class Target(Protocol):
     """A running switch with the data plane loaded."""
 
     name: str
+    profile: Profile
     segment_bytes: int
     ports: Sequence[int]
     control: ControlSession
@@ -71,11 +100,12 @@ class Target(Protocol):
 class ControlSession:
     """A finsy session on a thread of its own, with blocking calls."""
 
-    def __init__(self, address: str, options: fy.SwitchOptions) -> None:
+    def __init__(self, address: str, options: fy.SwitchOptions, digests: Sequence[str] = ("heat_report_t",)) -> None:
+        self._digest_names = digests
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="p4runtime", daemon=True)
         self._thread.start()
-        self._digests: queue.Queue[dict[str, int]] = queue.Queue()
+        self._digests: dict[str, queue.Queue[dict[str, int]]] = {name: queue.Queue() for name in digests}
         self._up: threading.Event = threading.Event()
         self._failure: BaseException | None = None
         self._stop = asyncio.Event()
@@ -91,20 +121,21 @@ class ControlSession:
             async with fy.Switch("switch", address, options) as switch:
                 self._switch = switch
                 self._up.set()
-                reader = asyncio.create_task(self._read_digests())
+                readers = [asyncio.create_task(self._read_digests(name)) for name in self._digest_names]
                 await self._stop.wait()
-                reader.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await reader
+                for reader in readers:
+                    reader.cancel()
+                    with contextlib.suppress(asyncio.CancelledError):
+                        await reader
         except BaseException as failure:
             self._failure = failure
             raise
 
-    async def _read_digests(self) -> None:
-        async for digest_list in self._switch.read_digests("heat_report_t"):
+    async def _read_digests(self, kind: str) -> None:
+        async for digest_list in self._switch.read_digests(kind):
             for digest in digest_list.data:
                 assert isinstance(digest, dict)
-                self._digests.put({name: int(value) for name, value in digest.items()})
+                self._digests[kind].put({name: int(value) for name, value in digest.items()})
             await self._switch.write([digest_list.ack()])
 
     def _call(self, work: Coroutine[Any, Any, Any]) -> Any:
@@ -135,17 +166,16 @@ class ControlSession:
             for register in self._switch.p4info.registers
         }
 
-    def next_digest(self, timeout_s: float) -> dict[str, int] | None:
+    def next_digest(self, timeout_s: float, kind: str = "heat_report_t") -> dict[str, int] | None:
         try:
-            return self._digests.get(timeout=timeout_s)
+            return self._digests[kind].get(timeout=timeout_s)
         except queue.Empty:
             return None
 
-    def drain_digests(self) -> list[dict[str, int]]:
-        drained = []
-        while (digest := self.next_digest(0.0)) is not None:
-            drained.append(digest)
-        return drained
+    def drain_digests(self) -> None:
+        for kind in self._digest_names:
+            while self.next_digest(0.0, kind) is not None:
+                pass
 
     def close(self) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
@@ -275,6 +305,7 @@ class P4SwitchTarget:
     """The embedded switch as its own process, with a UNIX datagram socket a port: no privileges."""
 
     name = "p4switch"
+    profile = V1MODEL
     segment_bytes = 4096
     can_read_registers = True
 
@@ -289,7 +320,7 @@ class P4SwitchTarget:
         with contextlib.ExitStack() as undo:
             self._sockets: dict[int, socket.socket] = {}
             self._switch_side = {port: str(directory / f"s{port}") for port in ports}
-            arguments = [f"-DSEGMENT_BYTES={self.segment_bytes}", *SIZES, str(PROGRAM)]
+            arguments = [f"-DSEGMENT_BYTES={self.segment_bytes}", *self.profile.sizes, str(self.profile.program)]
             for port in ports:
                 end = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
                 undo.callback(end.close)
@@ -310,7 +341,8 @@ class P4SwitchTarget:
                 )
             undo.callback(stop, self._process)
             wait_for(ready, self._process, log)
-            self.control = ControlSession(f"unix:{directory / 'p4runtime.sock'}", fy.SwitchOptions())
+            address = f"unix:{directory / 'p4runtime.sock'}"
+            self.control = ControlSession(address, fy.SwitchOptions(), self.profile.digests)
             undo.callback(self.control.close)
             self._undo = undo.pop_all()
 
@@ -324,10 +356,18 @@ class P4SwitchTarget:
         self._undo.close()
 
 
+class TnaTarget(P4SwitchTarget):
+    """The embedded switch with the program for Tofino."""
+
+    name = "tna"
+    profile = TNA
+
+
 class Bmv2Target:
     """`simple_switch_grpc` from PATH between veth pairs in a namespace, program built by `p4c-bm2-ss`."""
 
     name = "bmv2"
+    profile = V1MODEL
     segment_bytes = 256  # bmv2 grows a packet by 512 bytes at most
     can_read_registers = False  # bmv2's P4Runtime server has no registers
 

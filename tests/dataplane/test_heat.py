@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.dataplane.bench import HEAT_GETS, Bench, heat_cells, mask
+from tests.dataplane.bench import HEAT_GETS, Bench, mask
 
 REPORT_LIMIT_S = 5.0
 
@@ -14,8 +14,8 @@ def sharing_one_cell(bench: Bench, row: int) -> tuple[bytes, bytes]:
     seen: dict[int, bytes] = {}
     for _ in range(1 << 12):
         key = bench.any_key()
-        other = seen.setdefault(heat_cells(key)[row], key)
-        if heat_cells(other)[1 - row] != heat_cells(key)[1 - row] and bench.claim(other, key):
+        other = seen.setdefault(bench.heat_cells(key)[row], key)
+        if bench.heat_cells(other)[1 - row] != bench.heat_cells(key)[1 - row] and bench.claim(other, key):
             return other, key
     raise AssertionError("no two keys share a cell")
 

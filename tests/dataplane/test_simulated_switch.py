@@ -82,6 +82,9 @@ class Model:
 def real(bench: Bench, port: int, frame: bytes, expect: int) -> Emitted:
     emitted: Emitted = {}
     for out, frames in bench.exchange((port, frame), expect=expect).items():
+        if bench.target.profile.circulates:
+            # Segments are served as they come by, in any order; the model serves them in theirs.
+            frames = sorted(frames, key=lambda frame: parse(frame).segment)
         for datagram in map(parse, frames):
             if datagram.dst_port == CONTROL_PORT:
                 emitted.setdefault(out, []).append(("control", datagram.control))

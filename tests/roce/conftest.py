@@ -42,6 +42,8 @@ def testbed() -> Iterator[Testbed]:
         slots=4096,
         rate_bit_s=20_000_000,
         socket_hosts=(SOCKETS_HOST,),
+        # Only tests decide what lies where.
+        controller_settings={"policy": {"admission": False}, "push": {"enabled": False}},
     )
     with client.running(spec) as running:
         yield running

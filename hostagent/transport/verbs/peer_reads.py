@@ -35,6 +35,7 @@ from hostagent.transport.verbs.connections import ReadQueuePair
 from hostagent.transport.verbs.control_connection import ControlConnection
 from hostagent.transport.verbs.device import MemoryRegion, VerbsError
 from kvproto.ids import ChunkKey
+from kvproto.session.read_window import ReadWindow
 
 _NO_KEY = bytes(16)
 
@@ -77,12 +78,13 @@ class RdmaRead:
 
 @dataclass(slots=True)
 class _Piece:
-    """A part of a read, the size of one RDMA READ."""
+    """A part of a read: one RDMA READ, or what is still to be cut into such."""
 
     read: RdmaRead
     offset: int
     """From the beginning of the read."""
     size_bytes: int
+    posted_ns: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -107,13 +109,15 @@ class PeerHost(Protocol):
     """Own, on the data network."""
     region: MemoryRegion
     counters: TransportCounters
-    read_window_bytes: int
-    """What may be in flight from one peer."""
     idle_s: float
     stall_timeout_s: float
 
     def make_queue_pair(self) -> ReadQueuePair:
         """A queue pair for asking. Raises VerbsError."""
+        ...
+
+    def make_window(self) -> ReadWindow:
+        """What may be in flight from one peer."""
         ...
 
     def next_work_id(self, peer: PeerReads) -> int:
@@ -143,8 +147,7 @@ class PeerReads:
         """Pieces that the NIC works on, by work id, in the order in which they were posted."""
         self._connection: ReadQueuePair | None = None
         self._connected = False
-        self._piece_bytes = min(limits.VERBS_READ_PIECE_BYTES, host.read_window_bytes)
-        self._pieces_max = min(limits.VERBS_READ_PIECES_MAX, host.read_window_bytes // self._piece_bytes)
+        self._window = host.make_window()
         self._requests = np.zeros(limits.VERBS_READ_PIECES_MAX, abi.SEND_WR)
         self._sge = np.zeros(limits.VERBS_READ_PIECES_MAX, abi.SGE)
         index = np.arange(limits.VERBS_READ_PIECES_MAX, dtype=np.uint64)
@@ -329,39 +332,53 @@ class PeerReads:
     # ------------------------------------------------------------------ the queue pair
 
     def _start(self, read: RdmaRead, where: RemoteExtent) -> None:
-        """Cut a read into pieces."""
+        """The peer has told where it finds the chunk."""
         if read.over or read not in self._reads or self._state is _State.REFUSED:
             return
         if read.offset + read.size_bytes > where.size_bytes:
             self._end(read, ReadOutcome.ABSENT)
             return
-        step = self._piece_bytes
-        for offset in range(0, read.size_bytes, step):
-            self._queue.append(_Piece(read, offset, min(step, read.size_bytes - offset)))
+        self._queue.append(_Piece(read, 0, read.size_bytes))
         self._pump()
 
     def _pump(self) -> None:
         """Post as many pieces as may be in flight, in one call."""
-        room = self._pieces_max - len(self._posted)
-        if self._state is not _State.READY or not room or not self._queue:
+        if self._state is not _State.READY:
             return
+        now_ns = self._now_ns()
+        count = 0
+        while self._queue and len(self._posted) < limits.VERBS_READ_PIECES_MAX:
+            rest = self._queue[0]
+            size_bytes = self._window.post(rest.size_bytes, now_ns)
+            if not size_bytes:
+                break
+            self._describe(count, _Piece(rest.read, rest.offset, size_bytes, now_ns))
+            count += 1
+            rest.offset += size_bytes
+            rest.size_bytes -= size_bytes
+            if not rest.size_bytes:
+                self._queue.popleft()
+        if count:
+            self._post(count)
+
+    def _describe(self, place: int, piece: _Piece) -> None:
+        """Write one work request."""
+        read, sge, request = piece.read, self._sge[place], self._requests[place]
+        where = self._opened[read.key].where
+        assert where is not None
+        work_id = self._host.next_work_id(self)
+        self._posted[work_id] = piece
+        read.posted_count += 1
+        sge["address"] = self._host.memory.bytes_.ctypes.data + read.pool_offset + piece.offset
+        sge["length"] = piece.size_bytes
+        request["wr_id"] = work_id
+        request["rdma_address"] = where.address + read.offset + piece.offset
+        request["rdma_rkey"] = where.rkey
+
+    def _post(self, count: int) -> None:
+        """Hand the first so many work requests to the NIC."""
         assert self._connection is not None
-        requests, sge, base = self._requests, self._sge, self._host.memory.bytes_.ctypes.data
-        count = min(room, len(self._queue))
-        for place in range(count):
-            piece = self._queue.popleft()
-            read = piece.read
-            where = self._opened[read.key].where
-            assert where is not None
-            work_id = self._host.next_work_id(self)
-            self._posted[work_id] = piece
-            read.posted_count += 1
-            sge[place]["address"] = base + read.pool_offset + piece.offset
-            sge[place]["length"] = piece.size_bytes
-            request = requests[place]
-            request["wr_id"] = work_id
-            request["rdma_address"] = where.address + read.offset + piece.offset
-            request["rdma_rkey"] = where.rkey
+        requests = self._requests
         last = requests[count - 1]
         following = last["next"]
         last["next"] = 0
@@ -385,6 +402,7 @@ class PeerReads:
             self.close()
             return
         self._progress_s = self._host.loop.time()
+        self._window.completed(piece.size_bytes, piece.posted_ns, self._now_ns())
         read = piece.read
         read.posted_count -= 1
         read.have_bytes += piece.size_bytes
@@ -412,6 +430,7 @@ class PeerReads:
         if self._connection is not None:
             self._connection.destroy()
             self._connection = None
+        self._window.dropped()
         for work_id in self._posted:
             self._host.forget_work(work_id)
 
@@ -427,6 +446,9 @@ class PeerReads:
         self._shake_hands()
 
     # ------------------------------------------------------------------ time
+
+    def _now_ns(self) -> int:
+        return int(self._host.loop.time() * 1e9)
 
     def _arm_timer(self) -> None:
         # At a steady pace: which of the two limits counts changes with every read.

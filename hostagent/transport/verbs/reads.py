@@ -20,6 +20,7 @@ from hostagent.transport.verbs.device import MemoryRegion, RdmaPort
 from hostagent.transport.verbs.peer_reads import PeerReads, RdmaRead
 from hostagent.transport.verbs.queues import CompletionChannel, CompletionQueue, Completions, CompletionWatch
 from kvproto.ids import ChunkKey
+from kvproto.session.read_window import ReadWindow
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +37,6 @@ class VerbsReads:
         self.address = host.address
         self.region = region
         self.counters = host.counters
-        self.read_window_bytes = host.config.rdma_read_window_bytes
         self.idle_s = idle_s
         self.stall_timeout_s = limits.READ_STALL_TIMEOUT_S
         self._host = host
@@ -99,6 +99,10 @@ class VerbsReads:
     def make_queue_pair(self) -> ReadQueuePair:
         """See `PeerHost`."""
         return ReadQueuePair(self._port, self._completions, limits.VERBS_READ_PIECES_MAX)
+
+    def make_window(self) -> ReadWindow:
+        """See `PeerHost`."""
+        return ReadWindow(self._host.config.rdma_read_window_bytes)
 
     def next_work_id(self, peer: PeerReads) -> int:
         """See `PeerHost`."""

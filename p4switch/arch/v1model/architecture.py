@@ -9,7 +9,7 @@ from p4switch.frontend import ast
 from p4switch.frontend.check_call import Callee
 from p4switch.ir import expr as ir
 from p4switch.ir import types as irt
-from p4switch.ir.program import Program, Variable
+from p4switch.ir.program import Program, Thread, Variable
 
 if TYPE_CHECKING:
     from p4switch.frontend.lower.program import ProgramLowering
@@ -80,20 +80,26 @@ class V1Model(V1Externs):
         egress = self.low.lower_control(blocks["eg"], (headers, metadata, standard))
         compute = self.low.lower_control(blocks["ck"], (headers, metadata))
         deparser = self.low.lower_control(blocks["dep"], (None, headers))
+        thread = Thread(
+            name="",
+            headers=_variable(headers),
+            metadata=_variable(metadata),
+            intrinsic=(_variable(standard),),
+            parser=parser,
+            controls=(
+                ("verify_checksum", checks),
+                ("ingress", ingress),
+                ("egress", egress),
+                ("compute_checksum", compute),
+            ),
+            deparser=deparser,
+        )
         new_types, enums = self.low.named_types()
         source = self.low.reporter.source.origins[-1][0] if self.low.reporter.source.origins else ""
         return Program(
             source=source,
             architecture=self.name,
-            headers=_variable(headers),
-            metadata=_variable(metadata),
-            standard_metadata=_variable(standard),
-            parser=parser,
-            verify_checksum=checks,
-            ingress=ingress,
-            egress=egress,
-            compute_checksum=compute,
-            deparser=deparser,
+            threads=(thread,),
             tables=tuple(self.low.tables),
             actions=tuple(self.low.actions),
             action_profiles=tuple(self.low.profiles),

@@ -13,7 +13,6 @@ from p4switch.frontend.types import EnumValue, TBlock, TStruct, TTuple, Type
 from p4switch.ir import types as irt
 from p4switch.ir.program import (
     Action,
-    ActionCall,
     ActionParameter,
     ActionProfile,
     ConstEntry,
@@ -30,6 +29,7 @@ from p4switch.ir.program import (
     TableKey,
     ValueSet,
 )
+from p4switch.values import ActionCall
 
 PRIORITY_MAX = (1 << 31) - 1
 """P4Runtime's priorities are int32."""
@@ -112,10 +112,14 @@ class ObjectLowering(ExpressionLowering):
         for d in self.digests:
             if d.struct == t:
                 return d.index
+        name = t.name if not getattr(t, "is_tuple", False) else f"digest_{len(self.digests)}"
+        return self.new_digest(name, t, t.annotations)
+
+    def new_digest(self, name: str, t: irt.StructType | irt.HeaderType, annotations: tuple[irt.Annotation, ...]) -> int:
+        """A digest under a name of its own."""
         fields: list[DigestField] = []
         self._digest_fields("", t, fields)
-        name = t.name if not getattr(t, "is_tuple", False) else f"digest_{len(self.digests)}"
-        self.digests.append(Digest(len(self.digests), name, tuple(fields), t, t.annotations))
+        self.digests.append(Digest(len(self.digests), name, tuple(fields), t, annotations))
         return len(self.digests) - 1
 
     def _digest_fields(self, prefix: str, t: irt.StructType | irt.HeaderType, out: list[DigestField]) -> None:

@@ -70,8 +70,8 @@ class ProgramLowering(ParserLowering):
         block = callee.block.decl
         if isinstance(block, ast.ExternDecl):
             return self.make_extern(decl, callee, name)
-        if isinstance(block, ast.PackageDecl):
-            raise self.unsupported(decl.at, f"package {block.name} inside of another")
+        if isinstance(block, ast.PackageDecl):  # the architecture looks into those that it knows
+            return Instance("package", name, decl=decl)
         return self.make_block(block, callee, name)
 
     def _local(self, decl: ast.Declaration) -> None:
@@ -116,24 +116,29 @@ class ProgramLowering(ParserLowering):
         self.exit_flag = None
         self.block_label = self.fresh_name(label)
 
-    def _instance(self, block: tuple[Callee, ast.Expr]) -> Instance:
+    def _instance(self, block: tuple[Callee, ast.Expr], prefix: str) -> Instance:
         callee, argument = block
         if isinstance(argument, ast.Name):
             found = self.instance_of(argument)
             if found is not None:
                 return found
-        return self.make_block(callee.decl, callee, callee.decl.name)
+        name = callee.decl.name
+        return self.make_block(callee.decl, callee, f"{prefix}.{name}" if prefix else name)
 
     def _bind(self, instance: Instance, values: tuple[ir.VarRef | None, ...]) -> Env:
         env = Env(instance.env)
-        for p, value in zip(instance.decl.parameters, values, strict=True):
+        for p, value in zip(instance.decl.parameters, values, strict=False):
             env.bind(p, value if value is not None else Instance("packet", "packet"))
         return env
 
-    def lower_parser(self, block: tuple[Callee, ast.Expr], values: tuple[ir.VarRef, ...]) -> Parser:
+    def lower_parser(self, block: tuple[Callee, ast.Expr], values: tuple[ir.VarRef, ...], prefix: str = "") -> Parser:
+        """A parser; `values` are bound to its parameters behind the packet, those it leaves out at the end to none.
+
+        `prefix` goes before all its names.
+        """
         self._begin("parsed")
         self.states = []
-        instance = self._instance(block)
+        instance = self._instance(block, prefix)
         env = self._bind(instance, (None, *values))
         with self.body() as first, self.within(env):
             self.initialise_locals(instance.decl)
@@ -153,9 +158,12 @@ class ProgramLowering(ParserLowering):
         )
         return [entry, start, *states[1:]]
 
-    def lower_control(self, block: tuple[Callee, ast.Expr], values: tuple[ir.VarRef | None, ...]) -> Block:
+    def lower_control(
+        self, block: tuple[Callee, ast.Expr], values: tuple[ir.VarRef | None, ...], prefix: str = ""
+    ) -> Block:
+        """A control, as lower_parser; None is bound to the packet."""
         self._begin("end")
-        instance = self._instance(block)
+        instance = self._instance(block, prefix)
         env = self._bind(instance, values)
         with self.body() as body, self.within(env):
             self.initialise_locals(instance.decl)

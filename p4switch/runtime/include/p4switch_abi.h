@@ -35,7 +35,7 @@
 #error "p4switch_abi.h is C"
 #endif
 
-#define PS_ABI_VERSION 1
+#define PS_ABI_VERSION 2
 
 #define PS_LIKELY(x) __builtin_expect(!!(x), 1)
 #define PS_UNLIKELY(x) __builtin_expect(!!(x), 0)
@@ -83,6 +83,51 @@ enum ps_error {
     PS_ERROR_PARSER_INVALID_ARGUMENT = 6,
     PS_ERROR_FIRST_USER = 7,
 };
+
+/* Intrinsic metadata of the Tofino Native Architecture: one struct for each of its P4 structs, with the same fields, each
+ * masked to its P4 width. Those of ingress head the PHV of ingress in this order, those of egress the PHV of egress. The
+ * headers ingress_intrinsic_metadata_t and egress_intrinsic_metadata_t are bytes in front of the packet. */
+struct ps_ingress_from_parser {
+    uint64_t global_tstamp;            /* bit<48>, ns since the switch started */
+    uint32_t global_ver;
+    uint16_t parser_err;
+};
+struct ps_ingress_for_deparser {
+    uint8_t drop_ctl;                  /* bit<3>; bit 0: no unicast, no multicast */
+    uint8_t digest_type, resubmit_type, mirror_type;
+};
+struct ps_ingress_for_tm {
+    uint16_t ucast_egress_port;        /* bit<9>; PS_PORT_DROP, as at the start: no unicast copy */
+    uint16_t mcast_grp_a, mcast_grp_b; /* bit<16>; 0: none */
+    uint16_t rid;                      /* bit<16> */
+    uint16_t level1_mcast_hash, level2_mcast_hash, level1_exclusion_id, level2_exclusion_id;
+    uint8_t bypass_egress, deflect_on_drop, ingress_cos, qid, icos_for_copy_to_cpu, copy_to_cpu, packet_color;
+    uint8_t disable_ucast_cutthru, enable_mcast_cutthru;
+};
+struct ps_egress_from_parser {
+    uint64_t global_tstamp;
+    uint32_t global_ver;
+    uint16_t parser_err;
+};
+struct ps_egress_for_deparser {
+    uint8_t drop_ctl, mirror_type, coalesce_flush, coalesce_length;
+};
+struct ps_egress_for_output_port {
+    uint8_t capture_tstamp_on_tx, update_delay_on_tx;
+};
+
+struct ps_tna_ingress {
+    struct ps_ingress_from_parser from_parser;
+    struct ps_ingress_for_deparser for_deparser;
+    struct ps_ingress_for_tm for_tm;
+};
+struct ps_tna_egress {
+    struct ps_egress_from_parser from_parser;
+    struct ps_egress_for_deparser for_deparser;
+    struct ps_egress_for_output_port for_output_port;
+};
+
+enum { PS_TNA_MIRROR_HEADER_MAX = 32 }; /* bytes in front of a mirrored packet */
 
 #define PS_PORT_DROP 511u
 /* Action index that does nothing: an empty selector group, a table without a default action. */
@@ -230,6 +275,11 @@ struct ps_ctx {
     uint32_t clone_session;
     uint32_t truncate_bytes_inverse;  /* ~n after truncate(n), 0: whole; use ps_truncate() */
     uint32_t intent_end;
+    /* TNA: what the deparser asked to be copied; use ps_mirror() */
+    uint8_t mirror;
+    uint8_t mirror_header_bytes;
+    uint16_t mirror_session;
+    uint8_t mirror_header[PS_TNA_MIRROR_HEADER_MAX];
 
     uint8_t log_enabled;
     uint8_t trace_enabled;
@@ -315,7 +365,6 @@ struct ps_profile_desc {
     uint32_t id;
     uint32_t is_selector;
     uint64_t size;          /* members (and weights) in all */
-    uint32_t max_group_size;
     uint32_t action_count;
     const uint32_t *actions;
 };
@@ -327,6 +376,7 @@ struct ps_register_desc {
     uint64_t count;
     uint32_t cell_bytes;
     uint32_t order;         /* enum ps_order */
+    const void *initial;    /* cell_bytes that every cell starts with; NULL: zero */
 };
 
 enum ps_unit { PS_UNIT_BYTES = 1, PS_UNIT_PACKETS = 2, PS_UNIT_BOTH = 3 };
@@ -362,13 +412,18 @@ enum ps_program_flags {
     PS_PROGRAM_CHECKSUM_READS_METADATA = 1 << 1,
     /* ingress or egress reads enq/deq fields or egress_global_timestamp: the runtime then takes time for each packet. */
     PS_PROGRAM_READS_QUEUE_TIMES = 1 << 2,
+    /* TNA: ingress looks at parser_err. Without it a packet with a parser error is dropped behind the parser. */
+    PS_PROGRAM_READS_PARSER_ERROR = 1 << 3,
 };
+
+enum ps_architecture { PS_V1MODEL = 0, PS_TNA = 1 };
 
 struct ps_program {
     uint32_t abi_version;              /* PS_ABI_VERSION */
     uint32_t descriptor_bytes;         /* sizeof(struct ps_program) */
     const char *name;
     uint32_t flags;                    /* enum ps_program_flags */
+    uint32_t architecture;             /* enum ps_architecture */
     uint32_t phv_bytes;                /* multiple of 64 */
     uint32_t metadata_bytes;           /* multiple of 8 */
     uint32_t zero_bytes;               /* multiple of 8 */
@@ -381,11 +436,16 @@ struct ps_program {
     void (*egress)(struct ps_ctx *ctx, void *phv);           /* NULL: empty control */
     void (*compute_checksum)(struct ps_ctx *ctx, void *phv); /* NULL: empty control */
     /* Writes the emitted headers to `out`, returns how many bytes; the runtime appends the payload. */
-    uint32_t (*deparse)(struct ps_ctx *ctx, const void *phv, uint8_t *out);
+    uint32_t (*deparse)(struct ps_ctx *ctx, void *phv, uint8_t *out);
     /* Copies the metadata fields of a @field_list; NULL if the program has no list. */
     void (*copy_field_list)(void *dst_phv, const void *src_phv, int32_t list);
     /* Copies metadata and valid headers; NULL: memcpy of phv_bytes. */
     void (*copy_phv)(void *dst_phv, const void *src_phv);
+    /* TNA: egress has a packet state, a parser and a deparser of its own; the above are those of ingress. */
+    void (*egress_parse)(struct ps_ctx *ctx, void *phv);
+    uint32_t (*egress_deparse)(struct ps_ctx *ctx, void *phv, uint8_t *out);
+    uint32_t egress_phv_bytes;         /* multiple of 64 */
+    uint32_t egress_zero_bytes;        /* multiple of 8 */
 
     uint32_t action_count;
     uint32_t table_count;
@@ -566,6 +626,25 @@ static inline void ps_recirculate(struct ps_ctx *ctx, int32_t list) {
 /* truncate(length): of several calls the shortest holds. */
 static inline void ps_truncate(struct ps_ctx *ctx, uint32_t bytes) {
     if (~bytes > ctx->truncate_bytes_inverse) ctx->truncate_bytes_inverse = ~bytes;
+}
+
+/* Mirror.emit: of several calls the last holds. `header` is of `bytes` (at most PS_TNA_MIRROR_HEADER_MAX). */
+static inline void ps_mirror(struct ps_ctx *ctx, uint32_t session, const uint8_t *header, uint32_t bytes) {
+    ctx->mirror = 1;
+    ctx->mirror_session = (uint16_t)session;
+    ctx->mirror_header_bytes = (uint8_t)bytes;
+    memcpy(ctx->mirror_header, header, bytes);
+}
+
+/* parser_err of TNA for an error of core.p4: a bit each. */
+static inline uint16_t ps_tna_parser_error(uint32_t error) {
+    switch (error) {
+    case PS_ERROR_NO_ERROR: return 0;
+    case PS_ERROR_PACKET_TOO_SHORT: case PS_ERROR_HEADER_TOO_SHORT: return 0x0002;
+    case PS_ERROR_STACK_OUT_OF_BOUNDS: return 0x0040;
+    case PS_ERROR_PARSER_TIMEOUT: return 0x0010;
+    default: return 0x0001;
+    }
 }
 
 static inline void ps_digest(struct ps_ctx *ctx, uint32_t digest, const void *packed) {

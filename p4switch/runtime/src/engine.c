@@ -53,11 +53,6 @@ void ps_trace(struct ps_switch *sw, const char *format, ...) {
     ps_events_post(&sw->events, PS_EVENT_LOG, sw->pipeline ? sw->pipeline->serial : 0, sw->now_us, PS_LOG_TRACE, 0, &part, 1);
 }
 
-#define TRACE(sw, ...)                                                  \
-    do {                                                                \
-        if (PS_UNLIKELY((sw)->ctx.trace_enabled)) ps_trace(sw, __VA_ARGS__); \
-    } while (0)
-
 /* ------------------------------------------------------------------ leaving the switch */
 
 static void post_packet_in(void *arg, struct ps_buffer *b) {
@@ -78,7 +73,7 @@ static void to_controller(struct ps_switch *sw, const struct ps_tx *tx) {
     ps_tx_put(&sw->pool, tx);
 }
 
-static void to_port(struct ps_switch *sw, uint32_t port, const struct ps_tx *tx) {
+void ps_engine_to_port(struct ps_switch *sw, uint32_t port, const struct ps_tx *tx) {
     if (port == sw->config.cpu_port) {
         to_controller(sw, tx);
     } else if (PS_UNLIKELY(port >= PS_PORTS_MAX || !sw->ports[port])) {
@@ -98,7 +93,7 @@ struct rewritten {
 static void send_rewritten(void *arg, struct ps_buffer *b) {
     struct rewritten *r = arg;
     struct ps_tx tx = {.head = b, .head_bytes = b->length};
-    to_port(r->sw, r->port, &tx);
+    ps_engine_to_port(r->sw, r->port, &tx);
 }
 
 /* The program changed what a checksum left to the NIC depends on: nothing can be left to it any more. */
@@ -170,7 +165,7 @@ static void emit(struct ps_switch *sw, const struct passage *in, uint32_t port, 
         }
     }
     TRACE(sw, "port %u: sent, %u bytes", port, ps_tx_bytes(&tx));
-    to_port(sw, port, &tx);
+    ps_engine_to_port(sw, port, &tx);
 }
 
 /* ------------------------------------------------------------------ going round again */
@@ -416,11 +411,6 @@ static void ingress_clone(struct ps_switch *sw, const void *phv, const struct pa
 void ps_engine_ingress(struct ps_switch *sw, struct ps_buffer *frame, uint32_t ingress_port, uint32_t instance_type,
                        const uint8_t *metadata) {
     struct ps_pipeline *p = sw->pipeline;
-    if (PS_UNLIKELY(!p)) {
-        sw->stats.no_pipeline++;
-        ps_buffer_put(&sw->pool, frame);
-        return;
-    }
     const struct ps_program *program = p->program;
     struct ps_ctx *ctx = &sw->ctx;
     void *phv = phv_at(p, 0, 0);
@@ -484,6 +474,17 @@ int ps_engine_pending(struct ps_switch *sw, int budget) {
         done++;
     }
     return done;
+}
+
+void ps_arrived(struct ps_switch *sw, struct ps_buffer *frame, uint32_t port) {
+    if (PS_UNLIKELY(!sw->pipeline)) {
+        sw->stats.no_pipeline++;
+        ps_buffer_put(&sw->pool, frame);
+    } else if (sw->pipeline->program->architecture == PS_TNA) {
+        ps_tna_ingress(sw, frame, port);
+    } else {
+        ps_engine_ingress(sw, frame, port, PS_INSTANCE_NORMAL, NULL);
+    }
 }
 
 /* Packets between two passes belong to the program that is being replaced: they go with it. */

@@ -154,7 +154,7 @@ enum ps_status ps_group_set(struct ps_pipeline *p, struct ps_profile *profile, u
         if (list[i].weight == 0) return PS_INVALID;
         total += list[i].weight;
     }
-    if (total > PS_GROUP_SLOTS_MAX || (profile->desc->max_group_size && total > profile->desc->max_group_size)) return PS_FULL;
+    if (total > PS_GROUP_SLOTS_MAX) return PS_FULL;
     struct ps_group_state *g = ps_map_get(&profile->groups, id);
     struct ps_weighted *copy = malloc((count ? count : 1) * sizeof *copy);
     if (!copy) return PS_FULL;
@@ -190,17 +190,21 @@ enum ps_status ps_group_delete(struct ps_profile *profile, uint32_t id) {
     return PS_OK;
 }
 
+static bool watches(const struct ps_group_state *g, uint32_t port) {
+    for (uint32_t i = 0; i < g->member_count; i++) {
+        uint32_t watched = g->members[i].watch_port;
+        if (watched != UINT32_MAX && (port == PS_ANY_PORT || watched == port)) return true;
+    }
+    return false;
+}
+
 void ps_pipeline_port_changed(struct ps_pipeline *p, uint32_t port) {
     for (uint32_t i = 0; i < p->program->profile_count; i++) {
         const struct ps_id_map *groups = &p->profiles[i].groups;
         for (uint64_t k = 0; groups->ids && k <= groups->mask; k++) {
             if (groups->ids[k] == PS_FREE_ID) continue;
             struct ps_group_state *g = groups->values[k];
-            for (uint32_t m = 0; m < g->member_count; m++)
-                if (g->members[m].watch_port == port) {
-                    (void)group_spread(p, &p->profiles[i], g);
-                    break;
-                }
+            if (watches(g, port)) (void)group_spread(p, &p->profiles[i], g);
         }
     }
 }

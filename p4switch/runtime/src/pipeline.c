@@ -54,6 +54,7 @@ static int init_arrays(struct ps_pipeline *p) {
         const struct ps_register_desc *d = &program->registers[i];
         p->registers[i] = (struct ps_register){cells_alloc(d->count, d->cell_bytes), d->count, d->cell_bytes, 0};
         if (!p->registers[i].cells) return -1;
+        for (uint64_t k = 0; d->initial && k < d->count; k++) memcpy(p->registers[i].cells + k * d->cell_bytes, d->initial, d->cell_bytes);
     }
     for (uint32_t i = 0; i < program->counter_count; i++) {
         uint64_t count = program->counters[i].count;
@@ -90,6 +91,7 @@ PS_EXPORT void ps_pipeline_free(struct ps_pipeline *p) {
     free(p->counters);
     free(p->meters);
     free(p->phvs);
+    free(p->egress_phv);
     free(p->pending_metadata);
     free(p->scratch);
     pthread_mutex_destroy(&p->control);
@@ -106,12 +108,14 @@ static int init_pipeline(struct ps_pipeline *p) {
     p->meters = calloc(program->meter_count + 1u, sizeof *p->meters);
     p->mcast_direct = calloc(PS_MCAST_DIRECT, sizeof *p->mcast_direct);
     p->phvs = aligned_alloc(64, (size_t)program->phv_bytes * PS_PHVS);
+    p->egress_phv = aligned_alloc(64, program->egress_phv_bytes + 64u);
     p->pending_metadata = aligned_alloc(64, PS_PENDING_MAX * ps_pending_image_bytes(program));
     p->scratch = calloc(1, program->scratch_bytes + 8u);
-    if (!p->tables || !p->states || !p->profiles || !p->registers || !p->counters || !p->meters || !p->mcast_direct || !p->phvs ||
+    if (!p->tables || !p->states || !p->profiles || !p->registers || !p->counters || !p->meters || !p->mcast_direct || !p->phvs || !p->egress_phv ||
         !p->pending_metadata || !p->scratch)
         return -1;
     memset(p->phvs, 0, (size_t)program->phv_bytes * PS_PHVS);
+    memset(p->egress_phv, 0, program->egress_phv_bytes);
     for (uint32_t i = 0; i < program->profile_count; i++)
         if (init_profile(p, &p->profiles[i], &program->profiles[i]) != 0) return -1;
     for (uint32_t i = 0; i < program->table_count; i++) {
@@ -128,7 +132,14 @@ static const char *descriptor_fault(const struct ps_program *program) {
     if (program->descriptor_bytes != sizeof *program) return "the program's descriptor has another size";
     if (program->phv_bytes % 64 || program->phv_bytes == 0) return "phv_bytes is no multiple of 64";
     if (program->metadata_bytes % 8 || program->zero_bytes % 8) return "metadata_bytes and zero_bytes must be multiples of 8";
-    if (program->metadata_bytes < sizeof(struct ps_standard_metadata)) return "metadata_bytes leaves out standard metadata";
+    bool tna = program->architecture == PS_TNA;
+    if (!tna && program->architecture != PS_V1MODEL) return "the program is for an architecture that the runtime does not have";
+    if (program->metadata_bytes < (tna ? sizeof(struct ps_tna_ingress) : sizeof(struct ps_standard_metadata)))
+        return "metadata_bytes leaves out intrinsic metadata";
+    if (tna && (program->egress_phv_bytes % 64 || program->egress_zero_bytes < sizeof(struct ps_tna_egress) ||
+                program->egress_phv_bytes < program->egress_zero_bytes))
+        return "the PHV of egress leaves out intrinsic metadata";
+    if (tna && (!program->egress_parse || !program->egress_deparse)) return "parser or deparser of egress is missing";
     if (program->zero_bytes < program->metadata_bytes || program->phv_bytes < program->zero_bytes) return "PHV regions overlap";
     if (program->max_header_bytes > PS_FRAME_BYTES_MAX / 2) return "the program's headers are longer than a frame may be";
     if (!program->parse || !program->ingress || !program->deparse) return "parse, ingress or deparse is missing";

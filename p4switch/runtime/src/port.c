@@ -52,7 +52,7 @@ void ps_port_soften(struct ps_buffer_pool *pool, struct ps_buffer *b, void (*eac
 /* ------------------------------------------------------------------ receiving */
 
 void ps_port_deliver(struct ps_port *port, struct ps_buffer *b) {
-    ps_engine_ingress(port->sw, b, port->id, PS_INSTANCE_NORMAL, NULL);
+    ps_arrived(port->sw, b, port->id);
 }
 
 static void receive_one(void *arg, struct ps_buffer *b) {

@@ -9,6 +9,7 @@
  *   offload.c   checksums and segmentation that senders left to the NIC
  *   faults.c    loss, duplication, reordering, corruption, delay; shaping
  *   port_*.c    the kinds of ports                 engine.c    v1model's traffic manager
+ *   tna.c       Tofino's traffic manager           recirculation.c  its recirculation ports
  *   switch.c    thread, gate, exported functions   pcap.c      capture files
  *
  * Locking: everything below ps_switch is touched only by the thread that holds the gate (ps_gate_enter). The packet
@@ -42,6 +43,8 @@ enum {
     PS_BUFFERS = 8192,                /* virtual; pages are touched as buffers are used */
     PS_BURST = 64,                    /* frames a port may bring in before the others get their turn */
     PS_PENDING_MAX = 1024,            /* recirculated and resubmitted packets waiting */
+    PS_RECIRCULATION_PORTS = 4,
+    PS_RECIRCULATING_MAX = 6144,      /* packets that wait at recirculation ports: the rest of the buffers is for the others */
     PS_CLONE_DEPTH_MAX = 8,           /* clones of clones of ... */
     PS_TX_BATCH = 64,
     PS_TIMERS_MAX = 16384,            /* packets held by delay and reordering */
@@ -193,6 +196,7 @@ struct ps_pipeline {
     struct ps_id_map mcast;  /* struct ps_replicas * */
     struct ps_id_map clones; /* struct ps_replicas * */
     struct ps_replicas **mcast_direct; /* by id below PS_MCAST_DIRECT */
+    uint8_t *egress_phv;     /* TNA: the one packet that is at egress */
     uint8_t *phvs;           /* PS_PHVS of them: a working one and a pristine one for each depth of cloning */
     uint8_t *pending_metadata; /* PS_PENDING_MAX images, see ps_pending_image() */
     void *scratch;
@@ -224,6 +228,8 @@ static inline bool ps_in_range(uint64_t first, uint64_t count, uint64_t size) { 
 
 enum { PS_MCAST_DIRECT = 65536, PS_PHVS = 2 * (PS_CLONE_DEPTH_MAX + 1) };
 
+#define PS_ANY_PORT UINT32_MAX
+/* Groups that watch `port` (PS_ANY_PORT: any) are spread anew over the members whose ports are up. */
 void ps_pipeline_port_changed(struct ps_pipeline *p, uint32_t port);
 void ps_pipeline_age(struct ps_pipeline *p, uint64_t now_us, uint32_t budget);
 
@@ -515,6 +521,8 @@ struct ps_switch_stats {
     uint64_t recirculated, resubmitted, cloned, replicated, queue_full, clone_too_deep;
     uint64_t digests, digests_dropped, packet_ins, packet_ins_dropped;
     uint64_t wakeups;
+    uint64_t recirculation_lost; /* found the queue of its recirculation port full */
+    uint64_t recirculating, recirculating_bytes; /* wait there now */
 };
 
 struct ps_switch_config {
@@ -523,6 +531,32 @@ struct ps_switch_config {
     uint64_t seed;
     uint32_t virtual_clock;
     uint32_t trace;
+    uint32_t recirculation_ports[PS_RECIRCULATION_PORTS]; /* UINT32_MAX: none */
+    uint64_t recirculation_rate_bits; /* a second, each port; 0: as fast as the switch can */
+    uint64_t recirculation_queue_bytes; /* each port */
+};
+
+/* A port of TNA that leads from egress back to ingress: queues of bounded length in all, in front of a line of bounded
+ * rate, which takes from each queue with packets in turn. */
+enum { PS_RECIRCULATION_QUEUES = 32, PS_NO_NODE = UINT32_MAX };
+
+struct ps_recirculating {
+    struct ps_tx tx;
+    uint32_t next; /* node in the same queue, or free */
+};
+
+struct ps_recirculation {
+    uint32_t port;
+    struct ps_recirculating *nodes; /* PS_RECIRCULATING_MAX */
+    uint32_t free_node, count;
+    struct {
+        uint32_t first, last;
+    } queues[PS_RECIRCULATION_QUEUES];
+    uint32_t busy;  /* a bit for each queue with packets */
+    uint32_t turn;  /* the queue that was served last */
+    uint64_t bytes; /* that wait */
+    int64_t credit_bits; /* what may pass now; negative: wait */
+    uint64_t refilled_us;
 };
 
 struct ps_pending { /* waits to enter ingress */
@@ -556,6 +590,9 @@ struct ps_switch {
 
     struct ps_pending pending[PS_PENDING_MAX];
     uint32_t pending_head, pending_count;
+    struct ps_recirculation recirculations[PS_RECIRCULATION_PORTS];
+    uint32_t recirculation_count; /* of ports */
+    uint32_t arrival_port;        /* TNA: of the packet that is at ingress */
 
     struct ps_timer *timers;
     uint32_t timer_count;
@@ -580,11 +617,33 @@ void ps_gate_leave(struct ps_switch *sw);
 void ps_clock_update(struct ps_switch *sw);
 
 /* engine.c */
+void ps_arrived(struct ps_switch *sw, struct ps_buffer *frame, uint32_t port); /* owns frame */
+void ps_engine_to_port(struct ps_switch *sw, uint32_t port, const struct ps_tx *tx); /* owns tx */
 void ps_engine_ingress(struct ps_switch *sw, struct ps_buffer *frame, uint32_t ingress_port, uint32_t instance_type,
                        const uint8_t *metadata); /* owns frame */
 int ps_engine_pending(struct ps_switch *sw, int budget);
 void ps_trace(struct ps_switch *sw, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void ps_engine_flush_pending(struct ps_switch *sw);
 void ps_engine_flush(struct ps_switch *sw);
+
+#define TRACE(sw, ...)                                                       \
+    do {                                                                     \
+        if (PS_UNLIKELY((sw)->ctx.trace_enabled)) ps_trace(sw, __VA_ARGS__); \
+    } while (0)
+
+/* tna.c */
+void ps_tna_ingress(struct ps_switch *sw, struct ps_buffer *frame, uint32_t port); /* owns frame */
+
+/* recirculation.c */
+int ps_recirculation_init(struct ps_switch *sw);
+void ps_recirculation_free(struct ps_switch *sw);
+/* The recirculation port of that number, or NULL. */
+struct ps_recirculation *ps_recirculation_at(struct ps_switch *sw, uint32_t port);
+void ps_recirculation_put(struct ps_switch *sw, struct ps_recirculation *r, uint32_t queue, const struct ps_tx *tx); /* owns tx */
+/* Lets in up to `budget` packets whose time has come; how many. */
+int ps_recirculation_run(struct ps_switch *sw, int budget);
+/* When the next packet may come in: now_us or earlier: at once; UINT64_MAX: none waits. */
+uint64_t ps_recirculation_due_us(const struct ps_switch *sw);
+void ps_recirculation_flush(struct ps_switch *sw);
 
 #endif

@@ -96,11 +96,18 @@ static void handle_event(struct ps_switch *sw, const struct epoll_event *event) 
 
 static void arm_timer(struct ps_switch *sw) {
     uint64_t due_us = sw->timer_count ? sw->timers[0].due_us : 0;
+    uint64_t round_us = ps_recirculation_due_us(sw);
+    if (round_us != UINT64_MAX && (due_us == 0 || round_us < due_us)) due_us = round_us ? round_us : 1;
     if (due_us == sw->timer_armed_us) return;
     sw->timer_armed_us = due_us;
     uint64_t at_ns = due_us ? sw->started_ns + due_us * 1000 : 0;
     struct itimerspec when = {.it_value = {(time_t)(at_ns / 1000000000u), (long)(at_ns % 1000000000u)}};
     (void)timerfd_settime(sw->timer_fd, TFD_TIMER_ABSTIME, &when, NULL);
+}
+
+/* Packets that come round: resubmitted and recirculated ones. */
+static int rounds(struct ps_switch *sw) {
+    return ps_engine_pending(sw, PENDING_BUDGET) + ps_recirculation_run(sw, PENDING_BUDGET);
 }
 
 static void *packet_thread(void *arg) {
@@ -114,11 +121,11 @@ static void *packet_thread(void *arg) {
         sw->stats.wakeups++;
         for (int i = 0; i < count; i++) handle_event(sw, &events[i]);
         (void)ps_timers_run(sw);
-        (void)ps_engine_pending(sw, PENDING_BUDGET);
+        (void)rounds(sw);
         regular_work(sw);
         ps_engine_flush(sw);
         arm_timer(sw);
-        busy = sw->pending_count != 0;
+        busy = sw->pending_count != 0 || ps_recirculation_due_us(sw) <= sw->now_us;
         ps_gate_leave(sw);
     }
     return NULL;
@@ -167,7 +174,7 @@ PS_EXPORT struct ps_switch *ps_switch_new(const struct ps_switch_config *config)
     sw->ctx.trace_enabled = config->trace != 0;
     struct ps_rng seeder = {config->seed};
     for (int i = 0; i < 4; i++) sw->ctx.rng[i] = ps_rng_next(&seeder);
-    if (ps_pool_init(&sw->pool) != 0 || !sw->timers || watch(sw, sw->wake_fd, WAKE) != 0 || watch(sw, sw->timer_fd, TIMER) != 0) {
+    if (ps_pool_init(&sw->pool) != 0 || !sw->timers || ps_recirculation_init(sw) != 0 || watch(sw, sw->wake_fd, WAKE) != 0 || watch(sw, sw->timer_fd, TIMER) != 0) {
         ps_switch_free(sw);
         return NULL;
     }
@@ -205,6 +212,7 @@ PS_EXPORT void ps_switch_free(struct ps_switch *sw) {
     close_fd(sw->timer_fd);
     close_fd(sw->link_fd);
     free(sw->timers);
+    ps_recirculation_free(sw);
     ps_events_free(&sw->events);
     ps_pool_free(&sw->pool);
     pthread_mutex_destroy(&sw->turnstile);
@@ -218,6 +226,7 @@ PS_EXPORT void ps_switch_free(struct ps_switch *sw) {
 PS_EXPORT void ps_commit(struct ps_switch *sw, struct ps_pipeline *p) {
     ps_gate_enter(sw);
     ps_engine_flush_pending(sw);
+    ps_recirculation_flush(sw);
     sw->pipeline = p;
     if (p) {
         sw->ctx.tables = p->tables;
@@ -225,8 +234,7 @@ PS_EXPORT void ps_commit(struct ps_switch *sw, struct ps_pipeline *p) {
         sw->ctx.counters = p->counters;
         sw->ctx.meters = p->meters;
         sw->ctx.scratch = p->scratch;
-        for (uint32_t i = 0; i < PS_PORTS_MAX; i++)
-            if (sw->ports[i]) ps_pipeline_port_changed(p, i);
+        ps_pipeline_port_changed(p, PS_ANY_PORT); /* ports came and went since it was prepared */
     }
     ps_gate_leave(sw);
 }
@@ -237,7 +245,7 @@ static int passes(struct ps_switch *sw) {
     int done = 0, some;
     do {
         some = ps_timers_run(sw);
-        some += ps_engine_pending(sw, PENDING_BUDGET);
+        some += rounds(sw);
         ps_engine_flush(sw);
         done += some;
     } while (some && done < STEP_PASSES_MAX);
@@ -271,6 +279,8 @@ PS_EXPORT int ps_advance(struct ps_switch *sw, uint64_t us) {
     for (;;) {
         uint64_t next_us = end_us;
         if (sw->timer_count && sw->timers[0].due_us < next_us) next_us = sw->timers[0].due_us;
+        uint64_t round_us = ps_recirculation_due_us(sw);
+        if (round_us < next_us) next_us = round_us;
         if (sw->pipeline && sw->pipeline->ages && sw->aged_us + AGE_US < next_us) next_us = sw->aged_us + AGE_US;
         if (next_us > sw->now_us) sw->now_us = next_us;
         sw->ctx.now_us = sw->now_us;
@@ -315,10 +325,10 @@ PS_EXPORT int ps_inject(struct ps_switch *sw, uint32_t id, const uint8_t *frame,
         else if (port)
             ps_port_received(port, b);
         else
-            ps_engine_ingress(sw, b, id, PS_INSTANCE_NORMAL, NULL);
-        (void)ps_engine_pending(sw, PENDING_BUDGET);
+            ps_arrived(sw, b, id);
+        (void)rounds(sw);
         ps_engine_flush(sw);
-        if (sw->running && (sw->pending_count || sw->timer_count)) wake(sw);
+        if (sw->running && (sw->pending_count || sw->timer_count || ps_recirculation_due_us(sw) != UINT64_MAX)) wake(sw);
     }
     ps_gate_leave(sw);
     return result;
@@ -342,6 +352,7 @@ PS_EXPORT uint64_t ps_bench(struct ps_switch *sw, uint32_t id, const uint8_t *fr
             if (b) ps_port_received(port, b);
         }
         while (sw->pending_count) (void)ps_engine_pending(sw, PENDING_BUDGET);
+        (void)ps_recirculation_run(sw, PENDING_BUDGET);
         ps_engine_flush(sw);
     }
     uint64_t taken = clock_ns(CLOCK_THREAD_CPUTIME_ID) - started;
@@ -354,6 +365,10 @@ PS_EXPORT uint64_t ps_bench(struct ps_switch *sw, uint32_t id, const uint8_t *fr
 PS_EXPORT void ps_stats_read(struct ps_switch *sw, struct ps_switch_stats *out) {
     ps_gate_enter(sw);
     *out = sw->stats;
+    for (uint32_t i = 0; i < sw->recirculation_count; i++) {
+        out->recirculating += sw->recirculations[i].count;
+        out->recirculating_bytes += sw->recirculations[i].bytes;
+    }
     ps_gate_leave(sw);
     pthread_mutex_lock(&sw->events.lock);
     out->digests = sw->events.written[PS_EVENT_DIGEST];

@@ -1,17 +1,21 @@
-"""A SwitchTarget in memory: what the contract says and nothing else. Restarts, refuses and reports when told to."""
+"""A SwitchTarget in memory: what the contract says and nothing else. Restarts, refuses and reports when told to.
+
+With a recirculation port it is one that runs the program for Tofino: other entries, and segments that can be lost."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
 
-from controlplane.ids import ChunkKey
+from controlplane.ids import ChunkKey, SwitchPort
 from controlplane.switch.entries import ServingEntry, SwitchContents
 from controlplane.switch.reconcile import apply
 from controlplane.switch.target import (
     Down,
     HeatReport,
+    LostReport,
     Operation,
+    OrbitTraffic,
     Standby,
     SwitchCounters,
     SwitchEvent,
@@ -25,8 +29,10 @@ from controlplane.switch.target import (
 class MemorySwitch:
     """The switch itself: tables, and the controllers connected to it by election id."""
 
-    def __init__(self, slots: int = 64, segment_bytes: int = 4096) -> None:
-        self.facts = SwitchFacts(slots, segment_bytes, chunks_max=4096, groups_max=4096)
+    def __init__(
+        self, slots: int = 64, segment_bytes: int = 4096, recirculation_port: SwitchPort | None = None
+    ) -> None:
+        self.facts = SwitchFacts(slots, segment_bytes, 4096, 4096, recirculation_port)
         self.contents: SwitchContents = {}
         self.refuse: Callable[[Update], str | None] = lambda _: None
         self.writes = 0
@@ -59,6 +65,11 @@ class MemorySwitch:
     def report(self, key: ChunkKey, members: int) -> None:
         if self.primary is not None:
             self.primary.tell(HeatReport(key, members, 0))
+
+    def lose(self, key: ChunkKey, segment: int) -> None:
+        """A segment was lost on its round, and somebody asks for it."""
+        if self.primary is not None:
+            self.primary.tell(LostReport(key, segment))
 
 
 class MemoryTarget:
@@ -113,7 +124,8 @@ class MemoryTarget:
     async def counters(self) -> SwitchCounters:
         await self._round_trip()
         served = [entry.key for entry in self.switch.contents.values() if isinstance(entry, ServingEntry)]
-        return SwitchCounters({}, dict.fromkeys(served, 0))
+        orbit = None if self.switch.facts.recirculation_port is None else OrbitTraffic({}, 0, 0)
+        return SwitchCounters({}, dict.fromkeys(served, 0), orbit)
 
     async def _round_trip(self) -> None:
         await asyncio.sleep(0)
@@ -121,7 +133,7 @@ class MemoryTarget:
             raise SwitchUnavailableError("no session with the switch")
 
     def _clash(self, update: Update) -> str | None:
-        if update.entry.identity == ("fabric", None):
+        if update.entry.identity in (("fabric", None), ("replicate_default", None)):
             return None
         present = update.entry.identity in self.switch.contents
         if update.operation is Operation.INSERT:

@@ -6,15 +6,18 @@ import asyncio
 import contextlib
 import struct
 import subprocess
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
 import pytest
 
 from controlplane.ids import GroupId, Slot, SwitchPort
+from controlplane.switch.codec import V1ModelCodec
 from controlplane.switch.entries import (
     AddressEntry,
+    Bitmap,
     CloneSessionEntry,
     EgressMemberEntry,
     Entry,
@@ -22,7 +25,9 @@ from controlplane.switch.entries import (
     ForeignEntry,
     GroupEntry,
     HeatSubscriptionEntry,
+    LossSubscriptionEntry,
     PortMemberEntry,
+    ReplicateByBitmapEntry,
     ReplicateToGroupEntry,
     ReplicateToPortEntry,
     ServingEntry,
@@ -33,6 +38,7 @@ from controlplane.switch.reconcile import difference
 from controlplane.switch.target import (
     Down,
     HeatReport,
+    LostReport,
     Operation,
     Standby,
     SwitchEvent,
@@ -42,20 +48,48 @@ from controlplane.switch.target import (
     Up,
     Update,
 )
+from controlplane.switch.tofino import OrbitOptions, TofinoCodec
 from p4switch.device_config import ProgramSource
 from p4switch.testing import memory_switch
 from tests.contracts.switch_target.memory_target import MemorySwitch, MemoryTarget
+from tests.dataplane.frames import Op
 from tests.dataplane.targets import Bmv2Target, Namespace, run, stop, wait_for
 from tests.unit.controlplane.helpers import FABRIC, key
 
-PROGRAM = Path(__file__).resolve().parents[3] / "p4" / "v1model" / "kvcast.p4"
+P4 = Path(__file__).resolve().parents[3] / "p4"
 DEADLINE_S = 20.0
+
+
+ONE, TWO = SwitchPort(1), SwitchPort(2)
+ORBIT = OrbitOptions(bytes_max=64 * (256 + 102), segment_bytes=256)
+_COMMON_KINDS: list[Entry] = [
+    HeatSubscriptionEntry(),
+    GroupEntry(GroupId(0x103), (ONE, TWO)),
+    PortMemberEntry(ONE, 0),
+    PortMemberEntry(TWO, 63),
+    EgressMemberEntry(ONE, 0),
+    EgressMemberEntry(TWO, 63),
+    AddressEntry(bytes([2, 0x4B, 0x56, 0, 0, 1]), ONE),
+    ReplicateToGroupEntry((1 << 63) | 1, GroupId(0x103)),
+    FABRIC.entry,
+    FillingEntry(key("a"), Slot(0), 8, ONE),
+    ServingEntry(key("b"), Slot(8), 8),
+]
+V1MODEL_KINDS: list[Entry] = [CloneSessionEntry(500, ONE), *_COMMON_KINDS, ReplicateToPortEntry(1, ONE)]
+TOFINO_KINDS: list[Entry] = [
+    LossSubscriptionEntry(),
+    CloneSessionEntry(500, ORBIT.recirculation_port, 86),
+    *_COMMON_KINDS,
+    ReplicateByBitmapEntry(Bitmap.TWO),
+]
 
 
 class Bench(Protocol):
     """One kind of switch, and what a test can do to it."""
 
     facts: SwitchFacts
+    every_kind: list[Entry]
+    """One entry at least of each kind that its program has."""
 
     def target(self, election_id: int = 10) -> SwitchTarget: ...
     def reload(self) -> bool:
@@ -65,10 +99,18 @@ class Bench(Protocol):
         """Have members 0 and 1 (ports 1 and 2) wait for chunk `hot`."""
 
 
+class OrbitBench(Bench, Protocol):
+    """A switch whose cached segments circulate."""
+
+    def ask_for_what_is_lost(self) -> None:
+        """Have member 0 (port 1) ask for segment 3 of chunk `hot`, which does not circulate."""
+
+
 class MemoryBench:
-    def __init__(self) -> None:
-        self.switch = MemorySwitch()
+    def __init__(self, recirculation_port: SwitchPort | None = None) -> None:
+        self.switch = MemorySwitch(recirculation_port=recirculation_port)
         self.facts = self.switch.facts
+        self.every_kind = V1MODEL_KINDS if recirculation_port is None else TOFINO_KINDS
 
     def target(self, election_id: int = 10) -> SwitchTarget:
         return MemoryTarget(self.switch, election_id)
@@ -80,25 +122,49 @@ class MemoryBench:
     def make_hot(self) -> None:
         self.switch.report(key("hot"), 0b11)
 
+    def ask_for_what_is_lost(self) -> None:
+        self.switch.lose(key("hot"), 3)
+
 
 class P4SwitchBench:
     """p4switch with ports in memory and the real program."""
 
+    program = P4 / "v1model" / "kvcast.p4"
+    defines: Mapping[str, str] = {"SLOTS": "64", "SEGMENT_BYTES": "256", "INTEREST": "256", "HEAT_CELLS": "256"}
+    codec = V1ModelCodec()
+
     def __init__(self, close: contextlib.ExitStack) -> None:
-        self._defines = {"SLOTS": "64", "SEGMENT_BYTES": "256", "INTEREST": "256", "HEAT_CELLS": "256"}
         self.facts = SwitchFacts(64, 256, chunks_max=4096, groups_max=4096)
-        self._switch = close.enter_context(memory_switch(PROGRAM, ports=3, defines=self._defines))
+        self.every_kind = V1MODEL_KINDS
+        self._switch = close.enter_context(memory_switch(self.program, ports=3, defines=self.defines))
 
     def target(self, election_id: int = 10) -> SwitchTarget:
-        return P4RuntimeTarget(P4RuntimeOptions(self._switch.address, election_id=election_id, reconnect_s=0.01))
+        options = P4RuntimeOptions(self._switch.address, election_id=election_id, reconnect_s=0.01)
+        return P4RuntimeTarget(options, self.codec)
 
     def reload(self) -> bool:
-        self._switch.switch.load(ProgramSource(PROGRAM, defines=self._defines))
+        self._switch.switch.load(ProgramSource(self.program, defines=self.defines))
         return False
 
     def make_hot(self) -> None:
         for port in (1, 2):
             self._switch.send(port, _join(port))
+
+
+class TnaBench(P4SwitchBench):
+    """p4switch with the program for Tofino, its recirculation port inside."""
+
+    program = P4 / "tna" / "kvcast.p4"
+    defines: Mapping[str, str] = {"SLOTS": "256", "SEGMENT_BYTES": "256", "INTEREST": "4096", "HEAT_CELLS": "1024"}
+    codec = TofinoCodec(ORBIT)
+
+    def __init__(self, close: contextlib.ExitStack) -> None:
+        super().__init__(close)
+        self.facts = SwitchFacts(64, 256, 4096, 4096, ORBIT.recirculation_port)
+        self.every_kind = TOFINO_KINDS
+
+    def ask_for_what_is_lost(self) -> None:
+        self._switch.send(1, _control(Op.GET, 1, segment=3, count=1))
 
 
 class Bmv2Bench:
@@ -107,9 +173,10 @@ class Bmv2Bench:
     def __init__(self, folder: Path, close: contextlib.ExitStack) -> None:
         self._p4info, self._program = folder / "kvcast.p4info.txtpb", folder / "kvcast.json"
         defines = ["-DSLOTS=64", "-DSEGMENT_BYTES=256", "-DINTEREST=256", "-DHEAT_CELLS=256"]
-        files = ["--p4runtime-files", str(self._p4info), "-o", str(self._program), str(PROGRAM)]
+        files = ["--p4runtime-files", str(self._p4info), "-o", str(self._program), str(P4SwitchBench.program)]
         run("p4c-bm2-ss", "--arch", "v1model", *defines, *files)
         self.facts = SwitchFacts(64, 256, chunks_max=4096, groups_max=4096)
+        self.every_kind = V1MODEL_KINDS
         self._folder = folder
         self._namespace = Namespace((1, 2, 3))
         close.callback(self._namespace.close)
@@ -119,7 +186,7 @@ class Bmv2Bench:
     def target(self, election_id: int = 10) -> SwitchTarget:
         address = f"unix:{self._folder}/p4runtime.sock"
         options = P4RuntimeOptions(address, 1, election_id, self._p4info, self._program, reconnect_s=0.05)
-        return P4RuntimeTarget(options)
+        return P4RuntimeTarget(options, V1ModelCodec())
 
     def reload(self) -> bool:
         stop(self._process)
@@ -143,8 +210,12 @@ class Bmv2Bench:
 
 
 def _join(port: int) -> bytes:
-    """A JOIN of chunk `hot` from a node to the third one."""
-    control = struct.pack("!BBBBHHII16sQ", 1, 1, 0, 0, 0, 0, 0, 8, key("hot"), 0)
+    return _control(Op.JOIN, port)
+
+
+def _control(op: Op, port: int, segment: int = 0, count: int = 0) -> bytes:
+    """A control datagram about chunk `hot` of 8 segments from a node to the third one."""
+    control = struct.pack("!BBBBHHII16sQ", 1, op, 0, 0, count, 0, segment, 8, key("hot"), 0)
     udp = struct.pack("!HHHH", 4793, 4793, 8 + len(control), 0) + control
     header = struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(udp), 0, 0x4000, 64, 17, 0)
     ip = header + bytes([10, 75, 0, port, 10, 75, 0, 3])
@@ -155,19 +226,36 @@ def _join(port: int) -> bytes:
 
 
 @pytest.fixture(
-    params=["memory", "p4switch", pytest.param("bmv2", marks=[pytest.mark.bmv2, pytest.mark.root])],
+    params=[
+        "memory",
+        "memory-tofino",
+        "p4switch",
+        "tna",
+        pytest.param("bmv2", marks=[pytest.mark.bmv2, pytest.mark.root]),
+    ],
 )
 def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
     with contextlib.ExitStack() as close:
         if request.param == "memory":
             yield MemoryBench()
+        elif request.param == "memory-tofino":
+            yield MemoryBench(ORBIT.recirculation_port)
         elif request.param == "p4switch":
             yield P4SwitchBench(close)
+        elif request.param == "tna":
+            yield TnaBench(close)
         else:
             missing = Bmv2Target.missing()
             if missing is not None:
                 pytest.skip(f"bmv2: {missing.reason}")
             yield Bmv2Bench(tmp_path, close)
+
+
+@pytest.fixture(params=["memory-tofino", "tna"])
+def orbit_bench(request: pytest.FixtureRequest) -> Iterator[OrbitBench]:
+    """Those whose segments circulate."""
+    with contextlib.ExitStack() as close:
+        yield MemoryBench(ORBIT.recirculation_port) if request.param == "memory-tofino" else TnaBench(close)
 
 
 class Session:
@@ -208,24 +296,6 @@ def scenario(steps: Callable[[Bench], Coroutine[None, None, None]]) -> Callable[
     return test
 
 
-ONE, TWO = SwitchPort(1), SwitchPort(2)
-EVERY_KIND: list[Entry] = [
-    HeatSubscriptionEntry(),
-    CloneSessionEntry(500, ONE),
-    GroupEntry(GroupId(0x103), (ONE, TWO)),
-    PortMemberEntry(ONE, 0),
-    PortMemberEntry(TWO, 63),
-    EgressMemberEntry(ONE, 0),
-    EgressMemberEntry(TWO, 63),
-    AddressEntry(bytes([2, 0x4B, 0x56, 0, 0, 1]), ONE),
-    ReplicateToPortEntry(1, ONE),
-    ReplicateToGroupEntry((1 << 63) | 1, GroupId(0x103)),
-    FABRIC.entry,
-    FillingEntry(key("a"), Slot(0), 8, ONE),
-    ServingEntry(key("b"), Slot(8), 8),
-]
-
-
 @scenario
 async def test_up_tells_the_sizes_of_the_program(bench: Bench) -> None:
     async with session(bench) as one:
@@ -237,15 +307,16 @@ async def test_up_tells_the_sizes_of_the_program(bench: Bench) -> None:
 async def test_what_is_written_is_read(bench: Bench) -> None:
     async with session(bench) as one:
         await one.event()
-        assert await one.write(Operation.INSERT, *EVERY_KIND) == {}
-        assert await one.target.read() == contents(*EVERY_KIND)
+        assert await one.write(Operation.INSERT, *bench.every_kind) == {}
+        assert await one.target.read() == contents(*bench.every_kind)
         changed = [
             ServingEntry(key("a"), Slot(0), 8),
             GroupEntry(GroupId(0x103), (TWO,)),
-            ReplicateToGroupEntry(1, GroupId(0x103)),
+            ReplicateToGroupEntry((1 << 63) | 1, GroupId(0x104)),
+            replace(FABRIC.entry, interest_ttl_us=750_000, heat_window_us=20_000),
         ]
         assert await one.write(Operation.MODIFY, *changed) == {}
-        expected = contents(*EVERY_KIND) | contents(*changed)
+        expected = contents(*bench.every_kind) | contents(*changed)
         assert await one.target.read() == expected
         assert difference(await one.target.read(), expected) == []
         assert await one.write(Operation.DELETE, *reversed(expected.values())) == {}
@@ -308,13 +379,13 @@ async def test_a_standby_takes_over_when_the_primary_goes(bench: Bench) -> None:
 async def test_a_reloaded_program_has_nothing_of_ours(bench: Bench) -> None:
     async with session(bench) as one:
         await one.event()
-        await one.write(Operation.INSERT, *EVERY_KIND)
+        await one.write(Operation.INSERT, *bench.every_kind)
         if bench.reload():
             assert isinstance(await one.event(), Down)
             assert await one.event() == Up(bench.facts)
         assert await one.target.read() == {}
-        assert await one.write(Operation.INSERT, *EVERY_KIND) == {}
-        assert await one.target.read() == contents(*EVERY_KIND)
+        assert await one.write(Operation.INSERT, *bench.every_kind) == {}
+        assert await one.target.read() == contents(*bench.every_kind)
 
 
 @scenario
@@ -340,6 +411,24 @@ async def test_counters_name_the_chunks_in_the_switch(bench: Bench) -> None:
         counters = await one.target.counters()
         assert counters.chunk_packets == {key("b"): 0}
         assert counters.drops == {}
+
+
+def test_what_is_lost_is_reported(orbit_bench: OrbitBench) -> None:
+    """A GET of a chunk that the switch shall serve and of which nothing circulates."""
+
+    async def steps() -> None:
+        async with session(orbit_bench) as one:
+            await one.event()
+            reports = [HeatSubscriptionEntry(), LossSubscriptionEntry()]
+            await one.write(Operation.INSERT, *reports, PortMemberEntry(ONE, 0), FABRIC.entry)
+            await one.write(Operation.INSERT, ServingEntry(key("hot"), Slot(8), 8))
+            orbit_bench.ask_for_what_is_lost()
+            assert await one.event() == LostReport(key("hot"), 3)
+            counters = await one.target.counters()
+            assert counters.orbit is not None
+            assert counters.orbit.circulating_packets == 0
+
+    asyncio.run(asyncio.wait_for(steps(), 3 * DEADLINE_S))
 
 
 def test_what_a_stranger_wrote_is_shown_as_foreign() -> None:

@@ -23,11 +23,13 @@ from hostagent.transport.verbs import abi
 from hostagent.transport.verbs.device import VerbsError
 from hostagent.transport.verbs.peer_reads import PeerReads, RdmaRead
 from kvproto.ids import ChunkKey
+from kvproto.session.read_window import READ_PIECE_BYTES_MAX, READ_WINDOW_MIN_BYTES, ReadWindow
+from kvproto.session.timing import WINDOW_DELAY_NS
 
 KEY, OTHER = ChunkKey(b"k" * 16), ChunkKey(b"o" * 16)
 POOL_BYTES = 16 << 20
 CHUNK_BYTES = 6 << 20
-PIECE = limits.VERBS_READ_PIECE_BYTES
+PIECE = READ_PIECE_BYTES_MAX
 DEADLINE_S = 10.0
 
 
@@ -69,6 +71,13 @@ class CopyingConnection:
     def destroy(self) -> None:
         self.queue_pair.destroyed = True
         self.queue_pair.posted.clear()
+
+
+class SteadyWindow(ReadWindow):
+    """Keeps its size, however long this machine takes for what."""
+
+    def completed(self, size_bytes: int, _posted_ns: int, now_ns: int) -> None:
+        super().completed(size_bytes, now_ns - WINDOW_DELAY_NS, now_ns)
 
 
 class Region:
@@ -119,7 +128,7 @@ class Reader:
         self.address = "127.0.0.1"
         self.region = Region()
         self.counters = TransportCounters()
-        self.read_window_bytes = limits.VERBS_READ_PIECE_BYTES * limits.VERBS_READ_PIECES_MAX
+        self.window_bytes = limits.VERBS_READ_WINDOW_BYTES
         self.idle_s = 60.0
         self.stall_timeout_s = 30.0
         self.connections: list[CopyingConnection] = []
@@ -135,6 +144,9 @@ class Reader:
             raise VerbsError("no queue pair left")
         self.connections.append(CopyingConnection(len(self.connections) + 1))
         return self.connections[-1]
+
+    def make_window(self) -> SteadyWindow:
+        return SteadyWindow(self.window_bytes, self.window_bytes)
 
     def next_work_id(self, peer: PeerReads) -> int:
         self._work_id += 1
@@ -235,15 +247,15 @@ def test_no_more_pieces_than_may_be_in_flight_and_the_rest_follows() -> None:
 
 def test_a_small_window_is_kept() -> None:
     async def scenario(reader: Reader, holder: Holder, _peer: PeerReads) -> None:
-        reader.read_window_bytes = 10_000
+        reader.window_bytes = READ_WINDOW_MIN_BYTES
         peer = PeerReads(holder.endpoint, reader)  # type: ignore[arg-type]
         outcomes: list[ReadOutcome] = []
-        peer.add(KEY, 0, 35_000, 0, outcomes.append, None)
+        peer.add(KEY, 0, 135_000, 0, outcomes.append, None)
         await eventually(lambda: reader.connections and reader.queue_pair.posted)
         while not outcomes:
-            assert sum(size for _, _, _, size in reader.queue_pair.posted) <= 10_000
+            assert sum(size for _, _, _, size in reader.queue_pair.posted) <= READ_WINDOW_MIN_BYTES
             reader.complete(1)
-        assert same(reader, holder, 0, 35_000, 0)
+        assert same(reader, holder, 0, 135_000, 0)
         peer.close()
 
     play(scenario)

@@ -326,3 +326,39 @@ def test_it_knows_what_is_here_for_a_fetch_under_way() -> None:
     assert it.is_here(KEYS[0])
     it.handle(FetchCancelled(FetchId(1)), 4 * MS)
     assert not it.is_here(KEYS[0])
+
+
+def test_reads_that_break_together_are_one_failure_of_their_holder() -> None:
+    """A connection takes all its reads with it: a holder that was rebooted is asked again, not given up."""
+    it = reader(None)
+    (read,) = kinds(it.handle(request(wanted(KEYS[0]), wanted(KEYS[1])), 0), StartRead)
+    reads = kinds(it.handle(ReadDone(read.read), MS), StartRead)
+    assert len(reads) > 1
+    commands = [command for each in reads for command in it.handle(ReadFailed(each.read, gone=False), 2 * MS)]
+    again = kinds(commands, StartRead)
+    assert again
+    assert not kinds(commands, DeliverFetch)
+    # The second connection breaks, too, without a byte: that is enough.
+    commands = it.handle(ReadFailed(again[0].read, gone=False), 3 * MS)
+    (answer,) = kinds(commands, DeliverFetch)
+    assert answer.outcome is Outcome.GONE
+
+
+def test_the_switch_alone_is_asked_again_and_never_read_from() -> None:
+    it = reader()
+    switch = HolderRef(NodeId("@switch"), SWITCH, readable=False)
+    commands = it.handle(request(wanted(KEYS[0], switch)), 0)
+    now = 0
+    for _ in range(20):  # no NOTICE for seconds
+        now = it.next_timeout_ns()
+        commands += it.handle_timer(now)
+    assert now > 2000 * MS
+    assert len(controls(commands, Op.JOIN)) > 10
+    # It is there, and then loses everything that it is asked for, for seconds more.
+    commands += it.handle(notice(KEYS[0], ME, flags=Flag.JOINED | Flag.CACHED), now)
+    for _ in range(20):
+        now = it.next_timeout_ns()
+        commands += it.handle_timer(now)
+    assert len(controls(commands, Op.GET)) > 10
+    assert not kinds(commands, StartRead)
+    assert not kinds(commands, DeliverFetch)

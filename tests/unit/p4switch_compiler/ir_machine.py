@@ -17,7 +17,8 @@ import ir_evaluator
 from p4switch.ir import expr as ir
 from p4switch.ir import stmt as s
 from p4switch.ir import types as irt
-from p4switch.ir.program import ACCEPT, REJECT, ActionCall, MatchKind, MatchOp, Program, SelectCase, Table
+from p4switch.ir.program import ACCEPT, REJECT, MatchKind, MatchOp, Program, SelectCase, Table
+from p4switch.values import ActionCall
 
 DROP = 511
 NORMAL, INGRESS_CLONE, RECIRCULATED, REPLICATED, RESUBMITTED = 0, 1, 4, 5, 6
@@ -91,6 +92,8 @@ class Machine:
     sessions: Mapping[int, Sequence[tuple[int, int]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        (self.thread,) = self.program.threads
+        (self.standard,) = self.thread.intrinsic
         self.registers = [[0] * r.size for r in self.program.registers]
         self.counts = [[0] * c.size for c in self.program.counters]
         self.variables: dict[str, Any] = {}
@@ -110,15 +113,14 @@ class Machine:
 
     def receive(self, frame: bytes, preserved: dict[str, Any]) -> tuple[dict[str, Any], int]:
         """Fresh variables, what the packet has kept, and the parser; gives standard metadata and the parser's error."""
-        p = self.program
-        self.variables = {v.name: zero(v.type) for v in (p.headers, p.metadata, p.standard_metadata)}
+        self.variables = {v.name: zero(v.type) for v in self.thread.variables()}
         self.variables |= copy.deepcopy(preserved)
         self.frame, self.at = frame, 0
-        return self.variables[p.standard_metadata.name], self.parse()
+        return self.variables[self.standard.name], self.parse()
 
     def one_pass(self, port: int, frame: bytes, instance_type: int, preserved: dict[str, Any]) -> None:
         """Parser, ingress, and egress of every copy."""
-        p = self.program
+        t = self.thread
         std, error = self.receive(frame, preserved)
         std |= {
             "ingress_port": port,
@@ -127,16 +129,16 @@ class Machine:
             "parser_error": error,
         }
         consumed = self.at
-        self.block(p.verify_checksum)
+        self.block(t.control("verify_checksum"))
         self.intents: dict[str, Any] = {}
-        self.block(p.ingress)
+        self.block(t.control("ingress"))
         after, intents = self.variables, self.intents
         if "clone" in intents:
             session, fields = intents["clone"]
             kept = self.preserve(fields)
             self.receive(frame, {})
-            self.variables |= {v.name: zero(v.type) for v in (p.metadata, p.standard_metadata)} | kept
-            self.variables[p.standard_metadata.name]["instance_type"] = INGRESS_CLONE
+            self.variables |= {v.name: zero(v.type) for v in (t.metadata, self.standard)} | kept
+            self.variables[self.standard.name]["instance_type"] = INGRESS_CLONE
             self.send(self.sessions.get(session, ()), frame[self.at :])
             self.variables = after
         if "resubmit" in intents:
@@ -150,11 +152,10 @@ class Machine:
 
     def preserve(self, fields: int | None) -> dict[str, Any]:
         """Metadata that starts as zero but for the fields of a list."""
-        p = self.program
         before = self.variables
-        self.variables = {v.name: zero(v.type) for v in (p.metadata, p.standard_metadata)}
+        self.variables = {v.name: zero(v.type) for v in (self.thread.metadata, self.standard)}
         kept = self.variables
-        for place in () if fields is None else p.field_lists[fields].fields:
+        for place in () if fields is None else self.program.field_lists[fields].fields:
             self.variables = before
             value = self.value(place)
             self.variables = kept
@@ -164,18 +165,17 @@ class Machine:
 
     def send(self, copies: Sequence[tuple[int, int]], payload: bytes) -> None:
         """Egress of every copy, from the same state."""
-        p = self.program
         pristine = self.variables
         for egress_port, rid in copies:
             self.variables = copy.deepcopy(pristine)
-            std = self.variables[p.standard_metadata.name]
+            std = self.variables[self.standard.name]
             std["egress_port"], std["egress_rid"], std["egress_spec"] = egress_port, rid, 0
             self.intents = {}
-            self.block(p.egress)
+            self.block(self.thread.control("egress"))
             if std["egress_spec"] == DROP:
                 continue
             intents = self.intents
-            self.block(p.compute_checksum)
+            self.block(self.thread.control("compute_checksum"))
             frame = self.deparse() + payload
             if "recirculate" in intents:
                 self.waiting.append((0, frame, RECIRCULATED, self.preserve(intents["recirculate"])))
@@ -184,7 +184,7 @@ class Machine:
 
     def parse(self) -> int:
         """Run the parser; gives the error it ends with."""
-        parser = self.program.parser
+        parser = self.thread.parser
         states = {state.name: state for state in parser.states}
         self.variables |= {v.name: zero(v.type) for v in parser.variables}
         name = parser.states[0].name
@@ -225,7 +225,7 @@ class Machine:
     def deparse(self) -> bytes:
         """The headers as bytes."""
         self.out = []
-        self.block(self.program.deparser)
+        self.block(self.thread.deparser)
         value, bits = 0, 0
         for part, width in self.out:
             value, bits = value << width | part, bits + width

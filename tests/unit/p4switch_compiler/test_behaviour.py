@@ -9,7 +9,8 @@ import pytest
 from conftest import Bench
 from programs import program
 
-from p4switch.runtime import ActionCall, DigestEvent, LogEvent, Replica
+from p4switch.runtime import DigestEvent, LogEvent
+from p4switch.values import ActionCall, Replica
 
 FRAME = bytes([0x12, 0x34, 0x56, 0x78]) + b"payload"
 Make = Callable[[str], Bench]

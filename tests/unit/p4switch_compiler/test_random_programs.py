@@ -11,9 +11,9 @@ import random_programs
 
 from p4switch.compiler import compile_program
 from p4switch.ir import types as irt
-from p4switch.ir.program import ActionCall, MatchKind, Table, TableKey
-from p4switch.runtime import ActionCall as RuntimeCall
-from p4switch.runtime import Pipeline, Program, Replica, Status, Switch, SwitchConfig
+from p4switch.ir.program import MatchKind, Table, TableKey
+from p4switch.runtime import Pipeline, Program, Status, Switch, SwitchConfig
+from p4switch.values import ActionCall, Replica
 
 PACKETS = 60
 ENTRIES = 12
@@ -47,7 +47,7 @@ def fill(random: Random, table: Table, pipeline: Pipeline, machine: ir_machine.M
         action = machine.program.actions[random.choice(table.actions).action]
         call = ActionCall(action.index, tuple(random.getrandbits(irt.width_of(p.type)) for p in action.parameters))
         batch = pipeline.batch()
-        batch.insert(table.index, keys, RuntimeCall(call.action, call.arguments), priority)
+        batch.insert(table.index, keys, call, priority)
         status = batch.commit()[0].status
         assert status in (Status.OK, Status.EXISTS)
         if status is Status.OK:

@@ -26,7 +26,11 @@ def sound(tmp_path: Path) -> Program:
 
 
 def with_statement(p: Program, statement: Stmt) -> Program:
-    return replace(p, ingress=Block(p.ingress.name, p.ingress.variables, (statement,)))
+    (thread,) = p.threads
+    ingress = thread.control("ingress")
+    broken = Block(ingress.name, ingress.variables, (statement,))
+    controls = tuple((name, broken if name == "ingress" else block) for name, block in thread.controls)
+    return replace(p, threads=(replace(thread, controls=controls),))
 
 
 def test_sound_program_passes(sound: Program) -> None:
@@ -50,7 +54,7 @@ def test_sound_program_passes(sound: Program) -> None:
     ],
 )
 def test_broken_rules_are_named(sound: Program, make, message: str | None) -> None:
-    broken = with_statement(sound, make(ir.VarRef("hdr", sound.headers.type)))
+    broken = with_statement(sound, make(ir.VarRef("hdr", sound.threads[0].headers.type)))
     if message is None:
         verify(broken)
         return

@@ -280,7 +280,7 @@ static const struct ps_table_desc TABLES[] = {
     [T_SMALL] = {.name = "small", .size = 3, .key_bytes = 8, KEY(MAC_KEY), ALL_ACTIONS, .default_action = NOP, .profile = PS_NO_PROFILE},
     [T_KEYLESS] = {.name = "keyless", ALL_ACTIONS, .default_action = FORWARD, .default_params = DEFAULT_PORT, .profile = PS_NO_PROFILE},
 };
-static const struct ps_profile_desc PROFILES[] = {{.name = "selector", .is_selector = 1, .size = 16, .max_group_size = 16, .action_count = 4, .actions = ANY}};
+static const struct ps_profile_desc PROFILES[] = {{.name = "selector", .is_selector = 1, .size = 16, .action_count = 4, .actions = ANY}};
 static const struct ps_register_desc REGISTERS[] = {{.name = "sums", .width = 32, .count = 1024, .cell_bytes = 4, .order = PS_NATIVE},
                                                     {.name = "blocks", .width = 2048, .count = 100, .cell_bytes = 256, .order = PS_BIG}};
 static const struct ps_counter_desc COUNTERS[] = {{.name = "per_port", .unit = PS_UNIT_BOTH, .count = 512}};

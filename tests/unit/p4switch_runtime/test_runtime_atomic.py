@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from p4switch.runtime import ActionCall, Pipeline, Program, Status, Switch
+from p4switch.runtime import Pipeline, Program, Status, Switch
+from p4switch.values import ActionCall
 from tests.unit.p4switch_runtime.runtime_frames import Op, command, mac, reply
 
 _DEADLINE_S = 20.0

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from p4switch.errors import SwitchError
-from p4switch.runtime import ActionCall, Pipeline, Program, Replica, Switch, SwitchConfig
+from p4switch.runtime import Pipeline, Program, Switch, SwitchConfig
+from p4switch.values import ActionCall, Replica
 from tests.unit.p4switch_runtime.runtime_frames import Op, command, ethernet, mac
 
 _DEADLINE_S = 10.0

@@ -4,18 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from p4switch.runtime import (
-    ActionCall,
-    DigestEvent,
-    LogEvent,
-    PacketInEvent,
-    Pipeline,
-    Program,
-    Replica,
-    Status,
-    Switch,
-    SwitchConfig,
-)
+from p4switch.runtime import DigestEvent, LogEvent, PacketInEvent, Pipeline, Program, Status, Switch, SwitchConfig
+from p4switch.values import ActionCall, Replica
 from tests.unit.p4switch_runtime.runtime_frames import Op, command, ethernet, mac, reply
 
 

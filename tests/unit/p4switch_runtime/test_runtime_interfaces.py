@@ -16,17 +16,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from p4switch.bench.pipeline import load as load_bench
-from p4switch.runtime import (
-    ActionCall,
-    Direction,
-    Faults,
-    Pipeline,
-    PortEvent,
-    Program,
-    Replica,
-    Status,
-    Switch,
-)
+from p4switch.runtime import Direction, Faults, Pipeline, PortEvent, Program, Status, Switch
+from p4switch.values import ActionCall, Replica
 from tests.unit.p4switch_runtime.namespaces import add_veth, inside, move, namespace, run
 from tests.unit.p4switch_runtime.runtime_frames import Op, command, ethernet, mac
 

@@ -7,20 +7,8 @@ from collections import Counter
 
 import pytest
 
-from p4switch.runtime import (
-    ActionCall,
-    CounterValue,
-    Direction,
-    Faults,
-    GroupRef,
-    IdleEvent,
-    MemberRef,
-    MeterConfig,
-    Pipeline,
-    Status,
-    Switch,
-    WeightedMember,
-)
+from p4switch.runtime import Direction, Faults, IdleEvent, Pipeline, Status, Switch
+from p4switch.values import ActionCall, CounterValue, GroupRef, MemberRef, MeterConfig, WeightedMember
 from tests.unit.p4switch_runtime.runtime_frames import Op, command, ethernet, mac, reply
 
 FORWARD, DROP = 0, 1
@@ -197,6 +185,14 @@ def test_a_member_steps_aside_while_its_port_is_down(switch: Switch, pipeline: P
     assert ports_used(switch, 200).keys() == {2}
     switch.add_memory(3)
     assert ports_used(switch, 200).keys() == {2, 3}
+
+
+def test_ports_that_went_before_a_program_was_put_to_use_count_as_gone(switch: Switch, pipeline: Pipeline) -> None:
+    prepared = switch.prepare(pipeline.program)
+    with_selector(prepared, [WeightedMember(1, watch_port=2), WeightedMember(2, watch_port=3)])
+    switch.remove_port(3)
+    switch.commit(prepared)
+    assert ports_used(switch, 200).keys() == {2}
 
 
 def test_members_change_under_their_entries(switch: Switch, pipeline: Pipeline) -> None:

@@ -10,18 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from p4switch.runtime import (
-    ActionCall,
-    CounterValue,
-    Match,
-    MatchKind,
-    Pipeline,
-    Program,
-    Status,
-    Switch,
-    SwitchConfig,
-    TableLayout,
-)
+from p4switch.runtime import Match, MatchKind, Pipeline, Program, Status, Switch, SwitchConfig, TableLayout
+from p4switch.values import ActionCall, CounterValue
 
 FORWARD, DROP, MARK, NOP = range(4)
 

@@ -17,23 +17,12 @@ from p4switch.proto import p4info_pb2 as p4i
 from p4switch.proto import p4runtime_pb2 as p4r
 from p4switch.server.device import Device
 from p4switch.server.forwarding import ForwardingState
-from p4switch.server.pipeline import (
-    ActionCall,
-    CloneSession,
-    CounterValue,
-    EntryHandle,
-    EntryState,
-    EntryTarget,
-    InitialEntry,
-    MatchKey,
-    MeterRates,
-    PipelineFullError,
-    Replica,
-)
+from p4switch.server.pipeline import CloneSession, EntryHandle, EntryState, InitialEntry, MatchKey, PipelineFullError
 from p4switch.server.schema import ProgramIndex, Schema
 from p4switch.server.service import P4RuntimeServer
 from p4switch.server.target import ConfigError, Event
 from p4switch.testing import p4switch_factory  # noqa: F401 - a fixture
+from p4switch.values import ActionCall, CounterValue, EntryAction, MeterConfig, Replica, WeightedMember
 
 P4INFO = """
 pkg_info { arch: "v1model" }
@@ -120,9 +109,9 @@ class ModelEntry:
 
     key: MatchKey
     priority: int
-    target: EntryTarget
+    target: EntryAction
     counter: CounterValue
-    meter: MeterRates | None
+    meter: MeterConfig | None
     idle_timeout_ns: int
 
 
@@ -148,7 +137,7 @@ class ModelPipeline:
         for i in self.tables:
             self.defaults[i] = ModelEntry((), 0, self.initial_default(i), CounterValue(), None, 0)
         self.counter_cells = [[CounterValue()] * c.size for c in self.program.counters]
-        self.meter_cells: list[list[MeterRates | None]] = [[None] * m.size for m in self.program.meters]
+        self.meter_cells: list[list[MeterConfig | None]] = [[None] * m.size for m in self.program.meters]
         self.register_cells = [[0] * r.size for r in self.program.registers]
         for i, table in enumerate(self.program.tables):
             if table.has_initial_entries:
@@ -176,7 +165,7 @@ class ModelPipeline:
         )
         return handle
 
-    def modify_entry(self, table: int, handle: EntryHandle, target: EntryTarget, idle_timeout_ns: int) -> None:
+    def modify_entry(self, table: int, handle: EntryHandle, target: EntryAction, idle_timeout_ns: int) -> None:
         if handle in self.tables[table]:
             self.tables[table][handle].target = target
             self.tables[table][handle].idle_timeout_ns = idle_timeout_ns
@@ -196,7 +185,7 @@ class ModelPipeline:
     def set_entry_counter(self, table: int, handle: EntryHandle | None, value: CounterValue) -> None:
         self._entry(table, handle).counter = value
 
-    def set_entry_meter(self, table: int, handle: EntryHandle | None, rates: MeterRates | None) -> None:
+    def set_entry_meter(self, table: int, handle: EntryHandle | None, rates: MeterConfig | None) -> None:
         self._entry(table, handle).meter = rates
 
     def entry_idle_ns(self, table: int, handle: EntryHandle) -> int:
@@ -208,8 +197,8 @@ class ModelPipeline:
     def delete_member(self, profile: int, member: int) -> None:
         del self.members[profile, member]
 
-    def set_group(self, profile: int, group: int, members: Sequence[tuple[int, int]]) -> None:
-        assert all((profile, m) in self.members for m, _ in members), "group of an unknown member"
+    def set_group(self, profile: int, group: int, members: Sequence[WeightedMember]) -> None:
+        assert all((profile, m.member) in self.members for m in members), "group of an unknown member"
         self.groups[profile, group] = list(members)
 
     def delete_group(self, profile: int, group: int) -> None:
@@ -231,7 +220,7 @@ class ModelPipeline:
     def set_counters(self, counter: int, start: int, values: Sequence[CounterValue]) -> None:
         self.counter_cells[counter][start : start + len(values)] = values
 
-    def set_meters(self, meter: int, start: int, rates: Sequence[MeterRates | None]) -> None:
+    def set_meters(self, meter: int, start: int, rates: Sequence[MeterConfig | None]) -> None:
         self.meter_cells[meter][start : start + len(rates)] = rates
 
     def registers(self, register: int, start: int, count: int) -> Sequence[int]:
@@ -297,7 +286,7 @@ class ModelTarget:
         self.pipeline: ModelPipeline | None = None
         self.sent: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self.pending: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        self.ports_up = {1: True, 2: True, 3: False}
+        self.ports = {1, 2, 3}
 
     def compile(self, device_config: bytes) -> ModelProgram:
         try:
@@ -324,10 +313,7 @@ class ModelTarget:
             return []
 
     def exists(self, port: int) -> bool:
-        return port in self.ports_up
-
-    def is_up(self, port: int) -> bool:
-        return self.ports_up.get(port, False)
+        return port in self.ports
 
 
 @dataclass

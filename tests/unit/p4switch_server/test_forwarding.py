@@ -10,6 +10,7 @@ from google.protobuf import text_format
 
 from p4switch.proto import p4runtime_pb2 as p4r
 from p4switch.server.status import Code, StatusError
+from p4switch.values import WeightedMember
 
 OK, INVALID, NOT_FOUND, EXISTS = Code.OK, Code.INVALID_ARGUMENT, Code.NOT_FOUND, Code.ALREADY_EXISTS
 DENIED, FULL, RANGE, UNIMPLEMENTED = (
@@ -575,19 +576,16 @@ def test_a_read_shows_the_state_at_its_call(state):
     assert {cell.register_entry.data.bitstring for cell in state.read(query)} == {b"z"}
 
 
-def test_watch_ports_leave_a_group_with_the_port(state, pipeline, target):
+def test_watch_ports_go_with_the_members_of_a_group(state, pipeline):
     write(state, "INSERT " + member(1), "INSERT " + member(2))
     assert write(
         state,
         "INSERT action_profile_group { action_profile_id: 0x11000001 group_id: 1 "
         'members { member_id: 1 weight: 1 watch_port: "\\001" } members { member_id: 2 weight: 1 watch_port: "\\003" } }',
     ) == [OK]
-    assert pipeline.groups[0, 1] == [(1, 1)]
-    target.ports_up |= {1: False, 3: True}
-    state.profiles.ports_changed()
-    assert pipeline.groups[0, 1] == [(2, 1)]
+    assert pipeline.groups[0, 1] == [WeightedMember(1, 1, watch_port=1), WeightedMember(2, 1, watch_port=3)]
     (entity,) = read(state, "action_profile_group { }")
-    assert len(entity.action_profile_group.members) == 2, "the configuration that a client reads stays"
+    assert [m.watch_port for m in entity.action_profile_group.members] == [b"\1", b"\3"]
 
 
 ATOMIC = [p4r.WriteRequest.ROLLBACK_ON_ERROR, p4r.WriteRequest.DATAPLANE_ATOMIC]

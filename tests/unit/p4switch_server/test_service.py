@@ -16,7 +16,7 @@ from p4switch.proto import status_pb2
 from p4switch.server.limits import STREAMS_MAX
 from p4switch.server.pipeline import EntryHandle
 from p4switch.server.service import API_VERSION, P4RuntimeServer
-from p4switch.server.target import DigestEvent, IdleEvent, PacketInEvent, PortEvent
+from p4switch.server.target import DigestEvent, IdleEvent, PacketInEvent
 
 OK, NOT_FOUND, EXISTS = 0, 5, 6
 
@@ -302,7 +302,6 @@ def test_idle_entries_are_announced_with_their_key_and_metadata(configured, mode
     configured.write_as(1, ACL)
     (handle,) = model_switch.pipeline.tables[1]
     model_switch.target.pending.put(IdleEvent(model_switch.pipeline, 1, EntryHandle(9999)))
-    model_switch.target.pending.put(PortEvent(1))
     model_switch.target.pending.put(IdleEvent(model_switch.pipeline, 1, EntryHandle(handle)))
     (entry,) = configured.primary.receive().idle_timeout_notification.table_entry
     assert (entry.table_id, entry.priority, entry.metadata, entry.idle_timeout_ns) == (0x02000002, 2, b"mine", 1000)

@@ -80,7 +80,9 @@ def test_picture_has_both_forms(tmp_path: Path) -> None:
         counters="interfaces",
     )
     trace = [TraceRequest(float(arrival), 512, 1, (1, arrival)) for arrival in range(10)]
-    modelled = replay_without_pool(plan_replay("t", trace, nodes=2, start_s=0, length_s=1, compression=1))
+    modelled = replay_without_pool(
+        plan_replay("t", trace, nodes=2, start_s=0, length_s=1, compression=1, block_bytes=64)
+    )
     assert modelled.sources == {"local": 8, "computed": 12}
     files = draw(DemoFigures([("cast, at once", case)], [("a trace", [modelled])]), tmp_path / "out")
     assert [file.suffix for file in files] == [".svg", ".png"]

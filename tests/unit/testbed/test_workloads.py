@@ -21,7 +21,7 @@ def _request(arrival_s: float, *blocks: int) -> TraceRequest:
 
 def test_plan_takes_the_stretch_and_warms_what_it_needs() -> None:
     trace = [_request(0, 1, 2), _request(1, 1, 3), _request(10, 1, 2, 4), _request(12, 9), _request(20, 1)]
-    plan = plan_replay("t", trace, nodes=2, start_s=5, length_s=10, compression=2)
+    plan = plan_replay("t", trace, nodes=2, start_s=5, length_s=10, compression=2, block_bytes=64)
     assert [(r.start_s, r.node, r.blocks) for r in plan.requests] == [(2.5, 0, (1, 2, 4)), (3.5, 1, (9,))]
     # Blocks 1 and 2 were first asked of node 0; block 3 is not asked for again.
     assert plan.warm == {0: [(1, None), (2, 1)]}
@@ -30,7 +30,7 @@ def test_plan_takes_the_stretch_and_warms_what_it_needs() -> None:
 
 def test_recompute_counts_what_the_own_node_lacks() -> None:
     trace = [_request(0, 1, 2), _request(1, 1, 2), _request(2, 1, 2, 3)]
-    plan = plan_replay("t", trace, nodes=2, start_s=0, length_s=10, compression=1)
+    plan = plan_replay("t", trace, nodes=2, start_s=0, length_s=10, compression=1, block_bytes=64)
     assert recompute_times_s(plan) == pytest.approx(
         [2 * RECOMPUTE_S_PER_BLOCK, 2 * RECOMPUTE_S_PER_BLOCK, RECOMPUTE_S_PER_BLOCK]
     )

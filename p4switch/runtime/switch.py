@@ -14,26 +14,11 @@ from typing import Self
 
 from p4switch.errors import SwitchError
 from p4switch.runtime import native
-from p4switch.runtime.batch import Batch
-from p4switch.runtime.layouts import Program, TableLayout, unpack_fields
-from p4switch.runtime.values import (
-    ActionCall,
-    CounterValue,
-    Direction,
-    Entry,
-    EntryAction,
-    Faults,
-    GroupRef,
-    MemberRef,
-    MeterConfig,
-    PortStats,
-    Shape,
-    SwitchConfig,
-    SwitchStats,
-)
+from p4switch.runtime.layouts import Program, unpack_fields
+from p4switch.runtime.pipeline import Pipeline
+from p4switch.runtime.values import Direction, Faults, PortStats, Shape, SwitchConfig, SwitchStats
 
 _EVENT_BYTES = 1 << 20
-_READ_ENTRIES = 1024
 _COLLECT_BYTES = 1 << 16
 _FRACTION_ONE = 1 << 32
 
@@ -83,154 +68,6 @@ class PortEvent:
 Event = DigestEvent | PacketInEvent | IdleEvent | LogEvent | PortEvent
 
 
-class Pipeline:
-    """One instance of a program's state: tables, registers, groups. Made by :meth:`Switch.prepare`."""
-
-    def __init__(self, switch: Switch, program: Program) -> None:
-        library, error = native.runtime(), ctypes.c_char_p()
-        handle = library.ps_pipeline_new(switch.handle, program.address, ctypes.byref(error))
-        if not handle:
-            raise SwitchError(f"program {program.name}: {(error.value or b'cannot be set up').decode()}")
-        self.program = program
-        self._switch = switch
-        self._library = library
-        self._handle: int | None = handle
-        self.serial: int = library.ps_pipeline_serial(handle)
-
-    @property
-    def handle(self) -> int:
-        """Of the native object.
-
-        Raises:
-            SwitchError: the switch has been closed.
-        """
-        if self._handle is None:
-            raise SwitchError("the switch of this pipeline is closed")
-        return self._handle
-
-    def __del__(self) -> None:
-        self._free()
-
-    def _free(self) -> None:
-        handle, self._handle = getattr(self, "_handle", None), None
-        if handle is not None:
-            self._library.ps_pipeline_free(handle)
-
-    def batch(self) -> Batch:
-        """An empty batch of changes to this pipeline."""
-        return Batch(self.program, self._apply)
-
-    def _apply(self, packed: bytes, count: int, results: ctypes.Array[ctypes.c_uint32], stop_at_error: bool) -> None:
-        if self._library.ps_batch_apply(self.handle, packed, len(packed), count, results, int(stop_at_error)) != 0:
-            raise RuntimeError("the runtime cannot read this batch")
-
-    # ------------------------------------------------------------------ tables
-
-    def entries(self, table: int, first: int = 0, limit: int | None = None) -> list[Entry]:
-        """Entries by ascending handle, from handle ``first`` on, ``limit`` at most. Read in pieces: a packet may change
-        counters, and a batch the entries, between two pieces."""
-        found: list[Entry] = []
-        cursor = ctypes.c_uint32(first)
-        while cursor.value != native.NONE and (limit is None or len(found) < limit):
-            piece = _READ_ENTRIES if limit is None else min(_READ_ENTRIES, limit - len(found))
-            found += self._read(table, cursor, piece)
-        return found
-
-    def default_entry(self, table: int) -> Entry:
-        """What packets that match nothing meet; its handle is -1."""
-        return next(iter(self._read(table, ctypes.c_uint32(native.NONE), 1)))
-
-    def entry(self, table: int, handle: int) -> Entry | None:
-        """One entry; None if there is none with that handle."""
-        found = list(self._read(table, ctypes.c_uint32(handle), 1))
-        return found[0] if found and found[0].handle == handle else None
-
-    def _read(self, table: int, cursor: ctypes.c_uint32, limit: int) -> Iterator[Entry]:
-        size = self._library.ps_table_record_bytes(self.handle, table)
-        block = ctypes.create_string_buffer(size * limit)
-        count = self._library.ps_table_read(self.handle, table, ctypes.byref(cursor), limit, block)
-        layout, raw = self.program.tables[table], block.raw
-        return (self._entry(layout, raw[i * size : (i + 1) * size]) for i in range(count))
-
-    def _entry(self, layout: TableLayout, record: bytes) -> Entry:
-        head = native.ENTRY_HEADER.unpack_from(record)
-        handle, priority, kind, target, packets, octets, timeout_us, idle_us, configured, cir, cburst, pir, pburst = (
-            head
-        )
-        value_at = native.ENTRY_HEADER.size
-        mask_at = value_at + layout.key_bytes
-        params_at = mask_at if layout.exact else mask_at + layout.key_bytes
-        is_default = handle == native.NONE
-        action: EntryAction | None = None
-        if kind == native.ACTION_CALL:
-            action = ActionCall(target, self.program.actions[target].unpack(record[params_at:]))
-        elif kind == native.ACTION_MEMBER:
-            action = MemberRef(target)
-        elif kind == native.ACTION_GROUP:
-            action = GroupRef(target)
-        mask = b"\xff" * layout.key_bytes if layout.exact else record[mask_at:params_at]
-        return Entry(
-            handle=-1 if is_default else handle,
-            match=() if is_default else layout.unpack_key(record[value_at:mask_at], mask),
-            priority=priority,
-            action=action,
-            counter=CounterValue(packets, octets),
-            meter=MeterConfig(cir, cburst, pir, pburst) if configured else None,
-            timeout_us=timeout_us,
-            idle_us=idle_us,
-        )
-
-    def entry_count(self, table: int) -> int:
-        """How many entries a table holds."""
-        return int(self._library.ps_table_count(self.handle, table))
-
-    def find(self, table: int, values: tuple[int, ...]) -> int | None:
-        """The handle of the entry that a packet with these key values meets; None: the default entry."""
-        layout = self.program.tables[table]
-        key = bytearray(layout.key_bytes)
-        for field, value in zip(layout.keys, values, strict=True):
-            key[field.offset : field.offset + field.size] = value.to_bytes(field.size, "big")
-        number = self._library.ps_table_find(self.handle, table, bytes(key))
-        return None if number == native.NONE else int(number)
-
-    # ------------------------------------------------------------------ arrays
-
-    def counters(self, counter: int, first: int = 0, count: int | None = None) -> list[CounterValue]:
-        """Cells from ``first`` on (IndexError beyond the end)."""
-        count = self.program.counters[counter].count - first if count is None else count
-        cells = ctypes.create_string_buffer(count * native.COUNTER_CELL.size)
-        if self._library.ps_counters_read(self.handle, counter, first, count, cells) != 0:
-            raise IndexError(f"counter {self.program.counters[counter].name}: no cells {first} to {first + count - 1}")
-        return [
-            CounterValue(*cell)
-            for cell in native.COUNTER_CELL.iter_unpack(cells.raw[: count * native.COUNTER_CELL.size])
-        ]
-
-    def meters(self, meter: int, first: int = 0, count: int | None = None) -> list[MeterConfig | None]:
-        """Configurations from ``first`` on, None where there is none (IndexError beyond the end)."""
-        count = self.program.meters[meter].count - first if count is None else count
-        cells = ctypes.create_string_buffer(count * native.METER_CELL.size)
-        if self._library.ps_meters_read(self.handle, meter, first, count, cells) != 0:
-            raise IndexError(f"meter {self.program.meters[meter].name}: no cells {first} to {first + count - 1}")
-        rows = native.METER_CELL.iter_unpack(cells.raw[: count * native.METER_CELL.size])
-        return [MeterConfig(*row[1:]) if row[0] else None for row in rows]
-
-    def register_bytes(self, register: int, first: int, count: int) -> bytes:
-        """Cells from ``first`` on as the program keeps them (IndexError beyond the end)."""
-        layout = self.program.registers[register]
-        size = count * layout.cell_bytes
-        cells = ctypes.create_string_buffer(max(size, 1))
-        if self._library.ps_registers_read(self.handle, register, first, count, cells) != 0:
-            raise IndexError(f"register {layout.name}: no cells {first} to {first + count - 1}")
-        return cells.raw[:size]
-
-    def registers(self, register: int, first: int = 0, count: int | None = None) -> list[int]:
-        """Values from ``first`` on (IndexError beyond the end)."""
-        layout = self.program.registers[register]
-        count = layout.count - first if count is None else count
-        return layout.unpack(self.register_bytes(register, first, count))
-
-
 class Switch:
     """A running switch. All methods may be called from any thread; :meth:`events` from one thread at a time.
 
@@ -242,12 +79,17 @@ class Switch:
         config = config or SwitchConfig()
         self.config = config
         self._library = native.runtime()
+        unused = native.RECIRCULATION_PORTS_MAX - len(config.recirculation_ports)
+        ports = (*config.recirculation_ports, *([native.NONE] * unused))
         raw = native.SwitchConfigStruct(
             native.NONE if config.cpu_port is None else config.cpu_port,
             config.drop_port,
             config.seed & ((1 << 64) - 1),
             int(config.virtual_clock),
             int(config.trace),
+            (ctypes.c_uint32 * native.RECIRCULATION_PORTS_MAX)(*ports),
+            config.recirculation_rate_bits,
+            config.recirculation_queue_bytes,
         )
         handle = self._library.ps_switch_new(ctypes.byref(raw))
         if not handle:

@@ -1,0 +1,34 @@
+"""How much smaller than life each target runs. Pure.
+
+A block of a trace is 64 MiB of KV on a link of 100 Gbit/s in life. All scales divide both alike, so that a block takes
+the same 5 ms and seconds stay seconds. bmv2 forwards some ten thousand packets a second, in segments of 256 bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from bmv2_testbed.spec import Target
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Sizes that suit a target; the defaults of benchmarks and demo."""
+
+    link_bit_s: int
+    block_bytes: int
+    """One block of a trace."""
+    incast_bytes: int
+    """The prefix of the incast, and its chunks."""
+    chunk_bytes: int
+
+
+FULL: Final = Scale(link_bit_s=100_000_000, block_bytes=64 * 1024, incast_bytes=16 * 2**20, chunk_bytes=2**20)
+_SIXTEENTH: Final = Scale(link_bit_s=6_250_000, block_bytes=4 * 1024, incast_bytes=2**20, chunk_bytes=64 * 1024)
+
+SCALES: Final[Mapping[Target, Scale]] = MappingProxyType(
+    {Target.P4SWITCH: FULL, Target.BRIDGE: FULL, Target.BMV2: _SIXTEENTH}
+)

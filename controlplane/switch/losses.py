@@ -1,0 +1,31 @@
+"""P4 control Heat on Tofino: reports of segments that were lost on their round, as digests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import finsy
+
+from controlplane.ids import KEY_BYTES, ChunkKey
+from controlplane.switch import heat
+from controlplane.switch.entries import Entry, LossSubscriptionEntry
+from controlplane.switch.target import LostReport
+
+DIGEST = "lost_report_t"
+
+
+def queries() -> Sequence[finsy.P4DigestEntry]:
+    return [finsy.P4DigestEntry(DIGEST)]
+
+
+def encode(_: LossSubscriptionEntry) -> finsy.P4DigestEntry:
+    return heat.subscription(DIGEST)
+
+
+def decode(found: finsy.P4DigestEntry) -> Entry | None:
+    return LossSubscriptionEntry() if heat.is_subscribed(found) else None
+
+
+def decode_report(report: Mapping[str, Any]) -> LostReport:
+    return LostReport(ChunkKey(int(report["key"]).to_bytes(KEY_BYTES, "big")), int(report["segment"]))

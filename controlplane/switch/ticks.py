@@ -1,0 +1,62 @@
+"""P4 register parameters on Tofino: times to live and windows, in ticks of 2^16 ns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import finsy
+
+from controlplane.switch.entries import FabricEntry
+
+TICK_NS = 1 << 16
+_TTL = "interest_ttl"
+_WINDOWS = ("heat_window", "report_window")
+
+
+def of_us(time_us: int) -> int:
+    """Ticks nearest to that many microseconds."""
+    return (time_us * 1000 + TICK_NS // 2) // TICK_NS
+
+
+def to_us(ticks: int) -> int:
+    """Microseconds nearest to that many ticks."""
+    return (ticks * TICK_NS + 500) // 1000
+
+
+def names(schema: finsy.P4Schema) -> tuple[str, ...]:
+    """The program's register parameters. Raises ValueError if one of the three kinds is missing."""
+    found = tuple(one.alias for one in schema.registers if _kind(one.alias) in (_TTL, *_WINDOWS))
+    missing = {_TTL, *_WINDOWS} - set(map(_kind, found))
+    if missing:
+        raise ValueError(f"no register parameter {', '.join(sorted(missing))}")
+    return found
+
+
+def queries(registers: Iterable[str]) -> Sequence[finsy.P4RegisterEntry]:
+    return [finsy.P4RegisterEntry(name, index=0) for name in registers]
+
+
+def encode(entry: FabricEntry, registers: Iterable[str]) -> Sequence[finsy.P4RegisterEntry]:
+    return [finsy.P4RegisterEntry(name, index=0, data=_wanted(entry, name)) for name in registers]
+
+
+def checked(entry: FabricEntry, found: Iterable[finsy.P4RegisterEntry]) -> FabricEntry:
+    """The entry as it takes effect: with what the registers say, where that is not what the entry says."""
+    for register in found:
+        ticks = register.data
+        if not isinstance(ticks, int) or ticks == _wanted(entry, register.register_id):
+            continue
+        if _kind(register.register_id) == _TTL:
+            entry = replace(entry, interest_ttl_us=to_us(ticks))
+        else:
+            entry = replace(entry, heat_window_us=to_us(ticks))
+    return entry
+
+
+def _wanted(entry: FabricEntry, register: str) -> int:
+    return of_us(entry.interest_ttl_us if _kind(register) == _TTL else entry.heat_window_us)
+
+
+def _kind(alias: str) -> str:
+    return alias.rpartition(".")[2]

@@ -1,0 +1,1 @@
+"""tna, the Tofino Native Architecture (first generation), as far as software can stand in for the chip."""

@@ -1,0 +1,130 @@
+"""The window of one-sided reads, against a path with a rate, a round trip and a queue."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+import pytest
+
+from kvproto.limits import MS
+from kvproto.session.read_window import READ_PIECE_BYTES_MAX, READ_WINDOW_MIN_BYTES, ReadWindow
+from kvproto.session.timing import WINDOW_DELAY_NS
+
+LIMIT_BYTES = 4 << 20
+ENDLESS = 1 << 40
+
+
+@dataclass
+class Path:
+    """A holder's answers queue for a link, in order."""
+
+    bytes_per_s: float
+    round_trip_ns: int
+    window: ReadWindow
+    now_ns: int = 10_000 * MS
+    free_ns: int = 0
+    in_flight: deque[tuple[int, int, int]] = field(default_factory=deque)
+    """(posted, size, here) of each piece."""
+    most_queued_bytes: int = 0
+    brought_bytes: int = 0
+
+    def fill(self) -> None:
+        while size_bytes := self.window.post(ENDLESS, self.now_ns):
+            self.free_ns = max(self.free_ns, self.now_ns + self.round_trip_ns) + int(
+                size_bytes * 1e9 / self.bytes_per_s
+            )
+            self.in_flight.append((self.now_ns, size_bytes, self.free_ns))
+        assert self.window.in_flight_bytes == sum(size for _, size, _ in self.in_flight) <= LIMIT_BYTES
+        queued_ns = self.free_ns - self.now_ns - self.round_trip_ns
+        self.most_queued_bytes = max(self.most_queued_bytes, int(queued_ns * self.bytes_per_s / 1e9))
+
+    def complete(self) -> None:
+        posted_ns, size_bytes, self.now_ns = self.in_flight.popleft()
+        self.brought_bytes += size_bytes
+        self.window.completed(size_bytes, posted_ns, self.now_ns)
+
+    def run(self, seconds: float) -> float:
+        """Share of the link that reads used."""
+        start_ns, self.brought_bytes = self.now_ns, 0
+        while self.now_ns - start_ns < seconds * 1e9:
+            self.fill()
+            self.complete()
+        return self.brought_bytes / ((self.now_ns - start_ns) * self.bytes_per_s / 1e9)
+
+
+@pytest.mark.parametrize("mbit_s", [20, 50, 200, 1000])
+def test_a_slow_holder_is_kept_busy_and_no_queue_grows(mbit_s: int) -> None:
+    rate = mbit_s * 125_000
+    path = Path(rate, 1 * MS, ReadWindow(LIMIT_BYTES))
+    path.run(0.4)
+    path.most_queued_bytes = 0
+    assert path.run(0.5) > 0.95
+    floor_bytes = READ_WINDOW_MIN_BYTES
+    assert path.most_queued_bytes <= max(2 * WINDOW_DELAY_NS * rate / 1e9, floor_bytes)
+
+
+def test_even_the_beginning_fits_a_shallow_queue() -> None:
+    path = Path(20 * 125_000, 1 * MS, ReadWindow(LIMIT_BYTES))
+    path.run(0.5)
+    assert path.most_queued_bytes <= 128 * 1024
+
+
+def test_a_fast_link_is_full_after_some_round_trips() -> None:
+    path = Path(50e9, 20_000, ReadWindow(LIMIT_BYTES))
+    path.run(0.001)
+    assert path.run(0.01) > 0.95
+    assert path.window.bytes > 50e9 * 20_000 / 1e9
+
+
+def test_a_link_that_gets_slower_is_believed() -> None:
+    path = Path(1e9, 100_000, ReadWindow(LIMIT_BYTES))
+    path.run(0.1)
+    path.bytes_per_s = 5e6
+    path.run(2.0)
+    path.most_queued_bytes = 0
+    assert path.run(0.5) > 0.95
+    assert path.most_queued_bytes <= 2 * WINDOW_DELAY_NS * 5e6 / 1e9
+
+
+def test_pieces_that_took_a_timeout_count_as_lost() -> None:
+    window = ReadWindow(LIMIT_BYTES, LIMIT_BYTES)
+    before = window.bytes
+    size_bytes = window.post(ENDLESS, 0)
+    window.completed(size_bytes, 0, 268 * MS)
+    assert window.bytes < before
+
+
+def test_what_nobody_fills_does_not_grow() -> None:
+    window = ReadWindow(LIMIT_BYTES)
+    before, now_ns = window.bytes, 0
+    for _ in range(100):
+        size_bytes = window.post(4096, now_ns)
+        window.completed(size_bytes, now_ns, now_ns + 10_000)
+        now_ns += 10_000
+    assert window.bytes == before
+
+
+def test_it_begins_anew_after_a_rest_and_a_broken_connection_leaves_nothing_in_flight() -> None:
+    path = Path(50e9, 20_000, ReadWindow(LIMIT_BYTES))
+    start = path.window.bytes
+    path.run(0.01)
+    assert path.window.bytes > start
+    path.fill()
+    path.window.dropped()
+    assert path.window.in_flight_bytes == 0
+    assert path.window.post(ENDLESS, path.now_ns + 2000 * MS) <= READ_PIECE_BYTES_MAX
+    assert path.window.bytes == start
+
+
+@pytest.mark.parametrize("limit_bytes", [READ_WINDOW_MIN_BYTES, 100_000, LIMIT_BYTES])
+def test_the_limit_is_kept(limit_bytes: int) -> None:
+    window = ReadWindow(limit_bytes)
+    now_ns, pieces = 0, deque[int]()
+    for _ in range(2000):
+        while size_bytes := window.post(ENDLESS, now_ns):
+            pieces.append(size_bytes)
+        assert window.in_flight_bytes <= limit_bytes
+        window.completed(pieces.popleft(), now_ns, now_ns + 1000)
+        now_ns += 1000
+    assert window.in_flight_bytes > 0
