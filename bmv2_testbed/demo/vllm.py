@@ -147,8 +147,8 @@ def _texts(plan: VllmDemoPlan) -> _Texts:
 
 
 def _plain_answers(launcher: Launcher, plan: VllmDemoPlan, texts: _Texts, model: Path, folder: Path) -> list[Generated]:
-    """What an engine without kvcast says, and when."""
-    with running(launcher, engine_arguments(model, None, enable_prefix_caching=False), folder, "plain") as engine:
+    """What an engine without kvcast says, and when. Only the first question on a document costs computing it."""
+    with running(launcher, engine_arguments(model, None, enable_prefix_caching=True), folder, "plain") as engine:
         engine.generate([texts.warm_up], max_tokens=plan.answer_tokens)
         return [
             _one(engine.generate([prompt], max_tokens=plan.answer_tokens, margins=True)) for prompt in texts.prompts
