@@ -311,9 +311,7 @@ class Agent:
 
     def chunk_delivered(self, chunk: Chunk, source: ChunkSource, waited_s: float, holder: Address | None) -> None:
         """Count it, and tell the controller."""
-        label = source.name.lower()
-        self.metrics.fetched_chunks.labels(label).inc()
-        self.metrics.fetched_bytes.labels(label).inc(chunk.size_bytes)
+        self.metrics.delivered(source, chunk.size_bytes)
         node = self.directory.node_at(holder) if holder is not None else None
         self.reports.fetched(chunk.key, source, chunk.size_bytes, waited_s, node.node if node is not None else 0)
 

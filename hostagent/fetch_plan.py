@@ -27,6 +27,8 @@ class FetchPlan:
     verdict: Verdict
     stopped: Status
     """Why the keys asked for go no further than `keys`; OK when they do."""
+    untaught: Sequence[Offer] = ()
+    """All offers, when the pools are to learn of the fetch after it."""
     keys: tuple[ChunkKey, ...] = ()
     pinned: dict[ChunkKey, Chunk] = field(default_factory=dict)
     to_load: list[ChunkKey] = field(default_factory=list)
@@ -69,10 +71,13 @@ class FetchPlanner:
                 stopped = Status.NOT_FOUND
                 break
             offers.append(offer)
-        if is_engines and not from_disk_only:
-            self._teach(keys, offers)
+        untaught: Sequence[Offer] = offers if is_engines and not from_disk_only else ()
+        if any(Source.LOCAL_DRAM not in offer.sources for offer in untaught):
+            # Before room is made for what comes. What is all here is handed over first.
+            self.teach(keys, untaught)
+            untaught = ()
         verdict = self._gate.decide(offers, recompute_s, time.monotonic_ns(), len(keys) - len(offers))
-        plan = FetchPlan(verdict, stopped if len(verdict.routes) == len(offers) else Status.GATE)
+        plan = FetchPlan(verdict, stopped if len(verdict.routes) == len(offers) else Status.GATE, untaught)
         plan.keys = tuple(keys[: len(verdict.routes)])
         # Pinned first, all of them: room for one chunk must not be made of another one of the same fetch.
         for key in plan.keys:
@@ -89,7 +94,7 @@ class FetchPlanner:
                 break
         return plan
 
-    def _teach(self, keys: Sequence[ChunkKey], offers: Sequence[Offer]) -> None:
+    def teach(self, keys: Sequence[ChunkKey], offers: Sequence[Offer]) -> None:
         """An engine asks for these: the pools learn what they are worth. What nobody has is put here later, and counts
         then."""
         touches = []

@@ -185,6 +185,8 @@ class Fetching:
             self._arriving[entry.key] = Arriving.into(chunk, entry, size, self._memory, route)
         if len(plan.pinned) == len(plan.keys):
             self._deliver_local(plan, done, started_s)
+            if plan.untaught:
+                self._planner.teach(keys, plan.untaught)
             return None
         self._fetch_id += 1
         ticket = self._gate.started(plan.verdict)
@@ -254,10 +256,11 @@ class Fetching:
 
     def _deliver_local(self, plan: FetchPlan, done: Callable[[FetchResult], None], started_s: float) -> None:
         chunks = tuple((plan.pinned[key], ChunkSource.LOCAL) for key in plan.keys)
+        # The engine goes on while the rest is noted.
+        done(FetchResult(plan.stopped, chunks))
         for chunk, _ in chunks:
             self._observer.chunk_delivered(chunk, ChunkSource.LOCAL, 0.0, None)
         self._observer.fetch_ended(plan.stopped, self._loop.time() - started_s)
-        done(FetchResult(plan.stopped, chunks))
 
     # ------------------------------------------------------------------ directory
 
@@ -492,6 +495,21 @@ class Fetching:
         self._observer.bad_copy(key, holder, expected, found, blame, from_switch=from_switch)
 
 
+<<<<<<< HEAD
+=======
+@dataclass(slots=True)
+class _Plan:
+    verdict: Verdict
+    stopped: Status
+    untaught: Sequence[Offer]
+    """All offers, when the pools are to learn of the fetch after it."""
+    keys: tuple[ChunkKey, ...] = ()
+    pinned: dict[ChunkKey, Chunk] = field(default_factory=dict)
+    to_load: list[ChunkKey] = field(default_factory=list)
+    """Chunks whose way from the disk is to be begun."""
+
+
+>>>>>>> vllm
 class _NoRead:
     """A read that could not even be started."""
 
