@@ -495,21 +495,6 @@ class Fetching:
         self._observer.bad_copy(key, holder, expected, found, blame, from_switch=from_switch)
 
 
-<<<<<<< HEAD
-=======
-@dataclass(slots=True)
-class _Plan:
-    verdict: Verdict
-    stopped: Status
-    untaught: Sequence[Offer]
-    """All offers, when the pools are to learn of the fetch after it."""
-    keys: tuple[ChunkKey, ...] = ()
-    pinned: dict[ChunkKey, Chunk] = field(default_factory=dict)
-    to_load: list[ChunkKey] = field(default_factory=list)
-    """Chunks whose way from the disk is to be begun."""
-
-
->>>>>>> vllm
 class _NoRead:
     """A read that could not even be started."""
 
