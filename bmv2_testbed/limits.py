@@ -27,9 +27,10 @@ SHAPER_QUEUE_BYTES_MIN: Final = 256 * 1024
 START_DEADLINE_S: Final = 60.0
 """Longest wait for network, switch, controller and agents together (a switch program may have to be compiled)."""
 
-GUEST_BOOT_DEADLINE_S: Final = 180.0
-GUEST_START_DEADLINE_S: Final = 300.0
-"""The same with guests: software emulation is some twenty times slower than the machine that it runs on."""
+GUEST_BOOT_DEADLINE_S: Final = 600.0
+GUEST_START_DEADLINE_S: Final = 1200.0
+"""The same with guests: software emulation is some twenty times slower than the machine that it runs on, and three
+guests on a machine with a load of 30 have taken 260 s."""
 
 RPC_LINE_BYTES_MAX: Final = 16 * 1024 * 1024
 STOP_GRACE_S: Final = 3.0

@@ -17,12 +17,19 @@ class Target(StrEnum):
 
     P4SWITCH = "p4switch"
     BMV2 = "bmv2"
+    TNA = "tna"
+    """p4switch with the program for Tofino."""
     BRIDGE = "bridge"
 
     @property
     def segment_bytes(self) -> int:
         """Payload of a segment there, unless a testbed says otherwise."""
         return BMV2_SEGMENT_BYTES_MAX if self is Target.BMV2 else SEGMENT_BYTES
+
+    @property
+    def is_p4switch(self) -> bool:
+        """Whether the process is p4switch, whatever it runs."""
+        return self in (Target.P4SWITCH, Target.TNA)
 
 
 class Wiring(StrEnum):
@@ -78,6 +85,8 @@ class TestbedSpec:
     """Of the data interfaces of guests."""
     socket_hosts: tuple[int, ...] = ()
     """Guests without RDMA: their agents use sockets."""
+    taps: bool = False
+    """Guests' cards hang on taps, in a network namespace of the run's own, instead of datagram ports. Needs root."""
     plain: bool = False
     """True: the switch process stays unprogrammed, an ordinary Ethernet switch."""
     daemons: bool = True
@@ -92,14 +101,21 @@ class TestbedSpec:
             raise TestbedError(
                 f"segments of {self.segment_bytes} bytes are too long for bmv2: {BMV2_SEGMENT_BYTES_MAX} at most"
             )
-        if self.wiring is not Wiring.NAMESPACES and self.target is not Target.P4SWITCH:
+        if self.wiring is not Wiring.NAMESPACES and not self.target.is_p4switch:
             raise TestbedError(f"target {self.target} needs root and namespaces: use --target p4switch, or become root")
+        if self.taps and self.wiring is not Wiring.GUESTS:
+            raise TestbedError("taps are for guests: use --taps with --roce")
         for host in self.socket_hosts:
             if not 0 <= host < self.hosts:
                 raise TestbedError(f"host {host} does not exist: there are {self.hosts} hosts")
         for host in self.slow_bit_s:
             if not 0 <= host < self.hosts:
                 raise TestbedError(f"slow host {host} does not exist: there are {self.hosts} hosts")
+
+    @property
+    def in_namespaces(self) -> bool:
+        """Whether the run has a network namespace of its own, and the switch interfaces in it."""
+        return self.wiring is Wiring.NAMESPACES or self.taps
 
     def link_rate_bit_s(self, host: int) -> int | None:
         """Rate of that host's link in each direction; None: not shaped."""
@@ -138,6 +154,11 @@ def management_ip(host: int) -> str:
 
 def switch_port(host: int) -> int:
     return host + 1
+
+
+def switch_interface(host: int) -> str:
+    """The switch's end of a host's link, where links are interfaces."""
+    return f"sw-eth{switch_port(host)}"
 
 
 CONTROLLER_MANAGEMENT_IP = "10.76.0.254"

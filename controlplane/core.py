@@ -14,12 +14,13 @@ from dataclasses import dataclass, field
 from controlplane import parse
 from controlplane.accounting import Accounting
 from controlplane.directory import AddOutcome, Directory
-from controlplane.effects import CloseSession, Effect, ReadTheSwitch, SendTo, SendToAll, WriteTheSwitch
+from controlplane.effects import CloseSession, Effect, ReadTheSwitch, SendTo, SendToAll, Warn, WriteTheSwitch
 from controlplane.ids import ChunkKey, Member, NodeIndex, SwitchPort, TaskId
 from controlplane.limits import BITMAP_GROUPS_MAX, TASK_KEYS_MAX
-from controlplane.nodes import ASCENDING, Graces, Node, NodeRegistry, NodeState, RefusedNodeError
+from controlplane.newcomers import Source
+from controlplane.nodes import ASCENDING, Graces, Node, NodeFacts, NodeRegistry, NodeState, RefusedNodeError
 from controlplane.operations import Operations
-from controlplane.pool import FillUnwanted, FillWanted, PoolRules, RecoveryWanted, Source, SwitchPool
+from controlplane.pool import FillUnwanted, FillWanted, PoolRules, RecoveryWanted, SwitchPool
 from controlplane.publication import Publication
 from controlplane.purposes import FillFor, Housekeeping, JobPart, Purpose, PushTo, RecoveryOf, RescueOf
 from controlplane.pushes import Pushes
@@ -45,6 +46,7 @@ from controlplane.value import ClusterValues
 from kvproto.rpc import control_pb2 as rpc
 from kvproto.tiers.push import PushParameters
 from kvproto.value import ValueParameters
+from kvproto.wire.rdma import rdma_segment_bytes_max
 
 _MEMBER_KINDS = frozenset(
     {"port_member", "egress_member", "dmac", "replicate", "replicate_default", "group", "clone_session"}
@@ -127,6 +129,8 @@ class Core:
         """What a switch already knew of nodes that have not attached yet."""
         self._effects: list[Effect] = []
         self._sessions: dict[int, NodeIndex] = {}
+        self._rdma_problems: dict[str, str] = {}
+        """What was said of nodes' NICs, by name."""
         self._to_pin: dict[NodeIndex, list[ChunkKey]] = {}
         self.operations = Operations(self)
         self.pushes = Pushes(self, options.pushes)
@@ -157,6 +161,7 @@ class Core:
         except RefusedNodeError as refusal:
             self.emit(CloseSession(session, refusal.code, str(refusal)))
             return
+        self._look_at_rdma(facts)
         for old, index in list(self._sessions.items()):
             if index == node.index:
                 # With its stream an agent gives up the tasks that came on it.
@@ -172,6 +177,7 @@ class Core:
         for effect in self.publication.attach(session, facts):
             self.emit(effect)
         self._program_members()
+        self.pool.sources_changed()
 
     def message(self, session: int, message: rpc.FromAgent, now_ns: int) -> None:
         """Any later message of a stream."""
@@ -179,7 +185,10 @@ class Core:
         node = None if index is None else self.nodes.get(index)
         if node is None:
             return
+        was = node.state
         self.nodes.heard(node, now_ns)
+        if node.state is not was:
+            self.pool.sources_changed()
         try:
             self._dispatch(node, message, now_ns)
         except parse.MalformedError as error:
@@ -339,6 +348,21 @@ class Core:
                 self.operations.part_ended(task, result)
             case Housekeeping(what=what):
                 self.accounting.decisions[f"{what.replace(' ', '_')}_{'done' if done else 'failed'}"] += 1
+
+    def _look_at_rdma(self, facts: NodeFacts) -> None:
+        """Say once, while it stays so, that a node's NIC cannot carry the fabric's casts."""
+        fits_bytes = rdma_segment_bytes_max(facts.rdma_mtu_bytes) if facts.rdma_mtu_bytes else self.segment_bytes
+        problem = ""
+        if fits_bytes < self.segment_bytes:
+            problem = (
+                f"{facts.name}: its RDMA MTU of {facts.rdma_mtu_bytes} bytes takes segments of {fits_bytes} at most,"
+                f" the fabric's have {self.segment_bytes}: its casts go over sockets, its reads over RDMA. Build the"
+                f" switch program with SEGMENT_BYTES={fits_bytes} or raise the interface's MTU"
+            )
+        if problem != self._rdma_problems.get(facts.name, ""):
+            self._rdma_problems[facts.name] = problem
+            if problem:
+                self.emit(Warn(problem))
 
     # -- the switch
 

@@ -31,6 +31,7 @@ from controlplane.effects import (
     ReadTheSwitch,
     SendTo,
     SendToAll,
+    Warn,
     WriteTheSwitch,
 )
 from controlplane.limits import GRPC_MESSAGE_BYTES_MAX, PUBLISH_S
@@ -214,6 +215,8 @@ class Controller:
                 self._spawn(self._read_switch())
             case WriteTheSwitch():
                 self._spawn(self._write_switch(effect))
+            case Warn(text=text):
+                LOG.warning("%s", text)
             case JobProgress(job=job, progress=progress, last=last):
                 if job in self._jobs:
                     self._jobs[job].put_nowait((progress, last))

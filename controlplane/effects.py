@@ -55,4 +55,11 @@ class JobProgress:
     last: bool = False
 
 
-Effect: TypeAlias = SendTo | SendToAll | CloseSession | ReadTheSwitch | WriteTheSwitch | JobProgress
+@dataclass(frozen=True, slots=True)
+class Warn:
+    """An operator should know this; one line."""
+
+    text: str
+
+
+Effect: TypeAlias = SendTo | SendToAll | CloseSession | ReadTheSwitch | WriteTheSwitch | JobProgress | Warn

@@ -57,6 +57,8 @@ class NodeFacts:
     replica_nodes: int = 0
     disk_bytes: int = 0
     """Of its disk tier; 0: none."""
+    rdma_mtu_bytes: int = 0
+    """0: it has no RDMA."""
 
 
 @dataclass(slots=True)

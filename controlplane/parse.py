@@ -64,6 +64,7 @@ def node_facts(hello: rpc.Hello) -> NodeFacts:
         replica_of=hello.replica_of,
         replica_nodes=hello.replica_nodes,
         disk_bytes=hello.disk_bytes,
+        rdma_mtu_bytes=hello.rdma_mtu,
     )
 
 

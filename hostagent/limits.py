@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from kvproto.limits import SEGMENT_BLOCK_BYTES, SEGMENT_BYTES_MAX
+
 KIB = 1024
 MIB = 1024 * KIB
 
@@ -56,7 +58,8 @@ READ_RECEIVE_LOW_WATER_BYTES = 256 * KIB
 MULTICAST_TTL = 64
 RECEIVE_WINDOW_SEGMENTS_MIN = 8
 """A window below this cannot keep a link busy; a receive buffer that small loses segments, which are then read."""
-SEGMENT_BYTES_SUPPORTED = (256, 512, 1024, 2048, 4096, 8192)
+SEGMENT_BYTES_SUPPORTED = (*range(SEGMENT_BLOCK_BYTES, 4096 + 1, SEGMENT_BLOCK_BYTES), SEGMENT_BYTES_MAX)
+"""Those of switch programs, and what fabrics without a switch may use beside."""
 
 # ------------------------------------------------------------------ RDMA
 VERBS_CAST_QUEUE_SEGMENTS = 1024

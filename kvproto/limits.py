@@ -9,6 +9,8 @@ MS: Final = 1_000_000
 MEMBERS_MAX: Final = 64
 SEGMENT_BYTES_DEFAULT: Final = 4096
 SEGMENT_BYTES_MAX: Final = 8192
+SEGMENT_BLOCK_BYTES: Final = 256
+"""The switch program stores segments in blocks: its SEGMENT_BYTES is a multiple (BLOCK_BYTES in p4/v1model)."""
 """With its headers and an Ethernet header it still fits a jumbo frame of 9000 bytes."""
 CHUNK_SEGMENTS_MAX: Final = 1 << 20
 """4 GiB of 4 KiB segments; bounds what one bitmap costs (1 MiB)."""

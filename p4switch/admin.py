@@ -59,7 +59,6 @@ class AdminServer:
             self._server = _Server(str(path), switch)
         except OSError as error:
             raise SwitchError(f"cannot listen on {path}: {error.strerror or error}") from error
-        os.chmod(path, stat.S_IRUSR | stat.S_IWUSR)
         self._thread = threading.Thread(target=self._server.serve_forever, name="p4switch-admin", daemon=True)
 
     def __enter__(self) -> AdminServer:
@@ -135,6 +134,11 @@ class _Server(socketserver.ThreadingUnixStreamServer):
         self.switch = switch
         super().__init__(path, _Handler)
 
+    def server_bind(self) -> None:
+        # The file takes the socket's mode: there is no moment at which others could connect.
+        os.fchmod(self.socket.fileno(), stat.S_IRUSR | stat.S_IWUSR)
+        super().server_bind()
+
 
 class _Handler(socketserver.StreamRequestHandler):
     server: _Server
@@ -158,7 +162,9 @@ def _remove_stale(path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         try:
             probe.connect(str(path))
-        except OSError:
+        except ConnectionRefusedError:
             path.unlink(missing_ok=True)
             return
+        except OSError as error:
+            raise SwitchError(f"cannot listen on {path}: {error.strerror}") from error
     raise SwitchError(f"cannot listen on {path}: another process does")

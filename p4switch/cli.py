@@ -115,7 +115,7 @@ def _parser() -> argparse.ArgumentParser:
         "--grpc-server-addr",
         default="127.0.0.1:9559",
         metavar="HOST:PORT",
-        help="P4Runtime address (default %(default)s; port 0 picks one)",
+        help="P4Runtime address, or unix:PATH (default %(default)s; port 0 picks one)",
     )
     control.add_argument(
         "--device-id", type=int, default=1, metavar="N", help="P4Runtime device id (default %(default)s)"

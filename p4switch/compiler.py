@@ -28,7 +28,6 @@ class CompiledProgram:
     """A program ready to be loaded by the runtime."""
 
     ir: Program
-    c_source: str
     shared_object_path: Path
     warnings: tuple[Diagnostic, ...]
 
@@ -62,7 +61,7 @@ def compile_program(
     program, warnings = compile_to_ir(path, defines, include_dirs, architecture)
     with deep_recursion():
         source = render(program)
-    return CompiledProgram(program, source, _build(source, Path(path).stem), warnings)
+    return CompiledProgram(program, _build(source, Path(path).stem), warnings)
 
 
 def _build(source: str, name: str) -> Path:

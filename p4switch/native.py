@@ -174,6 +174,15 @@ class NativeTarget:
         if self._flood_group is not None:
             pipeline.set_flood(self._flood_group, sorted(self._ports))
 
+    def _show(self, line: str) -> None:
+        try:
+            print(line, flush=True)
+        except OSError as error:
+            # As with `| head`: the switch goes on without telling.
+            log.warning("the trace ends: %s", error)
+            self._traces = False
+            self._switch.set_trace(False)
+
     def _event(self, event: runtime.Event) -> target.Event | None:
         active = self._active
         match event:
@@ -183,7 +192,7 @@ class NativeTarget:
                 log.info("port %d is %s", port, "up" if up else "down")
             case runtime.LogEvent(text, trace):
                 if self._traces:
-                    print(text if trace else f"log: {text}", flush=True)
+                    self._show(text if trace else f"log: {text}")
                 if not trace:
                     log.info("%s", text)
             case runtime.DigestEvent() if active is not None and event.pipeline is active.native:

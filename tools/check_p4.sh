@@ -7,13 +7,13 @@ cd "$(dirname "$0")/.."
 switch=${1:-kvcast-switch}
 python=${2:-python}
 program=p4/v1model/kvcast.p4
-for size in 256 4096; do
+for size in 256 3840 4096; do
     echo "p4switch: $program -DSEGMENT_BYTES=$size"
     "$switch" --check "$program" -DSEGMENT_BYTES=$size
 done
 if command -v p4c-bm2-ss >/dev/null; then
     mkdir -p build/p4
-    for size in 256 4096; do
+    for size in 256 3840 4096; do
         echo "p4c $(p4c-bm2-ss --version 2>&1 | tail -n 1): $program -DSEGMENT_BYTES=$size"
         p4c-bm2-ss --arch v1model -DSEGMENT_BYTES=$size -I p4/include -o build/p4/kvcast-$size.json \
             --p4runtime-files build/p4/kvcast-$size.p4info.txtpb "$program"

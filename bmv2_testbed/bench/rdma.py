@@ -1,8 +1,8 @@
 """The RDMA transport beside minimal programs on the same two soft-RoCE ports: `python -m bmv2_testbed.bench.rdma`.
 
-Boots one guest with two nodes and runs, one after the other: reads by the transport, `ib_read_bw`, a loop of pyverbs
-READs; casts received by the transport, and by a loop of pyverbs that only posts and polls. Figures are from software
-emulation: ratios say something, rates do not.
+Boots one guest with two nodes and runs in turn, three times: reads by the transport, `ib_read_bw`, a loop of pyverbs
+READs; casts received by the transport, and by a loop of pyverbs that only posts and polls. The medians are shown.
+They are from software emulation: ratios say something, rates do not.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def main() -> int:
     """Entry point."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path, help="write the figures there, too")
-    parser.add_argument("--seconds", type=float, default=5.0, help="about how long each program runs")
+    parser.add_argument("--seconds", type=float, default=5.0, help="about how long each program runs in all")
     args = parser.parse_args()
     missing = image.why_not_ready()
     if missing:

@@ -1,8 +1,8 @@
 """CPU time of the RDMA transport's own code, without a NIC: `python -m bmv2_testbed.bench.rdma_cpu`.
 
 Receiving: a ring that is filled once goes through the transport's decoding and an agent's placement. Sending: what is
-prepared once for each segment of a chunk. What a NIC's own library takes to post and poll (some 20 to 50 ns a message)
-is not in it.
+prepared once for each segment of a chunk. Reading: what asking for one piece takes. What a NIC's own library takes to
+post and poll (some 20 to 50 ns a message) is not in it.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
+from bmv2_testbed.bench.rdma_cpu_reads import read_piece_ns
 from hostagent import limits
 from hostagent.transport.base import TransportCounters
 from hostagent.transport.casts import deliver
 from hostagent.transport.verbs import abi
 from kvproto.ids import ChunkKey, parse_address
+from kvproto.session.read_window import READ_PIECE_BYTES_MAX
 from kvproto.wire.data import Fabric, SegmentGroup, chunk_headers, decode_messages
 from kvproto.wire.layouts import KV_DATA_BYTES
 
@@ -121,7 +123,10 @@ def call_ns() -> float:
 def main() -> int:
     """Entry point: one line of JSON."""
     figures = {"call into C (ns)": call_ns()}
-    for size in (2048, 4096):
+    for window in (4 << 20, 256 << 10):
+        piece_kib = min(window // 4, READ_PIECE_BYTES_MAX) >> 10
+        figures[f"ask for a piece of {piece_kib} KiB of a read (ns)"] = read_piece_ns(window)
+    for size in (2048, 3840):
         figures[f"receive a message of {size} (ns)"] = receive_ns(size)
         figures[f"of which the copy (ns), {size}"] = copy_ns(size)
         figures[f"prepare a segment of {size} for casting, once (ns)"] = build_chain_ns(size)

@@ -47,8 +47,20 @@ class GuestPort:
     remote: str
 
     def cable(self) -> str:
-        """For QEMU's command line."""
-        return ",".join((*_end("local", self.local), *_end("remote", self.remote)))
+        """QEMU's back end for it."""
+        return ",".join(("dgram", *_end("local", self.local), *_end("remote", self.remote)))
+
+
+@dataclass(frozen=True, slots=True)
+class TapPort:
+    """A network card on a tap that exists. No offloads: what stands at the other end takes frames as they are."""
+
+    mac: str
+    interface: str
+
+    def cable(self) -> str:
+        """QEMU's back end for it."""
+        return f"tap,ifname={self.interface},script=no,downscript=no,vhost=off,vnet_hdr=off"
 
 
 def _end(name: str, address: str) -> tuple[str, ...]:
@@ -66,7 +78,7 @@ class GuestSpec:
     image: GuestImage
     directory: Path
     """Of the run: seen by the guest under the same path, writable."""
-    ports: tuple[GuestPort, ...]
+    ports: tuple[GuestPort | TapPort, ...]
     """eth0 and on."""
     forwards: Mapping[str, int]
     """Listening host:port here -> port in the guest."""
@@ -92,7 +104,7 @@ class GuestSpec:
         argv += ["-device", "virtio-9p-pci,fsdev=run,mount_tag=run"]
         for index, port in enumerate(self.ports):
             card = f"virtio-net-pci,netdev=n{index},mac={port.mac},romfile=,host_mtu={_LINK_MTU_BYTES}"
-            argv += ["-netdev", f"dgram,id=n{index},{port.cable()}", "-device", card]
+            argv += ["-netdev", f"{port.cable()},id=n{index}", "-device", card]
         forwards = "".join(f",hostfwd=tcp:{here}-:{there}" for here, there in self.forwards.items())
         argv += ["-netdev", f"user,id=management{forwards}", "-device", "virtio-net-pci,netdev=management,romfile="]
         return argv
@@ -250,7 +262,7 @@ class Guest:
                 ) from None
             return status, _contents(out), _contents(err)
 
-    def shell(self, script: str, timeout_s: float = 60.0) -> str:
+    def shell(self, script: str, timeout_s: float = 300.0) -> str:
         """Run a shell script; returns what it wrote. Raises TestbedError when it fails."""
         environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root"}
         status, out, err = self.run(["sh", "-ec", script], environment, timeout_s)

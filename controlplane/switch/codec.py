@@ -27,9 +27,7 @@ from controlplane.switch.entries import (
     ServingEntry,
 )
 from controlplane.switch.target import Operation, SwitchCounters, SwitchEvent, SwitchFacts, Update
-
-STORE_BLOCK_BYTES = 256
-"""Bytes of one cell of the register slot_block."""
+from kvproto.limits import SEGMENT_BLOCK_BYTES
 
 Read: TypeAlias = Callable[[Sequence[Any]], Awaitable[list[Any]]]
 """Reads what matches the queries."""
@@ -63,7 +61,7 @@ class V1ModelCodec:
             slots = schema.registers["slot_owner"].size
             return SwitchFacts(
                 slots=slots,
-                segment_bytes=schema.registers["slot_block"].size * STORE_BLOCK_BYTES // slots,
+                segment_bytes=schema.registers["slot_block"].size * SEGMENT_BLOCK_BYTES // slots,
                 chunks_max=schema.tables[chunk_cache.TABLE].size,
                 groups_max=schema.tables[replication.REPLICATE_TABLE].size,
             )

@@ -70,8 +70,8 @@ class TransportFacts:
     """host:port of reliable reads."""
     receive_buffer_bytes: int
     """Bytes of casts that can wait for the agent, as really granted."""
-    rdma: bool = False
-    """Whether peers can read from here one-sided."""
+    rdma_mtu_bytes: int = 0
+    """Payload of the NIC's largest RDMA packet; 0: there is no RDMA here, peers read over TCP."""
 
 
 @dataclass(slots=True)

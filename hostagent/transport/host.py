@@ -88,12 +88,12 @@ class ReadPart(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a concrete transport brings; `close` ends what both share, after both. `rdma`: of the reads."""
+    """What a concrete transport brings; `close` ends what both share, after both."""
 
     casts: CastPart
     reads: ReadPart
     close: Callable[[], None] = lambda: None
-    rdma: bool = False
+    rdma_mtu_bytes: int = 0
 
 
 class HostTransport:
@@ -135,7 +135,7 @@ class HostTransport:
             await self.close()
             raise
         self._in_use = (fabric, dscp)
-        return TransportFacts(self._host.own, _mac(self._config), endpoint, granted, self._parts.rdma)
+        return TransportFacts(self._host.own, _mac(self._config), endpoint, granted, self._parts.rdma_mtu_bytes)
 
     async def close(self) -> None:
         """End everything."""

@@ -14,14 +14,16 @@ from bmv2_testbed import client, state
 from bmv2_testbed.client import Testbed
 from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.limits import STOP_GRACE_S
+from bmv2_testbed.scale import SCALES
 from bmv2_testbed.spec import Faults, Target, TestbedSpec, Wiring, data_ip, host_name
 from bmv2_testbed.units import format_size
 from kvcast.cli import UsageError
 from kvcast.commands.bench import probability, rate, size, wiring_of
+from kvproto.wire.rdma import rdma_segment_bytes_max
 
 HOSTS, ROCE_HOSTS = 9, 3
 POOL_BYTES, ROCE_POOL_BYTES = 256 << 20, 32 << 20
-ROCE_SEGMENT_BYTES = 2048
+ROCE_SEGMENT_BYTES = rdma_segment_bytes_max(4096)
 """With RDMA a segment and its header have to fit RDMA's largest MTU, 4096."""
 
 
@@ -42,6 +44,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     up.add_argument(
         "--sockets-on", type=int, action="append", default=[], metavar="HOST", help="with --roce: this one without RDMA"
     )
+    up.add_argument("--taps", action="store_true", help="with --roce: on taps instead of datagram ports (needs root)")
     up.add_argument("--foreground", action="store_true", help="stay until interrupted")
     down = actions.add_parser("down", help="end it; nothing stays")
     status = actions.add_parser("status", help="what runs and what it has sent")
@@ -87,8 +90,10 @@ def _up(args: argparse.Namespace) -> int:
         rate_bit_s=args.rate,
         slow_bit_s=dict(args.slow),
         segment_bytes=ROCE_SEGMENT_BYTES if args.roce else Target(args.target).segment_bytes,
+        slots=SCALES[Target(args.target)].slots,
         pool_bytes=args.pool or (ROCE_POOL_BYTES if args.roce else POOL_BYTES),
         socket_hosts=tuple(args.sockets_on),
+        taps=args.taps,
     )
     testbed, keeper = client.start(spec, detached=not args.foreground)
     ticks = state.start_ticks(keeper.pid)

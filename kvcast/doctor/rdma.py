@@ -12,6 +12,7 @@ from hostagent.transport.verbs.device import RdmaPort, VerbsError, device_names
 from kvcast.doctor.findings import Finding, Level, judged
 from kvcast.operator import size_text
 from kvproto.wire.layouts import KV_DATA_BYTES
+from kvproto.wire.rdma import rdma_segment_bytes_max
 
 _CAPABILITIES = Path("/proc/self/status")
 _CAP_IPC_LOCK = 14
@@ -98,8 +99,8 @@ def _port(port: RdmaPort, data: DataConfig) -> list[Finding]:
             f"{needed} for segments of {data.segment_bytes}",
             facts.mtu_bytes >= needed,
             Level.SLOW,
-            "a larger MTU of the interface (RDMA takes the next smaller of 1024, 2048, 4096), or smaller segments in"
-            " the switch; until then casts go over sockets",
+            "a larger MTU of the interface (RDMA takes the next smaller of 1024, 2048, 4096), or a switch program built"
+            f" with SEGMENT_BYTES={rdma_segment_bytes_max(facts.mtu_bytes)}; until then casts go over sockets",
         ),
         judged(
             f"dma-buf with {name}",

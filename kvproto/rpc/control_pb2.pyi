@@ -154,6 +154,7 @@ class Hello(_message.Message):
     REPLICA_OF_FIELD_NUMBER: _builtins.int
     REPLICA_NODES_FIELD_NUMBER: _builtins.int
     DISK_BYTES_FIELD_NUMBER: _builtins.int
+    RDMA_MTU_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     """name, unique in the cluster"""
     incarnation: _builtins.int
@@ -177,6 +178,8 @@ class Hello(_message.Message):
     """how many nodes that directory names"""
     disk_bytes: _builtins.int
     """size of this node's disk tier; 0: it has none"""
+    rdma_mtu: _builtins.int
+    """payload of its NIC's largest RDMA packet, in bytes; 0: it has no RDMA"""
     @_builtins.property
     def segment_bytes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """sizes this agent can send and receive"""
@@ -200,10 +203,11 @@ class Hello(_message.Message):
         replica_of: _builtins.int = ...,
         replica_nodes: _builtins.int = ...,
         disk_bytes: _builtins.int = ...,
+        rdma_mtu: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["control_port", b"control_port", "data_ip", b"data_ip", "data_mac", b"data_mac", "disk_bytes", b"disk_bytes", "incarnation", b"incarnation", "node", b"node", "pool_bytes", b"pool_bytes", "read_endpoint", b"read_endpoint", "replica_nodes", b"replica_nodes", "replica_of", b"replica_of", "segment_bytes", b"segment_bytes", "switch_port", b"switch_port", "transports", b"transports", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["control_port", b"control_port", "data_ip", b"data_ip", "data_mac", b"data_mac", "disk_bytes", b"disk_bytes", "incarnation", b"incarnation", "node", b"node", "pool_bytes", b"pool_bytes", "rdma_mtu", b"rdma_mtu", "read_endpoint", b"read_endpoint", "replica_nodes", b"replica_nodes", "replica_of", b"replica_of", "segment_bytes", b"segment_bytes", "switch_port", b"switch_port", "transports", b"transports", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

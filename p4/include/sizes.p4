@@ -3,7 +3,8 @@
 #ifndef KVCAST_SIZES_P4
 #define KVCAST_SIZES_P4
 
-// Payload of one segment in bytes: 256, 512, 1024, 2048 or 4096. One value in a fabric.
+// Payload of one segment in bytes: a multiple of 256, 4096 at most. One value in a fabric. RDMA NICs cast 3840 at most
+// (768 with an RDMA MTU of 1024, 1792 of 2048, 3840 of 4096): a segment and its header are one packet of theirs.
 // bmv2 grows a packet by 512 bytes at most when it answers a GET, so it is built with 256.
 #ifndef SEGMENT_BYTES
 #define SEGMENT_BYTES 4096

@@ -29,8 +29,6 @@ from p4switch.frontend.types import (
     substitute,
 )
 
-KEY_PROPERTIES = frozenset({"key", "actions", "entries"})
-
 
 class Checker(StatementChecker):
     """Checks a whole program in order of declaration."""

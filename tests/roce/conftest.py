@@ -11,6 +11,7 @@ from bmv2_testbed.client import Testbed
 from bmv2_testbed.guests import image, pair
 from bmv2_testbed.guests.machine import Guest
 from bmv2_testbed.spec import TestbedSpec, Wiring
+from kvproto.wire.rdma import rdma_segment_bytes_max
 
 SOCKETS_HOST = 2
 
@@ -37,7 +38,7 @@ def testbed() -> Iterator[Testbed]:
     spec = TestbedSpec(
         wiring=Wiring.GUESTS,
         hosts=3,
-        segment_bytes=2048,
+        segment_bytes=rdma_segment_bytes_max(4096),
         pool_bytes=16 << 20,
         slots=4096,
         rate_bit_s=20_000_000,

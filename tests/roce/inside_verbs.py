@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
+import fcntl
 import importlib.util
+import os
 import random
 import resource
 import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterator
@@ -22,9 +26,13 @@ from hostagent.config import DataConfig
 from hostagent.pool.memory import HUGE_PAGE_BYTES, PoolMemory
 from hostagent.transport.base import ReadOutcome, TransportError
 from hostagent.transport.frames import udp_header
+from hostagent.transport.verbs import abi
+from hostagent.transport.verbs.device import RdmaPort, VerbsError
+from hostagent.transport.verbs.queues import QueuePair
 from hostagent.transport.verbs.transport import VerbsTransport
 from kvproto.ids import ChunkKey, format_address
 from kvproto.wire.data import ChunkFraming, Fabric, decode_batch
+from kvproto.wire.rdma import rdma_segment_bytes_max
 
 KEY = ChunkKey(bytes(range(16)))
 SEGMENT = 1024
@@ -195,10 +203,11 @@ def test_a_message_of_somebody_elses_program() -> None:
 # ---------------------------------------------------------------------- sizes
 
 
-@pytest.mark.parametrize(("link", "rdma", "segment"), [(1500, 1024, 512), (2200, 2048, 1024), (9000, 4096, 2048)])
+@pytest.mark.parametrize(("link", "rdma", "segment"), [(1500, 1024, 768), (2200, 2048, 1792), (9000, 4096, 3840)])
 def test_every_mtu(link: int, rdma: int, segment: int) -> None:
     async def scenario(one, two) -> None:  # type: ignore[no-untyped-def]
         assert one.transport.rdma_mtu_bytes == rdma
+        assert rdma_segment_bytes_max(rdma) == segment
         chunk = content(20 * segment + 1)
         place = one.hold(KEY, chunk)
         one.transport.cast(place, 0, 21)
@@ -219,23 +228,57 @@ def set_mtu(size_bytes: int) -> None:
         subprocess.run(["ip", "link", "set", card, "mtu", str(size_bytes)], check=True)
 
 
-def test_segments_that_do_not_fit_fall_back_to_sockets_and_reads_stay(caplog: pytest.LogCaptureFixture) -> None:
+def refuse_multicast(monkeypatch: pytest.MonkeyPatch) -> None:
+    opens = RdmaPort.open
+
+    def without(address: str, device: str = "") -> RdmaPort:
+        port = opens(address, device)
+        port.facts = dataclasses.replace(port.facts, multicast=False)
+        return port
+
+    monkeypatch.setattr(RdmaPort, "open", without)
+
+
+def refuse_datagrams(monkeypatch: pytest.MonkeyPatch) -> None:
+    makes = QueuePair.__init__
+
+    def without(self: QueuePair, port: RdmaPort, kind: int, *rest: Any) -> None:
+        if kind == abi.QPT_UD:
+            raise VerbsError("ibv_create_qp failed: Operation not supported")
+        makes(self, port, kind, *rest)
+
+    monkeypatch.setattr(QueuePair, "__init__", without)
+
+
+@pytest.mark.parametrize(
+    ("cannot", "segment", "reason"),
+    [
+        (lambda _: None, 4096, "do not fit the RDMA MTU of rxe0, 4096: raise the interface's MTU"),
+        (refuse_multicast, SEGMENT, "rxe0 has no multicast for UD queue pairs"),
+        (refuse_datagrams, SEGMENT, "ibv_create_qp failed: Operation not supported"),
+    ],
+    ids=["segments too large", "no multicast", "no UD"],
+)
+def test_casts_that_cannot_be_fall_back_to_sockets_and_reads_stay(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, cannot: Any, segment: int, reason: str
+) -> None:
     """Soft-RoCE keeps UDP 4791 for itself, so the sockets use another port here."""
+    cannot(monkeypatch)
 
     async def scenario() -> None:
-        fabric = Fabric(segment_bytes=4096)
+        fabric = Fabric(segment_bytes=segment)
         nodes = []
         for address in ADDRESSES:
-            config = DataConfig(transport="verbs", address=address, cast_port=4794, read_port=0, segment_bytes=4096)
+            config = DataConfig(transport="verbs", address=address, cast_port=4794, read_port=0, segment_bytes=segment)
             memory, sink = PoolMemory(1 << 20, prefault=False), harness.RecordingSink()
             transport = VerbsTransport(config, memory)
             nodes.append(harness.Node(transport, memory, sink, await transport.start(sink, fabric)))
         one, two = nodes
-        assert two.facts.rdma
-        place = one.hold(KEY, content(9000))
-        one.transport.use_fabric(Fabric(segment_bytes=4096, qkey=5), 1)
-        assert await two.read(one, KEY, 0, 9000, 0) is ReadOutcome.DONE
-        assert two.transport.counters.read_bytes_rdma == 9000
+        assert two.facts.rdma_mtu_bytes == 4096
+        place = one.hold(KEY, content(3 * segment - 5))
+        one.transport.use_fabric(Fabric(segment_bytes=segment, qkey=5), 1)
+        assert await two.read(one, KEY, 0, 3000, 0) is ReadOutcome.DONE
+        assert two.transport.counters.read_bytes_rdma == 3000
         one.transport.cast(place, 0, 3)
         await one.sink.until(lambda: one.sink.sent.get(KEY) == 3)
         for node in nodes:
@@ -246,7 +289,8 @@ def test_segments_that_do_not_fit_fall_back_to_sockets_and_reads_stay(caplog: py
         asyncio.run(scenario())
     said = [record.message for record in caplog.records if "casts over sockets" in record.message]
     assert len(said) == 2, "once a node, although the fabric changed"
-    assert "do not fit the RDMA MTU" in said[0]
+    assert all(message.startswith("casts over sockets, reads over RDMA: ") for message in said)
+    assert reason in said[0]
 
 
 # ---------------------------------------------------------------------- failures
@@ -335,6 +379,9 @@ import asyncio, sys
 from hostagent.config import DataConfig
 from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import TransportError
+from hostagent.transport.verbs import abi
+from hostagent.transport.verbs.device import RdmaPort, VerbsError
+from hostagent.transport.verbs.queues import QueuePair
 from hostagent.transport.verbs.transport import VerbsTransport
 from kvproto.wire.data import Fabric
 memory = PoolMemory(8 << 20, prefault=False)
@@ -406,3 +453,32 @@ def test_a_pool_of_huge_pages_is_read_by_everybody() -> None:
     finally:
         memory.close()
         Path("/proc/sys/vm/nr_hugepages").write_text("0")
+
+
+UDMABUF_CREATE = 0x40187542
+"""`_IOW('u', 0x42, struct udmabuf_create)` (linux/udmabuf.h): a dma-buf out of a memfd's pages."""
+
+
+def test_memory_of_another_device_is_registered_or_refused_with_the_reason() -> None:
+    """Soft-RoCE of Linux 6.1 takes no dma-bufs; a kernel whose does has to register a real one."""
+    size_bytes = 1 << 20
+    port = RdmaPort.open(ADDRESSES[0])
+    memory = os.memfd_create("dmabuf", os.MFD_ALLOW_SEALING)
+    try:
+        os.ftruncate(memory, size_bytes)
+        fcntl.fcntl(memory, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+        descriptor = memory
+        if Path("/dev/udmabuf").exists():
+            with Path("/dev/udmabuf").open("rb", 0) as maker:
+                descriptor = fcntl.ioctl(maker, UDMABUF_CREATE, struct.pack("=IIQQ", memory, 1, 0, size_bytes))
+        if port.takes_dmabuf() and descriptor != memory:
+            port.register_dmabuf(descriptor, 0, size_bytes, abi.ACCESS_LOCAL_WRITE, "the GPU's memory").close()
+        else:
+            reason = "no dma-buf of" if port.takes_dmabuf() else "rxe0 takes no dma-bufs"
+            with pytest.raises(VerbsError, match=reason):
+                port.register_dmabuf(descriptor, 0, size_bytes, abi.ACCESS_LOCAL_WRITE, "the GPU's memory")
+        if descriptor != memory:
+            os.close(descriptor)
+    finally:
+        os.close(memory)
+        port.close()

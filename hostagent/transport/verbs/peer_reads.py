@@ -38,6 +38,11 @@ from kvproto.ids import ChunkKey
 from kvproto.session.read_window import ReadWindow
 
 _NO_KEY = bytes(16)
+_WORDS = abi.SEND_WR.itemsize // 8
+_WORK_ID, _NEXT, _REMOTE_ADDRESS, _REMOTE_KEY = (
+    abi.word_of(abi.SEND_WR, name) for name in ("wr_id", "next", "rdma_address", "rdma_rkey")
+)
+"""Places of fields in a work request, in words of 64 bits; after the key comes padding."""
 
 
 class _State(enum.Enum):
@@ -151,12 +156,18 @@ class PeerReads:
         self._requests = np.zeros(limits.VERBS_READ_PIECES_MAX, abi.SEND_WR)
         self._sge = np.zeros(limits.VERBS_READ_PIECES_MAX, abi.SGE)
         index = np.arange(limits.VERBS_READ_PIECES_MAX, dtype=np.uint64)
+        self._requests_address = self._requests.ctypes.data
         self._requests["sg_list"] = self._sge.ctypes.data + index * abi.SGE.itemsize
         self._requests["next"] = self._requests.ctypes.data + (index + 1) * abi.SEND_WR.itemsize
         self._requests["num_sge"] = 1
         self._requests["opcode"] = abi.WR_RDMA_READ
         self._requests["send_flags"] = abi.SEND_SIGNALED
         self._sge["lkey"] = host.region.local_key
+        # Single fields of records are written ten times faster through flat views.
+        self._request_words = self._requests.view(np.uint64).data
+        self._sge_words = self._sge.view(np.uint64).data
+        self._key_word = host.region.local_key << 32
+        self._pool_address = host.memory.bytes_.ctypes.data
         self._progress_s = host.loop.time()
         self._timer: asyncio.TimerHandle | None = None
         self._control = ControlConnection(endpoint, host.address, host.loop, self)
@@ -363,33 +374,32 @@ class PeerReads:
 
     def _describe(self, place: int, piece: _Piece) -> None:
         """Write one work request."""
-        read, sge, request = piece.read, self._sge[place], self._requests[place]
+        read = piece.read
         where = self._opened[read.key].where
         assert where is not None
         work_id = self._host.next_work_id(self)
         self._posted[work_id] = piece
         read.posted_count += 1
-        sge["address"] = self._host.memory.bytes_.ctypes.data + read.pool_offset + piece.offset
-        sge["length"] = piece.size_bytes
-        request["wr_id"] = work_id
-        request["rdma_address"] = where.address + read.offset + piece.offset
-        request["rdma_rkey"] = where.rkey
+        self._sge_words[2 * place] = self._pool_address + read.pool_offset + piece.offset
+        self._sge_words[2 * place + 1] = self._key_word | piece.size_bytes
+        words, first = self._request_words, _WORDS * place
+        words[first + _WORK_ID] = work_id
+        words[first + _REMOTE_ADDRESS] = where.address + read.offset + piece.offset
+        words[first + _REMOTE_KEY] = where.rkey
 
     def _post(self, count: int) -> None:
         """Hand the first so many work requests to the NIC."""
         assert self._connection is not None
-        requests = self._requests
-        last = requests[count - 1]
-        following = last["next"]
-        last["next"] = 0
+        words, last = self._request_words, _WORDS * (count - 1) + _NEXT
+        following, words[last] = words[last], 0
         try:
-            self._connection.queue_pair.post_send(requests.ctypes.data)
+            self._connection.queue_pair.post_send(self._requests_address)
         except VerbsError:
             self._host.counters.drop("read_post")
             self.close()
             return
         finally:
-            last["next"] = following
+            words[last] = following
 
     def completed(self, work_id: int, status: int) -> None:
         """A piece is there, or the connection is broken."""

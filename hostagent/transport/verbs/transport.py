@@ -23,6 +23,7 @@ from hostagent.transport.verbs.device import MemoryRegion, RdmaPort, VerbsError,
 from hostagent.transport.verbs.reads import VerbsReads
 from kvproto.ids import Address
 from kvproto.wire.data import Fabric
+from kvproto.wire.rdma import rdma_segment_bytes_max
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +70,7 @@ class VerbsTransport(HostTransport):
             raise TransportError(f"RDMA of {port.facts.device} cannot be used: {error}") from error
         facts = port.facts
         log.info("RDMA: %s port %d, GID index %d, MTU %d", facts.device, facts.port, facts.gid_index, facts.mtu_bytes)
-        return Parts(VerbsCasts(host, port, region), reads, close, rdma=True)
+        return Parts(VerbsCasts(host, port, region), reads, close, facts.mtu_bytes)
 
 
 def _open_port(host: Host) -> tuple[RdmaPort, MemoryRegion]:
@@ -183,7 +184,8 @@ class VerbsCasts:
         if fabric.message_bytes > facts.mtu_bytes:
             return (
                 f"a segment of {fabric.segment_bytes} bytes and its header do not fit the RDMA MTU of {facts.device},"
-                f" {facts.mtu_bytes}: raise the interface's MTU, or build the switch program with smaller segments"
+                f" {facts.mtu_bytes}: raise the interface's MTU, or build the switch program with"
+                f" SEGMENT_BYTES={rdma_segment_bytes_max(facts.mtu_bytes)}"
             )
         return ""
 

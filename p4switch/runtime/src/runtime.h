@@ -49,9 +49,9 @@ enum {
     PS_CLONE_DEPTH_MAX = 8,           /* clones of clones of ... */
     PS_TX_BATCH = 64,
     PS_TIMERS_MAX = 16384,            /* packets held by delay and reordering */
+    PS_BUFFERS_UNDELAYED = 1024,      /* buffers that delayed packets leave to the others */
     PS_BACKLOG_BYTES = 4 << 20,       /* what a port keeps while its socket takes no more */
     PS_BACKLOG_ITEMS = 2048,
-    PS_MEMORY_FRAMES_MAX = 65536,     /* frames a memory port keeps until they are collected */
     PS_ENTRIES_MAX = 1 << 24,         /* of one table */
     PS_TABLE_SIZE_DEFAULT = 1024,     /* of a table that declares no size, as bmv2 */
     PS_KEY_WORDS_MAX = 512,           /* 8 bytes each */
@@ -475,7 +475,7 @@ void ps_port_deliver(struct ps_port *port, struct ps_buffer *b);  /* after fault
 int ps_port_register(struct ps_port *port);
 void ps_port_unregister(struct ps_port *port);
 
-int ps_queue_push(struct ps_tx_queue *q, const struct ps_tx *tx);
+int ps_queue_push(const struct ps_buffer_pool *pool, struct ps_tx_queue *q, const struct ps_tx *tx);
 bool ps_queue_pop(struct ps_tx_queue *q, struct ps_tx *tx);
 
 int ps_packet_port_open(struct ps_port *port, const char *name, char *error, size_t error_bytes);
@@ -494,7 +494,7 @@ void ps_shape_send(struct ps_port *port, const struct ps_tx *tx);
 void ps_shape_release(struct ps_port *port);
 
 /* Timers: a heap of due times. */
-enum ps_timer_kind { PS_TIMER_DELIVER = 1, PS_TIMER_EMIT = 2, PS_TIMER_SHAPE = 3, PS_TIMER_HELD = 4 };
+enum ps_timer_kind { PS_TIMER_FORGOTTEN = 0, PS_TIMER_DELIVER = 1, PS_TIMER_EMIT = 2, PS_TIMER_SHAPE = 3, PS_TIMER_HELD = 4 };
 struct ps_timer {
     uint64_t due_us;
     uint64_t serial;
@@ -506,6 +506,7 @@ struct ps_timer {
 int ps_timer_add(struct ps_switch *sw, uint64_t due_us, uint32_t port, uint32_t kind, uint64_t cookie,
                  const struct ps_tx *tx);
 int ps_timers_run(struct ps_switch *sw);
+void ps_timers_forget(struct ps_switch *sw, uint32_t port);
 
 /* pcap.c */
 FILE *ps_pcap_open(const char *path);

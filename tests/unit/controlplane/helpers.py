@@ -9,7 +9,16 @@ from pathlib import Path
 from controlplane.config import parse
 from controlplane.core import Core, CoreOptions, FabricParameters
 from controlplane.directory import ChunkFacts
-from controlplane.effects import CloseSession, Effect, JobProgress, ReadTheSwitch, SendTo, SendToAll, WriteTheSwitch
+from controlplane.effects import (
+    CloseSession,
+    Effect,
+    JobProgress,
+    ReadTheSwitch,
+    SendTo,
+    SendToAll,
+    Warn,
+    WriteTheSwitch,
+)
 from controlplane.ids import ChunkKey, SwitchPort
 from controlplane.nodes import Graces
 from controlplane.pool import PoolRules
@@ -109,6 +118,7 @@ class Scene:
         self.sent: dict[int, list[rpc.ToAgent]] = {}
         self.closed: dict[int, CloseSession] = {}
         self.progress: list[JobProgress] = []
+        self.warned: list[str] = []
         self.connected = False
 
     # -- acting
@@ -151,6 +161,8 @@ class Scene:
             case SendToAll(message=message):
                 for messages in self.sent.values():
                     messages.append(message)
+            case Warn(text=text):
+                self.warned.append(text)
             case CloseSession(session=session):
                 self.closed[session] = effect
                 self.core.closed(session, self.now)

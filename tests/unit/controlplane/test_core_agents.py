@@ -314,3 +314,19 @@ def test_what_agents_measure_is_what_a_copy_saves() -> None:
     assert scene.core.values.saved_s(key("a"), 10**8) == pytest.approx(0.02)
     scene.say(1, usage=rpc.Usage(measurements=[rpc.SourceMeasurement(source=engine.source)]))
     assert scene.core.values.saved_s(key("a"), 10**8) == pytest.approx(0.02)
+
+
+def test_nics_that_cannot_carry_the_fabrics_segments_are_said_once_each() -> None:
+    scene = Scene()
+    scene.attach(1)
+    scene.attach(2, rdma_mtu=4096)
+    scene.attach(3, rdma_mtu=1024)
+    assert [text.partition(":")[0] for text in scene.warned] == ["n2", "n3"]
+    assert "takes segments of 3840 at most, the fabric's have 4096" in scene.warned[0]
+    assert "SEGMENT_BYTES=768" in scene.warned[1]
+    scene.attach(2, rdma_mtu=4096, incarnation=2)
+    assert len(scene.warned) == 2
+    # Once all have what fits, there is nothing to say; and it is said again when it is so again.
+    scene.attach(2, rdma_mtu=8192, incarnation=3)
+    scene.attach(2, rdma_mtu=4096, incarnation=4)
+    assert len(scene.warned) == 3

@@ -250,12 +250,12 @@ def test_a_small_window_is_kept() -> None:
         reader.window_bytes = READ_WINDOW_MIN_BYTES
         peer = PeerReads(holder.endpoint, reader)  # type: ignore[arg-type]
         outcomes: list[ReadOutcome] = []
-        peer.add(KEY, 0, 135_000, 0, outcomes.append, None)
+        peer.add(KEY, 0, 435_000, 0, outcomes.append, None)
         await eventually(lambda: reader.connections and reader.queue_pair.posted)
         while not outcomes:
             assert sum(size for _, _, _, size in reader.queue_pair.posted) <= READ_WINDOW_MIN_BYTES
             reader.complete(1)
-        assert same(reader, holder, 0, 135_000, 0)
+        assert same(reader, holder, 0, 435_000, 0)
         peer.close()
 
     play(scenario)

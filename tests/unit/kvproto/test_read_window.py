@@ -99,7 +99,7 @@ def test_what_nobody_fills_does_not_grow() -> None:
     window = ReadWindow(LIMIT_BYTES)
     before, now_ns = window.bytes, 0
     for _ in range(100):
-        size_bytes = window.post(4096, now_ns)
+        size_bytes = window.post(16_384, now_ns)
         window.completed(size_bytes, now_ns, now_ns + 10_000)
         now_ns += 10_000
     assert window.bytes == before
@@ -117,7 +117,7 @@ def test_it_begins_anew_after_a_rest_and_a_broken_connection_leaves_nothing_in_f
     assert path.window.bytes == start
 
 
-@pytest.mark.parametrize("limit_bytes", [READ_WINDOW_MIN_BYTES, 100_000, LIMIT_BYTES])
+@pytest.mark.parametrize("limit_bytes", [READ_WINDOW_MIN_BYTES, 300_000, LIMIT_BYTES])
 def test_the_limit_is_kept(limit_bytes: int) -> None:
     window = ReadWindow(limit_bytes)
     now_ns, pieces = 0, deque[int]()

@@ -13,9 +13,10 @@ from bmv2_testbed import client
 from bmv2_testbed.configs import GUEST_AGENT_SOCKET, Endpoints, agent_config
 from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.guests import image
-from bmv2_testbed.guests.machine import GuestPort, GuestSpec
+from bmv2_testbed.guests.machine import GuestPort, GuestSpec, TapPort
 from bmv2_testbed.network.guests import host_script
 from bmv2_testbed.spec import Target, TestbedSpec, Wiring
+from bmv2_testbed.switches import switch_command
 from hostagent.config import parse
 
 SPEC = TestbedSpec(wiring=Wiring.GUESTS, hosts=3, segment_bytes=2048, socket_hosts=(2,))
@@ -39,13 +40,25 @@ def test_a_kernel_is_unpacked_and_one_in_another_packing_left_alone() -> None:
 def test_cards_are_cabled_to_ports_or_to_each_other() -> None:
     udp = GuestPort("02:00:00:00:00:01", "127.0.0.1:1000", "127.0.0.1:2000")
     assert udp.cable() == (
-        "local.type=inet,local.host=127.0.0.1,local.port=1000,remote.type=inet,remote.host=127.0.0.1,remote.port=2000"
+        "dgram,local.type=inet,local.host=127.0.0.1,local.port=1000,remote.type=inet,remote.host=127.0.0.1,remote.port=2000"
     )
-    assert GuestPort("m", "/a", "/b").cable() == "local.type=unix,local.path=/a,remote.type=unix,remote.path=/b"
+    assert GuestPort("m", "/a", "/b").cable() == "dgram,local.type=unix,local.path=/a,remote.type=unix,remote.path=/b"
     spec = GuestSpec("h0", image.GuestImage(Path("k"), Path("i")), Path("/run/x"), (udp,), {"127.0.0.1:7": 9475})
     words = spec.command()
+    assert f"{udp.cable()},id=n0" in words
     assert any(word.startswith("virtio-net-pci,netdev=n0,mac=02:00:00:00:00:01") for word in words)
     assert "user,id=management,hostfwd=tcp:127.0.0.1:7-:9475" in words
+
+
+def test_cards_on_taps_take_frames_as_they_are() -> None:
+    spec = TestbedSpec(wiring=Wiring.GUESTS, hosts=2, taps=True)
+    endpoints = Endpoints("", "", "127.0.0.1:1", {}, {}, {})
+    assert "2@sw-eth2" in switch_command(spec, endpoints, Path("/d"))
+    cable = TapPort("m", "sw-eth2").cable()
+    assert cable.startswith("tap,ifname=sw-eth2,script=no")
+    assert "vnet_hdr=off" in cable
+    with pytest.raises(TestbedError, match="--taps with --roce"):
+        TestbedSpec(taps=True)
 
 
 def test_only_hosts_with_rdma_get_it() -> None:
