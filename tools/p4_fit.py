@@ -64,7 +64,7 @@ def read_report(resources: Mapping[str, Any], phv: Mapping[str, Any], compiler: 
         mau = resources["resources"]["mau"]
         stages = mau["mau_stages"]
         return FitReport(
-            target=str(resources["target"]),
+            target=str(phv["target"]),
             compiler=compiler,
             stages=1 + max(stage["stage_number"] for stage in stages if stage["logical_tables"]["ids"]),
             stages_available=mau["nStages"],

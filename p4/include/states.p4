@@ -9,14 +9,6 @@ typedef bit<48> time_us_t;          // microseconds
 typedef bit<32> slot_t;             // room for one segment
 typedef bit<32> signature_t;        // second hash of a key
 
-enum bit<8> PacketKind {
-    ORDINARY = 0,                   // forwarded untouched
-    CONTROL  = 1,                   // control datagram
-    CAST     = 2,                   // data datagram to the fabric's group
-    POOL_ARP = 3,                   // ARP request for the pool address
-    ORBIT    = 4                    // cached data datagram on its round (Tofino)
-}
-
 enum bit<8> ChunkState {
     ABSENT  = 0,
     FILLING = 1,

@@ -1,32 +1,32 @@
 // kvcast's data plane for Tofino (TNA).
 //
-//                        +-- ordinary -----------------------------------------> forwarding
-// packet -> fabric -> classification
-//             |          +-- ARP for the pool address --> arp_responder
-//             |          |
-//             |          +-- control --> admission -> chunk_cache -> interest
-//             |          |               JOIN, LEAVE ---> notice --------------> replication
-//             |          |               FILL ----------> chunk_store -> orbit, mirror -> acknowledgement
-//             |          |               GET if served -> chunk_store -> (absorbed, next segment -> orbit)
-//             |          |               GET, NAK -----------------------------> forwarding
-//             |          |
-//             |          +-- cast data --> admission -> interest --------------> replication
-//             |
-//             +-- from the recirculation port
-//                        +-- cached data --> chunk_cache -> interest -> chunk_store -> orbit, replication
-//                        +-- GET of the next segment, as above
-//                        +-- last LEAVE -> interest (frees the entry)
-//                        +-- acknowledgement -> (FILL_ACK to the holder's port)
+// Every packet takes the same way; what is done about it is decided once (`task`, classification.p4) and then looked up.
+// A column is a stage of the pipeline, for what stands in it needs what stands left of it:
 //
-//                        heat -> digest          whatever is dropped -> ingress_drops
+//   fabric       classification  interest    interest  interest  interest  unicast   decision       drops
+//   key_hash                     owner       members   sets      leader    company   second_group   notice
+//   chunk_cache                  fill_check  heat      slot      due       whom_due  heat (report)  replication
+//   admission                                          owner     chunk               traffic        traffic
+//   differences                                        heat      store
+//   forwarding
+//
+//   in the task                  what it leads to
+//   ORDINARY, GET, NAK           forwarding (whose answer is there already)
+//   POOL_ARP                     arp_responder
+//   JOIN, LEAVE                  interest -> notice -> replication; the last LEAVE comes round once more
+//   CAST                         interest -> replication
+//   FILL                         chunk_store -> orbit, mirror -> acknowledgement
+//   SERVE                        chunk_store -> due; its next segment comes round, what was lost is forwarded
+//   PASS, WAIT, GONE             from the recirculation port: -> orbit, replication to whom it is due
+//   FREE, ACKNOWLEDGE            from there, too: frees an entry; FILL_ACK to the holder's port
 //
 // egress: a cast packet -> pruning,  a flooded one -> no echo -> egress_drops
 //         mirrored head of a FILL -> acknowledgement -> recirculation port
 //
 // Controls of the same name do the same as in ../v1model/kvcast.p4, and those of ../include are the very same. The
 // control plane programs the same tables; beside them multicast groups by bitmap (see replication.p4), mirror session
-// 500 (the recirculation port, 86 bytes: 4 of the mirror's header, 82 of the packet), the digests heat_report_t and lost_report_t, and the register parameters
-// interest_ttl, heat_window and report_window. docs/targets.md is the reference.
+// 500 (the recirculation port, 86 bytes: 4 of the mirror's header, 82 of the packet), the digests heat_report_t and
+// lost_report_t, and the register parameters interest_ttl, heat_window and report_window. docs/targets.md is the reference.
 
 #include <core.p4>
 #include <tna.p4>
@@ -97,7 +97,7 @@ control KvcastIngress(inout headers_t h, inout metadata_t m, in ingress_intrinsi
     Traffic()         traffic;
     IngressDrops()    drops;
 
-    // Each paragraph needs what those before it found, so each costs a stage at least; docs/targets.md counts them.
+    // Each paragraph is a stage: it needs what those before it found.
     apply {
         fabric.apply(h, m);
         key_hash.apply(m, prsr.global_tstamp);
@@ -135,8 +135,8 @@ control KvcastIngress(inout headers_t h, inout metadata_t m, in ingress_intrinsi
         due_high.apply(m);
         due_all.apply(h, m);
         chunk_store.apply(h, m, d);
-        company.apply(m);
 
+        company.apply(m);
         whom_due.apply(m);
         unicast.apply(m, tm);
 

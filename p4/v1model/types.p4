@@ -35,6 +35,13 @@ struct headers_t {
     icrc_t            icrc;
 }
 
+enum bit<8> PacketKind {
+    ORDINARY = 0,                   // forwarded untouched
+    CONTROL  = 1,                   // control datagram
+    CAST     = 2,                   // data datagram to the fabric's group
+    POOL_ARP = 3                    // ARP request for the pool address
+}
+
 struct metadata_t {
     fabric_t    fabric;
     PacketKind  kind;

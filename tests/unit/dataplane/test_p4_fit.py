@@ -31,10 +31,10 @@ def stage(number: int, tables: int, srams: int, alus: int) -> dict[str, Any]:
 
 
 RESOURCES: dict[str, Any] = {
-    "target": "tofino",
     "resources": {"mau": {"nStages": 12, "mau_stages": [stage(0, 3, 20, 0), stage(1, 2, 34, 2), stage(2, 0, 0, 0)]}},
 }
 PHV: dict[str, Any] = {
+    "target": "tofino",
     "resources": [
         {"group_type": "mau", "bit_width": 8, "addresses": [64, 65]},
         {"group_type": "mau", "bit_width": 32, "addresses": [0, 1]},
