@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from bmv2_testbed.errors import TestbedError
 from controlplane.ids import Member, SwitchPort
-from controlplane.switch.codec import V1ModelCodec
+from controlplane.switch.codec import V1ModelCodec, is_tofino
 from controlplane.switch.entries import (
     FLOOD_GROUP,
     FillingEntry,
@@ -128,6 +128,8 @@ class Scene:
             return await self._look(None, deadline_s)
         options = finsy.SwitchOptions(initial_election_id=_ELECTION_ID)
         async with finsy.Switch("audit", self.p4runtime, options) as switch:
+            if is_tofino(switch.p4info):
+                raise TestbedError("the audit knows the groups and registers of v1model programs: use another target")
             return await self._look(switch, deadline_s)
 
     async def _look(self, switch: finsy.Switch | None, deadline_s: float) -> list[str]:

@@ -101,7 +101,7 @@ class Cluster:
         argv = switch_command(self.spec, self._endpoints, self.directory)
         self.processes.start(SWITCH, argv, self._place("switch"))
         self.await_ready(SWITCH, deadline_s)
-        if self.spec.faults.any and self.spec.target is not Target.P4SWITCH:
+        if self.spec.faults.any and not self.spec.target.is_p4switch:
             self.set_faults(None, self.spec.faults)
 
     def _start_controller(self, deadline_s: float) -> None:
@@ -209,7 +209,7 @@ class Cluster:
 
     def set_faults(self, port: int | None, faults: Faults) -> None:
         """Hurt the frames that leave a switch port (None: every port)."""
-        if self.spec.target is Target.P4SWITCH:
+        if self.spec.target.is_p4switch:
             for host in range(self.spec.hosts):
                 if port is None or port == switch_port(host):
                     rate_bit_s = shaped_by_switch(self.spec, host)
@@ -229,7 +229,7 @@ class Cluster:
 
     def reload_program(self) -> None:
         """Start the switch program anew, empty."""
-        if self.spec.target is not Target.P4SWITCH:
+        if not self.spec.target.is_p4switch:
             raise TestbedError(f"target {self.spec.target} cannot reload a program: kill and restart the switch")
         self._admin.load(str(program_of(self.spec.target)), program_defines(self.spec))
 

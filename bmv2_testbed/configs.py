@@ -18,6 +18,7 @@ from bmv2_testbed.spec import (
     management_ip,
     switch_port,
 )
+from controlplane.switch.tofino import frame_bytes
 
 CONTROLLER_PORT: Final = 4800
 CONTROLLER_METRICS_PORT: Final = 9470
@@ -117,6 +118,9 @@ def controller_config(spec: TestbedSpec, endpoints: Endpoints, directory: str, p
             "address": endpoints.p4runtime,
             "flood_ports": [switch_port(host) for host in range(spec.hosts)],
         }
+        if spec.target is Target.TNA:
+            plain["switch"] |= {"target": "tofino", "orbit_bytes": spec.slots * frame_bytes(spec.segment_bytes)}
+            plain["fabric"]["segment_bytes"] = spec.segment_bytes
         if spec.target is Target.BMV2:
             plain["switch"] |= {"p4info": f"{program}.p4info.txtpb", "program": f"{program}.json"}
     else:

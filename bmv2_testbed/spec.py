@@ -17,12 +17,19 @@ class Target(StrEnum):
 
     P4SWITCH = "p4switch"
     BMV2 = "bmv2"
+    TNA = "tna"
+    """p4switch with the program for Tofino."""
     BRIDGE = "bridge"
 
     @property
     def segment_bytes(self) -> int:
         """Payload of a segment there, unless a testbed says otherwise."""
         return BMV2_SEGMENT_BYTES_MAX if self is Target.BMV2 else SEGMENT_BYTES
+
+    @property
+    def is_p4switch(self) -> bool:
+        """Whether the process is p4switch, whatever it runs."""
+        return self in (Target.P4SWITCH, Target.TNA)
 
 
 class Wiring(StrEnum):
@@ -94,7 +101,7 @@ class TestbedSpec:
             raise TestbedError(
                 f"segments of {self.segment_bytes} bytes are too long for bmv2: {BMV2_SEGMENT_BYTES_MAX} at most"
             )
-        if self.wiring is not Wiring.NAMESPACES and self.target is not Target.P4SWITCH:
+        if self.wiring is not Wiring.NAMESPACES and not self.target.is_p4switch:
             raise TestbedError(f"target {self.target} needs root and namespaces: use --target p4switch, or become root")
         if self.taps and self.wiring is not Wiring.GUESTS:
             raise TestbedError("taps are for guests: use --taps with --roce")

@@ -12,15 +12,20 @@ from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.processes import REPOSITORY_ROOT, python_module
 from bmv2_testbed.spec import Target, TestbedSpec, Wiring, switch_interface, switch_port
 from bmv2_testbed.switch_admin import port_options
+from controlplane.switch.bitmap_groups import FLOOD_GROUP as TOFINO_FLOOD_GROUP
+from controlplane.switch.entries import FLOOD_GROUP
+from controlplane.switch.ticks import TICK_NS
 
 _PROGRAMS: Final = REPOSITORY_ROOT / "p4"
 ADMIN_SOCKET: Final = "switch.sock"
 _DROP_PORT: Final = 511
+_ORBIT_LOST_TICKS: Final = 5 * 10**9 // TICK_NS
+"""Of a Tofino's program in software: five seconds. An orbit takes some ten milliseconds, on a busy machine more."""
 
 
 def program_of(target: Target) -> Path:
     """The data plane that a target runs. Raises TestbedError where there is no checkout."""
-    program = _PROGRAMS / "v1model" / "kvcast.p4"
+    program = _PROGRAMS / ("tna" if target is Target.TNA else "v1model") / "kvcast.p4"
     if not program.is_file():
         raise TestbedError(f"no switch program at {program}: run from a checkout of the project")
     return program
@@ -30,9 +35,8 @@ def switch_command(spec: TestbedSpec, endpoints: Endpoints, directory: Path) -> 
     """What to run for the target of this spec."""
     if spec.target is Target.BMV2:
         return _bmv2_command(spec, endpoints)
-    argv = python_module(
-        "p4switch.cli", str(program_of(spec.target)), "--grpc", endpoints.p4runtime, "--flood-group", "1"
-    )
+    argv = python_module("p4switch.cli", str(program_of(spec.target)), "--grpc", endpoints.p4runtime)
+    argv += ["--flood-group", str(TOFINO_FLOOD_GROUP if spec.target is Target.TNA else FLOOD_GROUP)]
     argv += [f"-D{name}={value}" for name, value in program_defines(spec).items()]
     argv += ["--admin", f"unix:{directory / ADMIN_SOCKET}"]
     for host in range(spec.hosts):
@@ -54,7 +58,8 @@ def shaped_by_switch(spec: TestbedSpec, host: int) -> int | None:
 
 def program_defines(spec: TestbedSpec) -> dict[str, str]:
     """Macros that size the switch program."""
-    return {"SEGMENT_BYTES": str(spec.segment_bytes), "SLOTS": str(spec.slots)}
+    sizes = {"SEGMENT_BYTES": str(spec.segment_bytes), "SLOTS": str(spec.slots)}
+    return sizes | ({"ORBIT_LOST_TICKS": str(_ORBIT_LOST_TICKS)} if spec.target is Target.TNA else {})
 
 
 def _bmv2_command(spec: TestbedSpec, endpoints: Endpoints) -> list[str]:

@@ -17,9 +17,10 @@ from controlplane.directory import AddOutcome, Directory
 from controlplane.effects import CloseSession, Effect, ReadTheSwitch, SendTo, SendToAll, Warn, WriteTheSwitch
 from controlplane.ids import ChunkKey, Member, NodeIndex, SwitchPort, TaskId
 from controlplane.limits import BITMAP_GROUPS_MAX, TASK_KEYS_MAX
+from controlplane.newcomers import Source
 from controlplane.nodes import ASCENDING, Graces, Node, NodeFacts, NodeRegistry, NodeState, RefusedNodeError
 from controlplane.operations import Operations
-from controlplane.pool import FillUnwanted, FillWanted, PoolRules, RecoveryWanted, Source, SwitchPool
+from controlplane.pool import FillUnwanted, FillWanted, PoolRules, RecoveryWanted, SwitchPool
 from controlplane.publication import Publication
 from controlplane.purposes import FillFor, Housekeeping, JobPart, Purpose, PushTo, RecoveryOf, RescueOf
 from controlplane.pushes import Pushes
@@ -176,6 +177,7 @@ class Core:
         for effect in self.publication.attach(session, facts):
             self.emit(effect)
         self._program_members()
+        self.pool.sources_changed()
 
     def message(self, session: int, message: rpc.FromAgent, now_ns: int) -> None:
         """Any later message of a stream."""
@@ -183,7 +185,10 @@ class Core:
         node = None if index is None else self.nodes.get(index)
         if node is None:
             return
+        was = node.state
         self.nodes.heard(node, now_ns)
+        if node.state is not was:
+            self.pool.sources_changed()
         try:
             self._dispatch(node, message, now_ns)
         except parse.MalformedError as error:

@@ -51,7 +51,7 @@ NAMESPACE_LABEL_BYTES_MAX: Final = 256
 NODE_NAME_BYTES_MAX: Final = 64
 
 CANDIDATES_MAX: Final = 4_096
-"""Chunks waiting to be admitted to the switch; the least valuable is forgotten first."""
+"""Chunks waiting to be admitted to the switch; the one that nobody wanted for longest is forgotten first."""
 
 WRITE_BATCH_UPDATES_MAX: Final = 200
 """Updates in one P4Runtime WriteRequest; keeps the server's lock short and the error metadata below gRPC's limit."""

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeAlias
 
-from controlplane.admission import Admission, AdmissionPolicy, Candidate, Refusal, SlotAllocator, SlotRange
+from controlplane.admission import SlotAllocator, SlotRange
 from controlplane.directory import Directory
-from controlplane.ids import ChunkKey, NodeIndex, SwitchPort
-from controlplane.limits import CANDIDATES_MAX
+from controlplane.ids import ChunkKey, NodeIndex
+from controlplane.newcomers import MakeRoom, Newcomers, Source, Start, segments_of
 from controlplane.residents import Residents
 from controlplane.spill import Host, plan_recovery
 from controlplane.switch.chunk_states import ChunkEvent, ChunkState, step
@@ -25,8 +25,6 @@ from controlplane.value import ClusterValues
 
 _RECONSIDER_NS = 100_000_000
 """Without news candidates are looked at again after so long."""
-_WAKE_NS = 1_000_000_000
-"""A candidate whose holders are all busy is looked at again after so long: another of them may be attached by then."""
 
 _FILLER_WORKS = frozenset({ChunkState.PLACING, ChunkState.FILLING})
 _WAIT_FOR_SWITCH = frozenset({ChunkState.PLACING, ChunkState.PUBLISHING, ChunkState.CLEARING})
@@ -77,14 +75,6 @@ class RecoveryWanted:
 PoolEffect: TypeAlias = FillWanted | FillUnwanted | RecoveryWanted
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """An attached holder that could fill."""
-
-    node: NodeIndex
-    port: SwitchPort
-
-
 @dataclass(slots=True)
 class PooledChunk:
     """A chunk on its way into, in, or on its way out of the switch."""
@@ -97,20 +87,6 @@ class PooledChunk:
     since_ns: int
     refilled_ns: int | None = None
     """When it began to be filled in again, because segments were lost."""
-
-
-@dataclass(slots=True)
-class _Evidence:
-    readers: int
-    seen_ns: int
-    claim: SlotRange | None = None
-    """Room that is being made for it."""
-    awaits: set[ChunkKey] = field(default_factory=set)
-
-
-def segments_of(size_bytes: int, segment_bytes: int) -> int:
-    """Segments of a chunk; the last one is padded."""
-    return max(1, -(-size_bytes // segment_bytes))
 
 
 class SwitchPool:
@@ -130,11 +106,9 @@ class SwitchPool:
         self._values = values
         self._programmer = programmer
         self._rules = rules
-        self._sources = sources
         self._hosts = hosts
         self._facts: SwitchFacts | None = None
         self._slots = SlotAllocator(0)
-        self._policy = AdmissionPolicy(0)
         self._chunks: dict[ChunkKey, PooledChunk] = {}
         self.residents = Residents(directory, values, self._is_kept)
         self._counts: Counter[ChunkState] = Counter()
@@ -145,20 +119,28 @@ class SwitchPool:
         """Found in the switch at start, and no agent has announced them since."""
         self._awaiting_switch: set[ChunkKey] = set()
         """Chunks whose state waits for the switch to take an entry."""
-        self._evidence: dict[ChunkKey, _Evidence] = {}
-        self._waiting_for: dict[ChunkKey, tuple[NodeIndex, ...]] = {}
-        """Candidates whose holders all fill something else, until one of these is done."""
-        self._waiters: dict[NodeIndex, set[ChunkKey]] = {}
-        directory.watch(lambda key, came_or_went: self._wake(key))
         self._pinned: set[ChunkKey] = set()
+        self.decisions: Counter[str] = Counter()
+        """How often what was decided or happened, by name."""
+        self._newcomers = Newcomers(
+            directory,
+            values,
+            self.residents,
+            sources,
+            self._pinned,
+            self._filling,
+            rules.fills_per_holder,
+            claims_max=rules.fills_at_once,
+            only_kept=not rules.admission,
+            decisions=self.decisions,
+        )
+        self._candidates = self._newcomers.candidates
         self._adopted_all = False
         self._now_ns = 0
         self._reconsider = True
         """Something changed that could let a candidate in."""
         self._reconsidered_ns = 0
-        self._woken_ns = 0
         self._effects: list[PoolEffect] = []
-        self.decisions: Counter[str] = Counter()
 
     # -- reading
 
@@ -192,7 +174,7 @@ class SwitchPool:
         if facts != self._facts:
             self._facts = facts
             self._slots = SlotAllocator(facts.slots)
-            self._policy = AdmissionPolicy(facts.slots)
+            self._newcomers.use(self._slots, facts.segment_bytes)
 
     def switch_read(self, actual: SwitchContents, trusted: bool, now_ns: int) -> None:
         """What the switch was found to hold. `trusted`: its fabric parameters are ours, so it has not restarted and
@@ -226,9 +208,7 @@ class SwitchPool:
         """The switch restarted: tables and slots are empty."""
         for chunk in list(self._chunks.values()):
             self._lose(chunk)
-        for evidence in self._evidence.values():
-            evidence.claim = None
-            evidence.awaits.clear()
+        self._candidates.give_up_claims()
 
     # -- what speaks for a chunk
 
@@ -241,15 +221,7 @@ class SwitchPool:
         if key in self._chunks:
             return
         self._reconsider = True
-        self._wake(key)
-        evidence = self._evidence.get(key)
-        if evidence is None:
-            if len(self._evidence) >= CANDIDATES_MAX:
-                oldest = min(self._evidence, key=lambda one: self._evidence[one].seen_ns)
-                self._drop_evidence(oldest)
-            self._evidence[key] = _Evidence(readers, now_ns)
-        else:
-            evidence.readers, evidence.seen_ns = max(evidence.readers, readers), now_ns
+        self._candidates.seen(key, readers, now_ns)
 
     def pin(self, keys: Iterable[ChunkKey], now_ns: int) -> None:
         """Bring these in and keep them."""
@@ -263,6 +235,11 @@ class SwitchPool:
         for key in keys:
             self._pinned.discard(key)
             self.residents.changed(key)
+
+    def sources_changed(self) -> None:
+        """A node attached: it may fill what others have no time for."""
+        self._reconsider = True
+        self._candidates.wake_all()
 
     # -- what became of work
 
@@ -333,7 +310,7 @@ class SwitchPool:
         chunk = self._chunks.get(key)
         if chunk is None or chunk.state is not ChunkState.SERVING:
             return
-        source = self._choose_source(key) or min(self._sources(key), key=lambda one: one.node, default=None)
+        source = self._newcomers.choose_source(key, even_if_busy=True)
         again = chunk.refilled_ns is not None and now_ns - chunk.refilled_ns < self._rules.refill_ns
         if source is None or again:
             self.decisions["lost_again" if again else "lost_for_good"] += 1
@@ -371,22 +348,16 @@ class SwitchPool:
 
     def _expire(self, now_ns: int) -> None:
         for key in self._pinned:
-            if key not in self._chunks and key not in self._evidence and key in self._directory:
+            if key not in self._chunks and key not in self._candidates and key in self._directory:
                 self.report(key, 0, now_ns)
-        for key, evidence in list(self._evidence.items()):
-            if key in self._pinned and key in self._directory:
-                continue
-            if key not in self._directory or now_ns - evidence.seen_ns > self._rules.candidate_ns:
-                self._drop_evidence(key)
+        for key in self._candidates.outdated(now_ns - self._rules.candidate_ns):
+            if key not in self._pinned or key not in self._directory:
+                self._candidates.drop(key)
         for key in sorted(self._adopted):
             chunk = self._chunks[key]
             if chunk.state is ChunkState.SERVING:
                 self._check_adopted(chunk, now_ns)
         self.residents.look_round(now_ns)
-        if now_ns - self._woken_ns >= _WAKE_NS:
-            self._woken_ns = now_ns
-            for key in list(self._waiting_for):
-                self._wake(key)
 
     def _check_adopted(self, chunk: PooledChunk, now_ns: int) -> None:
         known = self._directory.get(chunk.key)
@@ -408,113 +379,33 @@ class SwitchPool:
     def _admit(self, now_ns: int) -> None:
         if self._fills_at_work >= self._rules.fills_at_once:
             return
-        self.residents.refresh(now_ns)
-        awake = [key for key in self._evidence if key not in self._waiting_for]
-        candidates = [one for key in awake if (one := self._candidate(key, now_ns)) is not None]
-        candidates.sort(key=lambda one: (not one.pinned, -one.value, one.position, one.key))
-        for candidate in candidates:
-            if self._fills_at_work >= self._rules.fills_at_once:
-                return
-            self._consider(candidate, now_ns)
+        self._newcomers.begin(now_ns)
+        while self._fills_at_work < self._rules.fills_at_once:
+            match self._newcomers.next(self._chunks):
+                case None:
+                    return
+                case MakeRoom(displaced=displaced):
+                    for key in displaced:
+                        self.evict(key, now_ns)
+                case Start(key=key, slots=slots, source=source):
+                    self._start(key, slots, source, now_ns)
 
     @property
     def _fills_at_work(self) -> int:
         return self.count(ChunkState.PLACING, ChunkState.FILLING, ChunkState.PUBLISHING)
 
-    def _candidate(self, key: ChunkKey, now_ns: int) -> Candidate | None:
-        known = self._directory.get(key)
-        if known is None or not (self._rules.admission or key in self._pinned):
-            return None
-        facts = known.facts
-        rooted = self._directory.is_rooted(key)
-        return Candidate(
-            key=key,
-            parent=facts.parent,
-            position=facts.position,
-            size_bytes=facts.size_bytes,
-            segments=self._segments(facts.size_bytes),
-            value=self._values.value(key, facts.size_bytes, rooted, now_ns, waiting=self._evidence[key].readers)
-            * self.residents.scale(now_ns),
-            readers=self._evidence[key].readers,
-            touched_again=self._values.touched_again(key, now_ns),
-            rooted=rooted,
-            fillable=bool(self._sources(key)),
-            pinned=key in self._pinned,
-        )
-
-    def _consider(self, candidate: Candidate, now_ns: int) -> None:
-        evidence = self._evidence[candidate.key]
-        source = self._choose_source(candidate.key)
-        if evidence.claim is not None:
-            evidence.awaits.intersection_update(self._chunks)
-            if not evidence.awaits and source is not None:
-                self._start(candidate.key, evidence.claim, source, now_ns)
-            return
-        if source is None and candidate.fillable:
-            self._let_wait(candidate.key)
-            return
-        decision = self._decide(candidate, now_ns)
-        if isinstance(decision, Refusal):
-            if not candidate.pinned:
-                self.decisions[f"refused_{decision.name.lower()}"] += 1
-                self._drop_evidence(candidate.key)
-            return
-        self._carry_out(decision, source, now_ns)
-
-    def _decide(self, candidate: Candidate, now_ns: int) -> Admission | Refusal:
-        while True:
-            self.residents.refresh(now_ns)
-            decision = self._policy.decide(candidate, self.residents.layout, self._gaps())
-            if isinstance(decision, Refusal) or self.residents.are_as_kept(decision.displaced, now_ns):
-                return decision
-
-    def _let_wait(self, key: ChunkKey) -> None:
-        """Every holder is busy filling."""
-        holders = tuple(source.node for source in self._sources(key))
-        self._waiting_for[key] = holders
-        for node in holders:
-            self._waiters.setdefault(node, set()).add(key)
-
-    def _wake(self, key: ChunkKey) -> None:
-        for node in self._waiting_for.pop(key, ()):
-            self._waiters[node].discard(key)
-
-    def _carry_out(self, admission: Admission, source: Source | None, now_ns: int) -> None:
-        if admission.displaced:
-            evidence = self._evidence[admission.key]
-            evidence.claim = admission.slots
-            evidence.awaits = set(admission.displaced)
-            for key in admission.displaced:
-                self.evict(key, now_ns)
-        elif source is not None:
-            self._start(admission.key, admission.slots, source, now_ns)
-
     def _start(self, key: ChunkKey, slots: SlotRange, source: Source, now_ns: int) -> None:
+        self._candidates.drop(key)
         if not self._slots.reserve(slots):
-            self._drop_evidence(key)
             return
-        del self._evidence[key]
         chunk = PooledChunk(key, slots, ChunkState.ABSENT, source, now_ns)
         self._chunks[key] = chunk
         self.decisions["admitted"] += 1
         self._move(chunk, ChunkEvent.ADMIT)
 
-    def _choose_source(self, key: ChunkKey) -> Source | None:
-        busy = self._filling
-        free = [source for source in self._sources(key) if busy[source.node] < self._rules.fills_per_holder]
-        return min(free, key=lambda source: (busy[source.node], source.node), default=None)
-
     def _is_kept(self, key: ChunkKey) -> bool:
         known = self._directory.get(key)
         return key in self._pinned or (known is not None and known.pinned)
-
-    def _gaps(self) -> list[SlotRange]:
-        """Free ranges that nobody has a claim on."""
-        claims = [one.claim for one in self._evidence.values() if one.claim is not None]
-        gaps = list(self._slots.free_ranges)
-        for claim in claims:
-            gaps = [rest for gap in gaps for rest in _without(gap, claim)]
-        return gaps
 
     # -- inside
 
@@ -588,9 +479,6 @@ class SwitchPool:
         change = (chunk.state in _FILLER_WORKS) - (before in _FILLER_WORKS)
         if chunk.source is not None and change:
             self._filling[chunk.source.node] += change
-            if change < 0:
-                for key in list(self._waiters.get(chunk.source.node, ())):
-                    self._wake(key)
 
     def _lose(self, chunk: PooledChunk) -> None:
         if chunk.state in (ChunkState.PLACING, ChunkState.FILLING):
@@ -600,7 +488,7 @@ class SwitchPool:
         self._move(chunk, ChunkEvent.LOST)
         if again or chunk.key in self._directory:
             # It was worth a place; let it come in again without waiting for new evidence.
-            self._evidence.setdefault(chunk.key, _Evidence(2, self._now_ns))
+            self._candidates.seen(chunk.key, 2, self._now_ns)
 
     def _entry(self, chunk: PooledChunk) -> FillingEntry | ServingEntry:
         if chunk.state in (ChunkState.PLACING, ChunkState.FILLING):
@@ -609,22 +497,7 @@ class SwitchPool:
             return FillingEntry(chunk.key, chunk.slots.base, chunk.slots.count, chunk.source.port)
         return ServingEntry(chunk.key, chunk.slots.base, chunk.slots.count)
 
-    def _drop_evidence(self, key: ChunkKey) -> None:
-        self._evidence.pop(key, None)
-        self._wake(key)
-
     def _segments(self, size_bytes: int) -> int:
         if self._facts is None:
             raise AssertionError("segments have no size without a switch")
         return segments_of(size_bytes, self._facts.segment_bytes)
-
-
-def _without(gap: SlotRange, claim: SlotRange) -> list[SlotRange]:
-    """What is left of a gap beside a claim."""
-    rest = []
-    if gap.base < claim.base:
-        rest.append(SlotRange(gap.base, min(gap.end, claim.base) - gap.base))
-    if claim.end < gap.end:
-        base = max(gap.base, claim.end)
-        rest.append(SlotRange(type(gap.base)(base), gap.end - base))
-    return rest

@@ -1,7 +1,6 @@
 """The agent: pool, transport, fetching, serving, local API and controller, put together on one event loop.
 
-Decides nothing itself: it routes what comes in to the part it concerns, and keeps what several parts need to know
-(member, fabric, whether the controller is there).
+Decides nothing itself: it routes what comes in to the part it concerns.
 """
 
 from __future__ import annotations
@@ -19,8 +18,7 @@ from hostagent import __version__, limits
 from hostagent.api.messages import ChunkSource, Hint, Status, Where
 from hostagent.api.server import ApiServer, Cancellable, FetchResult
 from hostagent.config import AgentConfig
-from hostagent.controller.convert import RemoteProtocolError, delta_of, fabric_of
-from hostagent.controller.link import ControllerLink
+from hostagent.controller.attachment import Attachment
 from hostagent.controller.reports import Reports
 from hostagent.controller.tasks import TaskRunner
 from hostagent.directory import DirectoryReplica
@@ -28,22 +26,22 @@ from hostagent.disk.tier import DiskTier
 from hostagent.fetching import Fetching
 from hostagent.hashing import Checksums
 from hostagent.http import HttpServer
+from hostagent.losses import Losses
 from hostagent.metrics import AgentMetrics, Watched
 from hostagent.pool.chunks import Chunk, ChunkPool, DropOutcome, Refusal
 from hostagent.pool.memory import PoolMemory
 from hostagent.serving import Serving
 from hostagent.tier_metrics import WatchedGate, WatchedLanes
 from hostagent.transport import make_transport, wants_huge_pages
-from hostagent.transport.base import ControlArrival, Extent, TransportError, TransportFacts
+from hostagent.transport.base import ControlArrival, Extent, TransportFacts
 from kvproto.commands import Blame, FillEnded
-from kvproto.ids import Address, ChunkKey, FillId, Member, NodeId, parse_address
+from kvproto.ids import Address, ChunkKey, FillId, NodeId
 from kvproto.rpc import control_pb2 as pb
-from kvproto.session.parameters import ReaderParameters
 from kvproto.tiers.gate import Gate
 from kvproto.tiers.lane import Lane
 from kvproto.value.costs import PRIORS, Source, SourceCost, SourceCosts
 from kvproto.wire.control import Op
-from kvproto.wire.data import Fabric, SegmentGroup
+from kvproto.wire.data import SegmentGroup
 
 log = logging.getLogger(__name__)
 
@@ -59,19 +57,10 @@ class Agent:
         self.incarnation = time.time_ns()
         self.metrics = AgentMetrics()
         self.directory = DirectoryReplica()
-        self.pool = ChunkPool(config.pool.size_bytes, limits.EXTENT_ALIGN_BYTES, time.monotonic_ns)
-        self.controller_connected = False
-        self._fabric = Fabric(
-            group=parse_address(config.data.group), qkey=config.data.qkey, segment_bytes=config.data.segment_bytes
-        )
-        self._pool_address = parse_address(config.data.pool_address)
-        self._member: Member | None = None
-        self._switch_epoch: int | None = None
-        self._interest_ttl_ns = 0
-        self._link: ControllerLink | None = None
-        self._heartbeat: asyncio.TimerHandle | None = None
-        self._stale_timer: asyncio.TimerHandle | None = None
-        self._heartbeat_s = limits.HEARTBEAT_S_DEFAULT
+        self.costs = SourceCosts(_priors(config.gate_floor_bytes_per_s))
+        self.losses = Losses(self.costs, self.directory, config.node)
+        self.pool = ChunkPool(config.pool.size_bytes, limits.EXTENT_ALIGN_BYTES, time.monotonic_ns, self.losses.of_dram)
+        self.attachment = Attachment(self)
 
     async def start(self) -> None:
         """Bind everything. Raises TransportError, ApiError, HttpError or OSError; nothing is left open then."""
@@ -82,14 +71,16 @@ class Agent:
         self.memory = PoolMemory(pool.size_bytes, prefault=pool.prefault, huge_pages=huge_pages)
         self.transport = make_transport(self.config.data, self.memory)
         self._checksums = Checksums(self.pool, self.memory, self._loop)
-        self.gate = Gate(SourceCosts(_priors(self.config.gate_floor_bytes_per_s)))
-        self.disk = DiskTier(self.config.disk, self.memory, self.pool, self._loop)
-        self.serving = Serving(self.pool, self.transport, self._loop, self._fabric.segment_bytes, self.disk.prepare)
+        self.gate = Gate(self.costs)
+        self.disk = DiskTier(self.config.disk, self.memory, self.pool, self._loop, self.losses.of_disk)
+        self.losses.is_stored = self.disk.find
+        segment_bytes = self.attachment.fabric.segment_bytes
+        self.serving = Serving(self.pool, self.transport, self._loop, segment_bytes, self.disk.prepare)
         self.http = HttpServer(self.metrics.registry, self.health)
         self.api = ApiServer(self, self.memory.fd, self.memory.size_bytes, self.incarnation)
         try:
             await self.disk.open()
-            self.facts: TransportFacts = await self.transport.start(self, self._fabric)
+            self.facts: TransportFacts = await self.transport.start(self, self.attachment.fabric)
             self.fetching = Fetching(
                 self.pool,
                 self.memory,
@@ -100,10 +91,10 @@ class Agent:
                 self.disk,
                 self._loop,
                 self,
-                self._reader_parameters(),
+                self.attachment.reader_parameters(),
                 self.config.node,
             )
-            self.fetching.sources.pool_address = self._pool_address
+            self.fetching.sources.pool_address = self.attachment.pool_address
             self.tasks = TaskRunner(self, self._loop)
             self.reports = Reports(
                 self.pool, self._loop, self.report, self.tasks.pinned_keys, self.disk, self.gate.take_measurements
@@ -112,7 +103,7 @@ class Agent:
                 Watched(
                     self.pool,
                     self.transport.counters,
-                    lambda: self.controller_connected,
+                    lambda: self.attachment.connected,
                     lambda: self.fetching.led_count,
                     lambda: self.serving.counts,
                 )
@@ -129,22 +120,17 @@ class Agent:
             await self._close_parts()
             raise
         self.disk.start()
-        if self.config.controller:
-            self._link = ControllerLink(self.config.controller, self)
-            self._link.start()
+        self.attachment.start()
 
     async def stop(self) -> None:
         """Say goodbye, end everything, give everything back."""
-        if self._link is not None:
-            await self._link.close(pb.FromAgent(leaving=pb.Leaving(reason="stopping")))
+        await self.attachment.leave()
         self.api.close()
         await self.disk.flush()
         await self._close_parts()
 
     async def _close_parts(self) -> None:
-        for timer in (self._heartbeat, self._stale_timer):
-            if timer is not None:
-                timer.cancel()
+        self.attachment.close()
         self.api.close()
         await self.http.close()
         if hasattr(self, "fetching"):
@@ -169,13 +155,9 @@ class Agent:
             "status": "ok",
             "node": self.config.node,
             "version": __version__,
-            "controller": "none"
-            if not self.config.controller
-            else "connected"
-            if self.controller_connected
-            else "away",
-            "member": self._member,
-            "segment_bytes": self._fabric.segment_bytes,
+            "controller": self.attachment.health,
+            "member": self.attachment.member,
+            "segment_bytes": self.attachment.fabric.segment_bytes,
             "receive_buffer_bytes": self.facts.receive_buffer_bytes,
             "directory_chunks": self.directory.chunks_count,
             "pool": {"size_bytes": usage.size_bytes, "free_bytes": usage.free_bytes, "chunks": usage.chunks_count},
@@ -329,9 +311,7 @@ class Agent:
 
     def chunk_delivered(self, chunk: Chunk, source: ChunkSource, waited_s: float, holder: Address | None) -> None:
         """Count it, and tell the controller."""
-        label = source.name.lower()
-        self.metrics.fetched_chunks.labels(label).inc()
-        self.metrics.fetched_bytes.labels(label).inc(chunk.size_bytes)
+        self.metrics.delivered(source, chunk.size_bytes)
         node = self.directory.node_at(holder) if holder is not None else None
         self.reports.fetched(chunk.key, source, chunk.size_bytes, waited_s, node.node if node is not None else 0)
 
@@ -384,61 +364,9 @@ class Agent:
 
     # ------------------------------------------------------------------ from and for the controller
 
-    def hello(self) -> pb.FromAgent:
-        """Who this node is."""
-        return pb.FromAgent(
-            hello=pb.Hello(
-                node=self.config.node,
-                incarnation=self.incarnation,
-                data_ip=self.facts.address.to_bytes(4, "big"),
-                data_mac=self.facts.mac,
-                read_endpoint=self.facts.read_endpoint,
-                control_port=self.config.data.control_port,
-                switch_port=self.config.data.switch_port,
-                pool_bytes=self.memory.size_bytes,
-                disk_bytes=self.disk.size_bytes,
-                segment_bytes=limits.SEGMENT_BYTES_SUPPORTED,
-                transports=[pb.TRANSPORT_SOCKETS, *([pb.TRANSPORT_VERBS] if self.facts.rdma_mtu_bytes else [])],
-                rdma_mtu=self.facts.rdma_mtu_bytes,
-                version=__version__,
-            )
-        )
-
-    def received(self, message: pb.ToAgent) -> None:
-        """A message of the controller. Raises RemoteProtocolError or SequenceGapError, which end the stream."""
-        kind = message.WhichOneof("message")
-        if kind == "welcome":
-            self._welcomed(message.welcome)
-        elif kind == "directory":
-            applied = self.directory.apply(delta_of(message.directory))
-            for key in applied.changed:
-                entry = self.directory.find(key)
-                if entry is not None:
-                    self.pool.hear(key, entry.value)
-                    self.disk.hear(key, entry.value)
-            self.fetching.directory_changed(applied.changed, applied.nodes_lost)
-            if self.directory.has_stale and self._stale_timer is None:
-                self._stale_timer = self._loop.call_later(limits.STALE_DIRECTORY_S, self._forget_stale)
-        elif kind == "task":
-            self.tasks.run(message.task)
-        elif kind == "cancel":
-            self.tasks.cancel(message.cancel.task)
-        elif kind == "switch_state":
-            self._switch_is(message.switch_state)
-
-    def lost(self) -> None:
-        """The stream ended: go on with what is known; what fetches here teach goes on deciding what stays."""
-        self.controller_connected = False
-        self.reports.disconnected()
-        self.tasks.abandon()
-        if self._heartbeat is not None:
-            self._heartbeat.cancel()
-            self._heartbeat = None
-
     def report(self, message: pb.FromAgent) -> None:
         """Tell the controller, if it is there."""
-        if self._link is not None:
-            self._link.send(message)
+        self.attachment.send(message)
 
     def fetch_for_task(
         self,
@@ -464,80 +392,11 @@ class Agent:
 
     def pool_address(self) -> Address | None:
         """Where FILL goes."""
-        return self._pool_address or None
+        return self.attachment.pool_address or None
 
     def segments_of(self, chunk: Chunk) -> int:
         """Segments of a chunk in this fabric."""
-        return -(-chunk.size_bytes // self._fabric.segment_bytes)
-
-    def _welcomed(self, welcome: pb.Welcome) -> None:
-        news = fabric_of(welcome.fabric, self._fabric)
-        try:
-            self.transport.use_fabric(news.fabric, news.from_switch_dscp or self.config.data.from_switch_dscp)
-        except TransportError as error:
-            raise RemoteProtocolError(f"a fabric that this node cannot use: {error}") from error
-        self._member = Member(welcome.member) if welcome.HasField("member") else None
-        self._interest_ttl_ns = news.interest_ttl_ns
-        self._pool_address = news.pool_address or self._pool_address
-        self._fabric = news.fabric
-        self.fetching.sources.pool_address = self._pool_address
-        self.serving.use_segment_bytes(news.fabric.segment_bytes)
-        self.fetching.configure(self._reader_parameters())
-        self.directory.restart(welcome.controller)
-        self.controller_connected = True
-        self.reports.snapshot()
-        self._heartbeat_s = welcome.heartbeat_ms / 1000 or limits.HEARTBEAT_S_DEFAULT
-        if self._heartbeat is not None:
-            self._heartbeat.cancel()
-        self._beat()
-        if welcome.HasField("switch_state"):
-            self._switch_is(welcome.switch_state)
-        log.info("attached to the controller as node %d, member %s", welcome.node, self._member)
-
-    def _forget_stale(self) -> None:
-        self._stale_timer = None
-        if self.controller_connected:
-            applied = self.directory.forget_stale()
-            self.fetching.directory_changed(applied.changed, applied.nodes_lost)
-        else:
-            self._stale_timer = self._loop.call_later(limits.STALE_DIRECTORY_S, self._forget_stale)
-
-    def _switch_is(self, state: pb.SwitchState) -> None:
-        epoch = state.epoch if state.present else None
-        if epoch != self._switch_epoch:
-            self._switch_epoch = epoch
-            self.fetching.switch_changed()
-
-    def _beat(self) -> None:
-        usage = self.pool.usage()
-        counters = self.transport.counters
-        segment_bytes = self._fabric.segment_bytes
-        self.report(
-            pb.FromAgent(
-                heartbeat=pb.Heartbeat(
-                    pool_used_bytes=usage.size_bytes - usage.free_bytes,
-                    pool_pinned_bytes=usage.pinned_bytes,
-                    sent_bytes=counters.read_bytes_sent + counters.cast_packets_sent * segment_bytes,
-                    received_bytes=counters.read_bytes_received + counters.cast_packets_received * segment_bytes,
-                    directory_sequence=self.directory.sequence,
-                    tasks_running=self.tasks.running_count,
-                    chunks=usage.chunks_count,
-                    next_victims=self.pool.next_victims(limits.NEXT_VICTIMS_TOLD),
-                    disk_used_bytes=self.disk.used_bytes,
-                )
-            )
-        )
-        self._heartbeat = self._loop.call_later(self._heartbeat_s, self._beat)
-
-    def _reader_parameters(self) -> ReaderParameters:
-        segment_bytes = self._fabric.segment_bytes
-        fitting = self.facts.receive_buffer_bytes // (2 * segment_bytes)
-        return ReaderParameters(
-            member=self._member,
-            segment_bytes=segment_bytes,
-            receive_window_segments=max(limits.RECEIVE_WINDOW_SEGMENTS_MIN, fitting),
-            interest_ttl_ns=self._interest_ttl_ns or ReaderParameters(member=None).interest_ttl_ns,
-        )
+        return -(-chunk.size_bytes // self.attachment.fabric.segment_bytes)
 
 
 def _priors(floor_bytes_per_s: float) -> dict[Source, SourceCost]:

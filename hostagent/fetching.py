@@ -19,12 +19,14 @@ import numpy.typing as npt
 from hostagent import limits
 from hostagent.api.messages import ChunkSource, Status
 from hostagent.api.server import FetchResult
-from hostagent.directory import ChunkEntry, DirectoryReplica, NodeEntry
+from hostagent.arriving import Arriving
+from hostagent.directory import DirectoryReplica, NodeEntry
 from hostagent.disk.store import LoadOutcome
+from hostagent.fetch_plan import FetchPlan, FetchPlanner
 from hostagent.hashing import Checksums
-from hostagent.pool.chunks import Chunk, ChunkPool, ChunkState, Refusal
+from hostagent.pool.chunks import Chunk, ChunkPool, ChunkState
 from hostagent.pool.memory import PoolMemory
-from hostagent.sources import LocalDisk, Sources
+from hostagent.sources import COSTS_AS, TOLD_AS, LocalDisk, Sources
 from hostagent.timers import MachineTimer
 from hostagent.transport.base import ControlArrival, ReadHandle, ReadOutcome, Transport
 from kvproto.commands import (
@@ -63,24 +65,10 @@ from kvproto.ids import Address, ChunkKey, FetchId, NodeId, ReadId
 from kvproto.limits import FETCHES_MAX
 from kvproto.session.parameters import ReaderParameters
 from kvproto.session.reader import Reader
-from kvproto.tiers.gate import Gate, Offer, Ticket, Verdict
-from kvproto.value import Touch
-from kvproto.value.costs import Source as CostSource
+from kvproto.tiers.gate import Gate, Ticket
+from kvproto.value import Source as CostSource
 from kvproto.wire.data import SegmentGroup
 
-_SOURCES = {
-    Source.LOCAL: ChunkSource.LOCAL,
-    Source.UNICAST: ChunkSource.HOLDER,
-    Source.CAST: ChunkSource.CAST,
-    Source.SWITCH: ChunkSource.SWITCH,
-    Source.DISK: ChunkSource.DISK,
-}
-_COSTS_OF = {
-    Source.UNICAST: CostSource.REMOTE_DRAM,
-    Source.CAST: CostSource.REMOTE_DRAM,
-    Source.SWITCH: CostSource.SWITCH,
-    Source.DISK: CostSource.LOCAL_DISK,
-}
 _OUTCOMES = {Outcome.GONE: Status.UNAVAILABLE, Outcome.LATE: Status.DEADLINE}
 
 
@@ -96,23 +84,6 @@ class FetchObserver(Protocol):
     def copy_arrived(self, key: ChunkKey, *, asked_for: bool) -> None:
         """A verified copy lies in the pool; `asked_for`: a task brought it, not (only) an engine's fetch."""
         ...
-
-
-@dataclass(slots=True, eq=False)
-class _Arriving:
-    """A chunk on its way into the pool."""
-
-    chunk: Chunk
-    entry: ChunkEntry
-    segments_count: int
-    full_rows: npt.NDArray[np.uint8]
-    """The segments that are not short, shape (n, segment_bytes): rows of the pool itself."""
-    route: CostSource
-    """Where it was asked of first."""
-    fetches: set[FetchId] = field(default_factory=set)
-    last_source: Address | None = None
-    from_switch: int = 0
-    found: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -168,10 +139,11 @@ class Fetching:
         self._reader = Reader(parameters)
         self._timer = MachineTimer(loop, self._timer_fired)
         self._fetches: dict[FetchId, Fetch] = {}
-        self._arriving: dict[ChunkKey, _Arriving] = {}
+        self._arriving: dict[ChunkKey, Arriving] = {}
         self._reads: dict[ReadId, ReadHandle] = {}
         self._fetch_id = 0
         self.sources = Sources(directory, disk, node_name)
+        self._planner = FetchPlanner(pool, directory, disk, self.sources, gate, self._arriving, self._kept)
 
     @property
     def under_way_count(self) -> int:
@@ -207,9 +179,14 @@ class Fetching:
         if len(self._fetches) >= FETCHES_MAX:
             done(FetchResult(Status.BUSY, ()))
             return None
-        plan = self._plan(keys, recompute_s, from_disk_only=from_disk_only, is_engines=progressed is None)
+        plan = self._planner.plan(keys, recompute_s, from_disk_only=from_disk_only, is_engines=progressed is None)
+        for entry, chunk, route in plan.to_come:
+            size = self._parameters.segment_bytes
+            self._arriving[entry.key] = Arriving.into(chunk, entry, size, self._memory, route)
         if len(plan.pinned) == len(plan.keys):
             self._deliver_local(plan, done, started_s)
+            if plan.untaught:
+                self._planner.teach(keys, plan.untaught)
             return None
         self._fetch_id += 1
         ticket = self._gate.started(plan.verdict)
@@ -236,92 +213,12 @@ class Fetching:
         self._handle(FetchCancelled(fetch.fetch))
         self._observer.fetch_ended(Status.CANCELLED, self._loop.time() - fetch.started_s)
 
-    def _plan(
-        self, keys: Sequence[ChunkKey], recompute_s: float | None, *, from_disk_only: bool, is_engines: bool
-    ) -> _Plan:
-        """How far the keys are brought and from where, with local chunks pinned and room reserved for the others."""
-        offers: list[Offer] = []
-        stopped = Status.OK
-        for key in keys:
-            offer = self._offer(key, from_disk_only=from_disk_only)
-            if offer is None:
-                stopped = Status.NOT_FOUND
-                break
-            offers.append(offer)
-        if is_engines and not from_disk_only:
-            self._teach(keys, offers)
-        verdict = self._gate.decide(offers, recompute_s, time.monotonic_ns())
-        plan = _Plan(verdict, stopped if len(verdict.routes) == len(offers) else Status.GATE)
-        plan.keys = tuple(keys[: len(verdict.routes)])
-        # Pinned first, all of them: room for one chunk must not be made of another one of the same fetch.
-        for key in plan.keys:
-            chunk = self._pool.find(key) or self._kept(key)
-            if chunk is not None:
-                self._pool.pin(chunk)
-                plan.pinned[key] = chunk
-        for key, route in zip(plan.keys, verdict.routes, strict=True):
-            if key in plan.pinned or key in self._arriving:
-                continue
-            refusal = self._make_room(key, route)
-            if refusal is not None:
-                self._cut(plan, key, refusal)
-                break
-            if route is CostSource.LOCAL_DISK:
-                plan.to_load.append(key)
-        return plan
-
-    def _teach(self, keys: Sequence[ChunkKey], offers: Sequence[Offer]) -> None:
-        """An engine asks for these: the pools learn what they are worth. What nobody has is put here later, and counts
-        then."""
-        touches = []
-        parent: ChunkKey | None = None
-        for at, (key, offer) in enumerate(zip(keys, offers, strict=False)):
-            known = self._pool.find(key) or self._directory.find(key)
-            position = known.position if known is not None else at
-            touches.append(Touch(key, known.parent if known is not None else parent, position, offer.size_bytes))
-            parent = key
-        if touches:
-            self._pool.fetched(touches)
-            self._disk.fetched(touches)
-
     def _kept(self, key: ChunkKey) -> Chunk | None:
         """A chunk that arrived for a fetch under way and was dropped from the pool since: its bytes stay until that
         fetch is over, and the reader counts it as here."""
         if not self._reader.is_here(key):
             return None
         return next(fetch.pinned[key] for fetch in self._fetches.values() if key in fetch.pinned)
-
-    def _cut(self, plan: _Plan, key: ChunkKey, why: Status) -> None:
-        """End a plan before `key`, giving back pins behind it."""
-        place = plan.keys.index(key)
-        for behind in plan.keys[place:]:
-            chunk = plan.pinned.pop(behind, None)
-            if chunk is not None:
-                self._pool.unpin(chunk)
-        plan.keys, plan.stopped = plan.keys[:place], why
-
-    def _offer(self, key: ChunkKey, *, from_disk_only: bool) -> Offer | None:
-        """Where a chunk can be had; None: nowhere."""
-        chunk = self._pool.find(key) or self._kept(key)
-        if chunk is not None:
-            return Offer(chunk.size_bytes, (CostSource.LOCAL_DRAM,))
-        arriving = self._arriving.get(key)
-        if arriving is not None:
-            return Offer(arriving.entry.size_bytes, (arriving.route,), coming=True)
-        return self.sources.offer(key, from_disk_only=from_disk_only)
-
-    def _make_room(self, key: ChunkKey, route: CostSource) -> Status | None:
-        """Memory for an arriving chunk; the reason when there is none."""
-        entry = self.sources.entry(key)
-        made = self._pool.reserve(key, entry.parent, entry.size_bytes, entry.position)
-        if isinstance(made, Refusal):
-            # FILLING: an engine here is putting this very chunk; it will be there by itself in a moment.
-            return Status.FILLING if made is Refusal.FILLING else Status.POOL_FULL
-        size = self._parameters.segment_bytes
-        full_count = entry.size_bytes // size
-        full_rows = self._memory.array(made.offset, full_count * size).reshape(full_count, size)
-        self._arriving[key] = _Arriving(made, entry, -(-entry.size_bytes // size), full_rows, route)
-        return None
 
     def _wanted(self, key: ChunkKey, fetch: Fetch, from_disk_only: bool) -> ChunkWanted:
         chunk = fetch.pinned.get(key)
@@ -346,7 +243,7 @@ class Fetching:
         if arriving is not None:
             self._disk.load(key, arriving.chunk, partial(self._loaded, arriving))
 
-    def _loaded(self, arriving: _Arriving, outcome: LoadOutcome, checksum: int) -> None:
+    def _loaded(self, arriving: Arriving, outcome: LoadOutcome, checksum: int) -> None:
         key = arriving.chunk.key
         if self._arriving.get(key) is not arriving:
             return
@@ -357,12 +254,13 @@ class Fetching:
             arriving.route = CostSource.REMOTE_DRAM
             self._handle(LoadFailed(key))
 
-    def _deliver_local(self, plan: _Plan, done: Callable[[FetchResult], None], started_s: float) -> None:
+    def _deliver_local(self, plan: FetchPlan, done: Callable[[FetchResult], None], started_s: float) -> None:
         chunks = tuple((plan.pinned[key], ChunkSource.LOCAL) for key in plan.keys)
+        # The engine goes on while the rest is noted.
+        done(FetchResult(plan.stopped, chunks))
         for chunk, _ in chunks:
             self._observer.chunk_delivered(chunk, ChunkSource.LOCAL, 0.0, None)
         self._observer.fetch_ended(plan.stopped, self._loop.time() - started_s)
-        done(FetchResult(plan.stopped, chunks))
 
     # ------------------------------------------------------------------ directory
 
@@ -419,31 +317,10 @@ class Fetching:
         if group.segments_in_chunk != arriving.segments_count:
             counters.drop("cast_other_size", len(group.rows))
             return
-        self._place(arriving, group.segments, payload, missing[group.segments])
+        arriving.place(group.segments, payload, missing[group.segments])
         arriving.last_source = group.source
         arriving.from_switch += group.from_switch
         self._handle(SegmentsReceived(group.key, group.segments, group.source, group.from_switch))
-
-    def _place(
-        self,
-        arriving: _Arriving,
-        segments: npt.NDArray[np.uint32],
-        payload: npt.NDArray[np.uint8],
-        wanted: npt.NDArray[np.bool_],
-    ) -> None:
-        rows = arriving.full_rows
-        if int(segments.max()) >= len(rows):
-            short = wanted & (segments >= len(rows))
-            if short.any():
-                start = len(rows) * self._parameters.segment_bytes
-                left_bytes = arriving.entry.size_bytes - start
-                tail = self._memory.array(arriving.chunk.offset + start, left_bytes)
-                tail[:] = payload[int(short.argmax()), :left_bytes]
-            wanted = wanted & (segments < len(rows))
-        if wanted.all():
-            rows[segments] = payload
-        elif wanted.any():
-            rows[segments[wanted]] = payload[wanted]
 
     def _read_ended(self, read: ReadId, outcome: ReadOutcome) -> None:
         if self._reads.pop(read, None) is None:
@@ -552,7 +429,7 @@ class Fetching:
             partial(self._read_progressed, command.read) if size_bytes > limits.READ_PROGRESS_BYTES else None,
         )
 
-    def _verified(self, arriving: _Arriving, checksum: int) -> None:
+    def _verified(self, arriving: Arriving, checksum: int) -> None:
         key = arriving.chunk.key
         if self._arriving.get(key) is not arriving:
             return
@@ -562,7 +439,7 @@ class Fetching:
             self._take_in(arriving, checksum, from_here=False)
         self._handle(ChunkVerified(key, good))
 
-    def _take_in(self, arriving: _Arriving, checksum: int, *, from_here: bool) -> None:
+    def _take_in(self, arriving: Arriving, checksum: int, *, from_here: bool) -> None:
         """A chunk is whole and right: READY, pinned for the fetches that want it, and told of."""
         key = arriving.chunk.key
         del self._arriving[key]
@@ -586,10 +463,10 @@ class Fetching:
         for key, source in zip(fetch.keys[: command.leading], command.sources, strict=True):
             chunk = fetch.pinned[key]
             self._pool.pin(chunk)
-            delivered.append((chunk, _SOURCES[source]))
+            delivered.append((chunk, TOLD_AS[source]))
             if source is not Source.LOCAL:
                 by_disk = fetch.routes.get(key) is CostSource.REMOTE_DISK
-                arrived[CostSource.REMOTE_DISK if by_disk else _COSTS_OF[source]] += chunk.size_bytes
+                arrived[CostSource.REMOTE_DISK if by_disk else COSTS_AS[source]] += chunk.size_bytes
         status = fetch.stopped if command.leading == len(fetch.keys) else _OUTCOMES[command.outcome]
         self._gate.ended(fetch.ticket, arrived, seconds, time.monotonic_ns())
         self._forget(fetch)
@@ -616,16 +493,6 @@ class Fetching:
         found = arriving.found if arriving is not None else 0
         from_switch = arriving is not None and arriving.from_switch > 0
         self._observer.bad_copy(key, holder, expected, found, blame, from_switch=from_switch)
-
-
-@dataclass(slots=True)
-class _Plan:
-    verdict: Verdict
-    stopped: Status
-    keys: tuple[ChunkKey, ...] = ()
-    pinned: dict[ChunkKey, Chunk] = field(default_factory=dict)
-    to_load: list[ChunkKey] = field(default_factory=list)
-    """Chunks whose way from the disk is to be begun."""
 
 
 class _NoRead:

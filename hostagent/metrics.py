@@ -41,11 +41,19 @@ class AgentMetrics:
         self.internal_errors = Counter(
             f"{PREFIX}_internal_errors", "Exceptions that nothing expected: bugs, see the log", registry=make
         )
-        for source in ChunkSource:
-            self.fetched_chunks.labels(source.name.lower())
-            self.fetched_bytes.labels(source.name.lower())
+        # Looking a label up costs as much as all the rest of delivering a chunk that is here.
+        self._delivered = {
+            source: (self.fetched_chunks.labels(source.name.lower()), self.fetched_bytes.labels(source.name.lower()))
+            for source in ChunkSource
+        }
         for outcome in (Status.OK, Status.NOT_FOUND, Status.DEADLINE, Status.GATE, Status.UNAVAILABLE):
             self.fetches.labels(outcome.name.lower())
+
+    def delivered(self, source: ChunkSource, size_bytes: int) -> None:
+        """Count a chunk that an engine got."""
+        chunks, size = self._delivered[source]
+        chunks.inc()
+        size.inc(size_bytes)
 
     def watch(self, others: Watched) -> None:
         """Also report what others count by themselves."""

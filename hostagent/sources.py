@@ -5,14 +5,31 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from hostagent.api.messages import ChunkSource
 from hostagent.directory import ChunkEntry, DirectoryReplica
 from hostagent.disk.store import LoadOutcome
 from hostagent.pool.chunks import Chunk
+from kvproto import commands
 from kvproto.events import HolderRef
 from kvproto.ids import Address, ChunkKey, NodeId
 from kvproto.tiers.gate import Offer
 from kvproto.value import Source, Touch
 
+TOLD_AS = {
+    commands.Source.LOCAL: ChunkSource.LOCAL,
+    commands.Source.UNICAST: ChunkSource.HOLDER,
+    commands.Source.CAST: ChunkSource.CAST,
+    commands.Source.SWITCH: ChunkSource.SWITCH,
+    commands.Source.DISK: ChunkSource.DISK,
+}
+"""What engines and the controller are told of where the reader got a chunk."""
+COSTS_AS = {
+    commands.Source.UNICAST: Source.REMOTE_DRAM,
+    commands.Source.CAST: Source.REMOTE_DRAM,
+    commands.Source.SWITCH: Source.SWITCH,
+    commands.Source.DISK: Source.LOCAL_DISK,
+}
+"""Whose costs it teaches."""
 SWITCH_NODE = NodeId("@switch")
 """Stands for the switch where it holds the only copy: asked at the pool address, never read from."""
 _IN_DRAM = 0.0

@@ -8,7 +8,8 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from hostagent.disk.store import DiskState, DiskStore
+from hostagent.disk.state import DiskState
+from hostagent.disk.store import DiskStore
 from hostagent.metrics import PREFIX
 from hostagent.tiering import Tiering
 from kvproto.tiers.gate import Choice, Gate

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, Protocol
 
-from hostagent.disk.store import DiskState, DiskStore
+from hostagent.disk.config import DiskConfig
+from hostagent.disk.state import DiskState
 from hostagent.pool.chunks import Chunk, ChunkPool
 from kvproto.ids import ChunkKey
 from kvproto.tiers.flow import PROMOTE_FREE_SHARE, Stored, plan_demotions, plan_promotions
@@ -30,6 +31,19 @@ LOOK_AGAIN_S: Final = 10.0
 """Promotions are planned so often, besides when something is heard."""
 
 
+class Store(Protocol):
+    """What is on this node's disk, and its order of eviction."""
+
+    config: DiskConfig
+    state: DiskState
+    pool: ChunkPool
+
+    def find(self, key: ChunkKey) -> Chunk | None: ...
+    def save(self, chunk: Chunk, done: Callable[[bool], None]) -> bool:
+        """Begin to store a READY chunk; False: refused. `done(stored)` comes later, never inside the call."""
+        ...
+
+
 class Promoter(Protocol):
     """Who loads a chunk from disk into the pool; `done` comes once, later or at once."""
 
@@ -42,13 +56,15 @@ class Tiering:
     def __init__(
         self,
         pool: ChunkPool,
-        disk: DiskStore,
+        disk: Store,
         promoter: Promoter,
         busy: Callable[[], bool],
         changed: Callable[[], None],
         loop: asyncio.AbstractEventLoop,
+        now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         """`busy()`: an engine waits for something; `changed()`: chunks came to the disk or left it."""
+        self._now_ns = now_ns
         self._pool = pool
         self._disk = disk
         self._promoter = promoter
@@ -134,7 +150,7 @@ class Tiering:
         """Fill the lane of writes, start what may start, and come back when more may."""
         self._pump_timer = None
         self._plan_writes()
-        now_ns = time.monotonic_ns()
+        now_ns = self._now_ns()
         busy = self._busy() and self._flushed is None
         while (key := self.writes.take(busy, now_ns)) is not None:
             self._write(key)
@@ -156,7 +172,7 @@ class Tiering:
             return
         usage = self._pool.usage()
         free_share = usage.free_bytes / usage.size_bytes
-        now_ns = time.monotonic_ns()
+        now_ns = self._now_ns()
         for key in plan_demotions(self._unsaved, self._pool.next_victims, free_share, PLANNED_MAX):
             chunk = self._pool.find(key)
             if chunk is None:
@@ -199,7 +215,7 @@ class Tiering:
             room_bytes,
             PROMOTIONS_WAITING_MAX,
         )
-        now_ns = time.monotonic_ns()
+        now_ns = self._now_ns()
         for key in plan:
             found = self._disk.find(key)
             if found is not None:

@@ -18,7 +18,7 @@ import socket
 import socketserver
 import stat
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -44,6 +44,8 @@ class Administered(Protocol):
 
     def set_port_options(self, number: int, options: PortOptions) -> None: ...
 
+    def set_exclusion(self, exclusion_id: int, ports: Iterable[int]) -> None: ...
+
     def load(self, source: ProgramSource) -> None: ...
 
 
@@ -57,7 +59,6 @@ class AdminServer:
             self._server = _Server(str(path), switch)
         except OSError as error:
             raise SwitchError(f"cannot listen on {path}: {error.strerror or error}") from error
-        os.chmod(path, stat.S_IRUSR | stat.S_IWUSR)
         self._thread = threading.Thread(target=self._server.serve_forever, name="p4switch-admin", daemon=True)
 
     def __enter__(self) -> AdminServer:
@@ -99,6 +100,12 @@ def _carry_out(switch: Administered, request: Mapping[str, Any]) -> dict[str, An
             switch.add_port(parse_port(str(request.get("spec", ""))))
         case "remove_port":
             switch.remove_port(_port(request))
+        case "set_exclusion":
+            match request:
+                case {"id": int(exclusion_id), "ports": [*ports]} if all(isinstance(p, int) for p in ports):
+                    switch.set_exclusion(exclusion_id, ports)
+                case _:
+                    raise SwitchError("set_exclusion takes a number `id` and a list of port numbers `ports`")
         case "load":
             envelope = {k: v for k, v in request.items() if k != "op"}
             try:
@@ -106,7 +113,9 @@ def _carry_out(switch: Administered, request: Mapping[str, Any]) -> dict[str, An
             except ConfigError as error:
                 raise SwitchError(str(error)) from error
         case op:
-            raise SwitchError(f"unknown op {op!r}: one of ping, stats, set_port, add_port, remove_port, load")
+            raise SwitchError(
+                f"unknown op {op!r}: one of ping, stats, set_port, add_port, remove_port, set_exclusion, load"
+            )
     return {}
 
 
@@ -124,6 +133,11 @@ class _Server(socketserver.ThreadingUnixStreamServer):
     def __init__(self, path: str, switch: Administered) -> None:
         self.switch = switch
         super().__init__(path, _Handler)
+
+    def server_bind(self) -> None:
+        # The file takes the socket's mode: there is no moment at which others could connect.
+        os.fchmod(self.socket.fileno(), stat.S_IRUSR | stat.S_IWUSR)
+        super().server_bind()
 
 
 class _Handler(socketserver.StreamRequestHandler):
@@ -148,7 +162,9 @@ def _remove_stale(path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         try:
             probe.connect(str(path))
-        except OSError:
+        except ConnectionRefusedError:
             path.unlink(missing_ok=True)
             return
+        except OSError as error:
+            raise SwitchError(f"cannot listen on {path}: {error.strerror}") from error
     raise SwitchError(f"cannot listen on {path}: another process does")

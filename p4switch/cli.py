@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from p4switch.device_config import ProgramSource
+from p4switch.device_config import ARCHITECTURE_NAMES, ProgramSource
 from p4switch.errors import SwitchError
 from p4switch.ports import PORT_NUMBER_MAX, PortOptions, parse_port, parse_port_options
 from p4switch.recirculation import parse_recirculation
@@ -52,18 +52,24 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="kvcast-switch",
-        description="A P4_16 (v1model) switch: native code, P4Runtime server.",
+        description="A P4_16 switch (v1model and TNA): native code, P4Runtime server.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     program = parser.add_argument_group("program")
-    program.add_argument("program", nargs="?", type=Path, metavar="PROGRAM.p4", help="P4_16 source for v1model")
+    program.add_argument("program", nargs="?", type=Path, metavar="PROGRAM.p4", help="P4_16 source")
     program.add_argument("--no-p4", action="store_true", help="start without a program; P4Runtime brings it")
     program.add_argument(
         "-D", dest="defines", action="append", default=[], metavar="NAME[=VALUE]", help="define a macro"
     )
     program.add_argument(
         "-I", dest="include_dirs", action="append", default=[], type=Path, metavar="DIR", help="look for includes here"
+    )
+    program.add_argument(
+        "--arch",
+        choices=["auto", *ARCHITECTURE_NAMES],
+        default="auto",
+        help="what the program must be written for (default auto: whatever it is written for)",
     )
     program.add_argument(
         "--check", action="store_true", help="print diagnostics and exit; status 1 if there are errors"
@@ -101,7 +107,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="PORT",
         help="a port that leads from egress back to ingress, may be repeated (default 68)",
     )
-    rounds.add_argument("--recirculation-rate", metavar="RATE", help="rate of each, e.g. 4gbit (default 1gbit)")
+    rounds.add_argument("--recirculation-rate", metavar="RATE", help="rate of each, e.g. 1gbit (default 4gbit)")
     rounds.add_argument("--recirculation-queue", metavar="SIZE", help="what may wait at each, e.g. 64k (default 16m)")
     control = parser.add_argument_group("control")
     control.add_argument(
@@ -109,7 +115,7 @@ def _parser() -> argparse.ArgumentParser:
         "--grpc-server-addr",
         default="127.0.0.1:9559",
         metavar="HOST:PORT",
-        help="P4Runtime address (default %(default)s; port 0 picks one)",
+        help="P4Runtime address, or unix:PATH (default %(default)s; port 0 picks one)",
     )
     control.add_argument(
         "--device-id", type=int, default=1, metavar="N", help="P4Runtime device id (default %(default)s)"
@@ -164,7 +170,10 @@ def _source(args: argparse.Namespace) -> ProgramSource:
             raise UsageError(f"-D {item}: {name!r} is no macro name")
         defines[name] = value if "=" in item else "1"
     return ProgramSource(
-        path=args.program.resolve(), defines=defines, include_dirs=tuple(d.resolve() for d in args.include_dirs)
+        path=args.program.resolve(),
+        defines=defines,
+        include_dirs=tuple(d.resolve() for d in args.include_dirs),
+        architecture=None if args.arch == "auto" else args.arch,
     )
 
 
@@ -175,7 +184,9 @@ def _describe(source: ProgramSource, p4info_file: str | None) -> int:
 
     assert source.path is not None
     try:
-        program, warnings = compile_to_ir(source.path, dict(source.defines), list(source.include_dirs))
+        program, warnings = compile_to_ir(
+            source.path, dict(source.defines), list(source.include_dirs), source.architecture
+        )
     except CompileError as error:
         print(error, file=sys.stderr)
         return 2 if error.unsupported else 1

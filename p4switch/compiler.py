@@ -28,34 +28,40 @@ class CompiledProgram:
     """A program ready to be loaded by the runtime."""
 
     ir: Program
-    c_source: str
     shared_object_path: Path
     warnings: tuple[Diagnostic, ...]
 
 
 def compile_to_ir(
-    path: Path | str, defines: Mapping[str, str] | None = None, include_dirs: Sequence[Path] = ()
+    path: Path | str,
+    defines: Mapping[str, str] | None = None,
+    include_dirs: Sequence[Path] = (),
+    architecture: str | None = None,
 ) -> tuple[Program, tuple[Diagnostic, ...]]:
-    """The front end alone: verified IR and warnings. CompileError when the program is wrong or not supported."""
+    """The front end alone: verified IR and warnings. CompileError when the program is wrong or not supported, or is
+    not for `architecture` (None: whichever its `main` is for)."""
     checked = check_source(Path(path), defines or {}, [Path(d) for d in include_dirs])
     with deep_recursion():
-        program = lower(checked)
+        program = lower(checked, architecture)
         verify(program)
     return program, tuple(checked.reporter.diagnostics)
 
 
 def compile_program(
-    path: Path | str, defines: Mapping[str, str] | None = None, include_dirs: Sequence[Path] = ()
+    path: Path | str,
+    defines: Mapping[str, str] | None = None,
+    include_dirs: Sequence[Path] = (),
+    architecture: str | None = None,
 ) -> CompiledProgram:
     """Compile a P4 program to a shared object.
 
     CompileError: the program is wrong or uses something unsupported (located diagnostics). BuildError: there is no
     C compiler, or it failed (one line).
     """
-    program, warnings = compile_to_ir(path, defines, include_dirs)
+    program, warnings = compile_to_ir(path, defines, include_dirs, architecture)
     with deep_recursion():
         source = render(program)
-    return CompiledProgram(program, source, _build(source, Path(path).stem), warnings)
+    return CompiledProgram(program, _build(source, Path(path).stem), warnings)
 
 
 def _build(source: str, name: str) -> Path:

@@ -1,9 +1,10 @@
 """What a controller may send as `p4_device_config`: P4 source, the path of one, or an envelope with files. Pure.
 
-* P4 source text, self-contained but for core.p4 and v1model.p4;
+* P4 source text, self-contained but for core.p4 and the architecture's include;
 * one line: a path on the switch's machine (`/srv/program.p4` or `file:/srv/program.p4`);
 * a JSON object: `{"main": "a.p4", "files": {"a.p4": "...", "b.p4": "..."}, "defines": {"SIZE": "64"}}`, or
-  `{"path": "/srv/program.p4", "defines": {...}, "include_dirs": ["/srv/include"]}`.
+  `{"path": "/srv/program.p4", "defines": {...}, "include_dirs": ["/srv/include"]}`; with `"architecture": "tna"` only a
+  program for that one is taken.
 """
 
 from __future__ import annotations
@@ -14,7 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from p4switch.arch import ARCHITECTURES
 from p4switch.server.target import ConfigError
+
+ARCHITECTURE_NAMES = tuple(a.name for a in ARCHITECTURES.values())
+"""What programs may be written for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +31,8 @@ class ProgramSource:
     files: Mapping[str, str] = field(default_factory=dict)
     defines: Mapping[str, str] = field(default_factory=dict)
     include_dirs: tuple[Path, ...] = ()
+    architecture: str | None = None
+    """What it must be written for; None: whatever it is."""
 
     def envelope(self) -> bytes:
         """The device configuration that means this program."""
@@ -33,6 +40,7 @@ class ProgramSource:
             {"path": str(self.path)} if self.path else {"main": self.main, "files": dict(self.files)}
         )
         named |= {"defines": dict(self.defines), "include_dirs": [str(d) for d in self.include_dirs]}
+        named["architecture"] = self.architecture
         return json.dumps({k: v for k, v in named.items() if v}).encode()
 
 
@@ -63,11 +71,13 @@ def _parse_envelope(text: str) -> ProgramSource:
         raise ConfigError(
             "p4_device_config is p4c's output for bmv2; this switch compiles the P4 source itself: send that"
         )
-    unknown = set(envelope) - {"path", "main", "files", "defines", "include_dirs"}
+    unknown = set(envelope) - {"path", "main", "files", "defines", "include_dirs", "architecture"}
     if unknown:
-        raise ConfigError(
-            f"p4_device_config: unknown key {min(unknown)!r}: known are path, main, files, defines, include_dirs"
-        )
+        known = "path, main, files, defines, include_dirs, architecture"
+        raise ConfigError(f"p4_device_config: unknown key {min(unknown)!r}: known are {known}")
+    architecture = envelope.get("architecture")
+    if architecture not in (None, *ARCHITECTURE_NAMES):
+        raise ConfigError(f"p4_device_config: architecture must be one of {', '.join(ARCHITECTURE_NAMES)}")
     defines = _strings(envelope.get("defines", {}), "defines")
     include_dirs = envelope.get("include_dirs", [])
     if not isinstance(include_dirs, list) or not all(isinstance(d, str) for d in include_dirs):
@@ -76,7 +86,7 @@ def _parse_envelope(text: str) -> ProgramSource:
     if "path" in envelope:
         if not isinstance(envelope["path"], str):
             raise ConfigError("p4_device_config: path must be a string")
-        return ProgramSource(path=Path(envelope["path"]), defines=defines, include_dirs=dirs)
+        return ProgramSource(path=Path(envelope["path"]), defines=defines, include_dirs=dirs, architecture=architecture)
     files = _strings(envelope.get("files", {}), "files")
     main = envelope.get("main", next(iter(files)) if len(files) == 1 else None)
     if not isinstance(main, str) or main not in files:
@@ -84,7 +94,7 @@ def _parse_envelope(text: str) -> ProgramSource:
     for name in files:
         if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts or not name:
             raise ConfigError(f"p4_device_config: file name {name!r} must be relative, without '..'")
-    return ProgramSource(main=main, files=files, defines=defines, include_dirs=dirs)
+    return ProgramSource(main=main, files=files, defines=defines, include_dirs=dirs, architecture=architecture)
 
 
 def _strings(value: object, what: str) -> dict[str, str]:

@@ -76,7 +76,9 @@ def compile_source(source: ProgramSource) -> NativeProgram:
         if source.path is not None:
             if not source.path.is_file():
                 raise target.ConfigError(f"no P4 program at {source.path}")
-            return NativeProgram.of(compile_program(source.path, dict(source.defines), list(source.include_dirs)))
+            return NativeProgram.of(
+                compile_program(source.path, dict(source.defines), list(source.include_dirs), source.architecture)
+            )
         with tempfile.TemporaryDirectory(prefix="p4switch-") as folder:
             for name, text in source.files.items():
                 file = Path(folder, name)
@@ -84,7 +86,12 @@ def compile_source(source: ProgramSource) -> NativeProgram:
                 file.write_text(text)
             main = Path(folder, source.main)
             return NativeProgram.of(
-                compile_program(main, dict(source.defines), [Path(folder, d) for d in source.include_dirs])
+                compile_program(
+                    main,
+                    dict(source.defines),
+                    [Path(folder, d) for d in source.include_dirs],
+                    source.architecture,
+                )
             )
     except CompileError as error:
         raise target.ConfigError(str(error)) from error
@@ -115,6 +122,9 @@ class NativeTarget:
 
     def prepare(self, program: target.CompiledProgram) -> NativePipeline:
         assert isinstance(program, NativeProgram)
+        rounds = _recirculation_ports(self._switch, program.compiled.ir) & self._ports
+        if rounds:
+            raise target.ConfigError(f"port {min(rounds)} is attached, and this program has it for recirculation")
         try:
             loaded = runtime.Program.load(program.compiled.shared_object_path)
             pipeline = NativePipeline(self._switch.prepare(loaded), program.compiled.ir)
@@ -142,6 +152,10 @@ class NativeTarget:
     def exists(self, port: int) -> bool:
         return port in self._ports
 
+    def recirculates(self, port: int) -> bool:
+        """Whether a port leads from egress back to ingress in the program that runs."""
+        return self._active is not None and port in _recirculation_ports(self._switch, self._active.program)
+
     def port_added(self, port: int) -> None:
         """The switch has a new port."""
         self._ports.add(port)
@@ -160,6 +174,15 @@ class NativeTarget:
         if self._flood_group is not None:
             pipeline.set_flood(self._flood_group, sorted(self._ports))
 
+    def _show(self, line: str) -> None:
+        try:
+            print(line, flush=True)
+        except OSError as error:
+            # As with `| head`: the switch goes on without telling.
+            log.warning("the trace ends: %s", error)
+            self._traces = False
+            self._switch.set_trace(False)
+
     def _event(self, event: runtime.Event) -> target.Event | None:
         active = self._active
         match event:
@@ -169,7 +192,7 @@ class NativeTarget:
                 log.info("port %d is %s", port, "up" if up else "down")
             case runtime.LogEvent(text, trace):
                 if self._traces:
-                    print(text if trace else f"log: {text}", flush=True)
+                    self._show(text if trace else f"log: {text}")
                 if not trace:
                     log.info("%s", text)
             case runtime.DigestEvent() if active is not None and event.pipeline is active.native:
@@ -178,3 +201,7 @@ class NativeTarget:
                 handle = active.timed_entry(event.table, event.handle)
                 return None if handle is None else target.IdleEvent(active, event.table, handle)
         return None
+
+
+def _recirculation_ports(switch: runtime.Switch, program: ir.Program) -> set[int]:
+    return set(switch.config.recirculation_ports) if program.architecture == "tna" else set()

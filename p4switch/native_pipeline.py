@@ -28,7 +28,7 @@ class NativePipeline:
 
     def __init__(self, native: runtime.Pipeline, program: ir.Program) -> None:
         self.native = native
-        self._program = program
+        self.program = program
         self._kinds = [[k.match_kind for k in t.keys] for t in native.program.tables]
         self._widths = [[k.width for k in t.keys] for t in native.program.tables]
         self._operations: list[_Operation | None] = []
@@ -45,7 +45,7 @@ class NativePipeline:
 
     def initial_entries(self, table: int) -> Sequence[InitialEntry]:
         constant = {
-            _source_key(e, self._program.tables[table]) for e in self._program.tables[table].entries if e.is_const
+            _source_key(e, self.program.tables[table]) for e in self.program.tables[table].entries if e.is_const
         }
         entries = []
         for entry in self.native.entries(table):
@@ -53,12 +53,12 @@ class NativePipeline:
                 handle = self._new_handle()
                 self._native_handles[handle] = entry.handle
                 key = tuple(map(self._key_field, self._kinds[table], self._widths[table], entry.match))
-                is_const = self._program.tables[table].const_entries or key in constant
+                is_const = self.program.tables[table].const_entries or key in constant
                 entries.append(InitialEntry(handle, key, entry.priority, entry.action, is_const))
         return entries
 
     def initial_default(self, table: int) -> ActionCall:
-        return self._program.tables[table].default_action
+        return self.program.tables[table].default_action
 
     # -- tables ----------------------------------------------------------------------------------
 
@@ -243,7 +243,7 @@ class NativePipeline:
 
     def _value_set_table(self, value_set: int) -> int:
         """Value sets are the runtime's last tables, in the program's order."""
-        return len(self._program.tables) + value_set
+        return len(self.program.tables) + value_set
 
     def _match(self, table: int, key: MatchKey) -> list[tuple[int, int]]:
         return [_native_field(kind, part) for kind, part in zip(self._kinds[table], key, strict=True)]

@@ -16,6 +16,7 @@ from p4switch.compiler import BuildError, CompileError, compile_program
 from p4switch.ir.program import MatchKind, Table, TableKey
 from p4switch.ir.program import Program as IrProgram
 from p4switch.ir.types import width_of
+from p4switch.recirculation import PORT_DEFAULT, QUEUE_BYTES_DEFAULT
 from p4switch.runtime import Match, Pipeline, Program, Status, Switch, SwitchConfig
 from p4switch.values import ActionCall, MeterConfig, Replica
 
@@ -53,7 +54,10 @@ class StfRunner:
 
     def __init__(self, ir: IrProgram, program: Program) -> None:
         self.ir = ir
-        self.switch = Switch(SwitchConfig(virtual_clock=True))
+        config = SwitchConfig(
+            virtual_clock=True, recirculation_ports=(PORT_DEFAULT,), recirculation_queue_bytes=QUEUE_BYTES_DEFAULT
+        )
+        self.switch = Switch(config)
         self.pipeline: Pipeline = self.switch.prepare(program)
         self.switch.commit(self.pipeline)
         self.ports: set[int] = set()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from p4switch import runtime
 from p4switch.admin import AdminServer
 from p4switch.device_config import ProgramSource
 from p4switch.errors import SwitchError
-from p4switch.native import NativeProgram, NativeTarget, compile_source
+from p4switch.native import NativeTarget
 from p4switch.ports import Interface, Memory, PortOptions, PortSpec, UdpSocket, UnixSocket
 from p4switch.proto import p4info_pb2 as p4i
 from p4switch.proto import p4runtime_pb2 as p4r
@@ -25,7 +25,6 @@ from p4switch.recirculation import Recirculation
 from p4switch.server.device import Device
 from p4switch.server.service import P4RuntimeServer
 from p4switch.server.status import StatusError
-from p4switch.server.target import ConfigError
 
 log = logging.getLogger(__name__)
 
@@ -112,15 +111,18 @@ class Switch:
                 raise SwitchError(f"port {spec.number} is attached already")
             if spec.number == self.options.cpu_port:
                 raise SwitchError(f"port {spec.number} is the CPU port")
+            if self.target.recirculates(spec.number):
+                raise SwitchError(f"port {spec.number} is a recirculation port of the program")
             try:
                 self._attach(spec)
             except SwitchError as error:
                 raise SwitchError(f"port {spec.number}: {error}") from error
+            try:
+                self._capture(spec.number)
+            except SwitchError:
+                self.runtime.remove_port(spec.number)
+                raise
             self._ports[spec.number] = spec
-            if self.options.pcap_dir is not None:
-                for direction, name in ((runtime.Direction.RX, "in"), (runtime.Direction.TX, "out")):
-                    path = self.options.pcap_dir / f"port{spec.number}_{name}.pcap"
-                    self.runtime.set_pcap(spec.number, direction, path)
             self.target.port_added(spec.number)
 
     def remove_port(self, number: int) -> None:
@@ -152,6 +154,10 @@ class Switch:
                 shape = runtime.Shape(options.rate_bits, options.burst_bytes, options.queue_bytes)
             self.runtime.set_shape(number, shape)
             self._port_options[number] = options
+
+    def set_exclusion(self, exclusion_id: int, ports: Iterable[int]) -> None:
+        """The ports of a level-2 exclusion id (TNA), which P4Runtime has no word for. Raises SwitchError."""
+        self.runtime.set_exclusion(exclusion_id, ports)
 
     def stats(self) -> dict[str, Any]:
         """Counters of the switch and of each port, by name."""
@@ -210,17 +216,14 @@ class Switch:
             case Memory():
                 self.runtime.add_memory(spec.number)
 
+    def _capture(self, number: int) -> None:
+        if self.options.pcap_dir is not None:
+            for direction, name in ((runtime.Direction.RX, "in"), (runtime.Direction.TX, "out")):
+                self.runtime.set_pcap(number, direction, self.options.pcap_dir / f"port{number}_{name}.pcap")
+
     def _known(self, number: int) -> None:
         if number not in self._ports:
             raise SwitchError(f"no port {number}")
-
-
-def check_program(source: ProgramSource) -> NativeProgram:
-    """Compile only. Raises SwitchError with the diagnostics."""
-    try:
-        return compile_source(source)
-    except ConfigError as error:
-        raise SwitchError(str(error)) from error
 
 
 def _make_folder(path: Path) -> None:

@@ -105,6 +105,7 @@ class PlanFigures:
             "nodes": cluster.nodes,
             "link_bit_s": cluster.link_rate * 8,
             "local_dram_bytes": cluster.local_dram_bytes,
+            "local_disk_bytes": cluster.local_disk_bytes,
             "switch_bytes": cluster.switch_bytes,
             "routing": cluster.routing.value,
             "speed": self.options.speed,
@@ -134,6 +135,10 @@ def check(cluster: Cluster) -> None:
     if cluster.local_dram_bytes < cluster.chunk_bytes:
         raise PlanError(
             f"--local-dram of {cluster.local_dram_bytes} bytes does not hold one chunk of {cluster.chunk_bytes} bytes"
+        )
+    if 0 < cluster.local_disk_bytes < cluster.chunk_bytes:
+        raise PlanError(
+            f"--local-disk of {cluster.local_disk_bytes} bytes does not hold one chunk of {cluster.chunk_bytes} bytes"
         )
 
 

@@ -141,10 +141,9 @@ def conclusions(plan: PlanFigures) -> list[str]:
 
 def _alone(plan: PlanFigures) -> str:
     none = plan.replays[Sharing.NONE]
-    share, limit = none.hits["local"], plan.trace.reusable
-    text = (
-        f"Local caches alone serve {share:.1%} of all tokens; one infinite cache for all nodes would serve {limit:.1%}."
-    )
+    share, limit = none.hits["local"] + none.hits["disk"], plan.trace.reusable
+    caches = "Local caches and disks" if plan.options.cluster.local_disk_bytes else "Local caches"
+    text = f"{caches} alone serve {share:.1%} of all tokens; one infinite cache for all nodes would serve {limit:.1%}."
     if limit - share < 0.02:
         text += " There is next to nothing left for a pool to gain."
     return text
@@ -224,5 +223,12 @@ def settings(plan: PlanFigures) -> list[tuple[str, str]]:
         ("break-even", f"fetching beats computing above {format_rate(engine.break_even_bit_s / 8)}"),
         ("nodes", f"{cluster.nodes}, links of {format_rate(cluster.link_rate)}, routing {cluster.routing.value}"),
         ("DRAM", f"{format_bytes(cluster.local_dram_bytes)} a node"),
+        ("disk", _disk(cluster)),
         ("switch", format_bytes(cluster.switch_bytes) if cluster.switch_bytes else "no memory for chunks"),
     ]
+
+
+def _disk(cluster: Cluster) -> str:
+    if not cluster.local_disk_bytes:
+        return "none"
+    return f"{format_bytes(cluster.local_disk_bytes)} a node, {cluster.disk_rate / 1e9:.3g} GB/s"

@@ -27,7 +27,8 @@ from bmv2_testbed.content import chained_key
 from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.units import format_size
 from hostagent.disk.config import DiskConfig
-from hostagent.disk.store import DiskState, DiskStore, LoadOutcome
+from hostagent.disk.state import DiskState
+from hostagent.disk.store import DiskStore, LoadOutcome
 from hostagent.limits import EXTENT_ALIGN_BYTES
 from hostagent.pool.chunks import Chunk, ChunkPool
 from hostagent.pool.memory import PoolMemory

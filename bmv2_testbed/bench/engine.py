@@ -45,9 +45,12 @@ class EngineBenchFigures:
     """The same prompts, their KV in this node's pool."""
     refused_s: float
     """The same prompts, their KV at another node, with a gate that says no."""
+    own_s: float
+    """The same prompts in the prefix cache of an engine without kvcast: no pool can be quicker than that."""
     recompute_all_s: Sequence[float]
     pool_all_s: Sequence[float]
     refused_all_s: Sequence[float]
+    own_all_s: Sequence[float]
     miss_wall_s: float
     """What a request that finds nothing spends in the connector's calls on the engine's thread, saves included."""
     miss_cpu_s: float
@@ -58,6 +61,10 @@ class EngineBenchFigures:
         return self.pool_s / self.recompute_s
 
     @property
+    def own_ratio(self) -> float:
+        return self.own_s / self.recompute_s
+
+    @property
     def refused_ratio(self) -> float:
         return self.refused_s / self.recompute_s
 
@@ -65,7 +72,7 @@ class EngineBenchFigures:
 def run_engine_bench(
     plan: EngineBenchPlan, model: Path, folder: Path, say: Callable[[str], None]
 ) -> EngineBenchFigures:
-    """Three engines, prompts in turn. Raises TestbedError."""
+    """Four engines, prompts in turn. Raises TestbedError."""
     chance = random.Random(plan.seed)
 
     def prompt() -> list[int]:
@@ -86,18 +93,20 @@ def run_engine_bench(
             ("plain", engine_arguments(model, None, **common)),
             ("pool", engine_arguments(model, sockets[0], connector=TIMED, **common)),
             ("refused", engine_arguments(model, sockets[1], settings=refusing, **common)),
+            ("own", engine_arguments(model, None, **{**common, "enable_prefix_caching": True})),
         ):
             say(f"engine: {name}")
             engines.append(stack.enter_context(running(launcher, arguments, folder, name)))
-        _, pool, refused = engines
+        _, pool, refused, own = engines
         for engine in engines:
             first_token(engine, prompt())
         say("misses")
         miss_wall_s, miss_cpu_s = _misses(pool, [prompt() for _ in range(plan.misses)])
         for each in prompts:
             first_token(pool, each)
+            first_token(own, each)
         _settle(pool)
-        times: list[list[float]] = [[], [], []]
+        times: list[list[float]] = [[] for _ in engines]
         same = True
         for index, each in enumerate(prompts):
             say(f"prompt {index + 1} of {plan.repeat}")
@@ -109,14 +118,16 @@ def run_engine_bench(
             same = same and len(set(said)) == 1
         if refused.metrics()["misses"].get("gate", 0) < plan.repeat:
             raise TestbedError("the gate did not refuse what it was to refuse")
-    recompute, pooled, refusals = times
+    recompute, pooled, refusals, owned = times
     return EngineBenchFigures(
         recompute_s=statistics.median(recompute),
         pool_s=statistics.median(pooled),
         refused_s=statistics.median(refusals),
+        own_s=statistics.median(owned),
         recompute_all_s=recompute,
         pool_all_s=pooled,
         refused_all_s=refusals,
+        own_all_s=owned,
         miss_wall_s=miss_wall_s,
         miss_cpu_s=miss_cpu_s,
         same_tokens=same,

@@ -139,6 +139,7 @@ def _replay_testbed(plan: DemoPlan, mode: Mode) -> TestbedSpec:
         rate_bit_s=plan.scale.link_bit_s,
         seed=plan.seed,
         segment_bytes=plan.target.segment_bytes,
+        slots=plan.scale.slots,
         plain=plain,
         pool_bytes=_POOL_BYTES,
         controller_settings={"policy": {"admission": mode is Mode.CACHE}},

@@ -12,7 +12,7 @@ from pathlib import Path
 from bmv2_testbed import client
 from bmv2_testbed.client import Testbed
 from bmv2_testbed.engines.client import Engine, Generated, engine_arguments, running
-from bmv2_testbed.engines.launcher import Launcher, launching
+from bmv2_testbed.engines.launcher import ONE_THREAD, Launcher, launching
 from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.network.counters import InterfaceCounters
 from bmv2_testbed.spec import TestbedSpec, Wiring, host_name
@@ -97,7 +97,7 @@ def run_vllm_demo(plan: VllmDemoPlan, model: Path, folder: Path, say: Say) -> Vl
     )
     with ExitStack() as stack:
         say("vLLM")
-        launcher = stack.enter_context(launching(folder))
+        launcher = stack.enter_context(launching(folder, ONE_THREAD))
         say("engine without kvcast")
         plain = _plain_answers(launcher, plan, texts, model, folder)
         say(f"network of {spec.hosts} hosts, controller, switch")
@@ -147,8 +147,8 @@ def _texts(plan: VllmDemoPlan) -> _Texts:
 
 
 def _plain_answers(launcher: Launcher, plan: VllmDemoPlan, texts: _Texts, model: Path, folder: Path) -> list[Generated]:
-    """What an engine without kvcast says, and when."""
-    with running(launcher, engine_arguments(model, None, enable_prefix_caching=False), folder, "plain") as engine:
+    """What an engine without kvcast says, and when. Only the first question on a document costs computing it."""
+    with running(launcher, engine_arguments(model, None, enable_prefix_caching=True), folder, "plain") as engine:
         engine.generate([texts.warm_up], max_tokens=plan.answer_tokens)
         return [
             _one(engine.generate([prompt], max_tokens=plan.answer_tokens, margins=True)) for prompt in texts.prompts

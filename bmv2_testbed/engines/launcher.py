@@ -29,6 +29,9 @@ MODULE = "bmv2_testbed.engines.launcher"
 REQUEST_BYTES_MAX = 65536
 THREADLESS = {"OPENBLAS_NUM_THREADS": "1"}
 """NumPy's library would start threads when it is imported. Engines compute with torch's."""
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+"""For engines that share processors: OpenMP's threads wait for each other in every layer, turning, and get nowhere when
+there are more of them than processors."""
 PR_SET_PDEATHSIG = 1
 IMPORTED = (
     "vllm.v1.engine.llm_engine",
@@ -71,13 +74,16 @@ class LaunchedProcess:
 class Launcher:
     """The process that forks engines, seen from outside."""
 
-    def __init__(self, log: Path) -> None:
-        """Raises TestbedError, with the last words in `log`, when vLLM cannot be imported."""
+    def __init__(self, log: Path, environment: Mapping[str, str]) -> None:
+        """`environment`: what libraries read when they are loaded.
+
+        Raises TestbedError, with the last words in `log`, when vLLM cannot be imported.
+        """
         self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs, open(log, "wb") as said:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", MODULE, str(theirs.fileno())],
-                env=child_environment({"PYTHONUNBUFFERED": "1", **THREADLESS}),
+                env=child_environment({"PYTHONUNBUFFERED": "1", **THREADLESS, **environment}),
                 stdin=subprocess.DEVNULL,
                 stdout=said,
                 stderr=subprocess.STDOUT,
@@ -103,9 +109,9 @@ class Launcher:
 
 
 @contextlib.contextmanager
-def launching(folder: Path) -> Iterator[Launcher]:
+def launching(folder: Path, environment: Mapping[str, str] | None = None) -> Iterator[Launcher]:
     """A launcher for the time of a `with` block; its log is `folder/launcher.log`."""
-    launcher = Launcher(folder / "launcher.log")
+    launcher = Launcher(folder / "launcher.log", environment or {})
     try:
         yield launcher
     finally:

@@ -14,6 +14,7 @@ import os
 import socket
 import sys
 import time
+import traceback
 from collections.abc import Sequence
 from typing import Any
 
@@ -178,6 +179,7 @@ def serve(path: str, engine: EngineProcess) -> None:
                     try:
                         answer = {"result": engine.handle(request)}
                     except Exception as error:  # noqa: BLE001 - told to who asked
+                        traceback.print_exc()
                         answer = {"error": f"{type(error).__name__}: {error}"}
                     stream.write(json.dumps(answer).encode() + b"\n")
                     stream.flush()

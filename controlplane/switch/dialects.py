@@ -26,6 +26,9 @@ from controlplane.switch.target import SwitchFacts
 MIRROR_BYTES = 86
 """What is left of a FILL that is mirrored: 4 bytes of the mirror's header, 82 up to the end of the control header."""
 
+CONTROL_QUEUE = 1
+"""Of the recirculation port: control datagrams that go round do not wait behind the segments (p4/tna/types.p4)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
@@ -52,6 +55,6 @@ def dialect_of(facts: SwitchFacts, bitmap_groups_max: int = BITMAP_GROUPS_MAX) -
     return Dialect(
         bitmap_groups.FLOOD_GROUP,
         (HeatSubscriptionEntry(), LossSubscriptionEntry()),
-        session=CloneSessionEntry(NEXT_SEGMENT_SESSION, facts.recirculation_port, MIRROR_BYTES),
+        session=CloneSessionEntry(NEXT_SEGMENT_SESSION, facts.recirculation_port, MIRROR_BYTES, CONTROL_QUEUE),
         groups_max=bitmap_groups_max,
     )

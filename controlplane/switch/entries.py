@@ -116,6 +116,8 @@ class CloneSessionEntry:
     port: SwitchPort
     bytes_max: int = 0
     """Copies are cut there; 0: whole ones."""
+    queue: int = 0
+    """Of the port, where copies wait."""
 
     @property
     def identity(self) -> Identity:

@@ -57,8 +57,10 @@ def encode(
         case GroupEntry(group=group, ports=ports):
             # The instance only has to differ between two copies for the same port.
             return finsy.P4MulticastGroupEntry(group, replicas=tuple((port, 1) for port in ports))
-        case CloneSessionEntry(session=session, port=port, bytes_max=bytes_max):
-            return finsy.P4CloneSessionEntry(session, packet_length_bytes=bytes_max, replicas=((port, 1),))
+        case CloneSessionEntry(session=session, port=port):
+            return finsy.P4CloneSessionEntry(
+                session, class_of_service=entry.queue, packet_length_bytes=entry.bytes_max, replicas=((port, 1),)
+            )
 
 
 def decode(found: Found) -> Entry | None:
@@ -67,7 +69,7 @@ def decode(found: Found) -> Entry | None:
     if isinstance(found, finsy.P4CloneSessionEntry):
         ports = _ports(found)
         if len(ports) == 1:
-            return CloneSessionEntry(found.session_id, ports[0], found.packet_length_bytes)
+            return CloneSessionEntry(found.session_id, ports[0], found.packet_length_bytes, found.class_of_service)
         return ForeignEntry("clone_session", found.session_id)
     if found.table_id == EGRESS_TABLE:
         return _decode_egress(found)

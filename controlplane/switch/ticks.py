@@ -25,10 +25,11 @@ def to_us(ticks: int) -> int:
 
 
 def names(schema: finsy.P4Schema) -> tuple[str, ...]:
-    """The program's register parameters. Raises ValueError if one of the three kinds is missing."""
+    """The program's register parameters; none where P4Info leaves them out, as p4c's does: then the program keeps the
+    times that it was built with. Raises ValueError if only some of the three kinds are there."""
     found = tuple(one.alias for one in schema.registers if _kind(one.alias) in (_TTL, *_WINDOWS))
     missing = {_TTL, *_WINDOWS} - set(map(_kind, found))
-    if missing:
+    if found and missing:
         raise ValueError(f"no register parameter {', '.join(sorted(missing))}")
     return found
 

@@ -27,6 +27,7 @@ from hostagent import limits
 from hostagent.disk.config import DiskConfig
 from hostagent.disk.files import DiskError, StoreFiles
 from hostagent.disk.records import Record
+from hostagent.disk.state import DiskState
 from hostagent.pool.chunks import Chunk, ChunkPool, DropOutcome
 from hostagent.pool.memory import PoolMemory
 from kvproto.ids import ChunkKey
@@ -38,13 +39,6 @@ GIVE_WAY_S: Final = 0.02
 """A writer waits so long, at most, for reads to end before each slice: reads come first, writes never starve."""
 READ_FAILURES_MAX: Final = 3
 """Reads that fail in a row, before the disk counts as gone."""
-
-
-class DiskState(enum.Enum):
-    OFF = "off"
-    ON = "on"
-    READING = "reading"
-    """A write failed: what is stored is served, nothing is added."""
 
 
 class LoadOutcome(enum.Enum):

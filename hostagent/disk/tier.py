@@ -8,12 +8,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from prometheus_client import CollectorRegistry
 
 from hostagent import limits
 from hostagent.disk.config import DiskConfig
-from hostagent.disk.store import DiskState, DiskStore, LoadOutcome
+from hostagent.disk.state import DiskState
+from hostagent.disk.store import DiskStore, LoadOutcome
 from hostagent.fetching import Fetching
 from hostagent.pool.chunks import Chunk, ChunkPool
 from hostagent.pool.memory import PoolMemory
@@ -21,15 +23,21 @@ from hostagent.preparing import Preparing
 from hostagent.tier_metrics import WatchedDisk
 from hostagent.tiering import Tiering
 from kvproto.ids import ChunkKey
-from kvproto.value import Touch
+from kvproto.value import Loss, Touch
 
 
 class DiskTier:
     """`open` before anything is bound, `connect` when fetches are possible, `start` at the end, `flush`, `close`."""
 
     def __init__(
-        self, config: DiskConfig | None, memory: PoolMemory, pool: ChunkPool, loop: asyncio.AbstractEventLoop
+        self,
+        config: DiskConfig | None,
+        memory: PoolMemory,
+        pool: ChunkPool,
+        loop: asyncio.AbstractEventLoop,
+        loss: Loss | None = None,
     ) -> None:
+        """`loss`: what losing a stored chunk costs (`PoolValues`)."""
         self._config = config
         self._pool = pool
         self._loop = loop
@@ -37,7 +45,7 @@ class DiskTier:
         self.tiering: Tiering | None = None
         self.preparing: Preparing | None = None
         if config is not None:
-            self.store = DiskStore(config, memory, pool, loop, _index)
+            self.store = DiskStore(config, memory, pool, loop, partial(_index, loss))
 
     # ------------------------------------------------------------------ lifetime
 
@@ -154,5 +162,5 @@ class DiskTier:
         }
 
 
-def _index(size_bytes: int) -> ChunkPool:
-    return ChunkPool(size_bytes, limits.EXTENT_ALIGN_BYTES, time.monotonic_ns)
+def _index(loss: Loss | None, size_bytes: int) -> ChunkPool:
+    return ChunkPool(size_bytes, limits.EXTENT_ALIGN_BYTES, time.monotonic_ns, loss)

@@ -36,7 +36,7 @@ class AgentLink:
         `level`: of what is said when the agent goes and comes; lower for all links of an engine but one.
         `answer_timeout_s`: see AgentClient.
         """
-        self._path = socket_path
+        self.path = socket_path
         self._log = log
         self._level = level
         self._connect = functools.partial(connect, socket_path, answer_timeout_s=answer_timeout_s)
@@ -102,4 +102,4 @@ class AgentLink:
                 continue
             with self._lock:
                 self._client = client
-            self._log.log(self._level, "kvcast: the agent at %s is there", self._path)
+            self._log.log(self._level, "kvcast: the agent at %s is there", self.path)

@@ -135,14 +135,24 @@ class Transfers:
 
         The blocks are not written before the work submitted so far is done: they may have been another request's.
         """
-        self._loaders.submit(self._load, load, gate, self._layers.mark())
+        try:
+            self._loaders.submit(self._load, load, gate, self._layers.mark())
+        except Exception:  # noqa: BLE001 - a bug of ours must not end the engine's step; told in full, counted
+            self._failed("beginning a load")
+            self._load_over(load, 0, self._clock(), gate, _Progress())
 
     def save(self, saves: Sequence[Save]) -> None:
         """Begin saves of blocks that the work submitted so far computes."""
-        if saves:
-            after = self._layers.mark()
+        begun = 0
+        try:
+            after = self._layers.mark() if saves else None
             for save in saves:
                 self._savers.submit(self._save, save, after)
+                begun += 1
+        except Exception:  # noqa: BLE001 - a bug of ours must not end the engine's step; told in full, counted
+            self._failed("beginning saves")
+            for save in saves[begun:]:
+                self._save_over(save, "error", None)
 
     def await_load(self, timeout_s: float) -> None:
         """Wait a moment for a load to end, for an engine that has nothing else to do."""
@@ -166,7 +176,9 @@ class Transfers:
         self._loaders.shutdown(wait=True, cancel_futures=True)
         self._savers.shutdown(wait=True, cancel_futures=True)
 
-    def _count_error(self) -> None:
+    def _failed(self, doing: str) -> None:
+        """An exception that nothing expected was caught."""
+        self._log.exception("kvcast: %s failed", doing)
         with self._lock:
             self._figures.errors_count += 1
 
@@ -181,22 +193,26 @@ class Transfers:
         except (AgentUnavailableError, AgentError) as error:
             self._log.warning("kvcast: a load of %d blocks failed: %s", len(load.block_ids), error)
         except Exception:  # noqa: BLE001 - a bug of ours must not end the engine's step; told in full, counted
-            self._log.exception("kvcast: a load of %d blocks failed", len(load.block_ids))
-            self._count_error()
+            self._failed(f"a load of {len(load.block_ids)} blocks")
         finally:
-            good = max(0, chunks * self._blocks_in_chunk - load.skip_blocks)
-            failed = load.block_ids[good:]
-            with self._lock:
-                self._results.loads[load.request] = not failed
-                self._results.failed_blocks.update(failed)
-                figures = self._figures
-                figures.loaded_chunks += chunks
-                figures.loaded_bytes += chunks * self._chunk_bytes
-                figures.load_s.append(self._clock() - started_s)
-                figures.failed_blocks += len(failed)
-            self._load_ended.set()
-            if gate is not None:
-                gate.ended(range(progress.layers_count, self._layers.layers_count))
+            self._load_over(load, chunks, started_s, gate, progress)
+
+    def _load_over(
+        self, load: Load, chunks: int, started_s: float, gate: LayerGate | None, progress: _Progress
+    ) -> None:
+        good = max(0, chunks * self._blocks_in_chunk - load.skip_blocks)
+        failed = load.block_ids[good:]
+        with self._lock:
+            self._results.loads[load.request] = not failed
+            self._results.failed_blocks.update(failed)
+            figures = self._figures
+            figures.loaded_chunks += chunks
+            figures.loaded_bytes += chunks * self._chunk_bytes
+            figures.load_s.append(self._clock() - started_s)
+            figures.failed_blocks += len(failed)
+        self._load_ended.set()
+        if gate is not None:
+            gate.ended(range(progress.layers_count, self._layers.layers_count))
 
     def _copy_in(self, load: Load, gate: LayerGate | None, progress: _Progress, after: Any) -> int:
         """Chunks that are in the paged cache for certain."""
@@ -242,23 +258,23 @@ class Transfers:
         reason = "error"
         wrote = False
         try:
-            if self._writes:
-                reason, wrote = self._copy_out(save, after)
-            else:
-                reason = ""
+            reason, wrote = self._copy_out(save, after) if self._writes else ("", False)
         except Exception:  # noqa: BLE001 - a bug of ours must not end the engine's step; told in full, counted
-            self._log.exception("kvcast: saving a chunk failed")
-            self._count_error()
+            self._failed("saving a chunk")
         finally:
-            with self._lock:
-                self._results.saves[save.save] = not reason
-                figures = self._figures
-                if reason:
-                    figures.saves_failed[reason] = figures.saves_failed.get(reason, 0) + 1
-                elif wrote:
-                    figures.saved_chunks += 1
-                    figures.saved_bytes += self._chunk_bytes
-                    figures.save_s.append(self._clock() - started_s)
+            self._save_over(save, reason, self._clock() - started_s if wrote else None)
+
+    def _save_over(self, save: Save, reason: str, wrote_s: float | None) -> None:
+        """`wrote_s`: how long it took to write the chunk; None when it was not written here."""
+        with self._lock:
+            self._results.saves[save.save] = not reason
+            figures = self._figures
+            if reason:
+                figures.saves_failed[reason] = figures.saves_failed.get(reason, 0) + 1
+            elif wrote_s is not None:
+                figures.saved_chunks += 1
+                figures.saved_bytes += self._chunk_bytes
+                figures.save_s.append(wrote_s)
 
     def _copy_out(self, save: Save, after: Any) -> tuple[str, bool]:
         """(why it is not in the pool, empty if it is; whether it was written here)."""

@@ -15,7 +15,7 @@ from itertools import islice
 
 from hostagent.pool.extents import ExtentAllocator
 from kvproto.ids import ChunkKey
-from kvproto.value import PoolValues, Touch
+from kvproto.value import Loss, PoolValues, Touch
 
 SCORE_RISE = 0.5
 """Of log2 of a value: nothing but a fetch lets it rise."""
@@ -91,11 +91,12 @@ class PoolUsage:
 class ChunkPool:
     """The manager: owns reference counts and events. `kvproto.value` owns what chunks are worth, and so who goes."""
 
-    def __init__(self, size_bytes: int, align_bytes: int, now_ns: Callable[[], int]) -> None:
-        """`now_ns`: the shell's monotonic clock; nothing but the value of chunks depends on it."""
+    def __init__(self, size_bytes: int, align_bytes: int, now_ns: Callable[[], int], loss: Loss | None = None) -> None:
+        """`now_ns`: the shell's monotonic clock; nothing but the value of chunks depends on it. `loss`: see
+        `PoolValues`."""
         self._extents = ExtentAllocator(size_bytes, align_bytes)
         self._now_ns = now_ns
-        self.values = PoolValues(size_bytes)
+        self.values = PoolValues(size_bytes, loss=loss)
         self._chunks: dict[ChunkKey, Chunk] = {}
         self._evicting: set[Chunk] = set()
         self._added: dict[ChunkKey, Chunk] = {}

@@ -31,9 +31,11 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     benches = parser.add_subparsers(dest="bench", required=True, metavar="BENCHMARK")
     incast = benches.add_parser("incast", help="N nodes fetch the same prefix from one holder")
     incast.add_argument("--nodes", type=int, default=8, help="readers (default 8)")
-    incast.add_argument("--rate", type=rate, help="rate of every link, both ways (default 100mbit; bmv2 6.25mbit)")
-    incast.add_argument("--size", type=size, help="the prefix (default 16MiB; bmv2 1MiB)")
-    incast.add_argument("--chunk", type=size, help="its chunks (default 1MiB; bmv2 64KiB)")
+    incast.add_argument(
+        "--rate", type=rate, help="rate of every link, both ways (default 100mbit; tna 25mbit, bmv2 6.25mbit)"
+    )
+    incast.add_argument("--size", type=size, help="the prefix (default 16MiB; tna and bmv2 1MiB)")
+    incast.add_argument("--chunk", type=size, help="its chunks (default 1MiB; tna 128KiB, bmv2 64KiB)")
     incast.add_argument("--stagger", action="store_true", help="starts at random within one transfer time")
     incast.add_argument(
         "--mode",
@@ -48,7 +50,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--peer", action="append", choices=[*(peer.value for peer in Peer), "all"], help="who else does it, too"
     )
     fetch = benches.add_parser("fetch", help="one reader alone on links of full speed")
-    fetch.add_argument("--size", type=size, action="append", help="may be given again (default 16MiB and 4KiB)")
+    fetch.add_argument(
+        "--size",
+        type=size,
+        action="append",
+        help="may be given again (default 16MiB and 4KiB; tna and bmv2 1MiB and 4KiB)",
+    )
     fetch.add_argument("--repeat", type=int, default=30, help="fetches of each size (default 30)")
     bench_switch.add_parser(benches)
     bench_policy.add_parser(benches)
@@ -181,7 +188,7 @@ def machine_facts() -> dict[str, Any]:
 
 def _fetch(args: argparse.Namespace) -> int:
     plan = FetchPlan(
-        sizes_bytes=tuple(args.size or (16 * 2**20, 4096)),
+        sizes_bytes=tuple(args.size or (SCALES[Target(args.target)].incast_bytes, 4096)),
         repeat=args.repeat,
         seed=args.seed,
         target=Target(args.target),

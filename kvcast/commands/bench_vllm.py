@@ -44,7 +44,11 @@ def run(args: argparse.Namespace) -> int:
     _show(console, plan, figures)
     if args.json is not None:
         args.json.parent.mkdir(parents=True, exist_ok=True)
-        ratios = {"pool_ratio": figures.pool_ratio, "refused_ratio": figures.refused_ratio}
+        ratios = {
+            "pool_ratio": figures.pool_ratio,
+            "refused_ratio": figures.refused_ratio,
+            "own_ratio": figures.own_ratio,
+        }
         args.json.write_text(json.dumps({**asdict(figures), **ratios}, indent=1) + "\n")
     return 0 if figures.same_tokens or args.dtype != "float32" else 1
 
@@ -57,6 +61,7 @@ def _show(console: Console, plan: EngineBenchPlan, figures: EngineBenchFigures) 
         ("without kvcast", figures.recompute_s),
         ("KV in this node's pool", figures.pool_s),
         ("gate says no", figures.refused_s),
+        ("without kvcast, in its own prefix cache", figures.own_s),
     ):
         table.add_row(name, f"{seconds * 1000:.1f} ms", f"{seconds / figures.recompute_s:.1%}")
     console.print(table)

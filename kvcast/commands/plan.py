@@ -49,6 +49,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     cluster.add_argument("--link", default="100g", help="every node's link, Gbit/s (default 100g)")
     cluster.add_argument("--switch", default="16g", help="its memory for chunks: sram, none, or GiB (default 16g)")
     cluster.add_argument("--local-dram", default="256g", help="of each node for KV, GiB (default 256g)")
+    cluster.add_argument("--local-disk", default="none", help="of each node for KV, GiB (default none)")
+    cluster.add_argument("--disk-rate", type=float, default=6.0, metavar="GB_S", help="of its device (default 6)")
     cluster.add_argument("--routing", choices=[one.value for one in Routing], default=Routing.ROUND_ROBIN.value)
     cluster.add_argument("--replicas", type=int, default=3, help="copies in the pool with replicas (default 3)")
     engine = parser.add_argument_group("model and engine")
@@ -114,13 +116,16 @@ def _plan(args: argparse.Namespace) -> PlanFigures:
     for name, low in (("requests", 0), ("replicas", 1), ("sweep_requests", 1), ("jobs", 1), ("accelerators", 0)):
         if getattr(args, name) < low:
             raise PlanError(f"--{name.replace('_', '-')} {getattr(args, name)} is below {low}")
-    if args.speed <= 0:
-        raise PlanError(f"--speed {args.speed:g} is not above zero")
+    for name in ("speed", "disk_rate"):
+        if getattr(args, name) <= 0:
+            raise PlanError(f"--{name.replace('_', '-')} {getattr(args, name):g} is not above zero")
     cluster = Cluster(
         engine=_engine(args),
         nodes=args.nodes,
         link_rate=link_rate(args.link),
         local_dram_bytes=memory_bytes(args.local_dram),
+        local_disk_bytes=memory_bytes(args.local_disk),
+        disk_rate=args.disk_rate * 1e9,
         switch_bytes=switch_bytes(args.switch),
         routing=Routing(args.routing),
         replicas=args.replicas,

@@ -14,6 +14,7 @@ from bmv2_testbed import client, state
 from bmv2_testbed.client import Testbed
 from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.limits import STOP_GRACE_S
+from bmv2_testbed.scale import SCALES
 from bmv2_testbed.spec import Faults, Target, TestbedSpec, Wiring, data_ip, host_name
 from bmv2_testbed.units import format_size
 from kvcast.cli import UsageError
@@ -89,6 +90,7 @@ def _up(args: argparse.Namespace) -> int:
         rate_bit_s=args.rate,
         slow_bit_s=dict(args.slow),
         segment_bytes=ROCE_SEGMENT_BYTES if args.roce else Target(args.target).segment_bytes,
+        slots=SCALES[Target(args.target)].slots,
         pool_bytes=args.pool or (ROCE_POOL_BYTES if args.roce else POOL_BYTES),
         socket_hosts=tuple(args.sockets_on),
         taps=args.taps,

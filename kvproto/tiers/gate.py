@@ -10,9 +10,11 @@ with each chunk routed to the source that would be done first. The gate takes th
 everything. Recomputing is taken as linear in bytes: attention's quadratic part makes late chunks dearer, so the gate
 errs towards recomputing less than it should at the end of very long prompts.
 
-Rates that nobody measures go stale, and a gate that refuses measures nothing. So a refused request is let through as a
-*probe* when its source was not measured for `probe_after_ns`, unless that would take `probe_cost_max` times as long as
-recomputing.
+Rates that nobody measures go stale, and a gate that refuses measures nothing. So of a refused request the leading
+chunks up to the first from a source that was not measured for `probe_after_ns` are let through as a *probe*, unless
+that would take `probe_cost_max` times as long as recomputing them. While probes only find that refusing was right they
+come half as often each time, down to one each `probe_after_max_ns`: near break-even they would cost more than they
+tell.
 
 *Regret* is what a decision cost beyond the other choice. Of what was brought: the time it took against recomputing
 and against the best other source, at the costs known by then. Of what was refused: recomputing against bringing, at
@@ -59,6 +61,7 @@ class GateParameters:
     """What an operator may tune."""
 
     probe_after_ns: int = 10_000_000_000
+    probe_after_max_ns: int = 80_000_000_000
     probe_cost_max: float = 4.0
     regret_ns: int = 10_000_000_000
 
@@ -84,7 +87,7 @@ class Verdict:
     expected_s: float
     """Until the engine has everything, what it recomputes included."""
     recompute_s: float | None
-    """Of everything from the first chunk that is not in local DRAM; None: the engine did not say."""
+    """Of all that is offered, from the first chunk on that is not in local DRAM; None: the engine did not say."""
     wanted_bytes: int = 0
     """Of those chunks."""
     brought: tuple[tuple[Source, int], ...] = ()
@@ -128,6 +131,9 @@ class Gate:
         self._queued: Counter[Source] = Counter()
         self._under_way: set[Ticket] = set()
         self._measured_ns: dict[Source, int] = {}
+        """When a source was last measured, or was to be by a probe."""
+        self._probe_after_ns: dict[Source, int] = {}
+        """Of sources whose last probes found nothing new."""
         self._refusals: deque[_Refusal] = deque(maxlen=_REFUSALS_MAX)
         self._measurements: deque[Measurement] = deque(maxlen=MEASUREMENTS_MAX)
 
@@ -138,8 +144,12 @@ class Gate:
 
     # ------------------------------------------------------------------ deciding
 
-    def decide(self, offers: Sequence[Offer], recompute_s: float | None, now_ns: int) -> Verdict:
-        """What to bring of a request; nothing is under way until `started`."""
+    def decide(self, offers: Sequence[Offer], recompute_s: float | None, now_ns: int, absent: int = 0) -> Verdict:
+        """What to bring of a request; nothing is under way until `started`.
+
+        `recompute_s`: of everything from the first chunk that is not in local DRAM to the end; `absent`: chunks at the
+        end that nobody offers. They are computed whatever is brought, so their share of the time decides nothing.
+        """
         first = next((place for place, offer in enumerate(offers) if _LOCAL not in offer.sources), len(offers))
         local = (_LOCAL,) * first
         if first == len(offers):
@@ -147,11 +157,14 @@ class Gate:
             return Verdict(Choice.LOCAL, local, 0.0, recompute_s)
         plan = _Plan(self, offers[first:])
         if recompute_s is not None:
+            recompute_s *= (len(offers) - first) / (len(offers) - first + absent)
             self._learn(Source.RECOMPUTE, plan.wanted_bytes, recompute_s)
         best = plan.best(recompute_s)
-        probing = False
-        if best < len(plan.routes) and recompute_s is not None and self._should_probe(plan, recompute_s, now_ns):
-            best, probing = len(plan.routes), True
+        probed = None if recompute_s is None else self._to_probe(plan, best, recompute_s, now_ns)
+        probing = probed is not None
+        if probed is not None:
+            best = probed + 1
+            self._measured_ns[plan.routes[probed]] = now_ns
         verdict = plan.verdict(local, best, recompute_s, probing=probing)
         self.counts.decisions[verdict.choice] += 1
         if best < len(plan.routes) and recompute_s is not None:
@@ -164,11 +177,23 @@ class Gate:
         shared = (_ON_DISK,) if source is _ON_DISK else tuple(one for one in self._queued if one is not _ON_DISK)
         return sum(self.costs.cost_s(one, self._queued[one]) for one in shared if self._queued[one])
 
-    def _should_probe(self, plan: _Plan, recompute_s: float, now_ns: int) -> bool:
-        after_ns = self._parameters.probe_after_ns
-        used = {route for route in plan.routes if route is not _LOCAL}
-        stale = any(now_ns - self._measured_ns.get(source, -after_ns) >= after_ns for source in used)
-        return stale and not self._under_way and plan.finish_s[-1] <= self._parameters.probe_cost_max * recompute_s
+    def _to_probe(self, plan: _Plan, best: int, recompute_s: float, now_ns: int) -> int | None:
+        """Place of the first refused chunk whose source should be measured again; None: not now, or at that price."""
+        if self._under_way:
+            return None
+        for place in range(best, len(plan.routes)):
+            route = plan.routes[place]
+            if plan.asks_nothing(place) or not self._is_stale(route, now_ns):
+                continue
+            share = plan.brought_bytes[place + 1] / plan.wanted_bytes
+            affordable = plan.finish_s[place + 1] <= self._parameters.probe_cost_max * recompute_s * share
+            return place if affordable else None
+        return None
+
+    def _is_stale(self, source: Source, now_ns: int) -> bool:
+        after_ns = self._probe_after_ns.get(source, self._parameters.probe_after_ns)
+        measured_ns = self._measured_ns.get(source)
+        return measured_ns is None or now_ns - measured_ns >= after_ns
 
     # ------------------------------------------------------------------ learning
 
@@ -198,6 +223,8 @@ class Gate:
             ):
                 self.measured(source, total_bytes, seconds, now_ns)
         self._judge(ticket.verdict, total_bytes, seconds)
+        if ticket.verdict.choice is Choice.PROBE:
+            self._space_probes(ticket.verdict, total_bytes, seconds)
 
     def measured(self, source: Source, size_bytes: int, seconds: float, now_ns: int) -> None:
         """Something came from a source, undisturbed."""
@@ -212,6 +239,8 @@ class Gate:
                 continue
             would_s = _side_by_side_s(self.costs, refusal.loads)
             self._regret(Choice.RECOMPUTE, refusal.recompute_s - would_s)
+            if would_s < refusal.recompute_s:
+                self._probe_after_ns.pop(source, None)
         self._refusals = deque(still, maxlen=_REFUSALS_MAX)
 
     def take_measurements(self) -> list[Measurement]:
@@ -224,6 +253,18 @@ class Gate:
         if size_bytes > 0 and seconds > 0:
             self.costs.measured(source, size_bytes, seconds)
             self._measurements.append(Measurement(source, size_bytes, seconds))
+
+    def _space_probes(self, verdict: Verdict, arrived_bytes: int, seconds: float) -> None:
+        """After a probe: the next one later, if it only said that refusing is right; else as usual."""
+        if verdict.recompute_s is None or not verdict.wanted_bytes:
+            return
+        was_slower = seconds > verdict.recompute_s * arrived_bytes / verdict.wanted_bytes
+        for source, _ in verdict.brought:
+            if was_slower:
+                after_ns = self._probe_after_ns.get(source, self._parameters.probe_after_ns)
+                self._probe_after_ns[source] = min(2 * after_ns, self._parameters.probe_after_max_ns)
+            else:
+                self._probe_after_ns.pop(source, None)
 
     def _judge(self, verdict: Verdict, arrived_bytes: int, seconds: float) -> None:
         """What was brought against the other choices."""
@@ -300,6 +341,10 @@ class _Plan:
             self._bytes_by(routes),
             self._bytes_by(self._others[:count]),
         )
+
+    def asks_nothing(self, place: int) -> bool:
+        """Whether bringing this chunk would measure nothing: it is here, or on its way."""
+        return self.routes[place] is _LOCAL or self._offers[place].coming
 
     def loads_behind(self, count: int) -> Mapping[Source, int]:
         """Bytes by source of the chunks that are not brought."""

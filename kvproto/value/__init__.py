@@ -7,11 +7,12 @@ from kvproto.value.candidates import CANDIDATES, Candidate, Rule
 from kvproto.value.costs import Measurement, Source, SourceCosts
 from kvproto.value.formula import value
 from kvproto.value.parameters import ValueParameters
-from kvproto.value.pool import PoolValues, Touch
+from kvproto.value.pool import Loss, PoolValues, Touch
 
 __all__ = [
     "CANDIDATES",
     "Candidate",
+    "Loss",
     "Measurement",
     "PoolValues",
     "Rule",

@@ -73,6 +73,7 @@ class Scorer:
     def __init__(self, candidates: tuple[Candidate, ...], rate_prior: float, half_life_s: float) -> None:
         """`half_life_s`: of the decayed fetches."""
         self.candidates = candidates
+        self._plain = tuple((one.rule, one.half_life_s, one.horizon) for one in candidates)
         self._prior = rate_prior
         self._memory_s = half_life_s / math.log(2)
 
@@ -92,10 +93,21 @@ class Scorer:
         return log_worth + last_s / candidate.half_life_s + log_rate
 
     def every(self, last_s: float, weight: float, levels: Sequence[int], log_worth: float) -> list[float]:
-        """Scores of one chunk, by candidate; `levels` by horizon."""
-        return [
-            self.one(candidate, last_s, weight, levels[candidate.horizon], log_worth) for candidate in self.candidates
-        ]
+        """Scores of one chunk, by candidate; `levels` by horizon. `one` for all of them, with what they share worked
+        out once."""
+        log_weight = log2(weight)
+        log_rates = [log2_rate(level) for level in levels]
+        scores = []
+        for rule, half_life_s, horizon in self._plain:
+            if rule is _LRU:
+                scores.append(last_s)
+                continue
+            if rule is _REUSE:
+                log_rate = log_rates[horizon]
+            else:
+                log_rate = log_weight if rule is _DECAY else log2(self.mean_rate_per_s(levels[horizon], weight))
+            scores.append(log_worth + last_s / half_life_s + log_rate)
+        return scores
 
     def many(self, candidate: Candidate, last_s: Floats, weight: Floats, level: Levels, log_worth: Floats) -> Floats:
         """Scores of many chunks."""

@@ -39,21 +39,38 @@ class ShadowCache:
         return len(self._scores)
 
     def fetched(self, chunk: int, score: float, size_bytes: float, saved: float, again: bool) -> None:
-        """A sampled chunk was fetched; `saved`: what a hit is worth; `again`: fetched before."""
-        scores = self._scores
+        """A sampled chunk was fetched; `saved`: what a hit is worth; `again`: fetched before.
+
+        All in one piece: small pools call this six times for each chunk of each fetch.
+        """
+        scores, heap = self._scores, self._heap
         before = scores.get(chunk)
         if before is not None:
             self.hits += saved
             scores[chunk] = score
             if score < before:
-                heapq.heappush(self._heap, (score, chunk))
+                heapq.heappush(heap, (score, chunk))
             return
-        if self.used_bytes + size_bytes > self.capacity_bytes and not self._make_room(size_bytes, score, again):
-            return
+        used_bytes = self.used_bytes + size_bytes
+        gone = False
+        while used_bytes > self.capacity_bytes:
+            if (self._filtered and not again) or size_bytes > self.capacity_bytes:
+                return
+            told, lowest = self._lowest()
+            if told >= score:
+                self.used_bytes = used_bytes - size_bytes
+                return
+            # Its entry stays at the top of the heap, for the newcomer's to take its place.
+            del scores[lowest]
+            used_bytes -= self._sizes.pop(lowest)
+            gone = True
+        self.used_bytes = used_bytes
         scores[chunk] = score
         self._sizes[chunk] = size_bytes
-        self.used_bytes += size_bytes
-        heapq.heappush(self._heap, (score, chunk))
+        if gone:
+            heapq.heapreplace(heap, (score, chunk))
+        else:
+            heapq.heappush(heap, (score, chunk))
 
     def finished(self, chunk: int) -> None:
         """The chunk goes first."""
@@ -70,18 +87,10 @@ class ShadowCache:
         self.used_bytes = sum(self._sizes.values())
         self.capacity_bytes /= 2
         while self.used_bytes > self.capacity_bytes:
-            self._evict(self._lowest()[1])
-
-    def _make_room(self, size_bytes: float, score: float, again: bool) -> bool:
-        """Evict what scores lower; False if the newcomer scores lower than what it needs to displace."""
-        if (self._filtered and not again) or size_bytes > self.capacity_bytes:
-            return False
-        while self.used_bytes + size_bytes > self.capacity_bytes:
-            lowest, chunk = self._lowest()
-            if lowest >= score:
-                return False
-            self._evict(chunk)
-        return True
+            lowest = self._lowest()[1]
+            heapq.heappop(self._heap)
+            del self._scores[lowest]
+            self.used_bytes -= self._sizes.pop(lowest)
 
     def _lowest(self) -> tuple[float, int]:
         heap, scores = self._heap, self._scores
@@ -94,11 +103,6 @@ class ShadowCache:
                 heapq.heapreplace(heap, (score, chunk))
             else:
                 return heap[0]
-
-    def _evict(self, chunk: int) -> None:
-        heapq.heappop(self._heap)
-        del self._scores[chunk]
-        self.used_bytes -= self._sizes.pop(chunk)
 
 
 class Contest:

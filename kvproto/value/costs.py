@@ -31,10 +31,6 @@ class Source(enum.Enum):
     RECOMPUTE = "recompute"
 
 
-_SHARED: Final = frozenset({Source.REMOTE_DRAM, Source.REMOTE_DISK})
-"""Sources whose readers at once get a part of the rate each."""
-
-
 @dataclass(frozen=True, slots=True)
 class SourceCost:
     """A straight line."""
@@ -59,6 +55,8 @@ PRIORS: Final[Mapping[Source, SourceCost]] = MappingProxyType(
 """What is believed before anything was measured."""
 
 
+LOSS_MIN_SHARE: Final = 1 / 16
+"""Of recomputing: a copy that others could replace at no cost is worth so much, because theirs may go too."""
 MEASUREMENTS_MAX: Final = 32
 """That a node tells at once; the last ones say most."""
 
@@ -126,11 +124,13 @@ class SourceCosts:
         """The line of a source."""
         return self._fitted.get(source) or self.priors[source]
 
-    def cost_s(self, source: Source, size_bytes: int, readers: int = 1) -> float:
-        """Seconds until `size_bytes` are here; `readers`: as many get it at once, and share the uplink of a holder."""
-        return self.cost(source).of(size_bytes * (readers if source in _SHARED else 1))
+    def cost_s(self, source: Source, size_bytes: int) -> float:
+        """Seconds until `size_bytes` are here."""
+        return self.cost(source).of(size_bytes)
 
-    def saved_s(self, size_bytes: int, here: Source, others: Iterable[Source], readers: int = 1) -> float:
-        """What a copy at `here` saves each reader against the cheapest of `others`; 0 if it saves nothing."""
-        next_s = min((self.cost_s(other, size_bytes, readers) for other in others), default=0.0)
-        return max(0.0, next_s - self.cost_s(here, size_bytes))
+    def loss_s(self, size_bytes: int, here: Source, others: Iterable[Source]) -> float:
+        """What each reader waits longer when the copy at `here` is gone and `others` have one: the next cheaper source,
+        recomputing always among them, less this one. Above 0."""
+        recompute_s = self.cost_s(Source.RECOMPUTE, size_bytes)
+        next_s = min((self.cost_s(other, size_bytes) for other in others), default=recompute_s)
+        return max(min(next_s, recompute_s) - self.cost_s(here, size_bytes), LOSS_MIN_SHARE * recompute_s)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import exp2, inf, log2
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -41,10 +42,12 @@ class Touch:
     position: int
     """0 for the first chunk of the prefix."""
     size_bytes: int
-    saved_s: float = 0.0
-    """What a copy in this pool saves each reader (`SourceCosts.saved_s`); 0: not known, all bytes are equal."""
     readers: int = 1
     """At once."""
+
+
+Loss: TypeAlias = Callable[[ChunkKey, int], float]
+"""(key, bytes) -> seconds above 0 that a reader waits longer when this pool's copy is gone (`SourceCosts.loss_s`)."""
 
 
 def _always(_: ChunkKey) -> bool:
@@ -59,7 +62,10 @@ class PoolValues:
         capacity_bytes: int,
         parameters: ValueParameters | None = None,
         candidates: tuple[Candidate, ...] = CANDIDATES,
+        loss: Loss | None = None,
     ) -> None:
+        """`loss`: asked at each fetch and arrival, for every chunk alike; None: all bytes are equal."""
+        self._loss = loss
         self.parameters = parameters or ValueParameters()
         self.capacity_bytes = capacity_bytes
         self._used_bytes = 0
@@ -195,34 +201,45 @@ class PoolValues:
 
         `room_bytes`: free bytes as the owner counts them; None: capacity less the residents.
         """
+        return self.displaced_by(touch, now_ns, evictable, room_bytes) is not None
+
+    def displaced_by(
+        self, touch: Touch, now_ns: int, evictable: Callable[[ChunkKey], bool] = _always, room_bytes: int | None = None
+    ) -> list[ChunkKey] | None:
+        """What the chunk displaces, in the order to go; empty where there is room. None: it should stay out.
+
+        See `admits`; nothing is removed by this.
+        """
         self._seconds(now_ns)
         room = self.capacity_bytes - self._used_bytes if room_bytes is None else room_bytes
         if room >= touch.size_bytes:
-            return True
+            return []
         if touch.size_bytes > self.capacity_bytes:
-            return False
+            return None
         slot = self._slot(touch.key)
         table = self._table
         if self._decider.filtered and table.touches_at[slot] < 2:
-            return False
+            return None
         if table.weight_at[slot] == 0.0:
             self._presume(slot)
         self._describe(slot, touch)
         score = self._score_one(slot)
         keep = NONE if touch.parent is None else table.find(touch.parent)
+        displaced: list[ChunkKey] = []
         victims = self._order.victims(evictable)
         try:
             for victim in victims:
                 if victim == keep:
                     continue
                 if self._score_one(victim) >= score:
-                    return False
+                    return None
+                displaced.append(table.key(victim))
                 room += int(table.size_at[victim])
                 if room >= touch.size_bytes:
-                    return True
+                    return displaced
         finally:
             victims.close()  # type: ignore[attr-defined]  # a generator: puts back what it looked at
-        return False
+        return None
 
     def victims(self, now_ns: int, evictable: Callable[[ChunkKey], bool] = _always) -> Iterator[ChunkKey]:
         """Keys in the order they should go: leaves first, cheapest first, each assumed gone before the next."""
@@ -372,7 +389,7 @@ class PoolValues:
         table, contest = self._table, self._contest
         levels = [level_at[slot] for level_at in table.level_at]
         scores = self._scorer.every(table.last_at[slot], table.weight_at[slot], levels, table.worth_at[slot])
-        saved = (touch.saved_s or touch.size_bytes) * touch.readers
+        saved = exp2(table.worth_at[slot]) * touch.size_bytes * touch.readers
         if contest.fetched(mix, scores, touch.size_bytes, saved, again):
             self._decider = self._candidates[contest.decider]
             self._order.forget()
@@ -391,7 +408,8 @@ class PoolValues:
         table = self._table
         if not table.flags_at[slot] & RESIDENT or table.size_at[slot] == 0.0:
             table.size_at[slot] = touch.size_bytes
-        table.worth_at[slot] = log2(touch.saved_s / max(1, touch.size_bytes)) if touch.saved_s > 0.0 else 0.0
+        if self._loss is not None:
+            table.worth_at[slot] = log2(self._loss(touch.key, touch.size_bytes) / max(1, touch.size_bytes))
 
     def _score_one(self, slot: int) -> float:
         table = self._table

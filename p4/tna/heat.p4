@@ -41,8 +41,9 @@ control Heat(inout metadata_t m, inout ingress_intrinsic_metadata_for_deparser_t
 
     RegisterAction<tick_t, heat_index_t, bit<8>>(heat_reported) report = {
         void apply(inout tick_t reported, out bit<8> recent) {
-            recent = this.predicate(m.now - reported < report_window.read());
-            if (!(m.now - reported < report_window.read())) {
+            tick_t window = report_window.read();
+            recent = this.predicate(m.now - reported < window);
+            if (!(m.now - reported < window)) {
                 reported = m.now;
             }
         }

@@ -13,8 +13,9 @@ control Interest(in headers_t h, inout metadata_t m) {
     // JOIN: whose entry it is; takes one that is free.
     RegisterAction<owned_t, interest_index_t, ownership_t>(interest_owner) claim = {
         void apply(inout owned_t entry, out ownership_t owner) {
-            owner = this.predicate(entry.signature == m.signature, m.now - entry.stamp < interest_ttl.read());
-            if (entry.signature == m.signature || !(m.now - entry.stamp < interest_ttl.read())) {
+            tick_t ttl = interest_ttl.read();
+            owner = this.predicate(entry.signature == m.signature, m.now - entry.stamp < ttl);
+            if (entry.signature == m.signature || !(m.now - entry.stamp < ttl)) {
                 entry.signature = m.signature;
                 entry.stamp = m.now;
             }
@@ -23,8 +24,9 @@ control Interest(in headers_t h, inout metadata_t m) {
     // Data, or a GET that has just arrived: keeps it alive.
     RegisterAction<owned_t, interest_index_t, ownership_t>(interest_owner) refresh = {
         void apply(inout owned_t entry, out ownership_t owner) {
-            owner = this.predicate(entry.signature == m.signature, m.now - entry.stamp < interest_ttl.read());
-            if (entry.signature == m.signature && m.now - entry.stamp < interest_ttl.read()) {
+            tick_t ttl = interest_ttl.read();
+            owner = this.predicate(entry.signature == m.signature, m.now - entry.stamp < ttl);
+            if (entry.signature == m.signature && m.now - entry.stamp < ttl) {
                 entry.stamp = m.now;
             }
         }
@@ -32,7 +34,8 @@ control Interest(in headers_t h, inout metadata_t m) {
     // Anything else.
     RegisterAction<owned_t, interest_index_t, ownership_t>(interest_owner) look = {
         void apply(inout owned_t entry, out ownership_t owner) {
-            owner = this.predicate(entry.signature == m.signature, m.now - entry.stamp < interest_ttl.read());
+            tick_t ttl = interest_ttl.read();
+            owner = this.predicate(entry.signature == m.signature, m.now - entry.stamp < ttl);
         }
     };
     // The last LEAVE, on its round; `now` is a time long over.

@@ -51,6 +51,9 @@ class Architecture(ABC):
     def program(self, main: ast.Instantiation) -> Program:
         """Lower the package's blocks in order and gather the program. AbortError after a reported problem."""
 
+    def check_assignment(self, statement: ast.Assignment) -> None:  # noqa: B027 most architectures take all of them
+        """Refuse an assignment that would have no effect here; AbortError after a reported problem."""
+
     def member(self, e: ast.Expr) -> str:
         """Name of the member of an enumeration that an argument has at compile time."""
         value = self.low.known(e)

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from p4switch.bench import peer, pipeline, wire
+from p4switch.bench import peer, pipeline, sockets, wire
 from p4switch.bench.pipeline import Measurement
 from p4switch.errors import SwitchError
 
@@ -24,6 +24,7 @@ def parts(quick: bool) -> Mapping[str, Callable[[], Iterator[Measurement]]]:
         "lpm": lambda: pipeline.prefixes(prefixes),
         "ternary": lambda: pipeline.ternary(10_000),
         "wire": wire.forwarding,
+        "sockets": sockets.sending,
         "simple_switch": peer.comparison,
     }
 
@@ -41,9 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
     parser.add_argument("--quick", action="store_true", help="smaller tables")
-    parser.add_argument(
-        "parts", nargs="*", metavar="PART", help="forwarding, exact, lpm, ternary, wire, simple_switch (default: all)"
-    )
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(parts(quick=True))} (default: all)")
     options = parser.parse_args(arguments)
     known = parts(options.quick)
     unknown = [part for part in options.parts if part not in known]

@@ -50,7 +50,8 @@ class Flow:
         cpu_ns = self.cpu_ns_per_packet
         if against is None:
             return Measurement(name, self.packets_per_second, cpu_ns)
-        return Measurement(name, self.packets_per_second, cpu_ns, against.name, against.ns_per_packet / cpu_ns)
+        ratio = against.ns_per_packet / max(cpu_ns, 1e-9)
+        return Measurement(name, self.packets_per_second, cpu_ns, against.name, ratio)
 
 
 class Wire:

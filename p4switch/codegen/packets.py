@@ -35,12 +35,7 @@ def load_field(target: str, pointer: str, offset: int, t: irt.Type) -> str:
 
 def load_fields(target: str, t: irt.Type, pointer: str) -> list[str]:
     """Read every leaf of a header (or struct, or one scalar) without varbits."""
-    out: list[str] = []
-    offset = 0
-    for path, leaf in leaves(t):
-        out.append(load_field(target + path, pointer, offset, leaf))
-        offset += irt.width_of(leaf)
-    return out
+    return load_leaves(target, list(leaves(t)), pointer)
 
 
 def split_at_varbit(

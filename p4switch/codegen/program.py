@@ -19,8 +19,6 @@ from p4switch.ir.stmt import Emit, Labelled, Stmt
 SUPPORT = Path(__file__).with_name("support.h")
 MAX_PARSER_TURNS = 1 << 16
 """Backward steps of one packet through the parser before ParserTimeout."""
-COPY_WHOLE_BYTES = 512
-"""Up to this size the whole per-packet state is copied at once."""
 
 
 class ProgramRenderer(StatementRenderer):

@@ -399,7 +399,6 @@ class FunctionDecl(Declaration):
     type_parameters: list[TypeParameter]
     parameters: list[Parameter]
     body: Block | None
-    is_extern: bool = False
     is_abstract: bool = False
     return_type: Type = None  # type: ignore[assignment]
     type_vars: list[Any] = field(default_factory=list)

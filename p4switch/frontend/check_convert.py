@@ -78,14 +78,6 @@ class ConversionChecker(TypeResolver):
             cast.value = constants.cast(e.value, want)
         return cast
 
-    def _same_shape(self, t: TTuple, want: Type) -> bool:
-        """Whether a tuple value has exactly the element types of a struct or tuple."""
-        if isinstance(want, TStruct):
-            return want.kind == "struct" and list(t.elements) == [f for _, f in want.fields()]
-        if isinstance(want, TStack):
-            return len(t.elements) == want.size and all(x == want.element for x in t.elements)
-        return t == want
-
     def _coerce_list(self, e: ast.ListExpr, want: Type) -> ast.Expr:
         if isinstance(want, TStruct) and want.kind != "header_union":
             targets = [f for _, f in want.fields()]

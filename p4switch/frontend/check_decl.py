@@ -29,8 +29,6 @@ from p4switch.frontend.types import (
     substitute,
 )
 
-KEY_PROPERTIES = frozenset({"key", "actions", "entries"})
-
 
 class Checker(StatementChecker):
     """Checks a whole program in order of declaration."""
@@ -141,8 +139,8 @@ class Checker(StatementChecker):
             else:
                 self._implementation(decl, abstract[method.name], method)
             given.add(method.name)
-        for name in abstract:
-            if name not in given:
+        for name, method in abstract.items():
+            if name not in given and not any(a.name == "optional" for a in method.annotations):
                 self.reporter.error(
                     decl.at, f"'{decl.name}' does not implement abstract method '{name}' of {decl.type}"
                 )

@@ -203,7 +203,6 @@ class DeclarationParser(StatementParser):
                 return self.extern_body(annotations, at, name, type_parameters)
         self.at = self.offsets.index(at, max(0, self.at - 64))
         decl = self.prototype(annotations, self.type_ref())
-        decl.is_extern = True
         self.expect(";")
         return decl
 
@@ -226,7 +225,6 @@ class DeclarationParser(StatementParser):
                 )
             else:
                 method = self.prototype(own, self.type_ref())
-                method.is_extern = True
                 method.is_abstract = abstract
                 methods.append(method)
             self.expect(";")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from p4switch.ir.expr import Expr
 from p4switch.ir.stmt import Body, CloneType, HashAlgorithm, Location
-from p4switch.ir.types import Annotation, Bits, EnumType, HeaderType, Scalar, StructType, Type, UnionType
+from p4switch.ir.types import Annotation, Bits, EnumType, HeaderType, Scalar, StructType, Type
 from p4switch.values import ActionCall
 
 
@@ -140,7 +140,6 @@ class ActionProfile:
     name: str
     size: int
     selector_algorithm: HashAlgorithm | None
-    selector_width: int
     annotations: tuple[Annotation, ...]
     tables: tuple[int, ...] = ()
 
@@ -376,9 +375,6 @@ class Program:
     controller_headers: tuple[ControllerHeader, ...] = ()
     field_lists: tuple[FieldList, ...] = ()
     errors: EnumType = field(default_factory=lambda: EnumType("error", ("NoError",)))
-    headers_by_name: tuple[HeaderType, ...] = ()
-    structs_by_name: tuple[StructType, ...] = ()
-    unions_by_name: tuple[UnionType, ...] = ()
     serializable_enums: tuple[SerializableEnum, ...] = ()
     new_types: tuple[NewType, ...] = ()
     package_annotations: tuple[Annotation, ...] = ()

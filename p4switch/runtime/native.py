@@ -12,6 +12,7 @@ from p4switch.runtime.build import build_runtime
 ABI_VERSION = 2
 NO_ACTION = 0xFFFFFFFF
 NONE = 0xFFFFFFFF
+PORTS_MAX = 512
 RECIRCULATION_PORTS_MAX = 4
 ERROR_BYTES = 1024
 
@@ -203,6 +204,7 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "ps_bench": (c_uint64, (c_void_p, c_uint32, c_char_p, c_uint64, c_uint64)),
     "ps_collect": (c_int64, (c_void_p, c_uint32, c_void_p, c_uint64)),
     "ps_stats_read": (None, (c_void_p, POINTER(c_uint64))),
+    "ps_set_exclusion": (c_int, (c_void_p, c_uint32, POINTER(c_uint64))),
     "ps_set_trace": (None, (c_void_p, c_int)),
     "ps_commit": (None, (c_void_p, c_void_p)),
     "ps_add_interface": (c_int, (c_void_p, c_uint32, c_char_p, c_char_p, c_uint64)),

@@ -6,7 +6,7 @@ from __future__ import annotations
 import ctypes
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -240,6 +240,20 @@ class Switch:
         words = (ctypes.c_uint64 * native.SWITCH_STATS_WORDS)()
         self._library.ps_stats_read(self.handle, words)
         return SwitchStats(*words)
+
+    def set_exclusion(self, exclusion_id: int, ports: Iterable[int]) -> None:
+        """The ports of a level-2 exclusion id (TNA): a replica whose RID is the packet's has no copy for them.
+
+        Raises:
+            SwitchError: no such id or port.
+        """
+        words = (ctypes.c_uint64 * (native.PORTS_MAX // 64))()
+        for port in ports:
+            if not 0 <= port < native.PORTS_MAX:
+                raise SwitchError(f"no port {port}: numbers go from 0 to {native.PORTS_MAX - 1}")
+            words[port // 64] |= 1 << port % 64
+        if exclusion_id < 0 or self._library.ps_set_exclusion(self.handle, exclusion_id, words) != 0:
+            raise SwitchError(f"no exclusion id {exclusion_id}: they go from 0 to 511")
 
     def set_trace(self, on: bool) -> None:
         """Tells every packet's way as LogEvents with ``trace``."""

@@ -8,7 +8,6 @@ Source: P4Runtime specification, "Client Arbitration and Controller Replication"
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NewType, TypeAlias
 
@@ -67,9 +66,14 @@ class _Role:
 
 
 class Arbiter:
-    """Arbitration among the streams of one device. `streams_max` bounds live streams of one role."""
+    """Arbitration among the streams of one device.
 
-    def __init__(self, device_id: int, streams_max: int) -> None:
+    `streams_max` bounds live streams of one role, `roles_max` the roles: each is remembered for ever, with the highest
+    election id that it has seen.
+    """
+
+    def __init__(self, device_id: int, streams_max: int, roles_max: int) -> None:
+        self._roles_max = roles_max
         self._device_id = device_id
         self._streams_max = streams_max
         self._roles: dict[str, _Role] = {}
@@ -136,14 +140,6 @@ class Arbiter:
         """The primary streams of all roles: those who receive packets, digests and idle notifications."""
         return tuple(r.primary for r in self._roles.values() if r.primary is not None)
 
-    def is_known(self, stream: StreamId) -> bool:
-        """Whether the stream has been accepted by arbitration."""
-        return stream in self._role_of
-
-    def roles(self) -> Mapping[str, int]:
-        """Roles ever seen, with how many live streams each has."""
-        return {name: len(role.streams) for name, role in self._roles.items()}
-
     def _refusal(self, stream: StreamId, request: Request) -> tuple[Code, str] | None:
         known_role = self._role_of.get(stream)
         if request.device_id != self._device_id:
@@ -157,6 +153,8 @@ class Arbiter:
         if request.has_config:
             return Code.INVALID_ARGUMENT, "role.config is not supported: every role has access to the full pipeline"
         role = self._roles.get(request.role)
+        if role is None and len(self._roles) >= self._roles_max:
+            return Code.RESOURCE_EXHAUSTED, f"this switch knows {self._roles_max} roles already"
         others = {} if role is None else {s: e for s, e in role.streams.items() if s != stream}
         if request.election_id is not None and request.election_id in others.values():
             return (

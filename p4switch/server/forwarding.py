@@ -55,8 +55,8 @@ class ForwardingState:
         outcomes: list[StatusError | None] = []
         for start in range(0, len(updates), FLUSH_UPDATES):
             journal = Journal()
-            outcomes += [self._attempt(update, journal) for update in updates[start : start + FLUSH_UPDATES]]
-            self._flush(journal)
+            piece = [self._attempt(update, journal) for update in updates[start : start + FLUSH_UPDATES]]
+            outcomes += self._flush(journal, piece)
         return outcomes
 
     def read(self, query: p4r.Entity) -> Iterator[p4r.Entity]:
@@ -106,8 +106,7 @@ class ForwardingState:
                 outcomes = [outcome or aborted for outcome in outcomes]
                 outcomes += [aborted] * (len(updates) - len(outcomes))
                 break
-        self._flush(journal)
-        return outcomes
+        return self._flush(journal, outcomes)
 
     def _attempt(self, update: p4r.Update, journal: Journal) -> StatusError | None:
         """Apply one update, whole or not at all."""
@@ -119,13 +118,16 @@ class ForwardingState:
             return error
         return None
 
-    def _flush(self, journal: Journal) -> None:
+    def _flush(self, journal: Journal, outcomes: list[StatusError | None]) -> list[StatusError | None]:
+        """Bring updates to the pipeline; their outcomes are `outcomes` unless it has no room: then none is done."""
         try:
             self.pipeline.flush()
         except PipelineFullError as error:
             journal.roll_back()
             self.pipeline.flush()
-            raise exhausted(f"the switch has no room for this batch, nothing of it was done: {error}") from error
+            full = exhausted(f"the switch has no room for the updates that go together with this one: {error}")
+            return [outcome or full for outcome in outcomes]
+        return outcomes
 
     def _apply(self, update: p4r.Update, journal: Journal) -> None:
         kind, entity = update.type, update.entity

@@ -3,6 +3,9 @@
 STREAMS_MAX = 32
 """Open StreamChannel RPCs; each holds one thread."""
 
+ROLES_MAX = 256
+"""Roles for which a stream has ever been opened."""
+
 UNARY_WORKERS = 8
 """Threads left for unary RPCs when every stream is open."""
 

@@ -227,7 +227,7 @@ class Profiles:
             calls.append(self._call(profile, item.action))
             members.append(GroupMember(first + n, item.weight, self._watch(item), b""))
         group = Group(tuple(members), 0)
-        _check_group(profile.spec, group, owner)
+        _check_one_shot(profile.spec, group, owner)
         profile.next_private = group_id = first + len(members)
         profile.next_private += 1
         for member, call in zip(members, calls, strict=True):
@@ -331,6 +331,28 @@ def _weighted(group: Group) -> list[WeightedMember]:
 
 
 def _check_group(spec: ProfileSpec, group: Group, what: str) -> None:
+    """A client's group. Source: P4Runtime specification, "Rules on Setting max_size"."""
+    _check_weights(spec, group, what)
+    least = 1 if spec.max_group_size else 0
+    if group.max_size < least or (spec.max_group_size and group.max_size > spec.max_group_size):
+        most = spec.max_group_size or "any size"
+        raise invalid(f"{what}: max_size {group.max_size} is not within {least} to {most}")
+    size = _size(spec, group)
+    if group.max_size and size > group.max_size:
+        raise exhausted(f"{what}: size {size} is above {group.max_size}")
+    _check_room(size, what)
+
+
+def _check_one_shot(spec: ProfileSpec, group: Group, what: str) -> None:
+    """A set of actions that an entry brings along. Source: as above, "One Shot Action Selector Programming"."""
+    _check_weights(spec, group, what)
+    size = _size(spec, group)
+    if spec.max_group_size and size > spec.max_group_size:
+        raise invalid(f"{what}: the size of the set, {size}, is above {spec.max_group_size}")
+    _check_room(size, what)
+
+
+def _check_weights(spec: ProfileSpec, group: Group, what: str) -> None:
     if len({m.member for m in group.members}) != len(group.members):
         raise invalid(f"{what}: a member is given twice; use its weight")
     for m in group.members:
@@ -338,12 +360,13 @@ def _check_group(spec: ProfileSpec, group: Group, what: str) -> None:
             raise invalid(f"{what}: weight {m.weight} of member {m.member} is not allowed")
         if spec.max_member_weight and m.weight > spec.max_member_weight:
             raise invalid(f"{what}: weight {m.weight} is above {spec.max_member_weight}")
-    if group.max_size < 0 or (spec.max_group_size and group.max_size > spec.max_group_size):
-        raise invalid(f"{what}: max_size {group.max_size} is not within 0 to {spec.max_group_size}")
-    size = len(group.members) if spec.weighted_by_members else sum(m.weight or 1 for m in group.members)
-    limit = group.max_size or spec.max_group_size
-    if limit and size > limit:
-        raise exhausted(f"{what}: size {size} is above {limit}")
+
+
+def _size(spec: ProfileSpec, group: Group) -> int:
+    return len(group.members) if spec.weighted_by_members else sum(m.weight or 1 for m in group.members)
+
+
+def _check_room(size: int, what: str) -> None:
     if size > GROUP_SLOTS_MAX:
         raise exhausted(f"{what}: size {size} is above {GROUP_SLOTS_MAX}")
 

@@ -38,6 +38,8 @@ API_VERSION = "1.4.1"
 
 ERROR_SPACE = "p4switch"
 
+PORT_NUMBER_MAX = 65535
+
 _STATUS = {code.value[0]: code for code in grpc.StatusCode}
 _Request = TypeVar("_Request", bound=Message)
 
@@ -46,7 +48,8 @@ class P4RuntimeServer:
     """A gRPC server for one device. Use as a context manager, or call start and stop."""
 
     def __init__(self, device: Device, address: str) -> None:
-        """Bind `address` (host:port; port 0 picks one). Raises SwitchError when it cannot be bound."""
+        """Bind `address`: HOST:PORT (port 0 picks one) or unix:PATH. Raises SwitchError when that cannot be done."""
+        _check_address(address)
         self._streams = threading.BoundedSemaphore(STREAMS_MAX)
         self._device = device
         self._server = grpc.server(
@@ -67,7 +70,7 @@ class P4RuntimeServer:
         try:
             port = self._server.add_insecure_port(address)
         except RuntimeError as error:
-            raise SwitchError(f"cannot listen on {address}: is the port in use?") from error
+            raise SwitchError(f"cannot listen on {address}: is it in use, or no address of this machine?") from error
         host, _, given = address.rpartition(":")
         self.address = f"{host}:{port}" if given == "0" else address
         """Where clients find the server, with the port that was chosen."""
@@ -172,6 +175,15 @@ class _QueueSink:
                 return
             else:
                 raise item
+
+
+def _check_address(address: str) -> None:
+    """gRPC would listen on port 443 where none is given, and on some other port where it is too large."""
+    if address.startswith("unix:"):
+        return
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > PORT_NUMBER_MAX:
+        raise SwitchError(f"cannot listen on {address!r}: write HOST:PORT (port 0 picks one) or unix:PATH")
 
 
 def _responses(entities: Iterable[p4r.Entity]) -> Iterator[p4r.ReadResponse]:

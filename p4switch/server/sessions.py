@@ -9,7 +9,7 @@ from typing import Protocol
 
 from p4switch.proto import p4runtime_pb2 as p4r
 from p4switch.server.arbitration import Arbiter, AwaitWrites, Notify, Order, Request, StreamId, Terminate
-from p4switch.server.limits import STREAMS_MAX
+from p4switch.server.limits import ROLES_MAX, STREAMS_MAX
 from p4switch.server.status import Code
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ class Sessions:
 
     def __init__(self, device_id: int, await_writes: Callable[[], None]) -> None:
         self._device_id = device_id
-        self._arbiter = Arbiter(device_id, STREAMS_MAX)
+        self._arbiter = Arbiter(device_id, STREAMS_MAX, ROLES_MAX)
         self._await_writes = await_writes
         self._sinks: dict[StreamId, StreamSink] = {}
         self._next_id = 1

@@ -74,7 +74,7 @@ class Tables:
     def write_entry(self, kind: int, message: p4r.TableEntry, journal: Journal) -> None:
         """INSERT, MODIFY or DELETE an entry, or MODIFY the default entry."""
         table = self._table(message.table_id)
-        if message.is_const and kind != UPDATE.DELETE:
+        if message.is_const:
             raise invalid(f"table {table.spec.name}: is_const cannot be written")
         if message.is_default_action:
             self._write_default(table, kind, message, journal)

@@ -17,6 +17,8 @@ from kvproto.tiers.gate import Gate
 from kvproto.value import Touch
 from kvproto.value.costs import PRIORS, Source, SourceCost, SourceCosts
 from planner.cluster.clock import VirtualClock
+from planner.cluster.disk import VirtualDisk
+from planner.cluster.options import Cluster
 
 
 class Engine:
@@ -58,12 +60,16 @@ class Agent:
 
     node: int
     clock: VirtualClock
-    pool_bytes: int
-    chunk_bytes: int
-    link_rate: float
+    cluster: Cluster
     send: Callable[[rpc.FromAgent], None] | None
     run_task: Callable[[int, rpc.Task], None]
+    elsewhere: Callable[[int, ChunkKey], tuple[Source, ...]]
+    """(this node, chunk) -> where it is besides this node."""
     pool: ChunkPool = field(init=False)
+    disk: VirtualDisk | None = field(init=False, default=None)
+    chunk_bytes: int = field(init=False)
+    fetching: int = field(init=False, default=0)
+    """Requests that wait for a fetch."""
     gate: Gate = field(init=False)
     engine: Engine = field(init=False)
     reports: Reports | None = field(init=False, default=None)
@@ -71,21 +77,39 @@ class Agent:
     """Copies that this node keeps to itself."""
 
     def __post_init__(self) -> None:
-        align = limits.EXTENT_ALIGN_BYTES
-        self.pool = ChunkPool(max(align, self.pool_bytes // align * align), align, lambda: self.clock.now_ns)
-        # Before the first fetch the gate believes in the link; what it measures then counts.
+        cluster, align = self.cluster, limits.EXTENT_ALIGN_BYTES
+        self.chunk_bytes = cluster.chunk_bytes
+        pool_bytes = max(align, cluster.local_dram_bytes // align * align)
+        self.pool = ChunkPool(pool_bytes, align, lambda: self.clock.now_ns, self._loss_of_dram)
+        # Before the first fetch the gate believes in the link and the device; what it measures then counts.
         believed = {
-            source: SourceCost(PRIORS[source].overhead_s, self.link_rate)
-            for source in (Source.SWITCH, Source.REMOTE_DRAM, Source.REMOTE_DISK)
+            Source.SWITCH: cluster.link_rate,
+            Source.REMOTE_DRAM: cluster.link_rate,
+            Source.REMOTE_DISK: min(cluster.link_rate, cluster.disk_rate),
+            Source.LOCAL_DISK: cluster.disk_rate,
         }
-        self.gate = Gate(SourceCosts({**PRIORS, **believed}))
+        priors = {source: SourceCost(PRIORS[source].overhead_s, rate) for source, rate in believed.items()}
+        self.gate = Gate(SourceCosts({**PRIORS, **priors}))
         self.engine = Engine(self.clock)
+        if cluster.local_disk_bytes:
+            self.disk = VirtualDisk(
+                self.clock, self.pool, cluster.local_disk_bytes, cluster.disk_rate, self._loss_of_disk
+            )
         if self.send is not None:
             # The reports use three methods of their loop, which the virtual clock has.
             self.reports = Reports(
-                self.pool, cast("Any", self.clock), self._report, list, measurements=self.gate.take_measurements
+                self.pool, cast("Any", self.clock), self._report, list, self.disk, self.gate.take_measurements
             )
             self.reports.connected = True
+        if self.disk is not None:
+            self.disk.connect(lambda: self.fetching > 0, self.changed)
+
+    def _loss_of_dram(self, key: ChunkKey, size_bytes: int) -> float:
+        on_disk = (Source.LOCAL_DISK,) if self.disk is not None and self.disk.find(key) is not None else ()
+        return self.gate.costs.loss_s(size_bytes, Source.LOCAL_DRAM, (*self.elsewhere(self.node, key), *on_disk))
+
+    def _loss_of_disk(self, key: ChunkKey, size_bytes: int) -> float:
+        return self.gate.costs.loss_s(size_bytes, Source.LOCAL_DISK, self.elsewhere(self.node, key))
 
     def _report(self, message: rpc.FromAgent) -> None:
         if self.send is None:
@@ -94,7 +118,7 @@ class Agent:
             told = [record for record in message.announce.added if record.key not in self._private]
             del message.announce.added[:]
             message.announce.added.extend(told)
-            if not told and not message.announce.removed:
+            if not told and not message.announce.removed and not message.announce.removed_from_disk:
                 return
         self.send(message)
 
@@ -106,7 +130,16 @@ class Agent:
     def asked(self, keys: Sequence[ChunkKey]) -> None:
         """A request wants these, in prefix order, here or not: the pool's values learn from it."""
         parents = (None, *keys)
-        self.pool.fetched([Touch(key, parents[place], place, self.chunk_bytes) for place, key in enumerate(keys)])
+        touches = [Touch(key, parents[place], place, self.chunk_bytes) for place, key in enumerate(keys)]
+        self.pool.fetched(touches)
+        if self.disk is not None:
+            self.disk.fetched(touches)
+
+    def fetch_ended(self) -> None:
+        """A request waits no more; background work may go on where none does."""
+        self.fetching -= 1
+        if self.disk is not None and not self.fetching:
+            self.disk.quiet()
 
     def use(self, chunk: Chunk) -> None:
         """A request reads it: it stays while pinned."""
@@ -135,6 +168,8 @@ class Agent:
 
     def commit(self, chunk: Chunk) -> None:
         self.pool.commit(chunk, checksum=int.from_bytes(chunk.key[:8], "big"))
+        if self.disk is not None:
+            self.disk.arrived(chunk)
 
     def drop(self, keys: Iterable[ChunkKey]) -> list[ChunkKey]:
         """What the controller wants gone; returns what could not go."""
@@ -180,10 +215,13 @@ class Agent:
 
     def heartbeat(self) -> rpc.FromAgent:
         usage: PoolUsage = self.pool.usage()
+        disk = self.disk.pool.usage() if self.disk is not None else None
         return rpc.FromAgent(
             heartbeat=rpc.Heartbeat(
                 pool_used_bytes=usage.size_bytes - usage.free_bytes,
                 pool_pinned_bytes=usage.pinned_bytes,
                 chunks=usage.chunks_count,
+                next_victims=self.pool.next_victims(limits.NEXT_VICTIMS_TOLD),
+                disk_used_bytes=disk.size_bytes - disk.free_bytes if disk is not None else 0,
             )
         )

@@ -46,7 +46,9 @@ class Peer(Protocol):
 class VirtualController:
     """Owns the core, and the clock's ticks for it."""
 
-    def __init__(self, clock: VirtualClock, peers: int, pool_bytes: int, switch: VirtualSwitch | None) -> None:
+    def __init__(
+        self, clock: VirtualClock, peers: int, pool_bytes: int, switch: VirtualSwitch | None, disk_bytes: int = 0
+    ) -> None:
         self._clock = clock
         self._switch = switch
         self._peers: list[Peer] = []
@@ -66,7 +68,7 @@ class VirtualController:
             )
         )
         for node in range(peers):
-            self._timed(self.core.hello, node, _hello(node, pool_bytes), 0)
+            self._timed(self.core.hello, node, _hello(node, pool_bytes, disk_bytes), 0)
         if switch is not None:
             self._timed(self.core.switch_event, Up(switch.facts), 0)
 
@@ -149,7 +151,7 @@ class VirtualController:
             self._peers[session].hear(self._told)
 
 
-def _hello(node: int, pool_bytes: int) -> rpc.Hello:
+def _hello(node: int, pool_bytes: int, disk_bytes: int) -> rpc.Hello:
     address = bytes((10, 75, node // 250, node % 250 + 1))
     return rpc.Hello(
         node=f"node{node}",
@@ -160,6 +162,7 @@ def _hello(node: int, pool_bytes: int) -> rpc.Hello:
         control_port=4793,
         switch_port=node + 1,
         pool_bytes=pool_bytes,
+        disk_bytes=disk_bytes,
         segment_bytes=[4096],
         transports=[rpc.TRANSPORT_VERBS],
     )

@@ -74,7 +74,7 @@ class ReplayFigures:
     duration_s: float
     tokens: int
     hits: Mapping[str, float]
-    """By tier: local, holder, cast, switch; `computed` is the rest."""
+    """By tier: local, disk (the node's own), holder, cast, switch; `computed` is the rest."""
     refused: float
     """Share of tokens that the pool had and the gate left to the engine."""
     ttft_mean_s: float
@@ -112,6 +112,7 @@ def figures_of(replay: Replay, outcomes: Sequence[Outcome], uplinks: Uplinks) ->
     tokens = sum(one.tokens for one in outcomes)
     hits = {
         "local": sum(one.local_tokens for one in outcomes),
+        "disk": sum(one.disk_tokens for one in outcomes),
         "holder": sum(one.holder_tokens for one in outcomes),
         "cast": sum(one.cast_tokens for one in outcomes),
         "switch": sum(one.switch_tokens for one in outcomes),

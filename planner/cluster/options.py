@@ -44,6 +44,10 @@ class Cluster:
     link_rate: float = 12.5e9
     local_dram_bytes: int = 256 * 10**9
     """Of each node: its own cache, and its share of the pool where there is one."""
+    local_disk_bytes: int = 0
+    """Of each node's disk tier; 0: none."""
+    disk_rate: float = 6e9
+    """Of its device, reading and writing."""
     switch_bytes: int = 0
     """Room for chunks in the switch."""
     routing: Routing = Routing.ROUND_ROBIN

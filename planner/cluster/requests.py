@@ -39,6 +39,8 @@ class Outcome:
     prefill_s: float
     tokens: int
     local_tokens: int
+    disk_tokens: int
+    """From the node's own disk."""
     holder_tokens: int
     cast_tokens: int
     switch_tokens: int

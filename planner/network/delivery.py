@@ -130,7 +130,8 @@ class Delivery:
         """Relayed to the end of what the relay has: complete when the relay's own copy is."""
         self._wants: list[dict[Key, _Want]] = [{} for _ in range(topology.nodes + 1)]
         self._wanters: dict[tuple[Group, Key], dict[int, None]] = {}
-        self._sessions: dict[tuple[Group, Key], _Session] = {}
+        self._sessions: dict[tuple[Group, Key], list[_Session]] = {}
+        """Of one chunk several, where readers miss different parts of it."""
         self._by_transfer: dict[Transfer, _Session] = {}
         self._fed = [0] * (topology.nodes + 1)
         """Sessions that each node receives from."""
@@ -220,8 +221,7 @@ class Delivery:
             self._control(node, 2)  # JOIN now, LEAVE when it is here
         if castable and len(wanters) > 1:
             self.casts_joined.append((piece.key, tuple(wanters)))
-        session = self._sessions.get((group, piece.key))
-        if session is not None:
+        for session in self._sessions.get((group, piece.key), ()):
             self.network.join(session.transfer, node, self.topology.own(session.holder, node), now_s)
             self._fed[node] += 1
             self._mark_company(session)
@@ -294,7 +294,7 @@ class Delivery:
                 self.network.end(goes_on, now_s)
             transfer = self.network.start(shared, receivers, length, now_s, weight)
         session = _Session(piece.key, want.group, piece.holder, want.node, first, factor, transfer)
-        self._sessions[want.group, piece.key] = session
+        self._sessions.setdefault((want.group, piece.key), []).append(session)
         self._by_transfer[transfer] = session
         for node in receivers:
             self._fed[node] += 1
@@ -303,19 +303,25 @@ class Delivery:
     def _mark_company(self, session: _Session) -> None:
         if len(session.transfer.receivers) > 1:
             for node in session.transfer.receivers:
-                self._wants[node][session.key].company = True
+                if (want := self._wants[node].get(session.key)) is not None:
+                    want.company = True
 
     # -- ending
 
     def _ended(self, session: _Session, now_s: float) -> None:
         """What was pulled has passed by: note who got what; somebody leads what comes next."""
         transfer = session.transfer
-        del self._sessions[session.group, session.key]
+        beside = self._sessions[session.group, session.key]
+        beside.remove(session)
+        if not beside:
+            del self._sessions[session.group, session.key]
         del self._by_transfer[transfer]
         receivers = sorted(transfer.receivers)
         for node in receivers:
             self._fed[node] -= 1
-            want = self._wants[node][session.key]
+            want = self._wants[node].get(session.key)
+            if want is None:
+                continue  # complete from what ran beside this
             want.gaps = without(want.gaps, *_passed(session, node))
             if self._relays and session.holder != SWITCH and self.is_receiving(session.holder, session.key):
                 self._parked.setdefault((session.holder, session.key), []).append(want)

@@ -69,7 +69,7 @@ TNA = Profile(
     P4 / "tna" / "kvcast.p4",
     TNA_SIZES,
     0x8000,
-    fy.P4CloneSessionEntry(500, packet_length_bytes=86, replicas=((68, 1),)),
+    fy.P4CloneSessionEntry(500, class_of_service=1, packet_length_bytes=86, replicas=((68, 1),)),
     ("heat_report_t", "lost_report_t"),
     True,
 )

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
-
 import pytest
 
 from bmv2_testbed.bench.figures import IncastFigures
 from bmv2_testbed.bench.incast import IncastPlan, IncastRun, Mode, Peer
-from bmv2_testbed.spec import Target, Wiring
+from bmv2_testbed.spec import Wiring
 
 SIZE_BYTES = 2 * 2**20
 CHUNK_BYTES = 512 * 1024
@@ -76,15 +74,6 @@ def test_peers_run_on_the_same_links() -> None:
     assert READERS <= peers["tcp"].holder_tx_S < 2 * READERS
     # One link carries four prefixes: the last of each come after 1, 2, 3 and 4 times S/B at the earliest.
     assert peers["tcp"].mean_ratio > 2
-
-
-@pytest.mark.root
-@pytest.mark.bmv2
-@pytest.mark.skipif(shutil.which("simple_switch_grpc") is None, reason="needs simple_switch_grpc on PATH")
-def test_cast_on_bmv2() -> None:
-    figures = _run(_plan(target=Target.BMV2, readers=3, rate_bit_s=10_000_000, size_bytes=2**20), Mode.CAST)
-    assert "cast" in figures.origins
-    assert _sent_S(figures) < 3
 
 
 def test_cast_without_root() -> None:

@@ -18,7 +18,7 @@ import pytest
 
 from bmv2_testbed import client
 from bmv2_testbed.engines.client import Engine, engine_arguments, running
-from bmv2_testbed.engines.launcher import Launcher, launching
+from bmv2_testbed.engines.launcher import ONE_THREAD, Launcher, launching
 from bmv2_testbed.engines.small_models import make_model
 from bmv2_testbed.spec import Target, TestbedSpec, Wiring
 
@@ -54,7 +54,7 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def launcher(folder: Path) -> Iterator[Launcher]:
-    with launching(folder) as made:
+    with launching(folder, ONE_THREAD) as made:
         yield made
 
 

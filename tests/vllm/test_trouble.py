@@ -33,8 +33,8 @@ from kvproto.ids import KEY_BYTES
 FAULTY = {"kv_connector": "FaultyConnector", "kv_connector_module_path": "tests.vllm.faulty_connector"}
 RETURN_S = 300.0
 FILLER_BYTES = 2 * 2**20
-SHORT_TEMPERED = {"lookup_timeout_s": 2.0, "lookup_wait_s": 0.002, "answer_timeout_s": 2.0}
-"""For an engine whose agent hangs."""
+QUICK_TO_GO_ON = {"lookup_timeout_s": 0.5, "lookup_wait_s": 0.002}
+"""For an engine whose agent stalls."""
 
 
 def test_failed_loads_are_computed(
@@ -76,7 +76,7 @@ def engine(start_shared: StartEngine, models: Callable[..., Path], agent_sockets
         enable_prefix_caching=True,
         num_gpu_blocks_override=48,
         max_model_len=1024,
-        settings=SHORT_TEMPERED,
+        settings=QUICK_TO_GO_ON,
     )
 
 
@@ -95,7 +95,7 @@ def test_two_hundred_prompts_while_agents_die(truth: Truth, engine: Engine, test
     """Killed at any moment of a batch, away for the rest of it and the whole next one, and back."""
     expected = truth(PROMPTS)
     step = max(1, len(PROMPTS) // 8)
-    outages = engine.metrics()["outages"].get("", 0) if "outages" in engine.metrics() else 0
+    before = outages(engine)
     with ThreadPoolExecutor(1) as aside:
         for at in range(0, len(PROMPTS), 2 * step):
             await_pool(engine)
@@ -108,14 +108,18 @@ def test_two_hundred_prompts_while_agents_die(truth: Truth, engine: Engine, test
             testbed.restart("agent0")
             testbed.await_ready("agent0")
     await_pool(engine)
-    assert engine.metrics()["outages"][""] >= outages + 4  # both halves of the connector count
+    assert outages(engine) >= before + 4  # both halves of the connector count
     settled(engine)
     testbed.await_cluster()
 
 
-def test_agent_that_hangs(truth: Truth, engine: Engine, testbed: Testbed) -> None:
+def test_agent_that_stalls(truth: Truth, engine: Engine, testbed: Testbed) -> None:
+    """Nobody waits for it, and when it goes on nothing was lost: neither connection nor leases."""
     prompts = PROMPTS[-16:]
     expected = truth(prompts)
+    await_pool(engine)
+    settled(engine)
+    before = outages(engine)
     testbed.kill("agent0", signal.SIGSTOP)
     try:
         assert_same(run_batches(engine, prompts), expected)
@@ -123,6 +127,9 @@ def test_agent_that_hangs(truth: Truth, engine: Engine, testbed: Testbed) -> Non
     finally:
         testbed.kill("agent0", signal.SIGCONT)
     await_pool(engine)
+    assert engine.metrics()["agent_away"][""] == 0
+    assert outages(engine) == before
+    settled(engine)
 
 
 def test_controller_killed_and_restarted(truth: Truth, engine: Engine, testbed: Testbed) -> None:
@@ -173,6 +180,10 @@ def test_a_full_pool(truth: Truth, start: StartEngine, models: Callable[..., Pat
         assert_same(run_batches(engine, prompts), truth(prompts))
     assert engine.metrics()["hits"]["local"] == 3 * len(prompts)
     settled(engine)
+
+
+def outages(engine: Engine) -> float:
+    return engine.metrics().get("outages", {}).get("", 0)
 
 
 def await_pool(engine: Engine) -> None:

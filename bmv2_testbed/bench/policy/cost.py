@@ -89,10 +89,11 @@ def _fetch(values: PoolValues, sessions: int, now_ns: int) -> tuple[float, float
         now_ns += 1_000_000
         values.fetched(path, now_ns)
         for touch in path:
-            if len(values) >= values.capacity_bytes:
-                if not values.admits(touch, now_ns):
-                    break
-                values.remove(next(values.victims(now_ns)))
+            displaced = values.displaced_by(touch, now_ns)
+            if displaced is None:
+                break
+            for victim in displaced:
+                values.remove(victim)
             values.add(touch, now_ns)
     miss_s = (time.process_time() - began) / (len(fresh) * _PATH_CHUNKS)
     return hit_s, miss_s, now_ns

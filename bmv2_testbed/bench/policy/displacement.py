@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from controlplane.directory import ChunkFacts, Directory
 from controlplane.ids import ChunkKey, NodeIndex, SwitchPort
-from controlplane.pool import FillWanted, PoolRules, Source, SwitchPool
+from controlplane.newcomers import Source
+from controlplane.pool import FillWanted, PoolRules, SwitchPool
 from controlplane.switch.programmer import SwitchProgrammer, WriteSwitch
 from controlplane.switch.target import SwitchFacts
 from controlplane.value import ClusterValues

@@ -47,12 +47,11 @@ def _bring_in(values: PoolValues, path: Sequence[Touch], leading: int, now_ns: i
     own = {touch.key for touch in path}
     for touch in path[leading:]:
         if len(values) >= values.capacity_bytes:
-            if not values.admits(touch, now_ns, lambda key: key not in own):
+            displaced = values.displaced_by(touch, now_ns, lambda key: key not in own)
+            if displaced is None:
                 return
-            victim = next(values.victims(now_ns, lambda key: key not in own), None)
-            if victim is None:
-                return
-            values.remove(victim)
+            for victim in displaced:
+                values.remove(victim)
         if touch.key not in values:
             values.add(touch, now_ns)
 

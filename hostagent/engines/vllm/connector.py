@@ -146,11 +146,19 @@ class KvcastConnector(KVConnectorBase_V1):
 
     def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
         """See base."""
-        return self._at_scheduler.orders(scheduler_output)
+        try:
+            return self._at_scheduler.orders(scheduler_output)
+        except Exception:  # noqa: BLE001 - see above
+            self._at_scheduler.failed("ending a schedule")
+            # Loads that were promised must reach the workers: requests wait for them.
+            return self._at_scheduler.take_orders()
 
     def update_connector_output(self, connector_output: Any) -> None:
         """See base."""
-        self._at_scheduler.reports(connector_output)
+        try:
+            self._at_scheduler.reports(connector_output)
+        except Exception:  # noqa: BLE001 - see above
+            self._at_scheduler.failed("taking workers' reports in")
 
     def request_finished(self, request: Any, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
         """See base. Blocks may be freed: saves keep those they read by vLLM's own counts."""

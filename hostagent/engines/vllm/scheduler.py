@@ -50,6 +50,8 @@ log = logging.getLogger("vllm.kvcast")
 ANSWER_GRACE_S = 1.0
 """An agent that has not answered a fetch so long after its deadline does not answer at all."""
 STEPS_MAX = 64
+ALONE_PATIENCE = 5
+"""An engine with one request waits so many times `lookup_wait_s`: it would only turn empty steps instead."""
 NO_LOAD, NO_SAVE, SESSION_END = "kvcast.no_load", "kvcast.no_save", "kvcast.session_end"
 """Keys of a request's `kv_transfer_params`."""
 
@@ -84,6 +86,8 @@ class SchedulerHalf:
         self._gauges_told: dict[str, float] = {}
         self._requests: dict[str, Any] = {}
         self._waiting: dict[tuple[str, int], _Waiting] = {}
+        self._silent: set[tuple[str, int]] = set()
+        """Lookups and fetches that nobody waits for any more and that are not answered yet."""
         self._caches = RequestCaches(
             Rules(
                 block_tokens,
@@ -102,7 +106,8 @@ class SchedulerHalf:
         """Workers done with a load, and those of them that failed, while others are still at it."""
         self._steps: deque[_Step] = deque(maxlen=STEPS_MAX)
         self._step_ended_s = 0.0
-        self._wait_left_s = settings.lookup_wait_s
+        self._waited_s = 0.0
+        """In this step, for answers."""
         self._ledger = SaveLedger(
             vllm_config.parallel_config.world_size,
             max(1, int(kv_cache_config.num_blocks * settings.save_blocks_share)),
@@ -206,6 +211,7 @@ class SchedulerHalf:
                 self._said_unknown = True
                 log.error("kvcast: the executor did not bring what workers said of their caches: nothing is cached")
             return
+        self._take_answers()
         parameters = request.kv_transfer_params or {}
         keys = self._keys.of(request)
         usable = keys is not None and request.prompt_embeds is None and not request.resumable
@@ -220,7 +226,7 @@ class SchedulerHalf:
                 and not parameters.get(NO_LOAD)
                 and not request.skip_reading_prefix_cache,
                 may_save=usable and self._settings.save != "off" and not parameters.get(NO_SAVE),
-                away=self._link.away,
+                away=self._away,
             )
         )
         self._stats.add("lookups")
@@ -232,7 +238,7 @@ class SchedulerHalf:
             return 0, False
         self._take_answers()
         while True:
-            answer = self._caches.ask(request_id, request.all_token_ids, computed_tokens, away=self._link.away)
+            answer = self._caches.ask(request_id, request.all_token_ids, computed_tokens, away=self._away)
             self._do(answer.commands)
             if answer.tokens is not None:
                 return answer.tokens, answer.tokens > 0 and not self._loads_by_layers(request_id)
@@ -285,7 +291,7 @@ class SchedulerHalf:
         request_id = request.request_id
         if request_id in self._caches:
             parameters = request.kv_transfer_params or {}
-            if parameters.get(SESSION_END) and not self._link.away:
+            if parameters.get(SESSION_END) and not self._away:
                 keys = self._caches.keys(request_id)
                 self._io.end_sessions(keys.flat(0, keys.chunks_count))
             self._do(self._caches.ended(request_id))
@@ -296,9 +302,9 @@ class SchedulerHalf:
 
     def orders(self, scheduler_output: Any) -> StepOrders:
         """See KVConnectorBase_V1.build_connector_meta."""
+        self._waited_s = 0.0
         self._take_answers()
-        orders, self._orders = self._orders, StepOrders()
-        self._wait_left_s = self._settings.lookup_wait_s
+        orders = self._orders
         state = scheduler_output.kv_connector_block_state
         prompt_tokens = decode_tokens = 0
         for request_id, count in scheduler_output.num_scheduled_tokens.items():
@@ -307,7 +313,7 @@ class SchedulerHalf:
             else:
                 decode_tokens += count
             request = self._requests.get(request_id)
-            if request is not None and not self._link.away:
+            if request is not None and not self._away:
                 try:
                     self._offer_saves(orders, request, request.num_computed_tokens + count, state)
                 except Exception:  # noqa: BLE001 - a bug of ours must not end the engine; told in full, counted
@@ -315,6 +321,11 @@ class SchedulerHalf:
         orders.is_idle = not scheduler_output.total_num_scheduled_tokens
         self._steps.append(_Step(time.monotonic(), prompt_tokens, decode_tokens))
         self._sweep_when_due()
+        return self.take_orders()
+
+    def take_orders(self) -> StepOrders:
+        """What was ordered so far, once."""
+        orders, self._orders = self._orders, StepOrders()
         return orders
 
     def reports(self, output: Any) -> None:
@@ -396,15 +407,17 @@ class SchedulerHalf:
 
     def _wait_for_answer(self, request_id: str) -> bool:
         """Wait a moment for an answer, if this step has one left; whether one (of any request) came."""
-        if self._caches.stage(request_id) not in (Stage.LOOKING, Stage.FETCHING) or self._wait_left_s <= 0:
+        patience = ALONE_PATIENCE if len(self._requests) == 1 else 1
+        left_s = self._settings.lookup_wait_s * patience - self._waited_s
+        if self._caches.stage(request_id) not in (Stage.LOOKING, Stage.FETCHING) or left_s <= 0:
             return False
         started_s = time.monotonic()
         try:
-            answer = self._io.answers.get(timeout=self._wait_left_s)
+            answer = self._io.answers.get(timeout=left_s)
         except queue.Empty:
-            self._wait_left_s = 0.0
             return False
-        self._wait_left_s -= time.monotonic() - started_s
+        finally:
+            self._waited_s += time.monotonic() - started_s
         self._take(answer)
         return True
 
@@ -418,28 +431,35 @@ class SchedulerHalf:
             self._give_up_silent()
 
     def _give_up_silent(self) -> None:
-        """An agent that does not answer is as good as none: nobody waits for it longer than it may take."""
+        """Nobody waits for an answer longer than it may take; the connection decides when an agent is lost."""
         now_s = time.monotonic()
         late = [key for key, waiting in self._waiting.items() if now_s - waiting.since_s > waiting.limit_s]
+        if late and not self._silent and not self._link.away:
+            log.warning("kvcast: the agent at %s is slow to answer: going on without it until it does", self._link.path)
         for request, ticket in late:
             del self._waiting[request, ticket]
+            self._silent.add((request, ticket))
             if request in self._caches and self._caches.stage(request) is Stage.LOOKING:
                 self._caches.looked_up(request, ticket, None)
             else:
                 self._do(self._caches.fetched(request, ticket, (), Status.DEADLINE))
                 self._io.do([Release(request, ticket)])
-        client = self._link.client
-        if late and client is not None:
-            self._link.lost(client, f"the agent at {self._settings.socket} does not answer in time")
+
+    @property
+    def _away(self) -> bool:
+        """Whether there is no agent, or it owes answers: then nobody waits for it."""
+        return self._link.away or bool(self._silent)
 
     def _take(self, answer: Answer) -> None:
         match answer:
             case LookedUp(request, ticket, where):
+                self._silent.discard((request, ticket))
                 if self._waiting.pop((request, ticket), None) is not None:
                     self._caches.looked_up(request, ticket, where)
                     if where is not None and request in self._requests:
                         self._news.found(self._requests[request], self._caches.keys(request).keys, where)
             case FetchEnded(request, ticket, sources, _, outcome, seconds):
+                self._silent.discard((request, ticket))
                 self._waiting.pop((request, ticket), None)
                 self._stats.observe("fetch_seconds", seconds)
                 self._do(self._caches.fetched(request, ticket, sources, outcome))
@@ -461,7 +481,7 @@ class SchedulerHalf:
 
     def _sweep_when_due(self) -> None:
         now_s = time.monotonic()
-        if now_s - self._swept_s >= self._settings.events_sweep_s and not self._link.away:
+        if now_s - self._swept_s >= self._settings.events_sweep_s and not self._away:
             self._swept_s = now_s
             self._io.sweep(self._news.told())
 
@@ -475,7 +495,7 @@ class SchedulerHalf:
             self._stats.add("outages", self._link.outages_count - self._outages_told)
             self._outages_told = self._link.outages_count
         gauges = {
-            "agent_away": float(self._link.away),
+            "agent_away": float(self._away),
             "prefill_tokens_per_second": self._rate.tokens_per_s or 0.0,
             "fetch_bytes_per_second": self._fetch_bytes_per_s,
         }

@@ -18,6 +18,14 @@ if TYPE_CHECKING:
 
 _BLOCKS = ("ingress_parser", "ingress", "ingress_deparser", "egress_parser", "egress", "egress_deparser")
 
+_UNKNOWN_REQUESTS = {
+    "ingress_intrinsic_metadata_for_tm_t": {"deflect_on_drop", "copy_to_cpu", "level1_exclusion_id"},
+    "ingress_intrinsic_metadata_for_deparser_t": {"resubmit_type"},
+    "egress_intrinsic_metadata_for_deparser_t": {"mirror_type", "coalesce_flush", "coalesce_length"},
+    "egress_intrinsic_metadata_for_output_port_t": {"capture_tstamp_on_tx", "update_delay_on_tx"},
+}
+"""Fields of intrinsic metadata that ask for what is not there, by struct."""
+
 
 class Tna(TnaExterns):
     """One program for Switch, with one pipe."""
@@ -53,9 +61,9 @@ class Tna(TnaExterns):
 
     def program(self, main: ast.Instantiation) -> Program:
         """The program in IR; AbortError after a reported problem."""
-        pipe, blocks = self._pipe(main)
-        ingress = self._ingress(pipe, blocks)
-        egress = self._egress(pipe, blocks)
+        blocks = self._pipe(main)
+        ingress = self._ingress(blocks)
+        egress = self._egress(blocks)
         check_access(self.low, (ingress, egress), self.access_offsets)
         new_types, enums = self.low.named_types()
         source = self.low.reporter.source.origins[-1][0] if self.low.reporter.source.origins else ""
@@ -71,24 +79,33 @@ class Tna(TnaExterns):
             value_sets=tuple(self.low.value_sets),
             controller_headers=self.low.controller_headers(),
             errors=self.low.errors,
-            headers_by_name=tuple(self.low.headers.values()),
-            structs_by_name=tuple(self.low.structs.values()),
-            unions_by_name=tuple(self.low.unions.values()),
             serializable_enums=enums,
             new_types=new_types,
             package_annotations=self.low.annotations(main.annotations),
         )
 
+    def check_assignment(self, statement: ast.Assignment) -> None:
+        """Requests to the traffic manager that this one does not know; zero asks for nothing."""
+        target = statement.target
+        if not isinstance(target, ast.Member) or not isinstance(target.base.type, TStruct):
+            return
+        if (
+            target.name in _UNKNOWN_REQUESTS.get(target.base.type.decl.name, ())
+            and self.low.known(statement.value) != 0
+        ):
+            raise self.low.unsupported(statement.at, f"{target.name} of {target.base.type}")
+
     # ---------------------------------------------------------------- the package
 
-    def _pipe(self, main: ast.Instantiation) -> tuple[str, dict[str, tuple[Callee, ast.Expr]]]:
-        """Name of the one pipe, which begins all names of the control plane, and its blocks."""
+    def _pipe(self, main: ast.Instantiation) -> dict[str, tuple[Callee, ast.Expr]]:
+        """The blocks of the one pipe. Its name is in no name of the control plane, as in p4c's standard P4Info."""
+        if not main.target.arguments or main.target.arguments[0][0].name != "pipe0":
+            raise self.low.unsupported(main.at, "a package Switch that is not tna's")
         first, *others = [a for _, a in main.target.arguments]
         if any(a is not None for a in others):
             raise self.low.unsupported(main.at, "more than one pipe")
-        name = "pipe"
         if isinstance(first, ast.Name) and isinstance(first.decl, ast.Instantiation):
-            name, callee = first.decl.name, first.decl.target
+            callee = first.decl.target
         elif isinstance(first, ast.Call) and isinstance(first.target, Callee):
             callee = first.target
         else:
@@ -101,7 +118,7 @@ class Tna(TnaExterns):
             if not isinstance(argument, ast.Call) or not isinstance(argument.target, Callee):
                 raise self.low.unsupported(argument.at, "this argument of Pipeline")
             blocks[key] = (argument.target, argument)
-        return name, blocks
+        return blocks
 
     def _variable(self, name: str, t: irt.Type) -> ir.VarRef:
         self.low.used_names.add(name)
@@ -124,7 +141,7 @@ class Tna(TnaExterns):
 
     # ---------------------------------------------------------------- threads
 
-    def _ingress(self, pipe: str, blocks: dict[str, tuple[Callee, ast.Expr]]) -> Thread:
+    def _ingress(self, blocks: dict[str, tuple[Callee, ast.Expr]]) -> Thread:
         headers, metadata = self._packet_variables("ingress", blocks["ingress_parser"])
         own = self._intrinsic("ingress_intrinsic", "ingress_intrinsic_metadata_t")
         parsed = self._intrinsic("ingress_from_parser", "ingress_intrinsic_metadata_from_parser_t")
@@ -136,20 +153,18 @@ class Tna(TnaExterns):
             headers=_declared(headers),
             metadata=_declared(metadata),
             intrinsic=tuple(_declared(v) for v in (parsed, deparser, manager)),
-            parser=self.low.lower_parser(blocks["ingress_parser"], (headers, metadata, own, manager, parsed), pipe),
+            parser=self.low.lower_parser(blocks["ingress_parser"], (headers, metadata, own, manager, parsed)),
             controls=(
                 (
                     "ingress",
-                    self.low.lower_control(
-                        blocks["ingress"], (headers, metadata, own, parsed, deparser, manager), pipe
-                    ),
+                    self.low.lower_control(blocks["ingress"], (headers, metadata, own, parsed, deparser, manager)),
                 ),
             ),
-            deparser=self.low.lower_control(blocks["ingress_deparser"], (None, headers, metadata, deparser, own), pipe),
+            deparser=self.low.lower_control(blocks["ingress_deparser"], (None, headers, metadata, deparser, own)),
             extracted=(_declared(own),),
         )
 
-    def _egress(self, pipe: str, blocks: dict[str, tuple[Callee, ast.Expr]]) -> Thread:
+    def _egress(self, blocks: dict[str, tuple[Callee, ast.Expr]]) -> Thread:
         self.low.used_names.clear()  # egress shares no variable with ingress
         headers, metadata = self._packet_variables("egress", blocks["egress_parser"])
         own = self._intrinsic("egress_intrinsic", "egress_intrinsic_metadata_t")
@@ -162,15 +177,15 @@ class Tna(TnaExterns):
             headers=_declared(headers),
             metadata=_declared(metadata),
             intrinsic=tuple(_declared(v) for v in (parsed, deparser, port)),
-            parser=self.low.lower_parser(blocks["egress_parser"], (headers, metadata, own, parsed, deparser), pipe),
+            parser=self.low.lower_parser(blocks["egress_parser"], (headers, metadata, own, parsed, deparser)),
             controls=(
                 (
                     "egress",
-                    self.low.lower_control(blocks["egress"], (headers, metadata, own, parsed, deparser, port), pipe),
+                    self.low.lower_control(blocks["egress"], (headers, metadata, own, parsed, deparser, port)),
                 ),
             ),
             deparser=self.low.lower_control(
-                blocks["egress_deparser"], (None, headers, metadata, deparser, own, parsed), pipe
+                blocks["egress_deparser"], (None, headers, metadata, deparser, own, parsed)
             ),
             extracted=(_declared(own),),
         )

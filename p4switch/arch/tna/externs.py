@@ -40,8 +40,8 @@ class TnaExterns(TnaInstances):
         self._hashes = []
         self.access_offsets: dict[int, int] = {}
         """Where register accesses are in the source, by the identity of the statement."""
-        self._parameters: dict[int, ir.VarRef] | None = None
-        """Register parameters that the action at hand has read; None outside of register actions."""
+        self._parameters: list[tuple[int, ir.VarRef]] | None = None
+        """Reads of register parameters in the action at hand; None outside of register actions."""
 
     # ---------------------------------------------------------------- registers
 
@@ -55,7 +55,7 @@ class TnaExterns(TnaInstances):
         (method,) = decl.body
         assert isinstance(method, ast.FunctionDecl)
         assert method.body is not None
-        outer, self._parameters = self._parameters, {}
+        outer, self._parameters = self._parameters, []
         if outer is not None:
             raise self.low.reporter.fail(e.at, "a register action cannot execute another")
         before = len(self.low.variables)
@@ -74,13 +74,13 @@ class TnaExterns(TnaInstances):
                 env.bind(given, result)
             with self.low.body() as inner:
                 self.low.inline(env, Frame(self.low.fresh_name(decl.name)), method.body)
-            reads = [RegisterRead(v, i, ir.Const(0, irt.Bits(32))) for i, v in self._parameters.items()]
+            reads = [RegisterRead(v, i, ir.Const(0, irt.Bits(32))) for i, v in self._parameters]
             for statement in (*reads, *inner):
                 self.low.emit(statement)
             _pack(self.low, register, cell, value)
             self.low.emit(RegisterWrite(register.index, index, cell))
         own = {v.name for v in self.low.variables[before:]}
-        check_action(self.low, decl, tuple(inner), own, len(self._parameters))
+        check_action(self.low, decl, tuple(inner), own, len({i for i, _ in self._parameters}))
         self._parameters = None
         access = RegisterAccess(register.index, instance.name, tuple(statements), self.low.location(e.at))
         self.access_offsets[id(access)] = e.at
@@ -106,10 +106,10 @@ class TnaExterns(TnaInstances):
     def _read_parameter(self, e: ast.Call, callee: Callee, instance: Instance) -> ir.Expr:
         if self._parameters is None:
             raise self.low.reporter.fail(e.at, "a register parameter can be read in a register action only")
-        if instance.index not in self._parameters:
-            register = self.low.registers[instance.index]
-            self._parameters[instance.index] = self.low.new_variable("parameter", register.element)
-        return self._parameters[instance.index]
+        # A variable for each read: a comparison with another read is another comparison to p4c, too.
+        read = self.low.new_variable("parameter", self.low.registers[instance.index].element)
+        self._parameters.append((instance.index, read))
+        return read
 
     # ---------------------------------------------------------------- numbers
 

@@ -76,21 +76,18 @@ class V1Instances(Architecture):
         return Instance("direct_meter" if direct else "meter", name, index)
 
     def _action_profile(self, decl: ast.Declaration, callee: Callee, name: str) -> Instance:
-        return self._new_profile("action_profile", decl, callee, name, None, 0)
+        return self._new_profile("action_profile", decl, callee, name, None)
 
     def _action_selector(self, decl: ast.Declaration, callee: Callee, name: str) -> Instance:
         algorithm = self.algorithm(self.low.argument(callee, "algorithm"))
-        width = self.low.known_int(self.low.argument(callee, "outputWidth"), "the output width")
-        return self._new_profile("action_selector", decl, callee, name, algorithm, width)
+        return self._new_profile("action_selector", decl, callee, name, algorithm)
 
     def _new_profile(
-        self, kind: str, decl: ast.Declaration, callee: Callee, name: str, algorithm: HashAlgorithm | None, width: int
+        self, kind: str, decl: ast.Declaration, callee: Callee, name: str, algorithm: HashAlgorithm | None
     ) -> Instance:
         index = len(self.low.profiles)
         size = self._size(self.low.argument(callee, "size"))
-        self.low.profiles.append(
-            ActionProfile(index, name, size, algorithm, width, self.low.annotations(decl.annotations))
-        )
+        self.low.profiles.append(ActionProfile(index, name, size, algorithm, self.low.annotations(decl.annotations)))
         return Instance(kind, name, index)
 
     def _checksum16(self, decl: ast.Declaration, callee: Callee, name: str) -> Instance:

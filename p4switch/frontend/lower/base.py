@@ -89,7 +89,6 @@ class Env:
 
 
 TRUE = ir.Const(1, irt.Bool())
-FALSE = ir.Const(0, irt.Bool())
 BIT32 = irt.Bits(32)
 
 

@@ -32,9 +32,10 @@ from p4switch.ir.stmt import Labelled
 class ProgramLowering(ParserLowering):
     """Lowers a whole checked program."""
 
-    def __init__(self, checked: CheckedProgram) -> None:
+    def __init__(self, checked: CheckedProgram, wanted: str | None = None) -> None:
         super().__init__(checked.checker, checked.reporter)
         self.program = checked.program
+        self.wanted_architecture = wanted
 
     # ---------------------------------------------------------------- instances
 
@@ -106,6 +107,10 @@ class ProgramLowering(ParserLowering):
         architecture = ARCHITECTURES.get(decl.type.decl.name) if isinstance(decl.type, TBlock) else None
         if architecture is None:
             raise self.unsupported(decl.at, f"package {decl.type}; known packages are {', '.join(ARCHITECTURES)}")
+        if self.wanted_architecture not in (None, architecture.name):
+            raise self.reporter.fail(
+                decl.at, f"this program is for {architecture.name}, and {self.wanted_architecture} is asked for"
+            )
         self.architecture = architecture(self)
         return decl
 
@@ -116,14 +121,13 @@ class ProgramLowering(ParserLowering):
         self.exit_flag = None
         self.block_label = self.fresh_name(label)
 
-    def _instance(self, block: tuple[Callee, ast.Expr], prefix: str) -> Instance:
+    def _instance(self, block: tuple[Callee, ast.Expr]) -> Instance:
         callee, argument = block
         if isinstance(argument, ast.Name):
             found = self.instance_of(argument)
             if found is not None:
                 return found
-        name = callee.decl.name
-        return self.make_block(callee.decl, callee, f"{prefix}.{name}" if prefix else name)
+        return self.make_block(callee.decl, callee, callee.decl.name)
 
     def _bind(self, instance: Instance, values: tuple[ir.VarRef | None, ...]) -> Env:
         env = Env(instance.env)
@@ -131,14 +135,11 @@ class ProgramLowering(ParserLowering):
             env.bind(p, value if value is not None else Instance("packet", "packet"))
         return env
 
-    def lower_parser(self, block: tuple[Callee, ast.Expr], values: tuple[ir.VarRef, ...], prefix: str = "") -> Parser:
-        """A parser; `values` are bound to its parameters behind the packet, those it leaves out at the end to none.
-
-        `prefix` goes before all its names.
-        """
+    def lower_parser(self, block: tuple[Callee, ast.Expr], values: tuple[ir.VarRef, ...]) -> Parser:
+        """A parser; `values` are bound to its parameters behind the packet. It may leave out parameters at the end."""
         self._begin("parsed")
         self.states = []
-        instance = self._instance(block, prefix)
+        instance = self._instance(block)
         env = self._bind(instance, (None, *values))
         with self.body() as first, self.within(env):
             self.initialise_locals(instance.decl)
@@ -158,12 +159,10 @@ class ProgramLowering(ParserLowering):
         )
         return [entry, start, *states[1:]]
 
-    def lower_control(
-        self, block: tuple[Callee, ast.Expr], values: tuple[ir.VarRef | None, ...], prefix: str = ""
-    ) -> Block:
+    def lower_control(self, block: tuple[Callee, ast.Expr], values: tuple[ir.VarRef | None, ...]) -> Block:
         """A control, as lower_parser; None is bound to the packet."""
         self._begin("end")
-        instance = self._instance(block, prefix)
+        instance = self._instance(block)
         env = self._bind(instance, values)
         with self.body() as body, self.within(env):
             self.initialise_locals(instance.decl)
@@ -202,9 +201,10 @@ class ProgramLowering(ParserLowering):
         return tuple(new_types), tuple(enums)
 
 
-def lower(checked: CheckedProgram) -> Program:
-    """Lower a checked program to IR. CompileError when something in it is not supported."""
-    lowering = ProgramLowering(checked)
+def lower(checked: CheckedProgram, architecture: str | None = None) -> Program:
+    """Lower a checked program to IR. CompileError when something in it is not supported, or it is not for
+    `architecture` (None: any)."""
+    lowering = ProgramLowering(checked, architecture)
     try:
         program = lowering.lower()
     except AbortError:

@@ -30,6 +30,7 @@ class StatementLowering(ExternLowering):
         if isinstance(s, ast.Block):
             self.statements(s.body)
         elif isinstance(s, ast.Assignment):
+            self.architecture.check_assignment(s)
             if s.op:
                 self.assign_operated(s.target, s.value)
             else:

@@ -18,7 +18,7 @@ static bool earlier(const struct ps_timer *a, const struct ps_timer *b) {
 }
 
 int ps_timer_add(struct ps_switch *sw, uint64_t due_us, uint32_t port, uint32_t kind, uint64_t cookie, const struct ps_tx *tx) {
-    if (sw->timer_count == PS_TIMERS_MAX) return -1;
+    if (sw->timer_count == PS_TIMERS_MAX || (tx && sw->pool.free_count < PS_BUFFERS_UNDELAYED)) return -1;
     struct ps_timer timer = {due_us, sw->timer_serial++, port, kind, cookie, {0}};
     if (tx) timer.tx = *tx;
     uint32_t i = sw->timer_count++;
@@ -51,6 +51,7 @@ static void release_to(struct ps_port *port, enum ps_direction direction, const 
 
 static void run_timer(struct ps_switch *sw, struct ps_timer *timer) {
     struct ps_port *port = sw->ports[timer->port];
+    if (timer->kind == PS_TIMER_FORGOTTEN) return;
     if (timer->kind == PS_TIMER_DELIVER || timer->kind == PS_TIMER_EMIT) {
         enum ps_direction direction = timer->kind == PS_TIMER_EMIT ? PS_TX : PS_RX;
         if (port && port->up)
@@ -65,6 +66,16 @@ static void run_timer(struct ps_switch *sw, struct ps_timer *timer) {
         if (!held->full || held->serial != timer->cookie >> 1) return;
         held->full = false;
         release_to(port, direction, &held->tx);
+    }
+}
+
+/* What waits for a port goes with it: another port of that number gets none of it. */
+void ps_timers_forget(struct ps_switch *sw, uint32_t port) {
+    for (uint32_t i = 0; i < sw->timer_count; i++) {
+        struct ps_timer *timer = &sw->timers[i];
+        if (timer->port != port) continue;
+        if (timer->kind == PS_TIMER_DELIVER || timer->kind == PS_TIMER_EMIT) ps_tx_put(&sw->pool, &timer->tx);
+        timer->kind = PS_TIMER_FORGOTTEN;
     }
 }
 
@@ -227,7 +238,7 @@ void ps_shape_send(struct ps_port *port, const struct ps_tx *tx) {
         onto_wire(port, tx);
         return;
     }
-    if (ps_queue_push(&s->queue, tx) != 0) {
+    if (ps_queue_push(&port->sw->pool, &s->queue, tx) != 0) {
         port->stats.tx_queue_dropped++;
         ps_tx_put(&port->sw->pool, tx);
     }

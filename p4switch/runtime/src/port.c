@@ -8,9 +8,11 @@
 
 /* ------------------------------------------------------------------ queues */
 
-int ps_queue_push(struct ps_tx_queue *q, const struct ps_tx *tx) {
+/* -1: no room. A queue holds no more packets than there are free buffers, so that ports which take nothing any more, however
+ * many, leave something to the others (dynamic thresholds: Choudhury and Hahne, 1998). */
+int ps_queue_push(const struct ps_buffer_pool *pool, struct ps_tx_queue *q, const struct ps_tx *tx) {
     uint32_t bytes = ps_tx_bytes(tx);
-    if (q->bytes + bytes > q->bytes_max || q->count == PS_BACKLOG_ITEMS) return -1;
+    if (q->bytes + bytes > q->bytes_max || q->count == PS_BACKLOG_ITEMS || q->count >= pool->free_count) return -1;
     if (!q->items) {
         q->items = malloc(PS_BACKLOG_ITEMS * sizeof *q->items);
         if (!q->items) return -1;
@@ -147,7 +149,7 @@ void ps_port_flush(struct ps_port *port) {
     if (count == 0) return;
     if (port->backlog.count == 0) taken = send_now(port, port->out, count);
     for (int i = taken; i < count; i++) {
-        if (ps_queue_push(&port->backlog, &port->out[i]) == 0) continue;
+        if (ps_queue_push(&port->sw->pool, &port->backlog, &port->out[i]) == 0) continue;
         port->stats.tx_queue_dropped++;
         ps_tx_put(&port->sw->pool, &port->out[i]);
     }
@@ -207,6 +209,7 @@ static void port_destroy(struct ps_port *port) {
     free(port->backlog.items);
     free(port->shape.queue.items);
     ps_faults_drop_held(port);
+    ps_timers_forget(sw, port->id);
     for (int d = 0; d < 2; d++)
         if (port->pcap[d]) fclose(port->pcap[d]);
     free(port);

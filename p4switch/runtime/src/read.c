@@ -47,7 +47,6 @@ PS_EXPORT uint32_t ps_table_record_bytes(const struct ps_pipeline *p, uint32_t t
     return (uint32_t)(sizeof(struct entry_record) + t->action_offset + t->param_bytes_max);
 }
 
-PS_EXPORT uint32_t ps_table_param_bytes_max(const struct ps_pipeline *p, uint32_t table) { return p->states[table].param_bytes_max; }
 
 PS_EXPORT uint32_t ps_table_count(struct ps_pipeline *p, uint32_t table) {
     ps_gate_enter(p->sw);

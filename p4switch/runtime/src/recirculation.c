@@ -1,28 +1,33 @@
 /* Recirculation ports: what leaves through one comes in again, after its turn.
  *
  * The line has a rate, counted as on the wire, so what orbits takes the time that the configured rate gives it and not all of
- * the processor. Its tokens may gather for TURN_US, so that a packet that comes alone goes on at once, and a full orbit
- * moves in small bunches with sleep in between. What waits is bounded in bytes and packets; what finds no room is lost. */
+ * the processor. Its tokens may gather for GATHER_US, so that a packet that comes alone goes on at once, and a full orbit
+ * moves in small bunches with sleep of TURN_US in between. What waits is bounded in bytes and packets; what finds no room is lost. */
 #include <stdlib.h>
 
 #include "runtime.h"
 
 enum {
     WIRE_BYTES = 24,  /* FCS, preamble and gap of a frame */
-    TURN_US = 500,    /* tokens of so much time may gather */
+    TURN_US = 500,
+    GATHER_US = 4000, /* more than a busy machine lets a thread sleep too long */
 };
 
-int ps_recirculation_init(struct ps_switch *sw) {
+void ps_recirculation_init(struct ps_switch *sw) {
     for (int i = 0; i < PS_RECIRCULATION_PORTS; i++) {
         if (sw->config.recirculation_ports[i] == UINT32_MAX) continue;
-        struct ps_recirculation *r = &sw->recirculations[sw->recirculation_count];
+        struct ps_recirculation *r = &sw->recirculations[sw->recirculation_count++];
         r->port = sw->config.recirculation_ports[i];
-        r->nodes = calloc(PS_RECIRCULATING_MAX, sizeof *r->nodes);
-        if (!r->nodes) return -1;
-        for (uint32_t n = 0; n < PS_RECIRCULATING_MAX; n++) r->nodes[n].next = n + 1 < PS_RECIRCULATING_MAX ? n + 1 : PS_NO_NODE;
-        sw->recirculation_count++;
+        r->free_node = PS_NO_NODE;
     }
-    return 0;
+}
+
+/* On first use: most switches have no program that recirculates. */
+static void make_nodes(struct ps_recirculation *r) {
+    r->nodes = calloc(PS_RECIRCULATING_MAX, sizeof *r->nodes);
+    if (!r->nodes) return;
+    for (uint32_t n = 0; n < PS_RECIRCULATING_MAX; n++) r->nodes[n].next = n + 1 < PS_RECIRCULATING_MAX ? n + 1 : PS_NO_NODE;
+    r->free_node = 0;
 }
 
 void ps_recirculation_free(struct ps_switch *sw) {
@@ -41,6 +46,7 @@ struct ps_recirculation *ps_recirculation_at(struct ps_switch *sw, uint32_t port
 
 void ps_recirculation_put(struct ps_switch *sw, struct ps_recirculation *r, uint32_t queue, const struct ps_tx *tx) {
     uint32_t bytes = ps_tx_bytes(tx);
+    if (PS_UNLIKELY(!r->nodes)) make_nodes(r);
     if (r->free_node == PS_NO_NODE || r->bytes + bytes > sw->config.recirculation_queue_bytes) {
         sw->stats.recirculation_lost++;
         TRACE(sw, "port %u: recirculation queue full, %u bytes lost", r->port, bytes);
@@ -115,7 +121,7 @@ static void refill(const struct ps_switch *sw, struct ps_recirculation *r) {
     uint64_t elapsed_us = sw->now_us - r->refilled_us;
     r->refilled_us = sw->now_us;
     if (elapsed_us > 1000000) elapsed_us = 1000000;
-    int64_t most = (int64_t)(rate * TURN_US / 1000000);
+    int64_t most = (int64_t)(rate * GATHER_US / 1000000);
     r->credit_bits += (int64_t)(rate * elapsed_us / 1000000);
     if (r->credit_bits > most) r->credit_bits = most;
 }
@@ -144,7 +150,7 @@ uint64_t ps_recirculation_due_us(const struct ps_switch *sw) {
         uint64_t due = sw->now_us;
         if (rate && r->credit_bits < 0) {
             uint64_t wait_us = ((uint64_t)-r->credit_bits * 1000000 + rate - 1) / rate;
-            due = r->refilled_us + (wait_us > TURN_US / 2 ? wait_us : TURN_US / 2);
+            due = r->refilled_us + (wait_us > TURN_US ? wait_us : TURN_US);
         }
         if (due < due_us) due_us = due;
     }

@@ -44,13 +44,14 @@ enum {
     PS_BURST = 64,                    /* frames a port may bring in before the others get their turn */
     PS_PENDING_MAX = 1024,            /* recirculated and resubmitted packets waiting */
     PS_RECIRCULATION_PORTS = 4,
+    PS_EXCLUSIONS = 512,              /* 9-bit level-2 exclusion ids of TNA */
     PS_RECIRCULATING_MAX = 6144,      /* packets that wait at recirculation ports: the rest of the buffers is for the others */
     PS_CLONE_DEPTH_MAX = 8,           /* clones of clones of ... */
     PS_TX_BATCH = 64,
     PS_TIMERS_MAX = 16384,            /* packets held by delay and reordering */
+    PS_BUFFERS_UNDELAYED = 1024,      /* buffers that delayed packets leave to the others */
     PS_BACKLOG_BYTES = 4 << 20,       /* what a port keeps while its socket takes no more */
     PS_BACKLOG_ITEMS = 2048,
-    PS_MEMORY_FRAMES_MAX = 65536,     /* frames a memory port keeps until they are collected */
     PS_ENTRIES_MAX = 1 << 24,         /* of one table */
     PS_TABLE_SIZE_DEFAULT = 1024,     /* of a table that declares no size, as bmv2 */
     PS_KEY_WORDS_MAX = 512,           /* 8 bytes each */
@@ -474,7 +475,7 @@ void ps_port_deliver(struct ps_port *port, struct ps_buffer *b);  /* after fault
 int ps_port_register(struct ps_port *port);
 void ps_port_unregister(struct ps_port *port);
 
-int ps_queue_push(struct ps_tx_queue *q, const struct ps_tx *tx);
+int ps_queue_push(const struct ps_buffer_pool *pool, struct ps_tx_queue *q, const struct ps_tx *tx);
 bool ps_queue_pop(struct ps_tx_queue *q, struct ps_tx *tx);
 
 int ps_packet_port_open(struct ps_port *port, const char *name, char *error, size_t error_bytes);
@@ -493,7 +494,7 @@ void ps_shape_send(struct ps_port *port, const struct ps_tx *tx);
 void ps_shape_release(struct ps_port *port);
 
 /* Timers: a heap of due times. */
-enum ps_timer_kind { PS_TIMER_DELIVER = 1, PS_TIMER_EMIT = 2, PS_TIMER_SHAPE = 3, PS_TIMER_HELD = 4 };
+enum ps_timer_kind { PS_TIMER_FORGOTTEN = 0, PS_TIMER_DELIVER = 1, PS_TIMER_EMIT = 2, PS_TIMER_SHAPE = 3, PS_TIMER_HELD = 4 };
 struct ps_timer {
     uint64_t due_us;
     uint64_t serial;
@@ -505,6 +506,7 @@ struct ps_timer {
 int ps_timer_add(struct ps_switch *sw, uint64_t due_us, uint32_t port, uint32_t kind, uint64_t cookie,
                  const struct ps_tx *tx);
 int ps_timers_run(struct ps_switch *sw);
+void ps_timers_forget(struct ps_switch *sw, uint32_t port);
 
 /* pcap.c */
 FILE *ps_pcap_open(const char *path);
@@ -547,7 +549,7 @@ struct ps_recirculating {
 
 struct ps_recirculation {
     uint32_t port;
-    struct ps_recirculating *nodes; /* PS_RECIRCULATING_MAX */
+    struct ps_recirculating *nodes; /* PS_RECIRCULATING_MAX; NULL until one is needed */
     uint32_t free_node, count;
     struct {
         uint32_t first, last;
@@ -593,6 +595,7 @@ struct ps_switch {
     struct ps_recirculation recirculations[PS_RECIRCULATION_PORTS];
     uint32_t recirculation_count; /* of ports */
     uint32_t arrival_port;        /* TNA: of the packet that is at ingress */
+    uint64_t exclusions[PS_EXCLUSIONS][PS_PORTS_MAX / 64]; /* TNA: the ports of each level-2 exclusion id */
 
     struct ps_timer *timers;
     uint32_t timer_count;
@@ -635,7 +638,7 @@ void ps_engine_flush(struct ps_switch *sw);
 void ps_tna_ingress(struct ps_switch *sw, struct ps_buffer *frame, uint32_t port); /* owns frame */
 
 /* recirculation.c */
-int ps_recirculation_init(struct ps_switch *sw);
+void ps_recirculation_init(struct ps_switch *sw);
 void ps_recirculation_free(struct ps_switch *sw);
 /* The recirculation port of that number, or NULL. */
 struct ps_recirculation *ps_recirculation_at(struct ps_switch *sw, uint32_t port);

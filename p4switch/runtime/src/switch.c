@@ -174,10 +174,11 @@ PS_EXPORT struct ps_switch *ps_switch_new(const struct ps_switch_config *config)
     sw->ctx.trace_enabled = config->trace != 0;
     struct ps_rng seeder = {config->seed};
     for (int i = 0; i < 4; i++) sw->ctx.rng[i] = ps_rng_next(&seeder);
-    if (ps_pool_init(&sw->pool) != 0 || !sw->timers || ps_recirculation_init(sw) != 0 || watch(sw, sw->wake_fd, WAKE) != 0 || watch(sw, sw->timer_fd, TIMER) != 0) {
+    if (ps_pool_init(&sw->pool) != 0 || !sw->timers || watch(sw, sw->wake_fd, WAKE) != 0 || watch(sw, sw->timer_fd, TIMER) != 0) {
         ps_switch_free(sw);
         return NULL;
     }
+    ps_recirculation_init(sw);
     open_link_watch(sw);
     return sw;
 }
@@ -280,7 +281,7 @@ PS_EXPORT int ps_advance(struct ps_switch *sw, uint64_t us) {
         uint64_t next_us = end_us;
         if (sw->timer_count && sw->timers[0].due_us < next_us) next_us = sw->timers[0].due_us;
         uint64_t round_us = ps_recirculation_due_us(sw);
-        if (round_us < next_us) next_us = round_us;
+        if (round_us > sw->now_us && round_us < next_us) next_us = round_us; /* an endless orbit does not stop the clock */
         if (sw->pipeline && sw->pipeline->ages && sw->aged_us + AGE_US < next_us) next_us = sw->aged_us + AGE_US;
         if (next_us > sw->now_us) sw->now_us = next_us;
         sw->ctx.now_us = sw->now_us;
@@ -376,6 +377,15 @@ PS_EXPORT void ps_stats_read(struct ps_switch *sw, struct ps_switch_stats *out) 
     out->packet_ins = sw->events.written[PS_EVENT_PACKET_IN];
     out->packet_ins_dropped = sw->events.dropped[PS_EVENT_PACKET_IN];
     pthread_mutex_unlock(&sw->events.lock);
+}
+
+/* The ports of a level-2 exclusion id (TNA), a bit each. -1: no such id. */
+PS_EXPORT int ps_set_exclusion(struct ps_switch *sw, uint32_t id, const uint64_t *ports) {
+    if (id >= PS_EXCLUSIONS) return -1;
+    ps_gate_enter(sw);
+    memcpy(sw->exclusions[id], ports, sizeof sw->exclusions[id]);
+    ps_gate_leave(sw);
+    return 0;
 }
 
 PS_EXPORT void ps_set_trace(struct ps_switch *sw, int on) {

@@ -170,6 +170,23 @@ struct ps_action *ps_table_own_action(const struct ps_table_state *t, struct ps_
     return (struct ps_action *)(void *)(entry->body + offset);
 }
 
+/* Gives a live entry its slot. One slot stays empty, where lookups of what is not there end: without memory for more, false. */
+static bool exact_place(struct ps_table_state *t, uint32_t number) {
+    if ((uint64_t)t->live * 2 > t->table->slot_mask + 1) {
+        uint64_t mask = 0;
+        struct ps_slot *slots = ps_table_grow_prepare(t, t->live, &mask);
+        if (slots) {
+            ps_release(t->slots, (t->table->slot_mask + 1) * sizeof *t->slots);
+            t->slots = slots;
+            t->table->slots = slots;
+            t->table->slot_mask = mask;
+        }
+    }
+    if (t->live > t->table->slot_mask) return false;
+    ps_slot_put(t->slots, t->table->slot_mask, exact_hash_of(t, number), number);
+    return true;
+}
+
 enum ps_status ps_table_insert(struct ps_table_state *t, const uint8_t *key, const uint8_t *mask, uint32_t priority,
                                uint32_t *number) {
     if (t->table->key_bytes == 0) return PS_INVALID;
@@ -205,25 +222,11 @@ enum ps_status ps_table_insert(struct ps_table_state *t, const uint8_t *key, con
     t->live_bits[n] = 1;
     t->live++;
     *number = n;
-    if (s) {
-        if (ps_masked_insert(s, n)) return PS_OK;
-        t->live_bits[n] = 0;
-        t->live--;
-        t->free_numbers[t->free_count++] = n;
-        return PS_FULL;
-    }
-    if ((uint64_t)t->live * 2 > t->table->slot_mask + 1) {
-        uint64_t mask_new = 0;
-        struct ps_slot *slots = ps_table_grow_prepare(t, t->live, &mask_new);
-        if (slots) {
-            ps_release(t->slots, (t->table->slot_mask + 1) * sizeof *t->slots);
-            t->slots = slots;
-            t->table->slots = slots;
-            t->table->slot_mask = mask_new;
-        }
-    }
-    ps_slot_put(t->slots, t->table->slot_mask, ps_key_hash(value, kb), n);
-    return PS_OK;
+    if (s ? ps_masked_insert(s, n) : exact_place(t, n)) return PS_OK;
+    t->live_bits[n] = 0;
+    t->live--;
+    t->free_numbers[t->free_count++] = n;
+    return PS_FULL;
 }
 
 enum ps_status ps_table_delete(struct ps_table_state *t, uint32_t number) {

@@ -25,6 +25,8 @@ struct way {
     uint32_t packet_length;  /* as egress sees it */
     uint8_t queue, class_of_service;
     bool bypass_egress;
+    uint16_t rid;             /* with `excluded`: replicas of this id have no copy for these ports */
+    const uint64_t *excluded; /* a bit a port */
 };
 
 static uint64_t now_ns48(const struct ps_switch *sw) { return sw->now_us * 1000 & 0xffffffffffffu; }
@@ -126,11 +128,20 @@ static void egress(struct ps_switch *sw, const struct way *way, uint32_t port, u
     leave(sw, port, way->queue, &tx);
 }
 
-/* Every replica of a group; the last one takes over the frame's reference if `last`. */
+static bool pruned(const struct way *way, const struct ps_replica *r) {
+    return r->instance == way->rid && r->port < PS_PORTS_MAX && (way->excluded[r->port / 64] >> r->port % 64 & 1);
+}
+
+/* Every replica of a group that is not pruned; the last one takes over the frame's reference if `last`. */
 static void replicate(struct ps_switch *sw, const struct way *way, const struct ps_replicas *group, bool last) {
-    for (uint32_t i = 0; i < group->count; i++)
-        egress(sw, way, group->list[i].port, group->list[i].instance, i == 0, last && i + 1 == group->count);
-    sw->stats.replicated += group->count;
+    uint32_t end = group->count;
+    while (end && pruned(way, &group->list[end - 1])) end--;
+    for (uint32_t i = 0; i < end; i++) {
+        if (pruned(way, &group->list[i])) continue;
+        egress(sw, way, group->list[i].port, group->list[i].instance, i == 0, last && i + 1 == end);
+        sw->stats.replicated++;
+    }
+    if (last && end == 0) ps_buffer_put(&sw->pool, way->frame);
 }
 
 /* A group with replicas, or NULL: none was asked for, or it is not configured. */
@@ -262,6 +273,8 @@ static void ingress(void *arg, struct ps_buffer *frame) {
         .queue = md->for_tm.qid,
         .class_of_service = md->for_tm.ingress_cos,
         .bypass_egress = md->for_tm.bypass_egress,
+        .rid = md->for_tm.rid,
+        .excluded = sw->exclusions[md->for_tm.level2_exclusion_id % PS_EXCLUSIONS],
     };
     to_traffic_manager(sw, &way, md);
     if (copy) {

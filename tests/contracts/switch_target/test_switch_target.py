@@ -78,7 +78,7 @@ _COMMON_KINDS: list[Entry] = [
 V1MODEL_KINDS: list[Entry] = [CloneSessionEntry(500, ONE), *_COMMON_KINDS, ReplicateToPortEntry(1, ONE)]
 TOFINO_KINDS: list[Entry] = [
     LossSubscriptionEntry(),
-    CloneSessionEntry(500, ORBIT.recirculation_port, 86),
+    CloneSessionEntry(500, ORBIT.recirculation_port, 86, 1),
     *_COMMON_KINDS,
     ReplicateByBitmapEntry(Bitmap.TWO),
 ]

@@ -46,7 +46,7 @@ def lose(scene: Scene, name: str, segment: int = 3) -> None:
 def test_it_is_told_what_its_program_needs() -> None:
     scene = tofino()
     switch = scene.switch.contents
-    assert switch["clone_session", 500] == CloneSessionEntry(500, ORBIT_PORT, 86)
+    assert switch["clone_session", 500] == CloneSessionEntry(500, ORBIT_PORT, 86, 1)
     assert switch["replicate_default", None] == ReplicateByBitmapEntry(Bitmap.ONE)
     assert switch["group", FLOOD_GROUP].ports == ports(1, 2)
     assert ("group", 1) in switch, "member 0 alone"

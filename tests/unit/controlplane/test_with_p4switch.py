@@ -5,15 +5,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from controlplane.config import parse
 from controlplane.daemon import Controller
+from controlplane.switch.chunk_states import ChunkState
 from kvproto.rpc import control_pb2 as rpc
 from p4switch.device_config import ProgramSource
+from p4switch.recirculation import Recirculation
 from p4switch.testing import TestSwitch, memory_switch
 from tests.dataplane.frames import ROCE_PORT, Control, Flag, Host, Op, Segment, control_frame
 from tests.dataplane.frames import parse as parse_frame
@@ -21,8 +25,7 @@ from tests.unit.controlplane.fake_agent import FakeAgent, agents
 from tests.unit.controlplane.helpers import key, record
 from tests.unit.controlplane.test_daemon import run
 
-PROGRAM = Path(__file__).resolve().parents[3] / "p4" / "v1model" / "kvcast.p4"
-DEFINES = {"SLOTS": "64", "SEGMENT_BYTES": "256", "INTEREST": "256", "HEAT_CELLS": "256"}
+P4 = Path(__file__).resolve().parents[3] / "p4"
 SEGMENTS = 4
 CHUNK = record("a", size=SEGMENTS * 256)
 
@@ -31,15 +34,70 @@ def segment(number: int) -> Segment:
     return Segment(Host(1), key("a"), number, SEGMENTS, bytes([65 + number]) * 256)
 
 
-@pytest.fixture
-def switch() -> Iterator[TestSwitch]:
-    with memory_switch(PROGRAM, ports=3, defines=DEFINES, flood_group=1) as one:
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A program, how it is built, and what the controller is told of it."""
+
+    source: ProgramSource
+    flood_group: int
+    settings: Mapping[str, object]
+
+
+V1MODEL = Kind(
+    ProgramSource(
+        P4 / "v1model" / "kvcast.p4",
+        defines={"SLOTS": "64", "SEGMENT_BYTES": "256", "INTEREST": "256", "HEAT_CELLS": "256"},
+    ),
+    1,
+    {"target": "p4switch"},
+)
+TNA_DEFINES = {"SLOTS": "64", "SEGMENT_BYTES": "256", "INTEREST": "4096", "HEAT_CELLS": "1024"}
+TNA_SETTINGS = {"target": "tofino", "orbit_bytes": 64 * 358}
+TNA = Kind(
+    # Nothing is taken for lost, however slow this machine is.
+    ProgramSource(P4 / "tna" / "kvcast.p4", defines=TNA_DEFINES | {"ORBIT_LOST_TICKS": "0x40000000"}),
+    0x8000,
+    TNA_SETTINGS,
+)
+
+
+@dataclass(slots=True)
+class RunningSwitch:
+    """A switch of one kind."""
+
+    kind: Kind
+    ports: TestSwitch
+
+    @property
+    def address(self) -> str:
+        return self.ports.address
+
+    def send(self, port: int, frame: bytes) -> None:
+        self.ports.send(port, frame)
+
+    def expect(self, port: int) -> bytes:
+        return self.ports.expect(port)
+
+    def load_again(self) -> None:
+        self.ports.switch.load(self.kind.source)
+
+
+@contextlib.contextmanager
+def running(kind: Kind, **options: Any) -> Iterator[RunningSwitch]:
+    source, flood_group = kind.source, kind.flood_group
+    with memory_switch(source.path, ports=3, defines=source.defines, flood_group=flood_group, **options) as one:
+        yield RunningSwitch(kind, one)
+
+
+@pytest.fixture(params=[V1MODEL, TNA], ids=["v1model", "tna"])
+def switch(request: pytest.FixtureRequest) -> Iterator[RunningSwitch]:
+    with running(request.param) as one:
         yield one
 
 
 @contextlib.asynccontextmanager
-async def controller(switch: TestSwitch) -> AsyncIterator[Controller]:
-    target = {"target": "p4switch", "address": switch.address, "reconcile_ms": 50, "reconnect_ms": 20}
+async def controller(switch: RunningSwitch) -> AsyncIterator[Controller]:
+    target = {"address": switch.address, "reconcile_ms": 50, "reconnect_ms": 20, **switch.kind.settings}
     settings = {"membership": {"heartbeat_ms": 10_000}, "fabric": {"segment_bytes": 256}}
     config = parse({"listen": "127.0.0.1:0", "metrics": "", "switch": target} | settings, Path())
     one = Controller(config)
@@ -53,7 +111,7 @@ async def controller(switch: TestSwitch) -> AsyncIterator[Controller]:
 class Filler:
     """Does Fill tasks as an agent does: segment by segment, until each is acknowledged."""
 
-    def __init__(self, agent: FakeAgent, switch: TestSwitch) -> None:
+    def __init__(self, agent: FakeAgent, switch: RunningSwitch) -> None:
         self._agent, self._switch = agent, switch
         agent.work = self.work
         self.filled = 0
@@ -69,11 +127,11 @@ class Filler:
         return rpc.TaskResult(task=task.task, status=rpc.TaskResult.DONE, done=SEGMENTS)
 
 
-def join(switch: TestSwitch, port: int) -> None:
+def join(switch: RunningSwitch, port: int) -> None:
     switch.send(port, control_frame(Host(port), Control(Op.JOIN, key("a"), segments=SEGMENTS), Host(1)))
 
 
-def get(switch: TestSwitch, port: int) -> list[bytes]:
+def get(switch: RunningSwitch, port: int) -> list[bytes]:
     """Payloads of the chunk as the switch serves them to one member alone; checks that it is the switch."""
     flags = int(Flag.ONLY_ME)
     switch.send(port, control_frame(Host(port), Control(Op.GET, key("a"), 0, SEGMENTS, SEGMENTS, flags=flags), Host(1)))
@@ -82,10 +140,10 @@ def get(switch: TestSwitch, port: int) -> list[bytes]:
         frame = switch.expect(port)
         if parse_frame(frame).dst_port == ROCE_PORT:
             frames.append(frame)
-    return frames
+    return sorted(frames, key=lambda frame: parse_frame(frame).segment)  # what circulates comes in any order
 
 
-async def make_hot_and_wait(switch: TestSwitch, reader: FakeAgent) -> None:
+async def make_hot_and_wait(switch: RunningSwitch, reader: FakeAgent) -> None:
     await reader.until(lambda: reader.switch.present and key("a") in reader.entries, "the switch and the chunk")
     join(switch, 2)
     join(switch, 3)
@@ -98,7 +156,7 @@ def same_udp(frame: bytes, number: int) -> bool:
     return frame[34:] == sent[34:] and frame[26:34] == sent[26:34]
 
 
-def test_a_hot_chunk_goes_in_and_comes_out_unchanged(switch: TestSwitch) -> None:
+def test_a_hot_chunk_goes_in_and_comes_out_unchanged(switch: RunningSwitch) -> None:
     async def steps() -> None:
         async with controller(switch) as one, agents(one.grpc_address, [CHUNK], [], []) as (holder, reader, _):
             filler = Filler(holder, switch)
@@ -110,13 +168,13 @@ def test_a_hot_chunk_goes_in_and_comes_out_unchanged(switch: TestSwitch) -> None
     run(steps())
 
 
-def test_the_program_is_loaded_again_in_mid_service(switch: TestSwitch) -> None:
+def test_the_program_is_loaded_again_in_mid_service(switch: RunningSwitch) -> None:
     async def steps() -> None:
         async with controller(switch) as one, agents(one.grpc_address, [CHUNK], [], []) as (holder, reader, _):
             filler = Filler(holder, switch)
             await make_hot_and_wait(switch, reader)
             epoch = reader.switch.epoch
-            await asyncio.to_thread(switch.switch.load, ProgramSource(PROGRAM, defines=DEFINES))
+            await asyncio.to_thread(switch.load_again)
             await reader.until(lambda: reader.switch.epoch > epoch, "a new epoch")
             await holder.until(lambda: filler.filled == 2, "a second fill")
             await reader.until(lambda: reader.entries[key("a")].served, "the chunk served again")
@@ -126,7 +184,7 @@ def test_the_program_is_loaded_again_in_mid_service(switch: TestSwitch) -> None:
     run(steps())
 
 
-def test_a_new_controller_takes_the_chunk_over(switch: TestSwitch) -> None:
+def test_a_new_controller_takes_the_chunk_over(switch: RunningSwitch) -> None:
     async def steps() -> None:
         async with controller(switch) as old, agents(old.grpc_address, [CHUNK], [], []) as (holder, reader, _):
             Filler(holder, switch)
@@ -144,9 +202,32 @@ def test_a_new_controller_takes_the_chunk_over(switch: TestSwitch) -> None:
     run(steps())
 
 
-async def _until_serving(one: Controller) -> None:
-    from controlplane.switch.chunk_states import ChunkState
+def test_what_the_recirculation_queue_loses_is_filled_in_again_and_given_up_where_it_never_fits() -> None:
+    """Two frames may wait there and four shall circulate."""
 
+    def ask(switch: RunningSwitch, segment: int) -> None:
+        switch.send(2, control_frame(Host(2), Control(Op.GET, key("a"), segment, SEGMENTS, 1), Host(1)))
+
+    async def steps(switch: RunningSwitch) -> None:
+        async with controller(switch) as one, agents(one.grpc_address, [CHUNK], [], []) as (holder, reader, _):
+            Filler(holder, switch)
+            await make_hot_and_wait(switch, reader)
+            decisions = one.core.pool.decisions
+            async with asyncio.timeout(30):
+                while decisions["refilled"] + decisions["lost_again"] < 2:
+                    for number in range(SEGMENTS):
+                        ask(switch, number)
+                    await asyncio.sleep(0.02)
+            assert decisions["refilled"] >= 1
+            assert one.core.accounting.decisions["segments_lost"] >= 2
+
+    kind = Kind(ProgramSource(TNA.source.path, defines=TNA_DEFINES), TNA.flood_group, TNA_SETTINGS)
+    narrow = Recirculation(rate_bits=10_000_000, queue_bytes=800)
+    with running(kind, recirculation=narrow) as switch:
+        run(steps(switch))
+
+
+async def _until_serving(one: Controller) -> None:
     async with asyncio.timeout(15):
         while one.core.pool.state(key("a")) is not ChunkState.SERVING:
             await asyncio.sleep(0.005)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +118,51 @@ def test_a_program_of_too_many_stages_fails(tmp_path: Path, capsys: pytest.Captu
     (tmp_path / "fit.json").write_text(p4_fit.to_json(big))
     assert p4_fit.main(["--report", str(tmp_path / "fit.json")]) == 1
     assert capsys.readouterr().err == "p4_fit: 10 stages are more than the 9 that the program may use\n"
+
+
+ASSEMBLY = "parser ingress:\n  states:\n    start:\n      0x0800:\n        next: ip\n      0x****:\n        next: end\n"
+
+
+def compiler_that_writes(folder: Path, resources: dict[str, Any], assembly: str) -> str:
+    """A compiler that leaves these files where the real one leaves its own."""
+    folder.mkdir()
+    sample = {"resources.json": json.dumps(resources), "phv.json": json.dumps(PHV), "kvcast.bfa": assembly}
+    for name, text in sample.items():
+        (folder / name).write_text(text)
+    compiler = folder / "p4c-barefoot"
+    compiler.write_text(
+        f"""#!/bin/sh
+[ "$1" = --version ] && echo 'Version 1.2.3 (SHA: 0123)' && exit
+while [ "$1" != -o ]; do shift; done
+mkdir -p "$2/pipe/logs" && cp {folder}/*.bfa "$2/pipe" && cp {folder}/*.json "$2/pipe/logs"
+"""
+    )
+    compiler.chmod(0o755)
+    return str(compiler)
+
+
+def test_what_the_compiler_wrote_is_found_and_read(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    compiler_that_writes(tmp_path / "bin", RESOURCES, ASSEMBLY)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.defpath}")
+    monkeypatch.setattr(p4_fit, "BUILD", tmp_path / "build")
+    assert p4_fit.main(["-DSLOTS=4096", "--json", str(tmp_path / "fit.json")]) == 0
+    assert capsys.readouterr().out.startswith("tofino, p4c-barefoot 1.2.3 (SHA: 0123)\nstages")
+    assert p4_fit.from_json((tmp_path / "fit.json").read_text()).stages == 2
+
+
+def test_an_assembly_without_selects_is_refused(tmp_path: Path) -> None:
+    compiler = compiler_that_writes(tmp_path / "bin", RESOURCES, ASSEMBLY.replace("0x0800", "0x****"))
+    with pytest.raises(FitError, match="every select of the parser to match anything"):
+        p4_fit.compile_program(compiler, [], tmp_path / "build")
+
+
+def test_missing_report_is_named(tmp_path: Path) -> None:
+    compiler = compiler_that_writes(tmp_path / "bin", RESOURCES, ASSEMBLY)
+    (tmp_path / "bin" / "phv.json").unlink()
+    with pytest.raises(FitError, match=r"the compiler has written no phv.json"):
+        p4_fit.compile_program(compiler, [], tmp_path / "build")
 
 
 def test_refused_program_is_one_line(tmp_path: Path) -> None:

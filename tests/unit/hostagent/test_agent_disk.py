@@ -13,7 +13,7 @@ from disk_harness import SLAB_NAME, content, flip
 from hostagent.client import AgentClient, ChunkSource, Status, Where
 from hostagent.directory import ChunkEntry
 from hostagent.disk.config import DiskConfig
-from hostagent.disk.store import DiskState
+from hostagent.disk.state import DiskState
 
 SIZE = 64 * 1024 + 12
 KEYS = [key(number + 1) for number in range(8)]

@@ -119,7 +119,7 @@ def two(stage: Stage) -> None:
     for index in range(2):
         stage.made.add(controller=f"127.0.0.1:{stage.port}")
         stage.script.attach(f"n{index}", index)
-    stage.made.until(lambda: all(agent.controller_connected for agent in stage.made.agents))
+    stage.made.until(lambda: all(agent.attachment.connected for agent in stage.made.agents))
 
 
 def test_fetch_task_brings_pins_and_announces_at_once(stage: Stage) -> None:
@@ -175,7 +175,7 @@ def test_controller_away_costs_nothing_and_it_is_greeted_again(stage: Stage) -> 
     stage.made.client(0).put(key(1), None, b"k" * 50_000)
     tell_both(stage, 1, 1)
     stage.close()
-    stage.made.until(lambda: not any(agent.controller_connected for agent in stage.made.agents))
+    stage.made.until(lambda: not any(agent.attachment.connected for agent in stage.made.agents))
     client = stage.made.client(1)
     with client.fetch([key(1)], deadline_s=5) as got:
         assert got.count == 1, "the replica outlives the controller"
@@ -184,7 +184,7 @@ def test_controller_away_costs_nothing_and_it_is_greeted_again(stage: Stage) -> 
     stage.open()
     for index in range(2):
         stage.script.attach(f"n{index}", index, controller=2)
-    stage.made.until(lambda: all(agent.controller_connected for agent in stage.made.agents))
+    stage.made.until(lambda: all(agent.attachment.connected for agent in stage.made.agents))
     with client.fetch([key(1)], deadline_s=5) as got:
         assert got.count == 1, "an empty snapshot of a fresh controller is not the whole truth"
 
@@ -203,10 +203,10 @@ def test_controller_away_costs_nothing_and_it_is_greeted_again(stage: Stage) -> 
 def test_nonsense_ends_the_stream_and_the_agent_comes_back(stage: Stage, nonsense: pb.ToAgent) -> None:
     stage.made.add(controller=f"127.0.0.1:{stage.port}")
     stage.script.attach("n0", 0)
-    stage.made.until(lambda: stage.made.agents[0].controller_connected)
+    stage.made.until(lambda: stage.made.agents[0].attachment.connected)
     stage.script.say("n0", nonsense)
     stage.script.attach("n0", 0)
-    stage.made.until(lambda: stage.made.agents[0].controller_connected)
+    stage.made.until(lambda: stage.made.agents[0].attachment.connected)
     client = stage.made.client(0)
     client.put(key(1), None, b"x")
     assert client.contains([key(1)]) == [Where.LOCAL]

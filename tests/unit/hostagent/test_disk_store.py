@@ -11,7 +11,8 @@ import pytest
 from disk_harness import INDEX_NAME, PAGE, SLAB_NAME, Bench, content, flip, key, play
 
 from hostagent.disk.records import HEADER_BYTES, RECORD_BYTES, Record, record_at
-from hostagent.disk.store import READ_FAILURES_MAX, DiskState, LoadOutcome, without_overlaps
+from hostagent.disk.state import DiskState
+from hostagent.disk.store import READ_FAILURES_MAX, LoadOutcome, without_overlaps
 
 SIZES = (1, PAGE - 1, PAGE, PAGE + 1, 5 * PAGE + 17)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import select
 import socket
 from collections.abc import Iterator
@@ -73,6 +74,23 @@ def test_a_slow_unix_peer_gets_everything(running: Switch, tmp_path: Path) -> No
         received = [int.from_bytes(peer.recv(65536)[22:30], "big") for _ in range(500)]
     assert received == list(range(500))
     assert running.port_stats(1).tx_queue_dropped == 0
+
+
+def test_peers_that_read_nothing_leave_buffers_to_the_others(running: Switch, tmp_path: Path) -> None:
+    stalled = range(10, 18)
+    with contextlib.ExitStack() as open_sockets:
+        for port in stalled:
+            open_sockets.enter_context(bound(tmp_path / f"h{port}"))
+            running.add_unix(port, tmp_path / f"p{port}", tmp_path / f"h{port}")
+        running.add_memory(1)
+        for port in stalled:
+            for _ in range(1500):
+                running.inject(1, command(Op.FORWARD, port))
+        frame = command(Op.FORWARD, 1)
+        running.inject(1, frame)
+        assert running.collect(1) == [(1, frame)]
+        assert running.stats().no_buffer == 0
+        assert sum(running.port_stats(port).tx_queue_dropped for port in stalled) > 0
 
 
 def test_frames_pass_between_udp_sockets(running: Switch) -> None:

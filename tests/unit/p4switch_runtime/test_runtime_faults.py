@@ -104,8 +104,9 @@ def test_a_burst_of_delayed_frames_is_bounded(switch: Switch, pipeline: Pipeline
         switch.inject(1, command(Op.FORWARD, 2))
     switch.advance(2_000_000)
     stats = switch.port_stats(2)
-    assert stats.tx_packets + stats.tx_queue_dropped + switch.stats().no_buffer == 20_000
+    assert stats.tx_packets + stats.tx_queue_dropped == 20_000
     assert stats.tx_packets > 1000
+    assert switch.stats().no_buffer == 0
     switch.collect(2)
     switch.set_faults(2, Direction.TX, None)
     assert stream(switch, 100) == list(range(100))
@@ -116,8 +117,8 @@ def test_a_removed_port_forgets_what_it_held(switch: Switch, pipeline: Pipeline)
     for _ in range(100):
         switch.inject(1, command(Op.FORWARD, 2))
     switch.remove_port(2)
-    switch.advance(10_000)
     switch.add_memory(2)
+    switch.advance(10_000)
     assert stream(switch, 10) == list(range(10))
 
 

@@ -23,6 +23,7 @@ _PARTS = {
         *_ADDRESS,
         tuple(f"p4switch_compiler/test_{name}.py" for name in ("behaviour", "random_programs", "stf")),
     ),
+    "address: tna": (*_ADDRESS, ("p4switch_tna/test_tna_[ert]*.py",)),
     "address: server": (
         *_ADDRESS,
         ("p4switch_server/test_matching_on_switch.py", "p4switch_server/test_finsy_on_switch.py"),

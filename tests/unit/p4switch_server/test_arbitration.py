@@ -15,7 +15,7 @@ WAIT = AwaitWrites()
 
 
 def arbiter() -> Arbiter:
-    return Arbiter(1, streams_max=4)
+    return Arbiter(1, streams_max=4, roles_max=3)
 
 
 def request(election_id: int | None, role: str = "", device_id: int = 1) -> Request:
@@ -118,6 +118,15 @@ def test_unknown_device_and_role_config_and_too_many_streams_end_the_stream():
     for i in range(4):
         under_test.update(StreamId(10 + i), request(i))
     assert under_test.update(A, request(99))[0].code is Code.RESOURCE_EXHAUSTED
+
+
+def test_roles_are_limited_for_they_are_remembered():
+    under_test = arbiter()
+    for number in range(3):
+        under_test.update(A, request(1, f"role {number}"))
+        under_test.disconnect(A)
+    assert under_test.update(A, request(1, "one more"))[0].code is Code.RESOURCE_EXHAUSTED
+    assert under_test.update(B, request(1, "role 2")) == [WAIT, note(B, 1, OK, "role 2")]
 
 
 def test_only_the_primary_may_write():

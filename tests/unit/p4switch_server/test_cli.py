@@ -140,6 +140,8 @@ def test_one_line_errors(tmp_path, capsys):
         taken.listen()
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         assert address in failing(capsys, PROGRAM, "--grpc", address)
+    for wrong in ("127.0.0.1", "127.0.0.1:x", "127.0.0.1:65536", ":9559", ""):
+        assert "write HOST:PORT" in failing(capsys, "--no-p4", "--grpc", wrong)
     free = ["--grpc", "127.0.0.1:0"]
     assert "--no-p4" in failing(capsys)
     assert "unrecognized arguments: --frobnicate" in failing(capsys, PROGRAM, "--frobnicate")

@@ -173,7 +173,11 @@ CASES = {
         (f'MODIFY table_entry {{ table_id: {FIXED} match {{ field_id: 1 exact {{ value: "\\006" }} }} }}', OK),
         (f"MODIFY table_entry {{ table_id: {FIXED} is_default_action: true action {{ {DROP} }} }}", DENIED),
     ],
-    "is_const is not for writing": [("INSERT " + ipv4(f"is_const: true action {{ {FORWARD} }}"), INVALID)],
+    "is_const is not for writing": [
+        ("INSERT " + ipv4(f"is_const: true action {{ {FORWARD} }}"), INVALID),
+        ("INSERT " + ipv4(), OK),
+        ("DELETE " + ipv4("is_const: true"), INVALID),
+    ],
     "a table without a key": [
         (f"INSERT table_entry {{ table_id: {SETTINGS} action {{ {DROP} }} }}", INVALID),
         (f"MODIFY table_entry {{ table_id: {SETTINGS} is_default_action: true action {{ {FORWARD} }} }}", OK),
@@ -390,6 +394,7 @@ PROFILE_CASES = {
         ("MODIFY " + group(1, (1, 5)), FULL),
         ("MODIFY " + group(1, (1, 1), more="max_size: 5"), INVALID),
         ("INSERT " + group(2, (1, 1), more="max_size: 9"), INVALID),
+        ("INSERT " + group(2, (1, 1), more=""), INVALID),
         ("MODIFY " + group(1, (2, 1)), OK),
         ("MODIFY " + group(3, (2, 1)), NOT_FOUND),
         ("DELETE " + member(2, ""), Code.FAILED_PRECONDITION),
@@ -433,7 +438,7 @@ PROFILE_CASES = {
     ],
     "a one-shot set that is refused leaves nothing": [
         ("INSERT " + ecmp(f"action_profile_action_set {{ action_profile_actions {{ {DROP} weight: 0 }} }}"), INVALID),
-        ("INSERT " + ecmp(f"action_profile_action_set {{ action_profile_actions {{ {DROP} weight: 9 }} }}"), FULL),
+        ("INSERT " + ecmp(f"action_profile_action_set {{ action_profile_actions {{ {DROP} weight: 9 }} }}"), INVALID),
         (
             "INSERT " + ecmp(f"action_profile_action_set {{ action_selection_mode: RANDOM {ONE_SHOT.split('{', 1)[1]}"),
             UNIMPLEMENTED,
@@ -580,7 +585,7 @@ def test_watch_ports_go_with_the_members_of_a_group(state, pipeline):
     write(state, "INSERT " + member(1), "INSERT " + member(2))
     assert write(
         state,
-        "INSERT action_profile_group { action_profile_id: 0x11000001 group_id: 1 "
+        "INSERT action_profile_group { action_profile_id: 0x11000001 group_id: 1 max_size: 2 "
         'members { member_id: 1 weight: 1 watch_port: "\\001" } members { member_id: 2 weight: 1 watch_port: "\\003" } }',
     ) == [OK]
     assert pipeline.groups[0, 1] == [WeightedMember(1, 1, watch_port=1), WeightedMember(2, 1, watch_port=3)]
@@ -619,10 +624,11 @@ def test_a_failed_batch_leaves_nothing(state, pipeline, atomicity):
     assert write(state, "INSERT " + acl(), atomicity=atomicity) == [OK]
 
 
-def test_when_the_native_side_is_full_the_batch_is_taken_back(state, pipeline):
+@pytest.mark.parametrize("atomicity", [p4r.WriteRequest.CONTINUE_ON_ERROR, *ATOMIC])
+def test_when_the_native_side_is_full_the_batch_is_taken_back(state, pipeline, atomicity):
     pipeline.room = 2
     before = copy.deepcopy(pipeline.snapshot())
-    with pytest.raises(StatusError, match="RESOURCE_EXHAUSTED"):
-        write(state, "INSERT " + ipv4(), "INSERT " + acl(), "INSERT " + ipv4(match=""))
+    outcomes = write(state, "INSERT " + ipv4(), "INSERT " + acl(), "INSERT " + ipv4(match=""), atomicity=atomicity)
+    assert outcomes == [Code.RESOURCE_EXHAUSTED] * 3
     assert pipeline.snapshot() == before
     assert len(read(state, "table_entry { }")) == 1

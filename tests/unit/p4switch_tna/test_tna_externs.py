@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from p4switch.runtime import CounterValue
+from p4switch.values import CounterValue
 from tests.dataplane.frames import crc16_arc, internet_checksum
 from tests.unit.p4switch_tna.tna_bench import FCS_BYTES, TO_PORT_1, TnaBench, frame, program
 

@@ -79,6 +79,22 @@ def test_what_an_action_asks_of_its_alu(tmp_path: Path, body: str, message: str)
     assert message in str(refusal(tmp_path, text))
 
 
+def test_a_parameter_read_twice_is_compared_twice(tmp_path: Path) -> None:
+    """As p4c has it: the remedy is a variable."""
+    twice = "if (v < most.read() && h.d.d == 1) { v = 1; } if (v < most.read()) { r = 1; }"
+    once = "bit<32> limit = most.read(); if (v < limit && h.d.d == 1) { v = 1; } if (v < limit) { r = 1; }"
+    texts = [
+        program(
+            TO_PORT_1 + "h.d.d = act.execute(0);", locals="RegisterParam<bit<32>>(1) most; " + REGISTER + action(body)
+        )
+        for body in (twice, once)
+    ]
+    assert "3 conditions" in str(refusal(tmp_path, texts[0]))
+    path = tmp_path / "program.p4"
+    path.write_text(texts[1])
+    compile_to_ir(path)
+
+
 def test_the_same_condition_twice_is_one(tmp_path: Path) -> None:
     body = "if (v == h.d.d) { v = 1; } if (!(v != h.d.d)) { r = 2; } if (v >= 7) { r = 3; } if (7 > v) { r = 4; }"
     path = tmp_path / "program.p4"
@@ -118,6 +134,23 @@ def test_ways_that_exclude_each_other(tmp_path: Path, body: str) -> None:
     compile_to_ir(path)
 
 
+def test_asking_for_nothing_is_fine(tmp_path: Path) -> None:
+    path = tmp_path / "program.p4"
+    path.write_text(program("tm.copy_to_cpu = 0; tm.level1_exclusion_id = 0;", egress="dprsr.mirror_type = 0;"))
+    compile_to_ir(path)
+
+
+def test_another_package_of_that_name(tmp_path: Path) -> None:
+    refused = refusal(tmp_path, "package Switch(); Switch() main;")
+    assert refused.unsupported
+    assert "not tna's" in str(refused)
+
+
+def test_two_pipes(tmp_path: Path) -> None:
+    text = program().replace("Switch(pipe) main;", "Switch(pipe, pipe) main;")
+    assert "more than one pipe" in str(refusal(tmp_path, text))
+
+
 def test_a_register_parameter_belongs_to_register_actions(tmp_path: Path) -> None:
     text = program(TO_PORT_1 + "h.d.d = most.read();", locals="RegisterParam<bit<32>>(1) most;")
     assert "in a register action only" in str(refusal(tmp_path, text))
@@ -142,6 +175,9 @@ def test_a_mirror_header_has_whole_bytes(tmp_path: Path) -> None:
         ({"locals": "Hash<bit<8>>(HashAlgorithm_t.CRC8) hash;"}, "hash algorithm CRC8"),
         ({"locals": REGISTER, "body": "h.d.d = cells.read(0);"}, "method read of Register"),
         ({"egress_locals": "Checksum() c;", "egress": "h.d.c = c.get();"}, "method get of Checksum"),
+        ({"body": "tm.copy_to_cpu = 1;"}, "copy_to_cpu of ingress_intrinsic_metadata_for_tm_t"),
+        ({"body": "tm.level1_exclusion_id = h.d.c;"}, "level1_exclusion_id of"),
+        ({"egress": "dprsr.mirror_type = 1;"}, "mirror_type of egress_intrinsic_metadata_for_deparser_t"),
     ],
 )
 def test_what_is_not_there_is_unsupported(tmp_path: Path, parts: dict[str, str], message: str) -> None:

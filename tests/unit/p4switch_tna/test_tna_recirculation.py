@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
 
 import pytest
 
@@ -24,6 +25,37 @@ FOR_EVER = 255
 def orbiting(number: int, length: int = 1000) -> bytes:
     """A frame that never stops, of so many bytes."""
     return frame(FOR_EVER, d=number, payload=bytes(length - len(frame(payload=b""))))
+
+
+def test_frames_of_any_length_through_everything_at_once(tna: Make) -> None:
+    """Rounds with copies for two groups and a mirror, headers that come and go at egress: every byte accounted for."""
+    body = ROUNDS + "tm.mcast_grp_a = 7; tm.mcast_grp_b = 8; dprsr.mirror_type = 1;"
+    egress = f"""if (eg.egress_port == 2) {{ h.x.setValid(); h.x.bits = 1; }}
+                 if (eg.egress_port == 3) {{ h.d.setInvalid(); }}
+                 if (eg.egress_port == {ROUND}) {{ h.d.b = h.d.b; }}"""
+    mirror = "if (dprsr.mirror_type == 1) { copy.emit(9); }"
+    bench = tna(
+        program(
+            body, deparser_locals="Mirror() copy;", deparser=mirror, egress_parser="pkt.extract(h.d);", egress=egress
+        )
+    )
+    bench.group(7, [(2, 0), (3, 0)])
+    bench.group(8, [(4, 0)])
+    bench.session(9, 5, 700)
+    random = Random(11)
+    for number in range(200):
+        rounds, payload = random.randrange(4), random.randbytes(random.choice([0, 1, 255, 256, 257, 4186, 9000]))
+        seen: dict[int, list[bytes]] = {}
+        for port, octets in bench.send(frame(rounds, d=number, payload=payload)):
+            seen.setdefault(port, []).append(octets)
+        passes = [frame(max(rounds - 1 - c, 0), c=c, d=number, payload=payload) for c in range(rounds + 1)]
+        arrivals = [frame(rounds, d=number, payload=payload), *passes[:-1]]
+        assert seen[4] == passes
+        assert seen[2] == [(1).to_bytes(16, "big") + octets for octets in passes]
+        assert seen[3] == [payload] * (rounds + 1) or payload == b""
+        assert seen[5] == [octets[:700] for octets in arrivals]
+        assert seen[1] == [passes[-1]]
+    assert bench.switch.stats().no_buffer == 0
 
 
 @pytest.mark.parametrize("payload", [b"", b"short", bytes(range(256)) * 16])
@@ -84,6 +116,13 @@ def test_a_line_without_a_rate_leaves_front_ports_their_turn(tna: Make) -> None:
         bench.switch.inject(0, orbiting(number))
     bench.switch.inject(3, frame(0))
     assert (1, frame(0)) in bench.switch.collect()
+
+
+def test_an_endless_orbit_does_not_stop_the_clock(tna: Make) -> None:
+    bench = tna(program(ROUNDS))
+    bench.switch.inject(0, orbiting(1))
+    bench.switch.advance(10)
+    assert bench.switch.now_us() == 10
 
 
 def test_queues_take_turns(tna: Make) -> None:

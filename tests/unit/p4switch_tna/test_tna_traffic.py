@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from p4switch.errors import SwitchError
 from tests.unit.p4switch_tna.tna_bench import FCS_BYTES, TO_PORT_1, TnaBench, frame, program
 
 Make = Callable[..., TnaBench]
@@ -59,6 +60,37 @@ def test_copies_know_their_port_and_replication_id(tna: Make) -> None:
     bench = tna(program(GROUPS, egress_parser=parse, egress=egress))
     bench.group(7, [(1, 0x101), (2, 0x202)])
     assert sorted(bench.send(frame(7))) == [(1, frame(7, 1, 0x101, 1)), (2, frame(7, 2, 0x202, 0))]
+
+
+@pytest.mark.parametrize("payload", [b"short", BIG])
+@pytest.mark.parametrize(
+    ("rid", "exclusion", "expected"),
+    [(5, 3, [3, 4]), (6, 3, [1, 2, 3]), (7, 3, [1, 2, 3, 4]), (5, 4, [1, 2, 3, 4]), (5, 9, [4])],
+)
+def test_pruning_by_replication_and_exclusion_id(
+    tna: Make, rid: int, exclusion: int, expected: list[int], payload: bytes
+) -> None:
+    """A replica with the packet's replication id has no copy for the ports of the packet's exclusion id."""
+    bench = tna(program(GROUPS + "tm.rid = h.d.c; tm.level2_exclusion_id = h.d.d[8:0];"))
+    bench.group(7, [(4, 6), (1, 5), (2, 5), (3, 5)])
+    bench.switch.set_exclusion(3, [1, 2, 4])
+    bench.switch.set_exclusion(9, [1, 2, 3])
+    sent = bench.send(frame(7, 0, rid, exclusion, payload=payload))
+    assert ports(sent) == expected
+    assert all(f == frame(7, 0, rid, exclusion, payload=payload) for _, f in sent)
+
+
+def test_all_copies_may_be_pruned(tna: Make) -> None:
+    bench = tna(program(GROUPS + "tm.rid = 5; tm.level2_exclusion_id = 3;"))
+    bench.group(7, [(1, 5), (2, 5)])
+    bench.switch.set_exclusion(3, [1, 2])
+    assert bench.send(frame(7, payload=BIG)) == []
+    bench.switch.set_exclusion(3, [])
+    assert ports(bench.send(frame(7, payload=BIG))) == [1, 2]
+    with pytest.raises(SwitchError):
+        bench.switch.set_exclusion(512, [])
+    with pytest.raises(SwitchError):
+        bench.switch.set_exclusion(0, [512])
 
 
 @pytest.mark.parametrize("payload", [b"short", BIG])
@@ -179,6 +211,30 @@ def test_egress_tells_a_mirrored_copy_by_its_header(tna: Make) -> None:
     bench.session(5, 3, 20)
     octets = frame(5, 6, payload=BIG)
     assert bench.send(octets) == [(3, frame(5, 0xEE, 20 + FCS_BYTES, payload=BIG)[:18])]
+
+
+def test_no_way_through_keeps_a_buffer(tna: Make) -> None:
+    """More packets than there are buffers, on each way that a packet can take."""
+    body = GROUPS + UNICAST + "if (h.d.d == 1) { dprsr.drop_ctl = 1; } if (h.d.d == 2) { tm.bypass_egress = 1; }"
+    body += "if (h.d.d == 3) { tm.rid = 5; tm.level2_exclusion_id = 3; }"
+    bench = tna(mirroring(body, egress="if (eg.egress_port == 2) { dprsr.drop_ctl = 1; }"))
+    bench.group(7, [(1, 5), (2, 5), (3, 5)])
+    bench.session(7, 4, 100)
+    bench.switch.set_exclusion(3, [1, 2, 3])
+    ways = [
+        (b"x", 0),
+        *((frame(a, b, c, d, payload=payload), 0) for a, b, c in ((7, 0, 0), (7, 7, 5), (9, 0, 0), (0, 0, 0))
+          for d in range(4) for payload in (b"short", BIG)),
+    ]  # fmt: skip
+    for _ in range(9000 // len(ways)):
+        for octets, port in ways:
+            bench.switch.inject(port, octets)
+        bench.switch.collect()
+    for _ in range(9000):
+        bench.switch.inject(0, frame(7, 7, 5, 3, payload=BIG))
+        bench.switch.collect()
+    stats = bench.switch.stats()
+    assert (stats.no_buffer, stats.received) == (0, 9000 // len(ways) * len(ways) + 9000)
 
 
 # ------------------------------------------------------------------ what is told

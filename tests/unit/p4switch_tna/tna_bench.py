@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from p4switch.compiler import CompiledProgram, compile_program
-from p4switch.runtime import DigestEvent, LogEvent, Pipeline, Program, Replica, Switch, SwitchConfig
+from p4switch.runtime import DigestEvent, LogEvent, Pipeline, Program, Switch, SwitchConfig
+from p4switch.values import Replica
 
 ROUND = 68
 FCS_BYTES = 4

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from planner.network.delivery import Delivered, Delivery, Origin, Piece, Work, without
@@ -158,3 +160,21 @@ def test_repeats_and_weights() -> None:
     weights = [stream_weight(reader, 0) for reader in range(1, 9)]
     assert all(1 <= weight <= 2 for weight in weights)
     assert len(set(weights)) == 8
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_whoever_comes_when_gets_everything(seed: int) -> None:
+    """Readers with overlapping prefixes, at random moments, from several holders: parts of one chunk are pulled side by
+    side where different readers miss different parts of it."""
+    rng = random.Random(seed)
+    delivery = Delivery(Topology(12, RATE), TERMS, casts=True)
+    starts = []
+    for number in range(60):
+        node = rng.randrange(3, 12)
+        first = rng.randrange(4)
+        pieces = tuple(Piece(f"chunk {one}", SIZE, one % 3) for one in range(first, first + rng.randint(1, 4)))
+        starts.append((rng.random() * 3, Work(number, node, pieces)))
+    done = run(delivery, starts)
+    assert sorted(done) == list(range(60))
+    assert all(set(done[work.id].origins) == {piece.key for piece in work.pieces} for _, work in starts)
+    assert delivery.network.carried[0] > 0

@@ -171,3 +171,40 @@ def test_small_trace_as_before(chat: list[TraceRequest]) -> None:
                 assert value == pytest.approx(golden[name][figure], rel=1e-3, abs=1e-6), (name, figure)
             else:
                 assert value == golden[name][figure], (name, figure)
+
+
+def test_what_dram_loses_the_disk_gives_back() -> None:
+    """One node in turn asks for more than its DRAM holds, twice; with a disk the second round is not computed."""
+    cluster = replace(CLUSTER, nodes=2, local_dram_bytes=24 * CHUNK, routing=Routing.PREFIX)
+    rounds = [request(20.0 * turn, *prompt(100 * (turn % 8), 8)) for turn in range(16)]
+    for sharing in (Sharing.NONE, Sharing.CAST):
+        without = replay(rounds, sharing, cluster)
+        with_disk = replay(rounds, sharing, replace(cluster, local_disk_bytes=400 * CHUNK))
+        assert without.hits["disk"] == 0.0
+        assert with_disk.hits["disk"] > 0.1
+        assert with_disk.hit > without.hit
+        assert with_disk.ttft_mean_s < without.ttft_mean_s
+
+
+def test_a_chunk_on_another_nodes_disk_comes_by_way_of_its_dram() -> None:
+    cluster = replace(CLUSTER, nodes=2, local_dram_bytes=24 * CHUNK, local_disk_bytes=400 * CHUNK)
+    # Round robin: node 0 computes, and is then given other things until DRAM has forgotten; node 1 is idle between.
+    requests = [request(0, *prompt(0, 8)), request(10, *prompt(5000, 1))]
+    for turn in range(1, 7):
+        requests += [request(20.0 * turn, *prompt(100 * turn, 8)), request(20.0 * turn + 10, *prompt(5000, 1))]
+    requests += [request(200, *prompt(5000, 1)), request(210, *prompt(0, 8))]
+    run = Replay(Scenario(cluster, Sharing.UNICAST))
+    figures = run.run(requests_of(requests))
+    assert run.agents[0].disk is not None
+    assert run.agents[0].gate.counts.decisions.total() > 0
+    assert figures.hits["holder"] > 0, "node 1 got what only the disk of node 0 had"
+    run.clock.advance(run.clock.now_s + 60)  # what is being written is pinned
+    assert [agent.pool.pins_count for agent in run.agents] == [0, 0]
+
+
+def test_a_slow_disk_is_left_alone() -> None:
+    cluster = replace(CLUSTER, nodes=2, local_dram_bytes=24 * CHUNK, routing=Routing.PREFIX)
+    rounds = [request(20.0 * turn, *prompt(100 * (turn % 8), 8)) for turn in range(16)]
+    figures = replay(rounds, Sharing.NONE, replace(cluster, local_disk_bytes=400 * CHUNK, disk_rate=0.05e9))
+    assert figures.hits["disk"] == 0.0
+    assert figures.refused > 0.1

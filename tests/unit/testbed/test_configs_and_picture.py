@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from bmv2_testbed.bench.figures import IncastFigures
 from bmv2_testbed.cluster import read_bytes
 from bmv2_testbed.configs import agent_config, controller_config, merged, namespace_endpoints
 from bmv2_testbed.demo.picture import draw
 from bmv2_testbed.demo.run import DemoFigures
+from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.network.datagrams import datagram_endpoints
+from bmv2_testbed.scale import SCALES
 from bmv2_testbed.spec import Target, TestbedSpec, Wiring
 from bmv2_testbed.switches import switch_command
 from bmv2_testbed.workloads.plan import plan_replay
@@ -33,6 +37,28 @@ def test_controller_knows_ports_and_switch() -> None:
     assert config["switch"]["target"] == "p4switch"
     bridge = TestbedSpec(hosts=2, target=Target.BRIDGE)
     assert controller_config(bridge, namespace_endpoints(bridge), "/", "")["switch"] == {"target": "none"}
+
+
+def test_each_target_has_segments_that_suit_it() -> None:
+    assert Target.BMV2.segment_bytes == 256
+    assert Target.TNA.segment_bytes == Target.P4SWITCH.segment_bytes == 4096
+    with pytest.raises(TestbedError, match="4096 bytes are too long for bmv2: 256 at most"):
+        TestbedSpec(target=Target.BMV2)
+    for target, scale in SCALES.items():
+        block_s = scale.block_bytes * 8 / scale.link_bit_s
+        assert block_s == pytest.approx(64 * 1024 * 8 / 100e6), "seconds stay seconds"
+        assert scale.incast_bytes % scale.chunk_bytes == 0
+        assert target is not Target.BMV2 or scale.block_bytes % 256 == 0
+
+
+def test_a_tofino_may_let_all_its_slots_circulate() -> None:
+    spec = TestbedSpec(target=Target.TNA, hosts=2, slots=100)
+    endpoints = namespace_endpoints(spec)
+    switch = controller_config(spec, endpoints, "/run/x", "/run/x/kvcast")["switch"]
+    assert (switch["target"], switch["orbit_bytes"]) == ("tofino", 100 * 4198)
+    command = switch_command(spec, endpoints, Path("/run/x"))
+    assert any(word.endswith("p4/tna/kvcast.p4") for word in command)
+    assert command[command.index("--flood-group") + 1] == str(0x8000)
 
 
 def test_datagram_endpoints_are_all_different() -> None:

@@ -45,6 +45,13 @@ def test_the_faster_way_is_taken(recompute_s: float, choice: Choice) -> None:
     assert verdict.expected_s == pytest.approx(min(0.2, recompute_s))
 
 
+def test_what_nobody_offers_is_computed_anyway_and_decides_nothing() -> None:
+    """0.1 s to bring one chunk, 0.08 s to compute it; that 0.72 s are to be computed behind it makes no difference."""
+    verdict = gate(remote=1e9).decide(offers(REMOTE), 0.8, 0, absent=9)
+    assert (verdict.choice, verdict.expected_s) == (Choice.RECOMPUTE, pytest.approx(0.08))
+    assert gate(remote=1e9).decide(offers(REMOTE), 0.8, 0).choice is Choice.FETCH
+
+
 def test_the_local_part_is_kept_when_the_rest_is_recomputed() -> None:
     verdict = gate().decide(offers(DRAM, REMOTE, DRAM), 0.001, 0)
     assert (verdict.choice, verdict.routes) == (Choice.RECOMPUTE, (DRAM,))
@@ -107,8 +114,46 @@ def test_a_refused_source_is_probed_after_a_while_and_not_at_any_price() -> None
     assert (verdict.choice, verdict.routes) == (Choice.PROBE, (REMOTE,))
     run(made, verdict, 0.01, 10 * SECOND, remote=100 * 10**6)
     assert made.decide(slow, 0.05, 11 * SECOND).choice is Choice.FETCH, "the network had become faster"
-    dear = gate(remote=1e9).decide(offers(*[REMOTE] * 100), 0.05, 99 * SECOND)
+    dear = gate(remote=1e9).decide(offers(REMOTE, size=300 * 10**6), 0.05, 99 * SECOND)
     assert dear.choice is Choice.RECOMPUTE
+
+
+def test_a_probe_brings_one_chunk_and_what_is_local_before_it() -> None:
+    verdict = gate().decide(offers(REMOTE, REMOTE, REMOTE), 0.2, 10 * SECOND)
+    assert (verdict.choice, verdict.routes) == (Choice.PROBE, (REMOTE,))
+    behind = gate().decide(offers(DRAM, (SWITCH,), REMOTE), 0.15, 10 * SECOND)
+    assert (behind.choice, behind.routes) == (Choice.PROBE, (DRAM, SWITCH))
+    coming = [*offers(DRAM), Offer(10**8, (REMOTE,), coming=True)]
+    crowded = gate(remote=1e8)
+    crowded.started(crowded.decide(offers(REMOTE), None, 0))
+    assert crowded.decide(coming, 0.01, 99 * SECOND).choice is Choice.RECOMPUTE, "what comes anyway measures nothing"
+
+
+def test_probes_that_find_nothing_new_become_rare_and_news_bring_them_back() -> None:
+    made = gate(remote=1e9)
+    probes = []
+    now_ns = 10 * SECOND
+    while now_ns < 400 * SECOND:
+        verdict = made.decide(offers(REMOTE), 0.05, now_ns)
+        if verdict.choice is Choice.PROBE:
+            probes.append(now_ns // SECOND)
+            run(made, verdict, 0.1, now_ns, remote=100 * 10**6)
+        now_ns += SECOND
+    assert probes == [10, 30, 70, 150, 230, 310, 390]
+    verdict = made.decide(offers(REMOTE), 0.05, 470 * SECOND)
+    run(made, verdict, 0.001, 470 * SECOND, remote=100 * 10**6)
+    for _ in range(20):
+        made.measured(REMOTE, 100 * 10**6, 0.1, 471 * SECOND)
+    assert made.decide(offers(REMOTE), 0.05, 480 * SECOND).choice is Choice.RECOMPUTE
+    assert made.decide(offers(REMOTE), 0.05, 481 * SECOND).choice is Choice.PROBE, "as soon as at first"
+
+
+def test_a_probe_that_never_ends_is_not_followed_by_others() -> None:
+    made = gate(remote=1e9)
+    ticket = made.started(made.decide(offers(REMOTE), 0.05, 10 * SECOND))
+    made.cancelled(ticket)
+    assert made.decide(offers(REMOTE), 0.05, 19 * SECOND).choice is Choice.RECOMPUTE
+    assert made.decide(offers(REMOTE), 0.05, 20 * SECOND).choice is Choice.PROBE
 
 
 def test_crowded_fetches_do_not_pass_for_a_slow_network() -> None:

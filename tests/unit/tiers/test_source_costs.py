@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kvproto.value.costs import PRIORS, Source, SourceCosts
+from kvproto.value.costs import LOSS_MIN_SHARE, PRIORS, Source, SourceCosts
 
 MIB = 1 << 20
 
@@ -49,12 +49,14 @@ def test_what_makes_no_sense_is_survived() -> None:
     assert 0 < costs.cost_s(Source.SWITCH, MIB) < 2.0
 
 
-def test_saved_is_against_the_next_cheaper_and_never_negative() -> None:
+def test_a_loss_is_against_the_next_cheaper_and_always_above_zero() -> None:
     costs = SourceCosts()
     one_gb = 10**9
     here, remote, again = Source.LOCAL_DRAM, Source.REMOTE_DRAM, Source.RECOMPUTE
     expected = costs.cost_s(remote, one_gb) - costs.cost_s(here, one_gb)
-    assert costs.saved_s(one_gb, here, [remote, again]) == pytest.approx(expected)
-    assert costs.saved_s(one_gb, again, [here]) == 0.0
-    assert costs.saved_s(one_gb, here, []) == 0.0
-    assert costs.saved_s(one_gb, here, [remote], readers=8) > 7 * expected
+    assert costs.loss_s(one_gb, here, [remote]) == pytest.approx(expected)
+    assert costs.loss_s(one_gb, here, []) == pytest.approx(costs.cost_s(again, one_gb) - costs.cost_s(here, one_gb))
+    assert costs.loss_s(one_gb, remote, [here]) == pytest.approx(LOSS_MIN_SHARE * costs.cost_s(again, one_gb))
+    for _ in range(20):
+        costs.measured(again, one_gb, 0.001)
+    assert 0 < costs.loss_s(one_gb, here, [remote]) < 0.001, "who recomputes faster than all others loses little"

@@ -21,6 +21,7 @@ from kvproto.value.contest import ShadowCache
 from kvproto.value.table import NONE, ChunkTable
 from planner.traces import TraceRequest, read_trace
 from planner.traces.catalog import CARRIED
+from planner.traces.unlike import MADE
 
 SECOND = 1_000_000_000
 LRU = tuple(one for one in CANDIDATES if one.name == "lru")
@@ -30,8 +31,8 @@ def key(number: int) -> ChunkKey:
     return ChunkKey(number.to_bytes(16, "big"))
 
 
-def touch(number: int, parent: int | None = None, position: int = 0, saved_s: float = 0.0) -> Touch:
-    return Touch(key(number), key(parent) if parent is not None else None, position, 1, saved_s)
+def touch(number: int, parent: int | None = None, position: int = 0) -> Touch:
+    return Touch(key(number), key(parent) if parent is not None else None, position, 1)
 
 
 @st.composite
@@ -134,8 +135,8 @@ def test_what_costs_more_to_get_again_stays() -> None:
     for candidate in CANDIDATES:
         if candidate.rule is Rule.LRU:
             continue
-        values = PoolValues(2, candidates=(candidate,))
-        for one in (touch(1, saved_s=1.0), touch(2, saved_s=0.1)):
+        values = PoolValues(2, candidates=(candidate,), loss=lambda one, size: 1.0 if one == key(1) else 0.1)
+        for one in (touch(1), touch(2)):
             values.fetched([one], 0)
             values.add(one, 0)
         assert list(values.victims(SECOND)) == [key(2), key(1)], candidate.name
@@ -317,3 +318,11 @@ def test_the_command_writes_every_policy_and_pool(tmp_path: Path, capsys: pytest
     assert all(0 <= one["hit"] <= 1 and one["pool"] in (0.05, 0.2) for one in hits)
     assert main(["bench", "policy", "--trace", str(tmp_path / "none.jsonl")]) == 2
     assert "none.jsonl" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_on_loads_that_nobody_tuned_on_it_is_not_below_lru(name: str) -> None:
+    trees = forest(MADE[name](1, 600.0))
+    for share in (0.01, 0.1):
+        capacity = int(trees.count * share)
+        assert replay_ours(trees, capacity) > 0.97 * replay_lru(trees, capacity)

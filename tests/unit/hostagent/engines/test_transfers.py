@@ -163,6 +163,25 @@ def test_a_lease_lost_during_the_copy_spoils_it(link: AgentLink) -> None:
     assert results.failed_blocks == {4, 5, 6, 7}
 
 
+def test_a_bug_at_the_beginning_is_told_not_raised(link: AgentLink) -> None:
+    class Broken(HostLayers):
+        def mark(self) -> None:
+            raise ZeroDivisionError
+
+    transfers = transfers_of(link, random_layers(1))
+    transfers._layers = Broken(random_layers(1))
+    gate = LayerGate(len(PAGES))
+    gate.expect()
+    transfers.load(load(1, (1, 2, 3, 4)), gate)
+    gate.wait_all()
+    transfers.save([save(1, (1, 2, 3, 4)), save(2, (5, 6, 7, 8))])
+    transfers.save([])
+    results = finish(transfers, lambda got: bool(got.loads and got.saves))
+    assert (results.loads, results.failed_blocks, results.saves) == ({"r": False}, {1, 2, 3, 4}, {1: False, 2: False})
+    figures = transfers.take_figures()
+    assert (figures.errors_count, figures.saves_failed) == (2, {"error": 2})
+
+
 def test_a_full_pool_is_told(link: AgentLink) -> None:
     layers = [np.zeros((32, 65536), dtype=np.uint8)]
     client = link.client

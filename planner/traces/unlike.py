@@ -1,0 +1,120 @@
+"""Makes traces unlike those that policies are compared on: other lengths of sessions, other popularity, other sizes of
+groups, phases and scans. To see whether what was chosen for some loads holds on others. Seeded.
+
+`python -m planner.traces.unlike DIRECTORY`
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from collections.abc import Callable, Iterator
+from itertools import accumulate, count
+from pathlib import Path
+from typing import Final
+
+from planner.traces.request import BLOCK_TOKENS, TraceRequest
+
+DURATION_S: Final = 3600.0
+_OUTPUT_TOKENS: Final = 128
+
+
+def long_chats(seed: int, duration_s: float = DURATION_S) -> list[TraceRequest]:
+    """Few sessions of many short turns (mean 25, a minute apart) on 64 templates of 1 to 20 chunks, Zipf 1.2."""
+    rng, fresh = random.Random(seed), count()
+    templates = [[next(fresh) for _ in range(rng.randint(1, 20))] for _ in range(64)]
+    choose = _zipf(rng, templates, 1.2)
+    requests = []
+    for begin_s in _arrivals(rng, 0.0, duration_s, 12.0):
+        blocks, at_s = list(choose()), begin_s
+        for _ in range(1 + int(rng.expovariate(1 / 25))):
+            blocks = blocks + [next(fresh) for _ in range(rng.randint(1, 4))]
+            requests.append(_request(at_s, blocks))
+            at_s += rng.expovariate(1 / 60)
+    return _ordered(requests, duration_s)
+
+
+def phases(seed: int, duration_s: float = DURATION_S) -> list[TraceRequest]:
+    """A quarter each: an API with 300 templates (Zipf 1.1), rollouts in groups of 4, 16 and 32, short chats, and the
+    API again with templates that nobody has seen."""
+    rng, fresh = random.Random(seed), count()
+    quarter_s = duration_s / 4
+    requests = []
+    for begin_s in (0.0, 3 * quarter_s):
+        choose = _zipf(rng, [[next(fresh) for _ in range(rng.randint(2, 30))] for _ in range(300)], 1.1)
+        requests += [
+            _request(at_s, [*choose(), *(next(fresh) for _ in range(rng.randint(1, 3)))])
+            for at_s in _arrivals(rng, begin_s, begin_s + quarter_s, 0.4)
+        ]
+    for begin_s in _arrivals(rng, quarter_s, 2 * quarter_s, 6.0):
+        prompt = [next(fresh) for _ in range(rng.randint(10, 60))]
+        for _ in range(rng.choice((4, 16, 32))):
+            tail = [next(fresh) for _ in range(rng.randint(1, 6))]
+            requests.append(_request(begin_s + 3 * rng.random(), prompt + tail))
+    for begin_s in _arrivals(rng, 2 * quarter_s, 3 * quarter_s, 1.5):
+        blocks: list[int] = []
+        at_s = begin_s
+        for _ in range(rng.randint(1, 3)):
+            blocks = blocks + [next(fresh) for _ in range(rng.randint(2, 16))]
+            requests.append(_request(at_s, blocks))
+            at_s += rng.expovariate(1 / 15)
+    return _ordered(requests, duration_s)
+
+
+def scans(seed: int, duration_s: float = DURATION_S) -> list[TraceRequest]:
+    """400 documents of 12 chunks asked about again and again (Zipf 0.6), and every ten minutes, for three, a batch job
+    that reads prompts once, ten times as many as anybody else asks for."""
+    rng, fresh = random.Random(seed), count()
+    choose = _zipf(rng, [[next(fresh) for _ in range(12)] for _ in range(400)], 0.6)
+    requests = [_request(at_s, [*choose(), next(fresh)]) for at_s in _arrivals(rng, 0.0, duration_s, 1.5)]
+    requests += [
+        _request(at_s, [next(fresh) for _ in range(20)])
+        for at_s in _arrivals(rng, 0.0, duration_s, 0.75)
+        if at_s % 600 > 420
+    ]
+    return _ordered(requests, duration_s)
+
+
+MADE: Final[dict[str, Callable[..., list[TraceRequest]]]] = {
+    "long_chats": long_chats,
+    "phases": phases,
+    "scans": scans,
+}
+
+
+def _zipf(rng: random.Random, templates: list[list[int]], exponent: float) -> Callable[[], list[int]]:
+    weights = list(accumulate((rank + 1) ** -exponent for rank in range(len(templates))))
+    return lambda: rng.choices(templates, cum_weights=weights)[0]
+
+
+def _arrivals(rng: random.Random, begin_s: float, end_s: float, mean_s: float) -> Iterator[float]:
+    at_s = begin_s + rng.expovariate(1 / mean_s)
+    while at_s < end_s:
+        yield at_s
+        at_s += rng.expovariate(1 / mean_s)
+
+
+def _request(at_s: float, blocks: list[int]) -> TraceRequest:
+    return TraceRequest(round(at_s * 1000), len(blocks) * BLOCK_TOKENS, _OUTPUT_TOKENS, tuple(blocks))
+
+
+def _lines(requests: list[TraceRequest]) -> Iterator[str]:
+    for one in requests:
+        fields = {"timestamp": one.arrival_ms, "input_length": one.input_tokens, "output_length": one.output_tokens}
+        yield json.dumps(fields | {"hash_ids": one.blocks}, separators=(",", ":")) + "\n"
+
+
+def _ordered(requests: list[TraceRequest], duration_s: float) -> list[TraceRequest]:
+    return sorted((one for one in requests if one.arrival_ms < duration_s * 1000), key=lambda one: one.arrival_ms)
+
+
+def main() -> int:
+    """Write all of them into a directory."""
+    for name, make in MADE.items():
+        (Path(sys.argv[1]) / f"{name}.jsonl").write_text("".join(_lines(make(1))))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
