@@ -52,8 +52,11 @@ class EngineBenchFigures:
     refused_all_s: Sequence[float]
     own_all_s: Sequence[float]
     miss_wall_s: float
-    """What a request that finds nothing spends in the connector's calls on the engine's thread, saves included."""
+    """What a request that finds nothing spends in the connector's calls on the engine's thread, in an engine that saves
+    nothing."""
     miss_cpu_s: float
+    saved_miss_cpu_s: float
+    """The same in an engine that saves the prompt's KV, copies out of the cache included."""
     same_tokens: bool
 
     @property
@@ -92,7 +95,7 @@ def run_engine_bench(
         for name, arguments in (
             ("plain", engine_arguments(model, None, **common)),
             ("pool", engine_arguments(model, sockets[0], connector=TIMED, **common)),
-            ("refused", engine_arguments(model, sockets[1], settings=refusing, **common)),
+            ("refused", engine_arguments(model, sockets[1], connector=TIMED, settings=refusing, **common)),
             ("own", engine_arguments(model, None, **{**common, "enable_prefix_caching": True})),
         ):
             say(f"engine: {name}")
@@ -101,7 +104,8 @@ def run_engine_bench(
         for engine in engines:
             first_token(engine, prompt())
         say("misses")
-        miss_wall_s, miss_cpu_s = _misses(pool, [prompt() for _ in range(plan.misses)])
+        miss_wall_s, miss_cpu_s = _misses(refused, [prompt() for _ in range(plan.misses)])
+        _, saved_miss_cpu_s = _misses(pool, [prompt() for _ in range(plan.misses)])
         for each in prompts:
             first_token(pool, each)
             first_token(own, each)
@@ -130,6 +134,7 @@ def run_engine_bench(
         own_all_s=owned,
         miss_wall_s=miss_wall_s,
         miss_cpu_s=miss_cpu_s,
+        saved_miss_cpu_s=saved_miss_cpu_s,
         same_tokens=same,
     )
 
