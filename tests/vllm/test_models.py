@@ -34,7 +34,7 @@ TRACED = {"enforce_eager": False, "compilation_config": {"mode": 2, "backend": "
 @pytest.mark.parametrize(
     ("kind", "arguments"),
     [
-        # Long, because on a starving machine it once computed nothing but zeros, why was not found; 60 runs since did not.
+        # Long, because on a starving machine it once computed only zeros; why was not found, and 60 runs since did not.
         pytest.param("gemma3", {}, id="full and sliding-window layers", marks=pytest.mark.long),
         pytest.param("llama", {"tensor_parallel_size": 2}, id="two tensor-parallel workers"),
         pytest.param("llama", {"pipeline_parallel_size": 2, **TRACED}, id="two pipeline stages"),
