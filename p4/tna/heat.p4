@@ -59,10 +59,14 @@ control Heat(inout metadata_t m, inout ingress_intrinsic_metadata_for_deparser_t
             }
         }
     };
-    @hidden action do_report()   { m.reported = report.execute(m.cell_a); }
-    @hidden action set_gets()    { m.gets = min(m.gets_a, m.gets_b); }
-    @hidden action set_missing() { m.missing_a = m.fabric.heat_gets |-| m.gets_a; m.missing_b = m.fabric.heat_gets |-| m.gets_b; }
-    @hidden action nothing()     { }
+    @hidden action do_report() { m.reported = report.execute(m.cell_a); }
+    @hidden action set_gets()  { m.gets = min(m.gets_a, m.gets_b); }
+    @hidden action nothing()   { }
+    @hidden
+    action set_missing() {
+        m.missing_a = m.fabric.heat_gets |-| m.gets_a;
+        m.missing_b = m.fabric.heat_gets |-| m.gets_b;
+    }
 
     // Tables of their own and for every packet: a chain of them behind a condition would hold up all that is behind it.
     @hidden table least   { actions = { set_gets; }    const default_action = set_gets();    size = 1; }

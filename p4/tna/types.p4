@@ -63,9 +63,7 @@ struct headers_t {
 
 // What a stateful ALU says of an entry that one signature owns since some time: this.predicate(mine, recent).
 typedef bit<8> ownership_t;
-@noWarn("unused")
 const ownership_t NEITHER = 1;                  // another's, and its time is over: free
-@noWarn("unused")
 const ownership_t MINE_STALE = 2;
 const ownership_t ANOTHERS = 4;
 const ownership_t MINE = 8;                     // mine and recent
