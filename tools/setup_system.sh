@@ -9,6 +9,7 @@ needed=(
     ethtool          # offloads of the testbed's links
     mininet          # topology of the testbed
     redis-server     # a peer of `kvcast bench incast`
+    cpio             # a test unpacks with it what guests boot from
 )
 [ $# -eq 0 ] || needed=("$@")
 if ! command -v dpkg-query >/dev/null; then

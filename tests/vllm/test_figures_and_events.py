@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from vllm_suite import CHUNK_TOKENS, StartEngine, Truth, assert_same, one, random_tokens
+from vllm_suite import CHUNK_TOKENS, StartEngine, Truth, assert_same, one, random_tokens, until
 
 from bmv2_testbed.client import Testbed
 from bmv2_testbed.engines.client import Engine
@@ -108,9 +108,7 @@ def test_events_tell_what_the_switch_serves(first: Engine, second: Engine, event
     one(first, prompt)
     keys = [key for key, _ in first.where(prompt)]
     testbed.serve_from_switch(keys[-1], len(keys))
-    give_up_s = time.monotonic() + TOLD_S
-    while {where for _, where in second.where(prompt)} != {"SWITCH"} and time.monotonic() < give_up_s:
-        time.sleep(POLL_MS / 1000)
+    until(lambda: {where for _, where in second.where(prompt)} == {"SWITCH"}, "an agent hears what the switch serves")
     step = idle_step(second)
     assert one(second, prompt).cached_tokens == 3 * CHUNK_TOKENS
     events.until(lambda: len(events.stored(prompt, "switch")) == 3, step)

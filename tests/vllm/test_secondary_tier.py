@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 
-from vllm_suite import PROMPTS, StartEngine, Truth, assert_same, run_batches
+from vllm_suite import PROMPTS, StartEngine, Truth, assert_same, run_batches, until
 
 from bmv2_testbed.client import Testbed
 from bmv2_testbed.engines.client import Engine
 
-ANNOUNCED_S = 120.0
-POLL_S = 0.02
 REGION_BYTES = 4 * 2**20
 
 
@@ -67,9 +64,7 @@ def test_two_engines_share_what_one_offloaded(
     assert_same(run_batches(first, prompts), truth(prompts))
     put = figure(testbed, 0, 'puts_total{outcome="reserved"') - put
     assert put > 40
-    give_up_s = time.monotonic() + ANNOUNCED_S
-    while testbed.agent_health(1)["directory_chunks"] - known < put and time.monotonic() < give_up_s:
-        time.sleep(POLL_S)
+    until(lambda: testbed.agent_health(1)["directory_chunks"] - known >= put, "the other agent hears of all chunks")
     before = from_others(testbed, 1)
     second = tiered(start, models(), agent_sockets[1])
     assert_same(run_batches(second, prompts), truth(prompts))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -35,8 +36,18 @@ PATIENT = {
 """What is in the pool is found and loaded, however slow the machine is at the moment."""
 
 LEFTOVERS_PATIENCE_S = 120.0
+PATIENCE_S = 300.0
+_POLL_S = 0.02
 
 MANY = 40
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    """Wait for what other processes bring about and tell nobody."""
+    give_up_s = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < give_up_s, f"not within {PATIENCE_S:.0f} s: {what}"
+        time.sleep(_POLL_S)
 
 
 def random_tokens(chance: random.Random, count: int) -> list[int]:
