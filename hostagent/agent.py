@@ -283,6 +283,10 @@ class Agent:
         """Segments of a chunk."""
         self.fetching.casts_received(group, payload)
 
+    def cast_patience_s(self) -> float:
+        """See `TransportSink.cast_patience_s`."""
+        return self.fetching.cast_patience_s()
+
     def segments_sent(self, key: ChunkKey, count: int) -> None:
         """Segments left."""
         self.serving.segments_sent(key, count)

@@ -304,6 +304,10 @@ class Fetching:
         events = [ControlReceived(message, source) for message, source in arrivals]
         self._carry_out(self._reader.handle_all(events, now_ns), now_ns)
 
+    def cast_patience_s(self) -> float:
+        """While others pull and much is still to come, nothing depends on a segment being seen at once."""
+        return limits.CAST_PATIENCE_S if self._reader.patient else limits.CAST_POLL_S_MAX
+
     def casts_received(self, group: SegmentGroup, payload: npt.NDArray[np.uint8]) -> None:
         """Segments came: place those that are missing, report all."""
         arriving = self._arriving.get(group.key)
@@ -369,6 +373,8 @@ class Fetching:
         self._reader = Reader(self._parameters)
 
     def _timer_fired(self) -> None:
+        # A rule that concludes something from what has not come must know what has.
+        self._transport.look()
         now_ns = time.monotonic_ns()
         self._carry_out(self._reader.handle_timer(now_ns), now_ns)
 

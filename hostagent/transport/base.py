@@ -120,6 +120,10 @@ class TransportSink(Protocol):
         """Verified segments of one chunk. `payload` has shape (len(group.rows), segment_bytes)."""
         ...
 
+    def cast_patience_s(self) -> float:
+        """How much later than it comes a cast segment may be told, so that more of them are told together."""
+        ...
+
     def segments_sent(self, key: ChunkKey, count: int) -> None: ...
     def segments_failed(self, key: ChunkKey, count: int) -> None: ...
     def fill_sent(self, key: ChunkKey, count: int) -> None:
@@ -171,6 +175,10 @@ class Transport(Protocol):
 
     def cast(self, chunk: ChunkPlace, first: int, count: int) -> None:
         """Send segments [first, first + count) of a pinned chunk to the fabric's group."""
+        ...
+
+    def look(self) -> None:
+        """Tell now of all cast segments that have come: what is decided next depends on them."""
         ...
 
     def fill(self, chunk: ChunkPlace, first: int, count: int, pool: Address, /) -> None:

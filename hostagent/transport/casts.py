@@ -192,14 +192,15 @@ class CastSender:
 class BatchPoller:
     """Calls `take` when a socket has something; under load by the clock instead of at each datagram.
 
-    A batch costs the same whether it carries one datagram or sixty, so it pays to let them come together.
+    A batch costs the same whether it carries one datagram or sixty, so it pays to let them come together. Who has to
+    know what has come so far calls `look`.
     """
 
     POLL_S_MIN = 0.001
     """asyncio rounds up to the next millisecond of its own."""
     BUSY_PACKETS = 3
     """So many in one look make it worth looking by the clock."""
-    WORTHWHILE_PACKETS = 16
+    WORTHWHILE_PACKETS = 48
     """Looks become rarer while they find fewer than this."""
     ROUNDS_MAX = 8
     """Batches in a row before other work gets its turn."""
@@ -210,7 +211,7 @@ class BatchPoller:
         fd: int,
         loop: asyncio.AbstractEventLoop,
         take: Callable[[int], None],
-        poll_s_max: float,
+        poll_s_max: Callable[[], float],
     ) -> None:
         """`poll_s_max`: longest time between two looks; it adds to how late a busy socket's datagrams are seen."""
         self._receiver = receiver
@@ -220,6 +221,8 @@ class BatchPoller:
         self._polling: asyncio.TimerHandle | None = None
         self._poll_s = self.POLL_S_MIN
         self._poll_s_max = poll_s_max
+        self._looked = 0
+        """Taken by `look` since the last look by the clock."""
         self._open = True
         loop.add_reader(fd, self._readable)
 
@@ -232,24 +235,30 @@ class BatchPoller:
             else:
                 self._loop.remove_reader(self._fd)
 
+    def look(self) -> None:
+        """Take now what would be taken at the next look by the clock."""
+        if self._open and self._polling is not None:
+            self._looked += self._take()
+
     def _readable(self) -> None:
         if self._take() >= self.BUSY_PACKETS and self._open:
             self._loop.remove_reader(self._fd)
-            self._polling = self._loop.call_later(self._poll_s, self._poll)
+            self._poll_later()
 
     def _poll(self) -> None:
-        taken = self._take()
+        taken, self._looked = self._looked + self._take(), 0
         if not self._open:
             return
         if taken:
-            if taken < self.WORTHWHILE_PACKETS:
-                self._poll_s = min(2 * self._poll_s, self._poll_s_max)
-            else:
-                self._poll_s = max(self._poll_s * self.WORTHWHILE_PACKETS / taken, self.POLL_S_MIN)
-            self._polling = self._loop.call_later(self._poll_s, self._poll)
+            self._poll_s *= min(2.0, self.WORTHWHILE_PACKETS / taken)
+            self._poll_later()
         else:
             self._polling = None
             self._loop.add_reader(self._fd, self._readable)
+
+    def _poll_later(self) -> None:
+        self._poll_s = max(self.POLL_S_MIN, min(self._poll_s, self._poll_s_max()))
+        self._polling = self._loop.call_later(self._poll_s, self._poll)
 
     def _take(self) -> int:
         total = 0
@@ -261,6 +270,11 @@ class BatchPoller:
             if count < self._receiver.batch_count or not self._open:
                 break
         return total
+
+
+def control_poll_s_max() -> float:
+    """Control answers something, so it is never looked at late."""
+    return limits.CONTROL_POLL_S_MAX
 
 
 class ControlIntake:
@@ -278,7 +292,7 @@ class ControlIntake:
         self._counters = counters
         self._own = own_address
         self._receiver = DatagramReceiver(sock, limits.CONTROL_BATCH_DATAGRAMS, row_bytes(KV_CONTROL_BYTES))
-        self._poller = BatchPoller(self._receiver, sock.fileno(), loop, self._pass_on, limits.CONTROL_POLL_S_MAX)
+        self._poller = BatchPoller(self._receiver, sock.fileno(), loop, self._pass_on, control_poll_s_max)
 
     def close(self) -> None:
         """No more control."""
@@ -324,11 +338,15 @@ class CastIntake:
         self._own = own_address
         self._receiver = DatagramReceiver(sock, limits.CAST_BATCH_PACKETS, row_bytes(fabric.datagram_bytes))
         self._overflows = 0
-        self._poller = BatchPoller(self._receiver, sock.fileno(), loop, self._pass_on, limits.CAST_POLL_S_MAX)
+        self._poller = BatchPoller(self._receiver, sock.fileno(), loop, self._pass_on, sink.cast_patience_s)
 
     def close(self) -> None:
         """No more casts."""
         self._poller.close()
+
+    def look(self) -> None:
+        """Take what has come."""
+        self._poller.look()
 
     def _pass_on(self, count: int) -> None:
         receiver, counters = self._receiver, self._counters

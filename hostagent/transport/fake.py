@@ -102,6 +102,9 @@ class FakeTransport:
         datagram = message.encode()
         self._network.carry(lambda: self._deliver_control(datagram, destination), self._loop)
 
+    def look(self) -> None:
+        """Nothing waits to be looked at."""
+
     def cast(self, chunk: ChunkPlace, first: int, count: int) -> None:
         """Segments to every other node, perhaps."""
         framing = self._framings.of(chunk, self._fabric).framing

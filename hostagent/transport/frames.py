@@ -31,7 +31,7 @@ from hostagent.transport.base import (
     TransportFacts,
     TransportSink,
 )
-from hostagent.transport.casts import BatchPoller, CastSender, FramingCache, pass_on, row_bytes
+from hostagent.transport.casts import BatchPoller, CastSender, FramingCache, control_poll_s_max, pass_on, row_bytes
 from hostagent.transport.read_client import ReadClient
 from hostagent.transport.read_server import ReadServer
 from hostagent.transport.sockets import fill_headers
@@ -150,6 +150,10 @@ class FramesTransport:
         fill_sent = self._sink.fill_sent
         self._sender.add(prepared, first, count, self._frames.switch, prefixes, fill_sent, fill_sent)
 
+    def look(self) -> None:
+        """See `Transport.look`."""
+        self._poller.look()
+
     # ------------------------------------------------------------------ reading
 
     def read(
@@ -178,9 +182,7 @@ class FramesTransport:
         self._cast_prefix = np.frombuffer(head, np.uint8).reshape(1, -1)
         rows = row_bytes(max(fabric.datagram_bytes, 2048))
         self._receiver = mmsg.DatagramReceiver(self._sock, limits.CAST_BATCH_PACKETS, rows, _HEADERS_BYTES)
-        self._poller = BatchPoller(
-            self._receiver, self._sock.fileno(), self._loop, self._take, limits.CONTROL_POLL_S_MAX
-        )
+        self._poller = BatchPoller(self._receiver, self._sock.fileno(), self._loop, self._take, control_poll_s_max)
 
     def _take(self, count: int) -> None:
         """Frames by what they are: casts all at once, the rest one by one."""

@@ -61,6 +61,7 @@ class CastPart(Protocol):
         """
         ...
 
+    def look(self) -> None: ...
     def cast(self, chunk: ChunkPlace, first: int, count: int) -> None: ...
     def fill(self, chunk: ChunkPlace, first: int, count: int, pool: Address) -> None: ...
     def close(self) -> None: ...
@@ -161,6 +162,10 @@ class HostTransport:
     def send_control(self, message: Control, destination: Address) -> None:
         """One control datagram. Best effort."""
         self._started()[0].send(message, destination)
+
+    def look(self) -> None:
+        """Tell of all casts that have come."""
+        self._started()[1].casts.look()
 
     def cast(self, chunk: ChunkPlace, first: int, count: int) -> None:
         """Send segments to the group."""

@@ -99,6 +99,10 @@ class SocketCasts:
         self._intake = CastIntake(casts, host.loop, host.sink, host.counters, fabric, from_switch_dscp, host.own)
         return 2 * mmsg.granted_receive_bytes(casts) // _TRUESIZE_FACTOR
 
+    def look(self) -> None:
+        """See `Transport.look`."""
+        self._intake.look()
+
     def cast(self, chunk: ChunkPlace, first: int, count: int) -> None:
         """See `Transport.cast`."""
         self._outgoing.cast(chunk, first, count)

@@ -53,6 +53,7 @@ from kvproto.session.schedule import Schedule
 from kvproto.session.stripes import Stripe, Stripes
 from kvproto.session.timing import (
     EVALUATE_NS,
+    PATIENT_SEGMENTS,
     PULL_FAILURES_MAX,
     PULL_TIMEOUT_QUIET_NS,
     QUIET_REJOIN_MAX_NS,
@@ -135,6 +136,18 @@ class Reader:
     def led_count(self) -> int:
         """Chunks that this node pulls for everybody at the moment."""
         return self._schedule.led_count
+
+    @property
+    def patient(self) -> bool:
+        """Whether segments may be told some milliseconds late: others pull them, and much is still missing."""
+        if self._schedule.led_count:
+            return False
+        missing = 0
+        for chunk in self._open.values():
+            missing += chunk.missing_count
+            if missing >= PATIENT_SEGMENTS:
+                return True
+        return False
 
     def next_timeout_ns(self) -> int | None:
         """When handle_timer should be called next; None: not before another event. May change with every call."""

@@ -56,6 +56,9 @@ OVERLOAD_HOLDOFF_NS: Final = 500 * MS
 LAGGARD_RANKS: Final = 8
 """Who misses much of what is cast waits behind so many others before it leads."""
 
+PATIENT_SEGMENTS: Final = 256
+"""A follower that misses at least so many need not see each at once: 80 ms at 100 Mbit/s."""
+
 # --- repairing -------------------------------------------------------------------------------------------------------
 REPAIR_DELAY_NS: Final = 6 * MS
 """After a chunk's leader has left it: what it still had asked for comes before its NOTICE, but for reordering."""

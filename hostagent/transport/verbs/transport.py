@@ -138,6 +138,11 @@ class VerbsCasts:
         self._used = True
         return granted
 
+    def look(self) -> None:
+        """See `Transport.look`."""
+        if self._sockets is not None:
+            self._sockets.look()
+
     def cast(self, chunk: ChunkPlace, first: int, count: int) -> None:
         """See `Transport.cast`."""
         if self._queue is not None:

@@ -55,6 +55,9 @@ class RecordingSink:
         self.cast_sources.add(group.source)
         self._changed.set()
 
+    def cast_patience_s(self) -> float:
+        return 0.0
+
     def segments_sent(self, key: ChunkKey, count: int) -> None:
         self.sent[key] = self.sent.get(key, 0) + count
         self._changed.set()

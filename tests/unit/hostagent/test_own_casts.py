@@ -33,6 +33,9 @@ class Sink:
     def casts_received(self, group: SegmentGroup, payload: npt.NDArray[np.uint8]) -> None:
         self.segments += group.segments.tolist()
 
+    def cast_patience_s(self) -> float:
+        return 0.0
+
     def segments_sent(self, key: ChunkKey, count: int) -> None: ...
     def segments_failed(self, key: ChunkKey, count: int) -> None: ...
     def fill_sent(self, key: ChunkKey, count: int) -> None: ...
