@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from bmv2_testbed.bench.policy.cost import measure_cost
+from bmv2_testbed.bench.policy.cost import measure_cost, measure_small_pool
 from bmv2_testbed.bench.policy.displacement import measure_displacement
 from bmv2_testbed.bench.policy.library import POLICIES, has_library, replay_library
 from bmv2_testbed.bench.policy.replay import Tick, replay_belady, replay_lru, replay_ours
@@ -59,6 +59,13 @@ def add_parser(benches: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         nargs="+",
         default=[1_000, 10_000],
         help="chunks in the switch, for what displacing one costs the controller (default 1000 10000)",
+    )
+    cost.add_argument(
+        "--small",
+        type=int,
+        nargs="+",
+        default=[64, 512, 2_048, 8_192],
+        help="room of small pools in chunks (default 64 512 2048 8192)",
     )
     cost.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
 
@@ -161,17 +168,24 @@ def _run_cost(args: argparse.Namespace) -> int:
         raise UsageError(f"--chunks {args.chunks}: at least 1000")
     if min(args.residents) < 16:
         raise UsageError(f"--residents {min(args.residents)}: at least 16")
+    if min(args.small) < 32:
+        raise UsageError(f"--small {min(args.small)}: at least 32")
     console = Console()
     with console.status(f"fetching {args.chunks:,} chunks"):
         cost = measure_cost(args.chunks)
+        small = [measure_small_pool(room) for room in args.small]
     with console.status("displacing chunks from the switch"):
         displacements = [measure_displacement(residents) for residents in args.residents]
     table = Table(title=f"our policy at {cost.tracked:,} tracked chunks, {cost.resident:,} of them in the pool")
     table.add_column("what")
     table.add_column("measured", justify="right")
     table.add_row("a fetched chunk that is here", f"{cost.hit_us:.2f} µs")
-    table.add_row("a fetched chunk that displaces another", f"{cost.miss_us:.2f} µs")
     table.add_row("choosing the policy, of that", f"{cost.contest_us:.2f} µs")
+    table.add_row("a fetched chunk that is new", f"{cost.new_us:.2f} µs")
+    table.add_row("besides, if it displaces another", f"{cost.displace_us:.2f} µs")
+    for pool in small:
+        figures = f"{pool.hit_us:.2f} / {pool.new_us:.2f} / {pool.displace_us:.2f} µs"
+        table.add_row(f"the same three in a pool of {pool.room:,}", figures)
     table.add_row("a dict of as many keys, looked up and set", f"{cost.dict_us:.2f} µs")
     table.add_row("memory a tracked chunk", f"{cost.bytes_per_chunk:.1f} B")
     table.add_row("memory of all shadows and learned rates", f"{cost.fixed_bytes / 2**20:.1f} MiB")
@@ -182,8 +196,11 @@ def _run_cost(args: argparse.Namespace) -> int:
     console.print(table)
     if args.json is not None:
         args.json.parent.mkdir(parents=True, exist_ok=True)
-        figures = asdict(cost) | {"displacements": [asdict(one) for one in displacements]}
-        args.json.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+        everything = asdict(cost) | {
+            "small_pools": [asdict(pool) for pool in small],
+            "displacements": [asdict(one) for one in displacements],
+        }
+        args.json.write_text(json.dumps(everything, indent=1) + "\n", encoding="utf-8")
         console.print(f"figures: {args.json}")
     return 0
 
