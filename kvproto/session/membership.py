@@ -49,9 +49,10 @@ class Membership:
         self._answer_ns: int | None = None
         """How long answers to JOINs took of late: the way to the switch and back, and how late this host runs."""
 
-    @property
-    def newcomer_wait_ns(self) -> int:
-        """How long a newcomer waits for what the others do about it before it leads."""
+    def newcomer_wait_ns(self, now_ns: int) -> int:
+        """How long this reader, if it is a newcomer, waits for what the others do about that before it leads."""
+        if now_ns >= self.newcomer_until_ns:
+            return 0
         if self._answer_ns is None:
             return NEWCOMER_MAX_NS
         return min(NEWCOMER_MAX_NS, NEWCOMER_ANSWERS * self._answer_ns)
