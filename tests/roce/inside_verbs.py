@@ -5,13 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import fcntl
 import importlib.util
-import os
 import random
 import resource
 import socket
-import struct
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterator
@@ -20,16 +17,22 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
+from bmv2_testbed.spec import data_mac
+from hostagent import limits
 from hostagent.config import DataConfig
 from hostagent.pool.memory import HUGE_PAGE_BYTES, PoolMemory
 from hostagent.transport.base import ReadOutcome, TransportError
 from hostagent.transport.frames import udp_header
 from hostagent.transport.verbs import abi
-from hostagent.transport.verbs.device import RdmaPort, VerbsError
+from hostagent.transport.verbs.device import MemoryRegion, RdmaPort, VerbsError
 from hostagent.transport.verbs.queues import QueuePair
 from hostagent.transport.verbs.transport import VerbsTransport
+from kvcast.doctor.device_memory import DeviceMemoryError, HostMemory, UdmabufMemory
+from kvcast.doctor.findings import Level
+from kvcast.doctor.reads_into import finding
 from kvproto.ids import ChunkKey, format_address
 from kvproto.wire.data import ChunkFraming, Fabric, decode_batch
 from kvproto.wire.rdma import rdma_segment_bytes_max
@@ -455,30 +458,92 @@ def test_a_pool_of_huge_pages_is_read_by_everybody() -> None:
         Path("/proc/sys/vm/nr_hugepages").write_text("0")
 
 
-UDMABUF_CREATE = 0x40187542
-"""`_IOW('u', 0x42, struct udmabuf_create)` (linux/udmabuf.h): a dma-buf out of a memfd's pages."""
+# ---------------------------------------------------------------------- losses
 
 
-def test_memory_of_another_device_is_registered_or_refused_with_the_reason() -> None:
-    """Soft-RoCE of Linux 6.1 takes no dma-bufs; a kernel whose does has to register a real one."""
-    size_bytes = 1 << 20
-    port = RdmaPort.open(ADDRESSES[0])
-    memory = os.memfd_create("dmabuf", os.MFD_ALLOW_SEALING)
+async def set_neighbour(words: str) -> None:
+    process = await asyncio.create_subprocess_exec("ip", "neigh", "replace", *words.split())
+    assert await process.wait() == 0
+
+
+def test_a_read_that_lost_packets_ends_and_has_less_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The holder's packets go to a card that does not exist, until the reader's NIC has asked again."""
+    monkeypatch.setattr(limits, "VERBS_READ_TIMEOUT_EXPONENT", 14)
+    monkeypatch.setattr(limits, "VERBS_READ_RETRIES", 7)  # which soft-RoCE takes for ever
+
+    async def scenario(one, two) -> None:  # type: ignore[no-untyped-def]
+        chunk = content(4 << 20)
+        one.hold(KEY, chunk)
+        progressed: list[int] = []
+        done: asyncio.Future[ReadOutcome] = asyncio.get_running_loop().create_future()
+        two.transport.read(one.facts.read_endpoint, KEY, 0, len(chunk), 0, done.set_result, progressed.append)
+        await eventually(lambda: bool(progressed))
+        counters, (peer,) = two.transport.counters, two.transport._parts.reads._peers.values()
+        assert counters.read_retransmissions == 0
+        before = peer.window_bytes
+        neighbour = f"{ADDRESSES[1]} dev eth0"
+        await set_neighbour(f"{neighbour} lladdr 02:00:00:00:00:99 nud permanent")
+        await eventually(lambda: counters.read_retransmissions > 0)
+        assert peer.window_bytes <= before
+        assert peer._window._ceiling.lowered
+        await set_neighbour(f"{neighbour} lladdr {data_mac(1)} nud reachable")
+        assert await done is ReadOutcome.DONE
+        assert bytes(two.memory.view(0, len(chunk))) == chunk
+
+    play(scenario)
+
+
+# ---------------------------------------------------------------------- memory of devices
+
+DEVICE_BYTES = 1 << 20
+
+
+class Descriptor(HostMemory):
+    """Memory behind a descriptor. Soft-RoCE (Linux 6.1) takes none, whatever it is; of one that takes dma-bufs this
+    test wants a real one."""
+
+    def register(self, port: RdmaPort) -> MemoryRegion:
+        return port.register_dmabuf(self._pages.fd, 0, self.size_bytes, abi.ACCESS_LOCAL_WRITE, self.name)
+
+
+class Unwritable(HostMemory):
+    def register(self, port: RdmaPort) -> MemoryRegion:
+        return port.register(self._pages.bytes_.ctypes.data, self.size_bytes, 0, self.name)
+
+
+class Forgetful(HostMemory):
+    def content(self) -> npt.NDArray[np.uint8]:
+        found = super().content()
+        found[4711] ^= 1
+        return found
+
+
+def test_reads_into_other_memory_are_compared_and_timed() -> None:
+    found = finding(DataConfig(address=ADDRESSES[0]), HostMemory(DEVICE_BYTES))
+    assert found.level in (Level.OK, Level.SLOW), found
+    assert "GB/s, every byte right" in found.found
+    assert float(found.found.split()[0]) > 0
+
+
+@pytest.mark.parametrize(
+    ("memory", "says"),
+    [
+        (Descriptor, "cannot register DRAM: rxe0 takes no dma-bufs; ConnectX-5 and later do"),
+        (Unwritable, "a read failed: read local protection error"),
+        (Forgetful, f"1 of {DEVICE_BYTES} bytes in DRAM are wrong"),
+    ],
+)
+def test_memory_that_cannot_be_read_into_is_refused_with_the_reason(memory: type[HostMemory], says: str) -> None:
+    found = finding(DataConfig(address=ADDRESSES[0]), memory(DEVICE_BYTES))
+    assert found.level is Level.MISSING
+    assert says in found.found
+
+
+def test_a_dmabuf_of_the_kernels_is_read_into_or_refused() -> None:
     try:
-        os.ftruncate(memory, size_bytes)
-        fcntl.fcntl(memory, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
-        descriptor = memory
-        if Path("/dev/udmabuf").exists():
-            with Path("/dev/udmabuf").open("rb", 0) as maker:
-                descriptor = fcntl.ioctl(maker, UDMABUF_CREATE, struct.pack("=IIQQ", memory, 1, 0, size_bytes))
-        if port.takes_dmabuf() and descriptor != memory:
-            port.register_dmabuf(descriptor, 0, size_bytes, abi.ACCESS_LOCAL_WRITE, "the GPU's memory").close()
-        else:
-            reason = "no dma-buf of" if port.takes_dmabuf() else "rxe0 takes no dma-bufs"
-            with pytest.raises(VerbsError, match=reason):
-                port.register_dmabuf(descriptor, 0, size_bytes, abi.ACCESS_LOCAL_WRITE, "the GPU's memory")
-        if descriptor != memory:
-            os.close(descriptor)
-    finally:
-        os.close(memory)
-        port.close()
+        memory = UdmabufMemory(DEVICE_BYTES)
+    except DeviceMemoryError as error:
+        pytest.skip(f"needs a dma-buf without a GPU: {error}")
+    found = finding(DataConfig(address=ADDRESSES[0]), memory)
+    assert "every byte right" in found.found or "rxe0 takes no dma-bufs" in found.found
+    memory.close()
