@@ -352,10 +352,10 @@ def test_a_broken_queue_pair_fails_its_reads_and_the_next_read_gets_a_fresh_one(
 def test_a_wrong_key_is_an_access_error_and_no_hang() -> None:
     async def scenario(one, two) -> None:  # type: ignore[no-untyped-def]
         one.hold(KEY, content(100_000))
-        one.transport._parts.reads.region.remote_key ^= 0xFF00
+        one.transport._parts.reads._region.remote_key ^= 0xFF00
         assert await two.read(one, KEY, 0, 1000, 0) is ReadOutcome.FAILED
         assert list(two.transport.counters.dropped) == ["read_remote_access_error"]
-        one.transport._parts.reads.region.remote_key ^= 0xFF00
+        one.transport._parts.reads._region.remote_key ^= 0xFF00
         assert await two.read(one, KEY, 0, 1000, 0) is ReadOutcome.DONE
 
     play(scenario)
