@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import importlib.util
+import json
 import random
 import resource
 import socket
@@ -24,6 +25,7 @@ from bmv2_testbed.spec import data_mac
 from hostagent import limits
 from hostagent.config import DataConfig
 from hostagent.pool.memory import HUGE_PAGE_BYTES, PoolMemory
+from hostagent.transport import make_transport
 from hostagent.transport.base import ReadOutcome, TransportError
 from hostagent.transport.frames import udp_header
 from hostagent.transport.verbs import abi
@@ -108,18 +110,20 @@ def test_packets_of_a_sockets_holder_arrive_and_bad_ones_do_not() -> None:
         framing = ChunkFraming(KEY, memoryview(chunk), fabric, one.facts.address, 40_000)
         foreign = Fabric(segment_bytes=SEGMENT, qkey=0x2222)
         other_key = ChunkFraming(KEY, memoryview(chunk), foreign, one.facts.address, 40_000)
+        own = ChunkFraming(KEY, memoryview(chunk), fabric, two.facts.address, 40_000)
         corrupt = bytearray(framing.datagram(1))
         corrupt[-1] ^= 0x40
         damaged = bytearray(framing.datagram(2))
         damaged[100] ^= 1
         with wire("eth0") as cable:
+            cable.send(frame_of(bytes(own.datagram(3)), two.facts.address, 40_000, fabric))
             for datagram in (framing.datagram(0), corrupt, damaged, other_key.datagram(3), framing.datagram(4)):
                 cable.send(frame_of(bytes(datagram), one.facts.address, 40_000, fabric))
         await two.sink.until(lambda: 4 in two.sink.casts.get(KEY, {}))
         assert sorted(two.sink.casts[KEY]) == [0, 4]
         assert two.sink.casts[KEY][4] == chunk[4 * SEGMENT :]
         two.read_counters()
-        assert two.transport.counters.dropped == {"cast_qkey": 1}
+        assert two.transport.counters.dropped == {"cast_qkey": 1, "own_cast": 1}
 
     play(scenario)
 
@@ -426,6 +430,33 @@ def test_verbs_where_there_is_no_such_device_says_so() -> None:
             await transport.start(harness.RecordingSink(), Fabric(segment_bytes=SEGMENT))
 
     asyncio.run(main())
+
+
+def test_auto_takes_the_rdma_that_is_there() -> None:
+    async def main() -> None:
+        config = DataConfig(transport="auto", address=ADDRESSES[0], read_port=0)
+        transport = make_transport(config, PoolMemory(1 << 20, prefault=False))
+        facts = await transport.start(harness.RecordingSink(), Fabric(segment_bytes=SEGMENT))
+        assert facts.rdma_mtu_bytes == 4096
+        await transport.close()
+
+    asyncio.run(main())
+
+
+def test_doctor_tells_what_the_port_can(tmp_path: Path) -> None:
+    path = tmp_path / "agent.yaml"
+    path.write_text(f"node: n1\ndata: {{address: {ADDRESSES[0]}, segment_bytes: 3840}}\npool: {{size: 1MiB}}\n")
+    argv = [sys.executable, "-m", "kvcast.cli", "doctor", "rdma", "--json", "--config", str(path), "--gpu", "udmabuf"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.stdout, done.stderr
+    found = {one["check"]: one for one in json.loads(done.stdout)}
+    for check in ("RDMA devices", "RDMA port", "multicast of rxe0 port 1", "RDMA MTU of rxe0 port 1"):
+        assert found[check]["level"] == "ok", found
+    # Linux 6.1's soft-RoCE takes no dma-bufs, and Debian's kernel makes none.
+    assert found["dma-buf with rxe0 port 1"]["found"] == "no"
+    assert found["reads into udmabuf"]["level"] == "missing"
+    assert "/dev/udmabuf" in found["reads into udmabuf"]["found"] or "dma-bufs" in found["reads into udmabuf"]["found"]
+    assert done.returncode == 1
 
 
 def test_a_pool_of_huge_pages_is_read_by_everybody() -> None:
