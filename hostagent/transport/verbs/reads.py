@@ -18,7 +18,7 @@ from hostagent.transport.read_client import ReadClient
 from hostagent.transport.read_server import ReadServer
 from hostagent.transport.verbs.connections import PoolAccess, ReadQueuePair
 from hostagent.transport.verbs.device import MemoryRegion, RdmaPort
-from hostagent.transport.verbs.peer_reads import PeerReads, RdmaRead
+from hostagent.transport.verbs.peer_reads import PeerReads, RdmaRead, hand_out
 from hostagent.transport.verbs.queues import CompletionChannel, CompletionQueue, Completions, CompletionWatch
 from hostagent.transport.verbs.retransmissions import Retransmissions
 from kvproto.ids import ChunkKey
@@ -147,14 +147,7 @@ class VerbsReads:
         return PoolAccess(self._port, self._completions, self._region, self.counters)
 
     def _completed(self, completions: Completions) -> None:
-        by_peer: dict[PeerReads, list[tuple[int, int]]] = {}
-        for work in zip(completions["wr_id"].tolist(), completions["status"].tolist(), strict=True):
-            peer = self._working.pop(work[0], None)
-            if peer is not None:
-                by_peer.setdefault(peer, []).append(work)
-        now_ns = self._now_ns()
-        for peer, works in by_peer.items():
-            peer.completed(works, now_ns)
+        hand_out(self._completions.works(len(completions)), self._working, self._now_ns())
 
     # ------------------------------------------------------------------ losses
 
