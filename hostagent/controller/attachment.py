@@ -46,8 +46,8 @@ class Attachment:
 
     def start(self) -> None:
         """Reach for the controller, if there is one."""
-        if self._agent.config.controller:
-            self._link = ControllerLink(self._agent.config.controller, self)
+        if self._agent.config.controllers:
+            self._link = ControllerLink(self._agent.config.controllers, self)
             self._link.start()
 
     async def leave(self) -> None:
@@ -69,7 +69,7 @@ class Attachment:
     @property
     def health(self) -> str:
         """For /healthz."""
-        if not self._agent.config.controller:
+        if not self._agent.config.controllers:
             return "none"
         return "connected" if self.connected else "away"
 

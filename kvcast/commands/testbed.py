@@ -89,21 +89,7 @@ def run(args: argparse.Namespace) -> int:
 def _up(args: argparse.Namespace) -> int:
     if state.load(args.name) is not None:
         raise TestbedError(f"testbed {args.name} is up already: use `kvcast testbed down`, or another --name")
-    if args.sockets_on and not args.roce:
-        raise TestbedError("--sockets-on goes with --roce: without it all hosts use sockets")
-    spec = TestbedSpec(
-        target=Target(args.target),
-        wiring=Wiring.GUESTS if args.roce else wiring_of(args.no_root),
-        hosts=args.nodes or (ROCE_HOSTS if args.roce else HOSTS),
-        rate_bit_s=args.rate,
-        slow_bit_s=dict(args.slow),
-        segment_bytes=ROCE_SEGMENT_BYTES if args.roce else Target(args.target).segment_bytes,
-        slots=SCALES[Target(args.target)].slots,
-        pool_bytes=args.pool or (ROCE_POOL_BYTES if args.roce else POOL_BYTES),
-        socket_hosts=tuple(args.sockets_on),
-        taps=args.taps,
-    )
-    testbed, keeper = client.start(spec, detached=not args.foreground)
+    testbed, keeper = client.start(_spec(args), detached=not args.foreground)
     ticks = state.start_ticks(keeper.pid)
     if ticks is None:
         raise TestbedError("the testbed ended right after its start")
@@ -122,6 +108,23 @@ def _up(args: argparse.Namespace) -> int:
         return keeper.wait(STOP_GRACE_S + 7)
     finally:
         state.forget(args.name)
+
+
+def _spec(args: argparse.Namespace) -> TestbedSpec:
+    if args.sockets_on and not args.roce:
+        raise TestbedError("--sockets-on goes with --roce: without it all hosts use sockets")
+    return TestbedSpec(
+        target=Target(args.target),
+        wiring=Wiring.GUESTS if args.roce else wiring_of(args.no_root),
+        hosts=args.nodes or (ROCE_HOSTS if args.roce else HOSTS),
+        rate_bit_s=args.rate,
+        slow_bit_s=dict(args.slow),
+        segment_bytes=ROCE_SEGMENT_BYTES if args.roce else Target(args.target).segment_bytes,
+        slots=SCALES[Target(args.target)].slots,
+        pool_bytes=args.pool or (ROCE_POOL_BYTES if args.roce else POOL_BYTES),
+        socket_hosts=tuple(args.sockets_on),
+        taps=args.taps,
+    )
 
 
 def _down(args: argparse.Namespace) -> int:

@@ -6,6 +6,7 @@ that wants to read one-sided. Peers without RDMA are read over TCP.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
@@ -17,8 +18,9 @@ from hostagent.transport.read_client import ReadClient
 from hostagent.transport.read_server import ReadServer
 from hostagent.transport.verbs.connections import PoolAccess, ReadQueuePair
 from hostagent.transport.verbs.device import MemoryRegion, RdmaPort
-from hostagent.transport.verbs.peer_reads import PeerReads, RdmaRead
+from hostagent.transport.verbs.peer_reads import PeerReads, RdmaRead, hand_out
 from hostagent.transport.verbs.queues import CompletionChannel, CompletionQueue, Completions, CompletionWatch
+from hostagent.transport.verbs.retransmissions import Retransmissions
 from kvproto.ids import ChunkKey
 from kvproto.session.read_window import ReadWindow
 
@@ -30,23 +32,29 @@ COMPLETIONS_MAX = limits.READ_CONNECTIONS_MAX * limits.VERBS_READ_PIECES_MAX
 class VerbsReads:
     """See the module's docstring; a `ReadPart`, and what its peers share."""
 
-    def __init__(self, host: Host, port: RdmaPort, region: MemoryRegion, *, idle_s: float) -> None:
-        """Raises VerbsError."""
+    def __init__(
+        self, host: Host, port: RdmaPort, region: MemoryRegion, *, idle_s: float, target: MemoryRegion | None = None
+    ) -> None:
+        """`region`: the pool's, which peers read from, and where our own reads go unless there is another `target`
+        (into which they then go at their offset, one-sided only). Raises VerbsError."""
         self.loop = host.loop
-        self.memory = host.memory
         self.address = host.address
-        self.region = region
+        self.target = target or region
         self.counters = host.counters
         self.idle_s = idle_s
         self.stall_timeout_s = limits.READ_STALL_TIMEOUT_S
         self._host = host
         self._port = port
+        self._region = region
         self._peers: dict[str, PeerReads] = {}
         self._working: dict[int, PeerReads] = {}
         """Whose piece it is, by work id."""
         self._work_id = 0
         self._open = True
+        self._loss_timer: asyncio.TimerHandle | None = None
+        self._retransmissions = Retransmissions(*port.counter_directories)
         with contextlib.ExitStack() as undo:
+            undo.callback(self._retransmissions.close)
             self._channel = CompletionChannel(port)
             undo.callback(self._channel.close)
             self._completions = CompletionQueue(port, self._channel, COMPLETIONS_MAX, limits.CAST_BATCH_PACKETS)
@@ -86,6 +94,8 @@ class VerbsReads:
         self._server.close()
         for peer in list(self._peers.values()):
             peer.close()
+        if self._loss_timer is not None:
+            self._loss_timer.cancel()
         self._tcp.close()
         self._closing.close()
 
@@ -108,6 +118,8 @@ class VerbsReads:
         """See `PeerHost`."""
         self._work_id += 1
         self._working[self._work_id] = peer
+        if self._loss_timer is None:
+            self._watch_losses()
         return self._work_id
 
     def forget_work(self, work_id: int) -> None:
@@ -115,7 +127,9 @@ class VerbsReads:
         self._working.pop(work_id, None)
 
     def read_instead(self, read: RdmaRead, done: Callable[[ReadOutcome], None]) -> ReadHandle:
-        """See `PeerHost`."""
+        """See `PeerHost`. What is no pool can only be read into by the NIC."""
+        if self.target is not self._region:
+            return self.loop.call_soon(done, ReadOutcome.FAILED)
         return self._tcp.read(
             read.peer.endpoint, read.key, read.offset, read.size_bytes, read.pool_offset, done, read.progressed
         )
@@ -130,13 +144,33 @@ class VerbsReads:
             del self._peers[peer.endpoint]
 
     def _make_access(self) -> PoolAccess:
-        return PoolAccess(self._port, self._completions, self.memory, self.region, self.counters)
+        return PoolAccess(self._port, self._completions, self._region, self.counters)
 
     def _completed(self, completions: Completions) -> None:
-        for work_id, status in zip(completions["wr_id"].tolist(), completions["status"].tolist(), strict=True):
-            peer = self._working.pop(work_id, None)
-            if peer is not None:
-                peer.completed(work_id, status)
+        hand_out(self._completions.works(len(completions)), self._working, self._now_ns())
+
+    # ------------------------------------------------------------------ losses
+
+    def _now_ns(self) -> int:
+        return int(self.loop.time() * 1e9)
+
+    def _watch_losses(self) -> None:
+        """Look at the counters from now on, while reads are in flight; what moved them before is nothing to us."""
+        self._retransmissions.since_last()
+        self._look_later()
+
+    def _look_later(self) -> None:
+        self._loss_timer = self.loop.call_later(limits.VERBS_READ_LOSSES_S, self._look_for_losses, self._now_ns())
+
+    def _look_for_losses(self, since_ns: int) -> None:
+        self._loss_timer = None
+        moved = self._retransmissions.since_last()
+        if moved:
+            self.counters.read_retransmissions += moved
+            for peer in self._peers.values():
+                peer.lost(since_ns, self._now_ns())
+        if self._working:
+            self._look_later()
 
 
 assert limits.VERBS_READ_PIECES_MAX <= limits.CAST_BATCH_PACKETS

@@ -180,6 +180,8 @@ def test_what_cannot_be_is_one_clear_line(folder: Path, section: str, text: str,
         ("node", "node: [", "not YAML"),
         ("node", "node: 'a b'", "is not a name"),
         ("controller", "controller: {address: nowhere}", "is not HOST:PORT"),
+        ("standby", "controller: {address: ['a:1', 'b']}", "'b' is not HOST:PORT"),
+        ("controller twice", "controller: {address: ['a:1', 'a:1']}", "names an address twice"),
     ],
 )
 def test_a_wrong_configuration_is_one_clear_line(

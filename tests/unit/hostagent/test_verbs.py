@@ -8,6 +8,7 @@ import ctypes
 import errno
 import logging
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -33,6 +34,7 @@ from hostagent.transport.read_server import ReadServer
 from hostagent.transport.sockets import SocketCasts
 from hostagent.transport.verbs import abi
 from hostagent.transport.verbs.device import PortFacts, RdmaPort, VerbsError, device_names, gid_of, gid_text
+from hostagent.transport.verbs.retransmissions import Retransmissions
 from kvproto.ids import ChunkKey
 from kvproto.wire.data import Fabric
 
@@ -317,3 +319,32 @@ def test_a_dmabuf_that_is_refused_says_why(code: int, says: str, takes: bool) ->
     with pytest.raises(VerbsError, match=says):
         port.register_dmabuf(9, 0, 4096, abi.ACCESS_LOCAL_WRITE, "the GPU's memory")
     assert port.takes_dmabuf() is takes
+
+
+def test_a_drivers_counters_tell_of_retransmissions(tmp_path: Path) -> None:
+    port, device = tmp_path / "port", tmp_path / "device"
+    port.mkdir()
+    device.mkdir()
+    (port / "implied_nak_seq_err").write_text("4294967290\n")
+    (device / "implied_nak_seq_err").write_text("0\n")
+    (device / "local_ack_timeout_err").write_text("7\n")
+    (device / "rx_read_requests").write_text("9\n")
+    counters = Retransmissions(port, device)
+    assert counters.names == ("implied_nak_seq_err", "local_ack_timeout_err")
+    assert counters.since_last() == 0
+    (port / "implied_nak_seq_err").write_text("4\n")
+    (device / "implied_nak_seq_err").write_text("100\n")
+    (device / "local_ack_timeout_err").write_text("8\n")
+    (device / "rx_read_requests").write_text("10\n")
+    assert counters.since_last() == 10 + 1, "32 bits that wrap, and the timeout"
+    assert counters.since_last() == 0
+    (device / "local_ack_timeout_err").write_text("Invalid argument\n")
+    assert counters.since_last() == 0
+    counters.close()
+    counters.close()
+    assert counters.names == ()
+
+
+def test_a_driver_without_counters_tells_of_none(tmp_path: Path) -> None:
+    counters = Retransmissions(tmp_path, tmp_path / "nowhere")
+    assert (counters.names, counters.since_last()) == ((), 0)
