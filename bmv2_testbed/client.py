@@ -17,11 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from bmv2_testbed.errors import TestbedError
-from bmv2_testbed.keeper import CONTROL_SOCKET
 from bmv2_testbed.limits import STOP_GRACE_S
 from bmv2_testbed.network.counters import InterfaceCounters
 from bmv2_testbed.processes import Outcome, child_environment, last_line, python_module
-from bmv2_testbed.spec import Faults, TestbedSpec
+from bmv2_testbed.spec import CONTROL_SOCKET, Faults, TestbedSpec
 
 
 class Testbed:

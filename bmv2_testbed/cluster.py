@@ -201,9 +201,10 @@ class Cluster:
 
         running = [host for host in range(self.spec.hosts) if agent_name(host) in self.processes.pids()]
         agents = {agent_name(host): functools.partial(self.agent_metrics, host) for host in running}
-        members = [Member(host) for host in dead]
         p4runtime = self._endpoints.p4runtime if self._programs_switch else None
         with self._calls() as calls:
+            gone = [host_name(host) for host in dead]
+            members = [Member(node.member) for node in calls.status().nodes if node.name in gone]
             scene = Scene(p4runtime, lambda: calls.status().switch_view, agents, members)
             return scene.leftovers(deadline_s)
 

@@ -25,9 +25,8 @@ from bmv2_testbed.cluster import Cluster
 from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.limits import GUEST_START_DEADLINE_S, RPC_LINE_BYTES_MAX, START_DEADLINE_S
 from bmv2_testbed.network import namespaces
-from bmv2_testbed.spec import Faults, TestbedSpec, Wiring
+from bmv2_testbed.spec import CONTROL_SOCKET, Faults, TestbedSpec, Wiring
 
-CONTROL_SOCKET: Final = "control.sock"
 _SHM_SPARE_BYTES: Final = 512 * 2**20
 
 

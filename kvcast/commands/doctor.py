@@ -17,9 +17,8 @@ from kvcast.operator import console, print_json
 _STYLES = {Level.OK: "green", Level.NOTE: "dim", Level.SLOW: "yellow", Level.MISSING: "bold red"}
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare `kvcast doctor [TOPIC ...]`."""
-    parser = subparsers.add_parser("doctor", help="what is missing on this machine, or slows it down")
     summaries = "; ".join(f"{name}: {topic.summary}" for name, topic in TOPICS.items())
     parser.add_argument("topics", nargs="*", metavar="TOPIC", help=f"{summaries} (default: what is common)")
     parser.add_argument("--config", metavar="FILE", help="the agent's configuration: its interface, sizes, controller")

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from kvcast.arguments import output_file, output_folder
+from kvcast.bars import bar
 from kvcast.cli import UsageError
+from kvcast.figures import write_figures
 from planner.cluster.options import Cluster, Routing
 from planner.errors import PlanError
 from planner.hardware import ACCELERATORS, MODELS, Attention, Engine, Model, engine_of, find_model
 from planner.plan import PlanFigures, PlanOptions, run_plan
-from planner.report import plots
 from planner.report.limits import LIMITS
 from planner.report.page import page
 from planner.report.scale_tables import scale_conclusions, scale_grids
@@ -27,19 +26,14 @@ from planner.traces import (
     BLOCK_TOKENS,
     NAMES,
     TraceError,
-    TraceRequest,
-    dequantise,
-    find_trace,
-    is_quantised,
-    read_trace,
+    open_trace,
 )
 from planner.units import link_rate, memory_bytes, switch_bytes
 from planner.verdict import conclusions
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare `kvcast plan`."""
-    parser = subparsers.add_parser("plan", help="what a pool would do for a trace, and at which scale it pays")
     parser.add_argument("--trace", default="conversation", help=f"a file, or one of {', '.join(NAMES)}")
     parser.add_argument("--requests", type=int, default=0, metavar="N", help="only the first N (default all)")
     parser.add_argument("--speed", type=float, default=1.0, help="arrivals so many times as fast (default 1)")
@@ -77,9 +71,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     output.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="replays side by side (default: cores)")
     output.add_argument(
-        "--out", type=Path, metavar="DIR", help="write report.html, plots (SVG, PNG) and plan.json there"
+        "--out", type=output_folder, metavar="DIR", help="write report.html, plots (SVG, PNG) and plan.json there"
     )
-    output.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
+    output.add_argument("--json", type=output_file, metavar="FILE", help="write the figures there")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -98,13 +92,14 @@ def run(args: argparse.Namespace) -> int:
     said = conclusions(plan)
     for line in said:
         console.print(f"* {line}")
-    if args.json is not None:
-        _write(args.json, plan.to_json())
+    write_figures(console, args.json, plan.to_json())
     if args.out is not None:
+        from planner.report import plots  # and matplotlib: only when asked for
+
         args.out.mkdir(parents=True, exist_ok=True)
         drawn = plots.figures_of(plan)
         plots.save(drawn, args.out)
-        _write(args.out / "plan.json", plan.to_json())
+        write_figures(console, args.out / "plan.json", plan.to_json())
         title = f"kvcast plan: {plan.options.trace_name} on {plan.options.cluster.nodes} nodes"
         pictures = {name: plots.svg(figure) for name, figure in drawn.items()}
         (args.out / "report.html").write_text(page(title, said, tables, pictures, LIMITS))
@@ -130,12 +125,12 @@ def _plan(args: argparse.Namespace) -> PlanFigures:
         routing=Routing(args.routing),
         replicas=args.replicas,
     )
-    name, trace = load_trace(args.trace, args.seed)
+    name, trace = open_trace(args.trace, args.seed)
     options = PlanOptions(cluster, name, args.speed, not args.no_sweep, args.sweep_requests, args.jobs)
     trace = trace[: args.requests] if args.requests else trace
-    with _bar() as bar:
-        task = bar.add_task("replaying", total=1.0)
-        return run_plan(options, trace, lambda what, share: bar.update(task, description=what, completed=share))
+    with bar(Console(stderr=True)) as shown:
+        task = shown.add_task("replaying", total=1.0)
+        return run_plan(options, trace, lambda what, share: shown.update(task, description=what, completed=share))
 
 
 def _scale(args: argparse.Namespace) -> int:
@@ -144,20 +139,20 @@ def _scale(args: argparse.Namespace) -> int:
         raise PlanError(f"--scale-sample {args.scale_sample} is below 1000")
     if args.nodes < 1:
         raise PlanError(f"--nodes {args.nodes}: the trace is that of one node at least")
-    name, trace = load_trace(args.trace, args.seed)
+    name, trace = open_trace(args.trace, args.seed)
     trace = trace[: args.requests] if args.requests else trace
     load = load_of(trace, args.nodes, args.speed)
     engine, rate = _engine(args), link_rate(args.link)
-    with _bar() as bar:
-        task = bar.add_task("measuring", total=1.0)
-        costs = measure(args.scale_sample, lambda what, share: bar.update(task, description=what, completed=share))
+    with bar(Console(stderr=True)) as shown:
+        task = shown.add_task("measuring", total=1.0)
+        costs = measure(args.scale_sample, lambda what, share: shown.update(task, description=what, completed=share))
         uses = Uses.of(trace, args.speed)
         fetch_s = engine.model.chunk_bytes(BLOCK_TOKENS) * load.uses_per_s / max(load.requests_per_s, 1e-9) / rate
         stays_s = CHUNKS_PER_NODE / load.uses_per_s
         cells = []
         for nodes in CELL_NODES:
             for cell in sorted({min(cell, nodes) for cell in CELLS}):
-                bar.update(task, description=f"{nodes:,} nodes in cells of {cell:,}")
+                shown.update(task, description=f"{nodes:,} nodes in cells of {cell:,}")
                 cells.append(reuse_in_cells(uses, nodes, cell, stays_s, fetch_s, args.seed))
     growth = grow(costs, load)
     console = Console()
@@ -167,25 +162,10 @@ def _scale(args: argparse.Namespace) -> int:
         console.print()
     for line in scale_conclusions(costs, load, growth, cells):
         console.print(f"* {line}")
-    if args.json is not None:
-        found = {"unit_costs": asdict(costs), "load": asdict(load)}
-        _write(args.json, {**found, "growth": [asdict(one) for one in growth], "cells": [asdict(one) for one in cells]})
+    found = {"unit_costs": asdict(costs), "load": asdict(load)}
+    grown = {"growth": [asdict(one) for one in growth], "cells": [asdict(one) for one in cells]}
+    write_figures(console, args.json, {**found, **grown})
     return 0
-
-
-def _bar() -> Progress:
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:3.0f} %"))
-    return Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True)
-
-
-def load_trace(given: str, seed: int) -> tuple[str, list[TraceRequest]]:
-    """A trace by name or file, and what to call it. Raises TraceError."""
-    if given in NAMES:
-        found = find_trace(given)
-        title, trace = found.title, found.requests()
-    else:
-        title, trace = Path(given).name, read_trace(Path(given))
-    return title, dequantise(trace, seed) if is_quantised(trace) else trace
 
 
 def _engine(args: argparse.Namespace) -> Engine:
@@ -216,8 +196,3 @@ def _model(args: argparse.Namespace) -> Model:
         Attention.GQA,
         dtype_bytes=args.kv_bytes,
     )
-
-
-def _write(path: Path, figures: dict[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(figures, indent=1) + "\n")

@@ -1,6 +1,6 @@
 """Request traces: where they are found, how they are read. Knows nothing of kvcast; others use it."""
 
-from planner.traces.catalog import NAMES, TraceFile, find_trace
+from planner.traces.catalog import NAMES, TraceFile, find_trace, open_trace
 from planner.traces.files import read_trace
 from planner.traces.request import (
     BLOCK_TOKENS,
@@ -23,6 +23,7 @@ __all__ = [
     "dequantise",
     "find_trace",
     "is_quantised",
+    "open_trace",
     "parse_lengths",
     "parse_trace",
     "read_trace",
