@@ -186,14 +186,14 @@ def port_of(path: str, *, told: bool) -> ShallowPort:
 
 @pytest.mark.parametrize("path", PATHS)
 def test_a_window_larger_than_the_ports_queue_shrinks_to_it(path: str) -> None:
-    used, times_sent = port_of(path, told=True).run(0.4)
+    used, times_sent = port_of(path, told=True).run(0.2)
     assert used > 0.95
     assert times_sent < 1.02
 
 
 def test_timeouts_alone_tell_too_little() -> None:
     """What the counters are read for."""
-    used, times_sent = port_of("one holder, four times as fast", told=False).run(0.4)
+    used, times_sent = port_of("one holder, four times as fast", told=False).run(0.2)
     assert used < 0.5
     assert times_sent > 2
 
