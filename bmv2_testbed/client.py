@@ -134,6 +134,10 @@ class Testbed:
         """Counters of the hosts' data interfaces."""
         return {host: InterfaceCounters(*values) for host, values in self._ask("counters").items()}
 
+    def await_traffic(self, host: str, *, received_bytes: int = 0, sent_bytes: int = 0, timeout_s: float) -> None:
+        """Wait until a host's data interface has received and sent that many bytes since the run began."""
+        self._ask("await_traffic", host=host, received_bytes=received_bytes, sent_bytes=sent_bytes, timeout_s=timeout_s)
+
     def cpu_s(self) -> dict[str, float]:
         """CPU seconds used so far, by process."""
         cpu: dict[str, float] = self._ask("cpu")

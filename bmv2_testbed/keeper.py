@@ -82,6 +82,9 @@ class Requests:
             for host, value in self._cluster.counters().items()
         }
 
+    def await_traffic(self, host: str, received_bytes: int, sent_bytes: int, timeout_s: float) -> None:
+        self._cluster.await_traffic(host, received_bytes, sent_bytes, time.monotonic() + timeout_s)
+
     def cpu(self) -> dict[str, float]:
         return self._cluster.processes.cpu_s()
 

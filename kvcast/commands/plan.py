@@ -97,11 +97,9 @@ def run(args: argparse.Namespace) -> int:
         from planner.report import plots  # and matplotlib: only when asked for
 
         args.out.mkdir(parents=True, exist_ok=True)
-        drawn = plots.figures_of(plan)
-        plots.save(drawn, args.out)
+        pictures = plots.save(plots.figures_of(plan), args.out)
         write_figures(console, args.out / "plan.json", plan.to_json())
         title = f"kvcast plan: {plan.options.trace_name} on {plan.options.cluster.nodes} nodes"
-        pictures = {name: plots.svg(figure) for name, figure in drawn.items()}
         (args.out / "report.html").write_text(page(title, said, tables, pictures, LIMITS))
         console.print(f"report: {args.out / 'report.html'}")
     return 0

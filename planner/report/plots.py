@@ -135,14 +135,13 @@ def svg(figure: Figure) -> str:
     return text.getvalue()[text.getvalue().index("<svg") :]
 
 
-def save(figures: dict[str, Figure], folder: Path) -> list[Path]:
-    """Each as SVG and PNG; returns the files."""
-    written = []
+def save(figures: dict[str, Figure], folder: Path) -> dict[str, str]:
+    """Each as SVG and PNG files; returns the SVG elements by name."""
+    drawn = {name: svg(figure) for name, figure in figures.items()}
     for name, figure in figures.items():
-        (folder / f"{name}.svg").write_text(svg(figure))
+        (folder / f"{name}.svg").write_text(drawn[name])
         figure.savefig(folder / f"{name}.png", dpi=150, metadata={"Software": None})
-        written += [folder / f"{name}.svg", folder / f"{name}.png"]
-    return written
+    return drawn
 
 
 def _figure(width: float, height: float) -> Figure:
