@@ -29,6 +29,10 @@ FillId = NewType("FillId", int)
 """One filling of a chunk into the switch; chosen by whoever orders it, never reused while the holder lives."""
 
 KEY_BYTES = 16
+TOKEN_BYTES = 4
+"""Of a token as keys digest it."""
+DIGEST_BYTES = 32
+"""Of a namespace."""
 ROOT_KEY = ChunkKey(bytes(KEY_BYTES))
 """The parent of a chunk that has none."""
 
@@ -71,7 +75,7 @@ class Namespace:
 
     def digest(self) -> bytes:
         """32 bytes that differ whenever a field differs; each field goes in with its name and length."""
-        state = hashlib.blake2b(digest_size=32, person=b"kvcast-namespac")
+        state = hashlib.blake2b(digest_size=DIGEST_BYTES, person=b"kvcast-namespac")
         for field in fields(self):
             value = str(getattr(self, field.name)).encode()
             state.update(b"%s %d:" % (field.name.encode(), len(value)))
@@ -82,8 +86,8 @@ class Namespace:
 def pack_tokens(tokens: Sequence[int]) -> bytes:
     """Tokens (each 0..2**32-1) as 32-bit big-endian integers. Raises OverflowError for any other token."""
     packed = array("I", tokens)
-    if packed.itemsize != 4:
-        return b"".join(token.to_bytes(4, "big") for token in tokens)
+    if packed.itemsize != TOKEN_BYTES:
+        return b"".join(token.to_bytes(TOKEN_BYTES, "big") for token in tokens)
     if sys.byteorder == "little":
         packed.byteswap()
     return packed.tobytes()
@@ -98,16 +102,13 @@ def chunk_key(parent: ChunkKey, namespace_digest: bytes, tokens: Sequence[int]) 
     return chunk_key_of_packed(parent, namespace_digest, pack_tokens(tokens))
 
 
-def chunk_key_of_packed(parent: ChunkKey, namespace_digest: bytes, packed: bytes) -> ChunkKey:
+def chunk_key_of_packed(parent: ChunkKey, namespace_digest: bytes, packed: bytes | memoryview) -> ChunkKey:
     """`chunk_key` of tokens that `pack_tokens` packed: packed once for all shards of a chunk."""
     if len(parent) != KEY_BYTES:
         raise ValueError(f"a parent key has {KEY_BYTES} bytes, not {len(parent)}")
-    if len(namespace_digest) != 32:
-        raise ValueError(f"a namespace digest has 32 bytes, not {len(namespace_digest)}")
-    state = hashlib.blake2b(parent, digest_size=64)
-    state.update(namespace_digest)
-    state.update(packed)
-    return ChunkKey(state.digest()[:KEY_BYTES])
+    if len(namespace_digest) != DIGEST_BYTES:
+        raise ValueError(f"a namespace digest has {DIGEST_BYTES} bytes, not {len(namespace_digest)}")
+    return ChunkKey(hashlib.blake2b(b"".join((parent, namespace_digest, packed))).digest()[:KEY_BYTES])
 
 
 def prefix_keys(namespace: Namespace, tokens: Sequence[int], parent: ChunkKey = ROOT_KEY) -> list[ChunkKey]:

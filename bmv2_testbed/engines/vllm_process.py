@@ -134,10 +134,10 @@ class EngineProcess:
         return sum(metric.value for metric in self._engine.get_metrics() if metric.name == "vllm:num_preemptions")
 
     def do_spent(self) -> object:
-        """Seconds and CPU seconds in the connector's calls so far; only of a TimedConnector."""
+        """[calls, seconds, CPU seconds] in each of the connector's calls so far; only of a TimedConnector."""
         from bmv2_testbed.engines.timed_connector import Spent
 
-        return {"wall_s": Spent.wall_s, "cpu_s": Spent.cpu_s}
+        return {name: [calls.count, calls.wall_s, calls.cpu_s] for name, calls in Spent.calls.items()}
 
     def do_reset(self, connector: bool = False) -> object:
         """Forget the engine's own prefix cache; with `connector`, also what kvcast knows."""

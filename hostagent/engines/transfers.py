@@ -97,7 +97,7 @@ class Transfers:
 
     def __init__(
         self,
-        link: AgentLink,
+        link: AgentLink[AgentClient],
         layers: PagedLayers,
         *,
         shard: int,

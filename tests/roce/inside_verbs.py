@@ -452,6 +452,7 @@ def test_doctor_tells_what_the_port_can(tmp_path: Path) -> None:
     found = {one["check"]: one for one in json.loads(done.stdout)}
     for check in ("RDMA devices", "RDMA port", "multicast of rxe0 port 1", "RDMA MTU of rxe0 port 1"):
         assert found[check]["level"] == "ok", found
+    assert found["counters of losses of rxe0 port 1"]["found"] == "completer_retry_err"
     # Linux 6.1's soft-RoCE takes no dma-bufs, and Debian's kernel makes none.
     assert found["dma-buf with rxe0 port 1"]["found"] == "no"
     assert found["reads into udmabuf"]["level"] == "missing"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain, repeat
 
-from kvproto.ids import ROOT_KEY, ChunkKey, chunk_key_of_packed, pack_tokens
+from kvproto.ids import ROOT_KEY, TOKEN_BYTES, ChunkKey, chunk_key_of_packed, pack_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +39,21 @@ class PrefixKeys:
         count = len(tokens) // size
         if chunks_max is not None:
             count = min(count, chunks_max)
-        for chunk in range(len(self.keys), count):
-            start = chunk * size
-            packed = pack_tokens(tokens[start : start + size])
-            parents = self.keys[-1] if self.keys else (ROOT_KEY,) * len(self._digests)
-            media = self._media_text(start, start + size)
-            self.keys.append(
-                tuple(
-                    chunk_key_of_packed(parent, _bind(digest, media), packed)
-                    for parent, digest in zip(parents, self._digests, strict=True)
-                )
-            )
+        first = len(self.keys)
+        if count <= first:
+            return
+        packed = memoryview(pack_tokens(tokens[first * size : count * size]))
+        chunk_bytes = size * TOKEN_BYTES
+        parents = self.keys[-1] if self.keys else (ROOT_KEY,) * len(self._digests)
+        digests = self._digests
+        for chunk in range(first, count):
+            if self._media:
+                media = self._media_text(chunk * size, (chunk + 1) * size)
+                digests = tuple(_bind(digest, media) for digest in self._digests)
+            start = (chunk - first) * chunk_bytes
+            content = packed[start : start + chunk_bytes]
+            parents = tuple(map(chunk_key_of_packed, parents, digests, repeat(content)))
+            self.keys.append(parents)
 
     def parents(self, chunk: int) -> tuple[ChunkKey | None, ...]:
         """Keys of the chunk before, per shard; None for the first."""
@@ -56,7 +61,7 @@ class PrefixKeys:
 
     def flat(self, first: int, end: int) -> list[ChunkKey]:
         """Keys of chunks [first, end): all shards of a chunk beside each other, chunks in prefix order."""
-        return [key for keys in self.keys[first:end] for key in keys]
+        return list(chain.from_iterable(self.keys[first:end]))
 
     def _media_text(self, start: int, end: int) -> bytes:
         spans = [span for span in self._media if span.start < end and span.end > start]

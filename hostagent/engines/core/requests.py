@@ -216,7 +216,10 @@ class RequestCaches:
             self._miss(state, Miss.AWAY, 0)
             return
         shards = len(state.keys.keys[0])
-        state.where = [farthest(where[at : at + shards]) for at in range(0, len(where) - len(where) % shards, shards)]
+        whole = len(where) - len(where) % shards
+        state.where = (
+            [farthest(where[at : at + shards]) for at in range(0, whole, shards)] if shards > 1 else list(where)
+        )
         if self._known_chunks(state) == 0:
             self._miss(state, Miss.ABSENT, len(state.where) * self._rules.chunk_tokens)
         else:

@@ -1,13 +1,12 @@
 """The connector's half in the scheduler: carries what vLLM asks to the pure core, and the core's commands out.
 
-Everything here runs on the scheduler's thread. Answers of the agent come through a queue; at most `lookup_wait_s` of a
+Everything here runs on the scheduler's thread. Requests to the agent leave at once; at most `lookup_wait_s` of a
 step is spent waiting for them, so that what lies in this node's memory is found in the very step that asks.
 """
 
 from __future__ import annotations
 
 import logging
-import queue
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -18,7 +17,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorHandsha
 from vllm.platforms import current_platform
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
-from hostagent.client import AgentUnavailableError, ChunkSource, Status, Where
+from hostagent.client import AgentClient, AgentUnavailableError, ChunkSource, Status, Where
 from hostagent.engines.core.identity import Shard
 from hostagent.engines.core.keys import PrefixKeys
 from hostagent.engines.core.prefill import FetchTerms, PrefillRate, terms_of
@@ -43,6 +42,7 @@ from hostagent.engines.vllm.events import PoolNews
 from hostagent.engines.vllm.facts import ShardFacts, make_identity, weights_digest
 from hostagent.engines.vllm.metadata import StepOrders, StepReports
 from hostagent.engines.vllm.metrics import KvcastStats
+from hostagent.polled_client import PolledClient
 from kvproto.ids import ChunkKey
 
 log = logging.getLogger("vllm.kvcast")
@@ -117,7 +117,7 @@ class SchedulerHalf:
         """By save: the request and the chunk, for the event when it is whole."""
         self._news = PoolNews(vllm_config, kv_cache_config, settings, block_tokens)
         self._swept_s = time.monotonic()
-        self._link = AgentLink(settings.socket, log, answer_timeout_s=settings.answer_timeout_s)
+        self._link = AgentLink(PolledClient, settings.socket, log, answer_timeout_s=settings.answer_timeout_s)
         self._outages_told = 0
         self._said_unknown = False
         self._io = PoolIo(self._link, log, time.monotonic)
@@ -190,12 +190,12 @@ class SchedulerHalf:
 
         Raises AgentUnavailableError.
         """
-        client = self._link.client
-        if client is None or self._keys is None:
-            raise AgentUnavailableError(f"there is no agent at {self._settings.socket}")
+        if self._keys is None:
+            raise AgentUnavailableError("this engine does not know yet what its workers' caches are")
         keys = self._keys.of_text(tokens)
         flat = keys.flat(0, keys.chunks_count)
-        return list(zip(flat, client.contains(flat), strict=True))
+        with AgentClient(self._settings.socket) as client:
+            return list(zip(flat, client.contains(flat), strict=True))
 
     def close(self) -> None:
         """End everything."""
@@ -264,7 +264,9 @@ class SchedulerHalf:
         request_id = request.request_id
         if request_id not in self._caches:
             return
-        load, commands = self._caches.allocated(request_id, external_tokens, blocks.get_block_ids()[0])
+        # vLLM copies the whole table when it is asked for it.
+        block_ids = blocks.get_block_ids()[0] if external_tokens else ()
+        load, commands = self._caches.allocated(request_id, external_tokens, block_ids)
         self._do(commands)
         if load is not None:
             if request_id in self._by_layers:
@@ -403,7 +405,7 @@ class SchedulerHalf:
                     self._waiting[request, ticket] = _Waiting(now_s, terms.deadline_s + ANSWER_GRACE_S)
                 case Release(request, ticket):
                     self._waiting.pop((request, ticket), None)
-            self._io.do([command])
+            self._io.do(command)
 
     def _wait_for_answer(self, request_id: str) -> bool:
         """Wait a moment for an answer, if this step has one left; whether one (of any request) came."""
@@ -412,21 +414,15 @@ class SchedulerHalf:
         if self._caches.stage(request_id) not in (Stage.LOOKING, Stage.FETCHING) or left_s <= 0:
             return False
         started_s = time.monotonic()
-        try:
-            answer = self._io.answers.get(timeout=left_s)
-        except queue.Empty:
-            return False
-        finally:
-            self._waited_s += time.monotonic() - started_s
-        self._take(answer)
-        return True
+        answers = self._io.answers(left_s)
+        self._waited_s += time.monotonic() - started_s
+        for answer in answers:
+            self._take(answer)
+        return bool(answers)
 
     def _take_answers(self) -> None:
-        while True:
-            try:
-                self._take(self._io.answers.get_nowait())
-            except queue.Empty:
-                break
+        for answer in self._io.answers():
+            self._take(answer)
         if self._waiting:
             self._give_up_silent()
 
@@ -443,7 +439,7 @@ class SchedulerHalf:
                 self._caches.looked_up(request, ticket, None)
             else:
                 self._do(self._caches.fetched(request, ticket, (), Status.DEADLINE))
-                self._io.do([Release(request, ticket)])
+                self._io.do(Release(request, ticket))
 
     @property
     def _away(self) -> bool:
@@ -458,7 +454,7 @@ class SchedulerHalf:
                     self._caches.looked_up(request, ticket, where)
                     if where is not None and request in self._requests:
                         self._news.found(self._requests[request], self._caches.keys(request).keys, where)
-            case FetchEnded(request, ticket, sources, _, outcome, seconds):
+            case FetchEnded(request, ticket, sources, outcome, seconds):
                 self._silent.discard((request, ticket))
                 self._waiting.pop((request, ticket), None)
                 self._stats.observe("fetch_seconds", seconds)

@@ -10,6 +10,7 @@ import torch
 from vllm.distributed import get_pp_group, get_tensor_model_parallel_rank
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorTransferResults
 
+from hostagent.client import AgentClient
 from hostagent.engines.core.requests import Load
 from hostagent.engines.layout import paged_layers
 from hostagent.engines.link import AgentLink
@@ -37,6 +38,7 @@ class WorkerHalf:
         # The scheduler says when the agent goes, unless this worker is on a node of its own, with an agent of its own.
         self._spans_nodes = vllm_config.parallel_config.nnodes > 1
         self._link = AgentLink(
+            AgentClient,
             settings.socket,
             log,
             level=logging.WARNING if self._spans_nodes else logging.DEBUG,
