@@ -39,6 +39,16 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(f"{message} (see {self.prog} --help)")
 
 
+class _Version(argparse.Action):
+    """Looks the version up when somebody asks."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        from importlib.metadata import version
+
+        print(f"{parser.prog} {version('kvcast')}")
+        parser.exit()
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command. Returns the exit status: 0, 1 for errors (one line on stderr), 2 for unsupported programs."""
     arguments = [a for a in (sys.argv[1:] if argv is None else argv) if a != "--"]
@@ -127,6 +137,7 @@ def _parser() -> argparse.ArgumentParser:
         "--ready-file", type=Path, metavar="FILE", help="write the P4Runtime address here once it is served"
     )
     output = parser.add_argument_group("output")
+    output.add_argument("--version", action=_Version, nargs=0, help="print it and exit")
     output.add_argument("--stats", action="store_true", help="print the counters at the end")
     output.add_argument("--trace", action="store_true", help="print what happens to each packet")
     output.add_argument(
@@ -216,7 +227,7 @@ def _serve(args: argparse.Namespace, source: ProgramSource | None) -> int:
         ports=tuple(parse_port(text) for text in args.ports),
         port_options=_port_options(args.port_options),
         grpc=args.grpc,
-        device_id=args.device_id,
+        device_id=_device_id(args.device_id),
         cpu_port=_number("--cpu-port", args.cpu_port, PORT_NUMBER_MAX),
         flood_group=_number("--flood-group", args.flood_group, 0xFFFF),
         pcap_dir=args.pcap,
@@ -253,6 +264,12 @@ def _port_options(texts: Sequence[str]) -> dict[int, PortOptions]:
 def _number(flag: str, value: int | None, maximum: int) -> int | None:
     if value is not None and not 0 < value <= maximum:
         raise UsageError(f"{flag} {value}: from 1 to {maximum}")
+    return value
+
+
+def _device_id(value: int) -> int:
+    if not 0 <= value < 1 << 64:
+        raise UsageError(f"--device-id {value}: from 0 to {(1 << 64) - 1}")
     return value
 
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+import controlplane.daemon
+import hostagent.daemon
+import p4switch.cli
 from bmv2_testbed.processes import child_environment
 from kvcast.cli import COMMANDS, main
 from kvcast.commands.bench import BENCHMARKS
@@ -97,10 +101,32 @@ def test_one_line_that_names_the_mistake(words: str, said: str, capsys: pytest.C
     assert said in refusal(words.split(), capsys)
 
 
-def test_one_version(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match=r"^0$"):
-        main(["--version"])
-    assert capsys.readouterr().out == f"kvcast {__version__}\n"
+@pytest.mark.parametrize(
+    ("name", "entry"),
+    [
+        ("kvcast", main),
+        ("kvcast-agent", hostagent.daemon.main),
+        ("kvcast-controller", controlplane.daemon.main),
+        ("kvcast-switch", p4switch.cli.main),
+    ],
+)
+def test_one_version(name: str, entry: Callable[[list[str]], int], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        entry(["--version"])
+    assert not end.value.code
+    assert capsys.readouterr().out == f"{name} {__version__}\n"
+
+
+def test_a_configuration_can_be_looked_at_without_running(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text("data: {address: 127.0.0.1}\n")
+    assert hostagent.daemon.main(["--config", str(path), "--check"]) == 0
+    assert controlplane.daemon.main(["--config", str(path), "--check"]) == 2
+    path.write_text("nodes: {n1: {port: 1}}\n")
+    assert controlplane.daemon.main(["--config", str(path), "--check"]) == 0
+    said = capsys.readouterr()
+    assert said.out == f"{path}: good\n" * 2
+    assert "data" in said.err
 
 
 @pytest.mark.parametrize(
