@@ -66,6 +66,12 @@ def _parser() -> argparse.ArgumentParser:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    for add in (_add_program, _add_ports, _add_recirculation, _add_control, _add_output):
+        add(parser)
+    return parser
+
+
+def _add_program(parser: argparse.ArgumentParser) -> None:
     program = parser.add_argument_group("program")
     program.add_argument("program", nargs="?", type=Path, metavar="PROGRAM.p4", help="P4_16 source")
     program.add_argument("--no-p4", action="store_true", help="start without a program; P4Runtime brings it")
@@ -86,6 +92,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     program.add_argument("--p4info", metavar="FILE", help="write P4Info (.txtpb, .bin, .json; - is stdout) and exit")
     program.add_argument("--stf", type=Path, metavar="CASE.stf", help="run a test case in STF and exit")
+
+
+def _add_ports(parser: argparse.ArgumentParser) -> None:
     ports = parser.add_argument_group("ports")
     ports.add_argument(
         "-i", "--interface", dest="ports", action="append", default=[], metavar="PORT@MEDIUM", help="attach a port"
@@ -108,6 +117,9 @@ def _parser() -> argparse.ArgumentParser:
     ports.add_argument(
         "--pcap", type=Path, metavar="DIR", help="record every port into DIR/portN_in.pcap and portN_out.pcap"
     )
+
+
+def _add_recirculation(parser: argparse.ArgumentParser) -> None:
     rounds = parser.add_argument_group("recirculation (TNA)")
     rounds.add_argument(
         "--recirculation-port",
@@ -119,6 +131,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     rounds.add_argument("--recirculation-rate", metavar="RATE", help="rate of each, e.g. 1gbit (default 4gbit)")
     rounds.add_argument("--recirculation-queue", metavar="SIZE", help="what may wait at each, e.g. 64k (default 16m)")
+
+
+def _add_control(parser: argparse.ArgumentParser) -> None:
     control = parser.add_argument_group("control")
     control.add_argument(
         "--grpc",
@@ -136,6 +151,9 @@ def _parser() -> argparse.ArgumentParser:
     control.add_argument(
         "--ready-file", type=Path, metavar="FILE", help="write the P4Runtime address here once it is served"
     )
+
+
+def _add_output(parser: argparse.ArgumentParser) -> None:
     output = parser.add_argument_group("output")
     output.add_argument("--version", action=_Version, nargs=0, help="print it and exit")
     output.add_argument("--stats", action="store_true", help="print the counters at the end")
@@ -148,7 +166,6 @@ def _parser() -> argparse.ArgumentParser:
         choices=["debug", "info", "warning", "error", "off"],
         help="debug, info, warning, error or off (default %(default)s)",
     )
-    return parser
 
 
 def _run(args: argparse.Namespace) -> int:

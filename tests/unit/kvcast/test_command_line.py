@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,10 +15,11 @@ import controlplane.daemon
 import hostagent.daemon
 import p4switch.cli
 from bmv2_testbed.processes import child_environment
-from kvcast.cli import COMMANDS, main
+from kvcast.cli import COMMANDS, load, main
 from kvcast.commands.bench import BENCHMARKS
 from kvproto import __version__
 
+ROOT = Path(__file__).parents[3]
 ACTIONS = ("up", "down", "status", "exec", "fault", "kill", "restart", "reboot", "log", "link")
 EVERYTHING = [
     *((name,) for name in COMMANDS),
@@ -149,7 +152,27 @@ def test_a_command_imports_what_it_needs(words: str, not_wanted: set[str]) -> No
         "print(*sorted({name.partition('.')[0] for name in sys.modules}), file=sys.stderr)"
     )
     argv = [sys.executable, "-c", script]
-    done = subprocess.run(
-        argv, capture_output=True, text=True, check=True, env=child_environment(), cwd=Path(__file__).parents[3]
-    )
+    done = subprocess.run(argv, capture_output=True, text=True, check=True, env=child_environment(), cwd=ROOT)
     assert not_wanted & set(done.stderr.split()) == set()
+
+
+def options_of(parser: argparse.ArgumentParser) -> set[str]:
+    """Of a parser and of all that its first word may choose."""
+    found = {name for action in parser._actions for name in action.option_strings}
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            found |= set().union(*map(options_of, action.choices.values()))
+    return found
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_documentation_names_options_that_there_are(command: str) -> None:
+    modules = [f"bench_{name}" for name in BENCHMARKS] if command == "bench" else [command]
+    known: set[str] = set()
+    for module in modules:
+        parser = argparse.ArgumentParser()
+        load(module).add_arguments(parser)
+        known |= options_of(parser)
+    for page in [*(ROOT / "docs").glob("*.md"), ROOT / "README.md"]:
+        for line in re.findall(rf"kvcast {command} (.*)", page.read_text(encoding="utf-8")):
+            assert set(re.findall(r"--[a-z][a-z-]+", line.split("kvcast ")[0])) <= known, f"{page.name}: {line}"
