@@ -74,7 +74,7 @@ def test_agents_in_guests_reach_the_controller_through_qemu() -> None:
     endpoints = Endpoints("127.0.0.1:4800", "", "", {host: f"127.0.0.1:{9000 + host}" for host in range(3)}, {}, {})
     configs = [parse(agent_config(SPEC, host, endpoints, "/d")) for host in (0, 2)]
     assert [config.data.transport for config in configs] == ["verbs", "sockets"]
-    assert {config.controller for config in configs} == {"10.0.2.2:4800"}
+    assert {config.controllers for config in configs} == {("10.0.2.2:4800",)}
     assert {config.http for config in configs} == {("10.0.2.15", 9475)}
     assert {config.api_socket for config in configs} == {GUEST_AGENT_SOCKET}
     assert {config.data.segment_bytes for config in configs} == {2048}
@@ -105,8 +105,8 @@ def test_a_testbed_without_an_image_ends_in_one_line(monkeypatch: pytest.MonkeyP
 
 def spec_of(*words: str) -> TestbedSpec:
     parser = argparse.ArgumentParser()
-    testbed_command.add_parser(parser.add_subparsers())
-    return testbed_command._spec(parser.parse_args(["testbed", "up", *words]))
+    testbed_command.add_arguments(parser)
+    return testbed_command._spec(parser.parse_args(["up", *words]))
 
 
 def test_the_command_line_asks_for_guests() -> None:
