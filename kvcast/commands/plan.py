@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -16,7 +17,7 @@ from kvcast.cli import UsageError
 from planner.cluster.options import Cluster, Routing
 from planner.errors import PlanError
 from planner.hardware import ACCELERATORS, MODELS, Attention, Engine, Model, engine_of, find_model
-from planner.plan import PlanFigures, PlanOptions, run_plan
+from planner.plan import PlanFigures, PlanOptions, check, run_plan
 from planner.report import plots
 from planner.report.limits import LIMITS
 from planner.report.page import page
@@ -25,6 +26,7 @@ from planner.report.tables import grids, terminal
 from planner.scale import CELL_NODES, CELLS, CHUNKS_PER_NODE, Uses, grow, load_of, measure, reuse_in_cells
 from planner.traces import (
     BLOCK_TOKENS,
+    FORMATS,
     NAMES,
     TraceError,
     TraceRequest,
@@ -35,6 +37,8 @@ from planner.traces import (
 )
 from planner.units import link_rate, memory_bytes, switch_bytes
 from planner.verdict import conclusions
+
+_REPLICAS: Final = 3
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -52,7 +56,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     cluster.add_argument("--local-disk", default="none", help="of each node for KV, GiB (default none)")
     cluster.add_argument("--disk-rate", type=float, default=6.0, metavar="GB_S", help="of its device (default 6)")
     cluster.add_argument("--routing", choices=[one.value for one in Routing], default=Routing.ROUND_ROBIN.value)
-    cluster.add_argument("--replicas", type=int, default=3, help="copies in the pool with replicas (default 3)")
+    cluster.add_argument("--replicas", type=int, help=f"copies in the pool with replicas (default {_REPLICAS})")
     engine = parser.add_argument_group("model and engine")
     engine.add_argument("--model", default="llama-3-8b", help=f"{', '.join(MODELS)}; or any name with what follows")
     engine.add_argument("--layers", type=int, help="of a model that is not known, with:")
@@ -85,11 +89,21 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     """Make the plan and show it."""
     try:
+        _check_numbers(args)
+        _check_output(args)
         if args.scale:
             return _scale(args)
         plan = _plan(args)
+        _show(args, plan)
     except (PlanError, TraceError) as error:
         raise UsageError(str(error)) from error
+    except OSError as error:
+        raise UsageError(f"cannot write the plan: {error}") from error
+    return 0
+
+
+def _show(args: argparse.Namespace, plan: PlanFigures) -> None:
+    """On the terminal, and in the files asked for."""
     console = Console()
     tables = grids(plan)
     for grid in tables:
@@ -106,19 +120,47 @@ def run(args: argparse.Namespace) -> int:
         plots.save(drawn, args.out)
         _write(args.out / "plan.json", plan.to_json())
         title = f"kvcast plan: {plan.options.trace_name} on {plan.options.cluster.nodes} nodes"
-        pictures = {name: plots.svg(figure) for name, figure in drawn.items()}
+        pictures = {plots.CAPTIONS[name]: plots.svg(figure) for name, figure in drawn.items()}
         (args.out / "report.html").write_text(page(title, said, tables, pictures, LIMITS))
         console.print(f"report: {args.out / 'report.html'}")
-    return 0
+
+
+_LEAST: Final = {"requests": 0, "replicas": 1, "sweep_requests": 1, "jobs": 1, "accelerators": 0, "scale_sample": 1000}
+_ABOVE_ZERO: Final = ("speed", "disk_rate", "kv_bytes", "prefill_rate", "parameters", "active_parameters")
+
+
+def _check_numbers(args: argparse.Namespace) -> None:
+    """Raises PlanError."""
+    for name, low in _LEAST.items():
+        given = getattr(args, name)
+        if given is not None and given < low:
+            raise PlanError(f"{_option(name)} {given} is below {low}")
+    for name in _ABOVE_ZERO:
+        given = getattr(args, name)
+        if given is not None and not (0 < given < math.inf):
+            raise PlanError(f"{_option(name)} {given:g} is not a number above zero")
+    if args.replicas is not None and args.replicas > args.nodes > 1:
+        raise PlanError(f"--replicas {args.replicas}: there are only {args.nodes} nodes to keep them")
+
+
+def _check_output(args: argparse.Namespace) -> None:
+    """Before anything is replayed: whether the plan can be written where it shall go. Raises OSError, PlanError."""
+    if args.out is not None:
+        args.out.mkdir(parents=True, exist_ok=True)
+    if args.json is not None:
+        if args.json.is_dir():
+            raise PlanError(f"--json {args.json} is a directory: name a file")
+        args.json.parent.mkdir(parents=True, exist_ok=True)
+    for folder in (args.out, args.json.parent if args.json is not None else None):
+        if folder is not None and not os.access(folder, os.W_OK):
+            raise PlanError(f"cannot write to {folder}: choose another folder, or change its permissions")
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def _plan(args: argparse.Namespace) -> PlanFigures:
-    for name, low in (("requests", 0), ("replicas", 1), ("sweep_requests", 1), ("jobs", 1), ("accelerators", 0)):
-        if getattr(args, name) < low:
-            raise PlanError(f"--{name.replace('_', '-')} {getattr(args, name)} is below {low}")
-    for name in ("speed", "disk_rate"):
-        if getattr(args, name) <= 0:
-            raise PlanError(f"--{name.replace('_', '-')} {getattr(args, name):g} is not above zero")
     cluster = Cluster(
         engine=_engine(args),
         nodes=args.nodes,
@@ -128,8 +170,9 @@ def _plan(args: argparse.Namespace) -> PlanFigures:
         disk_rate=args.disk_rate * 1e9,
         switch_bytes=switch_bytes(args.switch),
         routing=Routing(args.routing),
-        replicas=args.replicas,
+        replicas=min(_REPLICAS, args.nodes) if args.replicas is None else args.replicas,
     )
+    check(cluster)
     name, trace = load_trace(args.trace, args.seed)
     options = PlanOptions(cluster, name, args.speed, not args.no_sweep, args.sweep_requests, args.jobs)
     trace = trace[: args.requests] if args.requests else trace
@@ -140,8 +183,6 @@ def _plan(args: argparse.Namespace) -> PlanFigures:
 
 def _scale(args: argparse.Namespace) -> int:
     """Unit costs on the real classes, load from the trace, growth by arithmetic."""
-    if args.scale_sample < 1000:
-        raise PlanError(f"--scale-sample {args.scale_sample} is below 1000")
     if args.nodes < 1:
         raise PlanError(f"--nodes {args.nodes}: the trace is that of one node at least")
     name, trace = load_trace(args.trace, args.seed)
@@ -183,6 +224,8 @@ def load_trace(given: str, seed: int) -> tuple[str, list[TraceRequest]]:
     if given in NAMES:
         found = find_trace(given)
         title, trace = found.title, found.requests()
+    elif not given.endswith(FORMATS):
+        raise TraceError(f"trace {given}: neither {', '.join(NAMES)} nor a file that ends in {', '.join(FORMATS)}")
     else:
         title, trace = Path(given).name, read_trace(Path(given))
     return title, dequantise(trace, seed) if is_quantised(trace) else trace
@@ -199,16 +242,23 @@ def _model(args: argparse.Namespace) -> Model:
     shape: dict[str, Any] = {name: getattr(args, name) for name in ("layers", "kv_heads", "head_dim", "parameters")}
     given = [name for name, value in shape.items() if value is not None]
     if not given:
+        if args.heads is not None or args.active_parameters is not None:
+            raise PlanError("--heads and --active-parameters belong to a model described by its shape: see --layers")
         return find_model(args.model).with_dtype(args.kv_bytes)
-    missing = [f"--{name.replace('_', '-')}" for name in shape if name not in given]
+    missing = [_option(name) for name in shape if name not in given]
     if missing:
         raise PlanError(f"a model described by its shape needs {', '.join(missing)} too")
-    if min(shape.values()) <= 0:
-        raise PlanError("--layers, --kv-heads, --head-dim and --parameters are above zero")
+    heads = args.kv_heads if args.heads is None else args.heads
+    if min(args.layers, args.kv_heads, args.head_dim, heads) <= 0:
+        raise PlanError("--layers, --heads, --kv-heads and --head-dim are above zero")
+    if heads % args.kv_heads:
+        raise PlanError(f"--heads {heads} is not a multiple of --kv-heads {args.kv_heads}")
+    if (args.active_parameters or 0) > args.parameters:
+        raise PlanError(f"--active-parameters {args.active_parameters:g} is more than --parameters {args.parameters:g}")
     return Model(
         args.model,
         args.layers,
-        args.heads or args.kv_heads,
+        heads,
         args.kv_heads,
         args.head_dim,
         args.parameters * 1e9,
@@ -219,5 +269,4 @@ def _model(args: argparse.Namespace) -> Model:
 
 
 def _write(path: Path, figures: dict[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(figures, indent=1) + "\n")
