@@ -6,6 +6,8 @@ import argparse
 import json
 import math
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
@@ -97,9 +99,16 @@ def run(args: argparse.Namespace) -> int:
         _show(args, plan)
     except (PlanError, TraceError) as error:
         raise UsageError(str(error)) from error
-    except OSError as error:
-        raise UsageError(f"cannot write the plan: {error}") from error
     return 0
+
+
+@contextmanager
+def _writing() -> Iterator[None]:
+    """Files that cannot be written are one line."""
+    try:
+        yield
+    except OSError as error:
+        raise PlanError(f"cannot write the plan: {error}") from error
 
 
 def _show(args: argparse.Namespace, plan: PlanFigures) -> None:
@@ -112,16 +121,16 @@ def _show(args: argparse.Namespace, plan: PlanFigures) -> None:
     said = conclusions(plan)
     for line in said:
         console.print(f"* {line}")
-    if args.json is not None:
-        _write(args.json, plan.to_json())
+    with _writing():
+        if args.json is not None:
+            _write(args.json, plan.to_json())
+        if args.out is not None:
+            drawn = plots.save(plots.figures_of(plan), args.out)
+            _write(args.out / "plan.json", plan.to_json())
+            title = f"kvcast plan: {plan.options.trace_name} on {plan.options.cluster.nodes} nodes"
+            pictures = {plots.CAPTIONS[name]: element for name, element in drawn.items()}
+            (args.out / "report.html").write_text(page(title, said, tables, pictures, LIMITS))
     if args.out is not None:
-        args.out.mkdir(parents=True, exist_ok=True)
-        drawn = plots.figures_of(plan)
-        plots.save(drawn, args.out)
-        _write(args.out / "plan.json", plan.to_json())
-        title = f"kvcast plan: {plan.options.trace_name} on {plan.options.cluster.nodes} nodes"
-        pictures = {plots.CAPTIONS[name]: plots.svg(figure) for name, figure in drawn.items()}
-        (args.out / "report.html").write_text(page(title, said, tables, pictures, LIMITS))
         console.print(f"report: {args.out / 'report.html'}")
 
 
@@ -144,13 +153,14 @@ def _check_numbers(args: argparse.Namespace) -> None:
 
 
 def _check_output(args: argparse.Namespace) -> None:
-    """Before anything is replayed: whether the plan can be written where it shall go. Raises OSError, PlanError."""
-    if args.out is not None:
-        args.out.mkdir(parents=True, exist_ok=True)
-    if args.json is not None:
-        if args.json.is_dir():
-            raise PlanError(f"--json {args.json} is a directory: name a file")
-        args.json.parent.mkdir(parents=True, exist_ok=True)
+    """Before anything is replayed: whether the plan can be written where it shall go. Raises PlanError."""
+    if args.json is not None and args.json.is_dir():
+        raise PlanError(f"--json {args.json} is a directory: name a file")
+    with _writing():
+        if args.out is not None:
+            args.out.mkdir(parents=True, exist_ok=True)
+        if args.json is not None:
+            args.json.parent.mkdir(parents=True, exist_ok=True)
     for folder in (args.out, args.json.parent if args.json is not None else None):
         if folder is not None and not os.access(folder, os.W_OK):
             raise PlanError(f"cannot write to {folder}: choose another folder, or change its permissions")
@@ -209,8 +219,10 @@ def _scale(args: argparse.Namespace) -> int:
     for line in scale_conclusions(costs, load, growth, cells):
         console.print(f"* {line}")
     if args.json is not None:
-        found = {"unit_costs": asdict(costs), "load": asdict(load)}
-        _write(args.json, {**found, "growth": [asdict(one) for one in growth], "cells": [asdict(one) for one in cells]})
+        found: dict[str, Any] = {"unit_costs": asdict(costs), "load": asdict(load)}
+        found |= {"growth": [asdict(one) for one in growth], "cells": [asdict(one) for one in cells]}
+        with _writing():
+            _write(args.json, found)
     return 0
 
 

@@ -12,6 +12,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 
 from planner.cluster.options import Sharing
 from planner.plan import PlanFigures
+from planner.units import format_seconds
 
 COLOURS = {
     Sharing.NONE: "#8c8c8c",
@@ -63,12 +64,12 @@ def latency(plan: PlanFigures) -> Figure:
     colours = [COLOURS[sharing] for sharing in plan.replays]
     means = [one.ttft_mean_s * 1e3 for one in plan.replays.values()]
     p99s = [one.ttft_p99_s * 1e3 for one in plan.replays.values()]
-    for axes, milliseconds, label in ((left, means, "mean"), (right, p99s, "99th percentile")):
+    for axes, milliseconds, label in ((left, means, "mean time to first token"), (right, p99s, "99th percentile")):
         bars = axes.barh(names, milliseconds, color=colours)
-        axes.bar_label(bars, fmt="{:,.4g}", fontsize=7, padding=2)
-        axes.set_xlim(0, max(*milliseconds, 1e-3) * 1.18)
+        axes.bar_label(bars, fmt=lambda milliseconds: format_seconds(milliseconds / 1e3), fontsize=7, padding=2)
+        axes.set_xlim(0, max(*milliseconds, 1e-3) * 1.25)
         axes.xaxis.set_major_locator(MaxNLocator(5))
-        axes.set_xlabel(f"time to first token, {label}, ms")
+        axes.set_xlabel(f"{label}, ms")
     left.invert_yaxis()
     return figure
 
@@ -147,14 +148,13 @@ def svg(figure: Figure) -> str:
     return text.getvalue()[text.getvalue().index("<svg") :]
 
 
-def save(figures: dict[str, Figure], folder: Path) -> list[Path]:
-    """Each as SVG and PNG; returns the files."""
-    written = []
+def save(figures: dict[str, Figure], folder: Path) -> dict[str, str]:
+    """Each as SVG and PNG; returns the SVG elements by name."""
+    drawn = {name: svg(figure) for name, figure in figures.items()}
     for name, figure in figures.items():
-        (folder / f"{name}.svg").write_text(svg(figure))
+        (folder / f"{name}.svg").write_text(drawn[name])
         figure.savefig(folder / f"{name}.png", dpi=150, metadata={"Software": None})
-        written += [folder / f"{name}.svg", folder / f"{name}.png"]
-    return written
+    return drawn
 
 
 def _figure(width: float, height: float) -> Figure:
