@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Final
 
 from rich.console import Console
 
@@ -16,20 +16,17 @@ from kvcast.figures import write_figures
 from planner.cluster.options import Cluster, Routing
 from planner.errors import PlanError
 from planner.hardware import ACCELERATORS, MODELS, Attention, Engine, Model, engine_of, find_model
-from planner.plan import PlanFigures, PlanOptions, run_plan
+from planner.plan import PlanFigures, PlanOptions, check, run_plan
 from planner.report.limits import LIMITS
 from planner.report.page import page
 from planner.report.scale_tables import scale_conclusions, scale_grids
 from planner.report.tables import grids, terminal
 from planner.scale import CELL_NODES, CELLS, CHUNKS_PER_NODE, Uses, grow, load_of, measure, reuse_in_cells
-from planner.traces import (
-    BLOCK_TOKENS,
-    NAMES,
-    TraceError,
-    open_trace,
-)
+from planner.traces import BLOCK_TOKENS, NAMES, TraceError, open_trace
 from planner.units import link_rate, memory_bytes, switch_bytes
 from planner.verdict import conclusions
+
+_REPLICAS: Final = 3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     cluster.add_argument("--local-disk", default="none", help="of each node for KV, GiB (default none)")
     cluster.add_argument("--disk-rate", type=above_zero, default=6.0, metavar="GB_S", help="of its device (default 6)")
     cluster.add_argument("--routing", choices=[one.value for one in Routing], default=Routing.ROUND_ROBIN.value)
-    cluster.add_argument("--replicas", type=whole(1), default=3, help="copies in the pool with replicas (default 3)")
+    cluster.add_argument("--replicas", type=whole(1), help=f"copies in the pool with replicas (default {_REPLICAS})")
     engine = parser.add_argument_group("model and engine")
     engine.add_argument("--model", default="llama-3-8b", help=f"{', '.join(MODELS)}; or any name with what follows")
     engine.add_argument("--layers", type=whole(1), help="of a model that is not known, with:")
@@ -85,11 +82,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Make the plan and show it."""
     try:
+        if args.replicas is not None and args.replicas > args.nodes > 1:
+            raise PlanError(f"--replicas {args.replicas}: there are only {args.nodes} nodes to keep them")
         if args.scale:
-            return _scale(args)
-        plan = _plan(args)
+            _scale(args)
+        else:
+            _show(args, _plan(args))
     except (PlanError, TraceError) as error:
         raise UsageError(str(error)) from error
+    except OSError as error:
+        raise UsageError(f"cannot write the plan: {error}") from error
+    return 0
+
+
+def _show(args: argparse.Namespace, plan: PlanFigures) -> None:
+    """On the terminal, and in the files asked for."""
     console = Console()
     tables = grids(plan)
     for grid in tables:
@@ -103,12 +110,16 @@ def run(args: argparse.Namespace) -> int:
         from planner.report import plots  # and matplotlib: only when asked for
 
         args.out.mkdir(parents=True, exist_ok=True)
-        pictures = plots.save(plots.figures_of(plan), args.out)
+        drawn = plots.save(plots.figures_of(plan), args.out)
         write_figures(console, args.out / "plan.json", plan.to_json())
         title = f"kvcast plan: {plan.options.trace_name} on {plan.options.cluster.nodes} nodes"
+        pictures = {plots.CAPTIONS[name]: element for name, element in drawn.items()}
         (args.out / "report.html").write_text(page(title, said, tables, pictures, LIMITS))
         console.print(f"report: {args.out / 'report.html'}")
-    return 0
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def _plan(args: argparse.Namespace) -> PlanFigures:
@@ -121,8 +132,9 @@ def _plan(args: argparse.Namespace) -> PlanFigures:
         disk_rate=args.disk_rate * 1e9,
         switch_bytes=switch_bytes(args.switch),
         routing=Routing(args.routing),
-        replicas=args.replicas,
+        replicas=min(_REPLICAS, args.nodes) if args.replicas is None else args.replicas,
     )
+    check(cluster)
     name, trace = open_trace(args.trace, args.seed)
     options = PlanOptions(cluster, name, args.speed, not args.no_sweep, args.sweep_requests, args.jobs)
     trace = trace[: args.requests] if args.requests else trace
@@ -131,7 +143,7 @@ def _plan(args: argparse.Namespace) -> PlanFigures:
         return run_plan(options, trace, lambda what, share: shown.update(task, description=what, completed=share))
 
 
-def _scale(args: argparse.Namespace) -> int:
+def _scale(args: argparse.Namespace) -> None:
     """Unit costs on the real classes, load from the trace, growth by arithmetic."""
     name, trace = open_trace(args.trace, args.seed)
     trace = trace[: args.requests] if args.requests else trace
@@ -156,10 +168,9 @@ def _scale(args: argparse.Namespace) -> int:
         console.print()
     for line in scale_conclusions(costs, load, growth, cells):
         console.print(f"* {line}")
-    found = {"unit_costs": asdict(costs), "load": asdict(load)}
-    grown = {"growth": [asdict(one) for one in growth], "cells": [asdict(one) for one in cells]}
-    write_figures(console, args.json, {**found, **grown})
-    return 0
+    found: dict[str, Any] = {"unit_costs": asdict(costs), "load": asdict(load)}
+    found |= {"growth": [asdict(one) for one in growth], "cells": [asdict(one) for one in cells]}
+    write_figures(console, args.json, found)
 
 
 def _engine(args: argparse.Namespace) -> Engine:
@@ -173,14 +184,21 @@ def _model(args: argparse.Namespace) -> Model:
     shape: dict[str, Any] = {name: getattr(args, name) for name in ("layers", "kv_heads", "head_dim", "parameters")}
     given = [name for name, value in shape.items() if value is not None]
     if not given:
+        if args.heads is not None or args.active_parameters is not None:
+            raise PlanError("--heads and --active-parameters belong to a model described by its shape: see --layers")
         return find_model(args.model).with_dtype(args.kv_bytes)
-    missing = [f"--{name.replace('_', '-')}" for name in shape if name not in given]
+    missing = [_option(name) for name in shape if name not in given]
     if missing:
         raise PlanError(f"a model described by its shape needs {', '.join(missing)} too")
+    heads = args.kv_heads if args.heads is None else args.heads
+    if heads % args.kv_heads:
+        raise PlanError(f"--heads {heads} is not a multiple of --kv-heads {args.kv_heads}")
+    if (args.active_parameters or 0) > args.parameters:
+        raise PlanError(f"--active-parameters {args.active_parameters:g} is more than --parameters {args.parameters:g}")
     return Model(
         args.model,
         args.layers,
-        args.heads or args.kv_heads,
+        heads,
         args.kv_heads,
         args.head_dim,
         args.parameters * 1e9,
