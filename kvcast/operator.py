@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 import grpc
 from rich.console import Console
 
+from kvcast.arguments import between
 from kvcast.cli import UsageError
 from kvproto.rpc import control_pb2 as rpc
 from kvproto.rpc import control_pb2_grpc
@@ -32,6 +33,17 @@ def add_common(parser: argparse.ArgumentParser) -> None:
         help=f"where the controller and those on standby listen (default: ${ADDRESS_VARIABLE}, else {ADDRESS_DEFAULT})",
     )
     parser.add_argument("--json", action="store_true", help="for programs: JSON on standard output")
+
+
+def add_timeout(parser: argparse.ArgumentParser) -> None:
+    """How long a job of the controller may take."""
+    parser.add_argument(
+        "--timeout",
+        type=between(0, 86_400),
+        default=0.0,
+        metavar="S",
+        help="give up after so long (default 0: the controller decides)",
+    )
 
 
 @contextlib.contextmanager

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from kvcast.arguments import between
-from kvcast.operator import add_common, controller
+from kvcast.operator import add_common, add_timeout, controller
 from kvcast.progress import follow
 from kvproto.rpc import control_pb2 as rpc
 
@@ -14,13 +13,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare `kvcast drain NODE`."""
     parser.add_argument("node", help="its name")
     parser.add_argument("--cancel", action="store_true", help="take the node back into service")
-    parser.add_argument(
-        "--timeout",
-        type=between(0, 86_400),
-        default=0.0,
-        metavar="S",
-        help="give up after so long (default 0: the controller decides)",
-    )
+    add_timeout(parser)
     add_common(parser)
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from kvcast.arguments import between
-from kvcast.operator import add_common, controller
+from kvcast.operator import add_common, add_timeout, controller
 from kvcast.progress import follow
 from kvproto.rpc import control_pb2 as rpc
 
@@ -15,13 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prefix", required=True, metavar="KEY", help="last chunk of the prefix (first digits)")
     parser.add_argument("--nodes", default="", metavar="A,B,C", help="names, with commas (default: all)")
     parser.add_argument("--pin", action="store_true", help="and keep it there until `kvcast unpin`")
-    parser.add_argument(
-        "--timeout",
-        type=between(0, 86_400),
-        default=0.0,
-        metavar="S",
-        help="give up after so long (default 0: the controller decides)",
-    )
+    add_timeout(parser)
     add_common(parser)
 
 

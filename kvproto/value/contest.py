@@ -67,35 +67,41 @@ class ShadowCache:
 
         One loop, because small pools run it six times for each chunk of each fetch.
         """
-        places, capacity_bytes = self._places, self.capacity_bytes
+        places, occupants, sizes_at, scores_at = self._places, self._chunks, self._sizes, self._scores_at
+        capacity_bytes, used_bytes, hits = self.capacity_bytes, self.used_bytes, self.hits
         refused = -math.inf
         """What scores no more than this would be refused again, whatever its size."""
         for chunk, score, size_bytes, worth, known in zip(chunks, scores, sizes, saved, again, strict=True):
             place = places.get(chunk)
             if place is not None:
-                self.hits += worth
-                self._scores_at[place] = score
+                hits += worth
+                scores_at[place] = score
                 if score < self._border:
                     self._sank(score, chunk, place)
                     refused = -math.inf
                 continue
-            if self.used_bytes + size_bytes <= capacity_bytes:
+            if used_bytes + size_bytes > capacity_bytes:
+                if score <= refused or (self._filtered and not known):
+                    continue
+                told, lowest, place = self._lowest() if size_bytes <= capacity_bytes else (math.inf, 0, 0)
+                if told >= score:
+                    refused = score
+                    continue
+                left_bytes = used_bytes - sizes_at[place]
+                if left_bytes + size_bytes <= capacity_bytes:  # as a rule one goes, and its place is taken
+                    used_bytes = left_bytes + size_bytes
+                    del places[lowest]
+                    places[chunk] = place
+                    scores_at[place], occupants[place], sizes_at[place] = score, chunk, size_bytes
+                    if score < self._border:
+                        self._sank(score, chunk, place)
+                    continue
+            self.used_bytes = used_bytes
+            if self._make_room(score, size_bytes):
                 self._put(chunk, score, size_bytes)
-                continue
-            if score <= refused or (self._filtered and not known):
-                continue
-            told, lowest, place = self._lowest() if size_bytes <= capacity_bytes else (math.inf, 0, 0)
-            if told >= score:
-                refused = score
-            elif self.used_bytes - self._sizes[place] + size_bytes <= capacity_bytes:
-                self.used_bytes += size_bytes - self._sizes[place]
-                del places[lowest]
-                places[chunk] = place
-                self._scores_at[place], self._chunks[place], self._sizes[place] = score, chunk, size_bytes
-                if score < self._border:
-                    self._sank(score, chunk, place)
-            elif self._make_room(score, size_bytes):
-                self._put(chunk, score, size_bytes)
+                scores_at = self._scores_at
+            used_bytes = self.used_bytes
+        self.used_bytes, self.hits = used_bytes, hits
 
     def finished(self, chunk: int) -> None:
         """The chunk goes first."""
@@ -183,11 +189,17 @@ class ShadowCache:
                 queue.pop()
             while side and scores_at[side[0][2]] != side[0][0]:
                 heapq.heappop(side)
-            if queue or side:
-                told, _, place = min(queue[-1:] + side[:1])
-                return told, self._chunks[place], place
-            self._work_out()
-            queue, side = self._queue, self._side
+            if queue and side:
+                told, _, place = min(queue[-1], side[0])
+            elif queue:
+                told, _, place = queue[-1]
+            elif side:
+                told, _, place = side[0]
+            else:
+                self._work_out()
+                queue, side = self._queue, self._side
+                continue
+            return told, self._chunks[place], place
 
     def _work_out(self) -> None:
         """Queue the lowest chunks anew."""

@@ -221,9 +221,10 @@ class PoolValues:
         self._describe(slot, touch)
         score = self._score_one(slot)
         keep = NONE if touch.parent is None else self._find(touch.parent)
-        first = self._order.cheapest()
-        if first == NONE or self._score_one(first) >= score:
+        cheapest = self._order.cheapest()
+        if cheapest is None or cheapest[0] >= score:
             return None
+        first = cheapest[1]
         if first != keep and room + table.size_at[first] >= touch.size_bytes and evictable(key := table.key(first)):
             self._near[key] = first
             return [key]
@@ -335,7 +336,9 @@ class PoolValues:
         """Seconds since the first moment; time never goes back here, so that late reports cannot disturb the order."""
         if self._base_ns is None:
             self._base_ns = now_ns
-        self._now_s = max(self._now_s, (now_ns - self._base_ns) * NS)
+        now_s = (now_ns - self._base_ns) * NS
+        if now_s > self._now_s:
+            self._now_s = now_s
         return self._now_s
 
     def _decay(self, elapsed_s: float) -> float:
@@ -425,7 +428,10 @@ class PoolValues:
 
     def _slot(self, key: ChunkKey) -> int:
         """Slot of a key, a new one if it has none."""
-        slot = self._find(key)
+        near = self._near.get(key)
+        if near is not None:
+            return near
+        slot = self._table.find(key)
         return self._new_slot(key, mixed(key)) if slot == NONE else slot
 
     def _slots(self, keys: Sequence[ChunkKey], mixes: Sequence[int]) -> list[int]:

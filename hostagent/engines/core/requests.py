@@ -322,6 +322,21 @@ class RequestCaches:
             return (Release(request, state.ticket),)
         return ()
 
+    def distrust(self) -> tuple[Command, ...]:
+        """The weights may be others from now on: no request of this moment loads or saves anything any more.
+
+        One that is being loaded goes on with what it has, as one does that runs.
+        """
+        commands: list[Command] = []
+        for request, state in self._requests.items():
+            state.may_load = state.may_save = False
+            if state.stage in (Stage.FETCHING, Stage.HELD):
+                commands.append(Release(request, state.ticket))
+            if state.stage in (Stage.LOOKING, Stage.LOOKED, Stage.FETCHING, Stage.HELD):
+                self._forget_load(state)
+                self._miss(state, Miss.OFF, 0)
+        return tuple(commands)
+
     # ------------------------------------------------------------------ inside
 
     def _look(self, request: str, state: _Request, tokens: Sequence[int], *, away: bool) -> tuple[Command, ...]:

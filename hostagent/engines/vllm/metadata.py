@@ -20,6 +20,8 @@ class StepOrders(KVConnectorMetadata):
     saves: list[Save] = field(default_factory=list)
     is_idle: bool = False
     """Nothing is computed in this step."""
+    has_requests: bool = True
+    """Without any the engine goes on stepping only for saves."""
 
 
 @dataclass

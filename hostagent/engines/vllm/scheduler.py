@@ -41,7 +41,7 @@ from hostagent.engines.vllm.bindings import RequestKeys
 from hostagent.engines.vllm.events import PoolNews
 from hostagent.engines.vllm.facts import ShardFacts, make_identity, weights_digest
 from hostagent.engines.vllm.metadata import StepOrders, StepReports
-from hostagent.engines.vllm.metrics import KvcastStats
+from hostagent.engines.vllm.metrics import GAUGES, KvcastStats
 from hostagent.polled_client import PolledClient
 from kvproto.ids import ChunkKey
 
@@ -83,7 +83,7 @@ class SchedulerHalf:
         self._rate = PrefillRate(settings.prefill_tokens_per_s or None, fixed=settings.prefill_tokens_per_s > 0)
         self._fetch_bytes_per_s = 0.0
         self._stats = KvcastStats()
-        self._gauges_told: dict[str, float] = {}
+        self._gauges_told: tuple[float, ...] = ()
         self._requests: dict[str, Any] = {}
         self._waiting: dict[tuple[str, int], _Waiting] = {}
         self._silent: set[tuple[str, int]] = set()
@@ -102,6 +102,9 @@ class SchedulerHalf:
         # Elsewhere layers run from captured graphs, which no Python can hold up.
         self._can_layer = current_platform.is_cpu()
         self._by_layers: set[str] = set()
+        self._layers_open: set[str] = set()
+        """Requests whose load by layers not all workers have reported. What any request computes meanwhile may stand on
+        KV that did not arrive: vLLM computes it again, and nothing of it may get into the pool."""
         self._load_reports: dict[str, tuple[int, int]] = {}
         """Workers done with a load, and those of them that failed, while others are still at it."""
         self._steps: deque[_Step] = deque(maxlen=STEPS_MAX)
@@ -173,6 +176,9 @@ class SchedulerHalf:
         """The weights may have changed (vLLM says so by resetting caches): nothing made before is used any more."""
         if self._keys is not None:
             self._keys.forget()
+        self._do(self._caches.distrust())
+        self._chunks_to_tell.clear()
+        self._news.withdraw()
         return True
 
     def failed(self, doing: str) -> None:
@@ -183,7 +189,14 @@ class SchedulerHalf:
     def fail_load(self, request: Any, blocks: Any, external_tokens: int) -> None:
         """Promised tokens cannot be ordered: workers report the request's blocks as failed, and vLLM computes them."""
         if external_tokens:
-            self._orders.loads.append(Load(request.request_id, (), 0, tuple(blocks.get_block_ids()[0])))
+            self._order_load(Load(request.request_id, (), 0, tuple(blocks.get_block_ids()[0])))
+
+    def _order_load(self, load: Load) -> None:
+        if load.request in self._by_layers:
+            self._orders.layerwise_loads.append(load)
+            self._layers_open.add(load.request)
+        else:
+            self._orders.loads.append(load)
 
     def where(self, tokens: Sequence[int]) -> list[tuple[ChunkKey, Where]]:
         """For tools: key and whereabouts of each full chunk of plain text at each worker. Waits for the agent.
@@ -269,10 +282,7 @@ class SchedulerHalf:
         load, commands = self._caches.allocated(request_id, external_tokens, block_ids)
         self._do(commands)
         if load is not None:
-            if request_id in self._by_layers:
-                self._orders.layerwise_loads.append(load)
-            else:
-                self._orders.loads.append(load)
+            self._order_load(load)
             self._stats.add("hit_tokens", external_tokens)
             for source in self._caches.sources(request_id):
                 self._stats.add_labelled("hits", source.name.lower())
@@ -308,6 +318,7 @@ class SchedulerHalf:
         self._take_answers()
         orders = self._orders
         state = scheduler_output.kv_connector_block_state
+        may_save = not self._layers_open and not self._away
         prompt_tokens = decode_tokens = 0
         for request_id, count in scheduler_output.num_scheduled_tokens.items():
             if count > 1:
@@ -315,12 +326,13 @@ class SchedulerHalf:
             else:
                 decode_tokens += count
             request = self._requests.get(request_id)
-            if request is not None and not self._away:
+            if request is not None and may_save:
                 try:
                     self._offer_saves(orders, request, request.num_computed_tokens + count, state)
                 except Exception:  # noqa: BLE001 - a bug of ours must not end the engine; told in full, counted
                     self.failed("offering saves")
         orders.is_idle = not scheduler_output.total_num_scheduled_tokens
+        orders.has_requests = bool(self._requests)
         self._steps.append(_Step(time.monotonic(), prompt_tokens, decode_tokens))
         self._sweep_when_due()
         return self.take_orders()
@@ -352,6 +364,7 @@ class SchedulerHalf:
             if done < workers:
                 self._load_reports[request_id] = (done, failed)
             else:
+                self._layers_open.discard(request_id)
                 self._do(self._caches.loaded(request_id, whole=not failed))
         for save, (done, failed) in reports.saves.items():
             saved = self._ledger.answered(save, done, failed)
@@ -490,14 +503,10 @@ class SchedulerHalf:
         if self._link.outages_count > self._outages_told:
             self._stats.add("outages", self._link.outages_count - self._outages_told)
             self._outages_told = self._link.outages_count
-        gauges = {
-            "agent_away": float(self._away),
-            "prefill_tokens_per_second": self._rate.tokens_per_s or 0.0,
-            "fetch_bytes_per_second": self._fetch_bytes_per_s,
-        }
+        gauges = (float(self._away), self._rate.tokens_per_s or 0.0, self._fetch_bytes_per_s)
         if gauges != self._gauges_told:
             self._gauges_told = gauges
-            self._stats.data.update(gauges)
+            self._stats.data.update(zip(GAUGES, gauges, strict=True))
         if self._stats.is_empty():
             return None
         stats, self._stats = self._stats, KvcastStats()

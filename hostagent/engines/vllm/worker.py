@@ -22,7 +22,8 @@ from hostagent.engines.vllm.metrics import KvcastStats
 
 LOCAL_DEADLINE_S = 1.0
 IDLE_WAIT_S = 0.001
-"""What vLLM itself sleeps between steps that compute nothing. Waiting instead lets the copying threads run."""
+"""What vLLM itself sleeps between steps that compute nothing. Waiting instead lets the copying threads run and takes no
+turns with them."""
 
 log = logging.getLogger("vllm.kvcast")
 
@@ -80,12 +81,12 @@ class WorkerHalf:
 
     def start_loads(self, orders: StepOrders) -> None:
         """Begin this step's loads."""
+        self._gate = None
         if self._transfers is None:
             return
         for load in orders.loads:
             self._async_loads.add(load.request)
             self._transfers.load(load)
-        self._gate = None
         for load in orders.layerwise_loads:
             self._start_layerwise(self._transfers, load)
 
@@ -112,11 +113,17 @@ class WorkerHalf:
 
     def results(self, orders: StepOrders) -> KVConnectorTransferResults:
         """Requests whose asynchronous loads ended."""
+        transfers = self._transfers
+        if transfers is None:
+            return KVConnectorTransferResults()
+        if orders.is_idle:
+            if self._async_loads:
+                transfers.await_load(IDLE_WAIT_S)
+            elif not orders.has_requests:
+                transfers.await_saves(IDLE_WAIT_S)
         received: set[str] = set()
-        if self._transfers is not None:
-            if orders.is_idle and self._async_loads:
-                self._transfers.await_load(IDLE_WAIT_S)
-            results = self._transfers.take_results()
+        if transfers.has_results:
+            results = transfers.take_results()
             for request, whole in results.loads.items():
                 self._reports.loads[request] = (1, 0 if whole else 1)
                 if request in self._async_loads:
@@ -129,6 +136,8 @@ class WorkerHalf:
 
     def take_failed_blocks(self) -> set[int]:
         """Blocks whose load failed."""
+        if not self._failed_blocks:
+            return set()
         failed, self._failed_blocks = self._failed_blocks, set()
         return failed
 
@@ -141,7 +150,8 @@ class WorkerHalf:
 
     def stats(self) -> KvcastStats | None:
         """What was moved since the last call."""
-        if self._transfers is None:
+        outages_count = self._link.outages_count - self._outages_told
+        if self._transfers is None or not (self._transfers.has_figures or outages_count):
             return None
         stats = KvcastStats()
         figures = self._transfers.take_figures()
@@ -160,9 +170,9 @@ class WorkerHalf:
             stats.add_labelled("saves", "stored", figures.saved_chunks)
         for outcome, count in figures.saves_failed.items():
             stats.add_labelled("saves", outcome, count)
-        if self._link.outages_count > self._outages_told:
-            stats.add("outages", self._link.outages_count - self._outages_told)
-            self._outages_told = self._link.outages_count
+        if outages_count:
+            stats.add("outages", outages_count)
+            self._outages_told += outages_count
         return None if stats.is_empty() else stats
 
     def close(self) -> None:

@@ -80,7 +80,7 @@ def test_unknown_arguments_are_named_by_the_command_they_were_for(
         ("bench policy --trace nonesuch", "no trace nonesuch: there are conversation"),
         ("bench policy --trace nonesuch.jsonl", "nonesuch.jsonl: no such file"),
         ("bench policy --trace conversation --pool 0,1", "every share must lie above 0"),
-        ("bench value --chunks 10", "--chunks 10: at least 1000"),
+        ("bench value --chunks 10", "--chunks: 10 is below 1000"),
         ("bench push --trace nonesuch", "no trace nonesuch: there are conversation"),
         ("bench switch nonesuch", "no part 'nonesuch'"),
         ("plan --trace nonesuch", "no trace nonesuch: there are conversation"),

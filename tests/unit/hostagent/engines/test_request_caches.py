@@ -291,6 +291,26 @@ def test_requests_may_decline_saves() -> None:
     assert script.core.saves("a", TOKENS, 35, list(range(9))) == []
 
 
+def test_after_a_reset_nobody_loads_or_saves_what_was_made_before() -> None:
+    script = Script(share_loads=False)
+    fetches = {name: script.hold(name, TOKENS, [L] * 4) for name in ("fetching", "held", "loading")}
+    for name in ("held", "loading"):
+        script.core.fetched(name, fetches[name].ticket, [ChunkSource.LOCAL] * 4, Status.OK)
+    script.core.allocated("loading", 32, list(range(9)))
+    script.arrive("looking", TOKENS)
+    assert script.core.distrust() == (
+        Release("fetching", fetches["fetching"].ticket),
+        Release("held", fetches["held"].ticket),
+    )
+    for name in ("fetching", "held", "looking"):
+        assert script.ask(name, TOKENS) == 0
+        assert script.core.allocated(name, 0, []) == (None, ())
+    assert script.core.loaded("loading", whole=True) == (Release("loading", fetches["loading"].ticket),)
+    for name in ("fetching", "held", "loading", "looking"):
+        assert script.core.saves(name, TOKENS, 35, list(range(9))) == []
+    assert script.missed == [Miss.OFF] * 3
+
+
 def test_random_scripts_hold_no_lease_in_the_end() -> None:
     """Any order of events: every fetch is released exactly once, and nothing is left."""
     for seed in range(300):
