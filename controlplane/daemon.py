@@ -129,9 +129,9 @@ class Controller:
         if self._config.ready_file is not None:
             self._config.ready_file.unlink(missing_ok=True)
 
-    # -- desk of the agents
+    # -- desk of agents and operators
 
-    def refuses_agents(self) -> str:
+    def standby_words(self) -> str:
         return "this controller is on standby: another one is the switch's primary" if self.core.switch_standby else ""
 
     def open_stream(self) -> AgentStream:
@@ -160,8 +160,6 @@ class Controller:
 
     def count_sent(self, message: rpc.ToAgent) -> None:
         self.core.accounting.message("out", message.ByteSize())
-
-    # -- desk of the operators
 
     def now_ns(self) -> int:
         return time.monotonic_ns()
@@ -229,7 +227,7 @@ class Controller:
         self.core.switch_event(event, self.now_ns())
         if self.core.switch_standby:
             for stream in self._streams.values():
-                stream.close(Closing("UNAVAILABLE", self.refuses_agents()))
+                stream.close(Closing("UNAVAILABLE", self.standby_words()))
         self.settle()
 
     async def _read_switch(self) -> None:

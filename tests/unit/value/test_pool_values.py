@@ -18,7 +18,7 @@ from kvcast.cli import main
 from kvproto.ids import ChunkKey
 from kvproto.value import CANDIDATES, Candidate, PoolValues, Rule, Touch, ValueParameters
 from kvproto.value.contest import ShadowCache
-from kvproto.value.table import NONE, ChunkTable
+from kvproto.value.table import NONE, ChunkTable, mixed
 from planner.traces import TraceRequest, read_trace
 from planner.traces.catalog import CARRIED
 from planner.traces.unlike import MADE
@@ -215,7 +215,7 @@ def test_the_table_finds_what_a_dict_finds(events: list[tuple[int, bool]]) -> No
         slot = table.find(key(number))
         assert slot == mirror.get(number, NONE)
         if put and slot == NONE:
-            mirror[number] = table.take(key(number))
+            mirror[number] = table.take(key(number), mixed(key(number)))
             assert table.key(mirror[number]) == key(number)
         elif not put and slot != NONE:
             table.drop(mirror.pop(number))
@@ -226,10 +226,10 @@ def test_the_table_keeps_everything_as_it_grows() -> None:
     rng = np.random.default_rng(3)
     keys = [ChunkKey(rng.bytes(16)) for _ in range(5000)]
     table = ChunkTable(5000)
-    slots = [table.take(one) for one in keys]
+    slots = [table.take(one, mixed(one)) for one in keys]
     assert [table.find(one) for one in keys] == slots
     with pytest.raises(MemoryError):
-        table.take(ChunkKey(bytes(16)))
+        table.take(ChunkKey(bytes(16)), 0)
 
 
 @settings(derandomize=True, deadline=None)
@@ -237,7 +237,7 @@ def test_the_table_keeps_everything_as_it_grows() -> None:
 def test_a_shadow_keeps_what_scores_highest(fetches: list[tuple[int, float]], capacity: int) -> None:
     shadow, mirror, hits = ShadowCache(capacity, filtered=False), dict[int, float](), 0
     for chunk, score in fetches:
-        shadow.fetched(chunk, score, 1.0, 1.0, again=True)
+        shadow.fetched([chunk], [score], [1.0], [1.0], [True])
         if chunk in mirror:
             hits += 1
             mirror[chunk] = score
