@@ -39,6 +39,7 @@ from controlplane.switch.entries import (
     PortMemberEntry,
     SwitchContents,
 )
+from controlplane.switch.groups import Change
 from controlplane.switch.programmer import ReadSwitch, SwitchProgrammer, WriteSwitch
 from controlplane.switch.target import Down, HeatReport, LostReport, Standby, SwitchEvent, SwitchFacts, Up
 from controlplane.tasks import PendingTask, TaskTable
@@ -386,8 +387,7 @@ class Core:
             case HeatReport(key=key, members=members):
                 self.accounting.decisions["heat_reports"] += 1
                 self.pool.report(key, members.bit_count(), now_ns)
-                if self._groups.use(members):
-                    self._program_members()
+                self._program_groups(self._groups.use(members))
             case LostReport(key=key):
                 self.accounting.decisions["segments_lost"] += 1
                 self.pool.segment_lost(key, now_ns)
@@ -455,6 +455,12 @@ class Core:
         entries += self._groups.entries()
         entries += self._standing_entries(sorted(ports.values()))
         self.programmer.want_exactly(_MEMBER_KINDS, entries)
+
+    def _program_groups(self, change: Change) -> None:
+        for identity in change.gone:
+            self.programmer.want_not(identity)
+        for entry in change.new:
+            self.programmer.want(entry)
 
     def _standing_entries(self, ports: Sequence[SwitchPort]) -> list[Entry]:
         """Flooding reaches what the switch floods to already and every node."""

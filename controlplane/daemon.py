@@ -52,6 +52,7 @@ from controlplane.switch.target import (
     SwitchUnavailableError,
     Up,
 )
+from kvproto import __version__
 from kvproto.readiness import notify_ready, write_ready_file
 from kvproto.rpc import control_pb2 as rpc
 from kvproto.rpc import control_pb2_grpc
@@ -129,9 +130,9 @@ class Controller:
         if self._config.ready_file is not None:
             self._config.ready_file.unlink(missing_ok=True)
 
-    # -- desk of the agents
+    # -- desk of agents and operators
 
-    def refuses_agents(self) -> str:
+    def standby_words(self) -> str:
         return "this controller is on standby: another one is the switch's primary" if self.core.switch_standby else ""
 
     def open_stream(self) -> AgentStream:
@@ -160,8 +161,6 @@ class Controller:
 
     def count_sent(self, message: rpc.ToAgent) -> None:
         self.core.accounting.message("out", message.ByteSize())
-
-    # -- desk of the operators
 
     def now_ns(self) -> int:
         return time.monotonic_ns()
@@ -229,7 +228,7 @@ class Controller:
         self.core.switch_event(event, self.now_ns())
         if self.core.switch_standby:
             for stream in self._streams.values():
-                stream.close(Closing("UNAVAILABLE", self.refuses_agents()))
+                stream.close(Closing("UNAVAILABLE", self.standby_words()))
         self.settle()
 
     async def _read_switch(self) -> None:
@@ -417,10 +416,15 @@ async def run(config: Config) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point: 0 stopped in order, 1 could not start, 2 bad configuration."""
     parser = argparse.ArgumentParser(prog="kvcast-controller", description="The control plane of kvcast.")
-    parser.add_argument("--config", type=Path, required=True, help="controller.yaml")
+    parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="configuration (YAML)")
+    parser.add_argument("--check", action="store_true", help="only check the configuration")
+    parser.add_argument("--version", action="version", version=f"kvcast-controller {__version__}")
     arguments = parser.parse_args(argv)
     try:
         config = load(arguments.config)
+        if arguments.check:
+            print(f"{arguments.config}: good")
+            return 0
         logging.basicConfig(
             level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
         )

@@ -82,8 +82,8 @@ class AgentConfig:
     node: str
     data: DataConfig
     pool: PoolConfig
-    controller: str = ""
-    """host:port of the controller; empty: none, local chunks only."""
+    controllers: tuple[str, ...] = ()
+    """host:port of the controller and of those on standby; empty: none, local chunks only."""
     api_socket: str = "/run/kvcast/agent.sock"
     http: tuple[str, int] = ("127.0.0.1", 9475)
     ready_file: str = ""
@@ -124,7 +124,7 @@ def parse(tree: object) -> AgentConfig:
         node=root.take("node", _name, socket.gethostname()),
         data=_data(root.section("data")),
         pool=_pool(root.section("pool")),
-        controller=controller.take("address", _endpoint_or_empty, ""),
+        controllers=controller.take("address", _controllers, ()),
         api_socket=api.take("socket", _socket_path, "/run/kvcast/agent.sock"),
         http=(http.take("address", _ipv4, "127.0.0.1"), http.take("port", _port, 9475)),
         ready_file=root.take("ready_file", _text, ""),
@@ -349,13 +349,18 @@ def _endpoint(value: object) -> tuple[str, int]:
     return _ipv4(host), int(port)
 
 
-def _endpoint_or_empty(value: object) -> str:
-    text = _text(value)
-    if text:
-        host, _, port = text.rpartition(":")
+def _controllers(value: object) -> tuple[str, ...]:
+    """One HOST:PORT or a list of them; "" is none."""
+    if value == "":
+        return ()
+    addresses = tuple(_text(one) for one in value) if isinstance(value, list) else (_text(value),)
+    for address in addresses:
+        host, _, port = address.rpartition(":")
         if not host or not port.isdigit() or not 0 < int(port) <= 65535:
-            raise ValueError(f"{value!r} is not HOST:PORT")
-    return text
+            raise ValueError(f"{address!r} is not HOST:PORT")
+    if len(set(addresses)) < len(addresses):
+        raise ValueError("names an address twice")
+    return addresses
 
 
 def _mac(value: object) -> bytes:

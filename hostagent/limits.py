@@ -79,6 +79,9 @@ VERBS_READ_TIMEOUT_EXPONENT = 16
 """RDMA's acknowledgement timeout, 4.096 us * 2^n: 0.27 s (IBTA 9.7.6.1.3)."""
 VERBS_READ_RETRIES = 6
 """So a peer that is gone fails a read after about 2 s. Not 7, which soft-RoCE takes for ever (as RNR retries do)."""
+VERBS_READ_LOSSES_S = 0.025
+"""How often the NIC's counters of retransmissions are looked at while reads are in flight. Drivers ask their hardware
+at most every 10 ms; 25 ms are a thousand round trips, and what a loss costs of a window that is too large."""
 VERBS_READ_IDLE_S = 60.0
 """A connection without reads for so long is taken down on both sides."""
 VERBS_EXTENT_LINGER_S = 0.02

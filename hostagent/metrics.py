@@ -147,6 +147,11 @@ class _WatchedCollector(Collector):
             f"{PREFIX}_rdma_read_bytes", "Bytes of reliable reads received by RDMA", value=counters.read_bytes_rdma
         )
         yield CounterMetricFamily(
+            f"{PREFIX}_rdma_retransmissions",
+            "Retransmissions that the NIC counted while reads were in flight",
+            value=counters.read_retransmissions,
+        )
+        yield CounterMetricFamily(
             f"{PREFIX}_reads_failed", "Reliable reads that did not end well", value=counters.reads_failed
         )
         yield CounterMetricFamily(

@@ -6,11 +6,13 @@ import argparse
 import contextlib
 import json
 import os
+import queue
 from collections.abc import Iterator, Mapping
 
 import grpc
 from rich.console import Console
 
+from kvcast.arguments import between
 from kvcast.cli import UsageError
 from kvproto.rpc import control_pb2 as rpc
 from kvproto.rpc import control_pb2_grpc
@@ -27,29 +29,79 @@ def add_common(parser: argparse.ArgumentParser) -> None:
     """Options of every operator's command."""
     parser.add_argument(
         "--controller",
-        metavar="HOST:PORT",
+        metavar="HOST:PORT[,...]",
         default=os.environ.get(ADDRESS_VARIABLE, ADDRESS_DEFAULT),
-        help=f"where the controller listens (default: ${ADDRESS_VARIABLE}, else {ADDRESS_DEFAULT})",
+        help=f"where the controller and those on standby listen (default: ${ADDRESS_VARIABLE}, else {ADDRESS_DEFAULT})",
     )
     parser.add_argument("--json", action="store_true", help="for programs: JSON on standard output")
 
 
+def add_timeout(parser: argparse.ArgumentParser) -> None:
+    """How long a job of the controller may take."""
+    parser.add_argument(
+        "--timeout",
+        type=between(0, 86_400),
+        default=0.0,
+        metavar="S",
+        help="give up after so long (default 0: the controller decides)",
+    )
+
+
 @contextlib.contextmanager
-def controller(address: str) -> Iterator[control_pb2_grpc.OperatorStub]:
-    """The Operator service. What it refuses, and a controller that is not there, become UsageError."""
-    with grpc.insecure_channel(address) as channel:
+def controller(addresses: str) -> Iterator[control_pb2_grpc.OperatorStub]:
+    """The Operator service of the controller; of several the one that leads. What it refuses, and a controller that is
+    not there, become UsageError."""
+    with contextlib.ExitStack() as stack:
+        stub = _leading(addresses.split(","), stack) if "," in addresses else _only(addresses, stack)
         try:
-            grpc.channel_ready_future(channel).result(timeout=CONNECT_TIMEOUT_S)
-        except grpc.FutureTimeoutError:
-            raise UsageError(
-                f"no controller answers at {address}: start kvcast-controller, or name another with --controller"
-            ) from None
-        try:
-            yield control_pb2_grpc.OperatorStub(channel)
+            yield stub
         except grpc.RpcError as error:
             if isinstance(error, grpc.Call):
                 raise UsageError(error.details() or error.code().name) from error
             raise
+
+
+def _only(address: str, stack: contextlib.ExitStack) -> control_pb2_grpc.OperatorStub:
+    channel = stack.enter_context(grpc.insecure_channel(address))
+    if not _answers(channel):
+        raise UsageError(
+            f"no controller answers at {address}: start kvcast-controller, or name another with --controller"
+        )
+    return control_pb2_grpc.OperatorStub(channel)
+
+
+def _answers(channel: grpc.Channel) -> bool:
+    """Whether somebody listens. Who is refused knows it at once; silence is waited for."""
+    outcomes: queue.SimpleQueue[bool] = queue.SimpleQueue()
+
+    def changed(state: grpc.ChannelConnectivity) -> None:
+        if state in (grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.TRANSIENT_FAILURE):
+            outcomes.put(state is grpc.ChannelConnectivity.READY)
+
+    channel.subscribe(changed, try_to_connect=True)
+    try:
+        return outcomes.get(timeout=CONNECT_TIMEOUT_S)
+    except queue.Empty:
+        return False
+    finally:
+        channel.unsubscribe(changed)
+
+
+def _leading(addresses: list[str], stack: contextlib.ExitStack) -> control_pb2_grpc.OperatorStub:
+    """Asks all for their status. Those on standby tell theirs and refuse all else."""
+    stubs = [
+        control_pb2_grpc.OperatorStub(stack.enter_context(grpc.insecure_channel(address))) for address in addresses
+    ]
+    asked = [stub.Status.future(rpc.StatusRequest(), timeout=CONNECT_TIMEOUT_S) for stub in stubs]
+    words = []
+    for address, stub, answer in zip(addresses, stubs, asked, strict=True):
+        try:
+            if answer.result().switch_view.state != "standby":
+                return stub
+            words.append(f"{address} is on standby")
+        except grpc.RpcError:
+            words.append(f"{address} does not answer")
+    raise UsageError(f"no controller leads: {', '.join(words)}; start kvcast-controller, or correct --controller")
 
 
 def console() -> Console:

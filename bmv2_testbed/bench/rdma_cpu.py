@@ -8,6 +8,7 @@ post and poll (some 20 to 50 ns a message) is not in it.
 from __future__ import annotations
 
 import ctypes
+import itertools
 import json
 import time
 from collections.abc import Callable
@@ -123,9 +124,10 @@ def call_ns() -> float:
 def main() -> int:
     """Entry point: one line of JSON."""
     figures = {"call into C (ns)": call_ns()}
-    for window in (4 << 20, 256 << 10):
+    for window, batch in itertools.product((4 << 20, 256 << 10), (1, 4)):
         piece_kib = min(window // 4, READ_PIECE_BYTES_MAX) >> 10
-        figures[f"ask for a piece of {piece_kib} KiB of a read (ns)"] = read_piece_ns(window)
+        name = f"ask for a piece of {piece_kib} KiB of a read, {batch} told of at once (ns)"
+        figures[name] = read_piece_ns(window, batch)
     for size in (2048, 3840):
         figures[f"receive a message of {size} (ns)"] = receive_ns(size)
         figures[f"of which the copy (ns), {size}"] = copy_ns(size)

@@ -15,7 +15,7 @@ from hostagent.transport.base import Extent, ReadHandle, ReadOutcome, TransportC
 from hostagent.transport.read_protocol import QueuePairEnd, RemoteExtent
 from hostagent.transport.read_server import ReadServer
 from hostagent.transport.verbs import abi
-from hostagent.transport.verbs.peer_reads import PeerReads, RdmaRead
+from hostagent.transport.verbs.peer_reads import PeerReads, RdmaRead, hand_out
 from kvproto.ids import ChunkKey
 from kvproto.session.read_window import ReadWindow
 
@@ -41,8 +41,8 @@ class _IdleQueuePair:
     def destroy(self) -> None: ...
 
 
-class _Region:
-    local_key = 7
+class _Target:
+    local_key, address = 7, 4096
 
 
 class _Holder:
@@ -67,11 +67,10 @@ class _Holder:
 class _Host:
     """What peers share; see `PeerHost`."""
 
-    def __init__(self, memory: PoolMemory, window_bytes: int) -> None:
+    def __init__(self, window_bytes: int) -> None:
         self.loop = asyncio.get_running_loop()
-        self.memory = memory
         self.address = "127.0.0.1"
-        self.region = _Region()
+        self.target = _Target()
         self.counters = TransportCounters()
         self.idle_s = self.stall_timeout_s = 60.0
         self._window_bytes = window_bytes
@@ -92,13 +91,15 @@ class _Host:
     def forget_work(self, work_id: int) -> None:
         self._working.pop(work_id, None)
 
-    def complete(self) -> int:
-        """All that is posted, as one poll of a completion queue tells it; returns how many pieces."""
-        ended = self._asked
-        for work_id in range(self._answered + 1, ended + 1):
-            self._working.pop(work_id).completed(work_id, abi.WC_SUCCESS)
-        count, self._answered = ended - self._answered, ended
-        return count
+    def complete(self, batch: int) -> int:
+        """What is posted, so many told of by one poll of a completion queue, as `VerbsReads` hands it on; returns how
+        many pieces."""
+        ended, answered = self._asked, self._answered
+        while self._answered < ended:
+            first, self._answered = self._answered + 1, min(self._answered + batch, ended)
+            works = [(work_id, abi.WC_SUCCESS) for work_id in range(first, self._answered + 1)]
+            hand_out(works, self._working, int(self.loop.time() * 1e9))
+        return ended - answered
 
     def read_instead(self, _read: RdmaRead, _done: object) -> ReadHandle:
         raise AssertionError("the holder has RDMA")
@@ -107,9 +108,9 @@ class _Host:
     def peer_closed(self, _peer: PeerReads) -> None: ...
 
 
-async def _measure(window_bytes: int) -> float:
+async def _measure(window_bytes: int, batch: int) -> float:
     memory = PoolMemory(_POOL_BYTES, prefault=False)
-    holder, host = _Holder(), _Host(memory, window_bytes)
+    holder, host = _Holder(), _Host(window_bytes)
     server = ReadServer(memory, holder, TransportCounters(), lambda: holder)  # type: ignore[arg-type]
     address, port = server.listen("127.0.0.1", 0)
     peer = PeerReads(f"{address}:{port}", host)  # type: ignore[arg-type]
@@ -117,11 +118,11 @@ async def _measure(window_bytes: int) -> float:
     pieces, spent_s = 0, 0.0
     while spent_s < _SECONDS:
         peer.add(_KEY, 0, _CHUNK_BYTES, 0, ended.append, None)
-        while not host.complete():
+        while not host.complete(batch):
             await asyncio.sleep(0)  # The first waits for the connection, each for a turn of the loop.
         start_s = time.process_time()
         while not ended:
-            pieces += host.complete()
+            pieces += host.complete(batch)
         spent_s += time.process_time() - start_s
         assert ended.pop() is ReadOutcome.DONE
     peer.close()
@@ -130,6 +131,7 @@ async def _measure(window_bytes: int) -> float:
     return spent_s / pieces * 1e9
 
 
-def read_piece_ns(window_bytes: int) -> float:
-    """For each piece of a read, with a window of so many bytes: the pieces are a quarter of it, 256 KiB at most."""
-    return asyncio.run(_measure(window_bytes))
+def read_piece_ns(window_bytes: int, batch: int) -> float:
+    """For each piece of a read, with a window of so many bytes (the pieces are a quarter of it, 256 KiB at most), when
+    a poll tells of so many."""
+    return asyncio.run(_measure(window_bytes, batch))

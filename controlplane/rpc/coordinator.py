@@ -17,8 +17,8 @@ from kvproto.rpc import control_pb2_grpc
 class AgentDesk(Protocol):
     """The part of the daemon that takes agents' messages."""
 
-    def refuses_agents(self) -> str:
-        """Why agents cannot attach here now; empty if they can."""
+    def standby_words(self) -> str:
+        """Why agents and operators are refused now; empty if they are not."""
 
     def open_stream(self) -> AgentStream: ...
     def take(self, stream: AgentStream, message: rpc.FromAgent) -> None: ...
@@ -35,7 +35,7 @@ class Coordinator(control_pb2_grpc.CoordinatorServicer):
     async def Attach(  # noqa: N802  (gRPC's name)
         self, requests: AsyncIterator[rpc.FromAgent], context: Any
     ) -> AsyncIterator[rpc.ToAgent]:
-        reason = self._desk.refuses_agents()
+        reason = self._desk.standby_words()
         if reason:
             await context.abort(grpc.StatusCode.UNAVAILABLE, reason)
         stream = self._desk.open_stream()

@@ -41,9 +41,12 @@ class OperatorDesk(Protocol):
     def switch_words(self) -> tuple[str, str]:
         """Kind and address of the switch."""
 
+    def standby_words(self) -> str:
+        """Why agents and operators are refused now; empty if they are not."""
+
 
 class Operator(control_pb2_grpc.OperatorServicer):
-    """Each method is one call of the core."""
+    """Each method is one call of the core. A controller on standby tells its status and refuses all else."""
 
     def __init__(self, desk: OperatorDesk) -> None:
         self._desk = desk
@@ -65,6 +68,7 @@ class Operator(control_pb2_grpc.OperatorServicer):
 
     async def List(self, request: rpc.ListRequest, context: Any) -> AsyncIterator[rpc.ChunkView]:  # noqa: N802
         core = self._desk.core
+        await self._refuse_on_standby(context)
         if request.node and core.nodes.named(request.node) is None:
             await context.abort(grpc.StatusCode.NOT_FOUND, f"no node is called '{request.node}'")
         try:
@@ -126,9 +130,14 @@ class Operator(control_pb2_grpc.OperatorServicer):
     @contextlib.asynccontextmanager
     async def _asking(self, context: Any) -> AsyncIterator[None]:
         """A refused request becomes the status of the call; what the request set going is carried out."""
+        await self._refuse_on_standby(context)
         try:
             yield
         except OperatorError as error:
             await context.abort(grpc.StatusCode[error.code], str(error))
         finally:
             self._desk.settle()
+
+    async def _refuse_on_standby(self, context: Any) -> None:
+        if reason := self._desk.standby_words():
+            await context.abort(grpc.StatusCode.UNAVAILABLE, reason)

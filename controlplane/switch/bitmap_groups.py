@@ -27,7 +27,7 @@ from controlplane.switch.entries import (
     ReplicateToPortEntry,
     SwitchContents,
 )
-from controlplane.switch.groups import ReplicationGroups
+from controlplane.switch.groups import Change, ReplicationGroups
 from kvproto.ids import members_of
 
 FLOOD_GROUP: Final = GroupId(0x8000)
@@ -108,9 +108,9 @@ class BitmapGroups:
         """The switch restarted: no set names anybody that is not there."""
         self._known = set(self._ports)
 
-    def use(self, members: int) -> bool:
-        """Cast packets go to this set now. True if the entries changed."""
-        return self.addressing is Addressing.PRUNED and self._pruned.use(members)
+    def use(self, members: int) -> Change:
+        """Cast packets go to this set now. `entries` has changed by what is returned."""
+        return self._pruned.use(members) if self.addressing is Addressing.PRUNED else Change()
 
     def entries(self) -> list[Entry]:
         """All groups and replicate entries for the present membership."""

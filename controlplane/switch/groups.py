@@ -12,17 +12,34 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 from controlplane.ids import GroupId, Member, SwitchPort
 from controlplane.limits import GROUPS_EXACT_MEMBERS_MAX, GROUPS_ON_DEMAND_MAX
-from controlplane.switch.entries import Entry, GroupEntry, ReplicateToGroupEntry, ReplicateToPortEntry, SwitchContents
+from controlplane.switch.entries import (
+    Entry,
+    GroupEntry,
+    Identity,
+    ReplicateToGroupEntry,
+    ReplicateToPortEntry,
+    SwitchContents,
+)
 
 _EXACT_BASE = 0x100
 """Number of the group of set s is _EXACT_BASE + s where all members of s are among the first ones, which are exact."""
 _ON_DEMAND_BASE = 0x400
 
 assert _EXACT_BASE + (1 << GROUPS_EXACT_MEMBERS_MAX) <= _ON_DEMAND_BASE
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a set that has got a group changes in the switch. Most casts' sets change nothing, and a change is few
+    entries out of thousands: looking at all of them took a controller 14 ms a report with 1,024 groups."""
+
+    gone: tuple[Identity, ...] = ()
+    new: tuple[Entry, ...] = ()
 
 
 class Groups(Protocol):
@@ -37,8 +54,8 @@ class Groups(Protocol):
     def forget(self) -> None:
         """The switch restarted: no set in it names anybody."""
 
-    def use(self, members: int) -> bool:
-        """Cast packets go to this set now. True if the entries changed."""
+    def use(self, members: int) -> Change:
+        """Cast packets go to this set now. `entries` has changed by what is returned."""
 
     def entries(self) -> list[Entry]:
         """All groups and replicate entries for the present membership."""
@@ -88,18 +105,23 @@ class ReplicationGroups:
     def forget(self) -> None:
         """Nothing here depends on who has been there."""
 
-    def use(self, members: int) -> bool:
-        """Cast packets go to this set now. True if the entries changed."""
+    def use(self, members: int) -> Change:
+        """Cast packets go to this set now. `entries` has changed by what is returned."""
         present = sum(1 << member for member in self._ports)
         if self.exact or members & ~present or members.bit_count() < 2 or self._on_demand_max == 0:
-            return False
+            return Change()
         if members in self._in_use:
             self._in_use.move_to_end(members)
-            return False
+            return Change()
+        old: list[Entry] = []
         if len(self._in_use) >= self._on_demand_max:
-            self._release(self._in_use.popitem(last=False)[1])
+            left, group = self._in_use.popitem(last=False)
+            self._release(group)
+            old = self._group(left, group)
         self._number(members)
-        return True
+        new = self._group(members, self._in_use[members])
+        kept = {entry.identity for entry in new}
+        return Change(tuple(entry.identity for entry in old if entry.identity not in kept), tuple(new))
 
     def entries(self) -> list[Entry]:
         """All groups and replicate entries for the present membership."""

@@ -10,10 +10,11 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from hostagent import __version__, limits
+from hostagent import limits
 from hostagent.controller.convert import RemoteProtocolError, delta_of, fabric_of
 from hostagent.controller.link import ControllerLink
 from hostagent.transport.base import TransportError
+from kvproto import __version__
 from kvproto.ids import Member, parse_address
 from kvproto.rpc import control_pb2 as pb
 from kvproto.session.parameters import ReaderParameters
@@ -45,8 +46,8 @@ class Attachment:
 
     def start(self) -> None:
         """Reach for the controller, if there is one."""
-        if self._agent.config.controller:
-            self._link = ControllerLink(self._agent.config.controller, self)
+        if self._agent.config.controllers:
+            self._link = ControllerLink(self._agent.config.controllers, self)
             self._link.start()
 
     async def leave(self) -> None:
@@ -68,7 +69,7 @@ class Attachment:
     @property
     def health(self) -> str:
         """For /healthz."""
-        if not self._agent.config.controller:
+        if not self._agent.config.controllers:
             return "none"
         return "connected" if self.connected else "away"
 

@@ -1,10 +1,13 @@
-"""The stream to the controller: opens it, opens it again with backoff when it ends; knows nothing of its content."""
+"""The stream to the controller: opens it, opens it again with backoff when it ends; knows nothing of its content.
+
+Of several controllers one leads, the others are on standby and refuse the stream: they are tried in turn.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Protocol
 
 import grpc
@@ -43,8 +46,8 @@ class LinkUser(Protocol):
 class ControllerLink:
     """One stream at a time. `send` is dropped while there is none: a new stream says everything anew."""
 
-    def __init__(self, address: str, user: LinkUser) -> None:
-        self._address = address
+    def __init__(self, addresses: Sequence[str], user: LinkUser) -> None:
+        self._addresses = addresses
         self._user = user
         self._outgoing: asyncio.Queue[pb.FromAgent | None] | None = None
         self._task: asyncio.Task[None] | None = None
@@ -78,7 +81,7 @@ class ControllerLink:
         self._outgoing.put_nowait(message)
 
     async def _run(self) -> None:
-        failures = 0
+        turn, failures = 0, 0
         while True:
             welcomed = False
 
@@ -86,16 +89,25 @@ class ControllerLink:
                 nonlocal welcomed
                 welcomed = True
 
-            reason = await self._converse(heard)
+            address = self._addresses[turn]
+            reason = await self._converse(address, heard)
             if reason is None:
                 return
             failures = 0 if welcomed else failures + 1
-            delay_s = limits.CONTROLLER_BACKOFF_S[min(failures, len(limits.CONTROLLER_BACKOFF_S) - 1)]
-            level = logging.WARNING if welcomed or failures == 1 else logging.DEBUG
-            log.log(level, "controller at %s: %s; trying again", self._address, reason)
-            await asyncio.sleep(delay_s)
+            first_round = failures <= len(self._addresses)
+            level = logging.WARNING if welcomed or first_round else logging.DEBUG
+            log.log(level, "controller at %s: %s; trying again", address, reason)
+            turn = (turn + 1) % len(self._addresses)
+            await asyncio.sleep(self._pause_s(failures))
 
-    async def _converse(self, heard: Callable[[], None]) -> str | None:
+    def _pause_s(self, failures: int) -> float:
+        """Longer from round to round; within a round the next controller is asked without delay."""
+        rounds, within = divmod(failures, len(self._addresses))
+        if within:
+            return limits.CONTROLLER_BACKOFF_S[0]
+        return limits.CONTROLLER_BACKOFF_S[min(rounds, len(limits.CONTROLLER_BACKOFF_S) - 1)]
+
+    async def _converse(self, address: str, heard: Callable[[], None]) -> str | None:
         """One stream from Hello to its end; why it ended, or None after a farewell."""
         outgoing: asyncio.Queue[pb.FromAgent | None] = asyncio.Queue()
         said_goodbye = False
@@ -107,7 +119,7 @@ class ControllerLink:
                 said_goodbye = message.HasField("leaving")
                 yield message
 
-        async with grpc.aio.insecure_channel(self._address, options=_OPTIONS) as channel:
+        async with grpc.aio.insecure_channel(address, options=_OPTIONS) as channel:
             call = rpc.CoordinatorStub(channel).Attach(messages())
             self._outgoing = outgoing
             try:

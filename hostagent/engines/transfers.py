@@ -97,7 +97,7 @@ class Transfers:
 
     def __init__(
         self,
-        link: AgentLink,
+        link: AgentLink[AgentClient],
         layers: PagedLayers,
         *,
         shard: int,
@@ -123,10 +123,14 @@ class Transfers:
         self._loaders = ThreadPoolExecutor(threads, thread_name_prefix="kvcast-load")
         # One at a time: saves are in nobody's way, and should stay out of it.
         self._savers = ThreadPoolExecutor(1, thread_name_prefix="kvcast-save")
-        self._lock = threading.Lock()
-        self._load_ended = threading.Event()
+        self._lock = threading.Condition()
+        """Notified when a load ends, and when the last of the saves does."""
+        self._saves_count = 0
+        """Under way."""
         self._results = TransferResults()
         self._figures = TransferFigures()
+        self._has_news = False
+        """Something has ended since the last look at figures."""
 
     # ------------------------------------------------------------------ from the engine's step
 
@@ -143,9 +147,13 @@ class Transfers:
 
     def save(self, saves: Sequence[Save]) -> None:
         """Begin saves of blocks that the work submitted so far computes."""
+        if not saves:
+            return
         begun = 0
+        with self._lock:
+            self._saves_count += len(saves)
         try:
-            after = self._layers.mark() if saves else None
+            after = self._layers.mark()
             for save in saves:
                 self._savers.submit(self._save, save, after)
                 begun += 1
@@ -156,11 +164,26 @@ class Transfers:
 
     def await_load(self, timeout_s: float) -> None:
         """Wait a moment for a load to end, for an engine that has nothing else to do."""
-        self._load_ended.wait(timeout_s)
+        with self._lock:
+            self._lock.wait_for(lambda: self._results.loads, timeout_s)
+
+    def await_saves(self, timeout_s: float) -> None:
+        """Wait a moment for all saves to end, for an engine that has nothing else to do."""
+        with self._lock:
+            self._lock.wait_for(lambda: not self._saves_count, timeout_s)
+
+    @property
+    def has_results(self) -> bool:
+        """Whether `take_results` has something: cheap, for every step. What ends just now is seen the next time."""
+        return bool(self._results.loads or self._results.saves)
+
+    @property
+    def has_figures(self) -> bool:
+        """Whether `take_figures` has something: as `has_results`."""
+        return self._has_news
 
     def take_results(self) -> TransferResults:
         """What ended; each end is told once."""
-        self._load_ended.clear()
         with self._lock:
             results, self._results = self._results, TransferResults()
         return results
@@ -169,6 +192,7 @@ class Transfers:
         """What was moved; each is told once."""
         with self._lock:
             figures, self._figures = self._figures, TransferFigures()
+            self._has_news = False
         return figures
 
     def close(self) -> None:
@@ -181,6 +205,7 @@ class Transfers:
         self._log.exception("kvcast: %s failed", doing)
         with self._lock:
             self._figures.errors_count += 1
+            self._has_news = True
 
     # ------------------------------------------------------------------ loads
 
@@ -210,7 +235,8 @@ class Transfers:
             figures.loaded_bytes += chunks * self._chunk_bytes
             figures.load_s.append(self._clock() - started_s)
             figures.failed_blocks += len(failed)
-        self._load_ended.set()
+            self._has_news = True
+            self._lock.notify_all()
         if gate is not None:
             gate.ended(range(progress.layers_count, self._layers.layers_count))
 
@@ -268,6 +294,10 @@ class Transfers:
         """`wrote_s`: how long it took to write the chunk; None when it was not written here."""
         with self._lock:
             self._results.saves[save.save] = not reason
+            self._saves_count -= 1
+            if not self._saves_count:
+                self._lock.notify_all()
+            self._has_news = True
             figures = self._figures
             if reason:
                 figures.saves_failed[reason] = figures.saves_failed.get(reason, 0) + 1

@@ -89,6 +89,8 @@ class TransportCounters:
     read_bytes_received: int = 0
     read_bytes_rdma: int = 0
     """The part of those received that an RDMA NIC read."""
+    read_retransmissions: int = 0
+    """How often it asked again for something lost, as far as its driver tells."""
     read_bytes_sent: int = 0
     reads_failed: int = 0
     dropped: dict[str, int] = field(default_factory=dict)

@@ -38,8 +38,8 @@ def examine(config: AgentConfig | None) -> list[Finding]:
         )
     elif data.transport != "frames":
         findings += _data_network(data)
-    if config is not None and config.controller:
-        findings.append(_controller(config.controller))
+    if config is not None:
+        findings += [_controller(address) for address in config.controllers]
     return findings
 
 

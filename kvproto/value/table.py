@@ -46,7 +46,6 @@ _COLUMNS: Final[dict[str, str]] = {
     "level_1": "u2",
     "flags": "u1",
 }
-BYTES_PER_SLOT: Final = sum(np.dtype(kind).itemsize for kind in _COLUMNS.values())
 
 
 _HALVES: Final = struct.Struct(">QQ")

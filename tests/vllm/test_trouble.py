@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from vllm_suite import (
     CHUNK_BYTES,
+    CHUNK_TOKENS,
     PROMPTS,
     StartEngine,
     Truth,
@@ -45,6 +46,27 @@ def test_failed_loads_are_computed(
     metrics = engine.metrics()
     assert metrics["failed_blocks"][""] > 5
     assert metrics["hits"]["local"] > 50
+    settled(engine)
+
+
+def test_what_stands_on_a_failed_load_is_not_saved(
+    truth: Truth, start: StartEngine, models: Callable[..., Path], agent_sockets: list[str]
+) -> None:
+    """A step that waits for a load layer by layer computes the rest of the prompt even when the load fails."""
+    engine = start(
+        models(), agent_sockets[0], enable_prefix_caching=False, connector=FAULTY, settings={"load": "layerwise"}
+    )
+    chance = random.Random(13)
+    documents = [random_tokens(chance, 4 * CHUNK_TOKENS) for _ in range(20)]
+    prompts = [document + random_tokens(chance, 2 * CHUNK_TOKENS + 10) for document in documents]
+    expected = truth(prompts)
+    for document, prompt, tokens in zip(documents, prompts, expected, strict=True):
+        one(engine, document)
+        for _ in range(3):
+            assert_same([one(engine, prompt).tokens], [tokens])
+    metrics = engine.metrics()
+    assert metrics["failed_blocks"][""] > 20
+    assert metrics["hits"]["local"] > 200
     settled(engine)
 
 

@@ -20,6 +20,17 @@ class StepOrders(KVConnectorMetadata):
     saves: list[Save] = field(default_factory=list)
     is_idle: bool = False
     """Nothing is computed in this step."""
+    has_requests: bool = True
+    """Without any the engine goes on stepping only for saves."""
+
+    @property
+    def is_anything(self) -> bool:
+        """Whether there is anything to copy."""
+        return bool(self.loads or self.layerwise_loads or self.saves)
+
+
+NOTHING = StepOrders()
+"""What most steps are told. Nobody changes it."""
 
 
 @dataclass

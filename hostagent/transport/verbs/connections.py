@@ -9,7 +9,6 @@ from __future__ import annotations
 import secrets
 
 from hostagent import limits
-from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import Extent, TransportCounters
 from hostagent.transport.read_protocol import QueuePairEnd, RemoteExtent
 from hostagent.transport.verbs import abi
@@ -84,14 +83,12 @@ class PoolAccess:
         self,
         port: RdmaPort,
         completions: CompletionQueue,
-        memory: PoolMemory,
         region: MemoryRegion,
         counters: TransportCounters,
     ) -> None:
         """`completions`: where those of the answering end would go; it makes none."""
         self._port = port
         self._completions = completions
-        self._memory = memory
         self._region = region
         self._counters = counters
         self._connection: ReadQueuePair | None = None
@@ -115,8 +112,7 @@ class PoolAccess:
 
     def where(self, extent: Extent) -> RemoteExtent:
         """Where the peer finds these bytes of the pool."""
-        address = self._memory.bytes_.ctypes.data + extent.offset
-        return RemoteExtent(address, extent.size_bytes, self._region.remote_key)
+        return RemoteExtent(self._region.address + extent.offset, extent.size_bytes, self._region.remote_key)
 
     def close(self) -> None:
         """When it returns, the peer reads nothing any more. Idempotent."""

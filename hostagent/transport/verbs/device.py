@@ -62,9 +62,12 @@ class PortFacts:
 class MemoryRegion:
     """Registered memory: pinned, and known to the NIC under its keys until `close`."""
 
-    def __init__(self, library: ctypes.CDLL, region: Any) -> None:
+    def __init__(self, library: ctypes.CDLL, region: Any, address: int, size_bytes: int) -> None:
         self._library = library
         self._region = region
+        self.address = address
+        """Under which work requests name its first byte."""
+        self.size_bytes = size_bytes
         self.local_key: int = region.contents.lkey
         self.remote_key: int = region.contents.rkey
 
@@ -116,7 +119,7 @@ class RdmaPort:
         region = self.library.ibv_reg_mr(self.domain, address, size_bytes, access)
         if not region:
             raise _registration_error(what, size_bytes)
-        return MemoryRegion(self.library, region)
+        return MemoryRegion(self.library, region, address, size_bytes)
 
     def register_dmabuf(self, fd: int, offset: int, size_bytes: int, access: int, what: str) -> MemoryRegion:
         """Register memory of another device, such as a GPU's, by its dma-buf (ibv_reg_dmabuf_mr(3)).
@@ -128,7 +131,7 @@ class RdmaPort:
         region = self.library.ibv_reg_dmabuf_mr(self.domain, offset, size_bytes, 0, fd, access)
         if not region:
             raise _dmabuf_error(what, size_bytes, fd, self.facts.device)
-        return MemoryRegion(self.library, region)
+        return MemoryRegion(self.library, region, 0, size_bytes)
 
     def takes_dmabuf(self) -> bool:
         """Whether the NIC's driver registers dma-bufs: one that does says that descriptor -1 is none."""
@@ -144,9 +147,15 @@ class RdmaPort:
         attr = _port_attr(self.library, self.context, self.facts.port)
         return attr.qkey_viol_cntr if attr is not None else 0
 
+    @property
+    def counter_directories(self) -> tuple[Path, Path]:
+        """Where its driver's counters are: the port's, or the whole device's."""
+        device = _SYSFS / self.facts.device
+        return device / "ports" / str(self.facts.port) / "hw_counters", device / "hw_counters"
+
     def hardware_counter(self, name: str) -> int | None:
-        """A counter of the driver (sysfs `hw_counters`); None where there is none of that name."""
-        path = _SYSFS / self.facts.device / "ports" / str(self.facts.port) / "hw_counters" / name
+        """A counter of the driver; None where the port has none of that name."""
+        path = self.counter_directories[0] / name
         try:
             return int(path.read_text())
         except (OSError, ValueError):

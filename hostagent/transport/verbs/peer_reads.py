@@ -11,14 +11,13 @@ from __future__ import annotations
 import asyncio
 import enum
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 
 from hostagent import limits
-from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import ReadHandle, ReadOutcome, TransportCounters
 from hostagent.transport.read_protocol import (
     KIND_CLOSE,
@@ -63,7 +62,11 @@ class RdmaRead:
     pool_offset: int
     done: Callable[[ReadOutcome], None]
     progressed: Callable[[int], None] | None
+    opened: _Opened
+    """The chunk, at the peer."""
     have_bytes: int = 0
+    told_bytes: int = 0
+    """How many of these the caller knows of."""
     posted_count: int = 0
     """Pieces that the NIC works on."""
     over: bool = False
@@ -109,10 +112,10 @@ class PeerHost(Protocol):
     """What all peers of a transport share."""
 
     loop: asyncio.AbstractEventLoop
-    memory: PoolMemory
     address: str
     """Own, on the data network."""
-    region: MemoryRegion
+    target: MemoryRegion
+    """Where reads go: the pool, as a rule."""
     counters: TransportCounters
     idle_s: float
     stall_timeout_s: float
@@ -162,12 +165,12 @@ class PeerReads:
         self._requests["num_sge"] = 1
         self._requests["opcode"] = abi.WR_RDMA_READ
         self._requests["send_flags"] = abi.SEND_SIGNALED
-        self._sge["lkey"] = host.region.local_key
+        self._sge["lkey"] = host.target.local_key
         # Single fields of records are written ten times faster through flat views.
         self._request_words = self._requests.view(np.uint64).data
         self._sge_words = self._sge.view(np.uint64).data
-        self._key_word = host.region.local_key << 32
-        self._pool_address = host.memory.bytes_.ctypes.data
+        self._key_word = host.target.local_key << 32
+        self._target_address = host.target.address
         self._progress_s = host.loop.time()
         self._timer: asyncio.TimerHandle | None = None
         self._control = ControlConnection(endpoint, host.address, host.loop, self)
@@ -185,16 +188,16 @@ class PeerReads:
         progressed: Callable[[int], None] | None,
     ) -> RdmaRead:
         """Queue a read."""
-        read = RdmaRead(self, key, offset, size_bytes, pool_offset, done, progressed)
+        opened = self._opened.get(key) or _Opened(key)
+        read = RdmaRead(self, key, offset, size_bytes, pool_offset, done, progressed, opened)
         self._reads.add(read)
         if self._state is _State.REFUSED:
             self._read_instead(read)
             return read
         if len(self._reads) == 1:
             self._progress_s = self._host.loop.time()
-        opened = self._opened.get(key)
-        if opened is None:
-            opened = self._opened[key] = _Opened(key)
+        if key not in self._opened:
+            self._opened[key] = opened
             if self._connected:
                 self._open(opened)
         opened.reads[read] = None
@@ -205,6 +208,15 @@ class PeerReads:
             # A read that the caller sees fail inside its own call would surprise it.
             self._host.loop.call_soon(self._start, read, opened.where)
         return read
+
+    @property
+    def window_bytes(self) -> int:
+        """What may be in flight from this peer, at present."""
+        return self._window.bytes
+
+    def lost(self, since_ns: int, now_ns: int) -> None:
+        """The NIC has asked again for something between the two times."""
+        self._window.lost(since_ns, now_ns)
 
     def forget(self, read: RdmaRead) -> None:
         """A cancelled read: when this returns, its memory is left alone."""
@@ -275,7 +287,7 @@ class PeerReads:
                 self._refuse()
                 return
             self._state = _State.READY
-            self._pump()
+            self.pump(self._now_ns())
 
         self._control.ask(KIND_CONNECT, connection.end.pack(), answered)
 
@@ -350,37 +362,36 @@ class PeerReads:
             self._end(read, ReadOutcome.ABSENT)
             return
         self._queue.append(_Piece(read, 0, read.size_bytes))
-        self._pump()
+        self.pump(self._now_ns())
 
-    def _pump(self) -> None:
+    def pump(self, now_ns: int) -> None:
         """Post as many pieces as may be in flight, in one call."""
-        if self._state is not _State.READY:
+        queue, posted = self._queue, self._posted
+        if not queue or self._state is not _State.READY:
             return
-        now_ns = self._now_ns()
-        count = 0
-        while self._queue and len(self._posted) < limits.VERBS_READ_PIECES_MAX:
-            rest = self._queue[0]
-            size_bytes = self._window.post(rest.size_bytes, now_ns)
+        post, first = self._window.post, len(posted)
+        while queue and len(posted) < limits.VERBS_READ_PIECES_MAX:
+            rest = queue[0]
+            size_bytes = post(rest.size_bytes, now_ns)
             if not size_bytes:
                 break
-            self._describe(count, _Piece(rest.read, rest.offset, size_bytes, now_ns))
-            count += 1
+            self._describe(len(posted) - first, _Piece(rest.read, rest.offset, size_bytes, now_ns))
             rest.offset += size_bytes
             rest.size_bytes -= size_bytes
             if not rest.size_bytes:
-                self._queue.popleft()
-        if count:
-            self._post(count)
+                queue.popleft()
+        if len(posted) > first:
+            self._post(len(posted) - first)
 
     def _describe(self, place: int, piece: _Piece) -> None:
         """Write one work request."""
         read = piece.read
-        where = self._opened[read.key].where
+        where = read.opened.where
         assert where is not None
         work_id = self._host.next_work_id(self)
         self._posted[work_id] = piece
         read.posted_count += 1
-        self._sge_words[2 * place] = self._pool_address + read.pool_offset + piece.offset
+        self._sge_words[2 * place] = self._target_address + read.pool_offset + piece.offset
         self._sge_words[2 * place + 1] = self._key_word | piece.size_bytes
         words, first = self._request_words, _WORDS * place
         words[first + _WORK_ID] = work_id
@@ -401,28 +412,42 @@ class PeerReads:
         finally:
             words[last] = following
 
-    def completed(self, work_id: int, status: int) -> None:
-        """A piece is there, or the connection is broken."""
-        piece = self._posted.pop(work_id, None)
-        if piece is None:
-            return
-        if status != abi.WC_SUCCESS:
-            name = abi.WC_STATUS.get(status, str(status)).replace(" ", "_")
-            self._host.counters.drop(f"read_{name}")
+    def completed(self, completions: Iterable[tuple[int, int]], now_ns: int) -> None:
+        """Work ids with their status, as they completed: pieces are there, or the connection is broken.
+
+        The NIC gets its next pieces before anybody is told of these.
+        """
+        touched: dict[RdmaRead, None] = {}
+        broken = False
+        for work_id, status in completions:
+            piece = self._posted.pop(work_id, None)
+            if piece is None:
+                continue
+            if status != abi.WC_SUCCESS:
+                self._host.counters.drop(f"read_{abi.WC_STATUS.get(status, str(status)).replace(' ', '_')}")
+                broken = True
+                break
+            size_bytes, read = piece.size_bytes, piece.read
+            self._window.completed(size_bytes, piece.posted_ns, now_ns)
+            read.posted_count -= 1
+            read.have_bytes += size_bytes
+            touched[read] = None
+        if not broken:
+            self.pump(now_ns)
+        self._progress_s = now_ns / 1e9
+        for read in touched:
+            self._tell_progress(read)
+        if broken:
             self.close()
-            return
-        self._progress_s = self._host.loop.time()
-        self._window.completed(piece.size_bytes, piece.posted_ns, self._now_ns())
-        read = piece.read
-        read.posted_count -= 1
-        read.have_bytes += piece.size_bytes
-        self._host.counters.read_bytes_received += piece.size_bytes
-        self._host.counters.read_bytes_rdma += piece.size_bytes
-        self._opened[read.key].read_bytes += piece.size_bytes
-        self._pump()
+
+    def _tell_progress(self, read: RdmaRead) -> None:
+        new_bytes, read.told_bytes = read.have_bytes - read.told_bytes, read.have_bytes
+        read.opened.read_bytes += new_bytes
+        self._host.counters.read_bytes_received += new_bytes
+        self._host.counters.read_bytes_rdma += new_bytes
         if read.have_bytes == read.size_bytes:
             self._end(read, ReadOutcome.DONE)
-        elif read.progressed is not None:
+        elif read.progressed is not None and not read.over:
             read.progressed(read.have_bytes)
 
     def _end(self, read: RdmaRead, outcome: ReadOutcome) -> None:
@@ -476,3 +501,14 @@ class PeerReads:
             if over_tcp:
                 self._progress_s = self._host.loop.time()
             self._arm_timer()
+
+
+def hand_out(works: Iterable[tuple[int, int]], working: dict[int, PeerReads], now_ns: int) -> None:
+    """Give completed work (id, status) to whose it is by `working`, each peer all of its own at once."""
+    by_peer: dict[PeerReads, list[tuple[int, int]]] = {}
+    for work in works:
+        peer = working.pop(work[0], None)
+        if peer is not None:
+            by_peer.setdefault(peer, []).append(work)
+    for peer, its in by_peer.items():
+        peer.completed(its, now_ns)

@@ -17,8 +17,9 @@ from hostagent.transport.read_client import ReadClient
 from hostagent.transport.read_server import ReadServer
 from hostagent.transport.verbs.connections import PoolAccess, ReadQueuePair
 from hostagent.transport.verbs.device import MemoryRegion, RdmaPort
-from hostagent.transport.verbs.peer_reads import PeerReads, RdmaRead
+from hostagent.transport.verbs.peer_reads import PeerReads, RdmaRead, hand_out
 from hostagent.transport.verbs.queues import CompletionChannel, CompletionQueue, Completions, CompletionWatch
+from hostagent.transport.verbs.retransmissions import LossWatch, Retransmissions
 from kvproto.ids import ChunkKey
 from kvproto.session.read_window import ReadWindow
 
@@ -30,23 +31,29 @@ COMPLETIONS_MAX = limits.READ_CONNECTIONS_MAX * limits.VERBS_READ_PIECES_MAX
 class VerbsReads:
     """See the module's docstring; a `ReadPart`, and what its peers share."""
 
-    def __init__(self, host: Host, port: RdmaPort, region: MemoryRegion, *, idle_s: float) -> None:
-        """Raises VerbsError."""
+    def __init__(
+        self, host: Host, port: RdmaPort, region: MemoryRegion, *, idle_s: float, target: MemoryRegion | None = None
+    ) -> None:
+        """`region`: the pool's, which peers read from, and where our own reads go unless there is another `target`
+        (into which they then go at their offset, one-sided only). Raises VerbsError."""
         self.loop = host.loop
-        self.memory = host.memory
         self.address = host.address
-        self.region = region
+        self.target = target or region
         self.counters = host.counters
         self.idle_s = idle_s
         self.stall_timeout_s = limits.READ_STALL_TIMEOUT_S
         self._host = host
         self._port = port
+        self._region = region
         self._peers: dict[str, PeerReads] = {}
         self._working: dict[int, PeerReads] = {}
         """Whose piece it is, by work id."""
         self._work_id = 0
         self._open = True
+        counters = Retransmissions(*port.counter_directories)
+        self._losses = LossWatch(counters, host.loop, lambda: bool(self._working), self._lost)
         with contextlib.ExitStack() as undo:
+            undo.callback(self._losses.close)
             self._channel = CompletionChannel(port)
             undo.callback(self._channel.close)
             self._completions = CompletionQueue(port, self._channel, COMPLETIONS_MAX, limits.CAST_BATCH_PACKETS)
@@ -108,6 +115,7 @@ class VerbsReads:
         """See `PeerHost`."""
         self._work_id += 1
         self._working[self._work_id] = peer
+        self._losses.begin()
         return self._work_id
 
     def forget_work(self, work_id: int) -> None:
@@ -115,7 +123,9 @@ class VerbsReads:
         self._working.pop(work_id, None)
 
     def read_instead(self, read: RdmaRead, done: Callable[[ReadOutcome], None]) -> ReadHandle:
-        """See `PeerHost`."""
+        """See `PeerHost`. What is no pool can only be read into by the NIC."""
+        if self.target is not self._region:
+            return self.loop.call_soon(done, ReadOutcome.FAILED)
         return self._tcp.read(
             read.peer.endpoint, read.key, read.offset, read.size_bytes, read.pool_offset, done, read.progressed
         )
@@ -130,13 +140,15 @@ class VerbsReads:
             del self._peers[peer.endpoint]
 
     def _make_access(self) -> PoolAccess:
-        return PoolAccess(self._port, self._completions, self.memory, self.region, self.counters)
+        return PoolAccess(self._port, self._completions, self._region, self.counters)
 
     def _completed(self, completions: Completions) -> None:
-        for work_id, status in zip(completions["wr_id"].tolist(), completions["status"].tolist(), strict=True):
-            peer = self._working.pop(work_id, None)
-            if peer is not None:
-                peer.completed(work_id, status)
+        hand_out(self._completions.works(len(completions)), self._working, int(self.loop.time() * 1e9))
+
+    def _lost(self, count: int, since_ns: int, now_ns: int) -> None:
+        self.counters.read_retransmissions += count
+        for peer in self._peers.values():
+            peer.lost(since_ns, now_ns)
 
 
 assert limits.VERBS_READ_PIECES_MAX <= limits.CAST_BATCH_PACKETS

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import random
 
 import pytest
 
 from controlplane.ids import Member, SwitchPort
 from controlplane.pool import PoolRules
+from controlplane.switch.bitmap_groups import BitmapGroups
 from controlplane.switch.chunk_states import TRANSITIONS, ChunkEvent, ChunkState, ImpossibleTransitionError, step
 from controlplane.switch.entries import FillingEntry, GroupEntry, ReplicateToGroupEntry, ServingEntry
-from controlplane.switch.groups import ReplicationGroups
+from controlplane.switch.groups import Change, Groups, ReplicationGroups
 from controlplane.switch.target import Down, Operation, Standby, SwitchFacts, Up
 from kvproto.rpc import control_pb2 as rpc
 from tests.unit.controlplane.helpers import CHUNK, FABRIC, SECOND, Scene, hello, key, record
@@ -83,14 +85,28 @@ def test_beyond_eight_members_groups_follow_use() -> None:
     groups.set_members({Member(at): SwitchPort(at + 1) for at in range(12)})
     assert len(groups.entries()) == 12, "one each, unicast"
     used = [groups.use(members) for members in (0b11, 0b110, 0b1100, 0b11, 0b11 << 10)]
-    assert used == [True, True, True, False, True]
+    assert [bool(one.new) for one in used] == [True, True, True, False, True]
     entries = groups.entries()
     sets = {entry.members: entry.group for entry in entries if isinstance(entry, ReplicateToGroupEntry)}
     assert set(sets) == {0b11, 0b1100, 0b11 << 10}, "the set not used for longest has given way"
     assert {entry.group for entry in entries if isinstance(entry, GroupEntry)} == set(sets.values())
     assert len(set(sets.values())) == 3
-    assert not groups.use(0b100)
-    assert not groups.use(1 << 20 | 1), "a set with a stranger in it"
+    assert groups.use(0b100) == Change()
+    assert groups.use(1 << 20 | 1) == Change(), "a set with a stranger in it"
+
+
+@pytest.mark.parametrize("groups", [ReplicationGroups(on_demand_max=5), BitmapGroups(groups_max=64)])
+def test_what_a_set_in_use_changes_is_all_that_has_changed(groups: Groups) -> None:
+    groups.set_members({Member(at): SwitchPort(at + 1) for at in range(12)})
+    before = {entry.identity: entry for entry in groups.entries()}
+    rng = random.Random(1)
+    for _ in range(200):
+        # Below 256 a set's group has the number of the set; others take the number of whoever gave way.
+        change = groups.use(rng.choice((rng.randrange(1 << 12), rng.randrange(1 << 4))))
+        for identity in change.gone:
+            del before[identity]
+        before |= {entry.identity: entry for entry in change.new}
+        assert before == {entry.identity: entry for entry in groups.entries()}
 
 
 def test_the_ninth_member_does_not_take_groups_away() -> None:

@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from controlplane.config import parse
+from controlplane.daemon import Controller
 from kvcast.cli import main
 from kvcast.commands.ls import in_tree_order
 from kvcast.operator import size_text
 from kvproto.rpc import control_pb2 as rpc
-from tests.contracts.switch_target.memory_target import MemorySwitch
+from tests.contracts.switch_target.memory_target import MemorySwitch, MemoryTarget
 from tests.unit.controlplane.fake_agent import FakeAgent, agents
 from tests.unit.controlplane.helpers import CHUNK, key, record
-from tests.unit.controlplane.test_daemon import PREFIX, controller, run
+from tests.unit.controlplane.test_daemon import PREFIX, QUICK, controller, eventually, run
 
 Command = Callable[..., "asyncio.Future[int]"]
 
@@ -127,6 +130,34 @@ def test_no_controller_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     monkeypatch.setattr("kvcast.operator.CONNECT_TIMEOUT_S", 0.05)
     assert main(["ls", "--controller", "127.0.0.1:1"]) == 2
     assert "no controller answers at 127.0.0.1:1" in capsys.readouterr().err
+
+
+def test_of_two_controllers_the_one_that_leads_is_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    async def scene() -> None:
+        switch = MemorySwitch()
+        async with controller(switch) as primary:
+            standby = Controller(parse(QUICK, Path()), MemoryTarget(switch, election_id=5))
+            await standby.start()
+            try:
+                await eventually(lambda: standby.core.switch_standby, "on standby")
+
+                async def ls(*addresses: str) -> int:
+                    return await asyncio.to_thread(main, ["ls", "--controller", ",".join(addresses)])
+
+                assert await ls(standby.grpc_address, primary.grpc_address) == 0
+                assert "no chunk matches" in capsys.readouterr().out
+                assert await ls(standby.grpc_address) == 2
+                assert "on standby: another one" in capsys.readouterr().err
+                assert await ls(standby.grpc_address, "127.0.0.1:1") == 2
+                error = capsys.readouterr().err
+                assert f"{standby.grpc_address} is on standby, 127.0.0.1:1 does not answer" in error
+                command = ["top", "--json", "--controller", standby.grpc_address]
+                assert await asyncio.to_thread(main, command) == 0
+                assert json.loads(capsys.readouterr().out)["status"]["switch"]["state"] == "standby"
+            finally:
+                await standby.stop()
+
+    run(scene())
 
 
 def test_sizes_and_trees_read_well() -> None:

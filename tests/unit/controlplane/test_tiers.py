@@ -278,6 +278,7 @@ def test_who_is_behind_full_or_leaving_is_left_out() -> None:
     assert pushed(scene, 5) == [], "what it has is dearer"
     decisions = scene.core.accounting.decisions
     assert (decisions["push_skipped_behind"], decisions["push_skipped_full"]) == (2, 4)
+    assert scene.core.pushes.policy.counts.pushed_copies == decisions["pushed_chunks"] == 2
 
 
 def test_a_node_that_joins_is_offered_what_is_hot_once() -> None:

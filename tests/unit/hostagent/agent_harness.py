@@ -7,7 +7,7 @@ import dataclasses
 import socket
 import tempfile
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -52,7 +52,7 @@ class Cluster:
     # ------------------------------------------------------------------ lifetime
 
     def config(
-        self, index: int, *, pool_bytes: int = 8 * MIB, controller: str = "", disk: DiskConfig | None = None
+        self, index: int, *, pool_bytes: int = 8 * MIB, controllers: Sequence[str] = (), disk: DiskConfig | None = None
     ) -> AgentConfig:
         return AgentConfig(
             node=f"n{index}",
@@ -64,7 +64,7 @@ class Cluster:
                 receive_buffer_bytes=2 * MIB,
             ),
             pool=PoolConfig(pool_bytes, prefault=False),
-            controller=controller,
+            controllers=tuple(controllers),
             api_socket=str(self.folder / f"a{index}.sock"),
             http=("127.0.0.1", 0),
             disk=disk,

@@ -85,11 +85,15 @@ class Stage:
         self.script = Script(made)
         self._server: Any = None
 
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
     def open(self) -> None:
         async def start() -> Any:
             server = grpc.aio.server()
             rpc.add_CoordinatorServicer_to_server(self.script, server)
-            server.add_insecure_port(f"127.0.0.1:{self.port}")
+            server.add_insecure_port(self.address)
             await server.start()
             return server
 

@@ -31,7 +31,7 @@ def stage() -> Iterator[Stage]:
 
 
 def test_hello_snapshot_changes_and_heartbeat(stage: Stage) -> None:
-    stage.made.add(controller=f"127.0.0.1:{stage.port}")
+    stage.made.add(controllers=[stage.address])
     client = stage.made.client(0)
     client.put(key(1), None, b"x" * 1000, namespace="tiny/bf16")
     client.put(key(2), key(1), b"y" * 1000, namespace="tiny/bf16")
@@ -71,7 +71,7 @@ def test_hello_snapshot_changes_and_heartbeat(stage: Stage) -> None:
 
 
 def test_tasks_pin_drop_unpin_and_unknown(stage: Stage) -> None:
-    stage.made.add(controller=f"127.0.0.1:{stage.port}")
+    stage.made.add(controllers=[stage.address])
     client = stage.made.client(0)
     stage.script.attach("n0", 0)
     client.put(key(1), None, bytes(MIB))
@@ -117,7 +117,7 @@ def tell_both(stage: Stage, sequence: int, number: int) -> None:
 
 def two(stage: Stage) -> None:
     for index in range(2):
-        stage.made.add(controller=f"127.0.0.1:{stage.port}")
+        stage.made.add(controllers=[stage.address])
         stage.script.attach(f"n{index}", index)
     stage.made.until(lambda: all(agent.attachment.connected for agent in stage.made.agents))
 
@@ -142,7 +142,7 @@ def test_fetch_task_brings_pins_and_announces_at_once(stage: Stage) -> None:
 
 
 def test_fill_of_what_is_not_here_or_has_another_size_is_told(stage: Stage) -> None:
-    stage.made.add(controller=f"127.0.0.1:{stage.port}")
+    stage.made.add(controllers=[stage.address])
     stage.script.attach("n0", 0)
     stage.made.client(0).put(key(1), None, bytes(10_000))
     stage.script.say("n0", task(1, fill=pb.Fill(key=key(2), segments=3)))
@@ -189,6 +189,21 @@ def test_controller_away_costs_nothing_and_it_is_greeted_again(stage: Stage) -> 
         assert got.count == 1, "an empty snapshot of a fresh controller is not the whole truth"
 
 
+def test_of_two_controllers_the_one_that_takes_it_is_found(stage: Stage) -> None:
+    other = Stage(stage.made)
+    stage.made.add(controllers=[other.address, stage.address])
+    stage.script.attach("n0", 0)
+    stage.made.until(lambda: stage.made.agents[0].attachment.connected)
+    other.open()
+    try:
+        stage.close()
+        other.script.attach("n0", 0, controller=2)
+        stage.made.until(lambda: stage.made.agents[0].attachment.connected)
+    finally:
+        stage.made.do(stage.made.agents.pop().stop())
+        other.close()
+
+
 @pytest.mark.parametrize(
     "nonsense",
     [
@@ -201,7 +216,7 @@ def test_controller_away_costs_nothing_and_it_is_greeted_again(stage: Stage) -> 
     ids=["gap", "short key", "empty chunk", "segment size", "task key"],
 )
 def test_nonsense_ends_the_stream_and_the_agent_comes_back(stage: Stage, nonsense: pb.ToAgent) -> None:
-    stage.made.add(controller=f"127.0.0.1:{stage.port}")
+    stage.made.add(controllers=[stage.address])
     stage.script.attach("n0", 0)
     stage.made.until(lambda: stage.made.agents[0].attachment.connected)
     stage.script.say("n0", nonsense)

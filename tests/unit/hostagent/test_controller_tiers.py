@@ -50,7 +50,7 @@ def announced(stage: Stage, node: str, count: int) -> dict[tuple[bytes, bool], b
 
 
 def test_what_comes_to_the_disk_and_leaves_it_is_announced(stage: Stage, tmp_path: Path) -> None:
-    stage.made.add(controller=f"127.0.0.1:{stage.port}", disk=disk(tmp_path))
+    stage.made.add(controllers=[stage.address], disk=disk(tmp_path))
     hello = stage.script.attach("n0", 0)
     assert hello.disk_bytes == 4 * MIB
     client = stage.made.client(0)
@@ -61,8 +61,7 @@ def test_what_comes_to_the_disk_and_leaves_it_is_announced(stage: Stage, tmp_pat
 
 
 def test_a_restarted_agent_announces_the_warm_part(stage: Stage, tmp_path: Path) -> None:
-    address = f"127.0.0.1:{stage.port}"
-    stage.made.add(controller=address, disk=disk(tmp_path))
+    stage.made.add(controllers=[stage.address], disk=disk(tmp_path))
     stage.script.attach("n0", 0)
     for number in (1, 2):
         stage.made.client(0).put(key(number), None, content(number, SIZE), namespace="label")
@@ -72,7 +71,7 @@ def test_a_restarted_agent_announces_the_warm_part(stage: Stage, tmp_path: Path)
         client.close()
     stage.made.do(stage.made.agents[0].stop())
     stage.made.agents.clear()
-    stage.made.add(controller=address, disk=disk(tmp_path))
+    stage.made.add(controllers=[stage.address], disk=disk(tmp_path))
     stage.script.attach("n0", 0)
     records = {}
     while True:
@@ -87,7 +86,7 @@ def test_a_restarted_agent_announces_the_warm_part(stage: Stage, tmp_path: Path)
 
 
 def test_a_heartbeat_names_what_would_go_first(stage: Stage, tmp_path: Path) -> None:
-    stage.made.add(controller=f"127.0.0.1:{stage.port}", disk=disk(tmp_path))
+    stage.made.add(controllers=[stage.address], disk=disk(tmp_path))
     stage.script.attach("n0", 0)
     client = stage.made.client(0)
     for number in (1, 2, 3):
@@ -101,7 +100,7 @@ def test_a_heartbeat_names_what_would_go_first(stage: Stage, tmp_path: Path) -> 
 
 def test_background_fetches_go_in_steps_and_after_what_engines_wait_for(stage: Stage) -> None:
     for number in range(2):
-        stage.made.add(controller=f"127.0.0.1:{stage.port}")
+        stage.made.add(controllers=[stage.address])
         stage.script.attach(f"n{number}", number)
     holder, taker = stage.made.agents
     client = stage.made.client(0)
