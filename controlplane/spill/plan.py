@@ -45,7 +45,7 @@ class Endangered:
     key: ChunkKey
     size_bytes: int
     value: float
-    """Per byte, of a copy elsewhere, less what it costs to move it there (`ClusterValues.value_moved`)."""
+    """Per byte, of a copy elsewhere (`ClusterValues.value_moved`)."""
 
 
 @dataclass(frozen=True, slots=True)
