@@ -39,6 +39,9 @@ class PolledClient:
         os.close(attached.memory)
         self._sock = attached.sock
         self._sock.setblocking(False)
+        self._wanted = select.POLLIN
+        self._waiter = select.poll()
+        self._waiter.register(self._sock, self._wanted)
         self._received = memoryview(bytearray(RECEIVE_BYTES))
         self._frames = messages.FrameReader()
         self._unsent: deque[memoryview] = deque()
@@ -89,31 +92,36 @@ class PolledClient:
     def poll(self, timeout_s: float = 0.0) -> list[Frame]:
         """Answers that have come. Waits up to `timeout_s` for one, if any is owed."""
         self._check()
-        self._flush()
-        frames = self._receive()
-        if not frames and timeout_s > 0 and self._owed:
-            give_up_s = time.monotonic() + timeout_s
-            while not frames and (left_s := give_up_s - time.monotonic()) > 0:
-                self._await_socket(left_s)
-                self._flush()
-                frames = self._receive()
-        answers = [frame for frame in frames if self._owed.pop(frame.request, None) is not None]
-        if self._owed and not answers:
+        if self._unsent:
+            self._flush()
+        if not self._owed:
+            return []
+        answers: list[Frame] = []
+        give_up_s = time.monotonic() + timeout_s if timeout_s > 0 else 0.0
+        while self._await_socket(timeout_s):
+            answers = [frame for frame in self._receive() if self._owed.pop(frame.request, None) is not None]
+            timeout_s = give_up_s - time.monotonic()
+            if answers or timeout_s <= 0:
+                break
+        if not answers:
             # Only what is not here after looking is late: a caller may have been busy for as long as it likes.
             now_s = time.monotonic()
             if any(give_up_s < now_s for give_up_s in self._owed.values()):
                 raise self._break("does not answer")
         return answers
 
-    def _await_socket(self, timeout_s: float) -> None:
-        waiter = select.poll()
-        waiter.register(self._sock, select.POLLIN | (select.POLLOUT if self._unsent else 0))
-        waiter.poll(timeout_s * 1000)
+    def _await_socket(self, timeout_s: float) -> bool:
+        """Whether there is something to receive, or room for what is still to be sent."""
+        wanted = select.POLLIN | (select.POLLOUT if self._unsent else 0)
+        if wanted != self._wanted:
+            self._wanted = wanted
+            self._waiter.modify(self._sock, wanted)
+        return bool(self._waiter.poll(timeout_s * 1000 if timeout_s > 0 else 0))
 
     def _receive(self) -> list[Frame]:
-        if not self._owed:
-            return []
         try:
+            if self._unsent:
+                self._flush()
             # Into the same memory again: to get and give back as much each time costs more than the system call.
             count = self._sock.recv_into(self._received)
             if not count:

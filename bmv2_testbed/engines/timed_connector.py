@@ -51,9 +51,10 @@ class Spent:
             try:
                 return call(*arguments, **named)
             finally:
+                cpu_end_s, wall_end_s = time.thread_time(), time.perf_counter()
                 mine.count += 1
-                mine.wall_s += time.perf_counter() - wall_s
-                mine.cpu_s += time.thread_time() - cpu_s
+                mine.wall_s += wall_end_s - wall_s
+                mine.cpu_s += cpu_end_s - cpu_s
 
         return counted
 

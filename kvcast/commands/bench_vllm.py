@@ -61,7 +61,7 @@ def _show(console: Console, plan: EngineBenchPlan, figures: EngineBenchFigures) 
     console.print(table)
     console.print(
         f"A miss spends {figures.miss_wall_s * 1e6:.0f} µs in the connector's calls on the engine's thread "
-        f"({figures.miss_cpu_s * 1e6:.0f} µs of CPU); with the copies of a save it is "
+        f"({figures.miss_cpu_s * 1e6:.0f} µs of CPU); where the prompt is saved, until all of it is in the pool, "
         f"{figures.saved_miss_cpu_s * 1e6:.0f} µs of CPU. "
         f"Same tokens: {'yes' if figures.same_tokens else 'NO'}."
     )

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain, repeat
+from itertools import chain
 
-from kvproto.ids import ROOT_KEY, TOKEN_BYTES, ChunkKey, chunk_key_of_packed, pack_tokens
+from kvproto.ids import ROOT_KEY, TOKEN_BYTES, ChunkKey, chunk_keys, pack_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,17 +42,26 @@ class PrefixKeys:
         first = len(self.keys)
         if count <= first:
             return
-        packed = memoryview(pack_tokens(tokens[first * size : count * size]))
-        chunk_bytes = size * TOKEN_BYTES
+        packed = pack_tokens(tokens[first * size : count * size])
         parents = self.keys[-1] if self.keys else (ROOT_KEY,) * len(self._digests)
-        digests = self._digests
-        for chunk in range(first, count):
-            if self._media:
-                media = self._media_text(chunk * size, (chunk + 1) * size)
-                digests = tuple(_bind(digest, media) for digest in self._digests)
-            start = (chunk - first) * chunk_bytes
-            content = packed[start : start + chunk_bytes]
-            parents = tuple(map(chunk_key_of_packed, parents, digests, repeat(content)))
+        if self._media:
+            self._extend_with_media(packed, parents)
+        else:
+            chains = [
+                chunk_keys(parent, digest, packed, size) for parent, digest in zip(parents, self._digests, strict=True)
+            ]
+            self.keys.extend(zip(*chains, strict=True))
+
+    def _extend_with_media(self, packed: bytes, parents: tuple[ChunkKey, ...]) -> None:
+        size_bytes = self._chunk_tokens * TOKEN_BYTES
+        for start in range(0, len(packed), size_bytes):
+            chunk = len(self.keys)
+            media = self._media_text(chunk * self._chunk_tokens, (chunk + 1) * self._chunk_tokens)
+            content = packed[start : start + size_bytes]
+            parents = tuple(
+                chunk_keys(parent, _bind(digest, media), content, self._chunk_tokens)[0]
+                for parent, digest in zip(parents, self._digests, strict=True)
+            )
             self.keys.append(parents)
 
     def parents(self, chunk: int) -> tuple[ChunkKey | None, ...]:

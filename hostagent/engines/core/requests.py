@@ -274,12 +274,12 @@ class RequestCaches:
             del self._requests[request]
         return release
 
-    def has_saves(self, request: str, tokens_count: int, computed_tokens: int) -> bool:
-        """Whether `saves` may have something: cheap, for every request of every step."""
+    def next_save_tokens(self, request: str) -> int | None:
+        """So many tokens of a request have to be computed until `saves` has something; None: it never will have."""
         state = self._requests.get(request)
         if state is None or not state.may_save:
-            return False
-        return min(computed_tokens, tokens_count) // self._rules.chunk_tokens > state.next_save
+            return None
+        return (state.next_save + 1) * self._rules.chunk_tokens
 
     def saves(
         self, request: str, tokens: Sequence[int], computed_tokens: int, block_ids: Sequence[int]

@@ -23,6 +23,15 @@ class StepOrders(KVConnectorMetadata):
     has_requests: bool = True
     """Without any the engine goes on stepping only for saves."""
 
+    @property
+    def is_anything(self) -> bool:
+        """Whether there is anything to copy."""
+        return bool(self.loads or self.layerwise_loads or self.saves)
+
+
+NOTHING = StepOrders()
+"""What most steps are told. Nobody changes it."""
+
 
 @dataclass
 class StepReports(KVConnectorWorkerMetadata):

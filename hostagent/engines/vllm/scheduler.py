@@ -40,7 +40,7 @@ from hostagent.engines.settings import Settings, SettingsError
 from hostagent.engines.vllm.bindings import RequestKeys
 from hostagent.engines.vllm.events import PoolNews
 from hostagent.engines.vllm.facts import ShardFacts, make_identity, weights_digest
-from hostagent.engines.vllm.metadata import StepOrders, StepReports
+from hostagent.engines.vllm.metadata import NOTHING, StepOrders, StepReports
 from hostagent.engines.vllm.metrics import GAUGES, KvcastStats
 from hostagent.polled_client import PolledClient
 from kvproto.ids import ChunkKey
@@ -85,6 +85,8 @@ class SchedulerHalf:
         self._stats = KvcastStats()
         self._gauges_told: tuple[float, ...] = ()
         self._requests: dict[str, Any] = {}
+        self._save_due: dict[str, int] = {}
+        """How many tokens of a request have to be computed until it has chunks to save: all that a step looks at."""
         self._waiting: dict[tuple[str, int], _Waiting] = {}
         self._silent: set[tuple[str, int]] = set()
         """Lookups and fetches that nobody waits for any more and that are not answered yet."""
@@ -177,6 +179,7 @@ class SchedulerHalf:
         if self._keys is not None:
             self._keys.forget()
         self._do(self._caches.distrust())
+        self._save_due.clear()
         self._chunks_to_tell.clear()
         self._news.withdraw()
         return True
@@ -242,6 +245,7 @@ class SchedulerHalf:
                 away=self._away,
             )
         )
+        self._set_save_due(request)
         self._stats.add("lookups")
 
     def matched_tokens(self, request: Any, computed_tokens: int) -> tuple[int | None, bool]:
@@ -308,6 +312,7 @@ class SchedulerHalf:
                 self._io.end_sessions(keys.flat(0, keys.chunks_count))
             self._do(self._caches.ended(request_id))
         self._requests.pop(request_id, None)
+        self._save_due.pop(request_id, None)
         self._by_layers.discard(request_id)
 
     # ------------------------------------------------------------------ steps
@@ -325,16 +330,24 @@ class SchedulerHalf:
                 prompt_tokens += count
             else:
                 decode_tokens += count
-            request = self._requests.get(request_id)
-            if request is not None and may_save:
+            due = self._save_due.get(request_id)
+            if due is None or not may_save:
+                continue
+            request = self._requests[request_id]
+            if request.num_computed_tokens + count >= due:
                 try:
                     self._offer_saves(orders, request, request.num_computed_tokens + count, state)
                 except Exception:  # noqa: BLE001 - a bug of ours must not end the engine; told in full, counted
                     self.failed("offering saves")
-        orders.is_idle = not scheduler_output.total_num_scheduled_tokens
+        now_s = time.monotonic()
+        self._steps.append(_Step(now_s, prompt_tokens, decode_tokens))
+        if now_s - self._swept_s >= self._settings.events_sweep_s and not self._away:
+            self._swept_s = now_s
+            self._io.sweep(self._news.told())
+        if scheduler_output.total_num_scheduled_tokens:
+            return self.take_orders() if orders.is_anything else NOTHING
+        orders.is_idle = True
         orders.has_requests = bool(self._requests)
-        self._steps.append(_Step(time.monotonic(), prompt_tokens, decode_tokens))
-        self._sweep_when_due()
         return self.take_orders()
 
     def take_orders(self) -> StepOrders:
@@ -379,14 +392,19 @@ class SchedulerHalf:
         tokens = request.all_token_ids
         if self._settings.save == "prompt":
             computed_tokens = min(computed_tokens, request.num_prompt_tokens)
-        if not self._caches.has_saves(request.request_id, len(tokens), computed_tokens):
-            return
-        # Only now: vLLM copies the whole table when it is asked for it.
         block_ids = state.get_block_ids(request.request_id)
         if block_ids is None:
             return
         for chunk in self._caches.saves(request.request_id, tokens, computed_tokens, block_ids[0]):
             self._offer_save(orders, request, chunk)
+        self._set_save_due(request)
+
+    def _set_save_due(self, request: Any) -> None:
+        due = self._caches.next_save_tokens(request.request_id)
+        if due is None or (self._settings.save == "prompt" and due > request.num_prompt_tokens):
+            self._save_due.pop(request.request_id, None)
+        else:
+            self._save_due[request.request_id] = due
 
     def _offer_save(self, orders: StepOrders, request: Any, chunk: SavableChunk) -> None:
         dropped = self._ledger.dropped_count
@@ -487,12 +505,6 @@ class SchedulerHalf:
         self._stats.add_labelled("misses", why.value)
 
     # ------------------------------------------------------------------ events and figures
-
-    def _sweep_when_due(self) -> None:
-        now_s = time.monotonic()
-        if now_s - self._swept_s >= self._settings.events_sweep_s and not self._away:
-            self._swept_s = now_s
-            self._io.sweep(self._news.told())
 
     def take_events(self) -> list[Any]:
         """See KVConnectorBase_V1.take_events."""

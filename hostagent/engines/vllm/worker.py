@@ -82,7 +82,7 @@ class WorkerHalf:
     def start_loads(self, orders: StepOrders) -> None:
         """Begin this step's loads."""
         self._gate = None
-        if self._transfers is None:
+        if self._transfers is None or not orders.is_anything:
             return
         for load in orders.loads:
             self._async_loads.add(load.request)

@@ -268,26 +268,26 @@ def test_saves_are_whole_chunks_offered_once() -> None:
     assert isinstance(lookup, LookUp)
     script.core.looked_up("a", lookup.ticket, [L, R, N, N])
     blocks = list(range(20, 40))
-    assert not script.core.has_saves("a", 35, 7)
+    assert script.core.next_save_tokens("a") == 8
     assert script.core.saves("a", TOKENS, 7, blocks) == []
-    assert script.core.has_saves("a", 35, 20)
     first = script.core.saves("a", TOKENS, 20, blocks)
     assert [(chunk.chunk, chunk.block_ids) for chunk in first] == [(1, (22, 23))], "chunk 0 is here"
     second = script.core.saves("a", TOKENS, 35, blocks)
     assert [chunk.chunk for chunk in second] == [2, 3]
     assert second[0].parents == first[0].keys
     assert script.core.saves("a", TOKENS, 35, blocks) == []
-    assert not script.core.has_saves("a", 35, 35)
+    assert script.core.next_save_tokens("a") == 40
     longer = [*TOKENS, *range(5)]
     assert [chunk.chunk for chunk in script.core.saves("a", longer, 40, blocks)] == [4]
     assert script.core.saves("a", longer, 40, blocks[:5]) == []
     assert script.core.saves("unknown", TOKENS, 35, blocks) == []
-    assert not script.core.has_saves("unknown", 35, 35)
+    assert script.core.next_save_tokens("unknown") is None
 
 
 def test_requests_may_decline_saves() -> None:
     script = Script()
     script.arrive("a", TOKENS, may_save=False)
+    assert script.core.next_save_tokens("a") is None
     assert script.core.saves("a", TOKENS, 35, list(range(9))) == []
 
 
