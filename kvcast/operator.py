@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import json
 import os
+import queue
 from collections.abc import Iterator, Mapping
 
 import grpc
@@ -62,13 +63,28 @@ def controller(addresses: str) -> Iterator[control_pb2_grpc.OperatorStub]:
 
 def _only(address: str, stack: contextlib.ExitStack) -> control_pb2_grpc.OperatorStub:
     channel = stack.enter_context(grpc.insecure_channel(address))
-    try:
-        grpc.channel_ready_future(channel).result(timeout=CONNECT_TIMEOUT_S)
-    except grpc.FutureTimeoutError:
+    if not _answers(channel):
         raise UsageError(
             f"no controller answers at {address}: start kvcast-controller, or name another with --controller"
-        ) from None
+        )
     return control_pb2_grpc.OperatorStub(channel)
+
+
+def _answers(channel: grpc.Channel) -> bool:
+    """Whether somebody listens. Who is refused knows it at once; silence is waited for."""
+    outcomes: queue.SimpleQueue[bool] = queue.SimpleQueue()
+
+    def changed(state: grpc.ChannelConnectivity) -> None:
+        if state in (grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.TRANSIENT_FAILURE):
+            outcomes.put(state is grpc.ChannelConnectivity.READY)
+
+    channel.subscribe(changed, try_to_connect=True)
+    try:
+        return outcomes.get(timeout=CONNECT_TIMEOUT_S)
+    except queue.Empty:
+        return False
+    finally:
+        channel.unsubscribe(changed)
 
 
 def _leading(addresses: list[str], stack: contextlib.ExitStack) -> control_pb2_grpc.OperatorStub:

@@ -145,8 +145,6 @@ def _plan(args: argparse.Namespace) -> PlanFigures:
 
 def _scale(args: argparse.Namespace) -> None:
     """Unit costs on the real classes, load from the trace, growth by arithmetic."""
-    if args.nodes < 1:
-        raise PlanError(f"--nodes {args.nodes}: the trace is that of one node at least")
     name, trace = open_trace(args.trace, args.seed)
     trace = trace[: args.requests] if args.requests else trace
     load = load_of(trace, args.nodes, args.speed)

@@ -139,7 +139,7 @@ class Membership:
                 chunk.move(Cause.ADMITTED)
                 chunk.join_tries = 0
         if notice.flags & Flag.LEFT or notice.tag & TAG_YIELDS:
-            if chunk.leader == member:
+            if chunk.leader == member or (chunk.leader is None and notice.flags & Flag.LEFT and not notice.count):
                 chunk.leader, chunk.left_ns = None, now_ns
         elif notice.tag & TAG_LEADS:
             if chunk.leader != member:

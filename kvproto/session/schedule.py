@@ -121,6 +121,8 @@ class Schedule:
             return foreign + PATIENCE_ALONE_NS
         if chunk.leader is not None and chunk.leader != self.parameters.member:
             return max(chunk.leader_ns, foreign) + PATIENCE_ANNOUNCED_NS
+        if chunk.left_ns is not None and chunk.left_ns >= foreign - REPAIR_DELAY_NS:
+            return max(chunk.left_ns, foreign) + REPAIR_DELAY_NS
         return foreign + PATIENCE_UNLED_NS
 
     def _pending(self, pulled: Iterable[Chunk]) -> int:

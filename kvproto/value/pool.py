@@ -376,11 +376,11 @@ class PoolValues:
         scores, sizes, saved = [], [], []
         for at in sampled:
             slot, touch = slots[at], chunks[at]
-            own = (weight_at[slot], short_at[slot], long_at[slot], worth_at[slot])
+            own = (weight_at[slot], touches[at], short_at[slot], long_at[slot], worth_at[slot])
             if own != terms:
                 terms = own
-                weight, *levels, worth = own
-                every = self._scorer.every(last_at[slot], weight, levels, worth)
+                weight, before, *levels, worth = own
+                every = self._scorer.every(last_at[slot], weight, before + 1, levels, worth)
                 saved_of_byte = exp2(worth)
             scores.append(every)
             sizes.append(touch.size_bytes)
@@ -411,14 +411,15 @@ class PoolValues:
         table = self._table
         if table.flags_at[slot] & (FINISHED | ORPHAN):
             return FINISHED_SCORE
-        level = table.level_at[self._decider.horizon][slot]
-        return self._scorer.one(self._decider, table.last_at[slot], table.weight_at[slot], level, table.worth_at[slot])
+        decider, last_s, worth = self._decider, table.last_at[slot], table.worth_at[slot]
+        level = table.level_at[decider.horizon][slot]
+        return self._scorer.one(decider, last_s, table.weight_at[slot], table.touches_at[slot], level, worth)
 
     def _score_many(self, slots: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         table = self._table
         weight, worth = table.weight[slots].astype(np.float64), table.worth[slots].astype(np.float64)
         level = table.level[self._decider.horizon][slots]
-        scores = self._scorer.many(self._decider, table.last_s[slots], weight, level, worth)
+        scores = self._scorer.many(self._decider, table.last_s[slots], weight, table.touches[slots], level, worth)
         return np.where(table.flags[slots] & (FINISHED | ORPHAN) != 0, FINISHED_SCORE, scores)
 
     def _find(self, key: ChunkKey) -> int:

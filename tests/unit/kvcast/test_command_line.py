@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import argparse
+import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+import controlplane.daemon
+import hostagent.daemon
+import p4switch.cli
 from bmv2_testbed.processes import child_environment
-from kvcast.cli import COMMANDS, main
+from kvcast.cli import COMMANDS, load, main
 from kvcast.commands.bench import BENCHMARKS
 from kvproto import __version__
 
+ROOT = Path(__file__).parents[3]
 ACTIONS = ("up", "down", "status", "exec", "fault", "kill", "restart", "reboot", "log", "link")
 EVERYTHING = [
     *((name,) for name in COMMANDS),
@@ -84,6 +91,10 @@ def test_unknown_arguments_are_named_by_the_command_they_were_for(
         ("bench push --trace nonesuch", "no trace nonesuch: there are conversation"),
         ("bench switch nonesuch", "no part 'nonesuch'"),
         ("plan --trace nonesuch", "no trace nonesuch: there are conversation"),
+        ("plan --jobs 0", "--jobs: 0 is below 1"),
+        ("plan --speed nan", "--speed: 'nan' is not a number"),
+        ("plan --kv-bytes 0", "--kv-bytes: 0 is not above zero"),
+        ("plan --scale --scale-sample 3", "--scale-sample: 3 is below 1000"),
         ("plan --link slow", "link rate 'slow' is not a number"),
         ("plan --model nonesuch", "unknown model 'nonesuch'"),
         ("demo --faster 0", "--faster: 0 is not above zero"),
@@ -93,10 +104,32 @@ def test_one_line_that_names_the_mistake(words: str, said: str, capsys: pytest.C
     assert said in refusal(words.split(), capsys)
 
 
-def test_one_version(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match=r"^0$"):
-        main(["--version"])
-    assert capsys.readouterr().out == f"kvcast {__version__}\n"
+@pytest.mark.parametrize(
+    ("name", "entry"),
+    [
+        ("kvcast", main),
+        ("kvcast-agent", hostagent.daemon.main),
+        ("kvcast-controller", controlplane.daemon.main),
+        ("kvcast-switch", p4switch.cli.main),
+    ],
+)
+def test_one_version(name: str, entry: Callable[[list[str]], int], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        entry(["--version"])
+    assert not end.value.code
+    assert capsys.readouterr().out == f"{name} {__version__}\n"
+
+
+def test_a_configuration_can_be_looked_at_without_running(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text("data: {address: 127.0.0.1}\n")
+    assert hostagent.daemon.main(["--config", str(path), "--check"]) == 0
+    assert controlplane.daemon.main(["--config", str(path), "--check"]) == 2
+    path.write_text("nodes: {n1: {port: 1}}\n")
+    assert controlplane.daemon.main(["--config", str(path), "--check"]) == 0
+    said = capsys.readouterr()
+    assert said.out == f"{path}: good\n" * 2
+    assert "data" in said.err
 
 
 @pytest.mark.parametrize(
@@ -119,7 +152,27 @@ def test_a_command_imports_what_it_needs(words: str, not_wanted: set[str]) -> No
         "print(*sorted({name.partition('.')[0] for name in sys.modules}), file=sys.stderr)"
     )
     argv = [sys.executable, "-c", script]
-    done = subprocess.run(
-        argv, capture_output=True, text=True, check=True, env=child_environment(), cwd=Path(__file__).parents[3]
-    )
+    done = subprocess.run(argv, capture_output=True, text=True, check=True, env=child_environment(), cwd=ROOT)
     assert not_wanted & set(done.stderr.split()) == set()
+
+
+def options_of(parser: argparse.ArgumentParser) -> set[str]:
+    """Of a parser and of all that its first word may choose."""
+    found = {name for action in parser._actions for name in action.option_strings}
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            found |= set().union(*map(options_of, action.choices.values()))
+    return found
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_documentation_names_options_that_there_are(command: str) -> None:
+    modules = [f"bench_{name}" for name in BENCHMARKS] if command == "bench" else [command]
+    known: set[str] = set()
+    for module in modules:
+        parser = argparse.ArgumentParser()
+        load(module).add_arguments(parser)
+        known |= options_of(parser)
+    for page in [*(ROOT / "docs").glob("*.md"), ROOT / "README.md"]:
+        for line in re.findall(rf"kvcast {command} (.*)", page.read_text(encoding="utf-8")):
+            assert set(re.findall(r"--[a-z][a-z-]+", line.split("kvcast ")[0])) <= known, f"{page.name}: {line}"

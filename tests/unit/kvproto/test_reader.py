@@ -33,7 +33,13 @@ from kvproto.ids import Address, ChunkKey, FetchId, Member, NodeId
 from kvproto.limits import MS
 from kvproto.session.parameters import ReaderParameters
 from kvproto.session.reader import Reader
-from kvproto.session.timing import JOIN_RETRY_NS, NEWCOMER_ANSWERS, NEWCOMER_MAX_NS
+from kvproto.session.timing import (
+    JOIN_RETRY_NS,
+    NEWCOMER_ANSWERS,
+    NEWCOMER_MAX_NS,
+    PATIENCE_UNLED_NS,
+    REPAIR_DELAY_NS,
+)
 from kvproto.wire.control import TAG_LEADS, Control, Flag, Op
 
 ME, OTHER = Member(2), Member(5)
@@ -156,6 +162,31 @@ def test_a_newcomer_waits_as_long_as_answers_take(answer_us: int, again: bool, w
     commands, began = silent(it, joined + 2 * NEWCOMER_MAX_NS)
     assert [join.tag for join in controls(commands, Op.JOIN)] == [TAG_LEADS]
     assert began - joined == waits_ns
+
+
+@pytest.mark.parametrize("asked_last", [None, OTHER], ids=["who asked has left", "who asked is still there"])
+def test_it_waits_for_a_pull_only_while_who_asked_is_there(asked_last: Member | None) -> None:
+    first, third = Member(0), Member(7)
+    it = reader(first)
+    it.handle(request(wanted(KEYS[0])), 0)
+    it.handle(notice(KEYS[0], first, OTHER, third, who=first), MS)
+    it.handle(cast(KEYS[0], *range(8)), 2 * MS)  # asked for by somebody who announced nothing
+    left = Control(
+        Op.NOTICE,
+        KEYS[0],
+        SEGMENTS,
+        flags=Flag.LEFT,
+        member=third,
+        members=1 << first | 1 << OTHER,
+        count=0 if asked_last is None else 1 + asked_last,
+    )
+    it.handle(ControlReceived(left, SWITCH), 3 * MS)
+    commands, began = silent(it, 100 * MS)
+    assert asked(commands)[0] == 8
+    if asked_last is None:
+        assert 3 * MS + REPAIR_DELAY_NS <= began <= (3 + NEWCOMER_ANSWERS) * MS + REPAIR_DELAY_NS
+    else:
+        assert began >= 2 * MS + PATIENCE_UNLED_NS
 
 
 def test_it_leads_when_the_leader_falls_silent() -> None:

@@ -154,6 +154,7 @@ def test_one_line_errors(tmp_path, capsys):
     assert "write unix:PATH" in failing(capsys, "--no-p4", "--admin", "/tmp/x", *free)
     assert "need a program" in failing(capsys, "--no-p4", "--check")
     assert "--cpu-port 600" in failing(capsys, "--no-p4", "--cpu-port", "600", *free)
+    assert "--device-id -1: from 0" in failing(capsys, "--no-p4", "--device-id", "-1", *free)
     assert "cannot write" in failing(capsys, PROGRAM, "--p4info", tmp_path / "no" / "a.json")
 
 
