@@ -4,6 +4,8 @@ SHELL := /bin/bash
 VENV ?= .venv
 PY := $(VENV)/bin/python
 RUN := PATH="$(CURDIR)/$(VENV)/bin:$$PATH"
+# Tests start hundreds of Python processes: without bytecode each would compile again all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 # Processes that share the tests; each runs whole testbeds, so more than cores gain nothing.
 JOBS ?= 2
 PARALLEL := -n $(JOBS) --dist worksteal

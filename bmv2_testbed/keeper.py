@@ -218,9 +218,7 @@ def _janitor(alive: int, directory: Path) -> None:
         os.dup2(os.open(os.devnull, os.O_RDWR), stream)
     while os.read(alive, 1):
         pass
-    # Processes die with the keeper by their parent-death signal; shared memory and files do not.
-    for pool in Path("/dev/shm").glob(f"*{directory.name}*"):
-        pool.unlink(missing_ok=True)
+    # Processes die with the keeper by their parent-death signal, and pools with their agents; files do not.
     shutil.rmtree(directory, ignore_errors=True)
     os._exit(0)
 
