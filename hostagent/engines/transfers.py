@@ -129,8 +129,8 @@ class Transfers:
         """Under way."""
         self._results = TransferResults()
         self._figures = TransferFigures()
-        self._has_news = False
-        """Something has ended since the last look at figures."""
+        self.has_results = self.has_figures = False
+        """Whether `take_results` and `take_figures` have something: all that most steps look at."""
 
     # ------------------------------------------------------------------ from the engine's step
 
@@ -149,17 +149,13 @@ class Transfers:
         """Begin saves of blocks that the work submitted so far computes."""
         if not saves:
             return
-        begun = 0
         with self._lock:
             self._saves_count += len(saves)
         try:
-            after = self._layers.mark()
-            for save in saves:
-                self._savers.submit(self._save, save, after)
-                begun += 1
+            self._savers.submit(self._save_all, saves, self._layers.mark())
         except Exception:  # noqa: BLE001 - a bug of ours must not end the engine's step; told in full, counted
             self._failed("beginning saves")
-            for save in saves[begun:]:
+            for save in saves:
                 self._save_over(save, "error", None)
 
     def await_load(self, timeout_s: float) -> None:
@@ -172,27 +168,18 @@ class Transfers:
         with self._lock:
             self._lock.wait_for(lambda: not self._saves_count, timeout_s)
 
-    @property
-    def has_results(self) -> bool:
-        """Whether `take_results` has something: cheap, for every step. What ends just now is seen the next time."""
-        return bool(self._results.loads or self._results.saves)
-
-    @property
-    def has_figures(self) -> bool:
-        """Whether `take_figures` has something: as `has_results`."""
-        return self._has_news
-
     def take_results(self) -> TransferResults:
         """What ended; each end is told once."""
         with self._lock:
             results, self._results = self._results, TransferResults()
+            self.has_results = False
         return results
 
     def take_figures(self) -> TransferFigures:
         """What was moved; each is told once."""
         with self._lock:
             figures, self._figures = self._figures, TransferFigures()
-            self._has_news = False
+            self.has_figures = False
         return figures
 
     def close(self) -> None:
@@ -205,7 +192,7 @@ class Transfers:
         self._log.exception("kvcast: %s failed", doing)
         with self._lock:
             self._figures.errors_count += 1
-            self._has_news = True
+            self.has_figures = True
 
     # ------------------------------------------------------------------ loads
 
@@ -235,7 +222,7 @@ class Transfers:
             figures.loaded_bytes += chunks * self._chunk_bytes
             figures.load_s.append(self._clock() - started_s)
             figures.failed_blocks += len(failed)
-            self._has_news = True
+            self.has_results = self.has_figures = True
             self._lock.notify_all()
         if gate is not None:
             gate.ended(range(progress.layers_count, self._layers.layers_count))
@@ -279,6 +266,10 @@ class Transfers:
 
     # ------------------------------------------------------------------ saves
 
+    def _save_all(self, saves: Sequence[Save], after: Any) -> None:
+        for save in saves:
+            self._save(save, after)
+
     def _save(self, save: Save, after: Any) -> None:
         started_s = self._clock()
         reason = "error"
@@ -297,7 +288,7 @@ class Transfers:
             self._saves_count -= 1
             if not self._saves_count:
                 self._lock.notify_all()
-            self._has_news = True
+            self.has_results = self.has_figures = True
             figures = self._figures
             if reason:
                 figures.saves_failed[reason] = figures.saves_failed.get(reason, 0) + 1

@@ -18,15 +18,12 @@ class StepOrders(KVConnectorMetadata):
     layerwise_loads: list[Load] = field(default_factory=list)
     """Loads that this very step's forward pass waits for, layer by layer."""
     saves: list[Save] = field(default_factory=list)
+    is_anything: bool = False
+    """There is something to copy."""
     is_idle: bool = False
     """Nothing is computed in this step."""
     has_requests: bool = True
     """Without any the engine goes on stepping only for saves."""
-
-    @property
-    def is_anything(self) -> bool:
-        """Whether there is anything to copy."""
-        return bool(self.loads or self.layerwise_loads or self.saves)
 
 
 NOTHING = StepOrders()

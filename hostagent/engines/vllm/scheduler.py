@@ -344,15 +344,17 @@ class SchedulerHalf:
         if now_s - self._swept_s >= self._settings.events_sweep_s and not self._away:
             self._swept_s = now_s
             self._io.sweep(self._news.told())
-        if scheduler_output.total_num_scheduled_tokens:
-            return self.take_orders() if orders.is_anything else NOTHING
-        orders.is_idle = True
+        is_idle = not scheduler_output.total_num_scheduled_tokens
+        if not is_idle and not (orders.loads or orders.layerwise_loads or orders.saves):
+            return NOTHING
+        orders.is_idle = is_idle
         orders.has_requests = bool(self._requests)
         return self.take_orders()
 
     def take_orders(self) -> StepOrders:
         """What was ordered so far, once."""
         orders, self._orders = self._orders, StepOrders()
+        orders.is_anything = bool(orders.loads or orders.layerwise_loads or orders.saves)
         return orders
 
     def reports(self, output: Any) -> None:

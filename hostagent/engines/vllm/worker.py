@@ -105,6 +105,8 @@ class WorkerHalf:
 
     def start_saves(self, orders: StepOrders) -> None:
         """Begin this step's saves: its forward pass is submitted. Loads for it are over when this returns."""
+        if not orders.is_anything:
+            return
         if self._gate is not None:
             self._gate.wait_all()
             self._gate = None
@@ -121,17 +123,18 @@ class WorkerHalf:
                 transfers.await_load(IDLE_WAIT_S)
             elif not orders.has_requests:
                 transfers.await_saves(IDLE_WAIT_S)
+        if not transfers.has_results:
+            return KVConnectorTransferResults()
         received: set[str] = set()
-        if transfers.has_results:
-            results = transfers.take_results()
-            for request, whole in results.loads.items():
-                self._reports.loads[request] = (1, 0 if whole else 1)
-                if request in self._async_loads:
-                    self._async_loads.discard(request)
-                    received.add(request)
-            for save, good in results.saves.items():
-                self._reports.saves[save] = (1, 0 if good else 1)
-            self._failed_blocks |= results.failed_blocks
+        results = transfers.take_results()
+        for request, whole in results.loads.items():
+            self._reports.loads[request] = (1, 0 if whole else 1)
+            if request in self._async_loads:
+                self._async_loads.discard(request)
+                received.add(request)
+        for save, good in results.saves.items():
+            self._reports.saves[save] = (1, 0 if good else 1)
+        self._failed_blocks |= results.failed_blocks
         return KVConnectorTransferResults(finished_recving=received)
 
     def take_failed_blocks(self) -> set[int]:

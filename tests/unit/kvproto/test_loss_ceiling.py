@@ -46,7 +46,8 @@ def test_a_loss_leaves_a_part_of_what_was_in_use(history: list[tuple[int, int]],
     ceiling, now_ns = lowered(history)
     before = ceiling.blocks(now_ns + after_ns)
     ceiling.lost(size, now_ns + after_ns)
-    assert ceiling.blocks(now_ns + after_ns) <= max(LEAST, BETA * min(size, before))
+    part = BETA * min(size, before) + 1e-9  # 0.7 * 170 is a little less than 119
+    assert ceiling.blocks(now_ns + after_ns) <= max(LEAST, part)
 
 
 @given(losses)

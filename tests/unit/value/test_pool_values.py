@@ -250,6 +250,38 @@ def test_a_shadow_keeps_what_scores_highest(fetches: list[tuple[int, float]], ca
     assert shadow.hits == hits
 
 
+def test_what_is_finished_leaves_a_shadow_first_again_and_again() -> None:
+    """All finished chunks score the same, so places in a shadow come to have a score that they had before."""
+    shadow, scores = ShadowCache(20, filtered=False), itertools.count()
+
+    def hits(*chunks: int) -> float:
+        before = shadow.hits
+        for chunk in chunks:
+            shadow.fetched([chunk], [float(next(scores))], [1.0], [1.0], [True])
+        return shadow.hits - before
+
+    hits(*range(20))
+    for first in range(20, 120, 10):
+        here = range(first - 20, first)
+        for chunk in here[:10]:
+            shadow.finished(chunk)
+        assert hits(*here[10:15]) == 5
+        assert hits(*range(first, first + 10)) == 0
+        assert hits(*here[10:]) == 10, "only what is finished went"
+        assert len(shadow) == 20
+
+
+def test_a_fetch_may_name_a_chunk_twice_and_never_forgets_its_own() -> None:
+    """In a table that is full, with rows of the fetch among the oldest."""
+    values = PoolValues(4, ValueParameters(tracked_max=8))
+    for number in range(8):
+        values.fetched([touch(number)], number * SECOND)
+    values.fetched([touch(0), touch(1), touch(20), touch(20), touch(21)], 9 * SECOND)
+    assert all(values.is_known(key(number)) for number in (0, 1, 20, 21))
+    assert [values.idle_s(key(number), 9 * SECOND) for number in (0, 1, 20, 21)] == [0.0] * 4
+    assert values.tracked_count == 8
+
+
 def test_the_order_that_suits_the_stream_comes_to_decide() -> None:
     """A loop over more than fits defeats recency; what is fetched between its turns is worth keeping."""
     values = PoolValues(50)
