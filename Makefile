@@ -4,6 +4,11 @@ SHELL := /bin/bash
 VENV ?= .venv
 PY := $(VENV)/bin/python
 RUN := PATH="$(CURDIR)/$(VENV)/bin:$$PATH"
+# Tests start hundreds of Python processes: without bytecode each would compile again all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
+# Processes that share the tests; each runs whole testbeds, so more than cores gain nothing.
+JOBS ?= 2
+PARALLEL := -n $(JOBS) --dist worksteal
 # Compiled switch programs are cached here, so that a clean clone starts clean.
 export XDG_CACHE_HOME ?= $(CURDIR)/build/cache
 
@@ -38,10 +43,11 @@ lint: $(VENV)/.installed ## ruff, mypy --strict, import rules
 	$(VENV)/bin/lint-imports --no-logo
 
 test: setup .venv-p4rt-shell/.installed lint ## everything that can run on this machine, under ten minutes
-	$(RUN) $(PY) -m pytest -m "not long and not roce"
+	$(RUN) $(PY) -m pytest $(PARALLEL) -m "not long and not roce and not enters_namespace"
+	$(RUN) $(PY) -m pytest -m "enters_namespace and not long"
 
 unit: $(VENV)/.installed ## only the tests that need neither root nor namespaces
-	$(RUN) $(PY) -m pytest -m "not long and not root" tests/unit tests/contracts tests/sim
+	$(RUN) $(PY) -m pytest $(PARALLEL) -m "not long and not root" tests/unit tests/contracts tests/sim
 
 roce: $(VENV)/.installed ## packages and the image for guests with soft-RoCE (needs root for the packages)
 	PYTHON=$(CURDIR)/$(PY) PYTHONPATH=$(CURDIR) tools/setup_roce.sh

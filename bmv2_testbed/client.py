@@ -17,11 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from bmv2_testbed.errors import TestbedError
-from bmv2_testbed.keeper import CONTROL_SOCKET
 from bmv2_testbed.limits import STOP_GRACE_S
 from bmv2_testbed.network.counters import InterfaceCounters
 from bmv2_testbed.processes import Outcome, child_environment, last_line, python_module
-from bmv2_testbed.spec import Faults, TestbedSpec
+from bmv2_testbed.spec import CONTROL_SOCKET, Faults, TestbedSpec
 
 
 class Testbed:
@@ -134,6 +133,10 @@ class Testbed:
     def counters(self) -> dict[str, InterfaceCounters]:
         """Counters of the hosts' data interfaces."""
         return {host: InterfaceCounters(*values) for host, values in self._ask("counters").items()}
+
+    def await_traffic(self, host: str, *, received_bytes: int = 0, sent_bytes: int = 0, timeout_s: float) -> None:
+        """Wait until a host's data interface has received and sent that many bytes since the run began."""
+        self._ask("await_traffic", host=host, received_bytes=received_bytes, sent_bytes=sent_bytes, timeout_s=timeout_s)
 
     def cpu_s(self) -> dict[str, float]:
         """CPU seconds used so far, by process."""

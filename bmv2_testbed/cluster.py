@@ -38,6 +38,7 @@ from kvproto.ids import Member
 
 SWITCH: Final = "switch"
 CONTROLLER: Final = "controller"
+_TRAFFIC_POLL_S: Final = 0.005
 
 
 _READ_BYTES: Final = re.compile(r'^kvcast_agent_read_bytes_total\{direction="(sent|received)"\} (\S+)$', re.MULTILINE)
@@ -172,6 +173,17 @@ class Cluster:
                     found[host_name(host)] = found[host_name(host)].plus(received, sent)
         return found
 
+    def await_traffic(self, host: str, received_bytes: int, sent_bytes: int, deadline_s: float) -> None:
+        """Wait until a host's counters have come so far. They have no bell: looked at every few milliseconds."""
+        while True:
+            counters = self.counters()[host]
+            if counters.rx_bytes >= received_bytes and counters.tx_bytes >= sent_bytes:
+                return
+            if time.monotonic() > deadline_s:
+                seen = f"received {counters.rx_bytes} of {received_bytes}, sent {counters.tx_bytes} of {sent_bytes}"
+                raise TestbedError(f"{host} did not in time: {seen} bytes")
+            time.sleep(_TRAFFIC_POLL_S)
+
     def agent_metrics(self, host: int) -> str:
         """An agent's metrics, in Prometheus' text format."""
         try:
@@ -201,9 +213,10 @@ class Cluster:
 
         running = [host for host in range(self.spec.hosts) if agent_name(host) in self.processes.pids()]
         agents = {agent_name(host): functools.partial(self.agent_metrics, host) for host in running}
-        members = [Member(host) for host in dead]
         p4runtime = self._endpoints.p4runtime if self._programs_switch else None
         with self._calls() as calls:
+            gone = [host_name(host) for host in dead]
+            members = [Member(node.member) for node in calls.status().nodes if node.name in gone]
             scene = Scene(p4runtime, lambda: calls.status().switch_view, agents, members)
             return scene.leftovers(deadline_s)
 

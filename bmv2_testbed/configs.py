@@ -18,7 +18,6 @@ from bmv2_testbed.spec import (
     management_ip,
     switch_port,
 )
-from controlplane.switch.tofino import frame_bytes
 
 CONTROLLER_PORT: Final = 4800
 CONTROLLER_METRICS_PORT: Final = 9470
@@ -119,6 +118,8 @@ def controller_config(spec: TestbedSpec, endpoints: Endpoints, directory: str, p
             "flood_ports": [switch_port(host) for host in range(spec.hosts)],
         }
         if spec.target is Target.TNA:
+            from controlplane.switch.tofino import frame_bytes  # finsy and its dependencies: only when asked for
+
             plain["switch"] |= {"target": "tofino", "orbit_bytes": spec.slots * frame_bytes(spec.segment_bytes)}
             plain["fabric"]["segment_bytes"] = spec.segment_bytes
         if spec.target is Target.BMV2:

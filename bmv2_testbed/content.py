@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import ctypes
 import hashlib
 from dataclasses import dataclass
@@ -66,3 +67,19 @@ class Prefix:
     def contents(self) -> list[bytes]:
         """Content of every chunk in prefix order."""
         return [content_of(key, self.chunk_size_bytes(index)) for index, key in enumerate(self.chunk_keys())]
+
+
+def prefix_arguments(prefix: Prefix) -> list[str]:
+    """A prefix as the words of a command line."""
+    return ["--seed", str(prefix.seed), "--size", str(prefix.size_bytes), "--chunk", str(prefix.chunk_bytes)]
+
+
+def add_prefix_arguments(parser: argparse.ArgumentParser) -> None:
+    """What `prefix_of` needs of a command line with those words."""
+    for name in ("--seed", "--size", "--chunk"):
+        parser.add_argument(name, type=int, required=True)
+
+
+def prefix_of(args: argparse.Namespace) -> Prefix:
+    """The prefix that the words name."""
+    return Prefix(args.seed, args.size, args.chunk)

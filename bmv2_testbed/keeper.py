@@ -25,9 +25,8 @@ from bmv2_testbed.cluster import Cluster
 from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.limits import GUEST_START_DEADLINE_S, RPC_LINE_BYTES_MAX, START_DEADLINE_S
 from bmv2_testbed.network import namespaces
-from bmv2_testbed.spec import Faults, TestbedSpec, Wiring
+from bmv2_testbed.spec import CONTROL_SOCKET, Faults, TestbedSpec, Wiring
 
-CONTROL_SOCKET: Final = "control.sock"
 _SHM_SPARE_BYTES: Final = 512 * 2**20
 
 
@@ -82,6 +81,9 @@ class Requests:
             host: [value.rx_bytes, value.rx_packets, value.tx_bytes, value.tx_packets]
             for host, value in self._cluster.counters().items()
         }
+
+    def await_traffic(self, host: str, received_bytes: int, sent_bytes: int, timeout_s: float) -> None:
+        self._cluster.await_traffic(host, received_bytes, sent_bytes, time.monotonic() + timeout_s)
 
     def cpu(self) -> dict[str, float]:
         return self._cluster.processes.cpu_s()
@@ -216,9 +218,7 @@ def _janitor(alive: int, directory: Path) -> None:
         os.dup2(os.open(os.devnull, os.O_RDWR), stream)
     while os.read(alive, 1):
         pass
-    # Processes die with the keeper by their parent-death signal; shared memory and files do not.
-    for pool in Path("/dev/shm").glob(f"*{directory.name}*"):
-        pool.unlink(missing_ok=True)
+    # Processes die with the keeper by their parent-death signal, and pools with their agents; files do not.
     shutil.rmtree(directory, ignore_errors=True)
     os._exit(0)
 

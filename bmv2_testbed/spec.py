@@ -6,10 +6,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.limits import BMV2_SEGMENT_BYTES_MAX, HOSTS_MAX, LINK_MTU_BYTES, SEGMENT_BYTES
+
+CONTROL_SOCKET: Final = "control.sock"
+"""Where the keeper answers, in the run's directory."""
 
 
 class Target(StrEnum):

@@ -12,9 +12,9 @@ from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.processes import REPOSITORY_ROOT, python_module
 from bmv2_testbed.spec import Target, TestbedSpec, Wiring, switch_interface, switch_port
 from bmv2_testbed.switch_admin import port_options
+from controlplane.limits import TICK_NS
 from controlplane.switch.bitmap_groups import FLOOD_GROUP as TOFINO_FLOOD_GROUP
 from controlplane.switch.entries import FLOOD_GROUP
-from controlplane.switch.ticks import TICK_NS
 
 _PROGRAMS: Final = REPOSITORY_ROOT / "p4"
 ADMIN_SOCKET: Final = "switch.sock"

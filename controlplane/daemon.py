@@ -52,6 +52,7 @@ from controlplane.switch.target import (
     SwitchUnavailableError,
     Up,
 )
+from kvproto import __version__
 from kvproto.readiness import notify_ready, write_ready_file
 from kvproto.rpc import control_pb2 as rpc
 from kvproto.rpc import control_pb2_grpc
@@ -415,10 +416,15 @@ async def run(config: Config) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point: 0 stopped in order, 1 could not start, 2 bad configuration."""
     parser = argparse.ArgumentParser(prog="kvcast-controller", description="The control plane of kvcast.")
-    parser.add_argument("--config", type=Path, required=True, help="controller.yaml")
+    parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="configuration (YAML)")
+    parser.add_argument("--check", action="store_true", help="only check the configuration")
+    parser.add_argument("--version", action="version", version=f"kvcast-controller {__version__}")
     arguments = parser.parse_args(argv)
     try:
         config = load(arguments.config)
+        if arguments.check:
+            print(f"{arguments.config}: good")
+            return 0
         logging.basicConfig(
             level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
         )

@@ -72,6 +72,9 @@ PUSH_JOINED_CHUNKS_MAX: Final = 256
 HEARTBEATS_MISSED_MAX: Final = 3
 """After so many the node is suspect: nothing new is asked of it."""
 
+TICK_NS: Final = 1 << 16
+"""One tick of the clock that the program for Tofino reckons with."""
+
 assert MEMBERS_MAX <= NODES_MAX
 assert GROUPS_EXACT_MEMBERS_MAX <= MEMBERS_MAX
 assert (1 << GROUPS_EXACT_MEMBERS_MAX) - 1 <= GROUPS_ON_DEMAND_MAX

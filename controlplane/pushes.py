@@ -6,6 +6,7 @@ was told, that leaves, or that would have to give up something dearer is left ou
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
 from controlplane.directory import Chunk
@@ -29,7 +30,8 @@ class Pushes:
     def __init__(self, core: Core, parameters: PushParameters) -> None:
         self._core = core
         self.policy: PushPolicy[NodeIndex] = PushPolicy(parameters)
-        self._collected: dict[NodeIndex, dict[ChunkKey, None]] = {}
+        self._collected: dict[NodeIndex, dict[ChunkKey, int]] = {}
+        """Bytes of chunks that nodes are to get."""
         self._greeted: set[tuple[NodeIndex, int]] = set()
         """Nodes that were offered what is hot, with their incarnation."""
 
@@ -78,13 +80,15 @@ class Pushes:
         for task in core.tasks.matching(lambda purpose: isinstance(purpose, PushTo)):
             busy[task.node] = busy.get(task.node, 0) + 1
         for index, keys in self._collected.items():
-            if busy.get(index, 0) >= PUSHES_PER_NODE:
-                core.accounting.decisions["push_skipped_behind"] += len(keys)
+            room = TASK_KEYS_MAX if busy.get(index, 0) < PUSHES_PER_NODE else 0
+            some = dict(itertools.islice(keys.items(), room))
+            core.accounting.decisions["push_skipped_behind"] += len(keys) - len(some)
+            if not some:
                 continue
-            some = list(keys)[:TASK_KEYS_MAX]
-            work = rpc.Task(fetch=rpc.Fetch(keys=some, reason=rpc.Fetch.PUSH))
+            for key, size_bytes in some.items():
+                self.policy.sent(key, size_bytes, index)
             core.accounting.decisions["pushed_chunks"] += len(some)
-            core.give(index, PushTo(len(some)), work)
+            core.give(index, PushTo(len(some)), rpc.Task(fetch=rpc.Fetch(keys=list(some), reason=rpc.Fetch.PUSH)))
         self._collected.clear()
 
     def ended(self, node: NodeIndex, result: rpc.TaskResult) -> None:
@@ -105,4 +109,4 @@ class Pushes:
             if core.values.value(chunk.key, size_bytes, rooted, now_ns) <= core.rescues.cheapest_value(node, now_ns):
                 core.accounting.decisions["push_skipped_full"] += 1
                 return
-        self._collected.setdefault(index, {})[chunk.key] = None
+        self._collected.setdefault(index, {})[chunk.key] = size_bytes

@@ -65,14 +65,17 @@ class Rescues:
 
     def _endangered(self, node: Node, now_ns: int) -> list[Endangered]:
         """Last copies among what the node would lose next; those that its own disk can take are in no danger."""
+        core = self._core
         found = []
         for key in node.next_victims:
-            chunk = self._core.directory.get(key)
+            chunk = core.directory.get(key)
             if chunk is None or chunk.served or chunk.disk_holders or chunk.holders != {node.index}:
                 continue
             size_bytes = chunk.facts.size_bytes
             if node.disk_free_bytes < size_bytes:
-                found.append(Endangered(key, size_bytes, self._value(node, key, size_bytes, now_ns)))
+                rooted = core.directory.is_rooted(key)
+                value = core.values.value_moved(key, size_bytes, rooted, now_ns, losing=node.index)
+                found.append(Endangered(key, size_bytes, value))
         return found
 
     def _value(self, node: Node, key: ChunkKey, size_bytes: int, now_ns: int) -> float:

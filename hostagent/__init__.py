@@ -1,3 +1,1 @@
 """The host agent: one daemon a node that owns its share of the pool and moves chunks."""
-
-__version__ = "0.1.0"

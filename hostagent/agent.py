@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hostagent import __version__, limits
+from hostagent import limits
 from hostagent.api.messages import ChunkSource, Hint, Status, Where
 from hostagent.api.server import ApiServer, Cancellable, FetchResult
 from hostagent.config import AgentConfig
@@ -34,6 +34,7 @@ from hostagent.serving import Serving
 from hostagent.tier_metrics import WatchedGate, WatchedLanes
 from hostagent.transport import make_transport, wants_huge_pages
 from hostagent.transport.base import ControlArrival, Extent, TransportFacts
+from kvproto import __version__
 from kvproto.commands import Blame, FillEnded
 from kvproto.ids import Address, ChunkKey, FillId, NodeId
 from kvproto.rpc import control_pb2 as pb

@@ -26,6 +26,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 
 from hostagent.api import messages
+from hostagent.api.attach import ANSWER_TIMEOUT_S, AgentUnavailableError, attach
 from hostagent.api.messages import ChunkSource, Frame, Hint, Kind, MalformedFrameError, Status, Where
 
 __all__ = [
@@ -42,9 +43,6 @@ __all__ = [
     "Where",
 ]
 
-ANSWER_TIMEOUT_S = 30.0
-"""See AgentClient."""
-CONNECT_TIMEOUT_S = 5.0
 _MISSES = frozenset(
     {
         Status.FILLING,
@@ -71,10 +69,6 @@ class PoolFullError(AgentError):
     """No room in the node's pool, nothing may be evicted, or the chunk is larger than the pool."""
 
 
-class AgentUnavailableError(Exception):
-    """There is no agent, or it went away; all leases are void, their views must not be used any more."""
-
-
 class PutOutcome(enum.Enum):
     STORED = "stored"
     EXISTS = "exists"
@@ -91,7 +85,16 @@ class AgentClient:
         """
         self._path = os.fspath(socket_path)
         self._answer_timeout_s = answer_timeout_s
-        self._sock, self._map, self.pool_bytes, self.incarnation = _attach(self._path)
+        attached = attach(self._path)
+        self._sock, self.pool_bytes, self.incarnation = attached.sock, attached.pool_bytes, attached.incarnation
+        try:
+            self._map = mmap.mmap(attached.memory, attached.pool_bytes)
+        except BaseException:
+            self._sock.close()
+            raise
+        finally:
+            os.close(attached.memory)
+        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(ANSWER_TIMEOUT_S), 0))
         self._readable = select.poll()
         self._readable.register(self._sock, select.POLLIN)
         self._lock = threading.Condition()
@@ -179,8 +182,7 @@ class AgentClient:
         self, keys: Sequence[bytes], *, deadline_s: float, recompute_s: float | None = None
     ) -> FetchUnderWay:
         """As `fetch`, without waiting: the agent begins now. `wait` must be called, also after `cancel`."""
-        recompute_us = messages.NO_RECOMPUTE if recompute_s is None else int(recompute_s * 1e6)
-        body = messages.FETCH.pack(int(deadline_s * 1e6), recompute_us) + messages.pack_keys(keys)
+        body = messages.pack_fetch(keys, deadline_s, recompute_s)
         request = self._send(Kind.FETCH, body, count=len(keys), answered=True)
         return FetchUnderWay(self, request, time.monotonic() + deadline_s + self._answer_timeout_s)
 
@@ -194,7 +196,7 @@ class AgentClient:
     def contains(self, keys: Sequence[bytes]) -> list[Where]:
         """Where each chunk is known to be, without moving anything."""
         answer = _expect(self._call(Kind.CONTAINS, messages.pack_keys(keys), count=len(keys)), "look up")
-        return [Where(value) for value in answer.body]
+        return messages.unpack_places(answer)
 
     # ------------------------------------------------------------------ keep, drop, tell
 
@@ -215,11 +217,11 @@ class AgentClient:
 
     def session_end(self, keys: Sequence[bytes]) -> None:
         """These chunks and what hangs below them are not expected to be used again."""
-        self._send(Kind.HINT, messages.HINT.pack(Hint.SESSION_ENDED, 0) + messages.pack_keys(keys), count=len(keys))
+        self._send(Kind.HINT, messages.pack_hint(keys, Hint.SESSION_ENDED), count=len(keys))
 
     def expect_reuse(self, keys: Sequence[bytes], *, within_s: float) -> None:
         """These chunks are expected to be used again in about so long."""
-        body = messages.HINT.pack(Hint.EXPECTED, min(int(within_s * 1000), 0xFFFF_FFFF)) + messages.pack_keys(keys)
+        body = messages.pack_hint(keys, Hint.EXPECTED, min(int(within_s * 1000), 0xFFFF_FFFF))
         self._send(Kind.HINT, body, count=len(keys))
 
     def stats(self) -> dict[str, float]:
@@ -413,39 +415,3 @@ def _expect(answer: Frame, doing: str) -> Frame:
     if status in (Status.POOL_FULL, Status.TOO_LARGE):
         raise PoolFullError(status, doing)
     raise AgentError(status, doing)
-
-
-def _attach(path: str) -> tuple[socket.socket, mmap.mmap, int, int]:
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-    try:
-        sock.settimeout(CONNECT_TIMEOUT_S)
-        try:
-            sock.connect(path)
-            size = messages.HEADER.size + messages.WELCOME.size
-            received, descriptors, _, _ = socket.recv_fds(sock, size, 1, socket.MSG_WAITALL)
-        except OSError as error:
-            reason = error.strerror or "no answer"
-            raise AgentUnavailableError(
-                f"no agent at {path}: {reason}; is kvcast-agent running on this node?"
-            ) from error
-        try:
-            if len(received) != size or len(descriptors) != 1:
-                raise AgentUnavailableError(f"what listens at {path} is not a kvcast-agent")
-            (frame,) = messages.FrameReader().feed(received)
-            if frame.kind != Kind.WELCOME:
-                status = Status(frame.status).name.lower() if frame.status in set(Status) else "unknown"
-                raise AgentUnavailableError(f"the agent at {path} refused the connection: {status}")
-            version, pool_bytes, incarnation = messages.WELCOME.unpack(frame.body)
-            if version != messages.VERSION:
-                raise AgentUnavailableError(
-                    f"the agent at {path} speaks version {version}, this client {messages.VERSION}: update the older"
-                )
-            sock.settimeout(None)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(ANSWER_TIMEOUT_S), 0))
-            return sock, mmap.mmap(descriptors[0], pool_bytes), pool_bytes, incarnation
-        finally:
-            for descriptor in descriptors:
-                os.close(descriptor)
-    except BaseException:
-        sock.close()
-        raise

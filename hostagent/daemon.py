@@ -12,12 +12,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from hostagent import __version__
 from hostagent.agent import Agent
 from hostagent.api.server import ApiError
 from hostagent.config import AgentConfig, ConfigError, load
 from hostagent.http import HttpError
 from hostagent.transport.base import TransportError
+from kvproto import __version__
 from kvproto.ids import format_address
 from kvproto.readiness import notify_ready, write_ready_file
 

@@ -126,12 +126,6 @@ class Tiering:
             self._unsaved[chunk.key] = None
             self._pump_soon(0.0)
 
-    def values_changed(self) -> None:
-        """The controller said what chunks are worth: time to see what belongs into DRAM."""
-        if self._look_timer is not None:
-            self._look_timer.cancel()
-        self._look_timer = self._loop.call_later(0.1, self._look)
-
     # ------------------------------------------------------------------ the lanes
 
     def pump_soon(self) -> None:

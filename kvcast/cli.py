@@ -12,6 +12,9 @@ import sys
 from collections.abc import Sequence
 from typing import Protocol
 
+from kvcast.arguments import Parser, add_choice
+from kvproto import __version__
+
 COMMANDS: dict[str, str] = {
     "ls": "chunks in the pool and who holds them",
     "top": "what is hot, live",
@@ -29,10 +32,14 @@ COMMANDS: dict[str, str] = {
 }
 
 
+TESTBED_MODULES = ("matplotlib", "zstandard")
+"""What `pip install kvcast` alone leaves out."""
+
+
 class Command(Protocol):
     """What a module in `kvcast.commands` offers."""
 
-    def add_parser(self, subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None: ...
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
     def run(self, args: argparse.Namespace) -> int: ...
 
 
@@ -40,30 +47,28 @@ class UsageError(Exception):
     """The user asked for something that cannot be; the message is one line and names the remedy."""
 
 
-def _load(name: str) -> Command:
+def load(name: str) -> Command:
+    """The module of a command, or of a benchmark as `bench_NAME`."""
     module: Command = importlib.import_module(f"kvcast.commands.{name.replace('-', '_')}")
     return module
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    chosen = next((word for word in words if not word.startswith("-")), None)
-    parser = argparse.ArgumentParser(prog="kvcast", description="An in-network memory pool for LLM KV cache.")
-    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    command = _load(chosen) if chosen in COMMANDS else None
-    for name, summary in COMMANDS.items():
-        if command is not None and name == chosen:
-            command.add_parser(subparsers)
-        else:
-            subparsers.add_parser(name, help=summary)
-    args = parser.parse_args(words)
-    if command is None:
-        parser.error("name a command first, then its options")
+    parser = Parser(prog="kvcast", description="An in-network memory pool for LLM KV cache.")
+    parser.add_argument("--version", action="version", version=f"kvcast {__version__}")
+    add_choice(parser, "command", COMMANDS, lambda name: load(name).add_arguments)
+    args = argparse.Namespace(command="")
     try:
-        return command.run(args)
+        parser.parse_args(argv, args)
+        return load(args.command).run(args)
     except UsageError as error:
-        print(f"kvcast {chosen}: {error}", file=sys.stderr)
+        print(f"kvcast {args.command}: {error}", file=sys.stderr)
+        return 2
+    except ModuleNotFoundError as error:
+        if error.name not in TESTBED_MODULES:
+            raise
+        print(f"kvcast {args.command}: needs {error.name}: pip install 'kvcast[testbed]'", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130

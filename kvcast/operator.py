@@ -6,11 +6,13 @@ import argparse
 import contextlib
 import json
 import os
+import queue
 from collections.abc import Iterator, Mapping
 
 import grpc
 from rich.console import Console
 
+from kvcast.arguments import between
 from kvcast.cli import UsageError
 from kvproto.rpc import control_pb2 as rpc
 from kvproto.rpc import control_pb2_grpc
@@ -34,6 +36,17 @@ def add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="for programs: JSON on standard output")
 
 
+def add_timeout(parser: argparse.ArgumentParser) -> None:
+    """How long a job of the controller may take."""
+    parser.add_argument(
+        "--timeout",
+        type=between(0, 86_400),
+        default=0.0,
+        metavar="S",
+        help="give up after so long (default 0: the controller decides)",
+    )
+
+
 @contextlib.contextmanager
 def controller(addresses: str) -> Iterator[control_pb2_grpc.OperatorStub]:
     """The Operator service of the controller; of several the one that leads. What it refuses, and a controller that is
@@ -50,13 +63,28 @@ def controller(addresses: str) -> Iterator[control_pb2_grpc.OperatorStub]:
 
 def _only(address: str, stack: contextlib.ExitStack) -> control_pb2_grpc.OperatorStub:
     channel = stack.enter_context(grpc.insecure_channel(address))
-    try:
-        grpc.channel_ready_future(channel).result(timeout=CONNECT_TIMEOUT_S)
-    except grpc.FutureTimeoutError:
+    if not _answers(channel):
         raise UsageError(
             f"no controller answers at {address}: start kvcast-controller, or name another with --controller"
-        ) from None
+        )
     return control_pb2_grpc.OperatorStub(channel)
+
+
+def _answers(channel: grpc.Channel) -> bool:
+    """Whether somebody listens. Who is refused knows it at once; silence is waited for."""
+    outcomes: queue.SimpleQueue[bool] = queue.SimpleQueue()
+
+    def changed(state: grpc.ChannelConnectivity) -> None:
+        if state in (grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.TRANSIENT_FAILURE):
+            outcomes.put(state is grpc.ChannelConnectivity.READY)
+
+    channel.subscribe(changed, try_to_connect=True)
+    try:
+        return outcomes.get(timeout=CONNECT_TIMEOUT_S)
+    except queue.Empty:
+        return False
+    finally:
+        channel.unsubscribe(changed)
 
 
 def _leading(addresses: list[str], stack: contextlib.ExitStack) -> control_pb2_grpc.OperatorStub:

@@ -5,7 +5,7 @@ import sys
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
-from typing import NewType
+from typing import NewType, cast
 
 ChunkKey = NewType("ChunkKey", bytes)
 """128-bit name of a chunk: 16 bytes that chain over the whole prefix before it (`chunk_key`)."""
@@ -29,6 +29,10 @@ FillId = NewType("FillId", int)
 """One filling of a chunk into the switch; chosen by whoever orders it, never reused while the holder lives."""
 
 KEY_BYTES = 16
+TOKEN_BYTES = 4
+"""Of a token as keys digest it."""
+DIGEST_BYTES = 32
+"""Of a namespace."""
 ROOT_KEY = ChunkKey(bytes(KEY_BYTES))
 """The parent of a chunk that has none."""
 
@@ -71,7 +75,7 @@ class Namespace:
 
     def digest(self) -> bytes:
         """32 bytes that differ whenever a field differs; each field goes in with its name and length."""
-        state = hashlib.blake2b(digest_size=32, person=b"kvcast-namespac")
+        state = hashlib.blake2b(digest_size=DIGEST_BYTES, person=b"kvcast-namespac")
         for field in fields(self):
             value = str(getattr(self, field.name)).encode()
             state.update(b"%s %d:" % (field.name.encode(), len(value)))
@@ -82,41 +86,38 @@ class Namespace:
 def pack_tokens(tokens: Sequence[int]) -> bytes:
     """Tokens (each 0..2**32-1) as 32-bit big-endian integers. Raises OverflowError for any other token."""
     packed = array("I", tokens)
-    if packed.itemsize != 4:
-        return b"".join(token.to_bytes(4, "big") for token in tokens)
+    if packed.itemsize != TOKEN_BYTES:
+        return b"".join(token.to_bytes(TOKEN_BYTES, "big") for token in tokens)
     if sys.byteorder == "little":
         packed.byteswap()
     return packed.tobytes()
 
 
-def chunk_key(parent: ChunkKey, namespace_digest: bytes, tokens: Sequence[int]) -> ChunkKey:
-    """Key of the chunk that follows `parent` and covers `tokens` (each 0..2**32-1).
+def chunk_keys(parent: ChunkKey, namespace_digest: bytes, packed: bytes, chunk_tokens: int) -> list[ChunkKey]:
+    """Keys of the chunks that follow `parent` and cover whole chunks of tokens that `pack_tokens` packed.
 
-    The first 128 bits of blake2b over the parent's key, the namespace's digest and the tokens as 32-bit big-endian
-    integers. Both prefixes have a fixed length, so no two inputs digest the same bytes.
+    A key is the first 128 bits of blake2b over the parent's key, the namespace's digest and the chunk's tokens as
+    32-bit big-endian integers. Both prefixes have a fixed length, so no two inputs digest the same bytes.
     """
-    return chunk_key_of_packed(parent, namespace_digest, pack_tokens(tokens))
-
-
-def chunk_key_of_packed(parent: ChunkKey, namespace_digest: bytes, packed: bytes) -> ChunkKey:
-    """`chunk_key` of tokens that `pack_tokens` packed: packed once for all shards of a chunk."""
     if len(parent) != KEY_BYTES:
         raise ValueError(f"a parent key has {KEY_BYTES} bytes, not {len(parent)}")
-    if len(namespace_digest) != 32:
-        raise ValueError(f"a namespace digest has 32 bytes, not {len(namespace_digest)}")
-    state = hashlib.blake2b(parent, digest_size=64)
-    state.update(namespace_digest)
-    state.update(packed)
-    return ChunkKey(state.digest()[:KEY_BYTES])
+    if len(namespace_digest) != DIGEST_BYTES:
+        raise ValueError(f"a namespace digest has {DIGEST_BYTES} bytes, not {len(namespace_digest)}")
+    size, view, key, keys = chunk_tokens * TOKEN_BYTES, memoryview(packed), bytes(parent), []
+    for start in range(0, len(packed) - size + 1, size):
+        key = hashlib.blake2b(b"".join((key, namespace_digest, view[start : start + size]))).digest()[:KEY_BYTES]
+        keys.append(key)
+    return cast("list[ChunkKey]", keys)
+
+
+def chunk_key(parent: ChunkKey, namespace_digest: bytes, tokens: Sequence[int]) -> ChunkKey:
+    """Key of one chunk that covers all of `tokens` (each 0..2**32-1), at least one: see `chunk_keys`."""
+    return chunk_keys(parent, namespace_digest, pack_tokens(tokens), len(tokens))[0]
 
 
 def prefix_keys(namespace: Namespace, tokens: Sequence[int], parent: ChunkKey = ROOT_KEY) -> list[ChunkKey]:
     """Keys of all full chunks of `tokens`, in prefix order; tokens behind the last full chunk have none."""
-    digest, size, keys = namespace.digest(), namespace.chunk_tokens, []
-    for start in range(0, len(tokens) - size + 1, size):
-        parent = chunk_key(parent, digest, tokens[start : start + size])
-        keys.append(parent)
-    return keys
+    return chunk_keys(parent, namespace.digest(), pack_tokens(tokens), namespace.chunk_tokens)
 
 
 def members_of(bitmap: int) -> Iterable[Member]:

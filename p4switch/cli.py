@@ -39,6 +39,16 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(f"{message} (see {self.prog} --help)")
 
 
+class _Version(argparse.Action):
+    """Looks the version up when somebody asks."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        from importlib.metadata import version
+
+        print(f"{parser.prog} {version('kvcast')}")
+        parser.exit()
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command. Returns the exit status: 0, 1 for errors (one line on stderr), 2 for unsupported programs."""
     arguments = [a for a in (sys.argv[1:] if argv is None else argv) if a != "--"]
@@ -56,6 +66,12 @@ def _parser() -> argparse.ArgumentParser:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    for add in (_add_program, _add_ports, _add_recirculation, _add_control, _add_output):
+        add(parser)
+    return parser
+
+
+def _add_program(parser: argparse.ArgumentParser) -> None:
     program = parser.add_argument_group("program")
     program.add_argument("program", nargs="?", type=Path, metavar="PROGRAM.p4", help="P4_16 source")
     program.add_argument("--no-p4", action="store_true", help="start without a program; P4Runtime brings it")
@@ -76,6 +92,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     program.add_argument("--p4info", metavar="FILE", help="write P4Info (.txtpb, .bin, .json; - is stdout) and exit")
     program.add_argument("--stf", type=Path, metavar="CASE.stf", help="run a test case in STF and exit")
+
+
+def _add_ports(parser: argparse.ArgumentParser) -> None:
     ports = parser.add_argument_group("ports")
     ports.add_argument(
         "-i", "--interface", dest="ports", action="append", default=[], metavar="PORT@MEDIUM", help="attach a port"
@@ -98,6 +117,9 @@ def _parser() -> argparse.ArgumentParser:
     ports.add_argument(
         "--pcap", type=Path, metavar="DIR", help="record every port into DIR/portN_in.pcap and portN_out.pcap"
     )
+
+
+def _add_recirculation(parser: argparse.ArgumentParser) -> None:
     rounds = parser.add_argument_group("recirculation (TNA)")
     rounds.add_argument(
         "--recirculation-port",
@@ -109,6 +131,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     rounds.add_argument("--recirculation-rate", metavar="RATE", help="rate of each, e.g. 1gbit (default 4gbit)")
     rounds.add_argument("--recirculation-queue", metavar="SIZE", help="what may wait at each, e.g. 64k (default 16m)")
+
+
+def _add_control(parser: argparse.ArgumentParser) -> None:
     control = parser.add_argument_group("control")
     control.add_argument(
         "--grpc",
@@ -126,7 +151,11 @@ def _parser() -> argparse.ArgumentParser:
     control.add_argument(
         "--ready-file", type=Path, metavar="FILE", help="write the P4Runtime address here once it is served"
     )
+
+
+def _add_output(parser: argparse.ArgumentParser) -> None:
     output = parser.add_argument_group("output")
+    output.add_argument("--version", action=_Version, nargs=0, help="print it and exit")
     output.add_argument("--stats", action="store_true", help="print the counters at the end")
     output.add_argument("--trace", action="store_true", help="print what happens to each packet")
     output.add_argument(
@@ -137,7 +166,6 @@ def _parser() -> argparse.ArgumentParser:
         choices=["debug", "info", "warning", "error", "off"],
         help="debug, info, warning, error or off (default %(default)s)",
     )
-    return parser
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -216,7 +244,7 @@ def _serve(args: argparse.Namespace, source: ProgramSource | None) -> int:
         ports=tuple(parse_port(text) for text in args.ports),
         port_options=_port_options(args.port_options),
         grpc=args.grpc,
-        device_id=args.device_id,
+        device_id=_device_id(args.device_id),
         cpu_port=_number("--cpu-port", args.cpu_port, PORT_NUMBER_MAX),
         flood_group=_number("--flood-group", args.flood_group, 0xFFFF),
         pcap_dir=args.pcap,
@@ -253,6 +281,12 @@ def _port_options(texts: Sequence[str]) -> dict[int, PortOptions]:
 def _number(flag: str, value: int | None, maximum: int) -> int | None:
     if value is not None and not 0 < value <= maximum:
         raise UsageError(f"{flag} {value}: from 1 to {maximum}")
+    return value
+
+
+def _device_id(value: int) -> int:
+    if not 0 <= value < 1 << 64:
+        raise UsageError(f"--device-id {value}: from 0 to {(1 << 64) - 1}")
     return value
 
 

@@ -206,10 +206,14 @@ def run_plan(
     tasks += [(replace(main[0], jitter_seed=seed), 0) for seed in _JITTER_SEEDS]
     tasks += [(replace(point[3], sharing=sharing), options.sweep_requests) for point in points for sharing in swept]
     results: list[ReplayFigures | None] = [None] * len(tasks)
-    for done, (index, figures) in enumerate(_replays(trace, tasks, options.jobs), 1):
-        results[index] = figures
+
+    def tell(index: int, done: float) -> None:
         scenario = tasks[index][0]
         progress(f"{scenario.sharing.value}, {scenario.cluster.nodes} nodes", done / len(tasks))
+
+    for done, (index, figures) in enumerate(_replays(trace, tasks, options.jobs, tell), 1):
+        results[index] = figures
+        tell(index, done)
     found = [one for one in results if one is not None]
     replays = dict(zip((scenario.sharing for scenario in main), found, strict=False))
     noise = Noise.of(found[0], found[len(main) : len(main) + len(_JITTER_SEEDS)])
@@ -230,19 +234,23 @@ def _load(trace: list[TraceRequest]) -> None:
     _TRACE[:] = trace
 
 
-def _replay(scenario: Scenario, count: int) -> ReplayFigures:
+def _replay(scenario: Scenario, count: int, progress: Callable[[float], None] = lambda _: None) -> ReplayFigures:
     requests: list[Request] = requests_of(_TRACE[:count] if count else _TRACE, scenario.speed, scenario.jitter_seed)
-    return Replay(scenario).run(requests)
+    return Replay(scenario).run(requests, progress)
 
 
 def _replays(
-    trace: Sequence[TraceRequest], tasks: Sequence[tuple[Scenario, int]], jobs: int
+    trace: Sequence[TraceRequest],
+    tasks: Sequence[tuple[Scenario, int]],
+    jobs: int,
+    within: Callable[[int, float], None],
 ) -> Iterator[tuple[int, ReplayFigures]]:
-    """Figures of all tasks, as they come; (scenario, requests of the trace: 0 is all)."""
+    """Figures of all tasks, as they come; (scenario, requests of the trace: 0 is all). `within`: which one is at work
+    and how many are done, as a fraction, where that can be seen (in this process)."""
     if jobs <= 1:
         _load(list(trace))
-        for index, task in enumerate(tasks):
-            yield index, _replay(*task)
+        for index, (scenario, count) in enumerate(tasks):
+            yield index, _replay(scenario, count, lambda share, index=index: within(index, index + share))  # type: ignore[misc]
         return
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, mp_context=context, initializer=_load, initargs=(list(trace),)) as pool:

@@ -58,6 +58,8 @@ def format_bytes(size: float) -> str:
 
 def format_seconds(seconds: float) -> str:
     """0.0123 -> `12.3 ms`."""
+    if seconds >= 999.5:
+        return f"{seconds:,.0f} s"
     if seconds >= 1 or seconds == 0:
         return f"{seconds:.3g} s"
     return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} µs"

@@ -160,10 +160,10 @@ def _step(plan: PlanFigures, sharing: Sharing) -> str:
             f"{format_seconds(new.ttft_p99_s)}."
         )
     if one.costs:
-        return (
-            f"{name} against {other}: costs more than it brings (mean {-one.ttft_mean:+.1%}, p99 {-one.ttft_p99:+.1%})."
-        )
-    return f"{name} against {other}: gains almost nothing (mean {-one.ttft_mean:+.1%}, p99 {-one.ttft_p99:+.1%})."
+        said = "does not pay: the longest waits are longer" if one.ttft_mean > 0 else "costs more than it brings"
+    else:
+        said = "gains almost nothing"
+    return f"{name} against {other}: {said} (mean {-one.ttft_mean:+.1%}, p99 {-one.ttft_p99:+.1%})."
 
 
 def _burst(plan: PlanFigures) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,8 +55,11 @@ class EngineBenchFigures:
     """What a request that finds nothing spends in the connector's calls on the engine's thread, in an engine that saves
     nothing."""
     miss_cpu_s: float
+    miss_calls: Mapping[str, Sequence[float]]
+    """Of that, by call of the connector: calls a request, seconds, CPU seconds."""
     saved_miss_cpu_s: float
-    """The same in an engine that saves the prompt's KV, copies out of the cache included."""
+    """The same in an engine that saves the prompt's KV, until all of it is in the pool."""
+    saved_miss_calls: Mapping[str, Sequence[float]]
     same_tokens: bool
 
     @property
@@ -104,8 +107,8 @@ def run_engine_bench(
         for engine in engines:
             first_token(engine, prompt())
         say("misses")
-        miss_wall_s, miss_cpu_s = _misses(refused, [prompt() for _ in range(plan.misses)])
-        _, saved_miss_cpu_s = _misses(pool, [prompt() for _ in range(plan.misses)])
+        missed = _misses(refused, [prompt() for _ in range(plan.misses)])
+        saved = _misses(pool, [prompt() for _ in range(plan.misses)])
         for each in prompts:
             first_token(pool, each)
             first_token(own, each)
@@ -132,9 +135,11 @@ def run_engine_bench(
         pool_all_s=pooled,
         refused_all_s=refusals,
         own_all_s=owned,
-        miss_wall_s=miss_wall_s,
-        miss_cpu_s=miss_cpu_s,
-        saved_miss_cpu_s=saved_miss_cpu_s,
+        miss_wall_s=sum(seconds for _, seconds, _ in missed.values()),
+        miss_cpu_s=sum(seconds for _, _, seconds in missed.values()),
+        miss_calls=missed,
+        saved_miss_cpu_s=sum(seconds for _, _, seconds in saved.values()),
+        saved_miss_calls=saved,
         same_tokens=same,
     )
 
@@ -147,15 +152,18 @@ def first_token(engine: Engine, prompt: Sequence[int]) -> tuple[float, tuple[int
     return result.first_token_s, result.tokens
 
 
-def _misses(engine: Engine, prompts: Sequence[Sequence[int]]) -> tuple[float, float]:
-    """Seconds and CPU seconds a request in the connector's calls, for prompts that nobody has seen."""
+def _misses(engine: Engine, prompts: Sequence[Sequence[int]]) -> dict[str, tuple[float, float, float]]:
+    """(calls, seconds, CPU seconds) a request in each of the connector's calls, for prompts that nobody has seen."""
     before = engine.ask("spent")
     for prompt in prompts:
         first_token(engine, prompt)
         _settle(engine)
     after = engine.ask("spent")
-    wall_s, cpu_s = ((after[name] - before[name]) / len(prompts) for name in ("wall_s", "cpu_s"))
-    return wall_s, cpu_s
+
+    def spent(name: str, column: int) -> float:
+        return float(after[name][column] - before[name][column]) / len(prompts)
+
+    return {name: (spent(name, 0), spent(name, 1), spent(name, 2)) for name in after}
 
 
 def _settle(engine: Engine) -> None:

@@ -14,11 +14,11 @@ from rich import box
 from rich.table import Table
 
 from bmv2_testbed import client
-from bmv2_testbed.bench.group import agent_socket, prefix_arguments, put_prefix
+from bmv2_testbed.bench.group import agent_socket, put_prefix
 from bmv2_testbed.bench.incast import Peer, start_peer
 from bmv2_testbed.bench.sources import PoolSource, Source, TcpSource
 from bmv2_testbed.client import Testbed
-from bmv2_testbed.content import Prefix, same_content
+from bmv2_testbed.content import Prefix, add_prefix_arguments, prefix_arguments, prefix_of, same_content
 from bmv2_testbed.limits import FETCH_DEADLINE_S, START_DEADLINE_S
 from bmv2_testbed.processes import python_module
 from bmv2_testbed.spec import Target, TestbedSpec, Wiring, data_ip, host_name
@@ -181,11 +181,9 @@ def main() -> int:
     parser.add_argument("--source", choices=("pool", "tcp"), required=True)
     parser.add_argument("--address", required=True)
     parser.add_argument("--repeat", type=int, required=True)
-    parser.add_argument("--seed", type=int, required=True)
-    parser.add_argument("--size", type=int, required=True)
-    parser.add_argument("--chunk", type=int, required=True)
+    add_prefix_arguments(parser)
     args = parser.parse_args()
-    prefix = Prefix(args.seed, args.size, args.chunk)
+    prefix = prefix_of(args)
     if args.source == "pool":
         pool = PoolSource(args.address, FETCH_DEADLINE_S)
         pool.await_known(prefix, START_DEADLINE_S / 2)

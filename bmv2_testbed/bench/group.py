@@ -10,7 +10,7 @@ from typing import Self
 from bmv2_testbed.bench.figures import ReaderReport
 from bmv2_testbed.bench.rendezvous import Rendezvous
 from bmv2_testbed.client import Testbed
-from bmv2_testbed.content import Prefix
+from bmv2_testbed.content import Prefix, prefix_arguments
 from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.limits import FETCH_DEADLINE_S, START_DEADLINE_S
 from bmv2_testbed.processes import last_line, python_module
@@ -98,11 +98,6 @@ class ReaderGroup:
 def agent_socket(testbed: Testbed, host: int) -> str:
     """Where the agent of a host listens, as processes inside the run see it."""
     return f"{testbed.status()['directory']}/{host_name(host)}.sock"
-
-
-def prefix_arguments(prefix: Prefix) -> list[str]:
-    """A prefix as the words of a command line."""
-    return ["--seed", str(prefix.seed), "--size", str(prefix.size_bytes), "--chunk", str(prefix.chunk_bytes)]
 
 
 def put_prefix(testbed: Testbed, prefix: Prefix, host: int = 0) -> None:

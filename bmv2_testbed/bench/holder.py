@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 
 from bmv2_testbed.bench.sources import TCP_PEER_PORT, RedisSource
-from bmv2_testbed.content import Prefix
+from bmv2_testbed.content import Prefix, add_prefix_arguments, prefix_of
 from hostagent.client import AgentClient
 from kvproto.readiness import notify_ready
 
@@ -52,11 +52,9 @@ def main() -> int:
     parser.add_argument("job", choices=("put", "redis", "serve"))
     parser.add_argument("--address", required=True, help="agent socket, or address to serve on or to reach redis at")
     parser.add_argument("--file", type=Path, help="where `serve` keeps the prefix")
-    parser.add_argument("--seed", type=int, required=True)
-    parser.add_argument("--size", type=int, required=True)
-    parser.add_argument("--chunk", type=int, required=True)
+    add_prefix_arguments(parser)
     args = parser.parse_args()
-    prefix = Prefix(args.seed, args.size, args.chunk)
+    prefix = prefix_of(args)
     if args.job == "put":
         put_into_pool(prefix, args.address)
     elif args.job == "redis":

@@ -11,10 +11,10 @@ from typing import Final
 
 from bmv2_testbed import client
 from bmv2_testbed.bench.figures import IncastFigures, incast_figures
-from bmv2_testbed.bench.group import ReaderGroup, agent_socket, prefix_arguments, put_prefix
+from bmv2_testbed.bench.group import ReaderGroup, agent_socket, put_prefix
 from bmv2_testbed.bench.sources import REDIS_PORT
 from bmv2_testbed.client import Testbed
-from bmv2_testbed.content import Prefix
+from bmv2_testbed.content import Prefix, prefix_arguments
 from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.limits import START_DEADLINE_S
 from bmv2_testbed.network.counters import InterfaceCounters

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from bmv2_testbed.bench.reader import read_once
 from bmv2_testbed.bench.sources import PoolSource
-from bmv2_testbed.content import Prefix
+from bmv2_testbed.content import add_prefix_arguments, prefix_of
 from bmv2_testbed.limits import GUEST_START_DEADLINE_S
 from kvproto.readiness import notify_ready
 
@@ -26,11 +26,9 @@ def main() -> int:
     parser.add_argument("--agent", required=True, help="the agent's socket")
     parser.add_argument("--go", type=Path, help="start when this file is there")
     parser.add_argument("--deadline", type=float, required=True, help="of the fetch, in seconds")
-    parser.add_argument("--seed", type=int, required=True)
-    parser.add_argument("--size", type=int, required=True)
-    parser.add_argument("--chunk", type=int, required=True)
+    add_prefix_arguments(parser)
     args = parser.parse_args()
-    prefix = Prefix(args.seed, args.size, args.chunk)
+    prefix = prefix_of(args)
     expected = prefix.contents()
     source = PoolSource(args.agent, args.deadline)
     source.await_known(prefix, GUEST_START_DEADLINE_S)

@@ -74,6 +74,8 @@ def _replay(requests: Sequence[TraceRequest], nodes: int, parameters: PushParame
             absent = [other for other in range(nodes) if other not in copies]
             key = ChunkKey(block.to_bytes(16, "big"))
             pushed = policy.fetched(key, 1, position, node, remote, lambda absent=absent: absent, now_ns)  # type: ignore[misc]
+            for other in pushed:
+                policy.sent(key, 1, other)
             copies.add(node)
             copies.update(pushed)
     return fetched, policy

@@ -15,7 +15,7 @@ from hostagent.transport.base import Extent, ReadHandle, ReadOutcome, TransportC
 from hostagent.transport.read_protocol import QueuePairEnd, RemoteExtent
 from hostagent.transport.read_server import ReadServer
 from hostagent.transport.verbs import abi
-from hostagent.transport.verbs.peer_reads import PeerReads, RdmaRead
+from hostagent.transport.verbs.peer_reads import PeerReads, RdmaRead, hand_out
 from kvproto.ids import ChunkKey
 from kvproto.session.read_window import ReadWindow
 
@@ -96,12 +96,9 @@ class _Host:
         many pieces."""
         ended, answered = self._asked, self._answered
         while self._answered < ended:
-            works = []
-            for work_id in range(self._answered + 1, min(self._answered + batch, ended) + 1):
-                peer = self._working.pop(work_id)
-                works.append((work_id, abi.WC_SUCCESS))
-            self._answered += len(works)
-            peer.completed(works, int(self.loop.time() * 1e9))
+            first, self._answered = self._answered + 1, min(self._answered + batch, ended)
+            works = [(work_id, abi.WC_SUCCESS) for work_id in range(first, self._answered + 1)]
+            hand_out(works, self._working, int(self.loop.time() * 1e9))
         return ended - answered
 
     def read_instead(self, _read: RdmaRead, _done: object) -> ReadHandle:

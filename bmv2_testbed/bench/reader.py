@@ -12,7 +12,7 @@ from typing import Any
 
 from bmv2_testbed.bench.rendezvous import await_start, meet, send_line
 from bmv2_testbed.bench.sources import PoolSource, RedisSource, Source, TcpSource
-from bmv2_testbed.content import Prefix, same_content
+from bmv2_testbed.content import Prefix, add_prefix_arguments, prefix_of, same_content
 from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.limits import FETCH_DEADLINE_S, START_DEADLINE_S
 
@@ -55,11 +55,9 @@ def main() -> int:
     parser.add_argument("--source", choices=("pool", "tcp", "redis"), required=True)
     parser.add_argument("--address", required=True)
     parser.add_argument("--deadline", type=float, default=FETCH_DEADLINE_S, help="of the fetch, in seconds")
-    parser.add_argument("--seed", type=int, required=True)
-    parser.add_argument("--size", type=int, required=True)
-    parser.add_argument("--chunk", type=int, required=True)
+    add_prefix_arguments(parser)
     args = parser.parse_args()
-    prefix = Prefix(args.seed, args.size, args.chunk)
+    prefix = prefix_of(args)
     expected = prefix.contents()
     source = open_source(args.source, args.address, args.deadline)
     if isinstance(source, PoolSource):

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import statistics
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")  # before pyplot: there may be no display
-
-from matplotlib import pyplot
+from matplotlib.figure import Figure
 
 from bmv2_testbed.bench.figures import IncastFigures
 from bmv2_testbed.demo.run import DemoFigures
@@ -30,7 +25,8 @@ _SOURCES = (
 def draw(figures: DemoFigures, directory: Path) -> list[Path]:
     """Draw everything; returns the files written, SVG first."""
     rows = 1 + len(figures.replays)
-    canvas, axes = pyplot.subplots(rows, 3, figsize=(16, 4.2 * rows), squeeze=False, layout="constrained")
+    canvas = Figure(figsize=(16, 4.2 * rows), layout="constrained")
+    axes = canvas.subplots(rows, 3, squeeze=False)
     _incast_row(axes[0], figures.incast)
     for row, (title, group) in zip(axes[1:], figures.replays, strict=True):
         _replay_row(row, title, group)
@@ -38,7 +34,6 @@ def draw(figures: DemoFigures, directory: Path) -> list[Path]:
     files = [directory / "demo.svg", directory / "demo.png"]
     for file in files:
         canvas.savefig(file, dpi=110, metadata={"Date": None} if file.suffix == ".svg" else None)
-    pyplot.close(canvas)
     return files
 
 
@@ -84,8 +79,3 @@ def _replay_row(axes: Sequence[Any], title: str, group: Sequence[ReplayFigures])
     sources.set_title("where blocks came from")
     sources.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=len(_SOURCES), fontsize=8)
     sources.tick_params(axis="x", rotation=15)
-
-
-def mean_ms(times_s: Sequence[float]) -> str:
-    """Mean in ms for a table; `-` without any."""
-    return f"{statistics.fmean(times_s) * 1000:.0f}" if times_s else "-"

@@ -6,6 +6,7 @@ python -m bmv2_testbed.engines.small_models FOLDER --kind llama
 from __future__ import annotations
 
 import argparse
+import copy
 import functools
 import glob
 import json
@@ -17,6 +18,10 @@ from typing import Any
 
 VOCABULARY = 4096
 SPECIAL_TOKENS = ("<s>", "</s>", "<pad>")
+AUDIO_TOKENS = ("<|AUDIO|>", "<|audio_bos|>", "<|audio_eos|>")
+"""Of models that hear, behind the vocabulary. The first stands for a sound in a prompt."""
+AUDIO_TOKEN = VOCABULARY
+MEL_BINS = 16
 CONTEXT_TOKENS = 16384
 TRAINING_FILES = 120
 """Sources of the standard library that the tokenizer is trained on."""
@@ -92,14 +97,39 @@ def _mamba() -> tuple[str, dict[str, Any]]:
     }
 
 
+def _qwen2_audio() -> tuple[str, dict[str, Any]]:
+    """Full attention, and an encoder of sounds before it."""
+    return "Qwen2Audio", {
+        "audio_config": {
+            "num_mel_bins": MEL_BINS,
+            "d_model": 64,
+            "encoder_layers": 1,
+            "encoder_attention_heads": 2,
+            "encoder_ffn_dim": 128,
+            # Much of a sound is to arrive: with less, the words around it say the same whatever was heard.
+            "initializer_range": 0.5,
+        },
+        "text_config": {
+            **_COMMON,
+            **_SIZES,
+            **_HEADS,
+            "model_type": "qwen2",
+            "vocab_size": VOCABULARY + len(AUDIO_TOKENS),
+        },
+        "audio_token_index": AUDIO_TOKEN,
+        "dtype": "float32",
+    }
+
+
 KINDS: dict[str, Callable[[], tuple[str, dict[str, Any]]]] = {
     "llama": _llama,
     "mistral": _mistral,
     "gemma3": _gemma3,
     "deepseek": _deepseek,
     "mamba": _mamba,
+    "qwen2audio": _qwen2_audio,
 }
-"""By attention: full, sliding window, both, latent, none."""
+"""By attention: full, sliding window, both, latent, none; and one that hears."""
 
 
 def make_model(folder: Path, kind: str = "llama", seed: int = 0, **changes: Any) -> Path:
@@ -112,11 +142,34 @@ def make_model(folder: Path, kind: str = "llama", seed: int = 0, **changes: Any)
     suffix = "TextConfig" if family == "Gemma3" else "Config"
     config = getattr(transformers, f"{family}{suffix}")(**fields)
     torch.manual_seed(seed)
-    model = getattr(transformers, f"{family}ForCausalLM")(config).to(torch.float32)
+    hears = family == "Qwen2Audio"
+    task = "ForConditionalGeneration" if hears else "ForCausalLM"
+    model = getattr(transformers, f"{family}{task}")(config).to(torch.float32)
     folder.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(folder)
-    _tokenizer().save_pretrained(folder)
+    if hears:
+        _name_as_published(folder / "model.safetensors")
+    (_audio_processor() if hears else _tokenizer()).save_pretrained(folder)
     return folder
+
+
+def _name_as_published(weights: Path) -> None:
+    """transformers 5 calls the language model's layers `model.model`, published weights, and so vLLM, `model`."""
+    from safetensors.torch import load_file, save_file
+
+    tensors = load_file(weights)
+    named = {name.replace(".model.model.", ".model."): tensor for name, tensor in tensors.items()}
+    save_file(named, weights, metadata={"format": "pt"})
+
+
+def _audio_processor() -> Any:
+    """What makes mel spectrograms of sounds and places for them in prompts: needs numpy and torch only."""
+    import transformers
+
+    tokenizer = copy.deepcopy(_tokenizer())
+    tokenizer.add_special_tokens({"additional_special_tokens": list(AUDIO_TOKENS)})
+    hearing = transformers.WhisperFeatureExtractor(feature_size=MEL_BINS)
+    return transformers.Qwen2AudioProcessor(feature_extractor=hearing, tokenizer=tokenizer)
 
 
 def make_adapter(folder: Path, model: Path, seed: int, rank: int = 4) -> Path:

@@ -29,6 +29,10 @@ ENVIRONMENT = {
 }
 
 
+TONE_RATE = 16000
+"""Samples a second of the tones that requests may name instead of sounds."""
+
+
 class EngineProcess:
     """Requests in, tokens out."""
 
@@ -75,6 +79,8 @@ class EngineProcess:
             prompt: dict[str, Any] = {"prompt_token_ids": request["tokens"]}
             if request.get("salt"):
                 prompt["cache_salt"] = request["salt"]
+            if request.get("tones"):
+                prompt["multi_modal_data"] = {"audio": [_tone(hertz) for hertz in request["tones"]]}
             started[request["id"]] = time.perf_counter()
             adapter = request.get("adapter")
             self._engine.add_request(
@@ -134,10 +140,10 @@ class EngineProcess:
         return sum(metric.value for metric in self._engine.get_metrics() if metric.name == "vllm:num_preemptions")
 
     def do_spent(self) -> object:
-        """Seconds and CPU seconds in the connector's calls so far; only of a TimedConnector."""
+        """[calls, seconds, CPU seconds] in each of the connector's calls so far; only of a TimedConnector."""
         from bmv2_testbed.engines.timed_connector import Spent
 
-        return {"wall_s": Spent.wall_s, "cpu_s": Spent.cpu_s}
+        return {name: [calls.count, calls.wall_s, calls.cpu_s] for name, calls in Spent.calls.items()}
 
     def do_reset(self, connector: bool = False) -> object:
         """Forget the engine's own prefix cache; with `connector`, also what kvcast knows."""
@@ -152,6 +158,13 @@ class EngineProcess:
         """Blocks of the paged cache that somebody uses; one is vLLM's own null block."""
         pool = self._engine.engine_core.engine_core.scheduler.kv_cache_manager.block_pool
         return {"used": pool.num_gpu_blocks - pool.get_num_free_blocks() - 1, "all": pool.num_gpu_blocks}
+
+
+def _tone(hertz: float) -> tuple[Any, int]:
+    """(two seconds of a sound, samples a second), as vLLM takes it."""
+    import numpy as np
+
+    return np.sin(2 * np.pi * hertz / TONE_RATE * np.arange(2 * TONE_RATE), dtype=np.float32), TONE_RATE
 
 
 def _margin(logprobs: Any) -> float:

@@ -190,8 +190,6 @@ class Guest:
         self._processes: dict[int, GuestProcess] = {}
         self._lock = threading.Lock()
         self._ready = threading.Event()
-        self._started_s = time.monotonic()
-        self.boot_s = 0.0
         log = spec.directory / f"{spec.name}.qemu"
         with log.open("wb") as said:
             try:
@@ -225,7 +223,6 @@ class Guest:
         threading.Thread(target=self._listen, args=(self._control,), daemon=True).start()
         while not self._ready.wait(0.1):
             self._still_there(deadline_s)
-        self.boot_s = time.monotonic() - self._started_s
 
     def _still_there(self, deadline_s: float) -> None:
         if self._qemu.poll() is not None:

@@ -39,7 +39,8 @@ def network_script(mtu_bytes: int = LINK_MTU_BYTES) -> str:
     lines = [
         "sysctl -qw net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.default.rp_filter=0 net.ipv4.conf.all.accept_local=1",
         "sysctl -qw net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2",
-        # What comes in on a card is for us; what goes out by a card, or from its address, leaves through it.
+        # What a node says to itself stays inside, what comes in on a card is for us; what goes out by a card, or from
+        # its address, leaves through it.
         "ip rule del pref 0",
         "ip rule add pref 50 lookup local",
     ]
@@ -50,6 +51,7 @@ def network_script(mtu_bytes: int = LINK_MTU_BYTES) -> str:
             f"sysctl -qw net.ipv6.conf.{card}.disable_ipv6=1",
             f"ip link set {card} mtu {mtu_bytes} up",
             f"ip addr add {address}/24 dev {card}",
+            f"ip rule add pref 4 from {address} to {address} lookup local",
             f"ip rule add pref 5 iif {card} lookup local",
             f"ip rule add pref 6 oif {card} lookup {table}",
             f"ip rule add pref 7 from {address} iif lo lookup {table}",

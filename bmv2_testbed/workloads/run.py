@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -40,10 +39,6 @@ class ReplayFigures:
     @property
     def busiest_uplink_bytes(self) -> int:
         return max(self.uplink_bytes, default=0)
-
-    @property
-    def mean_ready_s(self) -> float:
-        return statistics.fmean(self.ready_s) if self.ready_s else 0.0
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -45,7 +45,7 @@ class Endangered:
     key: ChunkKey
     size_bytes: int
     value: float
-    """Per byte."""
+    """Per byte, of a copy elsewhere (`ClusterValues.value_moved`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import finsy
 
+from controlplane.limits import TICK_NS
 from controlplane.switch.entries import FabricEntry
 
-TICK_NS = 1 << 16
 _TTL = "interest_ttl"
 _WINDOWS = ("heat_window", "report_window")
 

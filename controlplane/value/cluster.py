@@ -96,6 +96,13 @@ class ClusterValues:
         rate = self.rate(key, now_ns) + waiting * self._unit_rate
         return value(rate, self.saved_s(key, size_bytes, losing), size_bytes, rooted=rooted)
 
+    def value_moved(self, key: ChunkKey, size_bytes: int, rooted: bool, now_ns: int, losing: NodeIndex) -> float:
+        """Seconds saved per byte and second by a copy at another node that takes the place of `losing`'s: whoever asks
+        for it then reads it over the network. That moving it takes the network, too, does not count: see docs/tiers.md.
+        """
+        saved_s = self.saved_s(key, size_bytes, losing) - self.costs.cost_s(Source.REMOTE_DRAM, size_bytes)
+        return value(self.rate(key, now_ns), saved_s, size_bytes, rooted=rooted)
+
     def score(self, key: ChunkKey, size_bytes: int) -> float:
         """log2 of the value carried back to time 0: orders chunks at any moment, changes only with a fetch."""
         score = self._values.score(key)

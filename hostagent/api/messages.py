@@ -179,9 +179,9 @@ class FrameReader:
 
 def pack_keys(keys: Sequence[bytes]) -> bytes:
     """Keys of 16 bytes each; raises ValueError for any other length."""
-    for key in keys:
-        if len(key) != KEY_BYTES:
-            raise ValueError(f"a chunk key has {KEY_BYTES} bytes, not {len(key)}")
+    lengths = set(map(len, keys)) - {KEY_BYTES}
+    if lengths:
+        raise ValueError(f"a chunk key has {KEY_BYTES} bytes, not {min(lengths)}")
     return b"".join(keys)
 
 
@@ -190,6 +190,29 @@ def unpack_keys(body: bytes, count: int, start: int = 0) -> list[bytes]:
     if len(body) - start != count * KEY_BYTES:
         raise MalformedFrameError(f"{count} keys announced, {len(body) - start} bytes sent")
     return [body[at : at + KEY_BYTES] for at in range(start, len(body), KEY_BYTES)]
+
+
+def pack_fetch(keys: Sequence[bytes], deadline_s: float, recompute_s: float | None) -> bytes:
+    """Body of FETCH; raises ValueError as `pack_keys`."""
+    recompute_us = NO_RECOMPUTE if recompute_s is None else int(recompute_s * 1e6)
+    return FETCH.pack(int(deadline_s * 1e6), recompute_us) + pack_keys(keys)
+
+
+def pack_hint(keys: Sequence[bytes], hint: Hint, within_ms: int = 0) -> bytes:
+    """Body of HINT; raises ValueError as `pack_keys`."""
+    return HINT.pack(hint, within_ms) + pack_keys(keys)
+
+
+_PLACES = {place.value: place for place in Where}
+_SOURCES = {source.value: source for source in ChunkSource}
+
+
+def unpack_places(frame: Frame) -> list[Where]:
+    """Body of the answer to CONTAINS; raises MalformedFrameError."""
+    try:
+        return [_PLACES[value] for value in frame.body]
+    except KeyError as error:
+        raise MalformedFrameError(f"answer to CONTAINS names place {error}") from None
 
 
 def pack_fetched(lease: int, chunks: Sequence[FetchedChunk]) -> bytes:
@@ -201,11 +224,22 @@ def pack_fetched(lease: int, chunks: Sequence[FetchedChunk]) -> bytes:
 
 def unpack_fetched(frame: Frame) -> tuple[int, list[FetchedChunk]]:
     """(lease, chunks) of the answer to FETCH; raises MalformedFrameError."""
+    lease, sources = unpack_sources(frame)
+    places = FETCHED_CHUNK.iter_unpack(frame.body[LEASE.size :])
+    return lease, [
+        FetchedChunk(offset, size_bytes, source)
+        for (offset, size_bytes, _), source in zip(places, sources, strict=True)
+    ]
+
+
+def unpack_sources(frame: Frame) -> tuple[int, list[ChunkSource]]:
+    """`unpack_fetched`, of the chunks only where they came from: for who does not read them."""
     if len(frame.body) != LEASE.size + frame.count * FETCHED_CHUNK.size:
         raise MalformedFrameError("answer to FETCH has the wrong length")
     (lease,) = LEASE.unpack_from(frame.body)
-    chunks = [
-        FetchedChunk(offset, size_bytes, ChunkSource(source))
-        for offset, size_bytes, source in FETCHED_CHUNK.iter_unpack(frame.body[LEASE.size :])
-    ]
-    return lease, chunks
+    try:
+        return lease, [
+            _SOURCES[value] for value in frame.body[LEASE.size + FETCHED_CHUNK.size - 1 :: FETCHED_CHUNK.size]
+        ]
+    except KeyError as error:
+        raise MalformedFrameError(f"answer to FETCH names source {error}") from None

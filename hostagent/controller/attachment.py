@@ -10,10 +10,11 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from hostagent import __version__, limits
+from hostagent import limits
 from hostagent.controller.convert import RemoteProtocolError, delta_of, fabric_of
 from hostagent.controller.link import ControllerLink
 from hostagent.transport.base import TransportError
+from kvproto import __version__
 from kvproto.ids import Member, parse_address
 from kvproto.rpc import control_pb2 as pb
 from kvproto.session.parameters import ReaderParameters

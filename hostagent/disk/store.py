@@ -55,11 +55,9 @@ class DiskCounters:
     """Running totals, read by metrics."""
 
     restored_chunks: int = 0
-    restored_bytes: int = 0
     damaged_records: int = 0
     written_chunks: int = 0
     written_bytes: int = 0
-    read_chunks: int = 0
     read_bytes: int = 0
     damaged_chunks: int = 0
     reads_failed: int = 0
@@ -86,7 +84,6 @@ class DiskStore:
         self.state = DiskState.OFF
         self.reason = "not opened"
         self.pool = make_pool(config.size_bytes)
-        self._make_pool = make_pool
         self._memory = memory
         self._dram = dram
         self._loop = loop
@@ -162,7 +159,6 @@ class DiskStore:
             self._slots[record.key] = slot
             self._sequence = max(self._sequence, record.sequence)
             self.counters.restored_chunks += 1
-            self.counters.restored_bytes += record.size_bytes
         for slot in void:
             files.clear_record(slot)
         taken = set(self._slots.values())
@@ -364,7 +360,6 @@ class DiskStore:
             if self.pool.find(stored.key) is stored:
                 self.drop(stored.key)
             return LoadOutcome.DAMAGED, found
-        self.counters.read_chunks += 1
         self.counters.read_bytes += stored.size_bytes
         return LoadOutcome.DONE, found
 

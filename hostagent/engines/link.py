@@ -10,8 +10,9 @@ import logging
 import os
 import threading
 from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
 
-from hostagent.client import AgentClient, AgentUnavailableError
+from hostagent.api.attach import AgentUnavailableError
 
 ANSWER_TIMEOUT_S = 5.0
 """Default of how long an agent that hangs may hold a load up."""
@@ -19,20 +20,28 @@ RETRY_S = (0.2, 0.5, 1.0, 2.0, 5.0)
 """Waits between attempts to connect; the last one repeats."""
 
 
-class AgentLink:
+class Client(Protocol):
+    def close(self) -> None: ...
+
+
+C = TypeVar("C", bound=Client)
+
+
+class AgentLink(Generic[C]):
     """Holds the client while there is one."""
 
     def __init__(
         self,
+        connect: Callable[..., C],
         socket_path: str,
         log: logging.Logger,
         *,
         level: int = logging.WARNING,
         answer_timeout_s: float = ANSWER_TIMEOUT_S,
-        connect: Callable[..., AgentClient] = AgentClient,
     ) -> None:
         """Tries once at once, then in a thread of its own. Never raises for an agent that is away.
 
+        `connect(socket_path, answer_timeout_s=...)` makes a client or raises AgentUnavailableError.
         `level`: of what is said when the agent goes and comes; lower for all links of an engine but one.
         `answer_timeout_s`: see AgentClient.
         """
@@ -41,7 +50,7 @@ class AgentLink:
         self._level = level
         self._connect = functools.partial(connect, socket_path, answer_timeout_s=answer_timeout_s)
         self._lock = threading.Lock()
-        self._client: AgentClient | None = None
+        self._client: C | None = None
         self._closed = threading.Event()
         self._lost = threading.Event()
         self.outages_count = 0
@@ -53,7 +62,7 @@ class AgentLink:
         self._keeper.start()
 
     @property
-    def client(self) -> AgentClient | None:
+    def client(self) -> C | None:
         """The client of this moment."""
         return self._client
 
@@ -62,7 +71,7 @@ class AgentLink:
         """Whether there is no agent."""
         return self._client is None
 
-    def lost(self, client: AgentClient, reason: str) -> None:
+    def lost(self, client: C, reason: str) -> None:
         """A call through `client` failed for want of an agent; several may say so of the same client."""
         with self._lock:
             if self._client is not client:

@@ -70,7 +70,7 @@ def spans_of(pages: Sequence[int]) -> list[Span]:
 
 
 class HostLayers:
-    """Layers in host memory: rows of bytes, copied by numpy, which lets go of nothing and copies at memory speed."""
+    """Layers in host memory: rows of bytes, copied by numpy, which holds no other thread up meanwhile."""
 
     def __init__(self, layers: Sequence[npt.NDArray[np.uint8]]) -> None:
         """`layers`: pages of each layer, shape (blocks, page bytes); rows may have gaps between them."""

@@ -1,28 +1,27 @@
-"""Lookups and fetches of an engine's scheduler, in threads of their own, and the leases they bring.
+"""Lookups and fetches of an engine's scheduler, and the leases they bring.
 
-The scheduler hands commands in and takes answers out; neither ever waits for the agent.
+The scheduler hands commands in and takes answers out; neither waits for the agent. All of it runs on the scheduler's
+own thread: a request leaves when it is made, and the agent works on it while the engine goes on.
 """
 
 from __future__ import annotations
 
+import json
 import logging
-import queue
-import threading
+from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import dataclass, field
 
 from hostagent import limits
-from hostagent.client import AgentClient, AgentError, AgentUnavailableError, ChunkSource, Fetched, FetchUnderWay, Status
-from hostagent.client import Where as Where
+from hostagent.api.attach import AgentUnavailableError
+from hostagent.api.messages import ChunkSource, Frame, MalformedFrameError, Status, Where
 from hostagent.engines.core.requests import Command, Fetch, LookUp, Release
 from hostagent.engines.link import AgentLink
+from hostagent.polled_client import PolledClient, lease_of, places_of
 from kvproto.ids import ChunkKey
 
-T = TypeVar("T")
-
 FETCHES_AT_ONCE = 32
+"""More wait here, in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +37,9 @@ class FetchEnded:
     request: str
     ticket: int
     sources: tuple[ChunkSource, ...]
-    sizes: tuple[int, ...]
-    """Bytes of each leased chunk."""
     outcome: Status
     seconds: float
+    """Until it was noticed here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,147 +55,241 @@ Answer = LookedUp | FetchEnded | Swept
 
 
 @dataclass(slots=True)
-class _Lease:
-    parts: list[Fetched]
-    under_way: FetchUnderWay | None = None
-    given_up: bool = False
+class _Lookup:
+    command: LookUp
+    where: list[Where] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Sweep:
+    chunks: tuple[tuple[ChunkKey, ...], ...]
+    keys: list[ChunkKey]
+    where: list[Where] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Fetching:
+    command: Fetch
+    started_s: float
+    client: PolledClient | None = None
+    """Whom its leases belong to; None: not begun."""
+    asked: int | None = None
+    """Number of the request under way."""
+    sources: list[ChunkSource] = field(default_factory=list)
+    leases: list[int] = field(default_factory=list)
 
 
 class PoolIo:
     """All traffic of one scheduler with its agent."""
 
-    def __init__(self, link: AgentLink, log: logging.Logger, clock: Callable[[], float]) -> None:
+    def __init__(self, link: AgentLink[PolledClient], log: logging.Logger, clock: Callable[[], float]) -> None:
         self._link = link
         self._log = log
         self._clock = clock
-        self.answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
-        self._lock = threading.Lock()
-        self._leases: dict[tuple[str, int], _Lease] = {}
-        self._lookups = ThreadPoolExecutor(1, thread_name_prefix="kvcast-lookup")
-        self._fetches = ThreadPoolExecutor(FETCHES_AT_ONCE, thread_name_prefix="kvcast-fetch")
+        self._client: PolledClient | None = None
+        """Who owes what is asked; another one than the link's when that one was lost meanwhile."""
+        self._asked: dict[int, _Lookup | _Fetching | _Sweep] = {}
+        """By number of the request."""
+        self._fetches: dict[tuple[str, int], _Fetching] = {}
+        """Not released yet, by request and ticket."""
+        self._under_way_count = 0
+        self._queued: deque[_Fetching] = deque()
+        self._answers: list[Answer] = []
 
     @property
     def leases_count(self) -> int:
         """Leases and fetches that are not released yet."""
-        return len(self._leases)
+        return len(self._fetches)
 
-    def do(self, commands: Sequence[Command]) -> None:
+    def do(self, command: Command) -> None:
         """Begin what the core decided."""
-        for command in commands:
-            match command:
-                case LookUp():
-                    self._lookups.submit(self._look_up, command)
-                case Fetch():
-                    lease = _Lease([])
-                    with self._lock:
-                        self._leases[command.request, command.ticket] = lease
-                    self._fetches.submit(self._fetch, command, lease)
-                case Release(request, ticket):
-                    self._release(request, ticket)
+        match command:
+            case LookUp():
+                self._ask_where(_Lookup(command))
+            case Fetch():
+                fetching = _Fetching(command, self._clock())
+                self._fetches[command.request, command.ticket] = fetching
+                self._queued.append(fetching)
+                self._begin_queued()
+            case Release(request, ticket):
+                fetching_or_none = self._fetches.pop((request, ticket), None)
+                if fetching_or_none is not None:
+                    self._release(fetching_or_none)
 
     def sweep(self, chunks: Sequence[tuple[ChunkKey, ...]]) -> None:
         """Ask where chunks are that routers were told of, and how fast the agent fetches."""
-        self._lookups.submit(self._sweep, tuple(chunks))
+        if not any(isinstance(asked, _Sweep) for asked in self._asked.values()):
+            self._ask_where(_Sweep(tuple(chunks), [key for chunk in chunks for key in chunk]))
 
     def end_sessions(self, keys: Sequence[ChunkKey]) -> None:
         """Tell the agent that these are not expected again."""
-        self._lookups.submit(self._end_sessions, tuple(keys))
 
-    def close(self) -> None:
-        """Give everything back. The link is closed by its owner, before this, so that nothing waits."""
-        with self._lock:
-            leases = list(self._leases)
-        for request, ticket in leases:
-            self._release(request, ticket)
-        self._lookups.shutdown(wait=True, cancel_futures=True)
-        self._fetches.shutdown(wait=True, cancel_futures=True)
-
-    # ------------------------------------------------------------------ in threads
-
-    def _look_up(self, command: LookUp) -> None:
-        where = self._call(lambda client: self._contains(client, command.keys))
-        self.answers.put(LookedUp(command.request, command.ticket, tuple(where) if where is not None else None))
-
-    def _fetch(self, command: Fetch, lease: _Lease) -> None:
-        started_s = self._clock()
-        outcome = self._call(lambda client: self._fetch_parts(client, command, lease, started_s))
-        with self._lock:
-            sources = tuple(source for part in lease.parts for source in part.sources)
-            sizes = tuple(len(view) for part in lease.parts for view in part.views)
-        if outcome is None:
-            outcome = Status.UNAVAILABLE
-        self.answers.put(
-            FetchEnded(command.request, command.ticket, sources, sizes, outcome, self._clock() - started_s)
-        )
-
-    def _fetch_parts(self, client: AgentClient, command: Fetch, lease: _Lease, started_s: float) -> Status:
-        """As many requests as the keys need; they end with the first that does not bring all of its own."""
-        terms = command.terms
-        outcome = Status.OK
-        for at in range(0, len(command.keys), limits.API_KEYS_MAX):
-            left_s = max(0.001, terms.deadline_s - (self._clock() - started_s))
-            keys = command.keys[at : at + limits.API_KEYS_MAX]
-            with self._lock:
-                if lease.given_up:
-                    return Status.CANCELLED
-                lease.under_way = client.start_fetch(keys, deadline_s=left_s, recompute_s=terms.recompute_s)
-            part = lease.under_way.wait()
-            with self._lock:
-                lease.under_way = None
-                if lease.given_up:
-                    part.release()
-                    return Status.CANCELLED
-                lease.parts.append(part)
-            outcome = part.outcome
-            if outcome is not Status.OK:
-                break
-        return outcome
-
-    def _release(self, request: str, ticket: int) -> None:
-        with self._lock:
-            lease = self._leases.pop((request, ticket), None)
-            if lease is None:
-                return
-            lease.given_up = True
-            under_way, parts = lease.under_way, lease.parts
-            lease.parts = []
-        if under_way is not None:
-            under_way.cancel()
-        for part in parts:
-            part.release()
-
-    def _sweep(self, chunks: tuple[tuple[ChunkKey, ...], ...]) -> None:
-        keys = [key for chunk in chunks for key in chunk]
-        where = self._call(lambda client: self._contains(client, keys))
-        figures = self._call(lambda client: client.stats())
-        if where is None or figures is None:
-            return
-        self.answers.put(Swept(chunks, tuple(where), figures.get("gate_rate_bytes_per_s", 0.0)))
-
-    def _end_sessions(self, keys: tuple[ChunkKey, ...]) -> None:
-        def tell(client: AgentClient) -> bool:
+        def tell(client: PolledClient) -> None:
             for at in range(0, len(keys), limits.API_KEYS_MAX):
                 client.session_end(keys[at : at + limits.API_KEYS_MAX])
-            return True
 
-        self._call(tell)
+        self._with_client(tell)
 
-    @staticmethod
-    def _contains(client: AgentClient, keys: Sequence[ChunkKey]) -> list[Where]:
-        where: list[Where] = []
-        for at in range(0, len(keys), limits.API_KEYS_MAX):
-            where += client.contains(keys[at : at + limits.API_KEYS_MAX])
-        return where
+    def answers(self, wait_s: float = 0.0) -> list[Answer]:
+        """What has come; waits up to `wait_s` for something to come, if anything is under way."""
+        give_up_s = self._clock() + wait_s if wait_s else 0.0
+        while self._client is not None and not self._client.is_idle:
+            left_s = max(0.0, give_up_s - self._clock()) if wait_s and not self._answers else 0.0
+            self._poll(self._client, left_s)
+            if self._answers or left_s == 0:
+                break
+        answers, self._answers = self._answers, []
+        return answers
 
-    def _call(self, do: Callable[[AgentClient], T]) -> T | None:
-        """None when there is no agent or it refuses."""
-        client = self._link.client
-        if client is None:
-            return None
+    def close(self) -> None:
+        """Forget everything. The link is closed by its owner: leases end with the connection."""
+        self._asked.clear()
+        self._fetches.clear()
+        self._queued.clear()
+
+    # ------------------------------------------------------------------ asking
+
+    def _ask_where(self, asked: _Lookup | _Sweep) -> None:
+        """The next part of a lookup: as many keys as one request takes."""
+        keys = asked.command.keys if isinstance(asked, _Lookup) else asked.keys
+        first = len(asked.where)
+        part = keys[first : first + limits.API_KEYS_MAX]
+
+        def ask(client: PolledClient) -> None:
+            self._asked[client.contains(part) if part else client.stats()] = asked
+
+        if not self._with_client(ask):
+            self._unanswered(asked)
+
+    def _begin_queued(self) -> None:
+        while self._queued and self._under_way_count < FETCHES_AT_ONCE:
+            fetching = self._queued.popleft()
+            self._under_way_count += 1
+            if (fetching.command.request, fetching.command.ticket) in self._fetches:
+                self._ask_for(fetching)
+            else:
+                self._fetch_over(fetching, Status.CANCELLED)
+
+    def _ask_for(self, fetching: _Fetching) -> None:
+        """The next part of a fetch."""
+        command = fetching.command
+        part = command.keys[len(fetching.sources) : len(fetching.sources) + limits.API_KEYS_MAX]
+        left_s = max(0.001, command.terms.deadline_s - (self._clock() - fetching.started_s))
+
+        def ask(client: PolledClient) -> None:
+            fetching.asked = client.fetch(part, deadline_s=left_s, recompute_s=command.terms.recompute_s)
+            fetching.client = client
+            self._asked[fetching.asked] = fetching
+
+        if not self._with_client(ask):
+            self._unanswered(fetching)
+
+    def _release(self, fetching: _Fetching) -> None:
+        def release(client: PolledClient) -> None:
+            if client is not fetching.client:
+                return
+            if fetching.asked is not None:
+                client.cancel(fetching.asked)
+            for lease in fetching.leases:
+                client.release(lease)
+
+        if fetching.client is not None:
+            self._with_client(release)
+
+    # ------------------------------------------------------------------ being answered
+
+    def _poll(self, client: PolledClient, wait_s: float) -> None:
+        """Take in what has come."""
         try:
-            return do(client)
+            for frame in client.poll(wait_s):
+                asked = self._asked.pop(frame.request, None)
+                try:
+                    if isinstance(asked, _Fetching):
+                        self._fetched(client, asked, frame)
+                    elif asked is not None:
+                        self._told_where(asked, frame)
+                except MalformedFrameError:
+                    if asked is not None:
+                        self._asked[frame.request] = asked
+                    raise
+        except (AgentUnavailableError, MalformedFrameError) as error:
+            self._lost(client, str(error))
+        self._begin_queued()
+
+    def _told_where(self, asked: _Lookup | _Sweep, frame: Frame) -> None:
+        if isinstance(asked, _Sweep) and len(asked.where) == len(asked.keys):
+            rate = float(json.loads(frame.body).get("gate_rate_bytes_per_s", 0.0)) if frame.status == Status.OK else 0.0
+            self._answers.append(Swept(asked.chunks, tuple(asked.where), rate))
+            return
+        places = places_of(frame)
+        if not places:
+            self._log.warning("kvcast: the agent refused to look up: %s", Status(frame.status).name.lower())
+            self._unanswered(asked)
+            return
+        asked.where += places
+        if isinstance(asked, _Sweep) or len(asked.where) < len(asked.command.keys):
+            self._ask_where(asked)
+        else:
+            self._answers.append(LookedUp(asked.command.request, asked.command.ticket, tuple(asked.where)))
+
+    def _fetched(self, client: PolledClient, fetching: _Fetching, frame: Frame) -> None:
+        command = fetching.command
+        fetching.asked = None
+        lease, sources = lease_of(frame)
+        if lease:
+            fetching.leases.append(lease)
+        fetching.sources += sources
+        if (command.request, command.ticket) not in self._fetches:
+            # Released while the answer was on its way.
+            if lease:
+                client.release(lease)
+            self._fetch_over(fetching, Status.CANCELLED)
+        elif frame.status == Status.OK and len(fetching.sources) < len(command.keys):
+            self._ask_for(fetching)
+        else:
+            self._fetch_over(fetching, Status(frame.status))
+
+    def _fetch_over(self, fetching: _Fetching, outcome: Status) -> None:
+        name = (fetching.command.request, fetching.command.ticket)
+        if not fetching.leases:
+            self._fetches.pop(name, None)
+        self._answers.append(FetchEnded(*name, tuple(fetching.sources), outcome, self._clock() - fetching.started_s))
+        self._under_way_count -= 1
+
+    def _unanswered(self, asked: _Lookup | _Fetching | _Sweep) -> None:
+        """There is no agent, or it refused."""
+        if isinstance(asked, _Lookup):
+            self._answers.append(LookedUp(asked.command.request, asked.command.ticket, None))
+        elif isinstance(asked, _Fetching):
+            asked.asked = None
+            asked.sources.clear()
+            asked.leases.clear()
+            self._fetch_over(asked, Status.UNAVAILABLE)
+
+    # ------------------------------------------------------------------ the agent
+
+    def _with_client(self, do: Callable[[PolledClient], None]) -> bool:
+        """Whether there was an agent to do it with."""
+        client = self._link.client
+        if client is not self._client and self._asked:
+            self._nobody_answers()
+        self._client = client
+        if client is None:
+            return False
+        try:
+            do(client)
         except AgentUnavailableError as error:
-            self._link.lost(client, str(error))
-        except AgentError as error:
-            self._log.warning("kvcast: %s", error)
-        return None
+            self._lost(client, str(error))
+            return False
+        return True
+
+    def _lost(self, client: PolledClient, reason: str) -> None:
+        self._link.lost(client, reason)
+        self._client = None
+        self._nobody_answers()
+
+    def _nobody_answers(self) -> None:
+        """Whoever owed answers is gone, and the leases with it."""
+        asked, self._asked = self._asked, {}
+        for each in asked.values():
+            self._unanswered(each)

@@ -97,7 +97,7 @@ class Transfers:
 
     def __init__(
         self,
-        link: AgentLink,
+        link: AgentLink[AgentClient],
         layers: PagedLayers,
         *,
         shard: int,
@@ -123,10 +123,14 @@ class Transfers:
         self._loaders = ThreadPoolExecutor(threads, thread_name_prefix="kvcast-load")
         # One at a time: saves are in nobody's way, and should stay out of it.
         self._savers = ThreadPoolExecutor(1, thread_name_prefix="kvcast-save")
-        self._lock = threading.Lock()
-        self._load_ended = threading.Event()
+        self._lock = threading.Condition()
+        """Notified when a load ends, and when the last of the saves does."""
+        self._saves_count = 0
+        """Under way."""
         self._results = TransferResults()
         self._figures = TransferFigures()
+        self.has_results = self.has_figures = False
+        """Whether `take_results` and `take_figures` have something: all that most steps look at."""
 
     # ------------------------------------------------------------------ from the engine's step
 
@@ -143,32 +147,39 @@ class Transfers:
 
     def save(self, saves: Sequence[Save]) -> None:
         """Begin saves of blocks that the work submitted so far computes."""
-        begun = 0
+        if not saves:
+            return
+        with self._lock:
+            self._saves_count += len(saves)
         try:
-            after = self._layers.mark() if saves else None
-            for save in saves:
-                self._savers.submit(self._save, save, after)
-                begun += 1
+            self._savers.submit(self._save_all, saves, self._layers.mark())
         except Exception:  # noqa: BLE001 - a bug of ours must not end the engine's step; told in full, counted
             self._failed("beginning saves")
-            for save in saves[begun:]:
+            for save in saves:
                 self._save_over(save, "error", None)
 
     def await_load(self, timeout_s: float) -> None:
         """Wait a moment for a load to end, for an engine that has nothing else to do."""
-        self._load_ended.wait(timeout_s)
+        with self._lock:
+            self._lock.wait_for(lambda: self._results.loads, timeout_s)
+
+    def await_saves(self, timeout_s: float) -> None:
+        """Wait a moment for all saves to end, for an engine that has nothing else to do."""
+        with self._lock:
+            self._lock.wait_for(lambda: not self._saves_count, timeout_s)
 
     def take_results(self) -> TransferResults:
         """What ended; each end is told once."""
-        self._load_ended.clear()
         with self._lock:
             results, self._results = self._results, TransferResults()
+            self.has_results = False
         return results
 
     def take_figures(self) -> TransferFigures:
         """What was moved; each is told once."""
         with self._lock:
             figures, self._figures = self._figures, TransferFigures()
+            self.has_figures = False
         return figures
 
     def close(self) -> None:
@@ -181,6 +192,7 @@ class Transfers:
         self._log.exception("kvcast: %s failed", doing)
         with self._lock:
             self._figures.errors_count += 1
+            self.has_figures = True
 
     # ------------------------------------------------------------------ loads
 
@@ -210,7 +222,8 @@ class Transfers:
             figures.loaded_bytes += chunks * self._chunk_bytes
             figures.load_s.append(self._clock() - started_s)
             figures.failed_blocks += len(failed)
-        self._load_ended.set()
+            self.has_results = self.has_figures = True
+            self._lock.notify_all()
         if gate is not None:
             gate.ended(range(progress.layers_count, self._layers.layers_count))
 
@@ -253,6 +266,10 @@ class Transfers:
 
     # ------------------------------------------------------------------ saves
 
+    def _save_all(self, saves: Sequence[Save], after: Any) -> None:
+        for save in saves:
+            self._save(save, after)
+
     def _save(self, save: Save, after: Any) -> None:
         started_s = self._clock()
         reason = "error"
@@ -268,6 +285,10 @@ class Transfers:
         """`wrote_s`: how long it took to write the chunk; None when it was not written here."""
         with self._lock:
             self._results.saves[save.save] = not reason
+            self._saves_count -= 1
+            if not self._saves_count:
+                self._lock.notify_all()
+            self.has_results = self.has_figures = True
             figures = self._figures
             if reason:
                 figures.saves_failed[reason] = figures.saves_failed.get(reason, 0) + 1

@@ -141,7 +141,6 @@ class DatagramSender:
         self._names: U8 = np.zeros(_SOCKADDR_BYTES, np.uint8)
         self._headers["name"] = self._names.ctypes.data
         self._headers["namelen"] = _SOCKADDR_BYTES
-        self._destination: tuple[str, int] | None = None
 
     def send(self, part_addresses: U64, part_bytes: U64, destination: tuple[str, int]) -> int:
         """Send datagrams. `part_addresses`: (count, parts_count), count <= batch_count; `part_bytes`: same or one row.

@@ -88,13 +88,9 @@ class RemoteExtent:
 
     @classmethod
     def unpack(cls, body: bytes) -> Self:
-        """`body`: EXTENT_BYTES."""
+        """Raises struct.error when `body` has another length."""
         address, size_bytes, rkey, _ = _EXTENT.unpack(body)
         return cls(address, size_bytes, rkey)
-
-
-QUEUE_PAIR_BYTES = _QUEUE_PAIR.size
-EXTENT_BYTES = _EXTENT.size
 
 
 def watch_peer(sock: socket.socket) -> None:

@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+
+from rich.console import Console
 
 from bmv2_testbed.bench.switch_get import run_get_comparison
 from bmv2_testbed.bench.switch_pipeline import run_switch_pipeline
+from kvcast.arguments import output_file
 from kvcast.cli import UsageError
+from kvcast.figures import write_figures
 from p4switch.bench.__main__ import line, parts
 from p4switch.bench.pipeline import Measurement
 from p4switch.errors import SwitchError
 
 
-def add_parser(benches: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the benchmark."""
-    parser = benches.add_parser("switch", help="p4switch alone: kvcast.p4, tables, and beside a bare forwarding loop")
     names = _parts(quick=True)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(names)} (default: all)")
     parser.add_argument("--quick", action="store_true", help="smaller tables")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
+    parser.add_argument("--json", type=output_file, metavar="FILE", help="write the figures there")
 
 
 def _parts(quick: bool) -> Mapping[str, Callable[[], Iterator[Measurement]]]:
@@ -44,6 +45,5 @@ def run(args: argparse.Namespace) -> int:
     except SwitchError as error:
         raise UsageError(str(error)) from error
     finally:
-        if args.json is not None:
-            args.json.write_text(json.dumps([dataclasses.asdict(figure) for figure in figures], indent=1) + "\n")
+        write_figures(Console(), args.json, [dataclasses.asdict(figure) for figure in figures])
     return 0

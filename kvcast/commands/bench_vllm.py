@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
@@ -15,18 +14,19 @@ from rich.table import Table
 from bmv2_testbed.bench.engine import EngineBenchFigures, EngineBenchPlan, run_engine_bench
 from bmv2_testbed.engines.small_models import make_model
 from bmv2_testbed.errors import TestbedError
+from kvcast.arguments import output_file, whole
 from kvcast.cli import UsageError
+from kvcast.figures import write_figures
 
 
-def add_parser(benches: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare `kvcast bench vllm`."""
-    parser = benches.add_parser("vllm", help="time to first token of a real engine, with the pool and without")
-    parser.add_argument("--tokens", type=int, default=4000, help="length of the prompts (default 4000)")
-    parser.add_argument("--repeat", type=int, default=7, help="prompts (default 7)")
-    parser.add_argument("--misses", type=int, default=40, help="requests that find nothing (default 40)")
+    parser.add_argument("--tokens", type=whole(1), default=4000, help="length of the prompts (default 4000)")
+    parser.add_argument("--repeat", type=whole(1), default=7, help="prompts (default 7)")
+    parser.add_argument("--misses", type=whole(1), default=40, help="requests that find nothing (default 40)")
     parser.add_argument("--dtype", choices=["bfloat16", "float32"], default="bfloat16", help="default bfloat16")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
+    parser.add_argument("--seed", type=whole(), default=1, help="of prompts (default 1)")
+    parser.add_argument("--json", type=output_file, metavar="FILE", help="write the figures there")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -42,14 +42,8 @@ def run(args: argparse.Namespace) -> int:
     except TestbedError as error:
         raise UsageError(str(error)) from error
     _show(console, plan, figures)
-    if args.json is not None:
-        args.json.parent.mkdir(parents=True, exist_ok=True)
-        ratios = {
-            "pool_ratio": figures.pool_ratio,
-            "refused_ratio": figures.refused_ratio,
-            "own_ratio": figures.own_ratio,
-        }
-        args.json.write_text(json.dumps({**asdict(figures), **ratios}, indent=1) + "\n")
+    ratios = {"pool_ratio": figures.pool_ratio, "refused_ratio": figures.refused_ratio, "own_ratio": figures.own_ratio}
+    write_figures(console, args.json, {**asdict(figures), **ratios})
     return 0 if figures.same_tokens or args.dtype != "float32" else 1
 
 
@@ -67,7 +61,7 @@ def _show(console: Console, plan: EngineBenchPlan, figures: EngineBenchFigures) 
     console.print(table)
     console.print(
         f"A miss spends {figures.miss_wall_s * 1e6:.0f} µs in the connector's calls on the engine's thread "
-        f"({figures.miss_cpu_s * 1e6:.0f} µs of CPU); with the copies of a save it is "
+        f"({figures.miss_cpu_s * 1e6:.0f} µs of CPU); where the prompt is saved, until all of it is in the pool, "
         f"{figures.saved_miss_cpu_s * 1e6:.0f} µs of CPU. "
         f"Same tokens: {'yes' if figures.same_tokens else 'NO'}."
     )

@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.table import Table
 
 from bmv2_testbed.bench.figures import incast_table
-from bmv2_testbed.demo.picture import draw, mean_ms
 from bmv2_testbed.demo.run import NODES, DemoFigures, DemoPlan, run_demo
 from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.processes import REPOSITORY_ROOT
@@ -21,8 +20,11 @@ from bmv2_testbed.spec import Target
 from bmv2_testbed.switches import program_of
 from bmv2_testbed.units import format_rate, format_size
 from bmv2_testbed.workloads.run import ReplayFigures
+from kvcast.arguments import above_zero, output_folder, whole
+from kvcast.bars import progress
 from kvcast.cli import UsageError
-from kvcast.commands.bench import machine_facts, progress, size, wiring_of
+from kvcast.figures import machine_facts
+from kvcast.wiring import add_no_root, add_target, size, wiring_of
 
 INTRODUCTION = """[bold]kvcast demo[/bold]: one switch ({target}) running {program}, a controller, {agents} agents.
   1. incast: {nodes} nodes fetch the same prefix from one holder: unicast, cast by the switch, served by the switch;
@@ -32,16 +34,15 @@ Every byte that arrives is compared with what it must be. Computing a prompt's K
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare `kvcast demo`."""
-    parser = subparsers.add_parser("demo", help="the whole thing at work: incast in all modes, then real traces")
     parser.add_argument("--size", type=size, help="prefix of the incast (default: what suits the target)")
-    parser.add_argument("--stretch", type=float, default=48.0, metavar="S", help="seconds of each trace (default 48)")
-    parser.add_argument("--faster", type=float, default=4.0, metavar="X", help="replay X times as fast (default 4)")
-    parser.add_argument("--target", choices=[target.value for target in Target], default=Target.P4SWITCH.value)
-    parser.add_argument("--no-root", action="store_true", help="loopback datagrams instead of namespaces")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=Path("out/demo"), help="where pictures and figures go")
+    parser.add_argument("--stretch", type=above_zero, default=48.0, metavar="S", help="of each trace (default 48)")
+    parser.add_argument("--faster", type=above_zero, default=4.0, metavar="X", help="as fast as that (default 4)")
+    add_target(parser)
+    add_no_root(parser)
+    parser.add_argument("--seed", type=whole(), default=1, help="of content and of where requests go (default 1)")
+    parser.add_argument("--out", type=output_folder, default=Path("out/demo"), help="where pictures and figures go")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -72,6 +73,8 @@ def run(args: argparse.Namespace) -> int:
             figures = run_demo(plan, say, moved, lambda part: _show(console, plan, part))
     except TestbedError as error:
         raise UsageError(str(error)) from error
+    from bmv2_testbed.demo.picture import draw  # and matplotlib: only when there is something to draw
+
     files = draw(figures, args.out)
     record = args.out / "demo.json"
     record.write_text(json.dumps(_to_json(figures), indent=1) + "\n")
@@ -107,14 +110,19 @@ def _times_table(title: str, group: Sequence[ReplayFigures]) -> Table:
         p95_s = statistics.quantiles(figures.ready_s, n=20)[-1] if len(figures.ready_s) > 1 else 0.0
         table.add_row(
             figures.mode,
-            f"{mean_ms(figures.ready_s)} ms",
+            f"{_mean_ms(figures.ready_s)} ms",
             f"{p95_s * 1000:.0f} ms",
-            f"{mean_ms(figures.fetch_s)} ms",
+            f"{_mean_ms(figures.fetch_s)} ms",
             f"{sum(figures.uplink_bytes) / 2**20:.1f} MiB",
             f"{figures.busiest_uplink_bytes / 2**20:.1f} MiB",
             "NO" if figures.wrong_blocks or figures.problems else f"{figures.verified_bytes / 2**20:.0f} MiB",
         )
     return table
+
+
+def _mean_ms(times_s: Sequence[float]) -> str:
+    """`-` without any."""
+    return f"{statistics.fmean(times_s) * 1000:.0f}" if times_s else "-"
 
 
 def _sources_table(group: Sequence[ReplayFigures]) -> Table:

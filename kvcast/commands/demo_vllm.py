@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -24,17 +23,18 @@ from bmv2_testbed.demo.vllm import (
 )
 from bmv2_testbed.engines.small_models import make_model
 from bmv2_testbed.errors import TestbedError
+from kvcast.arguments import output_file, whole
 from kvcast.cli import UsageError
-from kvcast.commands.bench import machine_facts, wiring_of
+from kvcast.figures import machine_facts, write_figures
+from kvcast.wiring import add_no_root, wiring_of
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare `kvcast demo-vllm`."""
-    parser = subparsers.add_parser("demo-vllm", help="vLLM engines share a document through the pool")
-    parser.add_argument("--tokens", type=int, default=4000, help="length of the document (default 4000)")
-    parser.add_argument("--no-root", action="store_true", help="loopback datagrams instead of namespaces")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", type=Path, default=Path("out/demo-vllm.json"), help="where the figures go")
+    parser.add_argument("--tokens", type=whole(1), default=4000, help="length of the document (default 4000)")
+    add_no_root(parser)
+    parser.add_argument("--seed", type=whole(), default=1, help="of the document and the weights (default 1)")
+    parser.add_argument("--json", type=output_file, default="out/demo-vllm.json", help="where the figures go")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -59,9 +59,7 @@ def run(args: argparse.Namespace) -> int:
     except TestbedError as error:
         raise UsageError(str(error)) from error
     _show(console, plan, figures)
-    args.json.parent.mkdir(parents=True, exist_ok=True)
-    args.json.write_text(json.dumps({"machine": machine_facts(), **asdict(figures)}, indent=1) + "\n")
-    console.print(f"figures: {args.json}")
+    write_figures(console, args.json, {"machine": machine_facts(), **asdict(figures)})
     return 0 if figures.good else 1
 
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import argparse
 
-from kvcast.operator import add_common, controller
+from kvcast.operator import add_common, add_timeout, controller
 from kvcast.progress import follow
 from kvproto.rpc import control_pb2 as rpc
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare `kvcast drain NODE`."""
-    parser = subparsers.add_parser("drain", help="move the last copies off a node before it leaves")
     parser.add_argument("node", help="its name")
     parser.add_argument("--cancel", action="store_true", help="take the node back into service")
-    parser.add_argument("--timeout", type=float, default=0.0, metavar="S", help="give up after so long")
+    add_timeout(parser)
     add_common(parser)
 
 

@@ -8,9 +8,8 @@ from kvcast.operator import add_common, console, controller, print_json
 from kvproto.rpc import control_pb2 as rpc
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare `kvcast evict KEY [--hosts]`."""
-    parser = subparsers.add_parser("evict", help="stop serving a prefix from the switch")
     parser.add_argument("key", help="this chunk and what hangs below it (first digits)")
     parser.add_argument("--hosts", action="store_true", help="from hosts' pools too, but for what is pinned")
     add_common(parser)

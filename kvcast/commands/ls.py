@@ -6,6 +6,7 @@ import argparse
 
 from rich.table import Table
 
+from kvcast.arguments import whole
 from kvcast.operator import (
     add_common,
     chunk_object,
@@ -21,9 +22,8 @@ from kvproto.rpc import control_pb2 as rpc
 LIMIT_DEFAULT = 100
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare `kvcast ls [KEY]`."""
-    parser = subparsers.add_parser("ls", help="chunks in the pool and who holds them")
     parser.add_argument(
         "key", nargs="?", default="", help="only this chunk's prefix and what hangs below it (first digits)"
     )
@@ -31,7 +31,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--served", action="store_true", help="only what the switch serves")
     parser.add_argument("--pinned", action="store_true", help="only what is pinned")
     parser.add_argument(
-        "--limit", type=int, default=LIMIT_DEFAULT, help=f"at most so many (0: all; default {LIMIT_DEFAULT})"
+        "--limit", type=whole(), default=LIMIT_DEFAULT, help=f"at most so many (0: all; default {LIMIT_DEFAULT})"
     )
     add_common(parser)
 

@@ -8,9 +8,8 @@ from kvcast.operator import add_common, console, controller, print_json, size_te
 from kvproto.rpc import control_pb2 as rpc
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare `kvcast pin KEY [--switch]`."""
-    parser = subparsers.add_parser("pin", help="keep a prefix whatever the pressure")
     parser.add_argument("key", help="last chunk of the prefix (first digits)")
     parser.add_argument("--switch", action="store_true", help="also bring it into the switch and keep it there")
     add_common(parser)

@@ -3,93 +3,100 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from dataclasses import asdict
-from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from kvcast.arguments import above_zero, output_file, output_folder, whole
+from kvcast.bars import bar
 from kvcast.cli import UsageError
+from kvcast.figures import write_figures
 from planner.cluster.options import Cluster, Routing
 from planner.errors import PlanError
 from planner.hardware import ACCELERATORS, MODELS, Attention, Engine, Model, engine_of, find_model
-from planner.plan import PlanFigures, PlanOptions, run_plan
-from planner.report import plots
+from planner.plan import PlanFigures, PlanOptions, check, run_plan
 from planner.report.limits import LIMITS
 from planner.report.page import page
 from planner.report.scale_tables import scale_conclusions, scale_grids
 from planner.report.tables import grids, terminal
 from planner.scale import CELL_NODES, CELLS, CHUNKS_PER_NODE, Uses, grow, load_of, measure, reuse_in_cells
-from planner.traces import (
-    BLOCK_TOKENS,
-    NAMES,
-    TraceError,
-    TraceRequest,
-    dequantise,
-    find_trace,
-    is_quantised,
-    read_trace,
-)
+from planner.traces import BLOCK_TOKENS, NAMES, TraceError, open_trace
 from planner.units import link_rate, memory_bytes, switch_bytes
 from planner.verdict import conclusions
 
+_REPLICAS: Final = 3
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare `kvcast plan`."""
-    parser = subparsers.add_parser("plan", help="what a pool would do for a trace, and at which scale it pays")
     parser.add_argument("--trace", default="conversation", help=f"a file, or one of {', '.join(NAMES)}")
-    parser.add_argument("--requests", type=int, default=0, metavar="N", help="only the first N (default all)")
-    parser.add_argument("--speed", type=float, default=1.0, help="arrivals so many times as fast (default 1)")
-    parser.add_argument("--seed", type=int, default=1, help="of arrivals within a tick (default 1)")
+    parser.add_argument("--requests", type=whole(), default=0, metavar="N", help="only the first N (default all)")
+    parser.add_argument("--speed", type=above_zero, default=1.0, help="arrivals so many times as fast (default 1)")
+    parser.add_argument("--seed", type=whole(), default=1, help="of arrivals within a tick (default 1)")
     cluster = parser.add_argument_group("the cluster")
-    cluster.add_argument("--nodes", type=int, default=16, help="2 to 64 (default 16)")
+    cluster.add_argument("--nodes", type=whole(1), default=16, help="2 to 64 (default 16)")
     cluster.add_argument("--link", default="100g", help="every node's link, Gbit/s (default 100g)")
     cluster.add_argument("--switch", default="16g", help="its memory for chunks: sram, none, or GiB (default 16g)")
     cluster.add_argument("--local-dram", default="256g", help="of each node for KV, GiB (default 256g)")
     cluster.add_argument("--local-disk", default="none", help="of each node for KV, GiB (default none)")
-    cluster.add_argument("--disk-rate", type=float, default=6.0, metavar="GB_S", help="of its device (default 6)")
+    cluster.add_argument("--disk-rate", type=above_zero, default=6.0, metavar="GB_S", help="of its device (default 6)")
     cluster.add_argument("--routing", choices=[one.value for one in Routing], default=Routing.ROUND_ROBIN.value)
-    cluster.add_argument("--replicas", type=int, default=3, help="copies in the pool with replicas (default 3)")
+    cluster.add_argument("--replicas", type=whole(1), help=f"copies in the pool with replicas (default {_REPLICAS})")
     engine = parser.add_argument_group("model and engine")
     engine.add_argument("--model", default="llama-3-8b", help=f"{', '.join(MODELS)}; or any name with what follows")
-    engine.add_argument("--layers", type=int, help="of a model that is not known, with:")
-    engine.add_argument("--heads", type=int, help="query heads (default: the KV heads)")
-    engine.add_argument("--kv-heads", type=int)
-    engine.add_argument("--head-dim", type=int)
-    engine.add_argument("--parameters", type=float, metavar="BILLIONS")
-    engine.add_argument("--active-parameters", type=float, metavar="BILLIONS", help="of a sparse model")
-    engine.add_argument("--kv-bytes", type=float, default=2.0, help="of one number in the KV (default 2: bf16; 1: fp8)")
+    engine.add_argument("--layers", type=whole(1), help="of a model that is not known, with:")
+    engine.add_argument("--heads", type=whole(1), help="query heads (default: the KV heads)")
+    engine.add_argument("--kv-heads", type=whole(1))
+    engine.add_argument("--head-dim", type=whole(1))
+    engine.add_argument("--parameters", type=above_zero, metavar="BILLIONS")
+    engine.add_argument("--active-parameters", type=above_zero, metavar="BILLIONS", help="of a sparse model")
+    engine.add_argument(
+        "--kv-bytes", type=above_zero, default=2.0, help="of one number in the KV (default 2: bf16; 1: fp8)"
+    )
     engine.add_argument("--accelerator", choices=list(ACCELERATORS), default="h100")
-    engine.add_argument("--accelerators", type=int, default=0, help="of a node (default 1, or 8 above 30 billion)")
-    engine.add_argument("--prefill-rate", type=float, metavar="TOKENS_S", help="measured, of a whole node's engine")
+    engine.add_argument("--accelerators", type=whole(), default=0, help="of a node (default 1, or 8 above 30 billion)")
+    engine.add_argument(
+        "--prefill-rate", type=above_zero, metavar="TOKENS_S", help="measured, of a whole node's engine"
+    )
     scale = parser.add_argument_group("instead of a replay")
     scale.add_argument("--scale", action="store_true", help="how managing grows, to 10,000 nodes, 100 M chunks")
     scale.add_argument(
-        "--scale-sample", type=int, default=100_000, metavar="N", help="chunks measured (default 100000)"
+        "--scale-sample", type=whole(1000), default=100_000, metavar="N", help="chunks measured (default 100000)"
     )
     output = parser.add_argument_group("what comes out")
     output.add_argument("--no-sweep", action="store_true", help="leave out where options start to pay")
     output.add_argument(
-        "--sweep-requests", type=int, default=1500, metavar="N", help="replayed at each point (default 1500)"
+        "--sweep-requests", type=whole(1), default=1500, metavar="N", help="replayed at each point (default 1500)"
     )
-    output.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="replays side by side (default: cores)")
     output.add_argument(
-        "--out", type=Path, metavar="DIR", help="write report.html, plots (SVG, PNG) and plan.json there"
+        "--jobs", type=whole(1), default=os.cpu_count() or 1, help="replays side by side (default: cores)"
     )
-    output.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
+    output.add_argument(
+        "--out", type=output_folder, metavar="DIR", help="write report.html, plots (SVG, PNG) and plan.json there"
+    )
+    output.add_argument("--json", type=output_file, metavar="FILE", help="write the figures there")
 
 
 def run(args: argparse.Namespace) -> int:
     """Make the plan and show it."""
     try:
+        if args.replicas is not None and args.replicas > args.nodes > 1:
+            raise PlanError(f"--replicas {args.replicas}: there are only {args.nodes} nodes to keep them")
         if args.scale:
-            return _scale(args)
-        plan = _plan(args)
+            _scale(args)
+        else:
+            _show(args, _plan(args))
     except (PlanError, TraceError) as error:
         raise UsageError(str(error)) from error
+    except OSError as error:
+        raise UsageError(f"cannot write the plan: {error}") from error
+    return 0
+
+
+def _show(args: argparse.Namespace, plan: PlanFigures) -> None:
+    """On the terminal, and in the files asked for."""
     console = Console()
     tables = grids(plan)
     for grid in tables:
@@ -98,27 +105,24 @@ def run(args: argparse.Namespace) -> int:
     said = conclusions(plan)
     for line in said:
         console.print(f"* {line}")
-    if args.json is not None:
-        _write(args.json, plan.to_json())
+    write_figures(console, args.json, plan.to_json())
     if args.out is not None:
+        from planner.report import plots  # and matplotlib: only when asked for
+
         args.out.mkdir(parents=True, exist_ok=True)
-        drawn = plots.figures_of(plan)
-        plots.save(drawn, args.out)
-        _write(args.out / "plan.json", plan.to_json())
+        drawn = plots.save(plots.figures_of(plan), args.out)
+        write_figures(console, args.out / "plan.json", plan.to_json())
         title = f"kvcast plan: {plan.options.trace_name} on {plan.options.cluster.nodes} nodes"
-        pictures = {name: plots.svg(figure) for name, figure in drawn.items()}
+        pictures = {plots.CAPTIONS[name]: element for name, element in drawn.items()}
         (args.out / "report.html").write_text(page(title, said, tables, pictures, LIMITS))
         console.print(f"report: {args.out / 'report.html'}")
-    return 0
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def _plan(args: argparse.Namespace) -> PlanFigures:
-    for name, low in (("requests", 0), ("replicas", 1), ("sweep_requests", 1), ("jobs", 1), ("accelerators", 0)):
-        if getattr(args, name) < low:
-            raise PlanError(f"--{name.replace('_', '-')} {getattr(args, name)} is below {low}")
-    for name in ("speed", "disk_rate"):
-        if getattr(args, name) <= 0:
-            raise PlanError(f"--{name.replace('_', '-')} {getattr(args, name):g} is not above zero")
     cluster = Cluster(
         engine=_engine(args),
         nodes=args.nodes,
@@ -128,36 +132,33 @@ def _plan(args: argparse.Namespace) -> PlanFigures:
         disk_rate=args.disk_rate * 1e9,
         switch_bytes=switch_bytes(args.switch),
         routing=Routing(args.routing),
-        replicas=args.replicas,
+        replicas=min(_REPLICAS, args.nodes) if args.replicas is None else args.replicas,
     )
-    name, trace = load_trace(args.trace, args.seed)
+    check(cluster)
+    name, trace = open_trace(args.trace, args.seed)
     options = PlanOptions(cluster, name, args.speed, not args.no_sweep, args.sweep_requests, args.jobs)
     trace = trace[: args.requests] if args.requests else trace
-    with _bar() as bar:
-        task = bar.add_task("replaying", total=1.0)
-        return run_plan(options, trace, lambda what, share: bar.update(task, description=what, completed=share))
+    with bar(Console(stderr=True)) as shown:
+        task = shown.add_task("replaying", total=1.0)
+        return run_plan(options, trace, lambda what, share: shown.update(task, description=what, completed=share))
 
 
-def _scale(args: argparse.Namespace) -> int:
+def _scale(args: argparse.Namespace) -> None:
     """Unit costs on the real classes, load from the trace, growth by arithmetic."""
-    if args.scale_sample < 1000:
-        raise PlanError(f"--scale-sample {args.scale_sample} is below 1000")
-    if args.nodes < 1:
-        raise PlanError(f"--nodes {args.nodes}: the trace is that of one node at least")
-    name, trace = load_trace(args.trace, args.seed)
+    name, trace = open_trace(args.trace, args.seed)
     trace = trace[: args.requests] if args.requests else trace
     load = load_of(trace, args.nodes, args.speed)
     engine, rate = _engine(args), link_rate(args.link)
-    with _bar() as bar:
-        task = bar.add_task("measuring", total=1.0)
-        costs = measure(args.scale_sample, lambda what, share: bar.update(task, description=what, completed=share))
+    with bar(Console(stderr=True)) as shown:
+        task = shown.add_task("measuring", total=1.0)
+        costs = measure(args.scale_sample, lambda what, share: shown.update(task, description=what, completed=share))
         uses = Uses.of(trace, args.speed)
         fetch_s = engine.model.chunk_bytes(BLOCK_TOKENS) * load.uses_per_s / max(load.requests_per_s, 1e-9) / rate
         stays_s = CHUNKS_PER_NODE / load.uses_per_s
         cells = []
         for nodes in CELL_NODES:
             for cell in sorted({min(cell, nodes) for cell in CELLS}):
-                bar.update(task, description=f"{nodes:,} nodes in cells of {cell:,}")
+                shown.update(task, description=f"{nodes:,} nodes in cells of {cell:,}")
                 cells.append(reuse_in_cells(uses, nodes, cell, stays_s, fetch_s, args.seed))
     growth = grow(costs, load)
     console = Console()
@@ -167,25 +168,9 @@ def _scale(args: argparse.Namespace) -> int:
         console.print()
     for line in scale_conclusions(costs, load, growth, cells):
         console.print(f"* {line}")
-    if args.json is not None:
-        found = {"unit_costs": asdict(costs), "load": asdict(load)}
-        _write(args.json, {**found, "growth": [asdict(one) for one in growth], "cells": [asdict(one) for one in cells]})
-    return 0
-
-
-def _bar() -> Progress:
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:3.0f} %"))
-    return Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True)
-
-
-def load_trace(given: str, seed: int) -> tuple[str, list[TraceRequest]]:
-    """A trace by name or file, and what to call it. Raises TraceError."""
-    if given in NAMES:
-        found = find_trace(given)
-        title, trace = found.title, found.requests()
-    else:
-        title, trace = Path(given).name, read_trace(Path(given))
-    return title, dequantise(trace, seed) if is_quantised(trace) else trace
+    found: dict[str, Any] = {"unit_costs": asdict(costs), "load": asdict(load)}
+    found |= {"growth": [asdict(one) for one in growth], "cells": [asdict(one) for one in cells]}
+    write_figures(console, args.json, found)
 
 
 def _engine(args: argparse.Namespace) -> Engine:
@@ -199,16 +184,21 @@ def _model(args: argparse.Namespace) -> Model:
     shape: dict[str, Any] = {name: getattr(args, name) for name in ("layers", "kv_heads", "head_dim", "parameters")}
     given = [name for name, value in shape.items() if value is not None]
     if not given:
+        if args.heads is not None or args.active_parameters is not None:
+            raise PlanError("--heads and --active-parameters belong to a model described by its shape: see --layers")
         return find_model(args.model).with_dtype(args.kv_bytes)
-    missing = [f"--{name.replace('_', '-')}" for name in shape if name not in given]
+    missing = [_option(name) for name in shape if name not in given]
     if missing:
         raise PlanError(f"a model described by its shape needs {', '.join(missing)} too")
-    if min(shape.values()) <= 0:
-        raise PlanError("--layers, --kv-heads, --head-dim and --parameters are above zero")
+    heads = args.kv_heads if args.heads is None else args.heads
+    if heads % args.kv_heads:
+        raise PlanError(f"--heads {heads} is not a multiple of --kv-heads {args.kv_heads}")
+    if (args.active_parameters or 0) > args.parameters:
+        raise PlanError(f"--active-parameters {args.active_parameters:g} is more than --parameters {args.parameters:g}")
     return Model(
         args.model,
         args.layers,
-        args.heads or args.kv_heads,
+        heads,
         args.kv_heads,
         args.head_dim,
         args.parameters * 1e9,
@@ -216,8 +206,3 @@ def _model(args: argparse.Namespace) -> Model:
         Attention.GQA,
         dtype_bytes=args.kv_bytes,
     )
-
-
-def _write(path: Path, figures: dict[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(figures, indent=1) + "\n")

@@ -17,57 +17,65 @@ from bmv2_testbed.limits import STOP_GRACE_S
 from bmv2_testbed.scale import SCALES
 from bmv2_testbed.spec import Faults, Target, TestbedSpec, Wiring, data_ip, host_name
 from bmv2_testbed.units import format_size
+from kvcast.arguments import Parser, between, probability, whole
 from kvcast.cli import UsageError
-from kvcast.commands.bench import probability, rate, size, wiring_of
+from kvcast.wiring import add_no_root, add_target, rate, size, wiring_of
 from kvproto.wire.rdma import rdma_segment_bytes_max
 
 HOSTS, ROCE_HOSTS = 9, 3
+DELAY_MS_MAX = 60_000
 POOL_BYTES, ROCE_POOL_BYTES = 256 << 20, 32 << 20
 ROCE_SEGMENT_BYTES = rdma_segment_bytes_max(4096)
 """With RDMA a segment and its header have to fit RDMA's largest MTU, 4096."""
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Declare `kvcast testbed up | down | status | exec | fault | kill | restart | log | link`."""
-    parser = subparsers.add_parser("testbed", help="a network of namespaces with switch, controller and agents")
-    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    up = actions.add_parser("up", help="start one")
-    up.add_argument("--target", choices=[target.value for target in Target], default=Target.P4SWITCH.value)
-    up.add_argument("--nodes", type=int, help="hosts, h0 and on (default 9; with --roce 3)")
-    up.add_argument("--rate", type=rate, help="rate of every link, both ways, as 100mbit (default: not shaped)")
-    up.add_argument("--slow", type=_slow, action="append", default=[], metavar="HOST=RATE", help="as 3=50mbit")
-    up.add_argument("--pool", type=size, help="pool of each agent (default 256MiB; with --roce 32MiB)")
-    up.add_argument("--no-root", action="store_true", help="loopback datagrams instead of namespaces")
-    up.add_argument(
-        "--roce", action="store_true", help="hosts are virtual machines with soft-RoCE (needs QEMU, no root)"
-    )
-    up.add_argument(
-        "--sockets-on", type=int, action="append", default=[], metavar="HOST", help="with --roce: this one without RDMA"
-    )
-    up.add_argument("--taps", action="store_true", help="with --roce: on taps instead of datagram ports (needs root)")
-    up.add_argument("--foreground", action="store_true", help="stay until interrupted")
-    down = actions.add_parser("down", help="end it; nothing stays")
-    status = actions.add_parser("status", help="what runs and what it has sent")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the actions."""
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION", parser_class=Parser)
+    _add_up(actions.add_parser("up", help="start one"))
+    actions.add_parser("down", help="end it; nothing stays")
+    actions.add_parser("status", help="what runs and what it has sent")
     execute = actions.add_parser("exec", help="run a command in a host and wait for it")
     execute.add_argument("host", help="h0 and on, or switch")
     execute.add_argument("words", nargs=argparse.REMAINDER, metavar="COMMAND")
     fault = actions.add_parser("fault", help="hurt the frames that leave switch ports; without options: heal them")
-    fault.add_argument("--port", type=int, help="which port (default: all); h0 is on port 1")
+    fault.add_argument("--port", type=whole(1), help="which port (default: all); h0 is on port 1")
     for name in ("loss", "duplicate", "reorder", "corrupt"):
-        fault.add_argument(f"--{name}", type=probability, default=0.0, metavar="P")
-    fault.add_argument("--delay-ms", type=float, default=0.0, metavar="MS")
-    kill = actions.add_parser("kill", help="kill -9 a process of it")
-    restart = actions.add_parser("restart", help="start a process that ended again")
-    reboot = actions.add_parser("reboot", help="pull the plug of a host that is a virtual machine; it comes back")
-    reboot.add_argument("host", help="h0 and on")
-    log = actions.add_parser("log", help="the last words of a process")
-    link = actions.add_parser("link", help="cut or mend a host's data link")
-    link.add_argument("host")
-    link.add_argument("way", choices=("up", "down"))
-    for action in (kill, restart, log):
+        fault.add_argument(f"--{name}", type=probability, default=0.0, metavar="P", help="0 to below 1")
+    fault.add_argument(
+        "--delay-ms", type=between(0, DELAY_MS_MAX), default=0.0, metavar="MS", help="of every frame (default 0)"
+    )
+    for name, does in (
+        ("kill", "kill -9 a process of it"),
+        ("restart", "start a process that ended again"),
+        ("log", "the last words of a process"),
+    ):
+        action = actions.add_parser(name, help=does)
         action.add_argument("process", help="as `status` calls it: switch, controller, agent0 and on")
-    for action in (up, down, status, execute, fault, kill, restart, reboot, log, link):
+    reboot = actions.add_parser("reboot", help="pull the plug of a host that is a virtual machine; it comes back")
+    link = actions.add_parser("link", help="cut or mend a host's data link")
+    for action in (reboot, link):
+        action.add_argument("host", help="h0 and on")
+    link.add_argument("way", choices=("up", "down"))
+    for action in actions.choices.values():
         action.add_argument("--name", default="default", help="which testbed (default: default)")
+
+
+def _add_up(up: argparse.ArgumentParser) -> None:
+    add_target(up)
+    up.add_argument("--nodes", type=whole(2), help="hosts, h0 and on (default 9; with --roce 3)")
+    up.add_argument("--rate", type=rate, help="rate of every link, both ways, as 100mbit (default: not shaped)")
+    up.add_argument("--slow", type=_slow, action="append", default=[], metavar="HOST=RATE", help="as 3=50mbit")
+    up.add_argument("--pool", type=size, help="pool of each agent (default 256MiB; with --roce 32MiB)")
+    add_no_root(up)
+    up.add_argument(
+        "--roce", action="store_true", help="hosts are virtual machines with soft-RoCE (needs QEMU, no root)"
+    )
+    up.add_argument(
+        "--sockets-on", type=whole(), action="append", default=[], metavar="HOST", help="with --roce: without RDMA"
+    )
+    up.add_argument("--taps", action="store_true", help="with --roce: on taps instead of datagram ports (needs root)")
+    up.add_argument("--foreground", action="store_true", help="stay until interrupted")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -81,21 +89,7 @@ def run(args: argparse.Namespace) -> int:
 def _up(args: argparse.Namespace) -> int:
     if state.load(args.name) is not None:
         raise TestbedError(f"testbed {args.name} is up already: use `kvcast testbed down`, or another --name")
-    if args.sockets_on and not args.roce:
-        raise TestbedError("--sockets-on goes with --roce: without it all hosts use sockets")
-    spec = TestbedSpec(
-        target=Target(args.target),
-        wiring=Wiring.GUESTS if args.roce else wiring_of(args.no_root),
-        hosts=args.nodes or (ROCE_HOSTS if args.roce else HOSTS),
-        rate_bit_s=args.rate,
-        slow_bit_s=dict(args.slow),
-        segment_bytes=ROCE_SEGMENT_BYTES if args.roce else Target(args.target).segment_bytes,
-        slots=SCALES[Target(args.target)].slots,
-        pool_bytes=args.pool or (ROCE_POOL_BYTES if args.roce else POOL_BYTES),
-        socket_hosts=tuple(args.sockets_on),
-        taps=args.taps,
-    )
-    testbed, keeper = client.start(spec, detached=not args.foreground)
+    testbed, keeper = client.start(_spec(args), detached=not args.foreground)
     ticks = state.start_ticks(keeper.pid)
     if ticks is None:
         raise TestbedError("the testbed ended right after its start")
@@ -114,6 +108,23 @@ def _up(args: argparse.Namespace) -> int:
         return keeper.wait(STOP_GRACE_S + 7)
     finally:
         state.forget(args.name)
+
+
+def _spec(args: argparse.Namespace) -> TestbedSpec:
+    if args.sockets_on and not args.roce:
+        raise TestbedError("--sockets-on goes with --roce: without it all hosts use sockets")
+    return TestbedSpec(
+        target=Target(args.target),
+        wiring=Wiring.GUESTS if args.roce else wiring_of(args.no_root),
+        hosts=args.nodes or (ROCE_HOSTS if args.roce else HOSTS),
+        rate_bit_s=args.rate,
+        slow_bit_s=dict(args.slow),
+        segment_bytes=ROCE_SEGMENT_BYTES if args.roce else Target(args.target).segment_bytes,
+        slots=SCALES[Target(args.target)].slots,
+        pool_bytes=args.pool or (ROCE_POOL_BYTES if args.roce else POOL_BYTES),
+        socket_hosts=tuple(args.sockets_on),
+        taps=args.taps,
+    )
 
 
 def _down(args: argparse.Namespace) -> int:

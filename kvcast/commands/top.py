@@ -11,6 +11,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from kvcast.arguments import above_zero, whole
 from kvcast.operator import (
     add_common,
     chunk_object,
@@ -25,13 +26,12 @@ from kvcast.operator import (
 from kvproto.rpc import control_pb2 as rpc
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare `kvcast top`."""
-    parser = subparsers.add_parser("top", help="what is hot, live")
     parser.add_argument(
-        "--interval", type=float, default=1.0, metavar="S", help="seconds between two looks (default 1)"
+        "--interval", type=above_zero, default=1.0, metavar="S", help="seconds between two looks (default 1)"
     )
-    parser.add_argument("--limit", type=int, default=10, help="chunks shown (default 10)")
+    parser.add_argument("--limit", type=whole(1), default=10, help="chunks shown (default 10)")
     parser.add_argument("--once", action="store_true", help="look once, then end")
     add_common(parser)
 

@@ -8,9 +8,8 @@ from kvcast.operator import add_common, console, controller, print_json, size_te
 from kvproto.rpc import control_pb2 as rpc
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare `kvcast unpin KEY`."""
-    parser = subparsers.add_parser("unpin", help="take a pin back")
     parser.add_argument("key", help="last chunk of the prefix (first digits)")
     add_common(parser)
 

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import argparse
 
-from kvcast.operator import add_common, controller
+from kvcast.operator import add_common, add_timeout, controller
 from kvcast.progress import follow
 from kvproto.rpc import control_pb2 as rpc
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare `kvcast warm --prefix KEY [--nodes a,b,c]`."""
-    parser = subparsers.add_parser("warm", help="cast a prefix to many nodes at once")
     parser.add_argument("--prefix", required=True, metavar="KEY", help="last chunk of the prefix (first digits)")
     parser.add_argument("--nodes", default="", metavar="A,B,C", help="names, with commas (default: all)")
     parser.add_argument("--pin", action="store_true", help="and keep it there until `kvcast unpin`")
-    parser.add_argument("--timeout", type=float, default=0.0, metavar="S", help="give up after so long")
+    add_timeout(parser)
     add_common(parser)
 
 

@@ -9,6 +9,7 @@ from hostagent.config import AgentConfig, DataConfig, PoolConfig
 from hostagent.transport.base import TransportError
 from hostagent.transport.host import interface_address
 from hostagent.transport.verbs.device import RdmaPort, VerbsError, device_names
+from hostagent.transport.verbs.retransmissions import Retransmissions
 from kvcast.doctor.findings import Finding, Level, judged
 from kvcast.operator import size_text
 from kvproto.wire.layouts import KV_DATA_BYTES
@@ -102,12 +103,22 @@ def _port(port: RdmaPort, data: DataConfig) -> list[Finding]:
             "a larger MTU of the interface (RDMA takes the next smaller of 1024, 2048, 4096), or a switch program built"
             f" with SEGMENT_BYTES={rdma_segment_bytes_max(facts.mtu_bytes)}; until then casts go over sockets",
         ),
+        _losses(port, name),
         judged(
             f"dma-buf with {name}",
             "yes" if port.takes_dmabuf() else "no",
-            "yes, for memory of GPUs",
+            "yes, for memory of GPUs (--gpu tries it)",
             port.takes_dmabuf(),
             Level.NOTE,
             "nothing to do: the pool is in DRAM",
         ),
     ]
+
+
+def _losses(port: RdmaPort, name: str) -> Finding:
+    counters = Retransmissions(*port.counter_directories)
+    names = counters.names
+    counters.close()
+    remedy = "nothing to do: without them what is in flight of reads shrinks only after timeouts"
+    wanted = "any, so that reads hold back where packets are lost"
+    return judged(f"counters of losses of {name}", ", ".join(names) or "none", wanted, bool(names), Level.NOTE, remedy)

@@ -12,6 +12,8 @@ from kvproto.session.timing import (
     JOIN_RETRY_NS,
     JOIN_TRIES_MAX,
     LEAVE_AGAIN_NS,
+    NEWCOMER_ANSWERS,
+    NEWCOMER_MAX_NS,
     NEWCOMER_SPAN_NS,
     NO_SWITCH_MEMORY_NS,
     RENEWALS_PER_TTL,
@@ -34,7 +36,7 @@ class _Left:
 class Membership:
     """JOIN, renewal, announcement, LEAVE and what NOTICE says. It decides nothing about who pulls."""
 
-    __slots__ = ("_left", "_no_switch_until_ns", "newcomer_until_ns", "parameters", "tend_ns")
+    __slots__ = ("_answer_ns", "_left", "_no_switch_until_ns", "newcomer_until_ns", "parameters", "tend_ns")
 
     def __init__(self, parameters: ReaderParameters) -> None:
         self.parameters = parameters
@@ -44,6 +46,16 @@ class Membership:
         """When `tend` may have something to do, at the earliest; None: never."""
         self.newcomer_until_ns = 0
         """Until then this reader has joined too recently to know what is under way."""
+        self._answer_ns: int | None = None
+        """How long answers to JOINs took of late: the way to the switch and back, and how late this host runs."""
+
+    def newcomer_wait_ns(self, now_ns: int) -> int:
+        """How long this reader, if it is a newcomer, waits for what the others do about that before it leads."""
+        if now_ns >= self.newcomer_until_ns:
+            return 0
+        if self._answer_ns is None:
+            return NEWCOMER_MAX_NS
+        return min(NEWCOMER_MAX_NS, NEWCOMER_ANSWERS * self._answer_ns)
 
     def open(self, chunk: Chunk, now_ns: int) -> list[ReaderCommand]:
         """Begin with a waiting chunk: join it where that makes sense, else read it directly."""
@@ -121,11 +133,13 @@ class Membership:
         if me is not None and notice.members >> me & 1 and chunk.interest_at is not None:
             if chunk.phase is Phase.JOINING and now_ns >= self.newcomer_until_ns and chunk.leader is None:
                 self.newcomer_until_ns = now_ns + NEWCOMER_SPAN_NS
+            if chunk.phase is Phase.JOINING and chunk.join_tries == 1 and member == me:
+                self._note_answer(now_ns - chunk.join_sent_ns)
             if chunk.castable:
                 chunk.move(Cause.ADMITTED)
                 chunk.join_tries = 0
         if notice.flags & Flag.LEFT or notice.tag & TAG_YIELDS:
-            if chunk.leader == member:
+            if chunk.leader == member or (chunk.leader is None and notice.flags & Flag.LEFT and not notice.count):
                 chunk.leader, chunk.left_ns = None, now_ns
         elif notice.tag & TAG_LEADS:
             if chunk.leader != member:
@@ -133,6 +147,10 @@ class Membership:
             chunk.leader, chunk.leader_ns = member, now_ns
         elif member == me and notice.count and chunk.leader is None and notice.count - 1 != me:
             chunk.leader, chunk.leader_ns = Member(notice.count - 1), now_ns
+
+    def _note_answer(self, took_ns: int) -> None:
+        """Smoothed as in RFC 6298; of a JOIN that was repeated nobody knows which one was answered (Karn)."""
+        self._answer_ns = took_ns if self._answer_ns is None else (7 * self._answer_ns + took_ns) // 8
 
     def tend(self, chunks: Iterable[Chunk], now_ns: int) -> list[ReaderCommand]:
         """Retry or renew the JOINs of open chunks that are due; give up after many tries if there is another way."""

@@ -79,8 +79,7 @@ class Pull:
         chunk.batch_of[segments] = -1
         self._progress_ns = now_ns
         self.timeouts = 0
-        found, counts = np.unique(serials, return_counts=True)
-        for serial, count in zip(found.tolist(), counts.tolist(), strict=True):
+        for serial, count in _counts(serials):
             batch = self._batches[serial]
             batch.left -= count
             batch.progress_ns = now_ns
@@ -170,3 +169,12 @@ class Pull:
             mine = chunk.batch_of[batch.first : batch.first + batch.count] == batch.serial
             chunk.batch_of[batch.first : batch.first + batch.count][mine] = -1
             chunk.recount()
+
+
+def _counts(serials: npt.NDArray[np.int32]) -> list[tuple[int, int]]:
+    """(serial, how often it is there), ascending. Mostly there is only one: segments come batch by batch."""
+    first = int(serials[0])
+    if len(serials) == 1 or bool((serials == first).all()):
+        return [(first, len(serials))]
+    found, counts = np.unique(serials, return_counts=True)
+    return list(zip(found.tolist(), counts.tolist(), strict=True))

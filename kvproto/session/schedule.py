@@ -20,7 +20,6 @@ from kvproto.session.timing import (
     LAGGARD_RANKS,
     LOOKAHEAD_NS,
     NEEDED_NS,
-    NEWCOMER_NS,
     NEWCOMER_SPAN_NS,
     OVERLOAD_HOLDOFF_NS,
     OVERLOAD_LOSS,
@@ -122,6 +121,8 @@ class Schedule:
             return foreign + PATIENCE_ALONE_NS
         if chunk.leader is not None and chunk.leader != self.parameters.member:
             return max(chunk.leader_ns, foreign) + PATIENCE_ANNOUNCED_NS
+        if chunk.left_ns is not None and chunk.left_ns >= foreign - REPAIR_DELAY_NS:
+            return max(chunk.left_ns, foreign) + REPAIR_DELAY_NS
         return foreign + PATIENCE_UNLED_NS
 
     def _pending(self, pulled: Iterable[Chunk]) -> int:
@@ -275,8 +276,8 @@ class Schedule:
         if not pulled or ending:
             if self._idle_since_ns is None:
                 self._idle_since_ns = now_ns
-            wait = NEWCOMER_NS if now_ns < self._membership.newcomer_until_ns and not self._led else 0
-            due.append(self._idle_since_ns + wait + (0 if self._led else rank * RANK_STEP_NS))
+            wait = 0 if self._led else self._membership.newcomer_wait_ns(now_ns) + rank * RANK_STEP_NS
+            due.append(self._idle_since_ns + wait)
         else:
             self._idle_since_ns = None
         if pulled:

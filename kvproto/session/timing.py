@@ -25,8 +25,12 @@ SILENCE_NS: Final = 25 * MS
 """Nothing wanted arrived for so long: the leader is gone. A window covers 30 ms, so it had a stall of twice that."""
 RANK_STEP_NS: Final = 6 * MS
 """Members take over one after the other by their rank, so that the first one's data stops the next."""
-NEWCOMER_NS: Final = 12 * MS
-"""Who just joined waits for what is under way before it leads; who already pulls goes on at once."""
+NEWCOMER_ANSWERS: Final = 4
+"""Who just joined waits so many times as long as its JOINs were answered in before it leads. The others hear of it when
+its answer leaves the switch, and what they do about it comes after one such time if they run as late as this host. They
+may run later, and a rack away it takes two."""
+NEWCOMER_MAX_NS: Final = 12 * MS
+"""And no longer than that, which is also how long it waits before it has measured an answer."""
 NEWCOMER_SPAN_NS: Final = 40 * MS
 """For so long after its first JOIN was answered is a reader a newcomer."""
 LOOKAHEAD_NS: Final = 12 * MS

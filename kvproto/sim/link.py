@@ -41,13 +41,11 @@ class Link:
         "_free_at_ns",
         "_ns_per_byte",
         "_queue_ns",
-        "corrupted",
         "delay_ns",
         "down",
         "dropped",
         "faults",
         "sent_bytes",
-        "sent_packets",
     )
 
     def __init__(
@@ -67,9 +65,7 @@ class Link:
         self.down = False
         self.sent_bytes = 0
         """Bytes that left the queue: what an interface counter shows."""
-        self.sent_packets = 0
         self.dropped = 0
-        self.corrupted = 0
 
     def backlog_ns(self, now_ns: int) -> float:
         """How long what is queued will take."""
@@ -83,7 +79,6 @@ class Link:
             return []
         self._free_at_ns = start + packet.size_bytes * self._ns_per_byte
         self.sent_bytes += packet.size_bytes
-        self.sent_packets += 1
         at = int(self._free_at_ns) + self.delay_ns
         faults = self.faults
         if faults is CLEAN:
@@ -93,7 +88,6 @@ class Link:
             self.dropped += 1
             return []
         if faults.corruption and chance.fraction() < faults.corruption:
-            self.corrupted += 1
             return []
         if faults.reordering and chance.fraction() < faults.reordering:
             at += int(chance.fraction() * faults.reordering_delay_ns)

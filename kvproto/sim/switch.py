@@ -67,7 +67,6 @@ class SwitchModel:
         self._ports: dict[Member, tuple[Link, Port]] = {}
         self._members: dict[Address, Member] = {}
         self.uplink: Uplink | None = None
-        self.no_interest = 0
         self.notices = 0
 
     def attach(self, member: Member, address: Address, link: Link, port: Port) -> None:
@@ -187,7 +186,6 @@ class SwitchModel:
     def _data(self, packet: Packet, body: DataBody, member: Member) -> None:
         entry = self._entry(body.key)
         if entry is None:
-            self.no_interest += 1
             return
         entry.seen_ns = self._engine.now_ns
         for other in members_of(entry.members & ~(1 << member)):

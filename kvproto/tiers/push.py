@@ -83,9 +83,9 @@ class PushCounts:
     used_bytes: int = 0
     """Of what was pushed."""
     withheld_copies: int = 0
-    """Named and not pushed, because their kind does not pay."""
+    """Named only, because their kind does not pay."""
     withheld_used_copies: int = 0
-    """Of these, those that a node asked for: what the gate cost."""
+    """Named, not pushed, and asked for: what the gate cost, and owners that could not push."""
 
 
 @dataclass(slots=True)
@@ -93,7 +93,7 @@ class _Named:
     kind: Kind
     size_bytes: int
     until_ns: int
-    pushed: bool
+    pushed: bool = False
 
 
 @dataclass(slots=True)
@@ -113,7 +113,7 @@ class _Tables(Generic[NodeT]):
 
 
 class PushPolicy(Generic[NodeT]):
-    """Watches fetches, says what to push where. The caller pushes, or cannot, and need not say."""
+    """Watches fetches, says what to push where. What the owner does push it says with `sent`."""
 
     def __init__(self, parameters: PushParameters | None = None) -> None:
         self.parameters = parameters or PushParameters()
@@ -164,6 +164,14 @@ class PushPolicy(Generic[NodeT]):
                 wanted.append(key)
         return tuple(wanted)
 
+    def sent(self, key: ChunkKey, size_bytes: int, node: NodeT) -> None:
+        """A copy that `fetched` or `joined` asked for is being pushed."""
+        self.counts.pushed_copies += 1
+        self.counts.pushed_bytes += size_bytes
+        named = self._tables.named.get((key, node))
+        if named is not None:
+            named.pushed = True
+
     def hot(self, limit: int, now_ns: int) -> list[ChunkKey]:
         """Chunks fetched remotely again and again, the last ones first."""
         found: list[ChunkKey] = []
@@ -198,7 +206,7 @@ class PushPolicy(Generic[NodeT]):
         for node in nodes:
             if (key, node) in tables.named or len(tables.order) >= self.parameters.named_max:
                 continue
-            tables.named[key, node] = _Named(kind, size_bytes, until_ns, pushing)
+            tables.named[key, node] = _Named(kind, size_bytes, until_ns)
             tables.order.append((until_ns, key, node))
             found.named_bytes += size_bytes
             found.copies += 1
@@ -206,8 +214,6 @@ class PushPolicy(Generic[NodeT]):
         if not pushing:
             self.counts.withheld_copies += len(named)
             return ()
-        self.counts.pushed_copies += len(named)
-        self.counts.pushed_bytes += size_bytes * len(named)
         return tuple(named)
 
     def _used(self, key: ChunkKey, node: NodeT, now_ns: int) -> None:

@@ -5,6 +5,7 @@ to be worked out anew as time passes. Higher stays. Rates are carried back to ti
 
     lru          last fetch
     decay        log2(decayed fetches x worth) + t / H
+    count        log2(all fetches x worth) + t / H
     rate         log2((k + fetches) / (k / hits/s of the class + H / ln 2) x worth) + t / H
     reuse        log2(hits/s of the class x worth) + t / H
 
@@ -28,16 +29,18 @@ from kvproto.value.reuse import LEVEL_LOWEST, LEVEL_STEPS, log2_rate
 
 Floats = npt.NDArray[np.float64]
 Levels = npt.NDArray[np.uint16]
+Counts = npt.NDArray[np.uint16]
 
 
 class Rule(enum.Enum):
     LRU = "lru"
     DECAY = "decay"
+    COUNT = "count"
     RATE = "rate"
     REUSE = "reuse"
 
 
-_LRU, _DECAY, _RATE, _REUSE = Rule
+_LRU, _DECAY, _COUNT, _RATE, _REUSE = Rule
 """Looking up a member of an enumeration costs as much as the rest of a score."""
 
 
@@ -62,9 +65,11 @@ CANDIDATES: tuple[Candidate, ...] = (
     Candidate("lru-second-touch", Rule.LRU, filtered=True),
     Candidate("decay-300s", Rule.DECAY, 300.0),
     Candidate("reuse-60s", Rule.REUSE, 60.0, horizon=1),
+    Candidate("count-1h", Rule.COUNT, 3600.0, filtered=True),
 )
-"""Few, and far apart: 300 s suits chat, 20 s bursts; plain LRU learns nothing and is for streams that teach nothing, so
-it must be well ahead. The first decides until the contest knows better."""
+"""Few, and far apart: 300 s suits chat, 20 s bursts, an hour documents that are asked about all day; plain LRU learns
+nothing and is for streams that teach nothing, so it must be well ahead. The first decides until the contest knows
+better."""
 
 
 class Scorer:
@@ -81,18 +86,22 @@ class Scorer:
         """Mean of a Poisson rate of which `weight` decayed fetches were seen, with the class as prior."""
         return (self._prior + weight) / (self._prior / exp2(log2_rate(level)) + self._memory_s)
 
-    def one(self, candidate: Candidate, last_s: float, weight: float, level: int, log_worth: float) -> float:
+    def one(
+        self, candidate: Candidate, last_s: float, weight: float, touches: int, level: int, log_worth: float
+    ) -> float:
         """Score of one chunk."""
         rule = candidate.rule
         if rule is _LRU:
             return last_s
         if rule is _REUSE:
             log_rate = log2_rate(level)
+        elif rule is _COUNT:
+            log_rate = log2(touches or 1)
         else:
             log_rate = log2(weight if rule is _DECAY else self.mean_rate_per_s(level, weight))
         return log_worth + last_s / candidate.half_life_s + log_rate
 
-    def every(self, last_s: float, weight: float, levels: Sequence[int], log_worth: float) -> list[float]:
+    def every(self, last_s: float, weight: float, touches: int, levels: Sequence[int], log_worth: float) -> list[float]:
         """Scores of one chunk, by candidate; `levels` by horizon. `one` for all of them, with what they share worked
         out once."""
         log_weight = log2(weight)
@@ -104,18 +113,24 @@ class Scorer:
                 continue
             if rule is _REUSE:
                 log_rate = log_rates[horizon]
+            elif rule is _COUNT:
+                log_rate = log2(touches or 1)
             else:
                 log_rate = log_weight if rule is _DECAY else log2(self.mean_rate_per_s(levels[horizon], weight))
             scores.append(log_worth + last_s / half_life_s + log_rate)
         return scores
 
-    def many(self, candidate: Candidate, last_s: Floats, weight: Floats, level: Levels, log_worth: Floats) -> Floats:
+    def many(
+        self, candidate: Candidate, last_s: Floats, weight: Floats, touches: Counts, level: Levels, log_worth: Floats
+    ) -> Floats:
         """Scores of many chunks."""
         if candidate.rule is _LRU:
             return last_s
         log_rates: Floats = level / LEVEL_STEPS - LEVEL_LOWEST
         if candidate.rule is _DECAY:
             log_rates = np.log2(weight)
+        elif candidate.rule is _COUNT:
+            log_rates = np.log2(np.maximum(touches, 1))
         elif candidate.rule is _RATE:
             log_rates = np.log2((self._prior + weight) / (self._prior / np.exp2(log_rates) + self._memory_s))
         return log_worth + last_s / candidate.half_life_s + log_rates

@@ -66,6 +66,15 @@ class EvictionOrder:
         self._side.clear()
         self._border = -math.inf
 
+    def cheapest(self) -> tuple[float, int] | None:
+        """Score and slot of the first of `victims`, without going through them; None if there is no leaf."""
+        queue, side = self._settle_queue(), self._settle_side()
+        if queue is None and side is None:
+            return self._queue[-1] if self._work_out(set()) else None
+        if queue is None or side is None:
+            return queue or side
+        return min(queue, side)
+
     def victims(self, evictable: Callable[[ChunkKey], bool]) -> Iterator[int]:
         """Slots in the order they should go, each assumed gone before the next. Changes nothing by itself.
 

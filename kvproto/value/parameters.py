@@ -11,7 +11,7 @@ NS: Final = 1e-9
 TRACKED_MAX: Final = 1_000_000
 """Chunks whose fetches are remembered by one pool, in it or not; about 60 bytes each, taken as they come."""
 
-SHADOW_CHUNKS_MAX: Final = 2048
+SHADOW_CHUNKS_MAX: Final = 4096
 """Chunks that one shadow cache holds at most: a larger pool is shadowed by a sample of its keys."""
 
 POSITION_EARLY: Final = 12

@@ -7,7 +7,6 @@ that is remembered of a chunk, in the pool or not, is one row of a `ChunkTable`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from math import exp2, inf, log2
 from typing import TypeAlias
 
@@ -18,32 +17,18 @@ from kvproto.ids import ChunkKey
 from kvproto.value import formula
 from kvproto.value.candidates import CANDIDATES, Candidate, Scorer
 from kvproto.value.contest import FINISHED_SCORE, Contest
+from kvproto.value.lessons import Lessons, Touch
 from kvproto.value.order import EvictionOrder
 from kvproto.value.parameters import NS, ValueParameters
 from kvproto.value.reuse import KIND_KNOWN, KIND_NEW, ReuseTimes, class_of, kind_of_session
-from kvproto.value.table import FINISHED, NONE, ORPHAN, RESIDENT, ChunkTable, halves, mixed
+from kvproto.value.table import FINISHED, NONE, ORPHAN, RESIDENT, ChunkTable, mixed
 
-_TOUCHES_MAX = 0xFFFF
-_GAP_MAX = 0xFFFF
 _WEIGHT_MIN = 1e-30
 _PURGE_SHARE = 64
 """When the table is full, one row in so many is picked to be forgotten in one pass."""
 _ROOM_SHARE = 8
 _TIE_S = 1e-6
 """Fetches of one moment still come one after the other."""
-
-
-@dataclass(frozen=True, slots=True)
-class Touch:
-    """One chunk of one fetch."""
-
-    key: ChunkKey
-    parent: ChunkKey | None
-    position: int
-    """0 for the first chunk of the prefix."""
-    size_bytes: int
-    readers: int = 1
-    """At once."""
 
 
 Loss: TypeAlias = Callable[[ChunkKey, int], float]
@@ -77,6 +62,7 @@ class PoolValues:
             self.parameters.horizons_s, self.parameters.class_prior, self.parameters.learn_half_touches
         )
         self._half_life_s = self.parameters.half_life_s
+        self._lessons = Lessons(self._table, self._reuse, self._half_life_s)
         self._scorer = Scorer(candidates, self.parameters.rate_prior, self._half_life_s)
         self._contest = Contest(
             candidates,
@@ -88,6 +74,10 @@ class PoolValues:
         self._decider = candidates[0]
         self._sample_mask = 0
         self._order = EvictionOrder(self._table, self._score_one, self._score_many)
+        self._near: dict[ChunkKey, int] = {}
+        """Slots of the chunks of the last fetch and of what they displace: most questions are about those."""
+        self._held: set[int] = set()
+        """Slots of the fetch under way, which must not be purged."""
         self._to_purge: list[int] = []
         """Rows to forget next, the oldest last, as long as nobody fetched them after `_purge_border_s`."""
         self._purge_border_s = 0.0
@@ -100,16 +90,22 @@ class PoolValues:
         """One fetch, in prefix order, whether the chunks were here or not. The only thing that teaches."""
         now_s = self._now_s = max(self._seconds(now_ns), self._fetched_s + _TIE_S)
         self._fetched_s = now_s
-        rows = [self._row(touch.key) for touch in chunks]
-        kind = self._kind(rows, chunks[0].parent if chunks else None)
-        last = len(chunks) - 1
-        again = [self._touch(rows[at][0], touch, now_s, kind, at == last) for at, touch in enumerate(chunks)]
-        self._rank([slot for slot, _ in rows])
-        for at, touch in enumerate(chunks):
-            slot, mix = rows[at]
-            if not mix & self._sample_mask:
-                self._shadow(mix, slot, touch, again[at])
-            if self._table.flags_at[slot] & RESIDENT:
+        if not chunks:
+            return
+        keys = [touch.key for touch in chunks]
+        mixes = [mixed(key) for key in keys]
+        slots = self._slots(keys, mixes)
+        touches_at = self._table.touches_at
+        touches = [touches_at[slot] for slot in slots]
+        kind = self._kind(touches, chunks[0].parent)
+        self._lessons.fetched(chunks, slots, touches, kind, now_s)
+        if self._loss is not None:
+            for slot, touch in zip(slots, chunks, strict=True):
+                self._describe(slot, touch)
+        self._shadow(chunks, slots, touches, mixes)
+        flags_at, children_at = self._table.flags_at, self._table.children_at
+        for slot in slots:
+            if not children_at[slot] and flags_at[slot] & RESIDENT:
                 self._order.changed(slot)
 
     def finished(self, keys: Iterable[ChunkKey], now_ns: int) -> None:
@@ -122,7 +118,7 @@ class PoolValues:
             self._table.flags_at[slot] |= FINISHED
             if self._table.flags_at[slot] & RESIDENT:
                 self._order.changed(slot)
-            mix = mixed(*halves(key))
+            mix = mixed(key)
             if not mix & self._sample_mask:
                 self._contest.finished(mix)
 
@@ -161,14 +157,14 @@ class PoolValues:
             table.parent_at[slot] = parent
             table.children_at[parent] += 1
         self._count += 1
-        self._used_bytes += touch.size_bytes
+        self._used_bytes += int(table.size_at[slot])
         self._order.changed(slot)
         if table.children_at[slot]:
             self._mark_orphans(slot, False)
 
     def remove(self, key: ChunkKey) -> None:
         """A chunk went. Raises KeyError when it is not here."""
-        slot = self._table.find(key)
+        slot = self._find(key)
         table = self._table
         if slot == NONE or not table.flags_at[slot] & RESIDENT:
             raise KeyError(f"chunk {key.hex()} is not in the pool")
@@ -224,7 +220,21 @@ class PoolValues:
             self._presume(slot)
         self._describe(slot, touch)
         score = self._score_one(slot)
-        keep = NONE if touch.parent is None else table.find(touch.parent)
+        keep = NONE if touch.parent is None else self._find(touch.parent)
+        cheapest = self._order.cheapest()
+        if cheapest is None or cheapest[0] >= score:
+            return None
+        first = cheapest[1]
+        if first != keep and room + table.size_at[first] >= touch.size_bytes and evictable(key := table.key(first)):
+            self._near[key] = first
+            return [key]
+        return self._displaced_several(touch.size_bytes - room, score, keep, evictable)
+
+    def _displaced_several(
+        self, needed_bytes: int, score: float, keep: int, evictable: Callable[[ChunkKey], bool]
+    ) -> list[ChunkKey] | None:
+        """The general case of `displaced_by`: the first may have to stay, or be too small."""
+        table = self._table
         displaced: list[ChunkKey] = []
         victims = self._order.victims(evictable)
         try:
@@ -234,8 +244,8 @@ class PoolValues:
                 if self._score_one(victim) >= score:
                     return None
                 displaced.append(table.key(victim))
-                room += int(table.size_at[victim])
-                if room >= touch.size_bytes:
+                needed_bytes -= int(table.size_at[victim])
+                if needed_bytes <= 0:
                     return displaced
         finally:
             victims.close()  # type: ignore[attr-defined]  # a generator: puts back what it looked at
@@ -326,7 +336,9 @@ class PoolValues:
         """Seconds since the first moment; time never goes back here, so that late reports cannot disturb the order."""
         if self._base_ns is None:
             self._base_ns = now_ns
-        self._now_s = max(self._now_s, (now_ns - self._base_ns) * NS)
+        now_s = (now_ns - self._base_ns) * NS
+        if now_s > self._now_s:
+            self._now_s = now_s
         return self._now_s
 
     def _decay(self, elapsed_s: float) -> float:
@@ -335,65 +347,49 @@ class PoolValues:
     def _weight(self, slot: int, now_s: float) -> float:
         return float(self._table.weight_at[slot] * self._decay(now_s - self._table.last_at[slot]))
 
-    def _kind(self, rows: Sequence[tuple[int, int]], parent: ChunkKey | None) -> int:
-        touches_at = self._table.touches_at
-        before = 0
-        if parent is not None and (above := self._table.find(parent)) != NONE:
-            before = touches_at[above]
-        for slot, _ in rows:
-            touches = touches_at[slot]
-            if touches == 0:
-                return kind_of_session(before) if before else KIND_NEW
-            before = touches
-        return KIND_KNOWN
+    def _kind(self, touches: Sequence[int], parent: ChunkKey | None) -> int:
+        """Kind of session that a fetch belongs to, by how often its chunks were fetched before it."""
+        if 0 not in touches:
+            return KIND_KNOWN
+        known = touches.index(0)
+        before = touches[known - 1] if known else 0
+        if not known and parent is not None and (above := self._find(parent)) != NONE:
+            before = self._table.touches_at[above]
+        return kind_of_session(before) if before else KIND_NEW
 
-    def _touch(self, slot: int, touch: Touch, now_s: float, kind: int, is_last: bool) -> bool:
-        """Learn from a fetch of a chunk and note it; whether it was fetched before."""
-        table, reuse = self._table, self._reuse
-        touches = table.touches_at[slot]
-        elapsed_s = now_s - table.last_at[slot]
-        weight = table.weight_at[slot] * exp2(-elapsed_s / self._half_life_s) + touch.readers
-        gap_s: float | None = None
-        if touches:
-            gap_s = elapsed_s
-            table.gap_at[slot] = min(int(elapsed_s * 10), _GAP_MAX)
-            reuse.left(table.group_at[slot], elapsed_s)
-        again: bool = touches > 0
-        if touches < _TOUCHES_MAX:
-            touches += 1
-            table.touches_at[slot] = touches
-        group = class_of(touches, gap_s, kind, touch.position, is_last)
-        reuse.entered(group)
-        table.last_at[slot] = now_s
-        table.weight_at[slot] = weight
-        table.group_at[slot] = group
-        if table.flags_at[slot] & FINISHED:
-            table.flags_at[slot] &= ~FINISHED & 0xFF
-        self._describe(slot, touch)
-        return again
-
-    def _rank(self, slots: Sequence[int]) -> None:
-        """Note what their classes say of chunks just fetched. An ancestor is worth at least what its descendants are,
-        so it takes the highest level behind it."""
-        group_at, reuse = self._table.group_at, self._reuse
-        for levels, level_at in zip(reuse.levels, self._table.level_at, strict=True):
-            group, best = -1, 0
-            for slot in reversed(slots):
-                if group_at[slot] != group:
-                    group = group_at[slot]
-                    reuse.work_out(group)
-                    best = max(best, levels[group])
-                level_at[slot] = best
-
-    def _shadow(self, mix: int, slot: int, touch: Touch, again: bool) -> None:
-        table, contest = self._table, self._contest
-        levels = [level_at[slot] for level_at in table.level_at]
-        scores = self._scorer.every(table.last_at[slot], table.weight_at[slot], levels, table.worth_at[slot])
-        saved = exp2(table.worth_at[slot]) * touch.size_bytes * touch.readers
-        if contest.fetched(mix, scores, touch.size_bytes, saved, again):
-            self._decider = self._candidates[contest.decider]
+    def _shadow(
+        self, chunks: Sequence[Touch], slots: Sequence[int], touches: Sequence[int], mixes: Sequence[int]
+    ) -> None:
+        """Show the sampled chunks of a fetch to the contest."""
+        mask = self._sample_mask
+        sampled = [at for at, mix in enumerate(mixes) if not mix & mask] if mask else range(len(mixes))
+        if not sampled:
+            return
+        table = self._table
+        last_at, weight_at, worth_at, (short_at, long_at) = (
+            table.last_at,
+            table.weight_at,
+            table.worth_at,
+            table.level_at,
+        )
+        terms: tuple[float, ...] = ()
+        scores, sizes, saved = [], [], []
+        for at in sampled:
+            slot, touch = slots[at], chunks[at]
+            own = (weight_at[slot], touches[at], short_at[slot], long_at[slot], worth_at[slot])
+            if own != terms:
+                terms = own
+                weight, before, *levels, worth = own
+                every = self._scorer.every(last_at[slot], weight, before + 1, levels, worth)
+                saved_of_byte = exp2(worth)
+            scores.append(every)
+            sizes.append(touch.size_bytes)
+            saved.append(saved_of_byte * touch.size_bytes * touch.readers)
+        known = [touches[at] > 0 for at in sampled]
+        if self._contest.fetched([mixes[at] for at in sampled], scores, sizes, saved, known):
+            self._decider = self._candidates[self._contest.decider]
             self._order.forget()
-        self._sample_mask = contest.sample_mask
+        self._sample_mask = self._contest.sample_mask
 
     def _presume(self, slot: int) -> None:
         """Nobody has fetched the chunk yet: it was put here for somebody who will, as if fetched once now."""
@@ -415,30 +411,48 @@ class PoolValues:
         table = self._table
         if table.flags_at[slot] & (FINISHED | ORPHAN):
             return FINISHED_SCORE
-        level = table.level_at[self._decider.horizon][slot]
-        return self._scorer.one(self._decider, table.last_at[slot], table.weight_at[slot], level, table.worth_at[slot])
+        decider, last_s, worth = self._decider, table.last_at[slot], table.worth_at[slot]
+        level = table.level_at[decider.horizon][slot]
+        return self._scorer.one(decider, last_s, table.weight_at[slot], table.touches_at[slot], level, worth)
 
     def _score_many(self, slots: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         table = self._table
         weight, worth = table.weight[slots].astype(np.float64), table.worth[slots].astype(np.float64)
         level = table.level[self._decider.horizon][slots]
-        scores = self._scorer.many(self._decider, table.last_s[slots], weight, level, worth)
+        scores = self._scorer.many(self._decider, table.last_s[slots], weight, table.touches[slots], level, worth)
         return np.where(table.flags[slots] & (FINISHED | ORPHAN) != 0, FINISHED_SCORE, scores)
 
-    def _row(self, key: ChunkKey) -> tuple[int, int]:
-        """(slot, mixed key), the slot a new one if the key has none."""
-        high, low = halves(key)
-        mix = mixed(high, low)
-        slot = self._table.find_halves(high, low, mix)
-        return (slot if slot != NONE else self._new_slot(key)), mix
+    def _find(self, key: ChunkKey) -> int:
+        """Slot of a key, NONE if it has none."""
+        slot = self._near.get(key)
+        return self._table.find(key) if slot is None else slot
 
     def _slot(self, key: ChunkKey) -> int:
-        return self._row(key)[0]
+        """Slot of a key, a new one if it has none."""
+        near = self._near.get(key)
+        if near is not None:
+            return near
+        slot = self._table.find(key)
+        return self._new_slot(key, mixed(key)) if slot == NONE else slot
 
-    def _new_slot(self, key: ChunkKey) -> int:
+    def _slots(self, keys: Sequence[ChunkKey], mixes: Sequence[int]) -> list[int]:
+        """Slots of the chunks of a fetch, new ones for those that have none."""
+        slots = self._table.find_all(keys, mixes)
+        if NONE in slots:
+            self._held, new = set(slots), dict[ChunkKey, int]()
+            for at, slot in enumerate(slots):
+                if slot == NONE:
+                    key = keys[at]
+                    slots[at] = new[key] if key in new else self._new_slot(key, mixes[at])
+                    new[key] = slots[at]
+            self._held.clear()
+        self._near = dict(zip(keys, slots, strict=True))
+        return slots
+
+    def _new_slot(self, key: ChunkKey, mix: int) -> int:
         if self._table.full:
             self._purge()
-        slot = self._table.take(key)
+        slot = self._table.take(key, mix)
         self._table.last_at[slot] = self._now_s
         return slot
 
@@ -452,10 +466,12 @@ class PoolValues:
         while self._to_purge:
             slot = self._to_purge.pop()
             if self._may_forget(slot) and table.last_at[slot] <= self._purge_border_s:
+                self._near.pop(table.key(slot), None)
                 table.drop(slot)
                 return
         end = table.end
         idle = (table.flags[:end] & RESIDENT == 0) & (table.children[:end] == 0) & (table.last_s[:end] < self._now_s)
+        idle[[slot for slot in self._held if slot != NONE]] = False
         slots = np.flatnonzero(idle)
         if not len(slots):
             table.allow(table.end + max(1, table.end // _ROOM_SHARE))
@@ -468,7 +484,8 @@ class PoolValues:
         self._purge()
 
     def _may_forget(self, slot: int) -> bool:
-        return not self._table.flags_at[slot] & RESIDENT and not self._table.children_at[slot]
+        table = self._table
+        return not table.flags_at[slot] & RESIDENT and not table.children_at[slot] and slot not in self._held
 
     def _mark_orphans(self, slot: int, orphans: bool) -> None:
         """All residents that hang on this slot have lost their ancestor, or got it back. Rare, so a pass will do."""

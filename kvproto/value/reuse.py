@@ -73,11 +73,15 @@ def kind_of_session(touches_of_branch: int) -> int:
     return 2 if touches_of_branch <= 3 else 3 if touches_of_branch <= 15 else 4
 
 
-def class_of(touches: int, gap_s: float | None, kind: int, position: int, is_last: bool) -> int:
-    """Class of a chunk after a fetch; `touches` counts it, `gap_s` is None for the first."""
+def place_in_prefix(position: int) -> int:
+    """Part of a class: the first chunk, an early one, or one behind."""
+    return 2 if position == 0 else 1 if position < POSITION_EARLY else 0
+
+
+def class_of(touches: int, gap_s: float | None, kind: int, place: int, is_last: bool) -> int:
+    """Class of a chunk after a fetch; `touches` counts it, `gap_s` is None for the first (`place_in_prefix`)."""
     gap = GAP_FIRST if gap_s is None else bisect_right(GAP_EDGES_S, gap_s)
-    early = 2 if position == 0 else 1 if position < POSITION_EARLY else 0
-    return _TOUCH_OFFSET[touches] + gap * _PER_GAP + (kind * POSITIONS + early) * 2 + is_last
+    return _TOUCH_OFFSET[touches] + gap * _PER_GAP + (kind * POSITIONS + place) * 2 + is_last
 
 
 @dataclass(slots=True)
@@ -108,25 +112,25 @@ class ReuseTimes:
         self._due = array("d", bytes(8 * CLASSES))
         """When a class has been entered so often its rates are worked out anew."""
 
-    def entered(self, group: int) -> None:
-        """A chunk is in this class from now on."""
-        self._entered[group] += 1
-        self._coarse_entered[group // _PER_TOUCH] += 1
-        self._all_entered += 1
+    def entered(self, group: int, chunks: int) -> None:
+        """So many chunks are in this class from now on."""
+        self._entered[group] += chunks
+        self._coarse_entered[group // _PER_TOUCH] += chunks
+        self._all_entered += chunks
         if self._all_entered >= self._learn_half_touches:
             self._halve()
 
-    def left(self, group: int, gap_s: float) -> None:
-        """A chunk of this class was fetched again after `gap_s`."""
+    def left(self, group: int, gap_s: float, chunks: int) -> None:
+        """So many chunks of this class were fetched again after `gap_s`."""
         coarse = group // _PER_TOUCH
         for horizon in self._horizons:
             if gap_s <= horizon.seconds:
-                spared_s = horizon.seconds - gap_s
-                horizon.hits[group] += 1
+                spared_s = (horizon.seconds - gap_s) * chunks
+                horizon.hits[group] += chunks
                 horizon.spared_s[group] += spared_s
-                horizon.coarse_hits[coarse] += 1
+                horizon.coarse_hits[coarse] += chunks
                 horizon.coarse_spared_s[coarse] += spared_s
-                horizon.all_hits += 1
+                horizon.all_hits += chunks
 
     def work_out(self, group: int) -> None:
         """Bring `levels` of a class up to date; cheap when little was learned since the last time."""

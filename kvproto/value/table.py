@@ -8,7 +8,9 @@ columns mean is the business of `pool`.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import Any, Final
+from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
@@ -18,8 +20,9 @@ from kvproto.ids import KEY_BYTES, ChunkKey
 NONE: Final = 0xFFFF_FFFF
 """No slot."""
 _GROW_FIRST: Final = 1024
-_MIX: Final = 0x9E37_79B9_7F4A_7C15
-_U64: Final = 0xFFFF_FFFF_FFFF_FFFF
+MIX_BITS: Final = 32
+_CRC_START: Final = 0xFFFF_FFFF
+_CRC_OF_BYTE: Final = np.array([crc32(bytes([byte]), _CRC_START) ^ _CRC_START for byte in range(256)], np.uint32)
 
 RESIDENT: Final = 1
 FINISHED: Final = 2
@@ -43,24 +46,14 @@ _COLUMNS: Final[dict[str, str]] = {
     "level_1": "u2",
     "flags": "u1",
 }
-BYTES_PER_SLOT: Final = sum(np.dtype(kind).itemsize for kind in _COLUMNS.values())
 
 
 _HALVES: Final = struct.Struct(">QQ")
 
 
-def halves(key: ChunkKey) -> tuple[int, int]:
-    """A key as two 64-bit integers. Raises ValueError for a key of another length."""
-    if len(key) != KEY_BYTES:
-        raise ValueError(f"a chunk key has {KEY_BYTES} bytes, not {len(key)}")
-    high, low = _HALVES.unpack(key)
-    return high, low
-
-
-def mixed(high: int, low: int) -> int:
-    """64 well-mixed bits of a key; the index uses the low ones, sampling the high ones."""
-    mix = ((low ^ (high * 3)) * _MIX) & _U64
-    return mix ^ (mix >> 32)
+mixed: Final = crc32
+"""32 well-mixed bits of a key: the index uses the low ones, sampling the high ones. A checksum, because it is one call:
+multiplying 64-bit integers takes as long as all the rest of a look-up."""
 
 
 class ChunkTable:
@@ -125,36 +118,48 @@ class ChunkTable:
 
     def find(self, key: ChunkKey) -> int:
         """Slot of a key, or NONE."""
-        high, low = halves(key)
-        return self.find_halves(high, low, mixed(high, low))
+        return self.find_mixed(key, mixed(key))
 
-    def find_halves(self, high: int, low: int, mix: int) -> int:
-        """`find` for callers that have the halves of the key and their mix already."""
-        index, mask, lows = self._index_at, self._mask, self._low_at
-        place = mix & mask
-        while held := index[place]:
-            if lows[held - 1] == low and self._high_at[held - 1] == high:
-                return int(held) - 1
-            place = (place + 1) & mask
-        return NONE
+    def find_mixed(self, key: ChunkKey, mix: int) -> int:
+        """`find` for callers that have the key's mix already."""
+        return self.find_all((key,), (mix,))[0]
 
-    def take(self, key: ChunkKey) -> int:
+    def find_all(self, keys: Sequence[ChunkKey], mixes: Sequence[int]) -> list[int]:
+        """Slots of keys, NONE for those that have none. Raises ValueError for a key of another length."""
+        index, mask, lows, highs, unpack = self._index_at, self._mask, self._low_at, self._high_at, _HALVES.unpack
+        slots = []
+        try:
+            for key, mix in zip(keys, mixes, strict=True):
+                high, low = unpack(key)
+                place = mix & mask
+                slot = NONE
+                while held := index[place]:
+                    if lows[held - 1] == low and highs[held - 1] == high:
+                        slot = held - 1
+                        break
+                    place = (place + 1) & mask
+                slots.append(slot)
+        except struct.error:
+            raise ValueError(f"a chunk key has {KEY_BYTES} bytes, not {len(key)}") from None
+        return slots
+
+    def take(self, key: ChunkKey, mix: int) -> int:
         """A new slot for a key that has none, all columns zero, `parent` NONE. Raises MemoryError when full."""
         if self._free:
             slot = self._free.pop()
         else:
-            if self._fresh == self._slots_max:
-                raise MemoryError(f"all {self._slots_max} slots are in use")
-            if self._fresh == self._slots:
-                self._grow(min(self._slots_max, 2 * self._slots))
             slot = self._fresh
-            self._fresh += 1
-        high, low = halves(key)
-        self._high_at[slot], self._low_at[slot] = high, low
-        place = mixed(high, low) & self._mask
-        while self._index_at[place]:
-            place = (place + 1) & self._mask
-        self._index_at[place] = slot + 1
+            if slot == self._slots:
+                if slot == self._slots_max:
+                    raise MemoryError(f"all {self._slots_max} slots are in use")
+                self._grow(min(self._slots_max, 2 * slot))
+            self._fresh = slot + 1
+        self._high_at[slot], self._low_at[slot] = _HALVES.unpack(key)
+        index, mask = self._index_at, self._mask
+        place = mix & mask
+        while index[place]:
+            place = (place + 1) & mask
+        index[place] = slot + 1
         self.parent_at[slot] = NONE
         self.count += 1
         return slot
@@ -166,8 +171,8 @@ class ChunkTable:
             place = (place + 1) & self._mask
         self._index_at[place] = 0
         self._close_gap(place)
-        for name in _COLUMNS:
-            getattr(self, name)[slot] = 0
+        for column in self._columns_at:
+            column[slot] = 0
         self._free.append(slot)
         self.count -= 1
 
@@ -177,7 +182,7 @@ class ChunkTable:
 
     def _home(self, slot: int) -> int:
         """Place of the index where a slot's key stands if nothing is in its way."""
-        return mixed(self._high_at[slot], self._low_at[slot]) & self._mask
+        return mixed(self.key(slot)) & self._mask
 
     def _close_gap(self, gap: int) -> None:
         """Move back what linear probing had pushed past a place that is now free."""
@@ -206,6 +211,7 @@ class ChunkTable:
         self.level = (self.level_0, self.level_1)
         self.level_at = (self.level_0.data, self.level_1.data)
         self._high_at, self._low_at = self.high.data, self.low.data
+        self._columns_at = [getattr(self, name).data for name in _COLUMNS]
         places = 1 << (slots * 4 // 3).bit_length()
         self._mask = places - 1
         self._index: npt.NDArray[np.uint32] = np.zeros(places, np.uint32)
@@ -214,12 +220,19 @@ class ChunkTable:
 
     def _rebuild_index(self) -> None:
         """Place all slots in use at once, in rounds: who finds its place taken tries the next one."""
-        with np.errstate(over="ignore"):
-            mix = (self.low[: self._fresh] ^ (self.high[: self._fresh] * np.uint64(3))) * np.uint64(_MIX)
-        place = ((mix ^ (mix >> np.uint64(32))) & np.uint64(self._mask)).astype(np.int64)
+        place = (self._mixed_all() & np.uint32(self._mask)).astype(np.int64)
         slots = np.arange(1, self._fresh + 1, dtype=np.uint32)
         while len(slots):
             free = self._index[place] == 0
             self._index[place[free]] = slots[free]  # of several that want one place the last one gets it
             lost = self._index[place] != slots
             slots, place = slots[lost], (place[lost] + 1) & self._mask
+
+    def _mixed_all(self) -> npt.NDArray[np.uint32]:
+        """`mixed` of all slots in use, a byte of the keys at a time."""
+        mix = np.full(self._fresh, _CRC_START, np.uint32)
+        for half in (self.high, self.low):
+            for shift in range(56, -8, -8):
+                byte = (half[: self._fresh] >> np.uint64(shift)).astype(np.uint32)
+                mix = _CRC_OF_BYTE[(mix ^ byte) & np.uint32(0xFF)] ^ (mix >> np.uint32(8))
+        return mix ^ np.uint32(_CRC_START)

@@ -47,7 +47,6 @@ class FluidNetwork:
         self._orders = itertools.count()
         self.transfers: dict[Transfer, None] = {}
         self.now_s = 0.0
-        self.solved = 0
         """Allocations computed."""
 
     def start(
@@ -185,7 +184,6 @@ class FluidNetwork:
                     todo += [other for other in self._links(transfer) if other not in seen]
         if not affected:
             return
-        self.solved += 1
         for transfer in affected:
             self._move(transfer, self.now_s)
         before = {transfer: transfer.rate for transfer in affected}

@@ -16,7 +16,7 @@ from kvproto.session.timing import (
     BATCH_MIN,
     BATCHES_PER_WINDOW,
     EVALUATE_NS,
-    NEWCOMER_NS,
+    NEWCOMER_ANSWERS,
     PULL_TIMEOUT_QUIET_NS,
     RANK_STEP_NS,
     REPAIR_DELAY_UNLED_NS,
@@ -35,7 +35,10 @@ CHECKSUM_BYTES_PER_S: Final = 10e9
 
 ALONE_S: Final = EVALUATE_NS * _S
 """A reader that hears of nobody else asks for more as its first stripes come in."""
-NEWCOMER_S: Final = NEWCOMER_NS * _S
+ANSWER_S: Final = 0.5e-3
+"""An agent's JOIN and the switch's answer: nearly all of it is the agent. Its reads of 4 KiB take as long, question and
+answer (docs/performance.md: 0.3 to 0.5 ms)."""
+NEWCOMER_S: Final = NEWCOMER_ANSWERS * ANSWER_S
 """A reader in company waits for what may be under way before it leads."""
 HANDOVER_S: Final = RANK_STEP_NS * _S
 """Between the end of what a leader pulled and the first segment of the one that takes over, if that is another."""

@@ -8,10 +8,11 @@ from typing import Any
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from planner.cluster.options import Sharing
 from planner.plan import PlanFigures
+from planner.units import format_seconds
 
 COLOURS = {
     Sharing.NONE: "#8c8c8c",
@@ -22,9 +23,16 @@ COLOURS = {
     Sharing.CAST_SWITCH: "#55a868",
 }
 _TIERS = {"local": "#55a868", "holder": "#c44e52", "cast": "#4c72b0", "switch": "#8172b3", "disk": "#ccb974"}
+CAPTIONS = {
+    "hits": "Where tokens' KV came from, by option; the rest was computed",
+    "latency": "Time to first token, by option: the mean of all requests, and what one in a hundred exceeds",
+    "bursts": "How long a prefix takes to be at hand when several nodes ask for it at once",
+    "sweeps": "Mean time to first token against no pool (below 1 is better), one setting changed at a time",
+}
+"""Of each plot, by file name."""
 _AXES = {
     "nodes": "nodes",
-    "link": "link, Gbit/s",
+    "link": "link (100g: 100 Gbit/s)",
     "rate": "requests, times those of the trace",
     "model": "model, by KV bytes a token",
 }
@@ -54,11 +62,15 @@ def latency(plan: PlanFigures) -> Figure:
     left, right = figure.subplots(1, 2, sharey=True)
     names = [sharing.value for sharing in plan.replays]
     colours = [COLOURS[sharing] for sharing in plan.replays]
-    left.barh(names, [one.ttft_mean_s for one in plan.replays.values()], color=colours)
-    right.barh(names, [one.ttft_p99_s for one in plan.replays.values()], color=colours)
+    means = [one.ttft_mean_s * 1e3 for one in plan.replays.values()]
+    p99s = [one.ttft_p99_s * 1e3 for one in plan.replays.values()]
+    for axes, milliseconds, label in ((left, means, "mean time to first token"), (right, p99s, "99th percentile")):
+        bars = axes.barh(names, milliseconds, color=colours)
+        axes.bar_label(bars, fmt=lambda milliseconds: format_seconds(milliseconds / 1e3), fontsize=7, padding=2)
+        axes.set_xlim(0, max(*milliseconds, 1e-3) * 1.25)
+        axes.xaxis.set_major_locator(MaxNLocator(5))
+        axes.set_xlabel(f"{label}, ms")
     left.invert_yaxis()
-    left.set_xlabel("mean time to first token, s")
-    right.set_xlabel("p99, s")
     return figure
 
 
@@ -82,7 +94,7 @@ def burst(plan: PlanFigures) -> Figure:
     axes.set_yscale("log")
     axes.set_xticks(readers, [str(count) for count in readers])
     axes.set_xlabel("nodes that ask at once")
-    axes.set_ylabel("ms")
+    axes.set_ylabel("mean time until it is at hand, ms")
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.yaxis.set_minor_formatter(NullFormatter())
@@ -106,6 +118,7 @@ def sweeps(plan: PlanFigures) -> Figure:
                 ],
                 marker="osv^D"[place],
                 markersize=4,
+                alpha=0.8,
                 color=COLOURS[sharing],
                 label=sharing.value,
             )
@@ -135,14 +148,13 @@ def svg(figure: Figure) -> str:
     return text.getvalue()[text.getvalue().index("<svg") :]
 
 
-def save(figures: dict[str, Figure], folder: Path) -> list[Path]:
-    """Each as SVG and PNG; returns the files."""
-    written = []
+def save(figures: dict[str, Figure], folder: Path) -> dict[str, str]:
+    """Each as SVG and PNG files; returns the SVG elements by name."""
+    drawn = {name: svg(figure) for name, figure in figures.items()}
     for name, figure in figures.items():
-        (folder / f"{name}.svg").write_text(svg(figure))
+        (folder / f"{name}.svg").write_text(drawn[name])
         figure.savefig(folder / f"{name}.png", dpi=150, metadata={"Software": None})
-        written += [folder / f"{name}.svg", folder / f"{name}.png"]
-    return written
+    return drawn
 
 
 def _figure(width: float, height: float) -> Figure:

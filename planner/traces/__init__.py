@@ -1,7 +1,7 @@
 """Request traces: where they are found, how they are read. Knows nothing of kvcast; others use it."""
 
-from planner.traces.catalog import NAMES, TraceFile, find_trace
-from planner.traces.files import read_trace
+from planner.traces.catalog import NAMES, TraceFile, find_trace, open_trace
+from planner.traces.files import FORMATS, read_trace
 from planner.traces.request import (
     BLOCK_TOKENS,
     TICK_MS,
@@ -15,6 +15,7 @@ from planner.traces.request import (
 
 __all__ = [
     "BLOCK_TOKENS",
+    "FORMATS",
     "NAMES",
     "TICK_MS",
     "TraceError",
@@ -23,6 +24,7 @@ __all__ = [
     "dequantise",
     "find_trace",
     "is_quantised",
+    "open_trace",
     "parse_lengths",
     "parse_trace",
     "read_trace",

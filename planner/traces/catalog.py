@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from planner.traces.files import read_trace
-from planner.traces.request import TraceError, TraceRequest
+from planner.traces.files import FORMATS, read_trace
+from planner.traces.request import TraceError, TraceRequest, dequantise, is_quantised
 
 CARRIED: Final = Path(__file__).resolve().parent / "small"
 CHECKOUT: Final = Path(__file__).resolve().parents[2]
@@ -47,7 +47,7 @@ NAMES: Final = tuple(_KNOWN)
 def find_trace(name: str) -> TraceFile:
     """The trace of that name from the best place that has it. Raises TraceError."""
     if name not in _KNOWN:
-        raise TraceError(f"no trace {name}: there are {', '.join(_KNOWN)}")
+        raise TraceError(f"no trace {name}: there are {', '.join(_KNOWN)}, or a file that ends in {', '.join(FORMATS)}")
     file, title, synthetic = _KNOWN[name]
     for directory in _directories():
         if (directory / file).is_file():
@@ -56,6 +56,17 @@ def find_trace(name: str) -> TraceFile:
         raise TraceError(f"no {file} here: set {ENVIRONMENT_VARIABLE} to the directory that has it")
     file, title, synthetic = _CARRIED[name]
     return TraceFile(title, CARRIED / file, synthetic)
+
+
+def open_trace(given: str, seed: int) -> tuple[str, list[TraceRequest]]:
+    """What to call a trace given by name or as a file, and its requests; `seed` spreads arrivals within the ticks of a
+    quantised one. Raises TraceError."""
+    if given in NAMES or not given.endswith(FORMATS):
+        found = find_trace(given)
+        title, requests = found.title, found.requests()
+    else:
+        title, requests = Path(given).name, read_trace(Path(given))
+    return title, dequantise(requests, seed) if is_quantised(requests) else requests
 
 
 def _directories() -> Iterator[Path]:

@@ -76,10 +76,71 @@ def scans(seed: int, duration_s: float = DURATION_S) -> list[TraceRequest]:
     return _ordered(requests, duration_s)
 
 
+def tree_search(seed: int, duration_s: float = DURATION_S) -> list[TraceRequest]:
+    """Agents that search: each task grows a tree of 5 to 80 states from a prompt of 4 to 16 chunks and one of 12 tool
+    prefixes. A step goes on from one of the eight newest states (depth first), or from any, one time in four."""
+    rng, fresh = random.Random(seed), count()
+    tools = [[next(fresh) for _ in range(rng.randint(2, 10))] for _ in range(12)]
+    requests = []
+    for begin_s in _arrivals(rng, 0.0, duration_s, 9.0):
+        states = [[*rng.choice(tools), *(next(fresh) for _ in range(rng.randint(4, 16)))]]
+        at_s = begin_s
+        for _ in range(rng.randint(5, 80)):
+            state = rng.choice(states if rng.random() < 0.25 else states[-8:])
+            states.append(state + [next(fresh) for _ in range(rng.randint(1, 3))])
+            requests.append(_request(at_s, states[-1]))
+            at_s += rng.expovariate(1 / 4)
+    return _ordered(requests, duration_s)
+
+
+def retrieval(seed: int, duration_s: float = DURATION_S) -> list[TraceRequest]:
+    """A template of 2 chunks, then 1 to 3 of 3,000 documents of 2 to 8 chunks (Zipf 0.9), the most popular first, so
+    that a document is found again only behind the same ones; then a question. Every fifth asks once more."""
+    rng, fresh = random.Random(seed), count()
+    template = [next(fresh) for _ in range(2)]
+    lengths = [rng.randint(2, 8) for _ in range(3000)]
+    choose = _zipf(rng, [[document] for document in range(3000)], 0.9)
+    behind: dict[tuple[int, ...], list[int]] = {(): template}
+    requests = []
+    for at_s in _arrivals(rng, 0.0, duration_s, 0.8):
+        documents = tuple(sorted({choose()[0] for _ in range(rng.randint(1, 3))}))
+        for depth, document in enumerate(documents, 1):
+            if documents[:depth] not in behind:
+                new = [next(fresh) for _ in range(lengths[document])]
+                behind[documents[:depth]] = behind[documents[: depth - 1]] + new
+        asked = [*behind[documents], next(fresh)]
+        requests.append(_request(at_s, asked))
+        if rng.random() < 0.2:
+            requests.append(_request(at_s + rng.expovariate(1 / 40), [*asked, next(fresh)]))
+    return _ordered(requests, duration_s)
+
+
+def day_and_night(seed: int, duration_s: float = DURATION_S) -> list[TraceRequest]:
+    """Forty tenants, each with a template of 3 to 25 chunks and chats of 1 to 6 turns, half of them awake at a time: a
+    day lasts half an hour, and by night a tenant has a twentieth of its arrivals."""
+    rng, fresh = random.Random(seed), count()
+    requests = []
+    for tenant in range(40):
+        template = [next(fresh) for _ in range(rng.randint(3, 25))]
+        for begin_s in _arrivals(rng, 0.0, duration_s, 20.0):
+            awake = (begin_s / (duration_s / 2) + tenant / 40) % 1.0 < 0.5
+            if not awake and rng.random() > 0.05:
+                continue
+            blocks, at_s = list(template), begin_s
+            for _ in range(rng.randint(1, 6)):
+                blocks = blocks + [next(fresh) for _ in range(rng.randint(1, 5))]
+                requests.append(_request(at_s, blocks))
+                at_s += rng.expovariate(1 / 45)
+    return _ordered(requests, duration_s)
+
+
 MADE: Final[dict[str, Callable[..., list[TraceRequest]]]] = {
     "long_chats": long_chats,
     "phases": phases,
     "scans": scans,
+    "tree_search": tree_search,
+    "retrieval": retrieval,
+    "day_and_night": day_and_night,
 }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 
 import pytest
@@ -42,12 +41,12 @@ def midway() -> Callable[[Testbed, Prefix, int], Callable[[float], None]]:
     """Gives, for a testbed, a prefix and a host that reads, a function that waits until a share of it has arrived."""
 
     def prepare(testbed: Testbed, prefix: Prefix, host: int) -> Callable[[float], None]:
-        before = testbed.counters()[host_name(host)]
+        name = host_name(host)
+        before = testbed.counters()[name].rx_bytes
 
         def wait_for(share: float) -> None:
-            deadline_s = time.monotonic() + MIDWAY_DEADLINE_S
-            while testbed.counters()[host_name(host)].since(before).rx_bytes < share * prefix.size_bytes:
-                assert time.monotonic() < deadline_s, f"host {host} never got {share:.0%} of the prefix"
+            wanted = before + int(share * prefix.size_bytes)
+            testbed.await_traffic(name, received_bytes=wanted, timeout_s=MIDWAY_DEADLINE_S)
 
         return wait_for
 

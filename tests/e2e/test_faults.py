@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +17,7 @@ from bmv2_testbed.client import Testbed
 from bmv2_testbed.configs import CONTROLLER_PORT
 from bmv2_testbed.content import Prefix
 from bmv2_testbed.processes import python_module
-from bmv2_testbed.spec import CONTROLLER_MANAGEMENT_IP, Faults, TestbedSpec
+from bmv2_testbed.spec import CONTROLLER_MANAGEMENT_IP, NO_FAULTS, Faults, TestbedSpec
 
 pytestmark = pytest.mark.root
 
@@ -25,26 +27,78 @@ DEADLINE_S = 15.0
 ANSWER_SPARE_S = 10.0
 """What a loaded machine may take from a fetch's deadline to the reader's report; what hangs takes for ever."""
 LEADS = re.compile(r"^kvcast_agent_led_chunks (\S+)$", re.MULTILINE)
-PREFIX = Prefix(seed=11, size_bytes=4 * 2**20, chunk_bytes=512 * 1024)
+SEEDS = itertools.count(11)
+SIZE_BYTES, CHUNK_BYTES = 4 * 2**20, 512 * 1024
 
 Midway = Callable[[Testbed, Prefix, int], Callable[[float], None]]
 
 
+class Shared:
+    """The testbed of these tests: what survives one fault has to bear the next, too. After a test that failed, or in
+    which an agent died (what it leaves in the switch stays until others overwrite it), there is a new one."""
+
+    def __init__(self) -> None:
+        # Five hosts on links of 20 Mbit/s: a prefix takes 1.7 s, time enough for things to happen. Only tests decide
+        # what lies where, and the pools have room for the prefixes of all of them.
+        self._spec = TestbedSpec(
+            hosts=HOSTS,
+            rate_bit_s=20_000_000,
+            pool_bytes=128 * 2**20,
+            slots=2048,
+            controller_settings={"policy": {"admission": False}, "push": {"enabled": False}},
+        )
+        self._stack = contextlib.ExitStack()
+        self._running: Testbed | None = None
+
+    def get(self) -> Testbed:
+        if self._running is None:
+            self._running = self._stack.enter_context(client.running(self._spec))
+        return self._running
+
+    def mend(self) -> None:
+        """Heal the ports, wait until all is well."""
+        testbed = self.get()
+        testbed.set_faults(NO_FAULTS)
+        testbed.await_cluster()
+
+    def discard(self) -> None:
+        self._running = None
+        self._stack.close()
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Shared]:
+    shared = Shared()
+    yield shared
+    shared.discard()
+
+
 @pytest.fixture
-def testbed() -> Iterator[Testbed]:
-    """Five hosts on links of 20 Mbit/s: the prefix takes 1.7 s, time enough for things to happen."""
-    spec = TestbedSpec(
-        hosts=HOSTS,
-        rate_bit_s=20_000_000,
-        pool_bytes=64 * 2**20,
-        slots=2048,
-        controller_settings={"policy": {"admission": False}},
-    )
-    with client.running(spec) as running:
-        yield running
-        # Whatever happened: no pin, no half filled slot, no group, no interest of the living is left.
-        dead = [host for host in range(HOSTS) if f"agent{host}" not in running.status()["pids"]]
-        assert running.leftovers(dead) == []
+def testbed(shared: Shared, request: pytest.FixtureRequest) -> Iterator[Testbed]:
+    failed = request.session.testsfailed
+    testbed = shared.get()
+    yield testbed
+    if request.session.testsfailed > failed:
+        shared.discard()
+        return
+    # Whatever happened: no pin, no half filled slot, no group, no interest of the living is left.
+    dead = [host for host in range(HOSTS) if f"agent{host}" not in testbed.status()["pids"]]
+    left = testbed.leftovers(dead)
+    if left or dead:
+        shared.discard()
+    else:
+        shared.mend()
+    assert left == []
+
+
+@pytest.fixture
+def prefix() -> Prefix:
+    """One that nobody has yet."""
+    return new_prefix()
+
+
+def new_prefix(size_bytes: int = SIZE_BYTES) -> Prefix:
+    return Prefix(seed=next(SEEDS), size_bytes=size_bytes, chunk_bytes=CHUNK_BYTES)
 
 
 def _all_right(reports: list[ReaderReport | None]) -> None:
@@ -68,17 +122,18 @@ def _right_or_missed(reports: list[ReaderReport | None]) -> None:
 
 
 class Rush:
-    """Readers that fetch PREFIX while something happens."""
+    """Readers that fetch a prefix while something happens."""
 
-    def __init__(self, testbed: Testbed, midway: Midway, readers: Sequence[int] = READERS) -> None:
+    def __init__(self, testbed: Testbed, prefix: Prefix, midway: Midway, readers: Sequence[int] = READERS) -> None:
         self._testbed = testbed
+        self._prefix = prefix
         self._midway = midway
         self._readers = readers
 
     def while_fetching(self, *happenings: tuple[float, Callable[[], None]]) -> list[ReaderReport | None]:
         """Each happening comes when this share of the prefix has arrived at the first reader; the reports."""
-        with ReaderGroup(self._testbed, PREFIX, self._readers, deadline_s=DEADLINE_S) as readers:
-            arrived = self._midway(self._testbed, PREFIX, self._readers[0])
+        with ReaderGroup(self._testbed, self._prefix, self._readers, deadline_s=DEADLINE_S) as readers:
+            arrived = self._midway(self._testbed, self._prefix, self._readers[0])
             readers.start()
             for share, happens in happenings:
                 arrived(share)
@@ -87,9 +142,9 @@ class Rush:
 
 
 @pytest.fixture
-def rush(testbed: Testbed, midway: Midway) -> Rush:
-    put_prefix(testbed, PREFIX)
-    return Rush(testbed, midway)
+def rush(testbed: Testbed, prefix: Prefix, midway: Midway) -> Rush:
+    put_prefix(testbed, prefix)
+    return Rush(testbed, prefix, midway)
 
 
 def _fetch(testbed: Testbed, prefix: Prefix, *hosts: int) -> list[ReaderReport | None]:
@@ -117,7 +172,7 @@ def test_hurt_ports_never_hurt_bytes(testbed: Testbed, rush: Rush, faults: Fault
     before = testbed.counters()["h0"]
     _all_right(rush.while_fetching())
     # Less than if each reader had taken everything from the holder.
-    assert testbed.counters()["h0"].since(before).tx_bytes < len(READERS) * PREFIX.size_bytes
+    assert testbed.counters()["h0"].since(before).tx_bytes < len(READERS) * SIZE_BYTES
 
 
 def test_controller_dies_and_comes_back(testbed: Testbed, rush: Rush) -> None:
@@ -126,7 +181,7 @@ def test_controller_dies_and_comes_back(testbed: Testbed, rush: Rush) -> None:
     _all_right(rush.while_fetching(dies, comes_back))
     testbed.await_cluster()
     # The controller knows everything again: somebody who has nothing finds the prefix.
-    other = Prefix(seed=12, size_bytes=2**20, chunk_bytes=512 * 1024)
+    other = new_prefix(2**20)
     put_prefix(testbed, other, host=2)
     _all_right(_fetch(testbed, other, 3, 4))
 
@@ -135,7 +190,7 @@ def test_switch_program_is_reloaded(testbed: Testbed, rush: Rush) -> None:
     _all_right(rush.while_fetching((0.3, testbed.reload_program)))
 
 
-def test_switch_process_is_restarted(testbed: Testbed, rush: Rush) -> None:
+def test_switch_process_is_restarted(testbed: Testbed, prefix: Prefix, rush: Rush) -> None:
     def restart() -> None:
         testbed.kill("switch")
         testbed.restart("switch")
@@ -143,13 +198,13 @@ def test_switch_process_is_restarted(testbed: Testbed, rush: Rush) -> None:
     # For a while there is no network at all.
     _right_or_missed(rush.while_fetching((0.3, restart)))
     testbed.await_cluster()
-    _all_right(_fetch(testbed, PREFIX, *READERS))
+    _all_right(_fetch(testbed, prefix, *READERS))
 
 
-def test_holder_dies_and_another_has_it(testbed: Testbed, midway: Midway) -> None:
-    put_prefix(testbed, PREFIX, host=0)
-    put_prefix(testbed, PREFIX, host=4)
-    rush = Rush(testbed, midway, readers=(1, 2, 3))
+def test_holder_dies_and_another_has_it(testbed: Testbed, prefix: Prefix, midway: Midway) -> None:
+    put_prefix(testbed, prefix, host=0)
+    put_prefix(testbed, prefix, host=4)
+    rush = Rush(testbed, prefix, midway, readers=(1, 2, 3))
     _all_right(rush.while_fetching((0.3, lambda: testbed.kill("agent0"))))
 
 
@@ -188,19 +243,17 @@ def test_a_reader_dies(testbed: Testbed, rush: Rush, role: str) -> None:
     _in_time(others)
 
 
-def test_the_holder_dies_while_it_fills_the_switch(testbed: Testbed) -> None:
+def test_the_holder_dies_while_it_fills_the_switch(testbed: Testbed, prefix: Prefix) -> None:
     """The switch does not keep half a chunk, the controller gives its slots to others."""
-    put_prefix(testbed, PREFIX)
-    before = testbed.counters()["h0"]
+    put_prefix(testbed, prefix)
+    before = testbed.counters()["h0"].tx_bytes
     controller = f"{CONTROLLER_MANAGEMENT_IP}:{CONTROLLER_PORT}"
-    words = ("pin", PREFIX.chunk_keys()[-1].hex(), "--switch", "--controller", controller)
+    words = ("pin", prefix.chunk_keys()[-1].hex(), "--switch", "--controller", controller)
     testbed.run("kvcast", "switch", python_module("kvcast.cli", *words))
     testbed.finish("kvcast", DEADLINE_S)
-    deadline_s = time.monotonic() + DEADLINE_S
-    while testbed.counters()["h0"].since(before).tx_bytes < PREFIX.size_bytes // 8:
-        assert time.monotonic() < deadline_s, "the holder fills nothing"
+    testbed.await_traffic("h0", sent_bytes=before + prefix.size_bytes // 8, timeout_s=DEADLINE_S)
     testbed.kill("agent0")
-    other = Prefix(seed=13, size_bytes=2**20, chunk_bytes=512 * 1024)
+    other = new_prefix(2**20)
     put_prefix(testbed, other, host=1)
     testbed.serve_from_switch(other.chunk_keys()[-1], other.chunks)
 

@@ -83,6 +83,7 @@ def test_a_standby_takes_over_and_the_other_after_it() -> None:
         _fetch(testbed, second, 0, 1)
         # Who leads goes on leading: the first one comes back as the other's standby.
         testbed.restart("controller")
+        testbed.await_ready("controller")
         _until(testbed, PRIMARY, "standby", 0)
         testbed.kill("standby")
         _until(testbed, PRIMARY, "ready", HOSTS)

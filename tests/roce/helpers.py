@@ -8,10 +8,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from bmv2_testbed.bench.group import prefix_arguments
 from bmv2_testbed.client import Testbed
 from bmv2_testbed.configs import GUEST_AGENT_SOCKET
-from bmv2_testbed.content import Prefix
+from bmv2_testbed.content import Prefix, prefix_arguments
 from bmv2_testbed.processes import python_module
 from bmv2_testbed.spec import host_name
 

@@ -5,13 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import fcntl
 import importlib.util
-import os
 import random
 import resource
 import socket
-import struct
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterator
@@ -22,8 +19,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bmv2_testbed.spec import data_mac
+from hostagent import limits
 from hostagent.config import DataConfig
 from hostagent.pool.memory import HUGE_PAGE_BYTES, PoolMemory
+from hostagent.transport import make_transport
 from hostagent.transport.base import ReadOutcome, TransportError
 from hostagent.transport.frames import udp_header
 from hostagent.transport.verbs import abi
@@ -105,18 +105,20 @@ def test_packets_of_a_sockets_holder_arrive_and_bad_ones_do_not() -> None:
         framing = ChunkFraming(KEY, memoryview(chunk), fabric, one.facts.address, 40_000)
         foreign = Fabric(segment_bytes=SEGMENT, qkey=0x2222)
         other_key = ChunkFraming(KEY, memoryview(chunk), foreign, one.facts.address, 40_000)
+        own = ChunkFraming(KEY, memoryview(chunk), fabric, two.facts.address, 40_000)
         corrupt = bytearray(framing.datagram(1))
         corrupt[-1] ^= 0x40
         damaged = bytearray(framing.datagram(2))
         damaged[100] ^= 1
         with wire("eth0") as cable:
+            cable.send(frame_of(bytes(own.datagram(3)), two.facts.address, 40_000, fabric))
             for datagram in (framing.datagram(0), corrupt, damaged, other_key.datagram(3), framing.datagram(4)):
                 cable.send(frame_of(bytes(datagram), one.facts.address, 40_000, fabric))
         await two.sink.until(lambda: 4 in two.sink.casts.get(KEY, {}))
         assert sorted(two.sink.casts[KEY]) == [0, 4]
         assert two.sink.casts[KEY][4] == chunk[4 * SEGMENT :]
         two.read_counters()
-        assert two.transport.counters.dropped == {"cast_qkey": 1}
+        assert two.transport.counters.dropped == {"cast_qkey": 1, "own_cast": 1}
 
     play(scenario)
 
@@ -349,10 +351,10 @@ def test_a_broken_queue_pair_fails_its_reads_and_the_next_read_gets_a_fresh_one(
 def test_a_wrong_key_is_an_access_error_and_no_hang() -> None:
     async def scenario(one, two) -> None:  # type: ignore[no-untyped-def]
         one.hold(KEY, content(100_000))
-        one.transport._parts.reads.region.remote_key ^= 0xFF00
+        one.transport._parts.reads._region.remote_key ^= 0xFF00
         assert await two.read(one, KEY, 0, 1000, 0) is ReadOutcome.FAILED
         assert list(two.transport.counters.dropped) == ["read_remote_access_error"]
-        one.transport._parts.reads.region.remote_key ^= 0xFF00
+        one.transport._parts.reads._region.remote_key ^= 0xFF00
         assert await two.read(one, KEY, 0, 1000, 0) is ReadOutcome.DONE
 
     play(scenario)
@@ -425,6 +427,17 @@ def test_verbs_where_there_is_no_such_device_says_so() -> None:
     asyncio.run(main())
 
 
+def test_auto_takes_the_rdma_that_is_there() -> None:
+    async def main() -> None:
+        config = DataConfig(transport="auto", address=ADDRESSES[0], read_port=0)
+        transport = make_transport(config, PoolMemory(1 << 20, prefault=False))
+        facts = await transport.start(harness.RecordingSink(), Fabric(segment_bytes=SEGMENT))
+        assert facts.rdma_mtu_bytes == 4096
+        await transport.close()
+
+    asyncio.run(main())
+
+
 def test_a_pool_of_huge_pages_is_read_by_everybody() -> None:
     Path("/proc/sys/vm/nr_hugepages").write_text("8")
     memory = PoolMemory(2 * HUGE_PAGE_BYTES, prefault=True, huge_pages=True)
@@ -455,30 +468,36 @@ def test_a_pool_of_huge_pages_is_read_by_everybody() -> None:
         Path("/proc/sys/vm/nr_hugepages").write_text("0")
 
 
-UDMABUF_CREATE = 0x40187542
-"""`_IOW('u', 0x42, struct udmabuf_create)` (linux/udmabuf.h): a dma-buf out of a memfd's pages."""
+# ---------------------------------------------------------------------- losses
 
 
-def test_memory_of_another_device_is_registered_or_refused_with_the_reason() -> None:
-    """Soft-RoCE of Linux 6.1 takes no dma-bufs; a kernel whose does has to register a real one."""
-    size_bytes = 1 << 20
-    port = RdmaPort.open(ADDRESSES[0])
-    memory = os.memfd_create("dmabuf", os.MFD_ALLOW_SEALING)
-    try:
-        os.ftruncate(memory, size_bytes)
-        fcntl.fcntl(memory, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
-        descriptor = memory
-        if Path("/dev/udmabuf").exists():
-            with Path("/dev/udmabuf").open("rb", 0) as maker:
-                descriptor = fcntl.ioctl(maker, UDMABUF_CREATE, struct.pack("=IIQQ", memory, 1, 0, size_bytes))
-        if port.takes_dmabuf() and descriptor != memory:
-            port.register_dmabuf(descriptor, 0, size_bytes, abi.ACCESS_LOCAL_WRITE, "the GPU's memory").close()
-        else:
-            reason = "no dma-buf of" if port.takes_dmabuf() else "rxe0 takes no dma-bufs"
-            with pytest.raises(VerbsError, match=reason):
-                port.register_dmabuf(descriptor, 0, size_bytes, abi.ACCESS_LOCAL_WRITE, "the GPU's memory")
-        if descriptor != memory:
-            os.close(descriptor)
-    finally:
-        os.close(memory)
-        port.close()
+async def set_neighbour(words: str) -> None:
+    process = await asyncio.create_subprocess_exec("ip", "neigh", "replace", *words.split())
+    assert await process.wait() == 0
+
+
+def test_a_read_that_lost_packets_ends_and_has_less_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The holder's packets go to a card that does not exist, until the reader's NIC has asked again."""
+    monkeypatch.setattr(limits, "VERBS_READ_TIMEOUT_EXPONENT", 14)
+    monkeypatch.setattr(limits, "VERBS_READ_RETRIES", 7)  # which soft-RoCE takes for ever
+
+    async def scenario(one, two) -> None:  # type: ignore[no-untyped-def]
+        chunk = content(4 << 20)
+        one.hold(KEY, chunk)
+        progressed: list[int] = []
+        done: asyncio.Future[ReadOutcome] = asyncio.get_running_loop().create_future()
+        two.transport.read(one.facts.read_endpoint, KEY, 0, len(chunk), 0, done.set_result, progressed.append)
+        await eventually(lambda: bool(progressed))
+        counters, (peer,) = two.transport.counters, two.transport._parts.reads._peers.values()
+        assert counters.read_retransmissions == 0
+        before = peer.window_bytes
+        neighbour = f"{ADDRESSES[1]} dev eth0"
+        await set_neighbour(f"{neighbour} lladdr 02:00:00:00:00:99 nud permanent")
+        await eventually(lambda: counters.read_retransmissions > 0)
+        assert peer.window_bytes <= before
+        assert peer._window._ceiling.lowered
+        await set_neighbour(f"{neighbour} lladdr {data_mac(1)} nud reachable")
+        assert await done is ReadOutcome.DONE
+        assert bytes(two.memory.view(0, len(chunk))) == chunk
+
+    play(scenario)

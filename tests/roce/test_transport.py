@@ -41,4 +41,4 @@ def test_contract(two_nodes: Guest) -> None:
 
 
 def test_what_only_rdma_has(two_nodes: Guest) -> None:
-    run_inside(two_nodes, str(Path(__file__).with_name("inside_verbs.py")))
+    run_inside(two_nodes, *(str(Path(__file__).with_name(f"inside_{what}.py")) for what in ("verbs", "doctor")))

@@ -46,6 +46,18 @@ def test_staggered(seed, scheduling, settled) -> None:
     assert report.readers_tx < 0.02
 
 
+@pytest.mark.parametrize(
+    ("rate", "at_most"),
+    [(125e6, 1.06), (1250e6, 1.4), (12500e6, 6)],
+    ids=["1 Gbit/s", "10 Gbit/s", "100 Gbit/s"],
+)
+def test_fast_links_do_not_pay_for_slow_ones(rate, at_most, settled) -> None:
+    # A newcomer's wait of 12 ms, which is nothing at 100 Mbit/s, makes these 1.12, 2.1 and 13.
+    report = run(replace(INCAST, rate_bytes_per_s=rate), settled)
+    assert report.mean < at_most
+    assert report.holder_tx < 1.06
+
+
 @pytest.mark.parametrize("stagger_ns", [0, TRANSFER_NS], ids=["at-once", "staggered"])
 def test_served_by_the_switch(stagger_ns, settled) -> None:
     report = run(replace(INCAST, cached=True, stagger_ns=stagger_ns), settled)

@@ -1,7 +1,7 @@
 """What a vLLM request adds to its keys, from vLLM's own request objects.
 
-No engine reads images here: the processors of multimodal models need torchvision, which has no build for this torch.
-The connector sees nothing of an image but what these requests carry.
+No engine sees images here: their processors need torchvision, which has no build for this torch (one hears, in
+test_models). The connector sees nothing of an image but what these requests carry.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from vllm_suite import (
 )
 
 from bmv2_testbed.engines.client import Engine
-from bmv2_testbed.engines.small_models import make_adapter
+from bmv2_testbed.engines.small_models import AUDIO_TOKEN, make_adapter
 from bmv2_testbed.errors import TestbedError
 
 NO_LOAD = {"kvcast.no_load": True}
@@ -91,6 +91,28 @@ def test_adapters_do_not_share(
     assert len(said) == 3
     # The same adapter under another name is another one: names are what clients ask for.
     assert one(engine, prompt, adapter=("three", 3, str(made[0]))).cached_tokens == 0
+    settled(engine)
+
+
+def test_sounds_share_as_far_as_the_words_before_them(
+    start: StartEngine, models: Callable[..., Path], agent_sockets: list[str]
+) -> None:
+    """The same words around another sound: shared up to the sound's chunk, computed from there on."""
+    chance = random.Random(7)
+    prompt = [*random_tokens(chance, 160), AUDIO_TOKEN, *random_tokens(chance, 100)]
+    plain = start(models("qwen2audio"), None, enable_prefix_caching=False)
+    heard = {}
+    for hertz in (220, 1760):
+        (result,) = plain.generate([prompt], tones=[hertz], margins=True)
+        assert result is not None
+        heard[hertz] = result.certain
+    assert heard[220] != heard[1760]
+    engine = start(models("qwen2audio"), agent_sockets[0], enable_prefix_caching=False)
+    # The sound takes 50 places from the 160th on: it begins in the third of four whole chunks.
+    for hertz, chunks in ((220, 0), (220, 4), (1760, 2), (1760, 4), (220, 4)):
+        result = one(engine, prompt, tones=[hertz])
+        assert (result.cached_tokens, hertz) == (chunks * CHUNK_TOKENS, hertz)
+        assert_same([result.tokens], [heard[hertz]])
     settled(engine)
 
 

@@ -10,9 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 from vllm_suite import (
     CHUNK_BYTES,
+    CHUNK_TOKENS,
     PROMPTS,
     StartEngine,
     Truth,
@@ -27,7 +30,7 @@ from vllm_suite import (
 
 from bmv2_testbed.client import Testbed
 from bmv2_testbed.engines.client import Engine
-from hostagent.client import AgentClient, PoolFullError
+from hostagent.client import AgentClient, ChunkSource, PoolFullError
 from kvproto.ids import KEY_BYTES
 
 FAULTY = {"kv_connector": "FaultyConnector", "kv_connector_module_path": "tests.vllm.faulty_connector"}
@@ -46,6 +49,40 @@ def test_failed_loads_are_computed(
     assert metrics["failed_blocks"][""] > 5
     assert metrics["hits"]["local"] > 50
     settled(engine)
+
+
+def test_what_stands_on_a_failed_load_is_not_saved(
+    second: Engine, start: StartEngine, models: Callable[..., Path], agent_sockets: list[str]
+) -> None:
+    """A step that waits for a load layer by layer computes the rest of the prompt even when the load fails.
+
+    What it saves is the KV that another engine, which loads nothing, computes.
+    """
+    engine = start(
+        models(), agent_sockets[0], enable_prefix_caching=False, connector=FAULTY, settings={"load": "layerwise"}
+    )
+    chance = random.Random(13)
+    documents = [random_tokens(chance, 4 * CHUNK_TOKENS) for _ in range(20)]
+    prompts = [document + random_tokens(chance, 2 * CHUNK_TOKENS + 10) for document in documents]
+    for document, prompt in zip(documents, prompts, strict=True):
+        one(engine, document)
+        # Blocks that a load fails to fill hold something else, not by chance what the load would have brought.
+        one(engine, random_tokens(chance, 8 * CHUNK_TOKENS), kv_transfer_params={"kvcast.no_save": True})
+        one(engine, prompt)
+    assert engine.metrics()["failed_blocks"][""] > 20
+    settled(engine)
+    for prompt in prompts:
+        one(second, prompt, kv_transfer_params={"kvcast.no_load": True})
+        keys = [key for key, _ in engine.where(prompt)]
+        np.testing.assert_allclose(kv_at(agent_sockets[0], keys), kv_at(agent_sockets[1], keys), atol=1e-3)
+
+
+def kv_at(agent_socket: str, keys: list[bytes]) -> npt.NDArray[np.float32]:
+    """The content of chunks in a node's pool."""
+    with AgentClient(agent_socket) as client, client.fetch(keys, deadline_s=RETURN_S) as got:
+        assert set(got.sources) == {ChunkSource.LOCAL}
+        assert got.count == len(keys)
+        return np.concatenate([np.frombuffer(bytes(view), dtype=np.float32) for view in got.views])
 
 
 def test_policy_fail_fails_the_request_alone(

@@ -1,18 +1,24 @@
-"""What `PoolValues` costs: microseconds a fetched chunk and bytes a tracked one, in a pool that is full."""
+"""What `PoolValues` costs: microseconds a fetched chunk and bytes a tracked one, in pools that are full."""
 
 from __future__ import annotations
 
+import math
 import random
 import time
 import tracemalloc
 from dataclasses import dataclass
 
 from kvproto.ids import ChunkKey
-from kvproto.value import CANDIDATES, PoolValues, Touch
+from kvproto.value import CANDIDATES, Candidate, PoolValues, Touch
 
 _PATH_CHUNKS = 16
 _RESIDENT_SHARE = 0.1
+_BETWEEN_NS = 100_000_000
 _MEASURED_FETCHES = 4_000
+_SMALL_TRACKED = 16
+"""Chunks tracked for each that a small pool has room for."""
+_BATCHES = 8
+"""A figure is the least mean of so many parts of a measurement: what other work on the machine adds is not ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +28,11 @@ class Cost:
     tracked: int
     resident: int
     hit_us: float
-    miss_us: float
-    """Fetched, weighed against what it displaces, that removed, itself added."""
+    """A fetched chunk that is here."""
+    new_us: float
+    """A fetched chunk that nobody has heard of."""
+    displace_us: float
+    """Besides: weighed against what it displaces, that removed, itself added."""
     contest_us: float
     """Of a fetched chunk: the shadows, by difference with a single candidate."""
     dict_us: float
@@ -31,6 +40,24 @@ class Cost:
     bytes_per_chunk: float
     fixed_bytes: int
     sampled_share: float
+
+
+@dataclass(frozen=True, slots=True)
+class SmallPoolCost:
+    """In a pool so small that its shadows see most of what is fetched; as in `Cost`."""
+
+    room: int
+    hit_us: float
+    new_us: float
+    displace_us: float
+    sampled_share: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Times:
+    hit_us: float
+    new_us: float
+    displace_us: float
 
 
 def _path(session: int) -> list[Touch]:
@@ -45,27 +72,36 @@ def measure_cost(chunks: int) -> Cost:
     values, now_ns = _filled(sessions, CANDIDATES)
     held_bytes, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    hit_s, miss_s, now_ns = _fetch(values, sessions, now_ns)
+    tracked, resident, table_bytes = values.tracked_count, len(values), values.nbytes
+    times = _measure(values, sessions, now_ns)
     single, single_ns = _filled(sessions, CANDIDATES[:1])
-    single_s, _, _ = _fetch(single, sessions, single_ns)
     return Cost(
-        tracked=values.tracked_count,
-        resident=len(values),
-        hit_us=1e6 * hit_s,
-        miss_us=1e6 * miss_s,
-        contest_us=1e6 * max(0.0, hit_s - single_s),
+        tracked=tracked,
+        resident=resident,
+        hit_us=times.hit_us,
+        new_us=times.new_us,
+        displace_us=times.displace_us,
+        contest_us=max(0.0, times.hit_us - _measure(single, sessions, single_ns).hit_us),
         dict_us=1e6 * _dict_s(chunks),
-        bytes_per_chunk=values.nbytes / values.tracked_count,
-        fixed_bytes=max(0, held_bytes - values.nbytes),
+        bytes_per_chunk=table_bytes / tracked,
+        fixed_bytes=max(0, held_bytes - table_bytes),
         sampled_share=values.sampled_share,
     )
 
 
-def _filled(sessions: int, candidates: tuple[object, ...]) -> tuple[PoolValues, int]:
-    values = PoolValues(int(sessions * _PATH_CHUNKS * _RESIDENT_SHARE), candidates=candidates)  # type: ignore[arg-type]
+def measure_small_pool(room: int) -> SmallPoolCost:
+    """The same in a pool with room for so many chunks, `_SMALL_TRACKED` times as many tracked."""
+    sessions = max(_BATCHES, room * _SMALL_TRACKED // _PATH_CHUNKS)
+    values, now_ns = _filled(sessions, CANDIDATES, room)
+    times = _measure(values, sessions, now_ns)
+    return SmallPoolCost(room, times.hit_us, times.new_us, times.displace_us, values.sampled_share)
+
+
+def _filled(sessions: int, candidates: tuple[Candidate, ...], room: int | None = None) -> tuple[PoolValues, int]:
+    values = PoolValues(room or int(sessions * _PATH_CHUNKS * _RESIDENT_SHARE), candidates=candidates)
     now_ns = 0
     for session in range(sessions):
-        now_ns += 1_000_000
+        now_ns += _BETWEEN_NS
         path = _path(session)
         values.fetched(path, now_ns)
         if len(values) + _PATH_CHUNKS <= values.capacity_bytes:
@@ -74,29 +110,46 @@ def _filled(sessions: int, candidates: tuple[object, ...]) -> tuple[PoolValues, 
     return values, now_ns
 
 
-def _fetch(values: PoolValues, sessions: int, now_ns: int) -> tuple[float, float, int]:
-    """CPU seconds (a chunk that is here, a chunk that displaces another)."""
-    resident = int(sessions * _RESIDENT_SHARE)
-    known = [_path(random.Random(at).randrange(resident)) for at in range(_MEASURED_FETCHES)]
-    fresh = [_path(sessions + at) for at in range(_MEASURED_FETCHES // 4)]
-    began = time.process_time()
-    for path in known:
-        now_ns += 1_000_000
-        values.fetched(path, now_ns)
-    hit_s = (time.process_time() - began) / (len(known) * _PATH_CHUNKS)
-    began = time.process_time()
-    for path in fresh:
-        now_ns += 1_000_000
-        values.fetched(path, now_ns)
-        for touch in path:
-            displaced = values.displaced_by(touch, now_ns)
-            if displaced is None:
-                break
-            for victim in displaced:
-                values.remove(victim)
-            values.add(touch, now_ns)
-    miss_s = (time.process_time() - began) / (len(fresh) * _PATH_CHUNKS)
-    return hit_s, miss_s, now_ns
+def _measure(values: PoolValues, sessions: int, now_ns: int) -> _Times:
+    """CPU time by kind of fetch, of equal parts of the measurement the least."""
+    resident = max(1, len(values) // _PATH_CHUNKS // 2)  # the other half is there to be displaced
+    batch = _MEASURED_FETCHES // _BATCHES
+    least = [math.inf] * 3
+    for part in range(_BATCHES):
+        known = [_path(random.Random(part * batch + at).randrange(resident)) for at in range(batch)]
+        fresh = [_path(sessions + part * batch + at) for at in range(batch)]
+        began = time.process_time()
+        for path in known:
+            now_ns += _BETWEEN_NS
+            values.fetched(path, now_ns)
+        hit_s = (time.process_time() - began) / (batch * _PATH_CHUNKS)
+        new_s, displace_s, displaced = 0.0, 0.0, 0
+        for path in fresh:
+            now_ns += _BETWEEN_NS
+            began = time.process_time()
+            values.fetched(path, now_ns)
+            new_s += time.process_time() - began
+            now_ns += _BETWEEN_NS
+            values.fetched(path, now_ns)  # a second time, so that whoever decides lets them in
+            began = time.process_time()
+            displaced += _displace(values, path, now_ns)
+            displace_s += time.process_time() - began
+        parts = (hit_s, new_s / (batch * _PATH_CHUNKS), displace_s / displaced if displaced else math.inf)
+        least = [min(before, now) for before, now in zip(least, parts, strict=True)]
+    return _Times(*(1e6 * seconds for seconds in least))
+
+
+def _displace(values: PoolValues, path: list[Touch], now_ns: int) -> int:
+    """Bring in what is worth more than what it displaces; how many chunks came."""
+    own = {touch.key for touch in path}
+    for came, touch in enumerate(path):
+        displaced = values.displaced_by(touch, now_ns, lambda key: key not in own)
+        if displaced is None:
+            return came
+        for victim in displaced:
+            values.remove(victim)
+        values.add(touch, now_ns)
+    return len(path)
 
 
 def _dict_s(chunks: int) -> float:

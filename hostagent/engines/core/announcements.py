@@ -101,6 +101,12 @@ class Announcements:
                 events += self._move(told, _medium(place))
         return events
 
+    def withdraw(self) -> list[Announcement]:
+        """Nothing told of is of use any more."""
+        events: list[Announcement] = [Removed(told.medium, told.facts.block_hashes) for told in self._told.values()]
+        self._told.clear()
+        return events
+
     @staticmethod
     def _move(told: _Told, medium: Medium) -> list[Announcement]:
         if told.medium is medium:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
-from kvproto.ids import ROOT_KEY, ChunkKey, chunk_key_of_packed, pack_tokens
+from kvproto.ids import ROOT_KEY, TOKEN_BYTES, ChunkKey, chunk_keys, pack_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +39,30 @@ class PrefixKeys:
         count = len(tokens) // size
         if chunks_max is not None:
             count = min(count, chunks_max)
-        for chunk in range(len(self.keys), count):
-            start = chunk * size
-            packed = pack_tokens(tokens[start : start + size])
-            parents = self.keys[-1] if self.keys else (ROOT_KEY,) * len(self._digests)
-            media = self._media_text(start, start + size)
-            self.keys.append(
-                tuple(
-                    chunk_key_of_packed(parent, _bind(digest, media), packed)
-                    for parent, digest in zip(parents, self._digests, strict=True)
-                )
+        first = len(self.keys)
+        if count <= first:
+            return
+        packed = pack_tokens(tokens[first * size : count * size])
+        parents = self.keys[-1] if self.keys else (ROOT_KEY,) * len(self._digests)
+        if self._media:
+            self._extend_with_media(packed, parents)
+        else:
+            chains = [
+                chunk_keys(parent, digest, packed, size) for parent, digest in zip(parents, self._digests, strict=True)
+            ]
+            self.keys.extend(zip(*chains, strict=True))
+
+    def _extend_with_media(self, packed: bytes, parents: tuple[ChunkKey, ...]) -> None:
+        size_bytes = self._chunk_tokens * TOKEN_BYTES
+        for start in range(0, len(packed), size_bytes):
+            chunk = len(self.keys)
+            media = self._media_text(chunk * self._chunk_tokens, (chunk + 1) * self._chunk_tokens)
+            content = packed[start : start + size_bytes]
+            parents = tuple(
+                chunk_keys(parent, _bind(digest, media), content, self._chunk_tokens)[0]
+                for parent, digest in zip(parents, self._digests, strict=True)
             )
+            self.keys.append(parents)
 
     def parents(self, chunk: int) -> tuple[ChunkKey | None, ...]:
         """Keys of the chunk before, per shard; None for the first."""
@@ -56,7 +70,7 @@ class PrefixKeys:
 
     def flat(self, first: int, end: int) -> list[ChunkKey]:
         """Keys of chunks [first, end): all shards of a chunk beside each other, chunks in prefix order."""
-        return [key for keys in self.keys[first:end] for key in keys]
+        return list(chain.from_iterable(self.keys[first:end]))
 
     def _media_text(self, start: int, end: int) -> bytes:
         spans = [span for span in self._media if span.start < end and span.end > start]

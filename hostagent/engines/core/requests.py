@@ -216,7 +216,10 @@ class RequestCaches:
             self._miss(state, Miss.AWAY, 0)
             return
         shards = len(state.keys.keys[0])
-        state.where = [farthest(where[at : at + shards]) for at in range(0, len(where) - len(where) % shards, shards)]
+        whole = len(where) - len(where) % shards
+        state.where = (
+            [farthest(where[at : at + shards]) for at in range(0, whole, shards)] if shards > 1 else list(where)
+        )
         if self._known_chunks(state) == 0:
             self._miss(state, Miss.ABSENT, len(state.where) * self._rules.chunk_tokens)
         else:
@@ -271,12 +274,12 @@ class RequestCaches:
             del self._requests[request]
         return release
 
-    def has_saves(self, request: str, tokens_count: int, computed_tokens: int) -> bool:
-        """Whether `saves` may have something: cheap, for every request of every step."""
+    def next_save_tokens(self, request: str) -> int | None:
+        """So many tokens of a request have to be computed until `saves` has something; None: it never will have."""
         state = self._requests.get(request)
         if state is None or not state.may_save:
-            return False
-        return min(computed_tokens, tokens_count) // self._rules.chunk_tokens > state.next_save
+            return None
+        return (state.next_save + 1) * self._rules.chunk_tokens
 
     def saves(
         self, request: str, tokens: Sequence[int], computed_tokens: int, block_ids: Sequence[int]
@@ -318,6 +321,21 @@ class RequestCaches:
         if state.stage in (Stage.FETCHING, Stage.HELD):
             return (Release(request, state.ticket),)
         return ()
+
+    def distrust(self) -> tuple[Command, ...]:
+        """The weights may be others from now on: no request of this moment loads or saves anything any more.
+
+        One that is being loaded goes on with what it has, as one does that runs.
+        """
+        commands: list[Command] = []
+        for request, state in self._requests.items():
+            state.may_load = state.may_save = False
+            if state.stage in (Stage.FETCHING, Stage.HELD):
+                commands.append(Release(request, state.ticket))
+            if state.stage in (Stage.LOOKING, Stage.LOOKED, Stage.FETCHING, Stage.HELD):
+                self._forget_load(state)
+                self._miss(state, Miss.OFF, 0)
+        return tuple(commands)
 
     # ------------------------------------------------------------------ inside
 

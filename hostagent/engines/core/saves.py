@@ -1,4 +1,17 @@
-"""Saves under way: which blocks they read, which workers are still at them, and when one may not begin. Pure."""
+"""Saves under way: which blocks they read, which workers are still at them, and when one may not begin. Pure.
+
+Workers copy in threads, behind the step that computed a chunk and beside those that follow. What they copy is what the
+keys say, because
+
+* only chunks are saved all of whose tokens were known before the step that computes the last of them: tokens that are
+  drafted, and perhaps not kept, lie behind them;
+* the copy begins when that step's work is done: on a CPU that is when it is ordered, on a GPU an event says so;
+* their blocks are kept by vLLM's own reference counts, from the schedule of that step until every worker has answered.
+  The end, the abort and the preemption of a request give up the request's own reference and no other;
+* a full block is not written again while anybody has it: what follows goes into later blocks. The exception are loads
+  that fail in the very step that computes on them, which vLLM repeats in place: see `SchedulerHalf._layers_open`;
+* vLLM does not reset its prefix cache while blocks are kept: it says that it could not, and is to be asked again.
+"""
 
 from __future__ import annotations
 

@@ -98,6 +98,10 @@ class PoolNews:
             at += len(keys)
         self._events += self._announcements.swept(chunks, places)
 
+    def withdraw(self) -> None:
+        """Nothing that routers were told of is of use to this engine any more."""
+        self._events += self._announcements.withdraw()
+
     def take(self) -> list[BlockStored | BlockRemoved]:
         """Events since the last call."""
         events, self._events = self._events, []

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -146,19 +147,36 @@ def _is_hub_name(model: str) -> bool:
     return model.count("/") == 1 and not model.startswith((".", "/"))
 
 
+def _media_processing(model: str) -> list[Any]:
+    """How images and sounds become what the model's encoders see, as far as it is configured beside the weights."""
+    files = [Path(model, name) for name in ("processor_config.json", "preprocessor_config.json")]
+    return [json.loads(file.read_text()) for file in files if file.is_file()]
+
+
+def _without_names(value: Any) -> Any:
+    """A configuration without what says only where it came from."""
+    if isinstance(value, dict):
+        return {
+            key: _without_names(inner) for key, inner in value.items() if not str(key).startswith(("_", "transformers"))
+        }
+    return [_without_names(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
 def make_identity(
     vllm_config: Any, settings: Settings, block_tokens: int, digest: str, shards: tuple[Shard, ...]
 ) -> EngineIdentity:
     """Everything together."""
     model = vllm_config.model_config
     cache = vllm_config.cache_config
-    hf = getattr(model, "hf_text_config", None) or model.hf_config
-    # The configuration file decides how weights become KV (rope, norms, scaling); names and paths in it do not.
-    configuration = {key: value for key, value in hf.to_dict().items() if not key.startswith(("_", "transformers"))}
+    # The configuration decides how weights become KV (rope, norms, scaling, encoders of images and sounds).
+    configurations = [model.hf_config.to_dict(), _media_processing(model.model)]
+    text = getattr(model, "hf_text_config", None)
+    if text is not None:
+        configurations.append(text.to_dict())
     speculative = getattr(vllm_config, "speculative_config", None)
     extra = {
         "configuration": hashlib.blake2b(
-            json.dumps(configuration, sort_keys=True, default=str).encode(), digest_size=16
+            json.dumps(_without_names(configurations), sort_keys=True, default=str).encode(), digest_size=16
         ).hexdigest(),
         "quantization": str(model.quantization),
         "speculative": f"{speculative.method}:{speculative.model}" if speculative is not None else "",

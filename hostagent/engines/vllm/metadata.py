@@ -18,8 +18,16 @@ class StepOrders(KVConnectorMetadata):
     layerwise_loads: list[Load] = field(default_factory=list)
     """Loads that this very step's forward pass waits for, layer by layer."""
     saves: list[Save] = field(default_factory=list)
+    is_anything: bool = False
+    """There is something to copy."""
     is_idle: bool = False
     """Nothing is computed in this step."""
+    has_requests: bool = True
+    """Without any the engine goes on stepping only for saves."""
+
+
+NOTHING = StepOrders()
+"""What most steps are told. Nobody changes it."""
 
 
 @dataclass

@@ -1,13 +1,12 @@
 """The connector's half in the scheduler: carries what vLLM asks to the pure core, and the core's commands out.
 
-Everything here runs on the scheduler's thread. Answers of the agent come through a queue; at most `lookup_wait_s` of a
+Everything here runs on the scheduler's thread. Requests to the agent leave at once; at most `lookup_wait_s` of a
 step is spent waiting for them, so that what lies in this node's memory is found in the very step that asks.
 """
 
 from __future__ import annotations
 
 import logging
-import queue
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -18,7 +17,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorHandsha
 from vllm.platforms import current_platform
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
-from hostagent.client import AgentUnavailableError, ChunkSource, Status, Where
+from hostagent.client import AgentClient, AgentUnavailableError, ChunkSource, Status, Where
 from hostagent.engines.core.identity import Shard
 from hostagent.engines.core.keys import PrefixKeys
 from hostagent.engines.core.prefill import FetchTerms, PrefillRate, terms_of
@@ -41,8 +40,9 @@ from hostagent.engines.settings import Settings, SettingsError
 from hostagent.engines.vllm.bindings import RequestKeys
 from hostagent.engines.vllm.events import PoolNews
 from hostagent.engines.vllm.facts import ShardFacts, make_identity, weights_digest
-from hostagent.engines.vllm.metadata import StepOrders, StepReports
-from hostagent.engines.vllm.metrics import KvcastStats
+from hostagent.engines.vllm.metadata import NOTHING, StepOrders, StepReports
+from hostagent.engines.vllm.metrics import GAUGES, KvcastStats
+from hostagent.polled_client import PolledClient
 from kvproto.ids import ChunkKey
 
 log = logging.getLogger("vllm.kvcast")
@@ -83,8 +83,10 @@ class SchedulerHalf:
         self._rate = PrefillRate(settings.prefill_tokens_per_s or None, fixed=settings.prefill_tokens_per_s > 0)
         self._fetch_bytes_per_s = 0.0
         self._stats = KvcastStats()
-        self._gauges_told: dict[str, float] = {}
+        self._gauges_told: tuple[float, ...] = ()
         self._requests: dict[str, Any] = {}
+        self._save_due: dict[str, int] = {}
+        """How many tokens of a request have to be computed until it has chunks to save: all that a step looks at."""
         self._waiting: dict[tuple[str, int], _Waiting] = {}
         self._silent: set[tuple[str, int]] = set()
         """Lookups and fetches that nobody waits for any more and that are not answered yet."""
@@ -102,6 +104,9 @@ class SchedulerHalf:
         # Elsewhere layers run from captured graphs, which no Python can hold up.
         self._can_layer = current_platform.is_cpu()
         self._by_layers: set[str] = set()
+        self._layers_open: set[str] = set()
+        """Requests whose load by layers not all workers have reported. What any request computes meanwhile may stand on
+        KV that did not arrive: vLLM computes it again, and nothing of it may get into the pool."""
         self._load_reports: dict[str, tuple[int, int]] = {}
         """Workers done with a load, and those of them that failed, while others are still at it."""
         self._steps: deque[_Step] = deque(maxlen=STEPS_MAX)
@@ -117,7 +122,7 @@ class SchedulerHalf:
         """By save: the request and the chunk, for the event when it is whole."""
         self._news = PoolNews(vllm_config, kv_cache_config, settings, block_tokens)
         self._swept_s = time.monotonic()
-        self._link = AgentLink(settings.socket, log, answer_timeout_s=settings.answer_timeout_s)
+        self._link = AgentLink(PolledClient, settings.socket, log, answer_timeout_s=settings.answer_timeout_s)
         self._outages_told = 0
         self._said_unknown = False
         self._io = PoolIo(self._link, log, time.monotonic)
@@ -173,6 +178,10 @@ class SchedulerHalf:
         """The weights may have changed (vLLM says so by resetting caches): nothing made before is used any more."""
         if self._keys is not None:
             self._keys.forget()
+        self._do(self._caches.distrust())
+        self._save_due.clear()
+        self._chunks_to_tell.clear()
+        self._news.withdraw()
         return True
 
     def failed(self, doing: str) -> None:
@@ -183,19 +192,26 @@ class SchedulerHalf:
     def fail_load(self, request: Any, blocks: Any, external_tokens: int) -> None:
         """Promised tokens cannot be ordered: workers report the request's blocks as failed, and vLLM computes them."""
         if external_tokens:
-            self._orders.loads.append(Load(request.request_id, (), 0, tuple(blocks.get_block_ids()[0])))
+            self._order_load(Load(request.request_id, (), 0, tuple(blocks.get_block_ids()[0])))
+
+    def _order_load(self, load: Load) -> None:
+        if load.request in self._by_layers:
+            self._orders.layerwise_loads.append(load)
+            self._layers_open.add(load.request)
+        else:
+            self._orders.loads.append(load)
 
     def where(self, tokens: Sequence[int]) -> list[tuple[ChunkKey, Where]]:
         """For tools: key and whereabouts of each full chunk of plain text at each worker. Waits for the agent.
 
         Raises AgentUnavailableError.
         """
-        client = self._link.client
-        if client is None or self._keys is None:
-            raise AgentUnavailableError(f"there is no agent at {self._settings.socket}")
+        if self._keys is None:
+            raise AgentUnavailableError("this engine does not know yet what its workers' caches are")
         keys = self._keys.of_text(tokens)
         flat = keys.flat(0, keys.chunks_count)
-        return list(zip(flat, client.contains(flat), strict=True))
+        with AgentClient(self._settings.socket) as client:
+            return list(zip(flat, client.contains(flat), strict=True))
 
     def close(self) -> None:
         """End everything."""
@@ -229,6 +245,7 @@ class SchedulerHalf:
                 away=self._away,
             )
         )
+        self._set_save_due(request)
         self._stats.add("lookups")
 
     def matched_tokens(self, request: Any, computed_tokens: int) -> tuple[int | None, bool]:
@@ -264,13 +281,12 @@ class SchedulerHalf:
         request_id = request.request_id
         if request_id not in self._caches:
             return
-        load, commands = self._caches.allocated(request_id, external_tokens, blocks.get_block_ids()[0])
+        # vLLM copies the whole table when it is asked for it.
+        block_ids = blocks.get_block_ids()[0] if external_tokens else ()
+        load, commands = self._caches.allocated(request_id, external_tokens, block_ids)
         self._do(commands)
         if load is not None:
-            if request_id in self._by_layers:
-                self._orders.layerwise_loads.append(load)
-            else:
-                self._orders.loads.append(load)
+            self._order_load(load)
             self._stats.add("hit_tokens", external_tokens)
             for source in self._caches.sources(request_id):
                 self._stats.add_labelled("hits", source.name.lower())
@@ -296,6 +312,7 @@ class SchedulerHalf:
                 self._io.end_sessions(keys.flat(0, keys.chunks_count))
             self._do(self._caches.ended(request_id))
         self._requests.pop(request_id, None)
+        self._save_due.pop(request_id, None)
         self._by_layers.discard(request_id)
 
     # ------------------------------------------------------------------ steps
@@ -306,26 +323,38 @@ class SchedulerHalf:
         self._take_answers()
         orders = self._orders
         state = scheduler_output.kv_connector_block_state
+        may_save = not self._layers_open and not self._away
         prompt_tokens = decode_tokens = 0
         for request_id, count in scheduler_output.num_scheduled_tokens.items():
             if count > 1:
                 prompt_tokens += count
             else:
                 decode_tokens += count
-            request = self._requests.get(request_id)
-            if request is not None and not self._away:
+            due = self._save_due.get(request_id)
+            if due is None or not may_save:
+                continue
+            request = self._requests[request_id]
+            if request.num_computed_tokens + count >= due:
                 try:
                     self._offer_saves(orders, request, request.num_computed_tokens + count, state)
                 except Exception:  # noqa: BLE001 - a bug of ours must not end the engine; told in full, counted
                     self.failed("offering saves")
-        orders.is_idle = not scheduler_output.total_num_scheduled_tokens
-        self._steps.append(_Step(time.monotonic(), prompt_tokens, decode_tokens))
-        self._sweep_when_due()
+        now_s = time.monotonic()
+        self._steps.append(_Step(now_s, prompt_tokens, decode_tokens))
+        if now_s - self._swept_s >= self._settings.events_sweep_s and not self._away:
+            self._swept_s = now_s
+            self._io.sweep(self._news.told())
+        is_idle = not scheduler_output.total_num_scheduled_tokens
+        if not is_idle and not (orders.loads or orders.layerwise_loads or orders.saves):
+            return NOTHING
+        orders.is_idle = is_idle
+        orders.has_requests = bool(self._requests)
         return self.take_orders()
 
     def take_orders(self) -> StepOrders:
         """What was ordered so far, once."""
         orders, self._orders = self._orders, StepOrders()
+        orders.is_anything = bool(orders.loads or orders.layerwise_loads or orders.saves)
         return orders
 
     def reports(self, output: Any) -> None:
@@ -350,6 +379,7 @@ class SchedulerHalf:
             if done < workers:
                 self._load_reports[request_id] = (done, failed)
             else:
+                self._layers_open.discard(request_id)
                 self._do(self._caches.loaded(request_id, whole=not failed))
         for save, (done, failed) in reports.saves.items():
             saved = self._ledger.answered(save, done, failed)
@@ -364,14 +394,19 @@ class SchedulerHalf:
         tokens = request.all_token_ids
         if self._settings.save == "prompt":
             computed_tokens = min(computed_tokens, request.num_prompt_tokens)
-        if not self._caches.has_saves(request.request_id, len(tokens), computed_tokens):
-            return
-        # Only now: vLLM copies the whole table when it is asked for it.
         block_ids = state.get_block_ids(request.request_id)
         if block_ids is None:
             return
         for chunk in self._caches.saves(request.request_id, tokens, computed_tokens, block_ids[0]):
             self._offer_save(orders, request, chunk)
+        self._set_save_due(request)
+
+    def _set_save_due(self, request: Any) -> None:
+        due = self._caches.next_save_tokens(request.request_id)
+        if due is None or (self._settings.save == "prompt" and due > request.num_prompt_tokens):
+            self._save_due.pop(request.request_id, None)
+        else:
+            self._save_due[request.request_id] = due
 
     def _offer_save(self, orders: StepOrders, request: Any, chunk: SavableChunk) -> None:
         dropped = self._ledger.dropped_count
@@ -403,7 +438,7 @@ class SchedulerHalf:
                     self._waiting[request, ticket] = _Waiting(now_s, terms.deadline_s + ANSWER_GRACE_S)
                 case Release(request, ticket):
                     self._waiting.pop((request, ticket), None)
-            self._io.do([command])
+            self._io.do(command)
 
     def _wait_for_answer(self, request_id: str) -> bool:
         """Wait a moment for an answer, if this step has one left; whether one (of any request) came."""
@@ -412,21 +447,15 @@ class SchedulerHalf:
         if self._caches.stage(request_id) not in (Stage.LOOKING, Stage.FETCHING) or left_s <= 0:
             return False
         started_s = time.monotonic()
-        try:
-            answer = self._io.answers.get(timeout=left_s)
-        except queue.Empty:
-            return False
-        finally:
-            self._waited_s += time.monotonic() - started_s
-        self._take(answer)
-        return True
+        answers = self._io.answers(left_s)
+        self._waited_s += time.monotonic() - started_s
+        for answer in answers:
+            self._take(answer)
+        return bool(answers)
 
     def _take_answers(self) -> None:
-        while True:
-            try:
-                self._take(self._io.answers.get_nowait())
-            except queue.Empty:
-                break
+        for answer in self._io.answers():
+            self._take(answer)
         if self._waiting:
             self._give_up_silent()
 
@@ -443,7 +472,7 @@ class SchedulerHalf:
                 self._caches.looked_up(request, ticket, None)
             else:
                 self._do(self._caches.fetched(request, ticket, (), Status.DEADLINE))
-                self._io.do([Release(request, ticket)])
+                self._io.do(Release(request, ticket))
 
     @property
     def _away(self) -> bool:
@@ -458,7 +487,7 @@ class SchedulerHalf:
                     self._caches.looked_up(request, ticket, where)
                     if where is not None and request in self._requests:
                         self._news.found(self._requests[request], self._caches.keys(request).keys, where)
-            case FetchEnded(request, ticket, sources, _, outcome, seconds):
+            case FetchEnded(request, ticket, sources, outcome, seconds):
                 self._silent.discard((request, ticket))
                 self._waiting.pop((request, ticket), None)
                 self._stats.observe("fetch_seconds", seconds)
@@ -479,12 +508,6 @@ class SchedulerHalf:
 
     # ------------------------------------------------------------------ events and figures
 
-    def _sweep_when_due(self) -> None:
-        now_s = time.monotonic()
-        if now_s - self._swept_s >= self._settings.events_sweep_s and not self._away:
-            self._swept_s = now_s
-            self._io.sweep(self._news.told())
-
     def take_events(self) -> list[Any]:
         """See KVConnectorBase_V1.take_events."""
         return self._news.take()
@@ -494,14 +517,10 @@ class SchedulerHalf:
         if self._link.outages_count > self._outages_told:
             self._stats.add("outages", self._link.outages_count - self._outages_told)
             self._outages_told = self._link.outages_count
-        gauges = {
-            "agent_away": float(self._away),
-            "prefill_tokens_per_second": self._rate.tokens_per_s or 0.0,
-            "fetch_bytes_per_second": self._fetch_bytes_per_s,
-        }
+        gauges = (float(self._away), self._rate.tokens_per_s or 0.0, self._fetch_bytes_per_s)
         if gauges != self._gauges_told:
             self._gauges_told = gauges
-            self._stats.data.update(gauges)
+            self._stats.data.update(zip(GAUGES, gauges, strict=True))
         if self._stats.is_empty():
             return None
         stats, self._stats = self._stats, KvcastStats()

@@ -82,7 +82,7 @@ class KvcastTier(SecondaryTierManager):
         self._rows = np.asarray(primary_kv_view)
         self._deadline_s = load_deadline_s
         self._lookup_timeout_s = lookup_timeout_s
-        self._link = AgentLink(socket or os.environ.get(SOCKET_VARIABLE, SOCKET_DEFAULT), log)
+        self._link = AgentLink(AgentClient, socket or os.environ.get(SOCKET_VARIABLE, SOCKET_DEFAULT), log)
         self._lookups = ThreadPoolExecutor(1, thread_name_prefix="kvcast-tier-lookup")
         self._copies = ThreadPoolExecutor(threads, thread_name_prefix="kvcast-tier")
         self._answers: dict[bytes, _Answer] = {}

@@ -10,6 +10,7 @@ import torch
 from vllm.distributed import get_pp_group, get_tensor_model_parallel_rank
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorTransferResults
 
+from hostagent.client import AgentClient
 from hostagent.engines.core.requests import Load
 from hostagent.engines.layout import paged_layers
 from hostagent.engines.link import AgentLink
@@ -21,7 +22,8 @@ from hostagent.engines.vllm.metrics import KvcastStats
 
 LOCAL_DEADLINE_S = 1.0
 IDLE_WAIT_S = 0.001
-"""What vLLM itself sleeps between steps that compute nothing. Waiting instead lets the copying threads run."""
+"""What vLLM itself sleeps between steps that compute nothing. Waiting instead lets the copying threads run and takes no
+turns with them."""
 
 log = logging.getLogger("vllm.kvcast")
 
@@ -37,6 +39,7 @@ class WorkerHalf:
         # The scheduler says when the agent goes, unless this worker is on a node of its own, with an agent of its own.
         self._spans_nodes = vllm_config.parallel_config.nnodes > 1
         self._link = AgentLink(
+            AgentClient,
             settings.socket,
             log,
             level=logging.WARNING if self._spans_nodes else logging.DEBUG,
@@ -78,12 +81,12 @@ class WorkerHalf:
 
     def start_loads(self, orders: StepOrders) -> None:
         """Begin this step's loads."""
-        if self._transfers is None:
+        self._gate = None
+        if self._transfers is None or not orders.is_anything:
             return
         for load in orders.loads:
             self._async_loads.add(load.request)
             self._transfers.load(load)
-        self._gate = None
         for load in orders.layerwise_loads:
             self._start_layerwise(self._transfers, load)
 
@@ -102,6 +105,8 @@ class WorkerHalf:
 
     def start_saves(self, orders: StepOrders) -> None:
         """Begin this step's saves: its forward pass is submitted. Loads for it are over when this returns."""
+        if not orders.is_anything:
+            return
         if self._gate is not None:
             self._gate.wait_all()
             self._gate = None
@@ -110,23 +115,32 @@ class WorkerHalf:
 
     def results(self, orders: StepOrders) -> KVConnectorTransferResults:
         """Requests whose asynchronous loads ended."""
+        transfers = self._transfers
+        if transfers is None:
+            return KVConnectorTransferResults()
+        if orders.is_idle:
+            if self._async_loads:
+                transfers.await_load(IDLE_WAIT_S)
+            elif not orders.has_requests:
+                transfers.await_saves(IDLE_WAIT_S)
+        if not transfers.has_results:
+            return KVConnectorTransferResults()
         received: set[str] = set()
-        if self._transfers is not None:
-            if orders.is_idle and self._async_loads:
-                self._transfers.await_load(IDLE_WAIT_S)
-            results = self._transfers.take_results()
-            for request, whole in results.loads.items():
-                self._reports.loads[request] = (1, 0 if whole else 1)
-                if request in self._async_loads:
-                    self._async_loads.discard(request)
-                    received.add(request)
-            for save, good in results.saves.items():
-                self._reports.saves[save] = (1, 0 if good else 1)
-            self._failed_blocks |= results.failed_blocks
+        results = transfers.take_results()
+        for request, whole in results.loads.items():
+            self._reports.loads[request] = (1, 0 if whole else 1)
+            if request in self._async_loads:
+                self._async_loads.discard(request)
+                received.add(request)
+        for save, good in results.saves.items():
+            self._reports.saves[save] = (1, 0 if good else 1)
+        self._failed_blocks |= results.failed_blocks
         return KVConnectorTransferResults(finished_recving=received)
 
     def take_failed_blocks(self) -> set[int]:
         """Blocks whose load failed."""
+        if not self._failed_blocks:
+            return set()
         failed, self._failed_blocks = self._failed_blocks, set()
         return failed
 
@@ -139,7 +153,8 @@ class WorkerHalf:
 
     def stats(self) -> KvcastStats | None:
         """What was moved since the last call."""
-        if self._transfers is None:
+        outages_count = self._link.outages_count - self._outages_told
+        if self._transfers is None or not (self._transfers.has_figures or outages_count):
             return None
         stats = KvcastStats()
         figures = self._transfers.take_figures()
@@ -158,9 +173,9 @@ class WorkerHalf:
             stats.add_labelled("saves", "stored", figures.saved_chunks)
         for outcome, count in figures.saves_failed.items():
             stats.add_labelled("saves", outcome, count)
-        if self._link.outages_count > self._outages_told:
-            stats.add("outages", self._link.outages_count - self._outages_told)
-            self._outages_told = self._link.outages_count
+        if outages_count:
+            stats.add("outages", outages_count)
+            self._outages_told += outages_count
         return None if stats.is_empty() else stats
 
     def close(self) -> None:

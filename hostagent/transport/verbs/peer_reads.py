@@ -501,3 +501,14 @@ class PeerReads:
             if over_tcp:
                 self._progress_s = self._host.loop.time()
             self._arm_timer()
+
+
+def hand_out(works: Iterable[tuple[int, int]], working: dict[int, PeerReads], now_ns: int) -> None:
+    """Give completed work (id, status) to whose it is by `working`, each peer all of its own at once."""
+    by_peer: dict[PeerReads, list[tuple[int, int]]] = {}
+    for work in works:
+        peer = working.pop(work[0], None)
+        if peer is not None:
+            by_peer.setdefault(peer, []).append(work)
+    for peer, its in by_peer.items():
+        peer.completed(its, now_ns)

@@ -21,6 +21,11 @@ from hostagent.transport.verbs.device import RdmaPort, VerbsError, check_pointer
 
 Completions = npt.NDArray[np.void]
 """Records of `abi.WC`, shape (n,)."""
+_WC_WORDS = abi.WC.itemsize // 8
+_STATUS = 0xFFFF_FFFF
+"""The lower half of a record's second word; the first one is the work id."""
+assert abi.word_of(abi.WC, "wr_id") == 0
+assert abi.word_of(abi.WC, "status") == 1
 
 
 class CompletionChannel:
@@ -59,6 +64,7 @@ class CompletionQueue:
         self._port = port
         self.batch_count = batch_count
         self._completions = np.zeros(batch_count, abi.WC)
+        self._words = self._completions.view(np.uint64).data
         self._address = self._completions.ctypes.data
         self.pointer: int = check_pointer(
             "ibv_create_cq",
@@ -73,6 +79,11 @@ class CompletionQueue:
         if count < 0:
             raise VerbsError("ibv_poll_cq failed: the completion queue is broken")
         return self._completions[:count]
+
+    def works(self, count: int) -> list[tuple[int, int]]:
+        """Work id and status of the first so many that `poll` has brought: cheaper than records where they are few."""
+        words = self._words
+        return [(words[at], words[at + 1] & _STATUS) for at in range(0, count * _WC_WORDS, _WC_WORDS)]
 
     def arm(self) -> None:
         """The next completion makes the channel readable."""

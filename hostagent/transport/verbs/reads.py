@@ -6,7 +6,6 @@ that wants to read one-sided. Peers without RDMA are read over TCP.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
@@ -18,9 +17,9 @@ from hostagent.transport.read_client import ReadClient
 from hostagent.transport.read_server import ReadServer
 from hostagent.transport.verbs.connections import PoolAccess, ReadQueuePair
 from hostagent.transport.verbs.device import MemoryRegion, RdmaPort
-from hostagent.transport.verbs.peer_reads import PeerReads, RdmaRead
+from hostagent.transport.verbs.peer_reads import PeerReads, RdmaRead, hand_out
 from hostagent.transport.verbs.queues import CompletionChannel, CompletionQueue, Completions, CompletionWatch
-from hostagent.transport.verbs.retransmissions import Retransmissions
+from hostagent.transport.verbs.retransmissions import LossWatch, Retransmissions
 from kvproto.ids import ChunkKey
 from kvproto.session.read_window import ReadWindow
 
@@ -51,10 +50,10 @@ class VerbsReads:
         """Whose piece it is, by work id."""
         self._work_id = 0
         self._open = True
-        self._loss_timer: asyncio.TimerHandle | None = None
-        self._retransmissions = Retransmissions(*port.counter_directories)
+        counters = Retransmissions(*port.counter_directories)
+        self._losses = LossWatch(counters, host.loop, lambda: bool(self._working), self._lost)
         with contextlib.ExitStack() as undo:
-            undo.callback(self._retransmissions.close)
+            undo.callback(self._losses.close)
             self._channel = CompletionChannel(port)
             undo.callback(self._channel.close)
             self._completions = CompletionQueue(port, self._channel, COMPLETIONS_MAX, limits.CAST_BATCH_PACKETS)
@@ -94,8 +93,6 @@ class VerbsReads:
         self._server.close()
         for peer in list(self._peers.values()):
             peer.close()
-        if self._loss_timer is not None:
-            self._loss_timer.cancel()
         self._tcp.close()
         self._closing.close()
 
@@ -118,8 +115,7 @@ class VerbsReads:
         """See `PeerHost`."""
         self._work_id += 1
         self._working[self._work_id] = peer
-        if self._loss_timer is None:
-            self._watch_losses()
+        self._losses.begin()
         return self._work_id
 
     def forget_work(self, work_id: int) -> None:
@@ -147,37 +143,12 @@ class VerbsReads:
         return PoolAccess(self._port, self._completions, self._region, self.counters)
 
     def _completed(self, completions: Completions) -> None:
-        by_peer: dict[PeerReads, list[tuple[int, int]]] = {}
-        for work in zip(completions["wr_id"].tolist(), completions["status"].tolist(), strict=True):
-            peer = self._working.pop(work[0], None)
-            if peer is not None:
-                by_peer.setdefault(peer, []).append(work)
-        now_ns = self._now_ns()
-        for peer, works in by_peer.items():
-            peer.completed(works, now_ns)
+        hand_out(self._completions.works(len(completions)), self._working, int(self.loop.time() * 1e9))
 
-    # ------------------------------------------------------------------ losses
-
-    def _now_ns(self) -> int:
-        return int(self.loop.time() * 1e9)
-
-    def _watch_losses(self) -> None:
-        """Look at the counters from now on, while reads are in flight; what moved them before is nothing to us."""
-        self._retransmissions.since_last()
-        self._look_later()
-
-    def _look_later(self) -> None:
-        self._loss_timer = self.loop.call_later(limits.VERBS_READ_LOSSES_S, self._look_for_losses, self._now_ns())
-
-    def _look_for_losses(self, since_ns: int) -> None:
-        self._loss_timer = None
-        moved = self._retransmissions.since_last()
-        if moved:
-            self.counters.read_retransmissions += moved
-            for peer in self._peers.values():
-                peer.lost(since_ns, self._now_ns())
-        if self._working:
-            self._look_later()
+    def _lost(self, count: int, since_ns: int, now_ns: int) -> None:
+        self.counters.read_retransmissions += count
+        for peer in self._peers.values():
+            peer.lost(since_ns, now_ns)
 
 
 assert limits.VERBS_READ_PIECES_MAX <= limits.CAST_BATCH_PACKETS

@@ -1,14 +1,19 @@
 """How often a NIC had to ask again: its driver's counters (sysfs), those that move at the end that reads.
 
-They are the port's, not a connection's: somebody else's losses show in them, too.
+They are the port's, not a connection's: somebody else's losses show in them, too. Looking may cost the driver a command
+of the NIC's firmware, so it is done now and then, and only while reads are in flight.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
+
+from hostagent import limits
 
 COUNTERS: Final = (
     *("implied_nak_seq_err", "packet_seq_err", "local_ack_timeout_err", "roce_adp_retrans"),
@@ -57,3 +62,47 @@ class Retransmissions:
         """Idempotent."""
         while self._files:
             os.close(self._files.popitem()[1])
+
+
+class LossWatch:
+    """Tells of what was lost while reads were in flight."""
+
+    def __init__(
+        self,
+        counters: Retransmissions,
+        loop: asyncio.AbstractEventLoop,
+        in_flight: Callable[[], bool],
+        lost: Callable[[int, int, int], None],
+    ) -> None:
+        """`lost` hears how many retransmissions there were, and between which times of the loop (nanoseconds)."""
+        self._counters = counters
+        self._loop = loop
+        self._in_flight = in_flight
+        self._lost = lost
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self) -> None:
+        """Something is in flight from now on; what moved the counters before is nothing to us. Idempotent."""
+        if self._timer is None:
+            self._counters.since_last()
+            self._look_later()
+
+    def close(self) -> None:
+        """Look no more. Idempotent."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._counters.close()
+
+    def _look_later(self) -> None:
+        self._timer = self._loop.call_later(limits.VERBS_READ_LOSSES_S, self._look, self._now_ns())
+
+    def _look(self, since_ns: int) -> None:
+        self._timer = None
+        count = self._counters.since_last()
+        if count:
+            self._lost(count, since_ns, self._now_ns())
+        if self._in_flight():
+            self._look_later()
+
+    def _now_ns(self) -> int:
+        return int(self._loop.time() * 1e9)

@@ -170,11 +170,8 @@ class TnaBench(P4SwitchBench):
 class Bmv2Bench:
     """simple_switch_grpc between veth pairs in a namespace, the program as p4c compiles it."""
 
-    def __init__(self, folder: Path, close: contextlib.ExitStack) -> None:
-        self._p4info, self._program = folder / "kvcast.p4info.txtpb", folder / "kvcast.json"
-        defines = ["-DSLOTS=64", "-DSEGMENT_BYTES=256", "-DINTEREST=256", "-DHEAT_CELLS=256"]
-        files = ["--p4runtime-files", str(self._p4info), "-o", str(self._program), str(P4SwitchBench.program)]
-        run("p4c-bm2-ss", "--arch", "v1model", *defines, *files)
+    def __init__(self, compiled: Path, folder: Path, close: contextlib.ExitStack) -> None:
+        self._p4info, self._program = compiled / "kvcast.p4info.txtpb", compiled / "kvcast.json"
         self.facts = SwitchFacts(64, 256, chunks_max=4096, groups_max=4096)
         self.every_kind = V1MODEL_KINDS
         self._folder = folder
@@ -207,6 +204,19 @@ class Bmv2Bench:
         with log.open("wb") as output:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
         wait_for(listener, self._process, log)
+
+
+@pytest.fixture(scope="session")
+def compiled_by_p4c(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with the program for bmv2."""
+    missing = Bmv2Target.missing()
+    if missing is not None:
+        pytest.skip(f"bmv2: {missing.reason}")
+    folder = tmp_path_factory.mktemp("p4c")
+    defines = ["-DSLOTS=64", "-DSEGMENT_BYTES=256", "-DINTEREST=256", "-DHEAT_CELLS=256"]
+    files = ["--p4runtime-files", f"{folder}/kvcast.p4info.txtpb", "-o", f"{folder}/kvcast.json"]
+    run("p4c-bm2-ss", "--arch", "v1model", *defines, *files, str(P4SwitchBench.program))
+    return folder
 
 
 def _join(port: int) -> bytes:
@@ -245,10 +255,7 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
         elif request.param == "tna":
             yield TnaBench(close)
         else:
-            missing = Bmv2Target.missing()
-            if missing is not None:
-                pytest.skip(f"bmv2: {missing.reason}")
-            yield Bmv2Bench(tmp_path, close)
+            yield Bmv2Bench(request.getfixturevalue("compiled_by_p4c"), tmp_path, close)
 
 
 @pytest.fixture(params=["memory-tofino", "tna"])

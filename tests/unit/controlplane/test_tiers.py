@@ -12,6 +12,7 @@ from controlplane.ids import NodeIndex
 from controlplane.spill import Endangered, Host, Recovery, plan_recovery, plan_rescues
 from kvproto.rpc import control_pb2 as rpc
 from kvproto.tiers.push import PushParameters
+from kvproto.value import Source
 from tests.unit.controlplane.helpers import CHUNK, SECOND, Scene, facts, key, record
 
 GIB = 1 << 30
@@ -176,6 +177,23 @@ def test_nobody_is_rescued_needlessly() -> None:
     assert len(with_disk.tasks(2, "fetch")) == 1
 
 
+def test_nothing_is_rescued_that_is_computed_as_soon_as_read() -> None:
+    scene = Scene()
+    scene.attach(1, [record("a")])
+    scene.attach(2)
+    use(scene, 1, "a")
+    costs = scene.core.values.costs
+    for _ in range(30):
+        costs.measured(Source.REMOTE_DRAM, CHUNK, 0.011)
+        costs.measured(Source.RECOMPUTE, CHUNK, 0.010)
+    full(scene, 1, ["a"])
+    assert scene.tasks(2, "fetch") == []
+    for _ in range(30):
+        costs.measured(Source.REMOTE_DRAM, CHUNK, 0.001)
+    full(scene, 1, ["a"])
+    assert len(scene.tasks(2, "fetch")) == 1
+
+
 def test_the_cheapest_value_of_a_full_pool_is_that_of_its_next_victim() -> None:
     scene = Scene()
     scene.attach(1, [record("hot"), record("cold"), record("saved"), on_disk("saved")])
@@ -253,6 +271,7 @@ def test_who_is_behind_full_or_leaving_is_left_out() -> None:
     assert pushed(scene, 5) == [], "what it has is dearer"
     decisions = scene.core.accounting.decisions
     assert (decisions["push_skipped_behind"], decisions["push_skipped_full"]) == (2, 4)
+    assert scene.core.pushes.policy.counts.pushed_copies == decisions["pushed_chunks"] == 2
 
 
 def test_a_node_that_joins_is_offered_what_is_hot_once() -> None:

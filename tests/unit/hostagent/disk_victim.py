@@ -1,12 +1,14 @@
-"""A process that fills a disk tier until it kills itself, kill -9, in the middle of a write. Run by test_disk_kill.
+"""Processes that fill a disk tier until they kill themselves, kill -9, in the middle of a write. Run by test_disk_kill.
 
-Arguments: folder, seed, pages of the disk, number of the system call that is its last. Says on standard output what is
-stored and what went, each line before anything that follows from it.
+Each line on standard input is one: [folder, seed, pages of the disk, number of the system call that is its last]. The
+answer to it, once it is dead, is [wait status, what it said]: what is stored and what went, each line before anything
+that follows from it. All are forks of one process, which has imported what they need.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import random
 import signal
@@ -82,5 +84,22 @@ async def main(folder: Path, seed: int, pages: int, last_call: int) -> None:
                 say("gone", int.from_bytes(victim.key, "big"))
 
 
+def live(folder: str, seed: int, pages: int, last_call: int) -> tuple[int, str]:
+    """(wait status, what was said) of a child."""
+    heard, said = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.dup2(said, 1)
+        try:
+            asyncio.run(main(Path(folder), seed, pages, last_call))
+        finally:
+            os._exit(1)
+    os.close(said)
+    with open(heard, encoding="ascii") as lines:
+        words = lines.read()
+    return os.waitpid(child, 0)[1], words
+
+
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1]), *map(int, sys.argv[2:5])))
+    for line in sys.stdin:
+        print(json.dumps(live(*json.loads(line))), flush=True)

@@ -19,6 +19,7 @@ import pytest
 from agent_harness import free_port, key
 
 from hostagent.client import AgentClient
+from hostagent.daemon import main
 
 START_S = 20.0
 
@@ -149,17 +150,33 @@ def test_killed_engine_loses_its_leases(folder: Path, agent: subprocess.Popen[st
 @pytest.mark.parametrize(
     ("section", "text", "said"),
     [
+        ("data", "data: {interface: nosuch0}", "there is no interface nosuch0"),
+        ("data", "data: {address: 203.0.113.7}", "cannot bind UDP 203.0.113.7"),
+        ("api", "api: {socket: /nonexistent/folder/agent.sock}", "set api.socket to another path"),
+        ("extra", "colour: red", "unknown key colour"),
+    ],
+)
+def test_what_cannot_be_is_one_clear_line(folder: Path, section: str, text: str, said: str) -> None:
+    process = launch(configuration(folder, **{section: text}))
+    out, errors = process.communicate(timeout=START_S)
+    assert process.returncode == (2 if section == "extra" else 1)
+    assert out == ""
+    assert said in complaint(errors)
+    assert complaint(errors).startswith("kvcast-agent: ")
+    assert not (folder / "agent.sock").exists()
+
+
+@pytest.mark.parametrize(
+    ("section", "text", "said"),
+    [
         ("extra", "colour: red", "unknown key colour"),
         ("pool", "pool: {size: 4MiB, colour: red}", "unknown key pool.colour"),
         ("pool", "pool: {size: 5 bananas}", "pool.size: '5 bananas' is not a size"),
         ("pool", "pool: {size: 1000}", "at least 1MiB"),
         ("data", "data: {}", "data.address is missing"),
         ("data", "data: {address: 10.0.0.300}", "is not an IPv4 address"),
-        ("data", "data: {interface: nosuch0}", "there is no interface nosuch0"),
-        ("data", "data: {address: 203.0.113.7}", "cannot bind UDP 203.0.113.7"),
         ("data", "data: {address: 127.0.0.1, group: 10.0.0.1}", "is not a multicast address"),
         ("http", "http: {port: 99999}", "http.port: 99999 is not a number from 0 to 65535"),
-        ("api", "api: {socket: /nonexistent/folder/agent.sock}", "set api.socket to another path"),
         ("node", "node: [", "not YAML"),
         ("node", "node: 'a b'", "is not a name"),
         ("controller", "controller: {address: nowhere}", "is not HOST:PORT"),
@@ -167,14 +184,14 @@ def test_killed_engine_loses_its_leases(folder: Path, agent: subprocess.Popen[st
         ("controller twice", "controller: {address: ['a:1', 'a:1']}", "names an address twice"),
     ],
 )
-def test_what_cannot_be_is_one_clear_line(folder: Path, section: str, text: str, said: str) -> None:
-    process = launch(configuration(folder, **{section: text}))
-    out, errors = process.communicate(timeout=START_S)
-    assert process.returncode in (1, 2)
+def test_a_wrong_configuration_is_one_clear_line(
+    folder: Path, section: str, text: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--config", configuration(folder, **{section: text})]) == 2
+    out, errors = capsys.readouterr()
     assert out == ""
     assert said in complaint(errors)
     assert complaint(errors).startswith("kvcast-agent: ")
-    assert not (folder / "agent.sock").exists()
 
 
 @pytest.mark.parametrize("taken", ["http", "read_port", "control_port"])
@@ -199,21 +216,8 @@ def test_port_in_use_is_one_clear_line(folder: Path, taken: str) -> None:
     assert "in use" in complaint(errors)
 
 
-def test_missing_file_and_check_only(folder: Path) -> None:
-    missing = subprocess.run(
-        [sys.executable, "-m", "hostagent.daemon", "--config", str(folder / "none.yaml")],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=Path(__file__).parents[3],
-    )
-    assert missing.returncode == 2
-    assert missing.stderr == f"kvcast-agent: cannot read {folder}/none.yaml: No such file or directory\n"
-    checked = subprocess.run(
-        [sys.executable, "-m", "hostagent.daemon", "--check", "--config", configuration(folder)],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=Path(__file__).parents[3],
-    )
-    assert (checked.returncode, checked.stdout.endswith(": good\n")) == (0, True)
+def test_missing_file_and_check_only(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--config", str(folder / "none.yaml")]) == 2
+    assert capsys.readouterr().err == f"kvcast-agent: cannot read {folder}/none.yaml: No such file or directory\n"
+    assert main(["--check", "--config", configuration(folder)]) == 0
+    assert capsys.readouterr().out.endswith(": good\n")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,22 +23,34 @@ FIRST_NUMBER = 1_000_000
 """Chunks of one life are numbered from seed * FIRST_NUMBER + 1, as in disk_victim."""
 
 
-def live_and_die(folder: Path, seed: int, last_call: int) -> tuple[dict[int, int], set[int]]:
-    """(sizes of the chunks that were stored when it died, keys that it had given up) of one life."""
-    victim = Path(__file__).with_name("disk_victim.py")
-    search = os.pathsep.join((str(victim.parents[3]), str(victim.parent)))
-    ended = subprocess.run(
-        [sys.executable, str(victim), str(folder), str(seed), str(PAGES), str(last_call)],
-        capture_output=True,
+@pytest.fixture(scope="module")
+def victims() -> Iterator[subprocess.Popen[str]]:
+    program = Path(__file__).with_name("disk_victim.py")
+    search = os.pathsep.join((str(program.parents[3]), str(program.parent)))
+    with subprocess.Popen(
+        [sys.executable, str(program)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
         text=True,
-        timeout=60,
         env={**os.environ, "PYTHONPATH": search},
-        check=False,
-    )
-    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    ) as process:
+        yield process
+
+
+def live_and_die(
+    victims: subprocess.Popen[str], folder: Path, seed: int, last_call: int
+) -> tuple[dict[int, int], set[int]]:
+    """(sizes of the chunks that were stored when it died, keys that it had given up) of one life."""
+    assert victims.stdin is not None
+    assert victims.stdout is not None
+    victims.stdin.write(json.dumps([str(folder), seed, PAGES, last_call]) + "\n")
+    victims.stdin.flush()
+    status, said = json.loads(victims.stdout.readline())
+    assert os.WIFSIGNALED(status)
+    assert os.WTERMSIG(status) == signal.SIGKILL
     stored: dict[int, int] = {}
     gone: set[int] = set()
-    for line in ended.stdout.splitlines():
+    for line in said.splitlines():
         what, number, *size = line.split()
         if what == "gone":
             stored.pop(int(number), None)
@@ -47,12 +61,12 @@ def live_and_die(folder: Path, seed: int, last_call: int) -> tuple[dict[int, int
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_kill_9_at_any_write(tmp_path: Path, seed: int) -> None:
+def test_kill_9_at_any_write(victims: subprocess.Popen[str], tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     for life in range(LIVES):
         last_call = chance.randrange(1, 60)
         name = 10 * seed + life + 1
-        stored, gone = live_and_die(tmp_path, name, last_call)
+        stored, gone = live_and_die(victims, tmp_path, name, last_call)
 
         async def look(stored: dict[int, int] = stored, gone: set[int] = gone, base: int = name * FIRST_NUMBER) -> None:
             bench = Bench(tmp_path, disk_pages=PAGES, pool_pages=512)

@@ -21,7 +21,7 @@ from hostagent.transport.read_protocol import QueuePairEnd, RemoteExtent
 from hostagent.transport.read_server import ReadServer
 from hostagent.transport.verbs import abi
 from hostagent.transport.verbs.device import VerbsError
-from hostagent.transport.verbs.peer_reads import PeerReads, RdmaRead
+from hostagent.transport.verbs.peer_reads import PeerReads, RdmaRead, hand_out
 from kvproto.ids import ChunkKey
 from kvproto.session.read_window import READ_PIECE_BYTES_MAX, READ_WINDOW_MIN_BYTES, ReadWindow
 from kvproto.session.timing import WINDOW_DELAY_NS
@@ -178,14 +178,13 @@ class Reader:
 
     def complete(self, count: int, status: int = abi.WC_SUCCESS) -> None:
         """The NIC carries out so many READs, and tells of them at once."""
-        works: dict[PeerReads, list[tuple[int, int]]] = {}
+        works: list[tuple[int, int]] = []
         for _ in range(count):
             work_id, local, remote, size = self.queue_pair.posted.popleft()
             if status == abi.WC_SUCCESS:
                 ctypes.memmove(local, remote, size)
-            works.setdefault(self.work.pop(work_id), []).append((work_id, status))
-        for peer, told in works.items():
-            peer.completed(told, int(self.loop.time() * 1e9))
+            works.append((work_id, status))
+        hand_out(works, self.work, int(self.loop.time() * 1e9))
 
 
 async def eventually(condition: Callable[[], object]) -> None:

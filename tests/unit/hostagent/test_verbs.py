@@ -8,10 +8,12 @@ import ctypes
 import errno
 import logging
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from hostagent import limits
 from hostagent.config import DataConfig
 from hostagent.pool.memory import HUGE_PAGE_BYTES, PoolMemory
 from hostagent.transport import make_transport
@@ -34,7 +36,7 @@ from hostagent.transport.read_server import ReadServer
 from hostagent.transport.sockets import SocketCasts
 from hostagent.transport.verbs import abi
 from hostagent.transport.verbs.device import PortFacts, RdmaPort, VerbsError, device_names, gid_of, gid_text
-from hostagent.transport.verbs.retransmissions import Retransmissions
+from hostagent.transport.verbs.retransmissions import LossWatch, Retransmissions
 from kvproto.ids import ChunkKey
 from kvproto.wire.data import Fabric
 
@@ -348,3 +350,51 @@ def test_a_drivers_counters_tell_of_retransmissions(tmp_path: Path) -> None:
 def test_a_driver_without_counters_tells_of_none(tmp_path: Path) -> None:
     counters = Retransmissions(tmp_path, tmp_path / "nowhere")
     assert (counters.names, counters.since_last()) == ((), 0)
+
+
+class SteppedLoop:
+    """A loop whose time goes on when the test says so."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+        self.timer: tuple[float, Callable[..., None], tuple[object, ...]] | None = None
+
+    def time(self) -> float:
+        return self.now_s
+
+    def call_later(self, after_s: float, what: Callable[..., None], *words: object) -> SteppedLoop:
+        assert self.timer is None
+        self.timer = self.now_s + after_s, what, words
+        return self
+
+    def cancel(self) -> None:
+        self.timer = None
+
+    def step(self) -> None:
+        assert self.timer is not None
+        (self.now_s, what, words), self.timer = self.timer, None
+        what(*words)
+
+
+def test_counters_are_looked_at_while_reads_are_in_flight(tmp_path: Path) -> None:
+    counter = tmp_path / "completer_retry_err"
+    counter.write_text("5\n")
+    loop, in_flight, told = SteppedLoop(), [True], []
+    watch = LossWatch(Retransmissions(tmp_path), loop, lambda: in_flight[0], lambda *what: told.append(what))  # type: ignore[arg-type]
+    assert loop.timer is None
+    counter.write_text("6\n")
+    watch.begin()
+    watch.begin()
+    loop.step()
+    assert told == [], "before the first read it was nothing to us"
+    counter.write_text("9\n")
+    loop.step()
+    period_ns = int(limits.VERBS_READ_LOSSES_S * 1e9)
+    ((count, since_ns, now_ns),) = told
+    assert (count, round((now_ns - since_ns) / period_ns), round(now_ns / 1e9 - loop.now_s)) == (3, 1, 0)
+    in_flight[0] = False
+    loop.step()
+    assert loop.timer is None, "nothing is in flight: the NIC is left alone"
+    watch.begin()
+    watch.close()
+    assert loop.timer is None

@@ -33,6 +33,13 @@ from kvproto.ids import Address, ChunkKey, FetchId, Member, NodeId
 from kvproto.limits import MS
 from kvproto.session.parameters import ReaderParameters
 from kvproto.session.reader import Reader
+from kvproto.session.timing import (
+    JOIN_RETRY_NS,
+    NEWCOMER_ANSWERS,
+    NEWCOMER_MAX_NS,
+    PATIENCE_UNLED_NS,
+    REPAIR_DELAY_NS,
+)
 from kvproto.wire.control import TAG_LEADS, Control, Flag, Op
 
 ME, OTHER = Member(2), Member(5)
@@ -132,6 +139,54 @@ def test_it_leads_when_nobody_does_and_says_so() -> None:
     assert [join.tag for join in controls(commands, Op.JOIN)] == [TAG_LEADS]
     assert asked(commands) == sorted(set(asked(commands)))
     assert asked(commands)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("answer_us", "again", "waits_ns"),
+    [
+        (300, False, NEWCOMER_ANSWERS * 300_000),
+        (2_000, False, NEWCOMER_ANSWERS * 2_000_000),
+        (20_000, False, NEWCOMER_MAX_NS),
+        (300, True, NEWCOMER_MAX_NS),
+    ],
+    ids=["a quick host", "a late one", "a very late one", "nothing measured: the JOIN was repeated"],
+)
+def test_a_newcomer_waits_as_long_as_answers_take(answer_us: int, again: bool, waits_ns: int) -> None:
+    first = Member(0)  # nobody goes before it
+    it = reader(first)
+    it.handle(request(wanted(KEYS[0])), 0)
+    now = JOIN_RETRY_NS if again else 0
+    assert bool(controls(it.handle_timer(now), Op.JOIN)) is again
+    joined = now + answer_us * 1_000
+    it.handle(notice(KEYS[0], first, OTHER, who=first), joined)
+    commands, began = silent(it, joined + 2 * NEWCOMER_MAX_NS)
+    assert [join.tag for join in controls(commands, Op.JOIN)] == [TAG_LEADS]
+    assert began - joined == waits_ns
+
+
+@pytest.mark.parametrize("asked_last", [None, OTHER], ids=["who asked has left", "who asked is still there"])
+def test_it_waits_for_a_pull_only_while_who_asked_is_there(asked_last: Member | None) -> None:
+    first, third = Member(0), Member(7)
+    it = reader(first)
+    it.handle(request(wanted(KEYS[0])), 0)
+    it.handle(notice(KEYS[0], first, OTHER, third, who=first), MS)
+    it.handle(cast(KEYS[0], *range(8)), 2 * MS)  # asked for by somebody who announced nothing
+    left = Control(
+        Op.NOTICE,
+        KEYS[0],
+        SEGMENTS,
+        flags=Flag.LEFT,
+        member=third,
+        members=1 << first | 1 << OTHER,
+        count=0 if asked_last is None else 1 + asked_last,
+    )
+    it.handle(ControlReceived(left, SWITCH), 3 * MS)
+    commands, began = silent(it, 100 * MS)
+    assert asked(commands)[0] == 8
+    if asked_last is None:
+        assert 3 * MS + REPAIR_DELAY_NS <= began <= (3 + NEWCOMER_ANSWERS) * MS + REPAIR_DELAY_NS
+    else:
+        assert began >= 2 * MS + PATIENCE_UNLED_NS
 
 
 def test_it_leads_when_the_leader_falls_silent() -> None:

@@ -26,12 +26,12 @@ FRAME = bytes.fromhex("ffffffffffff020000000001") + b"\x88\xb5" + bytes(46)
 
 
 @contextmanager
-def running(*arguments: str | Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def running(*arguments: str | Path, **environment: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A kvcast-switch process and the first line it prints; it is ended if the test has not done so."""
     command = [sys.executable, "-m", "p4switch", *map(str, arguments)]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    surroundings = os.environ | {"PYTHONPATH": str(ROOT)} | environment
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=surroundings
     ) as process:
         try:
             assert process.stdout is not None
@@ -52,19 +52,17 @@ def failing(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_serves_until_it_is_told_to_stop(tmp_path, number):
-    ready, admin = tmp_path / "ready", tmp_path / "admin"
-    with running(PROGRAM, "--grpc", "127.0.0.1:0", "--ready-file", ready, "--admin", f"unix:{admin}", "--stats") as (
-        process,
-        line,
-    ):
-        assert line.startswith("listening on 127.0.0.1:")
-        deadline = time.monotonic() + 10
-        while not ready.exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
-        assert ready.read_text().strip() == line.split()[-1]
-        process.send_signal(number)
-        output, errors = process.communicate(timeout=15)
+    ready, admin, bell = tmp_path / "ready", tmp_path / "admin", tmp_path / "bell"
+    words = ["--grpc", "127.0.0.1:0", "--ready-file", ready, "--admin", f"unix:{admin}", "--stats"]
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(bell))
+        manager.settimeout(10)
+        with running(PROGRAM, *words, NOTIFY_SOCKET=str(bell)) as (process, line):
+            assert line.startswith("listening on 127.0.0.1:")
+            assert manager.recv(100) == b"READY=1"
+            assert ready.read_text().strip() == line.split()[-1]
+            process.send_signal(number)
+            output, errors = process.communicate(timeout=15)
     assert (process.returncode, errors) == (0, "")
     assert "switch: " in output
     assert not admin.exists()
@@ -156,6 +154,7 @@ def test_one_line_errors(tmp_path, capsys):
     assert "write unix:PATH" in failing(capsys, "--no-p4", "--admin", "/tmp/x", *free)
     assert "need a program" in failing(capsys, "--no-p4", "--check")
     assert "--cpu-port 600" in failing(capsys, "--no-p4", "--cpu-port", "600", *free)
+    assert "--device-id -1: from 0" in failing(capsys, "--no-p4", "--device-id", "-1", *free)
     assert "cannot write" in failing(capsys, PROGRAM, "--p4info", tmp_path / "no" / "a.json")
 
 

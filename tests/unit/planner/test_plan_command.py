@@ -25,6 +25,7 @@ SMALL = [
     "--jobs",
     "1",
 ]
+SHAPE = ["--layers", "4", "--kv-heads", "2", "--head-dim", "64", "--parameters", "0.5"]
 
 
 def test_a_small_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -74,13 +75,29 @@ def test_jobs_side_by_side_find_the_same(tmp_path: Path, capsys: pytest.CaptureF
         (["--switch", "tofino"], "size 'tofino' is not"),
         (["--nodes", "65"], "65 nodes: a replay has 2 to 64, what one switch takes; beyond that use --scale"),
         (["--trace", "no/such.jsonl"], "trace no/such.jsonl: no such file"),
-        (["--trace", "trace.parquet"], "a name that ends in .jsonl"),
-        (["--jobs", "0"], "--jobs 0 is below 1"),
-        (["--speed", "0"], "--speed 0 is not above zero"),
+        (["--trace", "trace.parquet"], "a file that ends in .jsonl"),
+        (["--trace", "talk"], "no trace talk: there are conversation, toolmix"),
+        (["--jobs", "0"], "--jobs: 0 is below 1"),
+        (["--speed", "0"], "--speed: 0 is not above zero"),
+        (["--speed", "nan"], "--speed: 'nan' is not a number"),
+        (["--kv-bytes", "0"], "--kv-bytes: 0 is not above zero"),
+        (["--prefill-rate", "inf"], "--prefill-rate: 'inf' is not a number"),
+        (["--layers", "0"], "--layers: 0 is below 1"),
+        (["--replicas", "17"], "--replicas 17: there are only 16 nodes to keep them"),
+        (["--active-parameters", "3"], "belong to a model described by its shape"),
+        ([*SHAPE, "--heads", "3"], "--heads 3 is not a multiple of --kv-heads 2"),
+        ([*SHAPE, "--active-parameters", "9"], "--active-parameters 9 is more than --parameters 0.5"),
+        (["--json", str(CARRIED)], "is a folder: name a file"),
+        (["--out", str(CARRIED / "rollout_small.jsonl" / "plan")], "rollout_small.jsonl is no folder"),
     ],
 )
 def test_what_is_wrong_is_one_line(words: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["plan", "--trace", str(CARRIED / "rollout_small.jsonl"), "--requests", "5", *words]) == 2
+    command = ["plan", "--trace", str(CARRIED / "rollout_small.jsonl"), "--requests", "5", *words]
+    try:
+        status = cli.main(command)
+    except SystemExit as end:
+        status = end.code
+    assert status == 2
     err = capsys.readouterr().err.strip()
     assert line in err
     assert err.startswith("kvcast plan: ")
@@ -88,8 +105,7 @@ def test_what_is_wrong_is_one_line(words: list[str], line: str, capsys: pytest.C
 
 
 def test_a_model_by_its_shape(capsys: pytest.CaptureFixture[str]) -> None:
-    shape = ["--layers", "4", "--kv-heads", "2", "--head-dim", "64", "--parameters", "0.5"]
-    assert cli.main([*SMALL, "--no-sweep", "--model", "mine", *shape]) == 0
+    assert cli.main([*SMALL, "--no-sweep", "--model", "mine", *SHAPE]) == 0
     assert "mine, 2 KiB of KV a token" in capsys.readouterr().out
 
 

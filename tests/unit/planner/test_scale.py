@@ -101,5 +101,3 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "One controller on one core carries about" in said
     figures = json.loads((tmp_path / "scale.json").read_text())
     assert figures["growth"][-1]["chunks"] == 100_000_000
-    assert cli.main([*words[:2], "--scale-sample", "10"]) == 2
-    assert "--scale-sample 10 is below 1000" in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import lzma
 import shutil
 import subprocess
@@ -18,6 +19,8 @@ from bmv2_testbed.network.guests import host_script
 from bmv2_testbed.spec import Target, TestbedSpec, Wiring
 from bmv2_testbed.switches import switch_command
 from hostagent.config import parse
+from kvcast.commands import testbed as testbed_command
+from kvproto.wire.rdma import rdma_segment_bytes_max
 
 SPEC = TestbedSpec(wiring=Wiring.GUESTS, hosts=3, segment_bytes=2048, socket_hosts=(2,))
 
@@ -71,7 +74,7 @@ def test_agents_in_guests_reach_the_controller_through_qemu() -> None:
     endpoints = Endpoints("127.0.0.1:4800", "", "", {host: f"127.0.0.1:{9000 + host}" for host in range(3)}, {}, {})
     configs = [parse(agent_config(SPEC, host, endpoints, "/d")) for host in (0, 2)]
     assert [config.data.transport for config in configs] == ["verbs", "sockets"]
-    assert {config.controller for config in configs} == {"10.0.2.2:4800"}
+    assert {config.controllers for config in configs} == {("10.0.2.2:4800",)}
     assert {config.http for config in configs} == {("10.0.2.15", 9475)}
     assert {config.api_socket for config in configs} == {GUEST_AGENT_SOCKET}
     assert {config.data.segment_bytes for config in configs} == {2048}
@@ -98,3 +101,18 @@ def test_a_testbed_without_an_image_ends_in_one_line(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with pytest.raises(TestbedError, match=r"\(make roce\)"):
         client.start(SPEC)
+
+
+def spec_of(*words: str) -> TestbedSpec:
+    parser = argparse.ArgumentParser()
+    testbed_command.add_arguments(parser)
+    return testbed_command._spec(parser.parse_args(["up", *words]))
+
+
+def test_the_command_line_asks_for_guests() -> None:
+    spec = spec_of("--roce", "--sockets-on", "2")
+    assert (spec.wiring, spec.hosts, spec.socket_hosts, spec.taps) == (Wiring.GUESTS, 3, (2,), False)
+    assert spec.segment_bytes == rdma_segment_bytes_max(4096)
+    assert spec_of("--roce", "--taps", "--nodes", "2").taps
+    with pytest.raises(TestbedError, match="--sockets-on goes with --roce"):
+        spec_of("--sockets-on", "1")

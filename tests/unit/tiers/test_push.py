@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from kvproto.ids import ChunkKey
 from kvproto.tiers.push import JOINED, PushParameters, PushPolicy, kind_of
 
@@ -34,6 +36,8 @@ class World:
         pushed = self.policy.fetched(
             key(number), MIB, position, node, remote, lambda: [one for one in NODES if one not in copies], now_ns
         )
+        for other in pushed:
+            self.policy.sent(key(number), MIB, other)
         self.pushed += len(pushed)
         copies.update(pushed)
         return pushed
@@ -114,6 +118,22 @@ def test_nodes_that_fetched_it_are_not_pushed_to_though_nobody_knows_of_their_co
     policy.fetched(key(1), MIB, 0, 3, True, lambda: NODES, 2 * SECOND)
     pushed = policy.fetched(key(1), MIB, 0, 5, True, lambda: NODES, 3 * SECOND)
     assert pushed == tuple(node for node in NODES if node not in (3, 5))
+
+
+def test_what_its_owner_could_not_push_is_no_use_of_a_push() -> None:
+    policy: PushPolicy[int] = PushPolicy(PushParameters(evidence_min=0, use_min=0.0))
+    for number in (0, 1):  # the first candidate of a kind opens it
+        for node in (0, 1):
+            named = policy.fetched(key(number), MIB, 0, node, True, lambda: (2, 3), SECOND)
+    assert named == (2, 3)
+    policy.sent(key(1), MIB, 2)
+    for node in named:
+        policy.fetched(key(1), MIB, 0, node, node == 3, lambda: (), 2 * SECOND)
+    counts = policy.counts
+    assert (counts.pushed_copies, counts.pushed_bytes, counts.used_bytes) == (1, MIB, MIB)
+    assert counts.withheld_used_copies == 1, "node 3 waited for it"
+    use = policy.uses()[kind_of(0)]
+    assert use == pytest.approx(0.5, rel=0.01), "named for chunks 0 and 1, asked for one of them"
 
 
 def test_a_node_that_joins_gets_what_is_hot_once_joined_nodes_have_used_it() -> None:

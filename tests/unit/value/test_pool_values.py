@@ -18,7 +18,7 @@ from kvcast.cli import main
 from kvproto.ids import ChunkKey
 from kvproto.value import CANDIDATES, Candidate, PoolValues, Rule, Touch, ValueParameters
 from kvproto.value.contest import ShadowCache
-from kvproto.value.table import NONE, ChunkTable
+from kvproto.value.table import NONE, ChunkTable, mixed
 from planner.traces import TraceRequest, read_trace
 from planner.traces.catalog import CARRIED
 from planner.traces.unlike import MADE
@@ -215,7 +215,7 @@ def test_the_table_finds_what_a_dict_finds(events: list[tuple[int, bool]]) -> No
         slot = table.find(key(number))
         assert slot == mirror.get(number, NONE)
         if put and slot == NONE:
-            mirror[number] = table.take(key(number))
+            mirror[number] = table.take(key(number), mixed(key(number)))
             assert table.key(mirror[number]) == key(number)
         elif not put and slot != NONE:
             table.drop(mirror.pop(number))
@@ -226,10 +226,10 @@ def test_the_table_keeps_everything_as_it_grows() -> None:
     rng = np.random.default_rng(3)
     keys = [ChunkKey(rng.bytes(16)) for _ in range(5000)]
     table = ChunkTable(5000)
-    slots = [table.take(one) for one in keys]
+    slots = [table.take(one, mixed(one)) for one in keys]
     assert [table.find(one) for one in keys] == slots
     with pytest.raises(MemoryError):
-        table.take(ChunkKey(bytes(16)))
+        table.take(ChunkKey(bytes(16)), 0)
 
 
 @settings(derandomize=True, deadline=None)
@@ -237,7 +237,7 @@ def test_the_table_keeps_everything_as_it_grows() -> None:
 def test_a_shadow_keeps_what_scores_highest(fetches: list[tuple[int, float]], capacity: int) -> None:
     shadow, mirror, hits = ShadowCache(capacity, filtered=False), dict[int, float](), 0
     for chunk, score in fetches:
-        shadow.fetched(chunk, score, 1.0, 1.0, again=True)
+        shadow.fetched([chunk], [score], [1.0], [1.0], [True])
         if chunk in mirror:
             hits += 1
             mirror[chunk] = score
@@ -248,6 +248,38 @@ def test_a_shadow_keeps_what_scores_highest(fetches: list[tuple[int, float]], ca
             mirror[chunk] = score
         assert len(shadow) == len(mirror)
     assert shadow.hits == hits
+
+
+def test_what_is_finished_leaves_a_shadow_first_again_and_again() -> None:
+    """All finished chunks score the same, so places in a shadow come to have a score that they had before."""
+    shadow, scores = ShadowCache(20, filtered=False), itertools.count()
+
+    def hits(*chunks: int) -> float:
+        before = shadow.hits
+        for chunk in chunks:
+            shadow.fetched([chunk], [float(next(scores))], [1.0], [1.0], [True])
+        return shadow.hits - before
+
+    hits(*range(20))
+    for first in range(20, 120, 10):
+        here = range(first - 20, first)
+        for chunk in here[:10]:
+            shadow.finished(chunk)
+        assert hits(*here[10:15]) == 5
+        assert hits(*range(first, first + 10)) == 0
+        assert hits(*here[10:]) == 10, "only what is finished went"
+        assert len(shadow) == 20
+
+
+def test_a_fetch_may_name_a_chunk_twice_and_never_forgets_its_own() -> None:
+    """In a table that is full, with rows of the fetch among the oldest."""
+    values = PoolValues(4, ValueParameters(tracked_max=8))
+    for number in range(8):
+        values.fetched([touch(number)], number * SECOND)
+    values.fetched([touch(0), touch(1), touch(20), touch(20), touch(21)], 9 * SECOND)
+    assert all(values.is_known(key(number)) for number in (0, 1, 20, 21))
+    assert [values.idle_s(key(number), 9 * SECOND) for number in (0, 1, 20, 21)] == [0.0] * 4
+    assert values.tracked_count == 8
 
 
 def test_the_order_that_suits_the_stream_comes_to_decide() -> None:

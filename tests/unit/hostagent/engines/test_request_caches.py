@@ -268,27 +268,47 @@ def test_saves_are_whole_chunks_offered_once() -> None:
     assert isinstance(lookup, LookUp)
     script.core.looked_up("a", lookup.ticket, [L, R, N, N])
     blocks = list(range(20, 40))
-    assert not script.core.has_saves("a", 35, 7)
+    assert script.core.next_save_tokens("a") == 8
     assert script.core.saves("a", TOKENS, 7, blocks) == []
-    assert script.core.has_saves("a", 35, 20)
     first = script.core.saves("a", TOKENS, 20, blocks)
     assert [(chunk.chunk, chunk.block_ids) for chunk in first] == [(1, (22, 23))], "chunk 0 is here"
     second = script.core.saves("a", TOKENS, 35, blocks)
     assert [chunk.chunk for chunk in second] == [2, 3]
     assert second[0].parents == first[0].keys
     assert script.core.saves("a", TOKENS, 35, blocks) == []
-    assert not script.core.has_saves("a", 35, 35)
+    assert script.core.next_save_tokens("a") == 40
     longer = [*TOKENS, *range(5)]
     assert [chunk.chunk for chunk in script.core.saves("a", longer, 40, blocks)] == [4]
     assert script.core.saves("a", longer, 40, blocks[:5]) == []
     assert script.core.saves("unknown", TOKENS, 35, blocks) == []
-    assert not script.core.has_saves("unknown", 35, 35)
+    assert script.core.next_save_tokens("unknown") is None
 
 
 def test_requests_may_decline_saves() -> None:
     script = Script()
     script.arrive("a", TOKENS, may_save=False)
+    assert script.core.next_save_tokens("a") is None
     assert script.core.saves("a", TOKENS, 35, list(range(9))) == []
+
+
+def test_after_a_reset_nobody_loads_or_saves_what_was_made_before() -> None:
+    script = Script(share_loads=False)
+    fetches = {name: script.hold(name, TOKENS, [L] * 4) for name in ("fetching", "held", "loading")}
+    for name in ("held", "loading"):
+        script.core.fetched(name, fetches[name].ticket, [ChunkSource.LOCAL] * 4, Status.OK)
+    script.core.allocated("loading", 32, list(range(9)))
+    script.arrive("looking", TOKENS)
+    assert script.core.distrust() == (
+        Release("fetching", fetches["fetching"].ticket),
+        Release("held", fetches["held"].ticket),
+    )
+    for name in ("fetching", "held", "looking"):
+        assert script.ask(name, TOKENS) == 0
+        assert script.core.allocated(name, 0, []) == (None, ())
+    assert script.core.loaded("loading", whole=True) == (Release("loading", fetches["loading"].ticket),)
+    for name in ("fetching", "held", "loading", "looking"):
+        assert script.core.saves(name, TOKENS, 35, list(range(9))) == []
+    assert script.missed == [Miss.OFF] * 3
 
 
 def test_random_scripts_hold_no_lease_in_the_end() -> None:

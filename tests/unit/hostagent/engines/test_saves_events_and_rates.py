@@ -84,6 +84,8 @@ def test_what_is_forgotten_is_withdrawn() -> None:
     assert events == [Stored(Medium.POOL, FACTS), Removed(Medium.POOL, FACTS.block_hashes)]
     assert key(2) not in told
     assert key(1) in told
+    assert told.withdraw() == [Removed(Medium.POOL, FACTS.block_hashes)] * 2
+    assert len(told) == 0
 
 
 def test_the_rate_is_learnt_from_prompts_only() -> None:

@@ -11,13 +11,11 @@ import numpy as np
 import pytest
 from agent_harness import MIB, Cluster, key
 
-from hostagent.client import AgentUnavailableError, Status
-from hostagent.engines.core.prefill import FetchTerms
-from hostagent.engines.core.requests import Fetch, Load, LookUp, Release
+from hostagent.client import AgentClient, AgentUnavailableError
+from hostagent.engines.core.requests import Load
 from hostagent.engines.core.saves import Save
 from hostagent.engines.link import AgentLink
 from hostagent.engines.paged import HostLayers
-from hostagent.engines.pool_io import FetchEnded, LookedUp, PoolIo
 from hostagent.engines.transfers import LayerGate, TransferResults, Transfers
 
 BLOCKS_IN_CHUNK = 4
@@ -34,8 +32,8 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def link(cluster: Cluster) -> Iterator[AgentLink]:
-    made = AgentLink(cluster.agents[0].config.api_socket, log)
+def link(cluster: Cluster) -> Iterator[AgentLink[AgentClient]]:
+    made = AgentLink(AgentClient, cluster.agents[0].config.api_socket, log)
     yield made
     made.close()
 
@@ -45,7 +43,7 @@ def random_layers(seed: int) -> list[np.ndarray]:
     return [chance.integers(0, 256, (32, size), dtype=np.uint8) for size in PAGES]
 
 
-def transfers_of(link: AgentLink, layers: list[np.ndarray], *, writes: bool = True) -> Transfers:
+def transfers_of(link: AgentLink[AgentClient], layers: list[np.ndarray], *, writes: bool = True) -> Transfers:
     return Transfers(
         link,
         HostLayers(layers),
@@ -73,7 +71,7 @@ def save(number: int, blocks: tuple[int, ...]) -> Save:
     return Save(number, (key(number),), (key(number - 1) if number > 1 else None,), number - 1, blocks)
 
 
-def saved(link: AgentLink, layers: list[np.ndarray], *saves: Save) -> None:
+def saved(link: AgentLink[AgentClient], layers: list[np.ndarray], *saves: Save) -> None:
     transfers = transfers_of(link, layers)
     transfers.save(saves)
     results = finish(transfers, lambda got: len(got.saves) == len(saves))
@@ -86,7 +84,7 @@ def load(count: int, blocks: tuple[int, ...], skip: int = 0) -> Load:
 
 @pytest.mark.parametrize("layerwise", [False, True])
 @pytest.mark.parametrize("skip", [0, 3])
-def test_saved_blocks_are_loaded_elsewhere(link: AgentLink, layerwise: bool, skip: int) -> None:
+def test_saved_blocks_are_loaded_elsewhere(link: AgentLink[AgentClient], layerwise: bool, skip: int) -> None:
     source, target = random_layers(1), random_layers(2)
     before = [layer.copy() for layer in target]
     saved(link, source, save(1, (3, 1, 4, 30)), save(2, (5, 9, 2, 6)))
@@ -109,7 +107,7 @@ def test_saved_blocks_are_loaded_elsewhere(link: AgentLink, layerwise: bool, ski
         assert (new[untouched] == old[untouched]).all()
 
 
-def test_what_is_missing_is_told_block_by_block(link: AgentLink) -> None:
+def test_what_is_missing_is_told_block_by_block(link: AgentLink[AgentClient]) -> None:
     layers = random_layers(1)
     saved(link, layers, save(1, (0, 1, 2, 3)))
     transfers = transfers_of(link, layers)
@@ -121,7 +119,7 @@ def test_what_is_missing_is_told_block_by_block(link: AgentLink) -> None:
     assert (figures.loaded_chunks, figures.failed_blocks) == (1, 4)
 
 
-def test_chunks_of_another_size_are_not_loaded(cluster: Cluster, link: AgentLink) -> None:
+def test_chunks_of_another_size_are_not_loaded(cluster: Cluster, link: AgentLink[AgentClient]) -> None:
     cluster.client(0).put(key(1), None, b"x" * 100)
     transfers = transfers_of(link, random_layers(1))
     transfers.load(load(1, (1, 2, 3, 4)))
@@ -131,7 +129,7 @@ def test_chunks_of_another_size_are_not_loaded(cluster: Cluster, link: AgentLink
 
 @pytest.mark.parametrize("layerwise", [False, True])
 def test_without_an_agent_everything_fails_at_once(tmp_path: Path, layerwise: bool) -> None:
-    link = AgentLink(str(tmp_path / "nobody.sock"), log)
+    link = AgentLink(AgentClient, str(tmp_path / "nobody.sock"), log)
     gate = LayerGate(len(PAGES)) if layerwise else None
     if gate is not None:
         gate.expect()
@@ -145,7 +143,7 @@ def test_without_an_agent_everything_fails_at_once(tmp_path: Path, layerwise: bo
     link.close()
 
 
-def test_a_lease_lost_during_the_copy_spoils_it(link: AgentLink) -> None:
+def test_a_lease_lost_during_the_copy_spoils_it(link: AgentLink[AgentClient]) -> None:
     layers = random_layers(1)
     saved(link, layers, save(1, (0, 1, 2, 3)))
     client = link.client
@@ -163,7 +161,7 @@ def test_a_lease_lost_during_the_copy_spoils_it(link: AgentLink) -> None:
     assert results.failed_blocks == {4, 5, 6, 7}
 
 
-def test_a_bug_at_the_beginning_is_told_not_raised(link: AgentLink) -> None:
+def test_a_bug_at_the_beginning_is_told_not_raised(link: AgentLink[AgentClient]) -> None:
     class Broken(HostLayers):
         def mark(self) -> None:
             raise ZeroDivisionError
@@ -182,7 +180,7 @@ def test_a_bug_at_the_beginning_is_told_not_raised(link: AgentLink) -> None:
     assert (figures.errors_count, figures.saves_failed) == (2, {"error": 2})
 
 
-def test_a_full_pool_is_told(link: AgentLink) -> None:
+def test_a_full_pool_is_told(link: AgentLink[AgentClient]) -> None:
     layers = [np.zeros((32, 65536), dtype=np.uint8)]
     client = link.client
     assert client is not None
@@ -196,45 +194,24 @@ def test_a_full_pool_is_told(link: AgentLink) -> None:
     assert transfers.take_figures().saves_failed == {"pool_full": 1}
 
 
-def test_who_does_not_write_only_answers(cluster: Cluster, link: AgentLink) -> None:
+def test_who_does_not_write_only_answers(cluster: Cluster, link: AgentLink[AgentClient]) -> None:
     transfers = transfers_of(link, random_layers(1), writes=False)
     transfers.save([save(1, (0, 1, 2, 3))])
     finish(transfers, lambda got: got.saves == {1: True})
     assert cluster.call(lambda: cluster.agents[0].pool.find(key(1))) is None
 
 
-def test_lookups_fetches_and_their_leases(cluster: Cluster, link: AgentLink) -> None:
-    layers = random_layers(1)
-    saved(link, layers, save(1, (0, 1, 2, 3)), save(2, (4, 5, 6, 7)))
-    io = PoolIo(link, log, time.monotonic)
-    io.do([LookUp("a", 1, (key(1), key(2), key(3)))])
-    looked = io.answers.get(timeout=20)
-    assert isinstance(looked, LookedUp)
-    assert looked.where is not None
-    assert [where.name for where in looked.where] == ["LOCAL", "LOCAL", "NOWHERE"]
-    io.do([Fetch("a", 2, (key(1), key(2), key(3)), FetchTerms(None, 5.0))])
-    ended = io.answers.get(timeout=20)
-    assert isinstance(ended, FetchEnded)
-    assert (len(ended.sources), ended.outcome) == (2, Status.NOT_FOUND)
-    pool = cluster.agents[0].pool
-    assert cluster.call(lambda: pool.pins_count) == 2
-    io.do([Release("a", 2), Release("a", 2)])
-    cluster.until(lambda: pool.pins_count == 0)
-    assert io.leases_count == 0
-    io.close()
-
-
 def test_an_agent_that_comes_later_is_found(cluster: Cluster, tmp_path: Path) -> None:
     path = str(tmp_path / "later.sock")
     attempts = []
 
-    def connect(target: str, *, answer_timeout_s: float) -> object:
+    def connect(target: str, *, answer_timeout_s: float) -> AgentClient:
         attempts.append((target, answer_timeout_s))
         if len(attempts) < 3:
             raise AgentUnavailableError("not yet")
         return cluster.client(0)
 
-    link = AgentLink(path, log, answer_timeout_s=7.0, connect=connect)  # type: ignore[arg-type]
+    link = AgentLink(connect, path, log, answer_timeout_s=7.0)
     assert link.away
     link._keeper.join(0)
     cluster.until(lambda: not link.away)

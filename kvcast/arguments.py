@@ -1,0 +1,145 @@
+"""Command lines: a parser that declares its arguments when it is asked to parse, and the kinds of arguments."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+T = TypeVar("T")
+Declare = Callable[[argparse.ArgumentParser], None]
+
+
+class Parser(argparse.ArgumentParser):
+    """Calls `declare` for its arguments only when it has to parse: a command costs the imports of that one command.
+
+    A mistake is one line, said by the parser that the words were for; exit status 2.
+    """
+
+    def __init__(self, *args: Any, declare: Declare | None = None, **keywords: Any) -> None:
+        super().__init__(*args, **keywords)
+        self._declare = declare
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        declare, self._declare = self._declare, None
+        if declare is not None:
+            declare(self)
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unknown arguments: {' '.join(unknown)}")
+        return found, unknown
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
+def add_choice(
+    parser: argparse.ArgumentParser, dest: str, summaries: Mapping[str, str], declare: Callable[[str], Declare]
+) -> None:
+    """Let the first word choose among `summaries`; `declare(word)` gives what declares the arguments behind it."""
+    choice = parser.add_subparsers(dest=dest, required=True, metavar=dest.upper(), parser_class=Parser)
+    for name, summary in summaries.items():
+
+        def declare_it(chosen: argparse.ArgumentParser, name: str = name) -> None:
+            declare(name)(chosen)
+
+        choice.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.", declare=declare_it)
+
+
+def checked(parse: Callable[[str], T]) -> Callable[[str], T]:
+    """An argument kind from a function whose ValueError says what is wrong."""
+
+    def kind(text: str) -> T:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return kind
+
+
+def whole(least: int = 0) -> Callable[[str], int]:
+    """A whole number of at least `least`."""
+
+    def parse(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            raise ValueError(f"{text!r} is not a whole number") from None
+        if number < least:
+            raise ValueError(f"{text} is below {least}")
+        if number >= 1 << 31:
+            raise ValueError(f"{text} is above 2147483647")
+        return number
+
+    return checked(parse)
+
+
+def _number(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise ValueError(f"{text!r} is not a number")
+    return number
+
+
+@checked
+def above_zero(text: str) -> float:
+    """A number above zero."""
+    number = _number(text)
+    if number <= 0:
+        raise ValueError(f"{text} is not above zero")
+    return number
+
+
+def between(least: float, most: float) -> Callable[[str], float]:
+    """A number from `least` to `most`."""
+
+    def parse(text: str) -> float:
+        number = _number(text)
+        if not least <= number <= most:
+            raise ValueError(f"{text} is not a number from {least:g} to {most:g}")
+        return number
+
+    return checked(parse)
+
+
+@checked
+def probability(text: str) -> float:
+    """A number from 0 to below 1."""
+    number = _number(text)
+    if not 0 <= number < 1:
+        raise ValueError(f"{text} is not a probability from 0 to below 1")
+    return number
+
+
+@checked
+def output_file(text: str) -> Path:
+    """A file that can be written; looked at before hours of work, not after."""
+    path = Path(text)
+    if path.is_dir():
+        raise ValueError(f"{text} is a folder: name a file")
+    _demand_writable(path if path.exists() else path.parent, text)
+    return path
+
+
+@checked
+def output_folder(text: str) -> Path:
+    """A folder that is there or can be made."""
+    path = Path(text)
+    _demand_writable(path, text)
+    return path
+
+
+def _demand_writable(path: Path, text: str) -> None:
+    while not path.exists():
+        path = path.parent
+    if path.is_file() and str(path) != text:
+        raise ValueError(f"{text} cannot be written: {path} is no folder")
+    if not os.access(path, os.W_OK):
+        raise ValueError(f"{text} cannot be written: {path} is read-only for this user")

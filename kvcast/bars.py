@@ -1,0 +1,30 @@
+"""The bar that benchmarks and demos show while they run."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+
+def bar(console: Console) -> Progress:
+    """What is done, the share of it, the time; gone when it is over."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:3.0f} %"))
+    return Progress(*columns, TimeElapsedColumn(), console=console, transient=True)
+
+
+@contextlib.contextmanager
+def progress(console: Console) -> Iterator[tuple[Callable[[str], None], Callable[[float], None]]]:
+    """A bar of what has arrived and a line of what happens now: functions that say so."""
+    with bar(console) as shown:
+        task = shown.add_task("", total=1.0)
+
+        def say(text: str) -> None:
+            shown.update(task, description=text, completed=0.0)
+
+        def moved(share: float) -> None:
+            shown.update(task, completed=share)
+
+        yield say, moved

@@ -1,0 +1,132 @@
+"""`kvcast bench incast`: N nodes fetch the same prefix from one holder."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+from rich.console import Console
+
+from bmv2_testbed.bench.figures import IncastFigures, incast_table
+from bmv2_testbed.bench.incast import IncastPlan, IncastRun, Mode, Peer
+from bmv2_testbed.errors import TestbedError
+from bmv2_testbed.scale import SCALES
+from bmv2_testbed.spec import Faults, Target, Wiring
+from kvcast.arguments import output_file, probability, whole
+from kvcast.bars import progress
+from kvcast.cli import UsageError
+from kvcast.figures import machine_facts, write_figures
+from kvcast.wiring import add_no_root, add_target, rate, size, wiring_of
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare `kvcast bench incast`."""
+    parser.add_argument("--nodes", type=whole(1), default=8, help="readers (default 8)")
+    parser.add_argument(
+        "--rate", type=rate, help="rate of every link, both ways (default 100mbit; tna 25mbit, bmv2 6.25mbit)"
+    )
+    parser.add_argument("--size", type=size, help="the prefix (default 16MiB; tna and bmv2 1MiB)")
+    parser.add_argument("--chunk", type=size, help="its chunks (default 1MiB; tna 128KiB, bmv2 64KiB)")
+    parser.add_argument("--stagger", action="store_true", help="starts at random within one transfer time")
+    parser.add_argument(
+        "--mode",
+        action="append",
+        choices=[*(mode.value for mode in Mode), "all", "none"],
+        help="how kvcast does it; may be given again (default cast)",
+    )
+    parser.add_argument("--slow", type=rate, metavar="RATE", help="rate of one reader's link")
+    parser.add_argument("--slow-reader", type=whole(), default=0, metavar="I", help="which reader that is (default 0)")
+    parser.add_argument("--loss", type=probability, default=0.0, metavar="P", help="loss at every switch port, 0 to 1")
+    parser.add_argument(
+        "--peer", action="append", choices=[*(peer.value for peer in Peer), "all"], help="who else does it, too"
+    )
+    add_target(parser)
+    add_no_root(parser)
+    parser.add_argument("--seed", type=whole(), default=1, help="of starts, losses and content (default 1)")
+    parser.add_argument("--json", type=output_file, metavar="FILE", help="write the figures there")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run it; 1 if a byte was wrong or missing."""
+    target = Target(args.target)
+    scale = SCALES[target]
+    plan = IncastPlan(
+        readers=args.nodes,
+        rate_bit_s=args.rate or scale.link_bit_s,
+        size_bytes=args.size or scale.incast_bytes,
+        chunk_bytes=args.chunk or scale.chunk_bytes,
+        stagger=args.stagger,
+        seed=args.seed,
+        slow={} if args.slow is None else {args.slow_reader: args.slow},
+        faults=Faults(loss=args.loss),
+        target=target,
+        wiring=wiring_of(args.no_root),
+    )
+    if plan.wiring is Wiring.DATAGRAMS and args.peer:
+        raise UsageError("peers need the links of namespaces: leave out --peer, or become root and leave out --no-root")
+    if args.slow is not None and not 0 <= args.slow_reader < args.nodes:
+        raise UsageError(f"--slow-reader {args.slow_reader}: readers are numbered 0 to {args.nodes - 1}")
+    modes = _chosen(args.mode or [Mode.CAST.value], Mode)
+    peers = _chosen(args.peer or [], Peer)
+    console = Console()
+    try:
+        with progress(console) as (say, moved):
+            cases, found = run_incast(plan, modes, peers, say, moved)
+    except TestbedError as error:
+        raise UsageError(str(error)) from error
+    everything = [*cases.values(), *found.values()]
+    what = ("starts within one transfer time" if plan.stagger else "all at once") + (
+        f", {args.loss:.1%} loss at every switch port" if args.loss else ""
+    )
+    console.print(incast_table(everything, plan.readers, plan.size_bytes, plan.rate_bit_s, what))
+    if plan.wiring is Wiring.DATAGRAMS:
+        console.print(
+            "Without root: casts are shaped and counted where they leave the switch, what hosts send is not shaped; "
+            "reliable reads go over plain loopback TCP, not shaped, and are counted by the agents. Compare casts only."
+        )
+    write_figures(console, args.json, incast_json(plan, cases, found))
+    return 0 if all(case.verified for case in everything) else 1
+
+
+def run_incast(
+    plan: IncastPlan, modes: list[Mode], peers: list[Peer], say: Callable[[str], None], moved: Callable[[float], None]
+) -> tuple[dict[str, IncastFigures], dict[str, IncastFigures]]:
+    """Figures by mode and by peer. Peers run on the links of the first mode."""
+    runner = IncastRun(plan, say, moved)
+    cases: dict[str, IncastFigures] = {}
+    found: dict[str, IncastFigures] = {}
+    if not modes:
+        found = runner.peers(peers)
+    for index, mode in enumerate(modes):
+        cases[mode.value], of_peers = runner.mode(mode, peers if index == 0 else ())
+        found |= of_peers
+    return cases, found
+
+
+def incast_json(plan: IncastPlan, cases: dict[str, IncastFigures], peers: dict[str, IncastFigures]) -> dict[str, Any]:
+    """Everything under `modes` and `peers`; the figures of a single mode also at the top."""
+    result: dict[str, Any] = {
+        "benchmark": "incast",
+        "nodes": plan.readers,
+        "rate_bit_s": plan.rate_bit_s,
+        "size_bytes": plan.size_bytes,
+        "chunk_bytes": plan.chunk_bytes,
+        "stagger": plan.stagger,
+        "seed": plan.seed,
+        "slow": {str(reader): rate for reader, rate in plan.slow.items()},
+        "loss": plan.faults.loss,
+        "wiring": plan.wiring.value,
+        "machine": machine_facts(),
+        "modes": {name: case.to_json() for name, case in cases.items()},
+        "peers": {name: case.to_json() for name, case in peers.items()},
+    }
+    if len(cases) == 1:
+        result |= next(iter(cases.values())).to_json()
+    return result
+
+
+def _chosen(words: list[str], kind: Any) -> list[Any]:
+    if "all" in words:
+        return list(kind)
+    return [kind(word) for word in dict.fromkeys(words) if word != "none"]

@@ -1,0 +1,150 @@
+"""Whether the NIC reads into a device's memory, and how fast: the transport's own reads, from a registered pool through
+a connection of the port with itself."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Final
+
+import numpy as np
+
+from hostagent.config import AgentConfig, DataConfig
+from hostagent.pool.memory import PoolMemory
+from hostagent.transport.base import (
+    ControlArrival,
+    Extent,
+    ReadOutcome,
+    TransportCounters,
+    TransportError,
+)
+from hostagent.transport.host import Host, interface_address
+from hostagent.transport.verbs import abi
+from hostagent.transport.verbs.device import MemoryRegion, RdmaPort, VerbsError
+from hostagent.transport.verbs.reads import VerbsReads
+from kvcast.doctor.cuda import CudaMemory, load
+from kvcast.doctor.device_memory import DeviceMemory, DeviceMemoryError, HostMemory, UdmabufMemory
+from kvcast.doctor.findings import Finding, Level, judged
+from kvproto.ids import ChunkKey, parse_address
+from kvproto.wire.data import SegmentGroup
+
+UDMABUF: Final = "udmabuf"
+_KEY = ChunkKey(b"doctor's pattern")
+_SIZE_BYTES: Final = 16 << 20
+_SECONDS: Final = 0.5
+"""Reads are repeated for so long, each finished."""
+_DEADLINE_S: Final = 60.0
+_SLOW: Final = 0.5
+"""Below this part of DRAM's rate something is in the way between NIC and GPU."""
+_WANTED = f"every byte, at {_SLOW:.0%} of DRAM's rate or more"
+_TOPOLOGY = (
+    "put NIC and GPU behind one PCIe switch (nvidia-smi topo -m: PIX or PXB), without ACS on the bridges between them"
+)
+
+
+class _OnePattern:
+    """A sink that offers one chunk, the whole pool."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self._size_bytes = size_bytes
+
+    def open_extent(self, _key: ChunkKey) -> Extent | None:
+        return Extent(0, self._size_bytes, None)
+
+    def close_extent(self, _extent: Extent) -> None: ...
+    def prepare(self, _key: ChunkKey, _then: Callable[[], None]) -> bool:
+        return False
+
+    def controls_received(self, _arrivals: Sequence[ControlArrival]) -> None: ...
+    def casts_received(self, _group: SegmentGroup, _payload: object) -> None: ...
+    def segments_sent(self, _key: ChunkKey, _count: int) -> None: ...
+    def segments_failed(self, _key: ChunkKey, _count: int) -> None: ...
+    def fill_sent(self, _key: ChunkKey, _count: int) -> None: ...
+
+
+def examine(config: AgentConfig, gpu: str) -> list[Finding]:
+    """`gpu`: its number, or `udmabuf`, which is `_memory`'s to check."""
+    check = f"reads into {UDMABUF if gpu == UDMABUF else f'GPU {gpu}'}"
+    try:
+        with _memory(gpu, _SIZE_BYTES) as memory:
+            return [finding(config.data, memory)]
+    except DeviceMemoryError as error:
+        return [Finding(check, str(error), _WANTED, Level.MISSING, error.remedy)]
+
+
+@contextmanager
+def _memory(gpu: str, size_bytes: int) -> Iterator[DeviceMemory]:
+    memory = UdmabufMemory(size_bytes) if gpu == UDMABUF else CudaMemory(load(), int(gpu), size_bytes)
+    try:
+        yield memory
+    finally:
+        memory.close()
+
+
+def finding(data: DataConfig, memory: DeviceMemory) -> Finding:
+    """What comes of reading into this memory, beside DRAM."""
+    check = f"reads into {memory.name}"
+    dram = HostMemory(memory.size_bytes)
+    try:
+        port = RdmaPort.open(interface_address(data), data.rdma_device)
+        try:
+            there, here = (bytes_per_s(data, port, each) for each in (memory, dram))
+        finally:
+            port.close()
+    except (VerbsError, TransportError) as error:
+        remedy = "nothing, unless engines are to be read into: the pool is in DRAM, which needs none of this"
+        return Finding(check, str(error), _WANTED, Level.MISSING, remedy)
+    finally:
+        dram.close()
+    found = f"{there / 1e9:.3g} GB/s, every byte right ({here / 1e9:.3g} GB/s into DRAM)"
+    return judged(check, found, _WANTED, there >= _SLOW * here, Level.SLOW, _TOPOLOGY)
+
+
+def bytes_per_s(data: DataConfig, port: RdmaPort, memory: DeviceMemory) -> float:
+    """Rate of reads into this memory, the connection's beginning left out. Raises VerbsError, also for wrong bytes."""
+    size_bytes = memory.size_bytes
+    with ExitStack() as undo:
+        pool = PoolMemory(size_bytes, prefault=True)
+        undo.callback(pool.close)
+        pool.bytes_[:] = np.random.default_rng().integers(0, 256, size_bytes, np.uint8)
+        access = abi.ACCESS_LOCAL_WRITE | abi.ACCESS_REMOTE_READ
+        region = port.register(pool.bytes_.ctypes.data, size_bytes, access, "the pattern")
+        undo.callback(region.close)
+        target = memory.register(port)
+        undo.callback(target.close)
+        memory.clear()
+        rate = asyncio.run(_read(data, port, pool, region, target))
+        wrong = int(np.count_nonzero(memory.content() != pool.bytes_))
+    if wrong:
+        raise VerbsError(f"{wrong} of {size_bytes} bytes in {memory.name} are wrong after reads that went well")
+    return rate
+
+
+async def _read(
+    data: DataConfig, port: RdmaPort, pool: PoolMemory, region: MemoryRegion, target: MemoryRegion
+) -> float:
+    address, loop, counters = interface_address(data), asyncio.get_running_loop(), TransportCounters()
+    # Beside an agent that runs: any free port for setting the connection up.
+    config = dataclasses.replace(data, read_port=0)
+    host = Host(config, pool, loop, _OnePattern(pool.size_bytes), counters, address, parse_address(address))
+    reads = VerbsReads(host, port, region, idle_s=_DEADLINE_S, target=target)
+    try:
+        endpoint = reads.listen()
+        times_s = [loop.time()]
+        async with asyncio.timeout(_DEADLINE_S):
+            # The first one sets the connection up, the second finds what may be in flight.
+            while len(times_s) < 4 or times_s[-1] - times_s[2] < _SECONDS:
+                done: asyncio.Future[ReadOutcome] = loop.create_future()
+                reads.read(endpoint, _KEY, 0, pool.size_bytes, 0, done.set_result)
+                if await done is not ReadOutcome.DONE:
+                    why = ", ".join(sorted(counters.dropped)).replace("_", " ") or "the connection was not made"
+                    raise VerbsError(f"a read failed: {why}")
+                times_s.append(loop.time())
+    except TimeoutError as error:
+        raise VerbsError(f"reads were not done after {_DEADLINE_S:.0f} s") from error
+    finally:
+        reads.close()
+        await asyncio.sleep(0)
+    return (len(times_s) - 3) * pool.size_bytes / (times_s[-1] - times_s[2])

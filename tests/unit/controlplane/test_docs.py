@@ -1,0 +1,56 @@
+"""docs/controlplane.md lists every key of the configuration with its default, every metric, every option."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from controlplane import config, settings
+from controlplane.metrics import CoreCollector
+from controlplane.switch.target import OrbitTraffic, SwitchCounters
+from kvcast.cli import load
+from tests.reference_tables import differences, named, rows
+from tests.reference_tables import settings as documented_settings
+from tests.unit.controlplane.helpers import Scene
+
+COMMON = {"--help", "--controller", "--json"}
+
+
+def test_every_key_is_documented_with_its_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    defaults: dict[str, object] = {}
+    take = settings.Section._take
+
+    def listen(section: settings.Section, key: str, default: object) -> object:
+        defaults.setdefault(section._name(key), default)
+        return take(section, key, default)
+
+    monkeypatch.setattr(settings.Section, "_take", listen)
+    path = tmp_path / "controller.yaml"
+    path.write_text("nodes: {NAME: {port: 1}}\nswitch: {target: tofino, address: '127.0.0.1:1', orbit_bytes: 100000}\n")
+    config.load(path)
+    sections = {name.rpartition(".")[0] for name in defaults} | {"nodes"}
+    defaults = {name: default for name, default in defaults.items() if name not in sections}
+    # What has to be given, or has its own words.
+    defaults["nodes.NAME.port"] = defaults["switch.orbit_bytes"] = None
+    assert differences(documented_settings("controlplane.md"), defaults) == []
+
+
+def test_every_metric_is_documented() -> None:
+    scene = Scene()
+    counters = SwitchCounters({"reason": 1}, {}, OrbitTraffic({"event": 1}, 0, 0))
+    families = list(CoreCollector(scene.core, lambda: counters).collect())
+    names = {f"{one.name}{'_total' if one.type == 'counter' else ''}" for one in families}
+    exposed = {name.removeprefix("kvcast_controller_") for name in names}
+    documented = [name for names, *_ in rows("controlplane.md", "Metrics") for name in named(names)]
+    assert sorted(documented) == sorted(exposed)
+
+
+@pytest.mark.parametrize("command", ["ls", "top", "warm", "pin", "unpin", "evict", "drain"])
+def test_every_option_of_an_operators_command_is_documented(command: str) -> None:
+    parser = argparse.ArgumentParser()
+    load(command).add_arguments(parser)
+    options = {name for action in parser._actions for name in action.option_strings if name.startswith("--")}
+    (usage,) = (cells[0] for cells in rows("controlplane.md", "Operator's commands") if f"kvcast {command}" in cells[0])
+    assert {name for name in options - COMMON if name not in usage} == set()

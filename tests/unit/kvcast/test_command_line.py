@@ -1,0 +1,178 @@
+"""`kvcast` and its words: help of every command, wrong words in one line with status 2, imports of one command only."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import controlplane.daemon
+import hostagent.daemon
+import p4switch.cli
+from bmv2_testbed.processes import child_environment
+from kvcast.cli import COMMANDS, load, main
+from kvcast.commands.bench import BENCHMARKS
+from kvproto import __version__
+
+ROOT = Path(__file__).parents[3]
+ACTIONS = ("up", "down", "status", "exec", "fault", "kill", "restart", "reboot", "log", "link")
+EVERYTHING = [
+    *((name,) for name in COMMANDS),
+    *(("bench", name) for name in BENCHMARKS),
+    *(("testbed", name) for name in ACTIONS),
+]
+
+
+def refusal(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line on standard error of a command that ends with status 2."""
+    try:
+        status = main(words)
+    except SystemExit as end:
+        status = end.code
+    said = capsys.readouterr()
+    assert (status, said.out) == (2, ""), said
+    assert said.err.count("\n") == 1, said.err
+    assert said.err.startswith("kvcast")
+    return said.err
+
+
+@pytest.mark.parametrize("words", EVERYTHING, ids=" ".join)
+def test_help_says_what_every_argument_is(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match=r"^0$"):
+        main([*words, "--help"])
+    assert f"usage: kvcast {' '.join(words)}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", EVERYTHING, ids=" ".join)
+def test_unknown_arguments_are_named_by_the_command_they_were_for(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert refusal([*words, "--colour", "red"], capsys).startswith(f"kvcast {' '.join(words)}: ")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("", "required: COMMAND"),
+        ("frob", "invalid choice: 'frob'"),
+        ("bench", "required: BENCHMARK"),
+        ("ls --limit -3", "--limit: -3 is below 0"),
+        ("ls --limit many", "--limit: 'many' is not a whole number"),
+        ("ls --controller 127.0.0.1:1", "no controller answers at 127.0.0.1:1"),
+        ("top --interval 0", "--interval: 0 is not above zero"),
+        ("warm", "required: --prefix"),
+        ("drain n1 --timeout -1", "--timeout: -1 is not a number from 0 to 86400"),
+        ("drain n1 --timeout nan", "--timeout: 'nan' is not a number"),
+        ("doctor plumbing", "no topic plumbing: choose among agent"),
+        ("doctor --config none.yaml", "cannot read none.yaml: No such file or directory"),
+        ("testbed up --nodes 1", "--nodes: 1 is below 2"),
+        ("testbed up --nodes 1000 --no-root", "between 2 and 64 are possible"),
+        ("testbed up --rate fast", "rate 'fast' is not a number with kbit, mbit or gbit"),
+        ("testbed up --slow 3", "'3' is not HOST=RATE, as in 3=50mbit"),
+        ("testbed up --sockets-on 1", "--sockets-on goes with --roce"),
+        ("testbed fault --loss 1", "--loss: 1 is not a probability from 0 to below 1"),
+        ("testbed kill switch --name nonesuch", "testbed nonesuch is not up"),
+        ("testbed link h0 sideways", "invalid choice: 'sideways'"),
+        ("bench incast --nodes 0", "--nodes: 0 is below 1"),
+        ("bench incast --size 16parsecs", "size '16parsecs' is not a number with B, KiB"),
+        ("bench incast --json .", ". is a folder: name a file"),
+        ("bench incast --json pyproject.toml/figures.json", "pyproject.toml is no folder"),
+        ("bench incast --no-root --slow 1mbit --slow-reader 8", "readers are numbered 0 to 7"),
+        ("bench fetch --repeat 0", "--repeat: 0 is below 1"),
+        ("bench policy --trace nonesuch", "no trace nonesuch: there are conversation"),
+        ("bench policy --trace nonesuch.jsonl", "nonesuch.jsonl: no such file"),
+        ("bench policy --trace conversation --pool 0,1", "every share must lie above 0"),
+        ("bench value --chunks 10", "--chunks: 10 is below 1000"),
+        ("bench push --trace nonesuch", "no trace nonesuch: there are conversation"),
+        ("bench switch nonesuch", "no part 'nonesuch'"),
+        ("plan --trace nonesuch", "no trace nonesuch: there are conversation"),
+        ("plan --jobs 0", "--jobs: 0 is below 1"),
+        ("plan --speed nan", "--speed: 'nan' is not a number"),
+        ("plan --kv-bytes 0", "--kv-bytes: 0 is not above zero"),
+        ("plan --scale --scale-sample 3", "--scale-sample: 3 is below 1000"),
+        ("plan --link slow", "link rate 'slow' is not a number"),
+        ("plan --model nonesuch", "unknown model 'nonesuch'"),
+        ("demo --faster 0", "--faster: 0 is not above zero"),
+    ],
+)
+def test_one_line_that_names_the_mistake(words: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert said in refusal(words.split(), capsys)
+
+
+@pytest.mark.parametrize(
+    ("name", "entry"),
+    [
+        ("kvcast", main),
+        ("kvcast-agent", hostagent.daemon.main),
+        ("kvcast-controller", controlplane.daemon.main),
+        ("kvcast-switch", p4switch.cli.main),
+    ],
+)
+def test_one_version(name: str, entry: Callable[[list[str]], int], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        entry(["--version"])
+    assert not end.value.code
+    assert capsys.readouterr().out == f"{name} {__version__}\n"
+
+
+def test_a_configuration_can_be_looked_at_without_running(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text("data: {address: 127.0.0.1}\n")
+    assert hostagent.daemon.main(["--config", str(path), "--check"]) == 0
+    assert controlplane.daemon.main(["--config", str(path), "--check"]) == 2
+    path.write_text("nodes: {n1: {port: 1}}\n")
+    assert controlplane.daemon.main(["--config", str(path), "--check"]) == 0
+    said = capsys.readouterr()
+    assert said.out == f"{path}: good\n" * 2
+    assert "data" in said.err
+
+
+@pytest.mark.parametrize(
+    ("words", "not_wanted"),
+    [
+        ("--help", {"numpy", "grpc", "rich", "finsy", "matplotlib"}),
+        ("ls --help", {"numpy", "finsy", "matplotlib", "bmv2_testbed"}),
+        ("bench --help", {"numpy", "grpc", "rich", "finsy", "matplotlib"}),
+        ("bench incast --help", {"grpc", "finsy", "matplotlib", "p4switch", "controlplane"}),
+        ("testbed --help", {"grpc", "finsy", "matplotlib", "p4switch", "controlplane"}),
+        ("plan --help", {"matplotlib", "finsy", "bmv2_testbed"}),
+        ("demo --help", {"matplotlib", "finsy"}),
+    ],
+)
+def test_a_command_imports_what_it_needs(words: str, not_wanted: set[str]) -> None:
+    """What a person waits for before the first word appears."""
+    script = (
+        "import contextlib, sys; from kvcast.cli import main\n"
+        f"with contextlib.suppress(SystemExit): main({words.split()!r})\n"
+        "print(*sorted({name.partition('.')[0] for name in sys.modules}), file=sys.stderr)"
+    )
+    argv = [sys.executable, "-c", script]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True, env=child_environment(), cwd=ROOT)
+    assert not_wanted & set(done.stderr.split()) == set()
+
+
+def options_of(parser: argparse.ArgumentParser) -> set[str]:
+    """Of a parser and of all that its first word may choose."""
+    found = {name for action in parser._actions for name in action.option_strings}
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            found |= set().union(*map(options_of, action.choices.values()))
+    return found
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_documentation_names_options_that_there_are(command: str) -> None:
+    modules = [f"bench_{name}" for name in BENCHMARKS] if command == "bench" else [command]
+    known: set[str] = set()
+    for module in modules:
+        parser = argparse.ArgumentParser()
+        load(module).add_arguments(parser)
+        known |= options_of(parser)
+    for page in [*(ROOT / "docs").glob("*.md"), ROOT / "README.md"]:
+        for line in re.findall(rf"kvcast {command} (.*)", page.read_text(encoding="utf-8")):
+            assert set(re.findall(r"--[a-z][a-z-]+", line.split("kvcast ")[0])) <= known, f"{page.name}: {line}"
