@@ -306,7 +306,7 @@ class Fetching:
 
     def cast_patience_s(self) -> float:
         """While others pull and much is still to come, nothing depends on a segment being seen at once."""
-        return limits.CAST_PATIENCE_S if self._reader.patient else limits.CAST_POLL_S_MAX
+        return limits.CAST_FOLLOWER_POLL_S_MAX if self._reader.patient else limits.CAST_POLL_S_MAX
 
     def casts_received(self, group: SegmentGroup, payload: npt.NDArray[np.uint8]) -> None:
         """Segments came: place those that are missing, report all."""

@@ -33,8 +33,8 @@ CAST_BATCH_PACKETS = 64
 """Datagrams taken or handed over by one recvmmsg/sendmmsg call."""
 CAST_POLL_S_MAX = 0.004
 """Longest time between two looks at arriving casts: adds to a leader's round trip, far below a window's worth."""
-CAST_PATIENCE_S = 0.012
-"""The same for a follower, on whom nobody waits; before a timer's rules run it looks all the same."""
+CAST_FOLLOWER_POLL_S_MAX = 0.012
+"""The same for a follower, on whom nobody waits: half as many looks, and before rules about silence it looks anyway."""
 CONTROL_POLL_S_MAX = 0.001
 CAST_SEND_BUFFER_BYTES = 192 * KIB
 """Some 40 datagrams: what stands in the socket stands in the interface's queue, too, where it can be dropped without a
@@ -123,5 +123,6 @@ def extent_bytes(size_bytes: int) -> int:
 
 
 assert API_KEYS_MAX * 17 + 64 <= API_FRAME_BYTES_MAX, "a full fetch must fit in one frame"
+assert CAST_POLL_S_MAX <= CAST_FOLLOWER_POLL_S_MAX
 assert VERBS_CAST_CHAIN_SEGMENTS <= VERBS_CAST_QUEUE_SEGMENTS
 assert EXTENT_ALIGN_BYTES & (EXTENT_ALIGN_BYTES - 1) == 0

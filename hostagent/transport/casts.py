@@ -213,7 +213,7 @@ class BatchPoller:
         take: Callable[[int], None],
         poll_s_max: Callable[[], float],
     ) -> None:
-        """`poll_s_max`: longest time between two looks; it adds to how late a busy socket's datagrams are seen."""
+        """`poll_s_max()`: longest time until the next look; it adds to how late a busy socket's datagrams are seen."""
         self._receiver = receiver
         self._fd = fd
         self._loop = loop

@@ -101,7 +101,8 @@ class SocketCasts:
 
     def look(self) -> None:
         """See `Transport.look`."""
-        self._intake.look()
+        if self._group_socket is not None:
+            self._intake.look()
 
     def cast(self, chunk: ChunkPlace, first: int, count: int) -> None:
         """See `Transport.cast`."""

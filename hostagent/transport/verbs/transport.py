@@ -139,7 +139,7 @@ class VerbsCasts:
         return granted
 
     def look(self) -> None:
-        """See `Transport.look`."""
+        """See `Transport.look`. What comes by RDMA is never told more than a millisecond late."""
         if self._sockets is not None:
             self._sockets.look()
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
+from hostagent.transport.casts import BatchPoller
 from hostagent.transport.mmsg import SO_RXQ_OVFL, DatagramReceiver, DatagramSender
 
 SOURCE = int.from_bytes(socket.inet_aton("127.0.0.5"), "big")
@@ -93,3 +95,37 @@ def test_errors_that_are_not_about_being_full_are_raised(sockets: tuple[socket.s
     addresses = np.full((1, 1), body.ctypes.data, np.uint64)
     with pytest.raises(OSError, match="too long"):
         batch.send(addresses, np.array([70_000], np.uint64), receiver.getsockname())
+
+
+def test_a_busy_socket_is_looked_at_by_the_clock_and_when_asked(sockets: tuple[socket.socket, socket.socket]) -> None:
+    sender, receiver = sockets
+    taken: list[int] = []
+
+    def send(count: int) -> None:
+        for _ in range(count):
+            sender.sendto(b"x", receiver.getsockname())
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        intake = DatagramReceiver(receiver, 8, 16)
+        poller = BatchPoller(intake, receiver.fileno(), loop, taken.append, lambda: 3600.0)
+        poller.POLL_S_MIN = 3600.0  # By the clock nothing more happens in this test.
+        send(BatchPoller.BUSY_PACKETS)
+        async with asyncio.timeout(10):
+            while sum(taken) < BatchPoller.BUSY_PACKETS:
+                await asyncio.sleep(0)
+        taken.clear()
+        send(2)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert taken == []
+        poller.look()
+        assert taken == [2]
+        poller.look()
+        assert taken == [2]
+        poller.close()
+        send(1)
+        poller.look()
+        assert taken == [2], "nothing after close"
+
+    asyncio.run(scenario())

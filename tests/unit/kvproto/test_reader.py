@@ -38,6 +38,7 @@ from kvproto.session.timing import (
     NEWCOMER_ANSWERS,
     NEWCOMER_MAX_NS,
     PATIENCE_UNLED_NS,
+    PATIENT_SEGMENTS,
     REPAIR_DELAY_NS,
 )
 from kvproto.wire.control import TAG_LEADS, Control, Flag, Op
@@ -128,6 +129,30 @@ def silent(it: Reader, until_ns: int) -> tuple[list, int]:
         assert now <= until_ns
         commands += it.handle_timer(now)
     return commands, now
+
+
+def test_it_is_patient_while_others_pull_and_much_is_missing() -> None:
+    it = reader()
+    assert not it.patient
+    it.handle(request(*(wanted(key) for key in KEYS)), 0)
+    for key in KEYS:
+        it.handle(notice(key, ME, OTHER), MS)
+        it.handle(notice(key, ME, OTHER, who=OTHER, tag=TAG_LEADS), MS)
+    assert SEGMENTS * len(KEYS) == PATIENT_SEGMENTS
+    assert it.patient
+    it.handle(cast(KEYS[0], 0), 2 * MS)
+    assert not it.patient, "the end is near"
+
+
+def test_who_leads_is_not_patient() -> None:
+    it = reader()
+    it.handle(request(*(wanted(key) for key in KEYS)), 0)
+    for key in KEYS:
+        it.handle(notice(key, ME, OTHER), MS)
+    assert it.patient
+    silent(it, 60 * MS)
+    assert it.led_count
+    assert not it.patient
 
 
 def test_it_leads_when_nobody_does_and_says_so() -> None:
