@@ -116,6 +116,9 @@ class Sink:
     def close_extent(self, _extent: Extent) -> None:
         self.pins -= 1
 
+    def cast_patience_s(self) -> float:
+        return 0.0
+
 
 class Access:
     """RDMA that only notes what it is asked."""
