@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
+import itertools
+import os
 import socket
 import tempfile
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,12 +30,24 @@ def key(number: int) -> ChunkKey:
     return ChunkKey(number.to_bytes(16, "big"))
 
 
-def free_port(kind: socket.SocketKind = socket.SOCK_DGRAM) -> int:
-    """A port that nobody uses on loopback at this moment."""
-    with socket.socket(socket.AF_INET, kind) as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+_FIRST_PORT, _PORTS = 16_384, 16_384
+"""Below those that Linux gives out by itself (ip_local_port_range), so that nobody comes upon one by chance."""
+_ports = itertools.cycle(_FIRST_PORT + (os.getpid() * 257 + step) % _PORTS for step in range(_PORTS))
+
+
+def free_port() -> int:
+    """A port that nobody uses at this moment, for UDP or TCP on whatever address; another one with each call, and far
+    from those of a process that runs tests beside this one."""
+    for port in _ports:
+        with (
+            socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams,
+            socket.socket(socket.AF_INET, socket.SOCK_STREAM) as stream,
+            contextlib.suppress(OSError),
+        ):
+            datagrams.bind(("", port))
+            stream.bind(("", port))
+            return port
+    raise AssertionError("a cycle has no end")
 
 
 class Cluster:
@@ -176,7 +190,7 @@ async def _end_other_tasks() -> None:
     await asyncio.gather(*others, return_exceptions=True)
 
 
-@contextmanager
+@contextlib.contextmanager
 def cluster(count: int, **options: Any) -> Iterator[Cluster]:
     """`count` agents, stopped and checked for leaked pins in the end."""
     # A UNIX socket's path is short: pytest's own folders are not.

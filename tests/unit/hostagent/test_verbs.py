@@ -7,11 +7,11 @@ import contextlib
 import ctypes
 import errno
 import logging
-import socket
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from agent_harness import free_port
 
 from hostagent import limits
 from hostagent.config import DataConfig
@@ -209,13 +209,6 @@ def test_nonsense_ends_the_connection_and_its_pins(request_: bytes) -> None:
     _, sink, _, counters = ask(request_, 0, rdma=True)
     assert counters.dropped == {"read_request_malformed": 1}
     assert sink.pins == 0
-
-
-def free_port() -> int:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @pytest.mark.skipif(bool(device_names()), reason="this machine has RDMA")
