@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 from pathlib import Path
@@ -18,6 +19,7 @@ from kvcast.cli import main
 from kvproto.ids import ChunkKey
 from kvproto.value import CANDIDATES, Candidate, PoolValues, Rule, Touch, ValueParameters
 from kvproto.value.contest import ShadowCache
+from kvproto.value.formula import value
 from kvproto.value.table import NONE, ChunkTable, mixed
 from planner.traces import TraceRequest, read_trace
 from planner.traces.catalog import CARRIED
@@ -140,6 +142,22 @@ def test_what_costs_more_to_get_again_stays() -> None:
             values.fetched([one], 0)
             values.add(one, 0)
         assert list(values.victims(SECOND)) == [key(2), key(1)], candidate.name
+
+
+def test_readers_at_once_count_as_so_many_fetches() -> None:
+    for candidate in CANDIDATES:
+        if candidate.rule not in (Rule.DECAY, Rule.RATE):
+            continue
+        values = PoolValues(2, candidates=(candidate,))
+        for one in (dataclasses.replace(touch(1), readers=3), touch(2)):
+            values.fetched([one], 0)
+            values.add(one, 0)
+        assert list(values.victims(SECOND)) == [key(2), key(1)], candidate.name
+        assert values.rate(key(1), SECOND) > values.rate(key(2), SECOND)
+    three, one = (value(0.5, saved_s=0.25, size_bytes=128, readers=readers) for readers in (3, 1))
+    assert three == 3 * one
+    assert value(0.5, saved_s=0.2, size_bytes=100) == pytest.approx(0.5 * 0.2 / 100)
+    assert value(0.5, saved_s=0.2, size_bytes=100, rooted=False) == 0.0
 
 
 def test_a_newcomer_worth_less_stays_out_and_pins_are_the_owners_say() -> None:
