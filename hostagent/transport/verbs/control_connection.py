@@ -45,10 +45,6 @@ class ControlConnection(asyncio.Protocol):
         self._request = 0
         self._connecting = loop.create_task(self._connect())
 
-    @property
-    def answers_outstanding(self) -> int:
-        return len(self._waiting)
-
     def ask(self, kind: int, body: bytes, answered: Answered) -> int:
         """Send a request; returns its number. Only once connected."""
         request = self.tell(kind, body)

@@ -34,11 +34,6 @@ def gid_of(address: str) -> bytes:
     return _MAPPED + socket.inet_aton(address)
 
 
-def gid_text(gid: bytes) -> str:
-    """A GID as people write it."""
-    return "::ffff:" + socket.inet_ntoa(gid[12:]) if gid[:12] == _MAPPED else socket.inet_ntop(socket.AF_INET6, gid)
-
-
 @dataclass(frozen=True, slots=True)
 class PortFacts:
     """What a port says of itself."""
@@ -53,7 +48,6 @@ class PortFacts:
     """RDMA READs that a queue pair may have outstanding, as asker and as answerer."""
     queue_entries_max: int
     completions_max: int
-    scatter_max: int
     multicast: bool
     """Whether queue pairs can be attached to multicast groups."""
     vendor_id: int
@@ -278,7 +272,6 @@ def _find_port(library: ctypes.CDLL, name: str, context: int, address: str) -> P
             reads_in_flight=max(1, min(device.max_qp_rd_atom, device.max_qp_init_rd_atom, 255)),
             queue_entries_max=device.max_qp_wr,
             completions_max=device.max_cqe,
-            scatter_max=device.max_sge,
             multicast=device.max_mcast_grp > 0 and device.max_mcast_qp_attach > 0,
             vendor_id=device.vendor_id,
         )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import grpc.aio
-from agent_harness import Cluster, free_port
+from agent_harness import Cluster, cluster, free_port
 
 from kvproto.rpc import control_pb2 as pb
 from kvproto.rpc import control_pb2_grpc as rpc
@@ -103,3 +104,20 @@ class Stage:
         if self._server is not None:
             self.made.do(self._server.stop(None))
             self._server = None
+
+
+@contextmanager
+def staged() -> Iterator[Stage]:
+    """A stage without agents, open; whatever agents it has in the end are stopped before it closes."""
+    with cluster(0) as made:
+        stage = Stage(made)
+        stage.open()
+        try:
+            yield stage
+        finally:
+            for client in made.clients:
+                client.close()
+            for agent in made.agents:
+                made.do(agent.stop())
+            made.agents.clear()
+            stage.close()

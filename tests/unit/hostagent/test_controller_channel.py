@@ -6,8 +6,8 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from agent_harness import MIB, cluster, key
-from channel_script import Script, Stage, delta, task
+from agent_harness import MIB, key
+from channel_script import Script, Stage, delta, staged, task
 
 from hostagent.client import Status, Where
 from kvproto.rpc import control_pb2 as pb
@@ -16,18 +16,8 @@ from kvproto.value import Source
 
 @pytest.fixture
 def stage() -> Iterator[Stage]:
-    with cluster(0) as made:
-        made_stage = Stage(made)
-        made_stage.open()
-        try:
-            yield made_stage
-        finally:
-            for client in made.clients:
-                client.close()
-            for agent in made.agents:
-                made.do(agent.stop())
-            made.agents.clear()
-            made_stage.close()
+    with staged() as found:
+        yield found
 
 
 def test_hello_snapshot_changes_and_heartbeat(stage: Stage) -> None:

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from agent_harness import MIB, cluster, key
-from channel_script import Stage, delta, task
+from agent_harness import MIB, key
+from channel_script import Stage, delta, staged, task
 from disk_harness import content
 
 from hostagent.disk.config import DiskConfig
@@ -19,19 +19,9 @@ SIZE = 100_000
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    with cluster(0) as made:
-        staged = Stage(made)
-        staged.open()
-        try:
-            yield staged
-        finally:
-            for client in made.clients:
-                client.close()
-            for agent in made.agents:
-                made.do(agent.stop())
-            made.agents.clear()
-            staged.close()
+def stage() -> Iterator[Stage]:
+    with staged() as found:
+        yield found
 
 
 def disk(tmp_path: Path, size: int = 4 * MIB) -> DiskConfig:
