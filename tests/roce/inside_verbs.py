@@ -476,7 +476,7 @@ async def set_neighbour(words: str) -> None:
     assert await process.wait() == 0
 
 
-def test_a_read_that_lost_packets_ends_and_has_less_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_that_lost_packets_ends_and_its_window_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """The holder's packets go to a card that does not exist, until the reader's NIC has asked again."""
     monkeypatch.setattr(limits, "VERBS_READ_TIMEOUT_EXPONENT", 14)
     monkeypatch.setattr(limits, "VERBS_READ_RETRIES", 7)  # which soft-RoCE takes for ever
@@ -489,12 +489,10 @@ def test_a_read_that_lost_packets_ends_and_has_less_in_flight(monkeypatch: pytes
         two.transport.read(one.facts.read_endpoint, KEY, 0, len(chunk), 0, done.set_result, progressed.append)
         await eventually(lambda: bool(progressed))
         counters, (peer,) = two.transport.counters, two.transport._parts.reads._peers.values()
-        assert counters.read_retransmissions == 0
-        before = peer.window_bytes
+        before = counters.read_retransmissions
         neighbour = f"{ADDRESSES[1]} dev eth0"
         await set_neighbour(f"{neighbour} lladdr 02:00:00:00:00:99 nud permanent")
-        await eventually(lambda: counters.read_retransmissions > 0)
-        assert peer.window_bytes <= before
+        await eventually(lambda: counters.read_retransmissions > before)
         assert peer._window._ceiling.lowered
         await set_neighbour(f"{neighbour} lladdr {data_mac(1)} nud reachable")
         assert await done is ReadOutcome.DONE
