@@ -29,14 +29,6 @@ TERMS = FetchTerms(None, DEADLINE_S)
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    made = Cluster(tmp_path)
-    made.add(pool_bytes=MIB)
-    yield made
-    made.close()
-
-
-@pytest.fixture
 def link(cluster: Cluster) -> Iterator[AgentLink[PolledClient]]:
     made = AgentLink(PolledClient, cluster.agents[0].config.api_socket, log)
     yield made

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from agent_harness import MIB, Cluster, key
+from agent_harness import Cluster, key
 
 from hostagent.client import AgentClient, AgentUnavailableError
 from hostagent.engines.core.requests import Load
@@ -21,14 +21,6 @@ from hostagent.engines.transfers import LayerGate, TransferResults, Transfers
 BLOCKS_IN_CHUNK = 4
 PAGES = (256, 64, 1000)
 log = logging.getLogger("test")
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    made = Cluster(tmp_path)
-    made.add(pool_bytes=MIB)
-    yield made
-    made.close()
 
 
 @pytest.fixture
