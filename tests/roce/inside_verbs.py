@@ -485,17 +485,25 @@ def test_a_read_that_lost_packets_ends_and_its_window_is_told(monkeypatch: pytes
         chunk = content(4 << 20)
         one.hold(KEY, chunk)
         progressed: list[int] = []
-        done: asyncio.Future[ReadOutcome] = asyncio.get_running_loop().create_future()
-        two.transport.read(one.facts.read_endpoint, KEY, 0, len(chunk), 0, done.set_result, progressed.append)
+        counters, lost = two.transport.counters, asyncio.Event()
+        last: asyncio.Future[ReadOutcome] = asyncio.get_running_loop().create_future()
+
+        def read(_before: ReadOutcome = ReadOutcome.DONE) -> None:
+            # One after the other until packets are lost, so that there always is a READ to lose packets of.
+            done = last.set_result if lost.is_set() else read
+            two.transport.read(one.facts.read_endpoint, KEY, 0, len(chunk), 0, done, progressed.append)
+
+        read()
         await eventually(lambda: bool(progressed))
-        counters, (peer,) = two.transport.counters, two.transport._parts.reads._peers.values()
+        (peer,) = two.transport._parts.reads._peers.values()
         before = counters.read_retransmissions
         neighbour = f"{ADDRESSES[1]} dev eth0"
         await set_neighbour(f"{neighbour} lladdr 02:00:00:00:00:99 nud permanent")
         await eventually(lambda: counters.read_retransmissions > before)
         assert peer._window._ceiling.lowered
+        lost.set()
         await set_neighbour(f"{neighbour} lladdr {data_mac(1)} nud reachable")
-        assert await done is ReadOutcome.DONE
+        assert await last is ReadOutcome.DONE
         assert bytes(two.memory.view(0, len(chunk))) == chunk
 
     play(scenario)
