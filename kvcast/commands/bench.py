@@ -15,6 +15,7 @@ BENCHMARKS = {
     "value": "time and memory that our policy takes, at a million chunks",
     "disk": "the agent's disk tier, beside a plain file on the same device",
     "push": "gated pushes on traces: fetches that engines wait for, and bytes",
+    "rdma": "the RDMA transport beside minimal programs, in a guest with soft-RoCE",
     "vllm": "time to first token of a real engine, with the pool and without",
 }
 

@@ -1,4 +1,4 @@
-"""CPU time of the RDMA transport's own code, without a NIC: `python -m bmv2_testbed.bench.rdma_cpu`.
+"""CPU time of the RDMA transport's own code, without a NIC.
 
 Receiving: a ring that is filled once goes through the transport's decoding and an agent's placement. Sending: what is
 prepared once for each segment of a chunk. Reading: what asking for one piece takes. What a NIC's own library takes to
@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
+from rich import box
+from rich.table import Table
 
-from bmv2_testbed.bench.rdma_cpu_reads import read_piece_ns
+from bmv2_testbed.bench.rdma.cpu_reads import read_piece_ns
 from hostagent import limits
 from hostagent.transport.base import TransportCounters
 from hostagent.transport.casts import deliver
@@ -121,20 +123,30 @@ def call_ns() -> float:
     return _seconds_each(once) * 1e9
 
 
-def main() -> int:
-    """Entry point: one line of JSON."""
-    figures = {"call into C (ns)": call_ns()}
+def run_cpu(say: Callable[[str], None], moved: Callable[[float], None]) -> dict[str, float]:
+    """CPU nanoseconds by what they are spent on."""
+    works: list[tuple[str, Callable[[], float]]] = [("a call into C", call_ns)]
     for window, batch in itertools.product((4 << 20, 256 << 10), (1, 4)):
         piece_kib = min(window // 4, READ_PIECE_BYTES_MAX) >> 10
-        name = f"ask for a piece of {piece_kib} KiB of a read, {batch} told of at once (ns)"
-        figures[name] = read_piece_ns(window, batch)
+        name = f"ask for a piece of {piece_kib} KiB of a READ, {batch} told of at once"
+        works.append((name, partial(read_piece_ns, window, batch)))
     for size in (2048, 3840):
-        figures[f"receive a message of {size} (ns)"] = receive_ns(size)
-        figures[f"of which the copy (ns), {size}"] = copy_ns(size)
-        figures[f"prepare a segment of {size} for casting, once (ns)"] = build_chain_ns(size)
-    print(json.dumps({name: round(value, 1) for name, value in figures.items()}))
-    return 0
+        works.append((f"receive a message of {size} B", partial(receive_ns, size)))
+        works.append((f"of which the copy, {size} B", partial(copy_ns, size)))
+        works.append((f"prepare a segment of {size} B for casting, once", partial(build_chain_ns, size)))
+    figures = {}
+    for done, (name, measure) in enumerate(works):
+        say(name)
+        moved(done / len(works))
+        figures[name] = measure()
+    return figures
 
 
-if __name__ == "__main__":
-    raise SystemExit(main())
+def cpu_table(figures: Mapping[str, float]) -> Table:
+    """The table that ends a run."""
+    table = Table(title="CPU time of the transport's own code", box=box.SIMPLE)
+    table.add_column("to")
+    table.add_column("ns", justify="right")
+    for name, nanoseconds in figures.items():
+        table.add_row(name, f"{nanoseconds:.0f}")
+    return table

@@ -38,16 +38,18 @@ class CompletionChannel:
         )
         self.fd: int = self._channel.contents.fd
         os.set_blocking(self.fd, False)
+        self._queue = ctypes.c_void_p()
+        self._taken = byref(self._queue), byref(ctypes.c_void_p())
 
     @property
     def pointer(self) -> Any:
         return self._channel
 
     def drain(self) -> None:
-        """Take and acknowledge all events."""
-        queue, user = ctypes.c_void_p(), ctypes.c_void_p()
-        while self._library.ibv_get_cq_event(self._channel, byref(queue), byref(user)) == 0:
-            self._library.ibv_ack_cq_events(queue, 1)
+        """Take and acknowledge an event; with another one the file descriptor stays readable."""
+        if self._library.ibv_get_cq_event(self._channel, *self._taken) == 0:
+            self._library.ibv_ack_cq_events(self._queue, 1)
+            return
         code = ctypes.get_errno()
         if code not in (errno.EAGAIN, errno.EINTR):
             raise VerbsError(f"ibv_get_cq_event failed: {os.strerror(code)}")

@@ -88,6 +88,8 @@ def test_unknown_arguments_are_named_by_the_command_they_were_for(
         ("bench policy --trace nonesuch.jsonl", "nonesuch.jsonl: no such file"),
         ("bench policy --trace conversation --pool 0,1", "every share must lie above 0"),
         ("bench value --chunks 10", "--chunks: 10 is below 1000"),
+        ("bench rdma --rounds 0", "--rounds: 0 is below 1"),
+        ("bench rdma --slice 0.1", "0.1 is not a number from 0.25 to 10"),
         ("bench push --trace nonesuch", "no trace nonesuch: there are conversation"),
         ("bench switch nonesuch", "no part 'nonesuch'"),
         ("plan --trace nonesuch", "no trace nonesuch: there are conversation"),

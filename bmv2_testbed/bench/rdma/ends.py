@@ -1,0 +1,133 @@
+"""Two transports of kvcast in one process, one port each: what is read and cast between them. Runs in the guest."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from bmv2_testbed.bench.rdma.minimal import SETTLE_S, WINDOW_MESSAGES
+from bmv2_testbed.bench.rdma.slices import Slice
+from bmv2_testbed.guests.pair import ADDRESSES
+from hostagent.config import DataConfig
+from hostagent.pool.memory import PoolMemory
+from hostagent.transport.base import ChunkPlace, ControlArrival, Extent, ReadOutcome
+from hostagent.transport.verbs.transport import VerbsTransport
+from kvproto.ids import ChunkKey
+from kvproto.wire.data import Fabric, SegmentGroup
+
+KEY = ChunkKey(b"benchmark chunk!")
+SEGMENTS = 1024
+
+
+class BenchSink:
+    """Serves one chunk; places what arrives, as an agent does, and counts it."""
+
+    def __init__(self, place: ChunkPlace, target: npt.NDArray[np.uint8], segment_bytes: int) -> None:
+        self._place = place
+        self._rows = target.reshape(-1, segment_bytes)
+        self.arrived = 0
+        self.last_s = 0.0
+        """When the last of them did."""
+
+    def controls_received(self, _arrivals: Sequence[ControlArrival]) -> None: ...
+    def cast_patience_s(self) -> float:
+        return 0.0
+
+    def segments_sent(self, _key: ChunkKey, _count: int) -> None: ...
+    def segments_failed(self, _key: ChunkKey, _count: int) -> None: ...
+    def fill_sent(self, _key: ChunkKey, _count: int) -> None: ...
+    def prepare(self, _key: ChunkKey, _then: Callable[[], None]) -> bool:
+        return False
+
+    def open_extent(self, _key: ChunkKey) -> Extent | None:
+        return Extent(self._place.offset, self._place.size_bytes, None)
+
+    def close_extent(self, _extent: Extent) -> None: ...
+    def casts_received(self, group: SegmentGroup, payload: npt.NDArray[np.uint8]) -> None:
+        self._rows[group.segments] = payload
+        self.arrived += len(group.rows)
+        self.last_s = time.monotonic()
+
+
+class KvcastEnds:
+    """A holder of one chunk and a reader. Raises RuntimeError where a byte of it arrives wrong."""
+
+    def __init__(self, segment_bytes: int) -> None:
+        self._segment_bytes = segment_bytes
+        self._chunk_bytes = SEGMENTS * segment_bytes
+        self._place = ChunkPlace(KEY, 0, self._chunk_bytes)
+        self._pools = [PoolMemory(2 * self._chunk_bytes, prefault=True) for _ in ADDRESSES]
+        self._content = self._pools[0].array(0, self._chunk_bytes)
+        self._content[:] = np.random.default_rng(1).integers(0, 256, self._chunk_bytes, np.uint8)
+        self._arriving = self._pools[1].array(self._chunk_bytes, self._chunk_bytes)
+        self._transports = [
+            VerbsTransport(DataConfig(transport="verbs", address=address, read_port=0), pool)
+            for address, pool in zip(ADDRESSES, self._pools, strict=True)
+        ]
+        self._sinks = [
+            BenchSink(self._place, pool.array(self._chunk_bytes, self._chunk_bytes), segment_bytes)
+            for pool in self._pools
+        ]
+        self._endpoint = ""
+
+    async def start(self) -> None:
+        """Both transports, and the connection between them."""
+        fabric = Fabric(segment_bytes=self._segment_bytes)
+        facts = [
+            await transport.start(sink, fabric) for transport, sink in zip(self._transports, self._sinks, strict=True)
+        ]
+        self._endpoint = facts[0].read_endpoint
+        # The first read sets the connection up.
+        await self._read_once()
+
+    async def close(self) -> None:
+        for transport in self._transports:
+            await transport.close()
+
+    async def read(self, seconds: float) -> Slice:
+        """The chunk again and again, by READs. The first is not counted: a window that has rested begins anew."""
+        self._arriving[:] = 0
+        await self._read_once()
+        count, start_s, cpu_s = 0, time.monotonic(), time.process_time()
+        while time.monotonic() - start_s < seconds:
+            await self._read_once()
+            count += 1
+        taken = Slice(count * self._chunk_bytes, time.monotonic() - start_s, time.process_time() - cpu_s)
+        self._compare("READ")
+        return taken
+
+    async def _read_once(self) -> None:
+        done: asyncio.Future[ReadOutcome] = asyncio.get_running_loop().create_future()
+        self._transports[1].read(self._endpoint, KEY, 0, self._chunk_bytes, self._chunk_bytes, done.set_result)
+        outcome = await done
+        if outcome is not ReadOutcome.DONE:
+            raise RuntimeError(f"a read failed: {outcome.name}")
+
+    async def cast(self, seconds: float) -> Slice:
+        """The chunk again and again, by UD, half a window at a time. Ends when nothing is on its way."""
+        self._arriving[:] = 0
+        holder, sink = self._transports[0], self._sinks[1]
+        half, asked, sink.arrived = WINDOW_MESSAGES // 2, 0, 0
+        start_s, cpu_s = time.monotonic(), time.process_time()
+        sink.last_s = now_s = start_s
+        while now_s - start_s < seconds or (sink.arrived < asked and now_s - sink.last_s < SETTLE_S):
+            if asked - sink.arrived <= half and now_s - start_s < seconds:
+                holder.cast(self._place, asked % SEGMENTS, half)
+                asked += half
+            await asyncio.sleep(0)
+            now_s = time.monotonic()
+        taken = Slice(
+            sink.arrived * self._segment_bytes, sink.last_s - start_s, time.process_time() - cpu_s, asked - sink.arrived
+        )
+        if not taken.lost and asked >= SEGMENTS:
+            self._compare("UD")
+        return taken
+
+    def _compare(self, way: str) -> None:
+        if not np.array_equal(self._arriving, self._content):
+            wrong = int(np.count_nonzero(self._arriving != self._content))
+            raise RuntimeError(f"{way}: {wrong} of {self._chunk_bytes} bytes arrived wrong")
