@@ -28,7 +28,7 @@ from hostagent.pool.chunks import Chunk, ChunkPool, ChunkState
 from hostagent.pool.memory import PoolMemory
 from hostagent.sources import COSTS_AS, TOLD_AS, LocalDisk, Sources
 from hostagent.timers import MachineTimer
-from hostagent.transport.base import ControlArrival, ReadHandle, ReadOutcome, Transport
+from hostagent.transport.base import ControlArrival, ReadHandle, ReadOutcome, ReadRequest, Transport
 from kvproto.commands import (
     AbortRead,
     Blame,
@@ -425,14 +425,10 @@ class Fetching:
             self._loop.call_soon(ended, ReadOutcome.FAILED)
             return
         arriving.last_source = node.address
+        progressed = partial(self._read_progressed, command.read) if size_bytes > limits.READ_PROGRESS_BYTES else None
+        pool_offset = arriving.chunk.offset + offset
         self._reads[command.read] = self._transport.read(
-            node.read_endpoint,
-            command.key,
-            offset,
-            size_bytes,
-            arriving.chunk.offset + offset,
-            ended,
-            partial(self._read_progressed, command.read) if size_bytes > limits.READ_PROGRESS_BYTES else None,
+            ReadRequest(node.read_endpoint, command.key, offset, size_bytes, pool_offset, ended, progressed)
         )
 
     def _verified(self, arriving: Arriving, checksum: int) -> None:

@@ -4,10 +4,10 @@ Memory. A transport is given the pool once, before it starts, and reads from and
     implementation may register it once. Between `read()` and its outcome (or `cancel()` returning) the target range
     belongs to the transport; afterwards it never touches it again. Payload rows handed to `casts_received` belong to
     the transport and are valid only inside the call.
-Completion. Every `read()` ends in exactly one call of `done(outcome)` unless it was cancelled, and never inside
-    `read()` itself. Every segment given to `cast()` is reported once, by `segments_sent` or `segments_failed`, and
-    every one given to `fill()` by `fill_sent`, never inside the call itself; the chunk must stay pinned until then.
-    Reliable reads served to peers pin for themselves, with `open_extent` and `close_extent`.
+Completion. How a read ends, its `ReadRequest` says. Every segment given to `cast()` is reported once, by
+    `segments_sent` or `segments_failed`, and every one given to `fill()` by `fill_sent`, never inside the call itself;
+    the chunk must stay pinned until then. Reliable reads served to peers pin for themselves, with `open_extent` and
+    `close_extent`.
 Failure. Losing datagrams is normal. A read that makes no progress for a while, whose peer goes away or answers nonsense
     ends in `ReadOutcome.FAILED`; the peer's "not here" is `ABSENT`. Malformed input is dropped and counted by reason in
     `counters`. A transport raises only for misuse and from `start()` (one clear line in a TransportError).
@@ -48,6 +48,29 @@ class ChunkPlace:
     key: ChunkKey
     offset: int
     size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRequest:
+    """A reliable read of one range of a chunk. Raises ValueError for a range that no chunk has."""
+
+    endpoint: str
+    """Of the node that has the chunk: its `TransportFacts.read_endpoint`."""
+    key: ChunkKey
+    offset: int
+    """Of the range's first byte in the chunk."""
+    size_bytes: int
+    """At least 1."""
+    pool_offset: int
+    """Where that byte goes in the pool; the others follow it."""
+    done: Callable[[ReadOutcome], None]
+    """Called exactly once, unless the read is cancelled first, and never inside `Transport.read` itself."""
+    progressed: Callable[[int], None] | None = None
+    """Hears now and then, until `done` or `cancel`, how many of the first bytes are there."""
+
+    def __post_init__(self) -> None:
+        if self.offset < 0 or self.size_bytes < 1:
+            raise ValueError(f"a read of {self.size_bytes} bytes from byte {self.offset} of a chunk")
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,18 +208,6 @@ class Transport(Protocol):
         """Send segments [first, first + count) of a pinned chunk as FILL to the switch's pool address."""
         ...
 
-    def read(
-        self,
-        endpoint: str,
-        key: ChunkKey,
-        offset: int,
-        size_bytes: int,
-        pool_offset: int,
-        done: Callable[[ReadOutcome], None],
-        progressed: Callable[[int], None] | None = None,
-    ) -> ReadHandle:
-        """Bytes [offset, offset + size_bytes) of a chunk at `endpoint`, reliably, to `pool_offset` of the pool.
-
-        `progressed` hears now and then how many of the first bytes are there.
-        """
+    def read(self, request: ReadRequest) -> ReadHandle:
+        """Bring a range of a chunk from a peer, reliably."""
         ...

@@ -21,6 +21,7 @@ from hostagent.transport.base import (
     Extent,
     ReadHandle,
     ReadOutcome,
+    ReadRequest,
     TransportCounters,
     TransportFacts,
     TransportSink,
@@ -119,19 +120,12 @@ class FakeTransport:
         self.counters.fill_packets_sent += count
         self._loop.call_soon(self._tell_sent, chunk.key, count)
 
-    def read(
-        self,
-        endpoint: str,
-        key: ChunkKey,
-        offset: int,
-        size_bytes: int,
-        pool_offset: int,
-        done: Callable[[ReadOutcome], None],
-        progressed: Callable[[int], None] | None = None,
-    ) -> ReadHandle:
+    def read(self, request: ReadRequest) -> ReadHandle:
         """A copy between pools, later."""
-        peers = (node for node in self._network.nodes.values() if format_address(node._address) == endpoint[:-2])
-        read = _FakeRead(self, next(peers, None), key, offset, size_bytes, pool_offset, done, progressed)
+        peers = (
+            node for node in self._network.nodes.values() if format_address(node._address) == request.endpoint[:-2]
+        )
+        read = _FakeRead(self, next(peers, None), request)
         self._reads.append(read)
         self._step_soon()
         return read
@@ -191,12 +185,7 @@ class _FakeRead:
 
     reader: FakeTransport
     peer: FakeTransport | None
-    key: ChunkKey
-    offset: int
-    size_bytes: int
-    pool_offset: int
-    done: Callable[[ReadOutcome], None]
-    progressed: Callable[[int], None] | None
+    request: ReadRequest
     extent: Extent | None = None
     have_bytes: int = 0
     waiting: bool = False
@@ -216,31 +205,33 @@ class _FakeRead:
         """Tell how it ended, unless it is over already."""
         if self._leave():
             self.reader.counters.reads_failed += outcome is ReadOutcome.FAILED
-            self.reader._loop.call_soon(self.done, outcome)
+            self.reader._loop.call_soon(self.request.done, outcome)
 
     def step(self) -> None:
         """The next piece."""
         if self.peer is None or not self.peer._open:
             self.end(ReadOutcome.FAILED)
             return
+        request = self.request
         if self.extent is None:
-            self.extent = self.peer._sink.open_extent(self.key)
-            if self.extent is None and not self.prepared and self.peer._sink.prepare(self.key, self._prepared):
+            self.extent = self.peer._sink.open_extent(request.key)
+            if self.extent is None and not self.prepared and self.peer._sink.prepare(request.key, self._prepared):
                 self.waiting = True
                 return
-            if self.extent is None or self.offset + self.size_bytes > self.extent.size_bytes:
+            if self.extent is None or request.offset + request.size_bytes > self.extent.size_bytes:
                 self.end(ReadOutcome.ABSENT)
                 return
-        piece = min(_PIECE_BYTES, self.size_bytes - self.have_bytes)
-        start = self.extent.offset + self.offset + self.have_bytes
-        self.reader._memory.view(self.pool_offset + self.have_bytes, piece)[:] = self.peer._memory.view(start, piece)
+        piece = min(_PIECE_BYTES, request.size_bytes - self.have_bytes)
+        start = self.extent.offset + request.offset + self.have_bytes
+        target = self.reader._memory.view(request.pool_offset + self.have_bytes, piece)
+        target[:] = self.peer._memory.view(start, piece)
         self.have_bytes += piece
         self.reader.counters.read_bytes_received += piece
         self.peer.counters.read_bytes_sent += piece
-        if self.have_bytes == self.size_bytes:
+        if self.have_bytes == request.size_bytes:
             self.end(ReadOutcome.DONE)
-        elif self.progressed is not None:
-            self.progressed(self.have_bytes)
+        elif request.progressed is not None:
+            request.progressed(self.have_bytes)
 
     def _leave(self) -> bool:
         if self not in self.reader._reads:

@@ -12,7 +12,6 @@ import errno
 import socket
 import struct
 from collections import deque
-from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +24,7 @@ from hostagent.transport.base import (
     ChunkPlace,
     ControlArrival,
     ReadHandle,
-    ReadOutcome,
+    ReadRequest,
     TransportCounters,
     TransportError,
     TransportFacts,
@@ -36,7 +35,7 @@ from hostagent.transport.read_client import ReadClient
 from hostagent.transport.read_server import ReadServer
 from hostagent.transport.sockets import fill_headers
 from kvproto.errors import WireError
-from kvproto.ids import Address, ChunkKey, parse_address
+from kvproto.ids import Address, parse_address
 from kvproto.wire import layouts
 from kvproto.wire.control import Control, decode_control
 from kvproto.wire.data import Fabric
@@ -156,18 +155,9 @@ class FramesTransport:
 
     # ------------------------------------------------------------------ reading
 
-    def read(
-        self,
-        endpoint: str,
-        key: ChunkKey,
-        offset: int,
-        size_bytes: int,
-        pool_offset: int,
-        done: Callable[[ReadOutcome], None],
-        progressed: Callable[[int], None] | None = None,
-    ) -> ReadHandle:
+    def read(self, request: ReadRequest) -> ReadHandle:
         """A range request over TCP."""
-        return self._client.read(endpoint, key, offset, size_bytes, pool_offset, done, progressed)
+        return self._client.read(request)
 
     # ------------------------------------------------------------------ receiving
 

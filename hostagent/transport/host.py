@@ -20,14 +20,14 @@ from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import (
     ChunkPlace,
     ReadHandle,
-    ReadOutcome,
+    ReadRequest,
     TransportCounters,
     TransportError,
     TransportFacts,
     TransportSink,
 )
 from hostagent.transport.casts import ControlIntake
-from kvproto.ids import Address, ChunkKey, format_address, parse_address
+from kvproto.ids import Address, format_address, parse_address
 from kvproto.wire.control import Control
 from kvproto.wire.data import Fabric
 from kvproto.wire.layouts import UDP_PORT_ROCE
@@ -74,16 +74,7 @@ class ReadPart(Protocol):
         """Answer peers; returns the endpoint. Raises TransportError."""
         ...
 
-    def read(
-        self,
-        endpoint: str,
-        key: ChunkKey,
-        offset: int,
-        size_bytes: int,
-        pool_offset: int,
-        done: Callable[[ReadOutcome], None],
-        progressed: Callable[[int], None] | None = None,
-    ) -> ReadHandle: ...
+    def read(self, request: ReadRequest) -> ReadHandle: ...
     def close(self) -> None: ...
 
 
@@ -175,18 +166,9 @@ class HostTransport:
         """Send segments to the switch's memory."""
         self._started()[1].casts.fill(chunk, first, count, pool)
 
-    def read(
-        self,
-        endpoint: str,
-        key: ChunkKey,
-        offset: int,
-        size_bytes: int,
-        pool_offset: int,
-        done: Callable[[ReadOutcome], None],
-        progressed: Callable[[int], None] | None = None,
-    ) -> ReadHandle:
+    def read(self, request: ReadRequest) -> ReadHandle:
         """A reliable read."""
-        return self._started()[1].reads.read(endpoint, key, offset, size_bytes, pool_offset, done, progressed)
+        return self._started()[1].reads.read(request)
 
     def _started(self) -> tuple[_Control, Parts]:
         if self._control is None or self._parts is None:

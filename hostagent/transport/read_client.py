@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from hostagent import limits
 from hostagent.pool.memory import PoolMemory
-from hostagent.transport.base import ReadOutcome, TransportCounters
+from hostagent.transport.base import ReadOutcome, ReadRequest, TransportCounters
 from hostagent.transport.read_protocol import (
     ANSWER,
     KIND_READ,
@@ -29,20 +29,15 @@ from hostagent.transport.read_protocol import (
     pack_request,
     watch_peer,
 )
-from kvproto.ids import ChunkKey
 
 _NOTHING_NOW = (errno.EAGAIN, errno.EINTR)
 
 
 @dataclass(slots=True, eq=False)
 class _Read:
-    request: int
-    key: ChunkKey
-    offset: int
-    size_bytes: int
-    pool_offset: int
-    done: Callable[[ReadOutcome], None]
-    progressed: Callable[[int], None] | None
+    number: int
+    """Its own, on its connection."""
+    request: ReadRequest
     client: _PeerConnection | None
     cancelled: bool = False
 
@@ -63,24 +58,15 @@ class ReadClient:
         self._peers: dict[str, _PeerConnection] = {}
         self._loop = asyncio.get_running_loop()
 
-    def read(
-        self,
-        endpoint: str,
-        key: ChunkKey,
-        offset: int,
-        size_bytes: int,
-        pool_offset: int,
-        done: Callable[[ReadOutcome], None],
-        progressed: Callable[[int], None] | None = None,
-    ) -> _Read:
+    def read(self, request: ReadRequest) -> _Read:
         """See `Transport.read`."""
-        peer = self._peers.get(endpoint)
+        peer = self._peers.get(request.endpoint)
         if peer is None:
             peer = _PeerConnection(
-                endpoint, self._loop, self._memory, self._counters, self._stall_timeout_s, self._peer_closed
+                request.endpoint, self._loop, self._memory, self._counters, self._stall_timeout_s, self._peer_closed
             )
-            self._peers[endpoint] = peer
-        return peer.add(key, offset, size_bytes, pool_offset, done, progressed)
+            self._peers[request.endpoint] = peer
+        return peer.add(request)
 
     def close(self) -> None:
         """End all connections; reads under way get FAILED on the next turn of the loop."""
@@ -112,7 +98,7 @@ class _PeerConnection:
         self._closed = closed
         self._waiting: deque[_Read] = deque()
         self._asked: deque[_Read] = deque()
-        self._request = 0
+        self._last_number = 0
         self._header = bytearray(ANSWER.size)
         self._header_have = 0
         self._body_left = 0
@@ -132,18 +118,10 @@ class _PeerConnection:
 
     # ------------------------------------------------------------------ reads
 
-    def add(
-        self,
-        key: ChunkKey,
-        offset: int,
-        size_bytes: int,
-        pool_offset: int,
-        done: Callable[[ReadOutcome], None],
-        progressed: Callable[[int], None] | None = None,
-    ) -> _Read:
+    def add(self, request: ReadRequest) -> _Read:
         """Queue a read."""
-        self._request += 1
-        read = _Read(self._request, key, offset, size_bytes, pool_offset, done, progressed, self)
+        self._last_number += 1
+        read = _Read(self._last_number, request, self)
         if not self._open:
             read.client = None
             self._loop.call_soon(_tell, read, ReadOutcome.FAILED)
@@ -213,8 +191,9 @@ class _PeerConnection:
             if not self._asked:
                 self._progress_s = self._loop.time()
             self._asked.append(read)
-            body = RANGE.pack(read.offset, read.size_bytes, read.key)
-            self._unsent += pack_request(KIND_READ, read.request, body)
+            request = read.request
+            body = RANGE.pack(request.offset, request.size_bytes, request.key)
+            self._unsent += pack_request(KIND_READ, read.number, body)
         try:
             if self._unsent:
                 self._unsent = self._unsent[self._sock.send(self._unsent) :]
@@ -249,21 +228,22 @@ class _PeerConnection:
             return True
         self._header_have = 0
         self._progress_s = self._loop.time()
-        magic, version, status, zero, request, size_bytes = ANSWER.unpack(self._header)
+        magic, version, status, zero, number, size_bytes = ANSWER.unpack(self._header)
         read = self._asked[0] if self._asked else None
-        if magic != MAGIC or version != VERSION or zero or read is None or request != read.request:
+        if magic != MAGIC or version != VERSION or zero or read is None or number != read.number:
             self._counters.drop("read_answer_malformed")
             self.close()
             return False
         if status == STATUS_OK:
-            if size_bytes != read.size_bytes:
+            if size_bytes != read.request.size_bytes:
                 self._counters.drop("read_answer_malformed")
                 self.close()
                 return False
             self._body_left = size_bytes
-            self._target = (
-                self._scratch_view(size_bytes) if read.cancelled else self._memory.view(read.pool_offset, size_bytes)
-            )
+            if read.cancelled:
+                self._target = self._scratch_view(size_bytes)
+            else:
+                self._target = self._memory.view(read.request.pool_offset, size_bytes)
             self._set_low_water()
             return True
         self._finish(ReadOutcome.ABSENT if status in (STATUS_ABSENT, STATUS_RANGE) else ReadOutcome.FAILED)
@@ -292,8 +272,9 @@ class _PeerConnection:
 
     def _tell_progress(self) -> None:
         read = self._asked[0]
-        if read.progressed is not None and not read.cancelled:
-            read.progressed(read.size_bytes - self._body_left)
+        request = read.request
+        if request.progressed is not None and not read.cancelled:
+            request.progressed(request.size_bytes - self._body_left)
 
     def _finish(self, outcome: ReadOutcome) -> None:
         read = self._asked.popleft()
@@ -338,4 +319,4 @@ class _PeerConnection:
 def _tell(read: _Read, outcome: ReadOutcome) -> None:
     if not read.cancelled:
         read.cancelled = True
-        read.done(outcome)
+        read.request.done(outcome)

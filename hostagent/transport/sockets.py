@@ -8,13 +8,12 @@ socket keeps the source port, which the ICRC covers, the same.
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
 
 import numpy as np
 
 from hostagent import limits
 from hostagent.transport import mmsg
-from hostagent.transport.base import ChunkPlace, ReadHandle, ReadOutcome
+from hostagent.transport.base import ChunkPlace, ReadHandle, ReadRequest
 from hostagent.transport.casts import CastIntake, CastSender, FramingCache
 from hostagent.transport.host import Host, HostTransport, Parts, bound_udp, group_socket
 from hostagent.transport.read_client import ReadClient
@@ -137,18 +136,9 @@ class TcpReads:
         address, port = self._server.listen(self._host.address, self._host.config.read_port)
         return f"{address}:{port}"
 
-    def read(
-        self,
-        endpoint: str,
-        key: ChunkKey,
-        offset: int,
-        size_bytes: int,
-        pool_offset: int,
-        done: Callable[[ReadOutcome], None],
-        progressed: Callable[[int], None] | None = None,
-    ) -> ReadHandle:
+    def read(self, request: ReadRequest) -> ReadHandle:
         """A range request."""
-        return self._client.read(endpoint, key, offset, size_bytes, pool_offset, done, progressed)
+        return self._client.read(request)
 
     def close(self) -> None:
         """End all connections."""

@@ -17,6 +17,7 @@ from hostagent.transport.base import (
     ControlArrival,
     Extent,
     ReadOutcome,
+    ReadRequest,
     TransportCounters,
     TransportError,
 )
@@ -140,7 +141,7 @@ async def _read(
             # The first one sets the connection up, the second finds what may be in flight.
             while len(times_s) < 4 or times_s[-1] - times_s[2] < _SECONDS:
                 done: asyncio.Future[ReadOutcome] = loop.create_future()
-                reads.read(endpoint, _KEY, 0, pool.size_bytes, 0, done.set_result)
+                reads.read(ReadRequest(endpoint, _KEY, 0, pool.size_bytes, 0, done.set_result))
                 if await done is not ReadOutcome.DONE:
                     why = ", ".join(sorted(counters.dropped)).replace("_", " ") or "the connection was not made"
                     raise VerbsError(f"a read failed: {why}")

@@ -24,7 +24,7 @@ from hostagent import limits
 from hostagent.config import DataConfig
 from hostagent.pool.memory import HUGE_PAGE_BYTES, PoolMemory
 from hostagent.transport import make_transport
-from hostagent.transport.base import ReadOutcome, TransportError
+from hostagent.transport.base import ReadOutcome, ReadRequest, TransportError
 from hostagent.transport.frames import udp_header
 from hostagent.transport.verbs import abi
 from hostagent.transport.verbs.device import RdmaPort, VerbsError
@@ -491,7 +491,7 @@ def test_a_read_that_lost_packets_ends_and_its_window_is_told(monkeypatch: pytes
         def read(_before: ReadOutcome = ReadOutcome.DONE) -> None:
             # One after the other until packets are lost, so that there always is a READ to lose packets of.
             done = last.set_result if lost.is_set() else read
-            two.transport.read(one.facts.read_endpoint, KEY, 0, len(chunk), 0, done, progressed.append)
+            two.transport.read(ReadRequest(one.facts.read_endpoint, KEY, 0, len(chunk), 0, done, progressed.append))
 
         read()
         await eventually(lambda: bool(progressed))

@@ -11,11 +11,11 @@ import time
 
 from hostagent import limits
 from hostagent.pool.memory import PoolMemory
-from hostagent.transport.base import Extent, ReadHandle, ReadOutcome, TransportCounters
+from hostagent.transport.base import Extent, ReadHandle, ReadOutcome, ReadRequest, TransportCounters
 from hostagent.transport.read_protocol import QueuePairEnd, RemoteExtent
 from hostagent.transport.read_server import ReadServer
 from hostagent.transport.verbs import abi
-from hostagent.transport.verbs.peer_reads import PeerReads, RdmaRead, hand_out
+from hostagent.transport.verbs.peer_reads import PeerReads, hand_out
 from kvproto.ids import ChunkKey
 from kvproto.session.read_window import ReadWindow
 
@@ -101,7 +101,7 @@ class _Host:
             hand_out(works, self._working, int(self.loop.time() * 1e9))
         return ended - answered
 
-    def read_instead(self, _read: RdmaRead, _done: object) -> ReadHandle:
+    def read_instead(self, _request: ReadRequest) -> ReadHandle:
         raise AssertionError("the holder has RDMA")
 
     def peer_refused(self, _peer: PeerReads) -> None: ...
@@ -115,9 +115,10 @@ async def _measure(window_bytes: int, batch: int) -> float:
     address, port = server.listen("127.0.0.1", 0)
     peer = PeerReads(f"{address}:{port}", host)  # type: ignore[arg-type]
     ended: list[ReadOutcome] = []
+    request = ReadRequest(peer.endpoint, _KEY, 0, _CHUNK_BYTES, 0, ended.append)
     pieces, spent_s = 0, 0.0
     while spent_s < _SECONDS:
-        peer.add(_KEY, 0, _CHUNK_BYTES, 0, ended.append, None)
+        peer.add(request)
         while not host.complete(batch):
             await asyncio.sleep(0)  # The first waits for the connection, each for a turn of the loop.
         start_s = time.process_time()

@@ -14,7 +14,7 @@ from bmv2_testbed.bench.rdma.slices import Slice
 from bmv2_testbed.guests.pair import ADDRESSES
 from hostagent.config import DataConfig
 from hostagent.pool.memory import PoolMemory
-from hostagent.transport.base import ChunkPlace, ControlArrival, Extent, ReadOutcome
+from hostagent.transport.base import ChunkPlace, ControlArrival, Extent, ReadOutcome, ReadRequest
 from hostagent.transport.verbs.transport import VerbsTransport
 from kvproto.ids import ChunkKey
 from kvproto.wire.data import Fabric, SegmentGroup
@@ -102,7 +102,8 @@ class KvcastEnds:
 
     async def _read_once(self) -> None:
         done: asyncio.Future[ReadOutcome] = asyncio.get_running_loop().create_future()
-        self._transports[1].read(self._endpoint, KEY, 0, self._chunk_bytes, self._chunk_bytes, done.set_result)
+        request = ReadRequest(self._endpoint, KEY, 0, self._chunk_bytes, self._chunk_bytes, done.set_result)
+        self._transports[1].read(request)
         outcome = await done
         if outcome is not ReadOutcome.DONE:
             raise RuntimeError(f"a read failed: {outcome.name}")

@@ -11,14 +11,14 @@ from __future__ import annotations
 import asyncio
 import enum
 from collections import deque
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
 
 from hostagent import limits
-from hostagent.transport.base import ReadHandle, ReadOutcome, TransportCounters
+from hostagent.transport.base import ReadHandle, ReadOutcome, ReadRequest, TransportCounters
 from hostagent.transport.read_protocol import (
     KIND_CLOSE,
     KIND_CONNECT,
@@ -56,12 +56,7 @@ class RdmaRead:
     """One read; `cancel` is the caller's."""
 
     peer: PeerReads
-    key: ChunkKey
-    offset: int
-    size_bytes: int
-    pool_offset: int
-    done: Callable[[ReadOutcome], None]
-    progressed: Callable[[int], None] | None
+    request: ReadRequest
     opened: _Opened
     """The chunk, at the peer."""
     have_bytes: int = 0
@@ -133,7 +128,7 @@ class PeerHost(Protocol):
         ...
 
     def forget_work(self, work_id: int) -> None: ...
-    def read_instead(self, read: RdmaRead, done: Callable[[ReadOutcome], None]) -> ReadHandle:
+    def read_instead(self, request: ReadRequest) -> ReadHandle:
         """The read over TCP."""
         ...
 
@@ -178,18 +173,11 @@ class PeerReads:
 
     # ------------------------------------------------------------------ reads
 
-    def add(
-        self,
-        key: ChunkKey,
-        offset: int,
-        size_bytes: int,
-        pool_offset: int,
-        done: Callable[[ReadOutcome], None],
-        progressed: Callable[[int], None] | None,
-    ) -> RdmaRead:
+    def add(self, request: ReadRequest) -> RdmaRead:
         """Queue a read."""
+        key = request.key
         opened = self._opened.get(key) or _Opened(key)
-        read = RdmaRead(self, key, offset, size_bytes, pool_offset, done, progressed, opened)
+        read = RdmaRead(self, request, opened)
         self._reads.add(read)
         if self._state is _State.REFUSED:
             self._read_instead(read)
@@ -308,7 +296,7 @@ class PeerReads:
             self._tell(read, outcome)
 
         read.posted_count = 0
-        read.instead = self._host.read_instead(read, done)
+        read.instead = self._host.read_instead(replace(read.request, done=done))
 
     # ------------------------------------------------------------------ opened chunks
 
@@ -333,7 +321,7 @@ class PeerReads:
 
     def _release(self, read: RdmaRead) -> None:
         """The read needs its chunk no more."""
-        opened = self._opened.get(read.key)
+        opened = self._opened.get(read.request.key)
         if opened is None or read not in opened.reads:
             return
         del opened.reads[read]
@@ -343,7 +331,7 @@ class PeerReads:
             self._linger(opened)
         elif not opened.request:
             # Not even asked for yet.
-            del self._opened[read.key]
+            del self._opened[read.request.key]
 
     def _linger(self, opened: _Opened) -> None:
         opened.linger = self._host.loop.call_later(limits.VERBS_EXTENT_LINGER_S, self._close_opened, opened)
@@ -358,10 +346,11 @@ class PeerReads:
         """The peer has told where it finds the chunk."""
         if read.over or read not in self._reads or self._state is _State.REFUSED:
             return
-        if read.offset + read.size_bytes > where.size_bytes:
+        request = read.request
+        if request.offset + request.size_bytes > where.size_bytes:
             self._end(read, ReadOutcome.ABSENT)
             return
-        self._queue.append(_Piece(read, 0, read.size_bytes))
+        self._queue.append(_Piece(read, 0, request.size_bytes))
         self.pump(self._now_ns())
 
     def pump(self, now_ns: int) -> None:
@@ -386,16 +375,16 @@ class PeerReads:
     def _describe(self, place: int, piece: _Piece) -> None:
         """Write one work request."""
         read = piece.read
-        where = read.opened.where
+        request, where = read.request, read.opened.where
         assert where is not None
         work_id = self._host.next_work_id(self)
         self._posted[work_id] = piece
         read.posted_count += 1
-        self._sge_words[2 * place] = self._target_address + read.pool_offset + piece.offset
+        self._sge_words[2 * place] = self._target_address + request.pool_offset + piece.offset
         self._sge_words[2 * place + 1] = self._key_word | piece.size_bytes
         words, first = self._request_words, _WORDS * place
         words[first + _WORK_ID] = work_id
-        words[first + _REMOTE_ADDRESS] = where.address + read.offset + piece.offset
+        words[first + _REMOTE_ADDRESS] = where.address + request.offset + piece.offset
         words[first + _REMOTE_KEY] = where.rkey
 
     def _post(self, count: int) -> None:
@@ -445,10 +434,11 @@ class PeerReads:
         read.opened.read_bytes += new_bytes
         self._host.counters.read_bytes_received += new_bytes
         self._host.counters.read_bytes_rdma += new_bytes
-        if read.have_bytes == read.size_bytes:
+        request = read.request
+        if read.have_bytes == request.size_bytes:
             self._end(read, ReadOutcome.DONE)
-        elif read.progressed is not None and not read.over:
-            read.progressed(read.have_bytes)
+        elif request.progressed is not None and not read.over:
+            request.progressed(read.have_bytes)
 
     def _end(self, read: RdmaRead, outcome: ReadOutcome) -> None:
         self._reads.discard(read)
@@ -459,7 +449,7 @@ class PeerReads:
     def _tell(self, read: RdmaRead, outcome: ReadOutcome) -> None:
         if not read.over:
             read.over = True
-            read.done(outcome)
+            read.request.done(outcome)
 
     def _drop_queue_pair(self) -> None:
         if self._connection is not None:

@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable
 
 from hostagent import limits
-from hostagent.transport.base import ReadHandle, ReadOutcome
+from hostagent.transport.base import ReadHandle, ReadOutcome, ReadRequest
 from hostagent.transport.host import Host
 from hostagent.transport.read_client import ReadClient
 from hostagent.transport.read_server import ReadServer
 from hostagent.transport.verbs.connections import PoolAccess, ReadQueuePair
 from hostagent.transport.verbs.device import MemoryRegion, RdmaPort
-from hostagent.transport.verbs.peer_reads import PeerReads, RdmaRead, hand_out
+from hostagent.transport.verbs.peer_reads import PeerReads, hand_out
 from hostagent.transport.verbs.queues import CompletionChannel, CompletionQueue, Completions, CompletionWatch
 from hostagent.transport.verbs.retransmissions import LossWatch, Retransmissions
-from kvproto.ids import ChunkKey
 from kvproto.session.read_window import ReadWindow
 
 log = logging.getLogger(__name__)
@@ -69,21 +67,12 @@ class VerbsReads:
         address, port = self._server.listen(self._host.address, self._host.config.read_port)
         return f"{address}:{port}"
 
-    def read(
-        self,
-        endpoint: str,
-        key: ChunkKey,
-        offset: int,
-        size_bytes: int,
-        pool_offset: int,
-        done: Callable[[ReadOutcome], None],
-        progressed: Callable[[int], None] | None = None,
-    ) -> ReadHandle:
+    def read(self, request: ReadRequest) -> ReadHandle:
         """See `Transport.read`."""
-        peer = self._peers.get(endpoint)
+        peer = self._peers.get(request.endpoint)
         if peer is None:
-            peer = self._peers[endpoint] = PeerReads(endpoint, self)
-        return peer.add(key, offset, size_bytes, pool_offset, done, progressed)
+            peer = self._peers[request.endpoint] = PeerReads(request.endpoint, self)
+        return peer.add(request)
 
     def close(self) -> None:
         """End all connections. Idempotent."""
@@ -122,13 +111,11 @@ class VerbsReads:
         """See `PeerHost`."""
         self._working.pop(work_id, None)
 
-    def read_instead(self, read: RdmaRead, done: Callable[[ReadOutcome], None]) -> ReadHandle:
+    def read_instead(self, request: ReadRequest) -> ReadHandle:
         """See `PeerHost`. What is no pool can only be read into by the NIC."""
         if self.target is not self._region:
-            return self.loop.call_soon(done, ReadOutcome.FAILED)
-        return self._tcp.read(
-            read.peer.endpoint, read.key, read.offset, read.size_bytes, read.pool_offset, done, read.progressed
-        )
+            return self.loop.call_soon(request.done, ReadOutcome.FAILED)
+        return self._tcp.read(request)
 
     def peer_refused(self, peer: PeerReads) -> None:
         """See `PeerHost`."""

@@ -13,7 +13,15 @@ import numpy.typing as npt
 
 from hostagent.config import DataConfig, FramesConfig
 from hostagent.pool.memory import PoolMemory
-from hostagent.transport.base import ChunkPlace, ControlArrival, Extent, ReadOutcome, Transport, TransportFacts
+from hostagent.transport.base import (
+    ChunkPlace,
+    ControlArrival,
+    Extent,
+    ReadOutcome,
+    ReadRequest,
+    Transport,
+    TransportFacts,
+)
 from hostagent.transport.fake import FakeNetwork, FakeTransport
 from hostagent.transport.frames import FramesTransport
 from hostagent.transport.sockets import SocketsTransport
@@ -121,7 +129,7 @@ class Node:
     async def read(self, other: Node, key: ChunkKey, offset: int, size_bytes: int, to: int) -> ReadOutcome:
         """One reliable read, awaited."""
         done: asyncio.Future[ReadOutcome] = asyncio.get_running_loop().create_future()
-        self.transport.read(other.facts.read_endpoint, key, offset, size_bytes, to, done.set_result)
+        self.transport.read(ReadRequest(other.facts.read_endpoint, key, offset, size_bytes, to, done.set_result))
         async with asyncio.timeout(DEADLINE_S):
             return await done
 

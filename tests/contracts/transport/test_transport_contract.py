@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hostagent.transport.base import ReadOutcome, TransportError
+from hostagent.transport.base import ReadOutcome, ReadRequest, TransportError
 from kvproto.ids import ChunkKey, parse_address
 from kvproto.wire.control import Control, Op
 from kvproto.wire.data import Fabric
@@ -184,7 +184,7 @@ def test_read_from_nobody_fails(play: Callable[..., None]) -> None:
         endpoint = one.facts.read_endpoint
         await one.transport.close()
         done: asyncio.Future[ReadOutcome] = asyncio.get_running_loop().create_future()
-        two.transport.read(endpoint, KEY, 0, 10, 0, done.set_result)
+        two.transport.read(ReadRequest(endpoint, KEY, 0, 10, 0, done.set_result))
         assert not done.done(), "never inside the call"
         async with asyncio.timeout(harness.DEADLINE_S):
             assert await done is ReadOutcome.FAILED
@@ -211,7 +211,7 @@ def test_cancelled_read_tells_nothing_and_touches_nothing_any_more(play: Callabl
     async def scenario(one, two) -> None:  # type: ignore[no-untyped-def]
         one.hold(KEY, b"\xff" * (8 << 20))
         outcomes: list[ReadOutcome] = []
-        handle = two.transport.read(one.facts.read_endpoint, KEY, 0, 8 << 20, 0, outcomes.append)
+        handle = two.transport.read(ReadRequest(one.facts.read_endpoint, KEY, 0, 8 << 20, 0, outcomes.append))
         behind = asyncio.ensure_future(two.read(one, KEY, 0, 100, 12 << 20))
         while two.transport.counters.read_bytes_received == 0:
             await asyncio.sleep(0)

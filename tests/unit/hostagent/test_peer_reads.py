@@ -15,13 +15,13 @@ import pytest
 
 from hostagent import limits
 from hostagent.pool.memory import PoolMemory
-from hostagent.transport.base import Extent, ReadHandle, ReadOutcome, TransportCounters
+from hostagent.transport.base import Extent, ReadHandle, ReadOutcome, ReadRequest, TransportCounters
 from hostagent.transport.read_client import ReadClient
 from hostagent.transport.read_protocol import QueuePairEnd, RemoteExtent
 from hostagent.transport.read_server import ReadServer
 from hostagent.transport.verbs import abi
 from hostagent.transport.verbs.device import VerbsError
-from hostagent.transport.verbs.peer_reads import PeerReads, RdmaRead, hand_out
+from hostagent.transport.verbs.peer_reads import PeerReads, hand_out
 from kvproto.ids import ChunkKey
 from kvproto.session.read_window import READ_PIECE_BYTES_MAX, READ_WINDOW_MIN_BYTES, ReadWindow
 from kvproto.session.timing import WINDOW_DELAY_NS
@@ -161,10 +161,8 @@ class Reader:
     def forget_work(self, work_id: int) -> None:
         self.work.pop(work_id, None)
 
-    def read_instead(self, read: RdmaRead, done: Callable[[ReadOutcome], None]) -> ReadHandle:
-        return self.tcp.read(
-            read.peer.endpoint, read.key, read.offset, read.size_bytes, read.pool_offset, done, read.progressed
-        )
+    def read_instead(self, request: ReadRequest) -> ReadHandle:
+        return self.tcp.read(request)
 
     def peer_refused(self, peer: PeerReads) -> None:
         self.refused.append(peer)
@@ -218,7 +216,7 @@ def test_a_read_is_cut_into_pieces_posted_in_one_call_and_tells_its_progress() -
     async def scenario(reader: Reader, holder: Holder, peer: PeerReads) -> None:
         outcomes: list[ReadOutcome] = []
         told: list[int] = []
-        peer.add(KEY, 5, 3 * PIECE + 10, 100, outcomes.append, told.append)
+        peer.add(ReadRequest(peer.endpoint, KEY, 5, 3 * PIECE + 10, 100, outcomes.append, told.append))
         assert outcomes == []
         await eventually(lambda: reader.connections and len(reader.queue_pair.posted) == 4)
         assert reader.queue_pair.posts == 1
@@ -240,8 +238,8 @@ def test_a_read_is_cut_into_pieces_posted_in_one_call_and_tells_its_progress() -
 def test_no_more_pieces_than_may_be_in_flight_and_the_rest_follows() -> None:
     async def scenario(reader: Reader, holder: Holder, peer: PeerReads) -> None:
         outcomes: list[ReadOutcome] = []
-        peer.add(KEY, 0, CHUNK_BYTES, 0, outcomes.append, None)
-        peer.add(KEY, 0, 10, CHUNK_BYTES, outcomes.append, None)
+        peer.add(ReadRequest(peer.endpoint, KEY, 0, CHUNK_BYTES, 0, outcomes.append))
+        peer.add(ReadRequest(peer.endpoint, KEY, 0, 10, CHUNK_BYTES, outcomes.append))
         await eventually(lambda: reader.connections and reader.queue_pair.posted)
         assert len(reader.queue_pair.posted) == limits.VERBS_READ_PIECES_MAX
         while reader.queue_pair.posted:
@@ -259,7 +257,7 @@ def test_a_small_window_is_kept() -> None:
         reader.window_bytes = READ_WINDOW_MIN_BYTES
         peer = PeerReads(holder.endpoint, reader)  # type: ignore[arg-type]
         outcomes: list[ReadOutcome] = []
-        peer.add(KEY, 0, 435_000, 0, outcomes.append, None)
+        peer.add(ReadRequest(peer.endpoint, KEY, 0, 435_000, 0, outcomes.append))
         await eventually(lambda: reader.connections and reader.queue_pair.posted)
         while not outcomes:
             assert sum(size for _, _, _, size in reader.queue_pair.posted) <= READ_WINDOW_MIN_BYTES
@@ -273,8 +271,8 @@ def test_a_small_window_is_kept() -> None:
 def test_absent_chunks_and_ranges_beyond_the_end() -> None:
     async def scenario(reader: Reader, _holder: Holder, peer: PeerReads) -> None:
         outcomes: list[ReadOutcome] = []
-        peer.add(OTHER, 0, 10, 0, outcomes.append, None)
-        peer.add(KEY, CHUNK_BYTES - 1, 2, 0, outcomes.append, None)
+        peer.add(ReadRequest(peer.endpoint, OTHER, 0, 10, 0, outcomes.append))
+        peer.add(ReadRequest(peer.endpoint, KEY, CHUNK_BYTES - 1, 2, 0, outcomes.append))
         await eventually(lambda: len(outcomes) == 2)
         assert outcomes == [ReadOutcome.ABSENT] * 2
         assert not reader.queue_pair.posted
@@ -285,8 +283,8 @@ def test_absent_chunks_and_ranges_beyond_the_end() -> None:
 def test_a_given_up_read_costs_the_queue_pair_and_the_others_go_on() -> None:
     async def scenario(reader: Reader, holder: Holder, peer: PeerReads) -> None:
         outcomes: list[ReadOutcome] = []
-        given_up = peer.add(KEY, 0, 2 * PIECE, 0, outcomes.append, None)
-        peer.add(KEY, 0, 2 * PIECE, 4 * PIECE, outcomes.append, None)
+        given_up = peer.add(ReadRequest(peer.endpoint, KEY, 0, 2 * PIECE, 0, outcomes.append))
+        peer.add(ReadRequest(peer.endpoint, KEY, 0, 2 * PIECE, 4 * PIECE, outcomes.append))
         await eventually(lambda: reader.connections and len(reader.queue_pair.posted) == 4)
         reader.complete(1)
         first = reader.queue_pair
@@ -306,8 +304,8 @@ def test_a_given_up_read_costs_the_queue_pair_and_the_others_go_on() -> None:
 def test_a_read_given_up_before_the_nic_had_it_costs_nothing() -> None:
     async def scenario(reader: Reader, _holder: Holder, peer: PeerReads) -> None:
         outcomes: list[ReadOutcome] = []
-        peer.add(KEY, 0, 10, 0, outcomes.append, None).cancel()
-        keep = peer.add(KEY, 0, 10, 0, outcomes.append, None)
+        peer.add(ReadRequest(peer.endpoint, KEY, 0, 10, 0, outcomes.append)).cancel()
+        keep = peer.add(ReadRequest(peer.endpoint, KEY, 0, 10, 0, outcomes.append))
         await eventually(lambda: reader.connections and reader.queue_pair.posted)
         assert len(reader.queue_pair.posted) == 1
         reader.complete(1)
@@ -322,7 +320,7 @@ def test_an_error_of_the_nic_fails_all_reads_and_the_connection() -> None:
     async def scenario(reader: Reader, holder: Holder, peer: PeerReads) -> None:
         outcomes: list[ReadOutcome] = []
         for _ in range(3):
-            peer.add(KEY, 0, 10, 0, outcomes.append, None)
+            peer.add(ReadRequest(peer.endpoint, KEY, 0, 10, 0, outcomes.append))
         await eventually(lambda: reader.connections and len(reader.queue_pair.posted) == 3)
         reader.complete(1, status=12)
         assert outcomes == [], "never inside"
@@ -339,7 +337,7 @@ def test_an_error_of_the_nic_fails_all_reads_and_the_connection() -> None:
 def test_a_queue_pair_that_takes_nothing_fails_its_reads() -> None:
     async def scenario(reader: Reader, _holder: Holder, peer: PeerReads) -> None:
         outcomes: list[ReadOutcome] = []
-        peer.add(KEY, 0, 10, 0, outcomes.append, None)
+        peer.add(ReadRequest(peer.endpoint, KEY, 0, 10, 0, outcomes.append))
         await eventually(lambda: reader.connections)
         reader.queue_pair.refuses = True
         await eventually(lambda: outcomes)
@@ -354,11 +352,13 @@ def test_without_rdma_at_either_end_reads_go_over_tcp(who: str) -> None:
     async def scenario(reader: Reader, holder: Holder, peer: PeerReads) -> None:
         reader.broken = who == "our NIC"
         outcomes: list[ReadOutcome] = []
-        peer.add(KEY, 7, CHUNK_BYTES - 7, 0, outcomes.append, None)
-        given_up = peer.add(KEY, 0, CHUNK_BYTES, CHUNK_BYTES, lambda _: outcomes.append(ReadOutcome.FAILED), None)
+        peer.add(ReadRequest(peer.endpoint, KEY, 7, CHUNK_BYTES - 7, 0, outcomes.append))
+        given_up = peer.add(
+            ReadRequest(peer.endpoint, KEY, 0, CHUNK_BYTES, CHUNK_BYTES, lambda _: outcomes.append(ReadOutcome.FAILED))
+        )
         await eventually(lambda: reader.refused)
         given_up.cancel()
-        peer.add(OTHER, 0, 10, 0, outcomes.append, None)
+        peer.add(ReadRequest(peer.endpoint, OTHER, 0, 10, 0, outcomes.append))
         await eventually(lambda: len(outcomes) == 2)
         assert outcomes == [ReadOutcome.DONE, ReadOutcome.ABSENT]
         assert same(reader, holder, 7, CHUNK_BYTES - 7, 0)
@@ -370,7 +370,7 @@ def test_without_rdma_at_either_end_reads_go_over_tcp(who: str) -> None:
 def test_a_peer_that_goes_away_fails_its_reads() -> None:
     async def scenario(reader: Reader, holder: Holder, peer: PeerReads) -> None:
         outcomes: list[ReadOutcome] = []
-        peer.add(KEY, 0, 10, 0, outcomes.append, None)
+        peer.add(ReadRequest(peer.endpoint, KEY, 0, 10, 0, outcomes.append))
         await eventually(lambda: reader.connections and reader.queue_pair.posted)
         holder.server.close()
         await eventually(lambda: outcomes)
@@ -389,7 +389,7 @@ def test_a_stalled_connection_and_an_idle_one_are_given_up(stalled: bool) -> Non
         peer = PeerReads(holder.endpoint, reader)  # type: ignore[arg-type]
         outcomes: list[ReadOutcome] = []
         if stalled:
-            peer.add(KEY, 0, 10, 0, outcomes.append, None)
+            peer.add(ReadRequest(peer.endpoint, KEY, 0, 10, 0, outcomes.append))
         await eventually(lambda: reader.closed)
         await eventually(lambda: outcomes == ([ReadOutcome.FAILED] if stalled else []))
         reader.tcp.close()

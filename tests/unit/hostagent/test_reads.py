@@ -9,7 +9,7 @@ import pytest
 
 from hostagent import limits
 from hostagent.pool.memory import PoolMemory
-from hostagent.transport.base import Extent, ReadOutcome, TransportCounters
+from hostagent.transport.base import Extent, ReadOutcome, ReadRequest, TransportCounters
 from hostagent.transport.read_client import ReadClient
 from hostagent.transport.read_protocol import ANSWER, KIND_READ, RANGE, pack_request
 from hostagent.transport.read_server import ReadServer
@@ -75,7 +75,8 @@ def test_a_host_that_does_not_answer_is_given_up_soon(monkeypatch: pytest.Monkey
                 one.connect_ex(full.getsockname())
             client = ReadClient(memory, TransportCounters(), stall_timeout_s=3600)
             ended: asyncio.Future[ReadOutcome] = loop.create_future()
-            client.read("{}:{}".format(*full.getsockname()), SMALL, 0, 4096, 0, ended.set_result)
+            endpoint = "{}:{}".format(*full.getsockname())
+            client.read(ReadRequest(endpoint, SMALL, 0, 4096, 0, ended.set_result))
             async with asyncio.timeout(10):
                 assert await ended is ReadOutcome.FAILED
             client.close()
@@ -84,3 +85,9 @@ def test_a_host_that_does_not_answer_is_given_up_soon(monkeypatch: pytest.Monkey
         memory.close()
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(("offset", "size_bytes"), [(0, 0), (0, -1), (-1, 10)])
+def test_a_range_that_no_chunk_has_is_no_request(offset: int, size_bytes: int) -> None:
+    with pytest.raises(ValueError, match=f"{size_bytes} bytes from byte {offset}"):
+        ReadRequest("127.0.0.1:1", SMALL, offset, size_bytes, 0, print)
