@@ -33,7 +33,12 @@ class Attachment:
         data = agent.config.data
         self._agent = agent
         self.connected = False
-        self.fabric = Fabric(group=parse_address(data.group), qkey=data.qkey, segment_bytes=data.segment_bytes)
+        self.fabric = Fabric(
+            group=parse_address(data.group),
+            qkey=data.qkey,
+            segment_bytes=data.segment_bytes,
+            from_switch_dscp=data.from_switch_dscp,
+        )
         """As configured, until the controller says."""
         self.pool_address = parse_address(data.pool_address)
         self.member: Member | None = None
@@ -146,7 +151,7 @@ class Attachment:
         agent = self._agent
         news = fabric_of(welcome.fabric, self.fabric)
         try:
-            agent.transport.use_fabric(news.fabric, news.from_switch_dscp or agent.config.data.from_switch_dscp)
+            agent.transport.use_fabric(news.fabric)
         except TransportError as error:
             raise RemoteProtocolError(f"a fabric that this node cannot use: {error}") from error
         self.member = Member(welcome.member) if welcome.HasField("member") else None

@@ -22,7 +22,6 @@ class FabricNews:
 
     fabric: Fabric
     pool_address: Address
-    from_switch_dscp: int
     interest_ttl_ns: int
 
 
@@ -48,13 +47,13 @@ def fabric_of(message: pb.Fabric, current: Fabric) -> FabricNews:
             qkey=message.qkey or current.qkey,
             source_qpn=current.source_qpn,
             segment_bytes=message.segment_bytes or current.segment_bytes,
+            from_switch_dscp=message.from_switch_dscp or current.from_switch_dscp,
         )
     except ValueError as error:
         raise RemoteProtocolError(str(error)) from error
     return FabricNews(
         fabric,
         address_of(message.pool_ip) if message.pool_ip else Address(0),
-        message.from_switch_dscp,
         message.interest_ttl_ms * 1_000_000,
     )
 

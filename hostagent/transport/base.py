@@ -185,8 +185,8 @@ class Transport(Protocol):
         """End everything; reads under way get FAILED at the latest when the loop turns again."""
         ...
 
-    def use_fabric(self, fabric: Fabric, from_switch_dscp: int, /) -> None:
-        """Group, Q_Key and segment size as the controller says; may be called again when they change.
+    def use_fabric(self, fabric: Fabric) -> None:
+        """Group, Q_Key, segment size and code point as the controller says; may be called again when they change.
 
         Raises TransportError where this node cannot; it then receives no casts until a call succeeds.
         """

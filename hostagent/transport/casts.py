@@ -328,13 +328,11 @@ class CastIntake:
         sink: TransportSink,
         counters: TransportCounters,
         fabric: Fabric,
-        from_switch_dscp: int,
         own_address: Address,
     ) -> None:
         self._sink = sink
         self._counters = counters
         self._fabric = fabric
-        self._dscp = from_switch_dscp
         self._own = own_address
         self._receiver = DatagramReceiver(sock, limits.CAST_BATCH_PACKETS, row_bytes(fabric.datagram_bytes))
         self._overflows = 0
@@ -353,7 +351,7 @@ class CastIntake:
         rows = receiver.rows[:count]
         lengths = receiver.lengths(count)
         sources = receiver.source_ips(count)
-        from_switch = (receiver.tos(count) >> 2) == self._dscp
+        from_switch = (receiver.tos(count) >> 2) == self._fabric.from_switch_dscp
         ports = receiver.source_ports(count)
         counters.cast_batches_received += 1
         if receiver.overflow_count != self._overflows:

@@ -91,8 +91,8 @@ class FakeTransport:
                 if node is self or read.peer is self:
                     read.end(ReadOutcome.FAILED)
 
-    def use_fabric(self, fabric: Fabric, _from_switch_dscp: int) -> None:
-        """Other group, Q_Key or segment size."""
+    def use_fabric(self, fabric: Fabric) -> None:
+        """See `Transport.use_fabric`."""
         if fabric != self._fabric:
             self._fabric = fabric
             self._framings.clear()

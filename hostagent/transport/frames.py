@@ -83,7 +83,7 @@ class FramesTransport:
             sock.close()
             raise
         self._client = ReadClient(self._memory, self.counters, stall_timeout_s=limits.READ_STALL_TIMEOUT_S)
-        self._use(fabric, self._config.from_switch_dscp)
+        self._use(fabric)
         self._open = True
         granted = mmsg.granted_receive_bytes(sock)
         return TransportFacts(self._own, self._frames.mac, f"{host}:{port}", granted)
@@ -101,12 +101,12 @@ class FramesTransport:
             timer.cancel()
         self._sock.close()
 
-    def use_fabric(self, fabric: Fabric, from_switch_dscp: int) -> None:
-        """Other group, Q_Key or segment size."""
-        if fabric != self._fabric or from_switch_dscp != self._dscp:
+    def use_fabric(self, fabric: Fabric) -> None:
+        """See `Transport.use_fabric`."""
+        if fabric != self._fabric:
             self._poller.close()
             self._framings.clear()
-            self._use(fabric, from_switch_dscp)
+            self._use(fabric)
 
     # ------------------------------------------------------------------ sending
 
@@ -161,10 +161,9 @@ class FramesTransport:
 
     # ------------------------------------------------------------------ receiving
 
-    def _use(self, fabric: Fabric, from_switch_dscp: int) -> None:
+    def _use(self, fabric: Fabric) -> None:
         assert self._sock is not None
         self._fabric = fabric
-        self._dscp = from_switch_dscp
         port = self._config.cast_port
         group_mac = b"\x01\x00\x5e" + (fabric.group & 0x7F_FFFF).to_bytes(3, "big")
         head = _ETHERNET.pack(group_mac, self._frames.mac, layouts.ETHERTYPE_IPV4)
@@ -218,10 +217,11 @@ class FramesTransport:
 
     def _take_casts(self, chosen: npt.NDArray[np.intp], heads: mmsg.U8, count: int) -> None:
         sources = heads[chosen, 26:30].copy().view(">u4")[:, 0].astype(np.uint32)
+        from_switch = (heads[chosen, 15] >> 2) == self._fabric.from_switch_dscp
         # What this node filled into the switch comes back with its own address; its own casts do not.
-        foreign = (sources != self._own) | ((heads[chosen, 15] >> 2) == self._dscp)
+        foreign = (sources != self._own) | from_switch
         self.counters.drop("own_cast", int((~foreign).sum()))
-        chosen, sources = chosen[foreign], sources[foreign]
+        chosen, sources, from_switch = chosen[foreign], sources[foreign], from_switch[foreign]
         if not len(chosen):
             return
         heads = heads[chosen]
@@ -229,7 +229,6 @@ class FramesTransport:
         lengths = heads[:, 38:40].copy().view(">u2")[:, 0].astype(np.int64) - _UDP.size
         ports = heads[:, 34:36].copy().view(">u2")[:, 0].astype(np.int64)
         self.counters.cast_batches_received += 1
-        from_switch = (heads[:, 15] >> 2) == self._dscp
         pass_on(rows, lengths, sources, ports, from_switch, self._fabric, self._sink, self.counters)
 
     def _take_udp(self, head: bytes, rest: bytes, arrivals: list[ControlArrival]) -> None:

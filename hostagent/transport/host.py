@@ -54,7 +54,7 @@ class Host:
 class CastPart(Protocol):
     """Segments to and from the group. The host has joined the group while this is in use."""
 
-    def use_fabric(self, fabric: Fabric, from_switch_dscp: int) -> int:
+    def use_fabric(self, fabric: Fabric) -> int:
         """Receive what comes to this fabric's group, and send to it; returns the bytes that can wait for us.
 
         Called once at the start and whenever the fabric changes. Raises TransportError.
@@ -97,8 +97,8 @@ class HostTransport:
         self.counters = TransportCounters()
         self._parts: Parts | None = None
         self._control: _Control | None = None
-        self._in_use: tuple[Fabric, int] | None = None
-        """The fabric that casts are received from, and its from-switch code point; None after a change that failed."""
+        self._in_use: Fabric | None = None
+        """The one that casts are received from; None after a change that failed."""
 
     def _open_parts(self, host: Host) -> Parts:
         """What carries casts and reads here. Raises TransportError, leaving nothing open."""
@@ -116,17 +116,16 @@ class HostTransport:
             address=address,
             own=parse_address(address),
         )
-        dscp = self._config.from_switch_dscp
         try:
             self._control = _Control(self._host)
             self._control.join(fabric.group)
             self._parts = self._open_parts(self._host)
             endpoint = self._parts.reads.listen()
-            granted = self._parts.casts.use_fabric(fabric, dscp)
+            granted = self._parts.casts.use_fabric(fabric)
         except BaseException:
             await self.close()
             raise
-        self._in_use = (fabric, dscp)
+        self._in_use = fabric
         return TransportFacts(self._host.own, _mac(self._config), endpoint, granted, self._parts.rdma_mtu_bytes)
 
     async def close(self) -> None:
@@ -140,15 +139,15 @@ class HostTransport:
             self._control.close()
             self._control = None
 
-    def use_fabric(self, fabric: Fabric, from_switch_dscp: int) -> None:
-        """Other group, Q_Key or segment size."""
-        if (fabric, from_switch_dscp) == self._in_use:
+    def use_fabric(self, fabric: Fabric) -> None:
+        """See `Transport.use_fabric`."""
+        if fabric == self._in_use:
             return
         self._in_use = None
         control, parts = self._started()
         control.join(fabric.group)
-        parts.casts.use_fabric(fabric, from_switch_dscp)
-        self._in_use = (fabric, from_switch_dscp)
+        parts.casts.use_fabric(fabric)
+        self._in_use = fabric
 
     def send_control(self, message: Control, destination: Address) -> None:
         """One control datagram. Best effort."""

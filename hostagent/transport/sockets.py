@@ -86,7 +86,7 @@ class SocketCasts:
         self._outgoing = SegmentSocket(host, host.config.cast_port)
         self._group_socket: socket.socket | None = None
 
-    def use_fabric(self, fabric: Fabric, from_switch_dscp: int) -> int:
+    def use_fabric(self, fabric: Fabric) -> int:
         """See `CastPart.use_fabric`."""
         host = self._host
         self._leave()
@@ -95,7 +95,7 @@ class SocketCasts:
         casts.setsockopt(socket.IPPROTO_IP, socket.IP_RECVTOS, 1)
         casts.setsockopt(socket.SOL_SOCKET, mmsg.SO_RXQ_OVFL, 1)
         mmsg.ask_buffer(casts, receive_bytes=host.config.receive_buffer_bytes)
-        self._intake = CastIntake(casts, host.loop, host.sink, host.counters, fabric, from_switch_dscp, host.own)
+        self._intake = CastIntake(casts, host.loop, host.sink, host.counters, fabric, host.own)
         return 2 * mmsg.granted_receive_bytes(casts) // _TRUESIZE_FACTOR
 
     def look(self) -> None:

@@ -41,12 +41,14 @@ DEFAULT_GROUP: Final = parse_address("239.75.86.1")
 
 @dataclass(frozen=True, slots=True)
 class Fabric:
-    """What all data datagrams of one fabric share."""
+    """What all data datagrams of one fabric share, and how those that its switch sends are known."""
 
     group: Address = DEFAULT_GROUP
     qkey: int = 0x1111_1111
     source_qpn: int = 0x10
     segment_bytes: int = 4096
+    from_switch_dscp: int = 0x2A
+    """Code point (RFC 2474) of the datagrams that the switch sends by itself; all others are nodes'."""
 
     def __post_init__(self) -> None:
         if not 4 <= self.segment_bytes <= SEGMENT_BYTES_MAX or self.segment_bytes % 4:

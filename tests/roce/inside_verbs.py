@@ -278,7 +278,7 @@ def test_casts_that_cannot_be_fall_back_to_sockets_and_reads_stay(
         one, two = nodes
         assert two.facts.rdma_mtu_bytes == 4096
         place = one.hold(KEY, content(3 * segment - 5))
-        one.transport.use_fabric(Fabric(segment_bytes=segment, qkey=5), 1)
+        one.transport.use_fabric(Fabric(segment_bytes=segment, qkey=5))
         assert await two.read(one, KEY, 0, 3000, 0) is ReadOutcome.DONE
         assert two.transport.counters.read_bytes_rdma == 3000
         one.transport.cast(place, 0, 3)

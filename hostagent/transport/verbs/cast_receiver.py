@@ -7,14 +7,13 @@ a GRH and carry the IP header over RoCEv2: source and DSCP are read there. The N
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 
 import numpy as np
 
 from hostagent import limits
-from hostagent.transport.base import TransportCounters, TransportSink
 from hostagent.transport.casts import deliver
+from hostagent.transport.host import Host
 from hostagent.transport.verbs import abi
 from hostagent.transport.verbs.cast_sender import RegisteredMemory
 from hostagent.transport.verbs.device import RdmaPort, VerbsError, gid_of
@@ -25,7 +24,7 @@ from hostagent.transport.verbs.queues import (
     CompletionWatch,
     QueuePair,
 )
-from kvproto.ids import Address, format_address
+from kvproto.ids import format_address
 from kvproto.wire.data import Fabric, decode_messages
 from kvproto.wire.layouts import KV_DATA_BYTES
 
@@ -71,27 +70,16 @@ class ReceiveRing:
 class CastReceiver:
     """Receives what is cast to one fabric's group and gives what is good to the sink."""
 
-    def __init__(
-        self,
-        port: RdmaPort,
-        fabric: Fabric,
-        from_switch_dscp: int,
-        own_address: Address,
-        receive_buffer_bytes: int,
-        loop: asyncio.AbstractEventLoop,
-        sink: TransportSink,
-        counters: TransportCounters,
-    ) -> None:
+    def __init__(self, port: RdmaPort, fabric: Fabric, host: Host) -> None:
         """Raises VerbsError."""
         self._port = port
         self._fabric = fabric
-        self._dscp = from_switch_dscp
-        self._own = own_address
-        self._sink = sink
-        self._counters = counters
+        self._own = host.own
+        self._sink = host.sink
+        self._counters = host.counters
         self._open = True
         block = limits.VERBS_RECEIVE_BLOCK_ROWS
-        wanted = min(receive_buffer_bytes // fabric.segment_bytes, port.facts.queue_entries_max)
+        wanted = min(host.config.receive_buffer_bytes // fabric.segment_bytes, port.facts.queue_entries_max)
         rows_count = max(limits.VERBS_RECEIVE_BLOCKS_MIN, wanted // block) * block
         self.waiting_bytes_max = rows_count * fabric.segment_bytes
         """Bytes of segments that can wait for us."""
@@ -104,7 +92,7 @@ class CastReceiver:
             undo.callback(self._completions.close)
             self._start()
             undo.callback(lambda: self._queue_pair.destroy())
-            self._watch = CompletionWatch(self._channel, self._completions, loop, self._completed, by_clock=True)
+            self._watch = CompletionWatch(self._channel, self._completions, host.loop, self._completed, by_clock=True)
             undo.callback(self._watch.close)
             self._closing = undo.pop_all()
 
@@ -175,7 +163,7 @@ class CastReceiver:
         counters, fabric = self._counters, self._fabric
         lengths = completions["byte_len"].astype(np.int64) - abi.GRH_BYTES
         sources = rows[:, _IP + 12 : _IP + 16].copy().view(">u4")[:, 0].astype(np.uint32)
-        from_switch = (rows[:, _IP + 1] >> 2) == self._dscp
+        from_switch = (rows[:, _IP + 1] >> 2) == fabric.from_switch_dscp
         counters.cast_batches_received += 1
         # Ours are looped back by the kernel; what this node filled into the switch comes back from there, and counts.
         foreign = (sources != self._own) | from_switch

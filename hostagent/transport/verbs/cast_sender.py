@@ -6,18 +6,17 @@ and ICRC, and no byte of a chunk is touched here. Owns the sending queue pair; k
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import mmap
 from collections import OrderedDict, deque
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from hostagent import limits
-from hostagent.transport.base import ChunkPlace, TransportCounters
+from hostagent.transport.base import ChunkPlace
+from hostagent.transport.host import Host
 from hostagent.transport.verbs import abi
 from hostagent.transport.verbs.device import MemoryRegion, RdmaPort, VerbsError, gid_of
 from hostagent.transport.verbs.queues import (
@@ -39,7 +38,7 @@ class CastChain:
     """The work requests of one chunk, ready to be posted in parts."""
 
     def __init__(
-        self, port: RdmaPort, chunk: ChunkPlace, pool_address: int, pool_key: int, fabric: Fabric, group: AddressHandle
+        self, port: RdmaPort, chunk: ChunkPlace, pool: MemoryRegion, fabric: Fabric, group: AddressHandle
     ) -> None:
         """Raises VerbsError."""
         self.chunk = chunk
@@ -54,9 +53,9 @@ class CastChain:
         pieces["lkey"] = registered.region.local_key
         pieces["address"][:, 0] = registered.address + index * headers.shape[1]
         pieces["length"][:, 0] = headers.shape[1]
-        pieces["address"][:, 1] = pool_address + chunk.offset + index * size
+        pieces["address"][:, 1] = pool.address + chunk.offset + index * size
         pieces["length"][:, 1] = size
-        pieces["lkey"][:, 1] = pool_key
+        pieces["lkey"][:, 1] = pool.local_key
         last_bytes = chunk.size_bytes - (self.segments - 1) * size
         pieces[-1, 1]["length"] = last_bytes
         pieces[-1, 2]["address"] = registered.address + headers.nbytes
@@ -114,24 +113,14 @@ class _Job:
 class CastQueue:
     """Sends jobs in order, as fast as the queue pair takes them; tells what left by its completions."""
 
-    def __init__(
-        self,
-        port: RdmaPort,
-        pool_address: int,
-        pool_region: MemoryRegion,
-        loop: asyncio.AbstractEventLoop,
-        counters: TransportCounters,
-        sent: Callable[[ChunkKey, int], None],
-        failed: Callable[[ChunkKey, int], None],
-    ) -> None:
+    def __init__(self, port: RdmaPort, pool: MemoryRegion, host: Host) -> None:
         """Raises VerbsError."""
         self._port = port
-        self._pool_address = pool_address
-        self._pool_region = pool_region
-        self._loop = loop
-        self._counters = counters
-        self._sent = sent
-        self._failed = failed
+        self._pool = pool
+        self._loop = host.loop
+        self._counters = host.counters
+        self._sent = host.sink.segments_sent
+        self._failed = host.sink.segments_failed
         self._depth = min(limits.VERBS_CAST_QUEUE_SEGMENTS, port.facts.queue_entries_max)
         self._chains: OrderedDict[ChunkKey, CastChain] = OrderedDict()
         self._retired: list[CastChain] = []
@@ -151,7 +140,7 @@ class CastQueue:
             undo.callback(self._completions.close)
             self._queue_pair = self._make_queue_pair()
             undo.callback(lambda: self._queue_pair.destroy())
-            self._watch = CompletionWatch(self._channel, self._completions, loop, self._completed, by_clock=False)
+            self._watch = CompletionWatch(self._channel, self._completions, host.loop, self._completed, by_clock=False)
             undo.callback(self._watch.close)
             self._closing = undo.pop_all()
 
@@ -204,14 +193,7 @@ class CastQueue:
             return known
         if known is not None:
             self._retired.append(self._chains.pop(chunk.key))
-        chain = CastChain(
-            self._port,
-            chunk,
-            self._pool_address,
-            self._pool_region.local_key,
-            self._fabric,
-            self._groups[self._fabric.group],
-        )
+        chain = CastChain(self._port, chunk, self._pool, self._fabric, self._groups[self._fabric.group])
         self._chains[chunk.key] = chain
         if len(self._chains) > limits.CAST_PREPARED_CHUNKS_MAX:
             self._retired.append(self._chains.popitem(last=False)[1])

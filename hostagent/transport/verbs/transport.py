@@ -110,12 +110,12 @@ class VerbsCasts:
         self.mtu_bytes = port.facts.mtu_bytes
         self._look_at_counters()
 
-    def use_fabric(self, fabric: Fabric, from_switch_dscp: int) -> int:
+    def use_fabric(self, fabric: Fabric) -> int:
         """See `CastPart.use_fabric`."""
         reason = self._cannot_carry(fabric)
         if not reason:
             try:
-                granted = self._use_verbs(fabric, from_switch_dscp)
+                granted = self._use_verbs(fabric)
                 self._used = True
                 return granted
             except VerbsError as error:
@@ -127,7 +127,7 @@ class VerbsCasts:
         try:
             if self._sockets is None:
                 self._sockets = SocketCasts(self._host)
-            granted = self._sockets.use_fabric(fabric, from_switch_dscp)
+            granted = self._sockets.use_fabric(fabric)
         except TransportError as error:
             self._close_sockets()
             if self._used:
@@ -194,37 +194,20 @@ class VerbsCasts:
             )
         return ""
 
-    def _use_verbs(self, fabric: Fabric, from_switch_dscp: int) -> int:
+    def _use_verbs(self, fabric: Fabric) -> int:
         host, port = self._host, self._port
         self._close_sockets()
         if self._receiver is not None:
             self._receiver.close()
             self._receiver = None
         if self._queue is None:
-            self._queue = CastQueue(
-                port,
-                host.memory.bytes_.ctypes.data,
-                self._region,
-                host.loop,
-                host.counters,
-                host.sink.segments_sent,
-                host.sink.segments_failed,
-            )
+            self._queue = CastQueue(port, self._region, host)
         self._queue.use_fabric(fabric)
         if self._fills is None:
             # Any port but RoCE's own, which the NIC (or the kernel's soft-RoCE) has.
             self._fills = SegmentSocket(host, 0)
         self._fills.use_fabric(fabric)
-        self._receiver = CastReceiver(
-            port,
-            fabric,
-            from_switch_dscp,
-            host.own,
-            host.config.receive_buffer_bytes,
-            host.loop,
-            host.sink,
-            host.counters,
-        )
+        self._receiver = CastReceiver(port, fabric, host)
         return self._receiver.waiting_bytes_max
 
     def _close_verbs(self) -> None:

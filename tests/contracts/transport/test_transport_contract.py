@@ -230,15 +230,15 @@ def test_change_of_fabric_applies_to_both_directions(play: Callable[..., None]) 
     async def scenario(one, two) -> None:  # type: ignore[no-untyped-def]
         place = one.hold(KEY, content(8 * SEGMENT))
         other = Fabric(segment_bytes=2 * SEGMENT, qkey=0x2222)
-        one.transport.use_fabric(other, 0x2A)
-        two.transport.use_fabric(other, 0x2A)
+        one.transport.use_fabric(other)
+        two.transport.use_fabric(other)
         one.transport.cast(place, 0, 4)
         await two.sink.until(lambda: len(two.sink.casts.get(KEY, {})) == 4)
         assert two.sink.casts[KEY][3] == content(8 * SEGMENT)[6 * SEGMENT :]
         # Somebody of another fabric is not listened to.
-        one.transport.use_fabric(Fabric(segment_bytes=2 * SEGMENT, qkey=0x3333), 0x2A)
+        one.transport.use_fabric(Fabric(segment_bytes=2 * SEGMENT, qkey=0x3333))
         one.transport.cast(place, 0, 1)
-        one.transport.use_fabric(other, 0x2A)
+        one.transport.use_fabric(other)
         one.transport.cast(place, 1, 1)
         await two.sink.until(lambda: 1 in two.sink.casts[KEY] and two.transport.counters.cast_packets_received == 5)
         two.read_counters()
@@ -269,8 +269,8 @@ def test_a_group_that_cannot_be_joined_is_told_and_can_be_left_behind() -> None:
         unicast = Fabric(group=parse_address("127.0.0.1"), segment_bytes=SEGMENT)
         for _ in range(2):
             with pytest.raises(TransportError, match="cannot join group 127"):
-                two.transport.use_fabric(unicast, 0x2A)
-        two.transport.use_fabric(Fabric(segment_bytes=SEGMENT), 0x2A)
+                two.transport.use_fabric(unicast)
+        two.transport.use_fabric(Fabric(segment_bytes=SEGMENT))
         one.transport.cast(place, 0, 2)
         await two.sink.until(lambda: len(two.sink.casts.get(KEY, {})) == 2)
         await network.close()

@@ -16,8 +16,8 @@ from kvproto.ids import ChunkKey, parse_address
 from kvproto.wire.data import ChunkFraming, Fabric, SegmentGroup
 
 OWN = "127.90.0.1"
-DSCP = 0x2A
-FABRIC = Fabric(segment_bytes=256)
+DSCP = 0x15
+FABRIC = Fabric(segment_bytes=256, from_switch_dscp=DSCP)
 BODY = bytes(range(256)) * 2
 
 
@@ -57,7 +57,7 @@ def test_own_address(dscp: int, taken: list[int]) -> None:
             receiver.setblocking(False)
             receiver.setsockopt(socket.IPPROTO_IP, socket.IP_RECVTOS, 1)
             own = parse_address(OWN)
-            intake = CastIntake(receiver, asyncio.get_running_loop(), sink, counters, FABRIC, DSCP, own)
+            intake = CastIntake(receiver, asyncio.get_running_loop(), sink, counters, FABRIC, own)
             framing = ChunkFraming(ChunkKey(b"k" * 16), memoryview(BODY), FABRIC, own, sender.getsockname()[1])
             for segment in range(framing.segments):
                 sender.sendto(framing.datagram(segment), receiver.getsockname())
