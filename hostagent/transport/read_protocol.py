@@ -17,7 +17,7 @@ from __future__ import annotations
 import socket
 import struct
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 from hostagent import limits
 
@@ -67,7 +67,7 @@ class QueuePairEnd:
     @classmethod
     def unpack(cls, body: bytes) -> Self:
         """Raises ValueError for what cannot be."""
-        end = cls(*_QUEUE_PAIR.unpack(body))
+        end = cls(*_unpack(_QUEUE_PAIR, body))
         if end.number >= 1 << 24 or end.psn >= 1 << 24 or not end.reads_in_flight:
             raise ValueError("not a queue pair")
         if end.mtu_bytes not in (256, 512, 1024, 2048, 4096):
@@ -88,9 +88,15 @@ class RemoteExtent:
 
     @classmethod
     def unpack(cls, body: bytes) -> Self:
-        """Raises struct.error when `body` has another length."""
-        address, size_bytes, rkey, _ = _EXTENT.unpack(body)
+        """Raises ValueError when `body` has another length."""
+        address, size_bytes, rkey, _ = _unpack(_EXTENT, body)
         return cls(address, size_bytes, rkey)
+
+
+def _unpack(layout: struct.Struct, body: bytes) -> tuple[Any, ...]:
+    if len(body) != layout.size:
+        raise ValueError(f"{len(body)} bytes instead of {layout.size}")
+    return layout.unpack(body)
 
 
 def watch_peer(sock: socket.socket) -> None:

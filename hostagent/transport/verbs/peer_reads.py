@@ -75,8 +75,7 @@ class RdmaRead:
         self.over = True
         if self.instead is not None:
             self.instead.cancel()
-        else:
-            self.peer.forget(self)
+        self.peer.forget(self)
 
 
 @dataclass(slots=True)
@@ -209,6 +208,8 @@ class PeerReads:
     def forget(self, read: RdmaRead) -> None:
         """A cancelled read: when this returns, its memory is left alone."""
         self._reads.discard(read)
+        if self._state is _State.CLOSED:
+            return
         self._queue = deque(piece for piece in self._queue if piece.read is not read)
         if read.posted_count:
             self._renew()
@@ -223,10 +224,7 @@ class PeerReads:
         self._drop_queue_pair()
         if self._timer is not None:
             self._timer.cancel()
-        for opened in self._opened.values():
-            if opened.linger is not None:
-                opened.linger.cancel()
-        self._opened.clear()
+        self._forget_opened()
         self._queue.clear()
         reads, self._reads = self._reads, set()
         for read in reads:
@@ -284,7 +282,7 @@ class PeerReads:
         self._state = _State.REFUSED
         self._drop_queue_pair()
         self._queue.clear()
-        self._opened.clear()
+        self._forget_opened()
         self._control.close()
         self._host.peer_refused(self)
         for read in list(self._reads):
@@ -332,6 +330,13 @@ class PeerReads:
         elif not opened.request:
             # Not even asked for yet.
             del self._opened[read.request.key]
+
+    def _forget_opened(self) -> None:
+        """The control connection goes, and with it what the peer pins for us."""
+        for opened in self._opened.values():
+            if opened.linger is not None:
+                opened.linger.cancel()
+        self._opened.clear()
 
     def _linger(self, opened: _Opened) -> None:
         opened.linger = self._host.loop.call_later(limits.VERBS_EXTENT_LINGER_S, self._close_opened, opened)

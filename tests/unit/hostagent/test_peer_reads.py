@@ -17,7 +17,13 @@ from hostagent import limits
 from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import Extent, ReadHandle, ReadOutcome, ReadRequest, TransportCounters
 from hostagent.transport.read_client import ReadClient
-from hostagent.transport.read_protocol import QueuePairEnd, RemoteExtent
+from hostagent.transport.read_protocol import (
+    REQUEST_BYTES,
+    STATUS_OK,
+    QueuePairEnd,
+    RemoteExtent,
+    pack_answer,
+)
 from hostagent.transport.read_server import ReadServer
 from hostagent.transport.verbs import abi
 from hostagent.transport.verbs.device import VerbsError
@@ -26,7 +32,8 @@ from kvproto.ids import ChunkKey
 from kvproto.session.read_window import READ_PIECE_BYTES_MAX, READ_WINDOW_MIN_BYTES, ReadWindow
 from kvproto.session.timing import WINDOW_DELAY_NS
 
-KEY, OTHER = ChunkKey(b"k" * 16), ChunkKey(b"o" * 16)
+KEY, SECOND, OTHER = ChunkKey(b"k" * 16), ChunkKey(b"s" * 16), ChunkKey(b"o" * 16)
+PEER_END = QueuePairEnd(99, 5, 2048, 8, bytes(16))
 POOL_BYTES = 16 << 20
 CHUNK_BYTES = 6 << 20
 PIECE = READ_PIECE_BYTES_MAX
@@ -103,7 +110,7 @@ class Holder:
         self.endpoint = f"{host}:{port}"
 
     def open_extent(self, key: ChunkKey) -> Extent | None:
-        if key != KEY:
+        if key not in (KEY, SECOND):
             return None
         self.pins += 1
         return Extent(0, CHUNK_BYTES, None)
@@ -116,7 +123,7 @@ class Holder:
 
     def connect(self, peer: QueuePairEnd) -> QueuePairEnd:
         self.ends.append(peer)
-        return QueuePairEnd(99, 5, 2048, 8, bytes(16))
+        return PEER_END
 
     def where(self, extent: Extent) -> RemoteExtent:
         return RemoteExtent(self.memory.bytes_.ctypes.data + extent.offset, extent.size_bytes, 3)
@@ -220,7 +227,7 @@ def test_a_read_is_cut_into_pieces_posted_in_one_call_and_tells_its_progress() -
         assert outcomes == []
         await eventually(lambda: reader.connections and len(reader.queue_pair.posted) == 4)
         assert reader.queue_pair.posts == 1
-        assert reader.connections[0].peer == QueuePairEnd(99, 5, 2048, 8, bytes(16))
+        assert reader.connections[0].peer == PEER_END
         assert holder.ends == [reader.connections[0].end]
         reader.complete(1)
         reader.complete(2)
@@ -316,6 +323,43 @@ def test_a_read_given_up_before_the_nic_had_it_costs_nothing() -> None:
     play(scenario)
 
 
+def test_a_read_given_up_after_the_connection_broke_makes_no_other_one() -> None:
+    async def scenario(reader: Reader, _holder: Holder, peer: PeerReads) -> None:
+        outcomes: list[ReadOutcome] = []
+        peer.add(ReadRequest(peer.endpoint, KEY, 0, 10, 0, outcomes.append))
+        given_up = peer.add(ReadRequest(peer.endpoint, KEY, 0, 10, 0, outcomes.append))
+        await eventually(lambda: reader.connections and len(reader.queue_pair.posted) == 2)
+        reader.complete(1, status=12)
+        given_up.cancel()
+        await eventually(lambda: outcomes)
+        assert outcomes == [ReadOutcome.FAILED]
+        assert len(reader.connections) == 1
+
+    play(scenario)
+
+
+def test_a_refusal_while_a_chunk_is_still_open_from_the_last_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The NIC has no queue pair left when one that was given up is to be replaced."""
+    monkeypatch.setattr(limits, "VERBS_EXTENT_LINGER_S", 0.0)
+
+    async def scenario(reader: Reader, holder: Holder, peer: PeerReads) -> None:
+        outcomes: list[ReadOutcome] = []
+        errors: list[object] = []
+        reader.loop.set_exception_handler(lambda _loop, context: errors.append(context))
+        peer.add(ReadRequest(peer.endpoint, KEY, 0, 10, 0, outcomes.append))
+        given_up = peer.add(ReadRequest(peer.endpoint, SECOND, 0, 10, 0, outcomes.append))
+        await eventually(lambda: reader.connections and len(reader.queue_pair.posted) == 2)
+        reader.broken = True
+        reader.complete(1)
+        given_up.cancel()
+        assert reader.refused == [peer]
+        await eventually(lambda: holder.pins == 0)
+        assert outcomes == [ReadOutcome.DONE]
+        assert errors == []
+
+    play(scenario)
+
+
 def test_an_error_of_the_nic_fails_all_reads_and_the_connection() -> None:
     async def scenario(reader: Reader, holder: Holder, peer: PeerReads) -> None:
         outcomes: list[ReadOutcome] = []
@@ -365,6 +409,43 @@ def test_without_rdma_at_either_end_reads_go_over_tcp(who: str) -> None:
         assert reader.counters.read_bytes_rdma == 0
 
     play(scenario, rdma=who == "our NIC")
+
+
+def test_a_read_over_tcp_that_is_given_up_does_not_keep_its_peer() -> None:
+    async def scenario(reader: Reader, _holder: Holder, peer: PeerReads) -> None:
+        given_up = peer.add(ReadRequest(peer.endpoint, KEY, 0, 10, 0, lambda _: None))
+        await eventually(lambda: reader.refused)
+        given_up.cancel()
+        reader.idle_s = 0.0
+        peer._check_time()
+        assert reader.closed == [peer], "the next read may find RDMA"
+
+    play(scenario, rdma=False)
+
+
+@pytest.mark.parametrize("bodies", [(b"",), (bytes(32),), (PEER_END.pack(), bytes(8))], ids=["short", "zeros", "place"])
+def test_answers_that_make_no_sense_fail_the_reads(bodies: tuple[bytes, ...]) -> None:
+    async def answer(requests: asyncio.StreamReader, answers: asyncio.StreamWriter) -> None:
+        for number, body in enumerate(bodies, 1):
+            await requests.readexactly(REQUEST_BYTES)
+            answers.write(pack_answer(STATUS_OK, number, len(body)) + body)
+        await requests.read()
+        answers.close()
+
+    async def main() -> None:
+        reader = Reader()
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        peer = PeerReads("{}:{}".format(*server.sockets[0].getsockname()), reader)  # type: ignore[arg-type]
+        outcomes: list[ReadOutcome] = []
+        peer.add(ReadRequest(peer.endpoint, KEY, 0, 10, 0, outcomes.append))
+        await eventually(lambda: outcomes)
+        assert outcomes == [ReadOutcome.FAILED]
+        assert reader.counters.dropped == {"read_answer_malformed": 1}
+        reader.tcp.close()
+        server.close()
+        reader.memory.close()
+
+    asyncio.run(main())
 
 
 def test_a_peer_that_goes_away_fails_its_reads() -> None:
