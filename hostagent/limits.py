@@ -88,6 +88,8 @@ VERBS_READ_IDLE_S = 60.0
 """A connection without reads for so long is taken down on both sides."""
 VERBS_EXTENT_LINGER_S = 0.02
 """How long a peer's chunk stays pinned after a read of it: its next stripe, mostly, comes at once."""
+VERBS_AGAIN_S = 1.0
+"""How long after casts over RDMA broke they are begun anew."""
 VERBS_COUNTERS_S = 1.0
 """How often the NIC's own counters are looked at."""
 

@@ -129,8 +129,14 @@ class CastSender:
             self._scheduled = True
             self._loop.call_soon(self._run)
 
+    def give_up(self) -> None:
+        """Others send from now on: what has not left is reported as failed, later."""
+        for job in self._jobs:
+            self._loop.call_soon(job.failed, job.prepared.chunk.key, job.end - job.segment)
+        self._jobs.clear()
+
     def close(self) -> None:
-        """Nothing more is sent nor reported."""
+        """Nothing more is sent nor reported, but for what was given up."""
         self._open = False
         self._jobs.clear()
         if self._waiting:

@@ -71,8 +71,12 @@ class SegmentSocket:
         fill_sent = self._host.sink.fill_sent
         self._sender.add(prepared, first, count, destination, headers, fill_sent, fill_sent)
 
+    def give_up(self) -> None:
+        """See `CastSender.give_up`."""
+        self._sender.give_up()
+
     def close(self) -> None:
-        """Nothing more is sent nor reported."""
+        """Nothing more is sent nor reported, but for what was given up."""
         self._sender.close()
         self._socket.close()
 
@@ -110,6 +114,10 @@ class SocketCasts:
     def fill(self, chunk: ChunkPlace, first: int, count: int, pool: Address) -> None:
         """See `Transport.fill`."""
         self._outgoing.fill(chunk, first, count, pool)
+
+    def give_up(self) -> None:
+        """See `CastSender.give_up`."""
+        self._outgoing.give_up()
 
     def close(self) -> None:
         """End both directions."""

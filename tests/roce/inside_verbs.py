@@ -30,7 +30,7 @@ from hostagent.transport.verbs import abi
 from hostagent.transport.verbs.device import RdmaPort, VerbsError
 from hostagent.transport.verbs.queues import QueuePair
 from hostagent.transport.verbs.transport import VerbsTransport
-from kvproto.ids import ChunkKey, format_address
+from kvproto.ids import ChunkKey, format_address, parse_address
 from kvproto.wire.data import ChunkFraming, Fabric, decode_batch
 from kvproto.wire.rdma import rdma_segment_bytes_max
 
@@ -466,6 +466,79 @@ def test_a_pool_of_huge_pages_is_read_by_everybody() -> None:
     finally:
         memory.close()
         Path("/proc/sys/vm/nr_hugepages").write_text("0")
+
+
+# ---------------------------------------------------------------------- casts that break
+
+
+def test_broken_queue_pairs_of_casts_are_replaced() -> None:
+    async def scenario(one, two) -> None:  # type: ignore[no-untyped-def]
+        place = one.hold(KEY, content(6 * SEGMENT))
+        two.transport._parts.casts._receiver._queue_pair.modify(abi.QPS_ERR)
+        await eventually(lambda: two.transport.counters.dropped == {"cast_receive_queue_pair": 1})
+        one.transport._parts.casts._queue._queue_pair.modify(abi.QPS_ERR)
+        one.transport.cast(place, 0, 3)
+        await one.sink.until(lambda: one.sink.failed == {KEY: 3})
+        one.transport.cast(place, 0, 6)
+        await two.sink.until(lambda: len(two.sink.casts.get(KEY, {})) == 6)
+        await one.sink.until(lambda: one.sink.sent == {KEY: 6})
+
+    play(scenario)
+
+
+def test_casts_begin_anew_when_broken_queue_pairs_cannot_be_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor go over sockets meanwhile: soft-RoCE keeps UDP 4791 for itself."""
+    monkeypatch.setattr(limits, "VERBS_AGAIN_S", 0.05)
+    modify, refusing = QueuePair.modify, False
+
+    def perhaps(pair: QueuePair, state: int, mask: int = 0, **attributes: Any) -> None:
+        if refusing:
+            raise VerbsError("the NIC is busy with something else")
+        modify(pair, state, mask, **attributes)
+
+    monkeypatch.setattr(QueuePair, "modify", perhaps)
+
+    async def scenario(one, two) -> None:  # type: ignore[no-untyped-def]
+        nonlocal refusing
+        place = one.hold(KEY, content(6 * SEGMENT))
+        sender, receiver = one.transport._parts.casts, two.transport._parts.casts
+        sender._queue._queue_pair.modify(abi.QPS_ERR)
+        receiver._receiver._queue_pair.modify(abi.QPS_ERR)
+        refusing = True
+        one.transport.cast(place, 0, 3)
+        await one.sink.until(lambda: one.sink.failed == {KEY: 3})
+        await eventually(lambda: sender._queue is None and receiver._receiver is None)
+        one.transport.cast(place, 3, 3)
+        await one.sink.until(lambda: one.sink.failed == {KEY: 6})
+        refusing = False
+        await eventually(lambda: sender._queue is not None and receiver._receiver is not None)
+        one.transport.cast(place, 0, 6)
+        await two.sink.until(lambda: len(two.sink.casts.get(KEY, {})) == 6)
+
+    play(scenario)
+
+
+def test_what_is_queued_when_casts_change_their_carrier_is_reported() -> None:
+    async def main() -> None:
+        small, large = Fabric(segment_bytes=SEGMENT), Fabric(segment_bytes=4096)
+        config = DataConfig(transport="verbs", address=ADDRESSES[0], cast_port=4794, read_port=0)
+        memory, sink = PoolMemory(1 << 20, prefault=False), harness.RecordingSink()
+        transport = VerbsTransport(config, memory)
+        node = harness.Node(transport, memory, sink, await transport.start(sink, small))
+        place = node.hold(KEY, content(200 * 1024))
+        pool = parse_address(ADDRESSES[1])
+        for number, (fabric, segments) in enumerate(((large, 200), (small, 50)), 1):
+            transport.cast(place, 0, segments)
+            transport.fill(place, 0, segments, pool)
+            transport.use_fabric(fabric)
+            assert (sink.sent, sink.failed, sink.filled) == ({}, {}, {}) or number > 1, "not inside the call"
+            wanted = 200 if number == 1 else 250
+            await sink.until(lambda wanted=wanted: sink.sent.get(KEY, 0) + sink.failed.get(KEY, 0) == wanted)
+            await sink.until(lambda wanted=wanted: sink.filled.get(KEY, 0) == wanted)
+        await transport.close()
+        memory.close()
+
+    asyncio.run(main())
 
 
 # ---------------------------------------------------------------------- losses

@@ -26,7 +26,6 @@ LIBRARY: Final = "libibverbs.so.1"
 # ---------------------------------------------------------------------- constants
 QPT_RC: Final = 2
 QPT_UD: Final = 4
-QPS_RESET: Final = 0
 QPS_INIT: Final = 1
 QPS_RTR: Final = 2
 QPS_RTS: Final = 3
@@ -57,7 +56,6 @@ WR_RDMA_READ: Final = 4
 SEND_SIGNALED: Final = 1 << 1
 
 WC_SUCCESS: Final = 0
-WC_FLUSHED: Final = 5
 WC_STATUS: Final = {
     1: "local length error",
     2: "local queue pair error",

@@ -8,6 +8,7 @@ a GRH and carry the IP header over RoCEv2: source and DSCP are read there. The N
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 
 import numpy as np
 
@@ -70,8 +71,8 @@ class ReceiveRing:
 class CastReceiver:
     """Receives what is cast to one fabric's group and gives what is good to the sink."""
 
-    def __init__(self, port: RdmaPort, fabric: Fabric, host: Host) -> None:
-        """Raises VerbsError."""
+    def __init__(self, port: RdmaPort, fabric: Fabric, host: Host, broken: Callable[[VerbsError], None]) -> None:
+        """`broken` hears why nothing is received any more; all that is left is to close. Raises VerbsError."""
         self._port = port
         self._fabric = fabric
         self._own = host.own
@@ -92,7 +93,9 @@ class CastReceiver:
             undo.callback(self._completions.close)
             self._start()
             undo.callback(lambda: self._queue_pair.destroy())
-            self._watch = CompletionWatch(self._channel, self._completions, host.loop, self._completed, by_clock=True)
+            self._watch = CompletionWatch(
+                self._channel, self._completions, host.loop, self._completed, broken, by_clock=True
+            )
             undo.callback(self._watch.close)
             self._closing = undo.pop_all()
 

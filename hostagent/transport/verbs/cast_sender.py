@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 from collections import OrderedDict, deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -113,14 +114,15 @@ class _Job:
 class CastQueue:
     """Sends jobs in order, as fast as the queue pair takes them; tells what left by its completions."""
 
-    def __init__(self, port: RdmaPort, pool: MemoryRegion, host: Host) -> None:
-        """Raises VerbsError."""
+    def __init__(self, port: RdmaPort, pool: MemoryRegion, host: Host, broken: Callable[[VerbsError], None]) -> None:
+        """`broken` hears why nothing is sent any more; all that is left is to give up and close. Raises VerbsError."""
         self._port = port
         self._pool = pool
         self._loop = host.loop
         self._counters = host.counters
         self._sent = host.sink.segments_sent
         self._failed = host.sink.segments_failed
+        self._broken = broken
         self._depth = min(limits.VERBS_CAST_QUEUE_SEGMENTS, port.facts.queue_entries_max)
         self._chains: OrderedDict[ChunkKey, CastChain] = OrderedDict()
         self._retired: list[CastChain] = []
@@ -140,7 +142,9 @@ class CastQueue:
             undo.callback(self._completions.close)
             self._queue_pair = self._make_queue_pair()
             undo.callback(lambda: self._queue_pair.destroy())
-            self._watch = CompletionWatch(self._channel, self._completions, host.loop, self._completed, by_clock=False)
+            self._watch = CompletionWatch(
+                self._channel, self._completions, host.loop, self._completed, broken, by_clock=False
+            )
             undo.callback(self._watch.close)
             self._closing = undo.pop_all()
 
@@ -171,8 +175,15 @@ class CastQueue:
             self._scheduled = True
             self._loop.call_soon(self._run)
 
+    def give_up(self) -> None:
+        """Others send from now on: what is not known to have left is reported as failed, later."""
+        for job in self._jobs:
+            self._loop.call_soon(self._failed, job.chain.chunk.key, job.end - job.segment)
+        self._jobs.clear()
+        self._report_lost()
+
     def close(self) -> None:
-        """Nothing more is sent nor reported."""
+        """Nothing more is sent nor reported, but for what was given up."""
         if not self._open:
             return
         self._open = False
@@ -258,18 +269,26 @@ class CastQueue:
                 self._sent(chain.chunk.key, count)
                 if not self._open:
                     return
-        if self._retired:
-            self._close_retired()
-        self._run()
+        if self._open:
+            if self._retired:
+                self._close_retired()
+            self._run()
 
     def _restart(self) -> None:
         """The queue pair is in error: what it had is lost, as on any network; a fresh one goes on with the rest."""
         self._queue_pair.destroy()
-        self._queue_pair = self._make_queue_pair()
-        lost, self._posted = self._posted, deque()
+        self._report_lost()
         self._room = self._depth
-        for _, chain, count in lost:
-            self._loop.call_soon(self._failed, chain.chunk.key, count)
+        try:
+            self._queue_pair = self._make_queue_pair()
+        except VerbsError as error:
+            self._broken(error)
+            return
         if self._jobs and not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._run)
+
+    def _report_lost(self) -> None:
+        for _, chain, count in self._posted:
+            self._loop.call_soon(self._failed, chain.chunk.key, count)
+        self._posted.clear()

@@ -11,6 +11,7 @@ import errno
 import os
 import socket
 from collections.abc import Iterator
+from contextlib import ExitStack
 from ctypes import byref
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,7 +51,6 @@ class PortFacts:
     completions_max: int
     multicast: bool
     """Whether queue pairs can be attached to multicast groups."""
-    vendor_id: int
 
 
 class MemoryRegion:
@@ -93,11 +93,14 @@ class RdmaPort:
         seen: list[str] = []
         refused: list[str] = []
         for name, context in _devices(library, device, refused):
-            facts = _find_port(library, name, context, address)
-            if facts is not None:
-                return cls(library, context, facts)
+            with ExitStack() as undo:
+                undo.callback(library.ibv_close_device, context)
+                facts = _find_port(library, name, context, address)
+                if facts is not None:
+                    port = cls(library, context, facts)
+                    undo.pop_all()
+                    return port
             seen.append(name)
-            library.ibv_close_device(context)
         if seen:
             raise VerbsError(
                 f"no active RoCEv2 port of {', '.join(seen)} has the address {address};"
@@ -136,10 +139,10 @@ class RdmaPort:
             return True
         return ctypes.get_errno() not in _NO_DMABUFS
 
-    def qkey_violations(self) -> int:
-        """UD packets that the port has dropped for a wrong Q_Key since it came up (32 bits, wraps)."""
+    def qkey_violations(self) -> int | None:
+        """UD packets that the port has dropped for a wrong Q_Key since it came up (32 bits, wraps); None: not told."""
         attr = _port_attr(self.library, self.context, self.facts.port)
-        return attr.qkey_viol_cntr if attr is not None else 0
+        return attr.qkey_viol_cntr if attr is not None else None
 
     @property
     def counter_directories(self) -> tuple[Path, Path]:
@@ -273,7 +276,6 @@ def _find_port(library: ctypes.CDLL, name: str, context: int, address: str) -> P
             queue_entries_max=device.max_qp_wr,
             completions_max=device.max_cqe,
             multicast=device.max_mcast_grp > 0 and device.max_mcast_qp_attach > 0,
-            vendor_id=device.vendor_id,
         )
     return None
 

@@ -1,6 +1,6 @@
 """Completion queues and queue pairs, as thin as they can be: made, moved through their states, posted to, destroyed.
 
-Owns the C objects and their order of destruction; what is sent through them, `casts` and `reads` decide.
+Owns the C objects and their order of destruction; what is sent through them, others decide.
 """
 
 from __future__ import annotations
@@ -136,9 +136,11 @@ class QueuePair:
         if self._pointer is None:
             return
         pointer, self._pointer = self._pointer, None
-        for group_gid in self._groups:
-            check_status("ibv_detach_mcast", self._port.library.ibv_detach_mcast(pointer, group_gid, 0))
-        check_status("ibv_destroy_qp", self._port.library.ibv_destroy_qp(pointer))
+        try:
+            for group_gid in self._groups:
+                check_status("ibv_detach_mcast", self._port.library.ibv_detach_mcast(pointer, group_gid, 0))
+        finally:
+            check_status("ibv_destroy_qp", self._port.library.ibv_destroy_qp(pointer))
 
 
 def route(port: RdmaPort, destination_gid: bytes, hop_limit: int) -> abi.AhAttr:
@@ -168,8 +170,7 @@ class AddressHandle:
 class CompletionWatch:
     """Calls whoever takes completions: by event when little is going on, by the clock under load.
 
-    `take` handles what there is, up to a batch, and returns how many completions that were; `queues` are armed
-    whenever the watch goes back to waiting for events.
+    The queue is armed whenever the watch goes back to waiting for events.
     """
 
     POLL_S = 0.001
@@ -184,14 +185,18 @@ class CompletionWatch:
         queue: CompletionQueue,
         loop: asyncio.AbstractEventLoop,
         take: Callable[[Completions], None],
+        broken: Callable[[VerbsError], None],
         *,
         by_clock: bool,
     ) -> None:
-        """`by_clock`: under load look each millisecond instead of at each event (for many small completions)."""
+        """`take` handles a batch. `broken` hears, once, why it is never called again: the device is gone, the queue has
+        overrun, or `take` raised VerbsError. `by_clock`: under load look each millisecond instead of at each event (for
+        many small completions)."""
         self._channel = channel
         self._queue = queue
         self._loop = loop
         self._take_batch = take
+        self._broken = broken
         self._by_clock = by_clock
         self._timer: asyncio.TimerHandle | asyncio.Handle | None = None
         self._open = True
@@ -208,11 +213,27 @@ class CompletionWatch:
         self._loop.remove_reader(self._channel.fd)
 
     def _event(self) -> None:
-        self._channel.drain()
-        if self._timer is None:
-            self._look()
+        self._or_break(self._drain)
 
     def _look(self) -> None:
+        self._or_break(self._take_all)
+
+    def _or_break(self, step: Callable[[], None]) -> None:
+        """Looking on at what is broken would find the descriptor readable for ever."""
+        try:
+            step()
+        except VerbsError as error:
+            if not self._open:
+                raise
+            self.close()
+            self._broken(error)
+
+    def _drain(self) -> None:
+        self._channel.drain()
+        if self._timer is None:
+            self._take_all()
+
+    def _take_all(self) -> None:
         self._timer = None
         taken, full = self._take()
         if not self._open:

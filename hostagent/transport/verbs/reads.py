@@ -15,7 +15,7 @@ from hostagent.transport.host import Host
 from hostagent.transport.read_client import ReadClient
 from hostagent.transport.read_server import ReadServer
 from hostagent.transport.verbs.connections import PoolAccess, ReadQueuePair
-from hostagent.transport.verbs.device import MemoryRegion, RdmaPort
+from hostagent.transport.verbs.device import MemoryRegion, RdmaPort, VerbsError
 from hostagent.transport.verbs.peer_reads import PeerReads, hand_out
 from hostagent.transport.verbs.queues import CompletionChannel, CompletionQueue, Completions, CompletionWatch
 from hostagent.transport.verbs.retransmissions import LossWatch, Retransmissions
@@ -48,6 +48,8 @@ class VerbsReads:
         """Whose piece it is, by work id."""
         self._work_id = 0
         self._open = True
+        self._usable = True
+        """Whether completions are still told."""
         counters = Retransmissions(*port.counter_directories)
         self._losses = LossWatch(counters, host.loop, lambda: bool(self._working), self._lost)
         with contextlib.ExitStack() as undo:
@@ -56,7 +58,9 @@ class VerbsReads:
             undo.callback(self._channel.close)
             self._completions = CompletionQueue(port, self._channel, COMPLETIONS_MAX, limits.CAST_BATCH_PACKETS)
             undo.callback(self._completions.close)
-            self._watch = CompletionWatch(self._channel, self._completions, host.loop, self._completed, by_clock=False)
+            self._watch = CompletionWatch(
+                self._channel, self._completions, host.loop, self._completed, self._broke, by_clock=False
+            )
             undo.callback(self._watch.close)
             self._closing = undo.pop_all()
         self._server = ReadServer(host.memory, host.sink, host.counters, self._make_access)
@@ -69,6 +73,8 @@ class VerbsReads:
 
     def read(self, request: ReadRequest) -> ReadHandle:
         """See `Transport.read`."""
+        if not self._usable:
+            return self.read_instead(request)
         peer = self._peers.get(request.endpoint)
         if peer is None:
             peer = self._peers[request.endpoint] = PeerReads(request.endpoint, self)
@@ -131,6 +137,13 @@ class VerbsReads:
 
     def _completed(self, completions: Completions) -> None:
         hand_out(self._completions.works(len(completions)), self._working, int(self.loop.time() * 1e9))
+
+    def _broke(self, error: VerbsError) -> None:
+        """Nobody tells any more what completes: reads under way fail, those to come go over TCP."""
+        log.warning("reads over TCP from now on: %s", error)
+        self._usable = False
+        for peer in list(self._peers.values()):
+            peer.close()
 
     def _lost(self, count: int, since_ns: int, now_ns: int) -> None:
         self.counters.read_retransmissions += count

@@ -107,11 +107,16 @@ class VerbsCasts:
         self._qkey_violations = port.qkey_violations()
         self._out_of_buffer = port.hardware_counter("out_of_buffer")
         self._timer: asyncio.TimerHandle | None = None
+        self._again: asyncio.TimerHandle | None = None
         self.mtu_bytes = port.facts.mtu_bytes
         self._look_at_counters()
 
     def use_fabric(self, fabric: Fabric) -> int:
         """See `CastPart.use_fabric`."""
+        self._fabric = fabric
+        if self._again is not None:
+            self._again.cancel()
+            self._again = None
         reason = self._cannot_carry(fabric)
         if not reason:
             try:
@@ -123,13 +128,13 @@ class VerbsCasts:
         if reason != self._said:
             self._said = reason
             log.warning("casts over sockets, reads over RDMA: %s", reason)
-        self._close_verbs()
+        self._leave_verbs()
         try:
             if self._sockets is None:
                 self._sockets = SocketCasts(self._host)
             granted = self._sockets.use_fabric(fabric)
         except TransportError as error:
-            self._close_sockets()
+            self._leave_sockets()
             if self._used:
                 raise
             # The agent starts with its own idea of the fabric, which the controller's will replace.
@@ -163,8 +168,9 @@ class VerbsCasts:
 
     def close(self) -> None:
         """End both directions."""
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._again):
+            if timer is not None:
+                timer.cancel()
         self._close_verbs()
         self._close_sockets()
 
@@ -172,7 +178,8 @@ class VerbsCasts:
         """Bring what the NIC counts into our counters."""
         counters = self._host.counters
         violations = self._port.qkey_violations()
-        counters.drop("cast_qkey", (violations - self._qkey_violations) & 0xFFFF_FFFF)
+        if violations is not None and self._qkey_violations is not None:
+            counters.drop("cast_qkey", (violations - self._qkey_violations) & 0xFFFF_FFFF)
         self._qkey_violations = violations
         out_of_buffer = self._port.hardware_counter("out_of_buffer")
         if out_of_buffer is not None and self._out_of_buffer is not None:
@@ -196,19 +203,50 @@ class VerbsCasts:
 
     def _use_verbs(self, fabric: Fabric) -> int:
         host, port = self._host, self._port
-        self._close_sockets()
+        self._leave_sockets()
         if self._receiver is not None:
             self._receiver.close()
             self._receiver = None
         if self._queue is None:
-            self._queue = CastQueue(port, self._region, host)
+            self._queue = CastQueue(port, self._region, host, self._broke)
         self._queue.use_fabric(fabric)
         if self._fills is None:
             # Any port but RoCE's own, which the NIC (or the kernel's soft-RoCE) has.
             self._fills = SegmentSocket(host, 0)
         self._fills.use_fabric(fabric)
-        self._receiver = CastReceiver(port, fabric, host)
+        self._receiver = CastReceiver(port, fabric, host, self._broke)
         return self._receiver.waiting_bytes_max
+
+    def _broke(self, error: VerbsError) -> None:
+        """A queue pair that cannot be replaced, or a device that is gone: later there may be another, or sockets."""
+        log.warning("casts over RDMA broke, beginning anew in %g s: %s", limits.VERBS_AGAIN_S, error)
+        self._leave_verbs()
+        self._try_later()
+
+    def _try_later(self) -> None:
+        if self._again is None:
+            self._again = self._host.loop.call_later(limits.VERBS_AGAIN_S, self._try_again)
+
+    def _try_again(self) -> None:
+        self._again = None
+        try:
+            self.use_fabric(self._fabric)
+        except TransportError as error:
+            log.debug("still no casts: %s", error)
+            self._try_later()
+
+    def _leave_verbs(self) -> None:
+        """What has not left is reported as failed: whoever waits for it pins its chunk."""
+        for part in (self._queue, self._fills):
+            if part is not None:
+                part.give_up()
+        self._close_verbs()
+
+    def _leave_sockets(self) -> None:
+        """As `_leave_verbs`."""
+        if self._sockets is not None:
+            self._sockets.give_up()
+        self._close_sockets()
 
     def _close_verbs(self) -> None:
         for part in (self._receiver, self._queue, self._fills):
