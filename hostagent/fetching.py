@@ -29,6 +29,7 @@ from hostagent.pool.memory import PoolMemory
 from hostagent.sources import COSTS_AS, TOLD_AS, LocalDisk, Sources
 from hostagent.timers import MachineTimer
 from hostagent.transport.base import ControlArrival, ReadHandle, ReadOutcome, ReadRequest, Transport
+from kvproto import events
 from kvproto.commands import (
     AbortRead,
     Blame,
@@ -42,24 +43,6 @@ from kvproto.commands import (
     Source,
     StartRead,
     VerifyChunk,
-)
-from kvproto.events import (
-    ChunkLoaded,
-    ChunkVerified,
-    ChunkWanted,
-    ControlReceived,
-    FetchCancelled,
-    FetchRequested,
-    HolderLost,
-    HolderRef,
-    HoldersChanged,
-    LoadFailed,
-    ReadDone,
-    ReaderEvent,
-    ReadFailed,
-    ReadProgress,
-    SegmentsReceived,
-    SwitchChanged,
 )
 from kvproto.ids import Address, ChunkKey, FetchId, NodeId, ReadId
 from kvproto.limits import FETCHES_MAX
@@ -199,7 +182,7 @@ class Fetching:
         self._fetches[fetch.fetch] = fetch
         deadline_ns = time.monotonic_ns() + int(deadline_s * 1e9)
         wanted = tuple(self._wanted(key, fetch, from_disk_only) for key in plan.keys)
-        self._handle(FetchRequested(fetch.fetch, wanted, deadline_ns))
+        self._handle(events.FetchRequested(fetch.fetch, wanted, deadline_ns))
         for key in plan.to_load:
             self._load(key)
         return fetch if fetch.fetch in self._fetches else None
@@ -210,7 +193,7 @@ class Fetching:
             return
         self._gate.cancelled(fetch.ticket)
         self._forget(fetch)
-        self._handle(FetchCancelled(fetch.fetch))
+        self._handle(events.FetchCancelled(fetch.fetch))
         self._observer.fetch_ended(Status.CANCELLED, self._loop.time() - fetch.started_s)
 
     def _kept(self, key: ChunkKey) -> Chunk | None:
@@ -220,14 +203,14 @@ class Fetching:
             return None
         return next(fetch.pinned[key] for fetch in self._fetches.values() if key in fetch.pinned)
 
-    def _wanted(self, key: ChunkKey, fetch: Fetch, from_disk_only: bool) -> ChunkWanted:
+    def _wanted(self, key: ChunkKey, fetch: Fetch, from_disk_only: bool) -> events.ChunkWanted:
         chunk = fetch.pinned.get(key)
         if chunk is not None:
             segments = -(-chunk.size_bytes // self._parameters.segment_bytes)
-            return ChunkWanted(key, segments, chunk.size_bytes, (), present=True)
+            return events.ChunkWanted(key, segments, chunk.size_bytes, (), present=True)
         arriving = self._arriving[key]
         holders = () if from_disk_only else self.sources.holders(arriving.entry)
-        return ChunkWanted(
+        return events.ChunkWanted(
             key,
             arriving.segments_count,
             arriving.entry.size_bytes,
@@ -249,10 +232,10 @@ class Fetching:
             return
         if outcome is LoadOutcome.DONE:
             self._take_in(arriving, checksum, from_here=True)
-            self._handle(ChunkLoaded(key))
+            self._handle(events.ChunkLoaded(key))
         else:
             arriving.route = CostSource.REMOTE_DRAM
-            self._handle(LoadFailed(key))
+            self._handle(events.LoadFailed(key))
 
     def _deliver_local(self, plan: FetchPlan, done: Callable[[FetchResult], None], started_s: float) -> None:
         chunks = tuple((plan.pinned[key], ChunkSource.LOCAL) for key in plan.keys)
@@ -266,20 +249,20 @@ class Fetching:
 
     def directory_changed(self, keys: Iterable[ChunkKey], nodes_lost: Iterable[str]) -> None:
         """The replica learnt something: tell the reader what concerns chunks on their way."""
-        changed: dict[ChunkKey, tuple[HolderRef, ...]] = {}
+        changed: dict[ChunkKey, tuple[events.HolderRef, ...]] = {}
         for key in keys:
             if key in self._arriving:
                 entry = self._directory.find(key)
                 changed[key] = () if entry is None else self.sources.holders(entry)
         if changed:
-            self._handle(HoldersChanged(changed))
+            self._handle(events.HoldersChanged(changed))
         for name in nodes_lost:
             if self._fetches:
-                self._handle(HolderLost(NodeId(name)))
+                self._handle(events.HolderLost(NodeId(name)))
 
     def switch_changed(self) -> None:
         """The switch's program restarted."""
-        self._handle(SwitchChanged())
+        self._handle(events.SwitchChanged())
 
     def configure(self, parameters: ReaderParameters) -> None:
         """The node's parameters changed; another segment size ends what is under way."""
@@ -301,8 +284,8 @@ class Fetching:
     def controls_received(self, arrivals: Sequence[ControlArrival]) -> None:
         """NOTICEs and NAKs."""
         now_ns = time.monotonic_ns()
-        events = [ControlReceived(message, source) for message, source in arrivals]
-        self._carry_out(self._reader.handle_all(events, now_ns), now_ns)
+        heard = [events.ControlReceived(message, source) for message, source in arrivals]
+        self._carry_out(self._reader.handle_all(heard, now_ns), now_ns)
 
     def cast_patience_s(self) -> float:
         """While others pull and much is still to come, nothing depends on a segment being seen at once."""
@@ -316,7 +299,7 @@ class Fetching:
         if arriving is None or missing is None:
             counters.drop("cast_unwanted", len(group.rows))
             # A LEAVE may have been lost: the reader sends another where the switch goes on counting us in.
-            self._handle(SegmentsReceived(group.key, group.segments, group.source, group.from_switch))
+            self._handle(events.SegmentsReceived(group.key, group.segments, group.source, group.from_switch))
             return
         if group.segments_in_chunk != arriving.segments_count:
             counters.drop("cast_other_size", len(group.rows))
@@ -324,19 +307,19 @@ class Fetching:
         arriving.place(group.segments, payload, missing[group.segments])
         arriving.last_source = group.source
         arriving.from_switch += group.from_switch
-        self._handle(SegmentsReceived(group.key, group.segments, group.source, group.from_switch))
+        self._handle(events.SegmentsReceived(group.key, group.segments, group.source, group.from_switch))
 
     def _read_ended(self, read: ReadId, outcome: ReadOutcome) -> None:
         if self._reads.pop(read, None) is None:
             return
         if outcome is ReadOutcome.DONE:
-            self._handle(ReadDone(read))
+            self._handle(events.ReadDone(read))
         else:
-            self._handle(ReadFailed(read, gone=outcome is ReadOutcome.ABSENT))
+            self._handle(events.ReadFailed(read, gone=outcome is ReadOutcome.ABSENT))
 
     def _read_progressed(self, read: ReadId, have_bytes: int) -> None:
         if read in self._reads:
-            self._handle(ReadProgress(read, have_bytes // self._parameters.segment_bytes))
+            self._handle(events.ReadProgress(read, have_bytes // self._parameters.segment_bytes))
 
     # ------------------------------------------------------------------ the machine
 
@@ -378,7 +361,7 @@ class Fetching:
         now_ns = time.monotonic_ns()
         self._carry_out(self._reader.handle_timer(now_ns), now_ns)
 
-    def _handle(self, event: ReaderEvent) -> None:
+    def _handle(self, event: events.ReaderEvent) -> None:
         now_ns = time.monotonic_ns()
         self._carry_out(self._reader.handle(event, now_ns), now_ns)
 
@@ -439,7 +422,7 @@ class Fetching:
         arriving.found = checksum
         if good:
             self._take_in(arriving, checksum, from_here=False)
-        self._handle(ChunkVerified(key, good))
+        self._handle(events.ChunkVerified(key, good))
 
     def _take_in(self, arriving: Arriving, checksum: int, *, from_here: bool) -> None:
         """A chunk is whole and right: READY, pinned for the fetches that want it, and told of."""
