@@ -208,7 +208,7 @@ def test_a_message_of_somebody_elses_program() -> None:
 @pytest.mark.parametrize(("link", "rdma", "segment"), [(1500, 1024, 768), (2200, 2048, 1792), (9000, 4096, 3840)])
 def test_every_mtu(link: int, rdma: int, segment: int) -> None:
     async def scenario(one, two) -> None:  # type: ignore[no-untyped-def]
-        assert one.transport.rdma_mtu_bytes == rdma
+        assert one.facts.rdma_mtu_bytes == rdma
         assert rdma_segment_bytes_max(rdma) == segment
         chunk = content(20 * segment + 1)
         place = one.hold(KEY, chunk)
@@ -364,12 +364,12 @@ def test_idle_connections_are_taken_down_on_both_sides() -> None:
     async def scenario(one, two) -> None:  # type: ignore[no-untyped-def]
         one.hold(KEY, content(5000))
         assert await two.read(one, KEY, 0, 5000, 0) is ReadOutcome.DONE
-        assert two.transport._parts.reads.connections_count == 1
+        assert len(two.transport._parts.reads._peers) == 1
         (peer,) = two.transport._parts.reads._peers.values()
         two.transport._parts.reads.idle_s = 0.3
         peer._timer.cancel()
         peer._arm_timer()
-        await eventually(lambda: two.transport._parts.reads.connections_count == 0 and not connections(one))
+        await eventually(lambda: not two.transport._parts.reads._peers and not connections(one))
         assert await two.read(one, KEY, 0, 5000, 0) is ReadOutcome.DONE
 
     play(scenario)

@@ -80,7 +80,10 @@ class CastReceiver:
         self._counters = host.counters
         self._open = True
         block = limits.VERBS_RECEIVE_BLOCK_ROWS
-        wanted = min(host.config.receive_buffer_bytes // fabric.segment_bytes, port.facts.queue_entries_max)
+        facts = port.facts
+        wanted = min(
+            host.config.receive_buffer_bytes // fabric.segment_bytes, facts.queue_entries_max, facts.completions_max
+        )
         rows_count = max(limits.VERBS_RECEIVE_BLOCKS_MIN, wanted // block) * block
         self.waiting_bytes_max = rows_count * fabric.segment_bytes
         """Bytes of segments that can wait for us."""

@@ -196,11 +196,6 @@ class PeerReads:
             self._host.loop.call_soon(self._start, read, opened.where)
         return read
 
-    @property
-    def window_bytes(self) -> int:
-        """What may be in flight from this peer, at present."""
-        return self._window.bytes
-
     def lost(self, since_ns: int, now_ns: int) -> None:
         """The NIC has asked again for something between the two times."""
         self._window.lost(since_ns, now_ns)

@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 
 COMPLETIONS_MAX = limits.READ_CONNECTIONS_MAX * limits.VERBS_READ_PIECES_MAX
 
+assert limits.VERBS_READ_PIECES_MAX <= limits.CAST_BATCH_PACKETS, "one poll takes all that a peer has in flight"
+
 
 class VerbsReads:
     """See the module's docstring; a `ReadPart`, and what its peers share."""
@@ -93,11 +95,6 @@ class VerbsReads:
 
     # ------------------------------------------------------------------ what peers share
 
-    @property
-    def connections_count(self) -> int:
-        """Peers that we read from, or lately did."""
-        return len(self._peers)
-
     def make_queue_pair(self) -> ReadQueuePair:
         """See `PeerHost`."""
         return ReadQueuePair(self._port, self._completions, limits.VERBS_READ_PIECES_MAX)
@@ -149,6 +146,3 @@ class VerbsReads:
         self.counters.read_retransmissions += count
         for peer in self._peers.values():
             peer.lost(since_ns, now_ns)
-
-
-assert limits.VERBS_READ_PIECES_MAX <= limits.CAST_BATCH_PACKETS

@@ -37,12 +37,6 @@ class VerbsTransport(HostTransport):
         super().__init__(config, memory)
         self._read_idle_s = read_idle_s
 
-    @property
-    def rdma_mtu_bytes(self) -> int | None:
-        """Largest RDMA packet's payload; None where sockets do all the work, or before the start."""
-        casts = self._parts.casts if self._parts is not None else None
-        return casts.mtu_bytes if isinstance(casts, VerbsCasts) else None
-
     def read_counters(self) -> None:
         """Bring what the NIC counts into our counters now, instead of once a second."""
         if self._parts is not None and isinstance(self._parts.casts, VerbsCasts):
@@ -108,7 +102,6 @@ class VerbsCasts:
         self._out_of_buffer = port.hardware_counter("out_of_buffer")
         self._timer: asyncio.TimerHandle | None = None
         self._again: asyncio.TimerHandle | None = None
-        self.mtu_bytes = port.facts.mtu_bytes
         self._look_at_counters()
 
     def use_fabric(self, fabric: Fabric) -> int:

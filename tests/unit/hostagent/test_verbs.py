@@ -10,6 +10,7 @@ import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from agent_harness import free_port
@@ -39,6 +40,7 @@ from hostagent.transport.verbs import abi
 from hostagent.transport.verbs.device import PortFacts, RdmaPort, VerbsError, device_names, gid_of
 from hostagent.transport.verbs.queues import Completions, CompletionWatch
 from hostagent.transport.verbs.retransmissions import LossWatch, Retransmissions
+from hostagent.transport.verbs.transport import VerbsCasts
 from kvproto.ids import ChunkKey
 from kvproto.wire.data import Fabric
 
@@ -251,6 +253,38 @@ def test_a_library_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(VerbsError, match="libibverbs1"):
         device.RdmaPort.open("10.0.0.1")
     assert device_names() == []
+
+
+def test_a_device_that_cannot_be_asked_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    from hostagent.transport.verbs import device
+
+    closed: list[int] = []
+    library = SimpleNamespace(ibv_close_device=closed.append)
+
+    def refuse(*_: object) -> None:
+        raise VerbsError("ibv_query_device failed: Input/output error")
+
+    monkeypatch.setattr(abi, "load", lambda: library)
+    monkeypatch.setattr(device, "_devices", lambda *_: iter([("mlx5_0", 77)]))
+    monkeypatch.setattr(device, "_find_port", refuse)
+    with pytest.raises(VerbsError, match="ibv_query_device"):
+        device.RdmaPort.open("10.0.0.1")
+    assert closed == [77]
+
+
+def test_a_port_that_does_not_tell_its_counters_counts_nothing() -> None:
+    told = iter([5, 7, None, 3, 4])
+    port = SimpleNamespace(qkey_violations=lambda: next(told), hardware_counter=lambda _name: None)
+    host = SimpleNamespace(counters=TransportCounters(), loop=SteppedLoop())
+    casts = VerbsCasts(host, port, None)  # type: ignore[arg-type]
+    assert host.counters.dropped == {"cast_qkey": 2}
+    for _ in range(2):
+        casts.read_counters()
+    assert host.counters.dropped == {"cast_qkey": 2}
+    casts.read_counters()
+    assert host.counters.dropped == {"cast_qkey": 3}
+    casts.close()
+    assert host.loop.timer is None
 
 
 def test_a_pool_whose_size_huge_pages_do_not_fit_has_small_ones() -> None:
