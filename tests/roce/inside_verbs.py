@@ -348,6 +348,24 @@ def test_a_broken_queue_pair_fails_its_reads_and_the_next_read_gets_a_fresh_one(
     play(scenario)
 
 
+def test_reads_go_over_tcp_once_nobody_tells_what_completes() -> None:
+    async def scenario(one, two) -> None:  # type: ignore[no-untyped-def]
+        one.hold(KEY, content(100_000))
+        assert await two.read(one, KEY, 0, 1000, 0) is ReadOutcome.DONE
+        reads, counters = two.transport._parts.reads, two.transport.counters
+
+        def overrun() -> None:
+            raise VerbsError("ibv_poll_cq failed: the completion queue is broken")
+
+        reads._completions.poll = overrun
+        assert await two.read(one, KEY, 0, 100_000, 0) is ReadOutcome.FAILED
+        assert await two.read(one, KEY, 0, 100_000, 0) is ReadOutcome.DONE
+        assert counters.read_bytes_rdma == 1000
+        assert bytes(two.memory.view(0, 100_000)) == content(100_000)
+
+    play(scenario)
+
+
 def test_a_wrong_key_is_an_access_error_and_no_hang() -> None:
     async def scenario(one, two) -> None:  # type: ignore[no-untyped-def]
         one.hold(KEY, content(100_000))
