@@ -26,6 +26,11 @@ LARGE_BYTES = 32 << 20
 T = TypeVar("T")
 
 
+@pytest.fixture(autouse=True)
+def no_haste(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "TIMEOUT_S", PATIENCE_S)
+
+
 def failing() -> Answer:
     raise ZeroDivisionError("a bug in a page")
 
@@ -63,6 +68,12 @@ async def connected(port: int, request: bytes) -> AsyncIterator[asyncio.StreamRe
         writer.close()
         with contextlib.suppress(ConnectionError):
             await writer.wait_closed()
+
+
+async def idle(server: HttpServer) -> None:
+    """Until nobody is served."""
+    if server._connections:
+        await asyncio.wait(server._connections)
 
 
 async def rest(reader: asyncio.StreamReader) -> bytes:
@@ -149,7 +160,7 @@ def test_who_does_not_take_the_answer_is_cut_off(monkeypatch: pytest.MonkeyPatch
     async def steps() -> None:
         async with serving() as (server, port), connected(port, GET % b"/large") as reader:
             await reader.readexactly(1)
-            await asyncio.wait(server._connections)
+            await idle(server)
             assert len(await rest(reader)) < LARGE_BYTES
 
     run(steps())
@@ -163,7 +174,7 @@ def test_no_more_connections_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> 
             async with connected(port, GET % b"/large") as reader:
                 await reader.readexactly(1)
                 assert await exchange(port, GET % b"/healthz") == b""
-            await asyncio.wait(server._connections)
+            await idle(server)
             assert (await exchange(port, GET % b"/healthz")).startswith(b"HTTP/1.1 200 OK\r\n")
 
     run(steps())
@@ -181,8 +192,6 @@ def test_closing_ends_connections() -> None:
             assert not server._connections
             assert len(await rest(busy)) < LARGE_BYTES
             assert await rest(silent) == b""
-            with pytest.raises(ConnectionError):
-                await exchange(port, b"")
             await server.close()
 
     run(steps())
