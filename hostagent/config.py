@@ -20,8 +20,6 @@ from kvproto.session.read_window import READ_WINDOW_MIN_BYTES
 
 TRANSPORTS = ("auto", "verbs", "sockets", "frames")
 HUGE_PAGES = ("auto", "never")
-_UNITS = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
-_SIZE = re.compile(r"(\d+)\s*([KMGT]iB|B)?", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +102,7 @@ def parse(values: object) -> AgentConfig:
         ready_file=top.take("ready_file", checks.optional_path, None),
         log_level=top.take("log_level", checks.one_of(checks.LOG_LEVELS), "info"),
         disk=_disk(top.section("disk")),
-        gate_floor_bytes_per_s=float(top.section("gate").take("floor_bytes_per_s", _size, 50_000_000)),
+        gate_floor_bytes_per_s=float(top.section("gate").take("floor_bytes_per_s", checks.size, 50_000_000)),
     )
     top.done()
     return config
@@ -130,7 +128,7 @@ def _data(section: Section) -> DataConfig:
         cast_port=section.take("cast_port", checks.whole(1, 65535), default.cast_port),
         control_port=section.take("control_port", checks.whole(1, 65535), default.control_port),
         read_port=section.take("read_port", checks.whole(0, 65535), default.read_port),
-        receive_buffer_bytes=section.take("receive_buffer", _size, default.receive_buffer_bytes),
+        receive_buffer_bytes=section.take("receive_buffer", checks.size, default.receive_buffer_bytes),
         switch_port=section.take("switch_port", checks.whole(0, 511), default.switch_port),
         rdma_device=section.take("rdma_device", checks.text, default.rdma_device),
         rdma_read_window_bytes=section.take("rdma_read_window", _read_window, default.rdma_read_window_bytes),
@@ -170,7 +168,7 @@ def _disk(section: Section) -> DiskConfig | None:
         direct=section.take("direct", checks.flag, default.direct),
         read_threads=section.take("read_threads", checks.whole(1, 64), default.read_threads),
         sync_s=section.take("sync_s", checks.number(0, 86_400), default.sync_s),
-        write_bytes_per_s=section.take("write_rate", _size, default.write_bytes_per_s),
+        write_bytes_per_s=section.take("write_rate", checks.size, default.write_bytes_per_s),
         promote=section.take("promote", checks.flag, default.promote),
         flush_s=section.take("flush_s", checks.number(0, 86_400), default.flush_s),
     )
@@ -192,38 +190,29 @@ def _name(value: object) -> str:
     return name
 
 
-def _size(value: object) -> int:
-    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-        return value
-    match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
-    if match is None or int(match[1]) == 0:
-        raise ValueError(f"{value!r} is not a size like 4096, 64KiB, 8MiB or 2GiB")
-    return int(match[1]) * _UNITS[(match[2] or "").lower()]
-
-
 def _pool_bytes(value: object) -> int:
-    size_bytes = _size(value)
+    size_bytes = checks.size(value)
     if not limits.POOL_BYTES_MIN <= size_bytes <= limits.POOL_BYTES_MAX or size_bytes % limits.EXTENT_ALIGN_BYTES:
         raise ValueError(f"{value!r} is not a multiple of {limits.EXTENT_ALIGN_BYTES} bytes from 1MiB to 16TiB")
     return size_bytes
 
 
 def _disk_bytes(value: object) -> int:
-    size_bytes = _size(value)
+    size_bytes = checks.size(value)
     if not limits.DISK_BYTES_MIN <= size_bytes <= limits.DISK_BYTES_MAX or size_bytes % limits.EXTENT_ALIGN_BYTES:
         raise ValueError(f"{value!r} is not a multiple of {limits.EXTENT_ALIGN_BYTES} bytes from 1MiB to 256TiB")
     return size_bytes
 
 
 def _segment_bytes(value: object) -> int:
-    size_bytes = _size(value)
+    size_bytes = checks.size(value)
     if size_bytes % 4 or not 64 <= size_bytes <= 8192:
         raise ValueError(f"{value!r} is not a multiple of 4 bytes from 64 to 8192")
     return size_bytes
 
 
 def _read_window(value: object) -> int:
-    size_bytes = _size(value)
+    size_bytes = checks.size(value)
     if size_bytes < READ_WINDOW_MIN_BYTES:
         raise ValueError(f"{value!r} is less than the {READ_WINDOW_MIN_BYTES} bytes that reads need in flight")
     return size_bytes

@@ -7,6 +7,8 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from kvproto.units import parse_size_bytes
+
 LOG_LEVELS = ("debug", "info", "warning", "error")
 _MAC = re.compile(r"[0-9a-fA-F]{2}(:[0-9a-fA-F]{2}){5}")
 _PORT_MAX = 65535
@@ -47,6 +49,15 @@ def number(low: float, high: float) -> Callable[[object], float]:
         return float(value)
 
     return check
+
+
+def size(value: object) -> int:
+    """Bytes: a number of them, or a text like 64KiB (`kvproto.units`)."""
+    if isinstance(value, str):
+        return parse_size_bytes(value)
+    if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
+        raise ValueError(f"{value!r} is not a size like 4096, 64KiB, 8MiB or 2GiB")
+    return value
 
 
 def one_of(allowed: tuple[str, ...]) -> Callable[[object], str]:

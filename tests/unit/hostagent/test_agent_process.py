@@ -168,7 +168,7 @@ def test_what_cannot_be_is_one_clear_line(folder: Path, section: str, text: str,
     [
         ("extra", "colour: red", "unknown key 'colour'"),
         ("pool", "pool: {size: 4MiB, colour: red}", "unknown key 'pool.colour': known are huge_pages, prefault, size"),
-        ("pool", "pool: {size: 5 bananas}", "pool.size: '5 bananas' is not a size"),
+        ("pool", "pool: {size: 5 bananas}", "pool.size: size '5 bananas' is not a number with B, KiB"),
         ("pool", "pool: {size: 1000}", "pool.size: 1000 is not a multiple of 4096 bytes from 1MiB to 16TiB"),
         ("data", "data: {}", "data.address is missing"),
         ("data", "data: {address: 10.0.0.300}", "is not an IPv4 address"),
