@@ -17,7 +17,7 @@ from typing import IO, Protocol
 
 from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.limits import LOG_TAIL_BYTES, STOP_GRACE_S
-from kvproto.readiness import NOTIFY_VARIABLE
+from kvproto.daemon.readiness import NOTIFY_VARIABLE
 
 
 class Process(Protocol):

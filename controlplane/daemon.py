@@ -6,22 +6,14 @@ Everything runs in one event loop, so the core needs no locks: each event is one
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import contextlib
-import json
 import logging
-import os
-import signal
-import sys
 import time
 from collections.abc import Coroutine, Mapping, Sequence
-from pathlib import Path
 
 import grpc
 
-from controlplane import http
-from controlplane.config import Config, ConfigError, SwitchConfig, load
+from controlplane.config import Config, SwitchConfig, load
 from controlplane.core import Core, CoreOptions, FabricParameters
 from controlplane.effects import (
     CloseSession,
@@ -35,7 +27,7 @@ from controlplane.effects import (
     WriteTheSwitch,
 )
 from controlplane.limits import GRPC_MESSAGE_BYTES_MAX, PUBLISH_S
-from controlplane.metrics import MetricsPage
+from controlplane.metrics import metrics_registry
 from controlplane.nodes import ASCENDING, Graces
 from controlplane.rpc.coordinator import Coordinator
 from controlplane.rpc.operator import Operator
@@ -52,11 +44,15 @@ from controlplane.switch.target import (
     SwitchUnavailableError,
     Up,
 )
-from kvproto import __version__
-from kvproto.readiness import notify_ready, write_ready_file
+from kvproto.daemon.checks import host_port
+from kvproto.daemon.errors import CannotRunError
+from kvproto.daemon.http import HttpServer, json_page, metrics_page
+from kvproto.daemon.process import log_to_stderr, run_daemon
+from kvproto.daemon.readiness import ready
 from kvproto.rpc import control_pb2 as rpc
 from kvproto.rpc import control_pb2_grpc
 
+NAME = "kvcast-controller"
 LOG = logging.getLogger("controlplane.daemon")  # also where the module is run as __main__
 
 TICK_S = 0.05
@@ -64,10 +60,6 @@ COUNTERS_S = 2.0
 READ_AGAIN_S = 0.25
 """After a read that failed."""
 _STOP_GRACE_S = 0.5
-
-
-class StartError(Exception):
-    """The daemon cannot start, or cannot go on; one line."""
 
 
 class Controller:
@@ -87,7 +79,12 @@ class Controller:
         self._counters: SwitchCounters | None = None
         self._publish_due: asyncio.TimerHandle | None = None
         self._server: grpc.aio.Server | None = None
-        self._http: asyncio.Server | None = None
+        self._http = HttpServer(
+            {
+                "/metrics": metrics_page(metrics_registry(self.core, lambda: self._counters)),
+                "/healthz": json_page(self._health),
+            }
+        )
         self._stopping = False
         self._complaint = ""
         self._happened = asyncio.Event()
@@ -99,12 +96,11 @@ class Controller:
     # -- life
 
     async def start(self) -> None:
-        """Bind and begin. Raises StartError."""
+        """Bind and begin. Raises CannotRunError."""
         await self._start_grpc()
         try:
             await self._start_http()
-            self._write_ready_file()
-        except StartError:
+        except CannotRunError:
             await self.stop()
             raise
         self._spawn(self._tick())
@@ -124,11 +120,7 @@ class Controller:
             stream.close(Closing("UNAVAILABLE", "the controller stops"))
         if self._server is not None:
             await self._server.stop(_STOP_GRACE_S)
-        if self._http is not None:
-            self._http.close()
-            await self._http.wait_closed()
-        if self._config.ready_file is not None:
-            self._config.ready_file.unlink(missing_ok=True)
+        await self._http.close()
 
     # -- desk of agents and operators
 
@@ -322,7 +314,7 @@ class Controller:
         except RuntimeError:
             port = 0
         if port == 0:
-            raise StartError(
+            raise CannotRunError(
                 f"cannot listen on {self._config.listen}: is another controller running, is it our address?"
             )
         await server.start()
@@ -330,38 +322,19 @@ class Controller:
         self.grpc_address = f"{self._config.listen.rpartition(':')[0]}:{port}"
 
     async def _start_http(self) -> None:
-        if not self._config.metrics:
-            return
-        host, _, port = self._config.metrics.rpartition(":")
-        pages: Mapping[str, http.Page] = {
-            "/metrics": MetricsPage(self.core, lambda: self._counters),
-            "/healthz": self._health,
-        }
-        try:
-            self._http = await http.serve(host, int(port), pages)
-        except OSError as error:
-            raise StartError(f"cannot listen on {self._config.metrics} for metrics: {error.strerror}") from error
-        self.metrics_address = f"{host}:{self._http.sockets[0].getsockname()[1]}"
+        if self._config.metrics:
+            host, port = host_port(self._config.metrics)
+            _, port = await self._http.listen(host, port, 'change metrics, or set it to "" for none')
+            self.metrics_address = f"{host}:{port}"
 
-    def _health(self) -> tuple[int, str, bytes]:
+    def _health(self) -> Mapping[str, object]:
         core = self.core
-        health = {
+        return {
             "status": "standby" if core.switch_standby else "ok",
             "nodes": sum(node.attached for node in core.nodes),
             "switch": self._config.switch.target if not core.switch_present else "ready",
             "chunks": len(core.directory),
         }
-        return 200, "application/json", json.dumps(health).encode() + b"\n"
-
-    def _write_ready_file(self) -> None:
-        path = self._config.ready_file
-        if path is None:
-            return
-        facts = {"pid": os.getpid(), "grpc": self.grpc_address, "metrics": self.metrics_address}
-        try:
-            write_ready_file(path, facts)
-        except OSError as error:
-            raise StartError(f"cannot write ready_file {path}: {error.strerror}") from error
 
 
 def _target(switch: SwitchConfig) -> SwitchTarget | None:
@@ -391,52 +364,29 @@ def _options(config: Config, with_switch: bool) -> CoreOptions:
     )
 
 
-async def run(config: Config) -> None:
-    """Run until SIGTERM or SIGINT. Raises StartError."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+async def _run(config: Config, stop: asyncio.Event) -> None:
+    log_to_stderr(config.log_level)
+    # finsy tells of every broken connection at length; the target says the same in one line.
+    logging.getLogger("finsy").setLevel(logging.DEBUG if config.log_level == "debug" else logging.CRITICAL + 1)
     controller = Controller(config)
     await controller.start()
-    print(
-        f"kvcast-controller ready grpc={controller.grpc_address} metrics={controller.metrics_address or 'off'}",
-        flush=True,
-    )
-    notify_ready()
-    waits = [asyncio.create_task(stop.wait()), asyncio.create_task(controller.failed.wait())]
-    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-    for wait in waits:
-        wait.cancel()
-    await controller.stop()
+    try:
+        facts = {"grpc": controller.grpc_address, "metrics": controller.metrics_address}
+        with ready(NAME, facts, config.ready_file):
+            waits = [asyncio.create_task(stop.wait()), asyncio.create_task(controller.failed.wait())]
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            for wait in waits:
+                wait.cancel()
+    finally:
+        await controller.stop()
     if controller.failed.is_set():
-        raise StartError("stopped by a failure of its own: see the log")
+        raise CannotRunError("stopped by a failure of its own: see the log")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point: 0 stopped in order, 1 could not start, 2 bad configuration."""
-    parser = argparse.ArgumentParser(prog="kvcast-controller", description="The control plane of kvcast.")
-    parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="configuration (YAML)")
-    parser.add_argument("--check", action="store_true", help="only check the configuration")
-    parser.add_argument("--version", action="version", version=f"kvcast-controller {__version__}")
-    arguments = parser.parse_args(argv)
-    try:
-        config = load(arguments.config)
-        if arguments.check:
-            print(f"{arguments.config}: good")
-            return 0
-        logging.basicConfig(
-            level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
-        )
-        # finsy tells of every broken connection at length; the target says the same in one line.
-        logging.getLogger("finsy").setLevel(logging.DEBUG if config.log_level == "debug" else logging.CRITICAL + 1)
-        with contextlib.suppress(KeyboardInterrupt):
-            asyncio.run(run(config))
-    except (ConfigError, StartError) as error:
-        print(f"kvcast-controller: {error}", file=sys.stderr)
-        return 2 if isinstance(error, ConfigError) else 1
-    return 0
+    """Run the controller; returns the exit status (see `run_daemon`)."""
+    return run_daemon(NAME, "The control plane of kvcast.", load, _run, argv)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

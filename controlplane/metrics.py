@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
 from controlplane.core import Core
@@ -118,15 +117,11 @@ def _orbit(traffic: OrbitTraffic | None) -> Iterator[Metric]:
     yield _gauge("switch_circulating_bytes", f"Bytes {text}", traffic.circulating_bytes)
 
 
-class MetricsPage:
-    """/metrics."""
-
-    def __init__(self, core: Core, switch_counters: Callable[[], SwitchCounters | None]) -> None:
-        self._registry = CollectorRegistry()
-        self._registry.register(CoreCollector(core, switch_counters))
-
-    def __call__(self) -> tuple[int, str, bytes]:
-        return 200, CONTENT_TYPE_LATEST, generate_latest(self._registry)
+def metrics_registry(core: Core, switch_counters: Callable[[], SwitchCounters | None]) -> CollectorRegistry:
+    """For /metrics."""
+    registry = CollectorRegistry()
+    registry.register(CoreCollector(core, switch_counters))
+    return registry
 
 
 def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:

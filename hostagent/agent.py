@@ -25,7 +25,6 @@ from hostagent.directory import DirectoryReplica
 from hostagent.disk.tier import DiskTier
 from hostagent.fetching import Fetching
 from hostagent.hashing import Checksums
-from hostagent.http import HttpServer
 from hostagent.losses import Losses
 from hostagent.metrics import AgentMetrics, Watched
 from hostagent.pool.chunks import Chunk, ChunkPool, DropOutcome, Refusal
@@ -36,6 +35,7 @@ from hostagent.transport import make_transport, wants_huge_pages
 from hostagent.transport.base import ControlArrival, Extent, TransportFacts
 from kvproto import __version__
 from kvproto.commands import Blame, FillEnded
+from kvproto.daemon.http import HttpServer, json_page, metrics_page
 from kvproto.ids import Address, ChunkKey, FillId, NodeId
 from kvproto.rpc import control_pb2 as pb
 from kvproto.tiers.gate import Gate
@@ -64,7 +64,7 @@ class Agent:
         self.attachment = Attachment(self)
 
     async def start(self) -> None:
-        """Bind everything. Raises TransportError, ApiError, HttpError or OSError; nothing is left open then."""
+        """Bind everything. Raises TransportError, ApiError, CannotRunError or OSError; nothing is left open then."""
         self._loop = asyncio.get_running_loop()
         self._loop.set_exception_handler(self._bug)
         pool = self.config.pool
@@ -77,7 +77,7 @@ class Agent:
         self.losses.is_stored = self.disk.find
         segment_bytes = self.attachment.fabric.segment_bytes
         self.serving = Serving(self.pool, self.transport, self._loop, segment_bytes, self.disk.prepare)
-        self.http = HttpServer(self.metrics.registry, self.health)
+        self.http = HttpServer({"/metrics": metrics_page(self.metrics.registry), "/healthz": json_page(self.health)})
         self.api = ApiServer(self, self.memory.fd, self.memory.size_bytes, self.incarnation)
         try:
             await self.disk.open()
@@ -115,7 +115,7 @@ class Agent:
             if self.disk.tiering is not None:
                 lanes |= {"write": self.disk.tiering.writes, "promote": self.disk.tiering.promotions}
             self.metrics.registry.register(WatchedLanes(lanes))
-            self.http_address = await self.http.listen(*self.config.http)
+            self.http_address = await self.http.listen(*self.config.http, "change http.address or http.port")
             self.api.listen(self.config.api_socket)
         except BaseException:
             await self._close_parts()

@@ -22,7 +22,6 @@ ADDRESS_DEFAULT = "127.0.0.1:4800"
 CONNECT_TIMEOUT_S = 5.0
 KEY_DIGITS = 12
 """Of a key in a table: two of a million keys share them once in 500 pools."""
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def add_common(parser: argparse.ArgumentParser) -> None:
@@ -112,15 +111,6 @@ def console() -> Console:
 
 def print_json(value: object) -> None:
     print(json.dumps(value, indent=2, sort_keys=True))
-
-
-def size_text(size_bytes: float) -> str:
-    """1536 -> '1.5 KiB'."""
-    for unit in _UNITS:
-        if size_bytes < 1024 or unit == _UNITS[-1]:
-            return f"{size_bytes:.0f} {unit}" if unit == "B" or size_bytes >= 100 else f"{size_bytes:.1f} {unit}"
-        size_bytes /= 1024
-    raise AssertionError("the last unit takes everything")
 
 
 def key_text(key: bytes) -> str:

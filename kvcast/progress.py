@@ -6,8 +6,9 @@ from collections.abc import Iterable
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from kvcast.operator import console, print_json, size_text
+from kvcast.operator import console, print_json
 from kvproto.rpc import control_pb2 as rpc
+from kvproto.units import format_bytes
 
 
 def follow(steps: Iterable[rpc.Progress], as_json: bool) -> int:
@@ -32,7 +33,7 @@ def follow(steps: Iterable[rpc.Progress], as_json: bool) -> int:
                 continue
             if step.node not in bars:
                 bars[step.node] = shown.add_task(step.node, total=step.total, moved="")
-            shown.update(bars[step.node], completed=step.done, moved=size_text(step.bytes) if step.bytes else "")
+            shown.update(bars[step.node], completed=step.done, moved=format_bytes(step.bytes) if step.bytes else "")
     for node, problem in problems.items():
         out.print(f"{node}: {problem}" if node else problem)
     if not problems and not bars:

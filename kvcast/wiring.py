@@ -6,9 +6,9 @@ import argparse
 
 from bmv2_testbed.network.namespaces import can_unshare
 from bmv2_testbed.spec import Target, Wiring
-from bmv2_testbed.units import parse_rate_bit_s, parse_size_bytes
 from kvcast.arguments import checked
 from kvcast.cli import UsageError
+from kvproto.units import parse_rate_bit_s, parse_size_bytes
 
 rate = checked(parse_rate_bit_s)
 """An argument like 100mbit, in bit/s."""

@@ -10,10 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from kvproto.units import format_bytes, format_rate
 from planner.cluster.figures import ReplayFigures
 from planner.cluster.options import Cluster, Sharing
 from planner.plan import Noise, PlanFigures, SweepPoint
-from planner.units import format_bytes, format_rate, format_seconds
+from planner.units import format_seconds
 
 PAYS: Final = 0.02
 AGAINST: Final = {
@@ -220,8 +221,8 @@ def settings(plan: PlanFigures) -> list[tuple[str, str]]:
             "engine",
             f"{engine.accelerators} x {engine.accelerator}, {engine.prefill_tokens_per_s:,.0f} prefill tokens/s",
         ),
-        ("break-even", f"fetching beats computing above {format_rate(engine.break_even_bit_s / 8)}"),
-        ("nodes", f"{cluster.nodes}, links of {format_rate(cluster.link_rate)}, routing {cluster.routing.value}"),
+        ("break-even", f"fetching beats computing above {format_rate(engine.break_even_bit_s)}"),
+        ("nodes", f"{cluster.nodes}, links of {format_rate(8 * cluster.link_rate)}, routing {cluster.routing.value}"),
         ("DRAM", f"{format_bytes(cluster.local_dram_bytes)} a node"),
         ("disk", _disk(cluster)),
         ("switch", format_bytes(cluster.switch_bytes) if cluster.switch_bytes else "no memory for chunks"),

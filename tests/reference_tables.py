@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from kvproto.daemon.settings import Section
 
 DOCS = Path(__file__).parents[1] / "docs"
+T = TypeVar("T")
 _UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 
@@ -34,6 +41,24 @@ def settings(page: str) -> dict[str, str]:
     return found
 
 
+def asked_keys(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    """Fills while configurations are read: every key asked for, with its default (None where there is none)."""
+    defaults: dict[str, object] = {}
+    take, need = Section.take, Section.need
+
+    def heard_take(section: Section, key: str, check: Callable[[object], T], default: T) -> T:
+        defaults[section._name(key)] = default
+        return take(section, key, check, default)
+
+    def heard_need(section: Section, key: str, check: Callable[[object], T]) -> T:
+        defaults[section._name(key)] = None
+        return need(section, key, check)
+
+    monkeypatch.setattr(Section, "take", heard_take)
+    monkeypatch.setattr(Section, "need", heard_need)
+    return defaults
+
+
 def value(word: str) -> object:
     """What a default's word means; None where it is a description."""
     word = word.strip("`").strip('"')
@@ -54,6 +79,8 @@ def differences(documented: dict[str, str], defaults: dict[str, object]) -> list
     found += [f"there is no {key}" for key in sorted(documented.keys() - defaults.keys())]
     for key in sorted(defaults.keys() & documented.keys()):
         default = defaults[key]
+        if isinstance(default, bytes):
+            default = default.hex(":")
         word = documented[key]
         if default in ("", None, (), []) or (default == 0 and word == "none"):
             continue

@@ -25,7 +25,6 @@ from rich.table import Table
 
 from bmv2_testbed.content import chained_key
 from bmv2_testbed.errors import TestbedError
-from bmv2_testbed.units import format_size
 from hostagent.disk.config import DiskConfig
 from hostagent.disk.state import DiskState
 from hostagent.disk.store import DiskStore, LoadOutcome
@@ -33,6 +32,7 @@ from hostagent.limits import EXTENT_ALIGN_BYTES
 from hostagent.pool.chunks import Chunk, ChunkPool
 from hostagent.pool.memory import PoolMemory
 from kvproto.ids import ChunkKey
+from kvproto.units import format_bytes
 
 READ_THREADS = 4
 WRITES_AT_ONCE = 2
@@ -291,7 +291,7 @@ async def _while_writing(bench: _Bench) -> tuple[list[float], float]:
 def disk_table(figures: DiskFigures) -> Table:
     """For a terminal."""
     past = "past the page cache" if figures.direct else "through the page cache"
-    table = Table(title=f"disk tier, chunks of {format_size(figures.chunk_bytes)}, {past}", box=box.SIMPLE)
+    table = Table(title=f"disk tier, chunks of {format_bytes(figures.chunk_bytes)}, {past}", box=box.SIMPLE)
     for column in ("", "kvcast", "plain file", "ratio"):
         table.add_column(column, justify="left" if not column else "right")
     for name, ours, plain, ratio in (

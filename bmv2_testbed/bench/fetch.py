@@ -22,8 +22,8 @@ from bmv2_testbed.content import Prefix, add_prefix_arguments, prefix_arguments,
 from bmv2_testbed.limits import FETCH_DEADLINE_S, START_DEADLINE_S
 from bmv2_testbed.processes import python_module
 from bmv2_testbed.spec import Target, TestbedSpec, Wiring, data_ip, host_name
-from bmv2_testbed.units import format_size
 from hostagent.client import AgentClient
+from kvproto.units import format_bytes
 
 CHUNK_BYTES = 2**20
 WAYS = {"pool": "kvcast: holder", "switch": "kvcast: switch", "tcp": "sendfile"}
@@ -74,7 +74,7 @@ def run_fetch(plan: FetchPlan, say: Callable[[str], None], moved: Callable[[floa
         )
         with client.running(spec) as testbed:
             for size in plan.sizes_bytes:
-                say(f"{target}: {format_size(size)}")
+                say(f"{target}: {format_bytes(size)}")
                 prefix = Prefix(plan.seed, size, min(size, CHUNK_BYTES))
                 figures.append(_run_pool(testbed, prefix, plan.repeat))
                 if target is not Target.BRIDGE:
@@ -135,7 +135,7 @@ def fetch_table(figures: Sequence[FetchFigures]) -> Table:
         table.add_row(
             figure.target,
             WAYS[figure.source],
-            format_size(figure.size_bytes),
+            format_bytes(figure.size_bytes),
             f"{figure.p50_s * 1e6:.0f}",
             f"{figure.p99_s * 1e6:.0f}",
             f"{figure.gbytes_s_p50:.3f}",

@@ -10,7 +10,7 @@ from typing import Any
 from rich.table import Table
 
 from bmv2_testbed.network.counters import InterfaceCounters
-from bmv2_testbed.units import format_rate, format_size
+from kvproto.units import format_bytes, format_rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ def incast_figures(
 def incast_table(cases: Sequence[IncastFigures], readers: int, size_bytes: int, rate_bit_s: int, what: str) -> Table:
     """The table that ends an incast run."""
     table = Table(
-        title=f"{readers} readers, {format_size(size_bytes)}, links of {format_rate(rate_bit_s)}, {what} "
+        title=f"{readers} readers, {format_bytes(size_bytes)}, links of {format_rate(rate_bit_s)}, {what} "
         f"(S/B = {size_bytes * 8 / rate_bit_s:.2f} s)",
         caption="times over S/B, from each reader's own start to its last compared byte; bytes in units of S",
     )

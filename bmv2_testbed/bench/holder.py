@@ -11,7 +11,7 @@ from pathlib import Path
 from bmv2_testbed.bench.sources import TCP_PEER_PORT, RedisSource
 from bmv2_testbed.content import Prefix, add_prefix_arguments, prefix_of
 from hostagent.client import AgentClient
-from kvproto.readiness import notify_ready
+from kvproto.daemon.readiness import notify_ready
 
 
 def put_into_pool(prefix: Prefix, agent_socket: str) -> None:

@@ -21,7 +21,7 @@ from typing import IO, Any, Final
 from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.guests.image import QEMU, GuestImage
 from bmv2_testbed.limits import LOG_TAIL_BYTES
-from kvproto.readiness import NOTIFY_VARIABLE
+from kvproto.daemon.readiness import NOTIFY_VARIABLE
 
 MANAGEMENT_HOST: Final = "10.0.2.2"
 """This machine's loopback, as seen from a guest (QEMU's user network)."""

@@ -18,13 +18,13 @@ from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.processes import REPOSITORY_ROOT
 from bmv2_testbed.spec import Target
 from bmv2_testbed.switches import program_of
-from bmv2_testbed.units import format_rate, format_size
 from bmv2_testbed.workloads.run import ReplayFigures
 from kvcast.arguments import above_zero, output_folder, whole
 from kvcast.bars import progress
 from kvcast.cli import UsageError
 from kvcast.figures import machine_facts
 from kvcast.wiring import add_no_root, add_target, size, wiring_of
+from kvproto.units import format_bytes, format_rate
 
 INTRODUCTION = """[bold]kvcast demo[/bold]: one switch ({target}) running {program}, a controller, {agents} agents.
   1. incast: {nodes} nodes fetch the same prefix from one holder: unicast, cast by the switch, served by the switch;
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
             program=program_of(plan.target).relative_to(REPOSITORY_ROOT),
             agents=NODES + 1,
             nodes=NODES,
-            block=format_size(scale.block_bytes),
+            block=format_bytes(scale.block_bytes),
             rate=format_rate(scale.link_bit_s),
         )
     )

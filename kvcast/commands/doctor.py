@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import asdict
+from pathlib import Path
 
 from rich.markup import escape
 from rich.table import Table
 
-from hostagent.config import AgentConfig, ConfigError, load
+from hostagent.config import AgentConfig, load
 from kvcast.cli import UsageError
 from kvcast.doctor.findings import Finding, Level
 from kvcast.doctor.topics import TOPICS, examine
 from kvcast.operator import console, print_json
+from kvproto.daemon.errors import ConfigError
 
 _STYLES = {Level.OK: "green", Level.NOTE: "dim", Level.SLOW: "yellow", Level.MISSING: "bold red"}
 
@@ -21,7 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare `kvcast doctor [TOPIC ...]`."""
     summaries = "; ".join(f"{name}: {topic.summary}" for name, topic in TOPICS.items())
     parser.add_argument("topics", nargs="*", metavar="TOPIC", help=f"{summaries} (default: what is common)")
-    parser.add_argument("--config", metavar="FILE", help="the agent's configuration: its interface, sizes, controller")
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="the agent's configuration: its interface, sizes, controller"
+    )
     parser.add_argument(
         "--gpu",
         nargs="?",
@@ -65,7 +69,7 @@ def _check_gpu(args: argparse.Namespace, config: AgentConfig | None) -> None:
         raise UsageError("--gpu needs --config agent.yaml: the agent's address tells which NIC")
 
 
-def _config(path: str | None) -> AgentConfig | None:
+def _config(path: Path | None) -> AgentConfig | None:
     if path is None:
         return None
     try:

@@ -15,9 +15,9 @@ from kvcast.operator import (
     holders_text,
     key_text,
     print_json,
-    size_text,
 )
 from kvproto.rpc import control_pb2 as rpc
+from kvproto.units import format_bytes
 
 LIMIT_DEFAULT = 100
 
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
         table.add_row(
             key_text(chunk.key),
             str(chunk.position),
-            size_text(chunk.size_bytes),
+            format_bytes(chunk.size_bytes),
             holders_text(list(chunk.holders), list(chunk.disk_holders)),
             "" if chunk.switch_state == "absent" else chunk.switch_state,
             "pinned" if chunk.pinned else "",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from kvcast.operator import add_common, console, controller, print_json, size_text
+from kvcast.operator import add_common, console, controller, print_json
 from kvproto.rpc import control_pb2 as rpc
+from kvproto.units import format_bytes
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,5 +24,5 @@ def run(args: argparse.Namespace) -> int:
         print_json({"chunks": reply.chunks, "bytes": reply.bytes})
     else:
         where = "in hosts' pools and the switch" if args.switch else "in hosts' pools"
-        console().print(f"pinned {reply.chunks} chunks ({size_text(reply.bytes)}) {where}")
+        console().print(f"pinned {reply.chunks} chunks ({format_bytes(reply.bytes)}) {where}")
     return 0

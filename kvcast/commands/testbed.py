@@ -16,10 +16,10 @@ from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.limits import STOP_GRACE_S
 from bmv2_testbed.scale import SCALES
 from bmv2_testbed.spec import Faults, Target, TestbedSpec, Wiring, data_ip, host_name
-from bmv2_testbed.units import format_size
 from kvcast.arguments import Parser, between, probability, whole
 from kvcast.cli import UsageError
 from kvcast.wiring import add_no_root, add_target, rate, size, wiring_of
+from kvproto.units import format_bytes
 from kvproto.wire.rdma import rdma_segment_bytes_max
 
 HOSTS, ROCE_HOSTS = 9, 3
@@ -166,7 +166,7 @@ def _show(name: str, testbed: Testbed) -> None:
     counters = testbed.counters()
     for host in range(spec.hosts):
         value = counters[host_name(host)]
-        links.add_row(host_name(host), data_ip(host), format_size(value.tx_bytes), format_size(value.rx_bytes))
+        links.add_row(host_name(host), data_ip(host), format_bytes(value.tx_bytes), format_bytes(value.rx_bytes))
     console.print(links)
     console.print(f"files of the run: {testbed.directory}")
 

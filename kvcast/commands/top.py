@@ -20,10 +20,10 @@ from kvcast.operator import (
     holders_text,
     key_text,
     print_json,
-    size_text,
     status_object,
 )
 from kvproto.rpc import control_pb2 as rpc
+from kvproto.units import format_bytes
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -67,9 +67,9 @@ def screen(reply: rpc.TopReply, before: rpc.TopReply | None, interval_s: float) 
 def _headline(status: rpc.StatusReply) -> Text:
     return Text.assemble(
         (f"{status.chunks} chunks", "bold"),
-        f" ({size_text(status.chunk_bytes)}), {status.copies} copies on {len(status.nodes)} nodes;"
-        f" kept off uplinks {size_text(status.bytes_kept_off_uplinks)};"
-        f" managing cost {size_text(status.management_bytes)} in {status.management_messages} messages",
+        f" ({format_bytes(status.chunk_bytes)}), {status.copies} copies on {len(status.nodes)} nodes;"
+        f" kept off uplinks {format_bytes(status.bytes_kept_off_uplinks)};"
+        f" managing cost {format_bytes(status.management_bytes)} in {status.management_messages} messages",
     )
 
 
@@ -92,16 +92,16 @@ def _nodes(status: rpc.StatusReply, before: rpc.TopReply | None, interval_s: flo
     earlier = {node.name: node for node in before.status.nodes} if before else {}
     for node in status.nodes:
         old = earlier.get(node.name)
-        sent, received = size_text(node.sent_bytes), size_text(node.received_bytes)
+        sent, received = format_bytes(node.sent_bytes), format_bytes(node.received_bytes)
         if old is not None and old.sent_bytes <= node.sent_bytes and old.received_bytes <= node.received_bytes:
-            sent = size_text((node.sent_bytes - old.sent_bytes) / interval_s) + "/s"
-            received = size_text((node.received_bytes - old.received_bytes) / interval_s) + "/s"
+            sent = format_bytes((node.sent_bytes - old.sent_bytes) / interval_s) + "/s"
+            received = format_bytes((node.received_bytes - old.received_bytes) / interval_s) + "/s"
         table.add_row(
             node.name,
             node.state,
             str(node.switch_port) if node.HasField("switch_port") else "-",
-            f"{size_text(node.pool_used_bytes)} of {size_text(node.pool_bytes)}",
-            f"{size_text(node.disk_used_bytes)} of {size_text(node.disk_bytes)}" if node.disk_bytes else "-",
+            f"{format_bytes(node.pool_used_bytes)} of {format_bytes(node.pool_bytes)}",
+            f"{format_bytes(node.disk_used_bytes)} of {format_bytes(node.disk_bytes)}" if node.disk_bytes else "-",
             str(node.chunks),
             str(node.last_copies),
             sent,
@@ -118,7 +118,7 @@ def _chunks(reply: rpc.TopReply) -> Table:
         table.add_row(
             key_text(chunk.key),
             str(chunk.position),
-            size_text(chunk.size_bytes),
+            format_bytes(chunk.size_bytes),
             f"{chunk.fetches_per_s:.3g}",
             "" if chunk.switch_state == "absent" else chunk.switch_state,
             holders_text(list(chunk.holders), list(chunk.disk_holders)),

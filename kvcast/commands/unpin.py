@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from kvcast.operator import add_common, console, controller, print_json, size_text
+from kvcast.operator import add_common, console, controller, print_json
 from kvproto.rpc import control_pb2 as rpc
+from kvproto.units import format_bytes
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,5 +22,5 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json({"chunks": reply.chunks, "bytes": reply.bytes})
     else:
-        console().print(f"unpinned {reply.chunks} chunks ({size_text(reply.bytes)})")
+        console().print(f"unpinned {reply.chunks} chunks ({format_bytes(reply.bytes)})")
     return 0

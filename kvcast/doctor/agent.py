@@ -14,7 +14,7 @@ from hostagent.transport.base import TransportError
 from hostagent.transport.host import ask_interface, interface_address
 from hostagent.transport.mmsg import ask_buffer, granted_receive_bytes, granted_send_bytes
 from kvcast.doctor.findings import Finding, Level, judged
-from kvcast.operator import size_text
+from kvproto.units import format_bytes
 from kvproto.wire.data import DATA_OVERHEAD_BYTES
 from kvproto.wire.layouts import IPV4_BYTES, KV_CONTROL_BYTES, UDP_BYTES
 
@@ -49,7 +49,7 @@ def _receive_buffer(data: DataConfig) -> Finding:
         ask_buffer(probe, receive_bytes=wanted)
         granted = granted_receive_bytes(probe)
     remedy = f"sysctl -w net.core.rmem_max={wanted} (until then windows are smaller)"
-    return judged("receive buffer", size_text(granted), size_text(wanted), granted >= wanted, Level.SLOW, remedy)
+    return judged("receive buffer", format_bytes(granted), format_bytes(wanted), granted >= wanted, Level.SLOW, remedy)
 
 
 def _send_buffer() -> Finding:
@@ -58,15 +58,15 @@ def _send_buffer() -> Finding:
         ask_buffer(probe, send_bytes=wanted)
         granted = granted_send_bytes(probe)
     remedy = f"sysctl -w net.core.wmem_max={wanted}"
-    return judged("send buffer", size_text(granted), size_text(wanted), granted >= wanted, Level.SLOW, remedy)
+    return judged("send buffer", format_bytes(granted), format_bytes(wanted), granted >= wanted, Level.SLOW, remedy)
 
 
 def _memory(pool: PoolConfig) -> Finding:
     available = _available_bytes()
     good = available is None or available >= pool.size_bytes
-    found = "unknown" if available is None else f"{size_text(available)} available"
+    found = "unknown" if available is None else f"{format_bytes(available)} available"
     remedy = "a smaller pool.size, or a node with more memory (fine while its agent runs: the pool is its own)"
-    return judged("memory", found, f"{size_text(pool.size_bytes)} for the pool", good, Level.SLOW, remedy)
+    return judged("memory", found, f"{format_bytes(pool.size_bytes)} for the pool", good, Level.SLOW, remedy)
 
 
 def _available_bytes() -> int | None:

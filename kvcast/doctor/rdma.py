@@ -11,7 +11,7 @@ from hostagent.transport.host import interface_address
 from hostagent.transport.verbs.device import RdmaPort, VerbsError, device_names
 from hostagent.transport.verbs.retransmissions import Retransmissions
 from kvcast.doctor.findings import Finding, Level, judged
-from kvcast.operator import size_text
+from kvproto.units import format_bytes
 from kvproto.wire.layouts import KV_DATA_BYTES
 from kvproto.wire.rdma import rdma_segment_bytes_max
 
@@ -53,9 +53,9 @@ def _devices() -> Finding:
 def _locked_memory(pool: PoolConfig) -> Finding:
     limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     free = limit == resource.RLIM_INFINITY or _may_lock_all()
-    found = "unlimited" if free else size_text(limit)
+    found = "unlimited" if free else format_bytes(limit)
     remedy = "LimitMEMLOCK=infinity in the agent's unit, or ulimit -l unlimited"
-    wanted = f"{size_text(pool.size_bytes)} for the pool, and some for receives"
+    wanted = f"{format_bytes(pool.size_bytes)} for the pool, and some for receives"
     return judged("locked memory", found, wanted, free or limit > pool.size_bytes, Level.MISSING, remedy)
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from kvproto.units import format_bytes
 from planner.report.tables import Grid
 from planner.scale.growth import STREAM_S, Growth, carried_nodes
 from planner.scale.load import Load
 from planner.scale.reuse import CellReuse
 from planner.scale.unit_costs import UnitCosts
-from planner.units import format_bytes, format_seconds
+from planner.units import format_seconds
 
 
 def scale_grids(costs: UnitCosts, load: Load, growth: Sequence[Growth], cells: Sequence[CellReuse]) -> list[Grid]:

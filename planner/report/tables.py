@@ -8,9 +8,10 @@ from typing import Literal
 from rich import box
 from rich.table import Table
 
+from kvproto.units import format_bytes
 from planner.cluster.options import Sharing
 from planner.plan import PlanFigures
-from planner.units import format_bytes, format_seconds
+from planner.units import format_seconds
 from planner.verdict import AGAINST, benefit, ranges, settings
 
 

@@ -85,8 +85,13 @@ class KvcastEnds:
         await self._read_once()
 
     async def close(self) -> None:
+        """Nothing of them is left."""
         for transport in self._transports:
             await transport.close()
+        del self._content, self._arriving
+        self._sinks.clear()
+        for pool in self._pools:
+            pool.close()
 
     async def read(self, seconds: float) -> Slice:
         """The chunk again and again, by READs. The first is not counted: a window that has rested begins anew."""
@@ -106,7 +111,8 @@ class KvcastEnds:
         self._transports[1].read(request)
         outcome = await done
         if outcome is not ReadOutcome.DONE:
-            raise RuntimeError(f"a read failed: {outcome.name}")
+            drops = ", ".join(f"{why} {count}" for why, count in self._transports[1].counters.dropped.items())
+            raise RuntimeError(f"READ: {outcome.name} ({drops or 'nothing was dropped'})")
 
     async def cast(self, seconds: float) -> Slice:
         """The chunk again and again, by UD, half a window at a time. Ends when nothing is on its way."""

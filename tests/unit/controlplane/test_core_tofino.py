@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.config import ConfigError, parse
+from controlplane.config import parse
 from controlplane.pool import PoolRules
 from controlplane.switch import ticks
 from controlplane.switch.bitmap_groups import FLOOD_GROUP, MEMBER_ORDER
@@ -20,6 +20,7 @@ from controlplane.switch.entries import (
 )
 from controlplane.switch.target import LostReport, SwitchFacts
 from controlplane.switch.tofino import OrbitOptions, TofinoCodec, frame_bytes
+from kvproto.daemon.errors import ConfigError
 from kvproto.rpc import control_pb2 as rpc
 from tests.unit.controlplane.helpers import SECOND, Scene, key, ports, record
 

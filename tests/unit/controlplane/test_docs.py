@@ -7,34 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from controlplane import config, settings
+from controlplane.config import parse
 from controlplane.metrics import CoreCollector
 from controlplane.switch.target import OrbitTraffic, SwitchCounters
 from kvcast.cli import load
-from tests.reference_tables import differences, named, rows
-from tests.reference_tables import settings as documented_settings
+from tests.reference_tables import asked_keys, differences, named, rows, settings
 from tests.unit.controlplane.helpers import Scene
 
 COMMON = {"--help", "--controller", "--json"}
 
 
-def test_every_key_is_documented_with_its_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    defaults: dict[str, object] = {}
-    take = settings.Section._take
-
-    def listen(section: settings.Section, key: str, default: object) -> object:
-        defaults.setdefault(section._name(key), default)
-        return take(section, key, default)
-
-    monkeypatch.setattr(settings.Section, "_take", listen)
-    path = tmp_path / "controller.yaml"
-    path.write_text("nodes: {NAME: {port: 1}}\nswitch: {target: tofino, address: '127.0.0.1:1', orbit_bytes: 100000}\n")
-    config.load(path)
-    sections = {name.rpartition(".")[0] for name in defaults} | {"nodes"}
-    defaults = {name: default for name, default in defaults.items() if name not in sections}
-    # What has to be given, or has its own words.
-    defaults["nodes.NAME.port"] = defaults["switch.orbit_bytes"] = None
-    assert differences(documented_settings("controlplane.md"), defaults) == []
+def test_every_key_is_documented_with_its_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    defaults = asked_keys(monkeypatch)
+    switch = {"target": "tofino", "address": "127.0.0.1:1", "orbit_bytes": 100_000}
+    parse({"nodes": {"NAME": {"port": 1}}, "switch": switch}, Path())
+    defaults["switch.orbit_bytes"] = None  # It has to be given, here.
+    assert differences(settings("controlplane.md"), defaults) == []
 
 
 def test_every_metric_is_documented() -> None:

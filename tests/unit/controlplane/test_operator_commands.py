@@ -13,7 +13,6 @@ from controlplane.config import parse
 from controlplane.daemon import Controller
 from kvcast.cli import main
 from kvcast.commands.ls import in_tree_order
-from kvcast.operator import size_text
 from kvproto.rpc import control_pb2 as rpc
 from tests.contracts.switch_target.memory_target import MemorySwitch, MemoryTarget
 from tests.unit.controlplane.fake_agent import FakeAgent, agents
@@ -62,7 +61,7 @@ def test_ls_shows_chunks_in_prefix_order(capsys: pytest.CaptureFixture[str]) -> 
 def test_pin_to_the_switch_shows_in_ls_and_top(capsys: pytest.CaptureFixture[str]) -> None:
     async def steps(kvcast: Command, first: FakeAgent, second: FakeAgent, _: FakeAgent) -> None:
         assert await kvcast("pin", key("b").hex(), "--switch") == 0
-        assert "pinned 2 chunks (64.0 KiB)" in capsys.readouterr().out
+        assert "pinned 2 chunks (64 KiB)" in capsys.readouterr().out
         await second.until(lambda: second.entries[key("b")].served and second.entries[key("a")].served, "both served")
         assert await kvcast("ls", "--served", "--pinned") == 0
         assert capsys.readouterr().out.count("serving") == 2
@@ -160,14 +159,7 @@ def test_of_two_controllers_the_one_that_leads_is_asked(capsys: pytest.CaptureFi
     run(scene())
 
 
-def test_sizes_and_trees_read_well() -> None:
-    assert [size_text(size) for size in (0, 1023, 1536, 200 * 1024, 3 << 40)] == [
-        "0 B",
-        "1023 B",
-        "1.5 KiB",
-        "200 KiB",
-        "3.0 TiB",
-    ]
+def test_trees_read_well() -> None:
     chunks = [
         rpc.ChunkView(key=bytes([at]), parent=bytes([parent]))
         for at, parent in ((1, 9), (2, 9), (3, 1), (4, 2), (5, 1))

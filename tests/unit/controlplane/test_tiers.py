@@ -6,10 +6,11 @@ from collections.abc import Iterable
 
 import pytest
 
-from controlplane.config import ConfigError, parse
+from controlplane.config import parse
 from controlplane.directory import AddOutcome, Directory
 from controlplane.ids import NodeIndex
 from controlplane.spill import Endangered, Host, Recovery, plan_recovery, plan_rescues
+from kvproto.daemon.errors import ConfigError
 from kvproto.rpc import control_pb2 as rpc
 from kvproto.tiers.push import PushParameters
 from kvproto.value import Source

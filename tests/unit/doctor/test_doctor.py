@@ -102,7 +102,7 @@ def test_unknown_topic_and_unusable_configuration(tmp_path: Path) -> None:
     (tmp_path / "agent.yaml").write_text("nodes: 1\ndata: {address: 10.0.0.1}\n")
     for words, complaint in (
         (("plumbing",), "no topic plumbing: choose among agent"),
-        (("agent", "--config", str(tmp_path / "agent.yaml")), "unknown key nodes"),
+        (("agent", "--config", str(tmp_path / "agent.yaml")), "unknown key 'nodes': did you mean 'node'?"),
     ):
         done = _run(*words, environment=child_environment())
         assert done.returncode == 2

@@ -3,34 +3,22 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from agent_harness import MIB, cluster
 
-from hostagent import config
+from hostagent.config import parse
 from hostagent.disk.config import DiskConfig
 from hostagent.metrics import PREFIX
-from tests.reference_tables import differences, named, rows, settings
+from tests.reference_tables import asked_keys, differences, named, rows, settings
 
 FRAMES = {"switch": "127.0.0.1:1", "local": "127.0.0.1:2", "mac": "02:00:00:00:00:01"}
 
 
 def test_every_key_is_documented_with_its_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    defaults: dict[str, object] = {}
-
-    class Listening(config._Section):
-        def take(self, key: str, check: Callable[[object], config.T], default: config.T) -> config.T:
-            defaults[self._name(key)] = default
-            return super().take(key, check, default)
-
-        def need(self, key: str, check: Callable[[object], config.T]) -> config.T:
-            defaults[self._name(key)] = None
-            return super().need(key, check)
-
-    monkeypatch.setattr(config, "_Section", Listening)
-    config.parse({"data": {"transport": "frames", "address": "10.0.0.1", "frames": FRAMES}})
+    defaults = asked_keys(monkeypatch)
+    parse({"data": {"transport": "frames", "address": "10.0.0.1", "frames": FRAMES}})
     assert defaults.pop("node") == socket.gethostname()
     documented = settings("agent.md")
     assert documented.pop("node") == "host name"

@@ -1,4 +1,4 @@
-"""Units, specs, content and figures: the pure parts of the testbed."""
+"""Specs, content and figures: the pure parts of the testbed."""
 
 from __future__ import annotations
 
@@ -11,37 +11,6 @@ from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.network.counters import InterfaceCounters, parse_net_dev
 from bmv2_testbed.network.wired import shaper_arguments
 from bmv2_testbed.spec import Faults, Target, TestbedSpec, Wiring, data_ip, data_mac
-from bmv2_testbed.units import format_rate, format_size, parse_rate_bit_s, parse_size_bytes
-
-
-@pytest.mark.parametrize(
-    ("text", "rate"), [("100mbit", 10**8), ("1.5gbit", 1_500_000_000), ("64kbit/s", 64_000), ("9600bit", 9600)]
-)
-def test_rates(text: str, rate: int) -> None:
-    assert parse_rate_bit_s(text) == rate
-
-
-@pytest.mark.parametrize("text", ["", "100", "fast", "-1mbit", "0mbit", "100MB"])
-def test_bad_rates_name_themselves(text: str) -> None:
-    with pytest.raises(ValueError, match=text or "''"):
-        parse_rate_bit_s(text)
-
-
-@pytest.mark.parametrize(("text", "size"), [("16MiB", 2**24), ("4096", 4096), ("1kB", 1000), ("1.5KiB", 1536)])
-def test_sizes(text: str, size: int) -> None:
-    assert parse_size_bytes(text) == size
-
-
-@pytest.mark.parametrize("text", ["", "16M", "MiB", "0B"])
-def test_bad_sizes(text: str) -> None:
-    with pytest.raises(ValueError, match="size"):
-        parse_size_bytes(text)
-
-
-def test_formats() -> None:
-    assert format_size(2**24) == "16 MiB"
-    assert format_size(100) == "100 B"
-    assert format_rate(100_000_000) == "100mbit"
 
 
 def test_spec_survives_json() -> None:

@@ -1,4 +1,4 @@
-"""How daemons say that they are ready: sd_notify(3) and a file."""
+"""How daemons say that they are ready: a line, a file, sd_notify(3)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from kvproto.readiness import NOTIFY_VARIABLE, notify_ready, write_ready_file
+from kvproto.daemon.errors import CannotRunError
+from kvproto.daemon.readiness import NOTIFY_VARIABLE, notify_ready, ready, write_ready_file
 
 
 @pytest.mark.parametrize("abstract", [False, True], ids=["path", "abstract"])
@@ -43,3 +44,28 @@ def test_the_file_appears_whole(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
     with pytest.raises(FileNotFoundError):
         write_ready_file(tmp_path / "none" / "ready", {})
+
+
+def test_ready_while_it_lasts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv(NOTIFY_VARIABLE, raising=False)
+    path = tmp_path / "ready"
+    with ready("daemon", {"http": "127.0.0.1:1", "metrics": ""}, path):
+        assert json.loads(path.read_text()) == {"pid": os.getpid(), "http": "127.0.0.1:1", "metrics": ""}
+        assert capsys.readouterr().out == "daemon ready http=127.0.0.1:1 metrics=off\n"
+    assert not path.exists()
+    with ready("daemon", {}, None):
+        assert not path.exists()
+
+
+def test_a_file_that_cannot_be_written_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "ready"
+    path.mkdir()
+    with (
+        pytest.raises(CannotRunError, match=rf"^cannot write ready_file {path}: Is a directory$"),
+        ready("x", {}, path),
+    ):
+        pass
+    assert list(tmp_path.iterdir()) == [path]
+    assert capsys.readouterr().out == ""

@@ -1,0 +1,65 @@
+"""A daemon as a process: what ends it, its exit status, the one line for what cannot be."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from kvproto.daemon.errors import CannotRunError, ConfigError
+from kvproto.daemon.process import run_daemon
+
+
+def load(path: Path) -> str:
+    text = path.read_text()
+    if text == "bad":
+        raise ConfigError(f"{path}: bad")
+    return text
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "daemon.yaml"
+    path.write_text("good")
+    return path
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_runs_until_it_is_told_to_stop(config: Path, number: signal.Signals) -> None:
+    ran: list[str] = []
+
+    async def run(text: str, stop: asyncio.Event) -> None:
+        ran.append(text)
+        os.kill(os.getpid(), number)
+        await stop.wait()
+
+    assert run_daemon("daemon", "", load, run, ["--config", str(config)]) == 0
+    assert ran == ["good"]
+
+
+def test_what_cannot_be_is_one_line_and_a_status(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async def run(text: str, stop: asyncio.Event) -> None:
+        raise CannotRunError("cannot listen")
+
+    words = ["--config", str(config)]
+    assert run_daemon("daemon", "", load, run, [*words, "--check"]) == 0
+    assert capsys.readouterr() == (f"{config}: good\n", "")
+    assert run_daemon("daemon", "", load, run, words) == 1
+    assert capsys.readouterr() == ("", "daemon: cannot listen\n")
+    config.write_text("bad")
+    for more in ([], ["--check"]):
+        assert run_daemon("daemon", "", load, run, [*words, *more]) == 2
+        assert capsys.readouterr() == ("", f"daemon: {config}: bad\n")
+    with pytest.raises(SystemExit, match=r"^2$"):
+        run_daemon("daemon", "", load, run, [])
+
+
+def test_a_bug_is_not_taken_for_a_reason(config: Path) -> None:
+    async def run(text: str, stop: asyncio.Event) -> None:
+        raise OSError("nobody expected this")
+
+    with pytest.raises(OSError, match="nobody expected this"):
+        run_daemon("daemon", "", load, run, ["--config", str(config)])
