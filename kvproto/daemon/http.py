@@ -47,7 +47,7 @@ def json_page(facts: Callable[[], Mapping[str, object]]) -> Page:
 
 
 class HttpServer:
-    """Serves pages by their paths. A page that raises ends its connection and is the event loop's to report."""
+    """Serves pages by their paths. A page that raises is a bug: 500, and the event loop's exception handler is told."""
 
     def __init__(self, pages: Mapping[str, Page]) -> None:
         self._pages = pages
@@ -96,9 +96,18 @@ class HttpServer:
         method, path = words[0], words[1].split("?", 1)[0]
         if method not in ("GET", "HEAD"):
             return _encode(_words(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD"))
+        return _encode(self._answer(path), with_body=method == "GET")
+
+    def _answer(self, path: str) -> Answer:
         page = self._pages.get(path)
-        answer = page() if page else _words(HTTPStatus.NOT_FOUND, f"try {' or '.join(self._pages)}")
-        return _encode(answer, with_body=method == "GET")
+        if page is None:
+            return _words(HTTPStatus.NOT_FOUND, f"try {' or '.join(self._pages)}")
+        try:
+            return page()
+        except Exception as error:
+            told = {"message": f"the page {path} cannot be made", "exception": error}
+            asyncio.get_running_loop().call_exception_handler(told)
+            return _words(HTTPStatus.INTERNAL_SERVER_ERROR, "a bug: the log has more")
 
 
 async def _request_head(reader: asyncio.StreamReader) -> bytes | None:
