@@ -104,7 +104,7 @@ class HttpServer:
             return _words(HTTPStatus.NOT_FOUND, f"try {' or '.join(self._pages)}")
         try:
             return page()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - told to who handles bugs
             told = {"message": f"the page {path} cannot be made", "exception": error}
             asyncio.get_running_loop().call_exception_handler(told)
             return _words(HTTPStatus.INTERNAL_SERVER_ERROR, "a bug: the log has more")

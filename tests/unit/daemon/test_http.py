@@ -203,7 +203,7 @@ def test_a_bug_in_a_page_is_the_loops_to_report() -> None:
     async def steps() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context["exception"]))
         async with serving() as (server, port):
-            assert await exchange(port, GET % b"/failing") == b""
+            assert (await exchange(port, GET % b"/failing")).startswith(b"HTTP/1.1 500 Internal Server Error\r\n")
             assert not server._connections
             assert (await exchange(port, GET % b"/healthz")).endswith(b"}\n")
 
