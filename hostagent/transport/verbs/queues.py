@@ -170,7 +170,7 @@ class AddressHandle:
 class CompletionWatch:
     """Calls whoever takes completions: by event when little is going on, by the clock under load.
 
-    The queue is armed whenever the watch goes back to waiting for events.
+    The queue is armed whenever the watch waits for events.
     """
 
     POLL_S = 0.001
@@ -235,6 +235,9 @@ class CompletionWatch:
 
     def _take_all(self) -> None:
         self._timer = None
+        if not self._by_clock:
+            # Before it is emptied: what comes meanwhile makes an event, at worst for nothing.
+            self._queue.arm()
         taken, full = self._take()
         if not self._open:
             return
@@ -242,7 +245,7 @@ class CompletionWatch:
             self._timer = self._loop.call_soon(self._look)
         elif self._by_clock and taken >= self.BUSY_COMPLETIONS:
             self._timer = self._loop.call_later(self.POLL_S, self._look)
-        else:
+        elif self._by_clock:
             self._queue.arm()
             # What came between the last look and arming makes no event.
             taken, _ = self._take()
