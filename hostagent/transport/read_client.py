@@ -311,6 +311,7 @@ class _PeerConnection:
             return
         quiet_s = self._loop.time() - self._progress_s
         if quiet_s >= self._patience_s:
+            self._counters.drop("read_stalled" if self._connected else "read_unreachable")
             self.close()
         else:
             self._stall_timer = self._loop.call_later(self._patience_s - quiet_s, self._check_stall)

@@ -38,7 +38,7 @@ def ib_read_bw(seconds: float) -> Slice:
             server.wait()
         line = next(line for line in client.splitlines() if line.split()[:1] == [str(PIECE_BYTES)])
         rate = float(line.split()[3]) * 2**20
-        # Its clock is the processor's counter, which an emulator now and then has jump: then it says 0.00.
+        # Once in a while it says 0.00, under emulation.
         if rate > 0:
             return Slice(count * PIECE_BYTES, count * PIECE_BYTES / rate)
     raise RuntimeError(f"ib_read_bw: {client.strip()[-300:]}")

@@ -486,6 +486,8 @@ class PeerReads:
         limit_s = self._host.stall_timeout_s if waiting else self._host.idle_s
         over_tcp = self._reads and not waiting
         if not over_tcp and self._host.loop.time() - self._progress_s >= limit_s:
+            if waiting:
+                self._host.counters.drop("read_stalled")
             self.close()
         else:
             if over_tcp:

@@ -473,6 +473,7 @@ def test_a_stalled_connection_and_an_idle_one_are_given_up(stalled: bool) -> Non
             peer.add(ReadRequest(peer.endpoint, KEY, 0, 10, 0, outcomes.append))
         await eventually(lambda: reader.closed)
         await eventually(lambda: outcomes == ([ReadOutcome.FAILED] if stalled else []))
+        assert reader.counters.dropped == ({"read_stalled": 1} if stalled else {})
         reader.tcp.close()
         holder.server.close()
 

@@ -73,15 +73,36 @@ def test_a_host_that_does_not_answer_is_given_up_soon(monkeypatch: pytest.Monkey
             for one in waiting:
                 one.setblocking(False)
                 one.connect_ex(full.getsockname())
-            client = ReadClient(memory, TransportCounters(), stall_timeout_s=3600)
+            counters = TransportCounters()
+            client = ReadClient(memory, counters, stall_timeout_s=3600)
             ended: asyncio.Future[ReadOutcome] = loop.create_future()
             endpoint = "{}:{}".format(*full.getsockname())
             client.read(ReadRequest(endpoint, SMALL, 0, 4096, 0, ended.set_result))
             async with asyncio.timeout(10):
                 assert await ended is ReadOutcome.FAILED
+            assert counters.dropped == {"read_unreachable": 1}
             client.close()
             for one in waiting:
                 one.close()
+        memory.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_peer_that_takes_a_request_and_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "READ_CONNECT_TIMEOUT_S", 0.05)  # It looks first after so long.
+
+    async def scenario() -> None:
+        memory, counters = PoolMemory(1 << 20, prefault=False), TransportCounters()
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            client = ReadClient(memory, counters, stall_timeout_s=0.05)
+            ended: asyncio.Future[ReadOutcome] = asyncio.get_running_loop().create_future()
+            endpoint = "{}:{}".format(*silent.getsockname())
+            client.read(ReadRequest(endpoint, SMALL, 0, 4096, 0, ended.set_result))
+            async with asyncio.timeout(10):
+                assert await ended is ReadOutcome.FAILED
+            assert counters.dropped == {"read_stalled": 1}
+            client.close()
         memory.close()
 
     asyncio.run(scenario())
