@@ -20,7 +20,7 @@ WINDOW_MESSAGES = 256
 SETTLE_S = 0.5
 """What has not arrived so long after the last one is lost. A window keeps the one core busy for 0.1 s."""
 _RECEIVES = 1024
-_TRIES = 20
+_DEADLINE_S = 30.0
 _GRH_BYTES = 40
 _DEBIAN_PACKAGES = "/usr/lib/python3/dist-packages"
 
@@ -29,30 +29,32 @@ def ib_read_bw(seconds: float) -> Slice:
     """perftest's READs, one queue pair; about so long. Its CPU time is not known."""
     count = max(16, int(seconds * 80))
     common = ["ib_read_bw", "-x", "1", "-s", str(PIECE_BYTES), "-n", str(count), "-F"]
-    for _ in range(_TRIES):
+    deadline_s = time.monotonic() + _DEADLINE_S
+    said = ""
+    while time.monotonic() < deadline_s:
         server = subprocess.Popen([*common, "-d", "rxe0"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
-            client = _ib_read_bw_client(common)
+            said = _ib_read_bw_client(common, deadline_s)
         finally:
             server.kill()
             server.wait()
-        line = next(line for line in client.splitlines() if line.split()[:1] == [str(PIECE_BYTES)])
+        line = next(line for line in said.splitlines() if line.split()[:1] == [str(PIECE_BYTES)])
         rate = float(line.split()[3]) * 2**20
         # Once in a while it says 0.00, under emulation.
         if rate > 0:
             return Slice(count * PIECE_BYTES, count * PIECE_BYTES / rate)
-    raise RuntimeError(f"ib_read_bw: {client.strip()[-300:]}")
+    raise RuntimeError(f"ib_read_bw: {said.strip()[-300:]}")
 
 
-def _ib_read_bw_client(common: list[str]) -> str:
-    for _ in range(_TRIES):
-        # Only what it exchanges beforehand goes over loopback.
-        words = [*common, "-d", "rxe1", "127.0.0.1"]
+def _ib_read_bw_client(common: list[str], deadline_s: float) -> str:
+    """Tried until the server listens. Only what the two exchange beforehand goes over loopback."""
+    words = [*common, "-d", "rxe1", "127.0.0.1"]
+    while True:
         client = subprocess.run(words, capture_output=True, text=True, check=False)
         if client.returncode == 0:
             return client.stdout
-        time.sleep(0.2)
-    raise RuntimeError(f"ib_read_bw: {(client.stderr or client.stdout).strip()[-300:]}")
+        if time.monotonic() >= deadline_s:
+            raise RuntimeError(f"ib_read_bw: {(client.stderr or client.stdout).strip()[-300:]}")
 
 
 def load_pyverbs() -> dict[str, Any]:

@@ -61,51 +61,37 @@ def test_a_chunk_is_let_go_when_the_peer_has_it_though_more_is_being_sent() -> N
     asyncio.run(scenario())
 
 
+async def given_up(endpoint: tuple[str, int], stall_timeout_s: float) -> dict[str, int]:
+    """What is counted when a read from there fails."""
+    memory, counters = PoolMemory(1 << 20, prefault=False), TransportCounters()
+    client = ReadClient(memory, counters, stall_timeout_s=stall_timeout_s)
+    ended: asyncio.Future[ReadOutcome] = asyncio.get_running_loop().create_future()
+    client.read(ReadRequest("{}:{}".format(*endpoint), SMALL, 0, 4096, 0, ended.set_result))
+    async with asyncio.timeout(10):
+        assert await ended is ReadOutcome.FAILED
+    client.close()
+    memory.close()
+    return counters.dropped
+
+
 def test_a_host_that_does_not_answer_is_given_up_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Long before a connection that merely stands still would be."""
     monkeypatch.setattr(limits, "READ_CONNECT_TIMEOUT_S", 0.05)
-
-    async def scenario() -> None:
-        memory, loop = PoolMemory(1 << 20, prefault=False), asyncio.get_running_loop()
-        with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
-            # Connections that nobody accepts fill the queue: the kernel answers no further SYN.
-            waiting = [socket.socket() for _ in range(4)]
-            for one in waiting:
-                one.setblocking(False)
-                one.connect_ex(full.getsockname())
-            counters = TransportCounters()
-            client = ReadClient(memory, counters, stall_timeout_s=3600)
-            ended: asyncio.Future[ReadOutcome] = loop.create_future()
-            endpoint = "{}:{}".format(*full.getsockname())
-            client.read(ReadRequest(endpoint, SMALL, 0, 4096, 0, ended.set_result))
-            async with asyncio.timeout(10):
-                assert await ended is ReadOutcome.FAILED
-            assert counters.dropped == {"read_unreachable": 1}
-            client.close()
-            for one in waiting:
-                one.close()
-        memory.close()
-
-    asyncio.run(scenario())
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
+        # Connections that nobody accepts fill the queue: the kernel answers no further SYN.
+        waiting = [socket.socket() for _ in range(4)]
+        for one in waiting:
+            one.setblocking(False)
+            one.connect_ex(full.getsockname())
+        assert asyncio.run(given_up(full.getsockname(), 3600)) == {"read_unreachable": 1}
+        for one in waiting:
+            one.close()
 
 
 def test_a_peer_that_takes_a_request_and_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "READ_CONNECT_TIMEOUT_S", 0.05)  # It looks first after so long.
-
-    async def scenario() -> None:
-        memory, counters = PoolMemory(1 << 20, prefault=False), TransportCounters()
-        with socket.create_server(("127.0.0.1", 0)) as silent:
-            client = ReadClient(memory, counters, stall_timeout_s=0.05)
-            ended: asyncio.Future[ReadOutcome] = asyncio.get_running_loop().create_future()
-            endpoint = "{}:{}".format(*silent.getsockname())
-            client.read(ReadRequest(endpoint, SMALL, 0, 4096, 0, ended.set_result))
-            async with asyncio.timeout(10):
-                assert await ended is ReadOutcome.FAILED
-            assert counters.dropped == {"read_stalled": 1}
-            client.close()
-        memory.close()
-
-    asyncio.run(scenario())
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        assert asyncio.run(given_up(silent.getsockname(), 0.05)) == {"read_stalled": 1}
 
 
 @pytest.mark.parametrize(("offset", "size_bytes"), [(0, 0), (0, -1), (-1, 10)])
