@@ -15,14 +15,17 @@ export XDG_CACHE_HOME ?= $(CURDIR)/build/cache
 help: ## this list
 	@awk -F':.*## ' '/^[a-z0-9_-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-.PHONY: help setup system lint test unit test-long roce test-roce test-vllm demo demo-vllm bench wire rpc p4runtime-stubs p4 clean
+.PHONY: help setup system system-checks lint types test unit sim test-long roce test-roce test-vllm wheels wheelhouse test-wheels test-field demo demo-vllm bench wire rpc p4 docs clean
 
-$(VENV)/.installed: pyproject.toml tools/setup_python.sh
+$(VENV)/.installed: pyproject.toml client/pyproject.toml p4switch/pyproject.toml tools/setup_python.sh
 	tools/setup_python.sh $(VENV)
 	@touch $@
 
 system: ## Debian packages the testbed needs (asks for nothing; needs root)
 	tools/setup_system.sh
+
+system-checks: ## Debian packages with which more checks can run: shells, promtool, Go, Chromium (needs root)
+	tools/setup_system.sh zsh fish prometheus golang-go chromium
 
 # p4runtime-shell pins protobuf below 3.21, so the operator's console lives in an environment of its own.
 .venv-p4rt-shell/.installed:
@@ -30,27 +33,39 @@ system: ## Debian packages the testbed needs (asks for nothing; needs root)
 	@touch $@
 
 # vLLM brings a torch and packages of its own, so its engines live in an environment of their own, too.
-.venv-vllm/.installed: pyproject.toml tools/setup_vllm.sh
+.venv-vllm/.installed: pyproject.toml client/pyproject.toml p4switch/pyproject.toml tools/setup_vllm.sh
 	tools/setup_vllm.sh .venv-vllm
 	@touch $@
 
 setup: system $(VENV)/.installed ## everything needed to run
 
-lint: $(VENV)/.installed ## ruff, mypy --strict, import rules
+# Types of P4Runtime's messages, which mypy_path names; mypy alone would take them for Any.
+build/p4runtime_stubs/.written: $(VENV)/.installed tools/generate_p4runtime_stubs.py
+	$(PY) tools/generate_p4runtime_stubs.py $(@D)
+	@touch $@
+
+lint: $(VENV)/.installed build/p4runtime_stubs/.written ## ruff, mypy --strict, import rules
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
-	$(VENV)/bin/mypy kvproto p4switch controlplane hostagent bmv2_testbed kvcast planner tools
+	$(MAKE) --no-print-directory types
 	$(VENV)/bin/lint-imports --no-logo
 
+types: $(VENV)/.installed ## mypy --strict alone
+	$(VENV)/bin/mypy client/src p4switch/src kvpolicy kvdaemon kvsim controlplane hostagent bmv2_testbed kvcast planner tools examples
+
 test: setup .venv-p4rt-shell/.installed lint ## everything that can run on this machine, under ten minutes
-	$(RUN) $(PY) -m pytest $(PARALLEL) -m "not long and not roce and not enters_namespace"
+	$(RUN) $(PY) -m pytest $(PARALLEL) -m "not long and not roce and not wheels and not field and not enters_namespace"
 	$(RUN) $(PY) -m pytest -m "enters_namespace and not long"
 
 unit: $(VENV)/.installed ## only the tests that need neither root nor namespaces
 	$(RUN) $(PY) -m pytest $(PARALLEL) -m "not long and not root" tests/unit tests/contracts tests/sim
 
+sim: $(VENV)/.installed ## replay a simulation: make sim SEED=4711, or SEED=4000-4999
+	@[ -n "$(SEED)" ] || { echo 'make sim: name the seed that failed: make sim SEED=4711' >&2; exit 2; }
+	KVCAST_MIX_SEEDS=$(SEED) $(RUN) $(PY) -m pytest -m "" tests/sim/test_random_mix.py
+
 roce: $(VENV)/.installed ## packages and the image for guests with soft-RoCE (needs root for the packages)
-	PYTHON=$(CURDIR)/$(PY) PYTHONPATH=$(CURDIR) tools/setup_roce.sh
+	PYTHON=$(CURDIR)/$(PY) PYTHONPATH=$(CURDIR):$(CURDIR)/client/src:$(CURDIR)/p4switch/src tools/setup_roce.sh
 
 test-roce: setup roce ## the RDMA transport in guests with soft-RoCE, in software emulation
 	$(RUN) $(PY) -m pytest -m roce tests/roce
@@ -61,6 +76,20 @@ test-long: setup ## sanitizers and soak tests
 test-vllm: system .venv-vllm/.installed ## real vLLM engines on the pool, on the CPU
 	PATH="$(CURDIR)/.venv-vllm/bin:$$PATH" .venv-vllm/bin/python -m pytest -m "not long" tests/vllm
 
+wheels: ## all three distributions, sdist and wheel, into dist/
+	tools/build_distributions.sh dist
+
+wheelhouse: wheels ## what the wheels need in deploy/docker's images, for building those without a network
+	build/venv-build/bin/python -m pip download --quiet --disable-pip-version-check --dest dist/wheelhouse \
+		--only-binary :all: --implementation cp --python-version 3.12 --abi cp312 --abi abi3 --abi none \
+		--platform manylinux_2_28_$(shell uname -m) --platform manylinux2014_$(shell uname -m) dist/*.whl
+
+test-wheels: $(VENV)/.installed ## the wheels, built and installed into empty environments, at work
+	$(RUN) $(PY) -m pytest -m wheels tests/wheels
+
+test-field: setup ## a newcomer's cluster in namespaces: pages followed verbatim, broken networks found, a failover
+	$(RUN) $(PY) -m pytest -m field tests/field
+
 demo: setup ## watch it work: incast in all modes, then real traces; ends in a table and a picture
 	$(RUN) $(PY) -m kvcast.cli demo
 
@@ -70,17 +99,17 @@ demo-vllm: system .venv-vllm/.installed ## two vLLM engines share a document; on
 bench: setup ## the incast benchmark in all modes
 	$(RUN) $(PY) -m kvcast.cli bench incast --mode all --json out/incast.json
 
-p4runtime-stubs: $(VENV)/.installed ## regenerate the type stubs of p4switch/proto
-	$(PY) tools/generate_p4runtime_stubs.py
-
 p4: $(VENV)/.installed ## check the data plane with p4switch's compiler and p4c's, and how much of a Tofino it needs
 	tools/check_p4.sh $(VENV)/bin/kvcast-switch $(PY)
 
-wire: $(VENV)/.installed ## regenerate kvproto/wire from p4/include/headers.p4
+wire: $(VENV)/.installed ## regenerate client/src/kvproto/wire from p4/include/headers.p4
 	$(PY) tools/generate_wire.py
 
-rpc: $(VENV)/.installed ## regenerate kvproto/rpc from control.proto
+rpc: $(VENV)/.installed ## regenerate client/src/kvproto/rpc from control.proto
 	$(PY) tools/generate_rpc.py
 
+docs: $(VENV)/.installed ## the documentation's site in build/site, strict about links
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
+
 clean: ## remove what was built
-	rm -rf build out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache *.egg-info
+	rm -rf build dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache *.egg-info

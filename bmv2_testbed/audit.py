@@ -1,5 +1,5 @@
 """What must not be left behind when all fetches are over, whatever went wrong: in the switch, at the controller, at
-agents. Says what is left, one line each; waits a while for it to go, because agents and controller clean up when they
+agents. Reports each leftover in one line; waits a while for it to go, because agents and controller clean up when they
 hear of a fault."""
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from kvproto.rpc import control_pb2
 
 _INTEREST: Final = "interest_members"
 _ELECTION_ID: Final = 1
-"""Below any controller's: who only looks never becomes primary beside one."""
+"""Below any controller's: the audit only looks and must never become primary in a controller's place."""
 _POLL_S: Final = 0.05
 _ZERO: Final = {
     ("kvcast_agent_pool_pins", ""): "pins",
@@ -117,7 +117,7 @@ class Scene:
     """Members whose agents have died."""
 
     def leftovers(self, deadline_s: float) -> list[str]:
-        """What is left at `deadline_s` (monotonic); empty as soon as nothing is."""
+        """The leftovers at `deadline_s` (monotonic); returns early, with an empty list, once nothing is left."""
         try:
             return asyncio.run(self._until_nothing_is_left(deadline_s))
         except finsy.P4ClientError as error:

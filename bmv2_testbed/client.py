@@ -1,4 +1,4 @@
-"""A running testbed as seen from outside: starts the keeper, sends it requests."""
+"""A running testbed as seen from outside: starts the supervisor, sends it requests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from bmv2_testbed.spec import CONTROL_SOCKET, Faults, TestbedSpec
 
 
 class Testbed:
-    """One run. Every method raises TestbedError with the keeper's words when it refuses, or is gone."""
+    """One run. Every method raises TestbedError with the supervisor's words when it refuses, or is gone."""
 
     __test__ = False
 
@@ -68,7 +68,7 @@ class Testbed:
         return TestbedSpec.from_json(json.dumps(self.status()["spec"]))
 
     def run(self, name: str, place: str, argv: Sequence[str]) -> None:
-        """Start a process in a host (`h0`..) or beside the switch (`switch`)."""
+        """Start a process in a host (`h0`..) or next to the switch (`switch`)."""
         self._ask("run", name=name, place=place, argv=list(argv))
 
     def wait(self, name: str, timeout_s: float) -> Outcome | None:
@@ -125,7 +125,7 @@ class Testbed:
         return metrics
 
     def leftovers(self, dead: Sequence[int] = (), patience_s: float = 10.0) -> list[str]:
-        """What is still there after `patience_s` that should be gone once all fetches are over: pins, slots, groups,
+        """Leftovers after `patience_s` that should be gone once all fetches are over: pins, slots, groups,
         interest. `dead`: hosts whose agents died and were not started again."""
         found: list[str] = self._ask("leftovers", dead=list(dead), patience_s=patience_s)
         return found
@@ -161,7 +161,7 @@ class Testbed:
         self._ask("reboot", host=host)
 
     def reload_program(self) -> None:
-        """Load the switch program anew: the switch forgets everything."""
+        """Load the switch program again: the switch forgets everything."""
         self._ask("reload_program")
 
     def stop(self) -> None:
@@ -193,9 +193,9 @@ def wait_gone(pid: int, timeout_s: float) -> None:
 
 def start(spec: TestbedSpec, *, detached: bool = False) -> tuple[Testbed, subprocess.Popen[bytes]]:
     """Start a run and wait until it is up. It ends with this process unless `detached`."""
-    argv = python_module("bmv2_testbed.keeper", *([] if detached else ["--attached"]))
+    argv = python_module("bmv2_testbed.supervisor", *([] if detached else ["--attached"]))
     with tempfile.TemporaryFile() as errors:
-        keeper = subprocess.Popen(
+        supervisor = subprocess.Popen(
             argv,
             env=child_environment(),
             stdin=subprocess.PIPE,
@@ -203,15 +203,15 @@ def start(spec: TestbedSpec, *, detached: bool = False) -> tuple[Testbed, subpro
             stderr=errors,
             start_new_session=True,
         )
-        assert keeper.stdin is not None
-        assert keeper.stdout is not None
-        keeper.stdin.write(spec.to_json().encode())
-        keeper.stdin.close()
-        line = keeper.stdout.readline()
-        keeper.stdout.close()
+        assert supervisor.stdin is not None
+        assert supervisor.stdout is not None
+        supervisor.stdin.write(spec.to_json().encode())
+        supervisor.stdin.close()
+        line = supervisor.stdout.readline()
+        supervisor.stdout.close()
         if line:
-            return Testbed(**json.loads(line)), keeper
-        status = keeper.wait()
+            return Testbed(**json.loads(line)), supervisor
+        status = supervisor.wait()
         errors.seek(0)
         said = last_line(errors.read().decode(errors="replace"))
         raise TestbedError(said.removeprefix("kvcast testbed: ") + f" (status {status})")
@@ -220,14 +220,14 @@ def start(spec: TestbedSpec, *, detached: bool = False) -> tuple[Testbed, subpro
 @contextlib.contextmanager
 def running(spec: TestbedSpec) -> Iterator[Testbed]:
     """A run for the time of a `with` block."""
-    testbed, keeper = start(spec)
+    testbed, supervisor = start(spec)
     try:
         yield testbed
     finally:
         testbed.close()
-        keeper.terminate()
+        supervisor.terminate()
         try:
-            keeper.wait(STOP_GRACE_S + 7)
+            supervisor.wait(STOP_GRACE_S + 7)
         except subprocess.TimeoutExpired:
-            keeper.kill()
-            keeper.wait()
+            supervisor.kill()
+            supervisor.wait()

@@ -1,4 +1,4 @@
-"""Network and daemons of one run, from inside the keeper: what is started in which order, and what ready means."""
+"""Network and daemons of one run, from inside the supervisor: the order in which things start, and what ready means."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 import time
 import urllib.error
 import urllib.request
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -41,13 +42,15 @@ CONTROLLER: Final = "controller"
 _TRAFFIC_POLL_S: Final = 0.005
 
 
-_READ_BYTES: Final = re.compile(r'^kvcast_agent_read_bytes_total\{direction="(sent|received)"\} (\S+)$', re.MULTILINE)
+_READ_BYTES: Final = re.compile(r"^kvcast_agent_read_(sent|received)_bytes_total(?:\{.*\})? (\S+)$", re.MULTILINE)
 
 
 def read_bytes(metrics: str) -> tuple[int, int]:
     """Bytes that an agent sent and received by reliable reads, out of its metrics."""
-    found = {direction: int(float(value)) for direction, value in _READ_BYTES.findall(metrics)}
-    return found.get("sent", 0), found.get("received", 0)
+    total: Counter[str] = Counter()
+    for direction, value in _READ_BYTES.findall(metrics):
+        total[direction] += int(float(value))
+    return total["sent"], total["received"]
 
 
 def agent_name(host: int) -> str:
@@ -108,13 +111,13 @@ class Cluster:
     def _start_controller(self, deadline_s: float) -> None:
         config = controller_config(self.spec, self._endpoints, str(self.directory), str(self.directory / "kvcast"))
         path = self._write_config(CONTROLLER, config)
-        self.processes.start(CONTROLLER, python_module("controlplane.daemon", "--config", path), self._place("switch"))
+        self.processes.start(CONTROLLER, python_module("controlplane", "--config", path), self._place("switch"))
         self.await_ready(CONTROLLER, deadline_s)
 
     def _start_agent(self, host: int) -> None:
         config = agent_config(self.spec, host, self._endpoints, str(self.directory))
         path = self._write_config(agent_name(host), config)
-        argv = python_module("hostagent.daemon", "--config", path)
+        argv = python_module("hostagent", "--config", path)
         self.processes.start(agent_name(host), argv, self._place(host_name(host)))
 
     def _write_config(self, name: str, config: dict[str, object]) -> str:
@@ -130,7 +133,7 @@ class Cluster:
         return self.processes.start(name, argv, self._place(place))
 
     def restart(self, name: str) -> None:
-        """Start a daemon that ended once more; `await_ready` tells when it is back."""
+        """Start a daemon again that has ended; `await_ready` waits until it is back."""
         self.processes.restart(name)
         if name == SWITCH:
             self.await_ready(SWITCH, time.monotonic() + START_DEADLINE_S)
@@ -143,7 +146,7 @@ class Cluster:
             self.processes.await_ready(name, deadline_s)
 
     def _await_p4runtime(self, deadline_s: float) -> None:
-        """bmv2 does not say when it listens: only connecting tells."""
+        """bmv2 does not say when it listens: only a connection attempt shows it."""
         with grpc.insecure_channel(self._endpoints.p4runtime, RECONNECT_AT_ONCE) as channel:
             try:
                 grpc.channel_ready_future(channel).result(timeout=max(0.0, deadline_s - time.monotonic()))
@@ -162,8 +165,8 @@ class Cluster:
         return health
 
     def counters(self) -> dict[str, InterfaceCounters]:
-        """What each host has sent and received: its data interface, or without namespaces its switch port and, because
-        they pass beside it, its agent's reliable reads."""
+        """What each host has sent and received: at its data interface or, without namespaces, at its switch port, plus
+        its agent's reliable reads, which bypass that port."""
         found = self.network.counters()
         if self.spec.wiring is Wiring.DATAGRAMS and self.spec.daemons:
             running = self.processes.pids()
@@ -174,7 +177,7 @@ class Cluster:
         return found
 
     def await_traffic(self, host: str, received_bytes: int, sent_bytes: int, deadline_s: float) -> None:
-        """Wait until a host's counters have come so far. They have no bell: looked at every few milliseconds."""
+        """Wait until a host's counters reach these values. Nothing announces changes: polls every few ms."""
         while True:
             counters = self.counters()[host]
             if counters.rx_bytes >= received_bytes and counters.tx_bytes >= sent_bytes:
@@ -233,7 +236,7 @@ class Cluster:
             self.network.set_netem(each, faults)
 
     def reboot(self, host: int) -> None:
-        """Pull a guest's plug and start it again, with its agent; `await_ready` tells when that is back."""
+        """Pull a guest's plug and start it again, with its agent; `await_ready` waits until the agent is back."""
         if not isinstance(self.network, GuestNetwork):
             raise TestbedError(f"wiring {self.spec.wiring} has no machines to reboot: use --roce")
         self.network.reboot(host_name(host))
@@ -241,7 +244,7 @@ class Cluster:
         self.restart(agent_name(host))
 
     def reload_program(self) -> None:
-        """Start the switch program anew, empty."""
+        """Load the switch program again, with empty state."""
         if not self.spec.target.is_p4switch:
             raise TestbedError(f"target {self.spec.target} cannot reload a program: kill and restart the switch")
         self._admin.load(str(program_of(self.spec.target)), program_defines(self.spec))

@@ -16,7 +16,6 @@ from bmv2_testbed.spec import (
     data_mac,
     host_name,
     management_ip,
-    switch_port,
 )
 
 CONTROLLER_PORT: Final = 4800
@@ -30,7 +29,7 @@ POOL_MAC: Final = "02:4b:56:00:ff:fe"
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
-    """Where daemons listen. In namespaces the well-known ports on addresses of their own; else what was free."""
+    """Where daemons listen. In namespaces: the well-known ports on addresses of their own; otherwise: free ports."""
 
     controller: str
     controller_metrics: str
@@ -62,7 +61,11 @@ def agent_config(spec: TestbedSpec, host: int, endpoints: Endpoints, directory: 
         "pool": {"size": spec.pool_bytes},
         "api": {"socket": agent_socket(spec, host, directory)},
         "http": {"address": http_address, "port": int(http_port)},
+        "insecure": True,
     }
+    rate_bit_s = spec.link_rate_bit_s(host)
+    if rate_bit_s is not None:
+        plain["gate"] = {"link_rate": rate_bit_s}
     if spec.wiring is Wiring.GUESTS:
         # Through the guests' user network: the controller's loopback has an address there, and so has the guest.
         controller_port = endpoints.controller.rpartition(":")[2]
@@ -107,16 +110,12 @@ def controller_config(spec: TestbedSpec, endpoints: Endpoints, directory: str, p
     plain: dict[str, Any] = {
         "listen": endpoints.controller,
         "metrics": endpoints.controller_metrics,
-        "nodes": {host_name(host): {"port": switch_port(host)} for host in range(spec.hosts)},
+        "insecure": True,
         "switch": {"target": "none"},
         "fabric": {"pool_mac": POOL_MAC},
     }
     if spec.target is not Target.BRIDGE and not spec.plain:
-        plain["switch"] = {
-            "target": spec.target.value,
-            "address": endpoints.p4runtime,
-            "flood_ports": [switch_port(host) for host in range(spec.hosts)],
-        }
+        plain["switch"] = {"target": spec.target.value, "address": endpoints.p4runtime}
         if spec.target is Target.TNA:
             from controlplane.switch.tofino import frame_bytes  # finsy and its dependencies: only when asked for
 

@@ -8,7 +8,7 @@ LINK_MTU_BYTES: Final = 9000
 """Data links carry jumbo frames: a 4096-byte segment and its headers make an IP packet of 4164 bytes."""
 
 MEMBERS_MAX: Final = 64
-"""Members that one switch can tell apart (bits of `members` in a NOTICE)."""
+"""Members that one switch can distinguish (bits of `members` in a NOTICE)."""
 
 HOSTS_MAX: Final = MEMBERS_MAX
 INTERFACE_NAME_CHARS_MAX: Final = 15

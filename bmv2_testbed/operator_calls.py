@@ -14,7 +14,7 @@ from kvproto.rpc import control_pb2, control_pb2_grpc
 
 _CALL_S = 5.0
 RECONNECT_AT_ONCE = (("grpc.min_reconnect_backoff_ms", 50), ("grpc.max_reconnect_backoff_ms", 200))
-"""Of a channel: what is killed and started again must be found at once, not after gRPC's backoff of minutes."""
+"""Channel options: a restarted controller must be found at once, not after gRPC's backoff of minutes."""
 
 
 class ControllerCalls:
@@ -54,12 +54,13 @@ class ControllerCalls:
                 call.cancel()
 
     def await_ready(self, nodes: int, needs_switch: bool, deadline_s: float) -> None:
-        """Wait until that many nodes are attached and, if there is one, the switch is programmed."""
+        """Wait until that many nodes are attached and, if there is one, the switch is programmed and has seen them."""
         seen = "no answer"
         for status in self._statuses(deadline_s):
             attached = sum(node.state == "attached" for node in status.nodes)
-            seen = f"{attached} of {nodes} nodes attached, switch {status.switch_view.state}"
-            if attached >= nodes and (not needs_switch or status.switch_view.state == "ready"):
+            placed = sum(node.HasField("member") or bool(node.port_problem) for node in status.nodes)
+            seen = f"{attached} of {nodes} nodes attached, {placed} seen by the switch ({status.switch_view.state})"
+            if attached >= nodes and (not needs_switch or (status.switch_view.state == "ready" and placed >= nodes)):
                 return
         raise TestbedError(f"the cluster is not ready in time: {seen}")
 
@@ -67,7 +68,7 @@ class ControllerCalls:
         """Have the switch take in a prefix, and wait until it serves every chunk of it."""
         pinned, served = False, 0
         for _ in self._statuses(deadline_s):
-            # Agents announce what was put a moment later, many chunks at a time.
+            # Agents announce chunks a moment after the put, many at a time.
             pinned = pinned or self._pin_in_switch(last_key)
             served = self._served(last_key) if pinned else 0
             if served >= chunks:

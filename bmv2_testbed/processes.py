@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import select
 import signal
@@ -17,7 +18,7 @@ from typing import IO, Protocol
 
 from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.limits import LOG_TAIL_BYTES, STOP_GRACE_S
-from kvproto.daemon.readiness import NOTIFY_VARIABLE
+from kvdaemon.notify import NOTIFY_VARIABLE
 
 
 class Process(Protocol):
@@ -37,7 +38,9 @@ class Process(Protocol):
 Launch = Callable[[Sequence[str], Mapping[str, str], IO[bytes], IO[bytes]], Process]
 """Starts argv with this environment and these files as stdout and stderr, in its place of the network."""
 
-REPOSITORY_ROOT = Path(__file__).resolve().parent.parent
+_SPECS = (importlib.util.find_spec(package) for package in ("bmv2_testbed", "kvproto", "p4switch"))
+_SEARCH = tuple({str(Path(spec.origin).resolve().parent.parent): None for spec in _SPECS if spec and spec.origin})
+"""Where the packages of the three distributions were found."""
 _NOTIFICATION_BYTES_MAX = 4096
 _CLOCK_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
@@ -51,7 +54,7 @@ def child_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """Environment in which `python_module` finds the project, installed or not."""
     environment = dict(os.environ)
     known = environment.get("PYTHONPATH", "")
-    environment["PYTHONPATH"] = f"{REPOSITORY_ROOT}{os.pathsep}{known}" if known else str(REPOSITORY_ROOT)
+    environment["PYTHONPATH"] = os.pathsep.join((*_SEARCH, known) if known else _SEARCH)
     environment.update(extra or {})
     return environment
 
@@ -86,14 +89,14 @@ class Supervisor:
     def start(
         self, name: str, argv: Sequence[str], launch: Launch, environment: Mapping[str, str] | None = None
     ) -> int:
-        """Start a process; returns its process id in the keeper's PID namespace."""
+        """Start a process; returns its process id in the supervisor's PID namespace."""
         known = self._running.get(name)
         if known is not None and known.process.poll() is None:
             raise TestbedError(f"process {name} is already running")
         return self._launch(name, argv, environment or {}, launch)
 
     def restart(self, name: str) -> int:
-        """Start again what ended, with the same command line in the same place."""
+        """Start a process again that has ended, with the same command line in the same place."""
         known = self._get(name)
         if known.process.poll() is None:
             raise TestbedError(f"process {name} is still running: kill it first")
@@ -146,7 +149,7 @@ class Supervisor:
         return {name: entry.process.poll() for name, entry in self._running.items()}
 
     def pids(self) -> dict[str, int]:
-        """Process ids of what runs, by name."""
+        """Process ids of the running processes, by name."""
         return {name: entry.process.pid for name, entry in self._running.items() if entry.process.poll() is None}
 
     def cpu_s(self) -> dict[str, float]:

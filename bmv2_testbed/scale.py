@@ -1,11 +1,11 @@
-"""How much smaller than life each target runs. Pure.
+"""How far each target is scaled down from real hardware. Pure.
 
-A block of a trace is 64 MiB of KV on a link of 100 Gbit/s in life. All scales divide both alike, so that a block takes
-the same 5 ms and seconds stay seconds.
+On real hardware a block of a trace is 64 MiB of KV on a link of 100 Gbit/s. All scales divide both alike, so that a
+block takes the same 5 ms and seconds stay seconds.
 
-bmv2 forwards some ten thousand packets a second, in segments of 256 bytes. With the program for Tofino, what circulates
-in p4switch must come by within the 5 ms that readers take for reordering (`kvproto.session.timing.GAP_NS`), as it does
-on a Tofino: 512 segments take 4.3 ms at the 4 Gbit/s of its recirculation port.
+bmv2 forwards some ten thousand packets a second, in segments of 256 bytes. With the program for Tofino, circulating
+segments in p4switch must come by within the 5 ms that readers take for reordering (`kvproto.session.timing.GAP_NS`), as
+they do on a Tofino: 512 segments take 4.3 ms at the 4 Gbit/s of its recirculation port.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a testbed is made of: a value that travels as JSON from the command line to the keeper. Pure."""
+"""What a testbed is made of: a value that travels as JSON from the command line to the supervisor. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.limits import BMV2_SEGMENT_BYTES_MAX, HOSTS_MAX, LINK_MTU_BYTES, SEGMENT_BYTES
 
 CONTROL_SOCKET: Final = "control.sock"
-"""Where the keeper answers, in the run's directory."""
+"""Where the supervisor answers, in the run's directory."""
 
 
 class Target(StrEnum):

@@ -19,15 +19,15 @@ class Background:
     """A testbed that `up` left running."""
 
     name: str
-    keeper_pid: int
-    keeper_start_ticks: int
+    supervisor_pid: int
+    supervisor_start_ticks: int
     pid: int
     directory: str
 
     @property
     def alive(self) -> bool:
         """Whether that very process still runs (a process id alone may have been given away again)."""
-        return start_ticks(self.keeper_pid) == self.keeper_start_ticks
+        return start_ticks(self.supervisor_pid) == self.supervisor_start_ticks
 
 
 def start_ticks(pid: int) -> int | None:

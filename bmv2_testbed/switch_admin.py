@@ -35,7 +35,7 @@ def port_options(faults: Faults, rate_bit_s: int | None, seed: int) -> dict[str,
 
 
 class SwitchAdmin:
-    """Asks a switch process on this machine; a connection per question, so that a switch that restarted is no issue."""
+    """Asks a switch process on this machine; one connection per question, so that a restarted switch does no harm."""
 
     def __init__(self, path: str) -> None:
         self._path = path

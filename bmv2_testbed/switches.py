@@ -9,14 +9,12 @@ from typing import Final
 
 from bmv2_testbed.configs import Endpoints
 from bmv2_testbed.errors import TestbedError
-from bmv2_testbed.processes import REPOSITORY_ROOT, python_module
+from bmv2_testbed.processes import python_module
 from bmv2_testbed.spec import Target, TestbedSpec, Wiring, switch_interface, switch_port
 from bmv2_testbed.switch_admin import port_options
 from controlplane.limits import TICK_NS
-from controlplane.switch.bitmap_groups import FLOOD_GROUP as TOFINO_FLOOD_GROUP
-from controlplane.switch.entries import FLOOD_GROUP
+from kvdaemon.programs import Architecture, program_for
 
-_PROGRAMS: Final = REPOSITORY_ROOT / "p4"
 ADMIN_SOCKET: Final = "switch.sock"
 _DROP_PORT: Final = 511
 _ORBIT_LOST_TICKS: Final = 5 * 10**9 // TICK_NS
@@ -24,11 +22,8 @@ _ORBIT_LOST_TICKS: Final = 5 * 10**9 // TICK_NS
 
 
 def program_of(target: Target) -> Path:
-    """The data plane that a target runs. Raises TestbedError where there is no checkout."""
-    program = _PROGRAMS / ("tna" if target is Target.TNA else "v1model") / "kvcast.p4"
-    if not program.is_file():
-        raise TestbedError(f"no switch program at {program}: run from a checkout of the project")
-    return program
+    """The data plane that a target runs."""
+    return program_for(Architecture.TNA if target is Target.TNA else Architecture.V1MODEL)
 
 
 def switch_command(spec: TestbedSpec, endpoints: Endpoints, directory: Path) -> list[str]:
@@ -36,7 +31,6 @@ def switch_command(spec: TestbedSpec, endpoints: Endpoints, directory: Path) -> 
     if spec.target is Target.BMV2:
         return _bmv2_command(spec, endpoints)
     argv = python_module("p4switch.cli", str(program_of(spec.target)), "--grpc", endpoints.p4runtime)
-    argv += ["--flood-group", str(TOFINO_FLOOD_GROUP if spec.target is Target.TNA else FLOOD_GROUP)]
     argv += [f"-D{name}={value}" for name, value in program_defines(spec).items()]
     argv += ["--admin", f"unix:{directory / ADMIN_SOCKET}"]
     for host in range(spec.hosts):

@@ -7,19 +7,13 @@ from dataclasses import dataclass, field
 
 from controlplane.ids import ChunkKey
 from kvproto.rpc import control_pb2 as rpc
+from kvproto.sources import ChunkSource
 
 _CAST_NS = 2_000_000_000
 """Arrivals of one chunk by cast within this time count as one cast."""
 _CASTS_REMEMBERED_MAX = 10_000
 
-SOURCE_NAMES = {
-    rpc.SOURCE_LOCAL: "local",
-    rpc.SOURCE_HOLDER: "holder",
-    rpc.SOURCE_CAST: "cast",
-    rpc.SOURCE_SWITCH: "switch",
-    rpc.SOURCE_DISK: "disk",
-    rpc.SOURCE_MISS: "miss",
-}
+_SOURCE_NAMES: dict[int, str] = {**{one: one.label for one in ChunkSource}, rpc.SOURCE_MISS: "miss"}
 
 
 @dataclass(slots=True)
@@ -41,12 +35,13 @@ class Accounting:
     _casts: OrderedDict[ChunkKey, int] = field(default_factory=OrderedDict)
 
     def message(self, direction: str, size_bytes: int) -> None:
+        """A message of the control channel; `direction` is "in" or "out"."""
         self.messages[direction] += 1
         self.message_bytes[direction] += size_bytes
 
-    def fetch(self, key: ChunkKey, source: rpc.Source.ValueType, size_bytes: int, waited_us: int, at_ns: int) -> None:
-        """A node got (or missed) a chunk."""
-        name = SOURCE_NAMES.get(source, "unknown")
+    def fetch(self, key: ChunkKey, source: rpc.Source.ValueType, size_bytes: int, waited_us: int, at_ns: int) -> bool:
+        """A node got (or missed) a chunk. True if it rode along: by a cast that another node has reported."""
+        name = _SOURCE_NAMES.get(source, "unknown")
         self.fetched_chunks[name] += 1
         self.fetched_bytes[name] += size_bytes
         self.waited_us += waited_us
@@ -54,8 +49,11 @@ class Accounting:
             self.bytes_kept_off_uplinks += size_bytes
         elif source == rpc.SOURCE_CAST:
             last = self._casts.pop(key, None)
-            if last is not None and abs(at_ns - last) <= _CAST_NS:
+            rode_along = last is not None and abs(at_ns - last) <= _CAST_NS
+            if rode_along:
                 self.bytes_kept_off_uplinks += size_bytes
             self._casts[key] = at_ns
             if len(self._casts) > _CASTS_REMEMBERED_MAX:
                 self._casts.popitem(last=False)
+            return rode_along
+        return False

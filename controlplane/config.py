@@ -1,4 +1,4 @@
-"""controller.yaml. docs/controlplane.md has the table of keys."""
+"""controller.yaml. docs/reference/controller.md has the table of keys."""
 
 from __future__ import annotations
 
@@ -8,17 +8,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from controlplane.ids import SwitchPort
-from controlplane.limits import BITMAP_GROUPS_MAX
-from controlplane.pool import PoolRules
+from controlplane.limits import BITMAP_GROUPS_MAX, SWITCH_PORT_MAX
 from controlplane.switch.codec import V1ModelCodec
 from controlplane.switch.entries import FabricEntry
 from controlplane.switch.p4runtime import P4RuntimeOptions
 from controlplane.switch.tofino import RECIRCULATION_PORT, OrbitOptions, TofinoCodec, frame_bytes
-from kvproto.daemon import checks, settings
-from kvproto.daemon.errors import ConfigError
-from kvproto.daemon.settings import Section
-from kvproto.tiers.push import PushParameters
-from kvproto.value import ValueParameters
+from controlplane.switch_cache import SwitchCacheRules
+from kvdaemon import checks, settings
+from kvdaemon.errors import ConfigError
+from kvdaemon.log import LOG_FORMATS
+from kvdaemon.settings import Section
+from kvdaemon.tls_settings import TlsSettings, demand_tls, is_loopback, take_tls
+from kvpolicy.tiers.push import PushParameters
+from kvpolicy.value import ValueParameters
 
 _MS = 1_000_000
 """Nanoseconds."""
@@ -27,6 +29,8 @@ _HOUR_MS = 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class FabricConfig:
+    """What all agents and the switch must agree on."""
+
     entry: FabricEntry
     qkey: int
     segment_bytes: int
@@ -47,6 +51,8 @@ class SwitchConfig:
 
 @dataclass(frozen=True, slots=True)
 class MembershipConfig:
+    """How long nodes, their copies and their members are remembered."""
+
     heartbeat_ns: int
     copies_grace_ns: int
     member_grace_ns: int
@@ -55,22 +61,37 @@ class MembershipConfig:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Everything a controller is told."""
+    """The whole configuration of a controller."""
 
     listen: str
     metrics: str
     """Empty: off."""
+    tls: TlsSettings | None
+    """None: agents, operators and this controller speak plainly."""
+    insecure: bool
+    """The file says that speaking plainly with other machines is meant."""
     ready_file: Path | None
     log_level: str
+    log_format: str
     ports: Mapping[str, SwitchPort]
     switch: SwitchConfig
     fabric: FabricConfig
     values: ValueParameters
-    rules: PoolRules
+    rules: SwitchCacheRules
     pushes: PushParameters
     fill_timeout_ms: int
     transfer_timeout_ms: int
     membership: MembershipConfig
+
+    @property
+    def security(self) -> str:
+        """tls, loopback (no TLS, and nobody else can listen in), or insecure (no TLS, and somebody can)."""
+        plain = [self.listen] if self.tls is None else []
+        if self.switch.reach is not None and self.switch.reach.tls is None:
+            plain.append(self.switch.reach.address)
+        if not all(map(is_loopback, plain)):
+            return "insecure"
+        return "loopback" if self.tls is None else "tls"
 
 
 def load(path: Path) -> Config:
@@ -83,13 +104,17 @@ def parse(values: object, folder: Path) -> Config:
     top = Section(values)
     fabric = _fabric(top.section("fabric"))
     policy = top.section("policy")
+    tls = take_tls(top.section("tls"), folder)
     config = Config(
         listen=top.take("listen", checks.endpoint, "127.0.0.1:4800"),
         metrics=top.take("metrics", _metrics, "127.0.0.1:9470"),
+        tls=tls,
+        insecure=top.take("insecure", checks.flag, False),
         ready_file=top.take("ready_file", checks.optional_path, None),
         log_level=top.take("log_level", checks.one_of(checks.LOG_LEVELS), "info"),
+        log_format=top.take("log_format", checks.one_of(LOG_FORMATS), "text"),
         ports=_ports(top.section("nodes")),
-        switch=_switch(top.section("switch"), folder, fabric.segment_bytes),
+        switch=_switch(top.section("switch"), folder, fabric.segment_bytes, tls),
         fabric=fabric,
         values=_values(policy),
         rules=_rules(policy),
@@ -99,6 +124,10 @@ def parse(values: object, folder: Path) -> Config:
         membership=_membership(top.section("membership")),
     )
     top.done()
+    demand_tls("listen", config.listen, tls, insecure=config.insecure)
+    if config.switch.reach is not None:
+        reach = config.switch.reach
+        demand_tls("switch.address", reach.address, reach.tls, insecure=config.insecure)
     return config
 
 
@@ -112,7 +141,7 @@ def _ports(nodes: Section) -> dict[str, SwitchPort]:
     return {name: port for port, name in owners.items()}
 
 
-def _switch(section: Section, folder: Path, segment_bytes: int) -> SwitchConfig:
+def _switch(section: Section, folder: Path, segment_bytes: int, own: TlsSettings | None) -> SwitchConfig:
     target = section.take("target", checks.one_of(("none", "p4switch", "bmv2", "tofino")), "none")
     address = section.take("address", checks.endpoint, None)
     p4info = section.take("p4info", _file_in(folder), None)
@@ -120,11 +149,15 @@ def _switch(section: Section, folder: Path, segment_bytes: int) -> SwitchConfig:
     device_id = section.take("device_id", checks.whole(0, 2**64 - 1), 1)
     election_id = section.take("election_id", checks.whole(1, 2**63 - 1), 10)
     reconnect_ms = section.take("reconnect_ms", checks.whole(10, 60_000), 500)
+    answer_ms = section.take("answer_ms", checks.whole(10, 60_000), 5000)
     flood_ports: tuple[SwitchPort, ...] = section.take("flood_ports", _switch_ports, ())
     reconcile_ns = section.take("reconcile_ms", checks.whole(50, _HOUR_MS), 2000) * _MS
     groups_max = section.take("groups_max", checks.whole(0, 0xFFFF), BITMAP_GROUPS_MAX)
     orbit_bytes = section.take("orbit_bytes", checks.whole(0, 2**40), 0)
     recirculation_port = section.take("recirculation_port", _recirculation_port, RECIRCULATION_PORT)
+    by_tls = section.take("tls", checks.flag, None)
+    ca = section.take("ca", _file_in(folder), None)
+    server_name = section.take("server_name", checks.text, "")
     section.done()
     if orbit_bytes and target != "tofino":
         raise ConfigError("switch.orbit_bytes goes with target tofino: elsewhere cached segments do not circulate")
@@ -141,11 +174,25 @@ def _switch(section: Section, folder: Path, segment_bytes: int) -> SwitchConfig:
         p4info=p4info,
         program=program,
         reconnect_s=reconnect_ms / 1000,
+        answer_s=answer_ms / 1000,
+        tls=_switch_tls(address, by_tls, ca, own),
+        server_name=server_name,
     )
     codec = V1ModelCodec()
     if target == "tofino":
         codec = TofinoCodec(_orbit(orbit_bytes, segment_bytes, recirculation_port))
     return SwitchConfig(target, reach, codec, flood_ports, reconcile_ns, groups_max)
+
+
+def _switch_tls(address: str, asked: bool | None, ca: Path | None, own: TlsSettings | None) -> TlsSettings | None:
+    """By TLS where the controller has certificates and the switch is another machine, unless the file says it."""
+    if asked is None:
+        asked = own is not None and not is_loopback(address)
+    if not asked:
+        return None
+    if own is None:
+        raise ConfigError("switch.tls needs the controller's own certificate: the section tls")
+    return TlsSettings(own.cert, own.key, ca or own.ca)
 
 
 def _orbit(bytes_max: int, segment_bytes: int, port: SwitchPort) -> OrbitOptions:
@@ -185,10 +232,11 @@ def _values(policy: Section) -> ValueParameters:
     )
 
 
-def _rules(policy: Section) -> PoolRules:
-    return PoolRules(
+def _rules(policy: Section) -> SwitchCacheRules:
+    return SwitchCacheRules(
         admission=policy.take("admission", checks.flag, True),
         spill=policy.take("spill", checks.flag, True),
+        price_fills=policy.take("price_fills", checks.flag, True),
         fills_at_once=policy.take("fills_at_once", checks.whole(1, 1024), 8),
         fills_per_holder=policy.take("fills_per_holder", checks.whole(1, 1024), 2),
     )
@@ -227,8 +275,7 @@ def _metrics(value: object) -> str:
 
 
 def _node_port(value: object) -> SwitchPort:
-    """Where a node may be: v1model drops what goes to 511."""
-    return SwitchPort(checks.whole(1, 510)(value))
+    return SwitchPort(checks.whole(1, SWITCH_PORT_MAX)(value))
 
 
 def _recirculation_port(value: object) -> SwitchPort:

@@ -1,222 +1,236 @@
 """The control plane without its daemon: messages, switch events and time in, effects out. Pure.
 
 Everything that affects the state of the control plane happens here or in what is called from here: `NodeRegistry`
-(who), `Directory` (what), `ClusterValues` (worth), `SwitchPool` and `SwitchProgrammer` (the switch), `TaskTable`
-(work given away), `Operations` (operators). The daemon owns clock, streams and the switch's session, calls one method
-per event and carries out `take_effects()`.
+(who), `Places` (where), `Directory` (what), `ClaimTable` (what is being computed), `ClusterValues` (worth),
+`AgentReports` (what agents say of chunks), `SwitchLink`, `SwitchCache` and `SwitchProgrammer` (the switch),
+`TaskTable` (work given away), `Pushes` and `LastCopyReplication` (policies), `Operations` and `Examinations`
+(operators), `Publication` (what agents get). The daemon owns clock, streams and the switch's session, calls one
+method per event and carries out `take_effects()`.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 from controlplane import parse
 from controlplane.accounting import Accounting
-from controlplane.directory import AddOutcome, Directory
-from controlplane.effects import CloseSession, Effect, ReadTheSwitch, SendTo, SendToAll, Warn, WriteTheSwitch
-from controlplane.ids import ChunkKey, Member, NodeIndex, SwitchPort, TaskId
-from controlplane.limits import BITMAP_GROUPS_MAX, TASK_KEYS_MAX
-from controlplane.newcomers import Source
-from controlplane.nodes import ASCENDING, Graces, Node, NodeFacts, NodeRegistry, NodeState, RefusedNodeError
+from controlplane.admission.admissions import Source
+from controlplane.agent_reports import AgentReports
+from controlplane.claims import ClaimTable
+from controlplane.directory import Directory
+from controlplane.effects import CloseSession, Effect, Inform, ReadTheSwitch, SendTo, Warn, WriteTheSwitch
+from controlplane.examination.examinations import Examinations
+from controlplane.fill_price import FillPrice
+from controlplane.hottest import Hottest
+from controlplane.ids import ChunkKey, Member, NodeIndex, TaskId
+from controlplane.last_copies import LastCopyReplication
+from controlplane.nodes import Node, NodeFacts, NodeRegistry, NodeState, RefusedNodeError
+from controlplane.observer import Observer
 from controlplane.operations import Operations
-from controlplane.pool import FillUnwanted, FillWanted, PoolRules, RecoveryWanted, SwitchPool
+from controlplane.operator_state import OperatorState
+from controlplane.options import CoreOptions
+from controlplane.places import Places, place_words
 from controlplane.publication import Publication
-from controlplane.purposes import FillFor, Housekeeping, JobPart, Purpose, PushTo, RecoveryOf, RescueOf
+from controlplane.purposes import FillFor, Housekeeping, JobPart, ProbeStep, Purpose, PushTo, RecoveryOf, ReplicationOf
 from controlplane.pushes import Pushes
-from controlplane.rescues import Rescues
+from controlplane.quotes import Quotes
 from controlplane.settling import Settling
 from controlplane.spill import Host
-from controlplane.switch import dialects
-from controlplane.switch.entries import (
-    NEXT_SEGMENT_SESSION,
-    AddressEntry,
-    CloneSessionEntry,
-    EgressMemberEntry,
-    Entry,
-    FabricEntry,
-    GroupEntry,
-    PortMemberEntry,
-    SwitchContents,
-)
-from controlplane.switch.groups import Change
+from controlplane.switch.entries import SwitchContents
 from controlplane.switch.programmer import ReadSwitch, SwitchProgrammer, WriteSwitch
-from controlplane.switch.target import Down, HeatReport, LostReport, Standby, SwitchEvent, SwitchFacts, Up
+from controlplane.switch.target import Down, HeatReport, LostReport, Sighting, Standby, SwitchEvent, Up
+from controlplane.switch_cache import FillUnwanted, FillWanted, RecoveryWanted, SwitchCache
+from controlplane.switch_link import SwitchLink
 from controlplane.tasks import PendingTask, TaskTable
 from controlplane.value import ClusterValues
+from kvpolicy.tiers.holder_load import HolderLoad
+from kvproto import __version__
 from kvproto.rpc import control_pb2 as rpc
-from kvproto.tiers.push import PushParameters
-from kvproto.value import ValueParameters
+from kvproto.rpc.versions import PROTOCOL, skew
 from kvproto.wire.rdma import rdma_segment_bytes_max
 
-_MEMBER_KINDS = frozenset(
-    {"port_member", "egress_member", "dmac", "replicate", "replicate_default", "group", "clone_session"}
-)
-_DIGEST_KINDS = frozenset({"digest"})
 _SWEEP_NS = 20_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class FabricParameters:
-    """What every agent and the switch must agree on."""
-
-    entry: FabricEntry
-    qkey: int
-    data_port: int = 4791
-    control_port: int = 4793
-    segment_bytes: int = 4096
-    """Until a switch says otherwise."""
-
-
-@dataclass(frozen=True, slots=True)
-class CoreOptions:
-    fabric: FabricParameters
-    graces: Graces
-    incarnation: int
-    """Larger on each start of the controller."""
-    with_switch: bool
-    values: ValueParameters = field(default_factory=ValueParameters)
-    rules: PoolRules = field(default_factory=PoolRules)
-    pushes: PushParameters = field(default_factory=PushParameters)
-    ports: Mapping[str, SwitchPort] = field(default_factory=dict)
-    flood_ports: tuple[SwitchPort, ...] = ()
-    """Ports of the group of all ports; empty: what the switch has, and the ports of nodes."""
-    switch_floods: bool = False
-    """The switch floods to all its ports by itself until somebody writes the group: leave it so."""
-    member_order: tuple[Member, ...] = ASCENDING
-    """Members in the order in which ports get them."""
-    bitmap_groups_max: int = BITMAP_GROUPS_MAX
-    check_switch_ns: int = 2_000_000_000
-    fill_timeout_ms: int = 10_000
-    transfer_timeout_ms: int = 60_000
-    settle_ns: int = 3_000_000_000
-    """So long after its start a controller lets agents keep the directory of its predecessor."""
 
 
 class Core:
     """One controller."""
 
-    def __init__(self, options: CoreOptions) -> None:
+    def __init__(self, options: CoreOptions, observer: Observer | None = None) -> None:
+        """`observer`: hears everything, decides nothing."""
         self.options = options
-        self.nodes = NodeRegistry(options.graces, options.ports, options.member_order)
+        self._observer = observer or Observer()
+        self.nodes = NodeRegistry(options.graces, options.ports, options.with_switch, options.member_order)
         self.directory = Directory()
         self.values = ClusterValues(self.directory, options.values)
+        self.hottest = Hottest(self.directory, self.values)
+        self.accounting = Accounting()
+        self.tasks: TaskTable[Purpose] = TaskTable(options.incarnation, options.transfer_timeout_ms)
         self.programmer = SwitchProgrammer(options.check_switch_ns)
-        self.pool = SwitchPool(
-            self.directory, self.values, self.programmer, options.rules, self._fill_sources, self._recovery_hosts
+        self.link = SwitchLink(self.programmer, self.nodes, options.link, options.fabric.segment_bytes)
+        self.fill_price = FillPrice(self.values, free=not options.rules.price_fills)
+        self.switch_cache = SwitchCache(
+            self.directory,
+            self.values,
+            self.programmer,
+            options.rules,
+            self._fill_sources,
+            self._recovery_hosts,
+            self._observer,
+            price=self.fill_price,
         )
+        self.claims = ClaimTable()
         self.publication = Publication(
             self.directory,
             self.values,
             self.nodes,
             Settling(options.settle_ns),
+            self.claims,
             incarnation=options.incarnation,
             with_switch=options.with_switch,
         )
-        self.tasks: TaskTable[Purpose] = TaskTable(options.incarnation)
-        self.accounting = Accounting()
-        self.segment_bytes = options.fabric.segment_bytes
-        self.switch_present = False
-        self.switch_standby = False
-        self.epoch = 0
-        self._switch_seen = False
+        decisions = self.accounting.decisions
+        self.last_copies = LastCopyReplication(self.directory, self.nodes, self.tasks, self.values, decisions)
+        cheapest = self.last_copies.cheapest_value
+        self.pushes = Pushes(self.directory, self.nodes, self.tasks, self.values, cheapest, decisions, options.pushes)
+        self.reports = AgentReports(
+            self.directory,
+            self.values,
+            self.switch_cache,
+            self.publication,
+            self.tasks,
+            self.pushes,
+            self.claims,
+            self.accounting,
+            self._observer,
+            self.fill_price,
+        )
+        self._places = Places(
+            options, self.nodes, self.link, self.programmer, self.switch_cache, self.publication, decisions, self._emit
+        )
+        self.quotes = Quotes(self.directory, self.nodes, self.values.costs)
+        self.operator_state = OperatorState()
+        cache = self.switch_cache if options.with_switch else None
+        self.operations = Operations(
+            self.directory, self.nodes, self.tasks, cache, self.publication, self.operator_state, decisions
+        )
+        self.examinations = Examinations(
+            self.directory, self.nodes, self.tasks, cache, lambda: self.link.segment_bytes, options.incarnation
+        )
         self.started_ns: int | None = None
         self.now_ns = 0
-        """Of the last `advance`."""
+        """Of the last `advance` or `message`."""
         self._swept_ns = -_SWEEP_NS
-        self._dialect = dialects.V1MODEL
-        self._groups = self._dialect.groups()
-        self._found_addresses: dict[bytes, SwitchPort] = {}
-        """What a switch already knew of nodes that have not attached yet."""
         self._effects: list[Effect] = []
         self._sessions: dict[int, NodeIndex] = {}
         self._rdma_problems: dict[str, str] = {}
-        """What was said of nodes' NICs, by name."""
-        self._to_pin: dict[NodeIndex, list[ChunkKey]] = {}
-        self.operations = Operations(self)
-        self.pushes = Pushes(self, options.pushes)
-        self.rescues = Rescues(self)
+        """The last reported problem of each node's NIC, by node name."""
+        self._state_told: dict[int, int] = {}
+        """By session: revision of the operators' state that its agent has."""
 
     def take_effects(self) -> list[Effect]:
+        """What the daemon has to do, in order; each effect is returned once."""
         effects, self._effects = self._effects, []
-        return effects
+        return [*effects, *self.operations.take_effects()]
 
-    def emit(self, effect: Effect) -> None:
-        self._effects.append(effect)
+    @property
+    def decisions(self) -> Counter[str]:
+        """Number of decisions and events, by name."""
+        return self.accounting.decisions + self.switch_cache.decisions
 
     # -- agents
 
-    def hello(self, session: int, hello: rpc.Hello, now_ns: int) -> None:
-        """The first message of a stream."""
+    def hello(self, session: int, hello: rpc.Hello, now_ns: int, speaker: str = "") -> None:
+        """The first message of a stream. `speaker`: who says it, by its certificate or its host."""
         try:
-            facts = parse.node_facts(hello)
-            if facts.segment_bytes and self.segment_bytes not in facts.segment_bytes:
+            if reason := skew(f"agent {hello.node}", hello.version, hello.protocol, __version__):
+                raise RefusedNodeError("FAILED_PRECONDITION", reason)
+            facts = parse.node_facts(hello, speaker)
+            if facts.segment_bytes and self.link.segment_bytes not in facts.segment_bytes:
                 raise RefusedNodeError(
                     "FAILED_PRECONDITION",
-                    f"the fabric's segments have {self.segment_bytes} bytes, which this agent lacks",
+                    f"the fabric's segments have {self.link.segment_bytes} bytes, which this agent lacks",
                 )
+            state = parse.operator_state(hello)
             node = self.nodes.hello(session, facts, now_ns)
         except parse.MalformedError as error:
-            self.emit(CloseSession(session, "INVALID_ARGUMENT", str(error)))
+            self._emit(CloseSession(session, "INVALID_ARGUMENT", str(error)))
             return
         except RefusedNodeError as refusal:
-            self.emit(CloseSession(session, refusal.code, str(refusal)))
+            self._emit(CloseSession(session, refusal.code, str(refusal)))
             return
+        self._emit(Inform(f"node {facts.name} is attached: {place_words(node)}"))
         self._look_at_rdma(facts)
         for old, index in list(self._sessions.items()):
             if index == node.index:
                 # With its stream an agent gives up the tasks that came on it.
                 self._end_tasks(self.tasks.node_gone(index))
-                del self._sessions[old]
-                self.emit(CloseSession(old, "ABORTED", "this node attached again on another stream"))
-        for index in self.nodes.take_displaced():
-            self._forget_node(index)
+                del self._sessions[old], self._state_told[old]
+                self.claims.node_gone(index)
+                self._emit(CloseSession(old, "ABORTED", "this node attached again on another stream"))
         self._sessions[session] = node.index
+        self._state_told[session] = state.revision
+        if self.operator_state.heard(state):
+            self._restore(now_ns)
+        node.draining = facts.name in self.operator_state.drained
         self.directory.begin_snapshot(node.index)
         self.publication.node_changed(node.index)
-        self.emit(SendTo(session, self._welcome(node)))
+        self._places.give_key(node)
+        self._emit(SendTo(session, self._welcome(node)))
         for effect in self.publication.attach(session, facts):
-            self.emit(effect)
+            self._emit(effect)
+        self._take_up_places()
         self._program_members()
-        self.pool.sources_changed()
+        self.switch_cache.sources_changed()
 
     def message(self, session: int, message: rpc.FromAgent, now_ns: int) -> None:
         """Any later message of a stream."""
         index = self._sessions.get(session)
         node = None if index is None else self.nodes.get(index)
+        self.now_ns = now_ns
         if node is None:
             return
         was = node.state
         self.nodes.heard(node, now_ns)
         if node.state is not was:
-            self.pool.sources_changed()
+            self._emit(Inform(f"node {node.facts.name} is heard again"))
+            self.switch_cache.sources_changed()
         try:
             self._dispatch(node, message, now_ns)
         except parse.MalformedError as error:
-            self.emit(CloseSession(session, "INVALID_ARGUMENT", str(error)))
+            self._emit(CloseSession(session, "INVALID_ARGUMENT", str(error)))
 
     def closed(self, session: int, now_ns: int) -> None:
         """A stream ended, whoever ended it."""
         self._sessions.pop(session, None)
+        self._state_told.pop(session, None)
         self.publication.left(session)
         node = self.nodes.closed(session, now_ns)
         if node is not None:
+            self.claims.node_gone(node.index)
+            self._emit(Inform(f"node {node.facts.name} is gone: its stream ended"))
             self._end_tasks(self.tasks.node_gone(node.index))
+            self._program_members()
 
     def _dispatch(self, node: Node, message: rpc.FromAgent, now_ns: int) -> None:
         match message.WhichOneof("message"):
             case "announce":
-                self._announce(node, message.announce, now_ns)
+                self.reports.announced(node, message.announce, now_ns)
             case "usage":
-                self._usage(node, message.usage, now_ns)
+                self.reports.used(node, message.usage, now_ns)
             case "heartbeat":
                 node.pool_used_bytes = message.heartbeat.pool_used_bytes
                 node.sent_bytes = message.heartbeat.sent_bytes
                 node.received_bytes = message.heartbeat.received_bytes
                 node.disk_used_bytes = message.heartbeat.disk_used_bytes
                 node.next_victims = parse.next_victims(message.heartbeat)
+                self._observer.beat(node, message.heartbeat, now_ns)
                 if self.options.rules.spill:
-                    self.rescues.consider(node, now_ns)
+                    self.last_copies.consider(node, now_ns)
+            case "load":
+                node.load = HolderLoad(message.load.queued_bytes, message.load.readers)
+                self.fill_price.told(node.index, node.load, now_ns)
+                self.publication.load_changed(node.index)
             case "task_result":
                 task = self.tasks.get(TaskId(message.task_result.task))
                 if task is not None and task.node == node.index:
@@ -226,107 +240,34 @@ class Core:
                 task = self.tasks.get(TaskId(message.task_progress.task))
                 if task is not None and task.node == node.index and isinstance(task.purpose, JobPart):
                     self.operations.part_progress(task, message.task_progress)
+            case "claims":
+                self.reports.claimed(node, message.claims, now_ns)
             case "bad_copy":
-                self._bad_copy(message.bad_copy)
+                self.reports.bad_copy(message.bad_copy)
             case "leaving":
                 self._forget_copies(node.index)
                 self.closed(node.session, now_ns)
-                self.emit(CloseSession(node.session, "OK", "goodbye"))
+                self._emit(CloseSession(node.session, "OK", "goodbye"))
             case "hello":
                 raise parse.MalformedError("a second Hello on one stream")
             case _:
                 raise parse.MalformedError("an empty message")
-
-    def _announce(self, node: Node, announce: rpc.Announce, now_ns: int) -> None:
-        for copy in parse.announced(announce):
-            facts = copy.facts
-            add = self.directory.add_disk_copy if copy.on_disk else self.directory.add_copy
-            outcome = add(node.index, facts)
-            if outcome is AddOutcome.CONFLICT:
-                self.accounting.decisions["conflicting_copy"] += 1
-                continue
-            if copy.on_disk:
-                continue
-            if copy.pinned:
-                self.directory.set_pinned([facts.key], True)
-            elif outcome is not AddOutcome.KNOWN and self._is_pinned(facts.key):
-                self._to_pin.setdefault(node.index, []).append(facts.key)
-        for raw in announce.removed:
-            self.directory.remove_copy(node.index, parse.chunk_key(raw, "removed"))
-        for raw in announce.removed_from_disk:
-            self.directory.remove_disk_copy(node.index, parse.chunk_key(raw, "removed_from_disk"))
-        if announce.snapshot_end:
-            self.directory.end_snapshot(node.index)
-            self.publication.announced(node.index)
-            self.pushes.joined(node, now_ns)
-
-    def _is_pinned(self, key: ChunkKey) -> bool:
-        chunk = self.directory.get(key)
-        return chunk is not None and chunk.pinned
-
-    def _usage(self, node: Node, usage: rpc.Usage, now_ns: int) -> None:
-        for measurement in parse.measurements(usage):
-            self.values.costs.measured(measurement.source, measurement.size_bytes, measurement.seconds)
-        self.values.fetched([parse.chunk_key(fetch.key) for fetch in usage.fetches], now_ns)
-        for fetch in usage.fetches:
-            key = parse.chunk_key(fetch.key)
-            at_ns = now_ns - fetch.age_ms * 1_000_000
-            self.accounting.fetch(key, fetch.source, fetch.bytes, fetch.waited_us, at_ns)
-            self.publication.value_changed(key)
-            chunk = self.directory.get(key)
-            remote = fetch.source in (rpc.SOURCE_HOLDER, rpc.SOURCE_CAST)
-            if chunk is not None:
-                self.pushes.fetched(node, chunk, fetch, now_ns)
-            if remote and chunk is not None and self.values.touched_again(key, now_ns):
-                self.pool.report(key, 1, now_ns)
-        for hint in usage.hints:
-            key = parse.chunk_key(hint.key)
-            if hint.kind == rpc.ReuseHint.SESSION_ENDED and key in self.directory:
-                ended = list(self.directory.subtree(key))
-                self.values.finished(ended, now_ns)
-                for below in ended:
-                    self.publication.value_changed(below)
-            elif hint.kind == rpc.ReuseHint.EXPECTED:
-                self.values.expect(key, now_ns, hint.within_ms / 1000)
-                self.publication.value_changed(key)
-
-    def _bad_copy(self, report: rpc.BadCopy) -> None:
-        key = parse.chunk_key(report.key)
-        chunk = self.directory.get(key)
-        if chunk is None or report.expected != chunk.facts.checksum:
-            self.accounting.decisions["bad_copy_report_outdated"] += 1
-            return
-        if report.from_switch:
-            self.pool.drop_bad(key)
-            return
-        holder = NodeIndex(report.holder)
-        # What is on its disk was written from these bytes, or they were read from it: neither is to be trusted.
-        if self.directory.remove_copy(holder, key) | self.directory.remove_disk_copy(holder, key):
-            self.accounting.decisions["bad_copy_dropped"] += 1
-            work = rpc.Task(drop=rpc.Drop(keys=[key]))
-            self.give(holder, Housekeeping("drop a bad copy"), work)
 
     def _forget_copies(self, index: NodeIndex) -> None:
         self.directory.remove_node(index)
 
     def _forget_node(self, index: NodeIndex) -> None:
         self.directory.remove_node(index)
+        self.fill_price.gone(index)
         self.publication.node_gone(index)
-        self.pool.port_gone(index)
+        self.switch_cache.port_gone(index)
+
+    def _emit(self, effect: Effect) -> None:
+        self._effects.append(effect)
+        if isinstance(effect, Inform | Warn):
+            self._observer.happened(effect.text, self.now_ns)
 
     # -- work for agents
-
-    def give(self, node: NodeIndex, purpose: Purpose, work: rpc.Task, timeout_ms: int | None = None) -> None:
-        """A task for a node; it goes out with the next `advance`."""
-        self.tasks.add(node, purpose, work, timeout_ms or self.options.transfer_timeout_ms)
-
-    def cancel(self, task: PendingTask[Purpose]) -> None:
-        """Take a task back; its end is not reported any more."""
-        if self.tasks.finish(task.id) is None or not task.deadline_ns:
-            return
-        node = self.nodes.get(task.node)
-        if node is not None and node.attached:
-            self.emit(SendTo(node.session, rpc.ToAgent(cancel=rpc.CancelTask(task=task.id))))
 
     def _end_tasks(self, tasks: Sequence[PendingTask[Purpose]]) -> None:
         """Tasks that no agent will answer."""
@@ -338,86 +279,114 @@ class Core:
         done = result.status == rpc.TaskResult.DONE
         match task.purpose:
             case FillFor(key=key):
-                (self.pool.filled if done else self.pool.fill_failed)(key)
+                if done:
+                    self.switch_cache.filled(key)
+                else:
+                    self.switch_cache.fill_failed(key, self._why(task, result))
             case RecoveryOf(key=key):
-                (self.pool.recovered if done else self.pool.recovery_failed)(key)
-            case RescueOf():
-                self.rescues.ended(done)
+                (self.switch_cache.recovered if done else self.switch_cache.recovery_failed)(key)
+            case ReplicationOf():
+                self.last_copies.ended(done)
             case PushTo():
                 self.pushes.ended(task.node, result)
             case JobPart():
                 self.operations.part_ended(task, result)
+            case ProbeStep():
+                self.examinations.step_ended(task.purpose, result, self.now_ns)
             case Housekeeping(what=what):
                 self.accounting.decisions[f"{what.replace(' ', '_')}_{'done' if done else 'failed'}"] += 1
 
+    def _why(self, task: PendingTask[Purpose], result: rpc.TaskResult) -> str:
+        """What became of a task, for a person."""
+        node = self.nodes.get(task.node)
+        name = node.facts.name if node is not None else f"node {task.node}"
+        return f"{name}: {result.detail or rpc.TaskResult.Status.Name(result.status).lower()}"
+
+    def _restore(self, now_ns: int) -> None:
+        """A predecessor's agents say what operators had set."""
+        state = self.operator_state
+        self._emit(
+            Inform(
+                f"operators had set: {len(state.drained)} nodes drained, {len(state.switch_pins)} chunks in the switch"
+            )
+        )
+        for node in self.nodes:
+            if node.draining != (node.facts.name in state.drained):
+                node.draining = not node.draining
+                self.publication.node_changed(node.index)
+        if self.options.with_switch:
+            self.switch_cache.pin_exactly(state.switch_pins, now_ns)
+
+    def _take_up_places(self) -> None:
+        """Tell everybody concerned where nodes were found to be."""
+        for index in self.nodes.take_displaced():
+            self._forget_node(index)
+        self._places.take_up_changes()
+
     def _look_at_rdma(self, facts: NodeFacts) -> None:
         """Say once, while it stays so, that a node's NIC cannot carry the fabric's casts."""
-        fits_bytes = rdma_segment_bytes_max(facts.rdma_mtu_bytes) if facts.rdma_mtu_bytes else self.segment_bytes
+        segment_bytes = self.link.segment_bytes
+        fits_bytes = rdma_segment_bytes_max(facts.rdma_mtu_bytes) if facts.rdma_mtu_bytes else segment_bytes
         problem = ""
-        if fits_bytes < self.segment_bytes:
+        if fits_bytes < segment_bytes:
             problem = (
                 f"{facts.name}: its RDMA MTU of {facts.rdma_mtu_bytes} bytes takes segments of {fits_bytes} at most,"
-                f" the fabric's have {self.segment_bytes}: its casts go over sockets, its reads over RDMA. Build the"
+                f" the fabric's have {segment_bytes}: its casts go over sockets, its reads over RDMA. Build the"
                 f" switch program with SEGMENT_BYTES={fits_bytes} or raise the interface's MTU"
             )
         if problem != self._rdma_problems.get(facts.name, ""):
             self._rdma_problems[facts.name] = problem
             if problem:
-                self.emit(Warn(problem))
+                self._emit(Warn(problem))
 
     # -- the switch
 
     def switch_event(self, event: SwitchEvent, now_ns: int) -> None:
+        """Something happened at the switch or to the session with it."""
         match event:
             case Up(facts=facts):
-                self.switch_standby = False
-                self._speak_as(facts)
-                self.programmer.up(facts)
-                self.pool.switch_up(facts)
-                self._program_fabric()
-                if facts.segment_bytes != self.segment_bytes:
-                    self.segment_bytes = facts.segment_bytes
+                segments_changed = self.link.up(facts)
+                self._emit(Inform("this controller leads: it is the switch's primary"))
+                self.switch_cache.switch_up(facts)
+                if segments_changed:
                     for session in list(self._sessions):
-                        self.emit(CloseSession(session, "ABORTED", "the size of segments changed: attach again"))
+                        self._emit(CloseSession(session, "ABORTED", "the size of segments changed: attach again"))
             case Standby():
-                self.switch_standby = True
-                self.programmer.down()
-            case Down():
-                self.programmer.down()
+                self.link.down(standby=True)
+                self._emit(Inform("this controller is on standby: another one is the switch's primary"))
+            case Down(reason=reason):
+                self.link.down(standby=False)
+                self._emit(Inform(f"the session with the switch ended: {reason}"))
+            case Sighting():
+                if self._places.sighted(event):
+                    self._take_up_places()
+                    self._program_members()
             case HeatReport(key=key, members=members):
                 self.accounting.decisions["heat_reports"] += 1
-                self.pool.report(key, members.bit_count(), now_ns)
-                self._program_groups(self._groups.use(members))
+                self.switch_cache.report(key, members.bit_count(), now_ns)
+                self.link.members_used(members)
+                self._observer.wanted_together(key, _members(members), now_ns)
             case LostReport(key=key):
                 self.accounting.decisions["segments_lost"] += 1
-                self.pool.segment_lost(key, now_ns)
-
-    def _speak_as(self, facts: SwitchFacts) -> None:
-        dialect = dialects.dialect_of(facts, self.options.bitmap_groups_max)
-        if dialect != self._dialect:
-            self._dialect = dialect
-            self._groups = dialect.groups()
+                self.switch_cache.segment_lost(key, now_ns)
 
     def switch_read(self, actual: SwitchContents | None, now_ns: int) -> None:
         """The answer to ReadTheSwitch; None: it failed."""
         self.accounting.switch_reads += 1
         if actual is None:
             self.programmer.read_failed()
+            if self.programmer.missed_reads == 1:
+                self._emit(Inform("the switch is degraded: it did not answer when it was read back"))
             return
-        if not self.programmer.read_done(actual, now_ns):
+        if self.programmer.missed_reads:
+            self._emit(Inform("the switch answers again"))
+        restarts_count = self.link.restarts_count
+        trusted = self.link.contents_read(actual, now_ns)
+        if trusted is None:
             return
-        trusted = actual.get(("fabric", None)) == self.options.fabric.entry
-        if not trusted or self.epoch == 0:
-            self.epoch = max(self.epoch + 1, self.options.incarnation)
-            if self.switch_present:
-                self.accounting.decisions["switch_restarted"] += 1
-                self.switch_present = False
-        if not trusted:
-            self._groups.forget()
-        elif not self._switch_seen:
-            self._take_over_members(actual, now_ns)
-        self._switch_seen = True
-        self.pool.switch_read(actual, trusted, now_ns)
+        self.accounting.decisions["switch_restarted"] += self.link.restarts_count - restarts_count
+        self.switch_cache.switch_read(actual, trusted, now_ns)
+        self._take_up_places()
         self._program_members()
 
     def switch_written(self, refused: Mapping[int, str] | None, now_ns: int) -> None:
@@ -427,59 +396,11 @@ class Core:
             return
         problems = self.programmer.write_done(refused, now_ns)
         self.accounting.decisions["updates_refused"] += len(problems)
-        self.pool.refused(problems)
-
-    def _take_over_members(self, actual: SwitchContents, now_ns: int) -> None:
-        """Keep what a predecessor wrote for nodes that are about to attach here: casts to them are under way."""
-        entries = list(actual.values())
-        self.nodes.reserve({one.port: one.member for one in entries if isinstance(one, PortMemberEntry)}, now_ns)
-        self._found_addresses = {one.mac: one.port for one in entries if isinstance(one, AddressEntry)}
-        self._groups.adopt(actual)
-
-    def _program_fabric(self) -> None:
-        self.programmer.want(self.options.fabric.entry)
-        self.programmer.want_exactly(_DIGEST_KINDS, self._dialect.subscriptions)
+        self.switch_cache.refused(problems)
 
     def _program_members(self) -> None:
-        if not self.options.with_switch:
-            return
-        entries: list[Entry] = []
-        ports: dict[Member, SwitchPort] = self.nodes.member_ports()
-        for member, port in ports.items():
-            entries += [PortMemberEntry(port, member), EgressMemberEntry(port, member)]
-        reserved = self.nodes.reserved_ports()
-        macs: dict[bytes, SwitchPort | None] = {mac: p for mac, p in self._found_addresses.items() if p in reserved}
-        macs |= {node.facts.data_mac: node.port for node in self.nodes if node.port is not None}
-        entries += [AddressEntry(mac, port) for mac, port in macs.items() if port is not None]
-        self._groups.set_members(ports)
-        entries += self._groups.entries()
-        entries += self._standing_entries(sorted(ports.values()))
-        self.programmer.want_exactly(_MEMBER_KINDS, entries)
-
-    def _program_groups(self, change: Change) -> None:
-        for identity in change.gone:
-            self.programmer.want_not(identity)
-        for entry in change.new:
-            self.programmer.want(entry)
-
-    def _standing_entries(self, ports: Sequence[SwitchPort]) -> list[Entry]:
-        """Flooding reaches what the switch floods to already and every node."""
-        flood_group = self._dialect.flood_group
-        found = self.programmer.actual.get(("group", flood_group))
-        before = found.ports if isinstance(found, GroupEntry) else ()
-        flood_ports = tuple(sorted(self.options.flood_ports or {*before, *ports, *self.options.ports.values()}))
-        write_flood = bool(flood_ports) and not (
-            self.options.switch_floods and not self.options.flood_ports and found is None
-        )
-        session = self._dialect.session or self._any_session(flood_ports)
-        return [GroupEntry(flood_group, flood_ports), session] if write_flood else [session]
-
-    def _any_session(self, ports: Sequence[SwitchPort]) -> CloneSessionEntry:
-        """The session that there is, or one to any port."""
-        found = self.programmer.actual.get(("clone_session", NEXT_SEGMENT_SESSION))
-        if isinstance(found, CloneSessionEntry):
-            return found
-        return CloneSessionEntry(NEXT_SEGMENT_SESSION, min(ports, default=SwitchPort(1)))
+        if self.options.with_switch:
+            self.link.members_changed()
 
     # -- time
 
@@ -490,70 +411,78 @@ class Core:
         if now_ns - self._swept_ns >= _SWEEP_NS:
             self._swept_ns = now_ns
             self._sweep(now_ns)
-        for effect in self.publication.settle(now_ns):
-            self.emit(effect)
+        for effect in self.publication.due_snapshots(now_ns):
+            self._emit(effect)
+        self.examinations.advance(now_ns)
         if self.options.with_switch:
             self._advance_switch(now_ns)
-        self._flush_pins()
+        self.reports.give_out_pins()
+        for session, revision in self._state_told.items():
+            if revision != self.operator_state.revision:
+                self._state_told[session] = self.operator_state.revision
+                self._emit(SendTo(session, self.operator_state.message()))
         self.pushes.flush()
+        for index, task_id in self.tasks.take_cancelled():
+            node = self.nodes.get(index)
+            if node is not None and node.attached:
+                self._emit(SendTo(node.session, rpc.ToAgent(cancel=rpc.CancelTask(task=task_id))))
         for task in self.tasks.take_ready(now_ns):
             node = self.nodes.get(task.node)
             if node is None or not node.attached:
                 self.tasks.finish(task.id)
                 self._end_tasks([task])
                 continue
-            self.emit(SendTo(node.session, rpc.ToAgent(task=task.message)))
+            self._emit(SendTo(node.session, rpc.ToAgent(task=task.message)))
 
     def _sweep(self, now_ns: int) -> None:
-        """What time alone brings about; looked at now and then, not at every event."""
+        """Handle what the passing of time alone brings about; runs now and then, not at every event."""
+        names = {node.index: node.facts.name for node in self.nodes}
         expiry = self.nodes.expire(now_ns)
+        self.claims.expire(now_ns)
+        for index in expiry.suspects:
+            self.claims.node_gone(index)
+            self._emit(Inform(f"node {names[index]} is suspect: it has not been heard for a while"))
         for index in expiry.copies:
             self._forget_copies(index)
         for index in expiry.nodes:
+            self._emit(Inform(f"node {names[index]} is forgotten: its member and port are free"))
             self._forget_node(index)
+        self._places.look_for(now_ns)
+        self._take_up_places()
         if expiry.nodes or expiry.reservations:
             self._program_members()
         self._end_tasks(self.tasks.expire(now_ns))
 
     def _advance_switch(self, now_ns: int) -> None:
-        self.pool.advance(now_ns)
-        for effect in self.pool.take_effects():
+        self.switch_cache.advance(now_ns)
+        for effect in self.switch_cache.take_effects():
             match effect:
                 case FillWanted(key=key, node=node, segments=segments):
                     work = rpc.Task(fill=rpc.Fill(key=key, segments=segments))
-                    self.give(node, FillFor(key), work, self.options.fill_timeout_ms)
+                    self.tasks.add(node, FillFor(key), work, self.options.fill_timeout_ms)
                 case FillUnwanted(key=key):
                     for task in self.tasks.with_purpose(FillFor(key)):
-                        self.cancel(task)
+                        self.tasks.cancel(task)
                 case RecoveryWanted(key=key, node=node):
                     work = rpc.Task(fetch=rpc.Fetch(keys=[key], reason=rpc.Fetch.SPILL))
-                    self.give(node, RecoveryOf(key), work)
+                    self.tasks.add(node, RecoveryOf(key), work)
         request = self.programmer.next(now_ns)
         if isinstance(request, ReadSwitch):
-            self.emit(ReadTheSwitch())
+            self._emit(ReadTheSwitch())
         elif isinstance(request, WriteSwitch):
             self.accounting.switch_updates += len(request.updates)
-            self.emit(WriteTheSwitch(request.updates))
-        if not self.switch_present and self.programmer.has(self.options.fabric.entry) and self.programmer.settled:
-            self.switch_present = True
-            self.emit(SendToAll(rpc.ToAgent(switch_state=self.switch_state())))
+            self._emit(WriteTheSwitch(request.updates))
+        self._places.tell_members()
+        if self.link.check_present():
+            self._emit(Inform(f"the switch is programmed: epoch {self.link.epoch}"))
+            self._places.switch_present(now_ns)
 
-    def _flush_pins(self) -> None:
-        for node, keys in self._to_pin.items():
-            for at in range(0, len(keys), TASK_KEYS_MAX):
-                work = rpc.Task(pin=rpc.PinChunks(keys=keys[at : at + TASK_KEYS_MAX]))
-                self.give(node, Housekeeping("pin"), work)
-        self._to_pin.clear()
-
-    # -- what agents are told
+    # -- what agents get to know
 
     def publish(self) -> None:
-        """Tell every agent what changed since the last time."""
-        for effect in self.publication.publish(self._sessions):
-            self.emit(effect)
-
-    def switch_state(self) -> rpc.SwitchState:
-        return rpc.SwitchState(present=self.switch_present, epoch=self.epoch)
+        """Send every agent the changes since the last call."""
+        for effect in self.publication.publish(self._sessions, self.now_ns):
+            self._emit(effect)
 
     def _welcome(self, node: Node) -> rpc.ToAgent:
         fabric = self.options.fabric
@@ -561,7 +490,10 @@ class Core:
             node=node.index,
             controller=self.options.incarnation,
             heartbeat_ms=self.options.graces.heartbeat_ns // 1_000_000,
-            switch_state=self.switch_state(),
+            switch_state=self._places.switch_state(node),
+            protocol=PROTOCOL,
+            takes_loads=True,
+            version=__version__,
             fabric=rpc.Fabric(
                 group_ip=fabric.entry.group_ip,
                 group_mac=fabric.entry.group_mac,
@@ -569,7 +501,7 @@ class Core:
                 qkey=fabric.qkey,
                 data_port=fabric.data_port,
                 control_port=fabric.control_port,
-                segment_bytes=self.segment_bytes,
+                segment_bytes=self.link.segment_bytes,
                 from_switch_dscp=fabric.entry.from_switch_dscp,
                 interest_ttl_ms=fabric.entry.interest_ttl_us // 1000,
             ),
@@ -578,7 +510,7 @@ class Core:
             welcome.member = node.member
         return rpc.ToAgent(welcome=welcome)
 
-    # -- asked by the pool
+    # -- asked by the switch cache
 
     def _fill_sources(self, key: ChunkKey) -> list[Source]:
         chunk = self.directory.get(key)
@@ -592,4 +524,9 @@ class Core:
         ]
 
     def _recovery_hosts(self, excluded: NodeIndex | None) -> list[Host]:
-        return self.rescues.hosts(excluded, self.now_ns)
+        return self.last_copies.hosts(excluded, self.now_ns)
+
+
+def _members(bits: int) -> frozenset[Member]:
+    """The members in an interest set."""
+    return frozenset(Member(bit) for bit in range(bits.bit_length()) if bits >> bit & 1)

@@ -1,36 +1,44 @@
 """`kvcast-controller`: clock, streams, the switch's session and exit around `Core`. Owns nothing else.
 
 Everything runs in one event loop, so the core needs no locks: each event is one call into the core, followed by
-`settle`, which carries out what the core wants done.
+`advance`, which carries out what the core wants done.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import time
 from collections.abc import Coroutine, Mapping, Sequence
 
 import grpc
 
+from controlplane import views
 from controlplane.config import Config, SwitchConfig, load
-from controlplane.core import Core, CoreOptions, FabricParameters
+from controlplane.core import Core
 from controlplane.effects import (
     CloseSession,
     Effect,
+    Inform,
     JobId,
     JobProgress,
     ReadTheSwitch,
     SendTo,
-    SendToAll,
     Warn,
     WriteTheSwitch,
 )
-from controlplane.limits import GRPC_MESSAGE_BYTES_MAX, PUBLISH_S
+from controlplane.examination.observations import Surroundings
+from controlplane.limits import NODE_NAME_BYTES_MAX, PUBLISH_S
+from controlplane.live import Tables
+from controlplane.live.live import Live
 from controlplane.metrics import metrics_registry
 from controlplane.nodes import ASCENDING, Graces
-from controlplane.rpc.coordinator import Coordinator
-from controlplane.rpc.operator import Operator
+from controlplane.options import CoreOptions, FabricParameters
+from controlplane.page import live_page
+from controlplane.rpc.live_feed import LiveFeed
+from controlplane.rpc.peers import Peer
+from controlplane.rpc.server import serve
 from controlplane.rpc.streams import AgentStream, Closing
 from controlplane.switch.bitmap_groups import MEMBER_ORDER
 from controlplane.switch.entries import SwitchContents
@@ -44,32 +52,48 @@ from controlplane.switch.target import (
     SwitchUnavailableError,
     Up,
 )
-from kvproto.daemon.checks import host_port
-from kvproto.daemon.errors import CannotRunError
-from kvproto.daemon.http import HttpServer, json_page, metrics_page
-from kvproto.daemon.process import log_to_stderr, run_daemon
-from kvproto.daemon.readiness import ready
+from kvdaemon.checks import host_port
+from kvdaemon.errors import CannotRunError
+from kvdaemon.health import Health, health_pages
+from kvdaemon.http import HttpServer, Question, json_service, metrics_page
+from kvdaemon.identity import Role
+from kvdaemon.log import change_level_by_signals, log_to_stderr
+from kvdaemon.process import run_daemon
+from kvdaemon.readiness import ready
+from kvdaemon.tls import Certificates, expired_words
+from kvpolicy.tiers.cost_question import QuestionError, TooManyQuestionsError, question_of
+from kvproto import __version__
 from kvproto.rpc import control_pb2 as rpc
-from kvproto.rpc import control_pb2_grpc
 
 NAME = "kvcast-controller"
-LOG = logging.getLogger("controlplane.daemon")  # also where the module is run as __main__
+LOG = logging.getLogger(__name__)
 
 TICK_S = 0.05
 COUNTERS_S = 2.0
+CERTIFICATES_S = 10.0
 READ_AGAIN_S = 0.25
 """After a read that failed."""
 _STOP_GRACE_S = 0.5
+_MEANS = {
+    "connecting": "it is not connected",
+    "degraded": "it did not answer when it was read back",
+    "programming": "it is not programmed yet",
+}
+"""States of the switch in which the controller is not ready."""
 
 
 class Controller:
     """The daemon. `start`, then `stop`; in between everything happens by itself."""
 
     def __init__(self, config: Config, target: SwitchTarget | None = None) -> None:
-        """`target` stands in for the one that the configuration names (tests)."""
+        """`target` stands in for the one that the configuration names (tests). Raises TlsError."""
         self._config = config
         self._target = target or _target(config.switch)
-        self.core = Core(_options(config, with_switch=self._target is not None))
+        self._certificates = Certificates(config.tls, Role.CONTROLLER) if config.tls is not None else None
+        self._news = Live()
+        self.core = Core(_options(config, with_switch=self._target is not None), self._news)
+        self._news.watch(self.core)
+        self.live = LiveFeed(self._look, self.core.options.incarnation)
         self.grpc_address = ""
         self.metrics_address = ""
         self._streams: dict[int, AgentStream] = {}
@@ -79,17 +103,21 @@ class Controller:
         self._counters: SwitchCounters | None = None
         self._publish_due: asyncio.TimerHandle | None = None
         self._server: grpc.aio.Server | None = None
+        registry = metrics_registry(self.core, lambda: self._counters, self._certificate_ends)
         self._http = HttpServer(
             {
-                "/metrics": metrics_page(metrics_registry(self.core, lambda: self._counters)),
-                "/healthz": json_page(self._health),
-            }
+                "/": live_page(),
+                "/metrics": metrics_page(registry, "controller"),
+                **health_pages(self.health),
+            },
+            streams={"/live": self.live.events},
+            services={"/v1/cost": json_service(self._cost, QuestionError, TooManyQuestionsError)},
         )
         self._stopping = False
         self._complaint = ""
-        self._happened = asyncio.Event()
+        self._changed = asyncio.Event()
         self._switch_session = 0
-        """Counts beginnings and ends of sessions with the switch: what was asked in one is not answered in another."""
+        """Counts starts and ends of sessions with the switch: a request of one session is not answered in another."""
         self.failed = asyncio.Event()
         """Set when a part ended that never should: the daemon then stops with status 1."""
 
@@ -104,6 +132,9 @@ class Controller:
             await self.stop()
             raise
         self._spawn(self._tick())
+        if self._certificates is not None:
+            self._spawn(self._watch_certificates(self._certificates))
+        self._spawn(self.live.run())
         if self._target is not None:
             self._spawn(self._target.run(self._switch_event))
             self._spawn(self._poll_counters())
@@ -125,61 +156,106 @@ class Controller:
     # -- desk of agents and operators
 
     def standby_words(self) -> str:
-        return "this controller is on standby: another one is the switch's primary" if self.core.switch_standby else ""
+        """Why agents and operators are refused now; empty if they are not."""
+        return "this controller is on standby: another one is the switch's primary" if self.core.link.standby else ""
 
-    def open_stream(self) -> AgentStream:
-        stream = AgentStream(self._next_session)
+    def open_stream(self, peer: Peer) -> AgentStream:
+        """A stream of an agent begins."""
+        stream = AgentStream(self._next_session, peer)
         self._next_session += 1
         self._streams[stream.session] = stream
         return stream
 
     def take(self, stream: AgentStream, message: rpc.FromAgent) -> None:
+        """A message came on an agent's stream; the first one must be Hello."""
         self.core.accounting.message("in", message.ByteSize())
         if stream.ready:
             self.core.message(stream.session, message, self.now_ns())
         elif message.WhichOneof("message") == "hello":
-            stream.ready = True
-            LOG.info("node %s attaches (session %d)", message.hello.node, stream.session)
-            self.core.hello(stream.session, message.hello, self.now_ns())
+            self._take_hello(stream, message.hello)
         else:
             stream.close(Closing("INVALID_ARGUMENT", "the first message of a stream is Hello"))
-        self.settle()
+        self.advance()
+
+    def _take_hello(self, stream: AgentStream, hello: rpc.Hello) -> None:
+        if self._certificates is not None:
+            domain = self._certificates.trust_domain
+            if not stream.peer.has(Role.AGENT, domain, hello.node):
+                reason = f"{stream.peer} does not speak for node {hello.node[:NODE_NAME_BYTES_MAX]!r}"
+                LOG.warning("%s: refused", reason)
+                stream.close(Closing("PERMISSION_DENIED", reason))
+                return
+        stream.ready = True
+        self.core.hello(stream.session, hello, self.now_ns(), stream.peer.speaker(hello.node))
 
     def close_stream(self, stream: AgentStream) -> None:
+        """An agent's stream ended."""
         self._streams.pop(stream.session, None)
         if not self._stopping:
             self.core.closed(stream.session, self.now_ns())
-            self.settle()
+            self.advance()
 
     def count_sent(self, message: rpc.ToAgent) -> None:
+        """A message went out to an agent."""
         self.core.accounting.message("out", message.ByteSize())
 
     def now_ns(self) -> int:
+        """The monotonic clock, in nanoseconds."""
         return time.monotonic_ns()
 
     def watch(self, job: JobId) -> asyncio.Queue[tuple[rpc.Progress, bool]]:
+        """Progress of a job just started, and whether it is the last."""
         return self._jobs.setdefault(job, asyncio.Queue())
 
     def unwatch(self, job: JobId) -> None:
+        """Nobody wants to know of the job any more."""
         self._jobs.pop(job, None)
 
-    def switch_words(self) -> tuple[str, str]:
-        return self._config.switch.target, self._target.address if self._target else ""
+    def status(self) -> rpc.StatusReply:
+        """Nodes, switch and counts."""
+        status = views.status(self.core, self._config.switch.target, self._switch_address, self.now_ns())
+        status.security = self._config.security
+        return status
 
-    async def something_happened(self) -> None:
-        await self._happened.wait()
+    def surroundings(self) -> Surroundings:
+        """What an examination wants to know of this daemon."""
+        return Surroundings(
+            time.time_ns(),
+            __version__,
+            self.grpc_address,
+            self._switch_address,
+            self._config.security,
+            self._certificates.ends_s() if self._certificates is not None else 0.0,
+        )
+
+    async def wait_for_change(self) -> None:
+        """Return when the core has been called again."""
+        await self._changed.wait()
+
+    def _look(self) -> tuple[Tables, rpc.StatusReply]:
+        """How things are now, for those who watch."""
+        now_ns = self.now_ns()
+        if self._counters is not None:
+            self._news.switch_drops = self._counters.drops
+        status = views.summary(self.core, self._config.switch.target, self._switch_address, now_ns)
+        status.security = self._config.security
+        return self._news.tables(now_ns), status
+
+    @property
+    def _switch_address(self) -> str:
+        return self._target.address if self._target is not None else ""
 
     # -- the core's wishes
 
-    def settle(self) -> None:
+    def advance(self) -> None:
         """Let the core do what is due and carry out its effects."""
         if self.failed.is_set():
             return
         self.core.advance(self.now_ns())
         for effect in self.core.take_effects():
             self._carry_out(effect)
-        self._happened.set()
-        self._happened = asyncio.Event()
+        self._changed.set()
+        self._changed = asyncio.Event()
         if self._publish_due is None and not self._stopping:
             self._publish_due = asyncio.get_running_loop().call_later(PUBLISH_S, self._publish)
 
@@ -194,18 +270,16 @@ class Controller:
             case SendTo(session=session, message=message):
                 if session in self._streams:
                     self._streams[session].send(message)
-            case SendToAll(message=message):
-                for stream in self._streams.values():
-                    if stream.ready:
-                        stream.send(message)
             case CloseSession(session=session, code=code, reason=reason):
                 if session in self._streams:
-                    LOG.info("session %d ends: %s", session, reason)
+                    LOG.debug("session %d ends: %s", session, reason)
                     self._streams[session].close(Closing(code, reason))
             case ReadTheSwitch():
                 self._spawn(self._read_switch())
             case WriteTheSwitch():
                 self._spawn(self._write_switch(effect))
+            case Inform(text=text):
+                LOG.info("%s", text)
             case Warn(text=text):
                 LOG.warning("%s", text)
             case JobProgress(job=job, progress=progress, last=last):
@@ -218,10 +292,10 @@ class Controller:
         if isinstance(event, Up | Down | Standby):
             self._switch_session += 1
         self.core.switch_event(event, self.now_ns())
-        if self.core.switch_standby:
+        if self.core.link.standby:
             for stream in self._streams.values():
                 stream.close(Closing("UNAVAILABLE", self.standby_words()))
-        self.settle()
+        self.advance()
 
     async def _read_switch(self) -> None:
         if self._target is None:
@@ -238,11 +312,11 @@ class Controller:
         if found is None:
             self.core.switch_read(None, self.now_ns())
         else:
-            present, epoch = self.core.switch_present, self.core.epoch
+            present, epoch = self.core.link.present, self.core.link.epoch
             self.core.switch_read(found, self.now_ns())
-            if present and epoch != self.core.epoch:
-                LOG.warning("the switch lost its state: programming it again, epoch %d", self.core.epoch)
-        self.settle()
+            if present and epoch != self.core.link.epoch:
+                LOG.warning("the switch lost its state: programming it again, epoch %d", self.core.link.epoch)
+        self.advance()
 
     async def _write_switch(self, write: WriteTheSwitch) -> None:
         if self._target is None:
@@ -258,7 +332,7 @@ class Controller:
             LOG.warning("the switch refused to %s %s: %s", update.operation.value, update.entry, reason)
         if session == self._switch_session:
             self.core.switch_written(refused, self.now_ns())
-            self.settle()
+            self.advance()
 
     def _complain(self, problem: str) -> None:
         """Warn once about what goes on."""
@@ -278,9 +352,18 @@ class Controller:
 
     # -- inside
 
+    def _certificate_ends(self) -> float | None:
+        return None if self._certificates is None else self._certificates.ends_s()
+
+    async def _watch_certificates(self, certificates: Certificates) -> None:
+        """Have replacements in use, and in the metrics, before anybody connects."""
+        while True:
+            await asyncio.sleep(CERTIFICATES_S)
+            certificates.look()
+
     async def _tick(self) -> None:
         while True:
-            self.settle()
+            self.advance()
             await asyncio.sleep(TICK_S)
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
@@ -295,31 +378,7 @@ class Controller:
             self.failed.set()
 
     async def _start_grpc(self) -> None:
-        server = grpc.aio.server(
-            options=[
-                # Two controllers on one port would each get some of the agents.
-                ("grpc.so_reuseport", 0),
-                ("grpc.max_receive_message_length", GRPC_MESSAGE_BYTES_MAX),
-                ("grpc.max_send_message_length", GRPC_MESSAGE_BYTES_MAX),
-                ("grpc.keepalive_time_ms", 10_000),
-                ("grpc.keepalive_timeout_ms", 5_000),
-                ("grpc.keepalive_permit_without_calls", 1),
-                ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
-            ]
-        )
-        control_pb2_grpc.add_CoordinatorServicer_to_server(Coordinator(self), server)
-        control_pb2_grpc.add_OperatorServicer_to_server(Operator(self), server)
-        try:
-            port = server.add_insecure_port(self._config.listen)
-        except RuntimeError:
-            port = 0
-        if port == 0:
-            raise CannotRunError(
-                f"cannot listen on {self._config.listen}: is another controller running, is it our address?"
-            )
-        await server.start()
-        self._server = server
-        self.grpc_address = f"{self._config.listen.rpartition(':')[0]}:{port}"
+        self._server, self.grpc_address = await serve(self._config.listen, self, self, self._certificates)
 
     async def _start_http(self) -> None:
         if self._config.metrics:
@@ -327,14 +386,37 @@ class Controller:
             _, port = await self._http.listen(host, port, 'change metrics, or set it to "" for none')
             self.metrics_address = f"{host}:{port}"
 
-    def _health(self) -> Mapping[str, object]:
+    def _cost(self, asked: Question) -> Mapping[str, object]:
+        """For routers: what it would take each node to have the chunks of a prefix."""
+        if reason := self.standby_words():
+            raise QuestionError(reason)
+        question = question_of(asked.query, asked.body)
+        quotes = self.core.quotes.of(question, self.now_ns())
+        return {"chunks": len(question.keys), "nodes": {node: quote.to_json() for node, quote in quotes.items()}}
+
+    def health(self) -> Health:
+        """Ready: this controller leads, and the switch that it is configured for answers and is programmed."""
         core = self.core
-        return {
-            "status": "standby" if core.switch_standby else "ok",
+        state = views.switch_state(core)
+        missing = []
+        if self.failed.is_set():
+            missing.append("a part of the controller failed: see its log")
+        if self._certificates is not None and (words := expired_words(self._certificates.current.ends)):
+            missing.append(words)
+        if core.link.standby:
+            missing.append(self.standby_words())
+        elif state not in ("absent", "ready"):
+            missing.append(f"switch {self._target.address if self._target else ''}: {_MEANS[state]}")
+        status = "standby" if core.link.standby else "degraded" if missing else "ok"
+        facts = {
+            "status": status,
             "nodes": sum(node.attached for node in core.nodes),
-            "switch": self._config.switch.target if not core.switch_present else "ready",
+            "switch": "none" if state == "absent" else state,
             "chunks": len(core.directory),
+            "security": self._config.security,
+            "version": __version__,
         }
+        return Health(missing, facts)
 
 
 def _target(switch: SwitchConfig) -> SwitchTarget | None:
@@ -354,21 +436,25 @@ def _options(config: Config, with_switch: bool) -> CoreOptions:
         pushes=config.pushes,
         ports=config.ports,
         flood_ports=config.switch.flood_ports,
-        switch_floods=config.switch.target == "p4switch",
+        is_p4switch=config.switch.target == "p4switch",
         member_order=MEMBER_ORDER if config.switch.target == "tofino" else ASCENDING,
         bitmap_groups_max=config.switch.groups_max,
         check_switch_ns=config.switch.reconcile_ns,
         fill_timeout_ms=config.fill_timeout_ms,
         transfer_timeout_ms=config.transfer_timeout_ms,
+        secret=secrets.token_bytes(32),
         settle_ns=config.membership.settle_ns,
     )
 
 
 async def _run(config: Config, stop: asyncio.Event) -> None:
-    log_to_stderr(config.log_level)
-    # finsy tells of every broken connection at length; the target says the same in one line.
+    log_to_stderr(config.log_level, form=config.log_format)
+    change_level_by_signals(asyncio.get_running_loop(), config.log_level)
+    # finsy logs every broken connection at length; the target says the same in one line.
     logging.getLogger("finsy").setLevel(logging.DEBUG if config.log_level == "debug" else logging.CRITICAL + 1)
     controller = Controller(config)
+    if config.security == "insecure":
+        LOG.warning("insecure: true: whoever reaches %s, or the switch, may do everything", config.listen)
     await controller.start()
     try:
         facts = {"grpc": controller.grpc_address, "metrics": controller.metrics_address}
@@ -386,7 +472,3 @@ async def _run(config: Config, stop: asyncio.Event) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the controller; returns the exit status (see `run_daemon`)."""
     return run_daemon(NAME, "The control plane of kvcast.", load, _run, argv)
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

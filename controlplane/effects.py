@@ -21,13 +21,6 @@ class SendTo:
 
 
 @dataclass(frozen=True, slots=True)
-class SendToAll:
-    """Queue for every attached agent's stream."""
-
-    message: rpc.ToAgent
-
-
-@dataclass(frozen=True, slots=True)
 class CloseSession:
     """End a stream with this gRPC status."""
 
@@ -50,9 +43,18 @@ class WriteTheSwitch:
 
 @dataclass(frozen=True, slots=True)
 class JobProgress:
+    """News of an operator's job, for the client that follows it."""
+
     job: JobId
     progress: rpc.Progress
     last: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Inform:
+    """A change of role, of the switch's state or of a node, for the log; one line."""
+
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,4 +64,4 @@ class Warn:
     text: str
 
 
-Effect: TypeAlias = SendTo | SendToAll | CloseSession | ReadTheSwitch | WriteTheSwitch | JobProgress | Warn
+Effect: TypeAlias = SendTo | CloseSession | ReadTheSwitch | WriteTheSwitch | JobProgress | Inform | Warn

@@ -1,4 +1,4 @@
-"""Identifiers of the control plane, beside those that it shares with the protocol. Distinct types for the checker."""
+"""Identifiers of the control plane, besides those that it shares with the protocol. Distinct types for the checker."""
 
 from __future__ import annotations
 

@@ -7,6 +7,9 @@ from typing import Final
 MEMBERS_MAX: Final = 64
 """Bits of the `members` field in a control datagram."""
 
+SWITCH_PORT_MAX: Final = 510
+"""The highest port that a node may have: v1model drops packets that go to port 511."""
+
 NODES_MAX: Final = 4096
 """Agents that one controller remembers, attached or not."""
 
@@ -35,8 +38,22 @@ DELTA_RECORDS_MAX: Final = 5_000
 GRPC_MESSAGE_BYTES_MAX: Final = 16 << 20
 """Of one message of the control channel, both ways."""
 
+CLAIM_KEYS_MAX: Final = 10_000
+"""Keys in the claims of one message."""
+
+CLAIMS_PER_NODE_MAX: Final = 16_384
+"""Chunks that the engines of one node may compute at a time; claims beyond that are not passed on."""
+
+CLAIM_S_MAX: Final = 600.0
+"""No claim is believed to take longer."""
+
 PUBLISH_S: Final = 0.005
-"""Changes of the directory wait so long for company before they are published."""
+"""Changes of the directory wait this long for further changes before they are published together."""
+
+LOADS_PUBLISH_S: Final = 0.05
+LOAD_MESSAGES_PER_S: Final = 1_000
+"""What nodes have queued for readers is published no more often, and with no more messages in all: a larger cluster
+hears of it less often."""
 
 OUTBOX_MESSAGES_MAX: Final = 10_000
 """Waiting for one agent; an agent that falls further behind is cut off and starts again with a snapshot."""
@@ -46,6 +63,12 @@ TASKS_PER_NODE_MAX: Final = 32
 
 TASK_KEYS_MAX: Final = 1_000
 """Keys in one task."""
+
+SWITCH_PINS_MAX: Final = 100_000
+"""Chunks pinned into the switch that an agent may repeat, with 16 bytes each."""
+
+REVISION_MAX: Final = 1 << 62
+"""Of the operators' state: a higher one is not believed, so that the revision can still be counted up."""
 
 NAMESPACE_LABEL_BYTES_MAX: Final = 256
 NODE_NAME_BYTES_MAX: Final = 64
@@ -59,18 +82,27 @@ WRITE_BATCH_UPDATES_MAX: Final = 200
 NEXT_VICTIMS_MAX: Final = 32
 """Endangered chunks that a heartbeat may name."""
 
-RESCUES_AT_ONCE: Final = 16
-RESCUES_PER_HEARTBEAT: Final = 2
+ARRIVING_MAX: Final = 16
+"""Chunks on their way to a node that its heartbeat may name."""
+
+COUNTERS_MAX: Final = 64
+COUNTER_NAME_MAX: Final = 64
+"""Counters of one kind in a heartbeat, and characters of their names."""
+
+REPLICATIONS_AT_ONCE: Final = 16
+REPLICATIONS_PER_HEARTBEAT: Final = 2
 """Fetches of last copies that a full pool is about to lose; background work of the nodes that take them."""
 
 PUSHES_PER_NODE: Final = 2
-"""Unfinished push tasks that a node is given; what comes beyond is not pushed."""
+"""Unfinished push tasks that a node may have; further chunks are not pushed to it."""
 
 PUSH_JOINED_CHUNKS_MAX: Final = 256
 """Chunks offered to a node that has just come."""
 
 HEARTBEATS_MISSED_MAX: Final = 3
-"""After so many the node is suspect: nothing new is asked of it."""
+"""After this many missed heartbeats a node is suspect: nothing new is asked of it."""
+HEARTBEATS_UNSEEN_MAX: Final = 5
+"""With each heartbeat an agent says HERE; nothing seen of so many is a fault that somebody should look at."""
 
 TICK_NS: Final = 1 << 16
 """One tick of the clock that the program for Tofino reckons with."""
@@ -82,3 +114,6 @@ assert (1 << GROUPS_EXACT_MEMBERS_MAX) - 1 <= BITMAP_GROUPS_MAX <= 0xFFFF
 assert DELTA_RECORDS_MAX * 512 < GRPC_MESSAGE_BYTES_MAX
 assert ANNOUNCE_RECORDS_MAX * 512 < GRPC_MESSAGE_BYTES_MAX
 assert TASK_KEYS_MAX <= DELTA_RECORDS_MAX
+assert CLAIM_KEYS_MAX <= CLAIMS_PER_NODE_MAX
+assert CLAIM_KEYS_MAX * 32 < GRPC_MESSAGE_BYTES_MAX
+assert SWITCH_PINS_MAX * 32 < GRPC_MESSAGE_BYTES_MAX

@@ -19,18 +19,29 @@ _PREFIX = "kvcast_controller_"
 class CoreCollector(Collector):
     """Turns the core's state into metric families."""
 
-    def __init__(self, core: Core, switch_counters: Callable[[], SwitchCounters | None]) -> None:
+    def __init__(
+        self,
+        core: Core,
+        switch_counters: Callable[[], SwitchCounters | None],
+        certificate_ends: Callable[[], float | None] = lambda: None,
+    ) -> None:
         self._core = core
         self._switch_counters = switch_counters
+        self._certificate_ends = certificate_ends
 
     def describe(self) -> list[Metric]:
+        """Nothing beforehand: families depend on the switch."""
         return []
 
     def collect(self) -> Iterator[Metric]:
+        """All families, read at this moment."""
         yield from self._directory()
         yield from self._switch()
         yield from self._accounting()
         yield from self._pushes()
+        ends = self._certificate_ends()
+        if ends is not None:
+            yield _gauge("certificate_expires_timestamp_seconds", "When this controller's certificate expires", ends)
 
     def _directory(self) -> Iterator[Metric]:
         core = self._core
@@ -42,17 +53,23 @@ class CoreCollector(Collector):
         for state in NodeState:
             nodes.add_metric([state.value], states.count(state))
         yield nodes
+        problems = sum(bool(node.port_problem) for node in core.nodes if node.attached)
+        yield _gauge(
+            "nodes_without_port",
+            "Attached agents that are not seen, or not at the port they should have",
+            problems,
+        )
         yield _gauge("tasks", "Tasks given to agents and not ended", len(core.tasks))
 
     def _switch(self) -> Iterator[Metric]:
         core = self._core
-        yield _gauge("switch_present", "1 while the switch runs our program as programmed", int(core.switch_present))
-        yield _gauge("switch_slots", "Slots of the switch", core.pool.slots_count)
-        yield _gauge("switch_slots_used", "Slots with a chunk", core.pool.slots_used_count)
+        yield _gauge("switch_present", "1 while the switch runs our program as programmed", int(core.link.present))
+        yield _gauge("switch_slots", "Slots of the switch", core.switch_cache.slots_count)
+        yield _gauge("switch_slots_used", "Slots with a chunk", core.switch_cache.slots_used_count)
         chunks = GaugeMetricFamily(_PREFIX + "switch_chunks", "Chunks in the switch by state", labels=["state"])
         for state in ChunkState:
             if state is not ChunkState.ABSENT:
-                chunks.add_metric([state.value], core.pool.count(state))
+                chunks.add_metric([state.value], core.switch_cache.count(state))
         yield chunks
         yield _counter("switch_write_errors", "Updates that the switch refused", core.programmer.write_errors)
         counters = self._switch_counters()
@@ -79,7 +96,10 @@ class CoreCollector(Collector):
         yield _labelled("message_bytes", "Bytes of the control channel", "direction", accounting.message_bytes)
         yield _counter("switch_updates", "P4Runtime updates sent", accounting.switch_updates)
         yield _counter("switch_reads", "Times the switch was read back", accounting.switch_reads)
-        decisions = accounting.decisions + self._core.pool.decisions
+        claims = self._core.claims
+        yield _gauge("claims", "Chunks that engines say they compute at this moment", claims.claims_count)
+        yield _counter("claims_refused", "Claims of nodes that claim more than they may", claims.refused_count)
+        decisions = self._core.decisions
         yield _labelled("decisions", "What was decided or happened, by kind", "kind", decisions)
 
     def _pushes(self) -> Iterator[Metric]:
@@ -92,19 +112,13 @@ class CoreCollector(Collector):
         yield use
         counts = policy.counts
         yield _counter("push_candidates", "Chunks fetched remotely a second time in a while", counts.candidates)
-        yield _labelled(
-            "push_copies",
-            "Copies that a push would bring, by what became of them",
-            "what",
-            {
-                "pushed": counts.pushed_copies,
-                "withheld": counts.withheld_copies,
-                "withheld_wanted": counts.withheld_used_copies,
-            },
+        copies = {"pushed": counts.pushed_copies, "withheld": counts.withheld_copies}
+        yield _labelled("push_copies", "Copies that a push would bring, by what became of them", "what", copies)
+        yield _counter(
+            "push_withheld_wanted_copies", "Copies withheld that were wanted after all", counts.withheld_used_copies
         )
-        yield _labelled(
-            "push_bytes", "Bytes of pushes", "what", {"pushed": counts.pushed_bytes, "used": counts.used_bytes}
-        )
+        yield _counter("push_sent_bytes", "Bytes of copies pushed", counts.pushed_bytes)
+        yield _counter("push_used_bytes", "Bytes of copies pushed that were wanted", counts.used_bytes)
 
 
 def _orbit(traffic: OrbitTraffic | None) -> Iterator[Metric]:
@@ -117,10 +131,14 @@ def _orbit(traffic: OrbitTraffic | None) -> Iterator[Metric]:
     yield _gauge("switch_circulating_bytes", f"Bytes {text}", traffic.circulating_bytes)
 
 
-def metrics_registry(core: Core, switch_counters: Callable[[], SwitchCounters | None]) -> CollectorRegistry:
-    """For /metrics."""
+def metrics_registry(
+    core: Core,
+    switch_counters: Callable[[], SwitchCounters | None],
+    certificate_ends: Callable[[], float | None] = lambda: None,
+) -> CollectorRegistry:
+    """For /metrics. `certificate_ends`: when it expires, in seconds since 1970; None: there is no certificate."""
     registry = CollectorRegistry()
-    registry.register(CoreCollector(core, switch_counters))
+    registry.register(CoreCollector(core, switch_counters, certificate_ends))
     return registry
 
 

@@ -5,23 +5,24 @@ A warm or a drain is a job: it gives fetches to nodes, reports progress per node
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
-from controlplane.directory import AmbiguousKeyError, UnknownKeyError
-from controlplane.effects import JobId, JobProgress
+from controlplane.directory import AmbiguousKeyError, Directory, UnknownKeyError
+from controlplane.effects import Effect, Inform, JobId, JobProgress
 from controlplane.ids import ChunkKey, NodeIndex
-from controlplane.limits import TASK_KEYS_MAX
-from controlplane.nodes import Node, NodeState
+from controlplane.limits import CHUNK_BYTES_MAX, TASK_KEYS_MAX
+from controlplane.nodes import Node, NodeRegistry, NodeState
+from controlplane.operator_state import OperatorState
+from controlplane.publication import Publication
 from controlplane.purposes import Housekeeping, JobPart, Purpose
 from controlplane.spill import Host, plan_drain
-from controlplane.tasks import PendingTask
+from controlplane.switch.chunk_states import ChunkState
+from controlplane.switch_cache import SwitchCache
+from controlplane.tasks import PendingTask, TaskTable
 from kvproto.rpc import control_pb2 as rpc
-
-if TYPE_CHECKING:
-    from controlplane.core import Core
-
 
 _Work: TypeAlias = Callable[[Sequence[ChunkKey]], rpc.Task]
 
@@ -59,43 +60,84 @@ class _Job:
 class Operations:
     """Operators' requests; one method each."""
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
+    def __init__(
+        self,
+        directory: Directory,
+        nodes: NodeRegistry,
+        tasks: TaskTable[Purpose],
+        switch_cache: SwitchCache | None,
+        publication: Publication,
+        state: OperatorState,
+        decisions: Counter[str],
+    ) -> None:
+        """`switch_cache`: None where there is no kvcast switch. `decisions`: the counters of what is done."""
+        self._directory = directory
+        self._nodes = nodes
+        self._tasks = tasks
+        self._switch_cache = switch_cache
+        self._publication = publication
+        self._state = state
+        self._decisions = decisions
         self._jobs: dict[JobId, _Job] = {}
         self._next_job = 1
+        self._effects: list[Effect] = []
+
+    def take_effects(self) -> list[Effect]:
+        """Outcomes of jobs, and lines for the log, since the last call."""
+        effects, self._effects = self._effects, []
+        return effects
 
     # -- pins
 
     def pin(self, request: rpc.PinRequest, now_ns: int) -> rpc.PinReply:
+        """Keep a prefix in hosts' pools and, if asked for, in the switch. Raises OperatorError."""
         keys = self._prefix(request.key_hex)
-        directory = self._core.directory
-        directory.set_pinned(keys, True)
+        if request.in_switch and self._switch_cache is None:
+            raise OperatorError("FAILED_PRECONDITION", "there is no kvcast switch to pin into")
+        self._directory.set_pinned(keys, True)
         self._for_holders(keys, lambda some: rpc.Task(pin=rpc.PinChunks(keys=some)), "pin")
-        if request.in_switch:
-            if not self._core.options.with_switch:
-                raise OperatorError("FAILED_PRECONDITION", "there is no kvcast switch to pin into")
-            self._core.pool.pin(keys, now_ns)
-        self._core.accounting.decisions["pinned"] += len(keys)
+        if request.in_switch and self._switch_cache is not None:
+            self._switch_cache.pin(keys, now_ns)
+            self._state.set_switch_pins(keys, True)
+        self._decisions["pinned"] += len(keys)
         return self._pin_reply(keys)
 
-    def unpin(self, request: rpc.PinRequest) -> rpc.PinReply:
+    def pin_progress(self, request: rpc.PinRequest) -> rpc.PinReply:
+        """How far a pin into the switch has come. Raises OperatorError."""
         keys = self._prefix(request.key_hex)
-        changed = self._core.directory.set_pinned(keys, False)
+        reply = self._pin_reply(keys)
+        if self._switch_cache is not None:
+            cache = self._switch_cache
+            reply.served_chunks = sum(cache.state(key) is ChunkState.SERVING for key in keys)
+            reply.problems.extend(dict.fromkeys(why for key in keys if (why := cache.problem(key))))
+        return reply
+
+    def unpin(self, request: rpc.PinRequest) -> rpc.PinReply:
+        """Let a prefix go again, wherever it is pinned. Raises OperatorError."""
+        keys = self._prefix(request.key_hex)
+        changed = self._directory.set_pinned(keys, False)
         self._for_holders(changed, lambda some: rpc.Task(unpin=rpc.UnpinChunks(keys=some)), "unpin")
-        self._core.pool.unpin(keys)
-        self._core.accounting.decisions["unpinned"] += len(changed)
+        if self._switch_cache is not None:
+            self._switch_cache.unpin(keys)
+            self._state.set_switch_pins(keys, False)
+        self._decisions["unpinned"] += len(changed)
         return self._pin_reply(changed)
 
     def evict(self, request: rpc.EvictRequest, now_ns: int) -> rpc.EvictReply:
-        """From the switch, leaves first; with `hosts` from the agents' pools too (but for what is pinned)."""
+        """From the switch, leaves first; with `hosts` from the agents' pools too (but for what is pinned). Raises
+        OperatorError."""
         key = self._find(request.key_hex)
-        directory, pool = self._core.directory, self._core.pool
+        directory, switch_cache = self._directory, self._switch_cache
         below = directory.subtree(key)[::-1]
-        pool.unpin(below)
+        if switch_cache is not None:
+            switch_cache.unpin(below)
+            self._state.set_switch_pins(below, False)
         if request.hosts:
             below = [one for one in below if (chunk := directory.get(one)) is not None and not chunk.pinned]
-        from_switch = sum(pool.evict(one, now_ns, save=not request.hosts) for one in below)
-        self._core.accounting.decisions["evicted_by_operator"] += from_switch
+        from_switch = 0
+        if switch_cache is not None:
+            from_switch = sum(switch_cache.evict(one, now_ns, save=not request.hosts) for one in below)
+        self._decisions["evicted_by_operator"] += from_switch
         copies = 0
         if request.hosts:
             copies = sum(len(chunk.holders) for one in below if (chunk := directory.get(one)) is not None)
@@ -120,7 +162,7 @@ class Operations:
                 mine = [key for key in keys if node.index in self._holders(key)]
                 self._for_node(node.index, mine, lambda some: rpc.Task(pin=rpc.PinChunks(keys=some)), "pin")
         if request.pin:
-            self._core.directory.set_pinned(keys, True)
+            self._directory.set_pinned(keys, True)
         for node in nodes:
             self._report(job, node.index)
         self._finish_if_done(job)
@@ -128,12 +170,16 @@ class Operations:
 
     def drain(self, request: rpc.DrainRequest) -> JobId:
         """Nothing new goes to the node; what only it holds goes to others. With `cancel` it is taken back."""
-        node = self._core.nodes.named(request.node)
+        node = self._nodes.named(request.node)
         if node is None:
             raise OperatorError("NOT_FOUND", f"no node is called '{request.node}': `kvcast top` shows all")
         if node.draining == request.cancel:
             node.draining = not request.cancel
-            self._core.publication.node_changed(node.index)
+            self._state.set_drained(node.facts.name, node.draining)
+            self._effects.append(
+                Inform(f"node {node.facts.name} is {'draining' if node.draining else 'not drained any more'}")
+            )
+            self._publication.node_changed(node.index)
         job = self._new_job(drained=node.index)
         if request.cancel:
             self._cancel_drains(node.index, job)
@@ -143,30 +189,32 @@ class Operations:
         return job.id
 
     def cancel(self, job_id: JobId) -> None:
-        """The operator went away: what has not been sent yet is not."""
+        """The operator went away: take the job's tasks back."""
         job = self._jobs.pop(job_id, None)
         if job is not None:
-            for task in self._core.tasks.matching(lambda one: isinstance(one, JobPart) and one.job == job_id):
-                self._core.cancel(task)
+            for task in self._tasks.matching(lambda one: isinstance(one, JobPart) and one.job == job_id):
+                self._tasks.cancel(task)
 
     def part_progress(self, task: PendingTask[Purpose], progress: rpc.TaskProgress) -> None:
+        """A node says how far its share has come."""
         job = self._job_of(task)
-        if job is not None:
-            job.shares[task.node].running[task.id] = progress.done
+        if job is not None and isinstance(task.purpose, JobPart):
+            job.shares[task.node].running[task.id] = min(progress.done, len(task.purpose.keys))
             self._report(job, task.node)
 
     def part_ended(self, task: PendingTask[Purpose], result: rpc.TaskResult) -> None:
+        """A task of a job is over."""
         job = self._job_of(task)
         if job is None or not isinstance(task.purpose, JobPart):
             return
         share = job.shares[task.node]
         share.running.pop(task.id, None)
         share.unfinished -= 1
-        share.bytes += result.bytes
+        share.bytes += min(result.bytes, len(task.purpose.keys) * CHUNK_BYTES_MAX)
         if result.status == rpc.TaskResult.DONE:
             share.done += len(task.purpose.keys)
         else:
-            share.done += result.done
+            share.done += min(result.done, len(task.purpose.keys))
             share.problem = result.detail or rpc.TaskResult.Status.Name(result.status).lower()
         self._report(job, task.node)
         self._finish_if_done(job)
@@ -174,15 +222,14 @@ class Operations:
     # -- inside
 
     def _move_out(self, job: _Job, node: Node, timeout_ms: int) -> None:
-        core = self._core
         chunks = [
             (key, chunk.facts.size_bytes)
-            for key in core.directory.last_copies(node.index)
-            if (chunk := core.directory.get(key)) is not None
+            for key in self._directory.last_copies(node.index)
+            if (chunk := self._directory.get(key)) is not None
         ]
         hosts = [
             Host(other.index, other.free_bytes)
-            for other in core.nodes
+            for other in self._nodes
             if other.state is NodeState.ATTACHED and not other.draining and other.index != node.index
         ]
         plan = plan_drain(chunks, hosts)
@@ -191,13 +238,13 @@ class Operations:
             share = job.shares.setdefault(move.node, _Share(total=0))
             share.total += len(move.keys)
             self._give(job, move.node, move.keys, rpc.Fetch.DRAIN, timeout_ms)
-        core.accounting.decisions["drain_moves"] += sum(len(move.keys) for move in plan.moves)
+        self._decisions["drain_moves"] += sum(len(move.keys) for move in plan.moves)
         for index in job.shares:
             self._report(job, index)
 
     def _cancel_drains(self, node: NodeIndex, but: _Job) -> None:
         for other in [one for one in self._jobs.values() if one.drained == node and one is not but]:
-            self._core.emit(
+            self._effects.append(
                 JobProgress(other.id, rpc.Progress(problem="drain was cancelled", finished=True), last=True)
             )
             self.cancel(other.id)
@@ -214,12 +261,12 @@ class Operations:
         for at in range(0, len(keys), TASK_KEYS_MAX):
             some = tuple(keys[at : at + TASK_KEYS_MAX])
             work = rpc.Task(fetch=rpc.Fetch(keys=some, reason=reason, pin=pin), foreground=True)
-            self._core.give(node, JobPart(job.id, some), work, timeout_ms or None)
+            self._tasks.add(node, JobPart(job.id, some), work, timeout_ms or None)
             job.shares[node].unfinished += 1
 
     def _report(self, job: _Job, index: NodeIndex) -> None:
         share = job.shares[index]
-        node = self._core.nodes.get(index)
+        node = self._nodes.get(index)
         progress = rpc.Progress(
             node=node.facts.name if node else f"node {index}",
             done=share.done + sum(share.running.values()),
@@ -228,7 +275,7 @@ class Operations:
             finished=share.unfinished == 0,
             problem=share.problem,
         )
-        self._core.emit(JobProgress(job.id, progress))
+        self._effects.append(JobProgress(job.id, progress))
 
     def _finish_if_done(self, job: _Job) -> None:
         if job.id not in self._jobs or any(share.unfinished for share in job.shares.values()):
@@ -236,11 +283,11 @@ class Operations:
         del self._jobs[job.id]
         last = rpc.Progress(finished=True)
         if job.drained is not None:
-            node = self._core.nodes.get(job.drained)
+            node = self._nodes.get(job.drained)
             last.node = node.facts.name if node else ""
             if job.stranded:
                 last.problem = f"{job.stranded} chunks fit into no other pool"
-        self._core.emit(JobProgress(job.id, last, last=True))
+        self._effects.append(JobProgress(job.id, last, last=True))
 
     def _new_job(self, drained: NodeIndex | None = None) -> _Job:
         job = _Job(JobId(self._next_job), drained)
@@ -253,36 +300,36 @@ class Operations:
 
     def _find(self, key_hex: str) -> ChunkKey:
         try:
-            return self._core.directory.find(key_hex)
+            return self._directory.find(key_hex)
         except UnknownKeyError as error:
             raise OperatorError("NOT_FOUND", str(error)) from error
         except AmbiguousKeyError as error:
             raise OperatorError("FAILED_PRECONDITION", str(error)) from error
 
     def _prefix(self, key_hex: str) -> list[ChunkKey]:
-        return self._core.directory.prefix(self._find(key_hex))
+        return self._directory.prefix(self._find(key_hex))
 
     def _holders(self, key: ChunkKey) -> set[NodeIndex]:
-        chunk = self._core.directory.get(key)
+        chunk = self._directory.get(key)
         return chunk.holders if chunk else set()
 
     def _named(self, names: Iterable[str]) -> list[Node]:
         nodes = []
         for name in dict.fromkeys(names):
-            node = self._core.nodes.named(name)
+            node = self._nodes.named(name)
             if node is None or not node.attached:
                 raise OperatorError("NOT_FOUND", f"no node '{name}' is attached: `kvcast top` shows all")
             nodes.append(node)
         return nodes
 
     def _attached(self) -> list[Node]:
-        return [node for node in self._core.nodes if node.state is NodeState.ATTACHED and not node.draining]
+        return [node for node in self._nodes if node.state is NodeState.ATTACHED and not node.draining]
 
     def _for_holders(self, keys: Sequence[ChunkKey], work: _Work, what: str, *, on_disk: bool = False) -> None:
         """`on_disk`: also those that have a chunk on disk only."""
         by_node: dict[NodeIndex, list[ChunkKey]] = {}
         for key in keys:
-            chunk = self._core.directory.get(key)
+            chunk = self._directory.get(key)
             for node in self._holders(key) | (chunk.disk_holders if chunk is not None and on_disk else set()):
                 by_node.setdefault(node, []).append(key)
         for node, theirs in sorted(by_node.items()):
@@ -290,8 +337,8 @@ class Operations:
 
     def _for_node(self, node: NodeIndex, keys: Sequence[ChunkKey], work: _Work, what: str) -> None:
         for at in range(0, len(keys), TASK_KEYS_MAX):
-            self._core.give(node, Housekeeping(what), work(keys[at : at + TASK_KEYS_MAX]))
+            self._tasks.add(node, Housekeeping(what), work(keys[at : at + TASK_KEYS_MAX]))
 
     def _pin_reply(self, keys: Sequence[ChunkKey]) -> rpc.PinReply:
-        sizes = [chunk.facts.size_bytes for key in keys if (chunk := self._core.directory.get(key)) is not None]
+        sizes = [chunk.facts.size_bytes for key in keys if (chunk := self._directory.get(key)) is not None]
         return rpc.PinReply(chunks=len(keys), bytes=sum(sizes))

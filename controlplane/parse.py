@@ -3,28 +3,38 @@ field; the stream is then closed, because a peer that breaks the contract once c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from controlplane.claims import ClaimRun
 from controlplane.directory import ChunkFacts
 from controlplane.ids import KEY_BYTES, ROOT_KEY, ChunkKey, SwitchPort
 from controlplane.limits import (
     ANNOUNCE_RECORDS_MAX,
+    ARRIVING_MAX,
     CHUNK_BYTES_MAX,
+    CLAIM_KEYS_MAX,
+    COUNTER_NAME_MAX,
+    COUNTERS_MAX,
     NAMESPACE_LABEL_BYTES_MAX,
     NEXT_VICTIMS_MAX,
     NODE_NAME_BYTES_MAX,
+    NODES_MAX,
     PREFIX_CHUNKS_MAX,
+    REVISION_MAX,
+    SWITCH_PINS_MAX,
+    SWITCH_PORT_MAX,
 )
 from controlplane.nodes import NodeFacts
+from kvpolicy.tiers.cost_question import CostQuestion, question_from
+from kvpolicy.value import Measurement, Tier
+from kvpolicy.value.costs import MEASUREMENTS_MAX
 from kvproto.rpc import control_pb2 as rpc
-from kvproto.value import Measurement, Source
-from kvproto.value.costs import MEASUREMENTS_MAX
 
-_SOURCES = {
-    rpc.SourceMeasurement.From.Value(f"FROM_{source.name}"): source
-    for source in Source
-    if source is not Source.LOCAL_DRAM  # which nobody has to get
+_TIERS = {
+    rpc.SourceMeasurement.From.Value(f"FROM_{tier.name}"): tier
+    for tier in Tier
+    if tier is not Tier.LOCAL_DRAM  # which nobody has to get
 }
 
 
@@ -33,12 +43,14 @@ class MalformedError(Exception):
 
 
 def chunk_key(raw: bytes, field: str = "key") -> ChunkKey:
+    """A key of 16 bytes. Raises MalformedError naming `field`."""
     if len(raw) != KEY_BYTES:
         raise MalformedError(f"{field} has {len(raw)} bytes, not {KEY_BYTES}")
     return ChunkKey(raw)
 
 
-def node_facts(hello: rpc.Hello) -> NodeFacts:
+def node_facts(hello: rpc.Hello, speaker: str = "") -> NodeFacts:
+    """What a Hello says, checked; `speaker`: who said it. Raises MalformedError."""
     name = hello.node
     if not name or len(name.encode()) > NODE_NAME_BYTES_MAX or not name.isprintable() or " " in name:
         raise MalformedError(
@@ -50,6 +62,8 @@ def node_facts(hello: rpc.Hello) -> NodeFacts:
         raise MalformedError(f"data_mac has {len(hello.data_mac)} bytes, not 6")
     if hello.control_port > 65535:
         raise MalformedError(f"control_port {hello.control_port} is no port")
+    if hello.switch_port > SWITCH_PORT_MAX:
+        raise MalformedError(f"switch_port {hello.switch_port} is not in 1..{SWITCH_PORT_MAX} (0: not known)")
     return NodeFacts(
         name=name,
         incarnation=hello.incarnation,
@@ -65,7 +79,20 @@ def node_facts(hello: rpc.Hello) -> NodeFacts:
         replica_nodes=hello.replica_nodes,
         disk_bytes=hello.disk_bytes,
         rdma_mtu_bytes=hello.rdma_mtu,
+        speaker=speaker,
     )
+
+
+def operator_state(hello: rpc.Hello) -> rpc.OperatorState:
+    """What operators set, as the agent repeats it. Raises MalformedError."""
+    state = hello.operator_state
+    if state.revision > REVISION_MAX or len(state.switch_pins) > SWITCH_PINS_MAX or len(state.drained) > NODES_MAX:
+        raise MalformedError(
+            f"operator_state: revision {state.revision}, {len(state.switch_pins)} pins, {len(state.drained)} drained"
+        )
+    for raw in state.switch_pins:
+        chunk_key(raw, "operator_state.switch_pins")
+    return state
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,17 +112,56 @@ def announced(announce: rpc.Announce) -> list[AnnouncedCopy]:
     return [AnnouncedCopy(_facts(record, labels), record.pinned, record.on_disk) for record in announce.added]
 
 
+def claims(message: rpc.Claims) -> tuple[list[ClaimRun], list[ChunkKey]]:
+    """(what a node's engines compute, what of that they do not compute any more)."""
+    if sum(len(claim.keys) for claim in message.made) + len(message.withdrawn) > CLAIM_KEYS_MAX:
+        raise MalformedError(f"claims of more than {CLAIM_KEYS_MAX} keys")
+    runs = []
+    for claim in message.made:
+        if len(claim.eta_ms) != len(claim.keys):
+            raise MalformedError(f"a claim of {len(claim.keys)} keys with {len(claim.eta_ms)} times")
+        if not 0 < claim.size_bytes <= CHUNK_BYTES_MAX:
+            raise MalformedError(f"size_bytes {claim.size_bytes} of a claim is not in 1..{CHUNK_BYTES_MAX}")
+        keys = tuple(chunk_key(raw, "claims.made") for raw in claim.keys)
+        runs.append(ClaimRun(keys, claim.size_bytes, tuple(claim.eta_ms)))
+    return runs, [chunk_key(raw, "claims.withdrawn") for raw in message.withdrawn]
+
+
 def next_victims(heartbeat: rpc.Heartbeat) -> tuple[ChunkKey, ...]:
     """What the node's pool would lose next."""
     return tuple(chunk_key(raw, "next_victims") for raw in heartbeat.next_victims[:NEXT_VICTIMS_MAX])
 
 
+def arriving(heartbeat: rpc.Heartbeat) -> tuple[rpc.Arriving, ...]:
+    """Chunks on their way to the node."""
+    some = heartbeat.arriving[:ARRIVING_MAX]
+    for one in some:
+        chunk_key(one.key, "arriving")
+    return tuple(some)
+
+
+def counts(given: Mapping[str, int], what: str) -> dict[str, int]:
+    """Counters by name, as an agent has them. Raises MalformedError for more, or longer names, than agents have."""
+    if len(given) > COUNTERS_MAX or any(len(name) > COUNTER_NAME_MAX for name in given):
+        raise MalformedError(f"{what}: {len(given)} counters, or one with a long name")
+    return dict(given)
+
+
+def fetches(usage: rpc.Usage) -> list[rpc.FetchEvent]:
+    """What the node's engines fetched."""
+    for fetch in usage.fetches:
+        chunk_key(fetch.key)
+        if fetch.bytes > CHUNK_BYTES_MAX:
+            raise MalformedError(f"a fetch of {fetch.bytes} bytes: a chunk has {CHUNK_BYTES_MAX} at most")
+    return list(usage.fetches)
+
+
 def measurements(usage: rpc.Usage) -> list[Measurement]:
     """What the node measured; kinds of source that we do not know are left out."""
     return [
-        Measurement(_SOURCES[one.source], one.bytes, one.took_us / 1e6)
+        Measurement(_TIERS[one.source], one.bytes, one.took_us / 1e6)
         for one in usage.measurements[:MEASUREMENTS_MAX]
-        if one.source in _SOURCES
+        if one.source in _TIERS
     ]
 
 
@@ -110,3 +176,16 @@ def _facts(record: rpc.ChunkRecord, labels: Sequence[str]) -> ChunkFacts:
         raise MalformedError(f"chunk {key.hex()} is its own parent")
     label = labels[record.namespace_index] if record.namespace_index < len(labels) else ""
     return ChunkFacts(key, parent, record.size_bytes, record.checksum, record.position, label)
+
+
+def cost_question(request: rpc.CostRequest) -> CostQuestion:
+    """A router's question. Raises QuestionError."""
+    asked: dict[str, object] = {
+        "keys": [key.hex() for key in request.keys],
+        "attention_share": request.attention_share,
+        "queue_s": dict(request.queues_s) or request.queue_s,
+        "nodes": list(request.nodes),
+    }
+    if request.HasField("recompute_s"):
+        asked["recompute_s"] = request.recompute_s
+    return question_from(asked)

@@ -11,7 +11,7 @@ from controlplane.ids import ChunkKey
 
 @dataclass(frozen=True, slots=True)
 class FillFor:
-    """The switch's pool wants the chunk."""
+    """The switch cache wants the chunk."""
 
     key: ChunkKey
 
@@ -24,7 +24,7 @@ class RecoveryOf:
 
 
 @dataclass(frozen=True, slots=True)
-class RescueOf:
+class ReplicationOf:
     """A node's pool is about to lose the last copy: another node takes it."""
 
     key: ChunkKey
@@ -46,10 +46,19 @@ class JobPart:
 
 
 @dataclass(frozen=True, slots=True)
+class ProbeStep:
+    """A step of an examination."""
+
+    examination: int
+    index: int
+    """Among the steps that run at the same time."""
+
+
+@dataclass(frozen=True, slots=True)
 class Housekeeping:
     """Pins, drops: nothing waits for the end."""
 
     what: str
 
 
-Purpose: TypeAlias = FillFor | RecoveryOf | RescueOf | PushTo | JobPart | Housekeeping
+Purpose: TypeAlias = FillFor | RecoveryOf | ReplicationOf | PushTo | JobPart | ProbeStep | Housekeeping

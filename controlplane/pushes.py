@@ -1,34 +1,48 @@
 """Pushes: carries out what `PushPolicy` decides, as background fetches of the nodes concerned. Pure; part of the core.
 
-All nodes that get a chunk are told in the same moment, so that one cast serves them. A node that is behind with what it
-was told, that leaves, or that would have to give up something dearer is left out.
+All nodes that get a chunk get the task at the same moment, so that one cast serves them. A node is left out if it is
+behind with its tasks, if it is leaving, or if it would have to give up something more valuable.
 """
 
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING
+from collections import Counter
+from collections.abc import Callable
 
-from controlplane.directory import Chunk
+from controlplane.directory import Chunk, Directory
 from controlplane.ids import ChunkKey, NodeIndex
 from controlplane.limits import PUSH_JOINED_CHUNKS_MAX, PUSHES_PER_NODE, TASK_KEYS_MAX
-from controlplane.nodes import Node, NodeState
-from controlplane.purposes import PushTo
+from controlplane.nodes import Node, NodeRegistry, NodeState
+from controlplane.purposes import Purpose, PushTo
+from controlplane.tasks import TaskTable
+from controlplane.value import ClusterValues
+from kvpolicy.tiers.push import PushParameters, PushPolicy
 from kvproto.rpc import control_pb2 as rpc
-from kvproto.tiers.push import PushParameters, PushPolicy
-
-if TYPE_CHECKING:
-    from controlplane.core import Core
-
-_REMOTE = frozenset({rpc.SOURCE_HOLDER, rpc.SOURCE_CAST, rpc.SOURCE_SWITCH})
-_HERE = frozenset({rpc.SOURCE_LOCAL, rpc.SOURCE_DISK})
+from kvproto.sources import HERE, NETWORK
 
 
 class Pushes:
-    """Watches what nodes report, collects what is to be pushed, gives it out once an advance."""
+    """Watches what nodes report, collects the chunks to push, and gives them out once per advance."""
 
-    def __init__(self, core: Core, parameters: PushParameters) -> None:
-        self._core = core
+    def __init__(
+        self,
+        directory: Directory,
+        nodes: NodeRegistry,
+        tasks: TaskTable[Purpose],
+        values: ClusterValues,
+        cheapest_value: Callable[[Node, int], float],
+        decisions: Counter[str],
+        parameters: PushParameters,
+    ) -> None:
+        """`cheapest_value(node, now_ns)`: value per byte of what a node would lose first to make room. `decisions`: the
+        counters of what is done."""
+        self._directory = directory
+        self._nodes = nodes
+        self._tasks = tasks
+        self._values = values
+        self._cheapest_value = cheapest_value
+        self._decisions = decisions
         self.policy: PushPolicy[NodeIndex] = PushPolicy(parameters)
         self._collected: dict[NodeIndex, dict[ChunkKey, int]] = {}
         """Bytes of chunks that nodes are to get."""
@@ -37,7 +51,8 @@ class Pushes:
 
     def fetched(self, node: Node, chunk: Chunk, fetch: rpc.FetchEvent, now_ns: int) -> None:
         """A node got a chunk, from wherever."""
-        if fetch.source not in _REMOTE and fetch.source not in _HERE:
+        remote = fetch.source in NETWORK
+        if not remote and fetch.source not in HERE:
             return
         facts = chunk.facts
         wanted = self.policy.fetched(
@@ -45,7 +60,7 @@ class Pushes:
             facts.size_bytes,
             facts.position,
             node.index,
-            fetch.source in _REMOTE,
+            remote,
             lambda: [other.index for other in self._takers() if other.index not in chunk.holders],
             now_ns,
         )
@@ -58,10 +73,9 @@ class Pushes:
             return
         self._greeted = {(index, life) for index, life in self._greeted if index != node.index}
         self._greeted.add((node.index, node.facts.incarnation))
-        directory = self._core.directory
         lacking = []
         for key in self.policy.hot(PUSH_JOINED_CHUNKS_MAX, now_ns):
-            chunk = directory.get(key)
+            chunk = self._directory.get(key)
             if chunk is not None and node.index not in chunk.holders:
                 lacking.append(chunk)
         lacking.sort(key=lambda chunk: chunk.facts.position)
@@ -75,38 +89,38 @@ class Pushes:
         """Give out what was collected."""
         if not self._collected:
             return
-        core = self._core
         busy: dict[NodeIndex, int] = {}
-        for task in core.tasks.matching(lambda purpose: isinstance(purpose, PushTo)):
+        for task in self._tasks.matching(lambda purpose: isinstance(purpose, PushTo)):
             busy[task.node] = busy.get(task.node, 0) + 1
         for index, keys in self._collected.items():
             room = TASK_KEYS_MAX if busy.get(index, 0) < PUSHES_PER_NODE else 0
             some = dict(itertools.islice(keys.items(), room))
-            core.accounting.decisions["push_skipped_behind"] += len(keys) - len(some)
+            self._decisions["push_skipped_behind"] += len(keys) - len(some)
             if not some:
                 continue
             for key, size_bytes in some.items():
                 self.policy.sent(key, size_bytes, index)
-            core.accounting.decisions["pushed_chunks"] += len(some)
-            core.give(index, PushTo(len(some)), rpc.Task(fetch=rpc.Fetch(keys=list(some), reason=rpc.Fetch.PUSH)))
+            self._decisions["pushed_chunks"] += len(some)
+            work = rpc.Task(fetch=rpc.Fetch(keys=list(some), reason=rpc.Fetch.PUSH))
+            self._tasks.add(index, PushTo(len(some)), work)
         self._collected.clear()
 
     def ended(self, node: NodeIndex, result: rpc.TaskResult) -> None:
-        """A push is over: what did not come was not pushed."""
-        self._core.accounting.decisions["push_done_chunks"] += result.done
-        self._core.accounting.decisions["push_failed_chunks"] += len(result.failed_keys)
+        """A push is over: count the chunks that arrived and those that did not."""
+        self._decisions["push_done_chunks"] += result.done
+        self._decisions["push_failed_chunks"] += len(result.failed_keys)
 
     def _takers(self) -> list[Node]:
-        return [node for node in self._core.nodes if node.state is NodeState.ATTACHED and not node.draining]
+        return [node for node in self._nodes if node.state is NodeState.ATTACHED and not node.draining]
 
     def _collect(self, index: NodeIndex, chunk: Chunk, now_ns: int) -> None:
-        core, size_bytes = self._core, chunk.facts.size_bytes
-        node = core.nodes.get(index)
+        size_bytes = chunk.facts.size_bytes
+        node = self._nodes.get(index)
         if node is None:
             return
         if node.free_bytes < size_bytes:
-            rooted = core.directory.is_rooted(chunk.key)
-            if core.values.value(chunk.key, size_bytes, rooted, now_ns) <= core.rescues.cheapest_value(node, now_ns):
-                core.accounting.decisions["push_skipped_full"] += 1
+            rooted = self._directory.is_rooted(chunk.key)
+            if self._values.value(chunk.key, size_bytes, rooted, now_ns) <= self._cheapest_value(node, now_ns):
+                self._decisions["push_skipped_full"] += 1
                 return
         self._collected.setdefault(index, {})[chunk.key] = size_bytes

@@ -36,9 +36,11 @@ class Settling:
         self._announced.add(node)
 
     def left(self, session: int) -> None:
+        """An agent went away: it waits for nothing."""
         self._waiting.discard(session)
 
     def is_waiting(self, session: int) -> bool:
+        """Its snapshot is still to come, so deltas are not for it."""
         return session in self._waiting
 
     def take_settled(self, now_ns: int) -> list[int]:

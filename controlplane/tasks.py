@@ -17,7 +17,7 @@ from kvproto.rpc import control_pb2 as rpc
 Purpose = TypeVar("Purpose")
 
 _GRACE_NS = 1_000_000_000
-"""The agent times a task out by itself; we wait so much longer for it to say so."""
+"""The agent times a task out by itself; the controller waits this much longer for its report."""
 
 
 @dataclass(slots=True)
@@ -38,16 +38,20 @@ class TaskTable(Generic[Purpose]):
     """All unfinished tasks. `first_id` differs from one controller incarnation to the next."""
 
     first_id: int
+    default_timeout_ms: int = 60_000
     _tasks: dict[TaskId, PendingTask[Purpose]] = field(default_factory=dict)
     _waiting: dict[NodeIndex, deque[TaskId]] = field(default_factory=dict)
     _running: dict[NodeIndex, int] = field(default_factory=dict)
     _next: int = 0
+    _cancelled: list[tuple[NodeIndex, TaskId]] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self._tasks)
 
-    def add(self, node: NodeIndex, purpose: Purpose, work: rpc.Task, timeout_ms: int) -> TaskId:
-        """Number a task; `take_ready` says when it may go out. `work` needs nothing but its oneof filled in."""
+    def add(self, node: NodeIndex, purpose: Purpose, work: rpc.Task, timeout_ms: int | None = None) -> TaskId:
+        """Number a task; `take_ready` says when it may go out. `work` needs nothing but its oneof filled in; without
+        `timeout_ms` it gets the default."""
+        timeout_ms = timeout_ms or self.default_timeout_ms
         task_id = TaskId(self.first_id + self._next)
         self._next += 1
         work.task = task_id
@@ -69,12 +73,15 @@ class TaskTable(Generic[Purpose]):
         return ready
 
     def get(self, task_id: TaskId) -> PendingTask[Purpose] | None:
+        """None for a task that has ended or never was."""
         return self._tasks.get(task_id)
 
     def with_purpose(self, purpose: Purpose) -> list[PendingTask[Purpose]]:
+        """Unfinished tasks of exactly this purpose."""
         return [task for task in self._tasks.values() if task.purpose == purpose]
 
     def matching(self, accepts: Callable[[Purpose], bool]) -> list[PendingTask[Purpose]]:
+        """Unfinished tasks whose purpose is accepted, in the order in which they were added."""
         return [task for task in self._tasks.values() if accepts(task.purpose)]
 
     def finish(self, task_id: TaskId) -> PendingTask[Purpose] | None:
@@ -89,6 +96,16 @@ class TaskTable(Generic[Purpose]):
         else:
             self._waiting[task.node].remove(task_id)
         return task
+
+    def cancel(self, task: PendingTask[Purpose]) -> None:
+        """Take a task back; its end is not reported any more."""
+        if self.finish(task.id) is not None and task.deadline_ns:
+            self._cancelled.append((task.node, task.id))
+
+    def take_cancelled(self) -> list[tuple[NodeIndex, TaskId]]:
+        """Tasks that went out and were taken back since the last call: their nodes need to know."""
+        cancelled, self._cancelled = self._cancelled, []
+        return cancelled
 
     def expire(self, now_ns: int) -> list[PendingTask[Purpose]]:
         """Remove and return the tasks whose time is up."""

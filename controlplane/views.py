@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from controlplane.directory import Chunk
 from controlplane.ids import NodeIndex
 from controlplane.nodes import Node
 from controlplane.switch.chunk_states import ChunkState
+from controlplane.switch.programmer import Phase
+from kvpolicy.tiers.quote import Quote
 from kvproto.rpc import control_pb2 as rpc
 
 if TYPE_CHECKING:
@@ -18,8 +20,9 @@ TOP_DEFAULT = 20
 
 
 def chunk_view(core: Core, chunk: Chunk, now_ns: int) -> rpc.ChunkView:
+    """One chunk, as `kvcast ls` shows it."""
     facts = chunk.facts
-    holders = _names(core, chunk.holders)
+    holders = node_names(core, chunk.holders)
     rooted = core.directory.is_rooted(facts.key)
     return rpc.ChunkView(
         key=facts.key,
@@ -27,21 +30,24 @@ def chunk_view(core: Core, chunk: Chunk, now_ns: int) -> rpc.ChunkView:
         position=facts.position,
         size_bytes=facts.size_bytes,
         holders=holders,
-        disk_holders=_names(core, chunk.disk_holders),
-        switch_state=core.pool.state(facts.key).shown,
+        disk_holders=node_names(core, chunk.disk_holders),
+        switch_state=core.switch_cache.state(facts.key).shown,
         pinned=chunk.pinned,
         value=core.values.value(facts.key, facts.size_bytes, rooted, now_ns),
         fetches_per_s=core.values.rate(facts.key, now_ns),
         namespace=facts.namespace,
         children=len(chunk.children),
+        switch_problem=core.switch_cache.problem(facts.key),
     )
 
 
-def _names(core: Core, indexes: Iterable[NodeIndex]) -> list[str]:
+def node_names(core: Core, indexes: Iterable[NodeIndex]) -> list[str]:
+    """Of the nodes that are known, sorted."""
     return sorted(node.facts.name for index in indexes if (node := core.nodes.get(index)) is not None)
 
 
 def node_view(core: Core, node: Node) -> rpc.NodeView:
+    """One node, as `kvcast top` shows it."""
     view = rpc.NodeView(
         node=node.index,
         name=node.facts.name,
@@ -50,49 +56,67 @@ def node_view(core: Core, node: Node) -> rpc.NodeView:
         pool_bytes=node.facts.pool_bytes,
         pool_used_bytes=node.pool_used_bytes,
         chunks=core.directory.count_held_by(node.index),
-        last_copies=len(core.directory.last_copies(node.index)),
+        last_copies=core.directory.count_last_copies(node.index),
         sent_bytes=node.sent_bytes,
         received_bytes=node.received_bytes,
         version=node.facts.version,
         disk_bytes=node.facts.disk_bytes,
         disk_used_bytes=node.disk_used_bytes,
+        port_problem=node.port_problem,
     )
     if node.member is not None:
         view.member = node.member
-    if node.port is not None:
-        view.switch_port = node.port
+    if node.seen_port is not None:
+        view.switch_port = node.seen_port
     return view
 
 
-def switch_view(core: Core, target: str, address: str) -> rpc.SwitchView:
-    pool, programmer = core.pool, core.programmer
+def switch_state(core: Core) -> str:
+    """In one word: absent, standby, connecting, degraded, programming or ready."""
     if not core.options.with_switch:
-        return rpc.SwitchView(target="none", state="absent")
-    if core.switch_standby:
-        state = "standby"
-    elif programmer.phase.value == "down":
-        state = "connecting"
-    else:
-        state = "ready" if core.switch_present else "programming"
+        return "absent"
+    if core.link.standby:
+        return "standby"
+    if core.programmer.phase is Phase.DOWN:
+        return "connecting"
+    if core.programmer.missed_reads:
+        return "degraded"
+    return "ready" if core.link.present else "programming"
+
+
+def switch_view(core: Core, target: str, address: str) -> rpc.SwitchView:
+    """The switch, as `kvcast top` shows it."""
+    switch_cache, programmer = core.switch_cache, core.programmer
+    state = switch_state(core)
+    if state == "absent":
+        return rpc.SwitchView(target="none", state=state)
     return rpc.SwitchView(
         target=target,
         address=address,
         state=state,
-        epoch=core.epoch,
-        slots=pool.slots_count,
-        slots_used=pool.slots_used_count,
-        segment_bytes=core.segment_bytes,
-        serving=pool.count(ChunkState.SERVING, ChunkState.RECOVERING),
-        filling=pool.count(ChunkState.PLACING, ChunkState.FILLING, ChunkState.PUBLISHING),
+        epoch=core.link.epoch,
+        slots=switch_cache.slots_count,
+        slots_used=switch_cache.slots_used_count,
+        segment_bytes=core.link.segment_bytes,
+        serving=switch_cache.count(ChunkState.SERVING, ChunkState.RECOVERING),
+        filling=switch_cache.count(ChunkState.PLACING, ChunkState.FILLING, ChunkState.PUBLISHING),
         groups=sum(kind == "group" for kind, _ in programmer.actual),
         write_errors=programmer.write_errors,
     )
 
 
 def status(core: Core, target: str, address: str, now_ns: int) -> rpc.StatusReply:
+    """Nodes, switch and counts; `target` and `address` are those of the configured switch."""
+    reply = summary(core, target, address, now_ns)
+    reply.nodes.extend(node_view(core, node) for node in sorted(core.nodes, key=lambda one: one.facts.name))
+    reply.decisions.update({name: count for name, count in core.decisions.items() if count > 0})
+    return reply
+
+
+def summary(core: Core, target: str, address: str, now_ns: int) -> rpc.StatusReply:
+    """A status without nodes and decisions."""
     accounting = core.accounting
     return rpc.StatusReply(
-        nodes=[node_view(core, node) for node in sorted(core.nodes, key=lambda one: one.facts.name)],
         switch_view=switch_view(core, target, address),
         chunks=len(core.directory),
         copies=core.directory.copies,
@@ -101,12 +125,11 @@ def status(core: Core, target: str, address: str, now_ns: int) -> rpc.StatusRepl
         management_messages=accounting.messages.total(),
         management_bytes=accounting.message_bytes.total(),
         uptime_ms=(now_ns - (core.started_ns if core.started_ns is not None else now_ns)) // 1_000_000,
-        decisions={name: count for name, count in (accounting.decisions + core.pool.decisions).items() if count > 0},
     )
 
 
 def lasting(status: rpc.StatusReply) -> bytes:
-    """What of a status does not change by itself: all but time and the counts of messages."""
+    """The part of a status that does not change by itself: all but time and the counts of messages."""
     kept = rpc.StatusReply()
     kept.CopyFrom(status)
     for counting in ("uptime_ms", "management_messages", "management_bytes"):
@@ -143,7 +166,20 @@ def list_chunks(core: Core, request: rpc.ListRequest, now_ns: int) -> Iterator[r
 
 def top(core: Core, limit: int, now_ns: int) -> list[rpc.ChunkView]:
     """The chunks fetched most."""
-    rates = [(core.values.rate(chunk.key, now_ns), chunk) for chunk in core.directory]
-    rates = [one for one in rates if one[0] > 0.0]
-    rates.sort(key=lambda one: (-one[0], one[1].key))
-    return [chunk_view(core, chunk, now_ns) for _, chunk in rates[: limit or TOP_DEFAULT]]
+    chunks = (core.directory.get(key) for key in core.hottest.first(limit or TOP_DEFAULT))
+    return [chunk_view(core, chunk, now_ns) for chunk in chunks if chunk is not None]
+
+
+def cost_reply(quotes: Mapping[str, Quote]) -> rpc.CostReply:
+    """What nodes would need for a prefix."""
+    reply = rpc.CostReply()
+    for node, quote in quotes.items():
+        cost = reply.nodes[node]
+        cost.fetch_s, cost.wait_s = quote.fetch_s, quote.wait_s
+        if quote.seconds is not None:
+            cost.seconds = quote.seconds
+        if quote.compute_s is not None:
+            cost.compute_s = quote.compute_s
+        for name, part in quote.parts.items():
+            cost.parts[name].chunks, cost.parts[name].bytes = part.chunks, part.bytes
+    return reply

@@ -1,1 +1,1 @@
-"""The host agent: one daemon a node that owns its share of the pool and moves chunks."""
+"""The host agent: one daemon per node, which owns its share of the pool and moves chunks."""

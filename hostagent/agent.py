@@ -1,6 +1,6 @@
-"""The agent: pool, transport, fetching, serving, local API and controller, put together on one event loop.
+"""The agent: the shell of its core on one event loop. Clock, sockets, the pool's bytes, hashing and the disk's files.
 
-Decides nothing itself: it routes what comes in to the part it concerns.
+Decides nothing: turns all input into events for `AgentCore` and carries out the core's effects in the order given.
 """
 
 from __future__ import annotations
@@ -8,403 +8,517 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from hostagent import limits
-from hostagent.api.messages import ChunkSource, Hint, Status, Where
-from hostagent.api.server import ApiServer, Cancellable, FetchResult
+from hostagent.api.access import Admission
+from hostagent.api.server import ApiServer, Welcome
 from hostagent.config import AgentConfig
+from hostagent.configured import configured_fabric, core_options
+from hostagent.controller import convert
 from hostagent.controller.attachment import Attachment
-from hostagent.controller.reports import Reports
-from hostagent.controller.tasks import TaskRunner
-from hostagent.directory import DirectoryReplica
-from hostagent.disk.tier import DiskTier
-from hostagent.fetching import Fetching
+from hostagent.core import effects, events
+from hostagent.core.core import AgentCore, Knowledge
+from hostagent.disk.store import DiskStore
+from hostagent.examined import EXAMINING_ENGINE, Examined
 from hostagent.hashing import Checksums
-from hostagent.losses import Losses
-from hostagent.metrics import AgentMetrics, Watched
-from hostagent.pool.chunks import Chunk, ChunkPool, DropOutcome, Refusal
-from hostagent.pool.memory import PoolMemory
-from hostagent.serving import Serving
-from hostagent.tier_metrics import WatchedGate, WatchedLanes
-from hostagent.transport import make_transport, wants_huge_pages
-from hostagent.transport.base import ControlArrival, Extent, TransportFacts
+from hostagent.link_rate import link_rate_bit_s
+from hostagent.metrics import AgentMetrics
+from hostagent.pool.chunks import Chunk
+from hostagent.pool.opening import opened
+from hostagent.timers import MachineTimer
+from hostagent.tracing import Guarded, TraceExport, Tracer, tracing
+from hostagent.transport import make_transport
+from hostagent.transport.base import (
+    ChunkPlace,
+    ControlArrival,
+    Extent,
+    ReadHandle,
+    ReadOutcome,
+    ReadRequest,
+    TransportFacts,
+)
+from kvdaemon.health import Health, health_pages
+from kvdaemon.http import HttpServer, Question, json_service, metrics_page
+from kvdaemon.identity import Role
+from kvdaemon.tls import Certificates
+from kvpolicy.tiers.cost_question import QuestionError, TooManyQuestionsError, question_of
+from kvpolicy.tiers.gate import priors
+from kvpolicy.value.costs import Tier
 from kvproto import __version__
-from kvproto.commands import Blame, FillEnded
-from kvproto.daemon.http import HttpServer, json_page, metrics_page
-from kvproto.ids import Address, ChunkKey, FillId, NodeId
+from kvproto import events as protocol
+from kvproto.commands import AbortRead, Blame, SendControl
+from kvproto.ids import ChunkKey, ReadId
 from kvproto.rpc import control_pb2 as pb
-from kvproto.tiers.gate import Gate
-from kvproto.tiers.lane import Lane
-from kvproto.value.costs import PRIORS, Source, SourceCost, SourceCosts
-from kvproto.wire.control import Op
+from kvproto.rpc.versions import PROTOCOL
+from kvproto.units import format_bytes
 from kvproto.wire.data import SegmentGroup
 
 log = logging.getLogger(__name__)
-
-_FOR_READER = frozenset({Op.NOTICE, Op.NAK})
-_FOR_HOLDER = frozenset({Op.JOIN, Op.GET, Op.FILL_ACK})
 
 
 class Agent:
     """One node's agent. `start`, then it lives on the event loop until `stop`."""
 
-    def __init__(self, config: AgentConfig) -> None:
+    def __init__(self, config: AgentConfig, tracer: Tracer | None = None) -> None:
+        """`tracer`: makes traces, in place of what the configuration says of them."""
         self.config = config
+        self.tracer = tracer
+        self._traces: TraceExport | None = None
+        self._missing: str | None = "it is starting"
+        """Why it is not ready."""
         self.incarnation = time.time_ns()
         self.metrics = AgentMetrics()
-        self.directory = DirectoryReplica()
-        self.costs = SourceCosts(_priors(config.gate_floor_bytes_per_s))
-        self.losses = Losses(self.costs, self.directory, config.node)
-        self.pool = ChunkPool(config.pool.size_bytes, limits.EXTENT_ALIGN_BYTES, time.monotonic_ns, self.losses.of_dram)
-        self.attachment = Attachment(self)
+        self._reads: dict[ReadId, ReadHandle] = {}
+        self._peers_waiting: dict[ChunkKey, list[Callable[[], None]]] = defaultdict(list)
+        """Callbacks of peers that wait for chunks from this node's disk."""
+        self._flushed = asyncio.Event()
+        self._certificates: Certificates | None = None
+        self._carriers = self._carriers_by_effect()
+
+    # ------------------------------------------------------------------ lifetime
 
     async def start(self) -> None:
         """Bind everything. Raises TransportError, ApiError, CannotRunError or OSError; nothing is left open then."""
+        config = self.config
         self._loop = asyncio.get_running_loop()
         self._loop.set_exception_handler(self._bug)
-        pool = self.config.pool
-        huge_pages = pool.huge_pages == "auto" and wants_huge_pages(self.config.data)
-        self.memory = PoolMemory(pool.size_bytes, prefault=pool.prefault, huge_pages=huge_pages)
-        self.transport = make_transport(self.config.data, self.memory)
-        self._checksums = Checksums(self.pool, self.memory, self._loop)
-        self.gate = Gate(self.costs)
-        self.disk = DiskTier(self.config.disk, self.memory, self.pool, self._loop, self.losses.of_disk)
-        self.losses.is_stored = self.disk.find
-        segment_bytes = self.attachment.fabric.segment_bytes
-        self.serving = Serving(self.pool, self.transport, self._loop, segment_bytes, self.disk.prepare)
-        self.http = HttpServer({"/metrics": metrics_page(self.metrics.registry), "/healthz": json_page(self.health)})
-        self.api = ApiServer(self, self.memory.fd, self.memory.size_bytes, self.incarnation)
+        if config.tracing is not None and self.tracer is None:
+            tracer, self._traces = tracing(config.tracing, config.node)
+            self.tracer = Guarded(tracer, self._tracing_broke)
+        if config.tls is not None:
+            self._certificates = Certificates(config.tls, Role.AGENT, config.node)
+            self.metrics.watch_certificate(self._certificates.ends_s)
+        self.http = HttpServer(
+            {"/metrics": metrics_page(self.metrics.registry, "agent"), **health_pages(self.health)},
+            services={"/v1/cost": json_service(self._cost, QuestionError, TooManyQuestionsError)},
+        )
+        self.http_address = await self.http.listen(*config.http, "change http.address or http.port")
         try:
-            await self.disk.open()
+            self._pool = await opened(config, self._not_ready)
+            self.memory = self._pool.memory
+            await self._start_parts()
+        except BaseException:
+            await self.http.close()
+            if self._traces is not None:
+                await self._traces.close()
+            raise
+        if self._pool.is_kept:
+            self.handle(events.PoolFound(self._pool.found))
+        self.handle(events.Started(self.facts.receive_buffer_bytes))
+        self._missing = None
+        self.attachment.start()
+
+    def _not_ready(self, why: str) -> None:
+        self._missing = why
+
+    async def _start_parts(self) -> None:
+        """All the rest. Raises what `start` does; nothing but the HTTP server is left open then."""
+        config = self.config
+        self.transport = make_transport(config.data, self.memory)
+        self._checksums = Checksums(self.memory, self._loop)
+        knowledge = Knowledge(config.node, priors(config.link_rate_bit_s or link_rate_bit_s(config.data)))
+        self.store: DiskStore | None = None
+        if config.disk is not None:
+            disk_pool = knowledge.disk_pool(config.disk.size_bytes)
+            self.store = DiskStore(config.disk, self.memory, self._loop, disk_pool)
+        self.core = AgentCore(
+            core_options(config), knowledge, self.store, served_reads=self.transport.counters, index=self._pool.index
+        )
+        self._timer = MachineTimer(self._loop, self._timer_fired)
+        self.attachment = Attachment(
+            config.controllers,
+            configured_fabric(config),
+            self.transport.use_fabric,
+            self._hello,
+            self.handle,
+            lambda task: self.examined.run(task),
+            self._certificates,
+        )
+        self.examined = Examined(
+            self.handle,
+            self.memory,
+            self.transport,
+            self.core.directory,
+            config.data.cast_port,
+            self.attachment.send,
+            self._certificates.ends_s if self._certificates is not None else None,
+        )
+        self.api = ApiServer(
+            self.handle,
+            self.stats,
+            Welcome(self.memory.fd, self.memory.size_bytes, self.incarnation),
+            Admission(config.api_access, self.metrics.api_refused),
+        )
+        try:
+            if self.store is not None:
+                await self.store.open()
             self.facts: TransportFacts = await self.transport.start(self, self.attachment.fabric)
-            self.fetching = Fetching(
-                self.pool,
-                self.memory,
-                self.transport,
-                self.directory,
-                self._checksums,
-                self.gate,
-                self.disk,
-                self._loop,
-                self,
-                self.attachment.reader_parameters(),
-                self.config.node,
-            )
-            self.fetching.sources.pool_address = self.attachment.pool_address
-            self.tasks = TaskRunner(self, self._loop)
-            self.reports = Reports(
-                self.pool, self._loop, self.report, self.tasks.pinned_keys, self.disk, self.gate.take_measurements
-            )
-            self.metrics.watch(
-                Watched(
-                    self.pool,
-                    self.transport.counters,
-                    lambda: self.attachment.connected,
-                    lambda: self.fetching.led_count,
-                    lambda: self.serving.counts,
-                )
-            )
-            self.metrics.registry.register(WatchedGate(self.gate))
-            self.disk.connect(self.fetching, self.pool_changed, self.metrics.registry)
-            lanes: dict[str, Lane[Any]] = {"fetch": self.tasks.background}
-            if self.disk.tiering is not None:
-                lanes |= {"write": self.disk.tiering.writes, "promote": self.disk.tiering.promotions}
-            self.metrics.registry.register(WatchedLanes(lanes))
-            self.http_address = await self.http.listen(*self.config.http, "change http.address or http.port")
-            self.api.listen(self.config.api_socket)
+            self.metrics.watch(self.core, self.transport.counters, self.store)
+            self.api.listen(config.api_socket)
         except BaseException:
             await self._close_parts()
             raise
-        self.disk.start()
-        self.attachment.start()
 
     async def stop(self) -> None:
         """Say goodbye, end everything, give everything back."""
         await self.attachment.leave()
         self.api.close()
-        await self.disk.flush()
+        await self._flush()
+        await self.http.close()
         await self._close_parts()
+        if self._traces is not None:
+            await self._traces.close()
+
+    async def _flush(self) -> None:
+        """Write unsaved chunks to disk, for at most `flush_s` (how long an orderly stop may take)."""
+        if self.config.disk is None:
+            return
+        self.handle(events.FlushRequested())
+        try:
+            async with asyncio.timeout(self.config.disk.flush_s):
+                await self._flushed.wait()
+        except TimeoutError:
+            log.info("stopping before all of the pool is on disk")
 
     async def _close_parts(self) -> None:
-        self.attachment.close()
         self.api.close()
-        await self.http.close()
-        if hasattr(self, "fetching"):
-            self.fetching.close()
-            self.reports.close()
-            self.tasks.close()
+        self.examined.close()
+        self.handle(events.Stopped())
+        self._timer.cancel()
         await self.transport.close()
-        self.serving.close()
-        await self.disk.close()
+        if self.store is not None:
+            await self.store.close()
         self._checksums.close()
         self.memory.close()
 
+    def _tracing_broke(self, error: Exception) -> None:
+        self._loop.call_exception_handler({"message": "no more traces are made", "exception": error})
+
     def _bug(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
-        """An exception that reached the event loop is a bug of ours: told in full, counted, and life goes on."""
+        """An exception that reached the event loop is our bug: log it in full, count it, and go on."""
         self.metrics.internal_errors.inc()
         loop.default_exception_handler(context)
 
-    def health(self) -> Mapping[str, object]:
-        """For /healthz."""
-        usage = self.pool.usage()
+    # ------------------------------------------------------------------ the core
+
+    def handle(self, event: events.Event) -> None:
+        """Receive, decide, transmit."""
+        now_ns = time.monotonic_ns()
+        tracer = self.tracer
+        if tracer is None:
+            made = self.core.handle(event, now_ns)
+        else:
+            event = tracer.begun(event, now_ns)
+            made = self.core.handle(event, now_ns)
+            tracer.saw(event, made, now_ns, member=self.core.member, segment_bytes=self.core.segment_bytes)
+        for effect in made:
+            self._carriers[type(effect)](effect)
+        self._arm(now_ns)
+
+    def _arm(self, now_ns: int) -> None:
+        due_ns = self.core.next_timeout_ns()
+        if due_ns is not None and due_ns < self._timer.due_ns:
+            self._timer.set(due_ns, now_ns)
+
+    def _timer_fired(self) -> None:
+        if self.core.judges_silence(time.monotonic_ns()):
+            self.transport.drain_receive()
+        self.handle(events.TimerFired())
+
+    def _carriers_by_effect(self) -> Mapping[type, Callable[[Any], None]]:
+        """Who carries out which effect."""
+        report = self._report
         return {
-            "status": "ok",
-            "node": self.config.node,
-            "version": __version__,
-            "controller": self.attachment.health,
-            "member": self.attachment.member,
-            "segment_bytes": self.attachment.fabric.segment_bytes,
-            "receive_buffer_bytes": self.facts.receive_buffer_bytes,
-            "directory_chunks": self.directory.chunks_count,
-            "pool": {"size_bytes": usage.size_bytes, "free_bytes": usage.free_bytes, "chunks": usage.chunks_count},
-            "disk": self.disk.health(),
-            "engines": self.api.connections_count,
-            "fetches": self.fetching.under_way_count,
+            effects.ReserveAnswered: self._answer,
+            effects.CommitAnswered: self._answer,
+            effects.FetchAnswered: self._answer,
+            effects.KeysAnswered: self._answer,
+            SendControl: lambda effect: self.transport.send_control(effect.message, effect.address),
+            effects.CastSegments: lambda one: self.transport.cast(_place(one.chunk), one.first, one.count),
+            effects.FillSegments: lambda one: self.transport.fill(
+                _place(one.chunk), one.first, one.count, one.pool_address
+            ),
+            effects.ExpectCasts: lambda one: self.transport.expect(_place(one.chunk), one.missing),
+            effects.ForgetCasts: lambda one: self.transport.forget(one.key),
+            effects.StartRead: self._start_read,
+            AbortRead: self._abort_read,
+            effects.PeerLoadEnded: self._peer_load_ended,
+            effects.DatagramsDropped: lambda one: self.transport.counters.drop(one.reason, one.count),
+            effects.ComputeChecksum: self._compute_checksum,
+            effects.LoadChunk: self._load,
+            effects.SaveChunk: self._save,
+            effects.ForgetStored: self._forget_stored,
+            effects.Flushed: lambda _: self._flushed.set(),
+            effects.Announce: report,
+            effects.ReportUsage: report,
+            effects.ReportLoad: report,
+            effects.ReportClaims: report,
+            effects.ReportTaskProgress: report,
+            effects.ReportTaskEnd: report,
+            effects.ReportBadCopy: self._report_bad_copy,
+            effects.BeatHeart: self._beat,
+            effects.FetchPlanned: lambda _: None,  # for traces
+            effects.PoolAdopted: self._pool_adopted,
+            effects.FetchEnded: self.metrics.fetch_ended,
+            effects.ReservationEnded: lambda one: self.metrics.puts.labels(one.outcome).inc(),
         }
 
-    # ------------------------------------------------------------------ from engines
+    def _cost(self, asked: Question) -> Mapping[str, object]:
+        """For routers: what it would take this node to have the chunks of a prefix."""
+        if reason := self._missing:
+            raise QuestionError(reason)
+        question, node = question_of(asked.query, asked.body), self.config.node
+        if question.nodes not in ((), (node,)):
+            raise QuestionError(f"nodes: an agent answers for its own node, {node}; ask the controller for others")
+        quote = self.core.quote(question, time.monotonic_ns())
+        return {"chunks": len(question.keys), "nodes": {node: quote.to_json()}}
 
-    def reserve(
-        self, key: ChunkKey, parent: ChunkKey | None, size_bytes: int, position: int | None, namespace: str
-    ) -> Chunk | Refusal:
-        """Room for a chunk that an engine writes."""
-        if position is None and parent is not None and self.pool.find(parent) is None:
-            before = self.directory.find(parent)
-            position = before.position + 1 if before is not None else None
-        made = self.pool.reserve(key, parent, size_bytes, position, namespace)
-        self.metrics.puts.labels("reserved" if isinstance(made, Chunk) else made.value).inc()
-        if isinstance(made, Chunk):
-            self.pool_changed()
-        return made
+    # ------------------------------------------------------------------ engines and the controller
 
-    def commit(self, chunk: Chunk, done: Callable[[int], None]) -> None:
-        """An engine's chunk is written."""
+    def _answer(self, answer: Any) -> None:
+        if answer.engine == EXAMINING_ENGINE:
+            self.examined.answer(answer)
+        else:
+            self.api.answer(answer)
 
-        def summed(checksum: int) -> None:
-            self.pool.commit(chunk, checksum)
-            self.disk.arrived(chunk)
-            self.pool_changed()
-            done(checksum)
+    def _report(self, effect: convert.ControllerEffect) -> None:
+        self.attachment.send(convert.message_of(effect))
 
-        self._checksums.start(chunk, summed)
+    def _report_bad_copy(self, effect: effects.ReportBadCopy) -> None:
+        log.warning("the copy of %s at %s is no good: %s", effect.key.hex(), effect.holder, effect.blame.value)
+        if effect.blame is Blame.CHECKSUM:
+            self.metrics.checksum_failures.inc()
+            self._report(effect)
 
-    def abort(self, chunk: Chunk) -> None:
-        """An engine gave a chunk up."""
-        self.pool.abort(chunk)
+    def _beat(self, effect: effects.BeatHeart) -> None:
+        counters, segment_bytes = self.transport.counters, self.core.segment_bytes
+        sent_bytes = counters.read_bytes_sent + counters.cast_packets_sent * segment_bytes
+        received_bytes = counters.read_bytes_received + counters.cast_packets_received * segment_bytes
+        self.attachment.send(convert.heartbeat_of(effect, sent_bytes, received_bytes, counters.dropped))
 
-    def fetch(
-        self,
-        keys: Sequence[ChunkKey],
-        deadline_s: float,
-        recompute_s: float | None,
-        done: Callable[[FetchResult], None],
-    ) -> Cancellable | None:
-        """Chunks for an engine."""
-        return self.fetching.fetch(keys, deadline_s, recompute_s, done)
-
-    def where(self, key: ChunkKey) -> Where:
-        """Where a chunk is known to be."""
-        if self.pool.find(key) is not None or self.disk.find(key) is not None:
-            return Where.LOCAL
-        entry = self.directory.find(key)
-        holders = [*self.directory.holders(key), *self.directory.disk_holders(key)]
-        if entry is not None and entry.served:
-            return Where.SWITCH
-        if entry is not None and any(node.name != self.config.node for node in holders):
-            return Where.REMOTE
-        return Where.NOWHERE
-
-    def find(self, key: ChunkKey) -> Chunk | None:
-        """A chunk that is here."""
-        return self.pool.find(key)
-
-    def unpin(self, chunk: Chunk) -> None:
-        """A lease ended."""
-        self.pool.unpin(chunk)
-
-    def hold(self, chunk: Chunk) -> None:
-        """An engine pins a chunk."""
-        self.pool.hold(chunk)
-
-    def unhold(self, chunk: Chunk) -> None:
-        """An engine takes its pin back."""
-        self.pool.unhold(chunk)
-
-    def drop(self, key: ChunkKey) -> DropOutcome:
-        """An engine, or the controller, wants a chunk gone from here."""
-        outcome = self.pool.drop(key)
-        if outcome is not DropOutcome.HELD and self.disk.drop(key):
-            outcome = DropOutcome.DROPPED if outcome is DropOutcome.ABSENT else outcome
-        self.pool_changed()
-        return outcome
-
-    def hint(self, keys: Sequence[ChunkKey], hint: Hint, within_ms: int) -> None:
-        """An engine knows something of the future: the pools of this node hear it at once, the controller soon."""
-        for pool in [self.pool] if self.disk.store is None else [self.pool, self.disk.store.pool]:
-            if hint is Hint.SESSION_ENDED:
-                pool.finished(keys)
-            else:
-                pool.expect(keys, within_ms / 1000)
-        self.reports.hinted(keys, hint, within_ms)
-
-    def stats(self) -> dict[str, float]:
-        """Figures for an engine: everything in the metrics, flat."""
-        figures: dict[str, float] = {}
-        for family in self.metrics.registry.collect():
-            for sample in family.samples:
-                if sample.name.endswith(("_created", "_bucket")):
-                    continue
-                labels = ",".join(sample.labels.values())
-                name = sample.name.removeprefix("kvcast_agent_")
-                figures[f"{name}{{{labels}}}" if labels else name] = sample.value
-        figures["directory_chunks"] = self.directory.chunks_count
-        figures["gate_rate_bytes_per_s"] = self.gate.costs.cost(Source.REMOTE_DRAM).rate_bytes_per_s
-        return figures
-
-    # ------------------------------------------------------------------ from the transport
-
-    def controls_received(self, arrivals: Sequence[ControlArrival]) -> None:
-        """Route control datagrams: what answers to the reader, what asks to the holder."""
-        for_reader = [arrival for arrival in arrivals if arrival.message.op in _FOR_READER]
-        if for_reader:
-            self.fetching.controls_received(for_reader)
-        for message, source in arrivals:
-            if message.op in _FOR_HOLDER:
-                self.serving.control_received(message, source)
-            elif message.op not in _FOR_READER:
-                # LEAVE is for switches; without one it ends here and means nothing to a holder.
-                self.transport.counters.drop(f"control_{message.op.name.lower()}_ignored")
-
-    def casts_received(self, group: SegmentGroup, payload: npt.NDArray[np.uint8]) -> None:
-        """Segments of a chunk."""
-        self.fetching.casts_received(group, payload)
-
-    def cast_patience_s(self) -> float:
-        """See `TransportSink.cast_patience_s`."""
-        return self.fetching.cast_patience_s()
-
-    def segments_sent(self, key: ChunkKey, count: int) -> None:
-        """Segments left."""
-        self.serving.segments_sent(key, count)
-
-    def segments_failed(self, key: ChunkKey, count: int) -> None:
-        """Segments could not leave."""
-        self.serving.segments_failed(key, count)
-
-    def fill_sent(self, key: ChunkKey, count: int) -> None:
-        """Segments of a fill left."""
-        self.serving.fill_sent(key, count)
-
-    def open_extent(self, key: ChunkKey) -> Extent | None:
-        """A peer reads."""
-        return self.serving.open_extent(key)
-
-    def close_extent(self, extent: Extent) -> None:
-        """A peer has read."""
-        self.serving.close_extent(extent)
-
-    def prepare(self, key: ChunkKey, then: Callable[[], None]) -> bool:
-        """A peer wants what may lie on this node's disk."""
-        return self.disk.prepare(key, then)
-
-    # ------------------------------------------------------------------ from fetching
-
-    def chunk_delivered(self, chunk: Chunk, source: ChunkSource, waited_s: float, holder: Address | None) -> None:
-        """Count it, and tell the controller."""
-        self.metrics.delivered(source, chunk.size_bytes)
-        node = self.directory.node_at(holder) if holder is not None else None
-        self.reports.fetched(chunk.key, source, chunk.size_bytes, waited_s, node.node if node is not None else 0)
-
-    def chunk_missed(self, key: ChunkKey, waited_s: float) -> None:
-        """A chunk that should have come did not."""
-        self.reports.fetched(key, None, 0, waited_s, 0)
-
-    def fetch_ended(self, status: Status, seconds: float) -> None:
-        """Count it; background work may go on where no engine waits any more."""
-        self.metrics.fetches.labels(status.name.lower()).inc()
-        self.metrics.fetch_seconds.observe(seconds)
-        if not self.fetching.busy:
-            self.tasks.pump_soon()
-            self.disk.quiet()
-
-    def bad_copy(
-        self, key: ChunkKey, holder: NodeId, expected: int, found: int, blame: Blame, *, from_switch: bool
-    ) -> None:
-        """A holder's copy was no good: the controller drops it from the directory."""
-        log.warning("the copy of %s at %s is no good: %s", key.hex(), holder, blame.value)
-        if blame is not Blame.CHECKSUM:
-            return
-        self.metrics.checksum_failures.inc()
-        node = self.directory.node_named(holder)
-        self.report(
-            pb.FromAgent(
-                bad_copy=pb.BadCopy(
-                    key=key,
-                    holder=node.node if node is not None else 0,
-                    expected=expected,
-                    found=found,
-                    from_switch=from_switch,
-                )
+    def _hello(self) -> pb.FromAgent:
+        """Who this node is."""
+        return pb.FromAgent(
+            hello=pb.Hello(
+                node=self.config.node,
+                incarnation=self.incarnation,
+                data_ip=self.facts.address.to_bytes(4, "big"),
+                data_mac=self.facts.mac,
+                read_endpoint=self.facts.read_endpoint,
+                control_port=self.config.data.control_port,
+                switch_port=self.config.data.switch_port,
+                pool_bytes=self.memory.size_bytes,
+                disk_bytes=self.store.size_bytes if self.store is not None else 0,
+                segment_bytes=limits.SEGMENT_BYTES_SUPPORTED,
+                transports=[pb.TRANSPORT_SOCKETS, *([pb.TRANSPORT_VERBS] if self.facts.rdma_mtu_bytes else [])],
+                rdma_mtu=self.facts.rdma_mtu_bytes,
+                version=__version__,
+                protocol=PROTOCOL,
             )
         )
 
-    def copy_arrived(self, key: ChunkKey, *, asked_for: bool) -> None:
-        """A fetched copy is here: told at once when the controller wanted it, else when the rush is over."""
-        chunk = self.pool.find(key)
-        if chunk is not None:
-            self.disk.arrived(chunk)
-        if asked_for:
-            self.reports.pool_changed()
+    # ------------------------------------------------------------------ from the transport (`TransportSink`)
+
+    def controls_received(self, arrivals: Sequence[ControlArrival]) -> None:
+        """Control datagrams."""
+        received = tuple(protocol.ControlReceived(message, source) for message, source in arrivals)
+        self.handle(events.ControlsReceived(received))
+
+    def casts_received(self, group: SegmentGroup, payload: npt.NDArray[np.uint8]) -> None:
+        """Segments of a chunk: those that are missing are placed, all are reported."""
+        wanted = self.core.wanted(group.key)
+        if wanted is None:
+            self.transport.counters.drop("cast_unwanted", len(group.rows))
+        elif wanted.segments_count != group.segments_in_chunk:
+            self.transport.counters.drop("cast_other_size", len(group.rows))
+            return
         else:
-            self.reports.fetched_copy(key)
+            chunk, segments = wanted.chunk, group.segments
+            missing = wanted.missing[segments]
+            self.transport.counters.cast_packets_duplicate += len(missing) - int(np.count_nonzero(missing))
+            self.memory.place(chunk.offset, chunk.size_bytes, segments, payload, missing)
+        self.handle(protocol.SegmentsReceived(group.key, group.segments, group.source, group.from_switch))
 
-    def pool_changed(self) -> None:
-        """Chunks came or went: the directory wants to know."""
-        self.reports.pool_changed()
+    def casts_placed(self, arrivals: Sequence[protocol.SegmentsReceived]) -> None:
+        """Segments of chunks, in the pool already."""
+        self.handle(events.CastsPlaced(tuple(arrivals)))
 
-    # ------------------------------------------------------------------ from and for the controller
+    def casts_unexpected(self, arrivals: Sequence[protocol.SegmentsReceived]) -> None:
+        """Segments that were thrown away."""
+        self.handle(events.CastsUnexpected(tuple(arrivals)))
 
-    def report(self, message: pb.FromAgent) -> None:
-        """Tell the controller, if it is there."""
-        self.attachment.send(message)
+    def cast_patience_segments(self) -> int:
+        """The same patience as `cast_patience_s`, in segments."""
+        return limits.CAST_FOLLOWER_WAKE_SEGMENTS if self.core.fetches.patient else limits.CAST_WAKE_SEGMENTS
 
-    def fetch_for_task(
-        self,
-        keys: Sequence[ChunkKey],
-        deadline_s: float,
-        done: Callable[[FetchResult], None],
-        progressed: Callable[[int], None],
-    ) -> Cancellable | None:
-        """Chunks that the controller wants here."""
-        return self.fetching.fetch(keys, deadline_s, None, done, progressed)
+    def cast_patience_s(self) -> float:
+        """While others pull and much is still to come, nothing depends on a segment being seen at once."""
+        return limits.CAST_FOLLOWER_POLL_S_MAX if self.core.fetches.patient else limits.CAST_POLL_S_MAX
 
-    def fill(self, key: ChunkKey, pool: Address, timeout_s: float, ended: Callable[[FillEnded], None]) -> FillId:
-        """A chunk that the controller wants in the switch."""
-        return self.serving.fill(key, pool, timeout_s, ended)
+    def segments_sent(self, key: ChunkKey, count: int) -> None:
+        """Segments left."""
+        self.handle(protocol.SegmentsSent(key, count))
 
-    def busy(self) -> bool:
-        """An engine waits for something."""
-        return self.fetching.busy
+    def segments_failed(self, key: ChunkKey, count: int) -> None:
+        """Segments could not leave."""
+        self.handle(protocol.SendFailed(key, count))
 
-    def cancel_fill(self, fill: FillId) -> None:
-        """Not any more."""
-        self.serving.cancel_fill(fill)
+    def fill_sent(self, key: ChunkKey, count: int) -> None:
+        """Segments of a fill left."""
+        self.handle(events.FillSent(key, count))
 
-    def pool_address(self) -> Address | None:
-        """Where FILL goes."""
-        return self.attachment.pool_address or None
+    def casts_queued_bytes(self) -> int:
+        """Of casts that this node was asked for."""
+        return self.core.casts_queued_bytes
 
-    def segments_of(self, chunk: Chunk) -> int:
-        """Segments of a chunk in this fabric."""
-        return -(-chunk.size_bytes // self.attachment.fabric.segment_bytes)
+    def open_extent(self, key: ChunkKey) -> Extent | None:
+        """A peer reads."""
+        now_ns = time.monotonic_ns()
+        chunk = self.core.lend(key, now_ns)
+        self._arm(now_ns)
+        return Extent(chunk.offset, chunk.size_bytes, chunk) if chunk is not None else None
+
+    def close_extent(self, extent: Extent) -> None:
+        """A peer has read."""
+        if not isinstance(extent.token, Chunk):
+            raise TypeError("an extent that was not opened here")
+        self.handle(events.PeerReadEnded(extent.token))
+
+    def prepare(self, key: ChunkKey, then: Callable[[], None]) -> bool:
+        """A peer wants a chunk that may lie on this node's disk."""
+        if not self.core.can_load_for_peer(key):
+            return False
+        self._peers_waiting[key].append(then)
+        self.handle(events.PeerLoadRequested(key))
+        return True
+
+    def _peer_load_ended(self, effect: effects.PeerLoadEnded) -> None:
+        for then in self._peers_waiting.pop(effect.key, ()):
+            then()
+        if effect.chunk is not None:
+            self._loop.call_soon(self.handle, events.PeerReadEnded(effect.chunk))
+
+    def _start_read(self, effect: effects.StartRead) -> None:
+        ended = partial(self._read_ended, effect.read)
+        progressed = None
+        if effect.size_bytes > limits.READ_PROGRESS_BYTES:
+            progressed = partial(self._read_progressed, effect.read, self.core.segment_bytes)
+        chunk, offset = effect.chunk, effect.offset
+        self._reads[effect.read] = self.transport.read(
+            ReadRequest(
+                effect.endpoint,
+                chunk.key,
+                offset,
+                effect.size_bytes,
+                chunk.offset + offset,
+                ended,
+                progressed,
+                lambda load: self.handle(events.HolderTold(effect.node, load)),
+                effect.wanted_bytes,
+            )
+        )
+
+    def _abort_read(self, effect: AbortRead) -> None:
+        handle = self._reads.pop(effect.read, None)
+        if handle is not None:
+            handle.cancel()
+
+    def _read_ended(self, read: ReadId, outcome: ReadOutcome) -> None:
+        del self._reads[read]
+        if outcome is ReadOutcome.DONE:
+            self.handle(protocol.ReadDone(read))
+        else:
+            self.handle(protocol.ReadFailed(read, gone=outcome is ReadOutcome.ABSENT))
+
+    def _read_progressed(self, read: ReadId, segment_bytes: int, have_bytes: int) -> None:
+        self.handle(protocol.ReadProgress(read, have_bytes // segment_bytes))
+
+    # ------------------------------------------------------------------ hashing and the disk
+
+    def _compute_checksum(self, effect: effects.ComputeChecksum) -> None:
+        chunk = effect.chunk
+        done = partial(self._checksum_computed, chunk)
+        self._checksums.start(chunk.offset, chunk.size_bytes, done, in_background=effect.in_background)
+
+    def _pool_adopted(self, effect: effects.PoolAdopted) -> None:
+        log.info(
+            "the pool of the agent before: %d chunks of %s are right, %d are not",
+            effect.chunks_count,
+            format_bytes(effect.size_bytes),
+            effect.lost_count,
+        )
+
+    def _checksum_computed(self, chunk: Chunk, checksum: int) -> None:
+        self.handle(events.ChecksumComputed(chunk, checksum))
+
+    def _load(self, effect: effects.LoadChunk) -> None:
+        if self.store is None:
+            raise AssertionError("a load without a disk")
+        self.store.load(effect.into.key, effect.into, partial(self._loaded, effect.into))
+
+    def _loaded(self, into: Chunk, outcome: events.LoadOutcome, checksum: int) -> None:
+        self.handle(events.LoadEnded(into, outcome, checksum))
+
+    def _save(self, effect: effects.SaveChunk) -> None:
+        if self.store is None:
+            raise AssertionError("a save without a disk")
+        if not self.store.save(effect.chunk, partial(self._saved, effect.chunk)):
+            ended = events.SaveEnded(effect.chunk, events.SaveOutcome.REFUSED)
+            self._loop.call_soon(self.handle, ended)
+
+    def _saved(self, chunk: Chunk, stored: bool) -> None:
+        outcome = events.SaveOutcome.STORED if stored else events.SaveOutcome.FAILED
+        self.handle(events.SaveEnded(chunk, outcome))
+
+    def _forget_stored(self, effect: effects.ForgetStored) -> None:
+        if self.store is not None:
+            self.store.drop(effect.key)
+
+    # ------------------------------------------------------------------ figures
+
+    def health(self) -> Health:
+        """An agent without its controller goes on with what it knows: it is ready, and says so."""
+        if self._missing:
+            return Health([self._missing], {"status": "starting", "node": self.config.node, "version": __version__})
+        core = self.core
+        usage = core.pool.usage()
+        controller = "none" if not self.attachment.has_controller else "connected" if core.connected else "away"
+        facts = {
+            "status": "ok",
+            "node": self.config.node,
+            "version": __version__,
+            "controller": controller,
+            "security": self.config.security,
+            "member": core.member,
+            "segment_bytes": core.segment_bytes,
+            "receive_buffer_bytes": self.facts.receive_buffer_bytes,
+            "directory_chunks": core.directory.chunks_count,
+            "pool": {
+                "size_bytes": usage.size_bytes,
+                "free_bytes": usage.free_bytes,
+                "chunks": usage.chunks_count,
+                "taking_over": core.adoption.left_count,
+            },
+            "disk": self.store.health() if self.store is not None else {"state": "off", "reason": "not configured"},
+            "engines": self.api.connections_count,
+            "fetches": core.fetches.under_way_count,
+        }
+        return Health(facts=facts)
+
+    def stats(self) -> dict[str, float]:
+        """Figures for an engine: everything in the metrics, flat."""
+        figures = self.metrics.flat()
+        figures["directory_chunks"] = self.core.directory.chunks_count
+        figures["gate_rate_bytes_per_s"] = self.core.gate.costs.cost(Tier.REMOTE_DRAM).rate_bytes_per_s
+        return figures
 
 
-def _priors(floor_bytes_per_s: float) -> dict[Source, SourceCost]:
-    """What is believed of sources before anything was measured; the network is what the operator says."""
-    floor = SourceCost(PRIORS[Source.REMOTE_DRAM].overhead_s, floor_bytes_per_s)
-    return {**PRIORS, Source.REMOTE_DRAM: floor, Source.SWITCH: floor, Source.REMOTE_DISK: floor}
+def _place(chunk: Chunk) -> ChunkPlace:
+    return ChunkPlace(chunk.key, chunk.offset, chunk.size_bytes)

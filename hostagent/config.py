@@ -1,30 +1,43 @@
 """The agent's configuration file: YAML, every key known, every mistake one clear line.
 
-Owns names, defaults and ranges. Looks at nothing of the system: whether an interface exists, the transport finds out.
+Owns names, defaults and ranges. Looks at nothing on the system but names of users and groups: the transport finds out
+whether an interface exists.
 """
 
 from __future__ import annotations
 
+import grp
 import os
+import pwd
 import re
 import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from hostagent import limits
-from hostagent.disk.config import DiskConfig
-from kvproto.daemon import checks, settings
-from kvproto.daemon.errors import ConfigError
-from kvproto.daemon.settings import Section
+from hostagent.api.access import Access
+from hostagent.disk.disk_options import DiskConfig
+from hostagent.tracing.tracing_options import TracingConfig
+from kvdaemon import checks, settings
+from kvdaemon.errors import ConfigError
+from kvdaemon.log import LOG_FORMATS
+from kvdaemon.settings import Section
+from kvdaemon.tls_settings import TlsSettings, demand_tls, is_loopback, take_tls
+from kvpolicy.tiers.merging import WAIT_MAX_S
 from kvproto.session.read_window import READ_WINDOW_MIN_BYTES
 
 TRANSPORTS = ("auto", "verbs", "sockets", "frames")
-HUGE_PAGES = ("auto", "never")
+HUGE_PAGES = ("auto", "never", "required")
+NATIVE = ("auto", "never")
+
+
+API_SOCKET = "/run/kvcast/agent.sock"
+"""Where engines find the agent, unless the configuration says otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
 class FramesConfig:
-    """A port of an embedded switch reached through UDP, one Ethernet frame a datagram."""
+    """A port of an embedded switch reached through UDP, one Ethernet frame per datagram."""
 
     switch: tuple[str, int]
     local: tuple[str, int]
@@ -53,15 +66,22 @@ class DataConfig:
     rdma_device: str = ""
     """Only this RDMA device; empty: the one with the address."""
     rdma_read_window_bytes: int = limits.VERBS_READ_WINDOW_BYTES
-    """What may be in flight of RDMA READs from one peer, at most: it follows the delay (`ReadWindow`)."""
+    """Most bytes of RDMA READs in flight from one peer; below that the window follows the delay (`ReadWindow`)."""
     frames: FramesConfig | None = None
+    native: str = "auto"
+    """One of NATIVE. auto: casts go through the data path in C where there is a compiler; never: through Python."""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolConfig:
+    """The `pool` section."""
+
     size_bytes: int = 256 * limits.MIB
     prefault: bool = True
     huge_pages: str = "auto"
+    """One of HUGE_PAGES. auto: where there is RDMA, and enough of them are free."""
+    keep: bool = True
+    """Have the service manager keep it over a restart of the agent, where it does that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,40 +92,111 @@ class AgentConfig:
     data: DataConfig
     pool: PoolConfig
     controllers: tuple[str, ...] = ()
-    """host:port of the controller and of those on standby; empty: none, local chunks only."""
-    api_socket: str = "/run/kvcast/agent.sock"
+    """host:port of the controller and of its standbys; empty: none, local chunks only."""
+    tls: TlsSettings | None = None
+    """None: this agent and the controllers speak plainly."""
+    insecure: bool = False
+    """The file says that speaking plainly with other machines is meant."""
+    api_socket: str = API_SOCKET
+    api_access: Access = field(default_factory=Access)
     http: tuple[str, int] = ("127.0.0.1", 9475)
     ready_file: Path | None = None
     log_level: str = "info"
+    log_format: str = "text"
     disk: DiskConfig | None = None
     """None: no disk tier."""
-    gate_floor_bytes_per_s: float = field(default=50e6)
-    """Rate that a fetch is expected to have before anything was measured."""
+    tracing: TracingConfig | None = None
+    """None: no traces."""
+    link_rate_bit_s: int | None = None
+    """Expected rate of a fetch before anything has been measured; None: the data link's, as the kernel reports it."""
+    merge_wait_max_s: float = WAIT_MAX_S
+    """How much later an engine may get chunks that are being computed, to spare the requests behind it."""
+
+    @property
+    def security(self) -> str:
+        """tls, loopback (no TLS, and nobody else can listen in), or insecure (no TLS, and somebody can)."""
+        if self.tls is not None:
+            return "tls"
+        return "loopback" if all(map(is_loopback, self.controllers)) else "insecure"
 
 
 def load(path: Path) -> AgentConfig:
     """Read and check a file. Raises ConfigError."""
-    return settings.load(path, parse)
+    return settings.load(path, lambda values: parse(values, path.parent))
 
 
-def parse(values: object) -> AgentConfig:
-    """Check the values of a file. Raises ConfigError naming the key."""
+def parse(values: object, folder: Path = Path()) -> AgentConfig:
+    """Check the values of a file; certificates' relative paths start at `folder`. Raises ConfigError naming the key."""
     top = Section(values)
-    http = top.section("http")
+    http, api, gate = top.section("http"), top.section("api"), top.section("gate")
     config = AgentConfig(
         node=top.take("node", _name, socket.gethostname()),
         data=_data(top.section("data")),
         pool=_pool(top.section("pool")),
         controllers=top.section("controller").take("address", _controllers, ()),
-        api_socket=top.section("api").take("socket", _socket_path, "/run/kvcast/agent.sock"),
+        tls=take_tls(top.section("tls"), folder),
+        insecure=top.take("insecure", checks.flag, False),
+        api_socket=api.take("socket", _socket_path, API_SOCKET),
+        api_access=_access(api),
         http=(http.take("address", checks.ipv4, "127.0.0.1"), http.take("port", checks.whole(0, 65535), 9475)),
         ready_file=top.take("ready_file", checks.optional_path, None),
         log_level=top.take("log_level", checks.one_of(checks.LOG_LEVELS), "info"),
+        log_format=top.take("log_format", checks.one_of(LOG_FORMATS), "text"),
         disk=_disk(top.section("disk")),
-        gate_floor_bytes_per_s=float(top.section("gate").take("floor_bytes_per_s", checks.size, 50_000_000)),
+        tracing=_tracing(top.section("tracing")),
+        link_rate_bit_s=gate.take("link_rate", checks.rate, None),
+        merge_wait_max_s=gate.take("merge_wait_max", checks.number(0, 60), WAIT_MAX_S),
     )
     top.done()
+    for address in config.controllers:
+        demand_tls("controller.address", address, config.tls, insecure=config.insecure)
     return config
+
+
+def _access(section: Section) -> Access:
+    default = Access()
+    return Access(
+        section.take("mode", _mode, default.mode),
+        section.take("group", _group, None),
+        section.take("users", _users, default.users),
+    )
+
+
+def _mode(value: object) -> int:
+    """Permissions of the socket, as chmod(1) takes them in octal."""
+    text = f"{value:o}" if isinstance(value, int) and not isinstance(value, bool) else value
+    if not isinstance(text, str) or not text.isascii() or not text.isdigit() or set(text) - set("01234567"):
+        raise ValueError(f"{value!r} is not a mode like 0660")
+    mode = int(text, 8)
+    if mode & ~0o777 or not mode & 0o600 == 0o600:
+        raise ValueError(f"{text} is not a mode like 0660: the agent itself needs 0600, and 0777 is the most")
+    return mode
+
+
+def _group(value: object) -> int:
+    """A group of this machine, by name or number."""
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 31:
+        return value
+    try:
+        return grp.getgrnam(str(value)).gr_gid
+    except KeyError:
+        raise ValueError(f"{value!r} is no group of this machine") from None
+
+
+def _users(value: object) -> frozenset[int]:
+    """Users of this machine, by names or numbers."""
+    if not isinstance(value, list):
+        raise ValueError(f"{value!r} is not a list of users")
+    return frozenset(_user(one) for one in value)
+
+
+def _user(value: object) -> int:
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 31:
+        return value
+    try:
+        return pwd.getpwnam(str(value)).pw_uid
+    except KeyError:
+        raise ValueError(f"{value!r} is no user of this machine") from None
 
 
 def _data(section: Section) -> DataConfig:
@@ -133,6 +224,7 @@ def _data(section: Section) -> DataConfig:
         rdma_device=section.take("rdma_device", checks.text, default.rdma_device),
         rdma_read_window_bytes=section.take("rdma_read_window", _read_window, default.rdma_read_window_bytes),
         frames=frames,
+        native=section.take("native", checks.one_of(NATIVE), default.native),
     )
     section.done()
     if not config.address and (transport == "frames" or not config.interface):
@@ -155,6 +247,7 @@ def _pool(section: Section) -> PoolConfig:
         size_bytes=section.take("size", _pool_bytes, default.size_bytes),
         prefault=section.take("prefault", checks.flag, default.prefault),
         huge_pages=section.take("huge_pages", checks.one_of(HUGE_PAGES), default.huge_pages),
+        keep=section.take("keep", checks.flag, default.keep),
     )
 
 
@@ -178,6 +271,15 @@ def _disk(section: Section) -> DiskConfig | None:
             "disk.path and disk.size go together: give a folder and how much of it may be used, or neither"
         )
     return config if path else None
+
+
+def _tracing(section: Section) -> TracingConfig | None:
+    endpoint = section.take("endpoint", _collector, "")
+    ratio = section.take("sample_ratio", checks.number(0, 1), TracingConfig(endpoint).sample_ratio)
+    section.done()
+    if not endpoint:
+        return None
+    return TracingConfig(endpoint, ratio)
 
 
 # ---------------------------------------------------------------------- values
@@ -216,6 +318,18 @@ def _read_window(value: object) -> int:
     if size_bytes < READ_WINDOW_MIN_BYTES:
         raise ValueError(f"{value!r} is less than the {READ_WINDOW_MIN_BYTES} bytes that reads need in flight")
     return size_bytes
+
+
+def _collector(value: object) -> str:
+    """URL of an OTLP collector; "" is none."""
+    if value == "":
+        return ""
+    url = checks.text(value)
+    scheme, _, rest = url.partition("://")
+    if scheme not in ("http", "https"):
+        raise ValueError(f"{url!r} is not http://HOST:PORT or https://HOST:PORT (OTLP over gRPC, usually port 4317)")
+    checks.host_port(rest, port_min=1)
+    return url
 
 
 def _udp_address(value: object) -> tuple[str, int]:

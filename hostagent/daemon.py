@@ -1,8 +1,9 @@
-"""`kvcast-agent`: reads the configuration, runs an agent until it is told to stop."""
+"""`kvcast-agent`: reads the configuration, runs an agent until a signal stops it."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Sequence
 
@@ -10,9 +11,10 @@ from hostagent.agent import Agent
 from hostagent.api.server import ApiError
 from hostagent.config import AgentConfig, load
 from hostagent.transport.base import TransportError
-from kvproto.daemon.errors import CannotRunError
-from kvproto.daemon.process import log_to_stderr, run_daemon
-from kvproto.daemon.readiness import ready
+from kvdaemon.errors import CannotRunError
+from kvdaemon.log import change_level_by_signals, log_to_stderr
+from kvdaemon.process import run_daemon
+from kvdaemon.readiness import ready
 from kvproto.ids import format_address
 
 NAME = "kvcast-agent"
@@ -25,10 +27,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def _run(config: AgentConfig, stop: asyncio.Event) -> None:
-    log_to_stderr(config.log_level, config.node)
+    log_to_stderr(config.log_level, config.node, config.log_format)
+    change_level_by_signals(asyncio.get_running_loop(), config.log_level)
     agent = Agent(config)
     try:
-        await agent.start()
+        if not await _started(agent, stop):
+            log.info("stopping before it had started")
+            return
     except (TransportError, ApiError) as error:
         raise CannotRunError(str(error)) from error
     except OSError as error:
@@ -41,6 +46,20 @@ async def _run(config: AgentConfig, stop: asyncio.Event) -> None:
         await agent.stop()
 
 
+async def _started(agent: Agent, stop: asyncio.Event) -> bool:
+    """Start; False: it was told to stop before that was done. Raises what `Agent.start` does."""
+    starting, told = asyncio.ensure_future(agent.start()), asyncio.ensure_future(stop.wait())
+    await asyncio.wait((starting, told), return_when=asyncio.FIRST_COMPLETED)
+    told.cancel()
+    if not starting.done():
+        starting.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await starting
+        return False
+    starting.result()
+    return True
+
+
 def _facts(agent: Agent) -> dict[str, str]:
     host, port = agent.http_address
     return {
@@ -50,7 +69,3 @@ def _facts(agent: Agent) -> dict[str, str]:
         "read": agent.facts.read_endpoint,
         "data_address": format_address(agent.facts.address),
     }
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -1,4 +1,4 @@
-"""Named limits of the host agent, with the relations between them asserted beside them."""
+"""Named limits of the host agent, with assertions about how they relate to each other."""
 
 from __future__ import annotations
 
@@ -14,19 +14,55 @@ CHUNK_BYTES_MAX = 1 << 32
 POOL_BYTES_MIN = 1 * MIB
 POOL_BYTES_MAX = 1 << 44
 
+ADOPTED_AT_ONCE = 4
+"""Chunks of the agent before that are compared with their checksums at a time."""
+ADOPTED_HELD_S = 120.0
+"""Extents that an engine may still use although its agent ended are given to nobody for this long: copies of a lease
+take milliseconds, and a client that waits for an agent gives up earlier."""
+
 DISK_BYTES_MIN = 1 * MIB
 DISK_BYTES_MAX = 1 << 48
 
 # ------------------------------------------------------------------ local API
-API_KEYS_MAX = 4096
-"""Keys in one request: a million tokens in chunks of 256."""
-API_FRAME_BYTES_MAX = 256 * KIB
 API_REQUESTS_IN_FLIGHT_MAX = 256
 API_CONNECTIONS_MAX = 256
+API_CONNECTIONS_PER_PROCESS_MAX = 32
+"""One process of an engine has one or two; a broken one must not shut the others out."""
+API_FRAMES_PER_TURN = 64
+"""Requests of one engine that are handled before others get their turn."""
 API_NAMESPACE_BYTES_MAX = 256
 API_DEADLINE_S_MAX = 600.0
 CHECKSUM_INLINE_BYTES_MAX = 4 * MIB
-"""Up to here a checksum holds the event loop up for less (0.1 ms a MiB) than hops to a thread and back would cost."""
+"""Up to here a checksum holds the event loop up for less (0.1 ms per MiB) than hops to a thread and back would cost."""
+
+# ------------------------------------------------------------------ fetches
+GIVE_UP_S_MIN = 0.05
+"""No fetch is given up earlier for being slower than computing: the jitter of a busy host would end it."""
+CONTENDED_SHARE = 0.1
+"""A fetch that its holder's queue delays by more than this share of its own time says nothing of the link's rate."""
+PROBE_DEADLINE_S = 10.0
+"""A probe that has brought nothing by then has found out enough."""
+
+# ------------------------------------------------------------------ traces
+TRACES_SEND_S = 5.0
+"""A collector has this long to take a batch."""
+TRACES_DELAY_S = 2.0
+"""Spans wait this long for others to be sent with."""
+TRACES_QUEUED_MAX = 4096
+"""Spans that wait; of more, the oldest are lost."""
+TRACES_FLUSH_S = 2.0
+"""An orderly stop waits this long for the last spans to be sent."""
+# ------------------------------------------------------------------ claims
+CLAIMS_PER_ENGINE_MAX = 8192
+"""Chunks that one engine may say it computes: two prompts of a million tokens in chunks of 256."""
+CLAIM_S_MAX = 600.0
+"""No claim is believed to take longer."""
+CLAIM_TOLD_S_MIN = 0.01
+"""A claim's new time is told to other nodes when it differs by at least this much."""
+CLAIMS_BATCH_KEYS = 4096
+"""Claims in one message to the controller."""
+CLAIMS_DUE_MAX = 65536
+"""Remembered times of claims, outdated ones among them."""
 
 # ------------------------------------------------------------------ transports
 CAST_BATCH_PACKETS = 64
@@ -35,77 +71,85 @@ CAST_POLL_S_MAX = 0.004
 """Longest time between two looks at arriving casts: adds to a leader's round trip, far below a window's worth."""
 CAST_FOLLOWER_POLL_S_MAX = 0.012
 """The same for a follower, on whom nobody waits: half as many looks, and before rules about silence it looks anyway."""
+CAST_WAKE_SEGMENTS = 256
+"""The data path in C reports cast segments once this many wait, a quarter of the largest window. Where windows are
+smaller the flow pauses earlier, and the data path reports at a pause, too."""
+CAST_FOLLOWER_WAKE_SEGMENTS = 512
+"""The same for a follower, on whom nobody waits."""
 CONTROL_POLL_S_MAX = 0.001
 CAST_SEND_BUFFER_BYTES = 192 * KIB
-"""Some 40 datagrams: what stands in the socket stands in the interface's queue, too, where it can be dropped without a
-word and can no longer be merged with what others ask for. The rest waits in the holder."""
+"""Some 40 datagrams: those in the socket's buffer stand in the interface's queue, too, which may drop them silently and
+where they can no longer be merged with other readers' requests. The rest waits in the holder."""
 CAST_PREPARED_CHUNKS_MAX = 64
-"""Chunks whose headers and ICRCs are kept ready for sending (about 60 B a segment)."""
+"""Chunks whose headers and ICRCs are kept ready for sending (about 60 B per segment)."""
 CONTROL_BATCH_DATAGRAMS = 64
 READS_PER_PEER_MAX = 8
 """Reliable reads in flight on one connection; more wait in order."""
 READ_CONNECTIONS_MAX = 256
-READ_REQUESTS_QUEUED_MAX = 1024
+READ_CONNECTIONS_PER_PEER_MAX = 8
+"""From one address: a peer has one, and one more while it gives up an old one."""
+READ_REQUESTS_QUEUED_MAX = 256
 """Requests a serving connection may have waiting; a peer beyond that is not ours and is cut off."""
 READ_CONNECT_TIMEOUT_S = 3.0
 READ_STALL_TIMEOUT_S = 30.0
-"""A connection with requests out that brings nothing for so long is given up. Long: on a crowded link TCP may stand
-still for many seconds and come back, and whether to wait is for the reader to decide."""
+"""A connection with open requests that moves nothing for this long is given up, by the reader and by the holder.
+Long: on a crowded link TCP may stand still for many seconds and recover, and the reader decides whether to wait."""
 READ_KEEPALIVE_S = (2, 1, 4)
-"""First probe of a silent peer, interval of further ones, how many unanswered ones mean that its host is gone."""
+"""Seconds until a silent peer is probed, seconds between probes, and unanswered probes that mean its host is gone."""
 READ_PROGRESS_BYTES = 512 * KIB
-"""Reads larger than this tell how far they are, so that a slow one is not taken for a dead one."""
+"""Reads larger than this report their progress, so that a slow one is not taken for a dead one."""
 READ_RECEIVE_LOW_WATER_BYTES = 256 * KIB
 """Wake for at least this much of a big reliable read: fewer, larger copies."""
 MULTICAST_TTL = 64
 RECEIVE_WINDOW_SEGMENTS_MIN = 8
 """A window below this cannot keep a link busy; a receive buffer that small loses segments, which are then read."""
 SEGMENT_BYTES_SUPPORTED = (*range(SEGMENT_BLOCK_BYTES, 4096 + 1, SEGMENT_BLOCK_BYTES), SEGMENT_BYTES_MAX)
-"""Those of switch programs, and what fabrics without a switch may use beside."""
+"""Sizes that switch programs support, and one more for fabrics without a switch."""
 
 # ------------------------------------------------------------------ RDMA
 VERBS_CAST_QUEUE_SEGMENTS = 1024
 """Segments in the sending queue: 80 us of a 400 Gbit/s port at 4 KiB, about what a turn of the event loop takes."""
 VERBS_CAST_CHAIN_SEGMENTS = 128
-"""Segments posted by one call and told of by one completion."""
+"""Segments posted by one call and completed together."""
 VERBS_RECEIVE_BLOCK_ROWS = 64
 """Rows of the receive ring that go back to the NIC by one call."""
 VERBS_RECEIVE_BLOCKS_MIN = 2
 VERBS_RECEIVE_BATCH_ROWS = 512
 """Messages handed on at once; their rows go back to the NIC in between."""
 VERBS_READ_PIECES_MAX = 16
-"""RDMA READs of one peer in flight. The NIC has a limit of its own, as a rule 16."""
+"""RDMA READs of one peer in flight. The NIC has its own limit, usually 16."""
 VERBS_READ_WINDOW_BYTES = 4 * MIB
 """What they may bring at most, unless configured: 80 us of a 400 Gbit/s port."""
 VERBS_READ_TIMEOUT_EXPONENT = 16
 """RDMA's acknowledgement timeout, 4.096 us * 2^n: 0.27 s (IBTA 9.7.6.1.3)."""
 VERBS_READ_RETRIES = 6
-"""So a peer that is gone fails a read after about 2 s. Not 7, which soft-RoCE takes for ever (as RNR retries do)."""
+"""So a read from a dead peer fails after about 2 s. Not 7: soft-RoCE takes it to mean for ever (as RNR retries do)."""
 VERBS_READ_LOSSES_S = 0.025
-"""How often the NIC's counters of retransmissions are looked at while reads are in flight. Drivers ask their hardware
-at most every 10 ms; 25 ms are a thousand round trips, and what a loss costs of a window that is too large."""
+"""How often the agent looks at the NIC's counters of retransmissions while reads are in flight. Drivers ask their
+hardware at most every 10 ms; 25 ms are a thousand round trips, and what a loss costs of a window that is too large."""
 VERBS_READ_IDLE_S = 60.0
-"""A connection without reads for so long is taken down on both sides."""
+"""Both sides take down a connection that has had no reads for this long."""
 VERBS_EXTENT_LINGER_S = 0.02
 """How long a peer's chunk stays pinned after a read of it: its next stripe, mostly, comes at once."""
 VERBS_AGAIN_S = 1.0
-"""How long after casts over RDMA broke they are begun anew."""
+"""Seconds until the agent restarts casts over RDMA after they broke."""
 VERBS_COUNTERS_S = 1.0
 """How often the NIC's own counters are looked at."""
 
 # ------------------------------------------------------------------ controller
 CONTROLLER_BACKOFF_S = (0.1, 0.2, 0.5, 1.0, 2.0)
 STALE_DIRECTORY_S = 10.0
-"""After a controller's restart, what was known before counts for so long: several times what any agent needs to be back
-(its longest backoff, its snapshot)."""
-FRESH_COPY_S = 5.0
-"""A copy that an engine's fetch brought is announced after so long: while a prefix is being cast to many, the readers'
-uplinks stay out of it, and the holder stays the one whom everybody asks."""
+"""For this long after a controller's restart older directory entries still count: several times what any agent needs to
+be back (its longest backoff, its snapshot)."""
 CONTROLLER_FAREWELL_S = 0.5
 CONTROLLER_QUEUE_MAX = 65536
 HEARTBEAT_S_DEFAULT = 1.0
 TASK_TIMEOUT_MS = 60_000
 ANNOUNCE_BATCH_CHUNKS = 2048
+LOAD_INTERVAL_S = 0.05
+"""How often, at most, an agent says what it has queued for its readers."""
+LOAD_AGAIN_S = 0.25
+"""A queue that stays is told again: readers take it for drained as their link would drain it."""
 ANNOUNCE_DELAY_S = 0.03
 """Long enough for the chunks of one fetch or put to go out together, and not in the middle of it."""
 USAGE_DELAY_S = 0.25
@@ -114,17 +158,37 @@ USAGE_BATCH_EVENTS = 1000
 TASKS_RUNNING_MAX = 256
 NEXT_VICTIMS_TOLD = 8
 """Chunks that a full pool would lose next, named in each heartbeat."""
+ARRIVING_TOLD = 16
+"""Chunks on their way here, named in each heartbeat."""
+DROP_REASONS_TOLD = 64
 PREPARED_MAX = 1024
 """Chunks that are brought from disk at a time because peers or plans want them."""
 PREPARE_DEADLINE_S = 30.0
 
+# ------------------------------------------------------------------ examinations (`kvcast doctor cluster`)
+EXAMINATION_CHUNK_BYTES_MAX = 16 * MIB
+EXAMINATION_CHUNKS_MAX = 256
+"""Chunks of examinations in this node's pool, put and fetched."""
+EXAMINATION_LIFETIME_S = 60.0
+"""They leave the pool after this time, even when nobody asks for it."""
+EXAMINATION_STEPS_MAX = 64
+"""Steps at once."""
+EXAMINATION_DATAGRAMS = 3
+"""Of each size to each node: one may be lost."""
+EXAMINATION_SMALL_BYTES = 128
+"""IP packet of the small ones."""
+EXAMINATION_PACKET_BYTES_MAX = 9216
+EXAMINATION_RETRY_S = 0.02
+"""A chunk that the directory does not name yet is asked for again."""
+
 
 def extent_bytes(size_bytes: int) -> int:
-    """What a chunk takes in a pool: whole pages."""
+    """Bytes that a chunk takes in a pool: whole pages."""
     return -(-size_bytes // EXTENT_ALIGN_BYTES) * EXTENT_ALIGN_BYTES
 
 
-assert API_KEYS_MAX * 17 + 64 <= API_FRAME_BYTES_MAX, "a full fetch must fit in one frame"
+assert READ_CONNECTIONS_PER_PEER_MAX < READ_CONNECTIONS_MAX
+assert API_CONNECTIONS_PER_PROCESS_MAX < API_CONNECTIONS_MAX
 assert CAST_POLL_S_MAX <= CAST_FOLLOWER_POLL_S_MAX
 assert VERBS_CAST_CHAIN_SEGMENTS <= VERBS_CAST_QUEUE_SEGMENTS
 assert EXTENT_ALIGN_BYTES & (EXTENT_ALIGN_BYTES - 1) == 0

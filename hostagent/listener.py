@@ -18,8 +18,8 @@ class Listener:
         accepted: Callable[[socket.socket], None],
         exhausted: Callable[[], None],
     ) -> None:
-        """`accepted` gets non-blocking sockets; `exhausted` is called when a peer could not be taken for want of
-        descriptors: it waits in the backlog."""
+        """`accepted` gets non-blocking sockets; `exhausted` is called when there was no descriptor left to accept a
+        peer: it waits in the backlog."""
         self._sock = sock
         self._loop = loop
         self._accepted = accepted
@@ -35,7 +35,7 @@ class Listener:
         try:
             sock, _ = self._sock.accept()
         except OSError as error:
-            # Anything else: the peer went away before it was taken.
+            # Anything else: the peer went away before it was accepted.
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 self._exhausted()
             return

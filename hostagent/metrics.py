@@ -1,25 +1,27 @@
-"""What the agent tells Prometheus. Counters that others keep anyway are read when somebody asks, not counted twice."""
+"""The agent's Prometheus metrics. Counters that other parts keep anyway are read at each scrape, not counted twice."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from hostagent.api.messages import ChunkSource, Status
-from hostagent.pool.chunks import ChunkPool
+from hostagent.core.core import AgentCore
+from hostagent.core.effects import FetchEnded
+from hostagent.disk.store import DiskStore
+from hostagent.merging_metrics import WatchedMerging
+from hostagent.tier_metrics import PREFIX, WatchedDisk, WatchedGate, WatchedLanes, size_metrics
 from hostagent.transport.base import TransportCounters
-from kvproto.session.holder import HolderCounts
+from kvclient.messages import Status
+from kvproto.sources import ChunkSource
 
-PREFIX = "kvcast_agent"
 FETCH_SECONDS_BUCKETS = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 
 
 class AgentMetrics:
-    """One registry an agent; nothing global, so that several agents can live in one process."""
+    """One registry per agent; nothing global, so that several agents can live in one process."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry(auto_describe=True)
@@ -32,7 +34,10 @@ class AgentMetrics:
         )
         self.fetches = Counter(f"{PREFIX}_fetches", "Fetches, by how they ended", ["outcome"], registry=make)
         self.fetch_seconds = Histogram(
-            f"{PREFIX}_fetch_seconds", "Duration of fetches", buckets=FETCH_SECONDS_BUCKETS, registry=make
+            f"{PREFIX}_fetch_duration_seconds",
+            "From a request to its answer",
+            buckets=FETCH_SECONDS_BUCKETS,
+            registry=make,
         )
         self.puts = Counter(f"{PREFIX}_puts", "Reservations for chunks, by outcome", ["outcome"], registry=make)
         self.checksum_failures = Counter(
@@ -41,39 +46,76 @@ class AgentMetrics:
         self.internal_errors = Counter(
             f"{PREFIX}_internal_errors", "Exceptions that nothing expected: bugs, see the log", registry=make
         )
-        # Looking a label up costs as much as all the rest of delivering a chunk that is here.
+        self.api_refusals = Counter(
+            f"{PREFIX}_api_refusals", "Connections to the local API that were refused", ["reason"], registry=make
+        )
+        for reason in (Status.BUSY, Status.FORBIDDEN):
+            self.api_refusals.labels(reason.name.lower())
+        # Looking up a label costs as much as everything else in delivering a chunk that is here.
         self._delivered = {
-            source: (self.fetched_chunks.labels(source.name.lower()), self.fetched_bytes.labels(source.name.lower()))
+            source: (self.fetched_chunks.labels(source.label), self.fetched_bytes.labels(source.label))
             for source in ChunkSource
         }
-        for outcome in (Status.OK, Status.NOT_FOUND, Status.DEADLINE, Status.GATE, Status.UNAVAILABLE):
+        for outcome in (
+            Status.OK,
+            Status.NOT_FOUND,
+            Status.DEADLINE,
+            Status.GATE,
+            Status.UNAVAILABLE,
+            Status.ABANDONED,
+        ):
             self.fetches.labels(outcome.name.lower())
 
-    def delivered(self, source: ChunkSource, size_bytes: int) -> None:
-        """Count a chunk that an engine got."""
-        chunks, size = self._delivered[source]
-        chunks.inc()
-        size.inc(size_bytes)
+    def fetch_ended(self, ended: FetchEnded) -> None:
+        """Count a fetch and what it brought."""
+        for source, size_bytes in ended.delivered:
+            chunks, size = self._delivered[source]
+            chunks.inc()
+            size.inc(size_bytes)
+        self.fetches.labels(ended.status.name.lower()).inc()
+        self.fetch_seconds.observe(ended.seconds)
 
-    def watch(self, others: Watched) -> None:
+    def api_refused(self, reason: Status) -> None:
+        """A process wanted to connect to the local API and may not."""
+        self.api_refusals.labels(reason.name.lower()).inc()
+
+    def watch(self, core: AgentCore, transport: TransportCounters, store: DiskStore | None) -> None:
         """Also report what others count by themselves."""
-        self.registry.register(_WatchedCollector(others))
+        self.registry.register(_WatchedCollector(core, transport))
+        self.registry.register(WatchedGate(core.gate))
+        self.registry.register(WatchedLanes(core.lanes))
+        self.registry.register(WatchedMerging(core.claims, core.waits))
+        if store is not None and core.tiering is not None:
+            self.registry.register(WatchedDisk(store, core.tiering))
 
+    def watch_certificate(self, ends_s: Callable[[], float]) -> None:
+        """`ends_s()`: when the agent's certificate expires, in seconds since 1970."""
+        expires = Gauge(
+            f"{PREFIX}_certificate_expires_timestamp_seconds",
+            "When this agent's certificate expires",
+            registry=self.registry,
+        )
+        expires.set_function(ends_s)
 
-@dataclass(frozen=True, slots=True)
-class Watched:
-    """What counts by itself and is read when somebody asks."""
-
-    pool: ChunkPool
-    transport: TransportCounters
-    controller_connected: Callable[[], bool]
-    led_count: Callable[[], int]
-    holder: Callable[[], HolderCounts]
+    def flat(self) -> dict[str, float]:
+        """Every figure of this moment, by name and labels."""
+        figures: dict[str, float] = {}
+        for family in self.registry.collect():
+            for sample in family.samples:
+                if sample.name.endswith(("_created", "_bucket")):
+                    continue
+                labels = ",".join(sample.labels.values())
+                name = sample.name.removeprefix(f"{PREFIX}_")
+                figures[f"{name}{{{labels}}}" if labels else name] = sample.value
+        return figures
 
 
 class _WatchedCollector(Collector):
-    def __init__(self, others: Watched) -> None:
-        self._others = others
+    """Parts that keep their own counters, read at each scrape."""
+
+    def __init__(self, core: AgentCore, transport: TransportCounters) -> None:
+        self._core = core
+        self._transport = transport
 
     def describe(self) -> Iterator[Metric]:
         """Nothing ahead of time: the names below cannot collide."""
@@ -85,34 +127,29 @@ class _WatchedCollector(Collector):
         yield from self._transport_metrics()
         yield from self._holder_metrics()
         connected = GaugeMetricFamily(f"{PREFIX}_controller_connected", "1 while the controller's stream is open")
-        connected.add_metric([], float(self._others.controller_connected()))
+        connected.add_metric([], float(self._core.connected))
         yield connected
+        led_count = self._core.fetches.led_count
         yield GaugeMetricFamily(
-            f"{PREFIX}_led_chunks", "Chunks that this node pulls for every reader now", value=self._others.led_count()
+            f"{PREFIX}_led_chunks", "Chunks that this node pulls for every reader now", value=led_count
         )
 
     def _pool_metrics(self) -> Iterator[Metric]:
-        usage = self._others.pool.usage()
-        size = GaugeMetricFamily(f"{PREFIX}_pool_bytes", "Bytes of the pool by state", labels=["state"])
-        for state, value in (
-            ("size", usage.size_bytes),
-            ("free", usage.free_bytes),
-            ("ready", usage.ready_bytes),
-            ("filling", usage.filling_bytes),
-            ("pinned", usage.pinned_bytes),
-        ):
-            size.add_metric([state], value)
-        yield size
+        usage = self._core.pool.usage()
+        yield from size_metrics("pool", usage)
+        yield GaugeMetricFamily(
+            f"{PREFIX}_pool_pinned_bytes", "Of chunks in use or kept: what may not be evicted", value=usage.pinned_bytes
+        )
         yield GaugeMetricFamily(f"{PREFIX}_pool_chunks", "Chunks in the pool", value=usage.chunks_count)
         yield GaugeMetricFamily(
-            f"{PREFIX}_pool_pins", "Pins on chunks: leases, sends, reads", value=self._others.pool.pins_count
+            f"{PREFIX}_pool_pins", "Pins on chunks: leases, sends, reads", value=self._core.pool.pins_count
         )
         yield CounterMetricFamily(
-            f"{PREFIX}_pool_evictions", "Chunks evicted to make room", value=self._others.pool.evicted_count
+            f"{PREFIX}_pool_evictions", "Chunks evicted to make room", value=self._core.pool.evicted_count
         )
 
     def _holder_metrics(self) -> Iterator[Metric]:
-        counts = self._others.holder()
+        counts = self._core.holder_counts
         segments = CounterMetricFamily(
             f"{PREFIX}_get_segments", "Segments that GETs asked this node for", labels=["outcome"]
         )
@@ -123,13 +160,24 @@ class _WatchedCollector(Collector):
         yield CounterMetricFamily(f"{PREFIX}_naks", "Requests for chunks that are not here", value=counts.naks)
 
     def _transport_metrics(self) -> Iterator[Metric]:
-        counters = self._others.transport
-        casts = CounterMetricFamily(f"{PREFIX}_cast_packets", "Cast segments", labels=["direction"])
-        casts.add_metric(["received"], counters.cast_packets_received)
-        casts.add_metric(["received_from_switch"], counters.cast_packets_from_switch)
-        casts.add_metric(["sent"], counters.cast_packets_sent)
-        casts.add_metric(["filled"], counters.fill_packets_sent)
-        yield casts
+        counters = self._transport
+        received = CounterMetricFamily(
+            f"{PREFIX}_cast_received_segments", "Segments received by cast, by who sent them", labels=["source"]
+        )
+        received.add_metric(["switch"], counters.cast_packets_from_switch)
+        received.add_metric(["holder"], counters.cast_packets_received - counters.cast_packets_from_switch)
+        yield received
+        sent = CounterMetricFamily(
+            f"{PREFIX}_cast_sent_segments", "Segments cast to readers, or sent to fill the switch", labels=["target"]
+        )
+        sent.add_metric(["readers"], counters.cast_packets_sent)
+        sent.add_metric(["switch"], counters.fill_packets_sent)
+        yield sent
+        yield CounterMetricFamily(
+            f"{PREFIX}_fill_packets_failed",
+            "Segments for the switch's memory that the network did not take",
+            value=counters.fill_packets_failed,
+        )
         yield CounterMetricFamily(
             f"{PREFIX}_cast_batches",
             "Times that casts were taken in, many at a time",
@@ -139,12 +187,16 @@ class _WatchedCollector(Collector):
         control.add_metric(["received"], counters.control_received)
         control.add_metric(["sent"], counters.control_sent)
         yield control
-        reads = CounterMetricFamily(f"{PREFIX}_read_bytes", "Bytes of reliable reads", labels=["direction"])
-        reads.add_metric(["received"], counters.read_bytes_received)
-        reads.add_metric(["sent"], counters.read_bytes_sent)
+        reads = CounterMetricFamily(
+            f"{PREFIX}_read_received_bytes", "Bytes received by reliable reads", labels=["transport"]
+        )
+        reads.add_metric(["rdma"], counters.read_bytes_rdma)
+        reads.add_metric(["tcp"], counters.read_bytes_received - counters.read_bytes_rdma)
         yield reads
         yield CounterMetricFamily(
-            f"{PREFIX}_rdma_read_bytes", "Bytes of reliable reads received by RDMA", value=counters.read_bytes_rdma
+            f"{PREFIX}_read_sent_bytes",
+            "Bytes sent for peers' reads over TCP; what they read by RDMA no holder sees",
+            value=counters.read_bytes_sent,
         )
         yield CounterMetricFamily(
             f"{PREFIX}_rdma_retransmissions",

@@ -1,4 +1,4 @@
-"""What the agent tells Prometheus of its gate and its disk tier, read when somebody asks."""
+"""Prometheus metrics of the agent's gate and its disk tier, read at each scrape."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from hostagent.core.tiering import Tiering
 from hostagent.disk.state import DiskState
 from hostagent.disk.store import DiskStore
-from hostagent.metrics import PREFIX
-from hostagent.tiering import Tiering
-from kvproto.tiers.gate import Choice, Gate
-from kvproto.tiers.lane import Lane
-from kvproto.value.costs import Source
+from hostagent.pool.chunks import PoolUsage
+from kvpolicy.tiers.gate import Choice, Gate
+from kvpolicy.tiers.lane import Lane
+from kvpolicy.value.costs import Tier
+
+PREFIX = "kvcast_agent"
 
 
 def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
@@ -23,6 +25,19 @@ def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
 
 def _counter(name: str, text: str, value: float) -> CounterMetricFamily:
     return CounterMetricFamily(f"{PREFIX}_{name}", text, value=value)
+
+
+def size_metrics(name: str, usage: PoolUsage) -> Iterator[Metric]:
+    """The size of a pool, and what its bytes hold: parts that add up to the size."""
+    yield _gauge(f"{name}_size_bytes", "Size, as configured", usage.size_bytes)
+    parts = GaugeMetricFamily(f"{PREFIX}_{name}_bytes", "What the bytes hold; adds up to the size", labels=["state"])
+    for state, value in (
+        ("free", usage.free_bytes),
+        ("ready", usage.ready_bytes),
+        ("filling", usage.filling_bytes),
+    ):
+        parts.add_metric([state], value)
+    yield parts
 
 
 class WatchedGate(Collector):
@@ -50,15 +65,16 @@ class WatchedGate(Collector):
         yield decisions
         yield regrets
         yield _counter("gate_saved_seconds", "What engines would have waited longer, recomputing", counts.saved_s)
-        rates = GaugeMetricFamily(f"{PREFIX}_gate_rate_bytes_per_s", "Learned rates", labels=["source"])
+        rates = GaugeMetricFamily(f"{PREFIX}_gate_rate_bytes_per_second", "Learned rates", labels=["source"])
         overheads = GaugeMetricFamily(f"{PREFIX}_gate_overhead_seconds", "Learned overheads", labels=["source"])
-        for source in (Source.REMOTE_DRAM, Source.SWITCH, Source.LOCAL_DISK, Source.REMOTE_DISK):
+        for source in (Tier.REMOTE_DRAM, Tier.SWITCH, Tier.LOCAL_DISK, Tier.REMOTE_DISK):
             cost = self._gate.costs.cost(source)
             rates.add_metric([source.value], cost.rate_bytes_per_s)
             overheads.add_metric([source.value], cost.overhead_s)
         yield rates
         yield overheads
-        yield _gauge("gate_under_way_bytes", "Asked of disk and link, not ended", self._gate.under_way_bytes)
+        yield _counter("gate_given_up", "Fetches that fell behind: what was here was used", counts.given_up)
+        yield _counter("gate_probes", "Chunks of refused sources fetched to measure them", counts.probes)
 
 
 class WatchedDisk(Collector):
@@ -79,11 +95,7 @@ class WatchedDisk(Collector):
         for state in DiskState:
             states.add_metric([state.value], float(disk.state is state))
         yield states
-        usage = disk.pool.usage()
-        size = GaugeMetricFamily(f"{PREFIX}_disk_bytes", "Bytes of the disk tier by state", labels=["state"])
-        for name, value in (("size", usage.size_bytes), ("free", usage.free_bytes), ("ready", usage.ready_bytes)):
-            size.add_metric([name], value)
-        yield size
+        yield from size_metrics("disk", disk.pool.usage())
         yield _gauge("disk_chunks", "Chunks that can be loaded", len(disk.stored_chunks()))
         yield _gauge("disk_unsaved_chunks", "Chunks in the pool that a crash would lose", self._tiering.unsaved_count)
         yield _gauge("disk_restored_chunks", "Chunks found at start", counters.restored_chunks)

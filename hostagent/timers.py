@@ -5,28 +5,32 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+_NEVER_NS = 1 << 63
+
 
 class MachineTimer:
     """Calls `fire` at or after the time given last; being early is allowed and costs one call."""
 
-    __slots__ = ("_due_ns", "_fire", "_handle", "_loop")
+    __slots__ = ("_fire", "_handle", "_loop", "due_ns")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, fire: Callable[[], None]) -> None:
         self._loop = loop
         self._fire = fire
-        self._handle: asyncio.TimerHandle | None = None
-        self._due_ns = 0
+        self._handle: asyncio.Handle | None = None
+        self.due_ns = _NEVER_NS
+        """When it fires; a later time need not be set."""
 
-    def set(self, due_ns: int | None, now_ns: int) -> None:
-        """When the machine wants to be called next; None: not at all."""
-        if due_ns is None:
+    def set(self, due_ns: int, now_ns: int) -> None:
+        """When the machine wants to be called next."""
+        if self.due_ns <= due_ns:
             return
         if self._handle is not None:
-            if self._due_ns <= due_ns:
-                return
             self._handle.cancel()
-        self._due_ns = due_ns
-        self._handle = self._loop.call_later(max(0, due_ns - now_ns) / 1e9, self._run)
+        self.due_ns = due_ns
+        if due_ns <= now_ns:
+            self._handle = self._loop.call_soon(self._run)
+        else:
+            self._handle = self._loop.call_later((due_ns - now_ns) / 1e9, self._run)
 
     def cancel(self) -> None:
         """Never again."""
@@ -36,4 +40,5 @@ class MachineTimer:
 
     def _run(self) -> None:
         self._handle = None
+        self.due_ns = _NEVER_NS
         self._fire()

@@ -22,18 +22,33 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, *args: Any, declare: Declare | None = None, **keywords: Any) -> None:
         super().__init__(*args, **keywords)
         self._declare = declare
+        self.forwards_unknown = False
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+    def declare(self) -> None:
+        """Declare the arguments, once."""
         declare, self._declare = self._declare, None
         if declare is not None:
             declare(self)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        self.declare()
         found, unknown = super().parse_known_args(args, namespace)
+        if self.forwards_unknown:
+            found.forwarded = [word for word in unknown if word != "--"]
+            return found, []
         if unknown:
             self.error(f"unknown arguments: {' '.join(unknown)}")
         return found, unknown
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
+def forward_unknown(parser: argparse.ArgumentParser) -> None:
+    """Collect the words that this parser does not know in `forwarded`, for another program's command line."""
+    parser.allow_abbrev = False
+    if isinstance(parser, Parser):
+        parser.forwards_unknown = True
 
 
 def add_choice(

@@ -12,8 +12,8 @@ import sys
 from collections.abc import Sequence
 from typing import Protocol
 
+from kvcast import __version__
 from kvcast.arguments import Parser, add_choice
-from kvproto import __version__
 
 COMMANDS: dict[str, str] = {
     "ls": "chunks in the pool and who holds them",
@@ -21,23 +21,27 @@ COMMANDS: dict[str, str] = {
     "warm": "cast a prefix to many nodes at once",
     "pin": "keep a prefix whatever the pressure",
     "unpin": "take a pin back",
-    "evict": "stop serving a prefix from the switch",
+    "evict": "stop serving a prefix from the switch, or delete it everywhere",
     "drain": "move the last copies off a node before it leaves",
-    "doctor": "what is missing on this machine, or slows it down",
+    "init": "configuration files for this machine, from flags or a few questions",
+    "pki": "an authority and certificates for a cluster, for TLS with identities",
+    "switch": "a switch made of interfaces of this machine: p4switch with kvcast's program",
+    "doctor": "what is missing or broken, on this machine or in the cluster, and the remedy",
     "testbed": "a network of namespaces with switch, controller and agents",
     "bench": "benchmarks, as ratios against something run side by side",
     "plan": "what a pool would do for a trace, and at which scale it pays",
+    "completion": "the script that completes kvcast's words in bash, zsh or fish",
     "demo": "the whole thing at work: incast in all modes, then real traces",
     "demo-vllm": "vLLM engines share a document through the pool; one warms four by a cast",
 }
 
 
-TESTBED_MODULES = ("matplotlib", "zstandard")
-"""What `pip install kvcast` alone leaves out."""
+EXTRAS = {"matplotlib": "plan", "zstandard": "plan"}
+"""Modules that `pip install kvcast` alone leaves out, and the extra that brings each."""
 
 
 class Command(Protocol):
-    """What a module in `kvcast.commands` offers."""
+    """What a module in `kvcast.commands` offers, and each class of its module `placement`."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
     def run(self, args: argparse.Namespace) -> int: ...
@@ -48,16 +52,33 @@ class UsageError(Exception):
 
 
 def load(name: str) -> Command:
-    """The module of a command, or of a benchmark as `bench_NAME`."""
+    """A command, or a benchmark as `bench_NAME`; imports what it needs."""
+    if name in ("pin", "unpin", "evict", "warm", "drain"):
+        from kvcast.commands import placement
+
+        return placement.COMMANDS[name]
     module: Command = importlib.import_module(f"kvcast.commands.{name.replace('-', '_')}")
     return module
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit status."""
+def need(module: str) -> None:
+    """Import what an extra brings, so that a missing one is named before the work and not after it."""
+    importlib.import_module(module)
+
+
+def make_parser() -> Parser:
+    """Of the whole command line; each command declares its arguments when they are needed."""
     parser = Parser(prog="kvcast", description="An in-network memory pool for LLM KV cache.")
     parser.add_argument("--version", action="version", version=f"kvcast {__version__}")
     add_choice(parser, "command", COMMANDS, lambda name: load(name).add_arguments)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit status."""
+    # gRPC would write lines of its own on standard error; their content becomes one line of ours.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    parser = make_parser()
     args = argparse.Namespace(command="")
     try:
         parser.parse_args(argv, args)
@@ -66,9 +87,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"kvcast {args.command}: {error}", file=sys.stderr)
         return 2
     except ModuleNotFoundError as error:
-        if error.name not in TESTBED_MODULES:
+        if error.name not in EXTRAS:
             raise
-        print(f"kvcast {args.command}: needs {error.name}: pip install 'kvcast[testbed]'", file=sys.stderr)
+        print(f"kvcast {args.command}: needs {error.name}: pip install 'kvcast[{EXTRAS[error.name]}]'", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130

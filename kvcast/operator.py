@@ -8,20 +8,61 @@ import json
 import os
 import queue
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 
 import grpc
 from rich.console import Console
 
 from kvcast.arguments import between
 from kvcast.cli import UsageError
+from kvcast.operator_tls import Channels, add_tls, from_file, tls_given
+from kvdaemon.what_answers import what_answers
 from kvproto.rpc import control_pb2 as rpc
 from kvproto.rpc import control_pb2_grpc
 
 ADDRESS_VARIABLE = "KVCAST_CONTROLLER"
 ADDRESS_DEFAULT = "127.0.0.1:4800"
 CONNECT_TIMEOUT_S = 5.0
+_TLS_REMEDY = "name the operator's certificate with --tls-cert, --tls-key and --tls-ca"
 KEY_DIGITS = 12
 """Of a key in a table: two of a million keys share them once in 500 pools."""
+
+
+class UnreachableError(UsageError):
+    """There is no controller where it was looked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """Where the controller is looked for, and who said so."""
+
+    addresses: str
+    """HOST:PORT, several with commas."""
+    said_by: str
+
+    @property
+    def shown(self) -> str:
+        """For a message."""
+        return f"{self.addresses} ({self.said_by})"
+
+
+def find_controller(given: str | None) -> Location:
+    """The first of --controller, the environment, the user's file and loopback that names one. Raises UsageError."""
+    if given:
+        return Location(given, "--controller")
+    if address := os.environ.get(ADDRESS_VARIABLE):
+        return Location(address, f"${ADDRESS_VARIABLE}")
+    path = config_path()
+    if address := from_file(path)[0]:
+        return Location(address, str(path))
+    return Location(ADDRESS_DEFAULT, f"the default: no --controller, ${ADDRESS_VARIABLE} or {path}")
+
+
+def config_path() -> Path:
+    """The user's own settings of this command line."""
+    base = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
+    return Path(base).expanduser() / "kvcast" / "config.yaml"
 
 
 def add_common(parser: argparse.ArgumentParser) -> None:
@@ -29,9 +70,10 @@ def add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--controller",
         metavar="HOST:PORT[,...]",
-        default=os.environ.get(ADDRESS_VARIABLE, ADDRESS_DEFAULT),
-        help=f"where the controller and those on standby listen (default: ${ADDRESS_VARIABLE}, else {ADDRESS_DEFAULT})",
+        help="where the controller and those on standby listen"
+        f" (default: ${ADDRESS_VARIABLE}, else `controller` in ~/.config/kvcast/config.yaml, else {ADDRESS_DEFAULT})",
     )
+    add_tls(parser)
     parser.add_argument("--json", action="store_true", help="for programs: JSON on standard output")
 
 
@@ -42,29 +84,47 @@ def add_timeout(parser: argparse.ArgumentParser) -> None:
         type=between(0, 86_400),
         default=0.0,
         metavar="S",
-        help="give up after so long (default 0: the controller decides)",
+        help="give up after this time (default 0: the controller decides)",
     )
 
 
+def channels_given(args: argparse.Namespace) -> Channels:
+    """With the certificates that the options of `add_common`, the environment or the user's file name. Raises
+    UsageError."""
+    return Channels(tls_given(args, config_path()))
+
+
 @contextlib.contextmanager
-def controller(addresses: str) -> Iterator[control_pb2_grpc.OperatorStub]:
-    """The Operator service of the controller; of several the one that leads. What it refuses, and a controller that is
-    not there, become UsageError."""
+def controller(args: argparse.Namespace) -> Iterator[control_pb2_grpc.OperatorStub]:
+    """The Operator service of the controller that the options of `add_common` name; of several the one that leads. What
+    it refuses, and a controller that is not there, become UsageError."""
+    location = find_controller(args.controller)
+    channels = channels_given(args)
     with contextlib.ExitStack() as stack:
-        stub = _leading(addresses.split(","), stack) if "," in addresses else _only(addresses, stack)
+        several = "," in location.addresses
+        stub = (_leading if several else _only)(location, channels, stack)
         try:
             yield stub
         except grpc.RpcError as error:
-            if isinstance(error, grpc.Call):
-                raise UsageError(error.details() or error.code().name) from error
-            raise
+            if not isinstance(error, grpc.Call):
+                raise
+            if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                raise UsageError(
+                    f"at {location.shown} answers a gRPC server that is no kvcast-controller:"
+                    " is it the P4Runtime port of the switch? Correct it with --controller"
+                ) from error
+            problem = channels.why_not(location.addresses) if error.code() is grpc.StatusCode.UNAVAILABLE else ""
+            raise UsageError(problem or error.details() or error.code().name) from error
 
 
-def _only(address: str, stack: contextlib.ExitStack) -> control_pb2_grpc.OperatorStub:
-    channel = stack.enter_context(grpc.insecure_channel(address))
+def _only(location: Location, channels: Channels, stack: contextlib.ExitStack) -> control_pb2_grpc.OperatorStub:
+    address = location.addresses
+    channel = stack.enter_context(channels.channel(address))
     if not _answers(channel):
-        raise UsageError(
-            f"no controller answers at {address}: start kvcast-controller, or name another with --controller"
+        problem = channels.why_not(address) or what_answers(address, _TLS_REMEDY)
+        raise UnreachableError(
+            f"no controller answers at {location.shown}: {problem};"
+            " start kvcast-controller, or name another with --controller"
         )
     return control_pb2_grpc.OperatorStub(channel)
 
@@ -86,11 +146,10 @@ def _answers(channel: grpc.Channel) -> bool:
         channel.unsubscribe(changed)
 
 
-def _leading(addresses: list[str], stack: contextlib.ExitStack) -> control_pb2_grpc.OperatorStub:
-    """Asks all for their status. Those on standby tell theirs and refuse all else."""
-    stubs = [
-        control_pb2_grpc.OperatorStub(stack.enter_context(grpc.insecure_channel(address))) for address in addresses
-    ]
+def _leading(location: Location, channels: Channels, stack: contextlib.ExitStack) -> control_pb2_grpc.OperatorStub:
+    """Ask all controllers for their status. Those on standby report theirs and refuse everything else."""
+    addresses = location.addresses.split(",")
+    stubs = [control_pb2_grpc.OperatorStub(stack.enter_context(channels.channel(address))) for address in addresses]
     asked = [stub.Status.future(rpc.StatusRequest(), timeout=CONNECT_TIMEOUT_S) for stub in stubs]
     words = []
     for address, stub, answer in zip(addresses, stubs, asked, strict=True):
@@ -99,8 +158,12 @@ def _leading(addresses: list[str], stack: contextlib.ExitStack) -> control_pb2_g
                 return stub
             words.append(f"{address} is on standby")
         except grpc.RpcError:
-            words.append(f"{address} does not answer")
-    raise UsageError(f"no controller leads: {', '.join(words)}; start kvcast-controller, or correct --controller")
+            problem = channels.why_not(address)
+            words.append(f"{address} does not answer" + (f" ({problem})" if problem else ""))
+    raise UnreachableError(
+        f"no controller leads: {', '.join(words)} ({location.said_by});"
+        " start kvcast-controller, or correct --controller"
+    )
 
 
 def console() -> Console:
@@ -135,6 +198,7 @@ def chunk_object(chunk: rpc.ChunkView) -> Mapping[str, object]:
         "holders": list(chunk.holders),
         "disk_holders": list(chunk.disk_holders),
         "switch": chunk.switch_state,
+        "switch_problem": chunk.switch_problem or None,
         "pinned": chunk.pinned,
         "value": chunk.value,
         "fetches_per_s": chunk.fetches_per_s,
@@ -153,6 +217,7 @@ def status_object(status: rpc.StatusReply) -> Mapping[str, object]:
                 "state": node.state,
                 "member": node.member if node.HasField("member") else None,
                 "switch_port": node.switch_port if node.HasField("switch_port") else None,
+                "port_problem": node.port_problem or None,
                 "pool_bytes": node.pool_bytes,
                 "pool_used_bytes": node.pool_used_bytes,
                 "disk_bytes": node.disk_bytes,
@@ -186,4 +251,5 @@ def status_object(status: rpc.StatusReply) -> Mapping[str, object]:
         "management_bytes": status.management_bytes,
         "uptime_ms": status.uptime_ms,
         "decisions": dict(status.decisions),
+        "security": status.security,
     }

@@ -81,5 +81,5 @@ def _fetch(
     while not delivery.idle:
         now_s = delivery.next_s()
         total_s += sum(done.at_s for done in delivery.advance(now_s))
-    delivery.network.settle(now_s)
+    delivery.network.advance_to(now_s)
     return total_s / readers, delivery.network.carried[topology.up(0)]

@@ -24,21 +24,21 @@ NODES: Final = (2, 4, 8, 16, 32, 64)
 LINKS_GBIT_S: Final = (10, 25, 50, 100, 200, 400)
 SPEEDS: Final = (0.25, 1.0, 4.0, 16.0)
 MODELS: Final = ("deepseek-v3", "llama-3-8b", "llama-3-70b", "llama-2-7b")
-"""Least to most KV a token, and the sizes of engine that they run on."""
+"""From least to most KV per token, and the sizes of engine that they run on."""
 _BIG_PARAMETERS: Final = 30e9
-"""Beyond so many (at two bytes each) a model does not fit on one accelerator: it gets a node of eight."""
+"""A model with more parameters (at two bytes each) does not fit on one accelerator: it gets a node of eight."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanOptions:
-    """What is asked."""
+    """What the user asks for."""
 
     cluster: Cluster
     trace_name: str
     speed: float = 1.0
     sweep: bool = True
     sweep_requests: int = 1500
-    """The sweeps replay so many requests, from the beginning of the trace (cold caches)."""
+    """The sweeps replay this many requests, from the beginning of the trace (cold caches)."""
     jobs: int = 1
 
 

@@ -126,6 +126,20 @@ def ranges(points: Sequence[SweepPoint], noise: Noise | None = None) -> list[Ran
     return found
 
 
+def headline(plan: PlanFigures) -> str:
+    """The verdict in a sentence: does a pool pay, and which."""
+    none = plan.replays[Sharing.NONE]
+    options = [one for one in plan.replays if one in AGAINST and benefit(one, plan.replays, plan.noise).pays]
+    best = min(options, key=lambda one: plan.replays[one].ttft_mean_s, default=None)
+    fall = 0.0 if best is None else _fall(none.ttft_mean_s, plan.replays[best].ttft_mean_s)
+    if best is None or fall < max(PAYS, plan.noise.ttft_mean):
+        return "No pool pays here: no option brings the first token noticeably sooner than each node's own cache does."
+    return (
+        f"A pool pays here: {best.value} brings the mean time to first token from {format_seconds(none.ttft_mean_s)}"
+        f" to {format_seconds(plan.replays[best].ttft_mean_s)}, {fall:.0%} less than without a pool."
+    )
+
+
 def conclusions(plan: PlanFigures) -> list[str]:
     """Sentences for the top of the report."""
     said = [_alone(plan)]

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import settings
+
+# A property holds or it does not; how long an example takes is the machine's affair.
+settings.register_profile("kvcast", deadline=None)
+settings.load_profile("kvcast")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import pytest
 
-from kvproto.daemon.settings import Section
+from kvdaemon.settings import Section
 
 DOCS = Path(__file__).parents[1] / "docs"
 T = TypeVar("T")
@@ -47,11 +47,11 @@ def asked_keys(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
     take, need = Section.take, Section.need
 
     def heard_take(section: Section, key: str, check: Callable[[object], T], default: T) -> T:
-        defaults[section._name(key)] = default
+        defaults[section.full_name(key)] = default
         return take(section, key, check, default)
 
     def heard_need(section: Section, key: str, check: Callable[[object], T]) -> T:
-        defaults[section._name(key)] = None
+        defaults[section.full_name(key)] = None
         return need(section, key, check)
 
     monkeypatch.setattr(Section, "take", heard_take)
@@ -66,6 +66,8 @@ def value(word: str) -> object:
         return word == "true"
     if size := re.fullmatch(r"(\d+) (KiB|MiB|GiB)", word):
         return int(size[1]) * _UNITS[size[2]]
+    if re.fullmatch(r"0[0-7]+", word):
+        return int(word, 8)
     if re.fullmatch(r"0x[0-9a-fA-F]+|[\d,]+", word):
         return int(word.replace(",", ""), 0)
     if re.fullmatch(r"\d+\.\d+", word):
@@ -82,7 +84,7 @@ def differences(documented: dict[str, str], defaults: dict[str, object]) -> list
         if isinstance(default, bytes):
             default = default.hex(":")
         word = documented[key]
-        if default in ("", None, (), []) or (default == 0 and word == "none"):
+        if default in ("", None, (), [], frozenset()) or (default == 0 and word == "none"):
             continue
         if value(word) != default:
             found.append(f"{key}: the table says {word}, the code {default!r}")

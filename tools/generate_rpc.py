@@ -15,7 +15,7 @@ from pathlib import Path
 
 import grpc_tools
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parent.parent / "client" / "src"
 PROTO = Path("kvproto/rpc/control.proto")
 GENERATED = ("control_pb2.py", "control_pb2.pyi", "control_pb2_grpc.py", "control_pb2_grpc.pyi")
 
@@ -23,7 +23,7 @@ GENERATED = ("control_pb2.py", "control_pb2.pyi", "control_pb2_grpc.py", "contro
 def generate(output: Path) -> None:
     """Write the modules below `output` (as `kvproto/rpc/...`); raises RuntimeError if protoc refuses the source."""
     well_known = Path(grpc_tools.__file__).parent / "_proto"
-    # In a process of its own: protoc forks for its plugins, and whoever imports this may have threads (gRPC's).
+    # In a process of its own: protoc forks for its plugins, and the importing process may have threads (gRPC's).
     status = subprocess.run(
         [
             sys.executable,

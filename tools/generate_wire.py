@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write kvproto/wire/layouts.py from p4/include/headers.p4, so that both ends speak one truth.
+"""Write client/src/kvproto/wire/layouts.py from p4/include/headers.p4, so that both ends speak one truth.
 
 The headers and constants are read by p4switch's own front end; the output stands alone (standard library and numpy).
 `--check` compares instead of writing and ends with status 1 when the file is not what it should be.
@@ -13,18 +13,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(ROOT / "p4switch" / "src"))
 
 from p4switch.frontend.layouts import FieldLayout, layouts  # noqa: E402
 
 HEADERS = ROOT / "p4" / "include" / "headers.p4"
-OUTPUT = ROOT / "kvproto" / "wire" / "layouts.py"
+OUTPUT = ROOT / "client" / "src" / "kvproto" / "wire" / "layouts.py"
 
-NOT_OURS = ("arp_", "ARP_")
+NOT_OURS = ("arp_", "ARP_", "vlan_", "ip_option_")
 """Headers and constants that the switch needs and no end host writes begin so."""
 DERIVED_SUFFIX = "_BYTES"
 """Constants of the P4 program that restate sizes: here they follow from the layouts, or from the segment size that the
-controller tells at run time."""
+controller sends at run time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +53,12 @@ def class_name(header: Header) -> str:
 
 
 def struct_code(bits: int) -> str:
-    """The code of `struct` for one group of so many bits."""
+    """The code of `struct` for one group of `bits` bits."""
     return {8: "B", 16: "H", 32: "I", 64: "Q"}.get(bits, f"{bits // 8}s")
 
 
 def dtype_entry(name: str, bits: int) -> str:
-    """One field of a numpy dtype for one group of so many bits."""
+    """One field of a numpy dtype for one group of `bits` bits."""
     if bits in (8, 16, 32, 64):
         return f'("{name}", ">u{bits // 8}")'
     return f'("{name}", "u1", ({bits // 8},))'

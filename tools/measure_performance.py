@@ -1,4 +1,4 @@
-"""Measures the figures of docs/performance.md and writes them into it: JSON a case, and the table between the markers.
+"""Measures the figures of docs/research/performance.md: one JSON per case, and the table between the markers.
 
 `python tools/measure_performance.py [--repeat 3]`, as root, on a machine that does nothing else.
 """
@@ -17,8 +17,8 @@ from typing import Any
 from bmv2_testbed.bench.fetch import WAYS
 
 ROOT = Path(__file__).resolve().parent.parent
-DOCUMENT = ROOT / "docs" / "performance.md"
-FIGURES = ROOT / "docs" / "performance"
+DOCUMENT = ROOT / "docs" / "research" / "performance.md"
+FIGURES = ROOT / "docs" / "research" / "performance"
 BEGIN, END = "<!-- measured: begin -->\n", "<!-- measured: end -->\n"
 
 
@@ -53,7 +53,7 @@ def measure(options: list[str]) -> dict[str, Any]:
 
 
 def median_run(case: Case, repeat: int) -> dict[str, Any]:
-    """The run with the median of mean_ratio, with the other means beside it."""
+    """The run with the median of mean_ratio, along with the other means."""
     runs = sorted(
         (measure(["incast", *case.options.split()]) for _ in range(repeat)), key=lambda run: run["mean_ratio"]
     )

@@ -9,6 +9,9 @@ needed=(
     ethtool          # offloads of the testbed's links
     mininet          # topology of the testbed
     redis-server     # a peer of `kvcast bench incast`
+    iputils-ping     # pages that tests follow use ping
+    curl             # and curl
+    nftables         # a test puts a firewall between hosts
     cpio             # a test unpacks with it what guests boot from
 )
 [ $# -eq 0 ] || needed=("$@")

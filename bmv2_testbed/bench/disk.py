@@ -1,4 +1,4 @@
-"""The disk tier beside plain reads and writes of one file: same device, same sizes, same memory, taken in turns.
+"""The disk tier compared with plain reads and writes of one file: same device, same sizes, same memory, taken in turns.
 
 Plain is what a careful program does: `pwrite` and `preadv` past the page cache into the same shared memory, one thread
 to write, as many threads to read. The tier adds records, checksums of every byte and hops between threads.
@@ -25,9 +25,10 @@ from rich.table import Table
 
 from bmv2_testbed.content import chained_key
 from bmv2_testbed.errors import TestbedError
-from hostagent.disk.config import DiskConfig
+from hostagent.core.events import LoadOutcome
+from hostagent.disk.disk_options import DiskConfig
 from hostagent.disk.state import DiskState
-from hostagent.disk.store import DiskStore, LoadOutcome
+from hostagent.disk.store import DiskStore
 from hostagent.limits import EXTENT_ALIGN_BYTES
 from hostagent.pool.chunks import Chunk, ChunkPool
 from hostagent.pool.memory import PoolMemory
@@ -80,7 +81,7 @@ class DiskFigures:
 
 
 class _Bench:
-    """One store with a pool that holds every chunk twice: what was put, and what is loaded."""
+    """One store with a pool that holds every chunk twice: as it was put, and as it is loaded."""
 
     def __init__(self, plan: DiskPlan, folder: str) -> None:
         self.plan = plan
@@ -95,7 +96,7 @@ class _Bench:
             self.dram.commit(chunk, xxhash.xxh3_64_intdigest(self.memory.view(chunk.offset, chunk.size_bytes)))
             self.chunks.append(chunk)
         config = DiskConfig(folder, 2 * self.total_bytes, read_threads=READ_THREADS, sync_s=0)
-        self.store = DiskStore(config, self.memory, self.dram, asyncio.get_running_loop(), _pool)
+        self.store = DiskStore(config, self.memory, asyncio.get_running_loop(), _pool(config.size_bytes))
 
     def _reserve(self, key: ChunkKey) -> Chunk:
         chunk = self.dram.reserve(key, None, self.plan.chunk_bytes)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bmv2_testbed import client
-from bmv2_testbed.engines.client import Engine, engine_arguments, running
+from bmv2_testbed.engines.engine_client import Engine, engine_arguments, running
 from bmv2_testbed.engines.launcher import launching
 from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.spec import TestbedSpec, Wiring, host_name
@@ -32,7 +32,7 @@ class EngineBenchPlan:
     misses: int = 40
     seed: int = 1
     dtype: str = "bfloat16"
-    """As models are served. Only in float32 do tokens have to be the same: see docs/vllm.md."""
+    """As models are served. Only in float32 do tokens have to be the same: see docs/how-to/vllm.md."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ def run_engine_bench(
         for each in prompts:
             first_token(pool, each)
             first_token(own, each)
-        _settle(pool)
+        _run_until_idle(pool)
         times: list[list[float]] = [[] for _ in engines]
         same = True
         for index, each in enumerate(prompts):
@@ -157,7 +157,7 @@ def _misses(engine: Engine, prompts: Sequence[Sequence[int]]) -> dict[str, tuple
     before = engine.ask("spent")
     for prompt in prompts:
         first_token(engine, prompt)
-        _settle(engine)
+        _run_until_idle(engine)
     after = engine.ask("spent")
 
     def spent(name: str, column: int) -> float:
@@ -166,6 +166,6 @@ def _misses(engine: Engine, prompts: Sequence[Sequence[int]]) -> dict[str, tuple
     return {name: (spent(name, 0), spent(name, 1), spent(name, 2)) for name in after}
 
 
-def _settle(engine: Engine) -> None:
-    if not engine.ask("settle"):
+def _run_until_idle(engine: Engine) -> None:
+    if not engine.ask("run_until_idle"):
         raise TestbedError("an engine did not finish its saves")

@@ -1,4 +1,4 @@
-"""One reader alone, links of full speed: throughput and latency of a fetch, beside sendfile over the same path."""
+"""One reader alone, links of full speed: throughput and latency of a fetch, and of sendfile over the same path."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from bmv2_testbed.content import Prefix, add_prefix_arguments, prefix_arguments,
 from bmv2_testbed.limits import FETCH_DEADLINE_S, START_DEADLINE_S
 from bmv2_testbed.processes import python_module
 from bmv2_testbed.spec import Target, TestbedSpec, Wiring, data_ip, host_name
-from hostagent.client import AgentClient
+from kvclient.client import AgentClient
 from kvproto.units import format_bytes
 
 CHUNK_BYTES = 2**20

@@ -88,10 +88,16 @@ class ReaderGroup:
         starts = (self._start_s + offset for offset in offsets)
         self._rendezvous.start(dict(zip(self._names.values(), starts, strict=True)))
 
-    def reports(self, tick: Callable[[], None] = lambda: None) -> list[ReaderReport | None]:
-        """Wait for every reader's report (None: it went without one), in the order of `hosts`."""
+    @property
+    def start_s(self) -> float:
+        """When the first of them starts or has started, on the monotonic clock."""
+        return self._start_s
+
+    def reports(self, tick: Callable[[], None] = lambda: None, tick_s: float = 0.2) -> list[ReaderReport | None]:
+        """Wait for every reader's report (None: it went without one), in the order of `hosts`; meanwhile call `tick` at
+        least so often."""
         deadline_s = self._start_s + self._last_offset_s + self._deadline_s + _SPARE_S
-        found = self._rendezvous.results(deadline_s, tick)
+        found = self._rendezvous.results(deadline_s, tick, tick_s)
         return [ReaderReport(**found[name]) if name in found else None for name in self._names.values()]
 
 

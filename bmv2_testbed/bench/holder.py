@@ -10,8 +10,8 @@ from pathlib import Path
 
 from bmv2_testbed.bench.sources import TCP_PEER_PORT, RedisSource
 from bmv2_testbed.content import Prefix, add_prefix_arguments, prefix_of
-from hostagent.client import AgentClient
-from kvproto.daemon.readiness import notify_ready
+from kvclient.client import AgentClient
+from kvdaemon.readiness import notify_ready
 
 
 def put_into_pool(prefix: Prefix, agent_socket: str) -> None:

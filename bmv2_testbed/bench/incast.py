@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 import shutil
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
 from bmv2_testbed import client
-from bmv2_testbed.bench.figures import IncastFigures, incast_figures
+from bmv2_testbed.bench.figures import Curves, IncastFigures, incast_figures
 from bmv2_testbed.bench.group import ReaderGroup, agent_socket, put_prefix
 from bmv2_testbed.bench.sources import REDIS_PORT
 from bmv2_testbed.client import Testbed
@@ -24,6 +25,8 @@ from bmv2_testbed.spec import NO_FAULTS, Faults, Target, TestbedSpec, Wiring, da
 
 _POOL_BYTES_MIN: Final = 64 * 2**20
 _SLOTS_MIN: Final = 1024
+_FRAMES: Final = 60
+"""Looks at the interfaces while the prefix goes over one link."""
 
 Say = Callable[[str], None]
 
@@ -40,7 +43,7 @@ class Mode(StrEnum):
 
 
 class Peer(StrEnum):
-    """What else brings the prefix to its readers, on the same links."""
+    """The alternatives that bring the prefix to its readers over the same links."""
 
     TCP = "tcp"
     REDIS = "redis"
@@ -61,6 +64,8 @@ class IncastPlan:
     faults: Faults = NO_FAULTS
     target: Target = Target.P4SWITCH
     wiring: Wiring = Wiring.NAMESPACES
+    curves: bool = False
+    """Look at the interfaces all the time, for a picture."""
 
     @property
     def prefix(self) -> Prefix:
@@ -91,7 +96,7 @@ class IncastPlan:
             pool_bytes=max(_POOL_BYTES_MIN, 3 * self.size_bytes),
             slots=max(_SLOTS_MIN, 2 * self.size_bytes // segment_bytes),
             plain=mode is Mode.UNICAST,
-            controller_settings={"policy": {"admission": mode is Mode.CACHE}},
+            controller_settings={"policy": {"admission": mode is Mode.CACHE, "price_fills": False}},
             segment_bytes=segment_bytes,
         )
 
@@ -146,8 +151,11 @@ class IncastRun:
             before = testbed.counters()
             self._say(f"{mode}: {plan.readers} readers fetch")
             readers.start(offsets)
-            reports = readers.reports(lambda: self._show_progress(testbed, before))
+            film = _Film(readers.start_s, before, plan.readers)
+            tick_s = plan.ideal_s / _FRAMES if plan.curves else 0.2
+            reports = readers.reports(lambda: self._show_progress(film, testbed), tick_s)
             after = testbed.counters()
+            film.take(after)
             cpu = {name: used - cpu_before[name] for name, used in testbed.cpu_s().items() if name in cpu_before}
         grown = {host: after[host].since(before[host]) for host in after}
         cpu = {name: used for name, used in cpu.items() if not name.startswith("reader")}
@@ -163,16 +171,40 @@ class IncastRun:
             holder=grown[host_name(0)],
             readers=[grown[host_name(host)] for host in hosts],
             cpu_s=cpu,
+            curves=film.curves() if plan.curves else None,
             counters="interfaces" if plan.wiring is Wiring.NAMESPACES else "switch ports and agents' TCP counts",
         )
 
-    def _show_progress(self, testbed: Testbed, before: Mapping[str, InterfaceCounters]) -> None:
-        arrived = sum(
-            counters.since(before[host]).rx_bytes
-            for host, counters in testbed.counters().items()
-            if host != host_name(0)
-        )
+    def _show_progress(self, film: _Film, testbed: Testbed) -> None:
+        arrived = film.take(testbed.counters())
         self._moved(min(1.0, arrived / (self._plan.readers * self._plan.size_bytes)))
+
+
+class _Film:
+    """What the interfaces counted, look after look."""
+
+    def __init__(self, start_s: float, before: Mapping[str, InterfaceCounters], readers: int) -> None:
+        self._start_s = start_s
+        self._before = before
+        self._times_s: list[float] = [0.0]
+        self._received: list[list[int]] = [[0] for _ in range(readers)]
+        self._sent = [0]
+
+    def take(self, now: Mapping[str, InterfaceCounters]) -> int:
+        """Keep a look. Returns the bytes that all readers have received."""
+        grown = {host: counters.since(self._before[host]) for host, counters in now.items()}
+        received = [grown[host_name(reader + 1)].rx_bytes for reader in range(len(self._received))]
+        at_s = time.monotonic() - self._start_s
+        if at_s > self._times_s[-1]:  # Readers start a moment after they are told to.
+            self._times_s.append(at_s)
+            self._sent.append(grown[host_name(0)].tx_bytes)
+            for kept, count in zip(self._received, received, strict=True):
+                kept.append(count)
+        return sum(received)
+
+    def curves(self) -> Curves:
+        """All looks."""
+        return Curves(self._times_s, self._received, self._sent)
 
 
 def start_peer(testbed: Testbed, peer: Peer, prefix: Prefix) -> None:

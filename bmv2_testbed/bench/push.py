@@ -14,8 +14,8 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
+from kvpolicy.tiers.push import PushParameters, PushPolicy
 from kvproto.ids import ChunkKey
-from kvproto.tiers.push import PushParameters, PushPolicy
 from planner.traces import TraceRequest
 
 _MS = 1_000_000

@@ -63,18 +63,18 @@ class Rendezvous:
             self._readers[hello["name"]] = connection
 
     def start(self, start_at_s: Mapping[str, float]) -> None:
-        """Tell every reader its start time (CLOCK_MONOTONIC seconds)."""
+        """Send every reader its start time (CLOCK_MONOTONIC seconds)."""
         for name, connection in self._readers.items():
             send_line(connection, {"start_at_s": start_at_s[name]})
 
-    def results(self, deadline_s: float, tick: Callable[[], None]) -> dict[str, dict[str, Any]]:
-        """Collect every reader's report. A reader that goes without one is missing from the result."""
+    def results(self, deadline_s: float, tick: Callable[[], None], tick_s: float = 0.2) -> dict[str, dict[str, Any]]:
+        """Collect every reader's report, and call `tick` at least so often; who goes without one is missing."""
         found: dict[str, dict[str, Any]] = {}
         with selectors.DefaultSelector() as waiting:
             for name, connection in self._readers.items():
                 waiting.register(connection, selectors.EVENT_READ, name)
             while waiting.get_map() and time.monotonic() < deadline_s:
-                for key, _ in waiting.select(0.2):
+                for key, _ in waiting.select(tick_s):
                     connection = self._readers[key.data]
                     waiting.unregister(connection)
                     report = receive_line(connection)

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from bmv2_testbed.content import Prefix
 from bmv2_testbed.errors import TestbedError
-from hostagent.client import AgentClient, AgentError, AgentUnavailableError, Where
+from kvclient.client import AgentClient, AgentError, AgentUnavailableError, Where
 
 TCP_PEER_PORT = 5501
 REDIS_PORT = 5502

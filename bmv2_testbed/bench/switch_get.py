@@ -44,8 +44,8 @@ from controlplane.switch.entries import (
 )
 from controlplane.switch.p4runtime import P4RuntimeOptions, P4RuntimeTarget
 from controlplane.switch.target import Operation, SwitchEvent, Up, Update
+from p4switch.bench.packets import Measurement
 from p4switch.bench.peer import COMPILER, compared, process_cpu_ns, run_tool
-from p4switch.bench.pipeline import Measurement
 from p4switch.bench.wire import Wire, flow, namespace, switch_thread_cpu_ns
 from p4switch.device_config import ProgramSource
 from p4switch.errors import SwitchError
@@ -58,7 +58,7 @@ _ASKER, _HOLDER = Host(1), Host(2)
 _SIZES = {"SEGMENT_BYTES": str(SEGMENT_BYTES), "SLOTS": "256"}
 _READY_SECONDS_MAX = 30.0
 _RECONNECT_SECONDS = 0.1
-"""bmv2 does not say when it listens: only connecting tells."""
+"""bmv2 does not say when it listens: only a connection attempt shows it."""
 _ANSWER_SECONDS_MAX = 15.0
 _ANY_PROTOCOL = 3
 

@@ -19,7 +19,7 @@ from bmv2_testbed.bench.switch_traffic import (
 )
 from bmv2_testbed.spec import Target
 from bmv2_testbed.switches import program_of
-from p4switch.bench.pipeline import Measurement, measured, rate
+from p4switch.bench.packets import Measurement, measured, rate
 from p4switch.compiler import compile_program
 from p4switch.runtime import Batch, Pipeline, Program, Status, Switch
 from p4switch.values import ActionCall, Replica
@@ -109,7 +109,7 @@ def _kvcast_switch() -> Iterator[_KvcastSwitch]:
 
 
 def _copies(made: _KvcastSwitch, port: int, frame: bytes, expected: int) -> None:
-    """Makes sure that what is measured is what its name says."""
+    """Make sure that the benchmark measures what its name says."""
     before = made.sent()
     made.switch.inject(port, frame)
     if made.sent() - before != expected:

@@ -11,15 +11,8 @@ from matplotlib.figure import Figure
 
 from bmv2_testbed.bench.figures import IncastFigures
 from bmv2_testbed.demo.run import DemoFigures
-from bmv2_testbed.workloads.run import ReplayFigures
-
-_SOURCES = (
-    ("local", "#4c9f70"),
-    ("holder", "#3b6ea5"),
-    ("cast", "#e8a33d"),
-    ("switch", "#c8553d"),
-    ("computed", "#b8b8b8"),
-)
+from bmv2_testbed.workloads.replay_run import ReplayFigures
+from planner import palette
 
 
 def draw(figures: DemoFigures, directory: Path) -> list[Path]:
@@ -41,17 +34,17 @@ def _incast_row(axes: Sequence[Any], cases: Sequence[tuple[str, IncastFigures]])
     labels = [label for label, _ in cases]
     times, uplink, share = axes
     for position, (_, case) in enumerate(cases):
-        times.plot([position] * len(case.times_s), case.times_s, "o", color="#3b6ea5", alpha=0.6)
+        times.plot([position] * len(case.times_s), case.times_s, "o", color=palette.HOLDER, alpha=0.6)
     if cases:
-        times.axhline(cases[0][1].ideal_s, color="#c8553d", linestyle="--", label="S/B: the prefix over one link")
+        times.axhline(cases[0][1].ideal_s, color=palette.LIMIT, linestyle="--", label="S/B: the prefix over one link")
         times.legend()
     times.set_ylim(bottom=0)
     times.set_title("incast: time to the last byte, each reader")
     times.set_ylabel("seconds from its own start")
-    uplink.bar(range(len(cases)), [case.holder_tx_S for _, case in cases], color="#e8a33d")
+    uplink.bar(range(len(cases)), [case.holder_tx_S for _, case in cases], color=palette.HOLDER)
     uplink.set_title("bytes on the holder's uplink")
     uplink.set_ylabel("times the prefix' size S")
-    share.bar(range(len(cases)), [case.readers_tx_S for _, case in cases], color="#4c9f70")
+    share.bar(range(len(cases)), [case.readers_tx_S for _, case in cases], color=palette.RELAY)
     share.set_title("bytes that all readers sent")
     share.set_ylabel("times the prefix' size S")
     for axis in axes:
@@ -65,17 +58,24 @@ def _replay_row(axes: Sequence[Any], title: str, group: Sequence[ReplayFigures])
     ready.set_xticks(range(1, len(labels) + 1), labels, rotation=15, ha="right")
     ready.set_ylabel("seconds")
     ready.set_title(f"{textwrap.fill(title, 56)}\ntime to a prompt's KV (computing is modelled)", fontsize=9)
-    uplink.bar(labels, [sum(figures.uplink_bytes) / 2**20 for figures in group], color="#f3d9a4", label="all nodes")
-    uplink.bar(labels, [figures.busiest_uplink_bytes / 2**20 for figures in group], color="#e8a33d", label="busiest")
+    uplink.bar(
+        labels,
+        [sum(figures.uplink_bytes) / 2**20 for figures in group],
+        color=palette.lighter(palette.HOLDER),
+        label="all nodes",
+    )
+    uplink.bar(
+        labels, [figures.busiest_uplink_bytes / 2**20 for figures in group], color=palette.HOLDER, label="busiest"
+    )
     uplink.set_ylabel("MiB sent on uplinks")
     uplink.legend()
     uplink.tick_params(axis="x", rotation=15)
     bottom = [0.0] * len(group)
-    for name, colour in _SOURCES:
+    for name, colour in palette.SOURCES.items():
         shares = [figures.sources.get(name, 0) / figures.blocks for figures in group]
         sources.bar(labels, shares, bottom=bottom, color=colour, label=name)
         bottom = [low + share for low, share in zip(bottom, shares, strict=True)]
     sources.set_ylabel("share of blocks")
     sources.set_title("where blocks came from")
-    sources.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=len(_SOURCES), fontsize=8)
+    sources.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=len(palette.SOURCES), fontsize=8)
     sources.tick_params(axis="x", rotation=15)

@@ -12,7 +12,7 @@ from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.scale import SCALES, Scale
 from bmv2_testbed.spec import Target, TestbedSpec, Wiring
 from bmv2_testbed.workloads.plan import ReplayPlan, densest_start_s, plan_replay
-from bmv2_testbed.workloads.run import ReplayFigures, replay, replay_without_pool
+from bmv2_testbed.workloads.replay_run import ReplayFigures, replay, replay_without_pool
 from planner.traces import TraceError, dequantise, find_trace, is_quantised
 
 NODES = 8
@@ -59,7 +59,7 @@ Moved = Callable[[float], None]
 
 
 def run_demo(plan: DemoPlan, say: Say, moved: Moved, show: Callable[[DemoFigures], None]) -> DemoFigures:
-    """Run it all; `show` gets what there is after each part."""
+    """Run it all; `show` gets the figures so far after each part."""
     incast = run_incasts(plan, say, moved)
     show(DemoFigures(incast, ()))
     replays = []

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bmv2_testbed import client
 from bmv2_testbed.client import Testbed
-from bmv2_testbed.engines.client import Engine, Generated, engine_arguments, running
+from bmv2_testbed.engines.engine_client import Engine, Generated, engine_arguments, running
 from bmv2_testbed.engines.launcher import ONE_THREAD, Launcher, launching
 from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.network.counters import InterfaceCounters
@@ -132,7 +132,7 @@ class _Texts:
     warm_up: list[int]
     documents: Sequence[list[int]]
     prompts: Sequence[list[int]]
-    """A question on the first document, then one a cold engine on the second."""
+    """One question on the first document, then one per cold engine on the second."""
 
 
 def _texts(plan: VllmDemoPlan) -> _Texts:
@@ -183,7 +183,7 @@ def _start_engines(launcher: Launcher, testbed: Testbed, stack: ExitStack, model
 def _read(engine: Engine, document: list[int], readers: Sequence[Engine]) -> None:
     """An engine computes a document; returns when all of it is in its node's pool and the readers' nodes know."""
     engine.generate([document], max_tokens=1)
-    if not engine.ask("settle"):
+    if not engine.ask("run_until_idle"):
         raise TestbedError("the engine did not save the document")
     for reader in readers:
         reader.await_known(document)

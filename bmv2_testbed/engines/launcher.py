@@ -37,13 +37,13 @@ IMPORTED = (
     "vllm.v1.engine.llm_engine",
     "vllm.v1.worker.cpu_worker",
     "vllm.model_executor.models.llama",
-    "hostagent.engines.vllm.connector",
+    "kvclient.engines.vllm.connector",
 )
 """What the engine of a small model imports."""
 
 
 class LaunchedProcess:
-    """A process that is no child of this one, held by its pidfd."""
+    """A process that is not a child of this one, held by its pidfd."""
 
     def __init__(self, pid: int, handle: int) -> None:
         self.pid = pid
@@ -125,7 +125,7 @@ def _end_with_parent() -> None:
 def _import_engine() -> None:
     for name in IMPORTED:
         importlib.import_module(name)
-    # What is there now lives as long as its forks: their collectors need not look at it.
+    # Objects that exist now live as long as the forks: their collectors need not look at them.
     gc.collect()
     gc.freeze()
     threads = len(os.listdir("/proc/self/task"))

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from hostagent.engines.vllm.connector import KvcastConnector
+from kvclient.engines.vllm.connector import KvcastConnector
 
 TIMED = (
     "on_new_request",

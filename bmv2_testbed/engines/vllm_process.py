@@ -111,7 +111,7 @@ class EngineProcess:
             result["finish_reason"] = completion.finish_reason
             result["total_s"] = time.perf_counter() - started[output.request_id]
 
-    def do_settle(self, timeout_s: float = 600.0) -> object:
+    def do_run_until_idle(self, timeout_s: float = 600.0) -> object:
         """Step on until the engine has nothing left to do, saves included; False when it goes on past the timeout."""
         core = self._engine.engine_core.engine_core
         give_up_s = time.monotonic() + timeout_s
@@ -151,8 +151,26 @@ class EngineProcess:
 
     def do_where(self, tokens: list[int]) -> object:
         """[key, where it is] of each full chunk of a prompt at each worker, as this engine's agent knows it now."""
-        found = self._engine.engine_core.engine_core.scheduler.connector.where(tokens)
+        from kvclient.client import AgentUnavailableError
+
+        connector = self._engine.engine_core.engine_core.scheduler.connector
+        try:
+            found = connector.where(tokens)
+        except AgentUnavailableError:
+            # Workers say what their caches are with the first step, and this engine may not have made one yet.
+            self._step_once()
+            found = connector.where(tokens)
         return [[key.hex(), where.name] for key, where in found]
+
+    def _step_once(self) -> None:
+        """Answer a request of one token, of which nothing is shared."""
+        from vllm import SamplingParams
+
+        apart = {"kv_transfer_params": {"kvcast.no_load": True, "kvcast.no_save": True}}
+        parameters = SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True, extra_args=apart)
+        self._engine.add_request("introduction", {"prompt_token_ids": [5]}, parameters)
+        while self._engine.has_unfinished_requests():
+            self._engine.step()
 
     def do_blocks(self) -> object:
         """Blocks of the paged cache that somebody uses; one is vLLM's own null block."""
@@ -191,7 +209,7 @@ def serve(path: str, engine: EngineProcess) -> None:
                         return
                     try:
                         answer = {"result": engine.handle(request)}
-                    except Exception as error:  # noqa: BLE001 - told to who asked
+                    except Exception as error:  # noqa: BLE001 - reported to the caller
                         traceback.print_exc()
                         answer = {"error": f"{type(error).__name__}: {error}"}
                     stream.write(json.dumps(answer).encode() + b"\n")
@@ -199,7 +217,7 @@ def serve(path: str, engine: EngineProcess) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run an engine until it is told to stop."""
+    """Run an engine until it is asked to stop."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--socket", required=True)
     parser.add_argument("--engine", required=True, type=json.loads, help="vLLM's engine arguments, as JSON")

@@ -1,7 +1,7 @@
 """What a guest boots: Debian's kernel, unpacked, and an initramfs with the modules that soft-RoCE needs.
 
-Built once a kernel version under the user's cache directory, from packages that apt downloads and verifies; nothing is
-installed. `python -m bmv2_testbed.guests.image` builds it; everything else only asks whether it is there.
+Built once per kernel version under the user's cache directory, from packages that apt downloads and verifies; nothing
+is installed. `python -m bmv2_testbed.guests.image` builds it; everything else only asks whether it is there.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def cache_directory() -> Path:
 
 
 def why_not_ready() -> str:
-    """One line on what is missing for guests on this machine; empty when nothing is."""
+    """One line on what guests lack on this machine; empty when nothing is missing."""
     if shutil.which(QEMU) is None:
         return f"guests need {QEMU} (make roce)"
     for tool, package in (("ip", "iproute2"), ("rdma", "iproute2"), ("ibv_devices", "ibverbs-utils")):
@@ -66,7 +66,7 @@ def why_not_ready() -> str:
 
 
 def find() -> GuestImage | None:
-    """The image that was built last, for this version of what goes into it."""
+    """The image that was built last, if it was built from the present version of its ingredients."""
     found = sorted(cache_directory().glob(f"*-{_recipe_digest()}"), key=lambda path: path.stat().st_mtime)
     return _image_in(found[-1]) if found else None
 

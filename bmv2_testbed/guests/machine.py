@@ -21,7 +21,7 @@ from typing import IO, Any, Final
 from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.guests.image import QEMU, GuestImage
 from bmv2_testbed.limits import LOG_TAIL_BYTES
-from kvproto.daemon.readiness import NOTIFY_VARIABLE
+from kvdaemon.notify import NOTIFY_VARIABLE
 
 MANAGEMENT_HOST: Final = "10.0.2.2"
 """This machine's loopback, as seen from a guest (QEMU's user network)."""
@@ -38,8 +38,8 @@ has been wrong by a factor of three, and all timeouts with it. The HPET says its
 
 @dataclass(frozen=True, slots=True)
 class GuestPort:
-    """A network card: whole Ethernet frames, one a datagram, between two loopback ports, or two sockets in the file
-    system. Those lose nothing: whoever sends into a full one waits."""
+    """A network card: whole Ethernet frames, one per datagram, between two loopback ports, or two sockets in the file
+    system. Sockets in the file system lose nothing: a sender waits while one is full."""
 
     mac: str
     local: str
@@ -53,7 +53,7 @@ class GuestPort:
 
 @dataclass(frozen=True, slots=True)
 class TapPort:
-    """A network card on a tap that exists. No offloads: what stands at the other end takes frames as they are."""
+    """A network card on a tap that exists. No offloads: the other end takes frames as they are."""
 
     mac: str
     interface: str
@@ -135,7 +135,7 @@ class GuestProcess:
 
     @property
     def pid(self) -> int:
-        """Of the guest that it runs in: what its CPU time is charged to here."""
+        """The process id of the guest that it runs in: its CPU time is charged to that process here."""
         return self._guest.pid
 
     def poll(self) -> int | None:
@@ -150,7 +150,7 @@ class GuestProcess:
         return self.returncode
 
     def send_signal(self, sig: int) -> None:
-        """To it and what it started."""
+        """Send the signal to the process and to those that it started."""
         if self.returncode is None:
             self._guest.send(signal=self._number, which=int(sig))
 

@@ -18,7 +18,7 @@ class InterfaceCounters:
     tx_packets: int
 
     def since(self, earlier: InterfaceCounters) -> InterfaceCounters:
-        """What was added after `earlier`."""
+        """The increase since `earlier`."""
         return InterfaceCounters(
             self.rx_bytes - earlier.rx_bytes,
             self.rx_packets - earlier.rx_packets,

@@ -1,6 +1,6 @@
 """The network without root: every host's frames go through loopback datagrams to a port of the switch process.
 
-Rates are shaped and bytes counted by the switch's ports; reliable reads go over plain loopback TCP beside them.
+Rates are shaped and bytes counted by the switch's ports; reliable reads bypass them over plain loopback TCP.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ RDMA_DEVICE = "rxe0"
 
 
 class GuestNetwork(DatagramNetwork):
-    """Guests `h0` and on; beside the switch, places are as in the network without root."""
+    """Guests `h0` and on; places next to the switch are as in the network without root."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class GuestNetwork(DatagramNetwork):
     def launch(
         self, place: str, argv: Sequence[str], environment: Mapping[str, str], out: IO[bytes], err: IO[bytes]
     ) -> Process:
-        """Start a process in a guest (by its host's name) or beside the switch (`switch`)."""
+        """Start a process in a guest (by its host's name) or next to the switch (`switch`)."""
         if place == "switch":
             return super().launch(place, argv, environment, out, err)
         return self.guest(self._host_of(place)).start(argv, environment, out, err)

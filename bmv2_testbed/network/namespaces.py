@@ -1,7 +1,7 @@
 """Private namespaces that the kernel takes down with the process that made them.
 
-The keeper is the first process of a PID namespace: when it goes, by whatever signal, the kernel kills everything that
-it started, and with the last process the network namespaces with their interfaces and the private mounts go too.
+The supervisor is the first process of a PID namespace: when it goes, by whatever signal, the kernel kills everything
+that it started, and with the last process the network namespaces with their interfaces and the private mounts go too.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def run_in_private_namespaces(body: Callable[[], int], shm_bytes: int) -> tuple[
 
 def _enter(body: Callable[[], int], shm_bytes: int, alive: int) -> NoReturn:
     die_with_parent()
-    # Whoever is gone before prctl took effect has closed its end of the pipe.
+    # A parent that died before prctl took effect has closed its end of the pipe.
     if select.select([alive], [], [], 0)[0]:
         raise SystemExit(1)
     _mount("none", "/", None, MS_REC | MS_PRIVATE)

@@ -1,4 +1,4 @@
-"""The network of namespaces: Mininet hosts on shaped veth links round one switch, and a management network beside it.
+"""The network of namespaces: Mininet hosts on shaped veth links around one switch, and a separate management network.
 
 Mininet's Node, Host, Switch, Link, Topo and Mininet do the building. Two things are our own: shaping (its TCIntf has a
 token bucket smaller than a jumbo frame and stops at 1 Gbit/s) and bridges (its LinuxBridge wants `brctl`).
@@ -97,7 +97,7 @@ class WiredNetwork:
     def launch(
         self, place: str, argv: Sequence[str], environment: Mapping[str, str], out: IO[bytes], err: IO[bytes]
     ) -> subprocess.Popen[bytes]:
-        """Start a process in a host (by its name) or beside the switch (`switch`)."""
+        """Start a process in a host (by its name) or next to the switch (`switch`)."""
         if place == "switch":
             return subprocess.Popen(
                 argv, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True
@@ -175,7 +175,7 @@ def _build(spec: TestbedSpec) -> Any:
         of the cluster, so that it can be killed and started again like the others."""
 
         def start(self, _controllers: object) -> None:
-            # A switch port is no party of the network: it must not answer, and no stray packet may leave it.
+            # A switch port is not a party on the network: it must not answer, and no stray packet may leave it.
             run_checked(
                 self, "; ".join(f"ip link set dev {name} arp off up" for name in self.nameToIntf if name != "lo")
             )
@@ -196,7 +196,7 @@ def _build(spec: TestbedSpec) -> Any:
 
     net = net_module.Mininet(topo=Star(), controller=None, build=False)
     net.build()
-    _configure_keeper()
+    _configure_supervisor()
     for host in range(spec.hosts):
         _configure_host(net.get(host_name(host)), host, spec)
         _configure_port(net.get("sw"), f"sw-eth{switch_port(host)}", spec.link_rate_bit_s(host), spec)
@@ -205,7 +205,7 @@ def _build(spec: TestbedSpec) -> Any:
     return net
 
 
-def _configure_keeper() -> None:
+def _configure_supervisor() -> None:
     subprocess.run(["ip", "link", "set", "dev", "lo", "up"], check=True)
 
 
@@ -217,7 +217,7 @@ def _link_commands(interface: str, rate_bit_s: int | None, offloads: bool) -> li
     assert len(interface) <= INTERFACE_NAME_CHARS_MAX
     commands = [_NO_IPV6.format(interface=interface), f"ip link set dev {interface} mtu {LINK_MTU_BYTES} up"]
     if not offloads:
-        # On shaped links frames must be on the wire what they are in the counters.
+        # On shaped links, frames on the wire must have the sizes that the counters count.
         commands.append(f"ethtool -K {interface} tso off gso off gro off tx off rx off >/dev/null")
     if rate_bit_s is not None:
         commands.append(f"tc qdisc replace dev {interface} root handle 1: {shaper_arguments(rate_bit_s)}")

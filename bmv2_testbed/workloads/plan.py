@@ -1,4 +1,4 @@
-"""From a trace to what each node does: which stretch, which node, what is in the pool before. Pure.
+"""From a trace to what each node does: which stretch, which node, and what the pool holds at the start. Pure.
 
 Scale: one block of 512 tokens stands for 64 MiB of Llama-3-8B KV (bf16, 128 KiB a token) on a 100 Gbit/s link. Both are
 divided alike (`bmv2_testbed.scale`): a block of 64 KiB on a 100 Mbit/s link takes the same 5 ms, and seconds stay

@@ -1,8 +1,8 @@
 """Where residents lie in the slots, and which contiguous range of them is missed least.
 
-A range costs what is lost with the residents in it, each counted once: what hangs on another resident of the range is
-part of that one's loss. So no range costs less than any resident in it, and looking at the ranges around residents in
-order of their loss finds the cheapest after a few of them, however many there are.
+The cost of a range is what is lost with the residents in it, each counted once: a resident that hangs on another one
+in the range is part of that one's loss. So no range costs less than any resident in it, and looking at the ranges
+around residents in order of their loss finds the cheapest after a few of them, however many there are.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Room:
 
 
 @dataclass(slots=True)
-class PoolLayout:
+class SlotLayout:
     """All residents of the switch."""
 
     order: EvictionOrder = field(default_factory=EvictionOrder)
@@ -52,6 +52,7 @@ class PoolLayout:
         return key in self._slots
 
     def get(self, key: ChunkKey) -> Resident | None:
+        """The resident of this key, if it is one."""
         return self.order.get(key)
 
     def put(self, resident: Resident, slots: SlotRange) -> None:
@@ -62,7 +63,7 @@ class PoolLayout:
         self.order.put(resident, slots.base)
 
     def remove(self, key: ChunkKey) -> None:
-        """Raises KeyError for a key that is no resident."""
+        """Raises KeyError for a key that is not a resident."""
         slots = self._slots.pop(key)
         del self._at[slots.base], self._until[slots.end]
         self.order.remove(key)

@@ -1,4 +1,4 @@
-"""Whether a chunk goes into the switch's pool, and what makes room for it.
+"""Whether a chunk goes into the switch, and what makes room for it.
 
 A chunk is admitted only on evidence (two readers at once, or a second touch), only whole, only if it can be filled,
 and only if it is worth more than everything it displaces and what hangs on that. Room is one contiguous range of slots:
@@ -12,12 +12,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from controlplane.admission.layout import PoolLayout
+from controlplane.admission.layout import SlotLayout
 from controlplane.admission.slots import SlotRange
 from controlplane.ids import ChunkKey
 
 DISPLACEMENT_MARGIN = 1.1
-"""A newcomer must be worth so many times what it displaces: equal chunks shall not take turns."""
+"""A candidate must be worth more than this many times what it displaces, so that equal chunks do not take turns."""
 
 
 class Refusal(enum.Enum):
@@ -28,6 +28,8 @@ class Refusal(enum.Enum):
     ORPHAN = "an ancestor is in no pool"
     TOO_BIG = "more segments than the switch has slots"
     NOT_WORTH_IT = "worth less than what it would displace"
+    FILL_TOO_DEAR = "its holders are not busy enough for a fill to pay"
+    NO_ROOM = "no room: the rest of the switch is pinned, or on its way in or out"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,7 @@ class Candidate:
     touched_again: bool
     rooted: bool
     fillable: bool
+    fill_pays: bool = True
     pinned: bool = False
 
 
@@ -64,8 +67,8 @@ class AdmissionPolicy:
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
 
-    def decide(self, candidate: Candidate, pool: PoolLayout, gaps: Sequence[SlotRange]) -> Admission | Refusal:
-        """`pool` is everything in the switch, `gaps` its free ranges in order of address."""
+    def decide(self, candidate: Candidate, layout: SlotLayout, gaps: Sequence[SlotRange]) -> Admission | Refusal:
+        """`layout` is everything in the switch, `gaps` its free ranges in order of address."""
         refusal = self._refuse(candidate)
         if refusal is not None:
             return refusal
@@ -73,7 +76,7 @@ class AdmissionPolicy:
         if fitting:
             gap = min(fitting, key=lambda one: (one.count, one.base))
             return Admission(candidate.key, SlotRange(gap.base, candidate.segments))
-        return self._displace(candidate, pool, gaps)
+        return self._displace(candidate, layout, gaps)
 
     def _refuse(self, candidate: Candidate) -> Refusal | None:
         if candidate.segments > self._capacity:
@@ -86,12 +89,16 @@ class AdmissionPolicy:
             return Refusal.NO_EVIDENCE
         if not candidate.rooted:
             return Refusal.ORPHAN
+        if not candidate.fill_pays:
+            return Refusal.FILL_TOO_DEAR
         return None
 
-    def _displace(self, candidate: Candidate, pool: PoolLayout, gaps: Sequence[SlotRange]) -> Admission | Refusal:
-        room = pool.cheapest(candidate.segments, _ancestors(candidate, pool), gaps)
+    def _displace(self, candidate: Candidate, layout: SlotLayout, gaps: Sequence[SlotRange]) -> Admission | Refusal:
+        room = layout.cheapest(candidate.segments, _ancestors(candidate, layout), gaps)
         limit = math.inf if candidate.pinned else candidate.value * candidate.size_bytes
-        if room is None or room.cost * DISPLACEMENT_MARGIN >= limit:
+        if room is None:
+            return Refusal.NO_ROOM
+        if room.cost * DISPLACEMENT_MARGIN >= limit:
             return Refusal.NOT_WORTH_IT
         out = sorted(room.residents, key=lambda resident: (-resident.position, resident.key))
         return Admission(
@@ -99,11 +106,11 @@ class AdmissionPolicy:
         )
 
 
-def _ancestors(candidate: Candidate, pool: PoolLayout) -> frozenset[ChunkKey]:
-    """Residents that the candidate hangs on, as far up as the pool is unbroken: to push those out would undo it."""
+def _ancestors(candidate: Candidate, layout: SlotLayout) -> frozenset[ChunkKey]:
+    """Residents that the candidate hangs on, as far up as the prefix is unbroken: to push those out would undo it."""
     found = set()
     at = candidate.parent
-    while at is not None and at not in found and (resident := pool.get(at)) is not None:
+    while at is not None and at not in found and (resident := layout.get(at)) is not None:
         found.add(at)
         at = resident.parent
     return frozenset(found)

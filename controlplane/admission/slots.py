@@ -28,10 +28,8 @@ class SlotAllocator:
         self.capacity = capacity
         self._free: list[SlotRange] = [SlotRange(Slot(0), capacity)] if capacity > 0 else []
         self._used: dict[Slot, int] = {}
-
-    @property
-    def used_count(self) -> int:
-        return sum(self._used.values())
+        self.used_count = 0
+        """Slots that are taken."""
 
     @property
     def free_ranges(self) -> tuple[SlotRange, ...]:
@@ -51,6 +49,7 @@ class SlotAllocator:
         if self._used.get(given_back.base) != given_back.count:
             raise ValueError(f"slots {given_back.base}+{given_back.count} are not taken")
         del self._used[given_back.base]
+        self.used_count -= given_back.count
         base, end = given_back.base, given_back.end
         at = bisect_left(self._free, given_back)
         if at < len(self._free) and self._free[at].base == end:
@@ -66,3 +65,4 @@ class SlotAllocator:
         if wanted.end < gap.end:
             insort(self._free, SlotRange(Slot(wanted.end), gap.end - wanted.end))
         self._used[wanted.base] = wanted.count
+        self.used_count += wanted.count

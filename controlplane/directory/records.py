@@ -30,6 +30,8 @@ class AddOutcome(enum.Enum):
     KNOWN = "known"
     CONFLICT = "conflict"
     """Size or checksum differ from what the directory has: not offered to anybody while the other copies live."""
+    CYCLE = "cycle"
+    """Its parent hangs on the chunk itself: not offered to anybody."""
 
 
 @dataclass(slots=True)
@@ -51,6 +53,7 @@ class Chunk:
 
     @property
     def key(self) -> ChunkKey:
+        """The chunk's key."""
         return self.facts.key
 
     @property

@@ -6,6 +6,7 @@ time or the switch beyond the one bit `served`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
 from controlplane.directory.records import AddOutcome, Chunk, ChunkFacts
@@ -39,6 +40,8 @@ class Directory:
         self._unconfirmed_on_disk: dict[NodeIndex, set[ChunkKey]] = {}
         self._changed: set[ChunkKey] = set()
         self._watchers: list[Callable[[ChunkKey, bool], None]] = []
+        self._last_copies: Counter[NodeIndex] = Counter()
+        """Chunks that only this node has, in its pool or on its disk."""
         self._copies = 0
         self._bytes = 0
 
@@ -64,13 +67,16 @@ class Directory:
         return self._bytes
 
     def get(self, key: ChunkKey) -> Chunk | None:
+        """The chunk of this key; None if nobody has it."""
         return self._chunks.get(key)
 
-    def held_by(self, node: NodeIndex) -> frozenset[ChunkKey]:
-        return frozenset(self._by_node.get(node, ()))
-
     def count_held_by(self, node: NodeIndex) -> int:
+        """Chunks in the node's pool."""
         return len(self._by_node.get(node, ()))
+
+    def count_last_copies(self, node: NodeIndex) -> int:
+        """How many chunks no other host would have, in its pool or on its disk."""
+        return self._last_copies[node]
 
     def last_copies(self, node: NodeIndex) -> list[ChunkKey]:
         """Keys that no other host would have, in its pool or on its disk, ancestors first."""
@@ -79,6 +85,7 @@ class Directory:
         return sorted(keys, key=lambda key: (self._chunks[key].facts.position, key))
 
     def children(self, key: ChunkKey) -> frozenset[ChunkKey]:
+        """Keys of the chunks that hang on this one, whether it is here or not."""
         chunk = self._chunks.get(key)
         return frozenset(chunk.children if chunk else self._orphans.get(key, ()))
 
@@ -141,15 +148,17 @@ class Directory:
         self._unconfirmed.get(node, set()).discard(facts.key)
         chunk = self._chunks.get(facts.key)
         if chunk is None:
+            if self._closes_cycle(facts):
+                return AddOutcome.CYCLE
             chunk = self._insert(facts)
-            self._hold(chunk, node)
+            self._add_holder(chunk, node)
             return AddOutcome.NEW_CHUNK
         if (chunk.facts.size_bytes, chunk.facts.checksum) != (facts.size_bytes, facts.checksum):
-            if chunk.holders == {node}:
+            if chunk.holders == {node} and not self._closes_cycle(facts):
                 # The only holder replaced its copy; nobody else is contradicted.
                 self._replace_facts(chunk, facts)
                 return AddOutcome.NEW_COPY
-            self._unhold(chunk, node)
+            self._remove_holder(chunk, node)
             chunk.dissenters[node] = facts
             self._dissents.setdefault(node, set()).add(facts.key)
             return AddOutcome.CONFLICT
@@ -157,7 +166,7 @@ class Directory:
             return AddOutcome.KNOWN
         if chunk.dissenters.pop(node, None) is not None:
             self._dissents[node].discard(facts.key)
-        self._hold(chunk, node)
+        self._add_holder(chunk, node)
         return AddOutcome.NEW_COPY
 
     def add_disk_copy(self, node: NodeIndex, facts: ChunkFacts) -> AddOutcome:
@@ -165,6 +174,8 @@ class Directory:
         self._unconfirmed_on_disk.get(node, set()).discard(facts.key)
         chunk = self._chunks.get(facts.key)
         outcome = AddOutcome.NEW_COPY
+        if chunk is None and self._closes_cycle(facts):
+            return AddOutcome.CYCLE
         if chunk is None:
             chunk, outcome = self._insert(facts), AddOutcome.NEW_CHUNK
         elif (chunk.facts.size_bytes, chunk.facts.checksum) != (facts.size_bytes, facts.checksum):
@@ -172,7 +183,9 @@ class Directory:
             return AddOutcome.CONFLICT
         elif node in chunk.disk_holders:
             return AddOutcome.KNOWN
+        before = _only_host(chunk)
         chunk.disk_holders.add(node)
+        self._count_last_copies(before, chunk)
         self._on_disk.setdefault(node, set()).add(chunk.key)
         self._note(chunk.key)
         return outcome
@@ -182,10 +195,12 @@ class Directory:
         chunk = self._chunks.get(key)
         if chunk is None or node not in chunk.disk_holders:
             return False
+        before = _only_host(chunk)
         chunk.disk_holders.discard(node)
+        self._count_last_copies(before, chunk)
         self._on_disk[node].discard(key)
         self._note(key)
-        self._settle(chunk)
+        self._drop_unless_available(chunk)
         return True
 
     def remove_copy(self, node: NodeIndex, key: ChunkKey) -> bool:
@@ -198,8 +213,8 @@ class Directory:
             return False
         if node not in chunk.holders:
             return False
-        self._unhold(chunk, node)
-        self._settle(chunk)
+        self._remove_holder(chunk, node)
+        self._drop_unless_available(chunk)
         return True
 
     def remove_node(self, node: NodeIndex) -> list[ChunkKey]:
@@ -238,7 +253,7 @@ class Directory:
             return
         chunk.served = served
         self._note(key)
-        self._settle(chunk)
+        self._drop_unless_available(chunk)
 
     def set_pinned(self, keys: Iterable[ChunkKey], pinned: bool) -> list[ChunkKey]:
         """Returns the keys whose state changed."""
@@ -281,6 +296,16 @@ class Directory:
         for watcher in self._watchers:
             watcher(key, came_or_went)
 
+    def _closes_cycle(self, facts: ChunkFacts) -> bool:
+        """The chunk's parent hangs on the chunk itself. That takes children: without them nothing is looked at."""
+        if not self.children(facts.key):
+            return False
+        at = facts.parent
+        while at is not None and at != facts.key:
+            above = self._chunks.get(at)
+            at = None if above is None else above.facts.parent
+        return at is not None
+
     def _insert(self, facts: ChunkFacts) -> Chunk:
         chunk = Chunk(facts)
         chunk.children = self._orphans.pop(facts.key, set())
@@ -316,35 +341,50 @@ class Directory:
         self._link(facts)
         self._note(facts.key)
 
-    def _hold(self, chunk: Chunk, node: NodeIndex) -> None:
+    def _add_holder(self, chunk: Chunk, node: NodeIndex) -> None:
+        before = _only_host(chunk)
         chunk.holders.add(node)
+        self._count_last_copies(before, chunk)
         self._by_node.setdefault(node, set()).add(chunk.key)
         self._copies += 1
         self._note(chunk.key)
 
-    def _unhold(self, chunk: Chunk, node: NodeIndex) -> None:
+    def _count_last_copies(self, before: NodeIndex | None, chunk: Chunk) -> None:
+        """`before`: the only host that had the chunk, if there was only one."""
+        if before is not None:
+            self._last_copies[before] -= 1
+        after = _only_host(chunk)
+        if after is not None:
+            self._last_copies[after] += 1
+
+    def _remove_holder(self, chunk: Chunk, node: NodeIndex) -> None:
         if node not in chunk.holders:
             return
+        before = _only_host(chunk)
         chunk.holders.discard(node)
+        self._count_last_copies(before, chunk)
         self._by_node[node].discard(chunk.key)
         self._copies -= 1
         self._note(chunk.key)
 
-    def _settle(self, chunk: Chunk) -> None:
+    def _drop_unless_available(self, chunk: Chunk) -> None:
         """A chunk that lost its last copy takes up a dissenter's bytes, or goes."""
         if chunk.available:
             return
+        for node in [one for one, facts in chunk.dissenters.items() if self._closes_cycle(facts)]:
+            del chunk.dissenters[node]
+            self._dissents[node].discard(chunk.key)
         if chunk.dissenters:
             node = min(chunk.dissenters)
             facts = chunk.dissenters.pop(node)
             self._dissents[node].discard(chunk.key)
             self._replace_facts(chunk, facts)
-            self._hold(chunk, node)
+            self._add_holder(chunk, node)
             for other, theirs in list(chunk.dissenters.items()):
                 if (theirs.size_bytes, theirs.checksum) == (facts.size_bytes, facts.checksum):
                     del chunk.dissenters[other]
                     self._dissents[other].discard(chunk.key)
-                    self._hold(chunk, other)
+                    self._add_holder(chunk, other)
             return
         del self._chunks[chunk.key]
         self._unlink(chunk.facts)
@@ -352,3 +392,9 @@ class Directory:
             self._orphans[chunk.key] = chunk.children
         self._bytes -= chunk.facts.size_bytes
         self._note(chunk.key, came_or_went=True)
+
+
+def _only_host(chunk: Chunk) -> NodeIndex | None:
+    """The host that has the only copies of a chunk; None: there are several, or none."""
+    hosts = chunk.holders | chunk.disk_holders
+    return next(iter(hosts)) if len(hosts) == 1 else None

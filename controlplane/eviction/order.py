@@ -7,13 +7,20 @@ as much as the chunk has ancestors and they have children, whatever else is in t
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import math
-from bisect import bisect_left, insort
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
 
 from controlplane.ids import ChunkKey
+from kvpolicy.value.lowest import LowestFirst
+
+_QUEUE_MIN: Final = 64
+_QUEUE_SHARE: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +44,7 @@ class _Kept:
     """Value per byte, never below that of a resident that hangs below: to lose an ancestor is to lose their use too."""
     loss: float
     rank: int
+    place: int
 
 
 class EvictionOrder:
@@ -47,14 +55,17 @@ class EvictionOrder:
         self._children: dict[ChunkKey, set[ChunkKey]] = {}
         """Residents by parent, whether that is one or not."""
         self._kept: dict[ChunkKey, _Kept] = {}
-        self._movable: list[tuple[float, int, ChunkKey]] = []
-        """(loss, rank, key), ascending."""
+        self._occupants: list[ChunkKey | None] = []
+        """Keys by place: residents are numbers to `LowestFirst`."""
+        self._vacant: list[int] = []
+        self._movable = LowestFirst(self._is_movable, _QUEUE_MIN, _QUEUE_SHARE)
         self._stale: set[ChunkKey] = set()
 
     def __len__(self) -> int:
         return len(self._residents)
 
     def get(self, key: ChunkKey) -> Resident | None:
+        """The resident of this key, if it is one."""
         return self._residents.get(key)
 
     def put(self, resident: Resident, rank: int) -> None:
@@ -65,10 +76,8 @@ class EvictionOrder:
             return
         if before is not None:
             self._unlink(before)
-            if before.movable and not resident.movable:
-                self._withdraw(key)
         else:
-            self._kept[key] = _Kept(math.nan, math.nan, rank)
+            self._kept[key] = _Kept(math.nan, math.nan, rank, self._take_place(key))
         self._residents[key] = resident
         if resident.parent is not None:
             self._children.setdefault(resident.parent, set()).add(key)
@@ -76,22 +85,50 @@ class EvictionOrder:
         self._stale.add(key)
 
     def remove(self, key: ChunkKey) -> None:
-        """Raises KeyError for a key that is no resident."""
+        """Raises KeyError for a key that is not a resident."""
         resident = self._residents[key]
         self._unlink(resident)
-        self._withdraw(key)
+        place = self._kept[key].place
+        self._occupants[place] = None
+        self._vacant.append(place)
         del self._residents[key], self._kept[key]
         self._stale.discard(key)
 
     def loss(self, key: ChunkKey) -> float:
         """Value of a resident and of all residents below it, in seconds saved per second."""
-        self._settle()
+        self._work_out_stale()
         return self._kept[key].loss
 
     def ascending(self) -> Iterator[tuple[float, int, ChunkKey]]:
         """(loss, rank, key) of what may go, smallest first. Nothing may change meanwhile."""
-        self._settle()
-        return iter(self._movable)
+        self._work_out_stale()
+        with contextlib.closing(self._movable.ascending(self._fill)) as entries:
+            for loss, rank, place in entries:
+                key = self._occupants[place]
+                if key is None:
+                    raise AssertionError("what may go has a key")
+                yield loss, rank, key
+
+    def _take_place(self, key: ChunkKey) -> int:
+        if self._vacant:
+            place = self._vacant.pop()
+            self._occupants[place] = key
+        else:
+            place = len(self._occupants)
+            self._occupants.append(key)
+        return place
+
+    def _is_movable(self, loss: float, place: int) -> bool:
+        key = self._occupants[place]
+        return key is not None and self._residents[key].movable and self._kept[key].loss == loss
+
+    def _fill(self, seen: set[int]) -> bool:
+        movable = [kept for key, kept in self._kept.items() if self._residents[key].movable and kept.place not in seen]
+        return self._movable.fill(
+            np.array([kept.loss for kept in movable], np.float64),
+            np.array([kept.rank for kept in movable], np.int64),
+            np.array([kept.place for kept in movable], np.int64),
+        )
 
     def _unlink(self, resident: Resident) -> None:
         if resident.parent is None:
@@ -102,14 +139,7 @@ class EvictionOrder:
             del self._children[resident.parent]
         self._stale.add(resident.parent)
 
-    def _withdraw(self, key: ChunkKey) -> None:
-        """Take a resident out of the list, if it is there."""
-        kept = self._kept[key]
-        at = bisect_left(self._movable, (kept.loss, kept.rank, key))
-        if at < len(self._movable) and self._movable[at][2] == key:
-            del self._movable[at]
-
-    def _settle(self) -> None:
+    def _work_out_stale(self) -> None:
         """Work out what changes made stale, descendants first."""
         if not self._stale:
             return
@@ -139,11 +169,7 @@ class EvictionOrder:
         before = self._kept[resident.key]
         same = before.worth == worth and before.loss == loss
         if not same:
-            self._withdraw(resident.key)
-            self._kept[resident.key] = _Kept(worth, loss, before.rank)
+            self._kept[resident.key] = _Kept(worth, loss, before.rank, before.place)
         if resident.movable:
-            entry = (loss, before.rank, resident.key)
-            at = bisect_left(self._movable, entry)
-            if at == len(self._movable) or self._movable[at] != entry:
-                insort(self._movable, entry)
+            self._movable.changed(loss, before.rank, before.place)
         return not same

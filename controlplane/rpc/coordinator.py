@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator
 from typing import Any, Protocol
 
 import grpc
 
+from controlplane.rpc.peers import Peer, peer_of
 from controlplane.rpc.streams import AgentStream, Closing
 from kvproto.rpc import control_pb2 as rpc
 from kvproto.rpc import control_pb2_grpc
+
+LOG = logging.getLogger(__name__)
 
 
 class AgentDesk(Protocol):
@@ -20,10 +24,17 @@ class AgentDesk(Protocol):
     def standby_words(self) -> str:
         """Why agents and operators are refused now; empty if they are not."""
 
-    def open_stream(self) -> AgentStream: ...
-    def take(self, stream: AgentStream, message: rpc.FromAgent) -> None: ...
-    def close_stream(self, stream: AgentStream) -> None: ...
-    def count_sent(self, message: rpc.ToAgent) -> None: ...
+    def open_stream(self, peer: Peer) -> AgentStream:
+        """A stream of an agent begins."""
+
+    def take(self, stream: AgentStream, message: rpc.FromAgent) -> None:
+        """A message came on it."""
+
+    def close_stream(self, stream: AgentStream) -> None:
+        """It ended."""
+
+    def count_sent(self, message: rpc.ToAgent) -> None:
+        """A message went out."""
 
 
 class Coordinator(control_pb2_grpc.CoordinatorServicer):
@@ -35,10 +46,11 @@ class Coordinator(control_pb2_grpc.CoordinatorServicer):
     async def Attach(  # noqa: N802  (gRPC's name)
         self, requests: AsyncIterator[rpc.FromAgent], context: Any
     ) -> AsyncIterator[rpc.ToAgent]:
+        """One agent's stream, both ways, until either side ends it."""
         reason = self._desk.standby_words()
         if reason:
             await context.abort(grpc.StatusCode.UNAVAILABLE, reason)
-        stream = self._desk.open_stream()
+        stream = self._desk.open_stream(peer_of(context))
         reader = asyncio.create_task(self._read(requests, stream))
         try:
             while not isinstance(message := await stream.next(), Closing):
@@ -56,7 +68,12 @@ class Coordinator(control_pb2_grpc.CoordinatorServicer):
         try:
             async for message in requests:
                 self._desk.take(stream, message)
-        except (grpc.RpcError, asyncio.InvalidStateError):
+        except (grpc.RpcError, grpc.aio.AbortError, asyncio.InvalidStateError):
             stream.close(Closing("ABORTED", "the stream broke"))
+        except asyncio.CancelledError:
+            raise
+        except Exception:  # a defect of ours, met by one agent's message: the others keep their controller
+            LOG.exception("a message of session %d could not be taken: its stream ends", stream.session)
+            stream.close(Closing("INTERNAL", "the controller could not take a message: see its log"))
         else:
             stream.close(Closing("OK", "the agent closed the stream"))

@@ -5,19 +5,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from typing import Any, Protocol
 
 import grpc
 
-from controlplane import views
+from controlplane import parse, views
 from controlplane.core import Core
 from controlplane.directory import AmbiguousKeyError, UnknownKeyError
 from controlplane.effects import JobId
+from controlplane.examination.observations import Surroundings
 from controlplane.operations import OperatorError
+from controlplane.rpc.live_feed import LiveFeed
+from kvpolicy.tiers.cost_question import QuestionError, TooManyQuestionsError
 from kvproto.rpc import control_pb2 as rpc
 from kvproto.rpc import control_pb2_grpc
 
 _WATCH_S = 0.02
+_PIN_WAIT_MAX_S = 3600.0
 _REST_CHUNKS = 500
 """Chunks listed before other events get their turn."""
 
@@ -26,47 +31,63 @@ class OperatorDesk(Protocol):
     """The part of the daemon that operators talk to."""
 
     @property
-    def core(self) -> Core: ...
-    def now_ns(self) -> int: ...
-    def settle(self) -> None:
+    def core(self) -> Core:
+        """What all requests are about."""
+
+    def now_ns(self) -> int:
+        """The monotonic clock, in nanoseconds."""
+
+    def advance(self) -> None:
         """Carry out what the core wants done."""
 
-    async def something_happened(self) -> None:
+    async def wait_for_change(self) -> None:
         """Return when the core has been called again."""
 
     def watch(self, job: JobId) -> asyncio.Queue[tuple[rpc.Progress, bool]]:
         """Progress of a job just started, and whether it is the last."""
 
-    def unwatch(self, job: JobId) -> None: ...
-    def switch_words(self) -> tuple[str, str]:
-        """Kind and address of the switch."""
+    def unwatch(self, job: JobId) -> None:
+        """Nobody wants to know of the job any more."""
+
+    def status(self) -> rpc.StatusReply:
+        """Nodes, switch and counts."""
+
+    def surroundings(self) -> Surroundings:
+        """What an examination wants to know of this daemon."""
+
+    @property
+    def live(self) -> LiveFeed:
+        """What happens now."""
 
     def standby_words(self) -> str:
         """Why agents and operators are refused now; empty if they are not."""
 
 
 class Operator(control_pb2_grpc.OperatorServicer):
-    """Each method is one call of the core. A controller on standby tells its status and refuses all else."""
+    """Each method is one call of the core. A controller on standby reports its status and refuses everything else."""
 
     def __init__(self, desk: OperatorDesk) -> None:
         self._desk = desk
 
     async def Status(self, request: rpc.StatusRequest, context: Any) -> rpc.StatusReply:  # noqa: N802
-        return views.status(self._desk.core, *self._desk.switch_words(), self._desk.now_ns())
+        """Nodes, switch and counts."""
+        return self._desk.status()
 
     async def Watch(self, request: rpc.StatusRequest, context: Any) -> AsyncIterator[rpc.StatusReply]:  # noqa: N802
+        """The status at once, and again whenever it has changed."""
         told = None
         while True:
-            status = views.status(self._desk.core, *self._desk.switch_words(), self._desk.now_ns())
+            status = self._desk.status()
             lasting = views.lasting(status)
             if lasting != told:
                 told = lasting
                 yield status
-            # A status costs a look at every chunk that somebody holds: not at each of a storm of events.
+            # A status is a look at every node and entry of the switch: not at each of a storm of events.
             await asyncio.sleep(_WATCH_S)
-            await self._desk.something_happened()
+            await self._desk.wait_for_change()
 
     async def List(self, request: rpc.ListRequest, context: Any) -> AsyncIterator[rpc.ChunkView]:  # noqa: N802
+        """Chunks that the request selects, in prefix order."""
         core = self._desk.core
         await self._refuse_on_standby(context)
         if request.node and core.nodes.named(request.node) is None:
@@ -83,23 +104,41 @@ class Operator(control_pb2_grpc.OperatorServicer):
                 await asyncio.sleep(0)
 
     async def Top(self, request: rpc.TopRequest, context: Any) -> rpc.TopReply:  # noqa: N802
-        now_ns = self._desk.now_ns()
-        status = views.status(self._desk.core, *self._desk.switch_words(), now_ns)
-        return rpc.TopReply(chunks=views.top(self._desk.core, request.limit, now_ns), status=status)
+        """The chunks fetched most, and the status."""
+        chunks = views.top(self._desk.core, request.limit, self._desk.now_ns())
+        return rpc.TopReply(chunks=chunks, status=self._desk.status())
+
+    async def Live(self, request: rpc.LiveRequest, context: Any) -> AsyncIterator[rpc.LiveIncrement]:  # noqa: N802
+        """What happens now, for as long as the caller reads."""
+        async with contextlib.aclosing(self._desk.live.follow()) as increments:
+            async for increment in increments:
+                yield increment
 
     async def Pin(self, request: rpc.PinRequest, context: Any) -> rpc.PinReply:  # noqa: N802
+        """Keep a prefix."""
         async with self._asking(context):
-            return self._desk.core.operations.pin(request, self._desk.now_ns())
+            reply = self._desk.core.operations.pin(request, self._desk.now_ns())
+        if not request.in_switch:
+            return reply
+        async with self._asking(context):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(request.wait_ms / 1000, _PIN_WAIT_MAX_S)):
+                    while self._desk.core.operations.pin_progress(request).served_chunks < reply.chunks:
+                        await self._desk.wait_for_change()
+            return self._desk.core.operations.pin_progress(request)
 
     async def Unpin(self, request: rpc.PinRequest, context: Any) -> rpc.PinReply:  # noqa: N802
+        """Let a prefix go again."""
         async with self._asking(context):
             return self._desk.core.operations.unpin(request)
 
     async def Evict(self, request: rpc.EvictRequest, context: Any) -> rpc.EvictReply:  # noqa: N802
+        """Take a prefix and what hangs on it out."""
         async with self._asking(context):
             return self._desk.core.operations.evict(request, self._desk.now_ns())
 
     async def Warm(self, request: rpc.WarmRequest, context: Any) -> AsyncIterator[rpc.Progress]:  # noqa: N802
+        """Bring a prefix to nodes; progress until all are through."""
         async with self._asking(context):
             job = self._desk.core.operations.warm(request)
             progress = self._desk.watch(job)
@@ -107,11 +146,44 @@ class Operator(control_pb2_grpc.OperatorServicer):
             yield one
 
     async def Drain(self, request: rpc.DrainRequest, context: Any) -> AsyncIterator[rpc.Progress]:  # noqa: N802
+        """Empty a node; progress until it is."""
         async with self._asking(context):
             job = self._desk.core.operations.drain(request)
             progress = self._desk.watch(job)
         async for one in self._follow(job, progress):
             yield one
+
+    async def Cost(self, request: rpc.CostRequest, context: Any) -> rpc.CostReply:  # noqa: N802
+        """What it would take nodes to have the chunks of a prefix."""
+        await self._refuse_on_standby(context)
+        try:
+            quotes = self._desk.core.quotes.of(parse.cost_question(request), self._desk.now_ns())
+        except QuestionError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        except TooManyQuestionsError as error:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
+        return views.cost_reply(quotes)
+
+    async def Examine(  # noqa: N802
+        self, request: rpc.ExamineRequest, context: Any
+    ) -> AsyncIterator[rpc.ExamineReply]:
+        """Try all paths; what is being tried, and at the end the findings."""
+        core, began_ns = self._desk.core, self._desk.now_ns()
+        surroundings = replace(self._desk.surroundings(), asked_by=request.version)
+        async with self._asking(context):
+            number = core.examinations.begin(surroundings, views.switch_state(core), began_ns)
+        told = ""
+        try:
+            while (found := core.examinations.findings(number)) is None:
+                if core.examinations.phase != told:
+                    told = core.examinations.phase
+                    yield rpc.ExamineReply(phase=told)
+                await self._desk.wait_for_change()
+            took_ms = (self._desk.now_ns() - began_ns) // 1_000_000
+            yield rpc.ExamineReply(finished=True, findings=found, took_ms=took_ms)
+        finally:
+            core.examinations.end(number)
+            self._desk.advance()
 
     async def _follow(
         self, job: JobId, progress: asyncio.Queue[tuple[rpc.Progress, bool]]
@@ -124,19 +196,19 @@ class Operator(control_pb2_grpc.OperatorServicer):
         finally:
             if not last:
                 self._desk.core.operations.cancel(job)
-                self._desk.settle()
+                self._desk.advance()
             self._desk.unwatch(job)
 
     @contextlib.asynccontextmanager
     async def _asking(self, context: Any) -> AsyncIterator[None]:
-        """A refused request becomes the status of the call; what the request set going is carried out."""
+        """Turn a refusal into the status of the call; carry out the effects of the request."""
         await self._refuse_on_standby(context)
         try:
             yield
         except OperatorError as error:
             await context.abort(grpc.StatusCode[error.code], str(error))
         finally:
-            self._desk.settle()
+            self._desk.advance()
 
     async def _refuse_on_standby(self, context: Any) -> None:
         if reason := self._desk.standby_words():

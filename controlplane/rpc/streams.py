@@ -7,6 +7,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from controlplane.limits import OUTBOX_MESSAGES_MAX
+from controlplane.rpc.peers import Peer
 from kvproto.rpc import control_pb2 as rpc
 
 
@@ -21,8 +22,9 @@ class Closing:
 class AgentStream:
     """Outbox of one session. An agent that does not read is cut off rather than remembered for."""
 
-    def __init__(self, session: int) -> None:
+    def __init__(self, session: int, peer: Peer) -> None:
         self.session = session
+        self.peer = peer
         self.ready = False
         """Hello was taken: it gets what everybody gets."""
         self._outbox: deque[rpc.ToAgent] = deque()
@@ -30,6 +32,7 @@ class AgentStream:
         self._wake = asyncio.Event()
 
     def send(self, message: rpc.ToAgent) -> None:
+        """Queue a message; the stream is closed when too many wait."""
         if self._closing is not None:
             return
         if len(self._outbox) >= OUTBOX_MESSAGES_MAX:
@@ -46,6 +49,7 @@ class AgentStream:
         self._wake.set()
 
     async def next(self) -> rpc.ToAgent | Closing:
+        """The next message to send, or the end of the stream."""
         while not self._outbox:
             if self._closing is not None:
                 return self._closing

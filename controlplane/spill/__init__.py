@@ -8,7 +8,7 @@ from controlplane.spill.plan import (
     Recovery,
     plan_drain,
     plan_recovery,
-    plan_rescues,
+    plan_replications,
 )
 
-__all__ = ["DrainPlan", "Endangered", "Host", "Move", "Recovery", "plan_drain", "plan_recovery", "plan_rescues"]
+__all__ = ["DrainPlan", "Endangered", "Host", "Move", "Recovery", "plan_drain", "plan_recovery", "plan_replications"]

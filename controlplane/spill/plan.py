@@ -1,7 +1,7 @@
 """Where a chunk goes before its last copy does.
 
 Three occasions: the switch evicts a chunk that no host holds (value recovery), a host's full pool is about to evict
-one that nobody else has (rescue), and a node is drained. All yield plans of typed steps; carrying them out is the
+one that nobody else has (replication), and a node is drained. All yield plans of typed steps; carrying them out is the
 core's business.
 """
 
@@ -13,9 +13,9 @@ from typing import Final
 
 from controlplane.ids import ChunkKey, NodeIndex
 
-RESCUE_FREE_SHARE: Final = 0.5
+REPLICATION_FREE_SHARE: Final = 0.5
 """The rest of a pool's free room is for its own node."""
-RESCUE_MARGIN: Final = 1.1
+REPLICATION_MARGIN: Final = 1.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Host:
     node: NodeIndex
     free_bytes: int
     cheapest_value: float = 0.0
-    """Per byte, of what it would lose first if it has no room: 0 for what it has on disk, too."""
+    """Value per byte of what it would lose first if it has no room: 0 for chunks that are on its disk, too."""
     disk_free_bytes: int = 0
     """What its pool would lose goes there instead, as long as there is room."""
 
@@ -58,6 +58,8 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class DrainPlan:
+    """Who takes what a leaving node has, and what nobody can take."""
+
     moves: tuple[Move, ...]
     stranded: tuple[ChunkKey, ...]
     """No other pool has room for them."""
@@ -66,8 +68,8 @@ class DrainPlan:
 def plan_recovery(key: ChunkKey, size_bytes: int, value: float, pinned: bool, hosts: Sequence[Host]) -> Recovery | None:
     """Who saves a chunk that only the switch has; None if it is worth less than anything a host would give up.
 
-    A host with free room takes anything of some worth, in its pool or through it on its disk; a full one only what is
-    worth more than its cheapest.
+    A host with free room takes anything of some worth, in its pool or through it on its disk; a full one only a
+    chunk that is worth more than its cheapest.
     """
     if value <= 0.0 and not pinned:
         return None
@@ -83,13 +85,13 @@ def plan_recovery(key: ChunkKey, size_bytes: int, value: float, pinned: bool, ho
     return Recovery(key, min(willing, key=lambda host: (host.cheapest_value, host.node)).node)
 
 
-def plan_rescues(endangered: Iterable[Endangered], hosts: Sequence[Host], limit: int) -> tuple[Recovery, ...]:
+def plan_replications(endangered: Iterable[Endangered], hosts: Sequence[Host], limit: int) -> tuple[Recovery, ...]:
     """Who takes over last copies that a full pool would evict next, `limit` of them at most.
 
-    Free room elsewhere is used up to RESCUE_FREE_SHARE of it; a full host takes only what is worth RESCUE_MARGIN times
-    what it would lose, so that equals are not passed around.
+    Free room elsewhere is used up to REPLICATION_FREE_SHARE of it; a full host takes only what is worth
+    REPLICATION_MARGIN times what it would lose, so that equals are not passed around.
     """
-    free = {host.node: int(host.free_bytes * RESCUE_FREE_SHARE) for host in hosts}
+    free = {host.node: int(host.free_bytes * REPLICATION_FREE_SHARE) for host in hosts}
     full = sorted(hosts, key=lambda host: (host.cheapest_value, host.node))
     plan: list[Recovery] = []
     for chunk in endangered:
@@ -103,7 +105,7 @@ def plan_rescues(endangered: Iterable[Endangered], hosts: Sequence[Host], limit:
             plan.append(Recovery(chunk.key, node))
             continue
         cheapest = next((host for host in full if host.free_bytes < chunk.size_bytes), None)
-        if cheapest is not None and chunk.value > RESCUE_MARGIN * cheapest.cheapest_value:
+        if cheapest is not None and chunk.value > REPLICATION_MARGIN * cheapest.cheapest_value:
             full.remove(cheapest)
             plan.append(Recovery(chunk.key, cheapest.node))
     return tuple(plan)

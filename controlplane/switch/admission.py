@@ -15,10 +15,12 @@ _ACTION = "set_member"
 
 
 def queries() -> Sequence[finsy.P4TableEntry]:
+    """What to read for all entries of this control."""
     return [finsy.P4TableEntry(TABLE)]
 
 
 def encode(entry: PortMemberEntry) -> finsy.P4TableEntry:
+    """The entry as a P4Runtime entity."""
     return finsy.P4TableEntry(
         TABLE,
         match=finsy.P4TableMatch(ingress_port=entry.port),
@@ -27,6 +29,7 @@ def encode(entry: PortMemberEntry) -> finsy.P4TableEntry:
 
 
 def decode(found: finsy.P4TableEntry) -> Entry | None:
+    """Turn what was read into an entry."""
     port = SwitchPort(found["ingress_port"])
     action = found.action
     if isinstance(action, finsy.P4TableAction) and action.name == _ACTION:

@@ -33,7 +33,7 @@ from kvproto.ids import members_of
 FLOOD_GROUP: Final = GroupId(0x8000)
 _HALF_BITS: Final = 16
 _NOBODY: Final = 15
-"""The bit of each half that no member has where two groups are used: it tells the halves apart."""
+"""The bit of each half that no member has where two groups are used: it distinguishes the halves."""
 
 MEMBER_ORDER: Final[tuple[Member, ...]] = tuple(
     map(
@@ -84,10 +84,11 @@ class BitmapGroups:
 
     @property
     def addressing(self) -> Addressing:
+        """How sets of the known members become groups."""
         return addressing(self._known, self._groups_max)
 
     def adopt(self, actual: SwitchContents) -> None:
-        """What the switch already has: exact groups, or bitmaps that tell which members there have been."""
+        """Take over what the switch already has: exact groups, or bitmaps that show which members there have been."""
         default = actual.get(("replicate_default", None))
         if not isinstance(default, ReplicateByBitmapEntry):
             self._pruned.adopt(actual)
@@ -109,7 +110,7 @@ class BitmapGroups:
         self._known = set(self._ports)
 
     def use(self, members: int) -> Change:
-        """Cast packets go to this set now. `entries` has changed by what is returned."""
+        """Cast packets go to this set now. Returns how `entries` has changed."""
         return self._pruned.use(members) if self.addressing is Addressing.PRUNED else Change()
 
     def entries(self) -> list[Entry]:
@@ -130,7 +131,7 @@ class BitmapGroups:
                 groups |= {members: GroupId(FLOOD_GROUP | members >> _HALF_BITS) for members in high}
                 return [ReplicateByBitmapEntry(Bitmap.TWO), *self._groups(groups)]
             case Addressing.PRUNED:
-                # What circulates needs its unicast copy for the recirculation port, so sets of one have no port either.
+                # Circulating packets need their unicast copy for the recirculation port, so sets of one get no port.
                 return [one for one in self._pruned.entries() if not isinstance(one, ReplicateToPortEntry)]
 
     def _groups(self, groups: Mapping[int, GroupId]) -> Iterator[Entry]:

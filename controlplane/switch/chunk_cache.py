@@ -17,10 +17,12 @@ _SERVING = "serving"
 
 
 def queries() -> Sequence[finsy.P4TableEntry]:
+    """What to read for all entries of this control."""
     return [finsy.P4TableEntry(TABLE)]
 
 
 def encode(entry: FillingEntry | ServingEntry) -> finsy.P4TableEntry:
+    """The entry as a P4Runtime entity."""
     if isinstance(entry, FillingEntry):
         action = finsy.P4TableAction(_FILLING, base_slot=entry.base_slot, segments=entry.segments, port=entry.port)
     else:
@@ -30,6 +32,7 @@ def encode(entry: FillingEntry | ServingEntry) -> finsy.P4TableEntry:
 
 
 def decode(found: finsy.P4TableEntry) -> Entry | None:
+    """Turn what was read into an entry."""
     key = key_of(found)
     action = found.action
     if isinstance(action, finsy.P4TableAction):
@@ -42,4 +45,5 @@ def decode(found: finsy.P4TableEntry) -> Entry | None:
 
 
 def key_of(found: finsy.P4TableEntry) -> ChunkKey:
+    """The chunk that an entity is about."""
     return ChunkKey(int(found["key"]).to_bytes(KEY_BYTES, "big"))

@@ -16,6 +16,8 @@ import enum
 
 
 class ChunkState(enum.Enum):
+    """Where a chunk is on its way through the switch."""
+
     ABSENT = "absent"
     PLACING = "placing"
     FILLING = "filling"
@@ -35,6 +37,8 @@ class ChunkState(enum.Enum):
 
 
 class ChunkEvent(enum.Enum):
+    """What can happen to a chunk on its way."""
+
     ADMIT = "admit"
     WRITTEN = "written"
     """The switch has what this state waits for."""
@@ -87,7 +91,7 @@ TRANSITIONS: dict[tuple[ChunkState, ChunkEvent], ChunkState] = {
     (_S.CLEARING, _E.EVICT_LAST): _S.CLEARING,
     **{(state, _E.LOST): _S.ABSENT for state in _S if state is not _S.ABSENT},
 }
-"""Every pair that can happen. What is not here is a bug of ours."""
+"""Every pair that can happen. Any other pair is a bug of ours."""
 
 
 class ImpossibleTransitionError(Exception):

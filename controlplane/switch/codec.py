@@ -1,5 +1,5 @@
-"""Entries as P4Runtime entities and back, for v1model programs; what programs for other architectures say differently
-overrides it (`tofino`)."""
+"""Entries as P4Runtime entities and back, for v1model programs; codecs of other architectures override what differs
+(`tofino`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, ClassVar, TypeAlias
 
 import finsy
 
-from controlplane.switch import admission, chunk_cache, drops, fabric, forwarding, heat, replication
+from controlplane.switch import admission, chunk_cache, drops, fabric, forwarding, heat, here, replication, sources
 from controlplane.switch.entries import (
     AddressEntry,
     CloneSessionEntry,
@@ -25,12 +25,19 @@ from controlplane.switch.entries import (
     ReplicateToGroupEntry,
     ReplicateToPortEntry,
     ServingEntry,
+    SightingSubscriptionEntry,
+    SourceEntry,
+    StationEntry,
+    TakenAddressEntry,
 )
 from controlplane.switch.target import Operation, SwitchCounters, SwitchEvent, SwitchFacts, Update
 from kvproto.limits import SEGMENT_BLOCK_BYTES
 
 Read: TypeAlias = Callable[[Sequence[Any]], Awaitable[list[Any]]]
 """Reads what matches the queries."""
+
+
+_FLOOD_ANNOTATION = "@p4switch_flood_group("
 
 
 class UnsuitableProgramError(Exception):
@@ -40,7 +47,10 @@ class UnsuitableProgramError(Exception):
 class V1ModelCodec:
     """The program of p4/v1model."""
 
-    digests: ClassVar[Mapping[str, Callable[[Mapping[str, Any]], SwitchEvent]]] = {heat.DIGEST: heat.decode_report}
+    digests: ClassVar[Mapping[str, Callable[[Mapping[str, Any]], SwitchEvent]]] = {
+        heat.DIGEST: heat.decode_report,
+        here.DIGEST: here.decode_report,
+    }
     """By name: what a report of it means."""
     tables: ClassVar[tuple[str, ...]] = (
         fabric.TABLE,
@@ -49,6 +59,7 @@ class V1ModelCodec:
         chunk_cache.TABLE,
         replication.REPLICATE_TABLE,
         replication.EGRESS_TABLE,
+        *sources.TABLES,
     )
     counter_names: ClassVar[tuple[str, ...]] = drops.COUNTERS
 
@@ -64,6 +75,7 @@ class V1ModelCodec:
                 segment_bytes=schema.registers["slot_block"].size * SEGMENT_BLOCK_BYTES // slots,
                 chunks_max=schema.tables[chunk_cache.TABLE].size,
                 groups_max=schema.tables[replication.REPLICATE_TABLE].size,
+                asks_to_flood=asks_to_flood(schema),
             )
         except (ValueError, KeyError, ZeroDivisionError) as error:
             raise _not_ours(error) from error
@@ -76,6 +88,7 @@ class V1ModelCodec:
             *forwarding.queries(),
             *chunk_cache.queries(),
             *replication.queries(),
+            *sources.queries(),
         ]
 
     def encode(self, update: Update, schema: finsy.P4Schema) -> list[Any]:
@@ -94,10 +107,11 @@ class V1ModelCodec:
                 return [-entity]
 
     def decode(self, found: Sequence[Any]) -> list[Entry]:
-        """What was read, as entries."""
+        """Turn what was read into entries."""
         return [entry for one in found if (entry := self._decode(one)) is not None]
 
     async def counters(self, read: Read) -> SwitchCounters:
+        """What the data plane counted, read through `read`."""
         dropped = drops.decode(await read(drops.queries()))
         packets = {}
         for found in await read([finsy.P4DirectCounterEntry(chunk_cache.COUNTER)]):
@@ -136,8 +150,12 @@ class V1ModelCodec:
                 | CloneSessionEntry()
             ):
                 return replication.encode(entry)
+            case StationEntry() | SourceEntry() | TakenAddressEntry():
+                return sources.encode(entry)
             case HeatSubscriptionEntry():
                 return heat.encode(entry)
+            case SightingSubscriptionEntry():
+                return here.encode(entry)
             case ForeignEntry():
                 return _encode_foreign(entry)
             case FabricEntry() | LossSubscriptionEntry() | ReplicateByBitmapEntry():
@@ -154,14 +172,21 @@ class V1ModelCodec:
                     return forwarding.decode(found)
                 case chunk_cache.TABLE:
                     return chunk_cache.decode(found)
+                case sources.STATION_TABLE | sources.SOURCE_TABLE | sources.ADDRESS_TABLE:
+                    return sources.decode(found)
         if isinstance(found, finsy.P4DigestEntry):
-            return heat.decode(found)
+            return here.decode(found) if found.digest_id == here.DIGEST else heat.decode(found)
         return replication.decode(found)
 
 
 def is_tofino(schema: finsy.P4Schema) -> bool:
     """Whether a program keeps cached segments in circulation."""
     return any(counter.alias == "orbit" for counter in schema.counters)
+
+
+def asks_to_flood(schema: finsy.P4Schema) -> bool:
+    """Whether the program asks p4switch to fill its group of all ports (by an annotation at `main`)."""
+    return any(annotation.startswith(_FLOOD_ANNOTATION) for annotation in schema.pkg_info.annotations)
 
 
 def _not_ours(error: Exception) -> UnsuitableProgramError:
@@ -172,6 +197,8 @@ def _encode_foreign(entry: ForeignEntry) -> Any:
     """Enough of an entry to delete it: its table and match."""
     if entry.table == "clone_session":
         return finsy.P4CloneSessionEntry(_number(entry.match))
+    if entry.table in sources.TABLES:
+        return finsy.P4TableEntry(entry.table, match=sources.encode_match(entry.table, entry.match))
     fields = {
         admission.TABLE: "ingress_port",
         forwarding.TABLE: "dst",

@@ -1,14 +1,13 @@
-"""What a controller wants of a switch differently, by the program that the switch runs. Pure.
+"""What a controller wants of a switch that depends on the program the switch runs. Pure.
 
-Entries that are the same everywhere are made by the core; here are the others. How entries are said in P4Runtime is the
-business of `codecs`.
+The core makes the entries that are the same everywhere; the others are here. `codecs` turns entries into P4Runtime.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from controlplane.ids import GroupId
+from controlplane.ids import GroupId, SwitchPort
 from controlplane.limits import BITMAP_GROUPS_MAX
 from controlplane.switch import bitmap_groups
 from controlplane.switch.bitmap_groups import BitmapGroups
@@ -19,12 +18,13 @@ from controlplane.switch.entries import (
     Entry,
     HeatSubscriptionEntry,
     LossSubscriptionEntry,
+    SightingSubscriptionEntry,
 )
 from controlplane.switch.groups import Groups, ReplicationGroups
 from controlplane.switch.target import SwitchFacts
 
 MIRROR_BYTES = 86
-"""What is left of a FILL that is mirrored: 4 bytes of the mirror's header, 82 up to the end of the control header."""
+"""Bytes kept of a FILL that is mirrored: 4 bytes of the mirror's header, 82 up to the end of the control header."""
 
 CONTROL_QUEUE = 1
 """Of the recirculation port: control datagrams that go round do not wait behind the segments (p4/tna/types.p4)."""
@@ -40,12 +40,21 @@ class Dialect:
     """None: any port will do."""
     groups_max: int | None
     """Groups by bitmap; None: groups are looked up."""
+    switch_port: SwitchPort
+    """Where no host is: whoever sends from the switch's own addresses would have to be there."""
 
     def groups(self) -> Groups:
+        """How sets of members become groups there."""
         return ReplicationGroups() if self.groups_max is None else BitmapGroups(self.groups_max)
 
 
-V1MODEL = Dialect(FLOOD_GROUP, (HeatSubscriptionEntry(),), session=None, groups_max=None)
+V1MODEL = Dialect(
+    FLOOD_GROUP,
+    (HeatSubscriptionEntry(), SightingSubscriptionEntry()),
+    session=None,
+    groups_max=None,
+    switch_port=SwitchPort(511),
+)
 
 
 def dialect_of(facts: SwitchFacts, bitmap_groups_max: int = BITMAP_GROUPS_MAX) -> Dialect:
@@ -54,7 +63,8 @@ def dialect_of(facts: SwitchFacts, bitmap_groups_max: int = BITMAP_GROUPS_MAX) -
         return V1MODEL
     return Dialect(
         bitmap_groups.FLOOD_GROUP,
-        (HeatSubscriptionEntry(), LossSubscriptionEntry()),
+        (*V1MODEL.subscriptions, LossSubscriptionEntry()),
         session=CloneSessionEntry(NEXT_SEGMENT_SESSION, facts.recirculation_port, MIRROR_BYTES, CONTROL_QUEUE),
         groups_max=bitmap_groups_max,
+        switch_port=facts.recirculation_port,
     )

@@ -24,11 +24,16 @@ REASONS = (
     "hairpin",
     "not_interested",
     "flood_echo",
+    "here",
+    "forged_source",
+    "forged_arp",
+    "not_plain",
 )
 """Index is the reason's number in p4/include/drops.p4 (a test compares); P4Info does not carry enum members."""
 
 
 def queries() -> Sequence[finsy.P4CounterEntry]:
+    """What to read for all drop counters."""
     return [finsy.P4CounterEntry(name) for name in COUNTERS]
 
 

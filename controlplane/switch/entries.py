@@ -38,6 +38,7 @@ class FabricEntry:
 
     @property
     def identity(self) -> Identity:
+        """There is one."""
         return ("fabric", None)
 
 
@@ -47,6 +48,7 @@ class HeatSubscriptionEntry:
 
     @property
     def identity(self) -> Identity:
+        """There is one."""
         return ("digest", None)
 
 
@@ -56,7 +58,57 @@ class LossSubscriptionEntry:
 
     @property
     def identity(self) -> Identity:
+        """There is one."""
         return ("digest", "lost")
+
+
+@dataclass(frozen=True, slots=True)
+class SightingSubscriptionEntry:
+    """Reports of where nodes are come to this controller."""
+
+    @property
+    def identity(self) -> Identity:
+        """There is one."""
+        return ("digest", "sighting")
+
+
+@dataclass(frozen=True, slots=True)
+class StationEntry:
+    """Whoever sends from this MAC address stands behind this port: from another one it is forged."""
+
+    mac: bytes
+    port: SwitchPort
+
+    @property
+    def identity(self) -> Identity:
+        """By MAC address."""
+        return ("station", self.mac)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceEntry:
+    """A node sends from this port with these addresses."""
+
+    port: SwitchPort
+    mac: bytes
+    ip: bytes
+
+    @property
+    def identity(self) -> Identity:
+        """All of it."""
+        return ("source", (self.port, self.mac, self.ip))
+
+
+@dataclass(frozen=True, slots=True)
+class TakenAddressEntry:
+    """This IP address is a node's: ARP that gives it to anybody whom `SourceEntry` does not name is forged."""
+
+    ip: bytes
+
+    @property
+    def identity(self) -> Identity:
+        """By IP address."""
+        return ("address", self.ip)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +120,7 @@ class PortMemberEntry:
 
     @property
     def identity(self) -> Identity:
+        """By port."""
         return ("port_member", self.port)
 
 
@@ -80,6 +133,7 @@ class EgressMemberEntry:
 
     @property
     def identity(self) -> Identity:
+        """By port."""
         return ("egress_member", self.port)
 
 
@@ -92,6 +146,7 @@ class AddressEntry:
 
     @property
     def identity(self) -> Identity:
+        """By MAC address."""
         return ("dmac", self.mac)
 
 
@@ -105,6 +160,7 @@ class GroupEntry:
 
     @property
     def identity(self) -> Identity:
+        """By number."""
         return ("group", self.group)
 
 
@@ -121,6 +177,7 @@ class CloneSessionEntry:
 
     @property
     def identity(self) -> Identity:
+        """By number."""
         return ("clone_session", self.session)
 
 
@@ -134,6 +191,7 @@ class ReplicateToGroupEntry:
 
     @property
     def identity(self) -> Identity:
+        """By set of members."""
         return ("replicate", self.members)
 
 
@@ -146,6 +204,7 @@ class ReplicateToPortEntry:
 
     @property
     def identity(self) -> Identity:
+        """By set of members."""
         return ("replicate", self.members)
 
 
@@ -165,6 +224,7 @@ class ReplicateByBitmapEntry:
 
     @property
     def identity(self) -> Identity:
+        """There is one."""
         return ("replicate_default", None)
 
 
@@ -179,6 +239,7 @@ class FillingEntry:
 
     @property
     def identity(self) -> Identity:
+        """By key of the chunk."""
         return ("kv_cache", self.key)
 
 
@@ -192,6 +253,7 @@ class ServingEntry:
 
     @property
     def identity(self) -> Identity:
+        """By key of the chunk."""
         return ("kv_cache", self.key)
 
 
@@ -204,6 +266,7 @@ class ForeignEntry:
 
     @property
     def identity(self) -> Identity:
+        """By table and match key."""
         return (self.table, self.match)
 
 
@@ -211,6 +274,10 @@ Entry: TypeAlias = (
     FabricEntry
     | HeatSubscriptionEntry
     | LossSubscriptionEntry
+    | SightingSubscriptionEntry
+    | StationEntry
+    | SourceEntry
+    | TakenAddressEntry
     | PortMemberEntry
     | EgressMemberEntry
     | AddressEntry

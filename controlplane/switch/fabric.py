@@ -15,10 +15,12 @@ _PLAIN = "plain"
 
 
 def queries() -> Sequence[finsy.P4TableEntry]:
+    """What to read for all entries of this control."""
     return [finsy.P4TableEntry(TABLE, is_default_action=True)]
 
 
 def encode(entry: FabricEntry) -> finsy.P4TableEntry:
+    """The entry as a P4Runtime entity."""
     action = finsy.P4TableAction(
         _ACTION,
         group_mac=int.from_bytes(entry.group_mac, "big"),
@@ -39,6 +41,7 @@ def encode_absent() -> finsy.P4TableEntry:
 
 
 def decode(found: finsy.P4TableEntry) -> Entry | None:
+    """Turn what was read into an entry; None: the switch is an ordinary one."""
     action = found.action
     if not isinstance(action, finsy.P4TableAction) or action.name != _ACTION:
         return None

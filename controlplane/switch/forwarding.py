@@ -15,10 +15,12 @@ _ACTION = "forward"
 
 
 def queries() -> Sequence[finsy.P4TableEntry]:
+    """What to read for all entries of this control."""
     return [finsy.P4TableEntry(TABLE)]
 
 
 def encode(entry: AddressEntry) -> finsy.P4TableEntry:
+    """The entry as a P4Runtime entity."""
     return finsy.P4TableEntry(
         TABLE,
         match=finsy.P4TableMatch(dst=int.from_bytes(entry.mac, "big")),
@@ -27,6 +29,7 @@ def encode(entry: AddressEntry) -> finsy.P4TableEntry:
 
 
 def decode(found: finsy.P4TableEntry) -> Entry | None:
+    """Turn what was read into an entry."""
     mac = int(found["dst"]).to_bytes(6, "big")
     action = found.action
     if isinstance(action, finsy.P4TableAction) and action.name == _ACTION:

@@ -35,8 +35,8 @@ assert _EXACT_BASE + (1 << GROUPS_EXACT_MEMBERS_MAX) <= _ON_DEMAND_BASE
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a set that has got a group changes in the switch. Most casts' sets change nothing, and a change is few
-    entries out of thousands: looking at all of them took a controller 14 ms a report with 1,024 groups."""
+    """What changes in the switch when a set gets a group. The sets of most casts change nothing, and a change is a few
+    entries out of thousands: looking at all of them took a controller 14 ms per report with 1,024 groups."""
 
     gone: tuple[Identity, ...] = ()
     new: tuple[Entry, ...] = ()
@@ -46,7 +46,7 @@ class Groups(Protocol):
     """Chooses groups for a changing membership."""
 
     def adopt(self, actual: SwitchContents) -> None:
-        """What the switch already has: keep the numbers of its groups."""
+        """Take over what the switch already has: keep the numbers of its groups."""
 
     def set_members(self, ports: Mapping[Member, SwitchPort]) -> bool:
         """The members and their ports now. True if anything changed."""
@@ -55,7 +55,7 @@ class Groups(Protocol):
         """The switch restarted: no set in it names anybody."""
 
     def use(self, members: int) -> Change:
-        """Cast packets go to this set now. `entries` has changed by what is returned."""
+        """Cast packets go to this set now. Returns how `entries` has changed."""
 
     def entries(self) -> list[Entry]:
         """All groups and replicate entries for the present membership."""
@@ -106,7 +106,7 @@ class ReplicationGroups:
         """Nothing here depends on who has been there."""
 
     def use(self, members: int) -> Change:
-        """Cast packets go to this set now. `entries` has changed by what is returned."""
+        """Cast packets go to this set now. Returns how `entries` has changed."""
         present = sum(1 << member for member in self._ports)
         if self.exact or members & ~present or members.bit_count() < 2 or self._on_demand_max == 0:
             return Change()

@@ -1,4 +1,4 @@
-"""P4 control Heat: reports of what is wanted by several members, as digests."""
+"""P4 control Heat: reports of chunks that several members want, as digests."""
 
 from __future__ import annotations
 
@@ -19,14 +19,17 @@ _ACK_TIMEOUT_NS = 1_000_000_000
 
 
 def queries() -> Sequence[finsy.P4DigestEntry]:
+    """What to read for the subscription."""
     return [finsy.P4DigestEntry(DIGEST)]
 
 
 def encode(_: HeatSubscriptionEntry) -> finsy.P4DigestEntry:
+    """The subscription as a P4Runtime entity."""
     return subscription(DIGEST)
 
 
 def decode(found: finsy.P4DigestEntry) -> Entry | None:
+    """Turn what was read into an entry."""
     return HeatSubscriptionEntry() if is_subscribed(found) else None
 
 
@@ -38,10 +41,12 @@ def subscription(digest: str) -> finsy.P4DigestEntry:
 
 
 def is_subscribed(found: finsy.P4DigestEntry) -> bool:
+    """Whether reports of that kind come to anybody."""
     return bool(found.max_list_size or found.max_timeout_ns)
 
 
 def decode_report(report: Mapping[str, Any]) -> HeatReport:
+    """One report of the digest."""
     return HeatReport(
         key=ChunkKey(int(report["key"]).to_bytes(KEY_BYTES, "big")),
         members=int(report["members"]),

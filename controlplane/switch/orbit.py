@@ -17,10 +17,12 @@ EVENTS = ("none", "entered", "repeated", "passed", "cast", "left", "wanted", "lo
 
 
 def queries() -> Sequence[finsy.P4CounterEntry]:
+    """What to read for the counters of the orbit."""
     return [finsy.P4CounterEntry(COUNTER)]
 
 
 def decode(found: Iterable[finsy.P4CounterEntry]) -> OrbitTraffic:
+    """Counts by event."""
     packets, octets = dict.fromkeys(EVENTS[1:], 0), dict.fromkeys(EVENTS[1:], 0)
     for entry in found:
         if entry.index is not None and 0 < entry.index < len(EVENTS):

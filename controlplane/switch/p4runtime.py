@@ -20,6 +20,7 @@ from typing import Any
 
 import finsy
 import grpc
+from finsy.p4entity import encode_updates
 
 from controlplane.switch.codec import UnsuitableProgramError, V1ModelCodec
 from controlplane.switch.entries import SwitchContents, contents
@@ -32,11 +33,16 @@ from controlplane.switch.target import (
     Up,
     Update,
 )
+from kvdaemon.identity import Identity, Role
+from kvdaemon.tls import TlsError, load
+from kvdaemon.tls_probe import why_not
+from kvdaemon.tls_settings import TlsSettings
+from kvdaemon.what_answers import what_answers
 
 LOG = logging.getLogger(__name__)
 
 DIGEST_LISTS_QUEUED_MAX = 1_000
-_HANDSHAKE_TIMEOUT_S = 5.0
+HANDSHAKE_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +56,12 @@ class P4RuntimeOptions:
     program: Path | None = None
     """Pushed together with `p4info`; without them the program that the switch runs is used as it is."""
     reconnect_s: float = 0.5
+    answer_s: float = 5.0
+    """Who has not answered a read or a write by then is taken for frozen: the session ends and another one begins."""
+    tls: TlsSettings | None = None
+    """None: plainly."""
+    server_name: str = ""
+    """The DNS name that the switch's certificate has to have; empty: switch.TRUST_DOMAIN."""
 
 
 class P4RuntimeTarget:
@@ -61,12 +73,16 @@ class P4RuntimeTarget:
         self._codec = codec
         self._switch: finsy.Switch | None = None
         """Set while this controller is primary and the program is known."""
+        self._give_up: Callable[[str], None] = lambda reason: None
+        """Ends the session that there is."""
 
     @property
     def address(self) -> str:
+        """See `SwitchTarget`."""
         return self._options.address
 
     async def run(self, sink: Callable[[SwitchEvent], None]) -> None:
+        """See `SwitchTarget`."""
         told = ""
         while True:
             reason = await self._session(sink)
@@ -76,17 +92,20 @@ class P4RuntimeTarget:
             await asyncio.sleep(self._options.reconnect_s)
 
     async def read(self) -> SwitchContents:
+        """See `SwitchTarget`."""
         async with self._calling() as switch:
             return await read_contents(switch, self._codec)
 
     async def write(self, updates: Sequence[Update]) -> dict[int, str]:
+        """See `SwitchTarget`."""
         refused: dict[int, str] = {}
-        # P4Runtime lets a switch reorder what is in one request, so what depends on each other goes in several.
+        # P4Runtime lets a switch reorder the updates of one request, so updates that depend on each other are split.
         for _, batch in itertools.groupby(enumerate(updates), key=lambda one: (one[1].operation, *_kind(one[1]))):
             refused |= await self._write_batch(list(batch))
         return refused
 
     async def counters(self) -> SwitchCounters:
+        """See `SwitchTarget`."""
         async with self._calling() as switch:
             return await self._codec.counters(functools.partial(_read, switch))
 
@@ -94,7 +113,12 @@ class P4RuntimeTarget:
 
     async def _session(self, sink: Callable[[SwitchEvent], None]) -> str:
         """One connection from beginning to end; returns why it ended."""
+        try:
+            credentials = self._credentials()
+        except TlsError as error:
+            return str(error)
         options = finsy.SwitchOptions(
+            channel_credentials=credentials,
             p4info=self._options.p4info,
             p4blob=self._options.program,
             device_id=self._options.device_id,
@@ -102,14 +126,25 @@ class P4RuntimeTarget:
         )
         switch = finsy.Switch("kvcast", self.address, options)
         changes: asyncio.Queue[finsy.SwitchEvent] = asyncio.Queue()
+        reason = "connection lost"
+
+        def give_up(why: str) -> None:
+            nonlocal reason
+            reason = why
+            changes.put_nowait(finsy.SwitchEvent.CHANNEL_DOWN)
+
+        def reports_ended(task: asyncio.Task[None]) -> None:
+            if not task.cancelled():
+                give_up("reports do not come any more")
+
+        self._give_up = give_up
         for event in (finsy.SwitchEvent.CHANNEL_READY, finsy.SwitchEvent.CHANNEL_DOWN, finsy.SwitchEvent.BECOME_BACKUP):
             switch.ee.on(event, lambda *_, event=event: changes.put_nowait(event))
         try:
-            async with asyncio.timeout(_HANDSHAKE_TIMEOUT_S):
+            async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
                 await switch.__aenter__()
         except (finsy.P4ClientError, RuntimeError, ValueError, OSError, TimeoutError) as error:
-            return f"cannot be reached or programmed: {_one_line(error)}"
-        reason = "connection lost"
+            return f"cannot be reached or programmed: {await self._problem(credentials, error)}"
         role = _Role.NONE
         digests: asyncio.Task[None] | None = None
         try:
@@ -117,15 +152,20 @@ class P4RuntimeTarget:
                 if change is finsy.SwitchEvent.CHANNEL_READY and switch.is_primary and role is not _Role.PRIMARY:
                     facts = self._codec.facts(switch.p4info)
                     digests = asyncio.create_task(_forward_reports(switch, self._codec, sink))
+                    # Without reports nothing is learned any more: what ended them ends the session.
+                    digests.add_done_callback(reports_ended)
                     self._switch, role = switch, _Role.PRIMARY
                     sink(Up(facts))
                 elif not switch.is_primary and role is not _Role.STANDBY:
                     self._switch = None
                     await _end(digests)
+                    digests = None
                     if role is _Role.PRIMARY:
                         sink(Down("another controller became primary"))
                     role = _Role.STANDBY
                     sink(Standby())
+            if digests is not None and digests.done() and (failure := digests.exception()) is not None:
+                _raise_defects(failure)
         except (finsy.P4ClientError, UnsuitableProgramError) as error:
             reason = _one_line(error)
         finally:
@@ -136,6 +176,26 @@ class P4RuntimeTarget:
                 sink(Down(reason))
         return reason
 
+    def _credentials(self) -> finsy.GRPCCredentialsTLS | None:
+        """For a session: the files as they are now. Raises TlsError."""
+        if self._options.tls is None:
+            return None
+        loaded = load(self._options.tls, Role.CONTROLLER)
+        name = self._options.server_name or Identity(loaded.identity.trust_domain, Role.SWITCH).server_name
+        return finsy.GRPCCredentialsTLS(
+            cacert=loaded.ca, cert=loaded.cert, private_key=loaded.key, target_name_override=name
+        )
+
+    async def _problem(self, credentials: finsy.GRPCCredentialsTLS | None, error: Exception) -> str:
+        """What an attempt failed of, in words: what listens there is asked where gRPC does not say it."""
+        if credentials is not None and self._options.tls is not None:
+            name = credentials.target_name_override
+            found = await asyncio.to_thread(why_not, self.address, self._options.tls, name)
+            if found:
+                return found
+        said = _one_line(error)
+        return await asyncio.to_thread(what_answers, self.address) if "failed to connect" in said else said
+
     @asynccontextmanager
     async def _calling(self) -> AsyncIterator[finsy.Switch]:
         """The switch; failures of a call as a whole become SwitchUnavailableError."""
@@ -143,7 +203,12 @@ class P4RuntimeTarget:
         if switch is None:
             raise SwitchUnavailableError(f"no session with switch {self.address}")
         try:
-            yield switch
+            async with asyncio.timeout(self._options.answer_s):
+                yield switch
+        except TimeoutError as error:
+            reason = f"it did not answer within {self._options.answer_s:g} s"
+            self._give_up(reason)
+            raise SwitchUnavailableError(f"switch {self.address}: {reason}") from error
         except (finsy.P4ClientError, AssertionError, asyncio.InvalidStateError, grpc.RpcError) as error:
             # finsy asserts that its channel is open: it closed under us.
             raise SwitchUnavailableError(f"switch {self.address}: {_one_line(error)}") from error
@@ -153,8 +218,13 @@ class P4RuntimeTarget:
             entities: list[Any] = []
             indexes: list[int] = []
             """Which update each entity is of."""
+            refused: dict[int, str] = {}
             for index, update in updates:
-                encoded = self._codec.encode(update, switch.p4info)
+                try:
+                    encoded = encode_updates(self._codec.encode(update, switch.p4info), switch.p4info)
+                except (ValueError, OverflowError) as error:
+                    refused[index] = f"no such entry is possible in this program: {_one_line(error)}"
+                    continue
                 entities += encoded
                 indexes += [index] * len(encoded)
             try:
@@ -162,8 +232,9 @@ class P4RuntimeTarget:
             except finsy.P4ClientError as error:
                 if not error.details:
                     raise
-                return {indexes[at]: f"{one.canonical_code.name}: {one.message}" for at, one in error.details.items()}
-            return {}
+                for at, one in error.details.items():
+                    refused[indexes[at]] = f"{one.canonical_code.name}: {one.message}"
+            return refused
 
 
 class _Role(enum.Enum):
@@ -190,6 +261,16 @@ async def _forward_reports(switch: finsy.Switch, codec: V1ModelCodec, sink: Call
     async with asyncio.TaskGroup() as group:
         for digest, decode in codec.digests.items():
             group.create_task(forward(digest, decode))
+
+
+def _raise_defects(failure: BaseException) -> None:
+    """What ended the reports, unless the connection did."""
+    if not isinstance(failure, ExceptionGroup):
+        raise failure
+    of_connection = (finsy.P4ClientError, AssertionError, asyncio.InvalidStateError, grpc.RpcError)
+    defects = failure.split(of_connection)[1]
+    if defects is not None:
+        raise defects
 
 
 async def _end(task: asyncio.Task[None] | None) -> None:

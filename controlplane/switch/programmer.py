@@ -1,11 +1,11 @@
-"""Brings the switch to what it shall have, one request at a time. Pure: says what to do next, is told what came of it.
+"""Brings the switch to what it should have, one request at a time. Pure: says what to do next, then hears the outcome.
 
-    down --Up--> unread --read--> settled <--> writing
+    down --Up--> unread --read--> synchronised <--> writing
                    ^                 |
                    +-- write failed as a whole, or the time for a check has come
 
 `actual` is what the switch is known to have: what was read, plus every update that it acknowledged. An update that
-the switch refuses is tried again after a pause, and the owner of the entry is told.
+the switch refuses is tried again after a pause, and the owner of the entry is notified.
 """
 
 from __future__ import annotations
@@ -20,14 +20,16 @@ from controlplane.switch.reconcile import apply, difference
 from controlplane.switch.target import SwitchFacts, Update
 
 RETRY_NS = 1_000_000_000
-"""A refused update waits so long."""
+"""A refused update waits this long before it is tried again."""
 
 
 class Phase(enum.Enum):
+    """What is known of the switch, and what is under way."""
+
     DOWN = "down"
     UNREAD = "unread"
     READING = "reading"
-    SETTLED = "settled"
+    SYNCHRONISED = "synchronised"
     WRITING = "writing"
 
 
@@ -38,6 +40,8 @@ class ReadSwitch:
 
 @dataclass(frozen=True, slots=True)
 class WriteSwitch:
+    """Write these, in order."""
+
     updates: tuple[Update, ...]
 
 
@@ -57,6 +61,8 @@ class SwitchProgrammer:
         self.facts: SwitchFacts | None = None
         self.actual: SwitchContents = {}
         self.write_errors = 0
+        self.missed_reads = 0
+        """Reads in a row that failed; 0 since the last one that did not."""
         self._check_interval_ns = check_interval_ns
         self._desired: SwitchContents = {}
         self._in_flight: tuple[Update, ...] = ()
@@ -65,18 +71,21 @@ class SwitchProgrammer:
         self._pending: set[Identity] = set()
         """Identities whose desired or actual entry changed since they were last seen to agree."""
 
-    # -- what it shall have
+    # -- what it should have
 
     @property
     def desired(self) -> Mapping[Identity, Entry]:
+        """All that the switch should have."""
         return self._desired
 
     def want(self, entry: Entry) -> None:
+        """The switch should have this entry."""
         if self._desired.get(entry.identity) != entry:
             self._desired[entry.identity] = entry
             self._mark(entry.identity)
 
     def want_not(self, identity: Identity) -> None:
+        """The switch should have no entry of this identity."""
         if self._desired.pop(identity, None) is not None:
             self._mark(identity)
 
@@ -97,24 +106,27 @@ class SwitchProgrammer:
         return self.phase is Phase.DOWN or (self._known and identity not in self.actual)
 
     @property
-    def settled(self) -> bool:
+    def synchronised(self) -> bool:
         """Everything wanted is there and nothing else."""
-        return self.phase is Phase.SETTLED and not self._pending
+        return self.phase is Phase.SYNCHRONISED and not self._pending
 
     @property
     def _known(self) -> bool:
-        return self.phase in (Phase.SETTLED, Phase.WRITING)
+        return self.phase in (Phase.SYNCHRONISED, Phase.WRITING)
 
     # -- what happened
 
     def up(self, facts: SwitchFacts) -> None:
+        """A session began: everything is to be read."""
         self.facts = facts
         self.phase = Phase.UNREAD
+        self.missed_reads = 0
         self.actual = {}
         self._not_before.clear()
         self._in_flight = ()
 
     def down(self) -> None:
+        """The session ended: nothing is known."""
         self.phase = Phase.DOWN
         self.actual = {}
         self._in_flight = ()
@@ -124,13 +136,16 @@ class SwitchProgrammer:
         if self.phase is not Phase.READING:
             return False
         self.actual = dict(actual)
-        self.phase = Phase.SETTLED
+        self.missed_reads = 0
+        self.phase = Phase.SYNCHRONISED
         self._read_at_ns = now_ns
         self._pending = set(actual.keys() | self._desired.keys())
         return True
 
     def read_failed(self) -> None:
+        """The read under way failed: read again."""
         if self.phase is Phase.READING:
+            self.missed_reads += 1
             self.phase = Phase.UNREAD
 
     def write_done(self, refused: Mapping[int, str], now_ns: int) -> list[Refused]:
@@ -152,7 +167,7 @@ class SwitchProgrammer:
                 problems.append(Refused(update, reason))
         self._in_flight = ()
         # A refusal may mean that our picture is wrong: look before the next write.
-        self.phase = Phase.UNREAD if problems else Phase.SETTLED
+        self.phase = Phase.UNREAD if problems else Phase.SYNCHRONISED
         return problems
 
     def write_failed(self) -> None:
@@ -166,12 +181,12 @@ class SwitchProgrammer:
 
     def next(self, now_ns: int) -> ReadSwitch | WriteSwitch | None:
         """The next request, if one is due and none is under way."""
-        if self.phase is Phase.SETTLED and now_ns - self._read_at_ns >= self._check_interval_ns:
+        if self.phase is Phase.SYNCHRONISED and now_ns - self._read_at_ns >= self._check_interval_ns:
             self.phase = Phase.UNREAD
         if self.phase is Phase.UNREAD:
             self.phase = Phase.READING
             return ReadSwitch()
-        if self.phase is not Phase.SETTLED or not self._pending:
+        if self.phase is not Phase.SYNCHRONISED or not self._pending:
             return None
         updates = difference(self.actual, self._desired, self._pending)
         self._pending = {update.entry.identity for update in updates}

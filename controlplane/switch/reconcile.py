@@ -1,8 +1,9 @@
-"""From what a switch has to what it shall have: the difference, in an order that never points at nothing.
+"""The difference between what a switch has and what it should have, in an order that never leaves a dangling reference.
 
-Pure. Groups come before what names them, be it an entry or, on a Tofino, a member's very index, and go after it;
-members come before what is cast to them; a chunk's entry in kv_cache goes first of all, because to stop serving is
-always safe.
+Pure. A group is added before whatever names it (an entry or, on a Tofino, a member's index itself) and removed after
+it. Members are added before anything is cast to them, and after
+their addresses, which they have to speak from. A chunk's entry in kv_cache is removed first of all, because it
+is always safe to stop serving.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ _ORDER = (
     "clone_session",
     "group",
     "replicate_default",
+    "source",
+    "address",
+    "station",
     "port_member",
     "egress_member",
     "dmac",

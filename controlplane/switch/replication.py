@@ -32,6 +32,7 @@ Found = finsy.P4TableEntry | finsy.P4MulticastGroupEntry | finsy.P4CloneSessionE
 
 
 def queries() -> Sequence[Found]:
+    """What to read for groups, sets, receivers and clone sessions."""
     return [
         finsy.P4TableEntry(REPLICATE_TABLE),
         finsy.P4TableEntry(EGRESS_TABLE),
@@ -43,6 +44,7 @@ def queries() -> Sequence[Found]:
 def encode(
     entry: ReplicateToGroupEntry | ReplicateToPortEntry | EgressMemberEntry | GroupEntry | CloneSessionEntry,
 ) -> Found:
+    """The entry as a P4Runtime entity."""
     match entry:
         case ReplicateToGroupEntry(members=members, group=group):
             return _replicate(members, finsy.P4TableAction(_TO_GROUP, group=group))
@@ -64,6 +66,7 @@ def encode(
 
 
 def decode(found: Found) -> Entry | None:
+    """Turn what was read into an entry."""
     if isinstance(found, finsy.P4MulticastGroupEntry):
         return GroupEntry(GroupId(found.multicast_group_id), tuple(sorted(_ports(found))))
     if isinstance(found, finsy.P4CloneSessionEntry):
@@ -97,6 +100,7 @@ def encode_default(bitmap: Bitmap | None) -> finsy.P4TableEntry:
 
 
 def decode_default(found: finsy.P4TableEntry) -> ReplicateByBitmapEntry | None:
+    """The default action, as an entry; None: the group of all ports."""
     action = found.action
     name = action.name if isinstance(action, finsy.P4TableAction) else ""
     return next((ReplicateByBitmapEntry(bitmap) for bitmap, one in _BITMAPS.items() if one == name), None)

@@ -3,11 +3,11 @@
 The contract, checked by `tests/contracts/switch_target` on every implementation:
 
 * `run` holds a session until it is cancelled, however often the switch goes away, and reports what happens to `sink`
-  in this order: Up (or Standby), any number of HeatReport and LostReport, Down, and again.
+  in this order: Up (or Standby), any number of HeatReport, LostReport and Sighting, Down, and again.
 * `read` and `write` raise SwitchUnavailableError outside Up .. Down or when the switch does not answer.
 * `write` applies updates in the given order; an update that the switch refuses does not hinder the others, and is
   in the result. Updates are atomic one by one.
-* What `write` wrote `read` returns, entry for entry, until the switch restarts.
+* `read` returns what `write` wrote, entry for entry, until the switch restarts.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from controlplane.ids import ChunkKey, SwitchPort
+from controlplane.locations import Location
 from controlplane.switch.entries import Entry, SwitchContents
 
 
@@ -38,6 +39,8 @@ class SwitchFacts:
     """Entries of replicate."""
     recirculation_port: SwitchPort | None = None
     """Where cached segments circulate (Tofino); None: they lie in registers (v1model)."""
+    asks_to_flood: bool = False
+    """The program asks p4switch to fill the group of all ports by itself until a controller writes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +81,21 @@ class LostReport:
     segment: int
 
 
-SwitchEvent: TypeAlias = Up | Standby | Down | HeatReport | LostReport
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """A node said HERE, from where it is not known to be."""
+
+    key: bytes
+    """What it said: only the controller and the node know it."""
+    seen: Location
+
+
+SwitchEvent: TypeAlias = Up | Standby | Down | HeatReport | LostReport | Sighting
 
 
 class Operation(enum.Enum):
+    """What an update does with its entry."""
+
     INSERT = "insert"
     MODIFY = "modify"
     DELETE = "delete"
@@ -102,7 +116,7 @@ class OrbitTraffic:
     packets: Mapping[str, int]
     """By event, as the data plane names it."""
     circulating_packets: int
-    """Entered less left; what was lost on its round is still in it."""
+    """Packets that entered minus packets that left; packets lost on their round still count."""
     circulating_bytes: int
 
 
@@ -122,7 +136,8 @@ class SwitchTarget(Protocol):
     """A switch that runs the kvcast program."""
 
     @property
-    def address(self) -> str: ...
+    def address(self) -> str:
+        """Where it listens for P4Runtime."""
 
     async def run(self, sink: Callable[[SwitchEvent], None]) -> None:
         """Keep a session; report to `sink`. Ends only by cancellation."""

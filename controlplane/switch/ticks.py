@@ -35,15 +35,17 @@ def names(schema: finsy.P4Schema) -> tuple[str, ...]:
 
 
 def queries(registers: Iterable[str]) -> Sequence[finsy.P4RegisterEntry]:
+    """What to read for these registers."""
     return [finsy.P4RegisterEntry(name, index=0) for name in registers]
 
 
 def encode(entry: FabricEntry, registers: Iterable[str]) -> Sequence[finsy.P4RegisterEntry]:
+    """The times of the fabric as register entries."""
     return [finsy.P4RegisterEntry(name, index=0, data=_wanted(entry, name)) for name in registers]
 
 
 def checked(entry: FabricEntry, found: Iterable[finsy.P4RegisterEntry]) -> FabricEntry:
-    """The entry as it takes effect: with what the registers say, where that is not what the entry says."""
+    """The entry as it takes effect: where the registers differ from the entry, they win."""
     for register in found:
         ticks = register.data
         if not isinstance(ticks, int) or ticks == _wanted(entry, register.register_id):

@@ -1,4 +1,4 @@
-"""The program of p4/tna, on a Tofino or on p4switch: what it says differently in P4Runtime (docs/targets.md)."""
+"""The program of p4/tna, on a Tofino or on p4switch: its P4Runtime (docs/explanation/tofino.md)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Final
 import finsy
 
 from controlplane.ids import SwitchPort
-from controlplane.switch import chunk_cache, drops, heat, losses, orbit, replication, ticks
-from controlplane.switch.codec import Read, UnsuitableProgramError, V1ModelCodec, is_tofino
+from controlplane.switch import chunk_cache, drops, losses, orbit, replication, ticks
+from controlplane.switch.codec import Read, UnsuitableProgramError, V1ModelCodec, asks_to_flood, is_tofino
 from controlplane.switch.entries import (
     Entry,
     FabricEntry,
@@ -28,7 +28,7 @@ _HEADERS_BYTES: Final = 102
 
 
 def frame_bytes(segment_bytes: int) -> int:
-    """What a segment that circulates takes of the packet buffer, with its FCS."""
+    """Bytes of the packet buffer that a circulating segment takes, with its FCS."""
     return _HEADERS_BYTES + segment_bytes
 
 
@@ -39,7 +39,7 @@ class OrbitOptions:
     bytes_max: int
     """Share of the packet buffer that circulating segments may fill."""
     segment_bytes: int
-    """That the program was built with: P4Info does not tell."""
+    """The value that the program was built with: P4Info does not contain it."""
     recirculation_port: SwitchPort = RECIRCULATION_PORT
 
 
@@ -47,7 +47,7 @@ class TofinoCodec(V1ModelCodec):
     """The program of p4/tna."""
 
     digests: ClassVar[Mapping[str, Callable[[Mapping[str, Any]], SwitchEvent]]] = {
-        heat.DIGEST: heat.decode_report,
+        **V1ModelCodec.digests,
         losses.DIGEST: losses.decode_report,
     }
     counter_names: ClassVar[tuple[str, ...]] = (*drops.COUNTERS, orbit.COUNTER, orbit.HEAT_COUNTER)
@@ -73,12 +73,15 @@ class TofinoCodec(V1ModelCodec):
             chunks_max=schema.tables[chunk_cache.TABLE].size,
             groups_max=schema.tables[replication.REPLICATE_TABLE].size,
             recirculation_port=self.options.recirculation_port,
+            asks_to_flood=asks_to_flood(schema),
         )
 
     def queries(self, schema: finsy.P4Schema) -> list[Any]:
+        """What to read for everything that the control plane owns, digests apart."""
         return [*super().queries(schema), *replication.default_queries(), *ticks.queries(ticks.names(schema))]
 
     def encode(self, update: Update, schema: finsy.P4Schema) -> list[Any]:
+        """Entities marked as insertion, modification or deletion; together they are the update."""
         match update.entry, update.operation:
             case FabricEntry() as entry, Operation.INSERT | Operation.MODIFY:
                 times = [~one for one in ticks.encode(entry, ticks.names(schema))]
@@ -91,11 +94,13 @@ class TofinoCodec(V1ModelCodec):
         return super().encode(update, schema)
 
     def decode(self, found: Sequence[Any]) -> list[Entry]:
+        """Turn what was read into entries."""
         registers = [one for one in found if isinstance(one, finsy.P4RegisterEntry)]
         entries = super().decode([one for one in found if not isinstance(one, finsy.P4RegisterEntry)])
         return [ticks.checked(one, registers) if isinstance(one, FabricEntry) else one for one in entries]
 
     async def counters(self, read: Read) -> SwitchCounters:
+        """What the data plane counted, read through `read`."""
         dropped = drops.decode(await read(drops.queries()))
         traffic = orbit.decode(await read(orbit.queries()))
         entries = map(chunk_cache.decode, await read(chunk_cache.queries()))

@@ -1,4 +1,4 @@
-"""What chunks are worth to all nodes together: `kvproto.value` with the directory's knowledge. Pure."""
+"""What chunks are worth to all nodes together: `kvpolicy.value` with the directory's knowledge. Pure."""
 
 from controlplane.value.cluster import ClusterValues
 

@@ -1,6 +1,6 @@
 """What a chunk is worth to all nodes together, for the switch's slots, spill, pushes and the operator.
 
-The formula and the rates are `kvproto.value`'s; this adds what the directory knows: who else could give the chunk, and
+The formula and the rates are `kvpolicy.value`'s; this adds what the directory knows: who else could give the chunk, and
 so what a copy saves. Owns the fetch history of the cluster; the directory and time belong to the callers.
 """
 
@@ -12,9 +12,9 @@ from typing import Final
 
 from controlplane.directory import Directory
 from controlplane.ids import ChunkKey, NodeIndex
-from kvproto.value import CANDIDATES, PoolValues, Rule, Source, SourceCosts, Touch, ValueParameters, value
+from kvpolicy.value import POLICIES, CacheValues, Rule, SourceCosts, Tier, Touch, ValueParameters, value
 
-_RATE_ONLY: Final = tuple(one for one in CANDIDATES if one.rule is Rule.RATE)
+_RATE_ONLY: Final = tuple(one for one in POLICIES if one.rule is Rule.RATE)
 _UNBOUNDED_BYTES: Final = 1 << 62
 """The cluster has no capacity of its own: nothing is evicted from it."""
 _SCORE_OF_NEVER: Final = -1e9
@@ -27,9 +27,9 @@ class ClusterValues:
         self, directory: Directory, parameters: ValueParameters | None = None, costs: SourceCosts | None = None
     ) -> None:
         self._directory = directory
-        self._values = PoolValues(_UNBOUNDED_BYTES, parameters, _RATE_ONLY)
+        self._values = CacheValues(_UNBOUNDED_BYTES, parameters, _RATE_ONLY)
         self.costs = costs or SourceCosts()
-        """What sources were measured to take."""
+        """The measured times of sources."""
         self._unit_rate = math.log(2) / self._values.parameters.half_life_s
         """What one fetch adds to a decayed rate."""
         self._watchers: list[Callable[[ChunkKey], None]] = []
@@ -45,6 +45,7 @@ class ClusterValues:
 
     @property
     def tracked_count(self) -> int:
+        """Chunks whose fetches are remembered."""
         return self._values.tracked_count
 
     def fetched(self, keys: Sequence[ChunkKey], now_ns: int) -> None:
@@ -91,17 +92,22 @@ class ClusterValues:
         """Seconds saved per byte and second by one more copy; 0 for a chunk whose ancestors are gone.
 
         `waiting`: nodes known to fetch it at this moment, whose fetches nobody has reported yet. `losing`: the node
-        whose copy is at stake, which therefore is no other source.
+        whose copy is at stake, so it does not count as another source.
         """
         rate = self.rate(key, now_ns) + waiting * self._unit_rate
         return value(rate, self.saved_s(key, size_bytes, losing), size_bytes, rooted=rooted)
 
     def value_moved(self, key: ChunkKey, size_bytes: int, rooted: bool, now_ns: int, losing: NodeIndex) -> float:
-        """Seconds saved per byte and second by a copy at another node that takes the place of `losing`'s: whoever asks
-        for it then reads it over the network. That moving it takes the network, too, does not count: see docs/tiers.md.
+        """Seconds saved per byte and second by a copy at another node that takes the place of `losing`'s: nodes that
+        ask for it then read it over the network. The cost of moving it over the network does not count:
+        see docs/explanation/tiers.md.
         """
-        saved_s = self.saved_s(key, size_bytes, losing) - self.costs.cost_s(Source.REMOTE_DRAM, size_bytes)
+        saved_s = self.saved_s(key, size_bytes, losing) - self.costs.cost_s(Tier.REMOTE_DRAM, size_bytes)
         return value(self.rate(key, now_ns), saved_s, size_bytes, rooted=rooted)
+
+    def rate_score(self, key: ChunkKey) -> float | None:
+        """log2 of the rate carried back to time 0: orders chunks at any moment. None: not expected to be fetched."""
+        return self._values.score(key)
 
     def score(self, key: ChunkKey, size_bytes: int) -> float:
         """log2 of the value carried back to time 0: orders chunks at any moment, changes only with a fetch."""
@@ -120,10 +126,10 @@ class ClusterValues:
         others = set()
         if chunk is not None:
             if chunk.holders - {losing}:
-                others.add(Source.REMOTE_DRAM)
+                others.add(Tier.REMOTE_DRAM)
             if chunk.disk_holders - {losing}:
-                others.add(Source.REMOTE_DISK)
-        others.add(Source.RECOMPUTE)
+                others.add(Tier.REMOTE_DISK)
+        others.add(Tier.RECOMPUTE)
         return min(self.costs.cost_s(source, size_bytes) for source in others)
 
     def _tell(self, keys: Iterable[ChunkKey]) -> None:

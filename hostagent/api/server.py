@@ -1,7 +1,6 @@
-"""The agent's end of the local API: connections, what each of them holds, and the dispatch of its requests.
+"""The agent's end of the local API: connections and frames. Requests become events for the core, its answers frames.
 
-Owns the engines' leases, reservations and pins: all of a connection's are given back when it ends, however it ends.
-Knows nothing of how chunks are found and moved: that is the `Backend`.
+The core (`hostagent.core.engines`) knows what each engine holds and makes all decisions.
 """
 
 from __future__ import annotations
@@ -14,26 +13,25 @@ import os
 import socket
 import stat
 import struct
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import TypeAlias, assert_never
 
 from hostagent import limits
-from hostagent.api import messages
-from hostagent.api.messages import ChunkSource, FetchedChunk, Frame, Hint, Kind, MalformedFrameError, Status, Where
+from hostagent.api.access import Admission, Peer, peer_of
+from hostagent.core import effects, events
+from hostagent.core.events import EngineEvent, EngineId, LeaseId
 from hostagent.listener import Listener
-from hostagent.pool.chunks import Chunk, ChunkState, DropOutcome, Refusal
+from kvclient import messages
+from kvclient.messages import Frame, Hint, Kind, MalformedFrameError, Status
+from kvpolicy.tiers.prefill import Prefill
 from kvproto.ids import ChunkKey
 
 log = logging.getLogger(__name__)
 
-_REFUSALS = {
-    Refusal.EXISTS: Status.EXISTS,
-    Refusal.FILLING: Status.FILLING,
-    Refusal.FULL: Status.POOL_FULL,
-    Refusal.TOO_LARGE: Status.TOO_LARGE,
-}
+Answer: TypeAlias = effects.ReserveAnswered | effects.CommitAnswered | effects.FetchAnswered | effects.KeysAnswered
 
 
 class ApiError(Exception):
@@ -41,69 +39,55 @@ class ApiError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class FetchResult:
-    """Leading chunks, each pinned once for whoever asked, and why it stopped there."""
+class Welcome:
+    """What a new engine gets: the pool's memory and when the agent began."""
 
-    status: Status
-    chunks: tuple[tuple[Chunk, ChunkSource], ...]
+    pool_fd: int
+    pool_bytes: int
+    incarnation: int
 
-
-class Cancellable(Protocol):
-    def cancel(self) -> None: ...
-
-
-class Backend(Protocol):
-    """What the agent does for engines. Callbacks come on the event loop, at once or later, exactly once."""
-
-    def reserve(
-        self, key: ChunkKey, parent: ChunkKey | None, size_bytes: int, position: int | None, namespace: str
-    ) -> Chunk | Refusal: ...
-    def commit(self, chunk: Chunk, done: Callable[[int], None]) -> None: ...
-    def abort(self, chunk: Chunk) -> None: ...
-    def fetch(
-        self,
-        keys: Sequence[ChunkKey],
-        deadline_s: float,
-        recompute_s: float | None,
-        done: Callable[[FetchResult], None],
-    ) -> Cancellable | None:
-        """None when `done` was called already. After `cancel()` it is not called."""
-        ...
-
-    def where(self, key: ChunkKey) -> Where: ...
-    def find(self, key: ChunkKey) -> Chunk | None: ...
-    def unpin(self, chunk: Chunk) -> None: ...
-    def hold(self, chunk: Chunk) -> None: ...
-    def unhold(self, chunk: Chunk) -> None: ...
-    def drop(self, key: ChunkKey) -> DropOutcome: ...
-    def hint(self, keys: Sequence[ChunkKey], hint: Hint, within_ms: int) -> None: ...
-    def stats(self) -> dict[str, float]: ...
+    def send(self, sock: socket.socket) -> None:
+        """Greet. Raises OSError."""
+        body = messages.WELCOME.pack(messages.VERSION, self.pool_bytes, self.incarnation)
+        socket.send_fds(sock, [messages.pack(Kind.WELCOME, 0, body)], [self.pool_fd])
 
 
 class ApiServer:
     """Listens on a UNIX socket and serves engines."""
 
-    def __init__(self, backend: Backend, pool_fd: int, pool_bytes: int, incarnation: int) -> None:
-        self._backend = backend
-        self._pool_fd = pool_fd
-        self._welcome = messages.pack(Kind.WELCOME, 0, messages.WELCOME.pack(messages.VERSION, pool_bytes, incarnation))
+    def __init__(
+        self,
+        handle: Callable[[EngineEvent], None],
+        stats: Callable[[], dict[str, float]],
+        welcome: Welcome,
+        admission: Admission,
+    ) -> None:
+        """`handle(event)`: takes engines' requests, which `answer` answers later; `stats()`: figures for engines."""
+        self._handle = handle
+        self._stats = stats
+        self._welcome = welcome
+        self._admission = admission
         self._loop = asyncio.get_running_loop()
         self._listener: Listener | None = None
         self._path = ""
-        self._connections: set[_Connection] = set()
+        self._connections: dict[EngineId, _Connection] = {}
+        self._connections_made = 0
         self._greeting: set[asyncio.Task[None]] = set()
 
     @property
     def connections_count(self) -> int:
+        """Engines that are connected."""
         return len(self._connections)
 
     def listen(self, path: str) -> None:
         """Start. Raises ApiError when another agent is alive at the path or it cannot be made."""
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         try:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(os.path.dirname(os.path.abspath(path)), mode=0o755)  # /run is empty after each boot
             _clear_stale(path)
             listener.bind(path)
-            os.chmod(path, 0o660)
+            self._admission.access.apply(path)
             listener.listen(limits.API_CONNECTIONS_MAX)
         except OSError as error:
             listener.close()
@@ -125,33 +109,55 @@ class ApiServer:
             self._listener = None
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._path)
-        for connection in list(self._connections):
+        for connection in list(self._connections.values()):
             connection.end()
 
+    def answer(self, answer: Answer) -> None:
+        """Send an answer of the core; an engine that has gone meanwhile gets nothing."""
+        connection = self._connections.get(answer.engine)
+        if connection is not None:
+            connection.answer(answer)
+
     def _accept(self, sock: socket.socket) -> None:
-        if len(self._connections) >= limits.API_CONNECTIONS_MAX:
-            with contextlib.suppress(OSError):
-                sock.send(messages.pack(Kind.STATS, 0, status=Status.BUSY), socket.MSG_DONTWAIT)
-            sock.close()
-            return
+        peer = peer_of(sock)
+        status = self._admission.admit(peer)
         try:
             # A fresh socket's buffer is empty: the greeting goes in whole.
-            socket.send_fds(sock, [self._welcome], [self._pool_fd])
+            if status is Status.OK:
+                self._welcome.send(sock)
+            else:
+                sock.send(_refusal(status), socket.MSG_DONTWAIT)
         except OSError:
+            if status is Status.OK:
+                self._admission.left(peer)
+                status = Status.UNAVAILABLE
+        if status is not Status.OK:
             sock.close()
             return
-        connection = _Connection(self._backend, self._connections.discard)
-        self._connections.add(connection)
+        self._connections_made += 1
+        engine = EngineId(self._connections_made)
+        connection = _Connection(engine, self._handle, self._stats, partial(self._gone, peer))
+        self._connections[engine] = connection
         task = self._loop.create_task(self._adopt(sock, connection))
         self._greeting.add(task)
         task.add_done_callback(self._greeting.discard)
+
+    def _gone(self, peer: Peer, engine: EngineId) -> None:
+        self._admission.left(peer)
+        del self._connections[engine]
+        self._handle(events.EngineGone(engine))
 
     async def _adopt(self, sock: socket.socket, connection: _Connection) -> None:
         await self._loop.connect_accepted_socket(lambda: connection, sock)
 
 
+def _refusal(status: Status) -> bytes:
+    """A greeting without a pool."""
+    return messages.pack(Kind.WELCOME, 0, messages.WELCOME.pack(messages.VERSION, 0, 0), status=status)
+
+
 def _clear_stale(path: str) -> None:
-    """Remove the socket of an agent that is no more; refuse to take over that of a living one or another file."""
+    """Remove a dead agent's socket; refuse to take over a living agent's socket or any other file."""
     try:
         mode = os.lstat(path).st_mode
     except FileNotFoundError:
@@ -172,18 +178,27 @@ def _clear_stale(path: str) -> None:
 
 
 class _Connection(asyncio.Protocol):
-    """One engine: its open requests and all that it holds."""
+    """One engine."""
 
-    def __init__(self, backend: Backend, gone: Callable[[_Connection], None]) -> None:
-        self._backend = backend
+    def __init__(
+        self,
+        engine: EngineId,
+        handle: Callable[[EngineEvent], None],
+        stats: Callable[[], dict[str, float]],
+        gone: Callable[[EngineId], None],
+    ) -> None:
+        self._engine = engine
+        self._handle = handle
+        self._stats = stats
         self._gone = gone
         self._transport: asyncio.Transport | None = None
         self._frames = messages.FrameReader()
-        self._lease = 0
-        self._leases: dict[int, list[Chunk]] = {}
-        self._reservations: dict[int, Chunk] = {}
-        self._fetches: dict[int, Cancellable] = {}
-        self._holds: dict[ChunkKey, list[Chunk]] = {}
+        self._waiting: deque[Frame] = deque()
+        """Requests that came and are not handled yet."""
+        self._pumping = False
+        """`_pump` is due to run."""
+        self._reads_answers = True
+        """False while the engine leaves so many answers unread that nothing more is done for it."""
         self._open = True
 
     # ------------------------------------------------------------------ connection
@@ -194,44 +209,80 @@ class _Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         try:
-            for frame in self._frames.feed(data):
-                self._dispatch(frame)
+            self._waiting.extend(self._frames.feed(data))
+        except MalformedFrameError as error:
+            self._refuse(error)
+        else:
+            if not self._pumping:
+                self._pump()
+
+    def _pump(self) -> None:
+        """Handle what waits, but let others have their turn in between, and nothing for whom reads no answers."""
+        self._pumping = False
+        try:
+            for _ in range(limits.API_FRAMES_PER_TURN):
+                if not self._waiting or not self._reads_answers or not self._open:
+                    break
+                self._dispatch(self._waiting.popleft())
         except (MalformedFrameError, struct.error) as error:
-            log.warning("an engine's connection is closed: %s", error)
-            self.end()
+            self._refuse(error)
+        if not self._open or self._transport is None:
+            return
+        if self._waiting:
+            self._transport.pause_reading()
+            if self._reads_answers:
+                self._pumping = True
+                asyncio.get_running_loop().call_soon(self._pump)
+        else:
+            self._transport.resume_reading()
+
+    def pause_writing(self) -> None:
+        self._reads_answers = False
+
+    def resume_writing(self) -> None:
+        self._reads_answers = True
+        if not self._pumping:
+            self._pump()
+
+    def _refuse(self, error: Exception) -> None:
+        log.warning("an engine's connection is closed: %s", error)
+        self.end()
 
     def connection_lost(self, _exc: Exception | None) -> None:
-        self._give_everything_back()
+        self._close()
 
     def end(self) -> None:
         """Close; what the engine held is given back at once."""
-        self._give_everything_back()
+        self._close()
         if self._transport is not None:
             self._transport.abort()
 
-    def _give_everything_back(self) -> None:
-        if not self._open:
-            return
-        self._open = False
-        for fetch in self._fetches.values():
-            fetch.cancel()
-        for chunks in self._leases.values():
-            for chunk in chunks:
-                self._backend.unpin(chunk)
-        for chunk in self._reservations.values():
-            self._backend.abort(chunk)
-        for held in self._holds.values():
-            for chunk in held:
-                self._backend.unhold(chunk)
-        self._fetches.clear()
-        self._leases.clear()
-        self._reservations.clear()
-        self._holds.clear()
-        self._gone(self)
+    def _close(self) -> None:
+        if self._open:
+            self._open = False
+            self._gone(self._engine)
 
-    def _answer(self, frame: Frame, status: Status, body: bytes = b"", count: int = 0) -> None:
+    # ------------------------------------------------------------------ answers
+
+    def answer(self, answer: Answer) -> None:
+        """Send an answer as a frame."""
+        match answer:
+            case effects.FetchAnswered(_, request, status, lease, chunks):
+                self._send(Kind.FETCH, request, status, messages.pack_fetched(lease, chunks), len(chunks))
+            case effects.ReserveAnswered(_, request, status, lease, offset):
+                body = messages.RESERVED.pack(lease, offset) if status is Status.OK else b""
+                self._send(Kind.RESERVE, request, status, body)
+            case effects.CommitAnswered(_, request, status, checksum):
+                body = messages.LEASE.pack(checksum) if status is Status.OK else b""
+                self._send(Kind.COMMIT, request, status, body)
+            case effects.KeysAnswered(_, request, kind, values):
+                self._send(kind, request, Status.OK, values, len(values))
+            case _:
+                assert_never(answer)
+
+    def _send(self, kind: Kind, request: int, status: Status, body: bytes = b"", count: int = 0) -> None:
         if self._open and self._transport is not None:
-            self._transport.write(messages.pack(Kind(frame.kind), frame.request, body, status=status, count=count))
+            self._transport.write(messages.pack(kind, request, body, status=status, count=count))
 
     # ------------------------------------------------------------------ requests
 
@@ -239,137 +290,103 @@ class _Connection(asyncio.Protocol):
         handler = _HANDLERS.get(frame.kind)
         if handler is None:
             raise MalformedFrameError(f"unknown kind {frame.kind}")
-        if frame.count > limits.API_KEYS_MAX:
+        if frame.count > messages.KEYS_MAX:
             if frame.kind not in messages.ONE_WAY:
-                self._answer(frame, Status.TOO_MANY_KEYS)
+                self._send(Kind(frame.kind), frame.request, Status.TOO_MANY_KEYS)
             return
         handler(self, frame)
 
-    def _next_lease(self) -> int:
-        self._lease += 1
-        return self._lease
+    def _on_fetch(self, frame: Frame) -> None:
+        deadline_us, recompute_us, queue_us, attention_share, behind, expected_us = messages.FETCH.unpack_from(
+            frame.body
+        )
+        deadline_s = min(deadline_us / 1e6, limits.API_DEADLINE_S_MAX)
+        if not 0 <= attention_share <= 1:
+            raise MalformedFrameError(f"{attention_share} is no share from 0 to 1")
+        prefill = None
+        if recompute_us != messages.NO_RECOMPUTE:
+            prefill = Prefill(recompute_us / 1e6, attention_share, queue_us / 1e6, behind)
+        body, traceparent = messages.split_traceparent(frame)
+        keys = tuple(map(ChunkKey, messages.unpack_keys(body, frame.count, messages.FETCH.size)))
+        expected_s = min(expected_us / 1e6, limits.API_DEADLINE_S_MAX)
+        self._handle(
+            events.ChunksRequested(
+                self._engine, frame.request, keys, deadline_s, prefill, expected_s, traceparent=traceparent
+            )
+        )
+
+    def _on_cancel(self, frame: Frame) -> None:
+        self._handle(events.CancelRequested(self._engine, messages.CANCEL.unpack(frame.body)[0]))
+
+    def _on_release(self, frame: Frame) -> None:
+        self._handle(events.LeaseReleased(self._engine, _lease(frame)))
 
     def _on_reserve(self, frame: Frame) -> None:
         key, parent, size_bytes, position = messages.RESERVE.unpack_from(frame.body)
         label = frame.body[messages.RESERVE.size :]
         if not 0 < size_bytes <= limits.CHUNK_BYTES_MAX or len(label) > limits.API_NAMESPACE_BYTES_MAX:
-            self._answer(frame, Status.MALFORMED)
-            return
-        if len(self._reservations) >= limits.API_REQUESTS_IN_FLIGHT_MAX:
-            self._answer(frame, Status.BUSY)
+            self._send(Kind.RESERVE, frame.request, Status.MALFORMED)
             return
         try:
             namespace = label.decode()
         except UnicodeDecodeError as error:
             raise MalformedFrameError("a namespace label is not UTF-8") from error
-        made = self._backend.reserve(
-            ChunkKey(key),
-            ChunkKey(parent) if parent != messages.NO_KEY else None,
-            size_bytes,
-            position if position != messages.NO_POSITION else None,
-            namespace,
+        self._handle(
+            events.ReserveRequested(
+                self._engine,
+                frame.request,
+                ChunkKey(key),
+                ChunkKey(parent) if parent != messages.NO_KEY else None,
+                size_bytes,
+                position if position != messages.NO_POSITION else None,
+                namespace,
+            )
         )
-        if isinstance(made, Refusal):
-            self._answer(frame, _REFUSALS[made])
-            return
-        lease = self._next_lease()
-        self._reservations[lease] = made
-        self._answer(frame, Status.OK, messages.RESERVED.pack(lease, made.offset))
 
     def _on_commit(self, frame: Frame) -> None:
-        chunk = self._reservations.pop(messages.LEASE.unpack(frame.body)[0], None)
-        if chunk is None:
-            self._answer(frame, Status.UNKNOWN_LEASE)
-            return
-        self._backend.commit(chunk, lambda checksum: self._answer(frame, Status.OK, messages.LEASE.pack(checksum)))
+        self._handle(events.CommitRequested(self._engine, frame.request, _lease(frame)))
 
     def _on_abort(self, frame: Frame) -> None:
-        chunk = self._reservations.pop(messages.LEASE.unpack(frame.body)[0], None)
-        if chunk is not None:
-            self._backend.abort(chunk)
-
-    def _on_fetch(self, frame: Frame) -> None:
-        deadline_us, recompute_us = messages.FETCH.unpack_from(frame.body)
-        keys = [ChunkKey(key) for key in messages.unpack_keys(frame.body, frame.count, messages.FETCH.size)]
-        if len(self._fetches) >= limits.API_REQUESTS_IN_FLIGHT_MAX:
-            self._answer(frame, Status.BUSY, messages.pack_fetched(0, []))
-            return
-        if not keys or len(set(keys)) != len(keys) or frame.request in self._fetches:
-            self._answer(frame, Status.MALFORMED)
-            return
-        fetch = self._backend.fetch(
-            keys,
-            min(deadline_us / 1e6, limits.API_DEADLINE_S_MAX),
-            None if recompute_us == messages.NO_RECOMPUTE else recompute_us / 1e6,
-            partial(self._fetched, frame),
-        )
-        if fetch is not None:
-            self._fetches[frame.request] = fetch
-
-    def _fetched(self, frame: Frame, result: FetchResult) -> None:
-        self._fetches.pop(frame.request, None)
-        lease = 0
-        if result.chunks:
-            lease = self._next_lease()
-            self._leases[lease] = [chunk for chunk, _ in result.chunks]
-        body = messages.pack_fetched(
-            lease, [FetchedChunk(chunk.offset, chunk.size_bytes, source) for chunk, source in result.chunks]
-        )
-        self._answer(frame, result.status, body, count=len(result.chunks))
-
-    def _on_release(self, frame: Frame) -> None:
-        for chunk in self._leases.pop(messages.LEASE.unpack(frame.body)[0], ()):
-            self._backend.unpin(chunk)
+        self._handle(events.AbortRequested(self._engine, _lease(frame)))
 
     def _on_contains(self, frame: Frame) -> None:
-        keys = messages.unpack_keys(frame.body, frame.count)
-        self._answer(frame, Status.OK, bytes(self._backend.where(ChunkKey(key)) for key in keys), count=len(keys))
+        self._handle(events.PlacesRequested(self._engine, frame.request, _keys(frame)))
 
     def _on_pin(self, frame: Frame) -> None:
-        done = bytearray()
-        for key in messages.unpack_keys(frame.body, frame.count):
-            chunk = self._backend.find(ChunkKey(key))
-            if chunk is not None:
-                self._backend.hold(chunk)
-                self._holds.setdefault(chunk.key, []).append(chunk)
-            done.append(chunk is not None)
-        self._answer(frame, Status.OK, bytes(done), count=len(done))
+        self._handle(events.PinRequested(self._engine, frame.request, _keys(frame)))
 
     def _on_unpin(self, frame: Frame) -> None:
-        done = bytearray()
-        for key in messages.unpack_keys(frame.body, frame.count):
-            held = self._holds.get(ChunkKey(key))
-            if held:
-                chunk = held.pop()
-                if chunk.state is ChunkState.READY:
-                    self._backend.unhold(chunk)
-                if not held:
-                    del self._holds[ChunkKey(key)]
-            done.append(held is not None)
-        self._answer(frame, Status.OK, bytes(done), count=len(done))
+        self._handle(events.UnpinRequested(self._engine, frame.request, _keys(frame)))
 
     def _on_drop(self, frame: Frame) -> None:
-        keys = messages.unpack_keys(frame.body, frame.count)
-        dropped = bytes(self._backend.drop(ChunkKey(key)) in (DropOutcome.DROPPED, DropOutcome.WAITING) for key in keys)
-        self._answer(frame, Status.OK, dropped, count=len(keys))
+        self._handle(events.DropRequested(self._engine, frame.request, _keys(frame)))
+
+    def _on_claim(self, frame: Frame) -> None:
+        size_bytes, keys, etas_s = messages.unpack_claim(frame)
+        if not 0 < size_bytes <= limits.CHUNK_BYTES_MAX:
+            raise MalformedFrameError(f"a claim of chunks of {size_bytes} bytes")
+        self._handle(events.ClaimMade(self._engine, tuple(map(ChunkKey, keys)), size_bytes, tuple(etas_s)))
+
+    def _on_disclaim(self, frame: Frame) -> None:
+        self._handle(events.ClaimWithdrawn(self._engine, _keys(frame) if frame.count else None))
 
     def _on_stats(self, frame: Frame) -> None:
-        self._answer(frame, Status.OK, json.dumps(self._backend.stats(), separators=(",", ":")).encode())
+        figures = json.dumps(self._stats(), separators=(",", ":")).encode()
+        self._send(Kind.STATS, frame.request, Status.OK, figures)
 
     def _on_hint(self, frame: Frame) -> None:
         hint, within_ms = messages.HINT.unpack_from(frame.body)
-        keys = [ChunkKey(key) for key in messages.unpack_keys(frame.body, frame.count, messages.HINT.size)]
         if hint not in (Hint.SESSION_ENDED, Hint.EXPECTED):
             raise MalformedFrameError(f"unknown hint {hint}")
-        self._backend.hint(keys, Hint(hint), within_ms)
+        self._handle(events.HintGiven(_keys(frame, messages.HINT.size), Hint(hint), within_ms))
 
-    def _on_cancel(self, frame: Frame) -> None:
-        request = messages.CANCEL.unpack(frame.body)[0]
-        fetch = self._fetches.pop(request, None)
-        if fetch is not None:
-            fetch.cancel()
-            cancelled = Frame(Kind.FETCH, 0, 0, request, b"")
-            self._answer(cancelled, Status.CANCELLED, messages.pack_fetched(0, []))
+
+def _keys(frame: Frame, offset: int = 0) -> tuple[ChunkKey, ...]:
+    return tuple(map(ChunkKey, messages.unpack_keys(frame.body, frame.count, offset)))
+
+
+def _lease(frame: Frame) -> LeaseId:
+    return LeaseId(messages.LEASE.unpack(frame.body)[0])
 
 
 _HANDLERS: dict[int, Callable[[_Connection, Frame], None]] = {
@@ -385,4 +402,6 @@ _HANDLERS: dict[int, Callable[[_Connection, Frame], None]] = {
     Kind.STATS: _Connection._on_stats,
     Kind.HINT: _Connection._on_hint,
     Kind.CANCEL: _Connection._on_cancel,
+    Kind.CLAIM: _Connection._on_claim,
+    Kind.DISCLAIM: _Connection._on_disclaim,
 }

@@ -2,27 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
+from typing import TypeAlias, assert_never
 
-from hostagent.directory import ChunkEntry, Delta, NodeEntry
-from hostagent.pool.chunks import Chunk
-from kvproto.ids import KEY_BYTES, Address, ChunkKey
+from hostagent import limits
+from hostagent.core import effects
+from hostagent.core.directory import ChunkEntry, ClaimedChunk, Delta, NodeClaims, NodeEntry
+from hostagent.core.events import (
+    ControllerEvent,
+    DirectoryChanged,
+    MemberGiven,
+    SwitchStateGiven,
+    TaskCancelled,
+    TaskGiven,
+    Welcomed,
+)
+from hostagent.core.work import DropWork, FetchWork, FillWork, PinWork, Task, UnknownWork, UnpinWork, Work
+from kvclient.messages import Hint
+from kvpolicy.tiers.holder_load import HolderLoad
+from kvproto.ids import KEY_BYTES, Address, ChunkKey, Member
 from kvproto.rpc import control_pb2 as pb
+from kvproto.sources import ChunkSource
 from kvproto.wire.data import Fabric
+
+_HINTS = {Hint.SESSION_ENDED: pb.ReuseHint.SESSION_ENDED, Hint.EXPECTED: pb.ReuseHint.EXPECTED}
+
+assert all(pb.Source.Value(f"SOURCE_{source.name}") == source.value for source in ChunkSource)
 
 
 class RemoteProtocolError(Exception):
-    """The controller said something that cannot be; the stream is closed and opened again."""
+    """The controller sent something impossible; the stream is closed and opened again."""
 
 
-@dataclass(frozen=True, slots=True)
-class FabricNews:
-    """What Welcome says of the fabric."""
-
-    fabric: Fabric
-    pool_address: Address
-    interest_ttl_ns: int
+class VersionSkewError(Exception):
+    """The controller is too old or too new for this agent; one line names both versions."""
 
 
 def key_of(raw: bytes) -> ChunkKey:
@@ -39,10 +53,32 @@ def address_of(raw: bytes) -> Address:
     return Address(int.from_bytes(raw, "big"))
 
 
-def fabric_of(message: pb.Fabric, current: Fabric) -> FabricNews:
-    """The fabric; what the controller leaves out stays as it is here."""
+def events_of(message: pb.ToAgent, fabric: Fabric) -> list[ControllerEvent]:
+    """The events in a message. `fabric`: the one that this node uses after the message."""
+    kind = message.WhichOneof("message")
+    if kind == "welcome":
+        welcome = message.welcome
+        said: list[ControllerEvent] = [_welcomed(welcome, fabric)]
+        if welcome.HasField("switch_state"):
+            said.append(_switch_state(welcome.switch_state))
+        return said
+    if kind == "directory":
+        return [DirectoryChanged(delta_of(message.directory))]
+    if kind == "task":
+        return [TaskGiven(task_of(message.task))]
+    if kind == "cancel":
+        return [TaskCancelled(message.cancel.task)]
+    if kind == "switch_state":
+        return [_switch_state(message.switch_state)]
+    if kind == "membership":
+        return [MemberGiven(_member(message.membership))]
+    return []
+
+
+def fabric_of(message: pb.Fabric, current: Fabric) -> Fabric:
+    """The fabric; fields that the controller leaves out keep their current values."""
     try:
-        fabric = Fabric(
+        return Fabric(
             group=address_of(message.group_ip) if message.group_ip else current.group,
             qkey=message.qkey or current.qkey,
             source_qpn=current.source_qpn,
@@ -51,11 +87,52 @@ def fabric_of(message: pb.Fabric, current: Fabric) -> FabricNews:
         )
     except ValueError as error:
         raise RemoteProtocolError(str(error)) from error
-    return FabricNews(
-        fabric,
-        address_of(message.pool_ip) if message.pool_ip else Address(0),
-        message.interest_ttl_ms * 1_000_000,
+
+
+def _welcomed(welcome: pb.Welcome, fabric: Fabric) -> Welcomed:
+    return Welcomed(
+        controller=welcome.controller,
+        node=welcome.node,
+        member=_member(welcome),
+        segment_bytes=fabric.segment_bytes,
+        pool_address=address_of(welcome.fabric.pool_ip) if welcome.fabric.pool_ip else None,
+        interest_ttl_ns=welcome.fabric.interest_ttl_ms * 1_000_000,
+        heartbeat_s=welcome.heartbeat_ms / 1000,
+        takes_loads=welcome.takes_loads,
     )
+
+
+def _switch_state(message: pb.SwitchState) -> SwitchStateGiven:
+    return SwitchStateGiven(message.epoch if message.present else None, key_of(message.here) if message.here else None)
+
+
+def _member(message: pb.Welcome | pb.Membership) -> Member | None:
+    return Member(message.member) if message.HasField("member") else None
+
+
+def task_of(message: pb.Task) -> Task:
+    """A task; raises RemoteProtocolError for invalid keys."""
+    timeout_s = (message.timeout_ms or limits.TASK_TIMEOUT_MS) / 1000
+    return Task(message.task, _work_of(message), timeout_s, message.foreground)
+
+
+def _work_of(message: pb.Task) -> Work:
+    kind = message.WhichOneof("work")
+    if kind == "fill":
+        return FillWork(key_of(message.fill.key), message.fill.segments)
+    if kind == "fetch":
+        return FetchWork(_keys_of(message.fetch.keys), message.fetch.pin)
+    if kind == "drop":
+        return DropWork(_keys_of(message.drop.keys))
+    if kind == "pin":
+        return PinWork(_keys_of(message.pin.keys))
+    if kind == "unpin":
+        return UnpinWork(_keys_of(message.unpin.keys))
+    return UnknownWork()
+
+
+def _keys_of(raw: Iterable[bytes]) -> tuple[ChunkKey, ...]:
+    return tuple(key_of(key) for key in raw)
 
 
 def delta_of(message: pb.DirectoryDelta) -> Delta:
@@ -68,7 +145,21 @@ def delta_of(message: pb.DirectoryDelta) -> Delta:
         tuple(message.nodes_gone),
         tuple(_chunk(chunk) for chunk in message.chunks),
         tuple(key_of(key) for key in message.chunks_gone),
+        tuple(_claims(one) for one in message.claims),
+        tuple((load.node, HolderLoad(load.queued_bytes, load.readers)) for load in message.loads),
     )
+
+
+def _claims(message: pb.NodeClaims) -> NodeClaims:
+    made = []
+    for claim in message.claims.made:
+        if len(claim.keys) != len(claim.eta_ms):
+            raise RemoteProtocolError(f"a claim of {len(claim.keys)} keys with {len(claim.eta_ms)} times")
+        made += [
+            ClaimedChunk(key_of(key), claim.size_bytes, eta_ms / 1000)
+            for key, eta_ms in zip(claim.keys, claim.eta_ms, strict=True)
+        ]
+    return NodeClaims(message.node, tuple(made), tuple(key_of(key) for key in message.claims.withdrawn))
 
 
 def _node(message: pb.Node) -> NodeEntry:
@@ -99,17 +190,89 @@ def _chunk(message: pb.ChunkEntry) -> ChunkEntry:
     )
 
 
-def announcement(
-    added: Iterable[Chunk],
-    removed: Iterable[ChunkKey],
-    pinned: Iterable[ChunkKey],
-    *,
-    on_disk: bool = False,
-    snapshot: bool = False,
-    snapshot_end: bool = False,
+ControllerEffect: TypeAlias = (
+    effects.Announce
+    | effects.ReportUsage
+    | effects.ReportLoad
+    | effects.ReportClaims
+    | effects.ReportTaskProgress
+    | effects.ReportTaskEnd
+    | effects.ReportBadCopy
+)
+"""Effects that become messages to the controller; a heartbeat also needs figures of the transport."""
+
+
+def message_of(effect: ControllerEffect) -> pb.FromAgent:
+    """The message that carries an effect."""
+    match effect:
+        case effects.Announce():
+            return pb.FromAgent(announce=_announcement(effect))
+        case effects.ReportUsage():
+            return pb.FromAgent(usage=_usage(effect))
+        case effects.ReportLoad(load):
+            return pb.FromAgent(load=pb.HolderLoad(queued_bytes=load.queued_bytes, readers=load.readers))
+        case effects.ReportClaims(made, withdrawn):
+            return pb.FromAgent(claims=pb.Claims(made=_runs(made), withdrawn=withdrawn))
+        case effects.ReportTaskProgress(task, done, total, moved_bytes):
+            return pb.FromAgent(task_progress=pb.TaskProgress(task=task, done=done, total=total, bytes=moved_bytes))
+        case effects.ReportTaskEnd(task, status, done, moved_bytes, failed_keys, detail):
+            result = pb.TaskResult(
+                task=task,
+                status=pb.TaskResult.Status.Value(status.name),
+                done=done,
+                bytes=moved_bytes,
+                failed_keys=failed_keys,
+                detail=detail,
+            )
+            return pb.FromAgent(task_result=result)
+        case effects.ReportBadCopy(key, _, holder, _, expected, found, from_switch):
+            bad = pb.BadCopy(key=key, holder=holder, expected=expected, found=found, from_switch=from_switch)
+            return pb.FromAgent(bad_copy=bad)
+        case _:
+            assert_never(effect)
+
+
+def heartbeat_of(
+    effect: effects.BeatHeart, sent_bytes: int = 0, received_bytes: int = 0, drops: Mapping[str, int] | None = None
 ) -> pb.FromAgent:
-    """What this node holds in its pool, or on its disk (part of the whole list), or how that changed."""
-    kept = set(pinned)
+    """A heartbeat; `sent_bytes` and `received_bytes`: over the network since the agent started; `drops`: what the
+    transport refused, by reason."""
+    usage, gate = effect.usage, effect.gate
+    verdict = None
+    if gate.last is not None:
+        verdict = pb.GateVerdict(choice=gate.last.choice.value, expected_us=_micros(gate.last.expected_s))
+        if gate.last.recompute_s is not None:
+            verdict.recompute_us = _micros(gate.last.recompute_s)
+    return pb.FromAgent(
+        heartbeat=pb.Heartbeat(
+            pool_used_bytes=usage.size_bytes - usage.free_bytes,
+            pool_pinned_bytes=usage.pinned_bytes,
+            sent_bytes=sent_bytes,
+            received_bytes=received_bytes,
+            directory_sequence=effect.directory_sequence,
+            tasks_running=effect.tasks_running,
+            chunks=usage.chunks_count,
+            next_victims=effect.next_victims,
+            disk_used_bytes=effect.disk_used_bytes,
+            arriving=[
+                pb.Arriving(key=one.key, size_bytes=one.size_bytes, left_bytes=one.left_bytes)
+                for one in effect.arriving
+            ],
+            gate_decisions=gate.decisions,
+            gate_saved_ms=round(gate.saved_s * 1e3),
+            gate_verdict=verdict,
+            drops=dict(islice((drops or {}).items(), limits.DROP_REASONS_TOLD)),
+        )
+    )
+
+
+def _micros(seconds: float) -> int:
+    """Whole microseconds; what is expected never to end takes as many as the message can say."""
+    return min(round(seconds * 1e6), 0xFFFF_FFFF) if seconds < 0xFFFF else 0xFFFF_FFFF
+
+
+def _announcement(effect: effects.Announce) -> pb.Announce:
+    kept = set(effect.pinned)
     labels: dict[str, int] = {}
     records = [
         pb.ChunkRecord(
@@ -120,17 +283,50 @@ def announcement(
             position=chunk.position,
             namespace_index=labels.setdefault(chunk.namespace, len(labels)),
             pinned=chunk.key in kept,
-            on_disk=on_disk,
+            on_disk=effect.on_disk,
         )
-        for chunk in added
+        for chunk in effect.added
     ]
-    return pb.FromAgent(
-        announce=pb.Announce(
-            added=records,
-            removed=() if on_disk else list(removed),
-            removed_from_disk=list(removed) if on_disk else (),
-            namespaces=list(labels),
-            snapshot=snapshot,
-            snapshot_end=snapshot_end,
-        )
+    return pb.Announce(
+        added=records,
+        removed=() if effect.on_disk else effect.removed,
+        removed_from_disk=effect.removed if effect.on_disk else (),
+        namespaces=list(labels),
+        snapshot=effect.snapshot,
+        snapshot_end=effect.snapshot_end,
     )
+
+
+def _runs(made: Sequence[ClaimedChunk]) -> list[pb.Claim]:
+    """Chunks of one size go together."""
+    runs: list[pb.Claim] = []
+    for chunk in made:
+        if not runs or runs[-1].size_bytes != chunk.size_bytes:
+            runs.append(pb.Claim(size_bytes=chunk.size_bytes))
+        runs[-1].keys.append(chunk.key)
+        runs[-1].eta_ms.append(int(chunk.eta_s * 1000))
+    return runs
+
+
+def _usage(effect: effects.ReportUsage) -> pb.Usage:
+    fetches = [
+        pb.FetchEvent(
+            key=use.key,
+            source=pb.SOURCE_MISS if use.source is None else pb.Source.ValueType(use.source),
+            bytes=use.network_bytes,
+            waited_us=min(int(use.waited_s * 1e6), 0xFFFF_FFFF),
+            age_ms=(effect.at_ns - use.at_ns) // 1_000_000,
+            holder=use.holder,
+        )
+        for use in effect.uses
+    ]
+    hints = [pb.ReuseHint(key=one.key, kind=_HINTS[one.hint], within_ms=one.within_ms) for one in effect.hints]
+    measurements = [
+        pb.SourceMeasurement(
+            source=pb.SourceMeasurement.From.Value(f"FROM_{one.source.name}"),
+            bytes=one.size_bytes,
+            took_us=max(1, round(one.seconds * 1e6)),
+        )
+        for one in effect.measurements
+    ]
+    return pb.Usage(fetches=fetches, hints=hints, measurements=measurements)

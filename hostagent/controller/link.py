@@ -1,6 +1,6 @@
-"""The stream to the controller: opens it, opens it again with backoff when it ends; knows nothing of its content.
+"""The stream to the controller: opens it, and reopens it with backoff when it ends; knows nothing of its content.
 
-Of several controllers one leads, the others are on standby and refuse the stream: they are tried in turn.
+Of several controllers one leads; the others are on standby and refuse the stream. The link tries them in turn.
 """
 
 from __future__ import annotations
@@ -14,13 +14,21 @@ import grpc
 import grpc.aio
 
 from hostagent import limits
-from hostagent.controller.convert import RemoteProtocolError
-from hostagent.directory import SequenceGapError
+from hostagent.controller.convert import RemoteProtocolError, VersionSkewError
+from hostagent.core.directory import SequenceGapError
+from kvdaemon.tls import Certificates, TlsError
+from kvdaemon.what_answers import what_answers
 from kvproto.rpc import control_pb2 as pb
 from kvproto.rpc import control_pb2_grpc as rpc
 
 log = logging.getLogger(__name__)
 
+_NOT_CONNECTED = "failed to connect"
+"""How gRPC begins to say that there is no connection at all; what follows is for its authors."""
+_NO_CONTROLLER = (
+    "a gRPC server that is no kvcast-controller answers there: is it the P4Runtime port of the switch?"
+    " Correct controller.address"
+)
 _OPTIONS = [
     ("grpc.keepalive_time_ms", 5000),
     ("grpc.keepalive_timeout_ms", 3000),
@@ -36,21 +44,33 @@ _OPTIONS = [
 
 
 class LinkUser(Protocol):
-    """Whom the link serves. Called on the event loop."""
+    """The link's user. Called on the event loop."""
 
-    def hello(self) -> pb.FromAgent: ...
-    def received(self, message: pb.ToAgent) -> None: ...
-    def lost(self) -> None: ...
+    def hello(self) -> pb.FromAgent:
+        """The first message of a stream."""
+        ...
+
+    def received(self, message: pb.ToAgent) -> None:
+        """A message of the controller; an error that it raises ends the stream."""
+        ...
+
+    def lost(self) -> None:
+        """The stream ended."""
+        ...
 
 
 class ControllerLink:
-    """One stream at a time. `send` is dropped while there is none: a new stream says everything anew."""
+    """One stream at a time. `send` drops messages while there is none: a new stream begins with the full state."""
 
-    def __init__(self, addresses: Sequence[str], user: LinkUser) -> None:
+    def __init__(self, addresses: Sequence[str], user: LinkUser, certificates: Certificates | None = None) -> None:
+        """`certificates` None: the link speaks plainly."""
         self._addresses = addresses
+        self._certificates = certificates
         self._user = user
         self._outgoing: asyncio.Queue[pb.FromAgent | None] | None = None
         self._task: asyncio.Task[None] | None = None
+        self._operator_state = pb.OperatorState()
+        """What operators set: kept and repeated unchanged to the next controller."""
 
     def start(self) -> None:
         """Keep a stream open from now on."""
@@ -114,21 +134,33 @@ class ControllerLink:
 
         async def messages() -> AsyncIterator[pb.FromAgent]:
             nonlocal said_goodbye
-            yield self._user.hello()
+            hello = self._user.hello()
+            if self._operator_state.revision:
+                hello.hello.operator_state.CopyFrom(self._operator_state)
+            yield hello
             while (message := await outgoing.get()) is not None:
                 said_goodbye = message.HasField("leaving")
                 yield message
 
-        async with grpc.aio.insecure_channel(address, options=_OPTIONS) as channel:
+        try:
+            channel = self._channel(address)
+        except TlsError as error:
+            return str(error)
+        async with channel:
             call = rpc.CoordinatorStub(channel).Attach(messages())
             self._outgoing = outgoing
             try:
                 async for message in call:
                     heard()
-                    self._user.received(message)
+                    if message.HasField("operator_state"):
+                        self._operator_state = message.operator_state
+                    else:
+                        self._user.received(message)
                 return None if said_goodbye else "it closed the stream"
             except grpc.aio.AioRpcError as error:
-                return None if said_goodbye else f"{error.code().name.lower()}: {error.details()}"
+                return None if said_goodbye else await self._failure(address, error)
+            except VersionSkewError as error:
+                return str(error)
             except (RemoteProtocolError, SequenceGapError) as error:
                 return f"it sent nonsense: {error}"
             finally:
@@ -137,6 +169,24 @@ class ControllerLink:
                 # Ends the iterator that grpc is reading from; nobody else would.
                 outgoing.put_nowait(None)
                 self._user.lost()
+
+    def _channel(self, address: str) -> grpc.aio.Channel:
+        """With the certificate as it is now. Raises TlsError."""
+        if self._certificates is None:
+            return grpc.aio.insecure_channel(address, options=_OPTIONS)
+        credentials, options = self._certificates.for_channel()
+        return grpc.aio.secure_channel(address, credentials, options=[*_OPTIONS, *options])
+
+    async def _failure(self, address: str, error: grpc.aio.AioRpcError) -> str:
+        if self._certificates is not None and error.code() is grpc.StatusCode.UNAVAILABLE:
+            found = await asyncio.to_thread(self._certificates.why_not, address)
+            if found:
+                return found
+        if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+            return _NO_CONTROLLER
+        if error.code() is grpc.StatusCode.UNAVAILABLE and (error.details() or "").startswith(_NOT_CONNECTED):
+            return await asyncio.to_thread(what_answers, address)
+        return f"{error.code().name.lower()}: {error.details()}"
 
 
 def _tell_bug(task: asyncio.Task[None]) -> None:

@@ -1,1 +1,1 @@
-"""The disk tier of a node: chunks in one slab file, an index of records beside it, both checksummed."""
+"""The disk tier of a node: chunks in one slab file and an index of records in another, both checksummed."""

@@ -1,7 +1,7 @@
 """The two files of a disk tier and the system calls on them. Blocking: everything here runs in threads of the store.
 
-Durability. After a crash of the agent (kill -9) the kernel still has every write, in order: what was told to be stored
-is. After a power failure the writes since the last `sync` may be missing or out of order; checksums find that out.
+Durability. After a crash of the agent (kill -9) the kernel still has every write, in order: a chunk reported as stored
+is stored. After a power failure the writes since the last `sync` may be missing or out of order; checksums reveal that.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import errno
 import fcntl
 import mmap
 import os
+import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,9 +33,9 @@ from hostagent.disk.records import (
 INDEX_NAME: Final = "kvcast.index"
 SLAB_NAME: Final = "kvcast.slab"
 WRITE_SLICE_BYTES: Final = 8 << 20
-"""A chunk is written in slices, so that reads that come meanwhile soon have the device to themselves."""
+"""A chunk is written in slices, so that reads that arrive meanwhile soon have the device to themselves."""
 WRITE_SLICE_BESIDE_READS_BYTES: Final = 1 << 20
-"""While reads go on: what a read has to share the device with before its turn comes, 1 ms at 1 GB/s."""
+"""Size of a slice while reads go on: a new read shares the device with at most this much, 1 ms at 1 GB/s."""
 INDEX_READ_BYTES: Final = 1 << 20
 _FREE = bytes(RECORD_BYTES)
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -61,11 +62,11 @@ class StoreFiles:
 
     @classmethod
     def open(cls, folder: str, size_bytes: int, *, direct: bool) -> StoreFiles:
-        """Open what is there or begin an empty store; takes the space of the slab at once. Raises DiskError."""
+        """Open the existing store or begin an empty one; takes the slab's space at once. Raises DiskError."""
         place = Path(folder)
         try:
             place.mkdir(mode=0o700, parents=True, exist_ok=True)
-            index_fd = os.open(place / INDEX_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            index_fd = _open_own(place / INDEX_NAME)
         except OSError as error:
             raise DiskError(
                 f"{folder}: {error.strerror}; make it writable or set disk.path to another folder"
@@ -136,7 +137,7 @@ class StoreFiles:
             view, offset = view[count:], offset + count
 
     def sync(self) -> None:
-        """What was written before stays even if the power fails: bytes first, then what tells of them."""
+        """Make earlier writes survive a power failure: first the bytes, then the records that describe them."""
         os.fdatasync(self.slab_fd)
         os.fdatasync(self.index_fd)
 
@@ -167,14 +168,40 @@ def _identify(fd: int, folder: str) -> tuple[bytes, bool]:
 
 def _open_slab(path: Path, direct: bool) -> tuple[int, bool]:
     """The slab, past the page cache where the file system can (the pool is the cache) and `direct` says so."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
     if direct:
         try:
-            return os.open(path, flags | os.O_DIRECT, 0o600), True
+            return _open_own(path, os.O_DIRECT), True
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise
-    return os.open(path, flags, 0o600), False
+    return _open_own(path), False
+
+
+def _open_own(path: Path, flags: int = 0) -> int:
+    """A regular file of this user under no other name; made if there is none. A link that somebody else put into the
+    folder would have the agent truncate the file it leads to. Raises DiskError for such a file, else OSError."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | flags, 0o600)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):
+            raise DiskError(_not_our_file(path, "no regular file")) from None
+        raise
+    found = os.fstat(fd)
+    problem = ""
+    if not stat.S_ISREG(found.st_mode):
+        problem = "no regular file"
+    elif found.st_uid != os.geteuid():
+        problem = f"owned by user {found.st_uid}, not by {os.geteuid()}"
+    elif found.st_nlink > 1:
+        problem = "linked from elsewhere, too"
+    if problem:
+        os.close(fd)
+        raise DiskError(_not_our_file(path, problem))
+    return fd
+
+
+def _not_our_file(path: Path, problem: str) -> str:
+    return f"{path} is {problem}: remove it, or set disk.path to a folder of this agent's own"
 
 
 def _take_space(fd: int, size_bytes: int, folder: str) -> None:
@@ -187,7 +214,7 @@ def _take_space(fd: int, size_bytes: int, folder: str) -> None:
             code = ctypes.get_errno()
             if code != errno.EOPNOTSUPP:
                 raise OSError(code, os.strerror(code))
-            # A file system that sets nothing aside (NFS, ZFS): a sparse file, and a full disk will show when it is.
+            # The file system sets nothing aside (NFS, ZFS): the file is sparse, and a full disk shows only later.
             os.ftruncate(fd, size_bytes)
     except OSError as error:
         free = os.fstatvfs(fd)

@@ -2,11 +2,11 @@
 
 `index` is a header page and an array of records; record number `slot` lies at HEADER_BYTES + slot * RECORD_BYTES and
 describes one chunk in `slab`, the other file. A record of zeros is free. Records are written and cleared in place, one
-sector each, so none is ever half old and half new on a device that writes sectors whole; what is damaged all the same
-fails its checksum and counts for nothing. A record's checksum covers the identity of the store and the slot as well:
-a sector that ended up elsewhere, or came out of another store, is damage too.
+sector each, so none is ever half old and half new on a device that writes sectors whole; a record damaged all the same
+fails its checksum and is ignored. A record's checksum covers the identity of the store and the slot as well:
+a sector that ended up elsewhere, or came from another store, counts as damaged, too.
 
-What a record says of bytes is never trusted beyond its own place: the chunk's xxh3-64 is compared on each load, so a
+A record's claims about the chunk's bytes are never trusted: the chunk's xxh3-64 is compared on each load, so a
 record that outlived its bytes (a power failure may undo a later write) costs a miss and nothing else.
 
 | offset | field of the header | bytes |
@@ -21,8 +21,8 @@ record that outlived its bytes (a power failure may undo a later write) costs a 
 |---|---|---|
 | 0 | magic `KVCR` | 4 |
 | 4 | bytes of the namespace label | 2 |
-| 6 | flags: bit 0, it has a parent | 2 |
-| 8 | sequence: of two records for the same bytes the higher is true | 8 |
+| 6 | flags: bit 0: the chunk has a parent | 2 |
+| 8 | sequence: of two records for the same bytes the higher one counts | 8 |
 | 16 | key, parent | 16, 16 |
 | 48 | offset in the slab, size, xxh3-64 of the chunk | 8, 8, 8 |
 | 72 | position in the prefix | 4 |
@@ -63,7 +63,7 @@ assert HEADER_BYTES % RECORD_BYTES == 0
 
 
 class HeaderFault(enum.Enum):
-    """Why an index is not to be read."""
+    """Why an index cannot be read."""
 
     DAMAGED = "its header is damaged"
     FORMAT = "it has another format"
@@ -132,7 +132,7 @@ def pack_record(record: Record, store_id: bytes, slot: int) -> bytes:
 
 
 def unpack_record(sector: bytes, store_id: bytes, slot: int) -> Record | None:
-    """What a sector says; None: nothing, the slot is free. Raises ValueError when it is damaged."""
+    """The record in a sector; None: the slot is free. Raises ValueError when it is damaged."""
     if sector == _EMPTY:
         return None
     (checksum,) = _CHECKSUM.unpack_from(sector, _CHECKSUM_AT)

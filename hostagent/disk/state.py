@@ -6,7 +6,9 @@ import enum
 
 
 class DiskState(enum.Enum):
+    """Of the disk tier."""
+
     OFF = "off"
     ON = "on"
     READING = "reading"
-    """A write failed: what is stored is served, nothing is added."""
+    """A write failed: stored chunks are still served, none are added."""

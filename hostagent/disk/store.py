@@ -1,8 +1,8 @@
 """The disk tier of this node: chunks in a slab file, found again after a crash.
 
-The event loop owns what is stored where (`pool`, a `ChunkPool` over the slab's bytes) and decides; threads do the I/O:
-several read, one writes, in the order in which it was asked to. So the record of an evicted chunk is cleared before
-its bytes are overwritten, and a record appears only after the bytes that it tells of.
+The event loop decides and owns the index (`pool`, a `ChunkPool` over the slab's bytes); threads do the I/O: several
+read, one writes, in the order in which it was asked to. So the record of an evicted chunk is cleared before its bytes
+are overwritten, and a record appears only after the bytes that it describes.
 
 A load ends in exact bytes, compared with their xxh3-64, or in a miss that is counted. Trouble with the disk never stops
 the agent: a write that fails ends writing, reads that fail again and again end the tier, each with one line in the log.
@@ -11,11 +11,10 @@ the agent: a write that fails ends writing, reads that fail again and again end 
 from __future__ import annotations
 
 import asyncio
-import enum
 import heapq
 import logging
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -24,30 +23,21 @@ from typing import Final
 import xxhash
 
 from hostagent import limits
-from hostagent.disk.config import DiskConfig
+from hostagent.core.events import LoadOutcome
+from hostagent.disk.disk_options import DiskConfig
 from hostagent.disk.files import DiskError, StoreFiles
 from hostagent.disk.records import Record
 from hostagent.disk.state import DiskState
 from hostagent.pool.chunks import Chunk, ChunkPool, DropOutcome
 from hostagent.pool.memory import PoolMemory
 from kvproto.ids import ChunkKey
-from kvproto.value import Touch
 
 log = logging.getLogger(__name__)
 
 GIVE_WAY_S: Final = 0.02
-"""A writer waits so long, at most, for reads to end before each slice: reads come first, writes never starve."""
+"""The writer waits at most this long for reads to end before each slice: reads come first, writes never starve."""
 READ_FAILURES_MAX: Final = 3
 """Reads that fail in a row, before the disk counts as gone."""
-
-
-class LoadOutcome(enum.Enum):
-    DONE = "done"
-    ABSENT = "absent"
-    DAMAGED = "damaged"
-    """The bytes do not match their checksum; the copy is gone now."""
-    FAILED = "failed"
-    """The disk did not deliver."""
 
 
 @dataclass(slots=True)
@@ -74,18 +64,17 @@ class DiskStore:
         self,
         config: DiskConfig,
         memory: PoolMemory,
-        dram: ChunkPool,
         loop: asyncio.AbstractEventLoop,
-        make_pool: Callable[[int], ChunkPool],
+        pool: ChunkPool,
     ) -> None:
-        """`make_pool(size_bytes)`: the index of the slab, with its order of eviction."""
+        """`pool`: the index of the slab (of `config.size_bytes`), with its order of eviction. Chunks of the DRAM pool
+        that are loaded or saved stay pinned by the caller until `done`."""
         self.config = config
         self.counters = DiskCounters()
         self.state = DiskState.OFF
         self.reason = "not opened"
-        self.pool = make_pool(config.size_bytes)
+        self.pool = pool
         self._memory = memory
-        self._dram = dram
         self._loop = loop
         self._files: StoreFiles | None = None
         self._slots: dict[ChunkKey, int] = {}
@@ -187,7 +176,7 @@ class DiskStore:
         """Whether the slab bypasses the page cache."""
         return self._files is not None and self._files.direct
 
-    # ------------------------------------------------------------------ what is there
+    # ------------------------------------------------------------------ contents
 
     def find(self, key: ChunkKey) -> Chunk | None:
         """The stored chunk, if loads are possible. Its offset is that in the slab."""
@@ -206,7 +195,7 @@ class DiskStore:
         return added, removed
 
     def _collect(self) -> list[int]:
-        """Take note of what the pool says has changed; the slots of what went."""
+        """Take note of the pool's changes; returns the slots of chunks that went."""
         added, removed = self.pool.take_changes()
         freed = []
         for key in removed:
@@ -220,10 +209,26 @@ class DiskStore:
             heapq.heappush(self._free_slots, slot)
         return freed
 
+    @property
+    def size_bytes(self) -> int:
+        """What the tier may hold; 0 while it is off."""
+        return self.config.size_bytes if self.state is not DiskState.OFF else 0
+
+    def health(self) -> Mapping[str, object]:
+        """For /healthz."""
+        usage = self.pool.usage()
+        return {
+            "state": self.state.value,
+            "reason": self.reason,
+            "size_bytes": usage.size_bytes,
+            "free_bytes": usage.free_bytes,
+            "chunks": len(self.stored_chunks()),
+        }
+
     # ------------------------------------------------------------------ storing
 
     def save(self, chunk: Chunk, done: Callable[[bool], None]) -> bool:
-        """Store a READY chunk of the DRAM pool, evicting what must go; `done(stored)` comes later. False: refused, it
+        """Store a READY chunk of the DRAM pool, evicting what must go; `done(stored)` comes later. False: refused: it
         is here already, or being written, or there is no room for it."""
         files = self._files
         if self.state is not DiskState.ON or files is None:
@@ -244,7 +249,6 @@ class DiskStore:
             chunk.checksum,
             self._sequence,
         )
-        self._dram.pin(chunk)
         self.counters.writing += 1
         view = self._memory.view(chunk.offset, limits.extent_bytes(chunk.size_bytes))
         future = self._writer.submit(self._write, files, view, record, slot, cleared)
@@ -266,7 +270,6 @@ class DiskStore:
         error: BaseException | None,
         _: object,
     ) -> None:
-        self._dram.unpin(chunk)
         self.counters.writing -= 1
         if error is None:
             self._slots[place.key] = slot
@@ -305,15 +308,11 @@ class DiskStore:
         return self._slots_end - 1
 
     def _give_way(self) -> bool:
-        """In the writing thread: let reads go first, for a while; whether there still are any."""
+        """In the writing thread: let reads go first, for a while; returns whether there still are any."""
         with self._way:
             return bool(self._reading) and not self._way.wait_for(lambda: not self._reading, GIVE_WAY_S)
 
     # ------------------------------------------------------------------ loading
-
-    def fetched(self, touches: Sequence[Touch]) -> None:
-        """An engine asked for these: what the tier is to keep is learned from it, wherever they were."""
-        self.pool.fetched(touches)
 
     def load(self, key: ChunkKey, into: Chunk, done: Callable[[LoadOutcome, int], None]) -> None:
         """Read a stored chunk into a FILLING chunk of the DRAM pool; `done(outcome, xxh3-64)` comes later."""
@@ -322,18 +321,16 @@ class DiskStore:
             self._loop.call_soon(done, LoadOutcome.ABSENT, 0)
             return
         self.pool.pin(stored)
-        self._dram.pin(into)
         self.counters.reading += 1
         with self._way:
             self._reading += 1
         view = self._memory.view(into.offset, limits.extent_bytes(into.size_bytes))
         future = self._readers.submit(_read, files, view, stored.offset, into.size_bytes)
-        future.add_done_callback(partial(self._from_thread, partial(self._read_ended, stored, into, done)))
+        future.add_done_callback(partial(self._from_thread, partial(self._read_ended, stored, done)))
 
     def _read_ended(
         self,
         stored: Chunk,
-        into: Chunk,
         done: Callable[[LoadOutcome, int], None],
         error: BaseException | None,
         found: object,
@@ -343,7 +340,6 @@ class DiskStore:
             self._way.notify_all()
         self.counters.reading -= 1
         self.pool.unpin(stored)
-        self._dram.unpin(into)
         done(*self._judge(stored, error, found))
 
     def _judge(self, stored: Chunk, error: BaseException | None, found: object) -> tuple[LoadOutcome, int]:
@@ -376,7 +372,7 @@ class DiskStore:
             )
 
     def _turn_off(self, reason: str) -> None:
-        """The tier holds nothing any more, as far as anybody can see; what is on the disk stays there."""
+        """From now on the tier looks empty to everybody; its files on the disk stay as they are."""
         if self.state is not DiskState.OFF or self._files is None:
             log.error("disk tier off: %s", reason)
         self.state, self.reason = DiskState.OFF, reason

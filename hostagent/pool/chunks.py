@@ -13,17 +13,21 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
+from hostagent.disk.records import Record
 from hostagent.pool.extents import ExtentAllocator
+from hostagent.pool.index import NO_SLOT, Found, PoolIndex
+from kvpolicy.value import CacheValues, EvictionCost, Touch
 from kvproto.ids import ChunkKey
-from kvproto.value import Loss, PoolValues, Touch
 
 SCORE_RISE = 0.5
-"""Of log2 of a value: nothing but a fetch lets it rise."""
+"""Rise of log2 of a value by which a fetch is recognized: nothing else makes it rise."""
 ECHO_S = 2.0
-"""So long after a fetch here the controller may still be telling of that very fetch."""
+"""For this long after a fetch here the controller's scores may still reflect that very fetch."""
 
 
 class ChunkState(enum.Enum):
+    """The state of a chunk in the pool."""
+
     FILLING = "filling"
     READY = "ready"
     EVICTING = "evicting"
@@ -38,12 +42,14 @@ class Refusal(enum.Enum):
     FILLING = "filling"
     """Somebody is filling this very chunk."""
     FULL = "full"
-    """No room even after evicting all that may go."""
+    """No room even after evicting all that may go; the chunk's own prefix may not."""
     TOO_LARGE = "too_large"
     """Larger than the whole pool."""
 
 
 class DropOutcome(enum.Enum):
+    """What became of dropping a chunk."""
+
     ABSENT = "absent"
     DROPPED = "dropped"
     WAITING = "waiting"
@@ -68,8 +74,16 @@ class Chunk:
     """Users of its bytes right now: leases, sends, reads."""
     holds: int = 0
     """Reasons to keep it: engines' pins, the operator's pin."""
-    score_told: float | None = None
-    """The controller's last word on it (`ChunkPool.hear`)."""
+    remote_score: float | None = None
+    """The controller's last word on it (`ChunkPool.update_remote_score`)."""
+    slot: int = NO_SLOT
+    """Where the pool's index has it."""
+
+
+def _record(chunk: Chunk) -> Record:
+    return Record(
+        chunk.key, chunk.parent, chunk.position, chunk.namespace, chunk.offset, chunk.size_bytes, chunk.checksum, 0
+    )
 
 
 def _touch(chunk: Chunk) -> Touch:
@@ -89,14 +103,22 @@ class PoolUsage:
 
 
 class ChunkPool:
-    """The manager: owns reference counts and events. `kvproto.value` owns what chunks are worth, and so who goes."""
+    """The manager: owns reference counts and events. `kvpolicy.value` owns what chunks are worth, and so who goes."""
 
-    def __init__(self, size_bytes: int, align_bytes: int, now_ns: Callable[[], int], loss: Loss | None = None) -> None:
-        """`now_ns`: the shell's monotonic clock; nothing but the value of chunks depends on it. `loss`: see
-        `PoolValues`."""
+    def __init__(
+        self,
+        size_bytes: int,
+        align_bytes: int,
+        now_ns: Callable[[], int],
+        eviction_cost: EvictionCost | None = None,
+        index: PoolIndex | None = None,
+    ) -> None:
+        """`now_ns`: the shell's monotonic clock; nothing but the value of chunks depends on it. `eviction_cost`: see
+        `CacheValues`. `index`: is told of everything before it happens to the memory."""
+        self._index = index
         self._extents = ExtentAllocator(size_bytes, align_bytes)
         self._now_ns = now_ns
-        self.values = PoolValues(size_bytes, loss=loss)
+        self.values = CacheValues(size_bytes, eviction_cost=eviction_cost)
         self._chunks: dict[ChunkKey, Chunk] = {}
         self._evicting: set[Chunk] = set()
         self._added: dict[ChunkKey, Chunk] = {}
@@ -119,6 +141,7 @@ class ChunkPool:
     ) -> Chunk | Refusal:
         """Room for a chunk, state FILLING, evicting what must go. Atomic: a Refusal leaves everything as it was.
         Everybody who wants a chunk here needs its bytes in this memory, so the newcomer is never weighed against them.
+        The chunks of its own prefix stay: without them nobody finds it.
         """
         present = self._chunks.get(key)
         if present is not None:
@@ -130,7 +153,7 @@ class ChunkPool:
             position = before.position + 1 if before is not None else 0
         offset = self._extents.allocate(size_bytes)
         if offset is None:
-            victims = self._plan(size_bytes)
+            victims = self._plan(size_bytes, self._prefix(parent))
             if victims is None:
                 return Refusal.FULL
             for victim in victims:
@@ -140,6 +163,8 @@ class ChunkPool:
             if offset is None:
                 raise AssertionError("the plan of an eviction did not make the room it promised")
         chunk = Chunk(key, parent, position, namespace, offset, size_bytes, ChunkState.FILLING)
+        if self._index is not None:
+            chunk.slot = self._index.hold(_record(chunk))
         self._chunks[key] = chunk
         self._filling_bytes += self._extents.extent_bytes(size_bytes)
         self.values.add(_touch(chunk), self._now_ns())
@@ -151,9 +176,11 @@ class ChunkPool:
             raise ValueError(f"chunk {chunk.key.hex()} is {chunk.state.value}, not filling")
         chunk.state = ChunkState.READY
         chunk.checksum = checksum
+        if self._index is not None:
+            self._index.ready(chunk.slot, _record(chunk), in_use=chunk.pins > 0)
         self._filling_bytes -= self._extents.extent_bytes(chunk.size_bytes)
         if not self.values.is_known(chunk.key):
-            # What an engine computed it asked for first: the put is its first use.
+            # An engine asks for a chunk before it computes it: the put is the chunk's first use.
             self.values.fetched([_touch(chunk)], self._now_ns())
         self._added[chunk.key] = chunk
         self._removed.discard(chunk.key)
@@ -174,13 +201,46 @@ class ChunkPool:
         size_bytes: int,
         checksum: int,
     ) -> Chunk | None:
-        """A chunk found where it was kept, READY; None when another one has its key or some of its place."""
+        """Add a chunk that was found in storage, READY; None when another one has its key or part of its place."""
         if key in self._chunks or not self._extents.take(offset, size_bytes):
             return None
         chunk = Chunk(key, parent, position, namespace, offset, size_bytes, ChunkState.READY, checksum)
         self._chunks[key] = chunk
         self._added[key] = chunk
         self.values.add(_touch(chunk), self._now_ns())
+        return chunk
+
+    def adopt(self, found: Found) -> Chunk | None:
+        """Take over an extent that an agent before this one had given out; None: its place or its key is taken.
+
+        A chunk that was READY is FILLING now, with its checksum: compare it with the bytes, then `commit` or `abort`.
+        Any other is EVICTING and pinned once, so that nobody gets the extent until `unpin`.
+        """
+        record = found.record
+        double = found.ready and record.key in self._chunks
+        if double or not self._extents.take(record.offset, record.size_bytes):
+            if self._index is not None:
+                self._index.free(found.slot)
+            return None
+        chunk = Chunk(
+            record.key,
+            record.parent,
+            record.position,
+            record.namespace,
+            record.offset,
+            record.size_bytes,
+            ChunkState.FILLING,
+            record.checksum,
+            slot=found.slot,
+        )
+        if found.ready:
+            self._chunks[record.key] = chunk
+            self._filling_bytes += self._extents.extent_bytes(record.size_bytes)
+            self.values.add(_touch(chunk), self._now_ns())
+        else:
+            chunk.state = ChunkState.EVICTING
+            self._evicting.add(chunk)
+            self._keep(chunk, pins=1)
         return chunk
 
     # -------------------------------------------------------------- use
@@ -190,6 +250,11 @@ class ChunkPool:
         chunk = self._chunks.get(key)
         return chunk if chunk is not None and chunk.state is ChunkState.READY else None
 
+    def is_filling(self, key: ChunkKey) -> bool:
+        """Whether somebody is writing the chunk."""
+        chunk = self._chunks.get(key)
+        return chunk is not None and chunk.state is ChunkState.FILLING
+
     def pin(self, chunk: Chunk) -> None:
         """One more user of the chunk's bytes; they stay until as many `unpin`."""
         if chunk.state is ChunkState.GONE:
@@ -197,7 +262,7 @@ class ChunkPool:
         self._keep(chunk, pins=1)
 
     def unpin(self, chunk: Chunk) -> None:
-        """One user less."""
+        """One user fewer."""
         if chunk.pins <= 0:
             raise ValueError(f"chunk {chunk.key.hex()} has no pin to take back")
         self._keep(chunk, pins=-1)
@@ -224,29 +289,29 @@ class ChunkPool:
         self.values.finished(named, self._now_ns())
 
     def expect(self, keys: Iterable[ChunkKey], within_s: float) -> None:
-        """These will be asked for in about so long."""
+        """These will be asked for in about `within_s`."""
         self.values.expect(keys, within_s, self._now_ns())
 
-    def hear(self, key: ChunkKey, score: float) -> None:
-        """The controller tells what a chunk is worth to all nodes (log2, any unit). When it rises although nobody
+    def update_remote_score(self, key: ChunkKey, score: float) -> None:
+        """What a chunk is worth to all nodes, as the controller says (log2, any unit). When it rises although nobody
         asked for the chunk here lately, it was fetched elsewhere; that makes it likelier to be wanted here as well."""
         chunk = self._chunks.get(key)
         if chunk is None:
             return
-        risen = chunk.score_told is not None and score - chunk.score_told >= SCORE_RISE
-        chunk.score_told = score
+        risen = chunk.remote_score is not None and score - chunk.remote_score >= SCORE_RISE
+        chunk.remote_score = score
         now_ns = self._now_ns()
         if risen and self.values.idle_s(key, now_ns) > ECHO_S:
             self.values.fetched([_touch(chunk)], now_ns)
 
-    def hold(self, chunk: Chunk) -> None:
+    def retain(self, chunk: Chunk) -> None:
         """One more reason not to evict a READY chunk."""
         if chunk.state is not ChunkState.READY:
             raise ValueError(f"chunk {chunk.key.hex()} is {chunk.state.value}, not ready")
         self._keep(chunk, holds=1)
 
-    def unhold(self, chunk: Chunk) -> None:
-        """One reason less. A forced drop ends all holds, so none left is no error."""
+    def release(self, chunk: Chunk) -> None:
+        """One reason fewer. A forced drop ends all holds, so none left is no error."""
         if chunk.holds > 0:
             self._keep(chunk, holds=-1)
 
@@ -275,7 +340,7 @@ class ChunkPool:
         return list(islice(order, count))
 
     def dearest(self, count: int) -> list[ChunkKey]:
-        """What would be evicted last, that first."""
+        """Chunks that would be evicted last, the very last one first."""
         last = deque(self.values.victims(self._now_ns(), self._evictable), maxlen=count)
         return list(reversed(last))
 
@@ -313,6 +378,8 @@ class ChunkPool:
         chunk.pins += pins
         chunk.holds += holds
         self.pins_count += pins
+        if self._index is not None and chunk.state is ChunkState.READY and pins and chunk.pins in (0, pins):
+            self._index.use(chunk.slot, in_use=chunk.pins > 0)
         after = bool(chunk.pins or chunk.holds)
         self._pinned_bytes += (after - before) * self._extents.extent_bytes(chunk.size_bytes)
 
@@ -320,11 +387,19 @@ class ChunkPool:
         chunk = self._chunks[key]
         return chunk.state is ChunkState.READY and not chunk.pins and not chunk.holds
 
-    def _plan(self, size_bytes: int) -> list[Chunk] | None:
-        """The victims whose going makes room for `size_bytes`; None when even all of them do not."""
+    def _prefix(self, parent: ChunkKey | None) -> set[ChunkKey]:
+        """`parent` and those before it, as far back as they are here without a gap."""
+        keys: set[ChunkKey] = set()
+        while parent is not None and parent not in keys and (chunk := self._chunks.get(parent)) is not None:
+            keys.add(parent)
+            parent = chunk.parent
+        return keys
+
+    def _plan(self, size_bytes: int, kept: set[ChunkKey]) -> list[Chunk] | None:
+        """The victims whose eviction makes room for `size_bytes`; None when even evicting all but `kept` does not."""
         trial = self._extents.copy()
         victims: list[Chunk] = []
-        order = self.values.victims(self._now_ns(), self._evictable)
+        order = self.values.victims(self._now_ns(), lambda key: key not in kept and self._evictable(key))
         try:
             for key in order:
                 victim = self._chunks[key]
@@ -347,6 +422,8 @@ class ChunkPool:
         if chunk.pins:
             chunk.state = ChunkState.EVICTING
             self._evicting.add(chunk)
+            if self._index is not None:
+                self._index.retire(chunk.slot)
         else:
             self._free(chunk)
 
@@ -360,5 +437,7 @@ class ChunkPool:
             self._removed.add(chunk.key)
 
     def _free(self, chunk: Chunk) -> None:
+        if self._index is not None:
+            self._index.free(chunk.slot)
         self._extents.free(chunk.offset, chunk.size_bytes)
         chunk.state = ChunkState.GONE

@@ -3,8 +3,9 @@
 Memory. A transport is given the pool once, before it starts, and reads from and writes into it by offset, so that an
     implementation may register it once. Between `read()` and its outcome (or `cancel()` returning) the target range
     belongs to the transport; afterwards it never touches it again. Payload rows handed to `casts_received` belong to
-    the transport and are valid only inside the call.
-Completion. How a read ends, its `ReadRequest` says. Every segment given to `cast()` is reported once, by
+    the transport and are valid only inside the call. Between `expect()` and `forget()` returning, the transport may
+    write cast segments of that chunk to its place, those that `missing` says; afterwards it never touches it again.
+Completion. A read reports its end to its `ReadRequest`. Every segment given to `cast()` is reported once, by
     `segments_sent` or `segments_failed`, and every one given to `fill()` by `fill_sent`, never inside the call itself;
     the chunk must stay pinned until then. Reliable reads served to peers pin for themselves, with `open_extent` and
     `close_extent`.
@@ -17,6 +18,8 @@ Threading. All methods are called, and all callbacks made, on the one event loop
 from __future__ import annotations
 
 import enum
+import logging
+import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
@@ -24,9 +27,16 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from kvpolicy.tiers.holder_load import HolderLoad
+from kvproto.events import SegmentsReceived
 from kvproto.ids import Address, ChunkKey
 from kvproto.wire.control import Control
 from kvproto.wire.data import Fabric, SegmentGroup
+
+log = logging.getLogger(__name__)
+
+PEERS_TOLD_MAX = 1000
+"""Hosts of another release that the log names; more are counted only."""
 
 
 class TransportError(Exception):
@@ -34,9 +44,11 @@ class TransportError(Exception):
 
 
 class ReadOutcome(enum.Enum):
+    """How a reliable read ended."""
+
     DONE = "done"
     ABSENT = "absent"
-    """The peer has not got the chunk."""
+    """The peer does not have the chunk."""
     FAILED = "failed"
     """The peer is unreachable, silent or broken."""
 
@@ -66,7 +78,11 @@ class ReadRequest:
     done: Callable[[ReadOutcome], None]
     """Called exactly once, unless the read is cancelled first, and never inside `Transport.read` itself."""
     progressed: Callable[[int], None] | None = None
-    """Hears now and then, until `done` or `cancel`, how many of the first bytes are there."""
+    """Called now and then, until `done` or `cancel`, with how many leading bytes are there."""
+    holder_told: Callable[[HolderLoad], None] | None = None
+    """Called when the peer's answer begins, until `done` or `cancel`: what it has queued for others."""
+    wanted_bytes: int = 0
+    """What this node still wants of the peer, this read included; the peer tells others. 0: no more than this."""
 
     def __post_init__(self) -> None:
         if self.offset < 0 or self.size_bytes < 1:
@@ -84,7 +100,7 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class TransportFacts:
-    """What the agent tells the controller and its protocol machines; known once started."""
+    """Facts for the controller and the agent's protocol machines; known once started."""
 
     address: Address
     """On the data network."""
@@ -104,25 +120,41 @@ class TransportCounters:
     cast_packets_received: int = 0
     cast_packets_from_switch: int = 0
     cast_packets_sent: int = 0
+    cast_packets_duplicate: int = 0
+    """Good segments of wanted chunks that were here already."""
     cast_receive_overflows: int = 0
     cast_batches_received: int = 0
     control_received: int = 0
     control_sent: int = 0
     fill_packets_sent: int = 0
+    fill_packets_failed: int = 0
+    """That the network did not take: no route, interface down, a firewall here."""
     read_bytes_received: int = 0
     read_bytes_rdma: int = 0
     """The part of those received that an RDMA NIC read."""
     read_retransmissions: int = 0
-    """How often it asked again for something lost, as far as its driver tells."""
+    """How often the NIC asked again for something lost, as far as its driver counts that."""
     read_bytes_sent: int = 0
     reads_failed: int = 0
+    reads_queued_bytes: int = 0
+    """That peers have asked for and that have not left, at the moment."""
+    readers_served: int = 0
+    """Peers that wait for these."""
     dropped: dict[str, int] = field(default_factory=dict)
     """Datagrams and requests refused, by reason."""
+    _told: set[str] = field(default_factory=set)
 
     def drop(self, reason: str, count: int = 1) -> None:
         """Count something malformed or unwanted."""
         if count:
             self.dropped[reason] = self.dropped.get(reason, 0) + count
+
+    def refuse_version(self, peer: str, line: str) -> None:
+        """Count a peer of another release, and say so once for each peer's host."""
+        self.drop("read_version_other")
+        if peer not in self._told and len(self._told) < PEERS_TOLD_MAX:
+            self._told.add(peer)
+            log.warning("%s: %s", peer, line)
 
 
 class ControlArrival(NamedTuple):
@@ -143,14 +175,39 @@ class TransportSink(Protocol):
         """Verified segments of one chunk. `payload` has shape (len(group.rows), segment_bytes)."""
         ...
 
-    def cast_patience_s(self) -> float:
-        """How much later than it comes a cast segment may be told, so that more of them are told together."""
+    def casts_placed(self, arrivals: Sequence[SegmentsReceived]) -> None:
+        """Verified segments of expected chunks lie at their places; duplicates are reported, too.
+
+        From transports that place casts by themselves; the others hand them over by `casts_received`.
+        """
         ...
 
-    def segments_sent(self, key: ChunkKey, count: int) -> None: ...
-    def segments_failed(self, key: ChunkKey, count: int) -> None: ...
+    def casts_unexpected(self, arrivals: Sequence[SegmentsReceived]) -> None:
+        """Verified segments of chunks that are not expected came, and were thrown away."""
+        ...
+
+    def cast_patience_s(self) -> float:
+        """How long after its arrival a segment may be reported, so that more of them are reported together."""
+        ...
+
+    def cast_patience_segments(self) -> int:
+        """How many segments may come before they are reported."""
+        ...
+
+    def segments_sent(self, key: ChunkKey, count: int) -> None:
+        """`count` segments of a cast left."""
+        ...
+
+    def segments_failed(self, key: ChunkKey, count: int) -> None:
+        """`count` segments of a cast could not leave."""
+        ...
+
     def fill_sent(self, key: ChunkKey, count: int) -> None:
         """Segments of a fill left, or never will: FILL_ACKs tell the difference."""
+        ...
+
+    def casts_queued_bytes(self) -> int:
+        """Of casts that this node was asked for and that have not left."""
         ...
 
     def open_extent(self, key: ChunkKey) -> Extent | None:
@@ -159,16 +216,20 @@ class TransportSink(Protocol):
 
     def prepare(self, key: ChunkKey, then: Callable[[], None]) -> bool:
         """A chunk that `open_extent` did not find: True when it is being brought from this node's disk. `then` is
-        called once, later, and `open_extent` tells the truth from then on. A transport that does not ask says ABSENT.
+        called once, later; from then on `open_extent` answers correctly. A transport that does not ask says ABSENT.
         """
         ...
 
-    def close_extent(self, extent: Extent) -> None: ...
+    def close_extent(self, extent: Extent) -> None:
+        """The peer has read what `open_extent` gave."""
+        ...
 
 
 class ReadHandle(Protocol):
+    """A reliable read under way."""
+
     def cancel(self) -> None:
-        """Give the read up; no outcome will be told and the target is not touched again. Idempotent."""
+        """Give the read up: no outcome is reported, and the target is not touched again. Idempotent."""
         ...
 
 
@@ -182,7 +243,7 @@ class Transport(Protocol):
         ...
 
     async def close(self) -> None:
-        """End everything; reads under way get FAILED at the latest when the loop turns again."""
+        """End everything; reads under way get FAILED, at the latest on the next turn of the loop."""
         ...
 
     def use_fabric(self, fabric: Fabric) -> None:
@@ -200,12 +261,28 @@ class Transport(Protocol):
         """Send segments [first, first + count) of a pinned chunk to the fabric's group."""
         ...
 
-    def look(self) -> None:
-        """Tell now of all cast segments that have come: what is decided next depends on them."""
+    def expect(self, chunk: ChunkPlace, missing: npt.NDArray[np.bool_]) -> None:
+        """Casts of this chunk are wanted: segments s with missing[s] may be written to its place from now on.
+
+        The caller still owns `missing`, and clears entries as segments come, whichever way they come. Idempotent. A
+        change of the fabric's segment size forgets all.
+        """
+        ...
+
+    def forget(self, key: ChunkKey) -> None:
+        """Casts of this chunk are no longer wanted. Once it returns, none are written any more. Idempotent."""
+        ...
+
+    def drain_receive(self) -> None:
+        """Report now all cast segments that have come: the next decision depends on them."""
         ...
 
     def fill(self, chunk: ChunkPlace, first: int, count: int, pool: Address, /) -> None:
         """Send segments [first, first + count) of a pinned chunk as FILL to the switch's pool address."""
+        ...
+
+    def data_socket(self) -> socket.socket | None:
+        """What casts leave through: UDP, on the data address and Fabric.data_port, nobody reads it. None: none such."""
         ...
 
     def read(self, request: ReadRequest) -> ReadHandle:

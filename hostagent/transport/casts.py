@@ -28,7 +28,7 @@ from kvproto.wire.icrc import ICRC_BYTES
 from kvproto.wire.layouts import KV_CONTROL_BYTES
 
 PARTS = 4
-"""Memory pieces of a datagram: what goes before (FILL's control header, a frame's headers), header, payload, ICRC."""
+"""Memory pieces of a datagram: prefix (FILL's control header, a frame's headers), header, payload, ICRC."""
 
 
 @dataclass(slots=True)
@@ -42,7 +42,7 @@ class _Job:
     prefixes: U8
     """Shape (1, n) for all, or (segments of the job, n) for each; n may be 0."""
     prefix_address: int
-    """Of the row for segment 0, were there one."""
+    """Address that the row for segment 0 has, or would have."""
     prefix_step: int
     sent: Callable[[ChunkKey, int], None]
     failed: Callable[[ChunkKey, int], None]
@@ -70,7 +70,7 @@ class FramingCache:
         self._prepared: OrderedDict[ChunkKey, Prepared] = OrderedDict()
 
     def clear(self) -> None:
-        """The fabric changed: nothing prepared is of use."""
+        """The fabric changed: forget everything prepared."""
         self._prepared.clear()
 
     def of(self, chunk: ChunkPlace, fabric: Fabric) -> Prepared:
@@ -87,7 +87,7 @@ class FramingCache:
             fabric.segment_bytes,
             framing.headers.ctypes.data,
             self._memory.bytes_.ctypes.data + chunk.offset,
-            # All ICRCs of a chunk stand in one array, the first one's address is its.
+            # All ICRCs of a chunk are in one array, whose address is that of the first.
             framing.icrcs(0, 1).ctypes.data,
         )
         self._prepared[chunk.key] = prepared
@@ -119,7 +119,7 @@ class CastSender:
         sent: Callable[[ChunkKey, int], None],
         failed: Callable[[ChunkKey, int], None],
     ) -> None:
-        """Queue segments [first, first + count); what became of them is told later, maybe in parts."""
+        """Queue segments [first, first + count); their outcome is reported later, maybe in parts."""
         if not 0 <= first < first + count <= prepared.framing.segments:
             raise ValueError(f"segments {first}+{count} of {prepared.framing.segments}")
         step = prefixes.strides[0] if len(prefixes) > 1 else 0
@@ -130,13 +130,13 @@ class CastSender:
             self._loop.call_soon(self._run)
 
     def give_up(self) -> None:
-        """Others send from now on: what has not left is reported as failed, later."""
+        """Others send from now on: segments that have not left are reported as failed, later."""
         for job in self._jobs:
             self._loop.call_soon(job.failed, job.prepared.chunk.key, job.end - job.segment)
         self._jobs.clear()
 
     def close(self) -> None:
-        """Nothing more is sent nor reported, but for what was given up."""
+        """Send and report nothing more, except segments that were given up."""
         self._open = False
         self._jobs.clear()
         if self._waiting:
@@ -196,16 +196,16 @@ class CastSender:
 
 
 class BatchPoller:
-    """Calls `take` when a socket has something; under load by the clock instead of at each datagram.
+    """Calls `take` when a socket has something; under load on a timer instead of at each datagram.
 
-    A batch costs the same whether it carries one datagram or sixty, so it pays to let them come together. Who has to
-    know what has come so far calls `look`.
+    A batch costs the same whether it carries one datagram or sixty, so it pays to let them come together. To
+    learn at once what has come so far, call `look`.
     """
 
     POLL_S_MIN = 0.001
-    """asyncio rounds up to the next millisecond of its own."""
+    """asyncio rounds up to the next millisecond anyway."""
     BUSY_PACKETS = 3
-    """So many in one look make it worth looking by the clock."""
+    """From this many datagrams in one look on, looking on a timer pays."""
     WORTHWHILE_PACKETS = 48
     """Looks become rarer while they find fewer than this."""
     ROUNDS_MAX = 8
@@ -228,7 +228,7 @@ class BatchPoller:
         self._poll_s = self.POLL_S_MIN
         self._poll_s_max = poll_s_max
         self._looked = 0
-        """Taken by `look` since the last look by the clock."""
+        """Datagrams taken by `look` since the last look on the timer."""
         self._open = True
         loop.add_reader(fd, self._readable)
 
@@ -241,8 +241,8 @@ class BatchPoller:
             else:
                 self._loop.remove_reader(self._fd)
 
-    def look(self) -> None:
-        """Take now what would be taken at the next look by the clock."""
+    def drain_receive(self) -> None:
+        """Take now what the next look on the timer would take."""
         if self._open and self._polling is not None:
             self._looked += self._take()
 
@@ -279,7 +279,7 @@ class BatchPoller:
 
 
 def control_poll_s_max() -> float:
-    """Control answers something, so it is never looked at late."""
+    """Somebody waits for each control datagram, so none is looked at late."""
     return limits.CONTROL_POLL_S_MAX
 
 
@@ -325,7 +325,7 @@ class ControlIntake:
 
 
 class CastIntake:
-    """Takes cast datagrams from one socket and gives what is good to the sink."""
+    """Takes cast datagrams from one socket and gives the good ones to the sink."""
 
     def __init__(
         self,
@@ -348,9 +348,15 @@ class CastIntake:
         """No more casts."""
         self._poller.close()
 
-    def look(self) -> None:
+    def drain_receive(self) -> None:
         """Take what has come."""
-        self._poller.look()
+        self._poller.drain_receive()
+
+    def expect(self, chunk: ChunkPlace, missing: npt.NDArray[np.bool_]) -> None:
+        """All casts are handed to the sink, which knows what it wants."""
+
+    def forget(self, key: ChunkKey) -> None:
+        """As `expect`."""
 
     def _pass_on(self, count: int) -> None:
         receiver, counters = self._receiver, self._counters
@@ -383,7 +389,7 @@ def pass_on(
     sink: TransportSink,
     counters: TransportCounters,
 ) -> None:
-    """Decode and verify a batch of datagrams (BTH first, one a row), count, and give what is good to the sink."""
+    """Decode and verify a batch of datagrams (BTH first, one per row), count, and give the good ones to the sink."""
     batch = decode_batch(rows, lengths, sources, ports, fabric, from_switch)
     deliver(batch, rows[:, DATA_HEADER_BYTES : DATA_HEADER_BYTES + fabric.segment_bytes], sink, counters)
 

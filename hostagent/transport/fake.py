@@ -1,4 +1,4 @@
-"""A transport in memory, for deterministic tests of everything above it: a seed decides what is lost and how late.
+"""A transport in memory, for deterministic tests of everything above it: a seed decides losses and delays.
 
 Nodes of one `FakeNetwork` reach each other. Casts go through the real framing and the real decoder, so what arrives has
 been encoded and verified; there is no switch, so they reach every other node. Reads copy between pools.
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
+import numpy.typing as npt
 
 from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import (
@@ -45,7 +46,7 @@ class FakeNetwork:
     """Chance that a datagram (never a read) is lost."""
     delay_s: float = 0.0
     jitter_s: float = 0.0
-    """Up to so much more, at random: datagrams overtake each other."""
+    """Additional delay, random up to this much: datagrams overtake each other."""
     nodes: dict[Address, FakeTransport] = field(default_factory=dict)
     _chance: random.Random = field(init=False)
 
@@ -103,8 +104,11 @@ class FakeTransport:
         datagram = message.encode()
         self._network.carry(lambda: self._deliver_control(datagram, destination), self._loop)
 
-    def look(self) -> None:
+    def drain_receive(self) -> None:
         """Nothing waits to be looked at."""
+
+    def data_socket(self) -> None:
+        """There is no kernel below."""
 
     def cast(self, chunk: ChunkPlace, first: int, count: int) -> None:
         """Segments to every other node, perhaps."""
@@ -114,6 +118,12 @@ class FakeTransport:
         self.counters.cast_packets_sent += count
         datagrams = [framing.datagram(segment) for segment in range(first, first + count)]
         self._loop.call_soon(self._send, chunk.key, datagrams)
+
+    def expect(self, chunk: ChunkPlace, missing: npt.NDArray[np.bool_]) -> None:
+        """All casts are handed to the sink."""
+
+    def forget(self, key: ChunkKey) -> None:
+        """As `expect`."""
 
     def fill(self, chunk: ChunkPlace, _first: int, count: int, _pool: Address) -> None:
         """There is no switch to fill: the segments leave and are never acknowledged."""
@@ -189,7 +199,7 @@ class _FakeRead:
     extent: Extent | None = None
     have_bytes: int = 0
     waiting: bool = False
-    """The peer brings the chunk from its disk."""
+    """The peer is bringing the chunk from its disk."""
     prepared: bool = False
 
     def _prepared(self) -> None:
@@ -202,7 +212,7 @@ class _FakeRead:
             self.reader._step_soon()
 
     def end(self, outcome: ReadOutcome) -> None:
-        """Tell how it ended, unless it is over already."""
+        """Report how it ended, unless it is over already."""
         if self._leave():
             self.reader.counters.reads_failed += outcome is ReadOutcome.FAILED
             self.reader._loop.call_soon(self.request.done, outcome)

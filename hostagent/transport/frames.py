@@ -1,8 +1,8 @@
-"""The transport without privileges: whole Ethernet frames over a UDP port of an embedded switch, one a datagram.
+"""The transport without privileges: whole Ethernet frames over a UDP port of an embedded switch, one per datagram.
 
-For testbeds that may not make network namespaces. Casts and control go through the switch, in the same bytes as on a
-real network: this module adds what a kernel does there (ARP, IPv4 and UDP headers, address resolution), no more.
-Reliable reads go beside the switch, over plain TCP on `read_address`, usually loopback.
+For testbeds that are not allowed to make network namespaces. Casts and control go through the switch, in the same bytes
+as on a real network: this module adds only what a kernel does there (ARP, IPv4 and UDP headers, address resolution).
+Reliable reads bypass the switch, over plain TCP on `read_address`, usually loopback.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from hostagent.transport.read_client import ReadClient
 from hostagent.transport.read_server import ReadServer
 from hostagent.transport.sockets import fill_headers
 from kvproto.errors import WireError
-from kvproto.ids import Address, parse_address
+from kvproto.ids import Address, ChunkKey, parse_address
 from kvproto.wire import layouts
 from kvproto.wire.control import Control, decode_control
 from kvproto.wire.data import Fabric
@@ -130,6 +130,12 @@ class FramesTransport:
         sink, switch = self._sink, self._frames.switch
         self._sender.add(prepared, first, count, switch, self._cast_prefix, sink.segments_sent, sink.segments_failed)
 
+    def expect(self, chunk: ChunkPlace, missing: npt.NDArray[np.bool_]) -> None:
+        """All casts are handed to the sink."""
+
+    def forget(self, key: ChunkKey) -> None:
+        """As `expect`."""
+
     def fill(self, chunk: ChunkPlace, first: int, count: int, pool: Address) -> None:
         """Send segments to the switch's memory, once its MAC is known."""
         mac = self._neighbours.get(pool)
@@ -145,13 +151,22 @@ class FramesTransport:
         prefixes = np.empty((count, len(head) + controls.shape[1]), np.uint8)
         prefixes[:, : len(head)] = np.frombuffer(head, np.uint8)
         prefixes[:, len(head) :] = controls
-        self.counters.fill_packets_sent += count
-        fill_sent = self._sink.fill_sent
-        self._sender.add(prepared, first, count, self._frames.switch, prefixes, fill_sent, fill_sent)
+        self._sender.add(prepared, first, count, self._frames.switch, prefixes, self._fill_sent, self._fill_failed)
 
-    def look(self) -> None:
-        """See `Transport.look`."""
-        self._poller.look()
+    def _fill_sent(self, key: ChunkKey, count: int) -> None:
+        self.counters.fill_packets_sent += count
+        self._sink.fill_sent(key, count)
+
+    def _fill_failed(self, key: ChunkKey, count: int) -> None:
+        self.counters.fill_packets_failed += count
+        self._sink.fill_sent(key, count)
+
+    def drain_receive(self) -> None:
+        """See `Transport.drain_receive`."""
+        self._poller.drain_receive()
+
+    def data_socket(self) -> None:
+        """Its socket carries frames."""
 
     # ------------------------------------------------------------------ reading
 
@@ -287,7 +302,7 @@ class FramesTransport:
         self._resolving[address] = self._loop.call_later(_ARP_AGAIN_S, self._not_resolved, address)
 
     def _not_resolved(self, address: Address) -> None:
-        """Nobody answered: what waited is lost, as on any network; segments to fill are told so."""
+        """Nobody answered: waiting datagrams are lost, as on any network; segments of fills are reported as done."""
         self._resolving.pop(address, None)
         self.counters.drop("arp_unanswered", len(self._pending.pop(address, ())))
         for chunk, _, count in self._waiting_fills.pop(address, ()):
@@ -305,7 +320,7 @@ class FramesTransport:
         sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         try:
             sock.bind((host, port))
-            # Only the switch is listened to.
+            # We listen only to the switch.
             sock.connect(self._frames.switch)
         except OSError as error:
             sock.close()

@@ -7,6 +7,7 @@ are parts that the concrete transports bring: `CastPart` sends and receives segm
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import errno
 import fcntl
 import socket
@@ -15,7 +16,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 from hostagent.config import DataConfig
+from hostagent.native.library import datapath_or_none
 from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import (
     ChunkPlace,
@@ -27,20 +32,22 @@ from hostagent.transport.base import (
     TransportSink,
 )
 from hostagent.transport.casts import ControlIntake
-from kvproto.ids import Address, format_address, parse_address
+from kvproto.ids import Address, ChunkKey, format_address, parse_address
 from kvproto.wire.control import Control
 from kvproto.wire.data import Fabric
 from kvproto.wire.layouts import UDP_PORT_ROCE
 
 _SIOCGIFADDR = 0x8915
 _SIOCGIFHWADDR = 0x8927
+_IP_UNICAST_IF = 50
+"""ip(7): the interface of unicast datagrams; needs no privilege and no route."""
 _IP_MULTICAST_ALL = 49
 _SOFT_ROCE = ", or soft-RoCE (rmmod rdma_rxe, or data.transport: verbs)"
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What parts of a started transport need."""
+    """What the parts of a started transport need."""
 
     config: DataConfig
     memory: PoolMemory
@@ -49,6 +56,8 @@ class Host:
     counters: TransportCounters
     address: str
     own: Address
+    native: ctypes.CDLL | None = None
+    """The data path in C; None: Python does the same work."""
 
 
 class CastPart(Protocol):
@@ -61,10 +70,33 @@ class CastPart(Protocol):
         """
         ...
 
-    def look(self) -> None: ...
-    def cast(self, chunk: ChunkPlace, first: int, count: int) -> None: ...
-    def fill(self, chunk: ChunkPlace, first: int, count: int, pool: Address) -> None: ...
-    def close(self) -> None: ...
+    def drain_receive(self) -> None:
+        """See `Transport.drain_receive`."""
+        ...
+
+    def expect(self, chunk: ChunkPlace, missing: npt.NDArray[np.bool_]) -> None:
+        """See `Transport.expect`."""
+        ...
+
+    def forget(self, key: ChunkKey) -> None:
+        """See `Transport.forget`."""
+        ...
+
+    def cast(self, chunk: ChunkPlace, first: int, count: int) -> None:
+        """See `Transport.cast`."""
+        ...
+
+    def fill(self, chunk: ChunkPlace, first: int, count: int, pool: Address) -> None:
+        """See `Transport.fill`."""
+        ...
+
+    def data_socket(self) -> socket.socket | None:
+        """See `Transport.data_socket`."""
+        ...
+
+    def close(self) -> None:
+        """Give sockets, threads and timers back."""
+        ...
 
 
 class ReadPart(Protocol):
@@ -74,8 +106,13 @@ class ReadPart(Protocol):
         """Answer peers; returns the endpoint. Raises TransportError."""
         ...
 
-    def read(self, request: ReadRequest) -> ReadHandle: ...
-    def close(self) -> None: ...
+    def read(self, request: ReadRequest) -> ReadHandle:
+        """See `Transport.read`."""
+        ...
+
+    def close(self) -> None:
+        """End all reads and connections."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +135,10 @@ class HostTransport:
         self._parts: Parts | None = None
         self._control: _Control | None = None
         self._in_use: Fabric | None = None
-        """The one that casts are received from; None after a change that failed."""
+        """The fabric from which casts are received; None after a change that failed."""
 
     def _open_parts(self, host: Host) -> Parts:
-        """What carries casts and reads here. Raises TransportError, leaving nothing open."""
+        """The parts that carry casts and reads here. Raises TransportError, leaving nothing open."""
         raise NotImplementedError
 
     async def start(self, sink: TransportSink, fabric: Fabric) -> TransportFacts:
@@ -115,6 +152,7 @@ class HostTransport:
             counters=self.counters,
             address=address,
             own=parse_address(address),
+            native=datapath_or_none() if self._config.native == "auto" else None,
         )
         try:
             self._control = _Control(self._host)
@@ -153,9 +191,18 @@ class HostTransport:
         """One control datagram. Best effort."""
         self._started()[0].send(message, destination)
 
-    def look(self) -> None:
-        """Tell of all casts that have come."""
-        self._started()[1].casts.look()
+    def drain_receive(self) -> None:
+        """Report all casts that have come."""
+        self._started()[1].casts.drain_receive()
+
+    def expect(self, chunk: ChunkPlace, missing: npt.NDArray[np.bool_]) -> None:
+        """See `Transport.expect`."""
+        self._started()[1].casts.expect(chunk, missing)
+
+    def forget(self, key: ChunkKey) -> None:
+        """See `Transport.forget`."""
+        if self._parts is not None:
+            self._parts.casts.forget(key)
 
     def cast(self, chunk: ChunkPlace, first: int, count: int) -> None:
         """Send segments to the group."""
@@ -164,6 +211,10 @@ class HostTransport:
     def fill(self, chunk: ChunkPlace, first: int, count: int, pool: Address) -> None:
         """Send segments to the switch's memory."""
         self._started()[1].casts.fill(chunk, first, count, pool)
+
+    def data_socket(self) -> socket.socket | None:
+        """See `Transport.data_socket`."""
+        return self._started()[1].casts.data_socket()
 
     def read(self, request: ReadRequest) -> ReadHandle:
         """A reliable read."""
@@ -227,7 +278,7 @@ def group_socket(address: str, group: str, port: int) -> socket.socket:
     """
     sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
     try:
-        # Several programs may listen to one group; unicast ports are what tells two agents apart.
+        # Several programs may listen to one group; their unicast ports tell two agents apart.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind((group, port))
         sock.setsockopt(
@@ -248,10 +299,18 @@ def group_socket(address: str, group: str, port: int) -> socket.socket:
 
 
 def bound_udp(address: str, port: int, key: str) -> socket.socket:
-    """A non-blocking UDP socket; `key` of the configuration is named when it cannot be had. Raises TransportError."""
+    """A non-blocking UDP socket; `key` of the configuration is named when it cannot be had. Raises TransportError.
+
+    What it sends leaves by the interface that has `address`, whatever the routing table says: the switch's pool address
+    is in no node's subnet, and a default route would take KV to the management network.
+    """
     sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
     try:
         sock.bind((address, port))
+        interface = interface_with(address)
+        if interface is not None:
+            index = socket.if_nametoindex(interface)
+            sock.setsockopt(socket.IPPROTO_IP, _IP_UNICAST_IF, struct.pack("!I", index))
     except OSError as error:
         sock.close()
         if error.errno == errno.EADDRINUSE:
@@ -264,9 +323,21 @@ def bound_udp(address: str, port: int, key: str) -> socket.socket:
 
 
 def ask_interface(name: str, request: int) -> bytes:
-    """Answer of one of the SIOCGIF... requests of netdevice(7): what follows the name, 24 bytes. Raises OSError."""
+    """Answer of one of the SIOCGIF... requests of netdevice(7): the 24 bytes after the name. Raises OSError."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         return fcntl.ioctl(probe.fileno(), request, struct.pack("256s", name.encode()[:15]))[16:40]
+
+
+def interface_with(address: str) -> str | None:
+    """The interface whose first IPv4 address this is, the loopback excepted; None: there is none."""
+    for _, name in socket.if_nameindex():
+        try:
+            found = socket.inet_ntoa(ask_interface(name, _SIOCGIFADDR)[4:8])
+        except OSError:
+            continue  # an interface without IPv4
+        if found == address and not found.startswith("127."):
+            return name
+    return None
 
 
 def interface_address(config: DataConfig) -> str:

@@ -1,4 +1,4 @@
-"""recvmmsg and sendmmsg: many datagrams a system call, with numpy arrays as the kernel's structures.
+"""recvmmsg and sendmmsg: many datagrams per system call, with numpy arrays as the kernel's structures.
 
 One call costs one entry into the kernel and no Python object per datagram; both calls leave the GIL alone while they
 are in the kernel. Layouts are those of 64-bit Linux (x86-64, aarch64).
@@ -52,11 +52,11 @@ if sys.byteorder != "little" or struct.calcsize("P") != 8:  # pragma: no cover -
 
 
 class DatagramReceiver:
-    """Takes datagrams from a non-blocking UDP socket, up to `batch_count` at once, into rows of its own.
+    """Takes datagrams from a non-blocking UDP socket, up to `batch_count` at once, into its own rows.
 
-    After `receive()` returned n, the first n entries of `rows`, `lengths`, `source_ips`, `source_ports`, `tos` speak
-    of the datagrams taken; they are overwritten by the next call. With `prefix_bytes`, so many first bytes of each
-    datagram go to `prefixes` instead, so that what follows is aligned and contiguous in `rows`.
+    After `receive()` returned n, the first n entries of `rows`, `lengths`, `source_ips`, `source_ports`, `tos` describe
+    the datagrams taken; they are overwritten by the next call. The first `prefix_bytes` bytes of each
+    datagram go to `prefixes` instead, so that the rest is aligned and contiguous in `rows`.
     """
 
     def __init__(self, sock: socket.socket, batch_count: int, row_bytes: int, prefix_bytes: int = 0) -> None:
@@ -109,7 +109,7 @@ class DatagramReceiver:
         return self._names[:count, 2:4].view(">u2")[:, 0].astype(np.uint16)
 
     def tos(self, count: int) -> U8:
-        """Type-of-service bytes, shape (count,), 0 where the kernel told none (needs IP_RECVTOS)."""
+        """Type-of-service bytes, shape (count,), 0 where the kernel gave none (needs IP_RECVTOS)."""
         found = self._tos[:count]
         found[:] = 0
         used = self._headers["controllen"][:count]

@@ -1,4 +1,4 @@
-"""Reliable reads over TCP: range requests on one persistent connection a peer.
+"""Reliable reads over TCP: range requests on one persistent connection per peer.
 
 The format is in `read_protocol`. A lone reader's speed is decided here: the holder never touches the bytes (sendfile
 on pages of the pool), the reader copies them once (recv_into the pool), in pieces as large as the socket holds
@@ -26,7 +26,10 @@ from hostagent.transport.read_protocol import (
     STATUS_OK,
     STATUS_RANGE,
     VERSION,
+    load_of,
+    number_with,
     pack_request,
+    skew,
     watch_peer,
 )
 
@@ -36,7 +39,7 @@ _NOTHING_NOW = (errno.EAGAIN, errno.EINTR)
 @dataclass(slots=True, eq=False)
 class _Read:
     number: int
-    """Its own, on its connection."""
+    """The request's number on its connection."""
     request: ReadRequest
     client: _PeerConnection | None
     cancelled: bool = False
@@ -121,7 +124,7 @@ class _PeerConnection:
     def add(self, request: ReadRequest) -> _Read:
         """Queue a read."""
         self._last_number += 1
-        read = _Read(self._last_number, request, self)
+        read = _Read(number_with(self._last_number, request.wanted_bytes), request, self)
         if not self._open:
             read.client = None
             self._loop.call_soon(_tell, read, ReadOutcome.FAILED)
@@ -185,7 +188,7 @@ class _PeerConnection:
         self._ask()
 
     def _ask(self) -> None:
-        """Put as many requests on the wire as may be there."""
+        """Put as many requests on the wire as are allowed there."""
         while self._waiting and len(self._asked) < limits.READS_PER_PEER_MAX:
             read = self._waiting.popleft()
             if not self._asked:
@@ -197,6 +200,7 @@ class _PeerConnection:
         try:
             if self._unsent:
                 self._unsent = self._unsent[self._sock.send(self._unsent) :]
+                self._acknowledge_at_once()
         except OSError as error:
             if error.errno not in _NOTHING_NOW:
                 self.close()
@@ -211,6 +215,7 @@ class _PeerConnection:
 
     def _readable(self) -> None:
         try:
+            self._acknowledge_at_once()
             while self._open:
                 if not (self._receive_body() if self._body_left else self._receive_header()):
                     return
@@ -228,9 +233,13 @@ class _PeerConnection:
             return True
         self._header_have = 0
         self._progress_s = self._loop.time()
-        magic, version, status, zero, number, size_bytes = ANSWER.unpack(self._header)
+        magic, version, status, load, number, size_bytes = ANSWER.unpack(self._header)
         read = self._asked[0] if self._asked else None
-        if magic != MAGIC or version != VERSION or zero or read is None or number != read.number:
+        if magic == MAGIC and version != VERSION:
+            self._counters.refuse_version(self.endpoint.rpartition(":")[0], skew(version))
+            self.close()
+            return False
+        if magic != MAGIC or version != VERSION or read is None or number != read.number:
             self._counters.drop("read_answer_malformed")
             self.close()
             return False
@@ -240,6 +249,8 @@ class _PeerConnection:
                 self.close()
                 return False
             self._body_left = size_bytes
+            if read.request.holder_told is not None and not read.cancelled:
+                read.request.holder_told(load_of(load))
             if read.cancelled:
                 self._target = self._scratch_view(size_bytes)
             else:
@@ -280,8 +291,13 @@ class _PeerConnection:
         read = self._asked.popleft()
         read.client = None
         self._ask()
-        # Last of all: what the reader makes of it may queue, cancel or close here.
+        # Last of all: the reader's reaction may queue, cancel or close here.
         _tell(read, outcome)
+
+    def _acknowledge_at_once(self) -> None:
+        """A connection that asks and is answered counts as interactive: the kernel keeps ACKs back for 40 ms, again and
+        again. After a pause the holder's TCP sends little until it has one, and a read of 10 ms would last 50."""
+        self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
 
     def _set_low_water(self) -> None:
         wanted = max(1, min(self._body_left, limits.READ_RECEIVE_LOW_WATER_BYTES))
@@ -302,7 +318,7 @@ class _PeerConnection:
 
     @property
     def _patience_s(self) -> float:
-        """How long nothing may come of a request."""
+        """How long a request may bring nothing."""
         return self._stall_timeout_s if self._connected else limits.READ_CONNECT_TIMEOUT_S
 
     def _check_stall(self) -> None:

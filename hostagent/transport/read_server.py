@@ -1,7 +1,7 @@
 """Answers reliable reads: ranges with sendfile straight from the pool's memory file, and RDMA where there is any.
 
-The format is in `read_protocol`. The server never touches the bytes. What peers read one-sided is pinned here and
-read without us; their queue pairs live and die with their connections.
+The format is in `read_protocol`. The server never touches the bytes. It pins the chunks that peers
+read one-sided, without us; their queue pairs live and die with their connections.
 """
 
 from __future__ import annotations
@@ -38,12 +38,17 @@ from hostagent.transport.read_protocol import (
     STATUS_NO_RDMA,
     STATUS_OK,
     STATUS_RANGE,
+    TELLS_LOAD,
     VERSION,
     QueuePairEnd,
     RemoteExtent,
     pack_answer,
+    set_load,
+    skew,
+    wanted_of,
     watch_peer,
 )
+from kvpolicy.tiers.holder_load import HolderLoad
 from kvproto.ids import ChunkKey
 
 LINGER_CHECK_S = 0.02
@@ -67,7 +72,7 @@ class RemoteAccess(Protocol):
         ...
 
     def close(self) -> None:
-        """When it returns, the peer reads nothing any more. Idempotent."""
+        """Once it returns, the peer can read nothing any more. Idempotent."""
         ...
 
 
@@ -80,9 +85,13 @@ class ReadServer:
         sink: TransportSink,
         counters: TransportCounters,
         remote_access: Callable[[], RemoteAccess | None] = lambda: None,
+        *,
+        stall_timeout_s: float = limits.READ_STALL_TIMEOUT_S,
     ) -> None:
-        """`remote_access`: makes one for a connection, or None where there is no RDMA."""
+        """`remote_access`: makes one for a connection, or None where there is no RDMA. A peer that takes in nothing of
+        what it asked for, for `stall_timeout_s`, is cut off: it holds pins."""
         self._remote_access = remote_access
+        self._stall_timeout_s = stall_timeout_s
         self._memory = memory
         self._sink = sink
         self._counters = counters
@@ -117,7 +126,12 @@ class ReadServer:
             connection.close()
 
     def _accept(self, sock: socket.socket) -> None:
-        if len(self._connections) >= limits.READ_CONNECTIONS_MAX:
+        try:
+            peer: str = sock.getpeername()[0]
+        except OSError:
+            sock.close()
+            return
+        if not self._make_room(peer):
             self._counters.drop("read_connections_full")
             sock.close()
             return
@@ -132,13 +146,30 @@ class ReadServer:
                 self._counters,
                 self._remote_access(),
                 self._connections.discard,
+                peer,
+                self._stall_timeout_s,
             )
         )
+
+    def _make_room(self, peer: str) -> bool:
+        """Room for one more connection from this address: the one idle for longest ends where there are too many, of
+        this address's or of all. A peer whose idle connection ends makes another when it reads next."""
+        own = [one for one in self._connections if one.peer == peer]
+        if len(own) < limits.READ_CONNECTIONS_PER_PEER_MAX:
+            if len(self._connections) < limits.READ_CONNECTIONS_MAX:
+                return True
+            own = list(self._connections)
+        idle = [one for one in own if one.is_idle]
+        if not idle:
+            return False
+        min(idle, key=lambda one: one.used_s).close()
+        self._counters.drop("read_idle_ended")
+        return True
 
 
 @dataclass(slots=True, eq=False)
 class _Answer:
-    """Requests are answered in order: behind one whose chunk comes from disk the others wait."""
+    """Requests are answered in order: one whose chunk comes from disk makes those behind it wait."""
 
     request: int
     key: ChunkKey = _NO_KEY
@@ -148,11 +179,12 @@ class _Answer:
     """The peer only wants to know where the chunk lies."""
     header: memoryview | None = None
     """None: not known yet."""
+    begun: bool = False
     extent: Extent | None = None
 
     def tell(self, status: int, body: bytes = b"") -> None:
-        """What to answer, but for bytes of the pool."""
-        self.header = memoryview(pack_answer(status, self.request, len(body) + self.left_bytes) + body)
+        """Set what to answer, except bytes of the pool."""
+        self.header = memoryview(bytearray(pack_answer(status, self.request, len(body) + self.left_bytes) + body))
 
 
 class _ServedConnection:
@@ -168,7 +200,15 @@ class _ServedConnection:
         counters: TransportCounters,
         remote: RemoteAccess | None,
         closed: Callable[[_ServedConnection], None],
+        peer: str,
+        stall_timeout_s: float,
     ) -> None:
+        self.peer = peer
+        """Address of the reader."""
+        self.used_s = loop.time()
+        """When it last asked, or acknowledged bytes."""
+        self._stall_timeout_s = stall_timeout_s
+        self._acknowledged_bytes = 0
         self._sock = sock
         self._remote = remote
         self._opened: dict[int, Extent] = {}
@@ -182,12 +222,22 @@ class _ServedConnection:
         self._partial = b""
         self._answers: deque[_Answer] = deque()
         self._lingering: deque[tuple[int, Extent]] = deque()
-        """Extents that are wholly in the socket, each with the bytes that had gone in when its last one had."""
+        """Extents that are wholly in the socket, each with the count of bytes sent when its last byte went in."""
         self._sent_bytes = 0
+        self._asked_bytes = 0
+        """Of answers, and of chunks that the peer reads one-sided."""
+        self._queued_bytes = 0
+        """What the peer waits for: more than it has asked for, where it says so."""
         self._linger_timer: asyncio.TimerHandle | None = None
+        self._stall_timer: asyncio.TimerHandle | None = None
         self._writing = False
         self._open = True
         loop.add_reader(self._fd, self._readable)
+
+    @property
+    def is_idle(self) -> bool:
+        """The peer waits for nothing and reads nothing."""
+        return not (self._answers or self._lingering or self._opened)
 
     def close(self) -> None:
         """End the connection and give every pin back. Idempotent."""
@@ -197,18 +247,20 @@ class _ServedConnection:
         self._loop.remove_reader(self._fd)
         if self._writing:
             self._loop.remove_writer(self._fd)
-        if self._linger_timer is not None:
-            self._linger_timer.cancel()
+        for timer in (self._linger_timer, self._stall_timer):
+            if timer is not None:
+                timer.cancel()
         # Reset instead of sending on: pages that are still queued may be reused once their pins are gone.
         with contextlib.suppress(OSError):
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._sock.close()
         if self._remote is not None:
-            # Before the pins: what is unpinned may be overwritten, and must not be read then.
+            # Before the pins: unpinned chunks may be overwritten, and peers must not read them then.
             self._remote.close()
         for answer in self._answers:
             if answer.extent is not None:
                 self._sink.close_extent(answer.extent)
+        self._sent(self._asked_bytes)
         for extent in (*(extent for _, extent in self._lingering), *self._opened.values()):
             self._sink.close_extent(extent)
         self._answers.clear()
@@ -226,6 +278,7 @@ class _ServedConnection:
         if not received:
             self.close()
             return
+        self.used_s = self._loop.time()
         stream = self._partial + received
         whole = len(stream) // REQUEST_BYTES * REQUEST_BYTES
         for start in range(0, whole, REQUEST_BYTES):
@@ -240,6 +293,10 @@ class _ServedConnection:
         """False: this is no peer of ours."""
         magic, version, kind, zero, request = HEAD.unpack_from(packed)
         take = self._TAKERS.get(kind)
+        if magic == MAGIC and version != VERSION:
+            with contextlib.suppress(OSError):  # It is gone already, and with it the need to say anything.
+                self._counters.refuse_version(self._sock.getpeername()[0], skew(version))
+            return False
         if magic != MAGIC or version != VERSION or zero or take is None:
             self._counters.drop("read_request_malformed")
             return False
@@ -288,6 +345,7 @@ class _ServedConnection:
         if extent is None:
             raise ValueError("closed what was not open")
         self._counters.read_bytes_sent += read_bytes
+        self._sent(extent.size_bytes)
         self._sink.close_extent(extent)
 
     _TAKERS: ClassVar[Mapping[int, Callable[[_ServedConnection, int, bytes], None]]] = {
@@ -312,10 +370,12 @@ class _ServedConnection:
         elif answer.one_sided:
             assert self._remote is not None
             self._opened[answer.request] = extent
+            self._asked(extent.size_bytes, answer.request)
             answer.tell(status, self._remote.where(extent).pack())
         else:
             answer.offset += extent.offset
             answer.extent = extent
+            self._asked(answer.left_bytes, answer.request)
             answer.tell(status)
 
     def _prepared(self, answer: _Answer) -> None:
@@ -324,6 +384,27 @@ class _ServedConnection:
             self._resolve(answer, again=True)
             if not self._writing:
                 self._write()
+
+    def _asked(self, size_bytes: int, request: int) -> None:
+        self._asked_bytes += size_bytes
+        self._waits_for(max(self._asked_bytes, wanted_of(request)))
+
+    def _sent(self, size_bytes: int) -> None:
+        """A peer that asks for nothing more for the moment may have given up what it wanted."""
+        self._asked_bytes -= size_bytes
+        self._waits_for(max(self._asked_bytes, self._queued_bytes - size_bytes) if self._asked_bytes else 0)
+
+    def _waits_for(self, size_bytes: int) -> None:
+        counters = self._counters
+        counters.reads_queued_bytes += size_bytes - self._queued_bytes
+        counters.readers_served += (size_bytes > 0) - (self._queued_bytes > 0)
+        self._queued_bytes = size_bytes
+
+    def _others_load(self) -> HolderLoad:
+        """What is queued for other peers than this one."""
+        counters, casts_bytes = self._counters, self._sink.casts_queued_bytes()
+        others = counters.readers_served - (self._queued_bytes > 0)
+        return HolderLoad(counters.reads_queued_bytes - self._queued_bytes + casts_bytes, others + (casts_bytes > 0))
 
     def _write(self) -> None:
         try:
@@ -343,10 +424,18 @@ class _ServedConnection:
     def _watch_lingering(self) -> None:
         if self._linger_timer is None:
             self._linger_timer = self._loop.call_later(LINGER_CHECK_S, self._check_lingering)
+        self._watch_for_stall()
+
+    def _watch_for_stall(self) -> None:
+        if self._stall_timer is None:
+            self._stall_timer = self._loop.call_later(self._stall_timeout_s, self._check_stall)
 
     def _write_answer(self, answer: _Answer) -> bool:
         """True when the answer is wholly in the socket."""
         assert answer.header is not None
+        if answer.request & TELLS_LOAD and not answer.begun:
+            set_load(answer.header, self._others_load())
+        answer.begun = True
         try:
             while answer.header:
                 more = socket.MSG_MORE if answer.left_bytes else 0
@@ -360,6 +449,7 @@ class _ServedConnection:
                 answer.offset += sent
                 answer.left_bytes -= sent
                 self._sent_bytes += sent
+                self._sent(sent)
                 self._counters.read_bytes_sent += sent
         except OSError as error:
             if error.errno in _NOTHING_NOW:
@@ -375,16 +465,35 @@ class _ServedConnection:
     def _want_write(self, wanted: bool) -> None:
         if wanted and not self._writing:
             self._loop.add_writer(self._fd, self._write)
+            self._watch_for_stall()
         elif not wanted and self._writing:
             self._loop.remove_writer(self._fd)
         self._writing = wanted
 
     def _check_lingering(self) -> None:
         self._linger_timer = None
-        unacknowledged = array.array("i", [0])
-        fcntl.ioctl(self._fd, termios.TIOCOUTQ, unacknowledged)
-        acknowledged_bytes = self._sent_bytes - unacknowledged[0]
-        while self._lingering and self._lingering[0][0] <= acknowledged_bytes:
+        self._look_at_acknowledged()
+        while self._lingering and self._lingering[0][0] <= self._acknowledged_bytes:
             self._sink.close_extent(self._lingering.popleft()[1])
         if self._lingering:
             self._watch_lingering()
+
+    def _look_at_acknowledged(self) -> None:
+        unacknowledged = array.array("i", [0])
+        fcntl.ioctl(self._fd, termios.TIOCOUTQ, unacknowledged)
+        acknowledged_bytes = self._sent_bytes - unacknowledged[0]
+        if acknowledged_bytes != self._acknowledged_bytes:
+            self._acknowledged_bytes, self.used_s = acknowledged_bytes, self._loop.time()
+
+    def _check_stall(self) -> None:
+        """End a peer that does not take in what it asked for."""
+        self._stall_timer = None
+        if not self._writing and not self._lingering:
+            return
+        self._look_at_acknowledged()
+        left_s = self.used_s + self._stall_timeout_s - self._loop.time()
+        if left_s <= 0:
+            self._counters.drop("read_peer_stalled")
+            self.close()
+        else:
+            self._stall_timer = self._loop.call_later(left_s, self._check_stall)

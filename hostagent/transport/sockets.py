@@ -8,14 +8,18 @@ socket keeps the source port, which the ICRC covers, the same.
 from __future__ import annotations
 
 import socket
+from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from hostagent import limits
 from hostagent.transport import mmsg
 from hostagent.transport.base import ChunkPlace, ReadHandle, ReadRequest
 from hostagent.transport.casts import CastIntake, CastSender, FramingCache
 from hostagent.transport.host import Host, HostTransport, Parts, bound_udp, group_socket
+from hostagent.transport.native_receiver import NativeIntake
+from hostagent.transport.native_sender import NativeSender, SegmentRun, Told
 from hostagent.transport.read_client import ReadClient
 from hostagent.transport.read_server import ReadServer
 from kvproto.ids import Address, ChunkKey, format_address
@@ -23,7 +27,7 @@ from kvproto.wire.control import Control, Op
 from kvproto.wire.data import Fabric
 
 _TRUESIZE_FACTOR = 2
-"""The kernel charges a socket for a datagram's buffers, not its bytes: up to twice as much for a segment of 4 KiB."""
+"""The kernel charges a socket for a datagram's buffers, not its bytes: up to twice as much for a 4 KiB segment."""
 
 
 class SocketsTransport(HostTransport):
@@ -33,52 +37,109 @@ class SocketsTransport(HostTransport):
         return Parts(SocketCasts(host), TcpReads(host))
 
 
+class SegmentSender(Protocol):
+    """Sends runs of segments as whole datagrams through one socket, in order, as fast as it takes them."""
+
+    def send(self, run: SegmentRun, destination: tuple[Address, int], sent: Told, failed: Told) -> None:
+        """The segments' outcome is reported later, maybe in parts. Raises ValueError for those that no chunk has."""
+        ...
+
+    def fabric_changed(self) -> None:
+        """Forget segments prepared for the old fabric."""
+        ...
+
+    def give_up(self) -> None:
+        """Others send from now on: segments that have not left are reported as failed, later."""
+        ...
+
+    def close(self) -> None:
+        """Send and report nothing more, except segments that were given up."""
+        ...
+
+
+class NumpySender:
+    """In Python: headers and ICRCs of a chunk are prepared once."""
+
+    def __init__(self, host: Host, sock: socket.socket) -> None:
+        self._framings = FramingCache(host.memory, host.own, sock.getsockname()[1])
+        self._sender = CastSender(sock, host.loop)
+
+    def send(self, run: SegmentRun, destination: tuple[Address, int], sent: Told, failed: Told) -> None:
+        """See `SegmentSender`."""
+        prepared = self._framings.of(run.chunk, run.fabric)
+        to = (format_address(destination[0]), destination[1])
+        prefixes = _NO_PREFIX
+        if run.as_fill:
+            prefixes = fill_headers(run.chunk.key, prepared.framing.segments, run.first, run.count)
+        self._sender.add(prepared, run.first, run.count, to, prefixes, sent, failed)
+
+    def fabric_changed(self) -> None:
+        """Forget everything prepared for the old fabric."""
+        self._framings.clear()
+
+    def give_up(self) -> None:
+        """See `SegmentSender`."""
+        self._sender.give_up()
+
+    def close(self) -> None:
+        """See `SegmentSender`."""
+        self._sender.close()
+
+
 class SegmentSocket:
-    """Sends segments as whole datagrams, with headers and ICRCs of ours, to the group or into the switch's memory."""
+    """Sends segments as whole datagrams, with our own headers and ICRCs, to the group or into the switch's memory."""
 
     def __init__(self, host: Host, port: int) -> None:
-        """`port`: what they come from; 0: any. Raises TransportError."""
+        """`port`: their source port; 0: any. Raises TransportError."""
         self._host = host
-        self._socket = sock = bound_udp(host.address, port, "data.cast_port")
+        self.socket = sock = bound_udp(host.address, port, "data.cast_port")
         sock.setsockopt(socket.IPPROTO_IP, mmsg.IP_MTU_DISCOVER, mmsg.IP_PMTUDISC_DO)
         sock.setsockopt(socket.SOL_SOCKET, mmsg.SO_NO_CHECK, 1)
         sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, limits.MULTICAST_TTL)
         sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 0)
         sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(host.address))
         mmsg.ask_buffer(sock, send_bytes=limits.CAST_SEND_BUFFER_BYTES)
-        self._framings = FramingCache(host.memory, host.own, sock.getsockname()[1])
-        self._sender = CastSender(sock, host.loop)
+        self._sender: SegmentSender
+        if host.native is not None:
+            self._sender = NativeSender(host.native, sock, host.loop, host.memory, host.own)
+        else:
+            self._sender = NumpySender(host, sock)
 
     def use_fabric(self, fabric: Fabric) -> None:
-        """What was prepared for another fabric is void."""
-        self._framings.clear()
+        """Forget everything prepared for another fabric."""
+        self._sender.fabric_changed()
         self._fabric = fabric
 
     def cast(self, chunk: ChunkPlace, first: int, count: int) -> None:
         """See `Transport.cast`."""
-        prepared = self._framings.of(chunk, self._fabric)
-        destination = (format_address(self._fabric.group), self._host.config.cast_port)
-        self._host.counters.cast_packets_sent += count
+        run = SegmentRun(chunk, self._fabric, first, count)
         sink = self._host.sink
-        self._sender.add(prepared, first, count, destination, _NO_PREFIX, sink.segments_sent, sink.segments_failed)
+        self._sender.send(
+            run, (self._fabric.group, self._host.config.cast_port), sink.segments_sent, sink.segments_failed
+        )
+        self._host.counters.cast_packets_sent += count
 
     def fill(self, chunk: ChunkPlace, first: int, count: int, pool: Address) -> None:
         """See `Transport.fill`. The switch keeps the port that they come from."""
-        prepared = self._framings.of(chunk, self._fabric)
-        destination = (format_address(pool), self._host.config.control_port)
-        headers = fill_headers(chunk.key, prepared.framing.segments, first, count)
+        run = SegmentRun(chunk, self._fabric, first, count, as_fill=True)
+        self._sender.send(run, (pool, self._host.config.control_port), self._fill_sent, self._fill_failed)
+
+    def _fill_sent(self, key: ChunkKey, count: int) -> None:
         self._host.counters.fill_packets_sent += count
-        fill_sent = self._host.sink.fill_sent
-        self._sender.add(prepared, first, count, destination, headers, fill_sent, fill_sent)
+        self._host.sink.fill_sent(key, count)
+
+    def _fill_failed(self, key: ChunkKey, count: int) -> None:
+        self._host.counters.fill_packets_failed += count
+        self._host.sink.fill_sent(key, count)
 
     def give_up(self) -> None:
-        """See `CastSender.give_up`."""
+        """See `SegmentSender.give_up`."""
         self._sender.give_up()
 
     def close(self) -> None:
-        """Nothing more is sent nor reported, but for what was given up."""
+        """Send and report nothing more, except segments that were given up."""
         self._sender.close()
-        self._socket.close()
+        self.socket.close()
 
 
 class SocketCasts:
@@ -89,23 +150,42 @@ class SocketCasts:
         self._host = host
         self._outgoing = SegmentSocket(host, host.config.cast_port)
         self._group_socket: socket.socket | None = None
+        self._intake: CastIntake | NativeIntake | None = None
+        self._expected: dict[ChunkKey, tuple[ChunkPlace, npt.NDArray[np.bool_]]] = {}
+        self._segment_bytes = 0
 
     def use_fabric(self, fabric: Fabric) -> int:
         """See `CastPart.use_fabric`."""
         host = self._host
         self._leave()
         self._outgoing.use_fabric(fabric)
+        if fabric.segment_bytes != self._segment_bytes:
+            self._expected.clear()
+            self._segment_bytes = fabric.segment_bytes
         self._group_socket = casts = group_socket(host.address, format_address(fabric.group), host.config.cast_port)
         casts.setsockopt(socket.IPPROTO_IP, socket.IP_RECVTOS, 1)
         casts.setsockopt(socket.SOL_SOCKET, mmsg.SO_RXQ_OVFL, 1)
         mmsg.ask_buffer(casts, receive_bytes=host.config.receive_buffer_bytes)
-        self._intake = CastIntake(casts, host.loop, host.sink, host.counters, fabric, host.own)
+        self._intake = self._take(casts, fabric)
+        for chunk, missing in self._expected.values():
+            self._intake.expect(chunk, missing)
         return 2 * mmsg.granted_receive_bytes(casts) // _TRUESIZE_FACTOR
 
-    def look(self) -> None:
-        """See `Transport.look`."""
-        if self._group_socket is not None:
-            self._intake.look()
+    def drain_receive(self) -> None:
+        """See `Transport.drain_receive`."""
+        if self._intake is not None:
+            self._intake.drain_receive()
+
+    def expect(self, chunk: ChunkPlace, missing: npt.NDArray[np.bool_]) -> None:
+        """See `Transport.expect`."""
+        self._expected[chunk.key] = chunk, missing
+        if self._intake is not None:
+            self._intake.expect(chunk, missing)
+
+    def forget(self, key: ChunkKey) -> None:
+        """See `Transport.forget`."""
+        if self._expected.pop(key, None) is not None and self._intake is not None:
+            self._intake.forget(key)
 
     def cast(self, chunk: ChunkPlace, first: int, count: int) -> None:
         """See `Transport.cast`."""
@@ -114,6 +194,10 @@ class SocketCasts:
     def fill(self, chunk: ChunkPlace, first: int, count: int, pool: Address) -> None:
         """See `Transport.fill`."""
         self._outgoing.fill(chunk, first, count, pool)
+
+    def data_socket(self) -> socket.socket | None:
+        """See `Transport.data_socket`."""
+        return self._outgoing.socket
 
     def give_up(self) -> None:
         """See `CastSender.give_up`."""
@@ -124,9 +208,17 @@ class SocketCasts:
         self._outgoing.close()
         self._leave()
 
+    def _take(self, casts: socket.socket, fabric: Fabric) -> CastIntake | NativeIntake:
+        host = self._host
+        if host.native is None:
+            return CastIntake(casts, host.loop, host.sink, host.counters, fabric, host.own)
+        return NativeIntake(host.native, casts, host.loop, host.sink, host.counters, host.memory, fabric, host.own)
+
     def _leave(self) -> None:
-        if self._group_socket is not None:
+        if self._intake is not None:
             self._intake.close()
+            self._intake = None
+        if self._group_socket is not None:
             self._group_socket.close()
             self._group_socket = None
 

@@ -10,12 +10,14 @@ from kvcast.cli import load
 BENCHMARKS = {
     "incast": "N nodes fetch the same prefix from one holder",
     "fetch": "one reader alone on links of full speed",
-    "switch": "p4switch alone: kvcast.p4, tables, and beside a bare forwarding loop",
+    "datapath": "what a cast segment costs at holder and readers, compared with a pair of C programs",
+    "protocol": "the protocol in the simulator: any rate, quick, slow or mixed hosts",
+    "switch": "p4switch alone: kvcast.p4, tables, and a bare forwarding loop to compare with",
     "policy": "hit ratios of cache policies on a trace",
     "value": "time and memory that our policy takes, at a million chunks",
-    "disk": "the agent's disk tier, beside a plain file on the same device",
+    "disk": "the agent's disk tier, compared with a plain file on the same device",
     "push": "gated pushes on traces: fetches that engines wait for, and bytes",
-    "rdma": "the RDMA transport beside minimal programs, in a guest with soft-RoCE",
+    "rdma": "the RDMA transport compared with minimal programs, in a guest with soft-RoCE",
     "vllm": "time to first token of a real engine, with the pool and without",
 }
 

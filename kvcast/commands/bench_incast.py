@@ -15,7 +15,7 @@ from bmv2_testbed.scale import SCALES
 from bmv2_testbed.spec import Faults, Target, Wiring
 from kvcast.arguments import output_file, probability, whole
 from kvcast.bars import progress
-from kvcast.cli import UsageError
+from kvcast.cli import UsageError, need
 from kvcast.figures import machine_facts, write_figures
 from kvcast.wiring import add_no_root, add_target, rate, size, wiring_of
 
@@ -44,11 +44,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_target(parser)
     add_no_root(parser)
     parser.add_argument("--seed", type=whole(), default=1, help="of starts, losses and content (default 1)")
+    parser.add_argument(
+        "--plot", type=output_file, metavar="FILE", help="draw bytes over time there, as FILE.svg and FILE.png"
+    )
     parser.add_argument("--json", type=output_file, metavar="FILE", help="write the figures there")
 
 
 def run(args: argparse.Namespace) -> int:
     """Run it; 1 if a byte was wrong or missing."""
+    if args.plot is not None:
+        need("matplotlib")
     target = Target(args.target)
     scale = SCALES[target]
     plan = IncastPlan(
@@ -62,6 +67,7 @@ def run(args: argparse.Namespace) -> int:
         faults=Faults(loss=args.loss),
         target=target,
         wiring=wiring_of(args.no_root),
+        curves=args.plot is not None,
     )
     if plan.wiring is Wiring.DATAGRAMS and args.peer:
         raise UsageError("peers need the links of namespaces: leave out --peer, or become root and leave out --no-root")
@@ -85,6 +91,12 @@ def run(args: argparse.Namespace) -> int:
             "Without root: casts are shaped and counted where they leave the switch, what hosts send is not shaped; "
             "reliable reads go over plain loopback TCP, not shaped, and are counted by the agents. Compare casts only."
         )
+    if args.plot is not None:
+        from bmv2_testbed.bench.incast_picture import draw
+
+        stem = args.plot.with_suffix("") if args.plot.suffix in (".svg", ".png") else args.plot
+        files = draw({**cases, **found}, plan.size_bytes, plan.rate_bit_s, stem)
+        console.print(f"drawn in {' and '.join(map(str, files))}", soft_wrap=True)
     write_figures(console, args.json, incast_json(plan, cases, found))
     return 0 if all(case.verified for case in everything) else 1
 

@@ -16,7 +16,7 @@ from bmv2_testbed.bench.policy.trees import Forest, forest, session_ends
 from bmv2_testbed.errors import TestbedError
 from kvcast.arguments import output_file, whole
 from kvcast.bars import bar
-from kvcast.cli import UsageError
+from kvcast.cli import UsageError, need
 from kvcast.figures import write_figures
 from planner.traces import NAMES, TraceError, open_trace
 
@@ -55,6 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Replay the trace with every policy at every size."""
+    if args.plot is not None:
+        need("matplotlib")
     console = Console()
     title, trees = _load(args.trace, args.seed)
     if not has_library():

@@ -14,7 +14,7 @@ from kvcast.arguments import output_file
 from kvcast.cli import UsageError
 from kvcast.figures import write_figures
 from p4switch.bench.__main__ import line, parts
-from p4switch.bench.pipeline import Measurement
+from p4switch.bench.packets import Measurement
 from p4switch.errors import SwitchError
 
 

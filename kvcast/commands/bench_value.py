@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     table.add_column("what")
     table.add_column("measured", justify="right")
     table.add_row("a fetched chunk that is here", f"{cost.hit_us:.2f} µs")
-    table.add_row("choosing the policy, of that", f"{cost.contest_us:.2f} µs")
+    table.add_row("choosing the policy, of that", f"{cost.selection_us:.2f} µs")
     table.add_row("a fetched chunk that is new", f"{cost.new_us:.2f} µs")
     table.add_row("besides, if it displaces another", f"{cost.displace_us:.2f} µs")
     for pool in small:

@@ -15,15 +15,15 @@ from rich.table import Table
 from bmv2_testbed.bench.figures import incast_table
 from bmv2_testbed.demo.run import NODES, DemoFigures, DemoPlan, run_demo
 from bmv2_testbed.errors import TestbedError
-from bmv2_testbed.processes import REPOSITORY_ROOT
 from bmv2_testbed.spec import Target
 from bmv2_testbed.switches import program_of
-from bmv2_testbed.workloads.run import ReplayFigures
+from bmv2_testbed.workloads.replay_run import ReplayFigures
 from kvcast.arguments import above_zero, output_folder, whole
 from kvcast.bars import progress
-from kvcast.cli import UsageError
+from kvcast.cli import UsageError, need
 from kvcast.figures import machine_facts
 from kvcast.wiring import add_no_root, add_target, size, wiring_of
+from kvdaemon.programs import programs_directory
 from kvproto.units import format_bytes, format_rate
 
 INTRODUCTION = """[bold]kvcast demo[/bold]: one switch ({target}) running {program}, a controller, {agents} agents.
@@ -47,6 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run it; 1 if a byte was wrong or missing."""
+    need("matplotlib")
     console = Console()
     plan = DemoPlan(
         incast_bytes=args.size,
@@ -60,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     console.print(
         INTRODUCTION.format(
             target=plan.target,
-            program=program_of(plan.target).relative_to(REPOSITORY_ROOT),
+            program=program_of(plan.target).relative_to(programs_directory()),
             agents=NODES + 1,
             nodes=NODES,
             block=format_bytes(scale.block_bytes),

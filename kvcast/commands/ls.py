@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--served", action="store_true", help="only what the switch serves")
     parser.add_argument("--pinned", action="store_true", help="only what is pinned")
     parser.add_argument(
-        "--limit", type=whole(), default=LIMIT_DEFAULT, help=f"at most so many (0: all; default {LIMIT_DEFAULT})"
+        "--limit", type=whole(), default=LIMIT_DEFAULT, help=f"at most this many (0: all; default {LIMIT_DEFAULT})"
     )
     add_common(parser)
 
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
         served_only=args.served,
         pinned_only=args.pinned,
     )
-    with controller(args.controller) as stub:
+    with controller(args) as stub:
         chunks = list(stub.List(asked))
     more = bool(args.limit) and len(chunks) > args.limit
     chunks = in_tree_order(chunks[: args.limit] if args.limit else chunks)
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
             str(chunk.position),
             format_bytes(chunk.size_bytes),
             holders_text(list(chunk.holders), list(chunk.disk_holders)),
-            "" if chunk.switch_state == "absent" else chunk.switch_state,
+            _switch_text(chunk),
             "pinned" if chunk.pinned else "",
             f"{chunk.fetches_per_s:.3g}" if chunk.fetches_per_s >= 0.0005 else "",
             chunk.namespace,
@@ -74,6 +74,12 @@ def run(args: argparse.Namespace) -> int:
     if more:
         out.print(f"… more than {args.limit}: --limit 0 shows all")
     return 0
+
+
+def _switch_text(chunk: rpc.ChunkView) -> str:
+    """State in the switch, and why it is not served although it should be."""
+    state = "" if chunk.switch_state == "absent" else chunk.switch_state
+    return f"{state or 'not'} ({chunk.switch_problem})" if chunk.switch_problem else state
 
 
 def in_tree_order(chunks: list[rpc.ChunkView]) -> list[rpc.ChunkView]:

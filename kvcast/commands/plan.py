@@ -11,7 +11,7 @@ from rich.console import Console
 
 from kvcast.arguments import above_zero, output_file, output_folder, whole
 from kvcast.bars import bar
-from kvcast.cli import UsageError
+from kvcast.cli import UsageError, need
 from kvcast.figures import write_figures
 from planner.cluster.options import Cluster, Routing
 from planner.errors import PlanError
@@ -24,16 +24,20 @@ from planner.report.tables import grids, terminal
 from planner.scale import CELL_NODES, CELLS, CHUNKS_PER_NODE, Uses, grow, load_of, measure, reuse_in_cells
 from planner.traces import BLOCK_TOKENS, NAMES, TraceError, open_trace
 from planner.units import link_rate, memory_bytes, switch_bytes
-from planner.verdict import conclusions
+from planner.verdict import conclusions, headline
 
 _REPLICAS: Final = 3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare `kvcast plan`."""
-    parser.add_argument("--trace", default="conversation", help=f"a file, or one of {', '.join(NAMES)}")
+    parser.add_argument(
+        "--trace",
+        default="conversation",
+        help=f"a file, or one of {', '.join(NAMES)}; files that end in .zst need pip install 'kvcast[plan]'",
+    )
     parser.add_argument("--requests", type=whole(), default=0, metavar="N", help="only the first N (default all)")
-    parser.add_argument("--speed", type=above_zero, default=1.0, help="arrivals so many times as fast (default 1)")
+    parser.add_argument("--speed", type=above_zero, default=1.0, help="speed-up factor of the arrivals (default 1)")
     parser.add_argument("--seed", type=whole(), default=1, help="of arrivals within a tick (default 1)")
     cluster = parser.add_argument_group("the cluster")
     cluster.add_argument("--nodes", type=whole(1), default=16, help="2 to 64 (default 16)")
@@ -74,13 +78,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--jobs", type=whole(1), default=os.cpu_count() or 1, help="replays side by side (default: cores)"
     )
     output.add_argument(
-        "--out", type=output_folder, metavar="DIR", help="write report.html, plots (SVG, PNG) and plan.json there"
+        "--out",
+        type=output_folder,
+        metavar="DIR",
+        help="write report.html, plots (SVG, PNG) and plan.json there; needs pip install 'kvcast[plan]'",
     )
     output.add_argument("--json", type=output_file, metavar="FILE", help="write the figures there")
 
 
 def run(args: argparse.Namespace) -> int:
     """Make the plan and show it."""
+    if args.out is not None:
+        need("matplotlib")
     try:
         if args.replicas is not None and args.replicas > args.nodes > 1:
             raise PlanError(f"--replicas {args.replicas}: there are only {args.nodes} nodes to keep them")
@@ -98,6 +107,8 @@ def run(args: argparse.Namespace) -> int:
 def _show(args: argparse.Namespace, plan: PlanFigures) -> None:
     """On the terminal, and in the files asked for."""
     console = Console()
+    verdict = headline(plan)
+    console.print(f"[bold]{verdict}[/bold]\n")
     tables = grids(plan)
     for grid in tables:
         console.print(terminal(grid))
@@ -110,11 +121,11 @@ def _show(args: argparse.Namespace, plan: PlanFigures) -> None:
         from planner.report import plots  # and matplotlib: only when asked for
 
         args.out.mkdir(parents=True, exist_ok=True)
-        drawn = plots.save(plots.figures_of(plan), args.out)
+        drawn = plots.draw(plan, args.out)
         write_figures(console, args.out / "plan.json", plan.to_json())
         title = f"kvcast plan: {plan.options.trace_name} on {plan.options.cluster.nodes} nodes"
         pictures = {plots.CAPTIONS[name]: element for name, element in drawn.items()}
-        (args.out / "report.html").write_text(page(title, said, tables, pictures, LIMITS))
+        (args.out / "report.html").write_text(page(title, verdict, said, tables, pictures, LIMITS))
         console.print(f"report: {args.out / 'report.html'}")
 
 

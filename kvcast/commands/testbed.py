@@ -89,28 +89,29 @@ def run(args: argparse.Namespace) -> int:
 def _up(args: argparse.Namespace) -> int:
     if state.load(args.name) is not None:
         raise TestbedError(f"testbed {args.name} is up already: use `kvcast testbed down`, or another --name")
-    testbed, keeper = client.start(_spec(args), detached=not args.foreground)
-    ticks = state.start_ticks(keeper.pid)
+    testbed, supervisor = client.start(spec_of(args), detached=not args.foreground)
+    ticks = state.start_ticks(supervisor.pid)
     if ticks is None:
         raise TestbedError("the testbed ended right after its start")
-    state.save(state.Background(args.name, keeper.pid, ticks, testbed.pid, str(testbed.directory)))
+    state.save(state.Background(args.name, supervisor.pid, ticks, testbed.pid, str(testbed.directory)))
     _show(args.name, testbed)
     testbed.close()
     if not args.foreground:
-        keeper.returncode = 0  # It stays; do not warn that nobody waits for it.
+        supervisor.returncode = 0  # It stays; do not warn that nobody waits for it.
         return 0
     print("Interrupt (^C) to end it.", flush=True)
-    signal.signal(signal.SIGTERM, lambda *_: keeper.terminate())
+    signal.signal(signal.SIGTERM, lambda *_: supervisor.terminate())
     try:
-        return keeper.wait()
+        return supervisor.wait()
     except KeyboardInterrupt:
-        keeper.terminate()
-        return keeper.wait(STOP_GRACE_S + 7)
+        supervisor.terminate()
+        return supervisor.wait(STOP_GRACE_S + 7)
     finally:
         state.forget(args.name)
 
 
-def _spec(args: argparse.Namespace) -> TestbedSpec:
+def spec_of(args: argparse.Namespace) -> TestbedSpec:
+    """The testbed that the options of `up` describe. Raises TestbedError."""
     if args.sockets_on and not args.roce:
         raise TestbedError("--sockets-on goes with --roce: without it all hosts use sockets")
     return TestbedSpec(
@@ -134,7 +135,7 @@ def _down(args: argparse.Namespace) -> int:
         return 0
     testbed = Testbed(found.pid, found.directory)
     testbed.stop()
-    client.wait_gone(found.keeper_pid, STOP_GRACE_S)
+    client.wait_gone(found.supervisor_pid, STOP_GRACE_S)
     state.forget(args.name)
     print(f"testbed {args.name} is down")
     return 0

@@ -1,29 +1,38 @@
-"""`kvcast top`: what is hot, live: nodes, the switch, and the chunks fetched most."""
+"""`kvcast top`: what is hot, live: nodes, the switch, and the prefixes read most."""
 
 from __future__ import annotations
 
 import argparse
+import select
 import sys
 import time
+from collections.abc import Mapping
 
-from rich.console import Group
+import grpc
+from rich.console import Console
 from rich.live import Live
-from rich.table import Table
-from rich.text import Text
 
 from kvcast.arguments import above_zero, whole
+from kvcast.cli import UsageError
 from kvcast.operator import (
     add_common,
+    channels_given,
     chunk_object,
     console,
     controller,
-    holders_text,
-    key_text,
+    find_controller,
     print_json,
     status_object,
 )
+from kvcast.top import keys
+from kvcast.top.board import Board, Wish, pressed, sizes, within
+from kvcast.top.follow import Follower, Heard
+from kvcast.top.screen import screen
 from kvproto.rpc import control_pb2 as rpc
-from kvproto.units import format_bytes
+from kvproto.rpc import control_pb2_grpc
+
+ROWS_MAX = 1000
+_TICK_S = 1.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,96 +40,106 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--interval", type=above_zero, default=1.0, metavar="S", help="seconds between two looks (default 1)"
     )
-    parser.add_argument("--limit", type=whole(1), default=10, help="chunks shown (default 10)")
+    parser.add_argument("--limit", type=whole(1), default=10, help="chunks and prefixes of one look (default 10)")
     parser.add_argument("--once", action="store_true", help="look once, then end")
     add_common(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Show until interrupted; once where the output is no terminal."""
-    asked = rpc.TopRequest(limit=args.limit)
     out = console()
-    with controller(args.controller) as stub:
-        reply = stub.Top(asked)
+    live = not args.once and not args.json and sys.stdout.isatty() and sys.stdin.isatty()
+    board = Board()
+    with controller(args) as stub:
+        board.heard("", _first_look(stub))
         if args.json:
-            hottest = [chunk_object(chunk) for chunk in reply.chunks]
-            print_json({"chunks": hottest, "status": status_object(reply.status)})
+            print_json(_object(board, stub.Top(rpc.TopRequest(limit=args.limit)), args.limit))
             return 0
-        if args.once or not sys.stdout.isatty():
-            out.print(screen(reply, None, args.interval))
+    if not live:
+        out.print(screen(board, Wish(), out.width, None, args.limit))
+        return 0
+    return _show(out, board, _follower(args), args.interval)
+
+
+def _first_look(stub: control_pb2_grpc.OperatorStub) -> rpc.LiveIncrement:
+    call = stub.Live(rpc.LiveRequest())
+    try:
+        return next(iter(call))
+    except grpc.RpcError as error:
+        if isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.UNIMPLEMENTED:
+            stub.Status(rpc.StatusRequest())  # refused in the same way where no controller is
+            raise UsageError("this controller is of an older release, which top cannot follow: upgrade it") from error
+        raise
+    finally:
+        call.cancel()  # type: ignore[no-untyped-call]
+
+
+def _show(out: Console, board: Board, follower: Follower, interval_s: float) -> int:
+    """Until `q` or an interrupt."""
+    wish = Wish()
+    keyboard = sys.stdin.fileno()
+    with (
+        keys.one_by_one(keyboard),
+        Live(console=out, screen=True, auto_refresh=False) as live,
+    ):
+        follower.start()
+        try:
+            while not wish.quitting:
+                live.update(screen(board, wish, out.width, out.height, ROWS_MAX), refresh=True)
+                drawn_s = time.monotonic()
+                while True:
+                    # News may wait for the next look; keys do not.
+                    left_s = drawn_s + interval_s - time.monotonic()
+                    ready, _, _ = select.select([keyboard, follower.bell], [], [], max(0.0, min(left_s, _TICK_S)))
+                    _take(board, follower)
+                    if keyboard in ready:
+                        for key in keys.read(keyboard):
+                            wish = within(pressed(wish, key), board)
+                        break
+                    if left_s <= 0:
+                        break
+        except (KeyboardInterrupt, EOFError):
             return 0
-        with Live(screen(reply, None, args.interval), console=out, screen=True, auto_refresh=False) as live:
-            while True:
-                time.sleep(max(0.1, args.interval))
-                before, reply = reply, stub.Top(asked)
-                live.update(screen(reply, before, args.interval), refresh=True)
+        finally:
+            follower.close()
+    return 0
 
 
-def screen(reply: rpc.TopReply, before: rpc.TopReply | None, interval_s: float) -> Group:
-    """One look; with `before` also what went over each node's link meanwhile."""
-    status = reply.status
-    return Group(
-        _headline(status), _switch_line(status.switch_view), "", _nodes(status, before, interval_s), "", _chunks(reply)
-    )
+def _follower(args: argparse.Namespace) -> Follower:
+    return Follower(find_controller(args.controller).addresses.split(","), channels_given(args))
 
 
-def _headline(status: rpc.StatusReply) -> Text:
-    return Text.assemble(
-        (f"{status.chunks} chunks", "bold"),
-        f" ({format_bytes(status.chunk_bytes)}), {status.copies} copies on {len(status.nodes)} nodes;"
-        f" kept off uplinks {format_bytes(status.bytes_kept_off_uplinks)};"
-        f" managing cost {format_bytes(status.management_bytes)} in {status.management_messages} messages",
-    )
+def _take(board: Board, follower: Follower) -> None:
+    for news in follower.take():
+        if isinstance(news, Heard):
+            board.heard(news.address, news.increment)
+        else:
+            board.lost(news.why)
 
 
-def _switch_line(switch: rpc.SwitchView) -> Text:
-    if switch.target == "none":
-        return Text("no kvcast switch: every fetch is unicast")
-    colour = "green" if switch.state == "ready" else "yellow"
-    return Text.assemble(
-        f"{switch.target} at {switch.address}: ",
-        (switch.state, colour),
-        f", {switch.slots_used}/{switch.slots} slots of {switch.segment_bytes} B, {switch.serving} chunks served,"
-        f" {switch.filling} filling, {switch.groups} groups",
-    )
-
-
-def _nodes(status: rpc.StatusReply, before: rpc.TopReply | None, interval_s: float) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("NODE", "STATE", "PORT", "POOL", "DISK", "CHUNKS", "LAST COPIES", "SENT", "RECEIVED"):
-        table.add_column(name, justify="left" if name in ("NODE", "STATE") else "right", no_wrap=True)
-    earlier = {node.name: node for node in before.status.nodes} if before else {}
-    for node in status.nodes:
-        old = earlier.get(node.name)
-        sent, received = format_bytes(node.sent_bytes), format_bytes(node.received_bytes)
-        if old is not None and old.sent_bytes <= node.sent_bytes and old.received_bytes <= node.received_bytes:
-            sent = format_bytes((node.sent_bytes - old.sent_bytes) / interval_s) + "/s"
-            received = format_bytes((node.received_bytes - old.received_bytes) / interval_s) + "/s"
-        table.add_row(
-            node.name,
-            node.state,
-            str(node.switch_port) if node.HasField("switch_port") else "-",
-            f"{format_bytes(node.pool_used_bytes)} of {format_bytes(node.pool_bytes)}",
-            f"{format_bytes(node.disk_used_bytes)} of {format_bytes(node.disk_bytes)}" if node.disk_bytes else "-",
-            str(node.chunks),
-            str(node.last_copies),
-            sent,
-            received,
-        )
-    return table
-
-
-def _chunks(reply: rpc.TopReply) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("HOTTEST", "POS", "SIZE", "FETCH/S", "SWITCH", "HOLDERS"):
-        table.add_column(name, justify="left" if name in ("HOTTEST", "SWITCH", "HOLDERS") else "right", no_wrap=True)
-    for chunk in reply.chunks:
-        table.add_row(
-            key_text(chunk.key),
-            str(chunk.position),
-            format_bytes(chunk.size_bytes),
-            f"{chunk.fetches_per_s:.3g}",
-            "" if chunk.switch_state == "absent" else chunk.switch_state,
-            holders_text(list(chunk.holders), list(chunk.disk_holders)),
-        )
-    return table
+def _object(board: Board, reply: rpc.TopReply, limit: int) -> Mapping[str, object]:
+    """For --json."""
+    return {
+        "chunks": [chunk_object(chunk) for chunk in reply.chunks],
+        "status": status_object(reply.status),
+        "prefixes": [
+            {
+                "first": prefix.first.hex(),
+                "position": prefix.position,
+                "namespace": prefix.namespace,
+                "chunks": prefix.chunks,
+                "size_bytes": prefix.size_bytes,
+                "served_chunks": prefix.served_chunks,
+                "holders": list(prefix.holders),
+                "reads_per_s": prefix.reads_per_s,
+                "reads": prefix.reads,
+                "casts": prefix.casts,
+                "riders": prefix.riders,
+                "served": prefix.delivered.switch_chunks,
+                "missed_chunks": prefix.delivered.missed_chunks,
+                "bytes": sizes(prefix.delivered),
+                "wait_ms": prefix.wait_ms,
+            }
+            for prefix in board.prefixes("reads/s")[:limit]
+        ],
+    }

@@ -1,1 +1,1 @@
-"""`kvcast doctor`: what on this machine keeps kvcast from running, or from running fast. One module a topic."""
+"""`kvcast doctor`: what on this machine keeps kvcast from running, or from running fast. One module per topic."""

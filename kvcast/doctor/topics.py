@@ -1,5 +1,4 @@
-"""The topics of `kvcast doctor`. A topic is a module here that offers what `Examination` says, imported only when asked
-for."""
+"""The topics of `kvcast doctor`. What a topic checks is a module, `<topic>_checks`, imported only when asked for."""
 
 from __future__ import annotations
 
@@ -38,5 +37,5 @@ TOPICS: dict[str, Topic] = {
 
 def examine(topic: str, config: AgentConfig | None) -> list[Finding]:
     """All findings of a topic, in the order of its checks."""
-    module: Examination = importlib.import_module(f"kvcast.doctor.{topic}")
+    module: Examination = importlib.import_module(f"kvcast.doctor.{topic}_checks")
     return module.examine(config)

@@ -18,9 +18,13 @@ enum bit<8> DropReason {
     FILL_MISMATCH  = 11,    // FILL whose data packet is not the segment that it claims
     HAIRPIN        = 12,    // destination lies behind the ingress port
     NOT_INTERESTED = 13,    // egress: copy for a port outside the interest set
-    FLOOD_ECHO     = 14     // egress: flooded copy for the ingress port
+    FLOOD_ECHO     = 14,    // egress: flooded copy for the ingress port
+    HERE           = 15,    // HERE: done, it goes no further than the switch
+    FORGED_SOURCE  = 16,    // the sender's address is another port's
+    FORGED_ARP     = 17,    // ARP that gives a known IP address to somebody else
+    NOT_PLAIN      = 18     // to kvcast, with IP options, in fragments, or behind VLAN tags
 }
 
-const bit<32> DROP_REASONS = 16;
+const bit<32> DROP_REASONS = 32;
 
 #endif

@@ -24,7 +24,9 @@ control Fabric(in headers_t h, inout metadata_t m) {
         m.fabric.heat_gets = heat_gets;
         // A Tofino gateway compares 44 bits: not two addresses, but whether their difference is none.
         m.fabric.off_group = h.ipv4.dst ^ group_ip;
+        m.fabric.off_pool_ip = h.ipv4.dst ^ pool_ip;
         m.fabric.off_pool = h.arp.target_ip ^ pool_ip;
+        m.fabric.off_mark = h.ipv4.dscp ^ from_switch_dscp;
     }
 
     // No key: the controller modifies the default action.

@@ -13,6 +13,8 @@ typedef bit<32>  segment_t;         // index of a segment in its chunk
 
 const bit<16> ETHERTYPE_IPV4 = 0x0800;
 const bit<16> ETHERTYPE_ARP  = 0x0806;
+const bit<16> ETHERTYPE_VLAN = 0x8100;          // 802.1Q
+const bit<16> ETHERTYPE_SERVICE_VLAN = 0x88a8;  // 802.1ad
 const bit<8>  IP_PROTOCOL_UDP = 17;
 const bit<16> UDP_PORT_ROCE    = 4791;
 const bit<16> UDP_PORT_CONTROL = 4793;
@@ -27,6 +29,7 @@ const bit<8> OP_GET      = 4;
 const bit<8> OP_FILL     = 5;
 const bit<8> OP_FILL_ACK = 6;
 const bit<8> OP_NAK      = 7;
+const bit<8> OP_HERE     = 8;       // tells the controller, through the switch, at which port its sender is
 // Operation of the data header.
 const bit<8> OP_DATA     = 16;
 
@@ -48,6 +51,11 @@ header ethernet_t {
     mac_address_t dst;
     mac_address_t src;
     bit<16>       ether_type;
+}
+
+header vlan_t {                     // what follows the Ethernet type of an 802.1Q tag
+    bit<16> tag;
+    bit<16> ether_type;
 }
 
 header arp_t {                      // IPv4 over Ethernet
@@ -82,6 +90,10 @@ header ipv4_t {
 }
 
 const bit<3> IP_DONT_FRAGMENT = 2;
+
+header ip_option_t {                // four bytes of options: ten of these at most
+    bit<32> octets;
+}
 
 header udp_t {
     bit<16> src_port;

@@ -4,6 +4,7 @@
 #define KVCAST_STATES_P4
 
 typedef bit<9>  port_t;
+const bit<32> PORTS = 512;
 typedef bit<16> group_t;
 typedef bit<48> time_us_t;          // microseconds
 typedef bit<32> slot_t;             // room for one segment
@@ -36,7 +37,9 @@ struct fabric_t {
     bit<32>        heat_gets;
     // What this packet's addresses differ in from the fabric's; nothing where the packet has no such address.
     ipv4_address_t off_group;       // IPv4 destination from group_ip
+    ipv4_address_t off_pool_ip;     // the same from pool_ip
     ipv4_address_t off_pool;        // ARP target from pool_ip
+    bit<6>         off_mark;        // DSCP from from_switch_dscp
 }
 
 // A digest to the controller.
@@ -44,6 +47,14 @@ struct heat_report_t {
     chunk_key_t key;
     members_t   members;            // interest set
     bit<32>     gets;               // GETs within the window, 0 for a report that a JOIN caused
+}
+
+// Another one: a node says where it is.
+struct sighting_t {
+    chunk_key_t    key;             // what the controller told it to say
+    mac_address_t  mac;
+    ipv4_address_t ip;
+    port_t         port;
 }
 
 #endif

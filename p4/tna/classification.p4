@@ -57,6 +57,21 @@ control Classification(inout headers_t h, inout metadata_t m, in bit<16> fault) 
         m.needed = DATA_FRAME_BYTES;
     }
 
+    // Only the switch says that something is the switch's.
+    @hidden
+    action cast_unmarked() {
+        cast();
+        h.ipv4.dscp = 0;
+        m.checksum = 1;
+    }
+
+    // HERE ends here.
+    @hidden
+    action announce() {
+        m.task = Task.HERE;
+        m.drop = DropReason.HERE;
+    }
+
     // The head of a FILL, on its round, goes to the holder's port.
     @hidden
     action acknowledge() {
@@ -89,47 +104,56 @@ control Classification(inout headers_t h, inout metadata_t m, in bit<16> fault) 
             m.state              : ternary;
             m.left               : ternary;
             h.kvc.count          : ternary;
+            m.known              : ternary;
         }
-        actions = { refuse; take; pass_on; free; acknowledge; }
+        actions = { refuse; take; pass_on; free; acknowledge; announce; }
         const default_action = refuse(DropReason.BAD_VERSION);
         const entries = {
 #define CONTROL_BYTES CONTROL_UDP_BYTES, CONTROL_UDP_BYTES + IPV4_BYTES
 #define FILL_BYTES    FILL_UDP_BYTES, FILL_UDP_BYTES + IPV4_BYTES
 #define STRANGER      DropReason.NOT_A_MEMBER
-            // kvc, round, version, op, lengths,                      data, fault,           port,     state, left, count
-            (false, _, _, _, _, _, _, _, _, _, _, _)                                                     : refuse(DropReason.TRUNCATED);
+            // kvc, round, version, op, lengths,                      data, fault,           port,     state, left, count, known
+            (false, _, _, _, _, _, _, _, _, _, _, _, _)                                                  : refuse(DropReason.TRUNCATED);
 
-            (_, 1, KV_VERSION, OP_LEAVE,    _, _,          _,    _,               _,        _, _, _)     : free();
-            (_, 1, KV_VERSION, OP_FILL_ACK, _, _,          _,    _,               _,        _, _, _)     : acknowledge();
+            (_, 1, KV_VERSION, OP_LEAVE,    _, _,          _,    _,               _,        _, _, _, _)  : free();
+            (_, 1, KV_VERSION, OP_FILL_ACK, _, _,          _,    _,               _,        _, _, _, _)  : acknowledge();
 
-            (_, _, KV_VERSION, OP_FILL,     FILL_BYTES,    true, PARSER_ERROR_OK, STRANGER, _, _, _)     : refuse(DropReason.NOT_A_MEMBER);
-            (_, _, KV_VERSION, OP_FILL,     FILL_BYTES,    true, PARSER_ERROR_OK, _,        _, _, _)     : take(Task.FILL);
-            (_, _, KV_VERSION, OP_FILL,     FILL_BYTES,    _,    _,               _,        _, _, _)     : refuse(DropReason.TRUNCATED);
-            (_, _, KV_VERSION, OP_FILL,     _, _,          _,    _,               _,        _, _, _)     : refuse(DropReason.BAD_LENGTH);
+            (_, _, KV_VERSION, OP_FILL,     FILL_BYTES,    true, PARSER_ERROR_OK, STRANGER, _, _, _, _)  : refuse(DropReason.NOT_A_MEMBER);
+            (_, 0, KV_VERSION, OP_FILL,     FILL_BYTES,    true, PARSER_ERROR_OK, _,        _, _, _, 0)  : refuse(DropReason.FORGED_SOURCE);
+            (_, _, KV_VERSION, OP_FILL,     FILL_BYTES,    true, PARSER_ERROR_OK, _,        _, _, _, _)  : take(Task.FILL);
+            (_, _, KV_VERSION, OP_FILL,     FILL_BYTES,    _,    _,               _,        _, _, _, _)  : refuse(DropReason.TRUNCATED);
+            (_, _, KV_VERSION, OP_FILL,     _, _,          _,    _,               _,        _, _, _, _)  : refuse(DropReason.BAD_LENGTH);
 
-            (_, _, KV_VERSION, OP_NOTICE,   _, _,          _,    _,               _,        _, _, _)     : refuse(DropReason.FORGED_OP);
-            (_, _, KV_VERSION, OP_FILL_ACK, _, _,          _,    _,               _,        _, _, _)     : refuse(DropReason.FORGED_OP);
+            (_, _, KV_VERSION, OP_HERE,     CONTROL_BYTES, _,    _,               _,        _, _, _, _)  : announce();
+            (_, _, KV_VERSION, OP_HERE,     _, _,          _,    _,               _,        _, _, _, _)  : refuse(DropReason.BAD_LENGTH);
 
-            (_, _, KV_VERSION, OP_JOIN,     CONTROL_BYTES, _,    _,               STRANGER, _, _, _)     : refuse(DropReason.NOT_A_MEMBER);
-            (_, _, KV_VERSION, OP_JOIN,     CONTROL_BYTES, _,    _,               _,        _, _, _)     : take(Task.JOIN);
-            (_, _, KV_VERSION, OP_JOIN,     _, _,          _,    _,               _,        _, _, _)     : refuse(DropReason.BAD_LENGTH);
+            (_, _, KV_VERSION, OP_NOTICE,   _, _,          _,    _,               _,        _, _, _, _)  : refuse(DropReason.FORGED_OP);
+            (_, _, KV_VERSION, OP_FILL_ACK, _, _,          _,    _,               _,        _, _, _, _)  : refuse(DropReason.FORGED_OP);
 
-            (_, _, KV_VERSION, OP_LEAVE,    CONTROL_BYTES, _,    _,               STRANGER, _, _, _)     : refuse(DropReason.NOT_A_MEMBER);
-            (_, _, KV_VERSION, OP_LEAVE,    CONTROL_BYTES, _,    _,               _,        _, _, _)     : take(Task.LEAVE);
-            (_, _, KV_VERSION, OP_LEAVE,    _, _,          _,    _,               _,        _, _, _)     : refuse(DropReason.BAD_LENGTH);
+            (_, _, KV_VERSION, OP_JOIN,     CONTROL_BYTES, _,    _,               STRANGER, _, _, _, _)  : refuse(DropReason.NOT_A_MEMBER);
+            (_, 0, KV_VERSION, OP_JOIN,     CONTROL_BYTES, _,    _,               _,        _, _, _, 0)  : refuse(DropReason.FORGED_SOURCE);
+            (_, _, KV_VERSION, OP_JOIN,     CONTROL_BYTES, _,    _,               _,        _, _, _, _)  : take(Task.JOIN);
+            (_, _, KV_VERSION, OP_JOIN,     _, _,          _,    _,               _,        _, _, _, _)  : refuse(DropReason.BAD_LENGTH);
 
-            (_, _, KV_VERSION, OP_NAK,      CONTROL_BYTES, _,    _,               STRANGER, _, _, _)     : refuse(DropReason.NOT_A_MEMBER);
-            (_, _, KV_VERSION, OP_NAK,      CONTROL_BYTES, _,    _,               _,        _, _, _)     : pass_on(Task.NAK);
-            (_, _, KV_VERSION, OP_NAK,      _, _,          _,    _,               _,        _, _, _)     : refuse(DropReason.BAD_LENGTH);
+            (_, _, KV_VERSION, OP_LEAVE,    CONTROL_BYTES, _,    _,               STRANGER, _, _, _, _)  : refuse(DropReason.NOT_A_MEMBER);
+            (_, 0, KV_VERSION, OP_LEAVE,    CONTROL_BYTES, _,    _,               _,        _, _, _, 0)  : refuse(DropReason.FORGED_SOURCE);
+            (_, _, KV_VERSION, OP_LEAVE,    CONTROL_BYTES, _,    _,               _,        _, _, _, _)  : take(Task.LEAVE);
+            (_, _, KV_VERSION, OP_LEAVE,    _, _,          _,    _,               _,        _, _, _, _)  : refuse(DropReason.BAD_LENGTH);
 
-            (_, _, KV_VERSION, OP_GET,      CONTROL_BYTES, _,    _,               STRANGER, _, _, _)     : refuse(DropReason.NOT_A_MEMBER);
-            (_, _, KV_VERSION, OP_GET,      CONTROL_BYTES, _,    _,               _,        _, _, 0)     : refuse(DropReason.BEYOND_END);
-            (_, _, KV_VERSION, OP_GET,      CONTROL_BYTES, _,    _,               _,        _, 0, _)     : refuse(DropReason.BEYOND_END);
-            (_, _, KV_VERSION, OP_GET,      CONTROL_BYTES, _,    _,               _, ChunkState.SERVING, _, _) : take(Task.SERVE);
-            (_, _, KV_VERSION, OP_GET,      CONTROL_BYTES, _,    _,               _,        _, _, _)     : pass_on(Task.GET);
-            (_, _, KV_VERSION, OP_GET,      _, _,          _,    _,               _,        _, _, _)     : refuse(DropReason.BAD_LENGTH);
+            (_, _, KV_VERSION, OP_NAK,      CONTROL_BYTES, _,    _,               STRANGER, _, _, _, _)  : refuse(DropReason.NOT_A_MEMBER);
+            (_, 0, KV_VERSION, OP_NAK,      CONTROL_BYTES, _,    _,               _,        _, _, _, 0)  : refuse(DropReason.FORGED_SOURCE);
+            (_, _, KV_VERSION, OP_NAK,      CONTROL_BYTES, _,    _,               _,        _, _, _, _)  : pass_on(Task.NAK);
+            (_, _, KV_VERSION, OP_NAK,      _, _,          _,    _,               _,        _, _, _, _)  : refuse(DropReason.BAD_LENGTH);
 
-            (_, _, KV_VERSION, _,           _, _,          _,    _,               _,        _, _, _)     : refuse(DropReason.UNKNOWN_OP);
+            (_, _, KV_VERSION, OP_GET,      CONTROL_BYTES, _,    _,               STRANGER, _, _, _, _)  : refuse(DropReason.NOT_A_MEMBER);
+            (_, 0, KV_VERSION, OP_GET,      CONTROL_BYTES, _,    _,               _,        _, _, _, 0)  : refuse(DropReason.FORGED_SOURCE);
+            (_, _, KV_VERSION, OP_GET,      CONTROL_BYTES, _,    _,               _,        _, _, 0, _)  : refuse(DropReason.BEYOND_END);
+            (_, _, KV_VERSION, OP_GET,      CONTROL_BYTES, _,    _,               _,        _, 0, _, _)  : refuse(DropReason.BEYOND_END);
+            (_, _, KV_VERSION, OP_GET,      CONTROL_BYTES, _,    _,               _, ChunkState.SERVING, _, _, _) : take(Task.SERVE);
+            (_, _, KV_VERSION, OP_GET,      CONTROL_BYTES, _,    _,               _,        _, _, _, _)  : pass_on(Task.GET);
+            (_, _, KV_VERSION, OP_GET,      _, _,          _,    _,               _,        _, _, _, _)  : refuse(DropReason.BAD_LENGTH);
+
+            (_, _, KV_VERSION, _,           _, _,          _,    _,               _,        _, _, _, _)  : refuse(DropReason.UNKNOWN_OP);
         }
         size = 32;
     }
@@ -151,27 +175,54 @@ control Classification(inout headers_t h, inout metadata_t m, in bit<16> fault) 
             h.ipv4.total_length : ternary;
             fault               : ternary;
             m.drop              : ternary;      // of the port
+            m.known             : ternary;
+            m.fabric.off_mark   : ternary;
         }
-        actions = { refuse; come_by; cast; stay_ordinary; }
+        actions = { refuse; come_by; cast; cast_unmarked; stay_ordinary; }
         const default_action = stay_ordinary();
         const entries = {
 #define DATA_BYTES DATA_UDP_BYTES, DATA_UDP_BYTES + IPV4_BYTES
 #define UD         true, BTH_OPCODE_UD_SEND_ONLY, QPN_MULTICAST
-            // group, round, state, transport, data, version, op, lengths, fault, port
-            (0, 1, ChunkState.SERVING, _, _, _, _, _, _, _, _, _, _) : come_by(Task.PASS, OrbitEvent.PASSED, 1);
-            (0, 1, ChunkState.FILLING, _, _, _, _, _, _, _, _, _, _) : come_by(Task.WAIT, OrbitEvent.PASSED, 1);
-            (0, 1, ChunkState.ABSENT,  _, _, _, _, _, _, _, _, _, _) : come_by(Task.GONE, OrbitEvent.LEFT, 0);
+            // group, round, state, transport, data, version, op, lengths, fault, port, known, mark
+            (0, 1, ChunkState.SERVING, _, _, _, _, _, _, _, _, _, _, _, _) : come_by(Task.PASS, OrbitEvent.PASSED, 1);
+            (0, 1, ChunkState.FILLING, _, _, _, _, _, _, _, _, _, _, _, _) : come_by(Task.WAIT, OrbitEvent.PASSED, 1);
+            (0, 1, ChunkState.ABSENT,  _, _, _, _, _, _, _, _, _, _, _, _) : come_by(Task.GONE, OrbitEvent.LEFT, 0);
 
-            (0, _, _, false, _, _, _, _, _, _, _, _, _)              : refuse(DropReason.TRUNCATED);
-            (0, _, _, UD, false, _, _, _, _, _, _)                   : refuse(DropReason.TRUNCATED);
-            (0, _, _, UD, _, KV_VERSION, OP_DATA, DATA_BYTES, PARSER_ERROR_OK, DropReason.NOT_A_MEMBER) : refuse(DropReason.NOT_A_MEMBER);
-            (0, _, _, UD, _, KV_VERSION, OP_DATA, DATA_BYTES, PARSER_ERROR_OK, _) : cast();
-            (0, _, _, UD, _, KV_VERSION, OP_DATA, DATA_BYTES, _, _)  : refuse(DropReason.TRUNCATED);
-            (0, _, _, UD, _, KV_VERSION, OP_DATA, _, _, _, _)        : refuse(DropReason.BAD_LENGTH);
-            (0, _, _, UD, _, KV_VERSION, _, _, _, _, _)              : refuse(DropReason.UNKNOWN_OP);
-            (0, _, _, _, _, _, _, _, _, _, _, _, _)                  : refuse(DropReason.BAD_VERSION);
+            (0, _, _, false, _, _, _, _, _, _, _, _, _, _, _)              : refuse(DropReason.TRUNCATED);
+            (0, _, _, UD, false, _, _, _, _, _, _, _, _)                   : refuse(DropReason.TRUNCATED);
+            (0, _, _, UD, _, KV_VERSION, OP_DATA, DATA_BYTES, PARSER_ERROR_OK, DropReason.NOT_A_MEMBER, _, _) : refuse(DropReason.NOT_A_MEMBER);
+            (0, _, _, UD, _, KV_VERSION, OP_DATA, DATA_BYTES, PARSER_ERROR_OK, _, 0, _) : refuse(DropReason.FORGED_SOURCE);
+            (0, _, _, UD, _, KV_VERSION, OP_DATA, DATA_BYTES, PARSER_ERROR_OK, _, _, 0) : cast_unmarked();
+            (0, _, _, UD, _, KV_VERSION, OP_DATA, DATA_BYTES, PARSER_ERROR_OK, _, _, _) : cast();
+            (0, _, _, UD, _, KV_VERSION, OP_DATA, DATA_BYTES, _, _, _, _)  : refuse(DropReason.TRUNCATED);
+            (0, _, _, UD, _, KV_VERSION, OP_DATA, _, _, _, _, _, _)        : refuse(DropReason.BAD_LENGTH);
+            (0, _, _, UD, _, KV_VERSION, _, _, _, _, _, _, _)              : refuse(DropReason.UNKNOWN_OP);
+            (0, _, _, _, _, _, _, _, _, _, _, _, _, _, _)                  : refuse(DropReason.BAD_VERSION);
         }
         size = 16;
+    }
+
+    // What the parser does not look into.
+    @hidden
+    table odd_packets {
+        key = {
+            m.buried             : ternary;
+            h.ipv4.isValid()     : ternary;
+            m.fabric.off_group   : ternary;
+            m.fabric.off_pool_ip : ternary;
+            h.udp.isValid()      : ternary;
+            h.udp.dst_port       : ternary;
+        }
+        actions = { refuse; stay_ordinary; }
+        const default_action = stay_ordinary();
+        const entries = {
+            (1, _, _, _, _, _)                   : refuse(DropReason.NOT_PLAIN);
+            (_, true, 0, _, _, _)                : refuse(DropReason.NOT_PLAIN);
+            (_, true, _, 0, _, _)                : refuse(DropReason.NOT_PLAIN);
+            (_, _, _, _, true, UDP_PORT_CONTROL) : refuse(DropReason.NOT_PLAIN);
+            (_, _, _, _, true, UDP_PORT_ROCE)    : refuse(DropReason.NOT_PLAIN);
+        }
+        size = 8;
     }
 
     // A program that was not configured is a layer-2 switch; what goes round there is nobody's.
@@ -189,16 +240,26 @@ control Classification(inout headers_t h, inout metadata_t m, in bit<16> fault) 
 
     apply {
         if (m.fabric.enabled == 1) {
-            if (h.udp.isValid() && h.udp.dst_port == UDP_PORT_CONTROL) {
-                control_datagrams.apply();
-            } else if (h.udp.isValid() && h.udp.dst_port == UDP_PORT_ROCE) {
-                data_datagrams.apply();
-            } else if (h.arp.isValid() && h.arp.operation == ARP_REQUEST) {
-                if (m.fabric.off_pool == 0) {
-                    answer_arp();
+            if (m.round == 0 && m.off_station != 0 && !(h.kvc.isValid() && h.kvc.op == OP_HERE)) {
+                refuse(DropReason.FORGED_SOURCE);       // a node that moved says HERE first
+            } else if (h.arp.isValid()) {
+                if (m.taken == 1 && m.known == 0) {
+                    refuse(DropReason.FORGED_ARP);
+                } else if (m.odd == 0 && h.arp.operation == ARP_REQUEST) {
+                    if (m.fabric.off_pool == 0) {
+                        answer_arp();
+                    } else {
+                        stay_ordinary();
+                    }
                 } else {
                     stay_ordinary();
                 }
+            } else if (m.odd == 1) {
+                odd_packets.apply();
+            } else if (h.udp.isValid() && h.udp.dst_port == UDP_PORT_CONTROL) {
+                control_datagrams.apply();
+            } else if (h.udp.isValid() && h.udp.dst_port == UDP_PORT_ROCE) {
+                data_datagrams.apply();
             } else {
                 stay_ordinary();
             }

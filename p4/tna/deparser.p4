@@ -6,6 +6,7 @@ control KvcastIngressDeparser(packet_out packet, inout headers_t h, in metadata_
     Mirror() acknowledge;
     @name("heat_report_t") Digest<heat_report_t>() heat_report;
     @name("lost_report_t") Digest<lost_report_t>() lost_report;
+    @name("sighting_t") Digest<sighting_t>() sighting;
 
     apply {
         // Only where this program changed the header: a switch of layer 2 forwards what it gets.
@@ -23,10 +24,15 @@ control KvcastIngressDeparser(packet_out packet, inout headers_t h, in metadata_
         if (d.digest_type == DIGEST_LOST) {
             lost_report.pack({ m.key, h.kvc.segment });
         }
+        if (d.digest_type == DIGEST_SIGHTING) {
+            sighting.pack({ m.key, h.ethernet.src, h.ipv4.src, m.port });
+        }
         packet.emit(h.bridge);
         packet.emit(h.ethernet);
+        packet.emit(h.vlan);
         packet.emit(h.arp);
         packet.emit(h.ipv4);
+        packet.emit(h.option);
         packet.emit(h.udp);
         packet.emit(h.kvc);
         packet.emit(h.bth);

@@ -6,13 +6,15 @@
 //   fabric       classification  interest    interest  interest  interest  unicast   decision       drops
 //   key_hash                     owner       members   sets      leader    company   second_group   notice
 //   chunk_cache                  fill_check  heat      slot      due       whom_due  heat (report)  replication
-//   admission                                          owner     chunk               traffic        traffic
-//   differences                                        heat      store
+//   admission                    here                  owner     chunk               traffic        traffic
+//   sources                                            heat      store
+//   differences
 //   forwarding
 //
 //   in the task                  what it leads to
 //   ORDINARY, GET, NAK           forwarding (whose answer is there already)
 //   POOL_ARP                     arp_responder
+//   HERE                         here -> digest
 //   JOIN, LEAVE                  interest -> notice -> replication; the last LEAVE comes round once more
 //   CAST                         interest -> replication
 //   FILL                         chunk_store -> orbit, mirror -> acknowledgement
@@ -25,8 +27,8 @@
 //
 // Controls of the same name do the same as in ../v1model/kvcast.p4, and those of ../include are the very same. The
 // control plane programs the same tables; beside them multicast groups by bitmap (see replication.p4), mirror session
-// 500 (the recirculation port, 86 bytes: 4 of the mirror's header, 82 of the packet), the digests heat_report_t and
-// lost_report_t, and the register parameters interest_ttl, heat_window and report_window. docs/targets.md is the reference.
+// 500 (the recirculation port, 86 bytes: 4 of the mirror's header, 82 of the packet), the digest lost_report_t, and the register parameters interest_ttl, heat_window and report_window.
+// docs/explanation/tofino.md is the reference.
 
 #include <core.p4>
 #include <tna.p4>
@@ -42,9 +44,11 @@
 #include "../include/fabric.p4"
 #include "../include/admission.p4"
 #include "../include/pool_source.p4"
+#include "../include/sources.p4"
 #include "key_hash.p4"
 #include "chunk_cache.p4"
 #include "classification.p4"
+#include "here.p4"
 #include "fill_check.p4"
 #include "interest_members.p4"
 #include "interest_leader.p4"
@@ -70,7 +74,9 @@ control KvcastIngress(inout headers_t h, inout metadata_t m, in ingress_intrinsi
     KeyHash()         key_hash;
     ChunkCache()      chunk_cache;
     Admission()       admission;
+    Sources()         sources;
     Classification()  classification;
+    Here()            here;
     Differences()     differences;
     FillCheck()       fill_check;
     InterestOwner()   interest_owner;
@@ -108,6 +114,7 @@ control KvcastIngress(inout headers_t h, inout metadata_t m, in ingress_intrinsi
             m.member = h.kvc.member;            // what goes round carries its sender along
             m.me = h.kvc.members;
         }
+        sources.apply(h, m);
         differences.apply(h, m);
         forwarding.apply(h, m);                 // whether it counts is known later
 
@@ -118,6 +125,7 @@ control KvcastIngress(inout headers_t h, inout metadata_t m, in ingress_intrinsi
 
         interest_owner.apply(m);
         fill_check.apply(h, m);
+        here.apply(m, d);
         if (m.task == Task.ACKNOWLEDGE) {
             acknowledgement.apply(h, m);
         } else if (m.task == Task.POOL_ARP) {
@@ -205,4 +213,5 @@ control KvcastEgress(inout headers_t h, inout egress_metadata_t m, in egress_int
 
 Pipeline(KvcastIngressParser(), KvcastIngress(), KvcastIngressDeparser(),
          KvcastEgressParser(), KvcastEgress(), KvcastEgressDeparser()) pipe;
+@p4switch_flood_group(FLOOD_GROUP)
 Switch(pipe) main;

@@ -5,7 +5,7 @@ parser KvcastIngressParser(packet_in packet, out headers_t h, out metadata_t m, 
     state start {
         packet.extract(ig);
         packet.advance(PORT_METADATA_SIZE);
-        m.fabric = { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 };
+        m.fabric = { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 };
         m.task = Task.ORDINARY;
         m.drop = DropReason.NONE;
         m.forward = 0;
@@ -14,6 +14,13 @@ parser KvcastIngressParser(packet_in packet, out headers_t h, out metadata_t m, 
         m.member = 0;
         m.me = 0;
         m.now = 0;
+        m.sender_mac = 0;
+        m.sender_ip = 0;
+        m.off_station = 0;
+        m.known = 0;
+        m.taken = 0;
+        m.odd = 0;
+        m.buried = 0;
         m.key = 0;
         m.state = ChunkState.ABSENT;
         m.cached = 0;
@@ -51,6 +58,7 @@ parser KvcastIngressParser(packet_in packet, out headers_t h, out metadata_t m, 
         m.missing_a = 0;
         m.missing_b = 0;
         m.reported = 0;
+        m.seen = 0;
         m.deliver = 0;
         m.cast = 0;
         m.second_group = 0;
@@ -72,33 +80,7 @@ parser KvcastIngressParser(packet_in packet, out headers_t h, out metadata_t m, 
         m.round = 1;
         transition parse_ethernet;
     }
-    state parse_ethernet {
-        packet.extract(h.ethernet);
-        transition select(h.ethernet.ether_type) {
-            ETHERTYPE_IPV4: parse_ipv4;
-            ETHERTYPE_ARP:  parse_arp;
-            default:        accept;
-        }
-    }
-    state parse_arp {
-        packet.extract(h.arp);
-        transition accept;
-    }
-    state parse_ipv4 {
-        packet.extract(h.ipv4);
-        transition select(h.ipv4.version, h.ipv4.ihl, h.ipv4.flags, h.ipv4.fragment_offset, h.ipv4.protocol) {
-            (4, 5, 0 &&& 1, 0, IP_PROTOCOL_UDP): parse_udp;
-            default: accept;
-        }
-    }
-    state parse_udp {
-        packet.extract(h.udp);
-        transition select(h.udp.dst_port) {
-            UDP_PORT_CONTROL: parse_control;
-            UDP_PORT_ROCE:    parse_bth;
-            default:          accept;
-        }
-    }
+#include "../include/parser_states.p4"
     state parse_control {
         packet.extract(h.kvc);
         m.key = h.kvc.key;
@@ -113,13 +95,6 @@ parser KvcastIngressParser(packet_in packet, out headers_t h, out metadata_t m, 
         packet.extract(h.deth);
         packet.extract(h.kvd);
         transition accept;
-    }
-    state parse_bth {
-        packet.extract(h.bth);
-        transition select(h.bth.opcode, h.bth.qpn) {
-            (BTH_OPCODE_UD_SEND_ONLY, QPN_MULTICAST): parse_data;
-            default: accept;
-        }
     }
     state parse_data {
         packet.extract(h.deth);

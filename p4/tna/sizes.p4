@@ -30,6 +30,9 @@
 #define ORBIT_LOST_TICKS 256            // 17 ms
 #endif
 
+// A port tells the controller once in that time, at most, where a node is.
+#define HERE_INTERVAL_TICKS 153         // 10 ms
+
 // Bits of an index into registers of these sizes.
 #if INTEREST == 65536
 #define INTEREST_INDEX_BITS 16

@@ -10,7 +10,9 @@ typedef bit<16> slot_index_t;
 
 // All ports. The id that neither kind of bitmap group needs: of the sets of 16 it is that of member 15 alone, which
 // the controller sends to a bigger group and egress prunes; of pairs of sets of 15 it is the empty second one.
-const group_t GROUP_FLOOD = 0x8000;
+// p4switch floods to it by itself (kvcast.p4 says so at `main`) until a controller writes it.
+#define FLOOD_GROUP 0x8000
+const group_t GROUP_FLOOD = FLOOD_GROUP;
 
 // The mirror session that sends a FILL, cut to its control header, to the recirculation port.
 const MirrorId_t   SESSION_ACKNOWLEDGE = 500;
@@ -22,6 +24,7 @@ const QueueId_t QUEUE_CONTROL = 1;
 
 const DigestType_t DIGEST_HEAT = 1;
 const DigestType_t DIGEST_LOST = 2;
+const DigestType_t DIGEST_SIGHTING = 3;
 
 // What goes from ingress to egress in front of every packet; the first byte tells which.
 const bit<8> TAG_BRIDGE = 1;
@@ -52,8 +55,10 @@ struct headers_t {
     bridge_t     bridge;
     mirror_t     mirror;
     ethernet_t   ethernet;
+    vlan_t[2]    vlan;
     arp_t        arp;
     ipv4_t       ipv4;
+    ip_option_t[10] option;
     udp_t        udp;
     kv_control_t kvc;
     bth_t        bth;
@@ -105,7 +110,8 @@ enum bit<8> Task {
     WAIT        = 11,                           // the same, of a chunk that is not served yet
     GONE        = 12,                           // the same, of a chunk that was evicted: nothing
     FREE        = 13,                           // last LEAVE
-    ACKNOWLEDGE = 14                            // head of a FILL, turned into its acknowledgement by egress
+    ACKNOWLEDGE = 14,                           // head of a FILL, turned into its acknowledgement by egress
+    HERE        = 15                            // its sender says where it is
 }
 
 struct metadata_t {
@@ -119,6 +125,16 @@ struct metadata_t {
     member_t    member;
     members_t   me;                             // the sender as a set
     tick_t      now;
+
+    // Whose it claims to be, and what is known of that.
+    mac_address_t  sender_mac;
+    ipv4_address_t sender_ip;
+    port_t         off_station;     // the ingress port from the one of this MAC address
+    bit<1>         known;           // port, MAC and IP address are those of a node
+    bit<1>         taken;           // the IP address is a node's
+    // Kernels take packets that the parser does not look into: with IP options, in fragments, with VLAN tags.
+    bit<1>         odd;
+    bit<1>         buried;          // behind more tags than the parser counts
 
     chunk_key_t key;
     slot_index_t segment;                       // low bits of the index
@@ -161,6 +177,7 @@ struct metadata_t {
     bit<32>     missing_a;                      // to be worth a report
     bit<32>     missing_b;
     bit<8>      reported;                       // NOT_RECENT: before this window, 0: it was not asked
+    bit<8>      seen;                           // the same of HERE
 
     members_t   deliver;
     bit<1>      cast;

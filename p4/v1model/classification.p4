@@ -5,7 +5,24 @@
 control Classification(in headers_t h, inout metadata_t m, in bool fill_complete, in bool cut_short) {
     apply {
         if (m.fabric.enabled == 1) {
-            if (h.udp.isValid() && h.udp.dst_port == UDP_PORT_CONTROL) {
+            if (m.off_station != 0 && !(h.kvc.isValid() && h.kvc.op == OP_HERE)) {
+                // A node that moved says HERE first.
+                m.kind = PacketKind.REFUSED;
+                m.drop = DropReason.FORGED_SOURCE;
+            } else if (h.arp.isValid()) {
+                if (m.taken == 1 && m.known == 0) {
+                    m.kind = PacketKind.REFUSED;
+                    m.drop = DropReason.FORGED_ARP;
+                } else if (m.odd == 0 && h.arp.operation == ARP_REQUEST && m.fabric.off_pool == 0) {
+                    m.kind = PacketKind.POOL_ARP;
+                }
+            } else if (m.odd == 1) {
+                if (m.buried == 1 || (h.ipv4.isValid() && (m.fabric.off_group == 0 || m.fabric.off_pool_ip == 0))
+                        || (h.udp.isValid() && (h.udp.dst_port == UDP_PORT_CONTROL || h.udp.dst_port == UDP_PORT_ROCE))) {
+                    m.kind = PacketKind.REFUSED;
+                    m.drop = DropReason.NOT_PLAIN;
+                }
+            } else if (h.udp.isValid() && h.udp.dst_port == UDP_PORT_CONTROL) {
                 m.kind = PacketKind.CONTROL;
                 if (!h.kvc.isValid()) {
                     m.drop = DropReason.TRUNCATED;
@@ -19,7 +36,8 @@ control Classification(in headers_t h, inout metadata_t m, in bool fill_complete
                     }
                 } else if (h.kvc.op == OP_NOTICE || h.kvc.op == OP_FILL_ACK) {
                     m.drop = DropReason.FORGED_OP;
-                } else if (h.kvc.op != OP_JOIN && h.kvc.op != OP_LEAVE && h.kvc.op != OP_GET && h.kvc.op != OP_NAK) {
+                } else if (h.kvc.op != OP_JOIN && h.kvc.op != OP_LEAVE && h.kvc.op != OP_GET && h.kvc.op != OP_NAK
+                        && h.kvc.op != OP_HERE) {
                     m.drop = DropReason.UNKNOWN_OP;
                 } else if (h.udp.length != CONTROL_UDP_BYTES || h.ipv4.total_length != CONTROL_UDP_BYTES + IPV4_BYTES) {
                     m.drop = DropReason.BAD_LENGTH;
@@ -45,10 +63,6 @@ control Classification(in headers_t h, inout metadata_t m, in bool fill_complete
                         m.drop = DropReason.TRUNCATED;
                     }
                     m.key = h.kvd.key;
-                }
-            } else if (h.arp.isValid() && h.arp.operation == ARP_REQUEST) {
-                if (m.fabric.off_pool == 0) {
-                    m.kind = PacketKind.POOL_ARP;
                 }
             }
         }

@@ -3,8 +3,10 @@
 control KvcastDeparser(packet_out packet, in headers_t h) {
     apply {
         packet.emit(h.ethernet);
+        packet.emit(h.vlan);
         packet.emit(h.arp);
         packet.emit(h.ipv4);
+        packet.emit(h.option);
         packet.emit(h.udp);
         packet.emit(h.kvc);
         packet.emit(h.bth);

@@ -1,8 +1,10 @@
 // kvcast's data plane for v1model (bmv2 and p4switch).
 //
 //                        +-- ordinary -----------------------------------------> forwarding
-// packet -> fabric -> classification
+// packet -> fabric -> sources -> classification
 //                        +-- ARP for the pool address --> arp_responder
+//                        |
+//                        +-- HERE --> here -> digest
 //                        |
 //                        +-- control --> admission -> chunk_cache -> interest
 //                        |               JOIN, LEAVE ---> notice --------------> replication
@@ -18,7 +20,9 @@
 //         a cast packet -> pruning,  a flooded one -> no echo -> egress_drops
 //
 // * fabric: parameters of the fabric. Until a controller writes them everything is ordinary.
-// * classification: ordinary, control datagram, cast data or ARP for the pool; malformed ones go.
+// * sources: whether a packet comes from where its sender is.
+// * classification: ordinary, control datagram, cast data or ARP for the pool; malformed and forged ones go.
+// * here: a node says where it is, to the controller.
 // * admission: which member is behind the port. No member, no kvcast.
 // * chunk_cache: is the chunk absent, being filled, or served from here.
 // * interest: who is waiting for the chunk. JOIN adds, LEAVE removes, data and GET keep it alive.
@@ -31,8 +35,8 @@
 // * drops: whatever is dropped is counted by reason.
 //
 // The control plane programs: fabric (default action), port_member, egress_member, kv_cache, replicate,
-// dmac; multicast group 1 (all ports) and the groups that replicate names; clone session 500 (any port);
-// the digest heat_report_t. docs/dataplane.md is its reference.
+// dmac, station, source, address; multicast group 1 (all ports) and the groups that replicate names; clone session 500
+// (any port); the digests heat_report_t and sighting_t. docs/reference/dataplane.md is its reference.
 
 #include <core.p4>
 #include <v1model.p4>
@@ -47,7 +51,9 @@
 #include "checksums.p4"
 #include "deparser.p4"
 #include "../include/fabric.p4"
+#include "../include/sources.p4"
 #include "classification.p4"
+#include "here.p4"
 #include "../include/admission.p4"
 #include "segment_range.p4"
 #include "chunk_cache.p4"
@@ -65,7 +71,9 @@
 
 control KvcastIngress(inout headers_t h, inout metadata_t m, inout standard_metadata_t s) {
     Fabric()         fabric;
+    Sources()        sources;
     Classification() classification;
+    Here()           here;
     Admission()      admission;
     ChunkCache()     chunk_cache;
     Interest()       interest;
@@ -83,6 +91,9 @@ control KvcastIngress(inout headers_t h, inout metadata_t m, inout standard_meta
             m.now = s.ingress_global_timestamp;
         }
         fabric.apply(h, m);
+        if (s.instance_type == INSTANCE_ARRIVED) {
+            sources.apply(h, m);
+        }
         classification.apply(h, m, h.icrc.isValid(), s.packet_length < ETHERNET_BYTES + (bit<32>) h.ipv4.total_length);
 
         bool forward = false;
@@ -91,9 +102,15 @@ control KvcastIngress(inout headers_t h, inout metadata_t m, inout standard_meta
         } else if (m.kind == PacketKind.POOL_ARP) {
             arp_responder.apply(h, m);
         } else {
+            if (m.drop == DropReason.NONE && m.op == OP_HERE) {
+                here.apply(h, m);
+            }
             // What comes round again was admitted when it arrived, and carries its member along.
             if (m.drop == DropReason.NONE && s.instance_type == INSTANCE_ARRIVED) {
                 admission.apply(m, s.ingress_port);
+                if (m.drop == DropReason.NONE && m.known == 0) {
+                    m.drop = DropReason.FORGED_SOURCE;  // a member speaks from its own addresses
+                }
             }
             if (m.drop == DropReason.NONE && h.kvc.isValid()) {
                 h.kvc.member = m.member;    // a host cannot speak for another
@@ -107,6 +124,10 @@ control KvcastIngress(inout headers_t h, inout metadata_t m, inout standard_meta
             }
             if (m.drop == DropReason.NONE) {
                 if (m.kind == PacketKind.CAST) {
+                    if (m.fabric.off_mark == 0) {
+                        h.ipv4.dscp = 0;        // only the switch says that something is the switch's
+                        m.rewritten = 1;
+                    }
                     m.cast = 1;
                     m.deliver = m.interest & ~m.me;
                     if (m.deliver == 0) {
@@ -165,4 +186,5 @@ control KvcastEgress(inout headers_t h, inout metadata_t m, inout standard_metad
     }
 }
 
+@p4switch_flood_group(FLOOD_GROUP)
 V1Switch(KvcastParser(), VerifyChecksums(), KvcastIngress(), KvcastEgress(), UpdateChecksums(), KvcastDeparser()) main;

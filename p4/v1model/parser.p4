@@ -3,32 +3,9 @@
 
 parser KvcastParser(packet_in packet, out headers_t h, inout metadata_t m, inout standard_metadata_t s) {
     state start {
-        packet.extract(h.ethernet);
-        transition select(h.ethernet.ether_type) {
-            ETHERTYPE_IPV4: parse_ipv4;
-            ETHERTYPE_ARP:  parse_arp;
-            default:        accept;
-        }
+        transition parse_ethernet;
     }
-    state parse_arp {
-        packet.extract(h.arp);
-        transition accept;
-    }
-    state parse_ipv4 {
-        packet.extract(h.ipv4);
-        transition select(h.ipv4.version, h.ipv4.ihl, h.ipv4.flags, h.ipv4.fragment_offset, h.ipv4.protocol) {
-            (4, 5, 0 &&& 1, 0, IP_PROTOCOL_UDP): parse_udp;
-            default: accept;
-        }
-    }
-    state parse_udp {
-        packet.extract(h.udp);
-        transition select(h.udp.dst_port) {
-            UDP_PORT_CONTROL: parse_control;
-            UDP_PORT_ROCE:    parse_bth;
-            default:          accept;
-        }
-    }
+#include "../include/parser_states.p4"
     state parse_control {
         packet.extract(h.kvc);
         transition select(h.kvc.version, h.kvc.op) {
@@ -44,13 +21,6 @@ parser KvcastParser(packet_in packet, out headers_t h, inout metadata_t m, inout
         FOR_EACH_BLOCK(EXTRACT_BLOCK)
         packet.extract(h.icrc);
         transition accept;
-    }
-    state parse_bth {
-        packet.extract(h.bth);
-        transition select(h.bth.opcode, h.bth.qpn) {
-            (BTH_OPCODE_UD_SEND_ONLY, QPN_MULTICAST): parse_data;
-            default: accept;
-        }
     }
     state parse_data {
         packet.extract(h.deth);

@@ -3,7 +3,9 @@
 #ifndef KVCAST_TYPES_P4
 #define KVCAST_TYPES_P4
 
-const group_t GROUP_FLOOD = 1;      // all ports; the switch process or the controller writes it
+// All ports. p4switch floods to it by itself (kvcast.p4 says so at `main`) until a controller writes it.
+#define FLOOD_GROUP 1
+const group_t GROUP_FLOOD = FLOOD_GROUP;
 const bit<32> SESSION_NEXT_SEGMENT = 500;   // clone session; its port is never sent to, any will do
 
 // standard_metadata.instance_type
@@ -23,8 +25,10 @@ header transport_image_t {
 
 struct headers_t {
     ethernet_t        ethernet;
+    vlan_t[2]         vlan;
     arp_t             arp;
     ipv4_t            ipv4;
+    ip_option_t[10]   option;
     udp_t             udp;
     kv_control_t      kvc;
     bth_t             bth;
@@ -39,7 +43,8 @@ enum bit<8> PacketKind {
     ORDINARY = 0,                   // forwarded untouched
     CONTROL  = 1,                   // control datagram
     CAST     = 2,                   // data datagram to the fabric's group
-    POOL_ARP = 3                    // ARP request for the pool address
+    POOL_ARP = 3,                   // ARP request for the pool address
+    REFUSED  = 4                    // whatever it is, its sender may not send it
 }
 
 struct metadata_t {
@@ -54,6 +59,16 @@ struct metadata_t {
     @field_list(1) member_t  member;
     @field_list(1) members_t me;            // the sender as a set, 0 = no member
     @field_list(1) time_us_t now;
+
+    // Whose it claims to be, and what is known of that.
+    mac_address_t  sender_mac;
+    ipv4_address_t sender_ip;
+    port_t         off_station;     // the ingress port from the one of this MAC address
+    bit<1>         known;           // port, MAC and IP address are those of a node
+    bit<1>         taken;           // the IP address is a node's
+    // Kernels take packets that the parser does not look into: with IP options, in fragments, with VLAN tags.
+    bit<1>         odd;
+    bit<1>         buried;          // behind more tags than the parser counts
 
     chunk_key_t key;
     ChunkState  state;

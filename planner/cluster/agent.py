@@ -1,33 +1,73 @@
-"""One node: the agent's own pool, gate and reports, without memory, sockets and loop; and the engine's queue."""
+"""One node: the shell of an agent's core, without memory, sockets and loop; and the engine's queue."""
 
 from __future__ import annotations
 
+import heapq
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, cast
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
 
 from hostagent import limits
-from hostagent.api.messages import ChunkSource
-from hostagent.controller.reports import Reports
-from hostagent.pool.chunks import Chunk, ChunkPool, DropOutcome, PoolUsage, Refusal
-from kvproto.ids import ChunkKey
+from hostagent.controller import convert
+from hostagent.core import effects, events
+from hostagent.core.core import AgentCore, CoreOptions, Knowledge
+from hostagent.core.events import ControllerEvent, EngineId, LeaseId, LoadOutcome, SaveOutcome
+from hostagent.core.work import FillWork, Task
+from hostagent.limits import API_DEADLINE_S_MAX
+from hostagent.pool.chunks import Chunk
+from kvclient.messages import Status, Where
+from kvpolicy.tiers.holder_load import HolderLoad
+from kvpolicy.tiers.prefill import Prefill
+from kvpolicy.value.costs import PRIORS, SourceCost, Tier
+from kvproto import events as protocol
+from kvproto.commands import SendControl
+from kvproto.ids import Address, ChunkKey
 from kvproto.rpc import control_pb2 as rpc
-from kvproto.tiers.gate import Gate
-from kvproto.value import Touch
-from kvproto.value.costs import PRIORS, Source, SourceCost, SourceCosts
-from planner.cluster.clock import VirtualClock
+from kvproto.sources import ChunkSource
+from planner.cluster.clock import Timer, VirtualClock
+from planner.cluster.controller import data_ip
 from planner.cluster.disk import VirtualDisk
-from planner.cluster.options import Cluster
+from planner.cluster.fetch_simulation import FlowReader, node_name
+from planner.cluster.options import Cluster, Sharing
+from planner.cluster.served import Served
+
+
+class Bring(Protocol):
+    """See `FetchSimulation.bring`."""
+
+    def __call__(self, reader: Agent, asked: Sequence[protocol.ChunkWanted], /, *, background: bool) -> None: ...
+
+
+Abandon = Callable[["Agent", Sequence[ChunkKey]], None]
+"""See `FetchSimulation.abandon`."""
+Fill = Callable[["Agent", Task, FillWork, Callable[[effects.ReportTaskEnd], None]], None]
+"""See `Background.fill`."""
+
+
+class _Waiting(NamedTuple):
+    """A request whose input is at hand; they are compared by the first two."""
+
+    arrived_s: float
+    number: int
+    expected_s: float
+    begin: Callable[[], float]
+    done: Callable[[], None]
 
 
 class Engine:
-    """Prefills one request after the other, in the order in which their input was at hand."""
+    """Prefills one request after the other: of those whose input is at hand the one that came first."""
 
     def __init__(self, clock: VirtualClock) -> None:
         self._clock = clock
-        self._queue: deque[tuple[Callable[[], float], Callable[[], None]]] = deque()
+        self._queue: list[_Waiting] = []
         self._busy = False
+        self._free_at_s = 0.0
+        self._expected_s = 0.0
+        self._number = 0
         self.busy_s = 0.0
 
     @property
@@ -35,18 +75,28 @@ class Engine:
         """Requests in the queue or at work."""
         return len(self._queue) + self._busy
 
-    def submit(self, begin: Callable[[], float], done: Callable[[], None]) -> None:
-        """`begin` is called when the request's turn comes and says how long it takes; then `done`."""
-        self._queue.append((begin, done))
+    @property
+    def backlog_s(self) -> float:
+        """Until all that is here will be done, as expected."""
+        return max(0.0, self._free_at_s - self._clock.now_s) + self._expected_s
+
+    def submit(self, arrived_s: float, expected_s: float, begin: Callable[[], float], done: Callable[[], None]) -> None:
+        """A request's input is at hand. `begin` is called when its turn comes and says how long it takes, about
+        `expected_s`; then `done`."""
+        self._number += 1
+        heapq.heappush(self._queue, _Waiting(arrived_s, self._number, expected_s, begin, done))
+        self._expected_s += expected_s
         if not self._busy:
             self._next()
 
     def _next(self) -> None:
         self._busy = bool(self._queue)
         if self._busy:
-            begin, done = self._queue.popleft()
+            _, _, expected_s, begin, done = heapq.heappop(self._queue)
+            self._expected_s = self._expected_s - expected_s if self._queue else 0.0
             takes_s = begin()
             self.busy_s += takes_s
+            self._free_at_s = self._clock.now_s + takes_s
             self._clock.call_later(takes_s, self._done, done)
 
     def _done(self, done: Callable[[], None]) -> None:
@@ -54,174 +104,295 @@ class Engine:
         self._next()
 
 
-@dataclass(slots=True, eq=False)
+_ENGINE: Final = EngineId(1)
+_DEADLINE_S: Final = API_DEADLINE_S_MAX
+_NOTHING: Final[npt.NDArray[np.uint32]] = np.empty(0, np.uint32)
+_STORING: Final = frozenset({Status.OK, Status.EXISTS, Status.FILLING})
+"""Answers to a reservation after which the engine goes on with the next chunk."""
+Answer = effects.FetchAnswered
+
+
 class Agent:
-    """A node's agent. `send` is the stream to its controller; None: there is none."""
+    """A node: the shell of an agent's core on a virtual clock, and its engine."""
 
-    node: int
-    clock: VirtualClock
-    cluster: Cluster
-    send: Callable[[rpc.FromAgent], None] | None
-    run_task: Callable[[int, rpc.Task], None]
-    elsewhere: Callable[[int, ChunkKey], tuple[Source, ...]]
-    """(this node, chunk) -> where it is besides this node."""
-    pool: ChunkPool = field(init=False)
-    disk: VirtualDisk | None = field(init=False, default=None)
-    chunk_bytes: int = field(init=False)
-    fetching: int = field(init=False, default=0)
-    """Requests that wait for a fetch."""
-    gate: Gate = field(init=False)
-    engine: Engine = field(init=False)
-    reports: Reports | None = field(init=False, default=None)
-    _private: set[ChunkKey] = field(default_factory=set)
-    """Copies that this node keeps to itself."""
-
-    def __post_init__(self) -> None:
-        cluster, align = self.cluster, limits.EXTENT_ALIGN_BYTES
+    def __init__(
+        self,
+        node: int,
+        clock: VirtualClock,
+        cluster: Cluster,
+        sharing: Sharing,
+        wait_max_s: float,
+        send: Callable[[rpc.FromAgent], None],
+        bring: Bring,
+        abandon: Abandon,
+        left_bytes: Callable[[ChunkKey], float | None],
+        fill: Fill,
+        to_switch: Callable[[SendControl], None],
+    ) -> None:
+        """`wait_max_s`: see `Scenario`; `send`: the stream to the controller; `bring`: brings what the reader asks for,
+        `abandon`: no longer; `left_bytes`: see `FlowReader`; `fill`: fills the switch; `to_switch`: what the node says
+        to the switch by itself."""
+        self.node = node
         self.chunk_bytes = cluster.chunk_bytes
-        pool_bytes = max(align, cluster.local_dram_bytes // align * align)
-        self.pool = ChunkPool(pool_bytes, align, lambda: self.clock.now_ns, self._loss_of_dram)
-        # Before the first fetch the gate believes in the link and the device; what it measures then counts.
-        believed = {
-            Source.SWITCH: cluster.link_rate,
-            Source.REMOTE_DRAM: cluster.link_rate,
-            Source.REMOTE_DISK: min(cluster.link_rate, cluster.disk_rate),
-            Source.LOCAL_DISK: cluster.disk_rate,
-        }
-        priors = {source: SourceCost(PRIORS[source].overhead_s, rate) for source, rate in believed.items()}
-        self.gate = Gate(SourceCosts({**PRIORS, **priors}))
-        self.engine = Engine(self.clock)
+        self.engine = Engine(clock)
+        self._clock = clock
+        self._send = send
+        self._bring = bring
+        self._abandon = abandon
+        self._fill = fill
+        self._to_switch = to_switch
+        self._keeps_private = sharing in (Sharing.UNICAST, Sharing.REPLICAS)
+        self._private: set[ChunkKey] = set()
+        """Copies that the directory must not know of."""
+        self._request = 0
+        self._answers: dict[int, Callable[[Answer], None]] = {}
+        self._reserved: effects.ReserveAnswered | None = None
+        self._places = b""
+        self._peer_loads: dict[ChunkKey, deque[Callable[[Chunk | None], None]]] = {}
+        self._timer: Timer | None = None
+        self._timer_ns: int | None = None
+        knowledge = Knowledge(node_name(node), _priors(cluster))
+        self.disk: VirtualDisk | None = None
         if cluster.local_disk_bytes:
-            self.disk = VirtualDisk(
-                self.clock, self.pool, cluster.local_disk_bytes, cluster.disk_rate, self._loss_of_disk
-            )
-        if self.send is not None:
-            # The reports use three methods of their loop, which the virtual clock has.
-            self.reports = Reports(
-                self.pool, cast("Any", self.clock), self._report, list, self.disk, self.gate.take_measurements
-            )
-            self.reports.connected = True
-        if self.disk is not None:
-            self.disk.connect(lambda: self.fetching > 0, self.changed)
+            index = knowledge.disk_pool(_aligned(cluster.local_disk_bytes))
+            self.disk = VirtualDisk(clock, index, cluster.disk_rate)
+        self.reader = FlowReader(left_bytes, cluster.segment_bytes)
+        options = CoreOptions(_aligned(cluster.local_dram_bytes), cluster.segment_bytes, merge_wait_max_s=wait_max_s)
+        self.served = Served(casts=sharing in (Sharing.CAST, Sharing.CAST_SWITCH))
+        self.core = AgentCore(options, knowledge, self.disk, lambda _: self.reader, self.served)
+        self._carriers = self._carriers_by_effect()
+        self.handle(events.Started(0))
 
-    def _loss_of_dram(self, key: ChunkKey, size_bytes: int) -> float:
-        on_disk = (Source.LOCAL_DISK,) if self.disk is not None and self.disk.find(key) is not None else ()
-        return self.gate.costs.loss_s(size_bytes, Source.LOCAL_DRAM, (*self.elsewhere(self.node, key), *on_disk))
+    # -- the loop
 
-    def _loss_of_disk(self, key: ChunkKey, size_bytes: int) -> float:
-        return self.gate.costs.loss_s(size_bytes, Source.LOCAL_DISK, self.elsewhere(self.node, key))
+    def handle(self, event: events.Event) -> None:
+        """Receive, decide, transmit, as `hostagent.agent.Agent` does."""
+        made = self.core.handle(event, self._clock.now_ns)
+        asked, dropped = self.reader.take_asked(), self.reader.take_dropped()
+        for effect in made:
+            carry_out = self._carriers.get(type(effect))
+            if carry_out is None:
+                raise AssertionError(f"nothing in a replay leads to {effect}")
+            carry_out(effect)
+        if dropped:
+            self._abandon(self, dropped)
+        if asked:
+            self._bring(self, asked, background=not isinstance(event, events.ChunksRequested))
+        self._arm_if_changed()
 
-    def _report(self, message: rpc.FromAgent) -> None:
-        if self.send is None:
-            raise AssertionError("only an agent with a controller reports")
-        if message.HasField("announce") and self._private:
-            told = [record for record in message.announce.added if record.key not in self._private]
-            del message.announce.added[:]
-            message.announce.added.extend(told)
-            if not told and not message.announce.removed and not message.announce.removed_from_disk:
-                return
-        self.send(message)
+    def _arm_if_changed(self) -> None:
+        due_ns = self.core.next_timeout_ns()
+        if due_ns != self._timer_ns:
+            self._arm(due_ns)
 
-    # -- the pool
+    def _arm(self, due_ns: int | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_ns = due_ns
+        # One nanosecond more: seconds are rounded, and too early is not yet due.
+        self._timer = None if due_ns is None else self._clock.call_at((due_ns + 1) / 1e9, self._timer_fired)
+
+    def _timer_fired(self) -> None:
+        self._timer, self._timer_ns = None, None
+        self.handle(events.TimerFired())
+
+    def _carriers_by_effect(self) -> Mapping[type, Callable[[Any], None]]:
+        def nothing(_: effects.Effect) -> None:
+            """Memory and counters are not simulated."""
+
+        def reserved(effect: effects.ReserveAnswered) -> None:
+            self._reserved = effect
+
+        def answered(effect: effects.KeysAnswered) -> None:
+            self._places = effect.values
+
+        return {
+            effects.ReserveAnswered: reserved,
+            effects.CommitAnswered: nothing,
+            effects.FetchAnswered: lambda effect: self._answers.pop(effect.request)(effect),
+            effects.KeysAnswered: answered,
+            effects.ForgetCasts: nothing,
+            effects.PeerLoadEnded: self._peer_load_ended,
+            effects.ComputeChecksum: self._compute_checksum,
+            effects.LoadChunk: self._load,
+            effects.SaveChunk: self._save,
+            effects.ForgetStored: self._forget_stored,
+            effects.Announce: self._announce,
+            effects.ReportUsage: self._report,
+            effects.ReportClaims: self._report,
+            effects.ReportTaskProgress: self._report,
+            effects.ReportTaskEnd: self._report,
+            effects.ReportLoad: self._report,
+            SendControl: self._to_switch,
+            effects.BeatHeart: lambda effect: self._send(convert.heartbeat_of(effect)),
+            effects.FetchEnded: nothing,
+            effects.ReservationEnded: nothing,
+        }
+
+    # -- memory and disk
 
     def find(self, key: ChunkKey) -> Chunk | None:
-        return self.pool.find(key)
+        """The chunk, if it is in the pool."""
+        return self.core.pool.find(key)
 
-    def asked(self, keys: Sequence[ChunkKey]) -> None:
-        """A request wants these, in prefix order, here or not: the pool's values learn from it."""
-        parents = (None, *keys)
-        touches = [Touch(key, parents[place], place, self.chunk_bytes) for place, key in enumerate(keys)]
-        self.pool.fetched(touches)
-        if self.disk is not None:
-            self.disk.fetched(touches)
+    def leading(self, keys: Sequence[ChunkKey]) -> int:
+        """How many leading chunks of a prompt are in the pool."""
+        return next((count for count, key in enumerate(keys) if self.find(key) is None), len(keys))
 
-    def fetch_ended(self) -> None:
-        """A request waits no more; background work may go on where none does."""
-        self.fetching -= 1
-        if self.disk is not None and not self.fetching:
-            self.disk.quiet()
+    def _compute_checksum(self, effect: effects.ComputeChecksum) -> None:
+        """The network model has counted the time that it takes."""
+        self.handle(events.ChecksumComputed(effect.chunk, int.from_bytes(effect.chunk.key[:8], "big")))
 
-    def use(self, chunk: Chunk) -> None:
-        """A request reads it: it stays while pinned."""
-        self.pool.pin(chunk)
+    def _load(self, effect: effects.LoadChunk) -> None:
+        def loaded(stored: Chunk | None) -> None:
+            outcome = LoadOutcome.ABSENT if stored is None else LoadOutcome.DONE
+            self.handle(events.LoadEnded(effect.into, outcome, 0 if stored is None else stored.checksum))
 
-    def release(self, chunks: Iterable[Chunk]) -> None:
-        for chunk in chunks:
-            self.pool.unpin(chunk)
+        self._disk_of(effect).load(effect.into.key, loaded)
 
-    def reserve(self, key: ChunkKey, parent: ChunkKey | None, position: int) -> Chunk | Refusal:
-        return self.pool.reserve(key, parent, self.chunk_bytes, position)
+    def _save(self, effect: effects.SaveChunk) -> None:
+        def saved(done: bool) -> None:
+            self.handle(events.SaveEnded(effect.chunk, SaveOutcome.STORED if done else SaveOutcome.REFUSED))
+
+        self._disk_of(effect).save(effect.chunk, saved)
+
+    def _forget_stored(self, effect: effects.ForgetStored) -> None:
+        self._disk_of(effect).pool.drop(effect.key, force=True)
+
+    def _disk_of(self, effect: effects.Effect) -> VirtualDisk:
+        if self.disk is None:
+            raise AssertionError(f"a node without a disk cannot carry out {effect}")
+        return self.disk
+
+    # -- the engine
+
+    def ask(
+        self,
+        keys: tuple[ChunkKey, ...],
+        recompute_s: float,
+        then: Callable[[Answer], None],
+        *,
+        queue_s: float = 0.0,
+        behind: int = 0,
+    ) -> None:
+        """The engine wants chunks: `then` takes the leading ones that came, now or later; give back the lease.
+
+        `queue_s`: seconds until the engine is free for them; `behind`: requests that wait for it then."""
+        self._request += 1
+        self._answers[self._request] = then
+        prefill = Prefill(recompute_s, queue_s=queue_s, behind=behind)
+        self.handle(events.ChunksRequested(_ENGINE, self._request, keys, _DEADLINE_S, prefill))
+
+    def claim(self, keys: Sequence[ChunkKey], etas_s: Sequence[float]) -> None:
+        """The engine computes these chunks, and puts each so many seconds from now."""
+        self.handle(events.ClaimMade(_ENGINE, tuple(keys), self.chunk_bytes, tuple(etas_s)))
+
+    def known(self, keys: tuple[ChunkKey, ...]) -> int:
+        """How many leading ones of these the pool could deliver, as far as this node knows."""
+        self.handle(events.PlacesRequested(_ENGINE, 0, keys))
+        return next((count for count, where in enumerate(self._places) if where == Where.NOWHERE), len(keys))
+
+    def release(self, lease: LeaseId) -> None:
+        """The engine is done with what a fetch gave it."""
+        self.handle(events.LeaseReleased(_ENGINE, lease))
 
     def store(self, keys: Sequence[ChunkKey]) -> list[ChunkKey]:
-        """Keep what the engine computed, in prefix order, as far as there is room; returns what is new here."""
+        """Keep what the engine computed, in prefix order, as far as there is room; returns chunks new here."""
         stored = []
-        for position, key in enumerate(keys):
-            found = self.reserve(key, keys[position - 1] if position else None, position)
-            if isinstance(found, Chunk):
+        for place, key in enumerate(keys):
+            if self.find(key) is not None:
+                continue
+            status = self.put(keys, place)
+            if status is Status.OK:
                 self._private.discard(key)
-                self.commit(found)
                 stored.append(key)
-            elif found in (Refusal.FULL, Refusal.TOO_LARGE):
+            elif status not in _STORING:
                 break
-        self.changed()
         return stored
 
-    def commit(self, chunk: Chunk) -> None:
-        self.pool.commit(chunk, checksum=int.from_bytes(chunk.key[:8], "big"))
-        if self.disk is not None:
-            self.disk.arrived(chunk)
+    def put(self, keys: Sequence[ChunkKey], place: int) -> Status:
+        """Reserve, write, commit one chunk of a prompt, all of it at this moment."""
+        parent = keys[place - 1] if place else None
+        self.handle(events.ReserveRequested(_ENGINE, 0, keys[place], parent, self.chunk_bytes, place, ""))
+        reserved = self._reserved
+        if reserved is None:
+            raise AssertionError("a reservation is answered at once")
+        if reserved.status is Status.OK:
+            self.handle(events.CommitRequested(_ENGINE, 0, reserved.lease))
+        return reserved.status
 
-    def drop(self, keys: Iterable[ChunkKey]) -> list[ChunkKey]:
-        """What the controller wants gone; returns what could not go."""
-        kept = [key for key in keys if self.pool.drop(key) is DropOutcome.HELD]
-        self.changed()
-        return kept
+    # -- peers
+
+    def lend(self, key: ChunkKey) -> Chunk | None:
+        """A peer reads a chunk; it stays until `give_back`. None: it is not in the pool."""
+        lent = self.core.lend(key, self._clock.now_ns)
+        self._arm_if_changed()
+        return lent
+
+    def give_back(self, chunk: Chunk) -> None:
+        """The peer has it."""
+        self.handle(events.PeerReadEnded(chunk))
+
+    def load_for_peer(self, key: ChunkKey, then: Callable[[Chunk | None], None]) -> bool:
+        """A peer wants a chunk from the disk: `then` takes it, lent, or None. False: it is not there."""
+        if not self.core.can_load_for_peer(key):
+            return False
+        self._peer_loads.setdefault(key, deque()).append(then)
+        self.handle(events.PeerLoadRequested(key))
+        return True
+
+    def _peer_load_ended(self, effect: effects.PeerLoadEnded) -> None:
+        waiting = self._peer_loads[effect.key]
+        then = waiting.popleft()
+        if not waiting:
+            del self._peer_loads[effect.key]
+        then(effect.chunk)
+
+    def came(self, key: ChunkKey, source: ChunkSource | None, holder: int | None) -> None:
+        """What the reader asked for is here; None for the source: nobody has it any more."""
+        if self._keeps_private and source is not None:
+            self._private.add(key)
+        self.reader.came(key, source)
+        from_switch = int(source is ChunkSource.SWITCH)
+        address = Address(0) if holder is None else Address(int.from_bytes(data_ip(holder), "big"))
+        self.handle(protocol.SegmentsReceived(key, _NOTHING, address, from_switch))
+
+    def told(self, holder: int, load: HolderLoad) -> None:
+        """A holder says with its answer what it has queued for others."""
+        self.handle(events.HolderTold(node_name(holder), load))
 
     # -- the controller
 
-    def changed(self) -> None:
-        """The pool's content changed: announce it in a moment."""
-        if self.reports is not None:
-            self.reports.pool_changed()
+    def hear(self, event: ControllerEvent) -> None:
+        """The controller says something."""
+        if isinstance(event, events.TaskGiven) and isinstance(event.task.work, FillWork):
+            self._fill(self, event.task, event.task.work, self._report)
+        else:
+            self.handle(event)
 
-    def fetched_copy(self, key: ChunkKey) -> None:
-        """A copy came by an engine's fetch."""
-        if self.reports is not None:
-            self.reports.fetched_copy(key)
+    def _announce(self, effect: effects.Announce) -> None:
+        if self._private and effect.added:
+            told = [chunk for chunk in effect.added if chunk.key not in self._private]
+            if not told and not effect.removed:
+                return
+            effect = replace(effect, added=told)
+        self._report(effect)
 
-    def keep_private(self, key: ChunkKey) -> None:
-        """A copy that the directory shall not know of."""
-        self._private.add(key)
+    def _report(self, effect: convert.ControllerEffect) -> None:
+        self._send(convert.message_of(effect))
 
-    def used(self, key: ChunkKey, source: ChunkSource | None, waited_s: float, holder: int) -> None:
-        """A request got a chunk from `source`, or had to compute it (None)."""
-        if self.reports is not None:
-            self.reports.fetched(key, source, self.chunk_bytes, waited_s, holder)
 
-    def hear(self, scores: Sequence[tuple[ChunkKey, float]]) -> None:
-        """What chunks are worth to all nodes, as the controller tells."""
-        for key, score in scores:
-            self.pool.hear(key, score)
+def _aligned(size_bytes: int) -> int:
+    align = limits.EXTENT_ALIGN_BYTES
+    return max(align, size_bytes // align * align)
 
-    def task(self, task: rpc.Task) -> None:
-        self.run_task(self.node, task)
 
-    def answer(self, task: int, done: int, size_bytes: int, failed: Sequence[ChunkKey] = ()) -> None:
-        """A task of the controller's is done."""
-        if self.send is not None:
-            status = rpc.TaskResult.PARTIAL if failed else rpc.TaskResult.DONE
-            result = rpc.TaskResult(task=task, status=status, done=done, bytes=size_bytes, failed_keys=list(failed))
-            self.send(rpc.FromAgent(task_result=result))
-
-    def heartbeat(self) -> rpc.FromAgent:
-        usage: PoolUsage = self.pool.usage()
-        disk = self.disk.pool.usage() if self.disk is not None else None
-        return rpc.FromAgent(
-            heartbeat=rpc.Heartbeat(
-                pool_used_bytes=usage.size_bytes - usage.free_bytes,
-                pool_pinned_bytes=usage.pinned_bytes,
-                chunks=usage.chunks_count,
-                next_victims=self.pool.next_victims(limits.NEXT_VICTIMS_TOLD),
-                disk_used_bytes=disk.size_bytes - disk.free_bytes if disk is not None else 0,
-            )
-        )
+def _priors(cluster: Cluster) -> dict[Tier, SourceCost]:
+    """Before the first fetch the gate believes in the link and the device; what it measures then counts."""
+    believed = {
+        Tier.SWITCH: cluster.link_rate,
+        Tier.REMOTE_DRAM: cluster.link_rate,
+        Tier.REMOTE_DISK: min(cluster.link_rate, cluster.disk_rate),
+        Tier.LOCAL_DISK: cluster.disk_rate,
+    }
+    return {**PRIORS, **{tier: SourceCost(PRIORS[tier].overhead_s, rate) for tier, rate in believed.items()}}

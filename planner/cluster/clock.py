@@ -22,19 +22,13 @@ class Timer:
 
 
 class VirtualClock:
-    """Seconds since the replay began. Has the three methods of an asyncio loop that the agents' reports use."""
+    """Seconds since the replay began."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
+        self.now_ns = 0
         self._timers: list[tuple[float, int, Timer]] = []
         self._counter = itertools.count()
-
-    def time(self) -> float:
-        return self.now_s
-
-    @property
-    def now_ns(self) -> int:
-        return int(self.now_s * 1e9)
 
     def call_at(self, at_s: float, action: Callable[..., object], *args: object) -> Timer:
         """Run `action(*args)` at this time, or now if it is past."""
@@ -53,10 +47,14 @@ class VirtualClock:
         return self._timers[0][0] if self._timers else float("inf")
 
     def advance(self, now_s: float) -> None:
-        """Go to this time and run what is due by then."""
+        """Go to this time and run everything due by then."""
         while self.next_s <= now_s:
             at_s, _, timer = heapq.heappop(self._timers)
-            self.now_s = max(self.now_s, at_s)
+            self._go(at_s)
             if timer.action is not None:
                 timer.action()
-        self.now_s = max(self.now_s, now_s)
+        self._go(now_s)
+
+    def _go(self, to_s: float) -> None:
+        self.now_s = max(self.now_s, to_s)
+        self.now_ns = int(self.now_s * 1e9)

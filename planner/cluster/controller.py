@@ -8,16 +8,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
-from controlplane.core import Core, CoreOptions, FabricParameters
-from controlplane.effects import Effect, ReadTheSwitch, SendTo, SendToAll, WriteTheSwitch
-from controlplane.ids import ChunkKey
-from controlplane.limits import PUBLISH_S
+from controlplane.core import Core
+from controlplane.effects import Effect, Inform, ReadTheSwitch, SendTo, Warn, WriteTheSwitch
+from controlplane.ids import ChunkKey, SwitchPort
+from controlplane.limits import LOADS_PUBLISH_S, PUBLISH_S
+from controlplane.locations import Location
 from controlplane.nodes import Graces
+from controlplane.options import CoreOptions, FabricParameters
 from controlplane.switch.entries import FabricEntry
-from controlplane.switch.target import HeatReport, Up
+from controlplane.switch.target import HeatReport, Sighting, Up
+from hostagent.controller import convert
+from hostagent.core.events import ControllerEvent
 from kvproto.rpc import control_pb2 as rpc
+from kvproto.wire.data import Fabric
 from planner.cluster.clock import VirtualClock
 from planner.cluster.switch import VirtualSwitch
 
@@ -35,12 +41,23 @@ _FABRIC = FabricEntry(
 )
 
 
+_AGENTS_FABRIC = Fabric()
+"""Of datagrams, of which a replay has none."""
+
+
 class Peer(Protocol):
     """An agent, as the controller reaches it."""
 
-    def task(self, task: rpc.Task) -> None: ...
-    def hear(self, scores: Sequence[tuple[ChunkKey, float]]) -> None: ...
-    def heartbeat(self) -> rpc.FromAgent: ...
+    def hear(self, event: ControllerEvent) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """A message, its size, and what it says to an agent's core."""
+
+    message: rpc.ToAgent
+    size_bytes: int
+    events: Sequence[ControllerEvent]
 
 
 class VirtualController:
@@ -52,11 +69,11 @@ class VirtualController:
         self._clock = clock
         self._switch = switch
         self._peers: list[Peer] = []
+        self._seen: set[int] = set()
+        """Nodes that the switch has reported."""
         self._publish_due = False
-        self._weighed = (rpc.ToAgent(), 0)
-        """The message sent last, and its size: most go to every agent."""
-        self._told: list[tuple[ChunkKey, float]] = []
-        """What it says of chunks' values."""
+        self._sent = _Sent(rpc.ToAgent(), 0, [])
+        """The message sent last: most go to every agent."""
         self.cpu_s = 0.0
         """Processor time that the core took, as measured here."""
         self.core = Core(
@@ -75,22 +92,27 @@ class VirtualController:
     def attach(self, peers: Sequence[Peer]) -> None:
         """The agents behind the sessions 0, 1, ...; from now on they are spoken to."""
         self._peers = list(peers)
-        for node, _ in enumerate(peers):
-            self.message(node, rpc.FromAgent(announce=rpc.Announce(snapshot=True, snapshot_end=True)))
         self._tick()
-        self._beat()
 
     def message(self, node: int, message: rpc.FromAgent) -> None:
         """An agent says something."""
         self.core.accounting.message("in", message.ByteSize())
         self._timed(self.core.message, node, message, self._clock.now_ns)
-        self._settle()
+        self._advance()
+
+    def here(self, node: int, key: ChunkKey) -> None:
+        """An agent says where it is: the switch reports what it does not know yet."""
+        if self._switch is not None and node not in self._seen:
+            self._seen.add(node)
+            seen = Location(SwitchPort(node + 1), _mac(node), data_ip(node))
+            self._timed(self.core.switch_event, Sighting(key, seen), self._clock.now_ns)
+            self._advance()
 
     def heat(self, key: ChunkKey, members: int) -> None:
         """The switch saw several members want a chunk."""
         if self._switch is not None:
             self._timed(self.core.switch_event, HeatReport(key, members, members.bit_count()), self._clock.now_ns)
-            self._settle()
+            self._advance()
 
     # -- the daemon's loop
 
@@ -99,7 +121,7 @@ class VirtualController:
         call(*args)
         self.cpu_s += time.thread_time() - began
 
-    def _settle(self) -> None:
+    def _advance(self) -> None:
         self._timed(self.core.advance, self._clock.now_ns)
         self._carry_out(self.core.take_effects())
         if not self._publish_due:
@@ -108,56 +130,59 @@ class VirtualController:
 
     def _publish(self) -> None:
         self._publish_due = False
+        self.core.now_ns = self._clock.now_ns
         self._timed(self.core.publish)
         self._carry_out(self.core.take_effects())
+        if self.core.publication.loads_wait and not self._publish_due:
+            self._publish_due = True
+            self._clock.call_later(LOADS_PUBLISH_S, self._publish)
 
     def _tick(self) -> None:
         self._timed(self.core.advance, self._clock.now_ns)
         self._carry_out(self.core.take_effects())
         self._clock.call_later(_TICK_S if self._switch is not None else _HEARTBEAT_S, self._tick)
 
-    def _beat(self) -> None:
-        for node, peer in enumerate(self._peers):
-            message = peer.heartbeat()
-            self.core.accounting.message("in", message.ByteSize())
-            self._timed(self.core.message, node, message, self._clock.now_ns)
-        self._clock.call_later(_HEARTBEAT_S, self._beat)
-
     def _carry_out(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
             match effect:
                 case SendTo(session=session, message=message):
                     self._send(session, message)
-                case SendToAll(message=message):
-                    for session, _ in enumerate(self._peers):
-                        self._send(session, message)
                 case ReadTheSwitch() if self._switch is not None:
                     self._timed(self.core.switch_read, self._switch.read(effect), self._clock.now_ns)
-                    self._clock.call_later(0.0, self._settle)
+                    self._clock.call_later(0.0, self._advance)
                 case WriteTheSwitch() if self._switch is not None:
                     self._timed(self.core.switch_written, self._switch.write(effect), self._clock.now_ns)
-                    self._clock.call_later(0.0, self._settle)
+                    self._clock.call_later(0.0, self._advance)
+                case Inform() | Warn():
+                    pass  # nobody reads the log of a replay
                 case _:
                     raise AssertionError(f"nothing in a replay leads to {effect}")
 
     def _send(self, session: int, message: rpc.ToAgent) -> None:
-        if message is not self._weighed[0]:
-            self._weighed = (message, message.ByteSize())
-            self._told = [(ChunkKey(entry.key), entry.value) for entry in message.directory.chunks]
-        self.core.accounting.message("out", self._weighed[1])
-        if message.HasField("task"):
-            self._peers[session].task(message.task)
-        elif self._told and session < len(self._peers):
-            self._peers[session].hear(self._told)
+        if message is not self._sent.message:
+            self._sent = _Sent(message, message.ByteSize(), convert.events_of(message, _AGENTS_FABRIC))
+        sent = self._sent
+        self.core.accounting.message("out", sent.size_bytes)
+        for event in sent.events:
+            self._peers[session].hear(event)
+
+
+def data_ip(node: int) -> bytes:
+    """A node's address on the network of the data, four bytes."""
+    return bytes((10, 75, node // 250, node % 250 + 1))
+
+
+def _mac(node: int) -> bytes:
+    return b"\x02\x4b" + data_ip(node)
 
 
 def _hello(node: int, pool_bytes: int, disk_bytes: int) -> rpc.Hello:
-    address = bytes((10, 75, node // 250, node % 250 + 1))
+    address = data_ip(node)
     return rpc.Hello(
         node=f"node{node}",
         incarnation=1,
         data_ip=address,
-        data_mac=b"\x02\x4b" + address,
+        data_mac=_mac(node),
         read_endpoint=f"node{node}:4790",
         control_port=4793,
         switch_port=node + 1,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kvproto.sources import ChunkSource
 from planner.cluster.options import Sharing
 from planner.cluster.requests import Outcome
 from planner.network.delivery import Delivery
@@ -46,7 +47,7 @@ class Uplinks:
             self.mean = self.total_bytes / now_s / self._topology.link_rate / self._topology.nodes
 
     def _sent(self, now_s: float) -> np.ndarray[Any, np.dtype[np.float64]]:
-        self._delivery.network.settle(now_s)
+        self._delivery.network.advance_to(now_s)
         return np.array([self._delivery.network.carried[self._topology.up(n)] for n in range(self._topology.nodes)])
 
 
@@ -83,6 +84,12 @@ class ReplayFigures:
     fetches: int
     fetch_p50_s: float
     fetch_p99_s: float
+    saved_s: float
+    """Less than computing, all fetches together, by the gates' own reckoning."""
+    regret_s: float
+    """What fetch decisions lost against the better choice in hindsight."""
+    given_up: int
+    """Fetches that fell behind: the engine computed what was not here."""
     queue_mean_s: float
     prefill_s: float
     """Engine time of all requests together."""
@@ -111,18 +118,18 @@ def figures_of(replay: Replay, outcomes: Sequence[Outcome], uplinks: Uplinks) ->
     """Sum up a replay that has ended."""
     tokens = sum(one.tokens for one in outcomes)
     hits = {
-        "local": sum(one.local_tokens for one in outcomes),
-        "disk": sum(one.disk_tokens for one in outcomes),
-        "holder": sum(one.holder_tokens for one in outcomes),
-        "cast": sum(one.cast_tokens for one in outcomes),
-        "switch": sum(one.switch_tokens for one in outcomes),
+        ChunkSource.LOCAL.label: sum(one.local_tokens for one in outcomes),
+        ChunkSource.DISK.label: sum(one.disk_tokens for one in outcomes),
+        ChunkSource.HOLDER.label: sum(one.holder_tokens for one in outcomes),
+        ChunkSource.CAST.label: sum(one.cast_tokens for one in outcomes),
+        ChunkSource.SWITCH.label: sum(one.switch_tokens for one in outcomes),
     }
-    shares = {tier: count / max(1, tokens) for tier, count in hits.items()}
+    shares = {source: count / max(1, tokens) for source, count in hits.items()}
     shares["computed"] = 1.0 - sum(shares.values())
     ttft = [one.ttft_s for one in outcomes]
     fetches = [one.fetch_s for one in outcomes if one.fetch_s > 0]
     now_s = replay.clock.now_s
-    busy_s = sum(agent.engine.busy_s for agent in replay.agents)
+    busy_s = sum(agent.engine.busy_s for agent in replay.agents) + sum(gpu.busy_s for gpu in replay.gpus)
     return ReplayFigures(
         sharing=replay.scenario.sharing,
         requests=len(outcomes),
@@ -136,6 +143,9 @@ def figures_of(replay: Replay, outcomes: Sequence[Outcome], uplinks: Uplinks) ->
         fetches=len(fetches),
         fetch_p50_s=_quantile(fetches, 0.5),
         fetch_p99_s=_quantile(fetches, 0.99),
+        saved_s=sum(agent.core.gate.counts.saved_s for agent in replay.agents),
+        regret_s=sum(sum(agent.core.gate.counts.regret_s.values()) for agent in replay.agents),
+        given_up=sum(agent.core.gate.counts.given_up for agent in replay.agents),
         queue_mean_s=_mean([one.queue_s for one in outcomes]),
         prefill_s=sum(one.prefill_s for one in outcomes),
         engine_busy=busy_s / now_s / len(replay.agents) if now_s > 0 else 0.0,
@@ -153,7 +163,7 @@ def _management(replay: Replay) -> Management:
     if replay.controller is None:
         return Management(0, 0, packets, size, 0, {})
     accounting = replay.controller.core.accounting
-    decisions = {**accounting.decisions, **replay.controller.core.pool.decisions}
+    decisions = {**accounting.decisions, **replay.controller.core.switch_cache.decisions}
     return Management(
         accounting.messages.total(),
         accounting.message_bytes.total(),

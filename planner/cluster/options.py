@@ -1,10 +1,11 @@
-"""What is planned for: a cluster, and how its nodes share KV."""
+"""The subject of a plan: a cluster, and how its nodes share KV."""
 
 from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
 
+from kvpolicy.tiers.merging import WAIT_MAX_S
 from kvproto.limits import SEGMENT_BYTES_DEFAULT
 from planner.hardware import Engine
 from planner.traces import BLOCK_TOKENS
@@ -22,9 +23,20 @@ class Sharing(enum.Enum):
     RELAY = "relays"
     """Every copy serves, from the moment its first bytes arrive: readers forward to readers."""
     CAST = "casts"
-    """kvcast: copies serve, and the switch replicates what is in flight."""
+    """kvcast: copies serve, and the switch replicates chunks in flight."""
     CAST_SWITCH = "casts+switch"
     """kvcast with chunks in the switch, too."""
+
+
+class Merging(enum.Enum):
+    """What engines do with what others compute at this moment."""
+
+    OFF = "off"
+    """Nothing: they compute it, too."""
+    WHOLE = "whole"
+    """They may wait for it; a prompt's chunks are put when all of it is computed."""
+    CHUNKS = "chunks"
+    """They may wait for it; each chunk is put as soon as it is computed."""
 
 
 class Routing(enum.Enum):
@@ -70,6 +82,12 @@ class Scenario:
     cluster: Cluster
     sharing: Sharing
     speed: float = 1.0
-    """Arrivals come so many times as fast as in the trace."""
+    """Arrivals come this many times as fast as in the trace."""
+    look_up_again: bool = False
+    """An engine looks a prefix up again when it is free for the request (`planner.cluster.serial`)."""
+    merging: Merging = Merging.OFF
+    """With `look_up_again`."""
+    wait_max_s: float = WAIT_MAX_S
+    """The agents' `gate.merge_wait_max`."""
     jitter_seed: int = 0
     """Not 0: every arrival is moved by up to JITTER_S, to see what chance alone changes."""

@@ -1,34 +1,63 @@
 """Replays a trace on a simulated cluster.
 
-A request comes to a node, which looks into its own pool, asks the directory for the rest, has its gate decide whether
-to fetch, and computes what is missing; then it keeps what it computed. Pools, directory, values, switch admission,
-gate and reports are the daemons' own classes; engine and links are models (`planner.hardware`, `planner.network`).
+A request comes to a node, whose engine asks the agent for its chunks, computes what does not come, and keeps it all.
+Each agent is the shipped core (`hostagent.core.AgentCore`), and so is the controller (`controlplane.core.Core`).
+Engine, disk, links and what runs over them are models (`planner.hardware`, `planner.network`, `FetchSimulation`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 
-from hostagent.api.messages import ChunkSource
+from hostagent.core import effects
+from kvclient.messages import Status
+from kvproto.commands import SendControl
 from kvproto.ids import ChunkKey
 from kvproto.rpc import control_pb2 as rpc
+from kvproto.sources import ChunkSource
 from planner.cluster.agent import Agent
 from planner.cluster.background import Background
-from planner.cluster.bringing import Bringing, Transfers, UnderWay
 from planner.cluster.clock import VirtualClock
 from planner.cluster.controller import VirtualController
+from planner.cluster.fetch_simulation import FetchSimulation, Transfers
 from planner.cluster.figures import ReplayFigures, Uplinks, figures_of
 from planner.cluster.options import Scenario, Sharing
 from planner.cluster.requests import Outcome, Request
 from planner.cluster.routing import Router
+from planner.cluster.serial import Gpu, Job
 from planner.cluster.switch import VirtualSwitch
 from planner.network.delivery import Delivery
 from planner.network.terms import WireTerms
 from planner.network.topology import Topology
 
 _STALLED_S = 36_000.0
-"""No fetch and no computation takes so long: the model has a mistake, and says so instead of running for ever."""
+"""No fetch and no computation takes this long: the model has a mistake, and says so instead of running for ever."""
 _CASTING = (Sharing.CAST, Sharing.CAST_SWITCH)
+
+
+@dataclass(slots=True, eq=False)
+class _UnderWay:
+    """A request between its arrival and its first token."""
+
+    request: Request
+    agent: Agent
+    local: int
+    """Leading chunks that were in the node's pool when it came."""
+    answer: effects.FetchAnswered | None = None
+    refused: int = 0
+    """Tokens that the pool had and the gate left to the engine."""
+    fetch_s: float = 0.0
+    at_hand_s: float = 0.0
+    """When everything that could be had was here."""
+    queue_s: float = 0.0
+    prefill_s: float = 0.0
+
+    @property
+    def cached(self) -> int:
+        """Leading chunks that the engine need not compute."""
+        return 0 if self.answer is None else len(self.answer.chunks)
 
 
 class Replay:
@@ -54,19 +83,12 @@ class Replay:
             )
         self._transfers = Transfers(self.clock, self.delivery)
         self.agents: list[Agent] = []
-        self._bringing = Bringing(
-            self._sharing,
-            self._engine,
-            self.clock,
-            self.delivery,
-            self._transfers,
-            self.controller,
-            self.agents,
-        )
-        self._background = Background(
-            self.clock, self.topology, self._transfers, self._bringing, self.controller, self.agents
-        )
+        relays = self._sharing is Sharing.RELAY
+        self._fetches = FetchSimulation(self.delivery, self._transfers, self.controller, self.agents, relays=relays)
+        self._background = Background(self.topology, self._transfers, self.agents)
         self.agents += [self._agent(node) for node in range(cluster.nodes)]
+        self.gpus = [Gpu(self.clock, agent, self._engine, scenario.merging, self._job_ended) for agent in self.agents]
+        """Used where engines look prefixes up again."""
         self.router = Router(cluster.routing, self.agents)
         self._outcomes: list[Outcome] = []
         self._happened_s = 0.0
@@ -74,13 +96,29 @@ class Replay:
         self._uplinks = Uplinks(self.topology, self.delivery)
 
     def _agent(self, node: int) -> Agent:
-        send = None if self.controller is None else self._sender(self.controller, node)
-        cluster, elsewhere = self.scenario.cluster, self._bringing.elsewhere
-        return Agent(node, self.clock, cluster, send, self._background.task, elsewhere)
+        return Agent(
+            node,
+            self.clock,
+            self.scenario.cluster,
+            self._sharing,
+            self.scenario.wait_max_s,
+            partial(self._say, node),
+            self._fetches.bring,
+            self._fetches.abandon,
+            lambda key: self.delivery.left_bytes(node, key, self.clock.now_s),
+            self._background.fill,
+            partial(self._to_switch, node),
+        )
 
-    @staticmethod
-    def _sender(controller: VirtualController, node: int) -> Callable[[rpc.FromAgent], None]:
-        return lambda message: controller.message(node, message)
+    def _say(self, node: int, message: rpc.FromAgent) -> None:
+        """An agent's message reaches the controller after whatever the agent is doing at this moment."""
+        if self.controller is not None:
+            self.clock.call_later(0.0, self.controller.message, node, message)
+
+    def _to_switch(self, node: int, said: SendControl) -> None:
+        """HERE: the switch reports it."""
+        if self.controller is not None:
+            self.clock.call_later(0.0, self.controller.here, node, said.message.key)
 
     # -- time
 
@@ -138,48 +176,73 @@ class Replay:
         self._arrive_next(arrivals)
         node = self.router.choose(request)
         self.router.in_flight[node] += 1
-        way = UnderWay(request, self.agents[node])
-        self._bringing.look_up(way)
-        if way.routes:
-            self._bringing.fetch(way, self._compute)
-        else:
+        if self.scenario.look_up_again:
+            self.gpus[node].arrive(request)
+            return
+        agent = self.agents[node]
+        way = _UnderWay(request, agent, agent.leading(request.keys))
+        if not request.keys:
             self._compute(way)
+            return
+        here, whole = request.cached_tokens(way.local), request.cached_tokens(len(request.keys))
+        recompute_s = self._engine.prefill_s(here, request.tokens) - self._engine.prefill_s(whole, request.tokens)
+        agent.ask(request.keys, recompute_s, partial(self._answered, way), queue_s=agent.engine.backlog_s)
 
-    def _compute(self, way: UnderWay) -> None:
+    def _answered(self, way: _UnderWay, answer: effects.FetchAnswered) -> None:
+        request, count = way.request, len(answer.chunks)
+        way.answer = answer
+        way.fetch_s = self.clock.now_s - request.at_s
+        if answer.status is Status.GATE:
+            known = count + way.agent.known(request.keys[count:])
+            way.refused = request.cached_tokens(known) - request.cached_tokens(count)
+        self._compute(way)
+
+    def _compute(self, way: _UnderWay) -> None:
         """Everything that could be had is here: queue for the engine."""
-        for holder, chunk in way.lent:
-            holder.release([chunk])
-        way.lent.clear()
         way.at_hand_s = self.clock.now_s
-        way.agent.engine.submit(lambda: self._begin(way), lambda: self._first_token(way))
-
-    def _begin(self, way: UnderWay) -> float:
         request = way.request
-        cached = request.cached_tokens(len(way.pinned))
+        expected_s = self._engine.prefill_s(request.cached_tokens(way.cached), request.tokens)
+        way.agent.engine.submit(request.at_s, expected_s, lambda: self._begin(way), lambda: self._first_token(way))
+
+    def _begin(self, way: _UnderWay) -> float:
+        request = way.request
         way.queue_s = self.clock.now_s - way.at_hand_s
-        way.prefill_s = self._engine.prefill_s(cached, request.tokens)
+        way.prefill_s = self._engine.prefill_s(request.cached_tokens(way.cached), request.tokens)
         return self._engine.load_s(way.local * way.agent.chunk_bytes) + way.prefill_s
 
-    def _first_token(self, way: UnderWay) -> None:
+    def _first_token(self, way: _UnderWay) -> None:
         agent, request = way.agent, way.request
         self.router.in_flight[agent.node] -= 1
-        for chunk in way.pinned[: way.local]:
-            agent.used(chunk.key, ChunkSource.LOCAL, 0.0, agent.node)
-        for key in request.keys[len(way.pinned) :]:
-            agent.used(key, None, 0.0, 0)
         stored = agent.store(request.keys)
         if self._sharing is Sharing.REPLICAS:
-            self._background.replicate(agent, request, stored, self.scenario.cluster.replicas)
-        agent.release(way.pinned)
+            self._background.replicate(agent, request.keys, stored, self.scenario.cluster.replicas)
+        if way.answer is not None and way.answer.chunks:
+            agent.release(way.answer.lease)
         self._outcomes.append(self._outcome(way))
         self._happened_s = self.clock.now_s
 
-    def _outcome(self, way: UnderWay) -> Outcome:
+    def _job_ended(self, job: Job) -> None:
+        self.router.in_flight[job.agent.node] -= 1
+        request = job.request
+        granted_s = job.granted_s if job.granted_s is not None else self.clock.now_s
+        chunks = job.answers[-1].chunks if job.answers else ()
+        self._outcomes.append(
+            Outcome(
+                at_s=request.at_s,
+                ttft_s=self.clock.now_s - request.at_s + self._engine.step_s,
+                fetch_s=max(0.0, self.clock.now_s - granted_s - job.prefill_s),
+                queue_s=granted_s - job.queued_s,
+                prefill_s=job.prefill_s,
+                tokens=request.tokens,
+                refused_tokens=0,
+                **_tokens_by_origin(request, [chunk.source for chunk in chunks]),
+            )
+        )
+        self._happened_s = self.clock.now_s
+
+    def _outcome(self, way: _UnderWay) -> Outcome:
         request = way.request
-        by_origin = dict.fromkeys(ChunkSource, 0)
-        for place, chunk in enumerate(way.pinned):
-            tokens = request.cached_tokens(place + 1) - request.cached_tokens(place)
-            by_origin[way.origins.get(chunk.key, ChunkSource.LOCAL)] += tokens
+        chunks = () if way.answer is None else way.answer.chunks
         return Outcome(
             at_s=request.at_s,
             ttft_s=self.clock.now_s - request.at_s + self._engine.step_s,
@@ -187,10 +250,14 @@ class Replay:
             queue_s=way.queue_s,
             prefill_s=way.prefill_s,
             tokens=request.tokens,
-            local_tokens=by_origin[ChunkSource.LOCAL],
-            disk_tokens=by_origin[ChunkSource.DISK],
-            holder_tokens=by_origin[ChunkSource.HOLDER],
-            cast_tokens=by_origin[ChunkSource.CAST],
-            switch_tokens=by_origin[ChunkSource.SWITCH],
             refused_tokens=way.refused,
+            **_tokens_by_origin(request, [chunk.source for chunk in chunks]),
         )
+
+
+def _tokens_by_origin(request: Request, sources: Sequence[ChunkSource]) -> dict[str, int]:
+    """Tokens by where the KV of their chunks came from, as `Outcome` names them."""
+    tokens = dict.fromkeys(ChunkSource, 0)
+    for place, source in enumerate(sources):
+        tokens[source] += request.cached_tokens(place + 1) - request.cached_tokens(place)
+    return {f"{source.name.lower()}_tokens": count for source, count in tokens.items()}

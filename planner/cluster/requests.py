@@ -1,4 +1,4 @@
-"""A trace's requests as the replay works on them, and what becomes of each. Pure."""
+"""A trace's requests as the replay works on them, and what becomes of each. Deterministic: jitter comes from a seed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Request:
     keys: tuple[ChunkKey, ...]
 
     def cached_tokens(self, chunks: int) -> int:
-        """Tokens that so many leading chunks spare. The last token is always computed: it gives the first answer."""
+        """Tokens that the first `chunks` chunks spare. The last token is always computed: it gives the first answer."""
         return min(chunks * BLOCK_TOKENS, self.tokens - 1)
 
 

@@ -30,18 +30,9 @@ class Router:
             return node
         idlest = min(self.in_flight)
         cached = [
-            (-self._leading(agent, request), self.in_flight[agent.node], (agent.node - self._turn) % len(self._agents))
+            (-agent.leading(request.keys), self.in_flight[agent.node], (agent.node - self._turn) % len(self._agents))
             for agent in self._agents
             if self.in_flight[agent.node] <= idlest + _BUSIER_BY
         ]
         self._turn += 1
         return (min(cached)[2] + self._turn - 1) % len(self._agents)
-
-    @staticmethod
-    def _leading(agent: Agent, request: Request) -> int:
-        count = 0
-        for key in request.keys:
-            if agent.find(key) is None:
-                break
-            count += 1
-        return count

@@ -1,7 +1,7 @@
-"""Models and machines: bytes of KV a token, time to make them. Figures and their sources; no behaviour of the pool."""
+"""Models and machines: bytes of KV per token, time to make them. Figures with their sources; no pool behaviour."""
 
 from planner.hardware.accelerators import ACCELERATORS, Engine, engine_of
-from planner.hardware.catalog import MODELS, find_model
 from planner.hardware.model import Attention, Model
+from planner.hardware.published_models import MODELS, find_model
 
 __all__ = ["ACCELERATORS", "MODELS", "Attention", "Engine", "Model", "engine_of", "find_model"]

@@ -1,6 +1,6 @@
 """How fast a node prefills. Pure.
 
-The model of an engine is one figure: floating-point operations a second that prefill really achieves, `efficiency` of
+The model of an engine is one figure: floating-point operations per second that prefill really achieves, `efficiency` of
 the accelerators' dense bf16 peak. The default of 0.5 is what puts the break-even between fetching and recomputing
 where it was measured and published figures put it (33 Gbit/s for Llama-3-8B on one H100, 73 Gbit/s for 70B on eight).
 `--prefill-rate` replaces it by a rate measured on the real engine.
@@ -23,10 +23,10 @@ ACCELERATORS: Final = {
     "b200": 2250e12,
     "mi300x": 1307e12,
 }
-"""Dense bf16 operations a second, from the vendors' data sheets (no structured sparsity, SXM where there is one)."""
+"""Dense bf16 operations per second, from the vendors' data sheets (no structured sparsity, SXM where there is one)."""
 EFFICIENCY: Final = 0.5
 CALIBRATION_TOKENS: Final = 8192
-"""A prefill rate is taken to be that of a prompt of so many tokens, nothing of it cached."""
+"""A prefill rate is taken to be that of a prompt of this many tokens, nothing of it cached."""
 STEP_S: Final = 0.02
 """From the last token's KV to the first answer token on its way: sampling, detokenising, one scheduler round."""
 LOAD_BYTES_PER_S: Final = 50e9

@@ -18,7 +18,7 @@ class Model:
     """A transformer. Counts are whole-model; tensor parallelism splits bytes and work, but not their sums.
 
     For MLA `kv_heads` is 1 and `head_dim` is kv_lora_rank + qk_rope_head_dim (DeepSeek-V2, arXiv 2405.04434, section
-    2.1): one vector a layer serves as key and value.
+    2.1): one vector per layer serves as key and value.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Model:
         return self.layers * self.layer_bytes_per_token
 
     def chunk_bytes(self, tokens: int) -> int:
-        """KV that a chunk of so many tokens needs to carry: of a sliding layer only the last `window` tokens."""
+        """KV that a chunk of `tokens` tokens needs to carry: of a sliding layer only the last `window` tokens."""
         full = (self.layers - self.sliding_layers) * tokens
         sliding = self.sliding_layers * min(tokens, self.window)
         return max(1, round((full + sliding) * self.layer_bytes_per_token))
@@ -61,8 +61,8 @@ class Model:
     def prefill_flops(self, cached_tokens: int, total_tokens: int) -> float:
         """Floating-point operations to prefill tokens [cached, total) of a prompt.
 
-        2 operations a parameter and token (Kaplan et al., arXiv 2001.08361, section 2.1), and for attention 4 a query
-        head, dimension and position looked at (scores, and values weighted by them), causal.
+        2 operations per parameter and token (Kaplan et al., arXiv 2001.08361, section 2.1), and for attention 4 per
+        query head, dimension and position looked at (scores, and values weighted by them), causal.
         """
         fresh = total_tokens - cached_tokens
         if fresh <= 0:

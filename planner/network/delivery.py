@@ -1,14 +1,13 @@
 """Chunks on their way to readers: who leads, who follows, who comes late, and what each still misses.
 
-The rules are the protocol's (docs/protocol.md) at the level of chunks instead of segments: whoever wants a chunk gets
-what is under way of it from where it is; a reader to whom nothing comes leads the chunk that most others want too; who
-came late gets the part that it missed in a later cast, together with all others that miss it. Without casts every
-reader reads for itself. Owns the readers' wants; time and bytes are the fluid network's.
+The rules are the protocol's (docs/explanation/protocol.md) at the level of chunks instead of segments: whoever wants a
+chunk gets the part that is under way; a reader without an incoming chunk leads the one that most others want too; a
+reader that came late gets the part that it missed in a later cast, together with all others that miss it. Without
+casts every reader reads for itself. Owns the readers' wants; time and bytes are the fluid network's.
 """
 
 from __future__ import annotations
 
-import enum
 import heapq
 import itertools
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeAlias
 
+from kvproto.sources import ChunkSource
 from planner.network.fluid import FluidNetwork, Transfer
 from planner.network.terms import (
     ALONE_S,
@@ -34,14 +34,6 @@ Group: TypeAlias = tuple[int, int]
 """(rack, -1): readers that one cast reaches; (-1, node): a reader for itself."""
 BACKGROUND_WEIGHT = 0.1
 """Of transfers that run below what somebody waits for."""
-
-
-class Origin(enum.Enum):
-    """How a chunk came."""
-
-    HOLDER = "holder"
-    CAST = "cast"
-    SWITCH = "switch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +62,7 @@ class Delivered:
 
     work: Work
     at_s: float
-    origins: Mapping[Key, Origin]
+    origins: Mapping[Key, ChunkSource]
 
 
 @dataclass(slots=True, eq=False)
@@ -108,7 +100,7 @@ class _Session:
 class _Pending:
     work: Work
     left: set[Key]
-    origins: dict[Key, Origin] = field(default_factory=dict)
+    origins: dict[Key, ChunkSource] = field(default_factory=dict)
 
 
 class Delivery:
@@ -150,9 +142,61 @@ class Delivery:
             return
         self._later(now_s + self._terms.rtt_s, self._join, work)
 
+    @property
+    def rtt_s(self) -> float:
+        """From a question to the beginning of the answer."""
+        return self._terms.rtt_s
+
     def load(self, holder: int) -> int:
         """Transfers that leave a holder now."""
         return 0 if holder == SWITCH else self.network.load(self.topology.up(holder))
+
+    def left_bytes(self, node: int, key: Key, now_s: float) -> float | None:
+        """Bytes of a chunk that are still to come to a node; None: none are on their way yet."""
+        want = self._wants[node].get(key)
+        if want is None:
+            return None
+        left = sum(end - first for first, end in want.gaps)
+        for session in self._sessions.get((want.group, key), ()):
+            if node in session.transfer.receivers:
+                left -= self.network.got(session.transfer, node, now_s) / session.factor
+        return max(0.0, left)
+
+    def abandon(self, number: int, now_s: float) -> None:
+        """A work is given up, and what only it wanted; it is not delivered."""
+        pending = self._pending.pop(number, None)
+        if pending is None:
+            return
+        node = pending.work.node
+        for key in pending.left:
+            want = self._wants[node].get(key)
+            if want is not None:
+                want.works.remove(number)
+                if not want.works:
+                    self._leave(want, now_s)
+        if not self._fed[node] and self._open(node):
+            self._later(now_s, self._lead, node)
+
+    def _leave(self, want: _Want, now_s: float) -> None:
+        key, node = want.piece.key, want.node
+        self._forget(want)
+        if want.parked:
+            self._parked[want.piece.holder, key].remove(want)
+        for session in list(self._sessions.get((want.group, key), ())):
+            receivers = session.transfer.receivers
+            if node not in receivers:
+                continue
+            self._fed[node] -= 1
+            if len(receivers) > 1:
+                self.network.leave(session.transfer, node, now_s)
+                session.leader = min(receivers) if session.leader == node else session.leader
+                continue
+            self.network.end(session.transfer, now_s)
+            del self._by_transfer[session.transfer]
+            beside = self._sessions[want.group, key]
+            beside.remove(session)
+            if not beside:
+                del self._sessions[want.group, key]
 
     def is_receiving(self, node: int, key: Key) -> bool:
         """Whether a chunk is on its way to a node."""
@@ -195,6 +239,8 @@ class Delivery:
         heapq.heappush(self._timers, (at_s, next(self._counter), partial(action, *args)))
 
     def _join(self, work: Work, now_s: float) -> None:
+        if work.id not in self._pending:
+            return  # given up meanwhile
         node = work.node
         wants = self._wants[node]
         for piece in work.pieces:
@@ -209,7 +255,7 @@ class Delivery:
 
     def _want(self, work: Work, piece: Piece, now_s: float) -> None:
         node = work.node
-        # What the switch serves each reader asks for itself (ONLY_ME): there is no uplink that sharing would spare.
+        # Each reader asks for itself for what the switch serves (ONLY_ME): there is no uplink that sharing would spare.
         castable = self._casts and piece.holder != SWITCH and self.topology.castable(piece.holder, node)
         group = (self.topology.rack(node), -1) if castable else (-1, node)
         want = _Want(piece, node, group, next(self._counter), [work.id], work.background)
@@ -321,7 +367,7 @@ class Delivery:
             self._fed[node] -= 1
             want = self._wants[node].get(session.key)
             if want is None:
-                continue  # complete from what ran beside this
+                continue  # complete from what ran alongside this
             want.gaps = without(want.gaps, *_passed(session, node))
             if self._relays and session.holder != SWITCH and self.is_receiving(session.holder, session.key):
                 self._parked.setdefault((session.holder, session.key), []).append(want)
@@ -337,16 +383,20 @@ class Delivery:
             if node != leader and not self._fed[node] and self._open(node):
                 self._later(now_s + HANDOVER_S, self._lead, node)
 
-    def _here(self, want: _Want, now_s: float) -> None:
+    def _forget(self, want: _Want) -> None:
         key = want.piece.key
         del self._wants[want.node][key]
         wanters = self._wanters[want.group, key]
         del wanters[want.node]
         if not wanters:
             del self._wanters[want.group, key]
-        origin = Origin.CAST if want.company else Origin.HOLDER
+
+    def _here(self, want: _Want, now_s: float) -> None:
+        key = want.piece.key
+        self._forget(want)
+        origin = ChunkSource.CAST if want.company else ChunkSource.HOLDER
         if want.piece.holder == SWITCH:
-            origin = Origin.SWITCH
+            origin = ChunkSource.SWITCH
         for parked in self._parked.pop((want.node, key), ()):
             self._here(parked, now_s)
         for work in want.works:
@@ -358,8 +408,9 @@ class Delivery:
                 self._later(now_s + want.piece.size_bytes / CHECKSUM_BYTES_PER_S + tail_s, self._finish, work)
 
     def _finish(self, work: int, now_s: float) -> None:
-        pending = self._pending.pop(work)
-        self._delivered.append(Delivered(pending.work, now_s, pending.origins))
+        pending = self._pending.pop(work, None)
+        if pending is not None:
+            self._delivered.append(Delivered(pending.work, now_s, pending.origins))
 
     def _control(self, node: int, packets: int) -> None:
         self.control_packets += packets
@@ -377,7 +428,7 @@ def _passed(session: _Session, node: int) -> tuple[float, float]:
 
 
 def without(gaps: Sequence[tuple[float, float]], low: float, high: float) -> list[tuple[float, float]]:
-    """What is left of ascending gaps when [low, high) has come. Slivers of less than a byte count as come."""
+    """What remains of ascending gaps once [low, high) has come. Slivers of less than a byte count as received."""
     left = []
     for first, end in gaps:
         for start, stop in ((first, min(end, low)), (max(first, high), end)):

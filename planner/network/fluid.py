@@ -40,7 +40,7 @@ class FluidNetwork:
         """`capacity`: bytes per second of each link."""
         self._capacity = list(capacity)
         self.carried = [0.0] * len(self._capacity)
-        """Bytes by link since the beginning, up to `now_s` after `settle`."""
+        """Bytes by link since the beginning, up to `now_s` after `advance_to`."""
         self._on_link: list[dict[Transfer, None]] = [{} for _ in self._capacity]
         self._changed: set[LinkId] = set()
         self._ends: list[tuple[float, int, int, Transfer]] = []
@@ -84,6 +84,23 @@ class FluidNetwork:
         transfer.joined_at[receiver] = transfer.position
         self._touch(transfer, self._links(transfer))
 
+    def leave(self, transfer: Transfer, receiver: Receiver, now_s: float) -> None:
+        """One receiver less; there are others."""
+        self._at(now_s)
+        self._move(transfer, now_s)
+        links = self._links(transfer)
+        for link in transfer.receivers.pop(receiver):
+            self._on_link[link].pop(transfer, None)
+        for by_receiver in (transfer.got, transfer.joined_at, transfer.rates):
+            by_receiver.pop(receiver, None)
+        self._changed.update(links)
+
+    def got(self, transfer: Transfer, receiver: Receiver, now_s: float) -> float:
+        """Bytes that a receiver has of a transfer by now."""
+        self._at(now_s)
+        self._move(transfer, now_s)
+        return transfer.got[receiver]
+
     def end(self, transfer: Transfer, now_s: float) -> None:
         """A transfer is over."""
         self._at(now_s)
@@ -106,7 +123,7 @@ class FluidNetwork:
         return float("inf")
 
     def advance(self, now_s: float) -> list[Transfer]:
-        """Go to this time, not beyond `next_end_s`; returns what is complete, which the caller ends or prolongs."""
+        """Go to this time, not beyond `next_end_s`; returns complete transfers, which the caller ends or prolongs."""
         self._at(now_s)
         complete = []
         while self._ends and self._ends[0][0] <= now_s:
@@ -118,7 +135,7 @@ class FluidNetwork:
             complete.append(transfer)
         return complete
 
-    def settle(self, now_s: float) -> None:
+    def advance_to(self, now_s: float) -> None:
         """Bring all counters up to this time."""
         self._at(now_s)
         for transfer in self.transfers:

@@ -15,12 +15,12 @@ from kvproto.session.timing import (
     BATCH_MAX,
     BATCH_MIN,
     BATCHES_PER_WINDOW,
-    EVALUATE_NS,
+    EVALUATE,
     NEWCOMER_ANSWERS,
-    PULL_TIMEOUT_QUIET_NS,
-    RANK_STEP_NS,
-    REPAIR_DELAY_UNLED_NS,
-    WINDOW_DELAY_NS,
+    PULL_TIMEOUT_QUIET,
+    RANK_STEP,
+    REPAIR_DELAY_UNLED,
+    WINDOW_DELAY,
 )
 from kvproto.wire.data import DATA_OVERHEAD_BYTES
 from kvproto.wire.layouts import ETHERNET_BYTES, IPV4_BYTES, KV_CONTROL_BYTES, UDP_BYTES
@@ -31,18 +31,18 @@ CONTROL_BYTES: Final = _DATAGRAM_BYTES + KV_CONTROL_BYTES
 TCP_FRAME_BYTES: Final = ETHERNET_BYTES + IPV4_BYTES + 32
 """Headers of a TCP segment with timestamps (RFC 7323), and all of a bare acknowledgement."""
 CHECKSUM_BYTES_PER_S: Final = 10e9
-"""xxh3-64 over memory, one core: 0.1 ms a MiB."""
+"""xxh3-64 over memory, one core: 0.1 ms per MiB."""
 
-ALONE_S: Final = EVALUATE_NS * _S
+ALONE_S: Final = EVALUATE.ceiling_ns * _S
 """A reader that hears of nobody else asks for more as its first stripes come in."""
 ANSWER_S: Final = 0.5e-3
 """An agent's JOIN and the switch's answer: nearly all of it is the agent. Its reads of 4 KiB take as long, question and
-answer (docs/performance.md: 0.3 to 0.5 ms)."""
+answer (docs/research/performance.md: 0.3 to 0.5 ms)."""
 NEWCOMER_S: Final = NEWCOMER_ANSWERS * ANSWER_S
 """A reader in company waits for what may be under way before it leads."""
-HANDOVER_S: Final = RANK_STEP_NS * _S
+HANDOVER_S: Final = RANK_STEP.ceiling_ns * _S
 """Between the end of what a leader pulled and the first segment of the one that takes over, if that is another."""
-REPAIR_ROUND_S: Final = (REPAIR_DELAY_UNLED_NS + PULL_TIMEOUT_QUIET_NS) * _S
+REPAIR_ROUND_S: Final = (REPAIR_DELAY_UNLED.ceiling_ns + PULL_TIMEOUT_QUIET.ceiling_ns) * _S
 """A round of repairs at the end of a fetch, when nothing else is under way to show that something was lost."""
 
 
@@ -71,13 +71,13 @@ class WireTerms:
         return (payload + TCP_FRAME_BYTES) / payload
 
     def ack_factor(self) -> float:
-        """Bytes of acknowledgements per byte that a reliable read brings: one a full segment (receive offload merges
+        """Bytes of acknowledgements per byte that a reliable read brings: one per full segment (receive offload merges
         what it can, acknowledgements go by segment)."""
         return TCP_FRAME_BYTES / (self.mtu_bytes - (TCP_FRAME_BYTES - ETHERNET_BYTES))
 
     def gets(self, size_bytes: float, rate_bytes_per_s: float) -> int:
-        """GETs that pull so much of a chunk: a window spans WINDOW_DELAY, a batch is a quarter of it."""
-        window = rate_bytes_per_s * WINDOW_DELAY_NS * _S / self.segment_bytes
+        """GETs that pull `size_bytes` of a chunk: a window spans WINDOW_DELAY, a batch is a quarter of it."""
+        window = rate_bytes_per_s * WINDOW_DELAY.ceiling_ns * _S / self.segment_bytes
         batch = min(BATCH_MAX, max(BATCH_MIN, int(window / BATCHES_PER_WINDOW)))
         return math.ceil(self.segments(size_bytes) / batch)
 
@@ -114,7 +114,7 @@ class WireTerms:
 
 
 def stream_weight(reader: int, holder: int) -> float:
-    """Share of a TCP connection beside others on one bottleneck, 1 to 2.
+    """Share of a TCP connection among others on one bottleneck, 1 to 2.
 
     A window is somewhere between what it was halved to and what it is halved at (RFC 5681; slow start doubles, loss
     halves), so connections that begin together keep windows spread over a factor of two for about as long as a fetch

@@ -10,7 +10,7 @@ from kvproto.limits import MEMBERS_MAX
 SWITCH = -1
 """Holder of what the switch serves itself."""
 _SWITCH_RATE = 1e13
-"""Bytes per second into a switch's memory: no limit beside its ports."""
+"""Bytes per second into a switch's memory: no limit besides its ports."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,20 +13,27 @@ h1 { font-size: 1.5rem } h2 { font-size: 1.1rem; margin-top: 2rem }
 table { border-collapse: collapse; font-size: 0.85rem; margin: 0.5rem 0 }
 th, td { padding: 0.2rem 0.7rem; text-align: right; border-bottom: 1px solid #ddd; vertical-align: top }
 th:first-child, td:first-child { text-align: left }
+.verdict { font-size: 1.15rem; font-weight: 600; border-left: 4px solid #c8553d; padding-left: 0.8rem }
 .note { color: #666; font-size: 0.8rem } figure { margin: 1rem 0 } svg { max-width: 100%; height: auto }
 li { margin: 0.3rem 0 }
 """
 
 
 def page(
-    title: str, said: Sequence[str], grids: Sequence[Grid], plots: Mapping[str, str], limits: Sequence[str]
+    title: str,
+    verdict: str,
+    said: Sequence[str],
+    grids: Sequence[Grid],
+    plots: Mapping[str, str],
+    limits: Sequence[str],
 ) -> str:
-    """`plots`: caption -> SVG element."""
+    """`verdict`: the sentence that it opens with; `plots`: caption -> SVG element."""
     parts = [
         "<!DOCTYPE html>",
         f'<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>',
         f"<style>{_STYLE}</style></head><body>",
         f"<h1>{escape(title)}</h1>",
+        f"<p class='verdict'>{escape(verdict)}</p>",
         _list("What it says", said),
         *map(_table, grids[:1]),
         *(

@@ -17,7 +17,7 @@ CHUNKS_PER_NODE: Final = 10_000
 """So 10,000 nodes hold 100 million chunks."""
 STREAM_S: Final = 31e-6
 """Of the controller, for one message on a gRPC stream of asyncio, sent or received: measured once, with 20,000 deltas
-to eight streams (grpcio 1.81, AMD EPYC). The core knows no streams, so this is not measured anew."""
+to eight streams (grpcio 1.81, AMD EPYC). The core knows no streams, so a plan does not measure this."""
 _KEY_BYTES: Final = KEY_BYTES + 2
 """Of a chunk that is gone: its key, in a message."""
 
@@ -65,7 +65,7 @@ def carried_nodes(costs: UnitCosts, load: Load) -> int:
 
 
 def _at(nodes: int, chunks: int, costs: UnitCosts, load: Load) -> Growth:
-    # What is stored is evicted some time later: both are announced, published and taken in.
+    # Stored chunks are evicted some time later: both are announced, published and taken in.
     stored = gone = nodes * load.new_per_s
     events = nodes * load.uses_per_s
     announces = min(nodes * load.requests_per_s, nodes / limits.ANNOUNCE_DELAY_S)

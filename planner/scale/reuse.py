@@ -3,7 +3,7 @@
 A large cluster serves many populations like the one of the trace, each with prefixes of its own, its requests spread
 over all nodes. One population is followed exactly; which node serves a request is drawn at random (seeded). A chunk
 stays where it was used for the characteristic time of its pool (Che, Tung and Wang, "Hierarchical Web caching
-systems", JSAC 2002): room of a node over what is stored there per second.
+systems", JSAC 2002): room of a node over the room that it fills per second.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class CellReuse:
 
 @dataclass(frozen=True, slots=True)
 class Uses:
-    """A trace as arrays, one element a chunk use, in order of time."""
+    """A trace as arrays, one element per chunk use, in order of time."""
 
     at_s: npt.NDArray[np.float64]
     chunk: npt.NDArray[np.int64]
@@ -61,7 +61,7 @@ class Uses:
 def reuse_in_cells(
     uses: Uses, nodes: int, cell: int, stays_s: float, fetch_s: float, seed: int, rack: int = 64
 ) -> CellReuse:
-    """Draw a node for each request, and count. Memory: a few numbers a chunk use, whatever the size of the cluster."""
+    """Draw a node for each request, and count. Memory: a few numbers per chunk use, whatever the cluster's size."""
     requests = int(uses.request[-1]) + 1
     node = np.random.default_rng(seed).integers(0, nodes, requests)[uses.request]
     in_cell = _seen(uses, node // cell, stays_s)

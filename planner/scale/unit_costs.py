@@ -20,7 +20,8 @@ from controlplane.ids import ChunkKey
 from controlplane.limits import ANNOUNCE_RECORDS_MAX
 from hostagent import limits
 from hostagent.controller.convert import delta_of
-from hostagent.directory import DirectoryReplica
+from hostagent.core.directory import DirectoryReplica
+from hostagent.core.events import ControllerEvent
 from kvproto.rpc import control_pb2 as rpc
 from planner.cluster.clock import VirtualClock
 from planner.cluster.controller import VirtualController
@@ -28,7 +29,7 @@ from planner.cluster.requests import key_of
 
 _PEERS: Final = 64
 _AGAIN: Final = 5
-"""Repetitions of what is too quick to be timed once."""
+"""Repetitions of operations too quick to be timed once."""
 _PREFIX: Final = 20
 """Chunks of a prompt in the sample."""
 _BATCH: Final = min(ANNOUNCE_RECORDS_MAX, limits.ANNOUNCE_BATCH_CHUNKS)
@@ -44,9 +45,9 @@ class UnitCosts:
     usage_s: float
     """Controller: one fetch event."""
     publish_s: float
-    """Controller: one changed chunk in a delta, whoever is told."""
+    """Controller: one changed chunk in a delta, whoever receives it."""
     tell_s: float
-    """Controller: one changed chunk made into bytes for one agent, which its stream does anew for each."""
+    """Controller: one changed chunk made into bytes for one agent; each agent's stream does it separately."""
     apply_s: float
     """Agent: one changed chunk taken into its replica."""
     record_bytes: float
@@ -63,16 +64,10 @@ class UnitCosts:
 
 
 class _Silent:
-    """A peer that is told and says nothing."""
+    """A peer that listens and says nothing."""
 
-    def task(self, task: rpc.Task) -> None:
-        """Nothing to do."""
-
-    def hear(self, scores: Sequence[tuple[ChunkKey, float]]) -> None:
+    def hear(self, event: ControllerEvent) -> None:
         """Keeps nothing."""
-
-    def heartbeat(self) -> rpc.FromAgent:
-        return rpc.FromAgent(heartbeat=rpc.Heartbeat(pool_used_bytes=1 << 37, chunks=4096))
 
 
 def measure(sample: int = 100_000, progress: Callable[[str, float], None] = lambda *_: None) -> UnitCosts:
@@ -102,7 +97,7 @@ def measure(sample: int = 100_000, progress: Callable[[str, float], None] = lamb
         record_bytes=record_bytes,
         event_bytes=event_bytes,
         entry_bytes=entry_bytes,
-        heartbeat_bytes=_Silent().heartbeat().ByteSize(),
+        heartbeat_bytes=rpc.FromAgent(heartbeat=rpc.Heartbeat(pool_used_bytes=1 << 37, chunks=4096)).ByteSize(),
         directory_bytes=whole / sample,
         replica_bytes=replica / sample,
         linearity=(whole / sample) / (half / max(1, sample // 2)),
@@ -113,6 +108,8 @@ def measure(sample: int = 100_000, progress: Callable[[str, float], None] = lamb
 def _core() -> Core:
     controller = VirtualController(VirtualClock(), _PEERS, 1 << 38, None)
     controller.attach([_Silent() for _ in range(_PEERS)])
+    for node in range(_PEERS):
+        controller.message(node, rpc.FromAgent(announce=rpc.Announce(snapshot=True, snapshot_end=True)))
     core = controller.core
     core.publish()
     core.take_effects()
@@ -179,7 +176,7 @@ def _usage(core: Core, keys: Sequence[ChunkKey]) -> tuple[float, float]:
 
 
 def _apply(deltas: Sequence[rpc.DirectoryDelta]) -> float:
-    replica = DirectoryReplica()
+    replica = DirectoryReplica("node0")
     began = time.process_time()
     for delta in deltas:
         replica.apply(delta_of(delta))
@@ -187,7 +184,7 @@ def _apply(deltas: Sequence[rpc.DirectoryDelta]) -> float:
 
 
 def _traced(build: Callable[[], object]) -> int:
-    """Bytes that what is built holds."""
+    """Bytes that the built object holds."""
     gc.collect()
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
@@ -218,7 +215,7 @@ def _directory_bytes(keys: Sequence[ChunkKey]) -> int:
 
 def _replica_bytes(deltas: Sequence[rpc.DirectoryDelta]) -> int:
     def build() -> DirectoryReplica:
-        replica = DirectoryReplica()
+        replica = DirectoryReplica("node0")
         for delta in deltas:
             replica.apply(delta_of(delta))
         return replica

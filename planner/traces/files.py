@@ -7,9 +7,7 @@ import tarfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
-
-import zstandard
+from typing import IO, Final
 
 from planner.traces.request import TraceError, TraceRequest, parse_lengths, parse_trace
 
@@ -21,7 +19,7 @@ def read_trace(path: Path, member: str | None = None) -> list[TraceRequest]:
 
     `.jsonl`, `.jsonl.zst`: Mooncake's format (`request.parse_trace`). `.csv`, `.tar.zst` with CSV files in it: Azure's
     arrivals and lengths (`request.parse_lengths`), which share no prefix; of a tar the file whose name contains
-    `member`, or the first. Raises TraceError, one line with the file and what is wrong with it.
+    `member`, or the first. Raises TraceError, one line that names the file and its mistake.
     """
     if not path.name.endswith(FORMATS):
         raise TraceError(f"trace {path}: a name that ends in {', '.join(FORMATS)} says how to read it")
@@ -32,7 +30,7 @@ def read_trace(path: Path, member: str | None = None) -> list[TraceRequest]:
             return parse_lengths(lines) if path.suffix == ".csv" else parse_trace(lines)
     except FileNotFoundError:
         raise TraceError(f"trace {path}: no such file") from None
-    except (OSError, zstandard.ZstdError, tarfile.TarError, UnicodeDecodeError, TraceError) as error:
+    except (OSError, tarfile.TarError, UnicodeDecodeError, TraceError) as error:
         raise TraceError(f"trace {path}: {error}") from error
 
 
@@ -40,16 +38,28 @@ def read_trace(path: Path, member: str | None = None) -> list[TraceRequest]:
 def _open_lines(path: Path) -> Iterator[Iterable[str]]:
     with path.open("rb") as file:
         if path.suffix == ".zst":
-            with zstandard.ZstdDecompressor().stream_reader(file) as plain:
+            with _decompressed(file) as plain:
                 yield io.TextIOWrapper(plain, encoding="utf-8")
         else:
             yield io.TextIOWrapper(file, encoding="utf-8")
 
 
+@contextmanager
+def _decompressed(file: IO[bytes]) -> Iterator[IO[bytes]]:
+    """Raises TraceError for bytes that are not zstd."""
+    import zstandard  # of the extra `plan`: plain traces do without
+
+    try:
+        with zstandard.ZstdDecompressor().stream_reader(file) as plain:
+            yield plain
+    except zstandard.ZstdError as error:
+        raise TraceError(str(error)) from error
+
+
 def _from_tar(path: Path, member: str | None) -> list[TraceRequest]:
     with (
         path.open("rb") as file,
-        zstandard.ZstdDecompressor().stream_reader(file) as plain,
+        _decompressed(file) as plain,
         tarfile.open(fileobj=plain, mode="r|") as archive,
     ):
         for entry in archive:

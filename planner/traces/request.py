@@ -1,8 +1,8 @@
-"""Request traces: parsing and dequantising. Pure.
+"""Request traces: parsing and dequantising. Deterministic: arrivals are spread by a seed.
 
-Mooncake's format (FAST'25, `FAST25-release/traces`): one JSON object a line: `timestamp` in ms, `input_length` and
-`output_length` in tokens, `hash_ids`: one id a block of 512 tokens, chained over the prefix (equal ids: equal prefix up
-to there). Azure's (AzurePublicDataset, `AzureLLMInferenceTrace`): CSV of arrival and lengths, without prefixes.
+Mooncake's format (FAST'25, `FAST25-release/traces`): one JSON object per line: `timestamp` in ms, `input_length` and
+`output_length` in tokens, `hash_ids`: one id per block of 512 tokens, chained over the prefix (equal ids: equal prefix
+up to there). Azure's (AzurePublicDataset, `AzureLLMInferenceTrace`): CSV of arrival and lengths, without prefixes.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ from __future__ import annotations
 import csv
 import json
 import random
+import reprlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from math import isfinite
 from typing import Final
 
 BLOCK_TOKENS: Final = 512
@@ -21,6 +23,10 @@ TICK_MS: Final = 3000
 
 _TICK_SLACK_MS: Final = 5
 """The published ones are off by up to 3."""
+
+
+REQUEST_TOKENS_MAX: Final = 100_000_000
+"""Of one request; the longest contexts of today's models take ten million."""
 
 
 class TraceError(ValueError):
@@ -46,13 +52,13 @@ def parse_trace(lines: Iterable[str]) -> list[TraceRequest]:
         try:
             fields = json.loads(line)
             request = TraceRequest(
-                arrival_ms=float(fields["timestamp"]),
-                input_tokens=int(fields["input_length"]),
-                output_tokens=int(fields["output_length"]),
+                arrival_ms=_milliseconds(float(fields["timestamp"])),
+                input_tokens=_tokens(fields["input_length"]),
+                output_tokens=_tokens(fields["output_length"]),
                 blocks=tuple(int(block) for block in fields["hash_ids"]),
             )
-        except (KeyError, TypeError, ValueError) as error:
-            raise TraceError(f"line {number} is not a request: {type(error).__name__}: {error}") from error
+        except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise _not_a_request(number, error) from error
         requests.append(request)
     return sorted(requests, key=lambda request: request.arrival_ms)
 
@@ -66,14 +72,36 @@ def parse_lengths(lines: Iterable[str]) -> list[TraceRequest]:
     for number, row in enumerate(csv.DictReader(lines), 2):
         try:
             at = datetime.fromisoformat(row["TIMESTAMP"][:26])
-            input_tokens, output_tokens = int(row["ContextTokens"]), int(row["GeneratedTokens"])
+            input_tokens, output_tokens = _tokens(row["ContextTokens"]), _tokens(row["GeneratedTokens"])
         except (KeyError, TypeError, ValueError) as error:
-            raise TraceError(f"line {number} is not a request: {type(error).__name__}: {error}") from error
+            raise _not_a_request(number, error) from error
         first = first or at
         blocks = tuple(range(fresh, fresh + -(-input_tokens // BLOCK_TOKENS)))
         fresh += len(blocks)
         requests.append(TraceRequest((at - first).total_seconds() * 1000, input_tokens, output_tokens, blocks))
     return sorted(requests, key=lambda request: request.arrival_ms)
+
+
+def _milliseconds(value: float) -> float:
+    """A point in time that sums and products of times stay finite with. Raises ValueError."""
+    if not abs(value) < 1e15:
+        raise ValueError(f"{value} is no time in ms")
+    return value
+
+
+def _tokens(value: object) -> int:
+    """A number of tokens, also as text. Raises TypeError, ValueError."""
+    if not isinstance(value, str | int | float):
+        raise TypeError(f"{reprlib.repr(value)} is no number of tokens")
+    count = int(value) if not isinstance(value, float) or isfinite(value) else -1
+    if not 0 <= count <= REQUEST_TOKENS_MAX:
+        raise ValueError(f"{reprlib.repr(value)} is no number of tokens from 0 to {REQUEST_TOKENS_MAX}")
+    return count
+
+
+def _not_a_request(line: int, error: Exception) -> TraceError:
+    said = f"{type(error).__name__}: {error}"
+    return TraceError(f"line {line} is not a request: {said if len(said) <= 200 else said[:200] + '...'}")
 
 
 def is_quantised(requests: Sequence[TraceRequest]) -> bool:

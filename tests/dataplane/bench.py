@@ -57,6 +57,11 @@ def interest_index(key: bytes) -> int:
     return crc16_arc(key) % INTEREST
 
 
+def number(octets: bytes) -> int:
+    """An address, as P4Runtime wants it."""
+    return int.from_bytes(octets, "big")
+
+
 def mask(*ports: int) -> int:
     """The interest set of the members on these ports."""
     return sum(1 << (port - 1) for port in ports)
@@ -131,8 +136,18 @@ class Bench:
             self.insert(
                 table("port_member", {"ingress_port": port}, "set_member", member=host.member, member_bit=host.bit),
                 table("egress_member", {"egress_port": port}, "set_receiver", member_bit=host.bit),
-                table("dmac", {"dst": int.from_bytes(host.mac, "big")}, "forward", port=port),
             )
+            self.know(host)
+
+    def know(self, host: Host, port: int | None = None) -> None:
+        """Writes what the controller writes for a node that was seen, at its own port or at another one."""
+        port = host.port if port is None else port
+        self.insert(
+            table("dmac", {"dst": number(host.mac)}, "forward", port=port),
+            table("station", {"src": number(host.mac)}, "stands_at", port=port),
+            table("source", {"ingress_port": port, "mac": number(host.mac), "ip": number(host.ip)}, "known"),
+            table("address", {"ip": number(host.ip)}, "taken"),
+        )
 
     def replicate(self, action: str, **parameters: int) -> None:
         """What happens to sets that the table does not name."""

@@ -1,6 +1,6 @@
 """Frames of the data-plane tests, packed and parsed with `struct` alone.
 
-Deliberately independent of `kvproto`: this is the second witness of docs/wire-format.md, so that a
+Deliberately independent of `kvproto`: this is the second witness of docs/reference/wire.md, so that a
 mistake shared by the P4 headers and the generated codec still shows.
 """
 
@@ -34,6 +34,7 @@ class Op(IntEnum):
     FILL = 5
     FILL_ACK = 6
     NAK = 7
+    HERE = 8
 
 
 class Flag(IntFlag):
@@ -62,6 +63,10 @@ class Drop(IntEnum):
     HAIRPIN = 12
     NOT_INTERESTED = 13
     FLOOD_ECHO = 14
+    HERE = 15
+    FORGED_SOURCE = 16
+    FORGED_ARP = 17
+    NOT_PLAIN = 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +178,20 @@ def control_frame(sender: Host, control: Control, holder: Host, *, src_port: int
         src_port=src_port,
         dst_port=CONTROL_PORT,
         payload=control.pack(),
+        from_kernel=True,
+    )
+
+
+def here_frame(sender: Host, key: bytes) -> bytes:
+    """What an agent sends to tell where it is."""
+    return ipv4_udp(
+        src_mac=sender.mac,
+        dst_mac=POOL_MAC,
+        src_ip=sender.ip,
+        dst_ip=POOL_IP,
+        src_port=CONTROL_PORT,
+        dst_port=CONTROL_PORT,
+        payload=Control(Op.HERE, key, segments=1).pack(),
         from_kernel=True,
     )
 

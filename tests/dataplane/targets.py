@@ -53,7 +53,7 @@ AUXDATA = struct.Struct("=IIIHHHH")  # tpacket_auxdata: status, len, snaplen, ma
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What a control plane says differently, by the program that a switch runs (docs/targets.md)."""
+    """What a control plane says differently, by the program that a switch runs (docs/explanation/tofino.md)."""
 
     program: Path
     sizes: Sequence[str]
@@ -64,13 +64,15 @@ class Profile:
     """Cached segments circulate: they are served when they come by, in any order."""
 
 
-V1MODEL = Profile(PROGRAM, SIZES, 1, fy.P4CloneSessionEntry(500, replicas=((1, 1),)), ("heat_report_t",), False)
+V1MODEL = Profile(
+    PROGRAM, SIZES, 1, fy.P4CloneSessionEntry(500, replicas=((1, 1),)), ("heat_report_t", "sighting_t"), False
+)
 TNA = Profile(
     P4 / "tna" / "kvcast.p4",
     TNA_SIZES,
     0x8000,
     fy.P4CloneSessionEntry(500, class_of_service=1, packet_length_bytes=86, replicas=((68, 1),)),
-    ("heat_report_t", "lost_report_t"),
+    ("heat_report_t", "lost_report_t", "sighting_t"),
     True,
 )
 
@@ -100,7 +102,7 @@ class Target(Protocol):
 class ControlSession:
     """A finsy session on a thread of its own, with blocking calls."""
 
-    def __init__(self, address: str, options: fy.SwitchOptions, digests: Sequence[str] = ("heat_report_t",)) -> None:
+    def __init__(self, address: str, options: fy.SwitchOptions, digests: Sequence[str]) -> None:
         self._digest_names = digests
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="p4runtime", daemon=True)
@@ -407,7 +409,8 @@ class Bmv2Target:
                 )
             undo.callback(stop, self._process)
             wait_for(listener, self._process, log)
-            self.control = ControlSession(f"unix:{listener}", fy.SwitchOptions(p4info=p4info, p4blob=blob))
+            options = fy.SwitchOptions(p4info=p4info, p4blob=blob)
+            self.control = ControlSession(f"unix:{listener}", options, self.profile.digests)
             undo.callback(self.control.close)
             self._undo = undo.pop_all()
 

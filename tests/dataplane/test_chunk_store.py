@@ -191,9 +191,9 @@ def refused_fills(segment: Segment) -> dict[str, tuple[int, bytes, Drop]]:
     good = Control(Op.FILL, segment.key, segment.segment, segment.segments)
     stranger_key = bytes(16)
     return {
-        "wrong-port": (3, segment.fill_frame(), Drop.FILL_REFUSED),
+        "wrong-port": (3, segment.fill_frame(), Drop.FORGED_SOURCE),
         "wrong-port-and-sender": (3, segment.fill_frame(sender=Host(3)), Drop.FILL_REFUSED),
-        "not-a-member": (STRANGER_PORT, segment.fill_frame(), Drop.NOT_A_MEMBER),
+        "not-a-member": (STRANGER_PORT, segment.fill_frame(sender=Host(STRANGER_PORT)), Drop.NOT_A_MEMBER),
         "chunk-not-filling": (1, other(segment, key=stranger_key).fill_frame(), Drop.FILL_REFUSED),
         "data-of-another-chunk": (1, other(segment, key=stranger_key).fill_frame(control=good), Drop.FILL_MISMATCH),
         "data-of-another-segment": (1, other(segment, segment=0).fill_frame(control=good), Drop.FILL_MISMATCH),

@@ -80,7 +80,7 @@ def test_without_entries_every_frame_is_flooded_untouched(bare: Bench, kind: str
     assert {sent for frames in received.values() for sent in frames} == {frame}
 
 
-@pytest.mark.parametrize("kind", list(ordinary_frames()))
+@pytest.mark.parametrize("kind", sorted(ordinary_frames().keys() - {"first-fragment-of-control"}))
 def test_kvcast_switch_leaves_ordinary_frames_untouched(bench: Bench, kind: str) -> None:
     frame = ordinary_frames()[kind]
     received = bench.exchange((1, frame))
@@ -110,7 +110,7 @@ def test_known_address_goes_to_its_port_alone(bare: Bench) -> None:
 
 def test_no_packet_goes_back_to_its_ingress_port(bench: Bench) -> None:
     before = bench.drops()
-    assert counts(bench.exchange((3, ethernet(Host(1).mac, Host(3).mac, b"to myself")))) == {}
+    assert counts(bench.exchange((3, ethernet(Host(3).mac, Host(3).mac, b"to myself")))) == {}
     assert bench.drops()[Drop.HAIRPIN] == before[Drop.HAIRPIN] + 1
     echoes = bench.drops("egress_drops")[Drop.FLOOD_ECHO]
     assert counts(bench.exchange((3, ethernet(Host(3).mac, BROADCAST, b"to all")))) == everywhere_but(3)

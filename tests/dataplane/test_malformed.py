@@ -38,10 +38,11 @@ MALFORMED_CONTROL = {
     "version-0": (control_payload(dataclasses.replace(JOIN, version=0).pack()), Drop.BAD_VERSION),
     "version-2": (control_payload(dataclasses.replace(JOIN, version=2).pack()), Drop.BAD_VERSION),
     "op-0": (control_payload(dataclasses.replace(JOIN, op=0).pack()), Drop.UNKNOWN_OP),
-    "op-8": (control_payload(dataclasses.replace(JOIN, op=8).pack()), Drop.UNKNOWN_OP),
+    "op-9": (control_payload(dataclasses.replace(JOIN, op=9).pack()), Drop.UNKNOWN_OP),
     "data-op": (control_payload(dataclasses.replace(JOIN, op=16).pack()), Drop.UNKNOWN_OP),
     "forged-notice": (control_payload(dataclasses.replace(JOIN, op=Op.NOTICE).pack()), Drop.FORGED_OP),
     "forged-fill-ack": (control_payload(dataclasses.replace(JOIN, op=Op.FILL_ACK).pack()), Drop.FORGED_OP),
+    "long-here": (control_payload(dataclasses.replace(JOIN, op=Op.HERE).pack() + b"\0"), Drop.BAD_LENGTH),
     "fill-without-data": (control_payload(dataclasses.replace(JOIN, op=Op.FILL).pack()), Drop.BAD_LENGTH),
 }
 
@@ -132,7 +133,7 @@ def hostile_frames(bench: Bench, waiting: bytes, cached: bytes, seed: int) -> li
         if kind == 0:  # any version but ours
             payload = control.pack()
         elif kind == 1:  # our version, an operation that a host may not use
-            payload = dataclasses.replace(control, version=1, op=rng.choice([0, 2, 6, *range(8, 256)])).pack()
+            payload = dataclasses.replace(control, version=1, op=rng.choice([0, 2, 6, *range(9, 256)])).pack()
         elif kind == 2:  # every operation, cut anywhere
             whole = dataclasses.replace(control, version=1, op=rng.randrange(1, 8)).pack()
             payload = whole[: rng.randrange(40)]

@@ -1,6 +1,6 @@
 """The simulator's model of the switch does what the switch does.
 
-`kvproto.sim` runs hundreds of nodes around a model of the data plane. Here the same random operations
+`kvsim` runs hundreds of nodes around a model of the data plane. Here the same random operations
 go through the model and through the real program, and every packet that comes out of either must be the same.
 """
 
@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import pytest
 
 from kvproto.ids import Address, ChunkKey, Member
-from kvproto.sim.bodies import CONTROL_BYTES, ControlBody, DataBody, FillBody
-from kvproto.sim.chance import Chance
-from kvproto.sim.engine import Engine
-from kvproto.sim.link import Link, Packet
-from kvproto.sim.switch import Cached, SwitchModel
+from kvsim.bodies import CONTROL_BYTES, ControlBody, DataBody, FillBody
+from kvsim.chance import Chance
+from kvsim.engine import Engine
+from kvsim.link import Link, Packet
+from kvsim.switch import Cached, SwitchModel
 from tests.dataplane.bench import MEMBER_PORTS, Bench
 from tests.dataplane.frames import (
     CONTROL_PORT,

@@ -21,7 +21,7 @@ pytestmark = [
 def short(monkeypatch):
     monkeypatch.setattr(wire, "SECONDS", 0.2)
     monkeypatch.setattr(wire, "WARM_UP_SECONDS", 0.05)
-    monkeypatch.setattr(sockets, "_FRAMES", 500)
+    monkeypatch.setattr(sockets, "FRAMES", 500)
 
 
 def test_the_switch_beside_the_bare_loop():

@@ -53,14 +53,14 @@ def _namespace_members(kind: str, pid: int) -> list[int]:
 @pytest.mark.parametrize("victim", ["launcher", "first process"])
 def test_kill_9_leaves_nothing(victim: str) -> None:
     links, mounts, shm = _links(), _mounts(), _shm()
-    testbed, keeper = client.start(NETWORK_ONLY)
+    testbed, supervisor = client.start(NETWORK_ONLY)
     testbed.run("sleeper", "h1", ["sleep", "1000"])
     members = _namespace_members("pid", testbed.pid)
-    assert len(members) >= 5  # the keeper, a shell each host and switch, the sleeper
+    assert len(members) >= 5  # the supervisor, a shell each host and switch, the sleeper
     assert _links() == links
     testbed.close()
-    os.kill(keeper.pid if victim == "launcher" else testbed.pid, signal.SIGKILL)
-    keeper.wait(10)
+    os.kill(supervisor.pid if victim == "launcher" else testbed.pid, signal.SIGKILL)
+    supervisor.wait(10)
     for pid in members:
         wait_gone(pid, 10)
     assert _links() == links
@@ -115,12 +115,12 @@ def test_kill_9_without_root_leaves_nothing(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     spec = TestbedSpec(wiring=Wiring.DATAGRAMS, hosts=2, pool_bytes=16 * 2**20, slots=256)
     shm = _shm()
-    testbed, keeper = client.start(spec)
+    testbed, supervisor = client.start(spec)
     pids = list(testbed.status()["pids"].values())
     assert len(pids) == 4  # switch, controller, two agents
     testbed.close()
-    keeper.kill()
-    keeper.wait(10)
+    supervisor.kill()
+    supervisor.wait(10)
     for pid in pids:
         wait_gone(pid, 10)
     deadline_s = time.monotonic() + 10

@@ -25,7 +25,7 @@ DEADLINE_S = 30.0
 SEEDS = itertools.count(21)
 DROP = """
 import sys
-from hostagent.client import AgentClient
+from kvclient.client import AgentClient
 with AgentClient(sys.argv[1]) as agent:
     assert all(agent.drop([bytes.fromhex(key) for key in sys.argv[2:]]))
 """

@@ -31,7 +31,7 @@ def _start_standby(testbed: Testbed) -> None:
     config["switch"]["election_id"] = 5
     (testbed.directory / "standby.yaml").write_text(yaml.safe_dump(config))
     seen_inside = f"{testbed.status()['directory']}/standby.yaml"
-    testbed.run("standby", "switch", python_module("controlplane.daemon", "--config", seen_inside))
+    testbed.run("standby", "switch", python_module("controlplane", "--config", seen_inside))
     testbed.await_ready("standby")
 
 

@@ -68,9 +68,11 @@ class Reads:
         self._before = self._totals()
 
     def _totals(self) -> tuple[float, float]:
-        names = "rdma_read_bytes_total", 'read_bytes_total{direction="received"}'
-        rdma, every = (metric(self._testbed, self._host, name) for name in names)
-        return rdma, every - rdma
+        rdma, tcp = (
+            metric(self._testbed, self._host, f'read_received_bytes_total{{transport="{transport}"}}')
+            for transport in ("rdma", "tcp")
+        )
+        return rdma, tcp
 
     @property
     def bytes_by(self) -> tuple[float, float]:

@@ -11,13 +11,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from bmv2_testbed.bench.rdma.device_memory import DeviceMemoryError, HostMemory, UdmabufMemory
+from bmv2_testbed.bench.rdma.device_reads import device_reads
+from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.guests.pair import ADDRESSES
 from hostagent.config import DataConfig
 from hostagent.transport.verbs import abi
 from hostagent.transport.verbs.device import MemoryRegion, RdmaPort
-from kvcast.doctor.device_memory import DeviceMemoryError, HostMemory, UdmabufMemory
-from kvcast.doctor.findings import Level
-from kvcast.doctor.reads_into import finding
 
 DEVICE_BYTES = 1 << 20
 
@@ -25,7 +25,7 @@ DEVICE_BYTES = 1 << 20
 def test_doctor_tells_what_the_port_can(tmp_path: Path) -> None:
     path = tmp_path / "agent.yaml"
     path.write_text(f"node: n1\ndata: {{address: {ADDRESSES[0]}, segment_bytes: 3840}}\npool: {{size: 1MiB}}\n")
-    argv = [sys.executable, "-m", "kvcast.cli", "doctor", "rdma", "--json", "--config", str(path), "--gpu", "udmabuf"]
+    argv = [sys.executable, "-m", "kvcast.cli", "doctor", "rdma", "--json", "--config", str(path)]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert done.stdout, done.stderr
     found = {one["check"]: one for one in json.loads(done.stdout)}
@@ -34,9 +34,16 @@ def test_doctor_tells_what_the_port_can(tmp_path: Path) -> None:
     assert found["counters of losses of rxe0 port 1"]["found"] == "completer_retry_err"
     # Linux 6.1's soft-RoCE takes no dma-bufs, and Debian's kernel makes none.
     assert found["dma-buf with rxe0 port 1"]["found"] == "no"
-    assert found["reads into udmabuf"]["level"] == "missing"
-    assert "/dev/udmabuf" in found["reads into udmabuf"]["found"] or "dma-bufs" in found["reads into udmabuf"]["found"]
-    assert done.returncode == 1
+    assert done.returncode == 0
+
+
+def test_bench_says_why_there_are_no_reads_into_a_dmabuf(tmp_path: Path) -> None:
+    path = tmp_path / "agent.yaml"
+    path.write_text(f"node: n1\ndata: {{address: {ADDRESSES[0]}}}\npool: {{size: 1MiB}}\n")
+    argv = [sys.executable, "-m", "kvcast.cli", "bench", "rdma", "--gpu", "udmabuf", "--config", str(path)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stderr
+    assert "/dev/udmabuf" in done.stderr or "dma-bufs" in done.stderr
 
 
 class Descriptor(HostMemory):
@@ -60,10 +67,10 @@ class Forgetful(HostMemory):
 
 
 def test_reads_into_other_memory_are_compared_and_timed() -> None:
-    found = finding(DataConfig(address=ADDRESSES[0]), HostMemory(DEVICE_BYTES))
-    assert found.level in (Level.OK, Level.SLOW), found
-    assert "GB/s, every byte right" in found.found
-    assert float(found.found.split()[0]) > 0
+    found = device_reads(DataConfig(address=ADDRESSES[0]), HostMemory(DEVICE_BYTES))
+    assert found.memory == "DRAM"
+    assert found.bytes_per_s > 0
+    assert found.dram_bytes_per_s > 0
 
 
 @pytest.mark.parametrize(
@@ -75,9 +82,8 @@ def test_reads_into_other_memory_are_compared_and_timed() -> None:
     ],
 )
 def test_memory_that_cannot_be_read_into_is_refused_with_the_reason(memory: type[HostMemory], says: str) -> None:
-    found = finding(DataConfig(address=ADDRESSES[0]), memory(DEVICE_BYTES))
-    assert found.level is Level.MISSING
-    assert says in found.found
+    with pytest.raises(TestbedError, match=says):
+        device_reads(DataConfig(address=ADDRESSES[0]), memory(DEVICE_BYTES))
 
 
 def test_a_dmabuf_of_the_kernels_is_read_into_or_refused() -> None:
@@ -85,6 +91,8 @@ def test_a_dmabuf_of_the_kernels_is_read_into_or_refused() -> None:
         memory = UdmabufMemory(DEVICE_BYTES)
     except DeviceMemoryError as error:
         pytest.skip(f"needs a dma-buf without a GPU: {error}")
-    found = finding(DataConfig(address=ADDRESSES[0]), memory)
-    assert "every byte right" in found.found or "rxe0 takes no dma-bufs" in found.found
+    try:
+        assert device_reads(DataConfig(address=ADDRESSES[0]), memory).bytes_per_s > 0
+    except TestbedError as error:
+        assert "rxe0 takes no dma-bufs" in str(error)  # noqa: PT017 - either outcome is right
     memory.close()

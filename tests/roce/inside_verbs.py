@@ -11,9 +11,9 @@ import resource
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -22,17 +22,21 @@ import pytest
 from bmv2_testbed.spec import data_mac
 from hostagent import limits
 from hostagent.config import DataConfig
-from hostagent.pool.memory import HUGE_PAGE_BYTES, PoolMemory
+from hostagent.pool.memory import HUGE_PAGE_BYTES, HugePages, PoolMemory
 from hostagent.transport import make_transport
-from hostagent.transport.base import ReadOutcome, ReadRequest, TransportError
+from hostagent.transport.base import Extent, ReadOutcome, ReadRequest, TransportError
 from hostagent.transport.frames import udp_header
+from hostagent.transport.read_protocol import QueuePairEnd, RemoteExtent
 from hostagent.transport.verbs import abi
+from hostagent.transport.verbs.connections import PoolAccess
 from hostagent.transport.verbs.device import RdmaPort, VerbsError
-from hostagent.transport.verbs.queues import QueuePair
+from hostagent.transport.verbs.queues import CompletionQueue, Completions, QueuePair
 from hostagent.transport.verbs.transport import VerbsTransport
 from kvproto.ids import ChunkKey, format_address, parse_address
+from kvproto.session.read_window import ReadWindow
 from kvproto.wire.data import ChunkFraming, Fabric, decode_batch
 from kvproto.wire.rdma import rdma_segment_bytes_max
+from tests.contracts.transport import harness
 
 KEY = ChunkKey(bytes(range(16)))
 SEGMENT = 1024
@@ -41,19 +45,6 @@ DEADLINE_S = 120.0
 ROCE_PORT = 4791
 
 
-def load_harness() -> ModuleType:
-    name = "transport_contract_harness"
-    path = Path(__file__).parent.parent / "contracts/transport/harness.py"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-harness = load_harness()
 ADDRESSES: tuple[str, ...] = harness.RDMA_ADDRESSES
 
 
@@ -61,9 +52,9 @@ def content(size: int, seed: int = 1) -> bytes:
     return random.Random(seed).randbytes(size)
 
 
-def play(scenario: Callable[..., Awaitable[None]], fabric: Fabric | None = None) -> None:
+def play(scenario: Callable[..., Awaitable[None]], fabric: Fabric | None = None, **options: Any) -> None:
     async def main() -> None:
-        network = await harness.verbs_network(fabric or Fabric(segment_bytes=SEGMENT))
+        network = await harness.verbs_network(fabric or Fabric(segment_bytes=SEGMENT), **options)
         try:
             await scenario(*network.nodes)
         finally:
@@ -76,6 +67,75 @@ async def eventually(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(DEADLINE_S):
         while not condition():
             await asyncio.sleep(0.01)
+
+
+@dataclasses.dataclass(frozen=True)
+class MadePair:
+    """A queue pair that a transport has."""
+
+    pair: QueuePair
+    address: str
+    """Of the node whose it is."""
+    kind: int
+    completions: CompletionQueue
+    """Where its sends are reported."""
+    receives: bool
+    """Whether it is for receiving casts."""
+
+
+class Nics:
+    """What the nodes' transports have of their NICs, so that a test can break it from below."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.alive: list[MadePair] = []
+        self.accesses: list[PoolAccess] = []
+        """Of the peers that connected, in that order."""
+        self.broken: CompletionQueue | None = None
+        """It reports nothing any more."""
+        makes, destroy = QueuePair.__init__, QueuePair.destroy
+        connect, poll = PoolAccess.connect, CompletionQueue.poll
+
+        def made(pair: QueuePair, port: RdmaPort, kind: int, send: Any, receive: Any) -> None:
+            makes(pair, port, kind, send, receive)
+            address = socket.inet_ntoa(port.facts.gid[-4:])
+            self.alive.append(MadePair(pair, address, kind, send[0], kind == abi.QPT_UD and receive[1] > 1))
+
+        def destroyed(pair: QueuePair) -> None:
+            destroy(pair)
+            self.alive = [one for one in self.alive if one.pair is not pair]
+
+        def connected(access: PoolAccess, peer: QueuePairEnd) -> QueuePairEnd | None:
+            self.accesses.append(access)
+            return connect(access, peer)
+
+        def polled(queue: CompletionQueue) -> Completions:
+            if queue is self.broken:
+                raise VerbsError("ibv_poll_cq failed: the completion queue is broken")
+            return poll(queue)
+
+        monkeypatch.setattr(QueuePair, "__init__", made)
+        monkeypatch.setattr(QueuePair, "destroy", destroyed)
+        monkeypatch.setattr(PoolAccess, "connect", connected)
+        monkeypatch.setattr(CompletionQueue, "poll", polled)
+
+    def of_reads(self) -> list[MadePair]:
+        """Both ends of reads."""
+        return [one for one in self.alive if one.kind == abi.QPT_RC]
+
+    def of_casts(self, node: harness.Node | None = None, *, receives: bool | None = None) -> list[MadePair]:
+        """Those of a node, those that receive or those that send; all, when neither is named."""
+        return [
+            one
+            for one in self.alive
+            if one.kind == abi.QPT_UD
+            and (node is None or one.address == format_address(node.facts.address))
+            and (receives is None or one.receives == receives)
+        ]
+
+
+@pytest.fixture
+def nics(monkeypatch: pytest.MonkeyPatch) -> Nics:
+    return Nics(monkeypatch)
 
 
 @contextlib.contextmanager
@@ -299,18 +359,21 @@ def test_casts_that_cannot_be_fall_back_to_sockets_and_reads_stay(
 
 
 def test_a_full_receive_queue_is_counted_and_repaired_by_reads() -> None:
+    fabric = Fabric(segment_bytes=SEGMENT)
+
     async def scenario(one, two) -> None:  # type: ignore[no-untyped-def]
         segments = 4096 + 700  # more than the ring of 4 MiB has rows
         chunk = content(segments * SEGMENT)
         place = one.hold(KEY, chunk)
-        # The receiver looks away until its NIC has had more packets than there is room for.
+        framing = ChunkFraming(KEY, memoryview(chunk), fabric, one.facts.address, 40_000)
+        # Until the NIC has had more packets than there is room for, nothing here waits, so the receiver gets no turn.
         before = received_packets("rxe1")
-        for first in range(0, segments, 512):
-            one.transport.cast(place, first, min(512, segments - first))
-        watch = two.transport._parts.casts._receiver._watch
-        watch._loop.remove_reader(watch._channel.fd)
-        await eventually(lambda: received_packets("rxe1") - before >= segments)
-        watch._loop.add_reader(watch._channel.fd, watch._event)
+        with wire("eth0") as cable:
+            cable.setblocking(True)
+            for segment in range(segments):
+                cable.send(frame_of(bytes(framing.datagram(segment)), one.facts.address, 40_000, fabric))
+                if segment % 64 == 63 or segment == segments - 1:
+                    at_once(lambda sent=segment + 1: received_packets("rxe1") - before >= sent)
         await eventually(lambda: len(two.sink.casts.get(KEY, {})) >= 4096)
         assert two.transport.counters.cast_receive_overflows >= 1
         missing = sorted(set(range(segments)) - set(two.sink.casts[KEY]))
@@ -323,23 +386,27 @@ def test_a_full_receive_queue_is_counted_and_repaired_by_reads() -> None:
         two.sink.casts.clear()
         await two.sink.until(lambda: len(two.sink.casts.get(KEY, {})) == 100)
 
-    play(scenario)
+    play(scenario, fabric)
+
+
+def at_once(condition: Callable[[], bool]) -> None:
+    """Wait without giving anything else in this process a turn."""
+    deadline_s = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.001)
 
 
 def received_packets(device: str) -> int:
     return int(Path(f"/sys/class/infiniband/{device}/ports/1/hw_counters/rcvd_pkts").read_text())
 
 
-def connections(node: Any) -> Any:
-    return node.transport._parts.reads._server._connections
-
-
-def test_a_broken_queue_pair_fails_its_reads_and_the_next_read_gets_a_fresh_one() -> None:
+def test_a_broken_queue_pair_fails_its_reads_and_the_next_read_gets_a_fresh_one(nics: Nics) -> None:
     async def scenario(one, two) -> None:  # type: ignore[no-untyped-def]
         one.hold(KEY, content(100_000))
         assert await two.read(one, KEY, 0, 1000, 0) is ReadOutcome.DONE
-        (connection,) = connections(one)
-        connection._remote.close()  # as when the peer's NIC was reset: nobody answers
+        (access,) = nics.accesses
+        access.close()  # as when the peer's NIC was reset: nobody answers
         assert await two.read(one, KEY, 0, 100_000, 0) is ReadOutcome.FAILED
         assert two.transport.counters.dropped == {"read_retry_exceeded": 1}
         assert await two.read(one, KEY, 0, 100_000, 0) is ReadOutcome.DONE
@@ -348,16 +415,13 @@ def test_a_broken_queue_pair_fails_its_reads_and_the_next_read_gets_a_fresh_one(
     play(scenario)
 
 
-def test_reads_go_over_tcp_once_nobody_tells_what_completes() -> None:
+def test_reads_go_over_tcp_once_nobody_tells_what_completes(nics: Nics) -> None:
     async def scenario(one, two) -> None:  # type: ignore[no-untyped-def]
         one.hold(KEY, content(100_000))
         assert await two.read(one, KEY, 0, 1000, 0) is ReadOutcome.DONE
-        reads, counters = two.transport._parts.reads, two.transport.counters
-
-        def overrun() -> None:
-            raise VerbsError("ibv_poll_cq failed: the completion queue is broken")
-
-        reads._completions.poll = overrun
+        counters = two.transport.counters
+        own = format_address(two.facts.address)
+        (nics.broken,) = (pair.completions for pair in nics.of_reads() if pair.address == own)
         assert await two.read(one, KEY, 0, 100_000, 0) is ReadOutcome.FAILED
         assert await two.read(one, KEY, 0, 100_000, 0) is ReadOutcome.DONE
         assert counters.read_bytes_rdma == 1000
@@ -366,31 +430,34 @@ def test_reads_go_over_tcp_once_nobody_tells_what_completes() -> None:
     play(scenario)
 
 
-def test_a_wrong_key_is_an_access_error_and_no_hang() -> None:
+def test_a_wrong_key_is_an_access_error_and_no_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    where = PoolAccess.where
+
+    def wrong(access: PoolAccess, extent: Extent) -> RemoteExtent:
+        right = where(access, extent)
+        return dataclasses.replace(right, rkey=right.rkey ^ 0xFF00)
+
     async def scenario(one, two) -> None:  # type: ignore[no-untyped-def]
         one.hold(KEY, content(100_000))
-        one.transport._parts.reads._region.remote_key ^= 0xFF00
-        assert await two.read(one, KEY, 0, 1000, 0) is ReadOutcome.FAILED
+        with monkeypatch.context() as holder:
+            holder.setattr(PoolAccess, "where", wrong)
+            assert await two.read(one, KEY, 0, 1000, 0) is ReadOutcome.FAILED
         assert list(two.transport.counters.dropped) == ["read_remote_access_error"]
-        one.transport._parts.reads._region.remote_key ^= 0xFF00
         assert await two.read(one, KEY, 0, 1000, 0) is ReadOutcome.DONE
 
     play(scenario)
 
 
-def test_idle_connections_are_taken_down_on_both_sides() -> None:
+def test_idle_connections_are_taken_down_on_both_sides(nics: Nics) -> None:
     async def scenario(one, two) -> None:  # type: ignore[no-untyped-def]
         one.hold(KEY, content(5000))
         assert await two.read(one, KEY, 0, 5000, 0) is ReadOutcome.DONE
-        assert len(two.transport._parts.reads._peers) == 1
-        (peer,) = two.transport._parts.reads._peers.values()
-        two.transport._parts.reads.idle_s = 0.3
-        peer._timer.cancel()
-        peer._arm_timer()
-        await eventually(lambda: not two.transport._parts.reads._peers and not connections(one))
+        assert {pair.address for pair in nics.of_reads()} == set(ADDRESSES)
+        await eventually(lambda: not nics.of_reads())
         assert await two.read(one, KEY, 0, 5000, 0) is ReadOutcome.DONE
+        assert len(nics.accesses) == 2
 
-    play(scenario)
+    play(scenario, read_idle_s=1.0)
 
 
 def test_memory_that_may_not_be_locked_is_a_clear_error() -> None:
@@ -401,7 +468,8 @@ from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import TransportError
 from hostagent.transport.verbs import abi
 from hostagent.transport.verbs.device import RdmaPort, VerbsError
-from hostagent.transport.verbs.queues import QueuePair
+from hostagent.transport.verbs.connections import PoolAccess
+from hostagent.transport.verbs.queues import CompletionQueue, Completions, QueuePair
 from hostagent.transport.verbs.transport import VerbsTransport
 from kvproto.wire.data import Fabric
 memory = PoolMemory(8 << 20, prefault=False)
@@ -458,7 +526,7 @@ def test_auto_takes_the_rdma_that_is_there() -> None:
 
 def test_a_pool_of_huge_pages_is_read_by_everybody() -> None:
     Path("/proc/sys/vm/nr_hugepages").write_text("8")
-    memory = PoolMemory(2 * HUGE_PAGE_BYTES, prefault=True, huge_pages=True)
+    memory = PoolMemory(2 * HUGE_PAGE_BYTES, prefault=True, huge_pages=HugePages.IF_FREE)
     if not memory.huge_pages:
         pytest.skip("this kernel has no huge page to spare")
 
@@ -489,12 +557,14 @@ def test_a_pool_of_huge_pages_is_read_by_everybody() -> None:
 # ---------------------------------------------------------------------- casts that break
 
 
-def test_broken_queue_pairs_of_casts_are_replaced() -> None:
+def test_broken_queue_pairs_of_casts_are_replaced(nics: Nics) -> None:
     async def scenario(one, two) -> None:  # type: ignore[no-untyped-def]
         place = one.hold(KEY, content(6 * SEGMENT))
-        two.transport._parts.casts._receiver._queue_pair.modify(abi.QPS_ERR)
+        (receiver,) = nics.of_casts(two, receives=True)
+        receiver.pair.modify(abi.QPS_ERR)
         await eventually(lambda: two.transport.counters.dropped == {"cast_receive_queue_pair": 1})
-        one.transport._parts.casts._queue._queue_pair.modify(abi.QPS_ERR)
+        (sender,) = nics.of_casts(one, receives=False)
+        sender.pair.modify(abi.QPS_ERR)
         one.transport.cast(place, 0, 3)
         await one.sink.until(lambda: one.sink.failed == {KEY: 3})
         one.transport.cast(place, 0, 6)
@@ -504,7 +574,9 @@ def test_broken_queue_pairs_of_casts_are_replaced() -> None:
     play(scenario)
 
 
-def test_casts_begin_anew_when_broken_queue_pairs_cannot_be_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_casts_start_over_when_broken_queue_pairs_cannot_be_replaced(
+    monkeypatch: pytest.MonkeyPatch, nics: Nics
+) -> None:
     """Nor go over sockets meanwhile: soft-RoCE keeps UDP 4791 for itself."""
     monkeypatch.setattr(limits, "VERBS_AGAIN_S", 0.05)
     modify, refusing = QueuePair.modify, False
@@ -519,17 +591,18 @@ def test_casts_begin_anew_when_broken_queue_pairs_cannot_be_replaced(monkeypatch
     async def scenario(one, two) -> None:  # type: ignore[no-untyped-def]
         nonlocal refusing
         place = one.hold(KEY, content(6 * SEGMENT))
-        sender, receiver = one.transport._parts.casts, two.transport._parts.casts
-        sender._queue._queue_pair.modify(abi.QPS_ERR)
-        receiver._receiver._queue_pair.modify(abi.QPS_ERR)
+        before = len(nics.of_casts())
+        (sender,), (receiver,) = nics.of_casts(one, receives=False), nics.of_casts(two, receives=True)
+        sender.pair.modify(abi.QPS_ERR)
+        receiver.pair.modify(abi.QPS_ERR)
         refusing = True
         one.transport.cast(place, 0, 3)
         await one.sink.until(lambda: one.sink.failed == {KEY: 3})
-        await eventually(lambda: sender._queue is None and receiver._receiver is None)
+        await eventually(lambda: not nics.of_casts())
         one.transport.cast(place, 3, 3)
         await one.sink.until(lambda: one.sink.failed == {KEY: 6})
         refusing = False
-        await eventually(lambda: sender._queue is not None and receiver._receiver is not None)
+        await eventually(lambda: len(nics.of_casts()) == before)
         one.transport.cast(place, 0, 6)
         await two.sink.until(lambda: len(two.sink.casts.get(KEY, {})) == 6)
 
@@ -571,6 +644,14 @@ def test_a_read_that_lost_packets_ends_and_its_window_is_told(monkeypatch: pytes
     """The holder's packets go to a card that does not exist, until the reader's NIC has asked again."""
     monkeypatch.setattr(limits, "VERBS_READ_TIMEOUT_EXPONENT", 14)
     monkeypatch.setattr(limits, "VERBS_READ_RETRIES", 7)  # which soft-RoCE takes for ever
+    windows_told: list[tuple[int, int]] = []
+    lost_of = ReadWindow.lost
+
+    def told(window: ReadWindow, since_ns: int, now_ns: int) -> None:
+        windows_told.append((since_ns, now_ns))
+        lost_of(window, since_ns, now_ns)
+
+    monkeypatch.setattr(ReadWindow, "lost", told)
 
     async def scenario(one, two) -> None:  # type: ignore[no-untyped-def]
         chunk = content(4 << 20)
@@ -586,12 +667,11 @@ def test_a_read_that_lost_packets_ends_and_its_window_is_told(monkeypatch: pytes
 
         read()
         await eventually(lambda: bool(progressed))
-        (peer,) = two.transport._parts.reads._peers.values()
         before = counters.read_retransmissions
         neighbour = f"{ADDRESSES[1]} dev eth0"
         await set_neighbour(f"{neighbour} lladdr 02:00:00:00:00:99 nud permanent")
         await eventually(lambda: counters.read_retransmissions > before)
-        assert peer._window._ceiling.lowered
+        assert windows_told
         lost.set()
         await set_neighbour(f"{neighbour} lladdr {data_mac(1)} nud reachable")
         assert await last is ReadOutcome.DONE

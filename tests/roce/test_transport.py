@@ -10,9 +10,11 @@ import pytest
 
 from bmv2_testbed.guests import pair
 from bmv2_testbed.guests.machine import Guest
-from bmv2_testbed.processes import REPOSITORY_ROOT, child_environment
+from bmv2_testbed.processes import child_environment
 
 pytestmark = pytest.mark.roce
+
+ROOT = Path(__file__).resolve().parents[2]
 
 TIMEOUT_S = 1200.0
 """About 100 s on a machine with nothing else to do."""
@@ -28,8 +30,8 @@ def run_inside(guest: Guest, *words: str) -> None:
             "PATH": os.environ["PATH"] + ":/usr/sbin:/sbin",
         }
     )
-    argv = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "-x", "--rootdir", str(REPOSITORY_ROOT)]
-    argv += ["-c", str(REPOSITORY_ROOT / "pytest.ini"), *words]
+    argv = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "-x", "--rootdir", str(ROOT)]
+    argv += ["-c", str(ROOT / "pytest.ini"), *words]
     status, out, err = guest.run(argv, environment, TIMEOUT_S)
     print(out[-2000:])
     assert status == 0, (out + err)[-8000:]
@@ -37,7 +39,7 @@ def run_inside(guest: Guest, *words: str) -> None:
 
 
 def test_contract(two_nodes: Guest) -> None:
-    run_inside(two_nodes, str(REPOSITORY_ROOT / "tests/contracts/transport"), "-k", "verbs")
+    run_inside(two_nodes, str(ROOT / "tests/contracts/transport"), "-k", "verbs")
 
 
 def test_what_only_rdma_has(two_nodes: Guest) -> None:

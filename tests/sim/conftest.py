@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from kvproto.sim.checks import violations
-from kvproto.sim.world import Report, World
+from kvsim.checks import violations
+from kvsim.world import Report, World
 
 
 def _commit() -> str:
@@ -19,7 +19,7 @@ def _commit() -> str:
 
 
 @pytest.fixture(scope="session")
-def settled() -> Callable[..., Report]:
+def checked() -> Callable[..., Report]:
     """Runs a world and asserts that nothing is violated."""
 
     def run(world: World) -> Report:

@@ -4,11 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from kvproto.commands import Blame, Outcome, Source
-from kvproto.events import FetchCancelled, HolderLost, HolderRef, HoldersChanged, SwitchChanged
+from hostagent.core.events import SwitchStateGiven
+from hostagent.core.work import TaskStatus
+from kvclient.messages import Status
+from kvproto.commands import Blame
 from kvproto.limits import MS
-from kvproto.sim.link import Faults
-from kvproto.sim.world import FETCH, Setting, World
+from kvproto.sources import ChunkSource
+from kvsim.link import Faults
+from kvsim.world import Setting, World
 
 SMALL = Setting(readers=6, chunks=6, segments=64, ttl_ns=2_000 * MS, deadline_ns=10_000 * MS, seed=11)
 """1.5 MiB: about 130 ms of the link."""
@@ -16,7 +19,7 @@ MID_FETCH_NS = 60 * MS
 
 
 def complete(report) -> bool:
-    return set(report.outcomes) == {Outcome.COMPLETE}
+    return set(report.outcomes) == {Status.OK}
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -32,78 +35,78 @@ def complete(report) -> bool:
     ],
     ids=["loss", "heavy-loss", "duplication", "reordering", "corruption", "all"],
 )
-def test_bad_links(faults, seed, settled) -> None:
-    report = settled(World(replace(SMALL, faults=faults, seed=seed, stagger_ns=seed * 40 * MS)))
+def test_bad_links(faults, seed, checked) -> None:
+    report = checked(World(replace(SMALL, faults=faults, seed=seed, stagger_ns=seed * 40 * MS)))
     assert complete(report)
 
 
 @pytest.mark.parametrize("told", [True, False], ids=["told", "not-told"])
 @pytest.mark.parametrize("cached", [True, False], ids=["cached", "cast"])
 @pytest.mark.parametrize("seed", range(3))
-def test_switch_reloaded_mid_fetch(told, cached, seed, settled) -> None:
+def test_switch_reloaded_mid_fetch(told, cached, seed, checked) -> None:
     world = World(replace(SMALL, cached=cached, seed=seed))
 
     def reload() -> None:
         world.switch.reboot()
         if told:
             for node in world.readers:
-                node.tell(SwitchChanged())
+                node.tell(SwitchStateGiven(1))
 
     world.engine.at(MID_FETCH_NS, reload)
-    report = settled(world)
+    report = checked(world)
     assert complete(report)
     assert max(report.times_s) < (0.35 if told else 0.7)
 
 
-def test_switch_becomes_an_ordinary_one_mid_fetch(settled) -> None:
+def test_switch_becomes_an_ordinary_one_mid_fetch(checked) -> None:
     world = World(SMALL)
 
     def forget() -> None:
         world.switch.plain = True
 
     world.engine.at(MID_FETCH_NS, forget)
-    assert complete(settled(world))
+    assert complete(checked(world))
 
 
-def test_plain_network(settled) -> None:
+def test_plain_network(checked) -> None:
     world = World(replace(SMALL, plain=True))
-    assert complete(settled(world))
-    assert {source for node in world.readers for source in node.delivered[FETCH][1].sources} == {Source.UNICAST}
+    assert complete(checked(world))
+    assert {source for node in world.readers for source in node.answer.sources} == {ChunkSource.HOLDER}
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_holder_killed_with_another(seed, settled) -> None:
+def test_holder_killed_with_another(seed, checked) -> None:
     world = World(replace(SMALL, holders=2, seed=seed))
     world.engine.at(MID_FETCH_NS, world.holders[seed % 2].kill)
-    report = settled(world)
+    report = checked(world)
     assert complete(report)
     assert report.worst < 4
 
 
-def test_only_holder_killed(settled) -> None:
+def test_only_holder_killed(checked) -> None:
     world = World(replace(SMALL, ttl_ns=500 * MS))
     world.engine.at(MID_FETCH_NS, world.holders[0].kill)
-    report = settled(world)
-    assert set(report.outcomes) == {Outcome.GONE}
+    report = checked(world)
+    assert set(report.outcomes) == {Status.UNAVAILABLE}
     assert max(report.times_s) < 1
     assert all(leading < SMALL.chunks for leading in report.leading)
 
 
-def test_holder_lost_by_the_controllers_word(settled) -> None:
+def test_holder_lost_by_the_controllers_word(checked) -> None:
     world = World(replace(SMALL, holders=2))
 
     def lose() -> None:
         world.holders[0].kill()
         for node in world.readers:
-            node.tell(HolderLost(world.holders[0].name))
+            node.learn(gone=(0,))
 
     world.engine.at(MID_FETCH_NS, lose)
-    report = settled(world)
+    report = checked(world)
     assert complete(report)
     assert report.worst < 2.5
 
 
-def test_holder_unreachable_with_another(settled) -> None:
+def test_holder_unreachable_with_another(checked) -> None:
     """No connection is refused: only silence tells."""
     world = World(replace(SMALL, holders=2))
 
@@ -111,15 +114,15 @@ def test_holder_unreachable_with_another(settled) -> None:
         world.holders[0].link.down = True
 
     world.engine.at(MID_FETCH_NS, cut)
-    assert complete(settled(world))
+    assert complete(checked(world))
 
 
 def leader(world):
-    return next((node for node in world.readers if node.reader._schedule._led), None)
+    return next((node for node in world.readers if node.core.fetches.led_count), None)
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_leader_killed(seed, settled) -> None:
+def test_leader_killed(seed, checked) -> None:
     world = World(replace(SMALL, seed=seed))
     killed = []
 
@@ -132,15 +135,15 @@ def test_leader_killed(seed, settled) -> None:
             world.engine.at(world.engine.now_ns + 5 * MS, kill)
 
     world.engine.at(MID_FETCH_NS, kill)
-    settled(world)
+    checked(world)
     assert len(killed) == 1
     others = [node for node in world.readers if not node.dead]
-    assert {node.delivered[FETCH][1].outcome for node in others} == {Outcome.COMPLETE}
+    assert {node.answer.outcome for node in others} == {Status.OK}
     ideal_ns = SMALL.chunks * SMALL.segments * SMALL.segment_bytes / SMALL.rate_bytes_per_s * 1e9
-    assert max(node.delivered[FETCH][0] for node in others) < 2 * ideal_ns
+    assert max(node.answer.at_ns for node in others) < 2 * ideal_ns
 
 
-def test_follower_killed_slows_nobody(settled) -> None:
+def test_follower_killed_slows_nobody(checked) -> None:
     world = World(SMALL)
 
     def kill() -> None:
@@ -148,13 +151,13 @@ def test_follower_killed_slows_nobody(settled) -> None:
         victim.kill()
 
     world.engine.at(MID_FETCH_NS, kill)
-    settled(world)
+    checked(world)
     ideal_ns = SMALL.chunks * SMALL.segments * SMALL.segment_bytes / SMALL.rate_bytes_per_s * 1e9
-    assert max(node.delivered[FETCH][0] for node in world.readers if not node.dead) < 1.4 * ideal_ns
+    assert max(node.answer.at_ns for node in world.readers if not node.dead) < 1.4 * ideal_ns
 
 
 @pytest.mark.parametrize("holders", [1, 2])
-def test_chunk_evicted_while_it_is_read(holders, settled) -> None:
+def test_chunk_evicted_while_it_is_read(holders, checked) -> None:
     world = World(replace(SMALL, holders=holders, readers=2))
     evicted = []
 
@@ -162,17 +165,17 @@ def test_chunk_evicted_while_it_is_read(holders, settled) -> None:
         evicted.extend(key for key in world.keys[3:] if world.holders[0].evict(key))
 
     world.engine.at(MID_FETCH_NS, evict)
-    report = settled(world)
+    report = checked(world)
     assert evicted
     if holders == 2:
         assert complete(report)
         assert any(copy.blame is Blame.ABSENT for node in world.readers for copy in node.bad_copies)
     else:
-        assert set(report.outcomes) <= {Outcome.GONE, Outcome.COMPLETE}
-        assert Outcome.GONE in report.outcomes
+        assert set(report.outcomes) <= {Status.UNAVAILABLE, Status.OK}
+        assert Status.UNAVAILABLE in report.outcomes
 
 
-def test_a_pinned_chunk_is_not_evicted(settled) -> None:
+def test_a_pinned_chunk_is_not_evicted(checked) -> None:
     world = World(replace(SMALL, readers=1, chunks=1, segments=512))
     refused = []
 
@@ -180,89 +183,88 @@ def test_a_pinned_chunk_is_not_evicted(settled) -> None:
         refused.append(not world.holders[0].evict(world.keys[0]))
 
     world.engine.at(MID_FETCH_NS, evict)
-    assert complete(settled(world))
+    assert complete(checked(world))
     assert refused == [True]
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_wrong_checksum_from_one_of_two_holders(seed, settled) -> None:
+def test_wrong_checksum_from_one_of_two_holders(seed, checked) -> None:
     world = World(replace(SMALL, holders=2, seed=seed))
     for key in world.keys:
         world.holders[1].hold(key, SMALL.segments, wrong=True)
-    assert complete(settled(world))
+    assert complete(checked(world))
     blamed = {copy.holder for node in world.readers for copy in node.bad_copies}
     assert blamed == {world.holders[1].name}
 
 
-def test_wrong_checksum_from_the_only_holder(settled) -> None:
+def test_wrong_checksum_from_the_only_holder(checked) -> None:
     world = World(SMALL)
     world.holders[0].hold(world.keys[2], SMALL.segments, wrong=True)
-    report = settled(world)
-    assert set(report.outcomes) == {Outcome.GONE}
+    report = checked(world)
+    assert set(report.outcomes) == {Status.UNAVAILABLE}
     assert set(report.leading) == {2}
 
 
-def test_keys_that_collide_in_the_interest_table(settled) -> None:
-    report = settled(World(replace(SMALL, interest_entries=1)))
+def test_keys_that_collide_in_the_interest_table(checked) -> None:
+    report = checked(World(replace(SMALL, interest_entries=1)))
     assert complete(report)
 
 
-def test_deadline_gives_what_leads(settled) -> None:
+def test_deadline_gives_what_leads(checked) -> None:
     world = World(replace(SMALL, chunks=24, deadline_ns=200 * MS))
-    report = settled(world)
-    assert set(report.outcomes) == {Outcome.LATE}
+    report = checked(world)
+    assert set(report.outcomes) == {Status.DEADLINE}
     assert max(report.times_s) < 0.25
 
 
-def test_cancelled_fetches_leave_nothing(settled) -> None:
+def test_cancelled_fetches_leave_nothing(checked) -> None:
     world = World(SMALL)
 
     def cancel() -> None:
         for node in world.readers[1:]:
-            node.tell(FetchCancelled(FETCH))
+            node.cancel()
 
     world.engine.at(MID_FETCH_NS, cancel)
-    world.finished = lambda: FETCH in world.readers[0].delivered  # type: ignore[method-assign]
+    world.finished = lambda: world.readers[0].answer is not None  # type: ignore[method-assign]
     world.run()
     world.engine.run(world.engine.now_ns + SMALL.ttl_ns, lambda: False)
-    assert world.readers[0].delivered[FETCH][1].outcome is Outcome.COMPLETE
-    assert all(node.reader.idle for node in world.readers)
+    assert world.readers[0].answer.outcome is Status.OK
+    assert all(node.core.idle for node in world.nodes)
     assert not world.switch.interest_left()
-    assert not any(node.pins for node in world.nodes)
 
 
-def test_a_holder_that_appears_is_used(settled) -> None:
+def test_a_holder_that_appears_is_used(checked) -> None:
     world = World(replace(SMALL, holders=2, readers=1))
-    second = world.holders[1]
-    refs = world.refs(world.readers[0])
-    world.refs = lambda node: refs[:1]  # type: ignore[method-assign]
-    world.engine.at(MID_FETCH_NS, lambda: world.holders[0].evict(world.keys[5]))
-    change = HoldersChanged({key: (HolderRef(second.name, second.address),) for key in world.keys})
-    world.engine.at(MID_FETCH_NS + MS, lambda: world.readers[0].tell(change))
-    assert complete(settled(world))
+    first, second = world.holders
+    reader = world.readers[0]
+    world.publish(reader, [first])
+    world.engine.at(MID_FETCH_NS, lambda: first.evict(world.keys[5]))
+    world.engine.at(MID_FETCH_NS + MS, lambda: world.publish(reader, [second]))
+    assert complete(checked(world))
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_fill_over_bad_links_completes_and_is_served(seed, settled) -> None:
+def test_fill_over_bad_links_completes_and_is_served(seed, checked) -> None:
     world = World(replace(SMALL, faults=Faults(loss=0.03, reordering=0.03), seed=seed))
     for index in range(SMALL.chunks):
-        world.fill(index, fill=index + 1)
-    world.engine.run(3_000 * MS, lambda: len(world.holders[0].fills_ended) == SMALL.chunks)
-    assert [ended.complete for ended in world.holders[0].fills_ended] == [True] * SMALL.chunks
+        world.fill(index)
+    ended = world.holders[0].tasks_ended
+    world.engine.run(3_000 * MS, lambda: len(ended) == SMALL.chunks)
+    assert [task.status for task in ended] == [TaskStatus.DONE] * SMALL.chunks
     for cached in world.switch.cache.values():
         cached.filling_member = None
         assert len(cached.slots) == SMALL.segments
     world.starts = [world.engine.now_ns + start for start in world.starts]
     before = world.holders[0].link.sent_bytes
-    assert complete(settled(world))
+    assert complete(checked(world))
     payload = SMALL.chunks * SMALL.segments * SMALL.segment_bytes
     assert world.holders[0].link.sent_bytes - before < 0.05 * payload
-    assert {source for node in world.readers for source in node.delivered[FETCH][1].sources} == {Source.SWITCH}
+    assert {source for node in world.readers for source in node.answer.sources} == {ChunkSource.SWITCH}
 
 
-def test_chunks_evicted_from_the_switch_mid_fetch(settled) -> None:
+def test_chunks_evicted_from_the_switch_mid_fetch(checked) -> None:
     world = World(replace(SMALL, cached=True))
     world.engine.at(MID_FETCH_NS, world.switch.cache.clear)
-    report = settled(world)
+    report = checked(world)
     assert complete(report)
     assert report.worst < 2

@@ -5,16 +5,18 @@ restart. `KVCAST_MIX_SEEDS=4000-4999 pytest tests/sim/test_random_mix.py` looks 
 """
 
 import os
+from dataclasses import replace
 
 import pytest
 
-from kvproto.commands import Outcome
-from kvproto.events import SwitchChanged
+from hostagent.core.events import SwitchStateGiven
+from kvclient.messages import Status
 from kvproto.limits import MS
-from kvproto.sim.chance import Chance
-from kvproto.sim.checks import violations
-from kvproto.sim.link import Faults
-from kvproto.sim.world import FETCH, Setting, World
+from kvsim.chance import Chance
+from kvsim.checks import violations
+from kvsim.disk import DiskFaults
+from kvsim.link import Faults
+from kvsim.world import Setting, World
 
 SEEDS_VARIABLE = "KVCAST_MIX_SEEDS"
 SEEDS_USUAL = "0-39"
@@ -62,13 +64,31 @@ def random_setting(chance: Chance, seed: int) -> Setting:
     )
 
 
+def equipped(setting: Setting, chance: Chance) -> Setting:
+    """The same with pools, disks and gates that may be tight, bad and strict."""
+    tiers = bool(chance.below(2))
+    bad_disks = not chance.below(4)
+    on_disk = tuple(index for index in range(setting.chunks) if tiers and not setting.cached and not chance.below(3))
+    return replace(
+        setting,
+        recompute_s=0.001 * between(chance, 1, 2_000) if not chance.below(4) else None,
+        pool_chunks=between(chance, setting.chunks, 2 * setting.chunks),
+        disk_chunks=between(chance, setting.chunks, 3 * setting.chunks) if tiers else 0,
+        disk_faults=DiskFaults(*(bad_disks * chance.fraction() * 0.2 for _ in range(3))),
+        announced=bool(chance.below(2)),
+        on_disk=on_disk,
+    )
+
+
 class Mix:
     """A world and what happens in it; `story` tells it to whoever has to find out why it failed."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self._chance = Chance(seed).fork("mix")
-        self.world = World(random_setting(self._chance, seed))
+        agents = self._agents = self._chance.fork("agents")
+        """Of its own stream: what it draws changes nothing of what the network does."""
+        self.world = World(equipped(random_setting(self._chance, seed), agents))
         self.story: list[str] = []
         self._survivor = self.world.holders[self._chance.below(len(self.world.holders))]
         """Never dies, never evicts, is never wrong."""
@@ -76,6 +96,8 @@ class Mix:
         """The survivor, too, dies; then a miss is an answer."""
         for _ in range(between(self._chance, 0, 4)):
             self._happening()
+        for _ in range(between(agents, 0, 3)):
+            self._happening_to_an_agent()
         if self.doomed:
             for holder in self.world.holders:
                 self._at(self._moment(), f"{holder.name} dies", holder.kill)
@@ -111,22 +133,50 @@ class Mix:
                 holder.hold(key, world.setting.segments, wrong=True)
                 self.story.append(f"{holder.name} has wrong bytes for {key.hex()}")
 
+    def _happening_to_an_agent(self) -> None:
+        world, chance = self.world, self._agents
+        at_ns = chance.below(world.setting.stagger_ns + 150 * MS)
+        others = [node for node in world.nodes if node is not self._survivor]
+        match chance.below(4):
+            case 0 | 1:
+                node = others[chance.below(len(others))]
+                self._at(at_ns, f"{node.name} restarts", lambda: None if node.dead else world.restart(node))
+            case 2:
+                node = world.readers[chance.below(len(world.readers))]
+                self._at(at_ns, f"{node.name}'s engine gives up", node.cancel)
+            case 3 if not world.setting.cached and not world.setting.plain:
+                index = chance.below(len(world.keys))
+                self._at(at_ns, f"chunk {index} is filled into the switch", lambda: world.fill(index, timeout_s=0.3))
+                self._at(at_ns + 300 * MS, f"chunk {index} is served", lambda: world.serve(index))
+
     def _restart(self, rack: int, told: bool) -> None:
+        epoch = self.world.engine.now_ns
         self.world.switches[rack].reboot()
         if told:
             for node in self.world.readers:
                 if self.world.core.racks[node.address] == rack:
-                    node.tell(SwitchChanged())
+                    node.tell(SwitchStateGiven(epoch))
+
+    @property
+    def _may_end(self) -> set[Status]:
+        """How fetches may end here."""
+        setting = self.world.setting
+        may = {Status.OK, Status.CANCELLED}
+        if setting.recompute_s is not None:
+            # Refused, or given up once computing would have been done.
+            may |= {Status.GATE, Status.DEADLINE}
+        if self.doomed or (setting.on_disk and setting.disk_faults != DiskFaults()):
+            may |= {Status.UNAVAILABLE, Status.DEADLINE, Status.NOT_FOUND}
+        return may
 
     def problems(self) -> list[str]:
         """Run it; what is not as it must be."""
         self.world.run()
         found = violations(self.world)
-        if not self.doomed:
-            for node in self.world.readers:
-                answer = node.delivered.get(FETCH)
-                if not node.dead and answer is not None and answer[1].outcome is not Outcome.COMPLETE:
-                    found.append(f"{node.name}: {answer[1].outcome.name}, though {self._survivor.name} has everything")
+        for node in self.world.readers:
+            answer = node.answer
+            if not node.dead and answer is not None and answer.outcome not in self._may_end:
+                found.append(f"{node.name}: {answer.outcome.name}, though {self._survivor.name} has everything")
         return found
 
 

@@ -7,7 +7,6 @@ one that has imported vLLM; the tests share them where they can.
 from __future__ import annotations
 
 import importlib.util
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -17,17 +16,13 @@ from typing import Any
 import pytest
 
 from bmv2_testbed import client
-from bmv2_testbed.engines.client import Engine, engine_arguments, running
+from bmv2_testbed.engines.engine_client import Engine, engine_arguments, running
 from bmv2_testbed.engines.launcher import ONE_THREAD, Launcher, launching
 from bmv2_testbed.engines.small_models import make_model
 from bmv2_testbed.spec import Target, TestbedSpec, Wiring
+from tests.vllm.vllm_suite import BLOCK_TOKENS, CHUNK_TOKENS, PATIENT, SMALL, StartEngine, Truth
 
 HERE = Path(__file__).parent
-if str(HERE) not in sys.path:
-    sys.path.insert(0, str(HERE))
-
-from vllm_suite import BLOCK_TOKENS, CHUNK_TOKENS, PATIENT, SMALL, StartEngine, Truth  # noqa: E402 - beside the tests
-
 HOSTS = 3
 POOL_BYTES = 128 * 2**20
 

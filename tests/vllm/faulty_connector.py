@@ -1,14 +1,18 @@
-"""KvcastConnector whose loads fail now and then, by a seeded generator: before, in the middle of, or after the copy."""
+"""KvcastConnector whose loads fail now and then, by a seeded generator: before, in the middle of, or after the copy.
+
+vLLM names a connector by its module and class, so the faulty transfers are put in the place of the worker's own.
+"""
 
 from __future__ import annotations
 
 import random
 from typing import Any
 
-from hostagent.client import AgentUnavailableError
-from hostagent.engines.core.requests import Load
-from hostagent.engines.transfers import LayerGate, Transfers
-from hostagent.engines.vllm.connector import KvcastConnector
+from kvclient.client import AgentUnavailableError
+from kvclient.engines.core.requests import Load
+from kvclient.engines.transfers import LayerGate, Transfers
+from kvclient.engines.vllm import worker
+from kvclient.engines.vllm.connector import KvcastConnector
 
 FAILURES = 0.4
 """Share of the loads that fail."""
@@ -36,6 +40,5 @@ class FaultyTransfers(Transfers):
 class FaultyConnector(KvcastConnector):
     """Uses them in its workers."""
 
-    def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
-        super().register_kv_caches(kv_caches)
-        self._at_worker._transfers.__class__ = FaultyTransfers  # type: ignore[union-attr,assignment]
+
+worker.Transfers = FaultyTransfers  # type: ignore[misc]

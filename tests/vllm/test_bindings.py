@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from hostagent.engines.core.identity import EngineIdentity, Shard
+from kvclient.engines.core.identity import EngineIdentity, Shard
 
 CHUNK = 16
 TOKENS = list(range(100, 196))
@@ -39,7 +39,7 @@ def keys_of(keys: Any, **more: Any) -> list[bytes] | None:
 
 
 def request_keys() -> Any:
-    from hostagent.engines.vllm.bindings import RequestKeys
+    from kvclient.engines.vllm.bindings import RequestKeys
 
     return RequestKeys(IDENTITY)
 
@@ -97,6 +97,54 @@ def test_an_adapter_without_readable_files_has_no_keys(tmp_path: Path) -> None:
     assert keys_of(keys, lora_request=nowhere) is None
 
 
+def adapter(folder: Path, content: str) -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / "adapter_model.bin").write_text(content)
+    return folder
+
+
+def request_of(lora: Any, name: str = "r") -> Any:
+    from vllm import SamplingParams
+    from vllm.v1.request import Request
+
+    return Request(name, TOKENS, SamplingParams(max_tokens=1), None, lora_request=lora)
+
+
+def test_an_adapter_loaded_again_in_place_has_other_keys(tmp_path: Path) -> None:
+    from vllm.lora.request import LoRARequest
+
+    keys, folder = request_keys(), adapter(tmp_path / "a", "step 1")
+    lora = LoRARequest("policy", 1, str(folder), load_inplace=True)
+    before = keys_of(keys, lora_request=lora)
+    under_way = request_of(lora, "under way")
+    assert keys.of(under_way) is not None
+    assert keys.are_true(under_way)
+    adapter(folder, "step 2 ")
+    assert not keys.are_true(under_way), "it computes with the new adapter under the old one's keys"
+    after = keys_of(keys, lora_request=lora)
+    assert before is not None
+    assert after is not None
+    assert not set(before) & set(after)
+    adapter(folder, "step 1")
+    assert keys_of(keys, lora_request=lora) == before
+    assert not keys.are_true(under_way), "some of its KV may be of step 2"
+
+
+def test_an_adapter_written_to_but_not_loaded_again_has_no_keys(tmp_path: Path) -> None:
+    from vllm.lora.request import LoRARequest
+
+    keys, folder = request_keys(), adapter(tmp_path / "a", "1")
+    lora = LoRARequest("policy", 1, str(folder))
+    under_way = request_of(lora)
+    assert keys.of(under_way) is not None
+    adapter(folder, "2 ")
+    assert not keys.are_true(under_way)
+    assert keys_of(keys, lora_request=lora) is None, "nobody knows which of both is loaded"
+    keys.ended(under_way.request_id)
+    assert keys_of(keys, lora_request=LoRARequest("policy", 1, str(folder), load_inplace=True)) is not None
+    assert keys_of(keys, lora_request=LoRARequest("other", 2, str(folder))) is not None
+
+
 def test_forgotten_keys_never_come_back() -> None:
     keys = request_keys()
     seen = set()
@@ -106,3 +154,18 @@ def test_forgotten_keys_never_come_back() -> None:
         assert not seen & set(found)
         seen |= set(found)
         keys.forget()
+
+
+def test_the_trace_context_of_a_request_is_carried_on() -> None:
+    """Where vLLM keeps the headers of a request that it was told to trace."""
+    from vllm import SamplingParams
+    from vllm.v1.request import Request
+
+    from kvclient.engines.vllm.bindings import traceparent_of
+
+    traced = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    headers = {"traceparent": traced, "tracestate": "a=b"}
+    request = Request("r", TOKENS, SamplingParams(max_tokens=1), None, trace_headers=headers)
+    assert traceparent_of(request) == traced
+    assert traceparent_of(Request("r", TOKENS, SamplingParams(max_tokens=1), None)) is None
+    assert traceparent_of(Request("r", TOKENS, SamplingParams(max_tokens=1), None, trace_headers={})) is None

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from vllm_suite import CHUNK_TOKENS, StartEngine, Truth, assert_same, one, random_tokens, until
 
 from bmv2_testbed.client import Testbed
-from bmv2_testbed.engines.client import Engine
+from bmv2_testbed.engines.engine_client import Engine
+from tests.vllm.vllm_suite import CHUNK_TOKENS, StartEngine, Truth, assert_same, one, random_tokens, until
 
 TOLD_S = 300.0
 POLL_MS = 20

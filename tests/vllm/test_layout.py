@@ -37,7 +37,7 @@ KINDS = ["one region a layer", "layers side by side in each block", "heads and t
 
 
 def copier(made: list[torch.Tensor], *, device_copies: bool) -> Any:
-    from hostagent.engines.layout import DeviceLayers, page_view, paged_layers
+    from kvclient.engines.layout import DeviceLayers, page_view, paged_layers
 
     views = [page_view(cache, 1 << 20) for cache in made]
     return DeviceLayers(views) if device_copies else paged_layers(views)
@@ -95,7 +95,7 @@ def test_a_chunk_is_layer_by_layer(device: str, device_copies: bool) -> None:
 def test_pages_with_holes_are_refused() -> None:
     import torch
 
-    from hostagent.engines.layout import LayoutError, page_view
+    from kvclient.engines.layout import LayoutError, page_view
 
     cache = torch.zeros((4, 8, 32))[:, :, ::2]
     with pytest.raises(LayoutError, match="not contiguous"):

@@ -9,7 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from vllm_suite import (
+
+from bmv2_testbed.engines.engine_client import Engine
+from bmv2_testbed.engines.small_models import AUDIO_TOKEN, make_adapter
+from bmv2_testbed.errors import TestbedError
+from tests.vllm.vllm_suite import (
     CHUNK_TOKENS,
     PROMPTS,
     StartEngine,
@@ -18,13 +22,9 @@ from vllm_suite import (
     one,
     random_tokens,
     run_batches,
-    settled,
+    run_until_idle,
     tokens_of,
 )
-
-from bmv2_testbed.engines.client import Engine
-from bmv2_testbed.engines.small_models import AUDIO_TOKEN, make_adapter
-from bmv2_testbed.errors import TestbedError
 
 NO_LOAD = {"kvcast.no_load": True}
 TRACED = {"enforce_eager": False, "compilation_config": {"mode": 2, "backend": "eager"}}
@@ -58,7 +58,7 @@ def test_loaded_as_computed(
     loaded = engine.generate(prompts)
     assert_same(tokens_of(loaded), computed)
     assert [result.cached_tokens for result in loaded if result is not None] == [576, 320, 64]
-    settled(engine)
+    run_until_idle(engine)
 
 
 def processors(arguments: dict[str, Any]) -> dict[str, str]:
@@ -91,7 +91,30 @@ def test_adapters_do_not_share(
     assert len(said) == 3
     # The same adapter under another name is another one: names are what clients ask for.
     assert one(engine, prompt, adapter=("three", 3, str(made[0]))).cached_tokens == 0
-    settled(engine)
+    run_until_idle(engine)
+
+
+def test_an_adapter_under_training_shares_with_its_own_steps_only(
+    start: StartEngine, models: Callable[..., Path], agent_sockets: list[str], folder: Path
+) -> None:
+    """Trained on and loaded again in place, under one name and path, as reinforcement learning does."""
+    place = folder / "trained"
+    engine = start(
+        models(), agent_sockets[0], enable_prefix_caching=False, enable_lora=True, max_loras=1, max_lora_rank=8
+    )
+    prompt = random_tokens(random.Random(8), 200)
+    said = []
+    for training_step in (1, 2):
+        make_adapter(place, models(), 10 + training_step)
+        adapter = ("policy", 1, str(place), None, True)
+        computed = one(engine, prompt, adapter=adapter, margins=True)
+        assert computed.cached_tokens == 0, training_step
+        loaded = one(engine, prompt, adapter=adapter)
+        assert loaded.cached_tokens == 3 * CHUNK_TOKENS, training_step
+        assert_same([loaded.tokens], [computed.certain])
+        said.append(computed.tokens)
+    assert said[0] != said[1]
+    run_until_idle(engine)
 
 
 def test_sounds_share_as_far_as_the_words_before_them(
@@ -113,7 +136,7 @@ def test_sounds_share_as_far_as_the_words_before_them(
         result = one(engine, prompt, tones=[hertz])
         assert (result.cached_tokens, hertz) == (chunks * CHUNK_TOKENS, hertz)
         assert_same([result.tokens], [heard[hertz]])
-    settled(engine)
+    run_until_idle(engine)
 
 
 @pytest.mark.parametrize(
@@ -148,4 +171,4 @@ def test_layer_by_layer_for_whole_batches(
     for _ in range(2):
         assert_same(run_batches(engine, prompts), truth(prompts))
     assert engine.metrics()["hits"]["local"] > 50
-    settled(engine)
+    run_until_idle(engine)

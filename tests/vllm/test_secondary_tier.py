@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from vllm_suite import PROMPTS, StartEngine, Truth, assert_same, run_batches, until
-
 from bmv2_testbed.client import Testbed
-from bmv2_testbed.engines.client import Engine
+from bmv2_testbed.engines.engine_client import Engine
+from tests.vllm.vllm_suite import PROMPTS, StartEngine, Truth, assert_same, run_batches, until
 
 REGION_BYTES = 4 * 2**20
 
@@ -26,13 +25,13 @@ def tiered(start: StartEngine, model: Path, agent_socket: str) -> Engine:
             "kv_role": "kv_both",
             "kv_connector_extra_config": {
                 "spec_name": "HostTieringSpec",
-                "spec_module_path": "hostagent.engines.vllm.host_tiering",
+                "spec_module_path": "kvclient.engines.vllm.host_tiering",
                 "cpu_bytes_to_use": REGION_BYTES,
                 "block_size": 64,
                 "secondary_tiers": [
                     {
                         "type": "KvcastTier",
-                        "module_path": "hostagent.engines.vllm.tier",
+                        "module_path": "kvclient.engines.vllm.tier",
                         "socket": agent_socket,
                         "lookup_timeout_s": 300,
                         "load_deadline_s": 300,

@@ -13,7 +13,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
-from vllm_suite import (
+
+from bmv2_testbed.client import Testbed
+from bmv2_testbed.engines.engine_client import Engine
+from kvclient.client import AgentClient, ChunkSource, PoolFullError
+from kvproto.ids import KEY_BYTES
+from tests.vllm.vllm_suite import (
     CHUNK_BYTES,
     CHUNK_TOKENS,
     PROMPTS,
@@ -24,14 +29,9 @@ from vllm_suite import (
     one,
     random_tokens,
     run_batches,
-    settled,
+    run_until_idle,
     tokens_of,
 )
-
-from bmv2_testbed.client import Testbed
-from bmv2_testbed.engines.client import Engine
-from hostagent.client import AgentClient, ChunkSource, PoolFullError
-from kvproto.ids import KEY_BYTES
 
 FAULTY = {"kv_connector": "FaultyConnector", "kv_connector_module_path": "tests.vllm.faulty_connector"}
 RETURN_S = 300.0
@@ -48,7 +48,7 @@ def test_failed_loads_are_computed(
     metrics = engine.metrics()
     assert metrics["failed_blocks"][""] > 5
     assert metrics["hits"]["local"] > 50
-    settled(engine)
+    run_until_idle(engine)
 
 
 def test_what_stands_on_a_failed_load_is_not_saved(
@@ -70,7 +70,7 @@ def test_what_stands_on_a_failed_load_is_not_saved(
         one(engine, random_tokens(chance, 8 * CHUNK_TOKENS), kv_transfer_params={"kvcast.no_save": True})
         one(engine, prompt)
     assert engine.metrics()["failed_blocks"][""] > 20
-    settled(engine)
+    run_until_idle(engine)
     for prompt in prompts:
         one(second, prompt, kv_transfer_params={"kvcast.no_load": True})
         keys = [key for key, _ in engine.where(prompt)]
@@ -101,7 +101,7 @@ def test_policy_fail_fails_the_request_alone(
         else:
             assert_same([result.tokens], [tokens])
     assert 0 < failed < len(prompts)
-    settled(engine)
+    run_until_idle(engine)
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +125,7 @@ def test_preempted_requests(plain: Engine, engine: Engine) -> None:
     for _ in range(2):
         assert_same(tokens_of(engine.generate(prompts, max_tokens=70)), expected)
     assert engine.ask("preemptions") > 0
-    settled(engine)
+    run_until_idle(engine)
 
 
 def test_two_hundred_prompts_while_agents_die(truth: Truth, engine: Engine, testbed: Testbed) -> None:
@@ -146,7 +146,7 @@ def test_two_hundred_prompts_while_agents_die(truth: Truth, engine: Engine, test
             testbed.await_ready("agent0")
     await_pool(engine)
     assert outages(engine) >= before + 4  # both halves of the connector count
-    settled(engine)
+    run_until_idle(engine)
     testbed.await_cluster()
 
 
@@ -155,7 +155,7 @@ def test_agent_that_stalls(truth: Truth, engine: Engine, testbed: Testbed) -> No
     prompts = PROMPTS[-16:]
     expected = truth(prompts)
     await_pool(engine)
-    settled(engine)
+    run_until_idle(engine)
     before = outages(engine)
     testbed.kill("agent0", signal.SIGSTOP)
     try:
@@ -166,7 +166,7 @@ def test_agent_that_stalls(truth: Truth, engine: Engine, testbed: Testbed) -> No
     await_pool(engine)
     assert engine.metrics()["agent_away"][""] == 0
     assert outages(engine) == before
-    settled(engine)
+    run_until_idle(engine)
 
 
 def test_controller_killed_and_restarted(truth: Truth, engine: Engine, testbed: Testbed) -> None:
@@ -177,7 +177,7 @@ def test_controller_killed_and_restarted(truth: Truth, engine: Engine, testbed: 
     testbed.await_ready("controller")
     testbed.await_cluster()
     assert_same(run_batches(engine, prompts), truth(prompts))
-    settled(engine)
+    run_until_idle(engine)
 
 
 @contextmanager
@@ -216,7 +216,7 @@ def test_a_full_pool(truth: Truth, start: StartEngine, models: Callable[..., Pat
     for _ in range(2):
         assert_same(run_batches(engine, prompts), truth(prompts))
     assert engine.metrics()["hits"]["local"] == 3 * len(prompts)
-    settled(engine)
+    run_until_idle(engine)
 
 
 def outages(engine: Engine) -> float:
@@ -233,7 +233,7 @@ def await_pool(engine: Engine) -> None:
         assert result is not None
         if result.cached_tokens:
             return
-        engine.ask("settle")
+        engine.ask("run_until_idle")
     raise AssertionError("the engine did not come back to its agent")
 
 

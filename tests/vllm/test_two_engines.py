@@ -9,7 +9,9 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
-from vllm_suite import (
+from bmv2_testbed.client import Testbed
+from bmv2_testbed.engines.engine_client import Engine
+from tests.vllm.vllm_suite import (
     CHUNK_BYTES,
     CHUNK_TOKENS,
     PROMPTS,
@@ -20,12 +22,9 @@ from vllm_suite import (
     one,
     random_tokens,
     run_batches,
-    settled,
+    run_until_idle,
     tokens_of,
 )
-
-from bmv2_testbed.client import Testbed
-from bmv2_testbed.engines.client import Engine
 
 
 def pool_bytes(testbed: Testbed, host: int) -> int:
@@ -42,7 +41,7 @@ def test_two_hundred_prompts(truth: Truth, first: Engine) -> None:
     metrics = first.metrics()
     assert metrics["hits"]["local"] > 100
     assert metrics["hit_tokens"][""] > 10_000
-    settled(first)
+    run_until_idle(first)
 
 
 def test_the_other_node_gets_them_over_the_network(truth: Truth, first: Engine, second: Engine) -> None:
@@ -52,7 +51,7 @@ def test_the_other_node_gets_them_over_the_network(truth: Truth, first: Engine, 
     assert_same(run_batches(second, PROMPTS), truth(PROMPTS))
     hits = second.metrics()["hits"]
     assert sum(count for source, count in hits.items() if source != "local") > 10
-    settled(second)
+    run_until_idle(second)
 
 
 def test_short_prompts_cost_nothing(truth: Truth, first: Engine) -> None:
@@ -70,7 +69,7 @@ def test_one_fetch_for_several_requests(truth: Truth, first: Engine, second: Eng
     prompts = [document + random_tokens(random.Random(seed), 10) for seed in range(6)]
     before = pool_bytes(testbed, 1)
     assert_same(tokens_of(second.generate(prompts)), truth(prompts))
-    settled(second)
+    run_until_idle(second)
     assert pool_bytes(testbed, 1) - before == 1000 // CHUNK_TOKENS * CHUNK_BYTES
 
 
@@ -107,7 +106,7 @@ def test_abort_while_loading(truth: Truth, first: Engine) -> None:
         results = first.generate(prompts, abort={1: steps, 4: steps})
         kept = [result.tokens for index, result in enumerate(results) if result is not None and index not in (1, 4)]
         assert_same(kept, expected)
-    settled(first)
+    run_until_idle(first)
 
 
 def test_a_reset_forgets_the_pool(start: StartEngine, models: Callable[..., Path], agent_sockets: list[str]) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from bmv2_testbed.client import Testbed
-from bmv2_testbed.engines.client import Engine, Generated
+from bmv2_testbed.engines.engine_client import Engine, Generated
 
 StartEngine = Callable[..., Engine]
 
@@ -112,7 +112,7 @@ def run_batches(engine: Engine, prompts: Sequence[list[int]], batch: int = 20) -
     found = []
     for at in range(0, len(prompts), batch):
         found += tokens_of(engine.generate(prompts[at : at + batch]))
-        assert engine.ask("settle")
+        assert engine.ask("run_until_idle")
     return found
 
 
@@ -120,16 +120,17 @@ def one(engine: Engine, prompt: list[int], **more: Any) -> Generated:
     """One request alone; what it computed is in the pool afterwards."""
     (result,) = engine.generate([prompt], **more)
     assert result is not None
-    assert engine.ask("settle")
+    assert engine.ask("run_until_idle")
     return result
 
 
-def settled(engine: Engine) -> None:
+def run_until_idle(engine: Engine) -> None:
     """Saves are over and nothing keeps blocks of the paged cache."""
-    assert engine.ask("settle")
+    assert engine.ask("run_until_idle")
     assert engine.ask("blocks")["used"] == 0
 
 
 def assert_nothing_left(testbed: Testbed) -> None:
     """No pin, no lease, no chunk half filled, no interest, no internal error in agents and switch."""
-    assert testbed.leftovers(patience_s=LEFTOVERS_PATIENCE_S) == []
+    left = testbed.leftovers(patience_s=LEFTOVERS_PATIENCE_S)
+    assert not left, "\n".join(left)

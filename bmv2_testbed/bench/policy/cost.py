@@ -1,4 +1,4 @@
-"""What `PoolValues` costs: microseconds a fetched chunk and bytes a tracked one, in pools that are full."""
+"""What `CacheValues` costs: microseconds per fetched chunk and bytes per tracked one, in pools that are full."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import time
 import tracemalloc
 from dataclasses import dataclass
 
+from kvpolicy.value import POLICIES, CacheValues, Policy, Touch
 from kvproto.ids import ChunkKey
-from kvproto.value import CANDIDATES, Candidate, PoolValues, Touch
 
 _PATH_CHUNKS = 16
 _RESIDENT_SHARE = 0.1
@@ -18,7 +18,7 @@ _MEASURED_FETCHES = 4_000
 _SMALL_TRACKED = 16
 """Chunks tracked for each that a small pool has room for."""
 _BATCHES = 8
-"""A figure is the least mean of so many parts of a measurement: what other work on the machine adds is not ours."""
+"""Parts of a measurement; the figure is the smallest of their means, which leaves out other work on the machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +32,11 @@ class Cost:
     new_us: float
     """A fetched chunk that nobody has heard of."""
     displace_us: float
-    """Besides: weighed against what it displaces, that removed, itself added."""
-    contest_us: float
-    """Of a fetched chunk: the shadows, by difference with a single candidate."""
+    """In addition, for a chunk that comes in: weighing it against what it displaces, removing that, adding it."""
+    selection_us: float
+    """Of a fetched chunk: the shadows, by difference with a single policy."""
     dict_us: float
-    """Beside it, on the same machine: one look-up and one store in a dict of as many keys."""
+    """For comparison, on the same machine: one look-up and one store in a dict with as many keys."""
     bytes_per_chunk: float
     fixed_bytes: int
     sampled_share: float
@@ -44,7 +44,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class SmallPoolCost:
-    """In a pool so small that its shadows see most of what is fetched; as in `Cost`."""
+    """As `Cost`, for a pool so small that its shadows see most fetched chunks."""
 
     room: int
     hit_us: float
@@ -69,19 +69,19 @@ def measure_cost(chunks: int) -> Cost:
     """Fill a pool so that `chunks` are tracked and a tenth of them resident, then measure."""
     sessions = chunks // _PATH_CHUNKS
     tracemalloc.start()
-    values, now_ns = _filled(sessions, CANDIDATES)
+    values, now_ns = _filled(sessions, POLICIES)
     held_bytes, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     tracked, resident, table_bytes = values.tracked_count, len(values), values.nbytes
     times = _measure(values, sessions, now_ns)
-    single, single_ns = _filled(sessions, CANDIDATES[:1])
+    single, single_ns = _filled(sessions, POLICIES[:1])
     return Cost(
         tracked=tracked,
         resident=resident,
         hit_us=times.hit_us,
         new_us=times.new_us,
         displace_us=times.displace_us,
-        contest_us=max(0.0, times.hit_us - _measure(single, sessions, single_ns).hit_us),
+        selection_us=max(0.0, times.hit_us - _measure(single, sessions, single_ns).hit_us),
         dict_us=1e6 * _dict_s(chunks),
         bytes_per_chunk=table_bytes / tracked,
         fixed_bytes=max(0, held_bytes - table_bytes),
@@ -90,15 +90,15 @@ def measure_cost(chunks: int) -> Cost:
 
 
 def measure_small_pool(room: int) -> SmallPoolCost:
-    """The same in a pool with room for so many chunks, `_SMALL_TRACKED` times as many tracked."""
+    """The same in a pool with room for `room` chunks that tracks `_SMALL_TRACKED` times as many."""
     sessions = max(_BATCHES, room * _SMALL_TRACKED // _PATH_CHUNKS)
-    values, now_ns = _filled(sessions, CANDIDATES, room)
+    values, now_ns = _filled(sessions, POLICIES, room)
     times = _measure(values, sessions, now_ns)
     return SmallPoolCost(room, times.hit_us, times.new_us, times.displace_us, values.sampled_share)
 
 
-def _filled(sessions: int, candidates: tuple[Candidate, ...], room: int | None = None) -> tuple[PoolValues, int]:
-    values = PoolValues(room or int(sessions * _PATH_CHUNKS * _RESIDENT_SHARE), candidates=candidates)
+def _filled(sessions: int, policies: tuple[Policy, ...], room: int | None = None) -> tuple[CacheValues, int]:
+    values = CacheValues(room or int(sessions * _PATH_CHUNKS * _RESIDENT_SHARE), policies=policies)
     now_ns = 0
     for session in range(sessions):
         now_ns += _BETWEEN_NS
@@ -110,7 +110,7 @@ def _filled(sessions: int, candidates: tuple[Candidate, ...], room: int | None =
     return values, now_ns
 
 
-def _measure(values: PoolValues, sessions: int, now_ns: int) -> _Times:
+def _measure(values: CacheValues, sessions: int, now_ns: int) -> _Times:
     """CPU time by kind of fetch, of equal parts of the measurement the least."""
     resident = max(1, len(values) // _PATH_CHUNKS // 2)  # the other half is there to be displaced
     batch = _MEASURED_FETCHES // _BATCHES
@@ -130,7 +130,7 @@ def _measure(values: PoolValues, sessions: int, now_ns: int) -> _Times:
             values.fetched(path, now_ns)
             new_s += time.process_time() - began
             now_ns += _BETWEEN_NS
-            values.fetched(path, now_ns)  # a second time, so that whoever decides lets them in
+            values.fetched(path, now_ns)  # a second time, so that the policy lets them in
             began = time.process_time()
             displaced += _displace(values, path, now_ns)
             displace_s += time.process_time() - began
@@ -139,8 +139,8 @@ def _measure(values: PoolValues, sessions: int, now_ns: int) -> _Times:
     return _Times(*(1e6 * seconds for seconds in least))
 
 
-def _displace(values: PoolValues, path: list[Touch], now_ns: int) -> int:
-    """Bring in what is worth more than what it displaces; how many chunks came."""
+def _displace(values: CacheValues, path: list[Touch], now_ns: int) -> int:
+    """Bring in chunks that are worth more than what they displace; returns how many came in."""
     own = {touch.key for touch in path}
     for came, touch in enumerate(path):
         displaced = values.displaced_by(touch, now_ns, lambda key: key not in own)

@@ -1,16 +1,16 @@
-"""What it costs the controller that a chunk comes into a full switch: CPU time of `SwitchPool` alone."""
+"""What it costs the controller that a chunk comes into a full switch: CPU time of `SwitchCache` alone."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass
 
+from controlplane.admission.admissions import Source
 from controlplane.directory import ChunkFacts, Directory
 from controlplane.ids import ChunkKey, NodeIndex, SwitchPort
-from controlplane.newcomers import Source
-from controlplane.pool import FillWanted, PoolRules, SwitchPool
 from controlplane.switch.programmer import SwitchProgrammer, WriteSwitch
 from controlplane.switch.target import SwitchFacts
+from controlplane.switch_cache import FillWanted, SwitchCache, SwitchCacheRules
 from controlplane.value import ClusterValues
 
 _SEGMENT_BYTES = 4096
@@ -39,48 +39,48 @@ class _FullSwitch:
         self.directory = Directory()
         self.values = ClusterValues(self.directory)
         self.programmer = SwitchProgrammer(check_interval_ns=1 << 62)
-        self.pool = SwitchPool(
-            self.directory, self.values, self.programmer, PoolRules(), self._sources, lambda excluded: []
+        self.cache = SwitchCache(
+            self.directory, self.values, self.programmer, SwitchCacheRules(), self._sources, lambda excluded: []
         )
         facts = SwitchFacts(residents * _SEGMENTS, _SEGMENT_BYTES, residents, 64)
         self.programmer.up(facts)
         self.programmer.next(0)
         self.programmer.read_done({}, 0)
-        self.pool.switch_up(facts)
-        self.pool.switch_read({}, False, 0)
-        self.pool_s = 0.0
+        self.cache.switch_up(facts)
+        self.cache.switch_read({}, False, 0)
+        self.cache_s = 0.0
 
     def _sources(self, key: ChunkKey) -> list[Source]:
         chunk = self.directory.get(key)
         return [] if chunk is None else [Source(node, SwitchPort(node + 1)) for node in sorted(chunk.holders)]
 
     def offer(self, number: int, fetches: int) -> None:
-        """A chunk that somebody holds, fetched so often, wanted by two."""
+        """Offer a chunk that one node holds, that was fetched `fetches` times, and that two readers want."""
         key = ChunkKey(number.to_bytes(16, "big"))
         self.directory.add_copy(
             NodeIndex(number % _HOLDERS), ChunkFacts(key, None, _SEGMENTS * _SEGMENT_BYTES, 1, 0, "")
         )
         for _ in range(fetches):
             self.values.fetched([key], self.now_ns)
-        self.pool.report(key, 2, self.now_ns)
+        self.cache.report(key, 2, self.now_ns)
 
     def run_until(self, serving: int) -> None:
-        """Go on until so many chunks have been served from the start on."""
-        while self.pool.decisions["serving"] < serving:
+        """Go on until `serving` chunks have come to be served, counted from the start."""
+        while self.cache.decisions["serving"] < serving:
             self.now_ns += _STEP_NS
             start_s = time.process_time()
-            self.pool.advance(self.now_ns)
-            effects = self.pool.take_effects()
+            self.cache.advance(self.now_ns)
+            effects = self.cache.take_effects()
             for effect in effects:
                 if isinstance(effect, FillWanted):
-                    self.pool.filled(effect.key)
-            self.pool_s += time.process_time() - start_s
+                    self.cache.filled(effect.key)
+            self.cache_s += time.process_time() - start_s
             while isinstance(self.programmer.next(self.now_ns), WriteSwitch):
                 self.programmer.write_done({}, self.now_ns)
 
 
 def measure_displacement(residents: int, displaced: int = 100, waiting: int = 64) -> DisplacementCost:
-    """Fill a switch with `residents` chunks, then let dearer ones in; `waiting` further candidates stand in line."""
+    """Fill a switch with `residents` chunks, then let in more valuable ones; `waiting` further candidates wait."""
     switch = _FullSwitch(residents)
     for number in range(residents):
         switch.offer(number, 1)
@@ -90,6 +90,6 @@ def measure_displacement(residents: int, displaced: int = 100, waiting: int = 64
     for number in range(residents, first + displaced + waiting):
         switch.offer(number, 4)
     switch.run_until(first)
-    switch.pool_s = 0.0
+    switch.cache_s = 0.0
     switch.run_until(first + displaced)
-    return DisplacementCost(residents, waiting, displaced, 1e6 * switch.pool_s / displaced)
+    return DisplacementCost(residents, waiting, displaced, 1e6 * switch.cache_s / displaced)

@@ -1,4 +1,4 @@
-"""Replays of a trace through a pool: ours (`kvproto.value`), and prefix-aware LRU and Belady beside it. Pure.
+"""Replays of a trace through a pool: ours (`kvpolicy.value`), with prefix-aware LRU and Belady for comparison. Pure.
 
 A request hits with as many leading chunks as the pool has; then all its chunks count as used, and those that it lacked
 come in, in prefix order, as far as the policy lets them. Nothing a request uses is evicted for it.
@@ -10,8 +10,8 @@ import heapq
 from collections.abc import Callable, Iterator, Sequence
 
 from bmv2_testbed.bench.policy.trees import Forest
+from kvpolicy.value import POLICIES, CacheValues, Policy, Touch
 from kvproto.ids import ChunkKey
-from kvproto.value import CANDIDATES, Candidate, PoolValues, Touch
 
 Tick = Callable[[int], None]
 
@@ -21,7 +21,7 @@ def replay_ours(
     capacity: int,
     tick: Tick = lambda _: None,
     ends: Sequence[Sequence[int]] | None = None,
-    candidates: tuple[Candidate, ...] = CANDIDATES,
+    policies: tuple[Policy, ...] = POLICIES,
 ) -> float:
     """Token-weighted prefix hit of a pool of `capacity` chunks. `ends`: what engines say after each request."""
     keys = [ChunkKey(chunk.to_bytes(16, "big")) for chunk in range(trees.count)]
@@ -29,7 +29,7 @@ def replay_ours(
         Touch(keys[chunk], keys[parent] if parent >= 0 else None, position, 1)
         for chunk, (parent, position) in enumerate(zip(trees.parents, trees.positions, strict=True))
     ]
-    values = PoolValues(capacity, candidates=candidates)
+    values = CacheValues(capacity, policies=policies)
     hit = 0
     for at, step in enumerate(trees.steps):
         leading = next((here for here, chunk in enumerate(step.path) if keys[chunk] not in values), len(step.path))
@@ -43,7 +43,7 @@ def replay_ours(
     return hit / trees.tokens
 
 
-def _bring_in(values: PoolValues, path: Sequence[Touch], leading: int, now_ns: int) -> None:
+def _bring_in(values: CacheValues, path: Sequence[Touch], leading: int, now_ns: int) -> None:
     own = {touch.key for touch in path}
     for touch in path[leading:]:
         if len(values) >= values.capacity_bytes:
@@ -62,7 +62,7 @@ def replay_lru(trees: Forest, capacity: int, tick: Tick = lambda _: None) -> flo
 
 
 def replay_belady(trees: Forest, capacity: int, tick: Tick = lambda _: None) -> float:
-    """The leaf that is used again last goes first, and what would be that stays out: knows the future."""
+    """Evict the leaf whose next use is furthest away; a chunk that would be that leaf stays out. Knows the future."""
     uses: list[list[int]] = [[] for _ in range(trees.count)]
     for at, step in enumerate(trees.steps):
         for chunk in step.path:

@@ -1,4 +1,4 @@
-"""A trace as numbered chunks with parents, and what an engine could tell of its sessions. Pure."""
+"""A trace as numbered chunks with parents, and what an engine could report of its sessions. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Step:
     tokens: int
 
     def hit_tokens(self, leading: int) -> int:
-        """Tokens in so many leading chunks; the last chunk of a request may be shorter than the others."""
+        """Tokens in `leading` leading chunks; the last chunk of a request may be shorter than the others."""
         return self.tokens if leading == len(self.path) else min(self.tokens, leading * BLOCK_TOKENS)
 
 

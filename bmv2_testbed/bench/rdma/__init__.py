@@ -1,1 +1,1 @@
-"""The RDMA transport beside minimal programs on the same soft-RoCE ports, and what its own code costs."""
+"""The RDMA transport compared with minimal programs on the same soft-RoCE ports, and the cost of its own code."""

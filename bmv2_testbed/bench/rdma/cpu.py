@@ -1,8 +1,8 @@
 """CPU time of the RDMA transport's own code, without a NIC.
 
-Receiving: a ring that is filled once goes through the transport's decoding and an agent's placement. Sending: what is
-prepared once for each segment of a chunk. Reading: what asking for one piece takes. What a NIC's own library takes to
-post and poll (some 20 to 50 ns a message) is not in it.
+Receiving: a ring that is filled once goes through the transport's decoding and an agent's placement. Sending: the work
+of preparing each segment of a chunk once. Reading: the work of asking for one piece. The time that a NIC's own library
+takes to post and poll (some 20 to 50 ns per message) is not included.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def call_ns() -> float:
 
 
 def run_cpu(say: Callable[[str], None], moved: Callable[[float], None]) -> dict[str, float]:
-    """CPU nanoseconds by what they are spent on."""
+    """CPU nanoseconds, by operation."""
     works: list[tuple[str, Callable[[], float]]] = [("a call into C", call_ns)]
     for window, batch in itertools.product((4 << 20, 256 << 10), (1, 4)):
         piece_kib = min(window // 4, READ_PIECE_BYTES_MAX) >> 10

@@ -48,6 +48,9 @@ class _Target:
 class _Holder:
     """Sink and remote access of a server with one chunk."""
 
+    def casts_queued_bytes(self) -> int:
+        return 0
+
     def open_extent(self, _key: ChunkKey) -> Extent | None:
         return Extent(0, _CHUNK_BYTES, None)
 
@@ -92,8 +95,8 @@ class _Host:
         self._working.pop(work_id, None)
 
     def complete(self, batch: int) -> int:
-        """What is posted, so many told of by one poll of a completion queue, as `VerbsReads` hands it on; returns how
-        many pieces."""
+        """Complete everything posted, `batch` completions per poll of a completion queue, as `VerbsReads` hands them
+        on; returns the number of pieces."""
         ended, answered = self._asked, self._answered
         while self._answered < ended:
             first, self._answered = self._answered + 1, min(self._answered + batch, ended)
@@ -133,6 +136,6 @@ async def _measure(window_bytes: int, batch: int) -> float:
 
 
 def read_piece_ns(window_bytes: int, batch: int) -> float:
-    """For each piece of a read, with a window of so many bytes (the pieces are a quarter of it, 256 KiB at most), when
-    a poll tells of so many."""
+    """CPU time per piece of a read with a window of `window_bytes` (a piece is a quarter of it, 256 KiB at most) when
+    one poll returns `batch` completions."""
     return asyncio.run(_measure(window_bytes, batch))

@@ -1,4 +1,4 @@
-"""Two transports of kvcast in one process, one port each: what is read and cast between them. Runs in the guest."""
+"""Two transports of kvcast in one process, one port each, that read from and cast to each other. Runs in the guest."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from hostagent.config import DataConfig
 from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import ChunkPlace, ControlArrival, Extent, ReadOutcome, ReadRequest
 from hostagent.transport.verbs.transport import VerbsTransport
+from kvproto.events import SegmentsReceived
 from kvproto.ids import ChunkKey
 from kvproto.wire.data import Fabric, SegmentGroup
 
@@ -34,14 +35,22 @@ class BenchSink:
         """When the last of them did."""
 
     def controls_received(self, _arrivals: Sequence[ControlArrival]) -> None: ...
+    def casts_placed(self, _arrivals: Sequence[SegmentsReceived]) -> None: ...
+    def casts_unexpected(self, _arrivals: Sequence[SegmentsReceived]) -> None: ...
     def cast_patience_s(self) -> float:
         return 0.0
+
+    def cast_patience_segments(self) -> int:
+        return 1
 
     def segments_sent(self, _key: ChunkKey, _count: int) -> None: ...
     def segments_failed(self, _key: ChunkKey, _count: int) -> None: ...
     def fill_sent(self, _key: ChunkKey, _count: int) -> None: ...
     def prepare(self, _key: ChunkKey, _then: Callable[[], None]) -> bool:
         return False
+
+    def casts_queued_bytes(self) -> int:
+        return 0
 
     def open_extent(self, _key: ChunkKey) -> Extent | None:
         return Extent(self._place.offset, self._place.size_bytes, None)
@@ -94,7 +103,7 @@ class KvcastEnds:
             pool.close()
 
     async def read(self, seconds: float) -> Slice:
-        """The chunk again and again, by READs. The first is not counted: a window that has rested begins anew."""
+        """Read the chunk again and again, by READs. The first is not counted: after a rest a window starts over."""
         self._arriving[:] = 0
         await self._read_once()
         count, start_s, cpu_s = 0, time.monotonic(), time.process_time()

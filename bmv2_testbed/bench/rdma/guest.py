@@ -1,4 +1,4 @@
-"""The RDMA transport beside minimal programs in a guest with two soft-RoCE ports: rounds of short slices, by turns.
+"""The RDMA transport compared with minimal programs in a guest with two soft-RoCE ports, in rounds of short slices.
 
 From software emulation: ratios say something, rates do not.
 """
@@ -38,7 +38,7 @@ BESIDE: Final[Mapping[str, str]] = {
 }
 """What a program is compared with."""
 _ROUNDS_A_PROCESS = 4
-"""Then everything begins anew: queue pairs, windows, interpreters."""
+"""After this many rounds everything is created again: queue pairs, windows, interpreters."""
 _TIMEOUT_S = 300.0
 
 
@@ -66,10 +66,10 @@ def run_rdma(plan: RdmaPlan, say: Callable[[str], None], moved: Callable[[float]
 
 
 def rounds_in(guest: Guest, plan: RdmaPlan, count: int) -> list[Round]:
-    """So many rounds in this guest (`pair`), all programs begun anew. Raises TestbedError."""
+    """Run `count` rounds in this guest (`pair`), with all programs started afresh. Raises TestbedError."""
     words = ["--rounds", str(count), "--slice", str(plan.slice_s)]
     environment = child_environment({"PATH": os.environ["PATH"] + ":/usr/sbin:/usr/bin:/sbin:/bin"})
-    argv = python_module("bmv2_testbed.bench.rdma.inside", *words)
+    argv = python_module("bmv2_testbed.bench.rdma.rounds", *words)
     status, out, err = guest.run(argv, environment, _TIMEOUT_S)
     if status != 0:
         raise TestbedError(f"in the guest: {(err or out).strip()[-2000:]}")
@@ -77,7 +77,7 @@ def rounds_in(guest: Guest, plan: RdmaPlan, count: int) -> list[Round]:
 
 
 def rdma_figures(rounds: Sequence[Round]) -> list[dict[str, Any]]:
-    """By program, round for round: MiB/s and CPU milliseconds a MiB; its ratio to the one beside it, messages lost."""
+    """By program: MiB/s and CPU ms per MiB in each round, ratio to the program it is compared with, messages lost."""
     return [
         {
             "program": program,

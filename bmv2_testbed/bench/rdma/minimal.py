@@ -16,9 +16,9 @@ from kvproto.wire.layouts import KV_DATA_BYTES
 PIECE_BYTES = 256 * 1024
 READS_IN_FLIGHT = 15
 WINDOW_MESSAGES = 256
-"""Sent ahead of what has arrived: well below every queue on the way."""
+"""Messages sent ahead of the arrived ones: well below every queue on the way."""
 SETTLE_S = 0.5
-"""What has not arrived so long after the last one is lost. A window keeps the one core busy for 0.1 s."""
+"""Messages still missing this long after the last arrival are lost. A window keeps the one core busy for 0.1 s."""
 _RECEIVES = 1024
 _DEADLINE_S = 30.0
 _GRH_BYTES = 40
@@ -26,7 +26,7 @@ _DEBIAN_PACKAGES = "/usr/lib/python3/dist-packages"
 
 
 def ib_read_bw(seconds: float) -> Slice:
-    """perftest's READs, one queue pair; about so long. Its CPU time is not known."""
+    """perftest's READs over one queue pair, for about `seconds`. Its CPU time is not known."""
     count = max(16, int(seconds * 80))
     common = ["ib_read_bw", "-x", "1", "-s", str(PIECE_BYTES), "-n", str(count), "-F"]
     deadline_s = time.monotonic() + _DEADLINE_S
@@ -47,7 +47,7 @@ def ib_read_bw(seconds: float) -> Slice:
 
 
 def _ib_read_bw_client(common: list[str], deadline_s: float) -> str:
-    """Tried until the server listens. Only what the two exchange beforehand goes over loopback."""
+    """Try until the server listens. Only the data that the two exchange beforehand goes over loopback."""
     words = [*common, "-d", "rxe1", "127.0.0.1"]
     while True:
         client = subprocess.run(words, capture_output=True, text=True, check=False)
@@ -190,7 +190,7 @@ class PyverbsDatagrams:
         self._request.set_wr_ud(handle, self._receives.qp_num, 7)
 
     def run(self, seconds: float) -> Slice:
-        """Ends when what was sent has arrived, or nothing has for a while."""
+        """Send for `seconds`, then wait until everything has arrived, or nothing has for a while."""
         sent = arrived = 0
         start_s, cpu_s = time.monotonic(), time.process_time()
         last_s = now_s = start_s

@@ -1,6 +1,6 @@
-"""What programs did that ran by turns in short slices, and how that compares. Pure.
+"""Figures of programs that took turns in short slices, and how they compare. Pure.
 
-What else a machine does changes from second to second, by a factor of two where cores are shared. So programs are
+The other load of a machine changes from second to second, by a factor of two where cores are shared. So programs are
 compared only within one round of slices, and the rounds' ratios are shown with their quartiles.
 """
 
@@ -18,7 +18,7 @@ class Slice:
     size_bytes: int
     time_s: float
     cpu_s: float = 0.0
-    """Of its own process; what the kernel does for it elsewhere is not in it."""
+    """Of its own process; work that the kernel does for it elsewhere is not included."""
     lost: int = 0
     """Messages that did not arrive."""
 

@@ -1,1 +1,1 @@
-"""The RDMA transport: UD multicast casts and one-sided RC reads, over libibverbs. See docs/rdma.md."""
+"""The RDMA transport: UD multicast casts and one-sided RC reads, over libibverbs. See docs/explanation/rdma.md."""

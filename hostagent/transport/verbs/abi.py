@@ -1,9 +1,9 @@
 """libibverbs as it is: structures, constants and calls of its stable C ABI (IBVERBS_1.1, `infiniband/verbs.h`).
 
 Work requests and completions are numpy records, so that a chain of hundreds is built once and handed over by one
-call, and a batch of completions costs no Python object each. `ibv_post_send`, `ibv_post_recv`, `ibv_poll_cq` and
+call, and a batch of completions needs no Python object for each. `ibv_post_send`, `ibv_post_recv`, `ibv_poll_cq` and
 `ibv_req_notify_cq` are inline functions in C: they call through the context's table of operations, and so do we.
-Owns layouts and prototypes; knows nothing of what they are used for.
+Owns layouts and prototypes; knows nothing of their use.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ MTU_BYTES: Final = {1: 256, 2: 512, 3: 1024, 4: 2048, 5: 4096}
 """`enum ibv_mtu`."""
 MULTICAST_QPN: Final = 0xFF_FFFF
 GRH_BYTES: Final = 40
-"""What stands before each UD message in its receive buffer. RoCEv2 over IPv4: 20 unused bytes, then the IP header."""
+"""Bytes before each UD message in its receive buffer. RoCEv2 over IPv4: 20 unused bytes, then the IP header."""
 
 # ---------------------------------------------------------------------- records for numpy
 RECV_WR: Final = np.dtype(
@@ -119,7 +119,7 @@ assert SGE.itemsize == 16
 
 # ---------------------------------------------------------------------- structures for ctypes
 class Context(ctypes.Structure):
-    """`struct ibv_context`, up to what is read of it."""
+    """`struct ibv_context`, up to the last field that we read."""
 
     _fields_ = [
         ("device", c_void_p),

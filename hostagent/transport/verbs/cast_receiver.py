@@ -69,10 +69,10 @@ class ReceiveRing:
 
 
 class CastReceiver:
-    """Receives what is cast to one fabric's group and gives what is good to the sink."""
+    """Receives casts to one fabric's group and gives the good ones to the sink."""
 
     def __init__(self, port: RdmaPort, fabric: Fabric, host: Host, broken: Callable[[VerbsError], None]) -> None:
-        """`broken` hears why nothing is received any more; all that is left is to close. Raises VerbsError."""
+        """`broken` gets the reason why nothing is received any more; then call `close`. Raises VerbsError."""
         self._port = port
         self._fabric = fabric
         self._own = host.own
@@ -139,7 +139,7 @@ class CastReceiver:
             return
         count = len(completions)
         if count == self._posted:
-            # The NIC had no row left when we looked: what came since was lost, and nobody tells how many that were.
+            # The NIC had no row left when we looked: later messages were lost, and nothing says how many.
             self._counters.cast_receive_overflows += 1
         for start in range(0, count, limits.VERBS_RECEIVE_BATCH_ROWS):
             self._take(completions[start : start + limits.VERBS_RECEIVE_BATCH_ROWS])
@@ -171,7 +171,7 @@ class CastReceiver:
         sources = rows[:, _IP + 12 : _IP + 16].copy().view(">u4")[:, 0].astype(np.uint32)
         from_switch = (rows[:, _IP + 1] >> 2) == fabric.from_switch_dscp
         counters.cast_batches_received += 1
-        # Ours are looped back by the kernel; what this node filled into the switch comes back from there, and counts.
+        # The kernel loops our own casts back; those that the switch sends after this node filled it do count.
         foreign = (sources != self._own) | from_switch
         if not foreign.all():
             counters.drop("own_cast", int((~foreign).sum()))

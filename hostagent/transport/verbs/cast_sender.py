@@ -74,7 +74,7 @@ class CastChain:
         requests["ud_qkey"] = fabric.qkey
 
     def post(self, queue_pair: QueuePair, first: int, count: int, work_id: int) -> None:
-        """Post segments [first, first + count); one completion with `work_id` tells of all. Raises VerbsError."""
+        """Post segments [first, first + count); one completion with `work_id` covers all. Raises VerbsError."""
         last = self._requests[first + count - 1]
         following = last["next"]
         last["next"], last["send_flags"], last["wr_id"] = 0, abi.SEND_SIGNALED, work_id
@@ -85,7 +85,7 @@ class CastChain:
             last["next"], last["send_flags"] = following, 0
 
     def close(self) -> None:
-        """When nothing of it is in the queue any more."""
+        """Call when none of it is in the queue any more."""
         self._memory.close()
 
 
@@ -112,10 +112,10 @@ class _Job:
 
 
 class CastQueue:
-    """Sends jobs in order, as fast as the queue pair takes them; tells what left by its completions."""
+    """Sends jobs in order, as fast as the queue pair takes them; reports what left by its completions."""
 
     def __init__(self, port: RdmaPort, pool: MemoryRegion, host: Host, broken: Callable[[VerbsError], None]) -> None:
-        """`broken` hears why nothing is sent any more; all that is left is to give up and close. Raises VerbsError."""
+        """`broken` gets the reason why nothing is sent any more; then give up and close. Raises VerbsError."""
         self._port = port
         self._pool = pool
         self._loop = host.loop
@@ -126,11 +126,11 @@ class CastQueue:
         self._depth = min(limits.VERBS_CAST_QUEUE_SEGMENTS, port.facts.queue_entries_max)
         self._chains: OrderedDict[ChunkKey, CastChain] = OrderedDict()
         self._retired: list[CastChain] = []
-        """Chains out of the cache of which something may still be in the queue."""
+        """Chains evicted from the cache that may still have requests in the queue."""
         self._groups: dict[Address, AddressHandle] = {}
         self._jobs: deque[_Job] = deque()
         self._posted: deque[tuple[int, CastChain, int]] = deque()
-        """What is in the queue: work id, chain, segments."""
+        """The contents of the queue: work id, chain, segments."""
         self._room = self._depth
         self._work_id = 0
         self._scheduled = False
@@ -149,7 +149,7 @@ class CastQueue:
             self._closing = undo.pop_all()
 
     def use_fabric(self, fabric: Fabric) -> None:
-        """What was prepared for another fabric is void; what is queued still leaves as it was. Raises VerbsError."""
+        """Forget chains of other fabrics; jobs already queued still leave as they were. Raises VerbsError."""
         for chain in self._chains.values():
             self._retired.append(chain)
         self._chains.clear()
@@ -160,7 +160,7 @@ class CastQueue:
             self._groups[fabric.group] = AddressHandle(self._port, gid, limits.MULTICAST_TTL)
 
     def add(self, chunk: ChunkPlace, first: int, count: int) -> None:
-        """Queue segments [first, first + count); what became of them is told later, maybe in parts."""
+        """Queue segments [first, first + count); their outcome is reported later, maybe in parts."""
         segments = -(-chunk.size_bytes // self._fabric.segment_bytes)
         if not 0 <= first < first + count <= segments:
             raise ValueError(f"segments {first}+{count} of {segments}")
@@ -176,14 +176,14 @@ class CastQueue:
             self._loop.call_soon(self._run)
 
     def give_up(self) -> None:
-        """Others send from now on: what is not known to have left is reported as failed, later."""
+        """Others send from now on: segments not known to have left are reported as failed, later."""
         for job in self._jobs:
             self._loop.call_soon(self._failed, job.chain.chunk.key, job.end - job.segment)
         self._jobs.clear()
         self._report_lost()
 
     def close(self) -> None:
-        """Nothing more is sent nor reported, but for what was given up."""
+        """Send and report nothing more, except segments that were given up."""
         if not self._open:
             return
         self._open = False
@@ -262,7 +262,7 @@ class CastQueue:
                 self._counters.drop("cast_send_" + abi.WC_STATUS.get(status, str(status)).replace(" ", "_"))
                 self._restart()
                 break
-            # One completion a chain, in order.
+            # One completion per chain, in order.
             while self._posted and self._posted[0][0] <= work_id:
                 _, chain, count = self._posted.popleft()
                 self._room += count
@@ -275,7 +275,7 @@ class CastQueue:
             self._run()
 
     def _restart(self) -> None:
-        """The queue pair is in error: what it had is lost, as on any network; a fresh one goes on with the rest."""
+        """The queue pair is in error: its requests are lost, as on any network; a fresh one goes on with the rest."""
         self._queue_pair.destroy()
         self._report_lost()
         self._room = self._depth

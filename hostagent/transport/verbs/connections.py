@@ -1,4 +1,4 @@
-"""Reliable connections (RC) for one-sided reads: the asker's end and the answerer's, made from what both told.
+"""Reliable connections (RC) for one-sided reads: the asker's end and the answerer's, made from what they exchange.
 
 The answerer's end only has to be ready to receive: the NIC answers RDMA READs without its host. Addresses, keys and
 packet sequence numbers travel over the TCP connection between the agents (`read_protocol`).
@@ -21,7 +21,7 @@ _RNR_TIMER = 12
 
 
 class ReadQueuePair:
-    """One end of a reliable connection, made in two steps: `end` is told to the peer, `connect` hears of theirs."""
+    """One end of a reliable connection, made in two steps: the peer gets `end`; `answer` or `ask` take the peer's."""
 
     def __init__(self, port: RdmaPort, completions: CompletionQueue, send_entries: int) -> None:
         """Raises VerbsError."""
@@ -72,7 +72,7 @@ class ReadQueuePair:
         )
 
     def destroy(self) -> None:
-        """When it returns, nothing is read or written through it any more. Idempotent."""
+        """Once it returns, nothing is read or written through it any more. Idempotent."""
         self.queue_pair.destroy()
 
 
@@ -86,7 +86,7 @@ class PoolAccess:
         region: MemoryRegion,
         counters: TransportCounters,
     ) -> None:
-        """`completions`: where those of the answering end would go; it makes none."""
+        """`completions`: where completions of the answering end would go; it makes none."""
         self._port = port
         self._completions = completions
         self._region = region

@@ -1,4 +1,4 @@
-"""The TCP connection to a peer's read endpoint, for what sets one-sided reads up: requests out, whole answers in."""
+"""The TCP connection to a peer's read endpoint, which sets up one-sided reads: requests out, whole answers in."""
 
 from __future__ import annotations
 
@@ -9,20 +9,37 @@ from collections.abc import Callable
 from typing import Protocol
 
 from hostagent import limits
-from hostagent.transport.read_protocol import ANSWER, MAGIC, STATUS_OK, VERSION, pack_request, watch_peer
+from hostagent.transport.read_protocol import (
+    ANSWER,
+    MAGIC,
+    STATUS_OK,
+    VERSION,
+    load_of,
+    number_with,
+    pack_request,
+    watch_peer,
+)
+from kvpolicy.tiers.holder_load import HolderLoad
 
 ANSWER_BODY_BYTES_MAX = 64
 
 Answered = Callable[[int, bytes], None]
-"""Hears status and body of an answer. Raises ValueError for one that makes no sense."""
+"""Called with status and body of an answer. Raises ValueError for one that makes no sense."""
 
 
 class ControlOwner(Protocol):
-    """Who hears of a connection."""
+    """The owner of a connection, called when its state changes."""
 
-    def connected(self) -> None: ...
+    def connected(self) -> None:
+        """The peer accepted the connection."""
+        ...
+
     def disconnected(self) -> None:
-        """It could not be made, ended, or made no sense. Told once, never inside a call, not after `close`."""
+        """It could not be made, ended, or made no sense. Called once, never inside a call, not after `close`."""
+        ...
+
+    def holder_told(self, load: HolderLoad) -> None:
+        """The peer says, with an answer, what it has queued for others."""
         ...
 
     def control_malformed(self) -> None:
@@ -34,7 +51,7 @@ class ControlConnection(asyncio.Protocol):
     """Requests are answered in order; each has a continuation."""
 
     def __init__(self, endpoint: str, own_address: str, loop: asyncio.AbstractEventLoop, owner: ControlOwner) -> None:
-        """`own_address`: on the data network; what goes along with the data takes the data's way."""
+        """`own_address`: on the data network, so that control traffic takes the same way as the data."""
         self._endpoint = endpoint
         self._own_address = own_address
         self._loop = loop
@@ -45,19 +62,17 @@ class ControlConnection(asyncio.Protocol):
         self._request = 0
         self._connecting = loop.create_task(self._connect())
 
-    def ask(self, kind: int, body: bytes, answered: Answered) -> int:
-        """Send a request; returns its number. Only once connected."""
-        request = self.tell(kind, body)
+    def ask(self, kind: int, body: bytes, answered: Answered, wanted_bytes: int = 0) -> int:
+        """Send a request; returns its number. Only once connected. `wanted_bytes`: see `ReadRequest`."""
+        self._request += 1
+        request = self.tell(kind, body, number_with(self._request, wanted_bytes))
         self._waiting.append((request, answered))
         return request
 
-    def tell(self, kind: int, body: bytes, request: int | None = None) -> int:
+    def tell(self, kind: int, body: bytes, request: int) -> int:
         """Send a request that is not answered (or whose answer `ask` waits for)."""
         if self._transport is None:
             raise RuntimeError("not connected")
-        if request is None:
-            self._request += 1
-            request = self._request
         self._transport.write(pack_request(kind, request, body))
         return request
 
@@ -80,6 +95,7 @@ class ControlConnection(asyncio.Protocol):
             self._lost()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See asyncio.Protocol."""
         assert isinstance(transport, asyncio.Transport)
         if self._owner is None:
             transport.abort()
@@ -91,6 +107,7 @@ class ControlConnection(asyncio.Protocol):
         self._owner.connected()
 
     def data_received(self, data: bytes) -> None:
+        """See asyncio.Protocol."""
         self._received += data
         try:
             while self._owner is not None and self._take_answer():
@@ -101,13 +118,14 @@ class ControlConnection(asyncio.Protocol):
             self._lost()
 
     def connection_lost(self, _error: Exception | None) -> None:
+        """See asyncio.Protocol."""
         self._lost()
 
     def _take_answer(self) -> bool:
         if len(self._received) < ANSWER.size:
             return False
-        magic, version, status, zero, request, body_bytes = ANSWER.unpack_from(self._received)
-        if magic != MAGIC or version != VERSION or zero or body_bytes > ANSWER_BODY_BYTES_MAX:
+        magic, version, status, load, request, body_bytes = ANSWER.unpack_from(self._received)
+        if magic != MAGIC or version != VERSION or body_bytes > ANSWER_BODY_BYTES_MAX:
             raise ValueError("not an answer")
         if not self._waiting or self._waiting[0][0] != request or (status != STATUS_OK and body_bytes):
             raise ValueError("an answer to nothing")
@@ -116,6 +134,8 @@ class ControlConnection(asyncio.Protocol):
             return False
         body = bytes(self._received[ANSWER.size : end])
         del self._received[:end]
+        if self._owner is not None:
+            self._owner.holder_told(load_of(load))
         self._waiting.popleft()[1](status, body)
         return True
 

@@ -23,7 +23,7 @@ GID_TABLE_MAX: Final = 1024
 _MAPPED: Final = bytes(10) + b"\xff\xff"
 _SYSFS: Final = Path("/sys/class/infiniband")
 _NO_DMABUFS: Final = (errno.EOPNOTSUPP, errno.EPROTONOSUPPORT, errno.ENOTTY, errno.ENOSYS)
-"""What providers and kernels say that know no dma-bufs."""
+"""Errors of providers and kernels without support for dma-bufs."""
 
 
 class VerbsError(Exception):
@@ -37,7 +37,7 @@ def gid_of(address: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class PortFacts:
-    """What a port says of itself."""
+    """What a port reports about itself."""
 
     device: str
     port: int
@@ -60,7 +60,7 @@ class MemoryRegion:
         self._library = library
         self._region = region
         self.address = address
-        """Under which work requests name its first byte."""
+        """Address of its first byte in work requests."""
         self.size_bytes = size_bytes
         self.local_key: int = region.contents.lkey
         self.remote_key: int = region.contents.rkey
@@ -131,7 +131,7 @@ class RdmaPort:
         return MemoryRegion(self.library, region, 0, size_bytes)
 
     def takes_dmabuf(self) -> bool:
-        """Whether the NIC's driver registers dma-bufs: one that does says that descriptor -1 is none."""
+        """Whether the NIC's driver registers dma-bufs: one that does reports descriptor -1 as invalid."""
         ctypes.set_errno(0)
         region = self.library.ibv_reg_dmabuf_mr(self.domain, 0, 4096, 0, -1, abi.ACCESS_LOCAL_WRITE)
         if region:  # pragma: no cover - no kernel takes descriptor -1
@@ -140,7 +140,7 @@ class RdmaPort:
         return ctypes.get_errno() not in _NO_DMABUFS
 
     def qkey_violations(self) -> int | None:
-        """UD packets that the port has dropped for a wrong Q_Key since it came up (32 bits, wraps); None: not told."""
+        """UD packets that the port dropped for a wrong Q_Key since it came up (32 bits, wraps); None: not counted."""
         attr = _port_attr(self.library, self.context, self.facts.port)
         return attr.qkey_viol_cntr if attr is not None else None
 

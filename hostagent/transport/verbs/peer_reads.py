@@ -33,6 +33,7 @@ from hostagent.transport.verbs import abi
 from hostagent.transport.verbs.connections import ReadQueuePair
 from hostagent.transport.verbs.control_connection import ControlConnection
 from hostagent.transport.verbs.device import MemoryRegion, VerbsError
+from kvpolicy.tiers.holder_load import HolderLoad
 from kvproto.ids import ChunkKey
 from kvproto.session.read_window import ReadWindow
 
@@ -61,7 +62,7 @@ class RdmaRead:
     """The chunk, at the peer."""
     have_bytes: int = 0
     told_bytes: int = 0
-    """How many of these the caller knows of."""
+    """How many of these have been reported to the caller."""
     posted_count: int = 0
     """Pieces that the NIC works on."""
     over: bool = False
@@ -80,7 +81,7 @@ class RdmaRead:
 
 @dataclass(slots=True)
 class _Piece:
-    """A part of a read: one RDMA READ, or what is still to be cut into such."""
+    """A part of a read: one RDMA READ, or a range still to be cut into READs."""
 
     read: RdmaRead
     offset: int
@@ -107,7 +108,7 @@ class PeerHost(Protocol):
 
     loop: asyncio.AbstractEventLoop
     address: str
-    """Own, on the data network."""
+    """This node's address on the data network."""
     target: MemoryRegion
     """Where reads go: the pool, as a rule."""
     counters: TransportCounters
@@ -119,20 +120,28 @@ class PeerHost(Protocol):
         ...
 
     def make_window(self) -> ReadWindow:
-        """What may be in flight from one peer."""
+        """A window: how much may be in flight from one peer."""
         ...
 
     def next_work_id(self, peer: PeerReads) -> int:
         """A number for a piece; its completion comes back to the peer."""
         ...
 
-    def forget_work(self, work_id: int) -> None: ...
+    def forget_work(self, work_id: int) -> None:
+        """A work request will not be waited for any more."""
+        ...
+
     def read_instead(self, request: ReadRequest) -> ReadHandle:
         """The read over TCP."""
         ...
 
-    def peer_refused(self, peer: PeerReads) -> None: ...
-    def peer_closed(self, peer: PeerReads) -> None: ...
+    def peer_refused(self, peer: PeerReads) -> None:
+        """The peer does no RDMA with this node."""
+        ...
+
+    def peer_closed(self, peer: PeerReads) -> None:
+        """The connection to the peer ended."""
+        ...
 
 
 class PeerReads:
@@ -231,7 +240,7 @@ class PeerReads:
     # ------------------------------------------------------------------ the control connection
 
     def connected(self) -> None:
-        """TCP is there: exchange queue pairs, and open what is wanted."""
+        """TCP is there: exchange queue pairs, and open the wanted chunks."""
         self._connected = True
         self._shake_hands()
         if self._state is _State.CONNECTING:
@@ -241,6 +250,12 @@ class PeerReads:
     def disconnected(self) -> None:
         """The peer is gone, or never was there."""
         self.close()
+
+    def holder_told(self, load: HolderLoad) -> None:
+        """Pass it on, once."""
+        told = next((read.request.holder_told for read in self._reads if read.request.holder_told is not None), None)
+        if told is not None:
+            told(load)
 
     def control_malformed(self) -> None:
         """Count it."""
@@ -273,7 +288,7 @@ class PeerReads:
         self._control.ask(KIND_CONNECT, connection.end.pack(), answered)
 
     def _refuse(self) -> None:
-        """No RDMA with this peer: what is asked of it goes over TCP."""
+        """No RDMA with this peer: reads from it go over TCP."""
         self._state = _State.REFUSED
         self._drop_queue_pair()
         self._queue.clear()
@@ -310,10 +325,11 @@ class PeerReads:
             if not opened.reads:
                 self._linger(opened)
 
-        opened.request = self._control.ask(KIND_OPEN, RANGE.pack(0, 0, opened.key), answered)
+        wanted_bytes = max((read.request.wanted_bytes for read in opened.reads), default=0)
+        opened.request = self._control.ask(KIND_OPEN, RANGE.pack(0, 0, opened.key), answered, wanted_bytes)
 
     def _release(self, read: RdmaRead) -> None:
-        """The read needs its chunk no more."""
+        """The read no longer needs its chunk."""
         opened = self._opened.get(read.request.key)
         if opened is None or read not in opened.reads:
             return
@@ -327,7 +343,7 @@ class PeerReads:
             del self._opened[read.request.key]
 
     def _forget_opened(self) -> None:
-        """The control connection goes, and with it what the peer pins for us."""
+        """The control connection goes, and with it the chunks that the peer pins for us."""
         for opened in self._opened.values():
             if opened.linger is not None:
                 opened.linger.cancel()
@@ -343,7 +359,7 @@ class PeerReads:
     # ------------------------------------------------------------------ the queue pair
 
     def _start(self, read: RdmaRead, where: RemoteExtent) -> None:
-        """The peer has told where it finds the chunk."""
+        """The peer has said where the chunk lies."""
         if read.over or read not in self._reads or self._state is _State.REFUSED:
             return
         request = read.request
@@ -388,7 +404,7 @@ class PeerReads:
         words[first + _REMOTE_KEY] = where.rkey
 
     def _post(self, count: int) -> None:
-        """Hand the first so many work requests to the NIC."""
+        """Hand the first `count` work requests to the NIC."""
         assert self._connection is not None
         words, last = self._request_words, _WORDS * (count - 1) + _NEXT
         following, words[last] = words[last], 0
@@ -404,7 +420,7 @@ class PeerReads:
     def completed(self, completions: Iterable[tuple[int, int]], now_ns: int) -> None:
         """Work ids with their status, as they completed: pieces are there, or the connection is broken.
 
-        The NIC gets its next pieces before anybody is told of these.
+        The NIC gets its next pieces before these are reported to anybody.
         """
         touched: dict[RdmaRead, None] = {}
         broken = False
@@ -460,7 +476,7 @@ class PeerReads:
             self._host.forget_work(work_id)
 
     def _renew(self) -> None:
-        """A fresh queue pair instead of this one; what was in flight is asked for again."""
+        """A fresh queue pair instead of this one; pieces that were in flight are asked for again."""
         self._drop_queue_pair()
         again = [piece for piece in self._posted.values() if not piece.read.over]
         self._posted.clear()
@@ -496,7 +512,7 @@ class PeerReads:
 
 
 def hand_out(works: Iterable[tuple[int, int]], working: dict[int, PeerReads], now_ns: int) -> None:
-    """Give completed work (id, status) to whose it is by `working`, each peer all of its own at once."""
+    """Give completed work (id, status) to its owners in `working`, each peer all of its work at once."""
     by_peer: dict[PeerReads, list[tuple[int, int]]] = {}
     for work in works:
         peer = working.pop(work[0], None)

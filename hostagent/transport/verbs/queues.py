@@ -1,6 +1,6 @@
 """Completion queues and queue pairs, as thin as they can be: made, moved through their states, posted to, destroyed.
 
-Owns the C objects and their order of destruction; what is sent through them, others decide.
+Owns the C objects and their order of destruction; others decide what to send through them.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ class CompletionChannel:
 
     @property
     def pointer(self) -> Any:
+        """The `ibv_comp_channel`, for calls of the library."""
         return self._channel
 
     def drain(self) -> None:
@@ -55,7 +56,7 @@ class CompletionChannel:
             raise VerbsError(f"ibv_get_cq_event failed: {os.strerror(code)}")
 
     def close(self) -> None:
-        """After all queues on it."""
+        """Call after closing all queues on it."""
         check_status("ibv_destroy_comp_channel", self._library.ibv_destroy_comp_channel(self._channel))
 
 
@@ -83,7 +84,7 @@ class CompletionQueue:
         return self._completions[:count]
 
     def works(self, count: int) -> list[tuple[int, int]]:
-        """Work id and status of the first so many that `poll` has brought: cheaper than records where they are few."""
+        """Work id and status of the first `count` completions of the last `poll`: cheaper than records for a few."""
         words = self._words
         return [(words[at], words[at + 1] & _STATUS) for at in range(0, count * _WC_WORDS, _WC_WORDS)]
 
@@ -92,7 +93,7 @@ class CompletionQueue:
         check_status("ibv_req_notify_cq", self._port.request_notify(self.pointer, 0))
 
     def close(self) -> None:
-        """After all queue pairs on it."""
+        """Call after destroying all queue pairs on it."""
         check_status("ibv_destroy_cq", self._port.library.ibv_destroy_cq(self.pointer))
 
 
@@ -127,7 +128,7 @@ class QueuePair:
         check_status("ibv_post_recv", self._port.post_recv(self._address, first, byref(self._bad)))
 
     def attach(self, group_gid: bytes) -> None:
-        """Receive what is sent to the group. Raises VerbsError."""
+        """Receive messages to the group. Raises VerbsError."""
         check_status("ibv_attach_mcast", self._port.library.ibv_attach_mcast(self._pointer, group_gid, 0))
         self._groups.append(group_gid)
 
@@ -163,18 +164,18 @@ class AddressHandle:
         self.pointer: int = check_pointer("ibv_create_ah", port.library.ibv_create_ah(port.domain, byref(attr)))
 
     def close(self) -> None:
-        """After the last send with it has completed."""
+        """Call after the last send with it has completed."""
         check_status("ibv_destroy_ah", self._library.ibv_destroy_ah(self.pointer))
 
 
 class CompletionWatch:
-    """Calls whoever takes completions: by event when little is going on, by the clock under load.
+    """Calls whoever takes completions: by event when little is going on, on a timer under load.
 
     The queue is armed whenever the watch waits for events.
     """
 
     POLL_S = 0.001
-    """asyncio rounds up to the next millisecond of its own."""
+    """asyncio rounds up to the next millisecond anyway."""
     BUSY_COMPLETIONS = 3
     ROUNDS_MAX = 8
     """Batches in a row before other work gets its turn."""
@@ -189,9 +190,9 @@ class CompletionWatch:
         *,
         by_clock: bool,
     ) -> None:
-        """`take` handles a batch. `broken` hears, once, why it is never called again: the device is gone, the queue has
-        overrun, or `take` raised VerbsError. `by_clock`: under load look each millisecond instead of at each event (for
-        many small completions)."""
+        """`take` handles a batch. `broken` gets, once, the reason why it is never called again: the device is gone, the
+        queue has overrun, or `take` raised VerbsError. `by_clock`: under load look each millisecond instead of at each
+        event (for many small completions)."""
         self._channel = channel
         self._queue = queue
         self._loop = loop
@@ -219,7 +220,7 @@ class CompletionWatch:
         self._or_break(self._take_all)
 
     def _or_break(self, step: Callable[[], None]) -> None:
-        """Looking on at what is broken would find the descriptor readable for ever."""
+        """After an error stop watching: the descriptor would stay readable for ever."""
         try:
             step()
         except VerbsError as error:
@@ -236,7 +237,7 @@ class CompletionWatch:
     def _take_all(self) -> None:
         self._timer = None
         if not self._by_clock:
-            # Before it is emptied: what comes meanwhile makes an event, at worst for nothing.
+            # Before it is emptied: completions that come meanwhile make an event, at worst a needless one.
             self._queue.arm()
         taken, full = self._take()
         if not self._open:
@@ -247,7 +248,7 @@ class CompletionWatch:
             self._timer = self._loop.call_later(self.POLL_S, self._look)
         elif self._by_clock:
             self._queue.arm()
-            # What came between the last look and arming makes no event.
+            # Completions between the last look and arming make no event.
             taken, _ = self._take()
             if taken and self._open:
                 self._timer = self._loop.call_soon(self._look)

@@ -47,11 +47,11 @@ class VerbsReads:
         self._region = region
         self._peers: dict[str, PeerReads] = {}
         self._working: dict[int, PeerReads] = {}
-        """Whose piece it is, by work id."""
+        """The peer that each piece belongs to, by work id."""
         self._work_id = 0
         self._open = True
         self._usable = True
-        """Whether completions are still told."""
+        """Whether completions are still reported."""
         counters = Retransmissions(*port.counter_directories)
         self._losses = LossWatch(counters, host.loop, lambda: bool(self._working), self._lost)
         with contextlib.ExitStack() as undo:
@@ -115,7 +115,7 @@ class VerbsReads:
         self._working.pop(work_id, None)
 
     def read_instead(self, request: ReadRequest) -> ReadHandle:
-        """See `PeerHost`. What is no pool can only be read into by the NIC."""
+        """See `PeerHost`. Only the NIC can read into memory other than the pool."""
         if self.target is not self._region:
             return self.loop.call_soon(request.done, ReadOutcome.FAILED)
         return self._tcp.read(request)
@@ -136,7 +136,7 @@ class VerbsReads:
         hand_out(self._completions.works(len(completions)), self._working, int(self.loop.time() * 1e9))
 
     def _broke(self, error: VerbsError) -> None:
-        """Nobody tells any more what completes: reads under way fail, those to come go over TCP."""
+        """Completions are no longer reported: reads under way fail, later ones go over TCP."""
         log.warning("reads over TCP from now on: %s", error)
         self._usable = False
         for peer in list(self._peers.values()):

@@ -1,7 +1,7 @@
-"""How often a NIC had to ask again: its driver's counters (sysfs), those that move at the end that reads.
+"""How often a NIC had to ask again: its driver's counters (sysfs), those that count at the reading end.
 
-They are the port's, not a connection's: somebody else's losses show in them, too. Looking may cost the driver a command
-of the NIC's firmware, so it is done now and then, and only while reads are in flight.
+They belong to the port, not to a connection: they show other programs' losses, too. A look may cost the driver a
+command to the NIC's firmware, so we look now and then, and only while reads are in flight.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Retransmissions:
     """The counters, open to be read at any time."""
 
     def __init__(self, *directories: Path) -> None:
-        """`directories`: where the driver shows counters; of each name the first that is there."""
+        """`directories`: where the driver shows counters; the first directory that has a name supplies it."""
         self._files: dict[str, int] = {}
         self._last: dict[str, int] = {}
         for name in COUNTERS:
@@ -65,7 +65,7 @@ class Retransmissions:
 
 
 class LossWatch:
-    """Tells of what was lost while reads were in flight."""
+    """Reports losses while reads were in flight."""
 
     def __init__(
         self,

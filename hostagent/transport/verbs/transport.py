@@ -1,14 +1,18 @@
 """The transport that uses the NIC's RDMA, and falls back function by function to sockets where it cannot.
 
 Control datagrams, FILL and the answering of TCP readers are those of the sockets transport, so clusters may mix.
-`mode` says what a missing function means: with `verbs` no reads by RDMA is an error, with `auto` it is the sockets
-transport; casts fall back in both. Each fallback is said once.
+`mode` says what a missing function means: without reads by RDMA, `verbs` is an error and `auto` uses the sockets
+transport; casts fall back in both modes. Each fallback is logged once.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import socket
+
+import numpy as np
+import numpy.typing as npt
 
 from hostagent import limits
 from hostagent.config import DataConfig
@@ -21,7 +25,7 @@ from hostagent.transport.verbs.cast_receiver import CastReceiver
 from hostagent.transport.verbs.cast_sender import CastQueue
 from hostagent.transport.verbs.device import MemoryRegion, RdmaPort, VerbsError, device_names
 from hostagent.transport.verbs.reads import VerbsReads
-from kvproto.ids import Address
+from kvproto.ids import Address, ChunkKey
 from kvproto.wire.data import Fabric
 from kvproto.wire.rdma import rdma_segment_bytes_max
 
@@ -48,7 +52,7 @@ class VerbsTransport(HostTransport):
         except VerbsError as error:
             if self._config.transport == "verbs":
                 raise TransportError(f"data.transport is verbs, but {error}") from error
-            # A machine without any is nothing to speak of; one that has some and cannot use it is.
+            # No RDMA device at all is not worth a warning; one that cannot be used is.
             level = logging.WARNING if device_names() else logging.DEBUG
             log.log(level, "no RDMA here, casts and reads over sockets: %s", error)
             return Parts(SocketCasts(host), TcpReads(host))
@@ -136,10 +140,24 @@ class VerbsCasts:
         self._used = True
         return granted
 
-    def look(self) -> None:
-        """See `Transport.look`. What comes by RDMA is never told more than a millisecond late."""
+    def drain_receive(self) -> None:
+        """See `Transport.drain_receive`. Casts by RDMA are never reported more than a millisecond late."""
         if self._sockets is not None:
-            self._sockets.look()
+            self._sockets.drain_receive()
+
+    def data_socket(self) -> socket.socket | None:
+        """See `Transport.data_socket`. The NIC has the port while casts go by RDMA."""
+        return None if self._sockets is None else self._sockets.data_socket()
+
+    def expect(self, chunk: ChunkPlace, missing: npt.NDArray[np.bool_]) -> None:
+        """See `Transport.expect`. Casts by RDMA are handed to the sink."""
+        if self._sockets is not None:
+            self._sockets.expect(chunk, missing)
+
+    def forget(self, key: ChunkKey) -> None:
+        """See `Transport.forget`."""
+        if self._sockets is not None:
+            self._sockets.forget(key)
 
     def cast(self, chunk: ChunkPlace, first: int, count: int) -> None:
         """See `Transport.cast`."""
@@ -157,6 +175,7 @@ class VerbsCasts:
         if filling is not None:
             filling.fill(chunk, first, count, pool)
         else:
+            self._host.counters.fill_packets_failed += count
             self._host.loop.call_soon(self._host.sink.fill_sent, chunk.key, count)
 
     def close(self) -> None:
@@ -212,7 +231,7 @@ class VerbsCasts:
 
     def _broke(self, error: VerbsError) -> None:
         """A queue pair that cannot be replaced, or a device that is gone: later there may be another, or sockets."""
-        log.warning("casts over RDMA broke, beginning anew in %g s: %s", limits.VERBS_AGAIN_S, error)
+        log.warning("casts over RDMA broke, trying again in %g s: %s", limits.VERBS_AGAIN_S, error)
         self._leave_verbs()
         self._try_later()
 
@@ -229,7 +248,7 @@ class VerbsCasts:
             self._try_later()
 
     def _leave_verbs(self) -> None:
-        """What has not left is reported as failed: whoever waits for it pins its chunk."""
+        """Segments that have not left are reported as failed: whoever waits for them pins their chunk."""
         for part in (self._queue, self._fills):
             if part is not None:
                 part.give_up()

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from controlplane.ids import ChunkKey, SwitchPort
+from controlplane.locations import Location
 from controlplane.switch.entries import ServingEntry, SwitchContents
 from controlplane.switch.reconcile import apply
 from controlplane.switch.target import (
@@ -16,6 +17,7 @@ from controlplane.switch.target import (
     LostReport,
     Operation,
     OrbitTraffic,
+    Sighting,
     Standby,
     SwitchCounters,
     SwitchEvent,
@@ -65,6 +67,11 @@ class MemorySwitch:
     def report(self, key: ChunkKey, members: int) -> None:
         if self.primary is not None:
             self.primary.tell(HeatReport(key, members, 0))
+
+    def here(self, key: bytes, seen: Location) -> None:
+        """A node says where it is."""
+        if ("source", (seen.port, seen.mac, seen.ip)) not in self.contents and self.primary is not None:
+            self.primary.tell(Sighting(key, seen))
 
     def lose(self, key: ChunkKey, segment: int) -> None:
         """A segment was lost on its round, and somebody asks for it."""

@@ -14,6 +14,7 @@ from typing import Protocol
 import pytest
 
 from controlplane.ids import GroupId, Slot, SwitchPort
+from controlplane.locations import Location
 from controlplane.switch.codec import V1ModelCodec
 from controlplane.switch.entries import (
     AddressEntry,
@@ -31,6 +32,10 @@ from controlplane.switch.entries import (
     ReplicateToGroupEntry,
     ReplicateToPortEntry,
     ServingEntry,
+    SightingSubscriptionEntry,
+    SourceEntry,
+    StationEntry,
+    TakenAddressEntry,
     contents,
 )
 from controlplane.switch.p4runtime import P4RuntimeOptions, P4RuntimeTarget
@@ -40,6 +45,7 @@ from controlplane.switch.target import (
     HeatReport,
     LostReport,
     Operation,
+    Sighting,
     Standby,
     SwitchEvent,
     SwitchFacts,
@@ -52,7 +58,7 @@ from controlplane.switch.tofino import OrbitOptions, TofinoCodec
 from p4switch.device_config import ProgramSource
 from p4switch.testing import memory_switch
 from tests.contracts.switch_target.memory_target import MemorySwitch, MemoryTarget
-from tests.dataplane.frames import Op
+from tests.dataplane.frames import Host, Op, here_frame
 from tests.dataplane.targets import Bmv2Target, Namespace, run, stop, wait_for
 from tests.unit.controlplane.helpers import FABRIC, key
 
@@ -62,8 +68,14 @@ DEADLINE_S = 20.0
 
 ONE, TWO = SwitchPort(1), SwitchPort(2)
 ORBIT = OrbitOptions(bytes_max=64 * (256 + 102), segment_bytes=256)
+PLACES = [Location(port, bytes([2, 0x4B, 0x56, 0, 0, port]), bytes([10, 75, 0, port])) for port in (ONE, TWO)]
+SOURCES: list[Entry] = [SourceEntry(place.port, place.mac, place.ip) for place in PLACES]
 _COMMON_KINDS: list[Entry] = [
     HeatSubscriptionEntry(),
+    SightingSubscriptionEntry(),
+    *SOURCES,
+    StationEntry(PLACES[0].mac, ONE),
+    TakenAddressEntry(PLACES[0].ip),
     GroupEntry(GroupId(0x103), (ONE, TWO)),
     PortMemberEntry(ONE, 0),
     PortMemberEntry(TWO, 63),
@@ -98,6 +110,9 @@ class Bench(Protocol):
     def make_hot(self) -> None:
         """Have members 0 and 1 (ports 1 and 2) wait for chunk `hot`."""
 
+    def say_here(self) -> None:
+        """Have the node at port 1 say HERE with the key `me`."""
+
 
 class OrbitBench(Bench, Protocol):
     """A switch whose cached segments circulate."""
@@ -122,6 +137,9 @@ class MemoryBench:
     def make_hot(self) -> None:
         self.switch.report(key("hot"), 0b11)
 
+    def say_here(self) -> None:
+        self.switch.here(key("me"), PLACES[0])
+
     def ask_for_what_is_lost(self) -> None:
         self.switch.lose(key("hot"), 3)
 
@@ -134,7 +152,7 @@ class P4SwitchBench:
     codec = V1ModelCodec()
 
     def __init__(self, close: contextlib.ExitStack) -> None:
-        self.facts = SwitchFacts(64, 256, chunks_max=4096, groups_max=4096)
+        self.facts = SwitchFacts(64, 256, chunks_max=4096, groups_max=4096, asks_to_flood=True)
         self.every_kind = V1MODEL_KINDS
         self._switch = close.enter_context(memory_switch(self.program, ports=3, defines=self.defines))
 
@@ -150,6 +168,9 @@ class P4SwitchBench:
         for port in (1, 2):
             self._switch.send(port, _join(port))
 
+    def say_here(self) -> None:
+        self._switch.send(1, here_frame(Host(1), key("me")))
+
 
 class TnaBench(P4SwitchBench):
     """p4switch with the program for Tofino, its recirculation port inside."""
@@ -160,7 +181,7 @@ class TnaBench(P4SwitchBench):
 
     def __init__(self, close: contextlib.ExitStack) -> None:
         super().__init__(close)
-        self.facts = SwitchFacts(64, 256, 4096, 4096, ORBIT.recirculation_port)
+        self.facts = SwitchFacts(64, 256, 4096, 4096, ORBIT.recirculation_port, asks_to_flood=True)
         self.every_kind = TOFINO_KINDS
 
     def ask_for_what_is_lost(self) -> None:
@@ -172,7 +193,7 @@ class Bmv2Bench:
 
     def __init__(self, compiled: Path, folder: Path, close: contextlib.ExitStack) -> None:
         self._p4info, self._program = compiled / "kvcast.p4info.txtpb", compiled / "kvcast.json"
-        self.facts = SwitchFacts(64, 256, chunks_max=4096, groups_max=4096)
+        self.facts = SwitchFacts(64, 256, chunks_max=4096, groups_max=4096, asks_to_flood=True)
         self.every_kind = V1MODEL_KINDS
         self._folder = folder
         self._namespace = Namespace((1, 2, 3))
@@ -193,6 +214,9 @@ class Bmv2Bench:
     def make_hot(self) -> None:
         for port in (1, 2):
             self._namespace.sockets[port].send(_join(port))
+
+    def say_here(self) -> None:
+        self._namespace.sockets[1].send(here_frame(Host(1), key("me")))
 
     def _start(self) -> None:
         listener, log = self._folder / "p4runtime.sock", self._folder / "bmv2.log"
@@ -405,9 +429,30 @@ async def test_two_waiting_members_make_a_heat_report(bench: Bench) -> None:
             EgressMemberEntry(ONE, 0),
             EgressMemberEntry(TWO, 1),
         ]
-        await one.write(Operation.INSERT, HeatSubscriptionEntry(), *members, FABRIC.entry)
+        await one.write(Operation.INSERT, HeatSubscriptionEntry(), *SOURCES, *members, FABRIC.entry)
         bench.make_hot()
         assert await one.event() == HeatReport(key("hot"), 0b11, 0)
+
+
+@scenario
+async def test_a_node_that_is_not_known_where_it_is_is_reported(bench: Bench) -> None:
+    async with session(bench) as one:
+        await one.event()
+        await one.write(Operation.INSERT, SightingSubscriptionEntry(), FABRIC.entry)
+        bench.say_here()
+        assert await one.event() == Sighting(key("me"), PLACES[0])
+
+
+@scenario
+async def test_foreign_entries_about_addresses_can_be_deleted(bench: Bench) -> None:
+    async with session(bench) as one:
+        await one.event()
+        place = PLACES[0]
+        entries = [SOURCES[0], StationEntry(place.mac, ONE), TakenAddressEntry(place.ip)]
+        assert await one.write(Operation.INSERT, *entries) == {}
+        foreign = [ForeignEntry(*entry.identity) for entry in entries]
+        assert await one.write(Operation.DELETE, *foreign) == {}
+        assert await one.target.read() == {}
 
 
 @scenario
@@ -427,7 +472,7 @@ def test_what_is_lost_is_reported(orbit_bench: OrbitBench) -> None:
         async with session(orbit_bench) as one:
             await one.event()
             reports = [HeatSubscriptionEntry(), LossSubscriptionEntry()]
-            await one.write(Operation.INSERT, *reports, PortMemberEntry(ONE, 0), FABRIC.entry)
+            await one.write(Operation.INSERT, *reports, SOURCES[0], PortMemberEntry(ONE, 0), FABRIC.entry)
             await one.write(Operation.INSERT, ServingEntry(key("hot"), Slot(8), 8))
             orbit_bench.ask_for_what_is_lost()
             assert await one.event() == LostReport(key("hot"), 3)

@@ -7,10 +7,12 @@ import os
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
+from hostagent import limits
 from hostagent.config import DataConfig, FramesConfig
 from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import (
@@ -26,6 +28,7 @@ from hostagent.transport.fake import FakeNetwork, FakeTransport
 from hostagent.transport.frames import FramesTransport
 from hostagent.transport.sockets import SocketsTransport
 from hostagent.transport.verbs.transport import VerbsTransport
+from kvproto.events import SegmentsReceived
 from kvproto.ids import Address, ChunkKey, parse_address
 from kvproto.wire.control import Control
 from kvproto.wire.data import Fabric, SegmentGroup
@@ -46,6 +49,9 @@ class RecordingSink:
         self.controls: list[tuple[Control, Address]] = []
         self.casts: dict[ChunkKey, dict[int, bytes]] = {}
         self.cast_sources: set[Address] = set()
+        self.expected: dict[ChunkKey, tuple[ChunkPlace, PoolMemory, int]] = {}
+        """Where casts go, and the segment size, for transports that place them by themselves."""
+        self.unexpected: dict[ChunkKey, list[int]] = {}
         self.sent: dict[ChunkKey, int] = {}
         self.failed: dict[ChunkKey, int] = {}
         self.filled: dict[ChunkKey, int] = {}
@@ -63,8 +69,27 @@ class RecordingSink:
         self.cast_sources.add(group.source)
         self._changed.set()
 
+    def casts_placed(self, arrivals: Sequence[SegmentsReceived]) -> None:
+        for arrived in arrivals:
+            place, memory, segment_bytes = self.expected[arrived.key]
+            segments = self.casts.setdefault(arrived.key, {})
+            for segment in arrived.segments.tolist():
+                start = segment * segment_bytes
+                size = min(segment_bytes, place.size_bytes - start)
+                segments[segment] = bytes(memory.view(place.offset + start, size)).ljust(segment_bytes, b"\0")
+            self.cast_sources.add(arrived.source)
+        self._changed.set()
+
+    def casts_unexpected(self, arrivals: Sequence[SegmentsReceived]) -> None:
+        for arrived in arrivals:
+            self.unexpected.setdefault(arrived.key, []).extend(arrived.segments.tolist())
+        self._changed.set()
+
     def cast_patience_s(self) -> float:
-        return 0.0
+        return 0.001
+
+    def cast_patience_segments(self) -> int:
+        return 16
 
     def segments_sent(self, key: ChunkKey, count: int) -> None:
         self.sent[key] = self.sent.get(key, 0) + count
@@ -77,6 +102,9 @@ class RecordingSink:
     def fill_sent(self, key: ChunkKey, count: int) -> None:
         self.filled[key] = self.filled.get(key, 0) + count
         self._changed.set()
+
+    def casts_queued_bytes(self) -> int:
+        return 0
 
     def open_extent(self, key: ChunkKey) -> Extent | None:
         place = self.held.get(key)
@@ -125,6 +153,14 @@ class Node:
         place = ChunkPlace(key, offset, len(content))
         self.sink.held[key] = place
         return place
+
+    def expect(self, key: ChunkKey, size_bytes: int, segment_bytes: int, offset: int = 0) -> npt.NDArray[np.bool_]:
+        """Want casts of a chunk, at a place in the pool. Returns what is `missing`: all, unless a test clears some."""
+        place = ChunkPlace(key, offset, size_bytes)
+        missing = np.ones(-(-size_bytes // segment_bytes), np.bool_)
+        self.sink.expected[key] = place, self.memory, segment_bytes
+        self.transport.expect(place, missing)
+        return missing
 
     async def read(self, other: Node, key: ChunkKey, offset: int, size_bytes: int, to: int) -> ReadOutcome:
         """One reliable read, awaited."""
@@ -195,8 +231,8 @@ def free_udp_port() -> int:
         return port
 
 
-async def sockets_network(fabric: Fabric, count: int = 2) -> Network:
-    """Sockets transports on loopback addresses of their own."""
+async def sockets_network(fabric: Fabric, count: int = 2, native: str = "auto") -> Network:
+    """Sockets transports on loopback addresses of their own, on the data path in C where it can be built."""
     network = Network(fabric)
     cast_port, control_port = free_udp_port(), free_udp_port()
     for index in range(count):
@@ -207,6 +243,7 @@ async def sockets_network(fabric: Fabric, count: int = 2) -> Network:
             read_port=0,
             receive_buffer_bytes=4 << 20,
             segment_bytes=fabric.segment_bytes,
+            native=native,
         )
         memory = PoolMemory(POOL_BYTES, prefault=False)
         transport = SocketsTransport(config, memory)
@@ -251,7 +288,7 @@ async def fake_network(fabric: Fabric, count: int = 2) -> Network:
     return network
 
 
-async def verbs_network(fabric: Fabric, count: int = 2) -> Network:
+async def verbs_network(fabric: Fabric, count: int = 2, *, read_idle_s: float = limits.VERBS_READ_IDLE_S) -> Network:
     """RDMA transports, each on a port of its own."""
     network = Network(fabric)
     for address in RDMA_ADDRESSES[:count]:
@@ -263,7 +300,7 @@ async def verbs_network(fabric: Fabric, count: int = 2) -> Network:
             segment_bytes=fabric.segment_bytes,
         )
         memory = PoolMemory(POOL_BYTES, prefault=False)
-        transport = VerbsTransport(config, memory)
+        transport = VerbsTransport(config, memory, read_idle_s=read_idle_s)
         sink = RecordingSink()
         network.nodes.append(Node(transport, memory, sink, await transport.start(sink, fabric)))
     return network
@@ -272,7 +309,8 @@ async def verbs_network(fabric: Fabric, count: int = 2) -> Network:
 RDMA_ADDRESSES = tuple(filter(None, os.environ.get("KVCAST_TEST_RDMA_ADDRESSES", "").split(",")))
 """Addresses of RDMA ports of this machine that reach each other over a wire; guests have them (make test-roce)."""
 NETWORKS = {
-    "sockets": sockets_network,
+    "sockets": partial(sockets_network, native="never"),
+    "native": sockets_network,
     "frames": frames_network,
     "fake": fake_network,
     **({"verbs": verbs_network} if RDMA_ADDRESSES else {}),

@@ -5,41 +5,22 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
+from hostagent.native import library
 from hostagent.transport.base import ReadOutcome, ReadRequest, TransportError
-from kvproto.ids import ChunkKey, parse_address
+from kvproto.ids import Address, ChunkKey, parse_address
 from kvproto.wire.control import Control, Op
 from kvproto.wire.data import Fabric
-
-if TYPE_CHECKING:
-    from types import ModuleType
+from p4switch.build import CompilerMissingError
+from tests.contracts.transport import harness
 
 KEY = ChunkKey(bytes(range(16)))
 OTHER = ChunkKey(bytes(range(1, 17)))
 SEGMENT = 1024
 
 
-def load_harness() -> ModuleType:
-    """The helper module beside this file (importmode=importlib puts nothing on sys.path)."""
-    import importlib.util
-    import sys
-
-    name = "transport_contract_harness"
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name("harness.py"))
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module
-        spec.loader.exec_module(module)
-    return sys.modules[name]
-
-
-harness = load_harness()
 Scenario = Callable[..., Awaitable[None]]
 
 
@@ -83,6 +64,7 @@ def test_cast_segments_arrive_whole_and_are_reported_sent(play: Callable[..., No
         chunk = content(size)
         segments = -(-size // SEGMENT)
         place = one.hold(KEY, chunk, offset=8192)
+        two.expect(KEY, size, SEGMENT, offset=1 << 20)
         one.transport.cast(place, 0, segments)
         assert one.sink.sent == {}, "never reported inside the call"
         await one.sink.until(lambda: one.sink.sent.get(KEY) == segments)
@@ -100,6 +82,7 @@ def test_cast_segments_arrive_whole_and_are_reported_sent(play: Callable[..., No
 def test_casts_of_a_part_carry_that_part_only(play: Callable[..., None]) -> None:
     async def scenario(one, two) -> None:  # type: ignore[no-untyped-def]
         place = one.hold(KEY, content(50 * SEGMENT))
+        two.expect(KEY, 50 * SEGMENT, SEGMENT)
         one.transport.cast(place, 7, 3)
         one.transport.cast(place, 20, 1)
         await two.sink.until(lambda: len(two.sink.casts.get(KEY, {})) == 4)
@@ -232,6 +215,7 @@ def test_change_of_fabric_applies_to_both_directions(play: Callable[..., None]) 
         other = Fabric(segment_bytes=2 * SEGMENT, qkey=0x2222)
         one.transport.use_fabric(other)
         two.transport.use_fabric(other)
+        two.expect(KEY, 8 * SEGMENT, 2 * SEGMENT)
         one.transport.cast(place, 0, 4)
         await two.sink.until(lambda: len(two.sink.casts.get(KEY, {})) == 4)
         assert two.sink.casts[KEY][3] == content(8 * SEGMENT)[6 * SEGMENT :]
@@ -255,8 +239,26 @@ def test_fill_is_reported_apart_from_casts_even_if_nobody_answers(play: Callable
         await one.sink.until(lambda: one.sink.filled.get(KEY) == 5)
         assert one.sink.sent == {}
         assert one.transport.counters.fill_packets_sent == 5
+        assert one.transport.counters.fill_packets_failed == 0
 
     play(scenario)
+
+
+@pytest.mark.parametrize("network", ["sockets", "native"])
+def test_a_fill_that_the_network_does_not_take_is_counted(network: str) -> None:
+    async def main() -> None:
+        nodes = await harness.NETWORKS[network](Fabric(segment_bytes=SEGMENT), 2)
+        try:
+            one = nodes.nodes[0]
+            place = one.hold(KEY, content(9 * SEGMENT))
+            one.transport.fill(place, 2, 5, Address(0xFFFF_FFFF))
+            await one.sink.until(lambda: one.sink.filled.get(KEY) == 5)
+            assert one.transport.counters.fill_packets_failed == 5
+            assert one.transport.counters.fill_packets_sent == 0
+        finally:
+            await nodes.close()
+
+    asyncio.run(main())
 
 
 def test_a_group_that_cannot_be_joined_is_told_and_can_be_left_behind() -> None:
@@ -271,8 +273,47 @@ def test_a_group_that_cannot_be_joined_is_told_and_can_be_left_behind() -> None:
             with pytest.raises(TransportError, match="cannot join group 127"):
                 two.transport.use_fabric(unicast)
         two.transport.use_fabric(Fabric(segment_bytes=SEGMENT))
+        two.expect(KEY, 2 * SEGMENT, SEGMENT)
         one.transport.cast(place, 0, 2)
         await two.sink.until(lambda: len(two.sink.casts.get(KEY, {})) == 2)
+        await network.close()
+
+    asyncio.run(scenario())
+
+
+def test_without_a_compiler_casts_go_through_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_compiler() -> None:
+        raise CompilerMissingError("no C compiler found")
+
+    async def scenario() -> None:
+        network = await harness.sockets_network(Fabric(segment_bytes=SEGMENT))
+        one, two = network.nodes
+        place = one.hold(KEY, content(2 * SEGMENT))
+        one.transport.cast(place, 0, 2)
+        # Nothing is expected: Python hands all of it over.
+        await two.sink.until(lambda: len(two.sink.casts.get(KEY, {})) == 2)
+        await network.close()
+
+    monkeypatch.setattr(library, "datapath", no_compiler)
+    asyncio.run(scenario())
+
+
+def test_a_place_is_kept_through_a_change_of_fabric_and_given_up_with_another_segment_size() -> None:
+    """Of the data path in C only: the others hand all over."""
+
+    async def scenario() -> None:
+        network = await harness.sockets_network(Fabric(segment_bytes=SEGMENT))
+        one, two = network.nodes
+        place = one.hold(KEY, content(4 * SEGMENT))
+        two.expect(KEY, 4 * SEGMENT, SEGMENT)
+        for fabric in (Fabric(segment_bytes=SEGMENT, qkey=0x2222), Fabric(segment_bytes=2 * SEGMENT, qkey=0x2222)):
+            one.transport.use_fabric(fabric)
+            two.transport.use_fabric(fabric)
+            one.transport.cast(place, 0, 2)
+            await two.sink.until(lambda: len(two.sink.casts.get(KEY, {})) == 2)
+            if fabric.segment_bytes == 2 * SEGMENT:
+                await two.sink.until(lambda: len(two.sink.unexpected.get(KEY, [])) == 2)
+        assert bytes(two.memory.view(0, 4 * SEGMENT)) == content(4 * SEGMENT)[: 2 * SEGMENT] + bytes(2 * SEGMENT)
         await network.close()
 
     asyncio.run(scenario())

@@ -15,24 +15,37 @@ from tests.unit.controlplane.helpers import hello
 
 DEADLINE_S = 15.0
 
+CABLES: dict[str, Callable[[rpc.Hello, bytes], None]] = {}
+"""By address of the controller: has the switch see HERE with this key from the agent that says this Hello."""
+
 
 class FakeAgent:
     """One stream. Does tasks as `work` says: at once and successfully, unless a test says otherwise."""
 
-    def __init__(self, address: str, number: int, chunks: Iterable[rpc.ChunkRecord] = (), **changes: object) -> None:
+    def __init__(
+        self,
+        address: str,
+        number: int,
+        chunks: Iterable[rpc.ChunkRecord] = (),
+        channel: grpc.aio.Channel | None = None,
+        **changes: object,
+    ) -> None:
         self.name = f"n{number}"
         self.chunks = {record.key: record for record in chunks}
         self.welcome: rpc.Welcome | None = None
         self.entries: dict[bytes, rpc.ChunkEntry] = {}
         self.nodes: dict[int, rpc.Node] = {}
         self.switch = rpc.SwitchState()
+        self.operator_state = rpc.OperatorState()
         self.tasks: list[rpc.Task] = []
         self.cancelled: list[int] = []
         self.error: grpc.aio.AioRpcError | None = None
         self.ended = asyncio.Event()
         self.work: Callable[[rpc.Task], rpc.TaskResult | None] = self.do
+        self.member: int | None = None
+        self._address = address
         self._hello = hello(number, **changes)
-        self._channel = grpc.aio.insecure_channel(address)
+        self._channel = channel or grpc.aio.insecure_channel(address)
         self._outbox: asyncio.Queue[rpc.FromAgent] = asyncio.Queue()
         self._changed = asyncio.Event()
         self._snapshot: dict[bytes, rpc.ChunkEntry] = {}
@@ -117,7 +130,7 @@ class FakeAgent:
         match message.WhichOneof("message"):
             case "welcome":
                 self.welcome = message.welcome
-                self.switch = message.welcome.switch_state
+                self._see(message.welcome.switch_state)
                 self.say(announce=rpc.Announce(added=self.chunks.values(), snapshot=True, snapshot_end=True))
             case "directory":
                 self._learn(message.directory)
@@ -129,7 +142,16 @@ class FakeAgent:
             case "cancel":
                 self.cancelled.append(message.cancel.task)
             case "switch_state":
-                self.switch = message.switch_state
+                self._see(message.switch_state)
+            case "membership":
+                self.member = message.membership.member if message.membership.HasField("member") else None
+            case "operator_state":
+                self.operator_state = message.operator_state
+
+    def _see(self, switch: rpc.SwitchState) -> None:
+        self.switch = switch
+        if switch.here and self._address in CABLES:
+            CABLES[self._address](self._hello, switch.here)
 
     def _learn(self, delta: rpc.DirectoryDelta) -> None:
         self.nodes |= {node.node: node for node in delta.nodes}
@@ -147,11 +169,12 @@ class FakeAgent:
 
 
 @contextlib.asynccontextmanager
-async def agents(address: str, *chunks: Iterable[rpc.ChunkRecord]) -> AsyncIterator[list[FakeAgent]]:
-    """Agents n1, n2, ... that hold these chunks, attached."""
+async def agents(address: str, *chunks: Iterable[rpc.ChunkRecord], **changes: object) -> AsyncIterator[list[FakeAgent]]:
+    """Agents n1, n2, ... that hold these chunks, attached; `changes` of what all of them say in Hello."""
     async with contextlib.AsyncExitStack() as stack:
         started = [
-            await stack.enter_async_context(FakeAgent(address, at + 1, records)) for at, records in enumerate(chunks)
+            await stack.enter_async_context(FakeAgent(address, at + 1, records, **changes))
+            for at, records in enumerate(chunks)
         ]
         for agent in started:
             await agent.attached()

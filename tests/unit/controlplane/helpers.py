@@ -7,24 +7,27 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from controlplane.config import parse
-from controlplane.core import Core, CoreOptions, FabricParameters
+from controlplane.core import Core
 from controlplane.directory import ChunkFacts
 from controlplane.effects import (
     CloseSession,
     Effect,
+    Inform,
     JobProgress,
     ReadTheSwitch,
     SendTo,
-    SendToAll,
     Warn,
     WriteTheSwitch,
 )
 from controlplane.ids import ChunkKey, SwitchPort
-from controlplane.nodes import Graces
-from controlplane.pool import PoolRules
+from controlplane.live.live import Live
+from controlplane.locations import Location
+from controlplane.nodes import Graces, NodeFacts
+from controlplane.options import CoreOptions, FabricParameters
 from controlplane.switch.entries import ServingEntry, SwitchContents
 from controlplane.switch.reconcile import apply
-from controlplane.switch.target import HeatReport, Operation, SwitchFacts, Up
+from controlplane.switch.target import HeatReport, Operation, Sighting, SwitchFacts, Up
+from controlplane.switch_cache import SwitchCacheRules
 from kvproto.rpc import control_pb2 as rpc
 
 SECOND = 1_000_000_000
@@ -67,7 +70,10 @@ def hello(number: int, **changes: object) -> rpc.Hello:
         transports=[rpc.TRANSPORT_SOCKETS],
     )
     for name, value in changes.items():
-        setattr(message, name, value)
+        if isinstance(value, rpc.OperatorState):
+            message.operator_state.CopyFrom(value)
+        else:
+            setattr(message, name, value)
     return message
 
 
@@ -109,17 +115,22 @@ class Scene:
             "graces": Graces(SECOND, 2 * SECOND, 60 * SECOND),
             "incarnation": incarnation,
             "with_switch": with_switch,
-            "rules": PoolRules(),
+            "rules": SwitchCacheRules(price_fills=False),
             "check_switch_ns": 3600 * SECOND,
         } | changes
-        self.core = Core(CoreOptions(**options))  # type: ignore[arg-type]
+        self.live = Live()
+        self.core = Core(CoreOptions(**options), self.live)  # type: ignore[arg-type]
+        self.live.watch(self.core)
         self.switch = SwitchModel(slots)
         self.now = SECOND
         self.sent: dict[int, list[rpc.ToAgent]] = {}
         self.closed: dict[int, CloseSession] = {}
         self.progress: list[JobProgress] = []
         self.warned: list[str] = []
+        self.informed: list[str] = []
         self.connected = False
+        self.cabled: dict[str, SwitchPort] = {}
+        """By node name: where the switch sees it; others are where they say."""
 
     # -- acting
 
@@ -128,22 +139,43 @@ class Scene:
         self.sent[number] = []
         self.closed.pop(number, None)
         self.core.hello(number, hello(number, **changes), self.now)
+        self.advance()
         self.announce(number, chunks, snapshot=True, snapshot_end=True)
 
     def announce(self, session: int, chunks: Iterable[rpc.ChunkRecord] = (), **changes: object) -> None:
         self.say(session, announce=rpc.Announce(added=list(chunks), **changes))  # type: ignore[arg-type]
 
+    def here(self) -> None:
+        """Every agent says HERE, as it does with each heartbeat: the switch reports whom it does not know there."""
+        for node in self.core.nodes:
+            facts = node.facts
+            port = self.cabled.get(facts.name, facts.switch_port)
+            if self.connected and node.attached and node.here_key and port is not None:
+                self.see(node.here_key, port, facts)
+
+    def see(self, here_key: bytes, port: SwitchPort, facts: NodeFacts) -> None:
+        """The switch sees a HERE with these addresses at this port."""
+        if ("source", (port, facts.data_mac, facts.data_ip)) not in self.switch.contents:
+            place = Location(port, facts.data_mac, facts.data_ip)
+            self.core.switch_event(Sighting(here_key, place), self.now)
+            self.advance(heard=False)
+
     def say(self, session: int, **message: object) -> None:
         self.core.message(session, rpc.FromAgent(**message), self.now)  # type: ignore[arg-type]
-        self.settle()
+        self.advance()
 
     def up(self) -> None:
         self.connected = True
         self.core.switch_event(Up(self.switch.facts), self.now)
-        self.settle()
+        self.advance()
 
-    def settle(self) -> None:
-        """Carry out effects until there are none."""
+    def advance(self, *, heard: bool = True) -> None:
+        """Carry out effects until there are none, and let the switch see who is there."""
+        self._carry_out_all()
+        if heard:
+            self.here()
+
+    def _carry_out_all(self) -> None:
         for _ in range(1000):
             self.core.advance(self.now)
             self.core.publish()
@@ -158,9 +190,8 @@ class Scene:
         match effect:
             case SendTo(session=session, message=message):
                 self.sent.setdefault(session, []).append(message)
-            case SendToAll(message=message):
-                for messages in self.sent.values():
-                    messages.append(message)
+            case Inform(text=text):
+                self.informed.append(text)
             case Warn(text=text):
                 self.warned.append(text)
             case CloseSession(session=session):
@@ -181,7 +212,7 @@ class Scene:
             for node in self.core.nodes:
                 if node.attached:
                     self.core.message(node.session, rpc.FromAgent(heartbeat=rpc.Heartbeat()), self.now)
-            self.settle()
+            self.advance()
 
     # -- seeing
 
@@ -222,7 +253,7 @@ class Scene:
 
     def heat(self, name: object, members: int = 0b110) -> None:
         self.core.switch_event(HeatReport(key(name), members, 0), self.now)
-        self.settle()
+        self.advance()
 
     def fill(self, name: object, members: int = 0b110) -> None:
         """Have a chunk admitted and filled."""

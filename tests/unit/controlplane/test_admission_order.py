@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.admission import Placed, PoolLayout, SlotAllocator, SlotRange
+from controlplane.admission import Placed, SlotAllocator, SlotLayout, SlotRange
 from controlplane.admission.layout import Room
 from controlplane.eviction import EvictionOrder, Resident
 from controlplane.ids import ChunkKey, Slot
@@ -69,7 +69,7 @@ def some_resident(rng: random.Random, name: int, there: Sequence[Resident]) -> R
 def test_room_is_found_as_by_looking_at_every_range(seed: int) -> None:
     rng = random.Random(seed)
     slots = SlotAllocator(rng.randrange(20, 90))
-    layout = PoolLayout()
+    layout = SlotLayout()
     placed: dict[ChunkKey, Placed] = {}
     claims: list[SlotRange] = []
     for step in range(60):

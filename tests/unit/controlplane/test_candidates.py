@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from controlplane import candidates as module
 from controlplane.admission import SlotRange
-from controlplane.candidates import Candidates, Evidence, Rank
+from controlplane.admission import candidates as module
+from controlplane.admission.candidates import Candidates, Evidence, Rank
 from controlplane.ids import ChunkKey, NodeIndex, Slot
 from tests.unit.controlplane.helpers import key
 

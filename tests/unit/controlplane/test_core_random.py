@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from controlplane.ids import SwitchPort
 from controlplane.switch.entries import FillingEntry, ServingEntry
 from controlplane.switch.target import Down, Operation
 from kvproto.rpc import control_pb2 as rpc
@@ -32,6 +33,9 @@ steps = st.lists(
         st.tuples(st.just("pin"), st.sampled_from(NAMES), st.booleans()),
         st.tuples(st.just("bad"), st.sampled_from(NAMES), st.none()),
         st.tuples(st.just("reload"), st.none(), st.none()),
+        st.tuples(st.just("serve"), st.sampled_from(NAMES), st.none()),
+        st.tuples(st.just("move"), st.integers(1, 4), st.integers(1, 3)),
+        st.tuples(st.just("restart"), st.none(), st.booleans()),
         st.tuples(st.just("down"), st.none(), st.none()),
         st.tuples(st.just("up"), st.none(), st.none()),
         st.tuples(st.just("refuse"), st.sampled_from(list(Operation)), st.booleans()),
@@ -45,12 +49,41 @@ class Player:
     """Carries the steps out on a scene."""
 
     def __init__(self) -> None:
-        self.scene = Scene(SLOTS, check_switch_ns=SECOND, fill_timeout_ms=3000, transfer_timeout_ms=3000)
+        self.scene = self.controller(1000)
         self.here = {1, 2, 3}
         for number in self.here:
             self.scene.attach(number, RECORDS if number == 1 else [])
         self.scene.up()
         self.finished: set[int] = set()
+
+    def controller(self, incarnation: int) -> Scene:
+        return Scene(
+            SLOTS, incarnation=incarnation, check_switch_ns=SECOND, fill_timeout_ms=3000, transfer_timeout_ms=3000
+        )
+
+    def restart(self, agents_first: bool) -> None:
+        """A new controller finds the switch and the agents of the one before, in either order."""
+        old, self.scene = self.scene, self.controller(self.scene.core.options.incarnation + 1000)
+        self.scene.switch, self.scene.now, self.scene.cabled = old.switch, old.now, old.cabled
+        held = {number: self.held(old, number) for number in sorted(self.here)}
+        state = old.core.operator_state.message().operator_state
+        if old.connected and not agents_first:
+            self.scene.up()
+            self.scene.wait(0.2)
+        for number, records in held.items():
+            self.scene.attach(number, records, operator_state=state)
+            self.scene.wait(0.2)
+        if old.connected and agents_first:
+            self.scene.up()
+
+    def held(self, scene: Scene, number: int) -> list[rpc.ChunkRecord]:
+        node = scene.core.nodes.named(f"n{number}")
+        assert node is not None
+        return [
+            one
+            for one in RECORDS
+            if (chunk := scene.core.directory.get(one.key)) is not None and node.index in chunk.holders
+        ]
 
     def play(self, what: str, one: object, two: object) -> None:
         scene = self.scene
@@ -69,29 +102,38 @@ class Player:
             case "leave" if two in self.here:
                 self.here.discard(two)
                 scene.core.closed(two, scene.now)
-                scene.settle()
+                scene.advance()
             case "attach" if two not in self.here:
                 self.here.add(two)
                 scene.attach(two)
             case "evict":
-                scene.core.pool.evict(key(one), scene.now)
-                scene.settle()
+                scene.core.switch_cache.evict(key(one), scene.now)
+                scene.advance()
             case "pin" if key(one) in scene.core.directory:
                 asked = rpc.PinRequest(key_hex=key(one).hex(), in_switch=True)
                 if two:
                     scene.core.operations.pin(asked, scene.now)
                 else:
                     scene.core.operations.unpin(asked)
-                scene.settle()
+                scene.advance()
             case "bad" if self.here:
                 report = rpc.BadCopy(key=key(one), expected=RECORDS[NAMES.index(one)].checksum, from_switch=True)
                 scene.say(min(self.here), bad_copy=report)
             case "reload":
                 scene.switch.contents.clear()
+            case "move":
+                scene.cabled[f"n{two}"] = SwitchPort(one)
+                scene.wait(0.1)
+            case "serve":
+                self.play("pin", one, True)
+                for _ in NAMES:
+                    self.finish(rpc.TaskResult.DONE, 0)
+            case "restart":
+                self.restart(bool(two))
             case "down" if scene.connected:
                 scene.connected = False
                 scene.core.switch_event(Down("gone"), scene.now)
-                scene.settle()
+                scene.advance()
             case "up" if not scene.connected:
                 scene.up()
             case "refuse":
@@ -111,6 +153,8 @@ class Player:
     def calm_down(self) -> None:
         """Faults end; every task given is done."""
         self.scene.switch.refuse.clear()
+        for number in self.here:
+            self.scene.cabled[f"n{number}"] = SwitchPort(number)
         if not self.scene.connected:
             self.scene.up()
         for _ in range(6):
@@ -126,13 +170,13 @@ class Player:
 @given(steps)
 def test_what_residents_are_worth_is_never_outdated(script: list[tuple[str, object, object]]) -> None:
     player = Player()
-    residents, directory = player.scene.core.pool.residents, player.scene.core.directory
     for what, one, two in script:
         player.play(what, one, two)
+        residents, directory = player.scene.core.switch_cache.residents, player.scene.core.directory
         now = player.scene.now
         residents.refresh(now)
         anew = residents.worked_out_anew(now)
-        assert set(anew) == set(player.scene.core.pool.resident_keys())
+        assert set(anew) == set(player.scene.core.switch_cache.resident_keys())
         for key_, resident in anew.items():
             kept = residents.layout.get(key_)
             assert kept is not None
@@ -153,8 +197,15 @@ def test_nothing_leaks_and_everything_agrees_in_the_end(script: list[tuple[str, 
     assert not any(isinstance(entry, FillingEntry) for entry in scene.switch.contents.values())
     assert scene.switch.contents["fabric", None] == FABRIC.entry
     assert scene.switch.contents == scene.core.programmer.desired
-    held = scene.core.pool.slots_used_count
+    held = scene.core.switch_cache.slots_used_count
     assert held == sum(entry.segments for entry in scene.switch.contents.values() if isinstance(entry, ServingEntry))
+    for node in scene.core.nodes:
+        if node.attached:
+            assert (node.seen_port, node.port, node.port_problem) == (
+                node.facts.switch_port,
+                node.facts.switch_port,
+                "",
+            )
     for session in player.here:
         served = {entry.key for entry in scene.replica(session).values() if entry.served}
         assert served == {one for one in scene.served() if scene.core.directory.get(one) is not None}

@@ -8,12 +8,12 @@ import random
 import pytest
 
 from controlplane.ids import Member, SwitchPort
-from controlplane.pool import PoolRules
 from controlplane.switch.bitmap_groups import BitmapGroups
 from controlplane.switch.chunk_states import TRANSITIONS, ChunkEvent, ChunkState, ImpossibleTransitionError, step
 from controlplane.switch.entries import FillingEntry, GroupEntry, ReplicateToGroupEntry, ServingEntry
 from controlplane.switch.groups import Change, Groups, ReplicationGroups
 from controlplane.switch.target import Down, Operation, Standby, SwitchFacts, Up
+from controlplane.switch_cache import SwitchCacheRules
 from kvproto.rpc import control_pb2 as rpc
 from tests.unit.controlplane.helpers import CHUNK, FABRIC, SECOND, Scene, hello, key, record
 
@@ -30,7 +30,7 @@ def scene_with(nodes: int = 3, slots: int = 64, **changes: object) -> Scene:
 
 def assert_consistent(scene: Scene) -> None:
     """No slot, entry or promise is left over: pool, switch and directory agree."""
-    pool, served = scene.core.pool, scene.served()
+    pool, served = scene.core.switch_cache, scene.served()
     assert served == {
         one for one in pool.resident_keys() if pool.state(one) in (ChunkState.SERVING, ChunkState.RECOVERING)
     }
@@ -63,10 +63,13 @@ def test_a_fresh_switch_is_programmed_fabric_last() -> None:
     assert kinds["port_member"] == kinds["egress_member"] == kinds["dmac"] == 3
     assert kinds["replicate"] == 7, "three sets of one, four of more"
     assert kinds["group"] == 5, "four exact groups and the group of all ports"
-    assert kinds["digest"] == kinds["clone_session"] == 1
-    order = [entry.identity[0] for entry in scene.switch.contents.values()]
-    assert order.index("fabric") == len(order) - 1, "the switch turns from plain to kvcast in one last step"
-    assert scene.sent[1][-1].switch_state.present
+    assert kinds["digest"] == 2
+    assert kinds["clone_session"] == 1
+    written = list(scene.switch.contents)
+    assert {kind for kind, _ in written[: written.index(("fabric", None))]} >= {"digest", "station", "address"}
+    assert written.index(("fabric", None)) < written.index(("port_member", 1)), "members are seen by a kvcast switch"
+    assert [said.switch_state.present for said in scene.sent[1] if said.HasField("switch_state")] == [True]
+    assert [said.membership.member for said in scene.sent[1] if said.HasField("membership")] == [0]
 
 
 def test_eight_members_get_every_exact_group() -> None:
@@ -161,8 +164,8 @@ def test_no_evidence_no_admission() -> None:
 def test_heat_for_an_unknown_chunk_is_counted_and_forgotten() -> None:
     scene = scene_with()
     scene.heat("never announced")
-    assert scene.core.pool.decisions["heat_for_unknown_chunk"] == 1
-    assert scene.core.pool.resident_keys() == []
+    assert scene.core.switch_cache.decisions["heat_for_unknown_chunk"] == 1
+    assert scene.core.switch_cache.resident_keys() == []
 
 
 @pytest.mark.parametrize("status", [rpc.TaskResult.FAILED, rpc.TaskResult.REFUSED, rpc.TaskResult.PARTIAL])
@@ -172,7 +175,7 @@ def test_a_fill_that_fails_leaves_no_trace(status: int) -> None:
     scene.heat("a")
     scene.finish(1, scene.tasks(1, "fill")[0], status)
     assert scene.switch.contents == before
-    assert scene.core.pool.slots_used_count == 0
+    assert scene.core.switch_cache.slots_used_count == 0
     assert len(scene.core.tasks) == 0
 
 
@@ -182,10 +185,10 @@ def test_a_fill_that_never_ends_is_aborted() -> None:
     task = scene.tasks(1, "fill")[0]
     scene.wait(5)
     assert ("kv_cache", key("a")) not in scene.switch.contents
-    assert scene.core.pool.slots_used_count == 0
+    assert scene.core.switch_cache.slots_used_count == 0
     scene.finish(1, task)
     assert ("kv_cache", key("a")) not in scene.switch.contents, "too late is too late"
-    assert scene.core.pool.decisions["fill_aborted"] == 1
+    assert scene.core.switch_cache.decisions["fill_aborted"] == 1
 
 
 def test_the_holder_dies_while_it_fills() -> None:
@@ -194,8 +197,8 @@ def test_the_holder_dies_while_it_fills() -> None:
     scene.heat("a")
     assert scene.tasks(1, "fill")
     scene.core.closed(1, scene.now)
-    scene.settle()
-    assert scene.core.pool.slots_used_count == 0
+    scene.advance()
+    assert scene.core.switch_cache.slots_used_count == 0
     scene.heat("a")
     (task,) = scene.tasks(2, "fill")
     scene.finish(2, task)
@@ -207,11 +210,11 @@ def test_what_nobody_asked_for_is_no_news_of_the_switch() -> None:
     """An answer from an earlier session may be older than what is known."""
     scene = scene_with()
     scene.fill("a")
-    epoch = scene.core.epoch
+    epoch = scene.core.link.epoch
     scene.core.switch_read({}, scene.now)
-    scene.settle()
+    scene.advance()
     assert scene.served() == {key("a")}
-    assert scene.core.epoch == epoch
+    assert scene.core.link.epoch == epoch
     assert_consistent(scene)
 
 
@@ -223,7 +226,7 @@ def test_the_holder_attaches_anew_while_it_fills() -> None:
     scene.sent[11] = []
     scene.core.hello(11, hello(1, incarnation=2), scene.now)
     scene.announce(11, [record("a")], snapshot=True, snapshot_end=True)
-    assert scene.core.pool.decisions["fill_aborted"] == 1
+    assert scene.core.switch_cache.decisions["fill_aborted"] == 1
     scene.finish(11, lost)
     assert not scene.served(), "the end of a task that is over changes nothing"
     scene.heat("a")
@@ -253,7 +256,7 @@ def test_a_full_pool_makes_room_for_what_is_worth_more() -> None:
 def test_too_big_a_chunk_is_refused() -> None:
     scene = scene_with(slots=4)
     scene.heat("a")
-    assert scene.core.pool.decisions["refused_too_big"] == 1
+    assert scene.core.switch_cache.decisions["refused_too_big"] == 1
     assert not scene.tasks(1, "fill")
 
 
@@ -264,13 +267,13 @@ def test_the_last_copy_is_saved_before_the_switch_drops_it() -> None:
     scene.announce(1, removed=[key("a")])
     entry = scene.replica(2)[key("a")]
     assert (list(entry.holders), entry.served) == ([], True)
-    scene.core.pool.evict(key("a"), scene.now)
-    scene.settle()
+    scene.core.switch_cache.evict(key("a"), scene.now)
+    scene.advance()
     saviours = [(session, task) for session in (1, 2, 3) for task in scene.tasks(session, "fetch")]
     ((session, task),) = saviours
     assert session != 1, "a node does not take packets that carry its own address"
     assert task.fetch.reason == rpc.Fetch.SPILL
-    assert scene.core.pool.state(key("a")) is ChunkState.RECOVERING
+    assert scene.core.switch_cache.state(key("a")) is ChunkState.RECOVERING
     assert key("a") in scene.served(), "still answered from the switch meanwhile"
     scene.announce(session, [record("a")])
     scene.finish(session, task)
@@ -284,12 +287,12 @@ def test_a_recovery_that_fails_gives_the_chunk_up() -> None:
     scene.fill("a")
     scene.say(2, usage=rpc.Usage(fetches=[rpc.FetchEvent(key=key("a"), bytes=1)]))
     scene.announce(1, removed=[key("a")])
-    scene.core.pool.evict(key("a"), scene.now)
-    scene.settle()
+    scene.core.switch_cache.evict(key("a"), scene.now)
+    scene.advance()
     session, task = next((s, t) for s in (2, 3) for t in scene.tasks(s, "fetch"))
     scene.finish(session, task, rpc.TaskResult.FAILED)
     assert scene.replica(2).get(key("a")) is None
-    assert scene.core.pool.slots_used_count == 0
+    assert scene.core.switch_cache.slots_used_count == 0
     assert_consistent(scene)
 
 
@@ -312,7 +315,7 @@ def test_an_update_that_the_switch_refuses_aborts_the_fill(operation: Operation)
     scene.switch.refuse.add((operation, "kv_cache"))
     scene.fill("a")
     scene.wait(3)
-    assert scene.core.pool.slots_used_count == 0
+    assert scene.core.switch_cache.slots_used_count == 0
     assert ("kv_cache", key("a")) not in scene.switch.contents
     assert scene.core.programmer.write_errors >= 1
     scene.switch.refuse.clear()
@@ -326,12 +329,14 @@ def test_a_refused_deletion_is_tried_again_before_slots_are_used_again() -> None
     scene = scene_with()
     scene.fill("a")
     scene.switch.refuse.add((Operation.DELETE, "kv_cache"))
-    scene.core.pool.evict(key("a"), scene.now)
+    scene.core.switch_cache.evict(key("a"), scene.now)
     scene.wait(3)
-    assert scene.core.pool.slots_used_count == 8, "its slots are not free while the switch may still serve from them"
+    assert scene.core.switch_cache.slots_used_count == 8, (
+        "its slots are not free while the switch may still serve from them"
+    )
     scene.switch.refuse.clear()
     scene.wait(3)
-    assert scene.core.pool.slots_used_count == 0
+    assert scene.core.switch_cache.slots_used_count == 0
     assert_consistent(scene)
 
 
@@ -351,19 +356,19 @@ def test_one_refused_update_does_not_hinder_the_others() -> None:
 def test_a_restarted_switch_is_programmed_and_filled_again() -> None:
     scene = scene_with()
     scene.fill("a")
-    epoch = scene.core.epoch
+    epoch = scene.core.link.epoch
     full = set(scene.switch.contents)
     scene.core.switch_event(Down("stream ended"), scene.now)
-    scene.settle()
+    scene.advance()
     assert scene.replica(2)[key("a")].served, "a lost stream says nothing about the data plane"
     scene.switch.contents.clear()
     scene.up()
-    assert scene.core.epoch > epoch
+    assert scene.core.link.epoch > epoch
     assert set(scene.switch.contents) == full, "programmed again; the chunk is being filled again"
     assert scene.switch.contents["kv_cache", key("a")].__class__ is FillingEntry
     assert not scene.replica(2)[key("a")].served
     states = [m.switch_state for m in scene.sent[2] if m.WhichOneof("message") == "switch_state"]
-    assert states[-1].epoch == scene.core.epoch
+    assert states[-1].epoch == scene.core.link.epoch
     scene.finish(1, scene.tasks(1, "fill")[-1])
     assert scene.served() == {key("a")}
     assert_consistent(scene)
@@ -436,6 +441,35 @@ def test_a_restarted_controller_takes_over_what_the_switch_serves() -> None:
     assert_consistent(scene)
 
 
+@pytest.mark.parametrize("agents_first", [True, False])
+def test_pinned_chunks_are_taken_over_whoever_comes_first(agents_first: bool) -> None:
+    old = scene_with()
+    old.core.operations.pin(rpc.PinRequest(key_hex=key("b").hex(), in_switch=True), old.now)
+    for _ in range(2):
+        old.advance()
+        for task in old.tasks(1, "fill"):
+            old.finish(1, task)
+    assert old.served() == {key("a"), key("b")}
+    contents = dict(old.switch.contents)
+    scene = restarted(old)
+    comes = [
+        lambda: scene.attach(
+            1, [record("a"), record("b", "a", 1)], operator_state=old.core.operator_state.message().operator_state
+        ),
+        scene.up,
+    ]
+    for come in comes if agents_first else comes[::-1]:
+        come()
+        scene.wait(1)
+    for number in (2, 3):
+        scene.attach(number)
+    scene.wait(1)
+    assert scene.switch.contents == contents
+    assert scene.core.decisions["adopted"] == 2
+    assert not scene.tasks(1, "fill"), "nothing is filled that is there"
+    assert_consistent(scene)
+
+
 def test_members_of_nodes_that_never_come_back_are_given_up() -> None:
     old = scene_with()
     scene = restarted(old)
@@ -470,7 +504,7 @@ def test_few_members_at_high_ports_have_exact_groups_too() -> None:
     for number in (33, 40, 48):
         scene.attach(number)
     scene.up()
-    assert scene.sent[33][0].welcome.member == 32
+    assert scene.switch.contents["port_member", 33].member == 32
     assert scene.switch.kinds()["replicate"] == 7
     assert scene.switch.kinds()["group"] == 4 + 1
     for number in range(1, 10):
@@ -488,7 +522,7 @@ def test_what_no_agent_knows_is_cleared_after_a_while() -> None:
     assert scene.served() == {key("a")}
     scene.wait(7)
     assert scene.served() == set()
-    assert scene.core.pool.slots_used_count == 0
+    assert scene.core.switch_cache.slots_used_count == 0
     assert_consistent(scene)
 
 
@@ -521,7 +555,7 @@ def test_a_standby_programs_nothing_until_it_is_primary() -> None:
     scene = Scene()
     scene.core.switch_event(Standby(), scene.now)
     scene.attach(1)
-    scene.settle()
+    scene.advance()
     assert scene.switch.contents == {}
     scene.up()
     assert scene.switch.kinds()["port_member"] == 1
@@ -533,16 +567,16 @@ def test_another_segment_size_sends_agents_round_again() -> None:
     scene.connected = True
     scene.switch.facts = SwitchFacts(64, 256, 4096, 4096)
     scene.core.switch_event(Up(scene.switch.facts), scene.now)
-    scene.settle()
+    scene.advance()
     assert scene.closed[1].code == "ABORTED"
     scene.attach(1)
     assert scene.sent[1][0].welcome.fabric.segment_bytes == 256
 
 
 def test_pinned_chunks_come_in_without_evidence_and_stay() -> None:
-    scene = scene_with(slots=16, rules=PoolRules(admission=False))
+    scene = scene_with(slots=16, rules=SwitchCacheRules(admission=False))
     scene.core.operations.pin(rpc.PinRequest(key_hex=key("b").hex(), in_switch=True), scene.now)
-    scene.settle()
+    scene.advance()
     for task in scene.tasks(1, "fill"):
         scene.finish(1, task)
     assert scene.served() == {key("a"), key("b")}

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from controlplane.config import parse
-from controlplane.pool import PoolRules
 from controlplane.switch import ticks
 from controlplane.switch.bitmap_groups import FLOOD_GROUP, MEMBER_ORDER
 from controlplane.switch.entries import (
@@ -20,7 +19,8 @@ from controlplane.switch.entries import (
 )
 from controlplane.switch.target import LostReport, SwitchFacts
 from controlplane.switch.tofino import OrbitOptions, TofinoCodec, frame_bytes
-from kvproto.daemon.errors import ConfigError
+from controlplane.switch_cache import SwitchCacheRules
+from kvdaemon.errors import ConfigError
 from kvproto.rpc import control_pb2 as rpc
 from tests.unit.controlplane.helpers import SECOND, Scene, key, ports, record
 
@@ -41,7 +41,7 @@ def tofino(*names: str, **changes: object) -> Scene:
 
 def lose(scene: Scene, name: str, segment: int = 3) -> None:
     scene.core.switch_event(LostReport(key(name), segment), scene.now)
-    scene.settle()
+    scene.advance()
 
 
 def test_it_is_told_what_its_program_needs() -> None:
@@ -51,9 +51,9 @@ def test_it_is_told_what_its_program_needs() -> None:
     assert switch["replicate_default", None] == ReplicateByBitmapEntry(Bitmap.ONE)
     assert switch["group", FLOOD_GROUP].ports == ports(1, 2)
     assert ("group", 1) in switch, "member 0 alone"
-    assert {which for kind, which in switch if kind == "digest"} == {None, "lost"}
+    assert {which for kind, which in switch if kind == "digest"} == {None, "lost", "sighting"}
     assert not any(isinstance(entry, ReplicateToPortEntry) for entry in switch.values())
-    assert scene.core.switch_present
+    assert scene.core.link.present
 
 
 def test_both_halves_of_the_members_are_used_alike() -> None:
@@ -79,27 +79,27 @@ def test_a_lost_segment_is_filled_in_again() -> None:
     assert scene.switch.contents["kv_cache", key("a")] == ServingEntry(key("a"), 0, 8)
     assert scene.replica(2)[key("a")].served
     assert scene.core.accounting.decisions["segments_lost"] == 2
-    assert scene.core.pool.decisions["refilled"] == 1
+    assert scene.core.switch_cache.decisions["refilled"] == 1
 
 
 def test_a_chunk_that_keeps_losing_segments_is_evicted() -> None:
-    scene = tofino("a", rules=PoolRules(refill_ns=5 * SECOND))
+    scene = tofino("a", rules=SwitchCacheRules(price_fills=False, refill_ns=5 * SECOND))
     lose(scene, "a")
     scene.finish(1, scene.tasks(1, "fill")[-1])
     scene.wait(1)
     lose(scene, "a")
     assert ("kv_cache", key("a")) not in scene.switch.contents
-    assert scene.core.pool.decisions["lost_again"] == 1
-    assert scene.core.pool.slots_used_count == 0
+    assert scene.core.switch_cache.decisions["lost_again"] == 1
+    assert scene.core.switch_cache.slots_used_count == 0
 
 
 def test_what_it_loses_later_is_filled_in_again() -> None:
-    scene = tofino("a", rules=PoolRules(refill_ns=SECOND))
+    scene = tofino("a", rules=SwitchCacheRules(price_fills=False, refill_ns=SECOND))
     for times in (1, 2, 3):
         lose(scene, "a")
         scene.finish(1, scene.tasks(1, "fill")[-1])
         scene.wait(2)
-        assert scene.core.pool.decisions["refilled"] == times
+        assert scene.core.switch_cache.decisions["refilled"] == times
     assert scene.served() == {key("a")}
 
 
@@ -116,7 +116,7 @@ def test_without_a_holder_a_chunk_with_a_hole_goes() -> None:
     scene.say(1, announce=rpc.Announce(removed=[key("a")]))
     lose(scene, "a")
     assert ("kv_cache", key("a")) not in scene.switch.contents
-    assert scene.core.pool.decisions["lost_for_good"] == 1
+    assert scene.core.switch_cache.decisions["lost_for_good"] == 1
 
 
 def test_a_report_of_a_chunk_that_is_not_served_is_nothing() -> None:

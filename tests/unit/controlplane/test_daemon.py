@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import urllib.request
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import grpc
@@ -19,12 +19,14 @@ import pytest
 
 from controlplane.config import parse
 from controlplane.daemon import Controller, main
+from controlplane.ids import SwitchPort
+from controlplane.locations import Location
 from controlplane.switch.entries import FillingEntry, ServingEntry, SwitchContents
-from kvproto.daemon.errors import CannotRunError
+from kvdaemon.errors import CannotRunError
 from kvproto.rpc import control_pb2 as rpc
 from kvproto.rpc import control_pb2_grpc
 from tests.contracts.switch_target.memory_target import MemorySwitch, MemoryTarget
-from tests.unit.controlplane.fake_agent import DEADLINE_S, FakeAgent, agents
+from tests.unit.controlplane.fake_agent import CABLES, DEADLINE_S, FakeAgent, agents
 from tests.unit.controlplane.helpers import CHUNK, key, record
 
 PREFIX = [record("a"), record("b", "a", 1), record("c", "b", 2)]
@@ -33,7 +35,7 @@ QUICK = {
     "metrics": "127.0.0.1:0",
     "membership": {"heartbeat_ms": 10_000, "copies_grace_ms": 0, "member_grace_ms": 0},
     "switch": {"reconcile_ms": 50},
-    "policy": {"fill_timeout_ms": 60_000},
+    "policy": {"fill_timeout_ms": 60_000, "price_fills": False},
 }
 
 
@@ -46,9 +48,24 @@ async def controller(switch: MemorySwitch | None = None, **changes: object) -> A
     one = Controller(config, MemoryTarget(switch) if switch else None)
     await one.start()
     try:
-        yield one
+        with contextlib.nullcontext() if switch is None else cabled(one, switch):
+            yield one
     finally:
         await one.stop()
+
+
+@contextlib.contextmanager
+def cabled(one: Controller, switch: MemorySwitch) -> Iterator[None]:
+    """The switch sees the controller's agents at the ports that they name."""
+
+    def here(said: rpc.Hello, here_key: bytes) -> None:
+        switch.here(here_key, Location(SwitchPort(said.switch_port), said.data_mac, said.data_ip))
+
+    CABLES[one.grpc_address] = here
+    try:
+        yield
+    finally:
+        del CABLES[one.grpc_address]
 
 
 @contextlib.asynccontextmanager
@@ -152,17 +169,21 @@ def test_the_session_with_the_switch_comes_back() -> None:
         one = Controller(parse(QUICK, Path()), target)
         await one.start()
         try:
-            async with agents(one.grpc_address, PREFIX) as (agent,):
-                await agent.until(lambda: agent.switch.present, "the switch")
-                epoch = agent.switch.epoch
-                target.drop_session()
-                agent.announce(record("later"))
-                await agent.until(lambda: key("later") in agent.entries, "later")
-                switch.report(key("later"), 0b11)
-                await eventually(lambda: ("kv_cache", key("later")) in switch.contents, "writes go through again")
-                assert agent.switch.epoch == epoch
+            with cabled(one, switch):
+                await goes_on(one, target, switch)
         finally:
             await one.stop()
+
+    async def goes_on(one: Controller, target: MemoryTarget, switch: MemorySwitch) -> None:
+        async with agents(one.grpc_address, PREFIX) as (agent,):
+            await agent.until(lambda: agent.switch.present, "the switch")
+            epoch = agent.switch.epoch
+            target.drop_session()
+            agent.announce(record("later"))
+            await agent.until(lambda: key("later") in agent.entries, "later")
+            switch.report(key("later"), 0b11)
+            await eventually(lambda: ("kv_cache", key("later")) in switch.contents, "writes go through again")
+            assert agent.switch.epoch == epoch
 
     run(steps())
 
@@ -179,7 +200,7 @@ def test_a_standby_takes_no_agents_until_the_primary_is_gone() -> None:
                     await asyncio.wait_for(refused.ended.wait(), DEADLINE_S)
                     assert refused.error is not None
                     assert refused.error.code() is grpc.StatusCode.UNAVAILABLE
-                assert not primary.core.switch_standby
+                assert not primary.core.link.standby
                 await stack.aclose()
                 async with agents(standby.grpc_address, PREFIX) as (agent,):
                     await agent.until(lambda: agent.switch.present, "the switch")
@@ -216,9 +237,10 @@ def test_a_stream_that_begins_badly_is_closed(message: rpc.FromAgent, code: grpc
 def test_an_agent_that_does_not_read_is_cut_off() -> None:
     async def steps() -> None:
         from controlplane.limits import OUTBOX_MESSAGES_MAX
+        from controlplane.rpc.peers import Peer
         from controlplane.rpc.streams import AgentStream, Closing
 
-        stream = AgentStream(1)
+        stream = AgentStream(1, Peer())
         for _ in range(OUTBOX_MESSAGES_MAX + 1):
             stream.send(rpc.ToAgent())
         end = await stream.next()
@@ -453,8 +475,8 @@ def test_an_answer_from_an_earlier_session_is_not_taken_for_one_of_this() -> Non
         target = LateTarget(switch)
         one = Controller(parse(QUICK | changes, Path()), target)
         await one.start()
-        await eventually(lambda: one.core.switch_present, "a programmed switch")
-        epoch, target.slow = one.core.epoch, True
+        await eventually(lambda: one.core.link.present, "a programmed switch")
+        epoch, target.slow = one.core.link.epoch, True
         await eventually(lambda: len(target.waiting) == 1, "a check is under way")
         target.drop_session()
         await eventually(lambda: len(target.waiting) == 2, "the new session begins with a read of its own")
@@ -465,7 +487,7 @@ def test_an_answer_from_an_earlier_session_is_not_taken_for_one_of_this() -> Non
         target.waiting[1].set_result(False)
         reads = one.core.accounting.switch_reads
         await eventually(lambda: one.core.accounting.switch_reads > reads, "the answer that was waited for")
-        assert one.core.epoch == epoch, "the switch never lost anything"
+        assert one.core.link.epoch == epoch, "the switch never lost anything"
         await one.stop()
 
     run(steps())
@@ -484,17 +506,17 @@ def test_a_port_in_use_is_one_clear_line() -> None:
     run(steps())
 
 
-def _start(tmp_path: Path, text: str) -> subprocess.Popen[str]:
+def started(tmp_path: Path, text: str) -> subprocess.Popen[str]:
     config = tmp_path / "controller.yaml"
     config.write_text(text)
-    command = [sys.executable, "-m", "controlplane.daemon", "--config", str(config)]
+    command = [sys.executable, "-m", "controlplane", "--config", str(config)]
     root = Path(__file__).resolve().parents[3]
     return subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def test_the_process_is_ready_serves_and_ends_in_order(tmp_path: Path) -> None:
     ready = tmp_path / "ready"
-    process = _start(tmp_path, f"listen: 127.0.0.1:0\nmetrics: 127.0.0.1:0\nready_file: {ready}\n")
+    process = started(tmp_path, f"listen: 127.0.0.1:0\nmetrics: 127.0.0.1:0\nready_file: {ready}\n")
     try:
         line = process.stdout.readline()
         assert line.startswith("kvcast-controller ready grpc=127.0.0.1:")

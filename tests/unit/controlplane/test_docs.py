@@ -1,8 +1,9 @@
-"""docs/controlplane.md lists every key of the configuration with its default, every metric, every option."""
+"""docs/reference/controller.md lists every key of the configuration with its default, every metric, every option."""
 
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,8 @@ from kvcast.cli import load
 from tests.reference_tables import asked_keys, differences, named, rows, settings
 from tests.unit.controlplane.helpers import Scene
 
-COMMON = {"--help", "--controller", "--json"}
+PAGE = "reference/controller.md"
+COMMON = {"--help", "--controller", "--json", "--tls-cert", "--tls-key", "--tls-ca"}
 
 
 def test_every_key_is_documented_with_its_default(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -22,16 +24,16 @@ def test_every_key_is_documented_with_its_default(monkeypatch: pytest.MonkeyPatc
     switch = {"target": "tofino", "address": "127.0.0.1:1", "orbit_bytes": 100_000}
     parse({"nodes": {"NAME": {"port": 1}}, "switch": switch}, Path())
     defaults["switch.orbit_bytes"] = None  # It has to be given, here.
-    assert differences(settings("controlplane.md"), defaults) == []
+    assert differences(settings(PAGE), defaults) == []
 
 
 def test_every_metric_is_documented() -> None:
     scene = Scene()
     counters = SwitchCounters({"reason": 1}, {}, OrbitTraffic({"event": 1}, 0, 0))
-    families = list(CoreCollector(scene.core, lambda: counters).collect())
+    families = list(CoreCollector(scene.core, lambda: counters, lambda: 1.0).collect())
     names = {f"{one.name}{'_total' if one.type == 'counter' else ''}" for one in families}
     exposed = {name.removeprefix("kvcast_controller_") for name in names}
-    documented = [name for names, *_ in rows("controlplane.md", "Metrics") for name in named(names)]
+    documented = [name for names, *_ in rows(PAGE, "Metrics") for name in named(names)]
     assert sorted(documented) == sorted(exposed)
 
 
@@ -39,6 +41,6 @@ def test_every_metric_is_documented() -> None:
 def test_every_option_of_an_operators_command_is_documented(command: str) -> None:
     parser = argparse.ArgumentParser()
     load(command).add_arguments(parser)
-    options = {name for action in parser._actions for name in action.option_strings if name.startswith("--")}
-    (usage,) = (cells[0] for cells in rows("controlplane.md", "Operator's commands") if f"kvcast {command}" in cells[0])
+    options = set(re.findall(r"(?<!\S)--[a-z][a-z-]*", parser.format_help()))
+    (usage,) = (cells[0] for cells in rows(PAGE, "Operator's commands") if f"kvcast {command}" in cells[0])
     assert {name for name in options - COMMON if name not in usage} == set()

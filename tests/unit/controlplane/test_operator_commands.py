@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -58,7 +59,9 @@ def test_ls_shows_chunks_in_prefix_order(capsys: pytest.CaptureFixture[str]) -> 
     on_a_pool(steps)
 
 
-def test_pin_to_the_switch_shows_in_ls_and_top(capsys: pytest.CaptureFixture[str]) -> None:
+def test_pin_to_the_switch_shows_in_ls_and_top(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def steps(kvcast: Command, first: FakeAgent, second: FakeAgent, _: FakeAgent) -> None:
         assert await kvcast("pin", key("b").hex(), "--switch") == 0
         assert "pinned 2 chunks (64 KiB)" in capsys.readouterr().out
@@ -73,14 +76,41 @@ def test_pin_to_the_switch_shows_in_ls_and_top(capsys: pytest.CaptureFixture[str
         assert json.loads(capsys.readouterr().out)["status"]["switch"]["serving"] == 2
         assert await kvcast("unpin", key("b").hex(), "--json") == 0
         assert json.loads(capsys.readouterr().out)["chunks"] == 2
+        assert await kvcast("evict", key("a").hex(), "--dry-run") == 0
+        assert "2 chunks would leave the switch, 0 copies would leave hosts" in capsys.readouterr().out
         assert await kvcast("evict", key("a").hex()) == 0
         assert "2 chunks leave the switch, 0 copies leave hosts" in capsys.readouterr().out
         await second.until(lambda: not any(entry.served for entry in second.entries.values()), "nothing served")
-        assert await kvcast("evict", key("c").hex(), "--hosts") == 0
-        assert "1 copies leave hosts" in capsys.readouterr().out
+        await evict_from_hosts(kvcast, capsys, monkeypatch)
         await second.until(lambda: key("c") not in second.entries, "c gone")
 
     on_a_pool(steps, MemorySwitch())
+
+
+async def evict_from_hosts(
+    kvcast: Command, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """c, below a and b: only said, not confirmed by anybody, refused at the terminal, agreed to there."""
+    assert await kvcast("evict", key("b").hex(), "--hosts", "--dry-run", "--json") == 0
+    planned = json.loads(capsys.readouterr().out)
+    assert planned == {"chunks_from_switch": 0, "copies_from_hosts": 2, "dry_run": True}
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
+    assert await kvcast("evict", key("c").hex(), "--hosts") == 2
+    assert "confirm it with --yes" in capsys.readouterr().err
+    monkeypatch.setattr("sys.stdin", Terminal("no\n"))
+    assert await kvcast("evict", key("c").hex(), "--hosts") == 1
+    said = capsys.readouterr()
+    assert (said.out, said.err) == ("", "1 copies leave hosts and are gone. Go on? [y/N] ")
+    monkeypatch.setattr("sys.stdin", Terminal("y\n"))
+    assert await kvcast("evict", key("c").hex(), "--hosts") == 0
+    assert "1 copies leave hosts" in capsys.readouterr().out
+
+
+class Terminal(io.StringIO):
+    """Somebody who types."""
+
+    def isatty(self) -> bool:
+        return True
 
 
 def test_warm_and_drain_report_per_node(capsys: pytest.CaptureFixture[str]) -> None:
@@ -138,7 +168,7 @@ def test_of_two_controllers_the_one_that_leads_is_asked(capsys: pytest.CaptureFi
             standby = Controller(parse(QUICK, Path()), MemoryTarget(switch, election_id=5))
             await standby.start()
             try:
-                await eventually(lambda: standby.core.switch_standby, "on standby")
+                await eventually(lambda: standby.core.link.standby, "on standby")
 
                 async def ls(*addresses: str) -> int:
                     return await asyncio.to_thread(main, ["ls", "--controller", ",".join(addresses)])

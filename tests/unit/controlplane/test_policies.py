@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.admission import Admission, AdmissionPolicy, Candidate, Placed, PoolLayout, Refusal, SlotRange
+from controlplane.admission import Admission, AdmissionPolicy, Candidate, Placed, Refusal, SlotLayout, SlotRange
 from controlplane.directory import ChunkFacts, Directory
 from controlplane.eviction import EvictionOrder, Resident
 from controlplane.ids import NodeIndex, Slot
 from controlplane.spill import Host, plan_drain, plan_recovery
 from controlplane.value import ClusterValues
-from kvproto.value import ValueParameters
+from kvpolicy.value import ValueParameters
 from tests.unit.controlplane.helpers import CHUNK, SECOND, key
 
 # -- value
@@ -126,8 +126,8 @@ def placed(
     return Placed(resident, SlotRange(Slot(base), count))
 
 
-def layout(*pool: Placed) -> PoolLayout:
-    laid = PoolLayout()
+def layout(*pool: Placed) -> SlotLayout:
+    laid = SlotLayout()
     for one in pool:
         laid.put(one.resident, one.slots)
     return laid
@@ -175,7 +175,7 @@ def test_never_displaces_the_pinned_or_its_own_ancestors() -> None:
         placed("parent", 8, 8, value=0.0),
     )
     refused = AdmissionPolicy(16).decide(candidate(parent=key("parent"), position=1, value=9.0), pool, [])
-    assert refused is Refusal.NOT_WORTH_IT
+    assert refused is Refusal.NO_ROOM
     other = AdmissionPolicy(16).decide(candidate(value=9.0), pool, [])
     assert isinstance(other, Admission)
     assert other.displaced == (key("parent"),)

@@ -9,11 +9,11 @@ import pytest
 from controlplane.config import parse
 from controlplane.directory import AddOutcome, Directory
 from controlplane.ids import NodeIndex
-from controlplane.spill import Endangered, Host, Recovery, plan_recovery, plan_rescues
-from kvproto.daemon.errors import ConfigError
+from controlplane.spill import Endangered, Host, Recovery, plan_recovery, plan_replications
+from kvdaemon.errors import ConfigError
+from kvpolicy.tiers.push import PushParameters
+from kvpolicy.value import Tier
 from kvproto.rpc import control_pb2 as rpc
-from kvproto.tiers.push import PushParameters
-from kvproto.value import Source
 from tests.unit.controlplane.helpers import CHUNK, SECOND, Scene, facts, key, record
 
 GIB = 1 << 30
@@ -108,8 +108,8 @@ def test_the_switch_does_not_save_what_a_disk_has() -> None:
     assert scene.served() == {key("a")}
     scene.announce(2, [on_disk("a")])
     scene.announce(1, removed=[key("a")])
-    scene.core.pool.evict(key("a"), scene.now)
-    scene.settle()
+    scene.core.switch_cache.evict(key("a"), scene.now)
+    scene.advance()
     assert scene.tasks(2, "fetch") == []
     assert scene.served() == set()
 
@@ -127,13 +127,13 @@ def test_recovery_prefers_free_dram_then_disk_then_the_least_loss() -> None:
     assert plan_recovery(name, CHUNK, 0.0, False, [free]) is None
 
 
-def test_rescues_use_half_of_free_rooms_and_displace_only_what_is_worth_less() -> None:
+def test_replications_use_half_of_free_rooms_and_displace_only_what_is_worth_less() -> None:
     chunks = [Endangered(key(number), 100, value) for number, value in enumerate((3.0, 2.0, 0.0, 1.05, 1.2))]
     hosts = [Host(ONE, 300), Host(TWO, 0, cheapest_value=1.0)]
-    assert plan_rescues(chunks, hosts, 9) == (Recovery(key(0), ONE), Recovery(key(1), TWO))
-    assert plan_rescues(chunks[3:], [Host(TWO, 0, cheapest_value=1.0)], 9) == (Recovery(key(4), TWO),)
-    assert plan_rescues(chunks, hosts, 1) == (Recovery(key(0), ONE),)
-    assert plan_rescues(chunks, [], 9) == ()
+    assert plan_replications(chunks, hosts, 9) == (Recovery(key(0), ONE), Recovery(key(1), TWO))
+    assert plan_replications(chunks[3:], [Host(TWO, 0, cheapest_value=1.0)], 9) == (Recovery(key(4), TWO),)
+    assert plan_replications(chunks, hosts, 1) == (Recovery(key(0), ONE),)
+    assert plan_replications(chunks, [], 9) == ()
 
 
 def use(scene: Scene, session: int, *names: object, source: rpc.Source.ValueType = rpc.SOURCE_LOCAL) -> None:
@@ -157,10 +157,10 @@ def test_a_last_copy_of_a_full_pool_goes_to_another() -> None:
     full(scene, 1, ["a", "b"])
     assert len(scene.tasks(2, "fetch")) == 1, "it is under way"
     scene.finish(2, task)
-    assert scene.core.accounting.decisions["rescued"] == 1
+    assert scene.core.accounting.decisions["last_copies_replicated"] == 1
 
 
-def test_nobody_is_rescued_needlessly() -> None:
+def test_nothing_is_replicated_needlessly() -> None:
     scene = Scene()
     scene.attach(1, [record("a"), record("b"), on_disk("b"), record("never used")], disk_bytes=0)
     scene.attach(2)
@@ -178,19 +178,19 @@ def test_nobody_is_rescued_needlessly() -> None:
     assert len(with_disk.tasks(2, "fetch")) == 1
 
 
-def test_nothing_is_rescued_that_is_computed_as_soon_as_read() -> None:
+def test_nothing_is_replicated_that_is_computed_as_soon_as_read() -> None:
     scene = Scene()
     scene.attach(1, [record("a")])
     scene.attach(2)
     use(scene, 1, "a")
     costs = scene.core.values.costs
     for _ in range(30):
-        costs.measured(Source.REMOTE_DRAM, CHUNK, 0.011)
-        costs.measured(Source.RECOMPUTE, CHUNK, 0.010)
+        costs.measured(Tier.REMOTE_DRAM, CHUNK, 0.011)
+        costs.measured(Tier.RECOMPUTE, CHUNK, 0.010)
     full(scene, 1, ["a"])
     assert scene.tasks(2, "fetch") == []
     for _ in range(30):
-        costs.measured(Source.REMOTE_DRAM, CHUNK, 0.001)
+        costs.measured(Tier.REMOTE_DRAM, CHUNK, 0.001)
     full(scene, 1, ["a"])
     assert len(scene.tasks(2, "fetch")) == 1
 
@@ -204,11 +204,11 @@ def test_the_cheapest_value_of_a_full_pool_is_that_of_its_next_victim() -> None:
     worth = {}
     for name in ("hot", "cold", "saved", "unknown"):
         full(scene, 1, [name])
-        worth[name] = scene.core.rescues.cheapest_value(node, scene.now)
+        worth[name] = scene.core.last_copies.cheapest_value(node, scene.now)
     assert worth["hot"] > worth["cold"] > 0.0
     assert worth["saved"] == worth["unknown"] == 0.0
     full(scene, 1, [])
-    assert scene.core.rescues.cheapest_value(node, scene.now) == float("inf"), "all of it is in use or pinned"
+    assert scene.core.last_copies.cheapest_value(node, scene.now) == float("inf"), "all of it is in use or pinned"
 
 
 # ---------------------------------------------------------------------- pushes

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,9 +20,9 @@ from kvproto.rpc import control_pb2 as rpc
 from p4switch.device_config import ProgramSource
 from p4switch.recirculation import Recirculation
 from p4switch.testing import TestSwitch, memory_switch
-from tests.dataplane.frames import ROCE_PORT, Control, Flag, Host, Op, Segment, control_frame
+from tests.dataplane.frames import ROCE_PORT, Control, Flag, Host, Op, Segment, control_frame, here_frame
 from tests.dataplane.frames import parse as parse_frame
-from tests.unit.controlplane.fake_agent import FakeAgent, agents
+from tests.unit.controlplane.fake_agent import CABLES, FakeAgent, agents
 from tests.unit.controlplane.helpers import key, record
 from tests.unit.controlplane.test_daemon import run
 
@@ -39,7 +40,7 @@ class Kind:
     """A program, how it is built, and what the controller is told of it."""
 
     source: ProgramSource
-    flood_group: int
+    flood_group: int | None
     settings: Mapping[str, object]
 
 
@@ -98,13 +99,21 @@ def switch(request: pytest.FixtureRequest) -> Iterator[RunningSwitch]:
 @contextlib.asynccontextmanager
 async def controller(switch: RunningSwitch) -> AsyncIterator[Controller]:
     target = {"address": switch.address, "reconcile_ms": 50, "reconnect_ms": 20, **switch.kind.settings}
-    settings = {"membership": {"heartbeat_ms": 10_000}, "fabric": {"segment_bytes": 256}}
+    settings = {
+        "membership": {"heartbeat_ms": 10_000},
+        "fabric": {"segment_bytes": 256},
+        "policy": {"price_fills": False},
+    }
     config = parse({"listen": "127.0.0.1:0", "metrics": "", "switch": target} | settings, Path())
     one = Controller(config)
     await one.start()
+    CABLES[one.grpc_address] = lambda said, here: switch.send(
+        said.switch_port, here_frame(Host(said.switch_port), here)
+    )
     try:
         yield one
     finally:
+        CABLES.pop(one.grpc_address)
         await one.stop()
 
 
@@ -145,9 +154,15 @@ def get(switch: RunningSwitch, port: int) -> list[bytes]:
 
 async def make_hot_and_wait(switch: RunningSwitch, reader: FakeAgent) -> None:
     await reader.until(lambda: reader.switch.present and key("a") in reader.entries, "the switch and the chunk")
+    await reader.until(lambda: members(reader) == 3, "members")
     join(switch, 2)
     join(switch, 3)
     await reader.until(lambda: reader.entries[key("a")].served, "the chunk served")
+
+
+def members(agent: FakeAgent) -> int:
+    """How many nodes the switch has seen where they should be, as far as an agent knows."""
+    return sum(node.HasField("member") for node in agent.nodes.values())
 
 
 def same_udp(frame: bytes, number: int) -> bool:
@@ -197,7 +212,7 @@ def test_a_new_controller_takes_the_chunk_over(switch: RunningSwitch) -> None:
             await reader.until(lambda: key("a") in reader.entries and reader.entries[key("a")].served, "taken over")
             assert filler.filled == 0
             assert all(same_udp(frame, number) for number, frame in enumerate(get(switch, 3)))
-            assert new.core.pool.decisions["adopted"] == 1
+            assert new.core.switch_cache.decisions["adopted"] == 1
 
     run(steps())
 
@@ -212,13 +227,13 @@ def test_what_the_recirculation_queue_loses_is_filled_in_again_and_given_up_wher
         async with controller(switch) as one, agents(one.grpc_address, [CHUNK], [], []) as (holder, reader, _):
             Filler(holder, switch)
             await make_hot_and_wait(switch, reader)
-            decisions = one.core.pool.decisions
+            cache = one.core.switch_cache
             async with asyncio.timeout(30):
-                while decisions["refilled"] + decisions["lost_again"] < 2:
+                while cache.decisions["refilled"] + cache.decisions["lost_again"] < 2:
                     for number in range(SEGMENTS):
                         ask(switch, number)
                     await asyncio.sleep(0.02)
-            assert decisions["refilled"] >= 1
+            assert cache.decisions["refilled"] >= 1
             assert one.core.accounting.decisions["segments_lost"] >= 2
 
     kind = Kind(ProgramSource(TNA.source.path, defines=TNA_DEFINES), TNA.flood_group, TNA_SETTINGS)
@@ -227,7 +242,37 @@ def test_what_the_recirculation_queue_loses_is_filled_in_again_and_given_up_wher
         run(steps(switch))
 
 
+@pytest.mark.parametrize("asks", [True, False], ids=["program that asks for it", "program that does not"])
+def test_what_nobody_knows_is_flooded_by_a_switch_without_flags(asks: bool, tmp_path: Path) -> None:
+    """To all ports where the switch does it by itself, else to those of nodes; before a controller and with one."""
+    unknown = bytes.fromhex("ffffffffffff024b560000010806") + bytes(46)
+
+    async def steps(switch: RunningSwitch) -> None:
+        if asks:
+            switch.send(1, unknown)
+            assert [switch.expect(port) for port in (2, 3)] == [unknown] * 2
+        async with controller(switch) as one, agents(one.grpc_address, [CHUNK], []) as (holder, _):
+            await holder.until(lambda: members(holder) == 2, "members")
+            switch.send(1, unknown)
+            assert switch.expect(2) == unknown
+            if asks:
+                assert switch.expect(3) == unknown, "port 3 is no node's"
+        switch.send(1, unknown)
+        assert switch.expect(2) == unknown, "the controller has gone"
+
+    program = V1MODEL.source.path
+    if not asks:
+        shutil.copytree(P4, tmp_path / "p4")
+        program = tmp_path / "p4" / "v1model" / "kvcast.p4"
+        asking = program.read_text()
+        program.write_text(asking.replace("@p4switch_flood_group(FLOOD_GROUP)", ""))
+        assert program.read_text() != asking
+    kind = Kind(ProgramSource(program, defines=V1MODEL.source.defines), None, V1MODEL.settings)
+    with running(kind) as switch:
+        run(steps(switch))
+
+
 async def _until_serving(one: Controller) -> None:
     async with asyncio.timeout(15):
-        while one.core.pool.state(key("a")) is not ChunkState.SERVING:
+        while one.core.switch_cache.state(key("a")) is not ChunkState.SERVING:
             await asyncio.sleep(0.005)

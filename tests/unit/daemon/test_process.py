@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from kvproto.daemon.errors import CannotRunError, ConfigError
-from kvproto.daemon.process import run_daemon
+from kvdaemon.errors import CannotRunError, ConfigError
+from kvdaemon.process import run_daemon
 
 
 def load(path: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import os
@@ -10,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from kvproto.daemon.errors import CannotRunError
-from kvproto.daemon.readiness import NOTIFY_VARIABLE, notify_ready, ready, write_ready_file
+from kvdaemon.errors import CannotRunError
+from kvdaemon.notify import NOTIFY_VARIABLE
+from kvdaemon.readiness import notify_ready, ready, tell_alive, write_ready_file
 
 
 @pytest.mark.parametrize("abstract", [False, True], ids=["path", "abstract"])
@@ -69,3 +71,28 @@ def test_a_file_that_cannot_be_written_is_one_line(tmp_path: Path, capsys: pytes
         pass
     assert list(tmp_path.iterdir()) == [path]
     assert capsys.readouterr().out == ""
+
+
+def test_the_watchdog_hears_that_the_loop_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WATCHDOG_PID", raising=False)
+
+    async def heard(listener: socket.socket, count: int) -> list[bytes]:
+        loop = asyncio.get_running_loop()
+        telling = asyncio.create_task(tell_alive())
+        found = [await loop.sock_recv(listener, 100) for _ in range(count)]
+        telling.cancel()
+        return found
+
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(str(tmp_path / "notify"))
+        listener.setblocking(False)
+        monkeypatch.setenv(NOTIFY_VARIABLE, str(tmp_path / "notify"))
+        monkeypatch.setenv("WATCHDOG_USEC", "2000")
+        assert asyncio.run(asyncio.wait_for(heard(listener, 3), 20)) == [b"WATCHDOG=1"] * 3
+        monkeypatch.setenv("WATCHDOG_PID", str(os.getpid() + 1))
+        asyncio.run(tell_alive())
+        monkeypatch.delenv("WATCHDOG_PID")
+        monkeypatch.delenv("WATCHDOG_USEC")
+        asyncio.run(tell_alive())
+        with pytest.raises(BlockingIOError):
+            listener.recv(100)

@@ -9,9 +9,9 @@ import pytest
 
 import controlplane.config
 import hostagent.config
-from kvproto.daemon import checks
-from kvproto.daemon.errors import ConfigError
-from kvproto.daemon.settings import Section, load
+from kvdaemon import checks
+from kvdaemon.errors import ConfigError
+from kvdaemon.settings import Section, load
 
 LEAST = {hostagent.config.load: "data: {address: 127.0.0.1}\n", controlplane.config.load: "listen: 127.0.0.1:0\n"}
 """What each daemon can do with."""
@@ -39,6 +39,8 @@ def section(**values: object) -> Section:
         (b"a: 2024-13-01\n", "{}: not YAML: month must be in 1..12"),
         (b"- 1\n- 2\n", "{}: the file: [1, 2] is not a mapping of keys to values"),
         (b"text\n", "{}: the file: 'text' is not a mapping of keys to values"),
+        (b"[" * 100_000, "{}: nested too deeply: is it a configuration?"),
+        (b"a: 1 # " + b"#" * (1 << 20), "{}: longer than 1 MiB: is it a configuration?"),
     ],
 )
 def test_a_file_that_is_no_configuration(tmp_path: Path, content: bytes, said: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -76,6 +77,53 @@ def test_what_is_wrong_with_a_node(config: str, change: str, check: str, level: 
     assert status == (level == "missing")
 
 
+@pytest.mark.root
+@pytest.mark.parametrize(
+    ("lines", "check", "found"),
+    [
+        ("controller: {address: '127.0.0.1:1'}", "controller", "127.0.0.1:1: nobody listens there"),
+        ("pool: {size: 8TiB}", "memory", " available"),
+        ("disk: {path: /proc/nowhere, size: 1MiB}", "disk", "0 B free"),
+        ("disk: {path: /dev/shm/kvcast-doctor, size: 8TiB}", "disk", " free"),
+        ("api: {socket: /proc/1/agent.sock}", "api.socket", "/proc/1: not writable"),
+        ("api: {socket: /etc/passwd}", "api.socket", "a file that is no socket is there"),
+        ("http: {address: 203.0.113.1, port: 1}\ndata: {interface: data0, read_port: 1}", "ports", ""),
+    ],
+)
+def test_what_an_agent_cannot_have(config: str, lines: str, check: str, found: str) -> None:
+    keys = {line.partition(":")[0] for line in lines.splitlines()}
+    kept = [line for line in CONFIG.splitlines() if line.partition(":")[0] not in keys]
+    Path(config).write_text("\n".join([*kept, lines]) + "\n")
+    status, said = (
+        ports_taken(config) if check == "ports" else doctor(f"{WELL} ip link set lo up;", "agent", "--config", config)
+    )
+    assert said[check]["level"] == "missing", said
+    assert found in said[check]["found"]
+    assert status == 1
+
+
+def ports_taken(config: str) -> tuple[int, dict[str, dict]]:
+    """The doctor beside a program that has the port of reads."""
+    script = (
+        "import os, socket, subprocess, sys;"
+        "held = socket.create_server(('10.75.0.1', 1));"
+        "argv = [sys.executable, '-m', 'kvcast.cli', 'doctor', '--json', *sys.argv[1:]];"
+        "raise SystemExit(subprocess.run(argv).returncode)"
+    )
+    argv = ["unshare", "--net", "sh", "-ec", f'{WELL} exec "$0" -c "{script}" "$@"', sys.executable]
+    argv += ["agent", "--config", config]
+    done = subprocess.run(argv, env=child_environment(None), capture_output=True, text=True, check=False)
+    return done.returncode, {one["check"]: one for one in json.loads(done.stdout)}
+
+
+@pytest.mark.root
+def test_a_link_whose_rate_nobody_says(config: str) -> None:
+    there = WELL.replace("type veth peer name other; ip link set other up;", "type bridge;")
+    _, found = doctor(there, "agent", "--config", config)
+    assert found["link rate"]["level"] == "note"
+    assert "gate.link_rate" in found["link rate"]["remedy"]
+
+
 def _run(*words: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
     argv = [sys.executable, "-m", "kvcast.cli", "doctor", *words]
     return subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
@@ -88,6 +136,15 @@ def test_no_compiler(tmp_path: Path) -> None:
     assert "C compiler" in done.stdout
     assert "missing" in done.stdout
     assert "apt install gcc" in done.stdout
+
+
+def test_an_agent_without_a_compiler_is_slow_not_unable(tmp_path: Path) -> None:
+    done = _run("agent", "--json", environment=child_environment({"CC": str(tmp_path / "cc")}))
+    found = {one["check"]: one for one in json.loads(done.stdout)}["data path"]
+    assert found["level"] == "slow"
+    assert "$CC" in found["found"]
+    assert "us of a core instead of" in found["remedy"]
+    assert done.returncode == 0
 
 
 def test_no_tools_is_slow_not_missing(tmp_path: Path) -> None:
@@ -143,3 +200,29 @@ def test_rdma_is_asked_for_by_name_and_says_what_is_missing(tmp_path: Path) -> N
     assert found["RDMA port"]["level"] == "missing"
     assert found["Q_Key"]["level"] == "missing"
     assert "locked memory" in found
+
+
+@pytest.mark.parametrize(
+    ("pool", "wanted"),
+    [("{size: 8TiB}", r"a smaller pool\.size"), ("{size: 8TiB, huge_pages: required}", r"vm\.nr_hugepages=\d+")],
+    ids=["more than there is", "huge pages that are not reserved"],
+)
+def test_a_pool_that_does_not_fit_is_missing_with_the_remedy_of_the_start(
+    tmp_path: Path, pool: str, wanted: str
+) -> None:
+    path = tmp_path / "agent.yaml"
+    socket_path = tmp_path / "a.sock"
+    path.write_text(
+        "node: n1\ndata: {address: 127.77.2.1, cast_port: 14791, control_port: 14793, read_port: 0}\n"
+        f"pool: {pool}\napi: {{socket: {socket_path}}}\nhttp: {{port: 0}}\n"
+    )
+    argv = [sys.executable, "-m", "kvcast.cli", "doctor", "--json", "agent", "--config", str(path)]
+    done = subprocess.run(argv, env=child_environment(), capture_output=True, text=True, check=False)
+    found = {one["check"]: one for one in json.loads(done.stdout)}
+    assert done.returncode == 1
+    assert found["memory"]["level"] == "missing"
+    assert re.search(wanted, found["memory"]["remedy"])
+    argv = [sys.executable, "-m", "hostagent", "--config", str(path)]
+    started = subprocess.run(argv, env=child_environment(), capture_output=True, text=True, check=False, timeout=60)
+    assert started.returncode == 1
+    assert re.search(wanted, started.stderr), "doctor and agent say the same"

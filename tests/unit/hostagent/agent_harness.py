@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from hostagent.agent import Agent
-from hostagent.client import AgentClient
+from hostagent.api.access import Access
 from hostagent.config import AgentConfig, DataConfig, PoolConfig
-from hostagent.directory import ChunkEntry, Delta, NodeEntry
-from hostagent.disk.config import DiskConfig
+from hostagent.core.directory import ChunkEntry, Delta, NodeEntry
+from hostagent.core.events import DirectoryChanged
+from hostagent.disk.disk_options import DiskConfig
+from kvclient.client import AgentClient
 from kvproto.ids import ChunkKey
 
 T = TypeVar("T")
@@ -57,8 +59,8 @@ class Cluster:
         self.folder = folder
         self.cast_port, self.control_port = free_port(), free_port()
         self.agents: list[Agent] = []
-        self.clients: list[AgentClient] = []
-        self._sequence = 0
+        self.clients: list[tuple[str, AgentClient]] = []
+        """With the socket of their agent."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="agents", daemon=True)
         self._thread.start()
@@ -66,7 +68,13 @@ class Cluster:
     # ------------------------------------------------------------------ lifetime
 
     def config(
-        self, index: int, *, pool_bytes: int = 8 * MIB, controllers: Sequence[str] = (), disk: DiskConfig | None = None
+        self,
+        index: int,
+        *,
+        pool_bytes: int = 8 * MIB,
+        controllers: Sequence[str] = (),
+        disk: DiskConfig | None = None,
+        api_access: Access | None = None,
     ) -> AgentConfig:
         return AgentConfig(
             node=f"n{index}",
@@ -80,6 +88,7 @@ class Cluster:
             pool=PoolConfig(pool_bytes, prefault=False),
             controllers=tuple(controllers),
             api_socket=str(self.folder / f"a{index}.sock"),
+            api_access=api_access or Access(),
             http=("127.0.0.1", 0),
             disk=disk,
         )
@@ -94,8 +103,9 @@ class Cluster:
 
     def replace(self, index: int, **options: Any) -> Agent:
         """Stop an agent and start another one in its place; its clients are closed."""
-        for client in [one for one in self.clients if one._path == self.agents[index].config.api_socket]:
-            client.close()
+        for path, client in self.clients:
+            if path == self.agents[index].config.api_socket:
+                client.close()
         self.do(self.agents[index].stop())
         agent = Agent(self.config(index, **options))
         self.do(agent.start())
@@ -105,12 +115,13 @@ class Cluster:
 
     def client(self, index: int) -> AgentClient:
         """A fresh client of an agent."""
-        client = AgentClient(self.agents[index].config.api_socket)
-        self.clients.append(client)
+        path = self.agents[index].config.api_socket
+        client = AgentClient(path)
+        self.clients.append((path, client))
         return client
 
     def close(self) -> None:
-        for client in self.clients:
+        for _, client in self.clients:
             client.close()
         for agent in self.agents:
             self.do(agent.stop())
@@ -156,7 +167,7 @@ class Cluster:
 
     def publish(self, number: int, *holders: int, parent: int | None = None, **changes: Any) -> None:
         """Every replica learns that `holders` hold a chunk (as it is at the first of them, with `changes`)."""
-        chunk = self.agents[holders[0]].pool.find(key(number))
+        chunk = self.agents[holders[0]].core.pool.find(key(number))
         assert chunk is not None
         entry = ChunkEntry(
             key(number),
@@ -170,14 +181,10 @@ class Cluster:
 
     def tell(self, **content: Any) -> None:
         """A delta to every replica, as the controller would send it."""
-        self._sequence += 1
-        delta = Delta(self._sequence, **content)
 
         def apply() -> None:
             for agent in self.agents:
-                agent.directory._sequence_known = False
-                applied = agent.directory.apply(delta)
-                agent.fetching.directory_changed(applied.changed, applied.nodes_lost)
+                agent.handle(DirectoryChanged(Delta(agent.core.directory.sequence + 1, **content)))
 
         self.call(apply)
 
@@ -200,14 +207,15 @@ def cluster(count: int, **options: Any) -> Iterator[Cluster]:
             for _ in range(count):
                 made.add(**options)
             yield made
-            for client in made.clients:
+            for _, client in made.clients:
                 client.close()
             for agent in made.agents:
-                made.until(lambda agent=agent: agent.pool.pins_count == 0)
-                made.until(lambda agent=agent: agent.fetching.under_way_count == 0)
-                assert not any(True for chunk in agent.pool.ready_chunks() if chunk.holds)
-                assert agent.metrics.internal_errors._value.get() == 0
-                usage = made.call(agent.pool.usage)
+                made.until(lambda agent=agent: agent.core.pool.pins_count == 0)
+                made.until(lambda agent=agent: agent.core.fetches.under_way_count == 0)
+                assert not any(True for chunk in agent.core.pool.ready_chunks() if chunk.holds)
+                (errors,) = agent.metrics.internal_errors.collect()
+                assert [one.value for one in errors.samples if one.name.endswith("_total")] == [0]
+                usage = made.call(agent.core.pool.usage)
                 assert usage.filling_bytes == 0
         finally:
             made.close()

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import grpc.aio
-from agent_harness import Cluster, cluster, free_port
 
 from kvproto.rpc import control_pb2 as pb
 from kvproto.rpc import control_pb2_grpc as rpc
+from tests.unit.hostagent.agent_harness import Cluster, cluster, free_port
 
 WAIT_S = 20.0
 
@@ -115,7 +115,7 @@ def staged() -> Iterator[Stage]:
         try:
             yield stage
         finally:
-            for client in made.clients:
+            for _, client in made.clients:
                 client.close()
             for agent in made.agents:
                 made.do(agent.stop())

@@ -9,9 +9,10 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
 
-from hostagent.disk.config import DiskConfig
+from hostagent.core.events import LoadOutcome
+from hostagent.disk.disk_options import DiskConfig
 from hostagent.disk.files import INDEX_NAME, SLAB_NAME
-from hostagent.disk.store import DiskStore, LoadOutcome
+from hostagent.disk.store import DiskStore
 from hostagent.pool.chunks import Chunk, ChunkPool
 from hostagent.pool.memory import PoolMemory
 from kvproto.ids import ChunkKey
@@ -42,7 +43,7 @@ class Bench:
         self.memory = PoolMemory(pool_pages * PAGE, prefault=False)
         self.dram = make_pool(pool_pages * PAGE)
         config = DiskConfig(str(folder), disk_pages * PAGE, direct=direct, read_threads=2, sync_s=0)
-        self.store = DiskStore(config, self.memory, self.dram, asyncio.get_running_loop(), make_pool)
+        self.store = DiskStore(config, self.memory, asyncio.get_running_loop(), make_pool(config.size_bytes))
 
     def put(self, number: int, size_bytes: int = PAGE, parent: int | None = None, namespace: str = "") -> Chunk:
         """A chunk in DRAM."""

@@ -17,7 +17,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from disk_harness import PAGE, Bench
+from tests.unit.hostagent.disk_harness import PAGE, Bench
 
 SPEAKING = threading.Lock()
 """Held while the event loop says what it has decided: death waits for the end of a sentence."""

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
+import shutil
 import socket
+import subprocess
 import threading
 from collections.abc import Iterator
 
 import pytest
 import xxhash
-from agent_harness import MIB, Cluster, cluster, key
 
+from hostagent import limits
 from hostagent.agent import Agent
-from hostagent.api import messages
-from hostagent.api.messages import Kind
-from hostagent.api.server import ApiError
-from hostagent.client import (
+from hostagent.api.access import Access, Admission, Peer
+from hostagent.api.server import ApiError, ApiServer, Welcome
+from kvclient import messages
+from kvclient.client import (
     AgentClient,
     AgentError,
     AgentUnavailableError,
@@ -26,6 +29,8 @@ from hostagent.client import (
     Status,
     Where,
 )
+from kvclient.messages import Kind
+from tests.unit.hostagent.agent_harness import MIB, Cluster, cluster, key
 
 
 @pytest.fixture
@@ -43,7 +48,7 @@ def test_put_and_fetch_share_memory(one: Cluster) -> None:
         assert (got.count, got.outcome, got.sources) == (1, Status.NOT_FOUND, [ChunkSource.LOCAL])
         assert got.views[0] == body
         assert got.views[0].readonly
-        assert one.agents[0].pool.pins_count == 1
+        assert one.agents[0].core.pool.pins_count == 1
     assert client.contains([key(1), key(2)]) == [Where.LOCAL, Where.NOWHERE]
     assert client.fetch([key(2)], deadline_s=1).count == 0
 
@@ -59,7 +64,7 @@ def test_reserve_writes_in_place_and_gives_up_without_commit(one: Cluster) -> No
     with client.reserve(key(2), key(1), 10) as given_up:  # type: ignore[union-attr]
         given_up.view[:] = b"b" * 10
     assert client.contains([key(1), key(2)]) == [Where.LOCAL, Where.NOWHERE]
-    one.until(lambda: one.agents[0].pool.usage().filling_bytes == 0)
+    one.until(lambda: one.agents[0].core.pool.usage().filling_bytes == 0)
 
 
 def test_full_pool_is_a_typed_outcome_and_evicts_what_nobody_holds(one: Cluster) -> None:
@@ -88,12 +93,12 @@ def test_leases_and_pins_end_with_the_connection(one: Cluster) -> None:
     assert dying.pin([key(1), key(5)]) == [True, False]
     slot = dying.reserve(key(2), None, 1000)
     assert slot is not None
-    chunk = one.agents[0].pool.find(key(1))
+    chunk = one.agents[0].core.pool.find(key(1))
     assert chunk is not None
     assert (chunk.pins, chunk.holds) == (1, 1)
-    dying._sock.shutdown(socket.SHUT_RDWR)
+    dying.close()
     one.until(lambda: chunk.pins == 0 and chunk.holds == 0)
-    one.until(lambda: one.agents[0].pool.usage().filling_bytes == 0)
+    one.until(lambda: one.agents[0].core.pool.usage().filling_bytes == 0)
 
 
 def test_chunk_dropped_while_leased_stays_readable_and_then_goes(one: Cluster) -> None:
@@ -178,6 +183,71 @@ def test_random_bytes_on_the_socket_end_only_that_connection(one: Cluster, seed:
     assert good.contains([key(1)]) == [Where.NOWHERE]
 
 
+def test_an_engine_that_reads_no_answers_is_not_served_on(one: Cluster) -> None:
+    good, request = one.client(0), messages.pack(Kind.STATS, 7)
+    answered_meanwhile, sent_bytes, most_bytes = 0, 0, 16 * MIB
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as raw:
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        raw.connect(one.agents[0].config.api_socket)
+        raw.setblocking(False)
+        burst = request * 4096
+        while answered_meanwhile < 100 and sent_bytes < most_bytes:
+            try:
+                sent_bytes += raw.send(burst[sent_bytes % len(request) :])
+                answered_meanwhile = 0
+            except BlockingIOError:
+                assert good.contains([key(1)]) == [Where.NOWHERE]
+                answered_meanwhile += 1
+        assert sent_bytes < most_bytes, "the agent takes in requests whose answers nobody reads"
+        raw.settimeout(30)
+        frames, answers = messages.FrameReader(), 0
+        while answers < sent_bytes // len(request) + 1:  # and the greeting
+            answers += len(frames.feed(raw.recv(1 << 20)))
+    assert good.contains([key(1)]) == [Where.NOWHERE]
+
+
+def test_one_process_does_not_take_all_connections(one: Cluster) -> None:
+    with contextlib.ExitStack() as stack:
+        for _ in range(limits.API_CONNECTIONS_PER_PROCESS_MAX):
+            raw = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+            raw.connect(one.agents[0].config.api_socket)
+            raw.recv(1)
+        with pytest.raises(AgentUnavailableError, match="refused the connection: it has as many connections"):
+            one.client(0)
+        assert one.agents[0].metrics.flat()["api_refusals_total{busy}"] == 1
+    one.until(lambda: one.agents[0].api.connections_count == 0)
+    assert one.client(0).contains([key(1)]) == [Where.NOWHERE]
+
+
+def test_all_processes_together_have_a_limit() -> None:
+    refused: list[Status] = []
+    admission = Admission(Access(), refused.append)
+    peers = [Peer(number // limits.API_CONNECTIONS_PER_PROCESS_MAX, 0) for number in range(limits.API_CONNECTIONS_MAX)]
+    assert {admission.admit(peer) for peer in peers} == {Status.OK}
+    assert admission.admit(Peer(999, 0)) is Status.BUSY
+    admission.left(peers[0])
+    assert admission.admit(Peer(999, 0)) is Status.OK
+    assert refused == [Status.BUSY]
+
+
+@pytest.mark.root
+def test_only_users_that_are_named_may_connect() -> None:
+    with cluster(1, api_access=Access(mode=0o666, users=frozenset({12345}))) as one:
+        os.chmod(one.folder, 0o755)
+        path = one.agents[0].config.api_socket
+        greeted = {user: _connect_as(user, path) for user in (0, 12345, 12346)}
+    assert greeted == {0: Status.OK, 12345: Status.OK, 12346: Status.FORBIDDEN}
+
+
+def _connect_as(user: int, path: str) -> int:
+    """Status of the greeting that a process of this user gets."""
+    program = "import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); print(s.recv(99).hex())"
+    command = [shutil.which("python3", path="/usr/local/bin:/usr/bin:/bin") or "python3", "-c", program, path]
+    done = subprocess.run(command, user=user, capture_output=True, cwd="/", check=True)
+    (frame,) = messages.FrameReader().feed(bytes.fromhex(done.stdout.decode()))
+    return frame.status
+
+
 def test_client_says_clearly_that_there_is_no_agent(one: Cluster, tmp_path: object) -> None:
     with pytest.raises(AgentUnavailableError, match="is kvcast-agent running"):
         AgentClient(str(one.folder / "nobody.sock"))
@@ -196,8 +266,9 @@ def test_client_of_a_stopped_agent_gets_a_typed_error(one: Cluster) -> None:
 
 def test_second_agent_at_the_same_socket_is_refused_and_a_stale_one_is_replaced(one: Cluster) -> None:
     path = one.agents[0].config.api_socket
+    agent, admission = one.agents[0], Admission(Access(), lambda _: None)
     with pytest.raises(ApiError, match="another agent is listening"):
-        one.call(lambda: one.agents[0].api.__class__(one.agents[0], 0, 0, 0).listen(path))
+        one.call(lambda: ApiServer(agent.handle, agent.stats, Welcome(0, 0, 0), admission).listen(path))
     stale = str(one.folder / "stale.sock")
     with socket.socket(socket.AF_UNIX) as left_behind:
         left_behind.bind(stale)
@@ -209,5 +280,7 @@ def test_second_agent_at_the_same_socket_is_refused_and_a_stale_one_is_replaced(
         assert client.contains([key(1)]) == [Where.NOWHERE]
     (one.folder / "file").write_text("precious")
     with pytest.raises(ApiError, match="no socket"):
-        one.call(lambda: agent.api.__class__(agent, 0, 0, 0).listen(str(one.folder / "file")))
+        one.call(
+            lambda: ApiServer(agent.handle, agent.stats, Welcome(0, 0, 0), admission).listen(str(one.folder / "file"))
+        )
     assert (one.folder / "file").read_text() == "precious"

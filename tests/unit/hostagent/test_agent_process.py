@@ -15,10 +15,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from agent_harness import free_port, key
 
-from hostagent.client import AgentClient
 from hostagent.daemon import main
+from kvclient.client import AgentClient
+from tests.unit.hostagent.agent_harness import free_port, key
 
 START_S = 20.0
 
@@ -46,7 +46,7 @@ def configuration(folder: Path, **replaced: str) -> str:
 
 def launch(config: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "hostagent.daemon", "--config", config],
+        [sys.executable, "-m", "hostagent", "--config", config],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -117,7 +117,7 @@ def test_killed_engine_loses_its_leases(folder: Path, agent: subprocess.Popen[st
             sys.executable,
             "-c",
             (
-                "import sys; from hostagent.client import AgentClient\n"
+                "import sys; from kvclient.client import AgentClient\n"
                 "client = AgentClient(sys.argv[1]); client.put(bytes(16), None, b'x' * 1000)\n"
                 "lease = client.fetch([bytes(16)], deadline_s=1); client.pin([bytes(16)])\n"
                 "print(lease.count, flush=True); sys.stdin.read()"
@@ -133,11 +133,11 @@ def test_killed_engine_loses_its_leases(folder: Path, agent: subprocess.Popen[st
         assert engine.stdout is not None
         assert engine.stdout.readline() == "1\n"
         with AgentClient(folder / "agent.sock") as client:
-            assert client.stats()["pool_bytes{pinned}"] == 4096
+            assert client.stats()["pool_pinned_bytes"] == 4096
             engine.kill()
             engine.wait(10)
             deadline = time.monotonic() + START_S
-            while client.stats()["pool_bytes{pinned}"]:
+            while client.stats()["pool_pinned_bytes"]:
                 assert time.monotonic() < deadline
     finally:
         engine.kill()
@@ -167,7 +167,11 @@ def test_what_cannot_be_is_one_clear_line(folder: Path, section: str, text: str,
     ("section", "text", "said"),
     [
         ("extra", "colour: red", "unknown key 'colour'"),
-        ("pool", "pool: {size: 4MiB, colour: red}", "unknown key 'pool.colour': known are huge_pages, prefault, size"),
+        (
+            "pool",
+            "pool: {size: 4MiB, colour: red}",
+            "unknown key 'pool.colour': known are huge_pages, keep, prefault, size",
+        ),
         ("pool", "pool: {size: 5 bananas}", "pool.size: size '5 bananas' is not a number with B, KiB"),
         ("pool", "pool: {size: 1000}", "pool.size: 1000 is not a multiple of 4096 bytes from 1MiB to 16TiB"),
         ("data", "data: {}", "data.address is missing"),

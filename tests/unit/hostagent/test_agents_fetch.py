@@ -12,12 +12,13 @@ from collections.abc import Iterator
 
 import pytest
 import xxhash
-from agent_harness import MIB, Cluster, cluster, key
 
-from hostagent.api import messages
-from hostagent.client import ChunkSource, Fetched, Status, Where
+from kvclient import messages
+from kvclient.attach import attach
+from kvclient.client import ChunkSource, Fetched, Status, Where
 from kvproto.ids import format_address
 from kvproto.wire.control import Control, Op
+from tests.unit.hostagent.agent_harness import MIB, Cluster, cluster, key
 
 
 @pytest.fixture
@@ -59,7 +60,7 @@ def test_fetch_brings_verified_bytes_and_keeps_a_copy(pair: Cluster, size: int) 
         assert set(got.sources) == {ChunkSource.HOLDER}
     with client.fetch(keys(3), deadline_s=10) as again:
         assert set(again.sources) == {ChunkSource.LOCAL}
-    chunk = pair.agents[1].pool.find(key(2))
+    chunk = pair.agents[1].core.pool.find(key(2))
     assert chunk is not None
     assert chunk.checksum == xxhash.xxh3_64_intdigest(bodies[1])
     assert (chunk.parent, chunk.position) == (key(1), 1)
@@ -118,7 +119,7 @@ def test_next_holder_is_tried_when_one_has_lost_the_chunk(trio: Cluster) -> None
 
 def test_wrong_copy_is_never_delivered_and_the_next_holder_serves(trio: Cluster) -> None:
     bodies = put_prefix(trio, 0, 1, 300_000, 1)
-    chunk = trio.agents[0].pool.find(key(1))
+    chunk = trio.agents[0].core.pool.find(key(1))
     assert chunk is not None
     trio.agents[0].memory.view(chunk.offset + 1234, 1)[0] ^= 1
     # The good copy's node is leaving, so the wrong one is asked first.
@@ -132,7 +133,7 @@ def test_wrong_copy_is_never_delivered_and_the_next_holder_serves(trio: Cluster)
 
 def test_only_copy_being_wrong_is_a_miss(pair: Cluster) -> None:
     put_prefix(pair, 0, 1, 300_000)
-    chunk = pair.agents[0].pool.find(key(1))
+    chunk = pair.agents[0].core.pool.find(key(1))
     assert chunk is not None
     pair.agents[0].memory.view(chunk.offset, 1)[0] ^= 0xFF
     client = pair.client(1)
@@ -140,7 +141,7 @@ def test_only_copy_being_wrong_is_a_miss(pair: Cluster) -> None:
         assert (got.count, got.outcome) == (0, Status.UNAVAILABLE)
     assert client.stats()["checksum_failures_total"] == 1
     assert client.contains([key(1)]) == [Where.REMOTE]
-    assert pair.agents[1].pool.usage().chunks_count == 0
+    assert pair.agents[1].core.pool.usage().chunks_count == 0
 
 
 def test_holder_that_stops_mid_fetch_costs_time_or_the_rest(pair: Cluster) -> None:
@@ -221,9 +222,9 @@ def test_chunk_dropped_here_while_a_fetch_still_has_it_is_had_again(pair: Cluste
         client, got = pair.client(1), []
         first = threading.Thread(target=lambda: got.append(client.fetch(keys(2), deadline_s=1.0)))
         first.start()
-        pair.until(lambda: pair.agents[1].pool.find(key(1)) is not None)
+        pair.until(lambda: pair.agents[1].core.pool.find(key(1)) is not None)
         assert client.drop([key(1)]) == [True]
-        assert pair.agents[1].pool.find(key(1)) is None
+        assert pair.agents[1].core.pool.find(key(1)) is None
         with pair.client(1).fetch([key(1)], deadline_s=5) as again:
             assert (again.count, again.outcome) == (1, Status.OK)
             assert bytes(again.views[0]) == bodies[0]
@@ -234,13 +235,15 @@ def test_chunk_dropped_here_while_a_fetch_still_has_it_is_had_again(pair: Cluste
 
 def test_client_that_dies_mid_fetch_leaves_nothing_behind(pair: Cluster) -> None:
     put_prefix(pair, 0, 7, MIB)
-    client = pair.client(1)
-    body = messages.FETCH.pack(10_000_000, messages.NO_RECOMPUTE) + messages.pack_keys(keys(7))
-    client._send(messages.Kind.FETCH, body, count=7)
-    pair.until(lambda: pair.agents[1].fetching.under_way_count == 1 or bool(pair.agents[1].pool.ready_chunks()))
-    client.close()
-    pair.until(lambda: pair.agents[1].fetching.under_way_count == 0)
-    pair.until(lambda: pair.agents[1].pool.pins_count == 0)
+    attached = attach(pair.agents[1].config.api_socket)
+    os.close(attached.memory)
+    body = messages.pack_fetch(keys(7), 10.0, None)
+    core = pair.agents[1].core
+    with attached.sock as engine:
+        engine.sendall(messages.pack(messages.Kind.FETCH, 1, body, count=7))
+        pair.until(lambda: core.fetches.under_way_count == 1 or bool(core.pool.ready_chunks()))
+    pair.until(lambda: pair.agents[1].core.fetches.under_way_count == 0)
+    pair.until(lambda: pair.agents[1].core.pool.pins_count == 0)
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -6,12 +6,12 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from agent_harness import MIB, key
-from channel_script import Script, Stage, delta, staged, task
 
-from hostagent.client import Status, Where
+from kvclient.client import Status, Where
+from kvpolicy.value import Tier
 from kvproto.rpc import control_pb2 as pb
-from kvproto.value import Source
+from tests.unit.hostagent.agent_harness import MIB, key
+from tests.unit.hostagent.channel_script import Script, Stage, delta, staged, task
 
 
 @pytest.fixture
@@ -45,9 +45,9 @@ def test_hello_snapshot_changes_and_heartbeat(stage: Stage) -> None:
     assert [record.key for record in change.added] == [key(3)]
     assert removed == [key(2)]
     assert stage.script.hear("n0", "heartbeat").chunks in (1, 2, 3)
-    stage.made.until(lambda: stage.made.agents[0].health()["member"] == 5)
+    stage.made.until(lambda: stage.made.agents[0].health().facts["member"] == 5)
     agent = stage.made.agents[0]
-    stage.made.call(lambda: agent.gate.measured(Source.LOCAL_DISK, 4 * MIB, 0.25, time.monotonic_ns()))
+    stage.made.call(lambda: agent.core.gate.measured(Tier.LOCAL_DISK, 4 * MIB, 0.25, time.monotonic_ns()))
     client.fetch([key(1)], deadline_s=1).release()
     client.session_end([key(1)])
     usage = stage.script.hear("n0", "usage")
@@ -78,7 +78,7 @@ def test_tasks_pin_drop_unpin_and_unknown(stage: Stage) -> None:
     with client.fetch([key(1)], deadline_s=1):
         stage.script.say("n0", task(4, drop=pb.Drop(keys=[key(1)])))
         assert stage.script.hear("n0", "task_result").status == pb.TaskResult.FAILED, "an engine is reading it"
-    stage.made.until(lambda: stage.made.agents[0].pool.pins_count == 0)
+    stage.made.until(lambda: stage.made.agents[0].core.pool.pins_count == 0)
     stage.script.say("n0", task(5, drop=pb.Drop(keys=[key(1)])))
     assert stage.script.hear("n0", "task_result").status == pb.TaskResult.DONE
     assert client.contains([key(1)]) == [Where.NOWHERE]
@@ -98,18 +98,27 @@ def tell_both(stage: Stage, sequence: int, number: int) -> None:
         )
         for index, agent in enumerate((first, second))
     ]
-    chunk = first.pool.find(key(number))
+    chunk = first.core.pool.find(key(number))
     assert chunk is not None
     entry = pb.ChunkEntry(key=key(number), size_bytes=chunk.size_bytes, checksum=chunk.checksum, holders=[0], value=1.0)
     stage.script.say("n1", delta(sequence, nodes=nodes, chunks=[entry]))
-    stage.made.until(lambda: second.directory.find(key(number)) is not None)
+    stage.made.until(lambda: second.core.directory.find(key(number)) is not None)
 
 
 def two(stage: Stage) -> None:
     for index in range(2):
         stage.made.add(controllers=[stage.address])
         stage.script.attach(f"n{index}", index)
-    stage.made.until(lambda: all(agent.attachment.connected for agent in stage.made.agents))
+    stage.made.until(lambda: all(agent.core.connected for agent in stage.made.agents))
+
+
+def test_what_operators_set_is_kept_for_the_next_controller(stage: Stage) -> None:
+    stage.made.add(controllers=[stage.address])
+    assert not stage.script.attach("n0", 0).HasField("operator_state")
+    state = pb.OperatorState(revision=7, drained=["n5"], switch_pins=[key(3)])
+    stage.script.say("n0", pb.ToAgent(operator_state=state))
+    stage.script.hang_up("n0")
+    assert stage.script.attach("n0", 0, controller=2).operator_state == state
 
 
 def test_fetch_task_brings_pins_and_announces_at_once(stage: Stage) -> None:
@@ -120,7 +129,7 @@ def test_fetch_task_brings_pins_and_announces_at_once(stage: Stage) -> None:
     result = stage.script.hear("n1", "task_result")
     assert (result.status, result.done, result.bytes) == (pb.TaskResult.PARTIAL, 1, 50_000)
     assert result.failed_keys == [key(2)]
-    chunk = stage.made.agents[1].pool.find(key(1))
+    chunk = stage.made.agents[1].core.pool.find(key(1))
     assert chunk is not None
     assert (chunk.holds, chunk.pins) == (1, 0)
     while not (announced := stage.script.hear("n1", "announce")).added:
@@ -143,14 +152,14 @@ def test_fill_of_what_is_not_here_or_has_another_size_is_told(stage: Stage) -> N
     # Nobody acknowledges: the fill ends by its own deadline, with nothing left pinned.
     stage.script.say("n0", pb.ToAgent(task=pb.Task(task=3, timeout_ms=200, fill=pb.Fill(key=key(1), segments=3))))
     assert stage.script.hear("n0", "task_result").status == pb.TaskResult.FAILED
-    stage.made.until(lambda: stage.made.agents[0].pool.pins_count == 0)
+    stage.made.until(lambda: stage.made.agents[0].core.pool.pins_count == 0)
 
 
 def test_wrong_copy_is_reported(stage: Stage) -> None:
     two(stage)
     stage.made.client(0).put(key(1), None, b"k" * 50_000)
     tell_both(stage, 1, 1)
-    chunk = stage.made.agents[0].pool.find(key(1))
+    chunk = stage.made.agents[0].core.pool.find(key(1))
     assert chunk is not None
     stage.made.agents[0].memory.view(chunk.offset, 1)[0] ^= 1
     with stage.made.client(1).fetch([key(1)], deadline_s=5) as got:
@@ -165,7 +174,7 @@ def test_controller_away_costs_nothing_and_it_is_greeted_again(stage: Stage) -> 
     stage.made.client(0).put(key(1), None, b"k" * 50_000)
     tell_both(stage, 1, 1)
     stage.close()
-    stage.made.until(lambda: not any(agent.attachment.connected for agent in stage.made.agents))
+    stage.made.until(lambda: not any(agent.core.connected for agent in stage.made.agents))
     client = stage.made.client(1)
     with client.fetch([key(1)], deadline_s=5) as got:
         assert got.count == 1, "the replica outlives the controller"
@@ -174,7 +183,7 @@ def test_controller_away_costs_nothing_and_it_is_greeted_again(stage: Stage) -> 
     stage.open()
     for index in range(2):
         stage.script.attach(f"n{index}", index, controller=2)
-    stage.made.until(lambda: all(agent.attachment.connected for agent in stage.made.agents))
+    stage.made.until(lambda: all(agent.core.connected for agent in stage.made.agents))
     with client.fetch([key(1)], deadline_s=5) as got:
         assert got.count == 1, "an empty snapshot of a fresh controller is not the whole truth"
 
@@ -183,12 +192,12 @@ def test_of_two_controllers_the_one_that_takes_it_is_found(stage: Stage) -> None
     other = Stage(stage.made)
     stage.made.add(controllers=[other.address, stage.address])
     stage.script.attach("n0", 0)
-    stage.made.until(lambda: stage.made.agents[0].attachment.connected)
+    stage.made.until(lambda: stage.made.agents[0].core.connected)
     other.open()
     try:
         stage.close()
         other.script.attach("n0", 0, controller=2)
-        stage.made.until(lambda: stage.made.agents[0].attachment.connected)
+        stage.made.until(lambda: stage.made.agents[0].core.connected)
     finally:
         stage.made.do(stage.made.agents.pop().stop())
         other.close()
@@ -208,10 +217,10 @@ def test_of_two_controllers_the_one_that_takes_it_is_found(stage: Stage) -> None
 def test_nonsense_ends_the_stream_and_the_agent_comes_back(stage: Stage, nonsense: pb.ToAgent) -> None:
     stage.made.add(controllers=[stage.address])
     stage.script.attach("n0", 0)
-    stage.made.until(lambda: stage.made.agents[0].attachment.connected)
+    stage.made.until(lambda: stage.made.agents[0].core.connected)
     stage.script.say("n0", nonsense)
     stage.script.attach("n0", 0)
-    stage.made.until(lambda: stage.made.agents[0].attachment.connected)
+    stage.made.until(lambda: stage.made.agents[0].core.connected)
     client = stage.made.client(0)
     client.put(key(1), None, b"x")
     assert client.contains([key(1)]) == [Where.LOCAL]

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from agent_harness import MIB, key
-from channel_script import Stage, delta, staged, task
-from disk_harness import content
 
-from hostagent.disk.config import DiskConfig
+from hostagent.disk.disk_options import DiskConfig
 from kvproto.rpc import control_pb2 as pb
+from tests.unit.hostagent.agent_harness import MIB, key
+from tests.unit.hostagent.channel_script import Stage, delta, staged, task
+from tests.unit.hostagent.disk_harness import content
 
 SIZE = 100_000
 
@@ -57,7 +57,7 @@ def test_a_restarted_agent_announces_the_warm_part(stage: Stage, tmp_path: Path)
         stage.made.client(0).put(key(number), None, content(number, SIZE), namespace="label")
     announced(stage, "n0", 4)
     del stage.script.heard["n0"]
-    for client in stage.made.clients:
+    for _, client in stage.made.clients:
         client.close()
     stage.made.do(stage.made.agents[0].stop())
     stage.made.agents.clear()
@@ -107,12 +107,12 @@ def test_background_fetches_go_in_steps_and_after_what_engines_wait_for(stage: S
     ]
     chunks = [
         pb.ChunkEntry(key=chunk.key, size_bytes=chunk.size_bytes, checksum=chunk.checksum, holders=[0])
-        for chunk in holder.pool.ready_chunks()
+        for chunk in holder.core.pool.ready_chunks()
     ]
     stage.script.say("n1", delta(1, nodes=nodes, chunks=chunks))
     keys = [key(number + 1) for number in range(20)]
     stage.script.say("n1", task(7, fetch=pb.Fetch(keys=keys, reason=pb.Fetch.PUSH)))
     result = stage.script.hear("n1", "task_result")
     assert (result.task, result.status, result.done, result.bytes) == (7, pb.TaskResult.DONE, 20, 20 * 4096)
-    lane = taker.tasks.background
+    lane = taker.core.lanes["fetch"]
     assert (lane.counts.taken, lane.running_count, len(lane)) == (3, 0, 0), "eight, eight and four"

@@ -119,13 +119,13 @@ def test_a_busy_socket_is_looked_at_by_the_clock_and_when_asked(sockets: tuple[s
         for _ in range(3):
             await asyncio.sleep(0)
         assert taken == []
-        poller.look()
+        poller.drain_receive()
         assert taken == [2]
-        poller.look()
+        poller.drain_receive()
         assert taken == [2]
         poller.close()
         send(1)
-        poller.look()
+        poller.drain_receive()
         assert taken == [2], "nothing after close"
 
     asyncio.run(scenario())

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
-from agent_harness import key
+import dataclasses
 
-from hostagent.directory import ChunkEntry, Delta, DirectoryReplica, NodeEntry, SequenceGapError
+import pytest
+
+from hostagent.core.directory import ChunkEntry, Delta, DirectoryReplica, NodeEntry, SequenceGapError
+from kvpolicy.value import Tier
 from kvproto.ids import parse_address
+from tests.unit.hostagent.agent_harness import key
 
 
 def node(number: int, name: str, *, draining: bool = False) -> NodeEntry:
@@ -18,7 +21,7 @@ def chunk(number: int, *holders: int) -> ChunkEntry:
 
 
 def replica(*deltas: Delta, controller: int = 1) -> DirectoryReplica:
-    made = DirectoryReplica()
+    made = DirectoryReplica("n0")
     made.restart(controller)
     for delta in deltas:
         made.apply(delta)
@@ -35,7 +38,7 @@ def test_snapshot_comes_into_force_when_it_is_whole() -> None:
     assert made.find(key(1)) is None
     last = made.apply(Delta(5, snapshot=True, snapshot_end=True, chunks=(chunk(2, 0),)))
     assert last.changed == (key(1), key(2))
-    assert [holder.name for holder in made.holders(key(2))] == ["a"]
+    assert [holder.name for holder in made.holders_elsewhere(key(2))[0]] == ["a"]
 
 
 def test_deltas_follow_without_a_gap() -> None:
@@ -59,7 +62,7 @@ def test_delta_inside_a_snapshot_is_a_gap() -> None:
 def test_leaving_holders_come_last_and_unknown_ones_not_at_all() -> None:
     made = replica(SNAPSHOT)
     made.apply(Delta(6, nodes=(node(0, "a", draining=True),), chunks=(chunk(1, 0, 1, 9),)))
-    assert [holder.name for holder in made.holders(key(1))] == ["b", "a"]
+    assert [holder.name for holder in made.holders_elsewhere(key(1))[0]] == ["b", "a"]
 
 
 def test_same_controller_again_is_the_whole_truth() -> None:
@@ -79,13 +82,13 @@ def test_new_controller_does_not_make_known_copies_unknown() -> None:
     applied = made.apply(Delta(1, snapshot=True, snapshot_end=True, nodes=(node(3, "b"),)))
     assert applied.nodes_lost == ()
     assert made.has_stale
-    assert [holder.name for holder in made.holders(key(1))] == ["a", "b"]
+    assert [holder.name for holder in made.holders_elsewhere(key(1))[0]] == ["a", "b"]
     assert made.node_named("a") == node(0, "a")
     # Numbers are the new controller's own: b is 3 now, and announced what it holds.
     made.apply(Delta(2, chunks=(chunk(1, 3),)))
-    assert [(holder.node, holder.name) for holder in made.holders(key(1))] == [(3, "b"), (0, "a")]
+    assert [(holder.node, holder.name) for holder in made.holders_elsewhere(key(1))[0]] == [(3, "b"), (0, "a")]
     assert made.forget_stale().changed == (key(1),)
-    assert [holder.name for holder in made.holders(key(1))] == ["b"]
+    assert [holder.name for holder in made.holders_elsewhere(key(1))[0]] == ["b"]
     assert made.node_named("a") is None
 
 
@@ -95,3 +98,14 @@ def test_chunk_gone_is_gone_from_what_is_stale_too() -> None:
     made.apply(Delta(1, snapshot=True, snapshot_end=True))
     made.apply(Delta(2, chunks_gone=(key(1),)))
     assert made.find(key(1)) is None
+
+
+def test_own_copies_are_no_others_and_a_copy_on_disk_counts_where_there_is_none_in_dram() -> None:
+    made = DirectoryReplica("a")
+    entry = dataclasses.replace(chunk(1, 0, 1), disk_holders=(0, 1, 2))
+    nodes = (node(0, "a"), node(1, "b"), node(2, "c"))
+    made.apply(Delta(5, snapshot=True, snapshot_end=True, nodes=nodes, chunks=(entry,)))
+    in_dram, on_disk = made.holders_elsewhere(key(1))
+    assert ([one.name for one in in_dram], [one.name for one in on_disk]) == (["b"], ["c"])
+    assert made.tiers_elsewhere(key(1)) == [Tier.REMOTE_DRAM]
+    assert made.tiers_elsewhere(key(2)) == []

@@ -12,9 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from disk_harness import Bench, content, play
 
+from bmv2_testbed.processes import child_environment
 from hostagent.disk.store import LoadOutcome
+from tests.unit.hostagent.disk_harness import Bench, content, play
 
 PAGES = 1200
 LIVES = 3
@@ -25,14 +26,13 @@ FIRST_NUMBER = 1_000_000
 
 @pytest.fixture(scope="module")
 def victims() -> Iterator[subprocess.Popen[str]]:
-    program = Path(__file__).with_name("disk_victim.py")
-    search = os.pathsep.join((str(program.parents[3]), str(program.parent)))
     with subprocess.Popen(
-        [sys.executable, str(program)],
+        [sys.executable, "-m", "tests.unit.hostagent.disk_victim"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": search},
+        cwd=Path(__file__).parents[3],
+        env=child_environment(),
     ) as process:
         yield process
 

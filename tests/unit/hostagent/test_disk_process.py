@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from agent_harness import free_port, key
-from disk_harness import PAGE, content
 
 from bmv2_testbed.network.namespaces import can_unshare
-from hostagent.client import AgentClient, ChunkSource, Status
+from kvclient.client import AgentClient, ChunkSource, Status
+from tests.unit.hostagent.agent_harness import free_port, key
+from tests.unit.hostagent.disk_harness import PAGE, content
 
 pytestmark = [
     pytest.mark.root,
@@ -42,7 +42,7 @@ def agent_on(mount_options: str, prepare: str = "true") -> Iterator[tuple[AgentC
         script = (
             f"mkdir {folder}/disk && mount -t tmpfs -o size=8m kvcast-test {folder}/disk && {prepare}"
             f" && mount -o remount,{mount_options} {folder}/disk"
-            f" && exec {sys.executable} -m hostagent.daemon --config {config}"
+            f" && exec {sys.executable} -m hostagent --config {config}"
         )
         process = subprocess.Popen(
             ["unshare", "-m", "sh", "-c", script],

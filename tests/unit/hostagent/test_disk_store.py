@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import resource
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from disk_harness import INDEX_NAME, PAGE, SLAB_NAME, Bench, content, flip, key, play
 
+from hostagent.core.events import LoadOutcome
 from hostagent.disk.records import HEADER_BYTES, RECORD_BYTES, Record, record_at
 from hostagent.disk.state import DiskState
-from hostagent.disk.store import READ_FAILURES_MAX, LoadOutcome, without_overlaps
+from hostagent.disk.store import READ_FAILURES_MAX, without_overlaps
+from tests.unit.hostagent.disk_harness import INDEX_NAME, PAGE, SLAB_NAME, Bench, content, flip, key, play
 
 SIZES = (1, PAGE - 1, PAGE, PAGE + 1, 5 * PAGE + 17)
 
@@ -330,6 +332,52 @@ def test_no_room_is_one_clear_line(tmp_path: Path) -> None:
     assert (tmp_path / SLAB_NAME).stat().st_size == 0
 
 
+@pytest.mark.parametrize("name", [INDEX_NAME, SLAB_NAME])
+@pytest.mark.parametrize(
+    ("put", "said"),
+    [
+        (lambda place, other: place.symlink_to(other), "no regular file"),
+        (lambda place, other: place.symlink_to(other.with_name("nothing")), "no regular file"),
+        (lambda place, other: place.hardlink_to(other), "linked from elsewhere, too"),
+        (lambda place, other: os.mkfifo(place), "no regular file"),
+    ],
+    ids=["link", "dangling-link", "hard-link", "pipe"],
+)
+def test_files_that_are_somebody_elses_stay_as_they_are(
+    tmp_path: Path, name: str, put: Callable[[Path, Path], None], said: str
+) -> None:
+    folder, other = tmp_path / "tier", tmp_path / "other"
+    folder.mkdir()
+    other.write_bytes(b"precious")
+    put(folder / name, other)
+
+    async def scenario() -> None:
+        bench = Bench(folder)
+        await bench.store.open()
+        assert bench.store.state is DiskState.OFF
+        assert bench.store.reason.startswith(f"{folder / name} is {said}: remove it")
+        await bench.close()
+
+    play(scenario)
+    assert other.read_bytes() == b"precious"
+    assert not (tmp_path / "nothing").exists()
+
+
+@pytest.mark.root
+def test_a_file_of_another_user_stays_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / SLAB_NAME).write_bytes(b"precious")
+    os.chown(tmp_path / SLAB_NAME, 12345, 12345)
+
+    async def scenario() -> None:
+        bench = Bench(tmp_path)
+        await bench.store.open()
+        assert "owned by user 12345, not by 0" in bench.store.reason
+        await bench.close()
+
+    play(scenario)
+    assert (tmp_path / SLAB_NAME).read_bytes() == b"precious"
+
+
 def test_a_folder_that_cannot_be_is_one_clear_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 
@@ -399,11 +447,13 @@ def test_a_load_whose_chunk_is_given_up_harms_nobody(tmp_path: Path) -> None:
         await bench.save(1, 2 * PAGE)
         into = bench.dram.reserve(key(1), None, 2 * PAGE)
         ended: asyncio.Future[LoadOutcome] = asyncio.get_running_loop().create_future()
+        bench.dram.pin(into)  # type: ignore[arg-type]
         bench.store.load(key(1), into, lambda outcome, _: ended.set_result(outcome))  # type: ignore[arg-type]
         bench.dram.abort(into)  # type: ignore[arg-type]
         other = bench.put(2, 2 * PAGE)
         assert other.offset != into.offset, "the memory that is being read into is nobody else's yet"  # type: ignore[union-attr]
         assert await ended is LoadOutcome.DONE
+        bench.dram.unpin(into)  # type: ignore[arg-type]
         assert bytes(bench.memory.view(other.offset, 2 * PAGE)) == content(2, 2 * PAGE)
         assert bench.dram.usage().free_bytes == 2 * PAGE
         await bench.close()

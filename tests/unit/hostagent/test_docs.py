@@ -1,4 +1,4 @@
-"""docs/agent.md lists every key of the configuration with its default, and every metric."""
+"""docs/reference/agent.md lists every key of the configuration with its default, and every metric."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import socket
 from pathlib import Path
 
 import pytest
-from agent_harness import MIB, cluster
 
 from hostagent.config import parse
-from hostagent.disk.config import DiskConfig
+from hostagent.disk.disk_options import DiskConfig
 from hostagent.metrics import PREFIX
 from tests.reference_tables import asked_keys, differences, named, rows, settings
+from tests.unit.hostagent.agent_harness import MIB, cluster
 
 FRAMES = {"switch": "127.0.0.1:1", "local": "127.0.0.1:2", "mac": "02:00:00:00:00:01"}
 
@@ -20,14 +20,15 @@ def test_every_key_is_documented_with_its_default(monkeypatch: pytest.MonkeyPatc
     defaults = asked_keys(monkeypatch)
     parse({"data": {"transport": "frames", "address": "10.0.0.1", "frames": FRAMES}})
     assert defaults.pop("node") == socket.gethostname()
-    documented = settings("agent.md")
+    documented = settings("reference/agent.md")
     assert documented.pop("node") == "host name"
     assert differences(documented, defaults) == []
 
 
 def test_every_metric_is_documented(tmp_path: Path) -> None:
     with cluster(1, disk=DiskConfig(str(tmp_path / "disk"), 4 * MIB, direct=False)) as made:
+        made.agents[0].metrics.watch_certificate(lambda: 1.0)
         families = list(made.agents[0].metrics.registry.collect())
     exposed = {f"{one.name}{'_total' if one.type == 'counter' else ''}".removeprefix(f"{PREFIX}_") for one in families}
-    documented = [name for names, *_ in rows("agent.md", "Metrics") for name in named(names)]
+    documented = [name for names, *_ in rows("reference/agent.md", "Metrics") for name in named(names)]
     assert sorted(documented) == sorted(exposed)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from hostagent.pool.chunks import Chunk, ChunkPool, ChunkState, DropOutcome, Refusal
+from kvpolicy.value import Touch
 from kvproto.ids import ChunkKey
-from kvproto.value import Touch
 
 PAGE = 4096
 
@@ -116,12 +116,12 @@ def test_news_of_fetches_elsewhere_count_unless_they_are_an_echo() -> None:
     stored(pool, 1)
     clock.advance(10)
     stored(pool, 2)
-    pool.hear(key(1), 5.0)
+    pool.update_remote_score(key(1), 5.0)
     assert pool.next_victims(1) == [key(1)]
-    pool.hear(key(1), 6.0)
+    pool.update_remote_score(key(1), 6.0)
     assert pool.next_victims(1) == [key(2)]
     before = pool.values.score(key(1))
-    pool.hear(key(1), 7.0)
+    pool.update_remote_score(key(1), 7.0)
     assert pool.values.score(key(1)) == before
 
 
@@ -129,7 +129,7 @@ def test_pinned_and_held_chunks_stay_and_a_full_pool_refuses_atomically() -> Non
     pool = make_pool(3)
     first, second, third = stored(pool, 1), stored(pool, 2), stored(pool, 3)
     pool.pin(first)
-    pool.hold(second)
+    pool.retain(second)
     pool.take_changes()
     assert pool.reserve(key(4), None, 2 * PAGE) is Refusal.FULL
     assert pool.find(key(3)) is third
@@ -147,6 +147,21 @@ def test_parents_may_go_when_all_leaves_are_in_use() -> None:
     stored(pool, 3)
     assert pool.find(key(1)) is None
     assert pool.find(key(2)) is leaf
+
+
+def test_room_for_a_chunk_is_not_made_from_its_own_prefix() -> None:
+    pool = make_pool(8)
+    for number in range(8):
+        stored(pool, number)
+        pool.touch(key(number))
+    chain = range(100, 108)
+    for number in chain:
+        stored(pool, number, parent=number - 1 if number > chain[0] else None)
+    assert all(pool.find(key(number)) for number in chain)
+    assert pool.reserve(key(108), key(107), PAGE) is Refusal.FULL
+    assert all(pool.find(key(number)) for number in chain)
+    stored(pool, 200)
+    assert [pool.find(key(number)) is not None for number in chain] == [True] * 7 + [False]
 
 
 def test_chunk_dropped_while_read_keeps_its_bytes_until_the_last_pin() -> None:
@@ -168,10 +183,10 @@ def test_chunk_dropped_while_read_keeps_its_bytes_until_the_last_pin() -> None:
 def test_held_chunk_is_dropped_only_by_force() -> None:
     pool = make_pool(1)
     chunk = stored(pool, 1)
-    pool.hold(chunk)
+    pool.retain(chunk)
     assert pool.drop(key(1)) is DropOutcome.HELD
     assert pool.drop(key(1), force=True) is DropOutcome.DROPPED
-    pool.unhold(chunk)
+    pool.release(chunk)
 
 
 def test_misuse_raises() -> None:
@@ -185,7 +200,7 @@ def test_misuse_raises() -> None:
     with pytest.raises(ValueError, match="gone"):
         pool.pin(chunk)
     with pytest.raises(ValueError, match="gone"):
-        pool.hold(chunk)
+        pool.retain(chunk)
 
 
 class PoolMachine(RuleBasedStateMachine):
@@ -203,9 +218,11 @@ class PoolMachine(RuleBasedStateMachine):
     @rule(number=st.integers(0, 9), parent=st.integers(-1, 9), pages=st.integers(1, 5))
     def reserve(self, number: int, parent: int, pages: int) -> None:
         before = self.pool.usage()
+        above = self.pool.find(key(parent)) if parent >= 0 and parent != number else None
         made = self.pool.reserve(key(number), key(parent) if parent >= 0 and parent != number else None, pages * PAGE)
         if isinstance(made, Chunk):
             self.filling.append(made)
+            assert above is None or self.pool.find(above.key) is above
         else:
             assert self.pool.usage() == before
 
@@ -240,13 +257,13 @@ class PoolMachine(RuleBasedStateMachine):
         chunk = self.pool.find(key(number))
         if chunk is not None:
             if keep:
-                self.pool.hold(chunk)
+                self.pool.retain(chunk)
             else:
-                self.pool.unhold(chunk)
+                self.pool.release(chunk)
 
     @rule(number=st.integers(0, 9), score=st.floats(0, 10))
     def hear(self, number: int, score: float) -> None:
-        self.pool.hear(key(number), score)
+        self.pool.update_remote_score(key(number), score)
 
     @rule(number=st.integers(0, 9))
     def finished(self, number: int) -> None:

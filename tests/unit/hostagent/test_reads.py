@@ -11,8 +11,21 @@ from hostagent import limits
 from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import Extent, ReadOutcome, ReadRequest, TransportCounters
 from hostagent.transport.read_client import ReadClient
-from hostagent.transport.read_protocol import ANSWER, KIND_READ, RANGE, pack_request
+from hostagent.transport.read_protocol import (
+    ANSWER,
+    HEAD,
+    KIND_READ,
+    RANGE,
+    REQUEST_BYTES,
+    load_of,
+    number_with,
+    pack_answer,
+    pack_request,
+    set_load,
+    wanted_of,
+)
 from hostagent.transport.read_server import ReadServer
+from kvpolicy.tiers.holder_load import IDLE, HolderLoad
 from kvproto.ids import ChunkKey
 
 SMALL, LARGE = ChunkKey(b"s" * 16), ChunkKey(b"l" * 16)
@@ -26,6 +39,9 @@ class Sink:
     def __init__(self) -> None:
         self.open: list[ChunkKey] = []
         self.changed = asyncio.Event()
+
+    def casts_queued_bytes(self) -> int:
+        return 0
 
     def open_extent(self, key: ChunkKey) -> Extent:
         self.open.append(key)
@@ -55,6 +71,55 @@ def test_a_chunk_is_let_go_when_the_peer_has_it_though_more_is_being_sent() -> N
                 sink.changed.clear()
                 await sink.changed.wait()
         writer.close()
+        server.close()
+        memory.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_peer_that_takes_in_nothing_is_cut_off_and_holds_nothing() -> None:
+    async def scenario() -> None:
+        memory, sink, counters = PoolMemory(32 << 20, prefault=False), Sink(), TransportCounters()
+        server = ReadServer(memory, sink, counters, stall_timeout_s=0.05)  # type: ignore[arg-type]
+        with socket.create_connection(server.listen("127.0.0.1", 0)) as silent:
+            silent.sendall(pack_request(KIND_READ, 1, RANGE.pack(0, SIZES[LARGE], LARGE)))
+            async with asyncio.timeout(10):
+                await sink.changed.wait()  # opened, and let go again
+        assert counters.dropped == {"read_peer_stalled": 1}
+        assert not sink.open
+        server.close()
+        memory.close()
+
+    asyncio.run(scenario())
+
+
+def test_connections_of_one_peer_shut_nobody_out() -> None:
+    """The one idle for longest ends when another comes; those at work stay."""
+
+    async def scenario() -> None:
+        memory, sink, counters = PoolMemory(32 << 20, prefault=False), Sink(), TransportCounters()
+        server = ReadServer(memory, sink, counters)  # type: ignore[arg-type]
+        address = server.listen("127.0.0.1", 0)
+        at_work = socket.create_connection(address)
+        at_work.sendall(pack_request(KIND_READ, 1, RANGE.pack(0, SIZES[LARGE], LARGE)))
+        async with asyncio.timeout(10):
+            while not sink.open:
+                await asyncio.sleep(0)
+            many = 3 * limits.READ_CONNECTIONS_PER_PEER_MAX
+            idle = [await asyncio.open_connection(*address) for _ in range(many)]
+            ended = many - (limits.READ_CONNECTIONS_PER_PEER_MAX - 1)
+            for reader, _ in idle[:ended]:
+                with pytest.raises(ConnectionResetError):
+                    await reader.readexactly(1)
+        assert counters.dropped == {"read_idle_ended": ended}
+        assert sink.open == [LARGE]
+        reader, writer = idle[-1]
+        writer.write(pack_request(KIND_READ, 1, RANGE.pack(0, SIZES[SMALL], SMALL)))
+        async with asyncio.timeout(10):
+            await reader.readexactly(ANSWER.size + SIZES[SMALL])
+        at_work.close()
+        for _, writer in idle:
+            writer.close()
         server.close()
         memory.close()
 
@@ -98,3 +163,71 @@ def test_a_peer_that_takes_a_request_and_says_nothing_is_given_up(monkeypatch: p
 def test_a_range_that_no_chunk_has_is_no_request(offset: int, size_bytes: int) -> None:
     with pytest.raises(ValueError, match=f"{size_bytes} bytes from byte {offset}"):
         ReadRequest("127.0.0.1:1", SMALL, offset, size_bytes, 0, print)
+
+
+def test_an_answer_says_what_others_want_of_the_holder_to_who_understands_it() -> None:
+    async def scenario() -> None:
+        memory, sink, counters = PoolMemory(32 << 20, prefault=False), Sink(), TransportCounters()
+        server = ReadServer(memory, sink, counters)  # type: ignore[arg-type]
+        address = server.listen("127.0.0.1", 0)
+        busy, busy_writer = await asyncio.open_connection(*address, limit=1 << 16)
+        wanted_bytes = 100 << 20
+        number = number_with(7, wanted_bytes)
+        busy_writer.write(pack_request(KIND_READ, number, RANGE.pack(0, SIZES[LARGE], LARGE)))
+        head = ANSWER.unpack(await busy.readexactly(ANSWER.size))
+        assert (head[3], head[4]) == (0, number), "nobody else wants anything"
+        assert counters.readers_served == 1
+        assert 60 << 20 < counters.reads_queued_bytes < 1.03 * wanted_bytes, "less what the socket took"
+        reader, writer = await asyncio.open_connection(*address)
+        for request in (number_with(1, 0), 1):
+            writer.write(pack_request(KIND_READ, request, RANGE.pack(0, 10, SMALL)))
+        answers = [await reader.readexactly(ANSWER.size + 10) for _ in range(2)]
+        told, untold = (load_of(ANSWER.unpack_from(answer)[3]) for answer in answers)
+        assert told.readers == 1
+        assert told.queued_bytes == pytest.approx(counters.reads_queued_bytes, rel=0.05)
+        assert untold is IDLE, "an agent that does not know of it takes the field for nonsense"
+        busy_writer.transport.abort()
+        async with asyncio.timeout(10):
+            while counters.readers_served:
+                await asyncio.sleep(0)
+        assert counters.reads_queued_bytes == 0
+        writer.close()
+        server.close()
+        memory.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_reader_hears_the_holders_load_and_says_what_it_wants() -> None:
+    async def scenario() -> None:
+        requests: list[int] = []
+        hung_up = asyncio.Event()
+
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            _, _, _, _, request = HEAD.unpack((await reader.readexactly(REQUEST_BYTES))[: HEAD.size])
+            requests.append(request)
+            head = memoryview(bytearray(pack_answer(0, request, 10)))
+            set_load(head, HolderLoad(5 << 30, 200))
+            writer.write(bytes(head) + bytes(10))
+            await reader.read()
+            writer.close()
+            hung_up.set()
+
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        memory = PoolMemory(1 << 20, prefault=False)
+        client = ReadClient(memory, TransportCounters(), stall_timeout_s=10)
+        ended: asyncio.Future[ReadOutcome] = asyncio.get_running_loop().create_future()
+        heard: list[HolderLoad] = []
+        port = server.sockets[0].getsockname()[1]
+        client.read(ReadRequest(f"127.0.0.1:{port}", SMALL, 0, 10, 0, ended.set_result, None, heard.append, 3 << 20))
+        async with asyncio.timeout(10):
+            assert await ended is ReadOutcome.DONE
+        assert wanted_of(requests[0]) == pytest.approx(3 << 20, rel=0.03)
+        assert (heard[0].readers, heard[0].queued_bytes) == (63, pytest.approx(5 << 30, rel=0.03))
+        client.close()
+        async with asyncio.timeout(10):
+            await hung_up.wait()
+        server.close()
+        memory.close()
+
+    asyncio.run(scenario())

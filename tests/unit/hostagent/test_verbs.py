@@ -11,13 +11,13 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from agent_harness import free_port
 
 from hostagent import limits
 from hostagent.config import DataConfig
-from hostagent.pool.memory import HUGE_PAGE_BYTES, PoolMemory
+from hostagent.pool.memory import HUGE_PAGE_BYTES, HugePages, PoolMemory
 from hostagent.transport import make_transport
 from hostagent.transport.base import Extent, TransportCounters, TransportError
 from hostagent.transport.read_protocol import (
@@ -35,7 +35,6 @@ from hostagent.transport.read_protocol import (
     pack_request,
 )
 from hostagent.transport.read_server import ReadServer
-from hostagent.transport.sockets import SocketCasts
 from hostagent.transport.verbs import abi
 from hostagent.transport.verbs.device import PortFacts, RdmaPort, VerbsError, device_names, gid_of
 from hostagent.transport.verbs.queues import Completions, CompletionWatch
@@ -43,6 +42,7 @@ from hostagent.transport.verbs.retransmissions import LossWatch, Retransmissions
 from hostagent.transport.verbs.transport import VerbsCasts
 from kvproto.ids import ChunkKey
 from kvproto.wire.data import Fabric
+from tests.unit.hostagent.agent_harness import free_port
 
 KEY, OTHER = ChunkKey(b"k" * 16), ChunkKey(b"o" * 16)
 PEER = QueuePairEnd(0x123456, 0xABCDEF, 4096, 16, gid_of("10.75.0.9"))
@@ -106,6 +106,9 @@ class Sink:
 
     def __init__(self) -> None:
         self.pins = 0
+
+    def casts_queued_bytes(self) -> int:
+        return 0
 
     def open_extent(self, key: ChunkKey) -> Extent | None:
         if key != KEY:
@@ -230,7 +233,6 @@ def test_a_machine_without_rdma(transport: str, caplog: pytest.LogCaptureFixture
     async def main() -> None:
         facts = await made.start(Sink(), Fabric())  # type: ignore[arg-type]
         assert not facts.rdma_mtu_bytes
-        assert isinstance(made._parts.casts, SocketCasts)  # type: ignore[attr-defined]
         await made.close()
 
     if transport == "verbs":
@@ -239,36 +241,51 @@ def test_a_machine_without_rdma(transport: str, caplog: pytest.LogCaptureFixture
     else:
         with caplog.at_level(logging.DEBUG):
             asyncio.run(main())
-        assert [record.message for record in caplog.records if "no RDMA here" in record.message]
+        assert [one.message for one in caplog.records if "no RDMA here, casts and reads over sockets" in one.message]
     memory.close()
 
 
 def test_a_library_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hostagent.transport.verbs import device
 
     def missing() -> ctypes.CDLL:
         raise OSError("no such file")
 
     monkeypatch.setattr(abi, "load", missing)
     with pytest.raises(VerbsError, match="libibverbs1"):
-        device.RdmaPort.open("10.0.0.1")
+        RdmaPort.open("10.0.0.1")
     assert device_names() == []
 
 
 def test_a_device_that_cannot_be_asked_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hostagent.transport.verbs import device
-
     closed: list[int] = []
-    library = SimpleNamespace(ibv_close_device=closed.append)
+    devices = (ctypes.c_void_p * 1)(5)
 
-    def refuse(*_: object) -> None:
-        raise VerbsError("ibv_query_device failed: Input/output error")
+    def list_devices(count: Any) -> int:
+        ctypes.cast(count, ctypes.POINTER(ctypes.c_int)).contents.value = 1
+        return ctypes.addressof(devices)
 
-    monkeypatch.setattr(abi, "load", lambda: library)
-    monkeypatch.setattr(device, "_devices", lambda *_: iter([("mlx5_0", 77)]))
-    monkeypatch.setattr(device, "_find_port", refuse)
+    def list_gids(_context: int, table: Any, *_: object) -> int:
+        table[0] = abi.GidEntry((ctypes.c_uint8 * 16)(*gid_of("10.0.0.1")), 3, 1, abi.GID_TYPE_ROCE_V2, 0)
+        return 1
+
+    def query_port(_context: int, _port: int, attr: Any) -> int:
+        port = ctypes.cast(attr, ctypes.POINTER(abi.PortAttr)).contents
+        port.state, port.link_layer = abi.PORT_ACTIVE, abi.LINK_LAYER_ETHERNET
+        return 0
+
+    functions = {
+        "ibv_get_device_list": list_devices,
+        "ibv_get_device_name": lambda _device: b"mlx5_0",
+        "ibv_open_device": lambda _device: 77,
+        "_ibv_query_gid_table": list_gids,
+        "ibv_query_port": query_port,
+        "ibv_query_device": lambda *_: errno.EIO,
+        "ibv_close_device": closed.append,
+        "ibv_free_device_list": lambda _devices: None,
+    }
+    monkeypatch.setattr(abi, "load", lambda: SimpleNamespace(**functions))
     with pytest.raises(VerbsError, match="ibv_query_device"):
-        device.RdmaPort.open("10.0.0.1")
+        RdmaPort.open("10.0.0.1")
     assert closed == [77]
 
 
@@ -288,7 +305,7 @@ def test_a_port_that_does_not_tell_its_counters_counts_nothing() -> None:
 
 
 def test_a_pool_whose_size_huge_pages_do_not_fit_has_small_ones() -> None:
-    memory = PoolMemory(HUGE_PAGE_BYTES + 4096, prefault=True, huge_pages=True)
+    memory = PoolMemory(HUGE_PAGE_BYTES + 4096, prefault=True, huge_pages=HugePages.IF_FREE)
     assert not memory.huge_pages
     memory.view(0, 5)[:] = b"hello"
     assert bytes(memory.view(0, 5)) == b"hello"

@@ -8,10 +8,7 @@ from kvproto.events import (
     ControlReceived,
     FillCancelled,
     FillRequested,
-    ReadClosed,
-    ReadOpened,
     SegmentsSent,
-    SendFailed,
 )
 from kvproto.ids import Address, ChunkKey, FillId
 from kvproto.limits import FILL_WINDOW, HOLDER_QUEUE_SEGMENTS_MAX, MS
@@ -109,22 +106,10 @@ def test_a_join_that_gets_here_met_no_switch() -> None:
     assert command.message.op is Op.NAK
 
 
-def test_reads_and_sends_share_one_pin() -> None:
-    it = holder()
-    assert it.handle(ReadOpened(KEY), 0) == [PinChunk(KEY)]
-    assert it.handle(ReadOpened(KEY), 0) == []
-    assert it.handle(get(0, 1), 0) == [SendSegments(KEY, 0, 1)]
-    assert it.handle(ReadClosed(KEY), 0) == []
-    assert it.handle(SendFailed(KEY, 1), 0) == []
-    assert it.handle(ReadClosed(KEY), 0) == [UnpinChunk(KEY)]
-
-
 def test_misuse_raises() -> None:
     it = holder()
     with pytest.raises(LocalProtocolError):
         it.handle(SegmentsSent(KEY, 1), 0)
-    with pytest.raises(LocalProtocolError):
-        it.handle(ReadClosed(KEY), 0)
     it.handle(get(0, 2), 0)
     with pytest.raises(LocalProtocolError):
         it.handle(SegmentsSent(KEY, 3), 0)

@@ -9,7 +9,7 @@ import pytest
 
 from kvproto.limits import MS
 from kvproto.session.read_window import READ_PIECE_BYTES_MAX, READ_WINDOW_MIN_BYTES, ReadWindow
-from kvproto.session.timing import WINDOW_DELAY_NS
+from kvproto.session.timing import WINDOW_DELAY
 
 LIMIT_BYTES = 4 << 20
 ENDLESS = 1 << 40
@@ -61,7 +61,7 @@ def test_a_slow_holder_is_kept_busy_and_no_queue_grows(mbit_s: int) -> None:
     path.most_queued_bytes = 0
     assert path.run(0.5) > 0.95
     floor_bytes = READ_WINDOW_MIN_BYTES
-    assert path.most_queued_bytes <= max(2 * WINDOW_DELAY_NS * rate / 1e9, floor_bytes)
+    assert path.most_queued_bytes <= max(2 * WINDOW_DELAY.ceiling_ns * rate / 1e9, floor_bytes)
 
 
 def test_even_the_beginning_fits_a_shallow_queue() -> None:
@@ -84,7 +84,7 @@ def test_a_link_that_gets_slower_is_believed() -> None:
     path.run(2.0)
     path.most_queued_bytes = 0
     assert path.run(0.5) > 0.95
-    assert path.most_queued_bytes <= 2 * WINDOW_DELAY_NS * 5e6 / 1e9
+    assert path.most_queued_bytes <= 2 * WINDOW_DELAY.ceiling_ns * 5e6 / 1e9
 
 
 def test_pieces_that_took_a_timeout_count_as_lost() -> None:

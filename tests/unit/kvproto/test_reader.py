@@ -11,7 +11,6 @@ from kvproto.commands import (
     Outcome,
     ReportBadCopy,
     SendControl,
-    Source,
     StartRead,
     VerifyChunk,
 )
@@ -34,14 +33,15 @@ from kvproto.limits import MS
 from kvproto.session.parameters import ReaderParameters
 from kvproto.session.reader import Reader
 from kvproto.session.timing import (
-    JOIN_RETRY_NS,
+    JOIN_RETRY,
     NEWCOMER_ANSWERS,
     NEWCOMER_MAX_NS,
-    PATIENCE_UNLED_NS,
+    PATIENCE_UNLED,
     PATIENT_SEGMENTS,
-    REPAIR_DELAY_NS,
+    REPAIR_DELAY,
 )
-from kvproto.wire.control import TAG_LEADS, Control, Flag, Op
+from kvproto.sources import ChunkSource
+from kvproto.wire.control import TAG_LEADS, Control, Flag, Op, reaction_of
 
 ME, OTHER = Member(2), Member(5)
 KEYS = [ChunkKey(bytes([index]) * 16) for index in range(4)]
@@ -99,7 +99,7 @@ def test_alone_it_joins_reads_leaves_verifies_and_delivers() -> None:
     assert controls(commands, Op.LEAVE)
     assert it.missing(KEYS[0]) is None
     (answer,) = it.handle(ChunkVerified(KEYS[0], good=True), now)
-    assert answer == DeliverFetch(FetchId(1), Outcome.COMPLETE, 1, (Source.UNICAST,))
+    assert answer == DeliverFetch(FetchId(1), Outcome.COMPLETE, 1, (ChunkSource.HOLDER,))
     assert it.idle
     assert it.next_timeout_ns() is None
 
@@ -115,7 +115,7 @@ def test_in_company_that_pulls_it_follows() -> None:
     assert not kinds(commands, StartRead)
     assert kinds(commands, VerifyChunk) == [VerifyChunk(KEYS[0])]
     (answer,) = it.handle(ChunkVerified(KEYS[0], good=True), 30 * MS)
-    assert answer.sources == (Source.CAST,)
+    assert answer.sources == (ChunkSource.CAST,)
 
 
 def silent(it: Reader, until_ns: int) -> tuple[list, int]:
@@ -155,13 +155,37 @@ def test_who_leads_is_not_patient() -> None:
     assert not it.patient
 
 
+def test_who_asks_a_switch_that_serves_is_not_patient() -> None:
+    """It leads nothing, but its window moves on only as fast as it hears of what came."""
+    it = reader()
+    it.handle(request(*(wanted(key) for key in KEYS)), 0)
+    commands = []
+    for key in KEYS:
+        commands += it.handle(notice(key, ME, flags=Flag.JOINED | Flag.CACHED), MS)
+    assert asked(commands)
+    assert not it.led_count
+    assert not it.patient
+
+
+def test_it_says_how_late_it_reacts_in_joins_and_gets() -> None:
+    it = reader()
+    (join,) = controls(it.handle(request(wanted(KEYS[0])), 0), Op.JOIN)
+    assert reaction_of(join.tag) is None, "nothing is measured yet"
+    it.handle(notice(KEYS[0], ME, OTHER), 200_000)
+    commands, _ = silent(it, 60 * MS)
+    for message in controls(commands, Op.JOIN) + controls(commands, Op.GET):
+        said = reaction_of(message.tag)
+        assert said is not None
+        assert said >= 200_000
+
+
 def test_it_leads_when_nobody_does_and_says_so() -> None:
     it = reader()
     it.handle(request(wanted(KEYS[0])), 0)
     it.handle(notice(KEYS[0], ME, OTHER), MS)
     commands, now = silent(it, 60 * MS)
     assert now > MS
-    assert [join.tag for join in controls(commands, Op.JOIN)] == [TAG_LEADS]
+    assert [join.tag & TAG_LEADS for join in controls(commands, Op.JOIN)] == [TAG_LEADS]
     assert asked(commands) == sorted(set(asked(commands)))
     assert asked(commands)[0] == 0
 
@@ -180,12 +204,12 @@ def test_a_newcomer_waits_as_long_as_answers_take(answer_us: int, again: bool, w
     first = Member(0)  # nobody goes before it
     it = reader(first)
     it.handle(request(wanted(KEYS[0])), 0)
-    now = JOIN_RETRY_NS if again else 0
+    now = JOIN_RETRY.ceiling_ns if again else 0
     assert bool(controls(it.handle_timer(now), Op.JOIN)) is again
     joined = now + answer_us * 1_000
     it.handle(notice(KEYS[0], first, OTHER, who=first), joined)
     commands, began = silent(it, joined + 2 * NEWCOMER_MAX_NS)
-    assert [join.tag for join in controls(commands, Op.JOIN)] == [TAG_LEADS]
+    assert [join.tag & TAG_LEADS for join in controls(commands, Op.JOIN)] == [TAG_LEADS]
     assert began - joined == waits_ns
 
 
@@ -209,9 +233,9 @@ def test_it_waits_for_a_pull_only_while_who_asked_is_there(asked_last: Member | 
     commands, began = silent(it, 100 * MS)
     assert asked(commands)[0] == 8
     if asked_last is None:
-        assert 3 * MS + REPAIR_DELAY_NS <= began <= (3 + NEWCOMER_ANSWERS) * MS + REPAIR_DELAY_NS
+        assert 3 * MS + REPAIR_DELAY.ceiling_ns <= began <= (3 + NEWCOMER_ANSWERS) * MS + REPAIR_DELAY.ceiling_ns
     else:
-        assert began >= 2 * MS + PATIENCE_UNLED_NS
+        assert began >= 2 * MS + PATIENCE_UNLED.ceiling_ns
 
 
 def test_it_leads_when_the_leader_falls_silent() -> None:
@@ -232,7 +256,7 @@ def test_a_lone_reader_turns_to_casting_when_somebody_joins() -> None:
     (read,) = kinds(it.handle(notice(KEYS[0], ME), MS), StartRead)
     commands = it.handle(notice(KEYS[0], ME, OTHER, who=OTHER), 2 * MS)
     commands += it.handle_timer(5 * MS)
-    assert [join.tag for join in controls(commands, Op.JOIN)] == [TAG_LEADS]
+    assert [join.tag & TAG_LEADS for join in controls(commands, Op.JOIN)] == [TAG_LEADS]
     assert min(asked(commands)) == read.count
 
 
@@ -297,7 +321,7 @@ def test_without_a_holder_the_fetch_ends_as_far_as_it_leads() -> None:
     (read, *_) = kinds(commands, StartRead)
     commands = it.handle(ReadFailed(read.read, gone=True), MS)
     (answer,) = kinds(commands, DeliverFetch)
-    assert (answer.outcome, answer.leading, answer.sources) == (Outcome.GONE, 1, (Source.LOCAL,))
+    assert (answer.outcome, answer.leading, answer.sources) == (Outcome.GONE, 1, (ChunkSource.LOCAL,))
     assert {drop.key for drop in kinds(commands, DropChunk)} == {KEYS[1], KEYS[2]}
     assert it.idle
 
@@ -368,7 +392,7 @@ def test_an_empty_fetch_and_a_fetch_of_what_is_here_end_at_once() -> None:
     it = reader()
     assert it.handle(request(), 0) == [DeliverFetch(FetchId(1), Outcome.COMPLETE, 0, ())]
     (answer,) = it.handle(request(wanted(KEYS[0], present=True)), 0)
-    assert answer.sources == (Source.LOCAL,)
+    assert answer.sources == (ChunkSource.LOCAL,)
 
 
 def test_misuse_raises() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvproto.commands import DeliverFetch, DropChunk, FetchProgress, Outcome, SendControl, Source, StartRead
+from kvproto.commands import DeliverFetch, DropChunk, FetchProgress, Outcome, SendControl, StartRead
 from kvproto.events import (
     ChunkLoaded,
     ChunkWanted,
@@ -17,6 +17,7 @@ from kvproto.ids import Address, ChunkKey, FetchId, Member, NodeId
 from kvproto.limits import MS
 from kvproto.session.parameters import ReaderParameters
 from kvproto.session.reader import Reader
+from kvproto.sources import ChunkSource
 from kvproto.wire.control import Control, Flag, Op
 
 ME, OTHER = Member(2), Member(5)
@@ -42,7 +43,7 @@ def test_loaded_chunks_are_delivered_in_prefix_order_and_nobody_is_asked() -> No
     assert it.handle(request(loading(KEYS[0], HOLDER), loading(KEYS[1])), 0) == []
     assert it.handle(ChunkLoaded(KEYS[1]), MS) == []
     (answer,) = it.handle(ChunkLoaded(KEYS[0]), 2 * MS)
-    assert answer == DeliverFetch(FetchId(1), Outcome.COMPLETE, 2, (Source.DISK, Source.DISK))
+    assert answer == DeliverFetch(FetchId(1), Outcome.COMPLETE, 2, (ChunkSource.DISK, ChunkSource.DISK))
     assert it.idle
 
 
@@ -66,7 +67,7 @@ def test_a_failed_load_without_holders_ends_the_fetch_before_it() -> None:
     it.handle(request(loading(KEYS[0]), loading(KEYS[1]), loading(KEYS[2])), 0)
     it.handle(ChunkLoaded(KEYS[0]), MS)
     commands = it.handle(LoadFailed(KEYS[1]), MS)
-    assert of_kind(commands, DeliverFetch) == [DeliverFetch(FetchId(1), Outcome.GONE, 1, (Source.DISK,))]
+    assert of_kind(commands, DeliverFetch) == [DeliverFetch(FetchId(1), Outcome.GONE, 1, (ChunkSource.DISK,))]
     assert {dropped.key for dropped in of_kind(commands, DropChunk)} == {KEYS[1], KEYS[2]}
     assert it.idle
 

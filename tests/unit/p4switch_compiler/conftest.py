@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 from p4switch.compiler import CompiledProgram, compile_program
 from p4switch.runtime import Pipeline, Program, Switch, SwitchConfig

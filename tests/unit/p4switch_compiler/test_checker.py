@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from programs import program
 
 from p4switch.compiler import check
 from p4switch.frontend.source import Diagnostic, Severity
+from tests.unit.p4switch_compiler.programs import program
 
 
 def errors(tmp_path: Path, text: str) -> list[Diagnostic]:

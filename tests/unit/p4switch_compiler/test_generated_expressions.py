@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import ctypes
-import importlib.util
-import sys
 from pathlib import Path
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from p4switch.codegen.expressions import ExpressionRenderer
-from p4switch.codegen.layout import Layout, Place, storage_bytes
-from p4switch.codegen.program import SUPPORT
+from p4switch.build import build_shared_object
+from p4switch.codegen.c_expressions import c_value
+from p4switch.codegen.c_program import SUPPORT
+from p4switch.codegen.c_unit import CUnit
+from p4switch.codegen.layout import Place, storage_bytes
 from p4switch.ir import expr as ir
 from p4switch.ir import types as irt
 from p4switch.ir.expr import BinaryOp, UnaryOp
-from p4switch.runtime import build_shared_object
-
-_spec = importlib.util.spec_from_file_location("ir_evaluator", Path(__file__).with_name("ir_evaluator.py"))
-assert _spec is not None
-assert _spec.loader is not None
-ir_evaluator = importlib.util.module_from_spec(_spec)
-sys.modules["ir_evaluator"] = ir_evaluator
-_spec.loader.exec_module(ir_evaluator)
+from p4switch.ir.program import Program
+from p4switch.runtime import INCLUDE_DIR
+from tests.unit.p4switch_compiler import ir_evaluator
 
 EXPRESSIONS_A_PROGRAM = 40
+FLAGS = ("-O1", "-w", "-fvisibility=default")
 WIDTHS = st.one_of(
     st.sampled_from([1, 7, 8, 9, 16, 31, 32, 33, 48, 63, 64, 65, 96, 127, 128, 129, 136, 160, 255, 256, 257]),
     st.integers(1, 300),
@@ -107,25 +103,23 @@ def _pack(value: int, t: irt.Type) -> bytes:
 
 def run_c(program: list[tuple[ir.Expr, dict[str, tuple[irt.Type, int]]]], directory: Path) -> list[int]:
     """Compile all expressions into one object and evaluate them; variables arrive at run time."""
-    renderer = ExpressionRenderer(Layout())
+    unit = CUnit(Program("", "", ()))
     functions: list[str] = []
     for index, (e, variables) in enumerate(program):
         lines = [f"void f{index}(const uint8_t *in, uint8_t *out) {{"]
         offset = 0
         for name, (t, _) in variables.items():
-            lines.append(f"    {renderer.layout.scalar(t)} {name}; memcpy(&{name}, in + {offset}, {storage_bytes(t)});")
-            renderer.roots[name] = Place(name, "")
+            lines.append(f"    {unit.layout.scalar(t)} {name}; memcpy(&{name}, in + {offset}, {storage_bytes(t)});")
+            unit.roots[name] = Place(name, "")
             offset += storage_bytes(t)
-        kind = renderer.layout.scalar(e.type)
-        lines.append(f"    {kind} result = {renderer.expr(e)}; memcpy(out, &result, {storage_bytes(e.type)});")
+        kind = unit.layout.scalar(e.type)
+        lines.append(f"    {kind} result = {c_value(unit, e)}; memcpy(out, &result, {storage_bytes(e.type)});")
         functions += [*lines, "}"]
     head = ["#include <stdarg.h>", "#include <stdio.h>", '#include "p4switch_abi.h"']
-    text = [*head, SUPPORT.read_text(), *renderer.layout.lines, *renderer.constants, *functions]
+    text = [*head, SUPPORT.read_text(), *unit.layout.lines, *unit.constants, *functions]
     source = directory / "expressions.c"
     source.write_text("\n".join(text))
-    library = ctypes.CDLL(
-        str(build_shared_object("expressions", [source], flags=("-O1", "-w", "-fvisibility=default")))
-    )
+    library = ctypes.CDLL(str(build_shared_object("expressions", [source], include_dirs=(INCLUDE_DIR,), flags=FLAGS)))
     results: list[int] = []
     for index, (e, variables) in enumerate(program):
         out = ctypes.create_string_buffer(storage_bytes(e.type))

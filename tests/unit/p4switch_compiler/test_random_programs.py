@@ -5,15 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from random import Random
 
-import ir_machine
 import pytest
-import random_programs
 
 from p4switch.compiler import compile_program
 from p4switch.ir import types as irt
 from p4switch.ir.program import MatchKind, Table, TableKey
 from p4switch.runtime import Pipeline, Program, Status, Switch, SwitchConfig
 from p4switch.values import ActionCall, Replica
+from tests.unit.p4switch_compiler import ir_machine, random_programs
 
 PACKETS = 60
 ENTRIES = 12

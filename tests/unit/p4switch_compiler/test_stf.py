@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from programs import program
 
 from p4switch.stf import FAILED, PASSED, UNSUPPORTED, run_stf
+from tests.unit.p4switch_compiler.programs import program
 
 CASES = sorted((Path(__file__).parents[2] / "stf").glob("*.stf"))
 

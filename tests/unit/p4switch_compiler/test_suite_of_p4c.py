@@ -20,7 +20,7 @@ from p4switch.stf import PASSED, run_stf
 pytestmark = pytest.mark.long
 
 STF_FAILS = {"extern-funcs-bmv2"}
-"""Needs C++ code of its own in the switch; docs/p4switch.md lists the cases and why."""
+"""Needs C++ code of its own in the switch; docs/research/p4switch.md lists the cases and why."""
 ACCEPTED = {"issue2283_2-bmv2", "issue3299"}
 """Programs of p4_16_errors that are legal and that only p4c's bmv2 back end refuses."""
 P4INFO_OTHER_ORDER = {

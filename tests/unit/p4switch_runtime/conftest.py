@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from _pytest.runner import runtestprotocol
 
-from p4switch.runtime import Pipeline, Program, Switch, SwitchConfig, build_shared_object
+from p4switch.build import build_shared_object
+from p4switch.runtime import INCLUDE_DIR, Pipeline, Program, Switch, SwitchConfig
 
 _HERE = Path(__file__).parent
 
@@ -30,12 +31,12 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 @pytest.fixture(scope="session")
 def exerciser() -> Program:
-    return Program.load(build_shared_object("exerciser", [_HERE / "exerciser.c"]))
+    return Program.load(build_shared_object("exerciser", [_HERE / "exerciser.c"], include_dirs=(INCLUDE_DIR,)))
 
 
 @pytest.fixture(scope="session")
 def l2_program() -> Program:
-    return Program.load(build_shared_object("l2", [_HERE / "l2_program.c"]))
+    return Program.load(build_shared_object("l2", [_HERE / "l2_program.c"], include_dirs=(INCLUDE_DIR,)))
 
 
 @pytest.fixture

@@ -86,7 +86,7 @@ static void l2(struct ps_ctx *ctx, struct phv *phv) {
     struct ps_table *dmac = &ctx->tables[T_DMAC];
     struct ps_entry *entry = ps_lookup_exact(dmac, key, 8);
     ps_count_entry(ctx, entry);
-    if (ps_meter_entry(ctx, entry) == PS_RED) {
+    if (ps_meter_entry(ctx, entry, PS_GREEN) == PS_RED) {
         ps_mark_to_drop(&phv->std);
         return;
     }

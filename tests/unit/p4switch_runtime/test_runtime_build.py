@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from p4switch import build
+from p4switch.build import CompilerMissingError, build_shared_object
 from p4switch.errors import SwitchError
-from p4switch.runtime import CompilerMissingError, Program, build, build_shared_object
+from p4switch.runtime import Program
 
 
 @pytest.fixture
@@ -94,7 +96,7 @@ def test_a_shared_object_that_is_no_program_is_refused(fresh: Path) -> None:
 
 def test_processes_that_build_at_once_agree(fresh: Path) -> None:
     script = (
-        "from pathlib import Path; from p4switch.runtime import build_shared_object; "
+        "from pathlib import Path; from p4switch.build import build_shared_object; "
         f"print(build_shared_object('answer', [Path({str(source(fresh))!r})]))"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from p4switch.bench.pipeline import load as load_bench
+from p4switch.bench.packets import load as load_bench
 from p4switch.runtime import Direction, Faults, Pipeline, PortEvent, Program, Status, Switch
 from p4switch.values import ActionCall, Replica
 from tests.unit.p4switch_runtime.namespaces import add_veth, inside, move, namespace, run
@@ -187,7 +187,7 @@ def test_missing_permission_is_one_line(net: int) -> None:
     add_veth("sw1", "h1")
     done = subprocess.run([sys.executable, "-c", _UNPRIVILEGED], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "raw sockets need root" in done.stdout
+    assert "Permission denied: packet sockets need root or CAP_NET_RAW" in done.stdout
     assert done.stdout.count("\n") == 1
 
 

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from p4switch.runtime import Direction, Faults, IdleEvent, Pipeline, Status, Switch
-from p4switch.values import ActionCall, CounterValue, GroupRef, MemberRef, MeterConfig, WeightedMember
+from p4switch.values import ActionCall, ColorCounts, CounterValue, GroupRef, MemberRef, MeterConfig, WeightedMember
 from tests.unit.p4switch_runtime.runtime_frames import Op, command, ethernet, mac, reply
 
 FORWARD, DROP = 0, 1
@@ -103,6 +103,8 @@ def test_two_rates_three_colours(switch: Switch, pipeline: Pipeline) -> None:
     batch.commit()
     assert pipeline.meters(0, 2, 2) == [None, MeterConfig(1000, 200, 2000, 400)]
     assert colors(switch, 6, 100) == [GREEN, GREEN, YELLOW, YELLOW, RED, RED]
+    two = CounterValue(2, 200)
+    assert pipeline.colors(0, 2, 2) == [ColorCounts(), ColorCounts(two, two, two)]
     switch.advance(100_000)  # 100 bytes committed, 200 peak
     assert colors(switch, 3, 100) == [GREEN, YELLOW, RED]
     switch.advance(10_000_000)  # no more than the bursts
@@ -110,6 +112,10 @@ def test_two_rates_three_colours(switch: Switch, pipeline: Pipeline) -> None:
     batch.set_meters(0, 3, [None])
     batch.commit()
     assert colors(switch, 3, 100) == [GREEN, GREEN, GREEN]
+    assert pipeline.colors(0, 3, 1)[0].green == CounterValue(8, 800)
+    batch.set_colors(0, 3, [ColorCounts(red=CounterValue(1, 7))])
+    batch.commit()
+    assert pipeline.colors(0, 3, 1) == [ColorCounts(red=CounterValue(1, 7))]
 
 
 def test_a_slow_meter_loses_no_fractions(switch: Switch, pipeline: Pipeline) -> None:
@@ -134,6 +140,12 @@ def test_a_direct_meter_counts_packets(switch: Switch, pipeline: Pipeline) -> No
     entry = pipeline.entry(0, handle)
     assert entry is not None
     assert entry.meter == MeterConfig(1, 2, 1, 2)
+    assert [c.packets for c in (entry.colors.green, entry.colors.yellow, entry.colors.red)] == [2, 0, 3]
+    batch.set_entry_colors(0, handle, ColorCounts(yellow=CounterValue(3, 4)))
+    batch.commit()
+    entry = pipeline.entry(0, handle)
+    assert entry is not None
+    assert entry.colors == ColorCounts(yellow=CounterValue(3, 4))
     batch.set_entry_meter(0, handle, None)
     batch.commit()
     for _ in range(5):

@@ -17,12 +17,19 @@ from p4switch.proto import p4info_pb2 as p4i
 from p4switch.proto import p4runtime_pb2 as p4r
 from p4switch.server.device import Device
 from p4switch.server.forwarding import ForwardingState
-from p4switch.server.pipeline import CloneSession, EntryHandle, EntryState, InitialEntry, MatchKey, PipelineFullError
 from p4switch.server.schema import ProgramIndex, Schema
 from p4switch.server.service import P4RuntimeServer
 from p4switch.server.target import ConfigError, Event
+from p4switch.server.target_pipeline import (
+    CloneSession,
+    EntryHandle,
+    EntryState,
+    InitialEntry,
+    MatchKey,
+    PipelineFullError,
+)
 from p4switch.testing import p4switch_factory  # noqa: F401 - a fixture
-from p4switch.values import ActionCall, CounterValue, EntryAction, MeterConfig, Replica, WeightedMember
+from p4switch.values import ActionCall, ColorCounts, CounterValue, EntryAction, MeterConfig, Replica, WeightedMember
 
 P4INFO = """
 pkg_info { arch: "v1model" }
@@ -113,11 +120,12 @@ class ModelEntry:
     counter: CounterValue
     meter: MeterConfig | None
     idle_timeout_ns: int
+    colors: ColorCounts = field(default_factory=ColorCounts)
 
 
 @dataclass
 class ModelPipeline:
-    """p4switch.server.pipeline.Pipeline in dictionaries. `room` bounds entries over all tables, to make it full."""
+    """p4switch.server.target_pipeline.Pipeline in dictionaries. `room` bounds entries over all tables, to make it full."""
 
     program: p4i.P4Info
     room: int = 1 << 30
@@ -138,6 +146,7 @@ class ModelPipeline:
             self.defaults[i] = ModelEntry((), 0, self.initial_default(i), CounterValue(), None, 0)
         self.counter_cells = [[CounterValue()] * c.size for c in self.program.counters]
         self.meter_cells: list[list[MeterConfig | None]] = [[None] * m.size for m in self.program.meters]
+        self.color_cells = [[ColorCounts()] * m.size for m in self.program.meters]
         self.register_cells = [[0] * r.size for r in self.program.registers]
         for i, table in enumerate(self.program.tables):
             if table.has_initial_entries:
@@ -161,7 +170,13 @@ class ModelPipeline:
             return handle
         assert all(e.key != key or e.priority != priority for e in self.tables[table].values()), "duplicate"
         self.tables[table][handle] = ModelEntry(
-            key, priority, entry.target, entry.counter or CounterValue(), entry.meter, entry.idle_timeout_ns
+            key,
+            priority,
+            entry.target,
+            entry.counter or CounterValue(),
+            entry.meter,
+            entry.idle_timeout_ns,
+            entry.colors or ColorCounts(),
         )
         return handle
 
@@ -187,6 +202,12 @@ class ModelPipeline:
 
     def set_entry_meter(self, table: int, handle: EntryHandle | None, rates: MeterConfig | None) -> None:
         self._entry(table, handle).meter = rates
+
+    def entry_colors(self, table: int, handle: EntryHandle | None) -> ColorCounts:
+        return self._entry(table, handle).colors
+
+    def set_entry_colors(self, table: int, handle: EntryHandle | None, counts: ColorCounts) -> None:
+        self._entry(table, handle).colors = counts
 
     def entry_idle_ns(self, table: int, handle: EntryHandle) -> int:
         return 1_000_000
@@ -222,6 +243,12 @@ class ModelPipeline:
 
     def set_meters(self, meter: int, start: int, rates: Sequence[MeterConfig | None]) -> None:
         self.meter_cells[meter][start : start + len(rates)] = rates
+
+    def meter_colors(self, meter: int, start: int, count: int) -> Sequence[ColorCounts]:
+        return self.color_cells[meter][start : start + count]
+
+    def set_meter_colors(self, meter: int, start: int, counts: Sequence[ColorCounts]) -> None:
+        self.color_cells[meter][start : start + len(counts)] = counts
 
     def registers(self, register: int, start: int, count: int) -> Sequence[int]:
         return self.register_cells[register][start : start + count]
@@ -288,7 +315,7 @@ class ModelTarget:
         self.pending: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self.ports = {1, 2, 3}
 
-    def compile(self, device_config: bytes) -> ModelProgram:
+    def compile(self, device_config: bytes, *, pushed: bool) -> ModelProgram:
         try:
             return ModelProgram(text_format.Parse(device_config.decode(), p4i.P4Info()))
         except (UnicodeDecodeError, text_format.ParseError) as error:

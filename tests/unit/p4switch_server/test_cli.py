@@ -1,4 +1,4 @@
-"""kvcast-switch as a process and as a function: what it prints, how it ends, and its one-line errors."""
+"""p4switch as a process and as a function: what it prints, how it ends, and its one-line errors."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,8 +19,11 @@ from pathlib import Path
 import pytest
 from google.protobuf import text_format
 
+from p4switch import __version__, metrics
 from p4switch.cli import main
 from p4switch.proto import p4info_pb2 as p4i
+from p4switch.status_server import Liveness
+from p4switch.testing import memory_switch
 
 PROGRAM = Path(__file__).with_name("learning.p4")
 ROOT = Path(__file__).parents[3]
@@ -27,7 +32,7 @@ FRAME = bytes.fromhex("ffffffffffff020000000001") + b"\x88\xb5" + bytes(46)
 
 @contextmanager
 def running(*arguments: str | Path, **environment: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A kvcast-switch process and the first line it prints; it is ended if the test has not done so."""
+    """A p4switch process and the first line it prints; it is ended if the test has not done so."""
     command = [sys.executable, "-m", "p4switch", *map(str, arguments)]
     surroundings = os.environ | {"PYTHONPATH": str(ROOT)} | environment
     with subprocess.Popen(
@@ -137,7 +142,14 @@ def test_one_line_errors(tmp_path, capsys):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        assert address in failing(capsys, PROGRAM, "--grpc", address)
+        for flag in ("--grpc", "--http"):
+            line = failing(capsys, "--no-p4", "--grpc", "127.0.0.1:0", flag, address)
+            assert f"cannot listen on {address}: address in use: end the process that listens there" in line
+            assert line.endswith(f"or choose another port with {flag}")
+    assert "no address of this machine" in failing(capsys, "--no-p4", "--grpc", "192.0.2.1:9559")
+    assert "no address of this machine" in failing(
+        capsys, "--no-p4", "-i", "1@udp:192.0.2.1:5001", "--grpc", "127.0.0.1:0"
+    )
     for wrong in ("127.0.0.1", "127.0.0.1:x", "127.0.0.1:65536", ":9559", ""):
         assert "write HOST:PORT" in failing(capsys, "--no-p4", "--grpc", wrong)
     free = ["--grpc", "127.0.0.1:0"]
@@ -156,6 +168,19 @@ def test_one_line_errors(tmp_path, capsys):
     assert "--cpu-port 600" in failing(capsys, "--no-p4", "--cpu-port", "600", *free)
     assert "--device-id -1: from 0" in failing(capsys, "--no-p4", "--device-id", "-1", *free)
     assert "cannot write" in failing(capsys, PROGRAM, "--p4info", tmp_path / "no" / "a.json")
+
+
+def test_an_address_in_use_ends_a_process_with_one_line():
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        command = [sys.executable, "-m", "p4switch", "--no-p4", "--grpc", address]
+        surroundings = os.environ | {"PYTHONPATH": str(ROOT)}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=surroundings, check=False)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"p4switch: cannot listen on {address}: address in use")
 
 
 def test_no_c_compiler(tmp_path):
@@ -181,4 +206,82 @@ def test_no_privileges(capsys, monkeypatch):
         pytest.skip(done.stderr)
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
-    assert "CAP_NET_RAW" in line or "root" in line
+    assert "interface lo: Permission denied: packet sockets need root or CAP_NET_RAW" in line
+
+
+def get(address: str, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://{address}{path}", timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def pages_of(process: subprocess.Popen[str]) -> str:
+    """Where a switch serves its pages, as the second line that it prints says."""
+    assert process.stdout is not None
+    return process.stdout.readline().split()[-1].removeprefix("http://")
+
+
+def test_pages_and_stats(capsys):
+    words = ["-i", "1@memory", "-i", "2@memory", "--flood-group", "1", "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0"]
+    with running(PROGRAM, *words) as (process, _):
+        address = pages_of(process)
+        statuses = [get(address, path)[0] for path in ("/livez", "/readyz", "/healthz", "/metrics", "/stats", "/")]
+        assert statuses == [200, 200, 200, 200, 200, 404]
+        facts = json.loads(get(address, "/healthz")[1])
+        assert (facts["status"], facts["ports_up"]) == ("ready", [1, 2])
+        assert facts["p4runtime"] == {"streams": 0, "roles": {}}
+        samples = dict(line.rsplit(" ", 1) for line in get(address, "/metrics")[1].splitlines())
+        assert samples['p4switch_port_packets_total{port="1",direction="in"}'] == "0"
+        assert samples['p4switch_port_up{port="2",medium="memory"}'] == "1"
+        assert samples['p4switch_multicast_group_replicas{group="1"}'] == "2"
+        assert samples['p4switch_table_entries{table="LearnIngress.dmac"}'] == "0"
+        assert samples['p4switch_dropped_packets_total{reason="no_buffer"}'] == "0"
+        assert main(["stats", address]) == 0
+        assert "multicast group 1: 2 copies\n" in capsys.readouterr().out
+        assert main(["stats", address, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["tables"]["LearnIngress.dmac"]["entries"] == 0
+    assert f"no switch answers at {address}" in failing(capsys, "stats", address)
+
+
+def test_not_ready_without_a_program():
+    with running("--no-p4", "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0") as (process, _):
+        address = pages_of(process)
+        assert get(address, "/livez")[0] == 200
+        assert get(address, "/readyz") == (503, "no program: name one, or let a controller push one\n")
+        assert json.loads(get(address, "/healthz")[1])["status"] == "no program"
+
+
+def test_a_packet_thread_that_hangs_is_not_alive():
+    liveness = Liveness()
+    assert liveness.alive(5, 100.0)
+    assert liveness.alive(5, 101.9)
+    assert not liveness.alive(5, 102.0)
+    assert liveness.alive(6, 102.0)
+
+
+def test_prometheus_reads_the_metrics():
+    parser = pytest.importorskip("prometheus_client.parser")
+    with memory_switch(PROGRAM, ports=2, flood_group=1) as switch:
+        text = metrics.render(switch.switch.stats(), "1.0")
+    families = {family.name: family for family in parser.text_string_to_metric_families(text)}
+    assert all(family.documentation for family in families.values())
+    assert all(f"{name}_total" in text for name, family in families.items() if family.type == "counter")
+    assert families["p4switch_port_bytes"].samples[0].labels == {"port": "1", "direction": "in"}
+
+
+def test_log_lines_as_json():
+    words = ["--grpc", "127.0.0.1:0", "-L", "info", "--log-format", "json", "-i", "1@memory"]
+    with running(PROGRAM, *words) as (process, _):
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=15)
+    lines = [json.loads(line) for line in errors.splitlines()]
+    assert set(lines[0]) == {"time", "level", "logger", "message"}
+    assert "port 1 is up" in [line["message"] for line in lines]
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["--version"])
+    assert (end.value.code, capsys.readouterr().out) == (0, f"p4switch {__version__}\n")

@@ -10,6 +10,7 @@ from typing import Any
 import finsy as fy
 import pytest
 
+from p4switch.errors import SwitchError
 from p4switch.p4info import write_p4info
 from p4switch.ports import Memory, PortSpec
 from p4switch.testing import TestSwitch, memory_switch
@@ -50,6 +51,27 @@ def forward(dst: int, port: int, **more: Any) -> fy.P4TableEntry:
 def test_floods_without_a_controller(switch):
     switch.send(1, frame(0xFFFFFFFFFFFF, 1))
     assert sorted(switch.take_all(settled_after=1)) == [2, 3, 4]
+
+
+def test_a_program_names_the_group_that_floods():
+    named = PROGRAM.read_text().replace("V1Switch(", "@p4switch_flood_group(1)\nV1Switch(")
+    with memory_switch(named, ports=4) as switch:
+        switch.send(1, frame(0xFFFFFFFFFFFF, 1))
+        assert sorted(switch.take_all(settled_after=1)) == [2, 3, 4]
+    with memory_switch(named, ports=4, flood_group=0) as switch:
+        switch.send(1, frame(0xFFFFFFFFFFFF, 1))
+        assert switch.take_all(settled_after=1) == {}
+        assert switch.switch.stats()["switch"]["no_group"] == 1
+    with memory_switch(PROGRAM, ports=4) as switch:
+        switch.send(1, frame(0xFFFFFFFFFFFF, 1))
+        assert switch.take_all(settled_after=1) == {}, "a program that names none has none"
+
+
+@pytest.mark.parametrize("group", ["0", "65536", "ALL", "1, 2", ""])
+def test_a_flood_group_that_is_none_is_refused(group):
+    wrong = PROGRAM.read_text().replace("V1Switch(", f"@p4switch_flood_group({group})\nV1Switch(")
+    with pytest.raises(SwitchError, match="write the number of a group, 1 to 65535"), memory_switch(wrong):
+        pass
 
 
 def test_ports_that_come_and_go_are_flooded_to_as_they_are(switch):

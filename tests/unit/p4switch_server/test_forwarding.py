@@ -200,7 +200,9 @@ CASES = {
     "direct resources where there are none": [
         ("INSERT " + acl(f"priority: 1 counter_data {{ }} action {{ {DROP} }}"), INVALID),
         ("INSERT " + acl(f"priority: 1 meter_config {{ }} action {{ {DROP} }}"), INVALID),
-        ("INSERT " + ipv4(f"meter_counter_data {{ }} action {{ {FORWARD} }}"), UNIMPLEMENTED),
+        ("INSERT " + acl(f"priority: 1 meter_counter_data {{ }} action {{ {DROP} }}"), INVALID),
+        ("INSERT " + ipv4(f"meter_counter_data {{ red {{ byte_count: 1 }} }} action {{ {FORWARD} }}"), INVALID),
+        ("INSERT " + ipv4(f"meter_counter_data {{ }} action {{ {FORWARD} }}"), OK),
     ],
     "a meter whose peak is below its committed rate": [
         ("INSERT " + ipv4(f"meter_config {{ cir: 2 pir: 1 }} action {{ {FORWARD} }}"), INVALID)
@@ -225,10 +227,7 @@ CASES = {
     "direct meters": [
         ("INSERT " + ipv4(), OK),
         (f"MODIFY direct_meter_entry {{ table_entry {{ table_id: {IPV4} {PREFIX} }} config {{ cir: 1 pir: 2 }} }}", OK),
-        (
-            f"MODIFY direct_meter_entry {{ table_entry {{ table_id: {IPV4} {PREFIX} }} counter_data {{ }} }}",
-            UNIMPLEMENTED,
-        ),
+        (f"MODIFY direct_meter_entry {{ table_entry {{ table_id: {IPV4} {PREFIX} }} counter_data {{ }} }}", OK),
         (f"DELETE direct_meter_entry {{ table_entry {{ table_id: {IPV4} {PREFIX} }} }}", INVALID),
     ],
     "counters": [
@@ -247,6 +246,8 @@ CASES = {
         ("MODIFY meter_entry { meter_id: 0x14000001 index { index: 4 } }", RANGE),
         ("MODIFY meter_entry { meter_id: 0x14000001 config { cir: 1 pir: 1 eburst: 1 } }", INVALID),
         ("MODIFY meter_entry { meter_id: 0x14000001 config { cir: -1 } }", INVALID),
+        ("MODIFY meter_entry { meter_id: 0x14000001 counter_data { } }", OK),
+        ("MODIFY meter_entry { meter_id: 0x14000001 counter_data { green { packet_count: 1 } } }", INVALID),
     ],
     "registers": [
         ('MODIFY register_entry { register_id: 0x16000001 index { index: 1 } data { bitstring: "\\001\\002" } }', OK),

@@ -122,7 +122,7 @@ def fresh(p4info: p4i.P4Info, target: Any) -> ForwardingState:
 def compiled(p4info: bytes, target: Any) -> tuple[Schema, Any]:
     """The same program for all examples of a test."""
     message = p4i.P4Info.FromString(p4info)
-    program = target.compile(text_format.MessageToString(message).encode())
+    program = target.compile(text_format.MessageToString(message).encode(), pushed=True)
     return Schema.build(message, program.index), program
 
 
@@ -155,7 +155,7 @@ def test_reads_answer_or_are_refused(p4info, target, batch, query):
 @settings(FUZZ, max_examples=50)
 @given(fields=messages(p4i.P4Info.DESCRIPTOR, 3))
 def test_any_p4info_is_accepted_or_refused(p4info, target, fields):
-    program = target.compile(text_format.MessageToString(p4info).encode())
+    program = target.compile(text_format.MessageToString(p4info).encode(), pushed=True)
     garbled = p4i.P4Info(**fields)
     garbled.MergeFrom(p4info)
     with contextlib.suppress(StatusError):

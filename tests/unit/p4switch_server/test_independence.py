@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 PROGRAM = """
@@ -26,8 +27,7 @@ def test_importing_it_needs_only_its_dependencies() -> None:
     assert set(done.stdout.split()) <= NEEDED | LOOKED_FOR_BY_GRPC
 
 
-def test_the_page_says_how_to_install_it_alone() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "p4switch.md").read_text()
-    found = re.search(r"pip install --no-deps kvcast && pip install ([^`]*)`", page)
-    assert found
-    assert set(found[1].split()) == {"grpcio", "protobuf", "googleapis-common-protos", "p4runtime"}
+def test_the_distribution_asks_for_what_it_imports() -> None:
+    project = tomllib.loads((Path(__file__).parents[3] / "p4switch" / "pyproject.toml").read_text())["project"]
+    asked = {re.split(r"[<>=]", wish)[0] for wish in project["dependencies"]}
+    assert asked == {"grpcio", "protobuf", "googleapis-common-protos", "p4runtime"}

@@ -14,9 +14,9 @@ from p4switch.proto import p4info_pb2 as p4i
 from p4switch.proto import p4runtime_pb2 as p4r
 from p4switch.proto import status_pb2
 from p4switch.server.limits import STREAMS_MAX
-from p4switch.server.pipeline import EntryHandle
 from p4switch.server.service import API_VERSION, P4RuntimeServer
 from p4switch.server.target import DigestEvent, IdleEvent, PacketInEvent
+from p4switch.server.target_pipeline import EntryHandle
 
 OK, NOT_FOUND, EXISTS = 0, 5, 6
 

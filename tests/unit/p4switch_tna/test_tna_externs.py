@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from p4switch.values import CounterValue
+from p4switch.compiler import check
+from p4switch.values import ActionCall, ColorCounts, CounterValue, MeterConfig
 from tests.dataplane.frames import crc16_arc, internet_checksum
 from tests.unit.p4switch_tna.tna_bench import FCS_BYTES, TO_PORT_1, TnaBench, frame, program
 
@@ -129,6 +131,72 @@ def test_counters_count_packets_and_bytes_with_their_fcs(tna: Make) -> None:
     assert bench.pipeline.counters(0) == [
         CounterValue(), CounterValue(), CounterValue(3, 3 * (len(frame()) + FCS_BYTES)), CounterValue()
     ]  # fmt: skip
+
+
+GREEN, YELLOW, RED = 0, 1, 3
+"""MeterColor_t."""
+
+
+@pytest.mark.parametrize(("unit", "each"), [("PACKETS", 1), ("BYTES", len(frame()) + FCS_BYTES)])
+def test_a_meter_marks_packets(tna: Make, unit: str, each: int) -> None:
+    locals_ = f"Meter<bit<8>>(4, MeterType_t.{unit}) meter;"
+    bench = tna(program(TO_PORT_1 + "h.d.b = meter.execute(h.d.a);", locals=locals_))
+    assert [bench.one(frame(a=2))[1] for _ in range(3)] == [GREEN] * 3, "not configured"
+    batch = bench.pipeline.batch()
+    batch.set_meters(0, 2, [MeterConfig(0, each, 0, 2 * each)])
+    batch.commit()
+    assert [bench.one(frame(a=2))[1] for _ in range(4)] == [GREEN, YELLOW, RED, RED]
+    assert [bench.one(frame(a=1))[1] for _ in range(3)] == [GREEN] * 3, "another cell"
+    counts = bench.pipeline.colors(0, 2, 1)[0]
+    assert [c.packets for c in (counts.green, counts.yellow, counts.red)] == [4, 1, 2]
+    assert counts.red.bytes == 2 * (len(frame()) + FCS_BYTES)
+
+
+def test_a_color_aware_meter_makes_no_packet_better(tna: Make) -> None:
+    """RFC 2698: red stays red and takes no tokens, yellow takes of the peak bucket only."""
+    body = "h.d.b = meter.execute(0, (MeterColor_t) h.d.b);"
+    bench = tna(program(TO_PORT_1 + body, locals="Meter<bit<8>>(1, MeterType_t.PACKETS) meter;"))
+    batch = bench.pipeline.batch()
+    batch.set_meters(0, 0, [MeterConfig(0, 1, 0, 3)])
+    batch.commit()
+    arriving = [RED, RED, YELLOW, GREEN, YELLOW, GREEN]
+    assert [bench.one(frame(b=color))[1] for color in arriving] == [RED, RED, YELLOW, GREEN, YELLOW, RED]
+
+
+def test_a_direct_meter_marks_where_an_action_calls_it(tna: Make) -> None:
+    locals_ = """DirectMeter(MeterType_t.PACKETS) meter;
+    action mark() { h.d.b = meter.execute(); }
+    action mark_again() { h.d.b = meter.execute((MeterColor_t) h.d.b); }
+    action pass() { }
+    table t {
+        key = { h.d.a: exact; } actions = { mark; mark_again; pass; } default_action = mark(); meters = meter;
+    }"""
+    bench = tna(program(TO_PORT_1 + "t.apply();", locals=locals_))
+    table = bench.pipeline.program.tables[0]
+    mark, again, skip = range(3)
+    batch = bench.pipeline.batch()
+    burst = MeterConfig(0, 1, 0, 2)
+    for a, act in ((1, mark), (2, again), (3, skip)):
+        batch.insert(table.index, [(a, 0)], ActionCall(act), meter=burst)
+    batch.set_entry_meter(table.index, None, burst)
+    handles = [result.handle for result in batch.commit()]
+    assert [bench.one(frame(a=1))[1] for _ in range(3)] == [GREEN, YELLOW, RED]
+    assert [bench.one(frame(a=2, b=YELLOW))[1] for _ in range(3)] == [YELLOW, YELLOW, RED]
+    assert [bench.one(frame(a=3, b=7))[1] for _ in range(3)] == [7, 7, 7]
+    assert [bench.one(frame(a=9))[1] for _ in range(3)] == [GREEN, YELLOW, RED], "the default entry has a meter, too"
+    uncalled = bench.pipeline.entry(table.index, handles[2])
+    assert uncalled is not None
+    assert uncalled.colors == ColorCounts()
+
+
+def test_a_direct_meter_is_executed_in_actions_of_its_table_only(tmp_path: Path) -> None:
+    locals_ = """DirectMeter(MeterType_t.PACKETS) meter;
+    action mark() { h.d.b = meter.execute(); }
+    table t { key = { h.d.a: exact; } actions = { mark; } default_action = mark(); }"""
+    path = tmp_path / "program.p4"
+    path.write_text(program(TO_PORT_1 + "t.apply();", locals=locals_))
+    (found,) = check(path)
+    assert "meter is executed outside of its table's actions" in found.message
 
 
 def test_checksum_of_the_deparser(tna: Make) -> None:

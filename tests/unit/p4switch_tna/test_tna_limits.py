@@ -168,7 +168,6 @@ def test_a_mirror_header_has_whole_bytes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
-        ({"locals": "Meter<bit<8>>(4, MeterType_t.BYTES) m;"}, "extern Meter"),
         ({"deparser_locals": "Resubmit() r;"}, "extern Resubmit"),
         ({"locals": "ActionProfile(4) p;"}, "extern ActionProfile"),
         ({"locals": "DirectCounter<bit<64>>(CounterType_t.PACKETS) c;"}, "extern DirectCounter"),

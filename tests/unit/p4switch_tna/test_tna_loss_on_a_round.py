@@ -66,7 +66,11 @@ class KvcastBench(TnaBench):
             host = Host(port)
             self.entry("port_member", port, "set_member", member=host.member, member_bit=host.bit)
             self.entry("egress_member", port, "set_receiver", member_bit=host.bit)
-            self.entry("dmac", int.from_bytes(host.mac, "big"), "forward", port=port)
+            mac, ip = int.from_bytes(host.mac, "big"), int.from_bytes(host.ip, "big")
+            self.entry("dmac", mac, "forward", port=port)
+            self.entry("station", mac, "stands_at", port=port)
+            self.insert("source", (port, mac, ip), "known")
+            self.entry("address", ip, "taken")
         self.switch.advance(2 * LOST_US)  # cells start with a time that was long ago
 
     def call(self, name: str, given: dict[str, int]) -> ActionCall:
@@ -89,6 +93,11 @@ class KvcastBench(TnaBench):
             if old.match[0][0] == key:
                 batch.delete(self.table(table), old.handle)
         batch.insert(self.table(table), [(key, 0)], self.call(action, given))
+        batch.commit()
+
+    def insert(self, table: str, keys: tuple[int, ...], action: str) -> None:
+        batch = self.pipeline.batch()
+        batch.insert(self.table(table), [(key, 0) for key in keys], self.call(action, {}))
         batch.commit()
 
     def chunk(self, segments: list[Segment], action: str, base_slot: int) -> None:

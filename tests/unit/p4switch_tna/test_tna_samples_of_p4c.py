@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from p4switch.codegen.program import render
+from p4switch.codegen.c_program import render
 from p4switch.compiler import CompileError, compile_to_ir
-from p4switch.frontend.source import deep_recursion
+from p4switch.recursion import deep_recursion
 
 TREE = os.environ.get("P4C_TREE")
 COMPILED_MIN = 36

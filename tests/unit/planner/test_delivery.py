@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from planner.network.delivery import Delivered, Delivery, Origin, Piece, Work, without
+from kvproto.sources import ChunkSource
+from planner.network.delivery import Delivered, Delivery, Piece, Work, without
 from planner.network.fluid import FluidNetwork
 from planner.network.terms import ALONE_S, NEWCOMER_S, WireTerms, stream_weight
 from planner.network.topology import SWITCH, Topology
@@ -24,7 +25,7 @@ def run(delivery: Delivery, starts: list[tuple[float, Work]]) -> dict[int, Deliv
         done |= {each.work.id: each for each in delivery.advance(now_s)}
         while waiting and waiting[0][0] <= now_s:
             delivery.fetch(waiting.pop(0)[1], now_s)
-    delivery.network.settle(now_s)
+    delivery.network.advance_to(now_s)
     return done
 
 
@@ -41,7 +42,7 @@ def test_transfers_share_and_speed_up_when_one_ends() -> None:
     network.end(first, 2.0)
     assert network.next_end_s() == pytest.approx(4.0)
     assert network.advance(4.0) == [long]
-    network.settle(4.0)
+    network.advance_to(4.0)
     assert network.carried == pytest.approx([40.0, 10.0, 30.0])
 
 
@@ -50,7 +51,7 @@ def test_one_reader_takes_its_link() -> None:
     done = run(delivery, [(0.0, Work(1, 1, prefix(0)))])
     wire = 4 * SIZE * TERMS.stream_factor()
     assert done[1].at_s == pytest.approx(ALONE_S + wire / RATE, rel=1e-3)
-    assert set(done[1].origins.values()) == {Origin.HOLDER}
+    assert set(done[1].origins.values()) == {ChunkSource.HOLDER}
     assert delivery.network.carried[0] == pytest.approx(wire)
 
 
@@ -61,7 +62,7 @@ def test_a_cast_takes_as_long_as_one_read(readers: int) -> None:
     wire = 4 * SIZE * TERMS.cast_factor()
     for each in done.values():
         assert each.at_s == pytest.approx(NEWCOMER_S + wire / RATE, rel=1e-3)
-        assert set(each.origins.values()) == {Origin.CAST}
+        assert set(each.origins.values()) == {ChunkSource.CAST}
     assert delivery.network.carried[0] == pytest.approx(wire)
     assert delivery.casts_joined[-1][1] == tuple(range(1, readers + 1))
 
@@ -105,7 +106,7 @@ def test_what_the_switch_serves_leaves_no_host() -> None:
     done = run(delivery, [(0.3 * node, Work(node, node, prefix(SWITCH))) for node in (1, 2, 3)])
     for node, each in done.items():
         assert each.at_s - 0.3 * node == pytest.approx(4 * SIZE * TERMS.cast_factor() / RATE, rel=1e-2)
-        assert set(each.origins.values()) == {Origin.SWITCH}
+        assert set(each.origins.values()) == {ChunkSource.SWITCH}
     assert delivery.network.carried[0] == 0.0
 
 

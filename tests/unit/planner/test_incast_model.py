@@ -1,4 +1,4 @@
-"""The network model against the testbed (what `kvcast bench incast` measured, as docs/performance carries it) and
+"""The network model against the testbed (figures of `kvcast bench incast` in docs/research/performance) and
 against the packet-level simulation of the protocol's state machines, where no benchmark has been."""
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from kvproto.sim.world import Setting, World
-from planner.network.incast import Incast, incast_of, predict
+from kvsim.world import Setting, World
+from tests.unit.planner.incast_model import Incast, incast_of, predict
 
-CARRIED = Path(__file__).resolve().parents[3] / "docs" / "performance"
+CARRIED = Path(__file__).resolve().parents[3] / "docs" / "research" / "performance"
 CASES = ("unicast", "cast", "cast_staggered", "cache", "cache_staggered", "slow", "loss")
 WITHIN = 0.1
 SMALL = 0.02

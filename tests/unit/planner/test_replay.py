@@ -145,8 +145,8 @@ def test_nothing_stays_pinned_and_nothing_under_way(chat: list[TraceRequest]) ->
     run.run(requests_of(chat))
     while not run.delivery.idle:
         run.step()
-    assert [agent.pool.pins_count for agent in run.agents] == [0] * len(run.agents)
-    assert [agent.pool.usage().filling_bytes for agent in run.agents] == [0] * len(run.agents)
+    assert [agent.core.pool.pins_count for agent in run.agents] == [0] * len(run.agents)
+    assert [agent.core.pool.usage().filling_bytes for agent in run.agents] == [0] * len(run.agents)
 
 
 def test_the_seed_decides_on_arrivals_within_a_tick() -> None:
@@ -175,7 +175,7 @@ def test_small_trace_as_before(chat: list[TraceRequest]) -> None:
 
 def test_what_dram_loses_the_disk_gives_back() -> None:
     """One node in turn asks for more than its DRAM holds, twice; with a disk the second round is not computed."""
-    cluster = replace(CLUSTER, nodes=2, local_dram_bytes=24 * CHUNK, routing=Routing.PREFIX)
+    cluster = replace(CLUSTER, nodes=2, local_dram_bytes=12 * CHUNK, routing=Routing.PREFIX)
     rounds = [request(20.0 * turn, *prompt(100 * (turn % 8), 8)) for turn in range(16)]
     for sharing in (Sharing.NONE, Sharing.CAST):
         without = replay(rounds, sharing, cluster)
@@ -196,10 +196,10 @@ def test_a_chunk_on_another_nodes_disk_comes_by_way_of_its_dram() -> None:
     run = Replay(Scenario(cluster, Sharing.UNICAST))
     figures = run.run(requests_of(requests))
     assert run.agents[0].disk is not None
-    assert run.agents[0].gate.counts.decisions.total() > 0
+    assert run.agents[0].core.gate.counts.decisions.total() > 0
     assert figures.hits["holder"] > 0, "node 1 got what only the disk of node 0 had"
     run.clock.advance(run.clock.now_s + 60)  # what is being written is pinned
-    assert [agent.pool.pins_count for agent in run.agents] == [0, 0]
+    assert [agent.core.pool.pins_count for agent in run.agents] == [0, 0]
 
 
 def test_a_slow_disk_is_left_alone() -> None:
@@ -208,3 +208,25 @@ def test_a_slow_disk_is_left_alone() -> None:
     figures = replay(rounds, Sharing.NONE, replace(cluster, local_disk_bytes=400 * CHUNK, disk_rate=0.05e9))
     assert figures.hits["disk"] == 0.0
     assert figures.refused > 0.1
+
+
+def test_the_switchs_cache_makes_chat_no_slower(chat: list[TraceRequest]) -> None:
+    """Its fills share the holders' uplinks; where they bring nothing, none are made."""
+    cluster = replace(CLUSTER, nodes=8, link_rate=3.125e9)
+    without, with_cache = (replay(chat, sharing, cluster) for sharing in (Sharing.CAST, Sharing.CAST_SWITCH))
+    assert with_cache.ttft_mean_s <= 1.01 * without.ttft_mean_s
+
+
+@pytest.mark.parametrize("gbit", [25, 50, 100])
+def test_unicast_readers_of_one_holder_are_never_much_slower_than_without_a_pool(gbit: int) -> None:
+    """A document of 20,000 tokens comes to one node, and two questions to each of eight within 0.2 s."""
+    cluster = replace(CLUSTER, nodes=8, link_rate=gbit / 8 * 1e9, local_dram_bytes=4000 * CHUNK)
+    requests = []
+    for turn in range(2):
+        document = prompt(1000 * turn, 40)
+        requests.append(request(4.0 * turn, *document))
+        requests += [request(4.0 * turn + 2.5 + 0.01 * one, *document, 10**6 + 100 * turn + one) for one in range(16)]
+    without, unicast, cast = (replay(requests, one, cluster) for one in (Sharing.NONE, Sharing.UNICAST, Sharing.CAST))
+    assert unicast.ttft_mean_s < 1.02 * without.ttft_mean_s
+    assert cast.ttft_mean_s < unicast.ttft_mean_s
+    assert cast.regret_s < 0.1 * cast.saved_s

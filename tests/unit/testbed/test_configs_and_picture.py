@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bmv2_testbed.bench.figures import IncastFigures
+from bmv2_testbed.bench import incast_picture as picture
+from bmv2_testbed.bench.figures import Curves, IncastFigures
 from bmv2_testbed.cluster import read_bytes
 from bmv2_testbed.configs import agent_config, controller_config, merged, namespace_endpoints
 from bmv2_testbed.demo.picture import draw
@@ -17,7 +18,8 @@ from bmv2_testbed.scale import SCALES
 from bmv2_testbed.spec import Target, TestbedSpec, Wiring
 from bmv2_testbed.switches import switch_command
 from bmv2_testbed.workloads.plan import plan_replay
-from bmv2_testbed.workloads.run import replay_without_pool
+from bmv2_testbed.workloads.replay_run import replay_without_pool
+from planner import palette
 from planner.traces import TraceRequest
 
 
@@ -33,7 +35,8 @@ def test_agents_use_their_own_addresses() -> None:
 def test_controller_knows_ports_and_switch() -> None:
     spec = TestbedSpec(hosts=2)
     config = controller_config(spec, namespace_endpoints(spec), "/run/x", "/run/x/kvcast")
-    assert config["nodes"] == {"h0": {"port": 1}, "h1": {"port": 2}}
+    assert "nodes" not in config, "ports are learned"
+    assert "flood_ports" not in config["switch"]
     assert config["switch"]["target"] == "p4switch"
     bridge = TestbedSpec(hosts=2, target=Target.BRIDGE)
     assert controller_config(bridge, namespace_endpoints(bridge), "/", "")["switch"] == {"target": "none"}
@@ -58,7 +61,6 @@ def test_a_tofino_may_let_all_its_slots_circulate() -> None:
     assert (switch["target"], switch["orbit_bytes"]) == ("tofino", 100 * 4198)
     command = switch_command(spec, endpoints, Path("/run/x"))
     assert any(word.endswith("p4/tna/kvcast.p4") for word in command)
-    assert command[command.index("--flood-group") + 1] == str(0x8000)
 
 
 def test_datagram_endpoints_are_all_different() -> None:
@@ -74,9 +76,10 @@ def test_datagram_endpoints_are_all_different() -> None:
 
 def test_read_bytes_out_of_metrics() -> None:
     metrics = (
-        "# TYPE kvcast_agent_read_bytes_total counter\n"
-        'kvcast_agent_read_bytes_total{direction="sent"} 65536.0\n'
-        'kvcast_agent_read_bytes_total{direction="received"} 1.048576e+06\n'
+        "# TYPE kvcast_agent_read_received_bytes_total counter\n"
+        "kvcast_agent_read_sent_bytes_total 65536.0\n"
+        'kvcast_agent_read_received_bytes_total{transport="rdma"} 576.0\n'
+        'kvcast_agent_read_received_bytes_total{transport="tcp"} 1.048e+06\n'
     )
     assert read_bytes(metrics) == (65536, 1048576)
     assert read_bytes("") == (0, 0)
@@ -86,9 +89,10 @@ def test_merging_goes_by_mapping() -> None:
     assert merged({"a": {"b": 1, "c": 2}, "d": 3}, {"a": {"b": 9}, "e": 4}) == {"a": {"b": 9, "c": 2}, "d": 3, "e": 4}
 
 
-def test_picture_has_both_forms(tmp_path: Path) -> None:
-    case = IncastFigures(
-        mode="cast",
+def incast(mode: str = "cast", curves: Curves | None = None) -> IncastFigures:
+    return IncastFigures(
+        curves=curves,
+        mode=mode,
         target="p4switch",
         mean_ratio=1.0,
         max_ratio=1.1,
@@ -105,6 +109,10 @@ def test_picture_has_both_forms(tmp_path: Path) -> None:
         cpu_s={},
         counters="interfaces",
     )
+
+
+def test_picture_has_both_forms(tmp_path: Path) -> None:
+    case = incast()
     trace = [TraceRequest(float(arrival), 512, 1, (1, arrival)) for arrival in range(10)]
     modelled = replay_without_pool(
         plan_replay("t", trace, nodes=2, start_s=0, length_s=1, compression=1, block_bytes=64)
@@ -113,3 +121,17 @@ def test_picture_has_both_forms(tmp_path: Path) -> None:
     files = draw(DemoFigures([("cast, at once", case)], [("a trace", [modelled])]), tmp_path / "out")
     assert [file.suffix for file in files] == [".svg", ".png"]
     assert all(file.stat().st_size > 10_000 for file in files)
+
+
+def test_an_incast_in_a_column_of_a_paper(tmp_path: Path) -> None:
+    curves = Curves([0.0, 0.5, 1.0], [[0, 400, 1000], [0, 300, 1000]], [0, 500, 1000])
+    cases = {"unicast": incast("unicast", curves), "cast": incast("cast", curves), "tcp": incast("tcp")}
+    files = picture.draw(cases, 1000, 8000, tmp_path / "incast")
+    assert [file.name for file in files] == ["incast.svg", "incast.png"]
+    text = files[0].read_text()
+    assert 'width="237.6pt"' in text, "3.3 inches"
+    assert palette.CAST in text
+    assert palette.HOLDER in text
+    assert "TCP" not in text, "it was not looked at"
+    again = picture.draw(cases, 1000, 8000, tmp_path / "again")
+    assert again[0].read_text() == text

@@ -22,6 +22,8 @@ from hostagent.config import parse
 from kvcast.commands import testbed as testbed_command
 from kvproto.wire.rdma import rdma_segment_bytes_max
 
+XZ = b"\xfd7zXZ\x00"
+"""How xz files begin (the .xz file format, 2.1.1.1)."""
 SPEC = TestbedSpec(wiring=Wiring.GUESTS, hosts=3, segment_bytes=2048, socket_hosts=(2,))
 
 
@@ -36,7 +38,7 @@ def test_cpio_reads_what_we_write(tmp_path: Path) -> None:
 
 def test_a_kernel_is_unpacked_and_one_in_another_packing_left_alone() -> None:
     kernel = b"\x7fELF" + bytes(1000)
-    assert image.unpack_kernel(b"setup" + image._XZ + b"junk" + lzma.compress(kernel) + b"tail") == kernel
+    assert image.unpack_kernel(b"setup" + XZ + b"junk" + lzma.compress(kernel) + b"tail") == kernel
     assert image.unpack_kernel(b"zstd or what") == b"zstd or what"
 
 
@@ -106,7 +108,7 @@ def test_a_testbed_without_an_image_ends_in_one_line(monkeypatch: pytest.MonkeyP
 def spec_of(*words: str) -> TestbedSpec:
     parser = argparse.ArgumentParser()
     testbed_command.add_arguments(parser)
-    return testbed_command._spec(parser.parse_args(["up", *words]))
+    return testbed_command.spec_of(parser.parse_args(["up", *words]))
 
 
 def test_the_command_line_asks_for_guests() -> None:

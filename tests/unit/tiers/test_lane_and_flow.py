@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from kvpolicy.tiers.flow import Stored, plan_demotions, plan_promotions
+from kvpolicy.tiers.lane import Lane, LaneLimits
 from kvproto.ids import ChunkKey
-from kvproto.tiers.flow import Stored, plan_demotions, plan_promotions
-from kvproto.tiers.lane import Lane, LaneLimits
 
 MS = 1_000_000
 

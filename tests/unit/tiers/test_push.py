@@ -6,8 +6,8 @@ import random
 
 import pytest
 
+from kvpolicy.tiers.push import JOINED, PushParameters, PushPolicy, kind_of
 from kvproto.ids import ChunkKey
-from kvproto.tiers.push import JOINED, PushParameters, PushPolicy, kind_of
 
 SECOND = 1_000_000_000
 MIB = 1 << 20
@@ -154,8 +154,7 @@ def test_a_node_that_joins_gets_what_is_hot_once_joined_nodes_have_used_it() -> 
 def test_memory_is_bounded() -> None:
     world = World(PushParameters(tracked_max=50, named_max=40))
     rollouts(world, 300)
-    assert len(world.policy._tables.seen) <= 50
-    assert len(world.policy._tables.order) <= 40
+    assert world.policy.tracked_count <= 50
+    assert world.policy.named_count <= 40
     world.policy.fetched(key(0), MIB, 0, 0, False, lambda: (), 10**6 * SECOND)
-    assert not world.policy._tables.named
-    assert not world.policy._tables.order
+    assert world.policy.named_count == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kvproto.value.costs import LOSS_MIN_SHARE, PRIORS, Source, SourceCosts
+from kvpolicy.value.costs import EVICTION_COST_MIN_SHARE, PRIORS, SourceCosts, Tier
 
 MIB = 1 << 20
 
@@ -13,7 +13,7 @@ def learned(overhead_s: float, rate: float, sizes: list[int], rounds: int = 12) 
     costs = SourceCosts()
     for _ in range(rounds):
         for size in sizes:
-            costs.measured(Source.REMOTE_DRAM, size, overhead_s + size / rate)
+            costs.measured(Tier.REMOTE_DRAM, size, overhead_s + size / rate)
     return costs
 
 
@@ -22,41 +22,47 @@ def learned(overhead_s: float, rate: float, sizes: list[int], rounds: int = 12) 
 def test_overhead_and_rate_are_told_apart_by_different_sizes(overhead_s: float, rate: float) -> None:
     costs = learned(overhead_s, rate, [4096, MIB, 64 * MIB])
     for size in (4096, 16 * MIB, 256 * MIB):
-        assert costs.cost_s(Source.REMOTE_DRAM, size) == pytest.approx(overhead_s + size / rate, rel=0.01, abs=1e-6)
+        assert costs.cost_s(Tier.REMOTE_DRAM, size) == pytest.approx(overhead_s + size / rate, rel=0.01, abs=1e-6)
 
 
 def test_one_size_only_is_predicted_right_at_that_size() -> None:
     costs = learned(0.005, 1e9, [16 * MIB])
-    assert costs.cost_s(Source.REMOTE_DRAM, 16 * MIB) == pytest.approx(0.005 + 16 * MIB / 1e9, rel=0.01)
+    assert costs.cost_s(Tier.REMOTE_DRAM, 16 * MIB) == pytest.approx(0.005 + 16 * MIB / 1e9, rel=0.01)
 
 
 def test_ten_measurements_forget_an_old_network() -> None:
     costs = learned(0.001, 10e9, [MIB, 32 * MIB])
     for _ in range(5):
         for size in (MIB, 32 * MIB):
-            costs.measured(Source.REMOTE_DRAM, size, 0.001 + size / 1e9)
-    assert costs.cost_s(Source.REMOTE_DRAM, 32 * MIB) == pytest.approx(0.001 + 32 * MIB / 1e9, rel=0.15)
+            costs.measured(Tier.REMOTE_DRAM, size, 0.001 + size / 1e9)
+    assert costs.cost_s(Tier.REMOTE_DRAM, 32 * MIB) == pytest.approx(0.001 + 32 * MIB / 1e9, rel=0.15)
 
 
 def test_what_makes_no_sense_is_survived() -> None:
     costs = SourceCosts()
-    costs.measured(Source.SWITCH, 0, 1.0)
-    costs.measured(Source.SWITCH, MIB, 0.0)
-    assert costs.cost(Source.SWITCH) == PRIORS[Source.SWITCH]
+    costs.measured(Tier.SWITCH, 0, 1.0)
+    costs.measured(Tier.SWITCH, MIB, 0.0)
+    assert costs.cost(Tier.SWITCH) == PRIORS[Tier.SWITCH]
     # Larger was faster: no line with a positive slope fits.
     for size, seconds in ((MIB, 1.0), (64 * MIB, 0.1), (MIB, 1.0), (64 * MIB, 0.1)):
-        costs.measured(Source.SWITCH, size, seconds)
-    assert 0 < costs.cost_s(Source.SWITCH, MIB) < 2.0
+        costs.measured(Tier.SWITCH, size, seconds)
+    assert 0 < costs.cost_s(Tier.SWITCH, MIB) < 2.0
 
 
 def test_a_loss_is_against_the_next_cheaper_and_always_above_zero() -> None:
     costs = SourceCosts()
     one_gb = 10**9
-    here, remote, again = Source.LOCAL_DRAM, Source.REMOTE_DRAM, Source.RECOMPUTE
+    here, remote, again = Tier.LOCAL_DRAM, Tier.REMOTE_DRAM, Tier.RECOMPUTE
     expected = costs.cost_s(remote, one_gb) - costs.cost_s(here, one_gb)
-    assert costs.loss_s(one_gb, here, [remote]) == pytest.approx(expected)
-    assert costs.loss_s(one_gb, here, []) == pytest.approx(costs.cost_s(again, one_gb) - costs.cost_s(here, one_gb))
-    assert costs.loss_s(one_gb, remote, [here]) == pytest.approx(LOSS_MIN_SHARE * costs.cost_s(again, one_gb))
+    assert costs.eviction_cost_s(one_gb, here, [remote]) == pytest.approx(expected)
+    assert costs.eviction_cost_s(one_gb, here, []) == pytest.approx(
+        costs.cost_s(again, one_gb) - costs.cost_s(here, one_gb)
+    )
+    assert costs.eviction_cost_s(one_gb, remote, [here]) == pytest.approx(
+        EVICTION_COST_MIN_SHARE * costs.cost_s(again, one_gb)
+    )
     for _ in range(20):
         costs.measured(again, one_gb, 0.001)
-    assert 0 < costs.loss_s(one_gb, here, [remote]) < 0.001, "who recomputes faster than all others loses little"
+    assert 0 < costs.eviction_cost_s(one_gb, here, [remote]) < 0.001, (
+        "who recomputes faster than all others loses little"
+    )

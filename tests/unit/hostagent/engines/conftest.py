@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from agent_harness import MIB, Cluster
+
+from tests.unit.hostagent.agent_harness import MIB, Cluster
 
 
 @pytest.fixture

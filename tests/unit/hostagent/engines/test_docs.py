@@ -1,4 +1,4 @@
-"""docs/vllm.md lists every setting with the default that the code has, and every metric label."""
+"""docs/reference/vllm.md lists every setting with the default that the code has, and every metric label."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import dataclasses
 import re
 from pathlib import Path
 
-from hostagent.engines.core.requests import Miss
-from hostagent.engines.settings import Settings
+from kvclient.engines.core.requests import Miss
+from kvclient.engines.settings import Settings
 
-DOCS = (Path(__file__).parents[4] / "docs" / "vllm.md").read_text()
+DOCS = (Path(__file__).parents[4] / "docs" / "reference" / "vllm.md").read_text()
 
 
 def test_every_setting_is_documented_with_its_default() -> None:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hostagent.engines.core.identity import EngineIdentity, RequestBinding, Shard
-from hostagent.engines.core.keys import MediaSpan, PrefixKeys
+from kvclient.engines.core.identity import EngineIdentity, RequestBinding, Shard
+from kvclient.engines.core.keys import MediaSpan, PrefixKeys
 from kvproto.ids import prefix_keys
 
 SHARD = Shard(0, 2, 0, 1, "layout", 1000)

@@ -11,18 +11,18 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from agent_harness import DEADLINE_S, MIB, Cluster, key
 
-from hostagent import limits
-from hostagent.api import messages
-from hostagent.api.attach import AgentUnavailableError
-from hostagent.api.messages import ChunkSource, Frame, Kind, Status, Where
-from hostagent.engines.core.prefill import FetchTerms
-from hostagent.engines.core.requests import Fetch, LookUp, Release
-from hostagent.engines.link import AgentLink
-from hostagent.engines.pool_io import FETCHES_AT_ONCE, Answer, FetchEnded, LookedUp, PoolIo, Swept
-from hostagent.polled_client import PolledClient, places_of
+from kvclient import messages
+from kvclient.attach import AgentUnavailableError
+from kvclient.engines.core.prefill import FetchTerms
+from kvclient.engines.core.requests import Fetch, LookUp, Release
+from kvclient.engines.link import AgentLink
+from kvclient.engines.pool_io import FETCHES_AT_ONCE, Answer, FetchEnded, LookedUp, PoolIo, Swept
+from kvclient.messages import Frame, Kind, Status, Where
+from kvclient.polled_client import PolledClient, places_of
 from kvproto.ids import ChunkKey
+from kvproto.sources import ChunkSource
+from tests.unit.hostagent.agent_harness import DEADLINE_S, MIB, Cluster, key
 
 log = logging.getLogger("test")
 TERMS = FetchTerms(None, DEADLINE_S)
@@ -58,7 +58,7 @@ def test_lookups_fetches_and_their_leases(cluster: Cluster, io: PoolIo) -> None:
     ended = next_answer(io)
     assert isinstance(ended, FetchEnded)
     assert (ended.sources, ended.outcome) == ((ChunkSource.LOCAL,) * 2, Status.NOT_FOUND)
-    pool = cluster.agents[0].pool
+    pool = cluster.agents[0].core.pool
     assert cluster.call(lambda: pool.pins_count) == 2
     for _ in range(2):
         io.do(Release("a", 2))
@@ -75,7 +75,7 @@ def test_a_fetch_that_brings_nothing_keeps_nothing(io: PoolIo) -> None:
 
 
 def test_more_keys_than_a_request_takes(cluster: Cluster, io: PoolIo, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "API_KEYS_MAX", 2)
+    monkeypatch.setattr(messages, "KEYS_MAX", 2)
     for number in range(1, 6):
         cluster.client(0).put(key(number), None, b"x" * 100)
     io.do(LookUp("a", 1, many(6)))
@@ -90,7 +90,7 @@ def test_more_keys_than_a_request_takes(cluster: Cluster, io: PoolIo, monkeypatc
     assert swept.where == (Where.LOCAL,) * 5 + (Where.NOWHERE,)
     assert swept.agent_bytes_per_s > 0
     io.do(Release("a", 2))
-    cluster.until(lambda: cluster.agents[0].pool.pins_count == 0)
+    cluster.until(lambda: cluster.agents[0].core.pool.pins_count == 0)
     io.end_sessions(many(5))
     io.sweep([])
     assert isinstance(next_answer(io), Swept)

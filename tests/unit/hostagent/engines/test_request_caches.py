@@ -7,11 +7,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from hostagent.api.messages import ChunkSource, Status, Where
-from hostagent.engines.core.keys import PrefixKeys
-from hostagent.engines.core.prefill import FetchTerms
-from hostagent.engines.core.requests import Command, Fetch, LookUp, Miss, Release, RequestCaches, Rules, Stage
+from kvclient.engines.core.keys import PrefixKeys
+from kvclient.engines.core.prefill import FetchTerms
+from kvclient.engines.core.requests import Command, Fetch, LookUp, Miss, Release, RequestCaches, Rules, Stage
+from kvclient.messages import Status, Where
 from kvproto.ids import ChunkKey
+from kvproto.sources import ChunkSource
 
 BLOCK, CHUNK = 4, 8
 L, R, N, S = Where.LOCAL, Where.REMOTE, Where.NOWHERE, Where.SWITCH
@@ -29,7 +30,7 @@ class Script:
             Rules(BLOCK, CHUNK, tokens_min, share_loads), self._terms, lambda why, _: self.missed.append(why)
         )
 
-    def _terms(self, tokens: int) -> FetchTerms:
+    def _terms(self, _request: str, _first: int, tokens: int) -> FetchTerms:
         self.terms.append(tokens)
         return TERMS
 
@@ -383,7 +384,7 @@ def _random_script(chance: random.Random) -> None:
         answer_fetch()
     assert not open_leases
     assert len(core) == 0
-    assert not core._loading
+    assert core.loads_count == 0
 
 
 def test_keys_differ_between_shards() -> None:

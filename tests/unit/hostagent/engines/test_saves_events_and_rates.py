@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import struct
 from array import array
-from pathlib import Path
 
 import pytest
 
-from hostagent.api.messages import Where
-from hostagent.engines.core.announcements import Announcements, ChunkFacts, Medium, Removed, Stored
-from hostagent.engines.core.prefill import DEADLINE_S_MIN, FetchTerms, PrefillRate, terms_of
-from hostagent.engines.core.requests import SavableChunk
-from hostagent.engines.core.saves import SaveLedger
-from hostagent.engines.settings import Settings, SettingsError, parse_settings
-from hostagent.engines.weights import WeightsError, fingerprint
+from kvclient.engines.core.announcements import Announcements, ChunkFacts, Medium, Removed, Stored
+from kvclient.engines.core.prefill import DEADLINE_S_MIN, FetchTerms, PrefillCost, PrefillModel, positions_of, terms_of
+from kvclient.engines.core.requests import SavableChunk
+from kvclient.engines.core.saves import SaveLedger
+from kvclient.engines.settings import Settings, SettingsError, parse_settings
+from kvclient.messages import Where
 from kvproto.ids import ChunkKey
 
 
@@ -88,29 +84,52 @@ def test_what_is_forgotten_is_withdrawn() -> None:
     assert len(told) == 0
 
 
+def observe(model: PrefillModel, first: int, tokens: int, seconds: float, decode_tokens: int = 0) -> None:
+    model.observe(tokens, positions_of(first, tokens), decode_tokens, seconds)
+
+
 def test_the_rate_is_learnt_from_prompts_only() -> None:
-    rate = PrefillRate()
-    assert rate.recompute_s(1000) is None
-    rate.observe(prompt_tokens=10, decode_tokens=0, seconds=1.0)
-    rate.observe(prompt_tokens=100, decode_tokens=200, seconds=1.0)
-    rate.observe(prompt_tokens=1000, decode_tokens=0, seconds=0.0)
-    assert rate.tokens_per_s is None
-    rate.observe(prompt_tokens=1000, decode_tokens=0, seconds=0.5)
-    assert rate.recompute_s(1000) == 0.5
+    model = PrefillModel()
+    assert model.cost(0, 1000) is None
+    observe(model, 0, 10, 1.0)
+    observe(model, 0, 100, 1.0, decode_tokens=200)
+    observe(model, 0, 1000, 0.0)
+    assert model.tokens_per_s is None
+    observe(model, 0, 1000, 0.5)
+    assert model.cost(0, 1000) == PrefillCost(0.5)
+    for _ in range(50):
+        observe(model, 0, 1000, 0.1)
+    assert model.cost(0, 1000) == PrefillCost(pytest.approx(0.1, rel=1e-3))
+    fixed = PrefillModel(100.0)
+    observe(fixed, 0, 1000, 0.1)
+    assert fixed.cost(0, 1000) == PrefillCost(10.0)
+
+
+def test_attention_is_told_apart_by_steps_at_several_positions() -> None:
+    token_s, position_s = 20e-6, 4e-9
+    model = PrefillModel()
+    for first in (0, 2048, 8192, 30000, 512):
+        observe(model, first, 2048, token_s * 2048 + position_s * positions_of(first, 2048))
+    cost = model.cost(16384, 1024)
+    assert cost is not None
+    attention_s = position_s * positions_of(16384, 1024)
+    assert cost.seconds == pytest.approx(token_s * 1024 + attention_s)
+    assert cost.attention_share == pytest.approx(attention_s / cost.seconds)
     for _ in range(30):
-        rate.observe(prompt_tokens=1000, decode_tokens=0, seconds=0.1)
-    assert rate.recompute_s(1000) == pytest.approx(0.1, rel=1e-3)
-    fixed = PrefillRate(100.0, fixed=True)
-    fixed.observe(prompt_tokens=1000, decode_tokens=0, seconds=0.1)
-    assert fixed.recompute_s(1000) == 10
+        observe(model, 0, 2048, 2 * (token_s * 2048 + position_s * positions_of(0, 2048)))
+    loaded = model.cost(0, 2048)
+    assert loaded is not None
+    assert loaded.seconds == pytest.approx(2 * (token_s * 2048 + position_s * positions_of(0, 2048)), rel=0.01)
 
 
 def test_a_fetch_may_take_as_long_as_computing() -> None:
-    assert terms_of(None, gated=True, deadline_s_max=10) == FetchTerms(None, 10)
-    assert terms_of(0.7, gated=True, deadline_s_max=10) == FetchTerms(0.7, 0.7)
-    assert terms_of(0.7, gated=False, deadline_s_max=10) == FetchTerms(None, 10)
-    assert terms_of(0.001, gated=True, deadline_s_max=10) == FetchTerms(0.001, DEADLINE_S_MIN)
-    assert terms_of(70, gated=True, deadline_s_max=10).deadline_s == 10
+    assert terms_of(None, 0.0, gated=True, deadline_s_max=10) == FetchTerms(None, 10)
+    assert terms_of(PrefillCost(0.7), 0.0, gated=True, deadline_s_max=10) == FetchTerms(0.7, 0.7)
+    assert terms_of(PrefillCost(0.7), 0.0, gated=False, deadline_s_max=10) == FetchTerms(None, 10)
+    assert terms_of(PrefillCost(0.001), 0.0, gated=True, deadline_s_max=10) == FetchTerms(0.001, DEADLINE_S_MIN)
+    assert terms_of(PrefillCost(70), 0.0, gated=True, deadline_s_max=10).deadline_s == 10
+    behind = terms_of(PrefillCost(0.7, 0.25), 0.3, gated=True, deadline_s_max=10)
+    assert behind == FetchTerms(0.7, 1.0, 0.3, 0.25)
 
 
 def test_settings() -> None:
@@ -137,39 +156,3 @@ def test_wrong_settings_are_named(extra: dict[str, object], words: str) -> None:
     with pytest.raises(SettingsError, match=words) as error:
         parse_settings(extra, {})
     assert "\n" not in str(error.value)
-
-
-def write_safetensors(path: Path, tensors: dict[str, bytes]) -> None:
-    header, start = {}, 0
-    for name, content in tensors.items():
-        header[name] = {"dtype": "U8", "shape": [len(content)], "data_offsets": [start, start + len(content)]}
-        start += len(content)
-    text = json.dumps(header).encode()
-    path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(tensors.values()))
-
-
-def test_fingerprints_tell_weights_apart(tmp_path: Path) -> None:
-    def model(name: str, tensors: dict[str, bytes]) -> str:
-        folder = tmp_path / name
-        folder.mkdir()
-        write_safetensors(folder / "model.safetensors", tensors)
-        return fingerprint(folder)
-
-    big = bytes(100_000)
-    first = model("a", {"x": big, "y": b"1" * 5000})
-    assert first == model("b", {"x": big, "y": b"1" * 5000}), "the folder's name does not count"
-    others = {
-        model("c", {"x": big, "y": b"2" * 5000}),
-        model("d", {"x": big, "z": b"1" * 5000}),
-        model("e", {"x": big[:-1] + b"1", "y": b"1" * 5000}),
-    }
-    assert len(others) == 3
-    assert first not in others
-
-
-def test_no_weights_is_one_clear_line(tmp_path: Path) -> None:
-    with pytest.raises(WeightsError, match="set weights_digest"):
-        fingerprint(tmp_path)
-    (tmp_path / "model.safetensors").write_bytes(b"nonsense that is no header")
-    with pytest.raises(WeightsError, match="cannot read the weights"):
-        fingerprint(tmp_path)

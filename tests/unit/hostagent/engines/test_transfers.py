@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-from agent_harness import Cluster, key
 
-from hostagent.client import AgentClient, AgentUnavailableError
-from hostagent.engines.core.requests import Load
-from hostagent.engines.core.saves import Save
-from hostagent.engines.link import AgentLink
-from hostagent.engines.paged import HostLayers
-from hostagent.engines.transfers import LayerGate, TransferResults, Transfers
+from kvclient.client import AgentClient, AgentUnavailableError
+from kvclient.engines.core.requests import Load
+from kvclient.engines.core.saves import Save
+from kvclient.engines.link import AgentLink
+from kvclient.engines.paged import HostLayers
+from kvclient.engines.transfers import LayerGate, TransferResults, Transfers
+from tests.unit.hostagent.agent_harness import Cluster, key
 
 BLOCKS_IN_CHUNK = 4
 PAGES = (256, 64, 1000)
+PATIENCE_S = 30.0
 log = logging.getLogger("test")
 
 
@@ -35,10 +36,12 @@ def random_layers(seed: int) -> list[np.ndarray]:
     return [chance.integers(0, 256, (32, size), dtype=np.uint8) for size in PAGES]
 
 
-def transfers_of(link: AgentLink[AgentClient], layers: list[np.ndarray], *, writes: bool = True) -> Transfers:
+def transfers_of(
+    link: AgentLink[AgentClient], layers: list[np.ndarray] | HostLayers, *, writes: bool = True
+) -> Transfers:
     return Transfers(
         link,
-        HostLayers(layers),
+        layers if isinstance(layers, HostLayers) else HostLayers(layers),
         shard=0,
         writes=writes,
         blocks_in_chunk=BLOCKS_IN_CHUNK,
@@ -50,12 +53,14 @@ def transfers_of(link: AgentLink[AgentClient], layers: list[np.ndarray], *, writ
     )
 
 
-def finish(transfers: Transfers, done: Callable[[TransferResults], bool]) -> TransferResults:
-    """What ended, once all of it has."""
-    transfers._loaders.shutdown(wait=True)
-    transfers._savers.shutdown(wait=True)
+def finish(transfers: Transfers, *, loads: int = 0, saves: int = 0) -> TransferResults:
+    """What ended, once all of it has: at most one load."""
+    if loads:
+        transfers.await_load(PATIENCE_S)
+    transfers.await_saves(PATIENCE_S)
+    transfers.close()
     results = transfers.take_results()
-    assert done(results)
+    assert (len(results.loads), len(results.saves)) == (loads, saves)
     return results
 
 
@@ -66,7 +71,7 @@ def save(number: int, blocks: tuple[int, ...]) -> Save:
 def saved(link: AgentLink[AgentClient], layers: list[np.ndarray], *saves: Save) -> None:
     transfers = transfers_of(link, layers)
     transfers.save(saves)
-    results = finish(transfers, lambda got: len(got.saves) == len(saves))
+    results = finish(transfers, saves=len(saves))
     assert all(results.saves.values())
 
 
@@ -90,7 +95,7 @@ def test_saved_blocks_are_loaded_elsewhere(link: AgentLink[AgentClient], layerwi
         for layer in range(len(PAGES)):
             gate.wait(layer)
         gate.wait_all()
-    results = finish(transfers, lambda got: bool(got.loads))
+    results = finish(transfers, loads=1)
     assert (results.loads, results.failed_blocks) == ({"r": True}, set())
     came_from = (3, 1, 4, 30, 5, 9, 2, 6)[skip:]
     for new, old, there in zip(target, before, source, strict=True):
@@ -104,7 +109,7 @@ def test_what_is_missing_is_told_block_by_block(link: AgentLink[AgentClient]) ->
     saved(link, layers, save(1, (0, 1, 2, 3)))
     transfers = transfers_of(link, layers)
     transfers.load(load(2, (10, 11, 12, 13, 14, 15, 16)[:7], skip=1))
-    results = finish(transfers, lambda got: bool(got.loads))
+    results = finish(transfers, loads=1)
     assert results.loads == {"r": False}
     assert results.failed_blocks == {13, 14, 15, 16}
     figures = transfers.take_figures()
@@ -115,7 +120,7 @@ def test_chunks_of_another_size_are_not_loaded(cluster: Cluster, link: AgentLink
     cluster.client(0).put(key(1), None, b"x" * 100)
     transfers = transfers_of(link, random_layers(1))
     transfers.load(load(1, (1, 2, 3, 4)))
-    results = finish(transfers, lambda got: bool(got.loads))
+    results = finish(transfers, loads=1)
     assert results.failed_blocks == {1, 2, 3, 4}
 
 
@@ -128,7 +133,7 @@ def test_without_an_agent_everything_fails_at_once(tmp_path: Path, layerwise: bo
     transfers = transfers_of(link, random_layers(1))
     transfers.load(load(1, (1, 2, 3, 4)), gate)
     transfers.save([save(1, (1, 2, 3, 4))])
-    results = finish(transfers, lambda got: bool(got.loads and got.saves))
+    results = finish(transfers, loads=1, saves=1)
     assert (results.loads, results.saves) == ({"r": False}, {1: False})
     assert transfers.take_figures().saves_failed == {"away": 1}
     assert link.outages_count == 1
@@ -146,10 +151,9 @@ def test_a_lease_lost_during_the_copy_spoils_it(link: AgentLink[AgentClient]) ->
             super().scatter(*arguments, **named)  # type: ignore[arg-type]
             client.close()
 
-    transfers = transfers_of(link, layers)
-    transfers._layers = Interrupted(layers)
+    transfers = transfers_of(link, Interrupted(layers))
     transfers.load(load(1, (4, 5, 6, 7)))
-    results = finish(transfers, lambda got: bool(got.loads))
+    results = finish(transfers, loads=1)
     assert results.failed_blocks == {4, 5, 6, 7}
 
 
@@ -158,15 +162,14 @@ def test_a_bug_at_the_beginning_is_told_not_raised(link: AgentLink[AgentClient])
         def mark(self) -> None:
             raise ZeroDivisionError
 
-    transfers = transfers_of(link, random_layers(1))
-    transfers._layers = Broken(random_layers(1))
+    transfers = transfers_of(link, Broken(random_layers(1)))
     gate = LayerGate(len(PAGES))
     gate.expect()
     transfers.load(load(1, (1, 2, 3, 4)), gate)
     gate.wait_all()
     transfers.save([save(1, (1, 2, 3, 4)), save(2, (5, 6, 7, 8))])
     transfers.save([])
-    results = finish(transfers, lambda got: bool(got.loads and got.saves))
+    results = finish(transfers, loads=1, saves=2)
     assert (results.loads, results.failed_blocks, results.saves) == ({"r": False}, {1, 2, 3, 4}, {1: False, 2: False})
     figures = transfers.take_figures()
     assert (figures.errors_count, figures.saves_failed) == (2, {"error": 2})
@@ -182,15 +185,15 @@ def test_a_full_pool_is_told(link: AgentLink[AgentClient]) -> None:
     client.pin(keys)
     transfers = transfers_of(link, layers)
     transfers.save([save(1, (0, 1, 2, 3))])
-    finish(transfers, lambda got: got.saves == {1: False})
+    assert finish(transfers, saves=1).saves == {1: False}
     assert transfers.take_figures().saves_failed == {"pool_full": 1}
 
 
 def test_who_does_not_write_only_answers(cluster: Cluster, link: AgentLink[AgentClient]) -> None:
     transfers = transfers_of(link, random_layers(1), writes=False)
     transfers.save([save(1, (0, 1, 2, 3))])
-    finish(transfers, lambda got: got.saves == {1: True})
-    assert cluster.call(lambda: cluster.agents[0].pool.find(key(1))) is None
+    assert finish(transfers, saves=1).saves == {1: True}
+    assert cluster.call(lambda: cluster.agents[0].core.pool.find(key(1))) is None
 
 
 def test_an_agent_that_comes_later_is_found(cluster: Cluster, tmp_path: Path) -> None:
@@ -205,7 +208,6 @@ def test_an_agent_that_comes_later_is_found(cluster: Cluster, tmp_path: Path) ->
 
     link = AgentLink(connect, path, log, answer_timeout_s=7.0)
     assert link.away
-    link._keeper.join(0)
     cluster.until(lambda: not link.away)
     assert attempts == [(path, 7.0)] * 3
     link.close()

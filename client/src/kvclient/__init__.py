@@ -1,0 +1,31 @@
+"""An engine's side of the pool: the client of the node's agent, and the connectors of engines (`kvclient.engines`).
+
+What an engine writer needs is importable from here: the client and its outcomes and errors, and how chunks are named.
+"""
+
+from kvclient.attach import AgentUnavailableError
+from kvclient.client import AgentClient, AgentError, Fetched, FetchUnderWay, PoolFullError, PutOutcome, Reservation
+from kvclient.messages import Status, Where
+from kvproto import __version__
+from kvproto.ids import ROOT_KEY, ChunkKey, Namespace, chunk_key, prefix_keys
+from kvproto.sources import ChunkSource
+
+__all__ = [
+    "ROOT_KEY",
+    "AgentClient",
+    "AgentError",
+    "AgentUnavailableError",
+    "ChunkKey",
+    "ChunkSource",
+    "FetchUnderWay",
+    "Fetched",
+    "Namespace",
+    "PoolFullError",
+    "PutOutcome",
+    "Reservation",
+    "Status",
+    "Where",
+    "__version__",
+    "chunk_key",
+    "prefix_keys",
+]

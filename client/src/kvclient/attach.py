@@ -1,0 +1,99 @@
+"""How an engine comes to its node's agent: connect, be greeted, get the pool's memory file. Standard library only."""
+
+from __future__ import annotations
+
+import grp
+import os
+import socket
+from dataclasses import dataclass
+
+from kvclient import messages
+from kvclient.messages import Kind, Status
+
+ANSWER_TIMEOUT_S = 30.0
+"""How long an agent may owe an answer before the client gives it up, unless the engine says otherwise."""
+CONNECT_TIMEOUT_S = 5.0
+
+
+_REFUSALS: dict[int, str] = {
+    Status.BUSY: "it has as many connections as it takes; use one client a process, and end engines that hang",
+    Status.FORBIDDEN: "this user is not among its api.users; add it to the agent's configuration",
+}
+
+
+class AgentUnavailableError(Exception):
+    """There is no agent, or it went away; all leases are void, their views must not be used any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attached:
+    """A connection that has been greeted. Whoever gets it closes socket and descriptor."""
+
+    sock: socket.socket
+    memory: int
+    """Descriptor of the pool's memory file."""
+    pool_bytes: int
+    incarnation: int
+
+
+def attach(path: str) -> Attached:
+    """Connect to the agent at `path`. Raises AgentUnavailableError, one line that names the remedy."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    descriptors: list[int] = []
+    try:
+        sock.settimeout(CONNECT_TIMEOUT_S)
+        try:
+            sock.connect(path)
+            size = messages.HEADER.size + messages.WELCOME.size
+            received, descriptors, _, _ = socket.recv_fds(sock, size, 1, socket.MSG_WAITALL)
+        except PermissionError as error:
+            raise AgentUnavailableError(f"no access to the agent at {path}: {_who_may(path)}") from error
+        except OSError as error:
+            reason = error.strerror or "no answer"
+            raise AgentUnavailableError(
+                f"no agent at {path}: {reason}; is kvcast-agent running on this node?"
+            ) from error
+        if len(received) != size:
+            raise AgentUnavailableError(f"what listens at {path} is not a kvcast-agent")
+        pool_bytes, incarnation = _greeted(path, received)
+        if len(descriptors) != 1:
+            raise AgentUnavailableError(f"what listens at {path} is not a kvcast-agent")
+        sock.settimeout(None)
+        return Attached(sock, descriptors[0], pool_bytes, incarnation)
+    except BaseException:
+        for descriptor in descriptors:
+            os.close(descriptor)
+        sock.close()
+        raise
+
+
+def _who_may(path: str) -> str:
+    """What a user who may not open the agent's socket can do about it."""
+    try:
+        number = os.stat(path).st_gid
+    except OSError:
+        return f"this user may not enter {os.path.dirname(path) or '.'}"
+    try:
+        group = grp.getgrgid(number).gr_name
+    except KeyError:
+        group = str(number)
+    return f"permission denied; join the group that may, {group} (usermod -aG {group} USER, then log in again)"
+
+
+def _greeted(path: str, received: bytes) -> tuple[int, int]:
+    """(pool bytes, incarnation) of a WELCOME."""
+    try:
+        frames = messages.FrameReader().feed(received)
+    except messages.MalformedFrameError:
+        frames = []
+    if len(frames) != 1 or frames[0].kind != Kind.WELCOME or len(frames[0].body) != messages.WELCOME.size:
+        raise AgentUnavailableError(f"what listens at {path} is not a kvcast-agent")
+    (frame,) = frames
+    version, pool_bytes, incarnation = messages.WELCOME.unpack(frame.body)
+    if frame.status != Status.OK:
+        raise AgentUnavailableError(f"the agent at {path} refused the connection: {_REFUSALS.get(frame.status, '?')}")
+    if version != messages.VERSION:
+        raise AgentUnavailableError(
+            f"the agent at {path} speaks version {version}, this client {messages.VERSION}: update the older"
+        )
+    return pool_bytes, incarnation

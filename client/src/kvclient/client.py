@@ -1,0 +1,474 @@
+"""The engine's side of the agent: put and fetch chunks through shared memory. Thread-safe; standard library only.
+
+>>> with AgentClient("/run/kvcast/agent.sock") as agent:
+...     agent.put(key, parent, kv_bytes)
+...     with agent.fetch([key_0, key_1], deadline_s=0.5) as got:
+...         for view in got.views:
+...             load(view)
+
+Chunks are read and written in place: `reserve` gives a view onto shared memory to fill, `fetch` gives read-only views
+that stay valid until the result is released (or the client is closed: closing gives all leases and pins back).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import json
+import mmap
+import os
+import select
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+
+from kvclient import messages
+from kvclient.attach import ANSWER_TIMEOUT_S, AgentUnavailableError, attach
+from kvclient.messages import Frame, Hint, Kind, MalformedFrameError, Status, Where
+from kvproto.sources import ChunkSource
+
+__all__ = [
+    "AgentClient",
+    "AgentError",
+    "AgentUnavailableError",
+    "ChunkSource",
+    "FetchUnderWay",
+    "Fetched",
+    "PoolFullError",
+    "PutOutcome",
+    "Reservation",
+    "Status",
+    "Where",
+]
+
+_MISSES = frozenset(
+    {
+        Status.FILLING,
+        Status.OK,
+        Status.NOT_FOUND,
+        Status.DEADLINE,
+        Status.GATE,
+        Status.UNAVAILABLE,
+        Status.POOL_FULL,
+        Status.CANCELLED,
+        Status.ABANDONED,
+    }
+)
+
+
+class AgentError(Exception):
+    """The agent refused a request; `status` says why."""
+
+    def __init__(self, status: Status, doing: str) -> None:
+        super().__init__(f"the agent refused to {doing}: {status.name.lower().replace('_', ' ')}")
+        self.status = status
+
+
+class PoolFullError(AgentError):
+    """No room in the node's pool, nothing may be evicted, or the chunk is larger than the pool."""
+
+
+class PutOutcome(enum.Enum):
+    STORED = "stored"
+    EXISTS = "exists"
+    """Here already, or being filled by somebody else at this moment."""
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class AgentClient:
+    """A connection to this node's agent. Methods may be called from any thread, several at once."""
+
+    def __init__(self, socket_path: str | os.PathLike[str], *, answer_timeout_s: float = ANSWER_TIMEOUT_S) -> None:
+        """Connects and maps the pool; raises AgentUnavailableError when that fails.
+
+        The client gives up an agent that owes an answer for `answer_timeout_s` (beyond a fetch's own deadline).
+        """
+        self._path = os.fspath(socket_path)
+        self._answer_timeout_s = answer_timeout_s
+        attached = attach(self._path)
+        self._sock, self.pool_bytes, self.incarnation = attached.sock, attached.pool_bytes, attached.incarnation
+        try:
+            self._map = mmap.mmap(attached.memory, attached.pool_bytes)
+        except BaseException:
+            self._sock.close()
+            raise
+        finally:
+            os.close(attached.memory)
+        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(ANSWER_TIMEOUT_S), 0))
+        self._readable = select.poll()
+        self._readable.register(self._sock, select.POLLIN)
+        self._lock = threading.Condition()
+        self._send_lock = threading.Lock()
+        self._frames = messages.FrameReader()
+        self._answers: dict[int, Frame | None] = {}
+        self._reading = False
+        self._request = 0
+        self._broken: str | None = None
+
+    def close(self) -> None:
+        """Gives everything back. Views handed out stay mapped but no longer protected from reuse."""
+        with self._lock:
+            self._broken = "the client was closed"
+            self._lock.notify_all()
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
+        self._sock.close()
+        # With views still out, the mapping goes when the last of them does.
+        with contextlib.suppress(BufferError):
+            self._map.close()
+
+    def __enter__(self) -> AgentClient:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    # ------------------------------------------------------------------ put
+
+    def put(
+        self,
+        key: bytes,
+        parent: bytes | None,
+        buffer: bytes | bytearray | memoryview,
+        *,
+        position: int | None = None,
+        namespace: str = "",
+    ) -> PutOutcome:
+        """Copy a whole chunk into the pool and publish it. Raises PoolFullError."""
+        content = memoryview(buffer).cast("B")
+        slot = self.reserve(key, parent, len(content), position=position, namespace=namespace)
+        if slot is None:
+            return PutOutcome.EXISTS
+        with slot:
+            slot.view[:] = content
+            slot.commit()
+        return PutOutcome.STORED
+
+    def reserve(
+        self, key: bytes, parent: bytes | None, size_bytes: int, *, position: int | None = None, namespace: str = ""
+    ) -> Reservation | None:
+        """Room to write a chunk in place; None when the pool has it or somebody is writing it. Raises PoolFullError."""
+        messages.pack_keys([key] if parent is None else [key, parent])
+        body = messages.RESERVE.pack(
+            key,
+            parent if parent is not None else messages.NO_KEY,
+            size_bytes,
+            messages.NO_POSITION if position is None else position,
+        )
+        answer = self._call(Kind.RESERVE, body + namespace.encode())
+        if answer.status in (Status.EXISTS, Status.FILLING):
+            return None
+        _expect(answer, "reserve room")
+        lease, offset = messages.RESERVED.unpack(answer.body)
+        return Reservation(self, lease, self._view(offset, size_bytes))
+
+    # ------------------------------------------------------------------ fetch
+
+    def fetch(
+        self,
+        keys: Sequence[bytes],
+        *,
+        deadline_s: float,
+        recompute_s: float | None = None,
+        queue_s: float = 0.0,
+        attention_share: float = 0.0,
+        behind: int = 0,
+        expected_s: float = 0.0,
+        traceparent: str | None = None,
+    ) -> Fetched:
+        """Bring chunks, in prefix order, into the pool and lease the leading ones that arrived by the deadline.
+
+        `recompute_s`: seconds to compute all of them; the agent answers GATE at once when it cannot beat that. None:
+        fetch whatever it takes. `queue_s`: seconds until the engine would begin to compute, because others come first.
+        `attention_share`: share of `recompute_s` that grows with the position, 0 to 1: late chunks are worth more.
+        `behind`: requests that wait for the engine behind this one; with some the agent rather waits for chunks that
+        somebody computes at this moment. `expected_s`: chunks that nobody has or computes yet will be announced within
+        this time (a prefill elsewhere that is about to begin): wait for them.
+        `traceparent`: trace context of the caller (W3C Trace Context), of which the agent's spans become children.
+        A miss is no exception: see `Fetched.count` and `Fetched.outcome`.
+        """
+        return self.start_fetch(
+            keys,
+            deadline_s=deadline_s,
+            recompute_s=recompute_s,
+            queue_s=queue_s,
+            attention_share=attention_share,
+            behind=behind,
+            expected_s=expected_s,
+            traceparent=traceparent,
+        ).wait()
+
+    def start_fetch(
+        self,
+        keys: Sequence[bytes],
+        *,
+        deadline_s: float,
+        recompute_s: float | None = None,
+        queue_s: float = 0.0,
+        attention_share: float = 0.0,
+        behind: int = 0,
+        expected_s: float = 0.0,
+        traceparent: str | None = None,
+    ) -> FetchUnderWay:
+        """As `fetch`, without waiting: the agent begins now. `wait` must be called, also after `cancel`."""
+        body = messages.pack_fetch(keys, deadline_s, recompute_s, queue_s, attention_share, behind, expected_s)
+        trace = messages.pack_traceparent(traceparent)
+        request = self._send(Kind.FETCH, body + trace, status=len(trace), count=len(keys), answered=True)
+        return FetchUnderWay(self, request, time.monotonic() + deadline_s + self._answer_timeout_s)
+
+    def _fetched(self, answer: Frame) -> Fetched:
+        if answer.status not in _MISSES:
+            _expect(answer, "fetch")
+        lease, chunks = messages.unpack_fetched(answer)
+        views = [self._view(chunk.offset, chunk.size_bytes).toreadonly() for chunk in chunks]
+        return Fetched(self, lease, views, [chunk.source for chunk in chunks], Status(answer.status))
+
+    def contains(self, keys: Sequence[bytes]) -> list[Where]:
+        """Where each chunk is known to be, without moving anything."""
+        answer = _expect(self._call(Kind.CONTAINS, messages.pack_keys(keys), count=len(keys)), "look up")
+        return messages.unpack_places(answer)
+
+    # ------------------------------------------------------------------ compute
+
+    def claim(self, keys: Sequence[bytes], size_bytes: int, etas_s: Sequence[float]) -> None:
+        """This engine computes these chunks now, in prefix order, and puts each in about `etas_s` seconds from now.
+
+        Others that want them may wait for them instead of computing them, too. Claim again whenever a time changes; put
+        every chunk as soon as it is computed. A claim ends with the put, with `disclaim`, or when it is late.
+        """
+        for at in range(0, len(keys), messages.KEYS_MAX):
+            part = slice(at, at + messages.KEYS_MAX)
+            body = messages.pack_claim(keys[part], size_bytes, etas_s[part])
+            self._send(Kind.CLAIM, body, count=len(keys[part]))
+
+    def disclaim(self, keys: Sequence[bytes] | None = None) -> None:
+        """These chunks are not computed after all: whoever waits for them goes on at once. None: all of this client."""
+        if keys is None:
+            self._send(Kind.DISCLAIM, b"")
+            return
+        for at in range(0, len(keys), messages.KEYS_MAX):
+            part = keys[at : at + messages.KEYS_MAX]
+            self._send(Kind.DISCLAIM, messages.pack_keys(part), count=len(part))
+
+    # ------------------------------------------------------------------ keep, drop, tell
+
+    def pin(self, keys: Sequence[bytes]) -> list[bool]:
+        """Keep chunks that are here from eviction until `unpin` or the end of this client; False: not here."""
+        answer = _expect(self._call(Kind.PIN, messages.pack_keys(keys), count=len(keys)), "pin")
+        return [bool(value) for value in answer.body]
+
+    def unpin(self, keys: Sequence[bytes]) -> list[bool]:
+        """Take pins of this client back; False: it had none on that chunk."""
+        answer = _expect(self._call(Kind.UNPIN, messages.pack_keys(keys), count=len(keys)), "unpin")
+        return [bool(value) for value in answer.body]
+
+    def drop(self, keys: Sequence[bytes]) -> list[bool]:
+        """Remove chunks from this node's pool; False: not here, or pinned."""
+        answer = _expect(self._call(Kind.DROP, messages.pack_keys(keys), count=len(keys)), "drop")
+        return [bool(value) for value in answer.body]
+
+    def session_end(self, keys: Sequence[bytes]) -> None:
+        """These chunks and what hangs below them are not expected to be used again."""
+        self._send(Kind.HINT, messages.pack_hint(keys, Hint.SESSION_ENDED), count=len(keys))
+
+    def expect_reuse(self, keys: Sequence[bytes], *, within_s: float) -> None:
+        """These chunks are expected to be used again in about `within_s` seconds."""
+        body = messages.pack_hint(keys, Hint.EXPECTED, min(int(within_s * 1000), 0xFFFF_FFFF))
+        self._send(Kind.HINT, body, count=len(keys))
+
+    def stats(self) -> dict[str, float]:
+        """The agent's figures: pool bytes, fetches by outcome, traffic."""
+        answer = _expect(self._call(Kind.STATS, b""), "give figures")
+        figures: dict[str, float] = json.loads(answer.body)
+        return figures
+
+    # ------------------------------------------------------------------ requests and answers
+
+    def _call(self, kind: Kind, body: bytes, *, count: int = 0) -> Frame:
+        request = self._send(kind, body, count=count, answered=True)
+        return self._wait(request, time.monotonic() + self._answer_timeout_s)
+
+    def _view(self, offset: int, size_bytes: int) -> memoryview:
+        try:
+            return memoryview(self._map)[offset : offset + size_bytes]
+        except ValueError as error:
+            # Another thread closed the client between the answer and this.
+            raise AgentUnavailableError("the client was closed") from error
+
+    def _send(self, kind: Kind, body: bytes, *, status: int = 0, count: int = 0, answered: bool = False) -> int:
+        if count > 0xFFFF:
+            raise ValueError(f"{count} keys in one request")
+        with self._lock:
+            if self._broken is not None:
+                raise AgentUnavailableError(self._broken)
+            self._request = self._request % 0xFFFF_FFFF + 1
+            request = self._request
+            if answered:
+                self._answers[request] = None
+        try:
+            with self._send_lock:
+                self._sock.sendall(messages.pack(kind, request, body, status=status, count=count))
+        except OSError as error:
+            raise self._break(f"the agent at {self._path} went away: {error.strerror}") from error
+        return request
+
+    def _wait(self, request: int, give_up_s: float) -> Frame:
+        """A waiting thread that finds nobody reading reads for all: no dedicated thread, no hand-over when alone."""
+        with self._lock:
+            while True:
+                answer = self._answers[request]
+                if answer is not None:
+                    del self._answers[request]
+                    return answer
+                if self._broken is not None:
+                    del self._answers[request]
+                    raise AgentUnavailableError(self._broken)
+                if not self._reading:
+                    self._reading = True
+                    break
+                self._lock.wait(max(0.0, give_up_s - time.monotonic()))
+                if time.monotonic() >= give_up_s and self._answers[request] is None:
+                    self._broken = f"the agent at {self._path} does not answer"
+                    self._lock.notify_all()
+        try:
+            return self._read_until(request, give_up_s)
+        finally:
+            with self._lock:
+                self._reading = False
+                self._answers.pop(request, None)
+                self._lock.notify_all()
+
+    def _read_until(self, request: int, give_up_s: float) -> Frame:
+        while True:
+            try:
+                if not self._readable.poll(max(0.0, give_up_s - time.monotonic()) * 1000):
+                    raise self._break(f"the agent at {self._path} does not answer")
+                received = self._sock.recv(65536)
+                frames = self._frames.feed(received)
+            except (OSError, MalformedFrameError) as error:
+                raise self._break(f"the agent at {self._path} went away: {error}") from error
+            if not received:
+                raise self._break(f"the agent at {self._path} closed the connection")
+            with self._lock:
+                for frame in frames:
+                    if frame.request in self._answers:
+                        self._answers[frame.request] = frame
+                answer = self._answers[request]
+                if len(frames) > 1 or answer is None:
+                    self._lock.notify_all()
+            if answer is not None:
+                return answer
+
+    def _break(self, reason: str) -> AgentUnavailableError:
+        with self._lock:
+            if self._broken is None:
+                self._broken = reason
+            self._lock.notify_all()
+            return AgentUnavailableError(self._broken)
+
+    def _give_back(self, kind: Kind, lease: int) -> None:
+        # An agent that went away holds no leases.
+        with contextlib.suppress(AgentUnavailableError):
+            self._send(kind, messages.LEASE.pack(lease))
+
+    def _commit(self, lease: int) -> int:
+        answer = _expect(self._call(Kind.COMMIT, messages.LEASE.pack(lease)), "commit")
+        checksum: int = struct.unpack("!Q", answer.body)[0]
+        return checksum
+
+
+class Reservation:
+    """Room for a chunk, to be written in place. Leaving its `with` without `commit` gives it up."""
+
+    def __init__(self, client: AgentClient, lease: int, view: memoryview) -> None:
+        self._client = client
+        self._lease = lease
+        self._done = False
+        self.view = view
+
+    def commit(self) -> int:
+        """The chunk is written: check-sum it and publish it. Returns its xxh3-64. The view is void afterwards."""
+        self._done = True
+        self.view.release()
+        return self._client._commit(self._lease)
+
+    def abort(self) -> None:
+        """Give the room back. Idempotent."""
+        if not self._done:
+            self._done = True
+            self.view.release()
+            self._client._give_back(Kind.ABORT, self._lease)
+
+    def __enter__(self) -> Reservation:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
+        self.abort()
+
+
+class FetchUnderWay:
+    """A fetch that the agent works on."""
+
+    def __init__(self, client: AgentClient, request: int, give_up_s: float) -> None:
+        self._client = client
+        self._request = request
+        self._give_up_s = give_up_s
+
+    def wait(self) -> Fetched:
+        """Wait for the outcome; once."""
+        return self._client._fetched(self._client._wait(self._request, self._give_up_s))
+
+    def cancel(self) -> None:
+        """It is no longer wanted: `wait` soon returns, with nothing unless it was done already. From any thread."""
+        with contextlib.suppress(AgentUnavailableError):
+            self._client._send(Kind.CANCEL, messages.CANCEL.pack(self._request))
+
+
+class Fetched:
+    """The leading chunks that arrived. They are pinned in the pool until `release`."""
+
+    def __init__(
+        self, client: AgentClient, lease: int, views: list[memoryview], sources: list[ChunkSource], outcome: Status
+    ) -> None:
+        self._release: Callable[[], None] | None = lambda: client._give_back(Kind.RELEASE, lease)
+        self.views = views
+        self.sources = sources
+        self.outcome = outcome
+        """OK when all arrived, otherwise why the first one missing is missing."""
+
+    @property
+    def count(self) -> int:
+        """Leading chunks that arrived."""
+        return len(self.sources)
+
+    def release(self) -> None:
+        """Unpin; the views are void. Idempotent."""
+        if self._release is not None:
+            for view in self.views:
+                # An array made from the view by the caller keeps it; using that after release is the caller's risk.
+                with contextlib.suppress(BufferError):
+                    view.release()
+            self.views = []
+            release, self._release = self._release, None
+            if self.sources:
+                release()
+
+    def __enter__(self) -> Fetched:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
+        self.release()
+
+
+def _expect(answer: Frame, doing: str) -> Frame:
+    if answer.status == Status.OK:
+        return answer
+    status = Status(answer.status)
+    if status in (Status.POOL_FULL, Status.TOO_LARGE):
+        raise PoolFullError(status, doing)
+    raise AgentError(status, doing)

@@ -1,0 +1,84 @@
+"""Everything that decides the bytes of an engine's KV cache, as namespaces of keys.
+
+Two engines share a chunk only if all of it agrees. Knows nothing of any engine's classes: shells collect the facts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kvproto.ids import Namespace
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One part of a chunk: the layers and heads that one worker (or several with equal KV) holds."""
+
+    tensor_rank: int
+    tensor_size: int
+    pipeline_rank: int
+    pipeline_size: int
+    layout: str
+    """Digest of shapes, strides, dtypes, attention backend and its packing of this worker's cache."""
+    chunk_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class RequestBinding:
+    """What a request adds to the engine's own facts."""
+
+    adapter: str = ""
+    """Name and weights digest of the LoRA adapter; empty without one."""
+    salt: str = ""
+    """The request's `cache_salt`: requests share only within a salt."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineIdentity:
+    """What an engine is, as far as its KV depends on it."""
+
+    model: str
+    revision: str
+    weights_digest: str
+    dtype: str
+    cache_dtype: str
+    block_tokens: int
+    chunk_tokens: int
+    engine: str
+    """Name and version of the engine: packing of a cache may change with it."""
+    extra: str
+    """Whatever else decides bytes (rope scaling, quantisation, draft model), in a canonical text."""
+    shards: tuple[Shard, ...]
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Bytes of one chunk, all shards together."""
+        return sum(shard.chunk_bytes for shard in self.shards)
+
+    def namespace(self, shard: Shard, binding: RequestBinding) -> Namespace:
+        """The namespace of one shard's keys."""
+        return Namespace(
+            model=self.model,
+            revision=self.revision,
+            weights_digest=self.weights_digest,
+            dtype=self.dtype,
+            cache_dtype=self.cache_dtype,
+            layout=shard.layout,
+            chunk_tokens=self.chunk_tokens,
+            tensor_parallel_rank=shard.tensor_rank,
+            tensor_parallel_size=shard.tensor_size,
+            pipeline_parallel_rank=shard.pipeline_rank,
+            pipeline_parallel_size=shard.pipeline_size,
+            adapter=binding.adapter,
+            tenant_salt=binding.salt,
+            extra=f"engine={self.engine};block_tokens={self.block_tokens};{self.extra}",
+        )
+
+    def digests(self, binding: RequestBinding) -> tuple[bytes, ...]:
+        """Namespace digests of all shards, in their order."""
+        return tuple(self.namespace(shard, binding).digest() for shard in self.shards)
+
+    @property
+    def label(self) -> str:
+        """Short text for operators: what `kvcast ls` shows next to a chunk."""
+        return f"{self.model}@{self.weights_digest[:8]}"

@@ -1,0 +1,147 @@
+"""The torch side of `kvclient.engines.paged`: byte views of an engine's tensors, and copies on a device."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from kvclient.engines.paged import Buffer, HostLayers, PagedLayers, Span, spans_of
+
+# Chunks are lent read-only, and copying out of them never writes: let torch say its warning about that, once, here.
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    torch.frombuffer(bytes(1), dtype=torch.uint8)
+
+WORD_BYTES = 8
+
+
+class LayoutError(ValueError):
+    """The cache cannot be copied by pages; one line that names the obstacle."""
+
+
+def page_view(cache: torch.Tensor, page_bytes: int) -> torch.Tensor:
+    """A layer's cache, shape (blocks, ...), as bytes: shape (blocks, page_bytes), block stride as in memory.
+
+    Raises LayoutError when a block's page is not one run of bytes.
+    """
+    item_bytes = cache.element_size()
+    runs = sorted((stride, size) for size, stride in zip(cache.shape[1:], cache.stride()[1:], strict=True) if size > 1)
+    expected = 1
+    for stride, size in runs:
+        if stride != expected:
+            raise LayoutError(f"the pages of a cache of shape {tuple(cache.shape)} are not contiguous")
+        expected *= size
+    if expected * item_bytes > page_bytes:
+        raise LayoutError(f"a block has {expected * item_bytes} bytes, more than its page of {page_bytes}")
+    return torch.tensor([], dtype=torch.uint8, device=cache.device).set_(
+        cache.untyped_storage(),
+        cache.storage_offset() * item_bytes,
+        (cache.shape[0], expected * item_bytes),
+        (cache.stride(0) * item_bytes, 1),
+    )
+
+
+class DeviceLayers:
+    """Layers in a device's memory: through pinned staging memory, on streams of their own.
+
+    The host never waits for the engine's stream: copies wait, on their own streams, for an event on it, and a copy is
+    over when its stream says so. On the CPU (for tests) everything happens at once.
+    """
+
+    def __init__(self, views: Sequence[torch.Tensor]) -> None:
+        """`views`: `page_view` of each layer, all on one device."""
+        self._device = views[0].device
+        self._spans = spans_of([view.shape[1] for view in views])
+        self._bytes = sum(span.page_bytes for span in self._spans)
+        # Kernels move one element per thread: eight bytes at a time where pages allow it.
+        self._word = torch.int64 if all(_is_aligned(view, WORD_BYTES) for view in views) else torch.uint8
+        self._layers = [view.view(self._word) for view in views]
+        self._is_cuda = self._device.type == "cuda"
+        self._own = threading.local()
+
+    @property
+    def layers_count(self) -> int:
+        return len(self._layers)
+
+    def chunk_bytes(self, blocks_count: int) -> int:
+        """See PagedLayers."""
+        return self._bytes * blocks_count
+
+    def mark(self) -> Any:
+        """See PagedLayers."""
+        if not self._is_cuda:
+            return None
+        event = torch.cuda.Event()
+        event.record(torch.cuda.current_stream(self._device))
+        return event
+
+    @contextmanager
+    def _stream(self, after: Any) -> Iterator[None]:
+        """This thread's own stream, behind a mark."""
+        if not self._is_cuda:
+            yield
+            return
+        stream = getattr(self._own, "stream", None)
+        if stream is None:
+            stream = self._own.stream = torch.cuda.Stream(self._device)
+        with torch.cuda.stream(stream):
+            if after is not None:
+                stream.wait_event(after)
+            try:
+                yield
+            finally:
+                # Whatever happened: what was submitted reads and writes memory that is about to be given back.
+                stream.synchronize()
+
+    def gather(self, block_ids: Sequence[int], chunk: Buffer, after: Any = None) -> None:
+        """See PagedLayers. The chunk is written when this returns."""
+        count = len(block_ids)
+        content = torch.frombuffer(chunk, dtype=torch.uint8)
+        landing = torch.empty_like(content, pin_memory=True) if self._is_cuda else content
+        with self._stream(after):
+            ids = torch.tensor(block_ids, dtype=torch.long).to(self._device, non_blocking=True)
+            staging = torch.empty(self._bytes * count, dtype=torch.uint8, device=self._device)
+            for layer, span in zip(self._layers, self._spans, strict=True):
+                torch.index_select(layer, 0, ids, out=self._part(staging, span, count).view(self._word))
+            landing.copy_(staging, non_blocking=True)
+        if landing is not content:
+            content.copy_(landing)
+
+    def scatter(
+        self,
+        chunk: Buffer,
+        blocks_count: int,
+        skip_blocks: int,
+        block_ids: Sequence[int],
+        layer: int | None = None,
+        after: Any = None,
+    ) -> None:
+        """See PagedLayers. The blocks are written when this returns."""
+        content = torch.frombuffer(chunk, dtype=torch.uint8)
+        with self._stream(after):
+            ids = torch.tensor(block_ids, dtype=torch.long).to(self._device, non_blocking=True)
+            for index in range(len(self._layers)) if layer is None else (layer,):
+                part = self._part(content, self._spans[index], blocks_count)[skip_blocks : skip_blocks + len(block_ids)]
+                if self._is_cuda:
+                    part = part.pin_memory().to(self._device, non_blocking=True)
+                self._layers[index].index_copy_(0, ids, part.view(self._word))
+
+    @staticmethod
+    def _part(content: torch.Tensor, span: Span, blocks_count: int) -> torch.Tensor:
+        start = span.start * blocks_count
+        return content[start : start + span.page_bytes * blocks_count].view(blocks_count, span.page_bytes)
+
+
+def _is_aligned(view: torch.Tensor, word_bytes: int) -> bool:
+    numbers = (view.shape[1], view.stride(0), view.storage_offset(), view.data_ptr())
+    return all(number % word_bytes == 0 for number in numbers)
+
+
+def paged_layers(views: Sequence[torch.Tensor]) -> PagedLayers:
+    """The copier for where the layers are."""
+    return HostLayers([view.numpy() for view in views]) if views[0].device.type == "cpu" else DeviceLayers(views)

@@ -1,0 +1,118 @@
+"""Copies between an engine's paged KV cache and chunks: blocks here and there in memory <-> one run of bytes.
+
+A chunk is layer by layer, in each layer block by block, in each block the page as the engine has it:
+
+    layer 0: block 0 page | block 1 page | ...    layer 1: block 0 page | ...
+
+so that a layer can be used as soon as its part is there. Pages are opaque bytes; what they mean is bound into the keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Buffer: TypeAlias = memoryview | bytearray | bytes
+
+
+class PagedLayers(Protocol):
+    """A worker's layers. Threads may copy at the same time, as long as their blocks differ."""
+
+    @property
+    def layers_count(self) -> int: ...
+
+    def chunk_bytes(self, blocks_count: int) -> int:
+        """Bytes of a chunk of `blocks_count` blocks."""
+        ...
+
+    def mark(self) -> Any:
+        """A point in the engine's work of the calling thread: copies `after` it begin when all work submitted
+        before it is done."""
+        ...
+
+    def gather(self, block_ids: Sequence[int], chunk: Buffer, after: Any = None) -> None:
+        """Paged cache -> chunk (writable, `chunk_bytes(len(block_ids))`), as it is `after` a mark."""
+        ...
+
+    def scatter(
+        self,
+        chunk: Buffer,
+        blocks_count: int,
+        skip_blocks: int,
+        block_ids: Sequence[int],
+        layer: int | None = None,
+        after: Any = None,
+    ) -> None:
+        """Chunk of `blocks_count` blocks -> paged cache: its blocks from `skip_blocks` on into `block_ids`.
+
+        One layer, or all of them. Not before a mark: what had the blocks before may still be at work on them.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    start: int
+    page_bytes: int
+
+
+def spans_of(pages: Sequence[int]) -> list[Span]:
+    """Where each layer's part begins in a chunk of one block; starts scale with the number of blocks."""
+    spans, start = [], 0
+    for page_bytes in pages:
+        spans.append(Span(start, page_bytes))
+        start += page_bytes
+    return spans
+
+
+class HostLayers:
+    """Layers in host memory: rows of bytes, copied by numpy, which holds no other thread up meanwhile."""
+
+    def __init__(self, layers: Sequence[npt.NDArray[np.uint8]]) -> None:
+        """`layers`: pages of each layer, shape (blocks, page bytes); rows may have gaps between them."""
+        self._layers = list(layers)
+        self._spans = spans_of([layer.shape[1] for layer in self._layers])
+        self._bytes = sum(span.page_bytes for span in self._spans)
+
+    @property
+    def layers_count(self) -> int:
+        return len(self._layers)
+
+    def chunk_bytes(self, blocks_count: int) -> int:
+        """See PagedLayers."""
+        return self._bytes * blocks_count
+
+    def mark(self) -> None:
+        """What the host has computed is there: nothing to wait for."""
+
+    def gather(self, block_ids: Sequence[int], chunk: Buffer, after: Any = None) -> None:
+        """See PagedLayers."""
+        content = np.frombuffer(chunk, dtype=np.uint8)
+        ids = np.asarray(block_ids, dtype=np.intp)
+        for layer, span in zip(self._layers, self._spans, strict=True):
+            np.take(layer, ids, axis=0, out=_part(content, span, len(ids)), mode="clip")
+
+    def scatter(
+        self,
+        chunk: Buffer,
+        blocks_count: int,
+        skip_blocks: int,
+        block_ids: Sequence[int],
+        layer: int | None = None,
+        after: Any = None,
+    ) -> None:
+        """See PagedLayers."""
+        content = np.frombuffer(chunk, dtype=np.uint8)
+        ids = np.asarray(block_ids, dtype=np.intp)
+        for index in range(len(self._layers)) if layer is None else (layer,):
+            part = _part(content, self._spans[index], blocks_count)
+            self._layers[index][ids] = part[skip_blocks : skip_blocks + len(ids)]
+
+
+def _part(content: npt.NDArray[np.uint8], span: Span, blocks_count: int) -> npt.NDArray[np.uint8]:
+    start = span.start * blocks_count
+    return content[start : start + span.page_bytes * blocks_count].reshape(blocks_count, span.page_bytes)

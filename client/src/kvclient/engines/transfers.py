@@ -1,0 +1,329 @@
+"""A worker's copies between leased chunks and its paged cache, in threads. Nothing here raises into the engine's step.
+
+A load holds a lease of its own while it copies, and asks the agent something once more before it calls the copy good:
+an agent that let go of the lease meanwhile (the connection ended) may have given the memory to others.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from kvclient.client import AgentClient, AgentError, AgentUnavailableError, Fetched, PoolFullError
+from kvclient.engines.core.requests import Load
+from kvclient.engines.core.saves import Save
+from kvclient.engines.link import AgentLink
+from kvclient.engines.paged import PagedLayers
+
+
+@dataclass(slots=True)
+class TransferFigures:
+    """What was moved since the last look."""
+
+    loaded_chunks: int = 0
+    loaded_bytes: int = 0
+    load_s: list[float] = field(default_factory=list)
+    failed_blocks: int = 0
+    saved_chunks: int = 0
+    saved_bytes: int = 0
+    save_s: list[float] = field(default_factory=list)
+    saves_failed: dict[str, int] = field(default_factory=dict)
+    """By reason: away, pool_full, refused, error."""
+    errors_count: int = 0
+    """Exceptions that nothing expected."""
+
+
+@dataclass(slots=True)
+class TransferResults:
+    """What ended since the last look."""
+
+    loads: dict[str, bool] = field(default_factory=dict)
+    """By request: whether all of it arrived."""
+    failed_blocks: set[int] = field(default_factory=set)
+    saves: dict[int, bool] = field(default_factory=dict)
+
+
+class LayerGate:
+    """Lets each layer of a forward pass through once the KV of all its loads is there."""
+
+    def __init__(self, layers_count: int) -> None:
+        self._condition = threading.Condition()
+        self._missing = [0] * layers_count
+        self._loads_count = 0
+
+    def expect(self) -> None:
+        """One more load, of all layers."""
+        with self._condition:
+            self._loads_count += 1
+            self._missing = [count + 1 for count in self._missing]
+
+    def arrived(self, layer: int) -> None:
+        """A layer of one load is there."""
+        with self._condition:
+            self._missing[layer] -= 1
+            self._condition.notify_all()
+
+    def ended(self, layers_missing: range) -> None:
+        """One load is over; these layers of it do not come."""
+        with self._condition:
+            for layer in layers_missing:
+                self._missing[layer] -= 1
+            self._loads_count -= 1
+            self._condition.notify_all()
+
+    def wait(self, layer: int) -> None:
+        """Wait for a layer of all loads."""
+        with self._condition:
+            self._condition.wait_for(lambda: self._missing[layer] <= 0)
+
+    def wait_all(self) -> None:
+        """Wait until all loads are over."""
+        with self._condition:
+            self._condition.wait_for(lambda: self._loads_count == 0)
+
+
+@dataclass(slots=True)
+class _Progress:
+    layers_count: int = 0
+    """Layers reported to the gate."""
+
+
+class Transfers:
+    """All copies of one worker."""
+
+    def __init__(
+        self,
+        link: AgentLink[AgentClient],
+        layers: PagedLayers,
+        *,
+        shard: int,
+        writes: bool,
+        blocks_in_chunk: int,
+        deadline_s: float,
+        threads: int,
+        label: str,
+        log: logging.Logger,
+        clock: Callable[[], float],
+    ) -> None:
+        """`writes`: false for a worker whose KV another one has too, which saves it for both."""
+        self._link = link
+        self._layers = layers
+        self._shard = shard
+        self._writes = writes
+        self._blocks_in_chunk = blocks_in_chunk
+        self._chunk_bytes = layers.chunk_bytes(blocks_in_chunk)
+        self._deadline_s = deadline_s
+        self._label = label
+        self._log = log
+        self._clock = clock
+        self._loaders = ThreadPoolExecutor(threads, thread_name_prefix="kvcast-load")
+        # One at a time: nobody waits for saves, and they should stay out of the way.
+        self._savers = ThreadPoolExecutor(1, thread_name_prefix="kvcast-save")
+        self._lock = threading.Condition()
+        """Notified when a load ends, and when the last of the saves does."""
+        self._saves_count = 0
+        """Under way."""
+        self._results = TransferResults()
+        self._figures = TransferFigures()
+        self.has_results = self.has_figures = False
+        """Whether `take_results` and `take_figures` have something: all that most steps look at."""
+
+    # ------------------------------------------------------------------ from the engine's step
+
+    def load(self, load: Load, gate: LayerGate | None = None) -> None:
+        """Begin a load; with `gate`, layer by layer for the forward pass that waits there.
+
+        The blocks are not written before the work submitted so far is done: they may have been another request's.
+        """
+        try:
+            self._loaders.submit(self._load, load, gate, self._layers.mark())
+        except Exception:  # noqa: BLE001 - a bug of ours must not end the engine's step; logged in full and counted
+            self._failed("beginning a load")
+            self._load_over(load, 0, self._clock(), gate, _Progress())
+
+    def save(self, saves: Sequence[Save]) -> None:
+        """Begin saves of blocks that the work submitted so far computes."""
+        if not saves:
+            return
+        with self._lock:
+            self._saves_count += len(saves)
+        try:
+            self._savers.submit(self._save_all, saves, self._layers.mark())
+        except Exception:  # noqa: BLE001 - a bug of ours must not end the engine's step; logged in full and counted
+            self._failed("beginning saves")
+            for save in saves:
+                self._save_over(save, "error", None)
+
+    def await_load(self, timeout_s: float) -> None:
+        """Wait a moment for a load to end, for an engine that has nothing else to do."""
+        with self._lock:
+            self._lock.wait_for(lambda: self._results.loads, timeout_s)
+
+    def await_saves(self, timeout_s: float) -> None:
+        """Wait a moment for all saves to end, for an engine that has nothing else to do."""
+        with self._lock:
+            self._lock.wait_for(lambda: not self._saves_count, timeout_s)
+
+    def take_results(self) -> TransferResults:
+        """What ended; each end is reported once."""
+        with self._lock:
+            results, self._results = self._results, TransferResults()
+            self.has_results = False
+        return results
+
+    def take_figures(self) -> TransferFigures:
+        """What was moved; each move is reported once."""
+        with self._lock:
+            figures, self._figures = self._figures, TransferFigures()
+            self.has_figures = False
+        return figures
+
+    def close(self) -> None:
+        """Wait for the copies under way, forget the rest. The link is closed before this, so that nothing waits."""
+        self._loaders.shutdown(wait=True, cancel_futures=True)
+        self._savers.shutdown(wait=True, cancel_futures=True)
+
+    def _failed(self, doing: str) -> None:
+        """An exception that nothing expected was caught."""
+        self._log.exception("kvcast: %s failed", doing)
+        with self._lock:
+            self._figures.errors_count += 1
+            self.has_figures = True
+
+    # ------------------------------------------------------------------ loads
+
+    def _load(self, load: Load, gate: LayerGate | None, after: Any) -> None:
+        started_s = self._clock()
+        chunks = 0
+        progress = _Progress()
+        try:
+            chunks = self._copy_in(load, gate, progress, after)
+        except (AgentUnavailableError, AgentError) as error:
+            self._log.warning("kvcast: a load of %d blocks failed: %s", len(load.block_ids), error)
+        except Exception:  # noqa: BLE001 - a bug of ours must not end the engine's step; logged in full and counted
+            self._failed(f"a load of {len(load.block_ids)} blocks")
+        finally:
+            self._load_over(load, chunks, started_s, gate, progress)
+
+    def _load_over(
+        self, load: Load, chunks: int, started_s: float, gate: LayerGate | None, progress: _Progress
+    ) -> None:
+        good = max(0, chunks * self._blocks_in_chunk - load.skip_blocks)
+        failed = load.block_ids[good:]
+        with self._lock:
+            self._results.loads[load.request] = not failed
+            self._results.failed_blocks.update(failed)
+            figures = self._figures
+            figures.loaded_chunks += chunks
+            figures.loaded_bytes += chunks * self._chunk_bytes
+            figures.load_s.append(self._clock() - started_s)
+            figures.failed_blocks += len(failed)
+            self.has_results = self.has_figures = True
+            self._lock.notify_all()
+        if gate is not None:
+            gate.ended(range(progress.layers_count, self._layers.layers_count))
+
+    def _copy_in(self, load: Load, gate: LayerGate | None, progress: _Progress, after: Any) -> int:
+        """Chunks that are in the paged cache for certain."""
+        client = self._link.client
+        if client is None or not load.keys:
+            return 0
+        keys = [keys[self._shard] for keys in load.keys]
+        try:
+            with client.fetch(keys, deadline_s=self._deadline_s) as got:
+                count = self._whole(got)
+                layers = range(self._layers.layers_count) if gate is not None else (None,)
+                for layer in layers:
+                    self._copy_layer(load, got, count, layer, after)
+                    if gate is not None and layer is not None:
+                        gate.arrived(layer)
+                        progress.layers_count += 1
+                client.contains(keys[:1])
+                return count
+        except AgentUnavailableError as error:
+            self._link.lost(client, str(error))
+            raise
+
+    def _whole(self, got: Fetched) -> int:
+        """Leading chunks of the size that this cache takes."""
+        for count, view in enumerate(got.views):
+            if len(view) != self._chunk_bytes:
+                self._log.error("kvcast: a chunk has %d bytes, not %d: computing it", len(view), self._chunk_bytes)
+                return count
+        return got.count
+
+    def _copy_layer(self, load: Load, got: Fetched, count: int, layer: int | None, after: Any) -> None:
+        size = self._blocks_in_chunk
+        for chunk in range(count):
+            skip = load.skip_blocks if chunk == 0 else 0
+            start = chunk * size + skip - load.skip_blocks
+            ids = load.block_ids[start : start + size - skip]
+            self._layers.scatter(got.views[chunk], size, skip, ids, layer, after)
+
+    # ------------------------------------------------------------------ saves
+
+    def _save_all(self, saves: Sequence[Save], after: Any) -> None:
+        for save in saves:
+            self._save(save, after)
+
+    def _save(self, save: Save, after: Any) -> None:
+        started_s = self._clock()
+        reason = "error"
+        wrote = False
+        try:
+            reason, wrote = self._copy_out(save, after) if self._writes else ("", False)
+        except Exception:  # noqa: BLE001 - a bug of ours must not end the engine's step; logged in full and counted
+            self._failed("saving a chunk")
+        finally:
+            self._save_over(save, reason, self._clock() - started_s if wrote else None)
+
+    def _save_over(self, save: Save, reason: str, wrote_s: float | None) -> None:
+        """`wrote_s`: how long it took to write the chunk; None when it was not written here."""
+        with self._lock:
+            self._results.saves[save.save] = not reason
+            self._saves_count -= 1
+            if not self._saves_count:
+                self._lock.notify_all()
+            self.has_results = self.has_figures = True
+            figures = self._figures
+            if reason:
+                figures.saves_failed[reason] = figures.saves_failed.get(reason, 0) + 1
+            elif wrote_s is not None:
+                figures.saved_chunks += 1
+                figures.saved_bytes += self._chunk_bytes
+                figures.save_s.append(wrote_s)
+
+    def _copy_out(self, save: Save, after: Any) -> tuple[str, bool]:
+        """(why it is not in the pool, empty if it is; whether it was written here)."""
+        client = self._link.client
+        if client is None:
+            return "away", False
+        try:
+            return "", self._put(client, save, after)
+        except AgentUnavailableError as error:
+            self._link.lost(client, str(error))
+            return "away", False
+        except PoolFullError:
+            return "pool_full", False
+        except AgentError as error:
+            self._log.warning("kvcast: a chunk is not saved: %s", error)
+            return "refused", False
+
+    def _put(self, client: AgentClient, save: Save, after: Any) -> bool:
+        slot = client.reserve(
+            save.keys[self._shard],
+            save.parents[self._shard],
+            self._chunk_bytes,
+            position=save.position,
+            namespace=self._label,
+        )
+        if slot is None:
+            return False
+        with slot:
+            self._layers.gather(save.block_ids, slot.view, after)
+            slot.commit()
+        return True

@@ -1,0 +1,131 @@
+"""How an engine's chunks are named: by the model, its weights and what each worker's cache looks like.
+
+Chunks have names once all workers have spoken and all bytes of the weights are read; until then nothing is cached.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from kvclient.engines.core.identity import Shard
+from kvclient.engines.link import AgentLink
+from kvclient.engines.settings import Settings, SettingsError
+from kvclient.engines.vllm.bindings import RequestKeys
+from kvclient.engines.vllm.facts import ShardFacts, WorkerRank, make_identity, weights_digest
+from kvclient.engines.weights import WeightsError
+from kvclient.polled_client import PolledClient
+
+log = logging.getLogger("vllm.kvcast")
+
+WEIGHTS_WAIT_S = 1.0
+"""An engine's start waits this long for the digest of its weights: enough for small models, nothing for large ones."""
+SILENT_STEPS_MAX = 64
+"""Workers speak in the first step that they take part in. Several are scheduled before its reports are here."""
+
+
+class ChunkNames:
+    """One engine's; `keys` is None until chunks have names."""
+
+    def __init__(
+        self,
+        vllm_config: Any,
+        kv_cache_config: Any,
+        settings: Settings,
+        block_tokens: int,
+        link: AgentLink[PolledClient],
+    ) -> None:
+        """`link`: for the line that says that chunks have names. Raises SettingsError."""
+        self._vllm_config = vllm_config
+        self._kv_cache_config = kv_cache_config
+        self._settings = settings
+        self._block_tokens = block_tokens
+        self._link = link
+        self._weights = weights_digest(vllm_config, settings)
+        self._workers: dict[WorkerRank, ShardFacts] = {}
+        """What was said so far."""
+        self._shards: tuple[Shard, ...] = ()
+        """What all together keep; empty until all have spoken."""
+        self._silent_steps = 0
+        self._given_up = False
+        self.keys: RequestKeys | None = None
+        try:
+            self._weights.get(WEIGHTS_WAIT_S)
+        except WeightsError as error:
+            raise SettingsError(str(error)) from error
+
+    @property
+    def awaits_workers(self) -> bool:
+        """Workers have still to say what their caches are: with the next step or the one after. Until then nobody
+        knows whether chunks will have names."""
+        return not self._shards and not self._given_up
+
+    def heard(self, workers: Mapping[WorkerRank, ShardFacts]) -> None:
+        """These workers have said what their caches are."""
+        self._workers.update(workers)
+        parallel = self._vllm_config.parallel_config
+        replicas = self._kv_cache_config.kv_tp_replicas
+        shards = []
+        for pipeline_rank in range(parallel.pipeline_parallel_size):
+            for tensor_rank in range(0, parallel.tensor_parallel_size, replicas):
+                facts = self._workers.get((pipeline_rank, tensor_rank))
+                if facts is None:
+                    return
+                shards.append(
+                    Shard(
+                        tensor_rank // replicas,
+                        max(1, parallel.tensor_parallel_size // replicas),
+                        pipeline_rank,
+                        parallel.pipeline_parallel_size,
+                        facts.layout,
+                        facts.chunk_bytes,
+                    )
+                )
+        self._shards = tuple(shards)
+        if self.find() is None and not self._given_up:
+            log.info("kvcast: nothing is cached until all bytes of the weights are read, in the background")
+
+    def step(self) -> None:
+        """One more step is scheduled."""
+        if self.awaits_workers:
+            self._silent_steps += 1
+            if self._silent_steps > SILENT_STEPS_MAX:
+                self._give_up("some worker does not say what its cache is: all nodes need the same kvcast")
+
+    @property
+    def shard_bytes(self) -> int:
+        """Of a chunk at one worker; 0 until workers have said what their caches are."""
+        return self._shards[0].chunk_bytes if self._shards else 0
+
+    def find(self) -> RequestKeys | None:
+        """The keys, if there are any by now. If there never will be, one line says why."""
+        if self.keys is None and self._shards and not self._given_up:
+            try:
+                self._make()
+            except (WeightsError, SettingsError) as error:
+                self._give_up(str(error))
+        return self.keys
+
+    def _give_up(self, reason: str) -> None:
+        self._given_up = True
+        log.error("kvcast: nothing is cached: %s", reason)
+
+    def _make(self) -> None:
+        """Make the keys, once the weights are known. Raises WeightsError, SettingsError."""
+        digest = self._weights.get()
+        if digest is None:
+            return
+        identity = make_identity(self._vllm_config, self._settings, self._block_tokens, digest, self._shards)
+        self.keys = RequestKeys(identity)
+        log.info(
+            "kvcast: %s, weights %s, layout %s, chunks of %d tokens and %d bytes in %d shard(s), agent at %s%s",
+            identity.model,
+            digest,
+            self._shards[0].layout,
+            self._settings.chunk_tokens,
+            identity.chunk_bytes,
+            len(self._shards),
+            self._settings.socket,
+            " (away)" if self._link.away else "",
+        )

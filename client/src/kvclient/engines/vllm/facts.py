@@ -1,0 +1,208 @@
+"""What vLLM's configuration says of this engine's KV, and what it is refused for. One line for each refusal."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+import vllm
+from vllm.config import get_layers_from_vllm_config
+from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
+from vllm.platforms import current_platform
+from vllm.v1.core.sched import output as scheduler_output
+from vllm.v1.kv_cache_interface import FullAttentionSpec, group_kernel_blocks, iter_layer_specs
+
+from kvclient.engines.core.identity import EngineIdentity, Shard
+from kvclient.engines.layout import page_view
+from kvclient.engines.settings import Settings, SettingsError
+from kvclient.engines.weights import WeightsDigest, WeightsError, digest_of, signature_of
+
+OLDEST_VLLM = "0.32"
+
+
+WorkerRank: TypeAlias = tuple[int, int]
+"""Pipeline rank, tensor rank."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardFacts:
+    """What a worker says of its part of the cache, in the reports of its first step. (vLLM's handshake would bring it
+    at start, but MultiConnector hands the handshake of one connector to all of them.)"""
+
+    layout: str
+    chunk_bytes: int
+    backends: str
+
+
+def check_engine(vllm_config: Any, kv_cache_config: Any, settings: Settings) -> int:
+    """Tokens of a block. Raises SettingsError for what kvcast does not do."""
+    if not hasattr(scheduler_output, "KVConnectorBlockState"):
+        raise SettingsError(f"kvcast needs vLLM {OLDEST_VLLM} or newer, not {vllm.__version__}")
+    parallel = vllm_config.parallel_config
+    for name in ("decode_context_parallel_size", "prefill_context_parallel_size"):
+        if getattr(parallel, name, 1) > 1:
+            raise SettingsError(f"kvcast does not split contexts over workers: leave {name} at 1")
+    if (
+        current_platform.is_cpu()
+        and getattr(vllm_config.model_config, "use_mla", False)
+        and not vllm_config.scheduler_config.enable_chunked_prefill
+    ):
+        raise SettingsError(
+            "kvcast cannot cache this model here: vLLM's latent attention on this processor computes nothing behind "
+            "a cached prefix (its own prefix caching is off for it, too); GPUs and processors with AMX do"
+        )
+    groups = kv_cache_config.kv_cache_groups
+    specs = [spec for group in groups for spec in iter_layer_specs(group.kv_cache_spec)]
+    odd = sorted({type(spec).__name__ for spec in specs if not isinstance(spec, FullAttentionSpec)})
+    if odd or len(groups) != 1:
+        kinds = ", ".join(odd) or f"{len(groups)} groups of KV caches"
+        raise SettingsError(
+            f"kvcast cannot cache this model: its layers keep {kinds}, and only caches that hold every token of a "
+            "prefix can be cut into chunks (models that mix full and sliding-window attention work with "
+            "--disable-hybrid-kv-cache-manager; recurrent and purely sliding-window models do not)"
+        )
+    block_tokens = int(groups[0].kv_cache_spec.block_size)
+    if settings.chunk_tokens % block_tokens:
+        better = -(-settings.chunk_tokens // block_tokens) * block_tokens
+        raise SettingsError(
+            f"chunk_tokens is {settings.chunk_tokens}; it must be a multiple of the engine's block size of "
+            f"{block_tokens} tokens: use {better}"
+        )
+    return block_tokens
+
+
+def layer_names(kv_cache_config: Any) -> list[str]:
+    """Names of the layers of the one group, in its order."""
+    return list(kv_cache_config.kv_cache_groups[0].layer_names)
+
+
+def layer_views(kv_cache_config: Any, kv_caches: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Byte views of the layers' pages, without those that share another layer's cache."""
+    group = kv_cache_config.kv_cache_groups[0]
+    spec = group.kv_cache_spec
+    per_layer = getattr(spec, "kv_cache_specs", {})
+    views: dict[str, torch.Tensor] = {}
+    seen: set[tuple[int, tuple[int, ...]]] = set()
+    for name in layer_names(kv_cache_config):
+        cache = group_kernel_blocks(kv_caches[name], kv_cache_config.num_blocks)
+        view = page_view(cache, per_layer.get(name, spec).page_size_bytes)
+        place = (view.data_ptr(), tuple(view.stride()))
+        if place not in seen:
+            seen.add(place)
+            views[name] = view
+    return views
+
+
+def shard_facts(
+    vllm_config: Any, kv_cache_config: Any, kv_caches: dict[str, torch.Tensor], chunk_bytes: int
+) -> ShardFacts:
+    """This worker's cache: everything about it that decides what its bytes mean."""
+    layers = []
+    for name in layer_names(kv_cache_config):
+        cache = group_kernel_blocks(kv_caches[name], kv_cache_config.num_blocks)
+        layers.append([name, str(cache.dtype), list(cache.shape[1:]), list(cache.stride()[1:])])
+    backends = _backends(vllm_config, kv_cache_config)
+    canonical = json.dumps([layers, backends], separators=(",", ":"))
+    layout = hashlib.blake2b(canonical.encode(), digest_size=16, person=b"kvcast-layout").hexdigest()
+    return ShardFacts(layout, chunk_bytes, ",".join(backends))
+
+
+def _backends(vllm_config: Any, kv_cache_config: Any) -> list[str]:
+    """Attention backends of the layers, and how the CPU's packs keys for its instruction set."""
+    names = layer_names(kv_cache_config)
+    layers = get_layers_from_vllm_config(vllm_config, AttentionLayerBase, names)
+    found = {str(layer.get_attn_backend().get_name()) for layer in layers.values()}
+    if any(name.startswith("CPU") for name in found):
+        packings = {f"isa={layer.isa}" for layer in layers.values() if getattr(layer, "isa", None)}
+        # A layer that does not say how it packs may pack by any feature of the processor.
+        features = torch.cpu.get_capabilities()
+        found |= packings or {f"{name}={there}" for name, there in features.items() if there is True}
+    return sorted(found)
+
+
+def weights_digest(vllm_config: Any, settings: Settings) -> WeightsDigest:
+    """The digest of the weights, as configured or, in the background, from the files. Raises SettingsError."""
+    configured = settings.weights_digest
+    if configured:
+        return WeightsDigest(lambda: configured)
+    model = vllm_config.model_config
+    if vllm_config.load_config.load_format == "dummy":
+        raise SettingsError(
+            "the weights are random (load_format dummy): set weights_digest to share KV among engines with equal ones"
+        )
+    folder = _weights_folder(model.model, model.revision)
+    return WeightsDigest(lambda: digest_of(folder))
+
+
+def _weights_folder(model: str, revision: str | None) -> str:
+    """Where the files of a model lie: a path, or the hub's cache. Raises SettingsError."""
+    try:
+        signature_of(model)
+        return model
+    except WeightsError as error:
+        if not _is_hub_name(model):
+            raise SettingsError(str(error)) from error
+    try:
+        from huggingface_hub import snapshot_download
+
+        return str(snapshot_download(model, revision=revision, local_files_only=True))
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"no digest of {model}'s weights: {error}; set weights_digest") from error
+
+
+def _is_hub_name(model: str) -> bool:
+    return model.count("/") == 1 and not model.startswith((".", "/"))
+
+
+def _media_processing(model: str) -> list[Any]:
+    """How images and sounds become what the model's encoders see, as far as files next to the weights configure it."""
+    files = [Path(model, name) for name in ("processor_config.json", "preprocessor_config.json")]
+    return [json.loads(file.read_text()) for file in files if file.is_file()]
+
+
+def _without_names(value: Any) -> Any:
+    """A configuration without what says only where it came from."""
+    if isinstance(value, dict):
+        return {
+            key: _without_names(inner) for key, inner in value.items() if not str(key).startswith(("_", "transformers"))
+        }
+    return [_without_names(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
+def make_identity(
+    vllm_config: Any, settings: Settings, block_tokens: int, digest: str, shards: tuple[Shard, ...]
+) -> EngineIdentity:
+    """Everything together."""
+    model = vllm_config.model_config
+    cache = vllm_config.cache_config
+    # The configuration decides how weights become KV (rope, norms, scaling, encoders of images and sounds).
+    configurations = [model.hf_config.to_dict(), _media_processing(model.model)]
+    text = getattr(model, "hf_text_config", None)
+    if text is not None:
+        configurations.append(text.to_dict())
+    speculative = getattr(vllm_config, "speculative_config", None)
+    extra = {
+        "configuration": hashlib.blake2b(
+            json.dumps(_without_names(configurations), sort_keys=True, default=str).encode(), digest_size=16
+        ).hexdigest(),
+        "quantization": str(model.quantization),
+        "speculative": f"{speculative.method}:{speculative.model}" if speculative is not None else "",
+    }
+    return EngineIdentity(
+        # The last part only: the same model lies under other paths on other machines. Its digest tells it from others.
+        model=os.path.basename(model.model.rstrip("/")),
+        revision=str(model.revision or ""),
+        weights_digest=digest,
+        dtype=str(model.dtype),
+        cache_dtype=str(cache.cache_dtype),
+        block_tokens=block_tokens,
+        chunk_tokens=settings.chunk_tokens,
+        engine=f"vllm {vllm.__version__}",
+        extra=json.dumps(extra, sort_keys=True, separators=(",", ":")),
+        shards=shards,
+    )

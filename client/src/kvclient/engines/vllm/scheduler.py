@@ -1,0 +1,577 @@
+"""The connector's half in the scheduler: carries what vLLM asks to the pure core, and the core's commands out.
+
+Everything here runs on the scheduler's thread. Requests to the agent leave at once; at most `lookup_wait_s` of a
+step is spent waiting for them, so that what lies in this node's memory is found in the very step that asks.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from vllm.platforms import current_platform
+from vllm.v1.metrics.cache_hit_source import CacheHitSource
+
+from kvclient.client import AgentClient, AgentUnavailableError, ChunkSource, Status, Where
+from kvclient.engines.core.claims import ClaimLedger, Disclaim
+from kvclient.engines.core.keys import PrefixKeys
+from kvclient.engines.core.prefill import FetchTerms, PrefillModel, positions_of, terms_of
+from kvclient.engines.core.requests import (
+    Command,
+    Fetch,
+    Load,
+    LookUp,
+    Miss,
+    Release,
+    RequestCaches,
+    Rules,
+    SavableChunk,
+    Stage,
+)
+from kvclient.engines.core.saves import SaveLedger
+from kvclient.engines.link import AgentLink
+from kvclient.engines.pool_io import Answer, FetchEnded, LookedUp, PoolIo, Swept
+from kvclient.engines.settings import Settings
+from kvclient.engines.vllm.bindings import traceparent_of
+from kvclient.engines.vllm.chunk_names import ChunkNames
+from kvclient.engines.vllm.events import PoolNews
+from kvclient.engines.vllm.metadata import NOTHING, StepOrders, StepReports
+from kvclient.engines.vllm.metrics import GAUGES, KvcastStats
+from kvclient.polled_client import PolledClient
+from kvproto.ids import ChunkKey
+
+log = logging.getLogger("vllm.kvcast")
+
+ANSWER_GRACE_S = 1.0
+"""An agent that has not answered a fetch this long after its deadline does not answer at all."""
+STEPS_MAX = 64
+ALONE_PATIENCE = 5
+"""An engine with one request waits ALONE_PATIENCE x `lookup_wait_s`: otherwise it would only run empty steps."""
+LOOK_AGAIN_S = 0.05
+"""A request that still waits for its turn is looked up again after this long: others may have computed it meanwhile."""
+NO_LOAD, NO_SAVE, SESSION_END = "kvcast.no_load", "kvcast.no_save", "kvcast.session_end"
+"""Keys of a request's `kv_transfer_params`."""
+
+
+@dataclass(slots=True)
+class _Step:
+    started_s: float
+    prompt_tokens: int
+    positions: float
+    """Sum of these tokens' positions."""
+    decode_tokens: int
+
+
+@dataclass(slots=True)
+class _Waiting:
+    since_s: float
+    limit_s: float
+
+
+class KvcastConnectorScheduler:
+    """The scheduler's connector."""
+
+    def __init__(self, vllm_config: Any, kv_cache_config: Any, settings: Settings, block_tokens: int) -> None:
+        """Raises SettingsError."""
+        self._vllm_config = vllm_config
+        self._kv_cache_config = kv_cache_config
+        self._settings = settings
+        self._block_tokens = block_tokens
+        self._prefill = PrefillModel(settings.prefill_tokens_per_s)
+        self._fetch_bytes_per_s = 0.0
+        self._stats = KvcastStats()
+        self._gauges_told: tuple[float, ...] = ()
+        self._requests: dict[str, Any] = {}
+        self._save_due: dict[str, int] = {}
+        """How many tokens of a request have to be computed until it has chunks to save: all that a step looks at."""
+        self._waiting: dict[tuple[str, int], _Waiting] = {}
+        self._silent: set[tuple[str, int]] = set()
+        """Lookups and fetches that nobody waits for any more and that are not answered yet."""
+        self._caches = RequestCaches(
+            Rules(
+                block_tokens,
+                settings.chunk_tokens,
+                settings.load_tokens_min,
+                share_loads=bool(vllm_config.cache_config.enable_prefix_caching),
+            ),
+            self._terms,
+            self._missed,
+        )
+        self._claims = ClaimLedger(settings.chunk_tokens, self._cost_s)
+        self._looked_s: dict[str, float] = {}
+        """When a request was last looked up."""
+        self._own_tokens: dict[str, int] = {}
+        """Tokens of a request that vLLM had itself when it last asked."""
+        self._orders = StepOrders()
+        # Elsewhere layers run from captured graphs, which no Python can hold up.
+        self._can_layer = current_platform.is_cpu()
+        self._by_layers: set[str] = set()
+        self._layers_open: set[str] = set()
+        """Requests whose load by layers not all workers have reported. What any request computes meanwhile may stand on
+        KV that did not arrive: vLLM computes it again, and nothing of it may get into the pool."""
+        self._load_reports: dict[str, tuple[int, int]] = {}
+        """Workers done with a load, and those of them that failed, while others are still at it."""
+        self._steps: deque[_Step] = deque(maxlen=STEPS_MAX)
+        self._step_ended_s = 0.0
+        self._waited_s = 0.0
+        """In this step, for answers."""
+        self._ledger = SaveLedger(
+            vllm_config.parallel_config.world_size,
+            max(1, int(kv_cache_config.num_blocks * settings.save_blocks_share)),
+        )
+        self._block_pool: Any = None
+        self._chunks_to_tell: dict[int, tuple[Any, int]] = {}
+        """By save: the request and the chunk, for the event when it is whole."""
+        self._news = PoolNews(vllm_config, kv_cache_config, settings, block_tokens)
+        self._swept_s = time.monotonic()
+        self._link = AgentLink(PolledClient, settings.socket, log, answer_timeout_s=settings.answer_timeout_s)
+        self._names = ChunkNames(vllm_config, kv_cache_config, settings, block_tokens, self._link)
+        self._early: dict[str, Any] = {}
+        """Requests that came before the workers had said what their caches are."""
+        self._outages_told = 0
+        self._io = PoolIo(self._link, log, time.monotonic)
+        if vllm_config.kv_transfer_config.kv_load_failure_policy == "fail":
+            log.warning(
+                'kvcast: kv_load_failure_policy is "fail": requests end when a load fails; "recompute" is better'
+            )
+
+    # ------------------------------------------------------------------ start and end
+
+    def bind_block_pool(self, block_pool: Any) -> None:
+        """vLLM's own counts of who uses a block: saves keep theirs by it."""
+        self._block_pool = block_pool
+
+    def reset(self) -> bool:
+        """The weights may have changed (vLLM says so by resetting caches): nothing made before is used any more."""
+        if self._names.keys is not None:
+            self._names.keys.forget()
+        self._do(self._caches.distrust())
+        for request_id in self._requests:
+            self._disclaim(request_id)
+        self._save_due.clear()
+        self._chunks_to_tell.clear()
+        self._news.withdraw()
+        return True
+
+    def failed(self, doing: str) -> None:
+        """An exception that nothing expected was caught while `doing`: tell and count it."""
+        log.exception("kvcast: %s failed", doing)
+        self._stats.add("internal_errors")
+
+    def fail_load(self, request: Any, blocks: Any, external_tokens: int) -> None:
+        """Promised tokens cannot be ordered: workers report the request's blocks as failed, and vLLM computes them."""
+        if external_tokens:
+            self._order_load(Load(request.request_id, (), 0, tuple(blocks.get_block_ids()[0])))
+
+    def _order_load(self, load: Load) -> None:
+        if load.request in self._by_layers:
+            self._orders.layerwise_loads.append(load)
+            self._layers_open.add(load.request)
+        else:
+            self._orders.loads.append(load)
+
+    def where(self, tokens: Sequence[int]) -> list[tuple[ChunkKey, Where]]:
+        """For tools: key and whereabouts of each full chunk of plain text at each worker. Waits for the agent.
+
+        Raises AgentUnavailableError.
+        """
+        if self._names.keys is None:
+            raise AgentUnavailableError("this engine does not know yet what its workers' caches are")
+        keys = self._names.keys.of_text(tokens)
+        flat = keys.flat(0, keys.chunks_count)
+        with AgentClient(self._settings.socket) as client:
+            return list(zip(flat, client.contains(flat), strict=True))
+
+    def close(self) -> None:
+        """End everything."""
+        self._link.close()
+        self._io.close()
+
+    # ------------------------------------------------------------------ requests
+
+    def new_request(self, request: Any) -> None:
+        """A request has come: its lookup begins."""
+        if self._names.awaits_workers:
+            self._early[request.request_id] = request
+            return
+        names = self._names.find()
+        if names is None:
+            return
+        self._take_answers()
+        parameters = request.kv_transfer_params or {}
+        keys = names.of(request)
+        usable = keys is not None and request.prompt_embeds is None and not request.resumable
+        self._requests[request.request_id] = request
+        self._do(
+            self._caches.arrived(
+                request.request_id,
+                request.all_token_ids,
+                keys or PrefixKeys((), self._settings.chunk_tokens),
+                may_load=usable
+                and self._settings.load != "off"
+                and not parameters.get(NO_LOAD)
+                and not request.skip_reading_prefix_cache,
+                may_save=usable and self._settings.save != "off" and not parameters.get(NO_SAVE),
+                away=self._away,
+            )
+        )
+        self._set_save_due(request)
+        self._stats.add("lookups")
+
+    def matched_tokens(self, request: Any, computed_tokens: int) -> tuple[int | None, bool]:
+        """See KVConnectorBase_V1.get_num_new_matched_tokens."""
+        request_id = request.request_id
+        if request_id in self._early:
+            if self._names.awaits_workers:
+                return None, False
+            self.new_request(self._early.pop(request_id))
+        if request_id not in self._caches:
+            return 0, False
+        self._own_tokens[request_id] = computed_tokens
+        self._take_answers()
+        while True:
+            again = time.monotonic() - self._looked_s.get(request_id, 0.0) > LOOK_AGAIN_S
+            answer = self._caches.ask(request_id, request.all_token_ids, computed_tokens, away=self._away, again=again)
+            self._do(answer.commands)
+            if answer.tokens is not None:
+                return answer.tokens, answer.tokens > 0 and not self._loads_by_layers(request_id)
+            if not self._wait_for_answer(request_id):
+                return None, False
+
+    def _loads_by_layers(self, request_id: str) -> bool:
+        """Whether the step that computes the rest waits for the load layer by layer, or the request waits outside it.
+
+        The first is quicker for a request that is alone; with others in the engine, they would wait for it, too.
+        """
+        by_layers = self._settings.load == "layerwise" or (
+            self._settings.load == "auto" and self._can_layer and len(self._requests) == 1
+        )
+        if by_layers:
+            self._by_layers.add(request_id)
+        else:
+            self._by_layers.discard(request_id)
+        return by_layers
+
+    def allocated(self, request: Any, blocks: Any, external_tokens: int) -> None:
+        """See KVConnectorBase_V1.update_state_after_alloc."""
+        request_id = request.request_id
+        if request_id not in self._caches:
+            return
+        # vLLM copies the whole table when it is asked for it.
+        block_ids = blocks.get_block_ids()[0] if external_tokens else ()
+        load, commands = self._caches.allocated(request_id, external_tokens, block_ids)
+        self._do(commands)
+        self._claim(request, self._own_tokens.get(request_id, 0) + external_tokens)
+        if load is not None:
+            self._order_load(load)
+            self._stats.add("hit_tokens", external_tokens)
+            for source in self._caches.sources(request_id):
+                self._stats.add_labelled("hits", source.label)
+
+    def _cost_s(self, first: int, tokens: int) -> float | None:
+        cost = self._prefill.cost(first, tokens)
+        return None if cost is None else cost.seconds
+
+    def _claim(self, request: Any, computed_tokens: int) -> None:
+        """A request has its blocks: others need not compute what it computes."""
+        request_id = request.request_id
+        if self._settings.save == "off" or self._away or self._caches.next_save_tokens(request_id) is None:
+            return
+        chunks = self._caches.keys(request_id).keys[: request.num_prompt_tokens // self._settings.chunk_tokens]
+        queue_s = self._queue_s(request_id)
+        claim = self._claims.begin(request_id, chunks, computed_tokens, queue_s, time.monotonic())
+        if claim is not None:
+            self._io.claim(claim, self._names.shard_bytes)
+            self._stats.add("claims", len(claim.keys))
+
+    def _disclaim(self, request_id: str) -> None:
+        """A request computes no more of its prompt."""
+        disclaim = self._claims.ended(request_id)
+        if disclaim is not None and not self._away:
+            self._io.disclaim(disclaim)
+
+    def hit_sources(self, request: Any, tokens: int) -> dict[CacheHitSource, int]:
+        """vLLM's own classes of where cached tokens came from: this host's memory, or others'."""
+        if not tokens:
+            return {}
+        sources = self._caches.sources(request.request_id) if request.request_id in self._caches else ()
+        if not sources:
+            return {CacheHitSource.EXTERNAL_UNSPECIFIED: tokens}
+        here = tokens * sum(source is ChunkSource.LOCAL for source in sources) // len(sources)
+        split = {CacheHitSource.HOST: here, CacheHitSource.P2P: tokens - here}
+        return {source: count for source, count in split.items() if count}
+
+    def finished(self, request: Any) -> None:
+        """A request is done with, however it ended. Its blocks are vLLM's to free: saves keep what they read."""
+        request_id = request.request_id
+        self._disclaim(request_id)
+        self._looked_s.pop(request_id, None)
+        self._own_tokens.pop(request_id, None)
+        if self._names.keys is not None:
+            self._names.keys.ended(request_id)
+        if request_id in self._caches:
+            parameters = request.kv_transfer_params or {}
+            if parameters.get(SESSION_END) and not self._away:
+                keys = self._caches.keys(request_id)
+                self._io.end_sessions(keys.flat(0, keys.chunks_count))
+            self._do(self._caches.ended(request_id))
+        self._early.pop(request_id, None)
+        self._requests.pop(request_id, None)
+        self._save_due.pop(request_id, None)
+        self._by_layers.discard(request_id)
+
+    # ------------------------------------------------------------------ steps
+
+    def orders(self, scheduler_output: Any) -> StepOrders:
+        """See KVConnectorBase_V1.build_connector_meta."""
+        self._waited_s = 0.0
+        self._names.step()
+        self._take_answers()
+        orders = self._orders
+        state = scheduler_output.kv_connector_block_state
+        may_save = not self._layers_open and not self._away
+        prompt_tokens = decode_tokens = 0
+        positions = 0.0
+        for request_id in scheduler_output.preempted_req_ids or ():
+            self._disclaim(request_id)
+        for request_id, count in scheduler_output.num_scheduled_tokens.items():
+            if count > 1:
+                prompt_tokens += count
+                known = self._requests.get(request_id)
+                positions += positions_of(known.num_computed_tokens if known is not None else 0, count)
+            else:
+                decode_tokens += count
+            due = self._save_due.get(request_id)
+            if due is None or not may_save:
+                continue
+            request = self._requests[request_id]
+            if request.num_computed_tokens + count >= due:
+                try:
+                    self._offer_saves(orders, request, request.num_computed_tokens + count, state)
+                except Exception:  # noqa: BLE001 - a bug of ours must not end the engine; logged in full and counted
+                    self.failed("offering saves")
+            if request_id in self._claims and not self._away:
+                claim = self._claims.progressed(request_id, request.num_computed_tokens, 0.0, time.monotonic())
+                if claim is not None:
+                    self._io.claim(claim, self._names.shard_bytes)
+        now_s = time.monotonic()
+        self._steps.append(_Step(now_s, prompt_tokens, positions, decode_tokens))
+        if now_s - self._swept_s >= self._settings.events_sweep_s and not self._away:
+            self._swept_s = now_s
+            self._io.sweep(self._news.told())
+        is_idle = not scheduler_output.total_num_scheduled_tokens
+        if not is_idle and not (orders.loads or orders.layerwise_loads or orders.saves):
+            return NOTHING
+        orders.is_idle = is_idle
+        orders.has_requests = bool(self._requests)
+        return self.take_orders()
+
+    def take_orders(self) -> StepOrders:
+        """What was ordered so far, once."""
+        orders, self._orders = self._orders, StepOrders()
+        orders.is_anything = bool(orders.loads or orders.layerwise_loads or orders.saves)
+        return orders
+
+    def reports(self, output: Any) -> None:
+        """See KVConnectorBase_V1.update_connector_output: a step has ended."""
+        now_s = time.monotonic()
+        if self._steps:
+            step = self._steps.popleft()
+            # Steps may overlap: one begins to run when the one before has ended.
+            seconds = now_s - max(step.started_s, self._step_ended_s)
+            if not output.invalid_block_ids:
+                self._prefill.observe(step.prompt_tokens, step.positions, step.decode_tokens, seconds)
+        self._step_ended_s = now_s
+        reports = output.kv_connector_worker_meta
+        if isinstance(reports, StepReports):
+            self._take_reports(reports)
+
+    def _take_reports(self, reports: StepReports) -> None:
+        if reports.shards:
+            self._names.heard(reports.shards)
+        workers = self._vllm_config.parallel_config.world_size
+        for request_id, (done, failed) in reports.loads.items():
+            before = self._load_reports.pop(request_id, (0, 0))
+            done, failed = before[0] + done, before[1] + failed
+            if done < workers:
+                self._load_reports[request_id] = (done, failed)
+            else:
+                self._layers_open.discard(request_id)
+                self._do(self._caches.loaded(request_id, whole=not failed))
+        for save, (done, failed) in reports.saves.items():
+            saved = self._ledger.answered(save, done, failed)
+            if saved is None:
+                continue
+            self._block_pool.free_blocks([self._block_pool.blocks[block] for block in saved.save.block_ids])
+            request, chunk = self._chunks_to_tell.pop(save, (None, 0))
+            if saved.whole and request is not None:
+                self._news.there(request, chunk, saved.save.keys, Where.LOCAL)
+
+    def _offer_saves(self, orders: StepOrders, request: Any, computed_tokens: int, state: Any) -> None:
+        tokens = request.all_token_ids
+        if self._names.keys is None or not self._names.keys.are_true(request):
+            # This request's keys no longer name what its adapter is by now: nothing of it is saved any more.
+            self._disclaim(request.request_id)
+            self._save_due.pop(request.request_id, None)
+            return
+        if self._settings.save == "prompt":
+            computed_tokens = min(computed_tokens, request.num_prompt_tokens)
+        block_ids = state.get_block_ids(request.request_id)
+        if block_ids is None:
+            return
+        for chunk in self._caches.saves(request.request_id, tokens, computed_tokens, block_ids[0]):
+            self._offer_save(orders, request, chunk)
+        self._set_save_due(request)
+
+    def _set_save_due(self, request: Any) -> None:
+        due = self._caches.next_save_tokens(request.request_id)
+        if due is None or (self._settings.save == "prompt" and due > request.num_prompt_tokens):
+            self._save_due.pop(request.request_id, None)
+        else:
+            self._save_due[request.request_id] = due
+
+    def _offer_save(self, orders: StepOrders, request: Any, chunk: SavableChunk) -> None:
+        dropped = self._ledger.dropped_count
+        save = self._ledger.offer(chunk)
+        self._claims.offered(request.request_id, chunk.chunk)
+        if save is None:
+            if self._ledger.dropped_count > dropped:
+                self._stats.add("saves_dropped")
+                self._io.disclaim(Disclaim(chunk.keys))
+            return
+        # Kept like a prefix that another request uses: neither the end nor a preemption of this one frees them.
+        self._block_pool.touch([self._block_pool.blocks[block] for block in save.block_ids])
+        orders.saves.append(save)
+        if self._news.is_on:
+            self._chunks_to_tell[save.save] = (request, chunk.chunk)
+
+    @property
+    def has_saves(self) -> bool:
+        """Whether blocks are kept for saves: vLLM goes on stepping until they are given back."""
+        return self._ledger.pending_count > 0
+
+    # ------------------------------------------------------------------ the agent's answers
+
+    def _do(self, commands: Iterable[Command]) -> None:
+        for command in commands:
+            now_s = time.monotonic()
+            match command:
+                case LookUp(request, ticket):
+                    self._looked_s[request] = now_s
+                    self._waiting[request, ticket] = _Waiting(now_s, self._settings.lookup_timeout_s)
+                case Fetch(request, ticket, _, terms):
+                    self._waiting[request, ticket] = _Waiting(now_s, terms.deadline_s + ANSWER_GRACE_S)
+                case Release(request, ticket):
+                    self._waiting.pop((request, ticket), None)
+            self._io.do(command)
+
+    def _wait_for_answer(self, request_id: str) -> bool:
+        """Wait a moment for an answer, if this step has time left for it; whether one (of any request) came."""
+        patience = ALONE_PATIENCE if len(self._requests) == 1 else 1
+        left_s = self._settings.lookup_wait_s * patience - self._waited_s
+        if self._caches.stage(request_id) not in (Stage.LOOKING, Stage.FETCHING) or left_s <= 0:
+            return False
+        started_s = time.monotonic()
+        answers = self._io.answers(left_s)
+        self._waited_s += time.monotonic() - started_s
+        for answer in answers:
+            self._take(answer)
+        return bool(answers)
+
+    def _take_answers(self) -> None:
+        for answer in self._io.answers():
+            self._take(answer)
+        if self._waiting:
+            self._give_up_silent()
+
+    def _give_up_silent(self) -> None:
+        """Nobody waits for an answer longer than it may take; the connection decides when an agent is lost."""
+        now_s = time.monotonic()
+        late = [key for key, waiting in self._waiting.items() if now_s - waiting.since_s > waiting.limit_s]
+        if late and not self._silent and not self._link.away:
+            log.warning("kvcast: the agent at %s is slow to answer: going on without it until it does", self._link.path)
+        for request, ticket in late:
+            del self._waiting[request, ticket]
+            self._silent.add((request, ticket))
+            if request in self._caches and self._caches.stage(request) is Stage.LOOKING:
+                self._caches.looked_up(request, ticket, None)
+            else:
+                self._do(self._caches.fetched(request, ticket, (), Status.DEADLINE))
+                self._io.do(Release(request, ticket))
+
+    @property
+    def _away(self) -> bool:
+        """Whether there is no agent, or it owes answers: then nobody waits for it."""
+        return self._link.away or bool(self._silent)
+
+    def _take(self, answer: Answer) -> None:
+        match answer:
+            case LookedUp(request, ticket, where):
+                self._silent.discard((request, ticket))
+                if self._waiting.pop((request, ticket), None) is not None:
+                    self._caches.looked_up(request, ticket, where)
+                    if where is not None and request in self._requests:
+                        self._news.found(self._requests[request], self._caches.keys(request).keys, where)
+            case FetchEnded(request, ticket, sources, outcome, seconds):
+                self._silent.discard((request, ticket))
+                self._waiting.pop((request, ticket), None)
+                self._stats.observe("fetch_seconds", seconds)
+                self._do(self._caches.fetched(request, ticket, sources, outcome))
+            case Swept(chunks, where, rate):
+                self._fetch_bytes_per_s = rate
+                self._news.swept(chunks, where)
+
+    def _terms(self, request: str, first: int, tokens: int) -> FetchTerms:
+        return terms_of(
+            self._prefill.cost(first, tokens),
+            self._queue_s(request),
+            self._behind(request),
+            gated=self._settings.gate == "auto",
+            deadline_s_max=self._settings.load_deadline_s,
+            traceparent=traceparent_of(self._requests[request]),
+        )
+
+    def _queue_s(self, request: str) -> float:
+        """Seconds of prompts that the engine computes before this one: those that came before it and do not load."""
+        queue_s = 0.0
+        for other_id, other in self._requests.items():
+            if other_id == request:
+                break
+            left = other.num_prompt_tokens - other.num_computed_tokens
+            if left > 0 and self._caches.stage(other_id) not in (Stage.FETCHING, Stage.HELD):
+                cost = self._prefill.cost(other.num_computed_tokens, left)
+                queue_s += cost.seconds if cost is not None else 0.0
+        return queue_s
+
+    def _behind(self, request: str) -> int:
+        """Requests that came after this one and have not begun."""
+        others = list(self._requests)
+        place = others.index(request) if request in self._requests else len(others)
+        return sum(not self._requests[other].num_computed_tokens for other in others[place + 1 :])
+
+    def _missed(self, why: Miss, _tokens: int) -> None:
+        self._stats.add_labelled("misses", why.value)
+
+    # ------------------------------------------------------------------ events and figures
+
+    def take_events(self) -> list[Any]:
+        """See KVConnectorBase_V1.take_events."""
+        return self._news.take()
+
+    def stats(self) -> KvcastStats | None:
+        """Figures since the last call."""
+        if self._link.outages_count > self._outages_told:
+            self._stats.add("outages", self._link.outages_count - self._outages_told)
+            self._outages_told = self._link.outages_count
+        gauges = (float(self._away), self._prefill.tokens_per_s or 0.0, self._fetch_bytes_per_s)
+        if gauges != self._gauges_told:
+            self._gauges_told = gauges
+            self._stats.data.update(zip(GAUGES, gauges, strict=True))
+        if self._stats.is_empty():
+            return None
+        stats, self._stats = self._stats, KvcastStats()
+        return stats

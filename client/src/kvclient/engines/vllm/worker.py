@@ -1,0 +1,185 @@
+"""The connector's half in a worker: starts copies, reports those that ended."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+import torch
+from vllm.distributed import get_pp_group, get_tensor_model_parallel_rank
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorTransferResults
+
+from kvclient.client import AgentClient
+from kvclient.engines.core.requests import Load
+from kvclient.engines.layout import paged_layers
+from kvclient.engines.link import AgentLink
+from kvclient.engines.settings import Settings
+from kvclient.engines.transfers import LayerGate, Transfers
+from kvclient.engines.vllm.facts import layer_views, shard_facts
+from kvclient.engines.vllm.metadata import NO_REPORTS, StepOrders, StepReports
+from kvclient.engines.vllm.metrics import KvcastStats
+
+LOCAL_DEADLINE_S = 1.0
+IDLE_WAIT_S = 0.001
+"""How long vLLM itself sleeps between steps that compute nothing. Waiting instead lets the copying threads run and
+takes no turns with them."""
+
+log = logging.getLogger("vllm.kvcast")
+
+
+class KvcastConnectorWorker:
+    """One worker's connector."""
+
+    def __init__(self, vllm_config: Any, kv_cache_config: Any, settings: Settings, block_tokens: int) -> None:
+        self._vllm_config = vllm_config
+        self._kv_cache_config = kv_cache_config
+        self._settings = settings
+        self._blocks_in_chunk = settings.chunk_tokens // block_tokens
+        # The scheduler says when the agent goes, unless this worker is on a node of its own, with an agent of its own.
+        self._spans_nodes = vllm_config.parallel_config.nnodes > 1
+        self._link = AgentLink(
+            AgentClient,
+            settings.socket,
+            log,
+            level=logging.WARNING if self._spans_nodes else logging.DEBUG,
+            answer_timeout_s=settings.answer_timeout_s,
+        )
+        self._transfers: Transfers | None = None
+        self._layers: dict[str, int] = {}
+        self._gate: LayerGate | None = None
+        self._async_loads: set[str] = set()
+        self._failed_blocks: set[int] = set()
+        self._reports = StepReports()
+        self._outages_told = 0
+
+    def register(self, kv_caches: dict[str, torch.Tensor]) -> None:
+        """The paged cache is there. Raises LayoutError for one that cannot be copied by pages."""
+        views = layer_views(self._kv_cache_config, kv_caches)
+        layers = paged_layers(list(views.values()))
+        self._layers = {name: index for index, name in enumerate(views)}
+        chunk_bytes = layers.chunk_bytes(self._blocks_in_chunk)
+        facts = shard_facts(self._vllm_config, self._kv_cache_config, kv_caches, chunk_bytes)
+        replicas = self._kv_cache_config.kv_tp_replicas
+        tensor_size = self._vllm_config.parallel_config.tensor_parallel_size
+        pipeline_rank, tensor_rank = get_pp_group().rank_in_group, get_tensor_model_parallel_rank()
+        self._reports.shards[pipeline_rank, tensor_rank] = facts
+        shards_in_stage = max(1, tensor_size // replicas)
+        self._transfers = Transfers(
+            self._link,
+            layers,
+            shard=pipeline_rank * shards_in_stage + tensor_rank // replicas,
+            writes=tensor_rank % replicas == 0,
+            blocks_in_chunk=self._blocks_in_chunk,
+            # What the scheduler promised is leased on its node; elsewhere it has to come over the network first.
+            deadline_s=self._settings.load_deadline_s if self._spans_nodes else LOCAL_DEADLINE_S,
+            threads=self._settings.threads,
+            label=self._vllm_config.model_config.model[-200:],
+            log=log,
+            clock=time.monotonic,
+        )
+
+    def start_loads(self, orders: StepOrders) -> None:
+        """Begin this step's loads."""
+        self._gate = None
+        if self._transfers is None or not orders.is_anything:
+            return
+        for load in orders.loads:
+            self._async_loads.add(load.request)
+            self._transfers.load(load)
+        for load in orders.layerwise_loads:
+            self._start_layerwise(self._transfers, load)
+
+    def _start_layerwise(self, transfers: Transfers, load: Load) -> None:
+        if self._gate is None:
+            self._gate = LayerGate(len(self._layers))
+        self._gate.expect()
+        transfers.load(load, self._gate)
+
+    def wait_for_layer(self, layer_name: str) -> None:
+        """Let the forward pass into a layer when its KV is there."""
+        if self._gate is not None:
+            layer = self._layers.get(layer_name)
+            if layer is not None:
+                self._gate.wait(layer)
+
+    def start_saves(self, orders: StepOrders) -> None:
+        """Begin this step's saves: its forward pass is submitted. Loads for it are over when this returns."""
+        if not orders.is_anything:
+            return
+        if self._gate is not None:
+            self._gate.wait_all()
+            self._gate = None
+        if self._transfers is not None:
+            self._transfers.save(orders.saves)
+
+    def results(self, orders: StepOrders) -> KVConnectorTransferResults:
+        """Requests whose asynchronous loads ended."""
+        transfers = self._transfers
+        if transfers is None:
+            return KVConnectorTransferResults()
+        if orders.is_idle:
+            if self._async_loads:
+                transfers.await_load(IDLE_WAIT_S)
+            elif not orders.has_requests:
+                transfers.await_saves(IDLE_WAIT_S)
+        if not transfers.has_results:
+            return KVConnectorTransferResults()
+        received: set[str] = set()
+        results = transfers.take_results()
+        for request, whole in results.loads.items():
+            self._reports.loads[request] = (1, 0 if whole else 1)
+            if request in self._async_loads:
+                self._async_loads.discard(request)
+                received.add(request)
+        for save, good in results.saves.items():
+            self._reports.saves[save] = (1, 0 if good else 1)
+        self._failed_blocks |= results.failed_blocks
+        return KVConnectorTransferResults(finished_recving=received)
+
+    def take_failed_blocks(self) -> set[int]:
+        """Blocks whose load failed."""
+        if not self._failed_blocks:
+            return set()
+        failed, self._failed_blocks = self._failed_blocks, set()
+        return failed
+
+    def take_reports(self) -> StepReports | None:
+        """What the scheduler is to know."""
+        if self._reports == NO_REPORTS:
+            return None
+        reports, self._reports = self._reports, StepReports()
+        return reports
+
+    def stats(self) -> KvcastStats | None:
+        """What was moved since the last call."""
+        outages_count = self._link.outages_count - self._outages_told
+        if self._transfers is None or not (self._transfers.has_figures or outages_count):
+            return None
+        stats = KvcastStats()
+        figures = self._transfers.take_figures()
+        for key, amount in (
+            ("loaded_bytes", figures.loaded_bytes),
+            ("saved_bytes", figures.saved_bytes),
+            ("failed_blocks", figures.failed_blocks),
+            ("internal_errors", figures.errors_count),
+        ):
+            if amount:
+                stats.add(key, amount)
+        for key, seconds in (("load_seconds", figures.load_s), ("save_seconds", figures.save_s)):
+            for each in seconds:
+                stats.observe(key, each)
+        if figures.saved_chunks:
+            stats.add_labelled("saves", "stored", figures.saved_chunks)
+        for outcome, count in figures.saves_failed.items():
+            stats.add_labelled("saves", outcome, count)
+        if outages_count:
+            stats.add("outages", outages_count)
+            self._outages_told += outages_count
+        return None if stats.is_empty() else stats
+
+    def close(self) -> None:
+        """End everything."""
+        self._link.close()
+        if self._transfers is not None:
+            self._transfers.close()

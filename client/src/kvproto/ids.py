@@ -1,0 +1,128 @@
+"""Identifiers of the protocol and how keys are derived. Owns no state."""
+
+import hashlib
+import sys
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from typing import NewType, cast
+
+ChunkKey = NewType("ChunkKey", bytes)
+"""128-bit name of a chunk: 16 bytes that chain over the whole prefix before it (`chunk_key`)."""
+
+NodeId = NewType("NodeId", str)
+"""A node as the controller knows it; one agent per node."""
+
+Member = NewType("Member", int)
+"""Small index of a node at its switch: its bit in interest sets, 0..63."""
+
+Address = NewType("Address", int)
+"""IPv4 address as an unsigned 32-bit integer in host order (`parse_address`, `format_address`)."""
+
+FetchId = NewType("FetchId", int)
+"""One fetch of an engine at this node; chosen by the shell, never reused while the node lives."""
+
+ReadId = NewType("ReadId", int)
+"""One reliable read (a stripe); chosen by the reader, never reused while the node lives."""
+
+FillId = NewType("FillId", int)
+"""One filling of a chunk into the switch; chosen by whoever orders it, never reused while the holder lives."""
+
+KEY_BYTES = 16
+TOKEN_BYTES = 4
+"""Of a token as keys digest it."""
+DIGEST_BYTES = 32
+"""Of a namespace."""
+ROOT_KEY = ChunkKey(bytes(KEY_BYTES))
+"""The parent of a chunk that has none."""
+
+
+def parse_address(text: str) -> Address:
+    """IPv4 address from dotted text. Raises ValueError naming the text."""
+    parts = text.split(".")
+    if len(parts) != 4 or not all(part.isascii() and part.isdigit() and int(part) <= 255 for part in parts):
+        raise ValueError(f"not an IPv4 address: {text!r}")
+    return Address(int.from_bytes(bytes(map(int, parts)), "big"))
+
+
+def format_address(address: Address) -> str:
+    """Dotted text of an IPv4 address."""
+    return ".".join(map(str, address.to_bytes(4, "big")))
+
+
+@dataclass(frozen=True, slots=True)
+class Namespace:
+    """Everything besides the tokens that changes the bytes of a chunk; two nodes share bytes only if all of it agrees.
+
+    Fields that do not apply stay at their defaults, which are digested as such.
+    """
+
+    model: str
+    revision: str = ""
+    weights_digest: str = ""
+    dtype: str = ""
+    cache_dtype: str = ""
+    layout: str = ""
+    chunk_tokens: int = 256
+    tensor_parallel_rank: int = 0
+    tensor_parallel_size: int = 1
+    pipeline_parallel_rank: int = 0
+    pipeline_parallel_size: int = 1
+    adapter: str = ""
+    tenant_salt: str = ""
+    extra: str = ""
+    """Whatever else an engine binds (multimodal hashes, backend packing), in a canonical text of its own."""
+
+    def digest(self) -> bytes:
+        """32 bytes that differ whenever a field differs; each field goes in with its name and length."""
+        state = hashlib.blake2b(digest_size=DIGEST_BYTES, person=b"kvcast-namespac")
+        for field in fields(self):
+            value = str(getattr(self, field.name)).encode()
+            state.update(b"%s %d:" % (field.name.encode(), len(value)))
+            state.update(value)
+        return state.digest()
+
+
+def pack_tokens(tokens: Sequence[int]) -> bytes:
+    """Tokens (each 0..2**32-1) as 32-bit big-endian integers. Raises OverflowError for any other token."""
+    packed = array("I", tokens)
+    if packed.itemsize != TOKEN_BYTES:
+        return b"".join(token.to_bytes(TOKEN_BYTES, "big") for token in tokens)
+    if sys.byteorder == "little":
+        packed.byteswap()
+    return packed.tobytes()
+
+
+def chunk_keys(parent: ChunkKey, namespace_digest: bytes, packed: bytes, chunk_tokens: int) -> list[ChunkKey]:
+    """Keys of the chunks that follow `parent` and cover whole chunks of tokens that `pack_tokens` packed.
+
+    A key is the first 128 bits of blake2b over the parent's key, the namespace's digest and the chunk's tokens as
+    32-bit big-endian integers. Both prefixes have a fixed length, so no two inputs digest the same bytes.
+    """
+    if len(parent) != KEY_BYTES:
+        raise ValueError(f"a parent key has {KEY_BYTES} bytes, not {len(parent)}")
+    if len(namespace_digest) != DIGEST_BYTES:
+        raise ValueError(f"a namespace digest has {DIGEST_BYTES} bytes, not {len(namespace_digest)}")
+    size, view, key, keys = chunk_tokens * TOKEN_BYTES, memoryview(packed), bytes(parent), []
+    for start in range(0, len(packed) - size + 1, size):
+        key = hashlib.blake2b(b"".join((key, namespace_digest, view[start : start + size]))).digest()[:KEY_BYTES]
+        keys.append(key)
+    return cast("list[ChunkKey]", keys)
+
+
+def chunk_key(parent: ChunkKey, namespace_digest: bytes, tokens: Sequence[int]) -> ChunkKey:
+    """Key of one chunk that covers all of `tokens` (each 0..2**32-1), at least one: see `chunk_keys`."""
+    return chunk_keys(parent, namespace_digest, pack_tokens(tokens), len(tokens))[0]
+
+
+def prefix_keys(namespace: Namespace, tokens: Sequence[int], parent: ChunkKey = ROOT_KEY) -> list[ChunkKey]:
+    """Keys of all full chunks of `tokens`, in prefix order; tokens behind the last full chunk have none."""
+    return chunk_keys(parent, namespace.digest(), pack_tokens(tokens), namespace.chunk_tokens)
+
+
+def members_of(bitmap: int) -> Iterable[Member]:
+    """Members whose bit is set, lowest first."""
+    while bitmap:
+        low = bitmap & -bitmap
+        yield Member(low.bit_length() - 1)
+        bitmap ^= low

@@ -1,0 +1,35 @@
+"""Named limits of the protocol core and the relations between them. One truth; nothing else hard-codes a figure."""
+
+from typing import Final
+
+MS: Final = 1_000_000
+"""Nanoseconds in a millisecond."""
+
+# --- formats -------------------------------------------------------------------------------------------------------
+MEMBERS_MAX: Final = 64
+SEGMENT_BYTES_DEFAULT: Final = 4096
+SEGMENT_BYTES_MAX: Final = 8192
+SEGMENT_BLOCK_BYTES: Final = 256
+"""The switch program stores segments in blocks: its SEGMENT_BYTES is a multiple (BLOCK_BYTES in p4/v1model)."""
+"""With its headers and an Ethernet header it still fits a jumbo frame of 9000 bytes."""
+CHUNK_SEGMENTS_MAX: Final = 1 << 20
+"""4 GiB of 4 KiB segments; bounds what one bitmap costs (1 MiB)."""
+GET_COUNT_MAX: Final = 0xFFFF
+"""Width of the count field."""
+
+# --- a node's reader --------------------------------------------------------------------------------------------------
+FETCHES_MAX: Final = 1024
+FETCH_CHUNKS_MAX: Final = 16384
+JOINED_MAX: Final = 128
+"""Chunks joined at a time: far more than a window spans, far fewer than a switch has interest entries."""
+
+# --- a holder ---------------------------------------------------------------------------------------------------------
+HOLDER_QUEUE_SEGMENTS_MAX: Final = 16384
+"""Segments asked for and not yet sent; beyond it GETs are dropped, and their askers ask again later."""
+FILL_WINDOW: Final = 64
+"""FILLs without FILL_ACK; the switch answers at once, so this only covers the sending host's own delays."""
+
+assert SEGMENT_BYTES_DEFAULT <= SEGMENT_BYTES_MAX
+assert SEGMENT_BYTES_MAX % 4 == 0
+assert GET_COUNT_MAX <= CHUNK_SEGMENTS_MAX
+assert FILL_WINDOW < HOLDER_QUEUE_SEGMENTS_MAX

@@ -1,0 +1,133 @@
+"""The fetches of a node: what each wants in prefix order, how far it has come, when it is delivered."""
+
+from dataclasses import dataclass
+
+from kvproto.commands import DeliverFetch, FetchProgress, Outcome, ReaderCommand
+from kvproto.errors import LocalProtocolError
+from kvproto.events import FetchRequested
+from kvproto.ids import ChunkKey, FetchId
+from kvproto.limits import FETCH_CHUNKS_MAX, FETCHES_MAX
+from kvproto.session.chunk import Chunk
+from kvproto.session.chunks import Chunks
+from kvproto.session.phases import Phase
+from kvproto.sources import ChunkSource
+
+
+@dataclass(slots=True, eq=False)
+class Fetch:
+    """State of one fetch. `sources` grows with the leading chunks that are here."""
+
+    fetch: FetchId
+    keys: tuple[ChunkKey, ...]
+    present: frozenset[ChunkKey]
+    """Keys that were whole in memory when the fetch began."""
+    deadline_ns: int
+    sources: list[ChunkSource]
+    wanted: int
+    """Chunks still worth having: all of them until one is gone, then those before it."""
+    outcome: Outcome | None = None
+
+    @property
+    def leading(self) -> int:
+        """Leading chunks that are here and verified."""
+        return len(self.sources)
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more is worth waiting for."""
+        return self.leading >= self.wanted
+
+
+class Fetches:
+    """All fetches of one reader. Commands go to `out`, which the reader hands over."""
+
+    def __init__(self, chunks: Chunks, out: list[ReaderCommand]) -> None:
+        self._chunks = chunks
+        self._out = out
+        self._fetches: dict[FetchId, Fetch] = {}
+
+    def __len__(self) -> int:
+        return len(self._fetches)
+
+    def begin(self, event: FetchRequested, now_ns: int) -> None:
+        """An engine asks for chunks. Raises LocalProtocolError beyond the limits, or for a fetch known already."""
+        if event.fetch in self._fetches:
+            raise LocalProtocolError(f"fetch {event.fetch} is under way already")
+        if len(self._fetches) >= FETCHES_MAX:
+            raise LocalProtocolError(f"more than {FETCHES_MAX} fetches at a time")
+        if len(event.chunks) > FETCH_CHUNKS_MAX:
+            raise LocalProtocolError(f"more than {FETCH_CHUNKS_MAX} chunks in one fetch")
+        keys = tuple(wanted.key for wanted in event.chunks)
+        present = frozenset(wanted.key for wanted in event.chunks if wanted.present)
+        fetch = Fetch(event.fetch, keys, present, event.deadline_ns, [], len(keys))
+        self._fetches[event.fetch] = fetch
+        for wanted in event.chunks:
+            if not wanted.present:
+                self._chunks.want(wanted, fetch.fetch)
+        self._advance(fetch, now_ns)
+
+    def cancel(self, fetch: FetchId, now_ns: int) -> None:
+        """The engine no longer wants it."""
+        cancelled = self._fetches.pop(fetch, None)
+        if cancelled is not None:
+            self._release(cancelled, cancelled.keys, now_ns)
+
+    def cut(self, number: FetchId, count: int, now_ns: int) -> None:
+        """Only the first `count` chunks are still worth waiting for."""
+        fetch = self._fetches.get(number)
+        if fetch is not None and count < fetch.wanted:
+            behind = fetch.keys[max(count, fetch.leading) : fetch.wanted]
+            fetch.wanted, fetch.outcome = max(count, fetch.leading), Outcome.LATE
+            self._release(fetch, behind, now_ns)
+            self._advance(fetch, now_ns)
+
+    def chunk_here(self, chunk: Chunk, now_ns: int) -> None:
+        """A chunk is whole and right."""
+        for fetch in [self._fetches[fetch] for fetch in sorted(chunk.fetches)]:
+            self._advance(fetch, now_ns)
+
+    def chunk_gone(self, chunk: Chunk, now_ns: int) -> None:
+        """No holder of a chunk is left: its fetches make do with what comes before it."""
+        for fetch in [self._fetches[fetch] for fetch in sorted(chunk.fetches) if fetch in self._fetches]:
+            place = fetch.keys.index(chunk.key)
+            if place < fetch.wanted:
+                behind = fetch.keys[place + 1 : fetch.wanted]
+                fetch.wanted, fetch.outcome = place, Outcome.GONE
+                self._release(fetch, behind, now_ns)
+                self._advance(fetch, now_ns)
+
+    def expire(self, now_ns: int) -> None:
+        """Deliver what leads of every fetch whose deadline has passed."""
+        for fetch in [fetch for fetch in self._fetches.values() if fetch.deadline_ns <= now_ns]:
+            self._deliver(fetch, Outcome.LATE, now_ns)
+
+    def next_timeout_ns(self) -> int | None:
+        """The next deadline."""
+        return min((fetch.deadline_ns for fetch in self._fetches.values()), default=None)
+
+    def _advance(self, fetch: Fetch, now_ns: int) -> None:
+        """Count the leading chunks that are here; deliver when nothing more is worth waiting for."""
+        before = fetch.leading
+        while fetch.leading < len(fetch.keys):
+            key = fetch.keys[fetch.leading]
+            chunk = self._chunks.get(key)
+            if key in fetch.present:
+                fetch.sources.append(ChunkSource.LOCAL)
+            elif chunk is not None and chunk.phase is Phase.HERE:
+                fetch.sources.append(chunk.provenance.source())
+            else:
+                break
+        if fetch.over:
+            self._deliver(fetch, fetch.outcome or Outcome.COMPLETE, now_ns)
+        elif fetch.leading > before:
+            self._out.append(FetchProgress(fetch.fetch, fetch.leading))
+
+    def _deliver(self, fetch: Fetch, outcome: Outcome, now_ns: int) -> None:
+        del self._fetches[fetch.fetch]
+        self._out.append(DeliverFetch(fetch.fetch, outcome, fetch.leading, tuple(fetch.sources)))
+        self._release(fetch, fetch.keys, now_ns)
+
+    def _release(self, fetch: Fetch, keys: tuple[ChunkKey, ...], now_ns: int) -> None:
+        """The fetch no longer wants these chunks."""
+        for key in keys:
+            self._chunks.unwant(key, fetch.fetch, now_ns)

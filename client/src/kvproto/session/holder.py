@@ -1,0 +1,288 @@
+"""The holder of a node: answers GET, JOIN without a switch, and fills the switch.
+
+It owns the queue of segments asked for and the pins of chunks being sent or read. It knows no sockets and no memory.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from kvproto.commands import FillEnded, HolderCommand, PinChunk, SendControl, SendFill, SendSegments, UnpinChunk
+from kvproto.errors import LocalProtocolError
+from kvproto.events import (
+    ControlReceived,
+    FillCancelled,
+    FillRequested,
+    HolderEvent,
+    SegmentsSent,
+    SendFailed,
+)
+from kvproto.ids import Address, ChunkKey, FillId
+from kvproto.limits import HOLDER_QUEUE_SEGMENTS_MAX, MS
+from kvproto.session.burst import Burst
+from kvproto.session.fill import Fill
+from kvproto.session.parameters import HolderParameters
+from kvproto.session.timing import ANSWERED
+from kvproto.wire.control import Control, Flag, Op, reaction_of
+
+_SENDING_MEMORY_NS = 1000 * MS
+"""After this long without a GET for the chunk, the holder forgets what it sent when."""
+
+
+class Inventory(Protocol):
+    """What this node holds, whole and verified."""
+
+    def segments_of(self, key: ChunkKey) -> int | None:
+        """Segments of a chunk that is here; None when it is not."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class _Sending:
+    """What was asked for of one chunk."""
+
+    queued: npt.NDArray[np.bool_]
+    sent_ns: npt.NDArray[np.int64]
+    sent_for: npt.NDArray[np.int16]
+    """Member whose GET brought the segment's last sending."""
+    used_ns: int
+    waiting: int = 0
+    """Segments in the holder's queue."""
+    on_way: int = 0
+    """Segments handed to the shell, not yet reported sent."""
+
+
+@dataclass(slots=True, eq=False)
+class _Order:
+    """A run of segments in the queue."""
+
+    key: ChunkKey
+    first: int
+    count: int
+    member: int
+
+
+@dataclass(slots=True, eq=False)
+class HolderCounts:
+    """Running totals, for metrics."""
+
+    segments_queued: int = 0
+    answered_already: int = 0
+    """Segments asked for that were in the queue or had just been sent for somebody else."""
+    segments_refused: int = 0
+    """Asked for while the queue was full; whoever asked asks again."""
+    naks: int = 0
+
+
+class Holder:
+    """One per node. Deterministic: the same events at the same times give the same commands."""
+
+    def __init__(self, parameters: HolderParameters, inventory: Inventory) -> None:
+        self._parameters = parameters
+        self._inventory = inventory
+        self._sendings: dict[ChunkKey, _Sending] = {}
+        self._queue: deque[_Order] = deque()
+        self._waiting = 0
+        self._on_way = 0
+        self._burst = Burst(parameters.send_burst_segments)
+        self._pins: dict[ChunkKey, int] = {}
+        self._fills: dict[FillId, Fill] = {}
+        self._out: list[HolderCommand] = []
+        self.counts = HolderCounts()
+        self._handlers: dict[type, Callable[[Any, int], None]] = {
+            ControlReceived: self._on_control,
+            SegmentsSent: self._on_segments_sent,
+            SendFailed: self._on_segments_sent,
+            FillRequested: self._on_fill_requested,
+            FillCancelled: self._on_fill_cancelled,
+        }
+
+    def handle(self, event: HolderEvent, now_ns: int) -> list[HolderCommand]:
+        """Commands that follow from an event."""
+        self._handlers[type(event)](event, now_ns)
+        return self._finish(now_ns)
+
+    def handle_timer(self, now_ns: int) -> list[HolderCommand]:
+        """Commands that are due. Calling it early or late is safe."""
+        return self._finish(now_ns)
+
+    def next_timeout_ns(self) -> int | None:
+        """When handle_timer should be called next; None: not before another event."""
+        behind = self.queued_segments > 0
+        dues = [fill.request.deadline_ns if behind else fill.next_timeout_ns() for fill in self._fills.values()]
+        dues += [sending.used_ns + _SENDING_MEMORY_NS for sending in self._sendings.values() if not self._busy(sending)]
+        return min(dues, default=None)
+
+    @property
+    def pinned(self) -> frozenset[ChunkKey]:
+        """Chunks that the holder keeps pinned at the moment."""
+        return frozenset(self._pins)
+
+    @property
+    def queued_segments(self) -> int:
+        """Segments of casts that were asked for and have not left."""
+        return self._waiting + self._on_way
+
+    # --- answering ---
+
+    def _on_control(self, event: ControlReceived, now_ns: int) -> None:
+        message = event.message
+        if message.op is Op.GET:
+            self._on_get(message, event.source, now_ns)
+        elif message.op is Op.JOIN:
+            if self._inventory.segments_of(message.key) == message.segments:
+                flags = Flag.NO_SWITCH | Flag.JOINED
+                notice = Control(
+                    Op.NOTICE, message.key, message.segments, message.segment, tag=message.tag, flags=flags
+                )
+                self._out.append(SendControl(notice, event.source))
+            else:
+                self._nak(message, event.source)
+        elif message.op is Op.FILL_ACK:
+            for fill in list(self._fills.values()):
+                if fill.request.key == message.key and message.segment < fill.segments:
+                    fill.acknowledge(message.segment, now_ns)
+
+    def _nak(self, message: Control, to: Address) -> None:
+        self.counts.naks += 1
+        self._out.append(SendControl(Control(Op.NAK, message.key, message.segments, message.segment), to))
+
+    def _on_get(self, get: Control, source: Address, now_ns: int) -> None:
+        """Queue segments that are not queued already and have not just gone out for another member."""
+        if self._inventory.segments_of(get.key) != get.segments:
+            self._nak(get, source)
+            return
+        if self._waiting + get.count > HOLDER_QUEUE_SEGMENTS_MAX:
+            self.counts.segments_refused += get.count
+            return
+        sending = self._sendings.get(get.key)
+        if sending is None:
+            sending = _Sending(
+                np.zeros(get.segments, np.bool_),
+                np.full(get.segments, -ANSWERED.ceiling_ns, np.int64),
+                np.full(get.segments, -1, np.int16),
+                now_ns,
+            )
+            self._sendings[get.key] = sending
+        sending.used_ns = now_ns
+        span = slice(get.segment, get.segment + get.count)
+        answered_ns = ANSWERED.of(reaction_of(get.tag), None)
+        answered = (now_ns - sending.sent_ns[span] < answered_ns) & (sending.sent_for[span] != get.member)
+        free = np.flatnonzero(~(sending.queued[span] | answered)) + get.segment
+        self.counts.answered_already += get.count - len(free)
+        if not len(free):
+            return
+        if not self._busy(sending):
+            self._pin(get.key)
+        sending.queued[free] = True
+        sending.waiting += len(free)
+        self._waiting += len(free)
+        self.counts.segments_queued += len(free)
+        while len(free):
+            run = 1 + int(np.argmin(np.concatenate((np.diff(free) == 1, [False]))))
+            self._queue.append(_Order(get.key, int(free[0]), run, get.member))
+            free = free[run:]
+
+    def _send(self, now_ns: int) -> None:
+        """Hand over what the shell has room for."""
+        if self._queue and not self._on_way:
+            self._burst.begins(now_ns)
+        while self._queue and self._on_way < self._burst.segments:
+            order = self._queue[0]
+            count = min(order.count, self._burst.segments - self._on_way)
+            sending = self._sendings[order.key]
+            span = slice(order.first, order.first + count)
+            sending.queued[span] = False
+            sending.sent_ns[span] = now_ns
+            sending.sent_for[span] = order.member
+            sending.waiting -= count
+            sending.on_way += count
+            self._waiting -= count
+            self._on_way += count
+            self._out.append(SendSegments(order.key, order.first, count))
+            if count == order.count:
+                self._queue.popleft()
+            else:
+                order.first += count
+                order.count -= count
+
+    def _on_segments_sent(self, event: SegmentsSent | SendFailed, now_ns: int) -> None:
+        sending = self._sendings.get(event.key)
+        if sending is None or event.count > sending.on_way:
+            raise LocalProtocolError(f"{event.count} segments of {event.key.hex()} reported sent, not so many were")
+        sending.on_way -= event.count
+        self._on_way -= event.count
+        self._burst.sent(event.count, now_ns)
+        sending.used_ns = now_ns
+        if not self._busy(sending):
+            self._unpin(event.key)
+
+    @staticmethod
+    def _busy(sending: _Sending) -> bool:
+        return bool(sending.waiting or sending.on_way)
+
+    # --- pins --------------------------------------------------------------------------------------------------------
+
+    def _pin(self, key: ChunkKey) -> None:
+        if key not in self._pins:
+            self._out.append(PinChunk(key))
+        self._pins[key] = self._pins.get(key, 0) + 1
+
+    def _unpin(self, key: ChunkKey) -> None:
+        left = self._pins.get(key, 0) - 1
+        if left < 0:
+            raise LocalProtocolError(f"{key.hex()} is not pinned")
+        if left:
+            self._pins[key] = left
+        else:
+            del self._pins[key]
+            self._out.append(UnpinChunk(key))
+
+    # --- filling -----------------------------------------------------------------------------------------------------
+
+    def _on_fill_requested(self, event: FillRequested, now_ns: int) -> None:
+        if event.fill in self._fills:
+            raise LocalProtocolError(f"fill {event.fill} is under way already")
+        segments = self._inventory.segments_of(event.key)
+        if segments is None:
+            self._out.append(FillEnded(event.fill, event.key, complete=False, acknowledged=0))
+            return
+        self._pin(event.key)
+        self._fills[event.fill] = Fill(event, segments, now_ns)
+
+    def _on_fill_cancelled(self, event: FillCancelled, _: int) -> None:
+        fill = self._fills.pop(event.fill, None)
+        if fill is not None:
+            self._unpin(fill.request.key)
+
+    def _drive_fills(self, now_ns: int) -> None:
+        """Send the FILLs that the windows allow, behind all casts; end fills that are complete or late."""
+        for fill in list(self._fills.values()):
+            request = fill.request
+            if fill.complete or now_ns >= request.deadline_ns:
+                del self._fills[request.fill]
+                self._out.append(FillEnded(request.fill, request.key, fill.complete, fill.acknowledged))
+                self._unpin(request.key)
+                continue
+            if self.queued_segments:
+                continue  # readers wait for what is cast; the switch does not
+            for first, count in fill.due(now_ns):
+                self._out.append(SendFill(request.key, first, count, request.pool))
+
+    # --- time --------------------------------------------------------------------------------------------------------
+
+    def _finish(self, now_ns: int) -> list[HolderCommand]:
+        self._drive_fills(now_ns)
+        self._send(now_ns)
+        for key in [
+            key
+            for key, sending in self._sendings.items()
+            if not self._busy(sending) and now_ns - sending.used_ns >= _SENDING_MEMORY_NS
+        ]:
+            del self._sendings[key]
+        out, self._out = self._out, []
+        return out

@@ -1,0 +1,106 @@
+"""How a chunk is being fetched, and what changes that: a table that is total."""
+
+import enum
+
+from kvproto.session.machine import Table
+
+
+class Phase(enum.Enum):
+    """How a chunk is being fetched."""
+
+    WAITING = "not begun: too many are joined already"
+    LOADING = "the shell loads it from this node's disk"
+    JOINING = "JOIN sent, no NOTICE yet"
+    JOINED = "the switch keeps our interest"
+    DIRECT = "no switch to rely on: reliable reads only"
+    STRICT = "a copy was bad: reliable reads from one holder, casts ignored"
+    VERIFYING = "all segments are here, the checksum is being taken"
+    HERE = "whole and right"
+    GONE = "no holder is left"
+
+
+class Cause(enum.Enum):
+    """What changes a phase."""
+
+    JOIN = "a JOIN was sent"
+    ADMITTED = "a NOTICE says that the switch keeps our interest"
+    REFUSED = "a NOTICE says that it does not, or that there is no switch"
+    UNHEARD = "no NOTICE, or no segment, after several tries"
+    REBOOT = "the switch forgot everything"
+    WHOLE = "no segment is missing"
+    GOOD = "the checksum is right"
+    BAD = "the checksum is wrong"
+    EXHAUSTED = "no holder is left"
+    FOUND = "the directory knows a holder again"
+    LOAD = "it lies on this node's disk"
+    LOADED = "the disk delivered"
+    UNLOADED = "the disk did not deliver"
+
+
+_OPEN = {Cause.WHOLE: Phase.VERIFYING, Cause.EXHAUSTED: Phase.GONE}
+
+PHASES: Table[Phase, Cause] = Table(
+    "chunk",
+    {
+        Phase.WAITING: {
+            Cause.JOIN: Phase.JOINING,
+            Cause.ADMITTED: Phase.WAITING,
+            Cause.REFUSED: Phase.DIRECT,
+            Cause.REBOOT: Phase.WAITING,
+            Cause.EXHAUSTED: Phase.GONE,
+            Cause.LOAD: Phase.LOADING,
+        },
+        Phase.LOADING: {
+            Cause.LOADED: Phase.HERE,
+            Cause.UNLOADED: Phase.WAITING,
+        },
+        Phase.JOINING: {
+            Cause.JOIN: Phase.JOINING,
+            Cause.ADMITTED: Phase.JOINED,
+            Cause.REFUSED: Phase.DIRECT,
+            Cause.UNHEARD: Phase.DIRECT,
+            Cause.REBOOT: Phase.JOINING,
+            **_OPEN,
+        },
+        Phase.JOINED: {
+            Cause.JOIN: Phase.JOINED,
+            Cause.ADMITTED: Phase.JOINED,
+            Cause.REFUSED: Phase.DIRECT,
+            Cause.UNHEARD: Phase.DIRECT,
+            Cause.REBOOT: Phase.JOINING,
+            **_OPEN,
+        },
+        Phase.DIRECT: {
+            Cause.ADMITTED: Phase.DIRECT,
+            Cause.REFUSED: Phase.DIRECT,
+            Cause.UNHEARD: Phase.DIRECT,
+            Cause.REBOOT: Phase.JOINING,
+            **_OPEN,
+        },
+        Phase.STRICT: {
+            Cause.ADMITTED: Phase.STRICT,
+            Cause.REFUSED: Phase.STRICT,
+            Cause.REBOOT: Phase.STRICT,
+            **_OPEN,
+        },
+        Phase.VERIFYING: {
+            Cause.ADMITTED: Phase.VERIFYING,
+            Cause.REFUSED: Phase.VERIFYING,
+            Cause.REBOOT: Phase.VERIFYING,
+            Cause.GOOD: Phase.HERE,
+            Cause.BAD: Phase.STRICT,
+        },
+        Phase.HERE: {
+            Cause.ADMITTED: Phase.HERE,
+            Cause.REFUSED: Phase.HERE,
+            Cause.REBOOT: Phase.HERE,
+        },
+        Phase.GONE: {
+            Cause.ADMITTED: Phase.GONE,
+            Cause.REFUSED: Phase.GONE,
+            Cause.REBOOT: Phase.GONE,
+            Cause.EXHAUSTED: Phase.GONE,
+            Cause.FOUND: Phase.WAITING,
+        },
+    },
+)

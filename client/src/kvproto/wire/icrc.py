@@ -1,0 +1,99 @@
+"""Invariant CRC of RoCEv2 over IPv4 (InfiniBand Architecture Specification, annex A17).
+
+CRC-32 (the polynomial of Ethernet, as zlib computes it) over eight bytes of ones, the IP header, the UDP header and
+everything behind it but the ICRC itself, with what routers may change set to ones: TTL, DSCP and ECN, both checksums
+and the reserved byte of the BTH. It stands at the end of the datagram, least significant byte first.
+"""
+
+import functools
+import struct
+import zlib
+
+import numpy as np
+import numpy.typing as npt
+
+from kvproto.ids import Address
+from kvproto.wire.layouts import IP_PROTOCOL_UDP, IPV4_BYTES, UDP_BYTES, UDP_PORT_ROCE
+
+ICRC_BYTES = 4
+BTH_RESERVED_OFFSET = 4
+"""The byte of the BTH that the ICRC masks."""
+_MASKED_LINK = b"\xff" * 8
+_IDENTIFICATION_END = 6
+"""Where the identification ends in the IP header."""
+_HEADERS = struct.Struct("!BBHHHBBHIIHHHH")
+
+
+def masked_headers(source: Address, destination: Address, source_port: int, payload_bytes: int) -> bytes:
+    """What the ICRC covers before the BTH, 36 bytes; `payload_bytes`: of the datagram's UDP payload, ICRC included.
+
+    IP identification 0, don't fragment, as all data datagrams have them. The source stands at byte 20, its port at 28.
+    """
+    udp_bytes = UDP_BYTES + payload_bytes
+    return _MASKED_LINK + _HEADERS.pack(
+        0x45,
+        0xFF,
+        IPV4_BYTES + udp_bytes,
+        0,
+        0x4000,
+        0xFF,
+        IP_PROTOCOL_UDP,
+        0xFFFF,
+        source,
+        destination,
+        source_port,
+        UDP_PORT_ROCE,
+        udp_bytes,
+        0xFFFF,
+    )
+
+
+def icrc_seed(source: Address, destination: Address, source_port: int, payload_bytes: int) -> int:
+    """CRC of everything before the BTH.
+
+    The same for all datagrams of one length between the same ports, so it is computed once and continued.
+    """
+    return zlib.crc32(masked_headers(source, destination, source_port, payload_bytes))
+
+
+def icrc(seed: int, transport: bytes | bytearray | memoryview) -> int:
+    """ICRC of a datagram from the BTH up to but without the ICRC, continued from `icrc_seed`."""
+    state = zlib.crc32(transport[:BTH_RESERVED_OFFSET], seed)
+    state = zlib.crc32(b"\xff", state)
+    return zlib.crc32(transport[BTH_RESERVED_OFFSET + 1 :], state)
+
+
+@functools.cache
+def identification_basis(payload_bytes: int) -> tuple[tuple[int, int], ...]:
+    """What the identification's bits do to the ICRC of datagrams of this length, reduced: (leading bit, pattern).
+
+    A CRC is linear: flipping a bit of the message flips the same bits of the CRC whatever the rest of the message is.
+    """
+    udp_bytes = UDP_BYTES + payload_bytes
+    behind = bytes(IPV4_BYTES + udp_bytes - ICRC_BYTES - _IDENTIFICATION_END)
+    zero = zlib.crc32(bytes(2) + behind)
+    basis: list[tuple[int, int]] = []
+    for bit in range(16):
+        pattern = zlib.crc32((1 << bit).to_bytes(2, "big") + behind) ^ zero
+        for lead, known in basis:
+            if pattern & lead:
+                pattern ^= known
+        basis.append((1 << (pattern.bit_length() - 1), pattern))
+    return tuple(basis)
+
+
+def is_identification_difference(differences: npt.NDArray[np.uint32], payload_bytes: int) -> npt.NDArray[np.bool_]:
+    """Which differences between two ICRCs another IP identification explains, for datagrams of one length.
+
+    `payload_bytes`: UDP payload with its ICRC. Of 2^32 differences 2^16 pass.
+    """
+    rest = differences.astype(np.uint32)
+    for lead, pattern in identification_basis(payload_bytes):
+        rest ^= np.where(rest & np.uint32(lead), np.uint32(pattern), np.uint32(0))
+    explained: npt.NDArray[np.bool_] = rest == 0
+    return explained
+
+
+def pack_icrc(value: int) -> bytes:
+    """The four bytes that end the datagram."""
+    return struct.pack("<I", value)

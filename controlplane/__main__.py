@@ -1,0 +1,19 @@
+"""`kvcast-controller`, and `python -m controlplane`: prepares gRPC before anything imports it, then runs the daemon."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kvdaemon.grpc_environment import prepare_grpc
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the controller; returns the exit status (see `run_daemon`)."""
+    prepare_grpc()
+    from controlplane.daemon import main as run
+
+    return run(argv)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

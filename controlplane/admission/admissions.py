@@ -1,0 +1,287 @@
+"""Who comes into the switch next, at which slots, and filled by whom. Pure.
+
+Weighs candidates one by one, most valuable first, against the residents. Owns both, the pins into the switch and the
+count of fills under way; `SwitchCache` reports what happens and carries out what is decided.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from controlplane.admission import Admission, AdmissionPolicy, Candidate, Refusal, SlotAllocator, SlotRange
+from controlplane.admission.candidates import Candidates, Evidence, Rank
+from controlplane.admission.residents import Residents
+from controlplane.directory import Directory
+from controlplane.fill_price import FillPrice
+from controlplane.ids import ChunkKey, NodeIndex, SwitchPort
+from controlplane.observer import Observer
+from controlplane.value import ClusterValues
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """An attached holder that could fill."""
+
+    node: NodeIndex
+    port: SwitchPort
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Have `source` fill the chunk at `slots`."""
+
+    key: ChunkKey
+    slots: SlotRange
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
+class MakeRoom:
+    """These go out, leaves first, for somebody who has a claim on their slots now."""
+
+    displaced: tuple[ChunkKey, ...]
+
+
+Entry: TypeAlias = Start | MakeRoom
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionRules:
+    """How many fills at once, and whether anything but pinned chunks comes in."""
+
+    fills_at_once: int = 8
+    fills_per_holder: int = 2
+    """A fill shares the holder's uplink with what its readers wait for."""
+    only_pinned: bool = False
+
+
+class Admissions:
+    """Candidates, residents and pins of one switch."""
+
+    def __init__(
+        self,
+        directory: Directory,
+        values: ClusterValues,
+        sources: Callable[[ChunkKey], Sequence[Source]],
+        rules: AdmissionRules,
+        observer: Observer,
+        price: FillPrice,
+    ) -> None:
+        """`sources(key)`: holders that could fill the chunk."""
+        self._price = price
+        self._directory = directory
+        self._values = values
+        self._sources = sources
+        self._rules = rules
+        self._observer = observer
+        self._slots = SlotAllocator(0)
+        self._segment_bytes = 1
+        self._policy = AdmissionPolicy(0)
+        self._claims: list[ChunkKey] = []
+        self._now_ns = 0
+        self._pinned: set[ChunkKey] = set()
+        """Chunks that must be in the switch and stay there."""
+        self._filling: Counter[NodeIndex] = Counter()
+        """Fills under way, by who fills."""
+        self.refusals: Counter[str] = Counter()
+        """How often candidates were refused, by `refused_` and the reason."""
+        self._refused: dict[ChunkKey, Refusal] = {}
+        """Pinned chunks that could not come in when they were last looked at."""
+        self.residents = Residents(directory, values, self.is_kept)
+        self.candidates = Candidates(self._rank)
+        directory.watch(lambda key, came_or_went: self.candidates.wake(key))
+        values.watch(self.candidates.changed)
+
+    # -- pins and fills
+
+    @property
+    def pinned(self) -> frozenset[ChunkKey]:
+        """Chunks that operators want in the switch, whether they are there yet or not."""
+        return frozenset(self._pinned)
+
+    def pin(self, key: ChunkKey) -> None:
+        """Bring the chunk into the switch and keep it there."""
+        self._pinned.add(key)
+        self.residents.changed(key)
+
+    def unpin(self, key: ChunkKey) -> None:
+        """The chunk may go again. Nothing happens to one that is not pinned."""
+        self._pinned.discard(key)
+        self._refused.pop(key, None)
+        self.residents.changed(key)
+
+    def is_pinned(self, key: ChunkKey) -> bool:
+        """An operator pinned it into the switch."""
+        return key in self._pinned
+
+    def refusal(self, key: ChunkKey) -> str:
+        """Why a pinned chunk could not come in when it was last looked at; empty: it could."""
+        why = self._refused.get(key)
+        return "" if why is None else why.value
+
+    def is_kept(self, key: ChunkKey) -> bool:
+        """Nothing may displace it: it is pinned into the switch or in hosts' pools."""
+        known = self._directory.get(key)
+        return key in self._pinned or (known is not None and known.pinned)
+
+    def fill_began(self, node: NodeIndex) -> None:
+        """The node has one more fill under way."""
+        self._filling[node] += 1
+
+    def fill_ended(self, node: NodeIndex) -> None:
+        """The node has one fill less under way."""
+        self._filling[node] -= 1
+
+    # -- the switch
+
+    def use(self, slots: SlotAllocator, segment_bytes: int) -> None:
+        """The switch's slots."""
+        self._slots, self._segment_bytes = slots, segment_bytes
+        self._policy = AdmissionPolicy(slots.capacity)
+
+    def begin(self, now_ns: int) -> None:
+        """A round of `next` begins."""
+        self._now_ns = now_ns
+        self.residents.refresh(now_ns)
+        self.candidates.wake_aside()
+        self._claims = self.candidates.claimed[::-1]
+
+    def next(self, here: Collection[ChunkKey]) -> Entry | None:
+        """What to do next; None: nothing more in this round. `here`: all that is in the switch."""
+        while self._claims:
+            start = self._take_claim(self._claims.pop(), here)
+            if start is not None:
+                return start
+        # Make no more room than can be filled soon: residents that have to go keep serving until then.
+        while self.candidates.claimed_count < self._rules.fills_at_once and (
+            key := self.candidates.take_next(self._has_time)
+        ):
+            entry = self._consider(key)
+            if entry is not None:
+                return entry
+        return None
+
+    # -- ranks
+
+    def _rank(self, key: ChunkKey, evidence: Evidence) -> Rank:
+        """Pinned chunks come first, then the most valuable; values are as of the residents' origin."""
+        known = self._directory.get(key)
+        position = known.facts.position if known is not None else 0
+        return (key not in self._pinned, -self._value(key, evidence), position, key)
+
+    def _value(self, key: ChunkKey, evidence: Evidence) -> float:
+        known = self._directory.get(key)
+        if known is None:
+            return 0.0
+        rooted = self._directory.is_rooted(key)
+        value = self._values.value(key, known.facts.size_bytes, rooted, self._now_ns, waiting=evidence.readers)
+        return value * self.residents.scale(self._now_ns)
+
+    def _candidate(self, key: ChunkKey) -> Candidate | None:
+        known = self._directory.get(key)
+        if known is None or (self._rules.only_pinned and key not in self._pinned):
+            return None
+        facts, evidence = known.facts, self.candidates[key]
+        return Candidate(
+            key=key,
+            parent=facts.parent,
+            position=facts.position,
+            size_bytes=facts.size_bytes,
+            segments=segments_of(facts.size_bytes, self._segment_bytes),
+            value=self._value(key, evidence),
+            readers=evidence.readers,
+            touched_again=self._values.touched_again(key, self._now_ns),
+            rooted=self._directory.is_rooted(key),
+            fillable=bool(self._sources(key)),
+            fill_pays=self._price.pays(known, evidence.readers, self._now_ns),
+            pinned=key in self._pinned,
+        )
+
+    # -- decisions
+
+    def _take_claim(self, key: ChunkKey, here: Collection[ChunkKey]) -> Start | None:
+        """Begin where room was made for a candidate."""
+        evidence = self.candidates[key]
+        evidence.awaits.intersection_update(here)
+        source = self.choose_source(key)
+        if evidence.claim is None or evidence.awaits or source is None:
+            return None
+        self._began(key, evidence.readers)
+        return Start(key, evidence.claim, source)
+
+    def _began(self, key: ChunkKey, readers: int) -> None:
+        chunk = self._directory.get(key)
+        if chunk is not None:
+            self._price.fill_began(chunk, readers, self._now_ns)
+
+    def _consider(self, key: ChunkKey) -> Entry | None:
+        candidate = self._candidate(key)
+        if candidate is None:
+            self.candidates.drop(key)
+            return None
+        source = self.choose_source(key)
+        if source is None and candidate.fillable:
+            self.candidates.wait(key, [source.node for source in self._sources(key)])
+            return None
+        decision = self._decide(candidate)
+        if isinstance(decision, Refusal):
+            self._refuse(candidate, decision)
+            return None
+        self._refused.pop(key, None)
+        if decision.displaced:
+            self.candidates.claim(key, decision.slots, decision.displaced)
+            return MakeRoom(decision.displaced)
+        if source is None:
+            raise AssertionError("what nobody can fill is refused")
+        self._began(key, candidate.readers)
+        return Start(key, decision.slots, source)
+
+    def _decide(self, candidate: Candidate) -> Admission | Refusal:
+        while True:
+            self.residents.refresh(self._now_ns)
+            decision = self._policy.decide(candidate, self.residents.layout, self._gaps())
+            if isinstance(decision, Refusal) or self.residents.are_as_kept(decision.displaced, self._now_ns):
+                return decision
+
+    def _refuse(self, candidate: Candidate, why: Refusal) -> None:
+        self._observer.refused(candidate.key, why.value)
+        if candidate.pinned:
+            self._refused[candidate.key] = why
+            self.candidates.set_aside(candidate.key)
+        else:
+            self.refusals[f"refused_{why.name.lower()}"] += 1
+            self.candidates.drop(candidate.key)
+
+    def choose_source(self, key: ChunkKey, *, even_if_busy: bool = False) -> Source | None:
+        """The holder with fewest fills under way; None: there is none, or none has time for it."""
+        able = [source for source in self._sources(key) if even_if_busy or self._has_time(source.node)]
+        return min(able, key=lambda source: (self._filling[source.node], source.node), default=None)
+
+    def _has_time(self, node: NodeIndex) -> bool:
+        return self._filling[node] < self._rules.fills_per_holder
+
+    def _gaps(self) -> list[SlotRange]:
+        """Free ranges that nobody has a claim on."""
+        gaps = list(self._slots.free_ranges)
+        for claim in self.candidates.claims:
+            gaps = [rest for gap in gaps for rest in _without(gap, claim)]
+        return gaps
+
+
+def segments_of(size_bytes: int, segment_bytes: int) -> int:
+    """Segments of a chunk; the last one is padded."""
+    return max(1, -(-size_bytes // segment_bytes))
+
+
+def _without(gap: SlotRange, claim: SlotRange) -> list[SlotRange]:
+    """The parts of `gap` that lie outside `claim`."""
+    rest = []
+    if gap.base < claim.base:
+        rest.append(SlotRange(gap.base, min(gap.end, claim.base) - gap.base))
+    if claim.end < gap.end:
+        base = max(gap.base, claim.end)
+        rest.append(SlotRange(type(gap.base)(base), gap.end - base))
+    return rest

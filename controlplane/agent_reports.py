@@ -1,0 +1,154 @@
+"""What agents report, taken into directory, values and accounts: copies, use, hints, copies that are bad. Pure."""
+
+from __future__ import annotations
+
+from controlplane import parse
+from controlplane.accounting import Accounting
+from controlplane.claims import ClaimTable
+from controlplane.directory import AddOutcome, Directory
+from controlplane.fill_price import FillPrice
+from controlplane.ids import ChunkKey, NodeIndex
+from controlplane.limits import TASK_KEYS_MAX
+from controlplane.nodes import Node
+from controlplane.observer import Observer
+from controlplane.publication import Publication
+from controlplane.purposes import Housekeeping, Purpose
+from controlplane.pushes import Pushes
+from controlplane.switch_cache import SwitchCache
+from controlplane.tasks import TaskTable
+from controlplane.value import ClusterValues
+from kvproto.rpc import control_pb2 as rpc
+from kvproto.sources import PEERS
+
+_REFUSED = {AddOutcome.CONFLICT: "conflicting_copy", AddOutcome.CYCLE: "cyclic_copy"}
+"""Copies that nobody is offered, as they are counted."""
+
+
+class AgentReports:
+    """One method for each message of an agent about chunks. All raise MalformedError."""
+
+    def __init__(
+        self,
+        directory: Directory,
+        values: ClusterValues,
+        switch_cache: SwitchCache,
+        publication: Publication,
+        tasks: TaskTable[Purpose],
+        pushes: Pushes,
+        claims: ClaimTable,
+        accounting: Accounting,
+        observer: Observer,
+        price: FillPrice,
+    ) -> None:
+        self._directory = directory
+        self._values = values
+        self._switch_cache = switch_cache
+        self._publication = publication
+        self._tasks = tasks
+        self._pushes = pushes
+        self._claims = claims
+        self._accounting = accounting
+        self._observer = observer
+        self._price = price
+        self._to_pin: dict[NodeIndex, list[ChunkKey]] = {}
+
+    def announced(self, node: Node, announce: rpc.Announce, now_ns: int) -> None:
+        """Copies that a node has or no longer has."""
+        for copy in parse.announced(announce):
+            facts = copy.facts
+            add = self._directory.add_disk_copy if copy.on_disk else self._directory.add_copy
+            outcome = add(node.index, facts)
+            if outcome in _REFUSED:
+                self._accounting.decisions[_REFUSED[outcome]] += 1
+                continue
+            if copy.on_disk:
+                continue
+            self._claims.kept(node.index, facts.key)
+            if copy.pinned:
+                self._directory.set_pinned([facts.key], True)
+            elif outcome is not AddOutcome.KNOWN and self._is_pinned(facts.key):
+                self._to_pin.setdefault(node.index, []).append(facts.key)
+        for raw in announce.removed:
+            self._directory.remove_copy(node.index, parse.chunk_key(raw, "removed"))
+        for raw in announce.removed_from_disk:
+            self._directory.remove_disk_copy(node.index, parse.chunk_key(raw, "removed_from_disk"))
+        if announce.snapshot_end:
+            self._directory.end_snapshot(node.index)
+            self._publication.announced(node.index)
+            self._pushes.joined(node, now_ns)
+
+    def claimed(self, node: Node, message: rpc.Claims, now_ns: int) -> None:
+        """What a node's engines compute, and what of that they do not compute any more."""
+        runs, withdrawn = parse.claims(message)
+        for run in runs:
+            self._claims.made(node.index, run, now_ns)
+        self._claims.withdrawn(node.index, withdrawn)
+
+    def used(self, node: Node, usage: rpc.Usage, now_ns: int) -> None:
+        """Fetches of a node's engines, their hints about the future, and the measured times of sources."""
+        for measurement in parse.measurements(usage):
+            self._values.costs.measured(measurement.source, measurement.size_bytes, measurement.seconds)
+        fetches = parse.fetches(usage)
+        self._values.fetched([ChunkKey(fetch.key) for fetch in fetches], now_ns)
+        for fetch in fetches:
+            self._fetched(node, fetch, now_ns)
+        for hint in usage.hints:
+            self._hinted(hint, now_ns)
+
+    def bad_copy(self, report: rpc.BadCopy) -> None:
+        """A reader found a copy that does not match its checksum: it is dropped."""
+        key = parse.chunk_key(report.key)
+        chunk = self._directory.get(key)
+        if chunk is None or report.expected != chunk.facts.checksum:
+            self._accounting.decisions["bad_copy_report_outdated"] += 1
+            return
+        if report.from_switch:
+            self._switch_cache.drop_bad(key)
+            return
+        holder = NodeIndex(report.holder)
+        # What is on its disk was written from these bytes, or they were read from it: neither is to be trusted.
+        if self._directory.remove_copy(holder, key) | self._directory.remove_disk_copy(holder, key):
+            self._accounting.decisions["bad_copy_dropped"] += 1
+            self._tasks.add(holder, Housekeeping("drop a bad copy"), rpc.Task(drop=rpc.Drop(keys=[key])))
+
+    def give_out_pins(self) -> None:
+        """Have new holders of pinned chunks pin them, too."""
+        for node, keys in self._to_pin.items():
+            for at in range(0, len(keys), TASK_KEYS_MAX):
+                work = rpc.Task(pin=rpc.PinChunks(keys=keys[at : at + TASK_KEYS_MAX]))
+                self._tasks.add(node, Housekeeping("pin"), work)
+        self._to_pin.clear()
+
+    # -- inside
+
+    def _fetched(self, node: Node, fetch: rpc.FetchEvent, now_ns: int) -> None:
+        key = ChunkKey(fetch.key)
+        at_ns = now_ns - fetch.age_ms * 1_000_000
+        rode_along = self._accounting.fetch(key, fetch.source, fetch.bytes, fetch.waited_us, at_ns)
+        self._observer.fetched(node, fetch, at_ns, rode_along=rode_along)
+        self._publication.value_changed(key)
+        if fetch.source in PEERS:
+            self._price.fetched(NodeIndex(fetch.holder), now_ns)
+        elif fetch.source == rpc.SOURCE_SWITCH:
+            self._price.served()
+        chunk = self._directory.get(key)
+        if chunk is None:
+            return
+        self._pushes.fetched(node, chunk, fetch, now_ns)
+        if fetch.source in PEERS and self._values.touched_again(key, now_ns):
+            self._switch_cache.report(key, 1, now_ns)
+
+    def _hinted(self, hint: rpc.ReuseHint, now_ns: int) -> None:
+        key = parse.chunk_key(hint.key)
+        if hint.kind == rpc.ReuseHint.SESSION_ENDED and key in self._directory:
+            ended = list(self._directory.subtree(key))
+            self._values.finished(ended, now_ns)
+            for below in ended:
+                self._publication.value_changed(below)
+        elif hint.kind == rpc.ReuseHint.EXPECTED:
+            self._values.expect(key, now_ns, hint.within_ms / 1000)
+            self._publication.value_changed(key)
+
+    def _is_pinned(self, key: ChunkKey) -> bool:
+        chunk = self._directory.get(key)
+        return chunk is not None and chunk.pinned

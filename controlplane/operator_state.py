@@ -1,0 +1,70 @@
+"""What operators set and only the controller knows: drains, pins into the switch. Pure.
+
+It survives the controller because every agent keeps a copy and repeats it when it attaches. The highest revision
+counts; what an operator has set at this controller since it started takes precedence over what agents repeat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from controlplane.ids import ChunkKey
+from kvproto.rpc import control_pb2 as rpc
+
+
+class OperatorState:
+    """Names of drained nodes and keys pinned into the switch."""
+
+    def __init__(self) -> None:
+        self.revision = 0
+        self._drained: set[str] = set()
+        self._pins: set[ChunkKey] = set()
+        self._drained_here: dict[str, bool] = {}
+        """By name: what operators said to this controller."""
+        self._pinned_here: dict[ChunkKey, bool] = {}
+
+    @property
+    def drained(self) -> frozenset[str]:
+        """Nodes that nothing new goes to, attached or not."""
+        return frozenset(self._drained)
+
+    @property
+    def switch_pins(self) -> frozenset[ChunkKey]:
+        """Chunks that operators pinned into the switch."""
+        return frozenset(self._pins)
+
+    def set_drained(self, node: str, drained: bool) -> None:
+        """An operator drains a node, or takes that back."""
+        self._drained_here[node] = drained
+        self._set(self._drained | {node} if drained else self._drained - {node}, self._pins)
+
+    def set_switch_pins(self, keys: Iterable[ChunkKey], pinned: bool) -> None:
+        """An operator pins chunks into the switch, or lets them go."""
+        keys = frozenset(keys)
+        self._pinned_here |= dict.fromkeys(keys, pinned)
+        self._set(self._drained, self._pins | keys if pinned else self._pins - keys)
+
+    def heard(self, state: rpc.OperatorState) -> bool:
+        """An agent repeats what some controller sent it (checked by `parse`). True if that is news."""
+        if state.revision <= self.revision:
+            return False
+        self.revision = state.revision
+        self._drained, self._pins = set(state.drained), {ChunkKey(key) for key in state.switch_pins}
+        drained = dict.fromkeys(self._drained, True) | self._drained_here
+        pinned = dict.fromkeys(self._pins, True) | self._pinned_here
+        self._set({name for name, said in drained.items() if said}, {key for key, said in pinned.items() if said})
+        return True
+
+    def message(self) -> rpc.ToAgent:
+        """For every agent to keep."""
+        return rpc.ToAgent(
+            operator_state=rpc.OperatorState(
+                revision=self.revision, drained=sorted(self._drained), switch_pins=sorted(self._pins)
+            )
+        )
+
+    def _set(self, drained: set[str], pins: set[ChunkKey]) -> None:
+        """A new revision, if anything is different."""
+        if (drained, pins) != (self._drained, self._pins):
+            self._drained, self._pins = set(drained), set(pins)
+            self.revision += 1

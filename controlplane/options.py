@@ -1,0 +1,68 @@
+"""What the control plane is told once, at its start: by the operator's configuration and by the daemon."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from controlplane.ids import Member, SwitchPort
+from controlplane.limits import BITMAP_GROUPS_MAX
+from controlplane.nodes import ASCENDING, Graces
+from controlplane.switch.entries import FabricEntry
+from controlplane.switch_cache import SwitchCacheRules
+from controlplane.switch_link import SwitchLinkOptions
+from kvpolicy.tiers.push import PushParameters
+from kvpolicy.value import ValueParameters
+
+
+@dataclass(frozen=True, slots=True)
+class FabricParameters:
+    """What every agent and the switch must agree on."""
+
+    entry: FabricEntry
+    qkey: int
+    data_port: int = 4791
+    control_port: int = 4793
+    segment_bytes: int = 4096
+    """Until a switch says otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class CoreOptions:
+    """What an operator configured, and what the daemon knows of this start."""
+
+    fabric: FabricParameters
+    graces: Graces
+    incarnation: int
+    """Larger on each start of the controller."""
+    with_switch: bool
+    values: ValueParameters = field(default_factory=ValueParameters)
+    rules: SwitchCacheRules = field(default_factory=SwitchCacheRules)
+    pushes: PushParameters = field(default_factory=PushParameters)
+    ports: Mapping[str, SwitchPort] = field(default_factory=dict)
+    flood_ports: tuple[SwitchPort, ...] = ()
+    """Ports of the group of all ports; empty: what the switch has, and the ports of nodes."""
+    is_p4switch: bool = False
+    """It may flood by itself, see `SwitchLinkOptions`."""
+    member_order: tuple[Member, ...] = ASCENDING
+    """Members in the order in which ports get them."""
+    bitmap_groups_max: int = BITMAP_GROUPS_MAX
+    check_switch_ns: int = 2_000_000_000
+    fill_timeout_ms: int = 10_000
+    transfer_timeout_ms: int = 60_000
+    secret: bytes = b""
+    """From which follows what agents say in HERE: nobody else knows it."""
+    settle_ns: int = 3_000_000_000
+    """For this time after its start a controller lets agents keep the directory of its predecessor."""
+
+    @property
+    def link(self) -> SwitchLinkOptions:
+        """What the switch should have besides chunks and members."""
+        return SwitchLinkOptions(
+            self.fabric.entry,
+            self.incarnation,
+            self.ports,
+            self.flood_ports,
+            self.is_p4switch,
+            self.bitmap_groups_max,
+        )

@@ -1,0 +1,72 @@
+"""What an inference engine does for every request: fetch the KV of the prompt's prefix, compute the rest, store it.
+
+    python examples/engine_loop.py /run/kvcast/agent.sock
+
+Three requests share a system prompt; the third continues the conversation of the first. Only kvcast-client is needed.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+
+from kvclient import ROOT_KEY, AgentClient, ChunkKey, Namespace, PoolFullError, prefix_keys
+
+CHUNK_TOKENS = 16
+CHUNK_BYTES = 256 << 10
+PREFILL_S_PER_CHUNK = 0.5
+"""What computing one chunk would take; the agent does not fetch what is quicker to compute."""
+NAMESPACE = Namespace(model="example-7b", dtype="bfloat16", chunk_tokens=CHUNK_TOKENS, extra="engine_loop.py")
+"""Everything besides the tokens that changes the bytes of the KV."""
+
+
+def serve(agent: AgentClient, prompt: list[int]) -> tuple[int, int]:
+    """One request; returns the chunks that the pool had and those that were computed."""
+    keys = prefix_keys(NAMESPACE, prompt)
+    with agent.fetch(keys, deadline_s=0.5, recompute_s=PREFILL_S_PER_CHUNK * len(keys)) as got:
+        for view in got.views:
+            load_into_gpu(view)
+        hits = got.count
+    for position in range(hits, len(keys)):
+        store(agent, keys[position], keys[position - 1] if position else ROOT_KEY)
+    return hits, len(keys) - hits
+
+
+def load_into_gpu(view: memoryview) -> None:
+    """A real engine copies from this shared memory to its device; the bytes were checked when they arrived."""
+    assert len(view) == CHUNK_BYTES
+
+
+def store(agent: AgentClient, key: ChunkKey, parent: ChunkKey) -> None:
+    """Compute a chunk straight into the pool's shared memory. A full pool costs this chunk's sharing, nothing else."""
+    try:
+        slot = agent.reserve(key, parent, CHUNK_BYTES)
+    except PoolFullError:
+        return
+    if slot is None:  # somebody else has stored it meanwhile
+        return
+    with slot:
+        slot.view[:] = random.Random(key).randbytes(CHUNK_BYTES)
+        slot.commit()
+
+
+def main() -> int:
+    if len(sys.argv) != 2:
+        print(__doc__, file=sys.stderr)
+        return 2
+    system = list(range(1000, 1000 + 4 * CHUNK_TOKENS))
+    first = system + list(range(2 * CHUNK_TOKENS))
+    prompts = {
+        "a first question": first,
+        "another user's question": system + list(range(5000, 5000 + CHUNK_TOKENS)),
+        "the first user goes on": first + list(range(7000, 7000 + 2 * CHUNK_TOKENS)),
+    }
+    with AgentClient(sys.argv[1]) as agent:
+        for title, prompt in prompts.items():
+            hits, computed = serve(agent, prompt)
+            print(f"{title}: {hits} chunks from the pool, {computed} computed")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,34 @@
+"""What the configuration says, as the core and the transport take it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hostagent.config import AgentConfig
+from hostagent.core.core import CoreOptions
+from kvproto.ids import parse_address
+from kvproto.wire.data import Fabric
+
+
+def configured_fabric(config: AgentConfig) -> Fabric:
+    """The fabric's parameters, until the controller says otherwise."""
+    data = config.data
+    return Fabric(
+        group=parse_address(data.group),
+        qkey=data.qkey,
+        segment_bytes=data.segment_bytes,
+        from_switch_dscp=data.from_switch_dscp,
+    )
+
+
+def core_options(config: AgentConfig) -> CoreOptions:
+    """Of the agent's core."""
+    options = CoreOptions(
+        config.pool.size_bytes,
+        config.data.segment_bytes,
+        parse_address(config.data.pool_address) or None,
+        merge_wait_max_s=config.merge_wait_max_s,
+    )
+    if config.disk is None:
+        return options
+    return replace(options, disk_write_bytes_per_s=config.disk.write_bytes_per_s, promote=config.disk.promote)

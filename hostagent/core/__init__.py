@@ -1,0 +1,1 @@
+"""All that an agent decides, without its daemon: see `hostagent.core.core`."""

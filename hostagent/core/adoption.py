@@ -1,0 +1,104 @@
+"""Takes over the pool of the agent before: compares its chunks with their checksums, a few at a time.
+
+A chunk is not to be found until its bytes are known to be right. Extents that an engine may still read or write,
+because it does not know yet that the agent it talked to has gone, are given to nobody for ADOPTED_HELD_S.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from hostagent import limits
+from hostagent.core import effects, events
+from hostagent.core.clock import Alarms
+from hostagent.pool.chunks import Chunk, ChunkPool
+from hostagent.pool.index import Found
+
+
+class Adoption:
+    """One node's."""
+
+    def __init__(
+        self,
+        alarms: Alarms,
+        emit: Callable[[effects.Effect], None],
+        pool: ChunkPool,
+        adopted: Callable[[Chunk], None],
+    ) -> None:
+        """`adopted(chunk)`: it is READY."""
+        self._clock = alarms.clock
+        self._emit = emit
+        self._pool = pool
+        self._adopted = adopted
+        self._waiting: deque[Chunk] = deque()
+        self._verifying: set[Chunk] = set()
+        self._held: list[Chunk] = []
+        """Pinned until engines have surely noticed."""
+        self._let_go = alarms.add(self._engines_have_noticed)
+        self._good_count = 0
+        self._good_bytes = 0
+        self._lost_count = 0
+
+    @property
+    def left_count(self) -> int:
+        """Chunks that are still to be compared."""
+        return len(self._waiting) + len(self._verifying)
+
+    def begin(self, event: events.PoolFound) -> None:
+        """What the agent before had given out when it ended."""
+        for found in event.found:
+            self._take(found)
+        if self._held:
+            self._let_go.set(self._clock.now_ns + int(limits.ADOPTED_HELD_S * 1e9))
+        self._go_on()
+
+    def _take(self, found: Found) -> None:
+        chunk = self._pool.adopt(found)
+        if chunk is None:
+            self._lost_count += 1
+        elif not found.ready:
+            self._held.append(chunk)
+        else:
+            self._waiting.append(chunk)
+            if found.in_use:
+                self._pool.pin(chunk)
+                self._held.append(chunk)
+
+    def _go_on(self) -> None:
+        while self._waiting and len(self._verifying) < limits.ADOPTED_AT_ONCE:
+            chunk = self._waiting.popleft()
+            self._verifying.add(chunk)
+            self._pool.pin(chunk)
+            self._emit(effects.ComputeChecksum(chunk, in_background=True))
+        if not self.left_count:
+            self._emit(effects.PoolAdopted(self._good_count, self._good_bytes, self._lost_count))
+
+    def checksum_computed(self, chunk: Chunk, checksum: int) -> bool:
+        """Returns whether it is the checksum of a chunk that is being taken over."""
+        if chunk not in self._verifying:
+            return False
+        self._verifying.remove(chunk)
+        if checksum == chunk.checksum:
+            self._good_count += 1
+            self._good_bytes += chunk.size_bytes
+            self._pool.commit(chunk, checksum)
+            self._adopted(chunk)
+        else:
+            self._lost_count += 1
+            self._pool.abort(chunk)
+        self._go_on()
+        return True
+
+    def _engines_have_noticed(self) -> None:
+        for chunk in self._held:
+            self._pool.unpin(chunk)
+        self._held.clear()
+
+    def close(self) -> None:
+        """Give back all pins; what is not compared yet stays in the index for the next agent."""
+        for chunk in self._verifying:
+            self._pool.unpin(chunk)
+        self._verifying.clear()
+        self._waiting.clear()
+        self._engines_have_noticed()

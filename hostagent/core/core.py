@@ -1,0 +1,598 @@
+"""One node's agent without its daemon: input from engines, peers, controller, disk; effects out. Pure.
+
+    handle(event, now_ns) -> effects        next_timeout_ns() -> when TimerFired should come
+
+The agent makes every decision here or in a part called from here: `Engines` (who holds what), `Fetches` (chunks on
+their way), `Claims` and `Waits` (chunks that are still being computed), `FetchPlanner` (from where, or not at all),
+`Serving` (what peers get), `Tiering` and `PeerLoads` (the disk), `Tasks` (the controller's work), `Reports` (news for
+the controller). The shell owns clock, sockets, the bytes of chunks, hashing and disk I/O: it feeds one event at a time
+and carries out the effects in the order given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
+from typing import Any
+
+from hostagent import limits
+from hostagent.core import effects, events
+from hostagent.core.adoption import Adoption
+from hostagent.core.claims import Claims
+from hostagent.core.clock import NEVER, Alarms, Clock
+from hostagent.core.directory import Applied, Delta, DirectoryReplica
+from hostagent.core.engines import Engines
+from hostagent.core.eviction_cost import EvictionCost
+from hostagent.core.fetch import MakeReader, Wanted
+from hostagent.core.fetches import Fetches
+from hostagent.core.load_reports import LoadReports, NoReads, ServedReads
+from hostagent.core.peer_loads import PeerLoads
+from hostagent.core.reports import Reports
+from hostagent.core.serving import Serving
+from hostagent.core.sources import DiskIndex, Sources
+from hostagent.core.tasks import SwitchPlace, Tasks
+from hostagent.core.tiering import Tiering
+from hostagent.core.waits import Waits
+from hostagent.disk.state import DiskState
+from hostagent.pool.chunks import Chunk, ChunkPool, DropOutcome
+from hostagent.pool.index import PoolIndex
+from kvclient.messages import Hint
+from kvpolicy.tiers.cost_question import Allowance, CostQuestion
+from kvpolicy.tiers.gate import Gate, GateParameters
+from kvpolicy.tiers.holder_load import HolderLoad, HolderLoads
+from kvpolicy.tiers.lane import Lane
+from kvpolicy.tiers.merging import WAIT_MAX_S
+from kvpolicy.tiers.quote import Quote
+from kvpolicy.value.costs import SourceCost, SourceCosts, Tier
+from kvproto import events as protocol
+from kvproto.commands import SendControl
+from kvproto.ids import Address, ChunkKey, Member
+from kvproto.session.holder import HolderCounts
+from kvproto.session.parameters import ReaderParameters
+from kvproto.session.reader import Reader
+from kvproto.sources import ChunkSource
+from kvproto.wire.control import Control, Op
+
+_FOR_READER = frozenset({Op.NOTICE, Op.NAK})
+_FOR_HOLDER = frozenset({Op.JOIN, Op.GET, Op.FILL_ACK})
+_STALE_DIRECTORY_NS = int(limits.STALE_DIRECTORY_S * 1e9)
+
+
+class Knowledge:
+    """What a node's policies know of the world: the time, the directory, and what it costs to get chunks."""
+
+    def __init__(self, node: str, priors: Mapping[Tier, SourceCost]) -> None:
+        """`priors`: assumed costs of sources, until they have been measured."""
+        self.node = node
+        self.clock = Clock()
+        self.directory = DirectoryReplica(node)
+        self.costs = SourceCosts(priors)
+        self.eviction_cost = EvictionCost(self.costs, self.directory)
+
+    def disk_pool(self, size_bytes: int) -> ChunkPool:
+        """The index of a disk's slab, with its order of eviction."""
+        return ChunkPool(size_bytes, limits.EXTENT_ALIGN_BYTES, self.clock.read, self.eviction_cost.of_disk)
+
+
+@dataclass(frozen=True, slots=True)
+class CoreOptions:
+    """What an operator says of a node."""
+
+    pool_bytes: int
+    segment_bytes: int
+    """Until the controller says otherwise."""
+    pool_address: Address | None = None
+    """Where the switch takes FILL, until the controller says otherwise."""
+    member: Member | None = None
+    """This node's index at its switch, until the controller says otherwise; None: unknown, nothing is cast to it."""
+    interest_ttl_ns: int = ReaderParameters(member=None).interest_ttl_ns
+    link_rate_bytes_per_s: int | None = None
+    disk_write_bytes_per_s: int = 0
+    """Demotions are no faster; 0: no limit."""
+    merge_wait_max_s: float = WAIT_MAX_S
+    """How much later an engine may get chunks that are being computed, to spare the requests behind it."""
+    promote: bool = True
+    """Bring the most valuable chunks on disk back into free DRAM."""
+
+
+class AgentCore:
+    """One node's. Deterministic: the same events at the same times give the same effects."""
+
+    def __init__(
+        self,
+        options: CoreOptions,
+        knowledge: Knowledge,
+        disk: DiskIndex | None = None,
+        make_reader: MakeReader = Reader,
+        served_reads: ServedReads | None = None,
+        index: PoolIndex | None = None,
+    ) -> None:
+        """`served_reads`: of peers, by the shell; None: it serves none. `index`: of the pool's memory, where somebody
+        keeps that for the next agent."""
+        self._served_reads = served_reads or NoReads()
+        self._knowledge = knowledge
+        self._allowance = Allowance()
+        self._clock = knowledge.clock
+        self._disk = disk
+        self._effects: list[effects.Effect] = []
+        emit = self._effects.append
+        self.directory = knowledge.directory
+        self.pool = ChunkPool(
+            options.pool_bytes, limits.EXTENT_ALIGN_BYTES, self._clock.read, self._cost_of_dram, index
+        )
+        self.gate = Gate(knowledge.costs, GateParameters(wait_max_s=options.merge_wait_max_s))
+        self._loads = HolderLoads(lambda: knowledge.costs.cost(Tier.REMOTE_DRAM).rate_bytes_per_s)
+        self._parameters = ReaderParameters(
+            options.member,
+            options.segment_bytes,
+            interest_ttl_ns=options.interest_ttl_ns,
+            link_rate_bytes_per_s=options.link_rate_bytes_per_s,
+        )
+        self._receive_buffer_bytes = 0
+        self._pool_address = options.pool_address
+        self._switch_epoch: int | None = None
+        self._here: ChunkKey | None = None
+        """What this node says to the switch, so that the controller learns where it is."""
+        self._heartbeat_ns = int(limits.HEARTBEAT_S_DEFAULT * 1e9)
+        self._alarms = alarms = Alarms(self._clock)
+        self._heartbeat = alarms.add(self._beat)
+        self._forget_stale = alarms.add(self._stale_is_old)
+        self._sources = Sources(self._clock, self.directory, disk, self._loads, options.pool_address)
+        self.claims = Claims(
+            alarms, emit, lambda key: self.pool.find(key) is not None, lambda keys, why: self.waits.freed(keys, why)
+        )
+        self.fetches = Fetches(
+            alarms,
+            emit,
+            self.pool,
+            self.directory,
+            disk,
+            self._sources,
+            self.gate,
+            self,
+            self.claims.find,
+            self._parameters,
+            make_reader,
+        )
+        self.waits = Waits(alarms, self.pool, self.fetches, self.gate, self.claims)
+        self._peer_loads = PeerLoads(alarms, self.pool, disk, self.fetches)
+        self._serving = Serving(alarms, emit, self.pool, options.segment_bytes, self._peer_loads.load)
+        switch = SwitchPlace(options.pool_address, options.segment_bytes)
+        self._tasks = Tasks(alarms, emit, self.pool, self.fetches, self._serving, self.drop, switch)
+        self._reports = Reports(alarms, emit, self.pool, disk, self._tasks.pinned_keys, self.gate.take_measurements)
+        self._load_reports = LoadReports(alarms, emit, lambda: self.load, lambda: self.connected)
+        self._engines = Engines(
+            self._clock,
+            emit,
+            self.pool,
+            self.directory,
+            disk,
+            self.waits,
+            self.claims,
+            stored=self._put,
+            changed=self._reports.pool_changed,
+            drop=self.drop,
+        )
+        self.tiering = self._make_tiering(options)
+        self.adoption = Adoption(alarms, emit, self.pool, self._chunk_adopted)
+        self._handlers = self._routes()
+
+    def _make_tiering(self, options: CoreOptions) -> Tiering | None:
+        """What moves chunks between DRAM and the disk; None: there is no disk."""
+        if self._disk is None:
+            return None
+        return Tiering(
+            self._alarms,
+            self._effects.append,
+            self.pool,
+            self._disk,
+            self._peer_loads,
+            lambda: self.fetches.busy,
+            self._reports.pool_changed,
+            write_bytes_per_s=options.disk_write_bytes_per_s,
+            promote=options.promote,
+        )
+
+    def _routes(self) -> Mapping[type, Callable[[Any], None]]:
+        """Which part takes which event."""
+        engines, fetches = self._engines, self.fetches
+        return {
+            events.ReserveRequested: engines.reserve,
+            events.CommitRequested: engines.commit,
+            events.AbortRequested: engines.abort,
+            events.ChunksRequested: engines.fetch,
+            events.CancelRequested: engines.cancel,
+            events.LeaseReleased: engines.release,
+            events.PlacesRequested: engines.places,
+            events.PinRequested: engines.pin,
+            events.UnpinRequested: engines.unpin,
+            events.DropRequested: engines.drop,
+            events.HintGiven: self._hinted,
+            events.ClaimMade: engines.claim,
+            events.ClaimWithdrawn: engines.disclaim,
+            events.EngineGone: lambda event: engines.gone(event.engine),
+            events.Welcomed: self._welcomed,
+            events.DirectoryChanged: self._directory_changed,
+            events.SwitchStateGiven: self._switch_state_given,
+            events.MemberGiven: self._member_given,
+            events.TaskGiven: lambda event: self._tasks.run(event.task),
+            events.TaskCancelled: lambda event: self._tasks.cancel(event.number),
+            events.ControllerLost: self._controller_lost,
+            events.LoadEnded: lambda event: fetches.load_ended(event.into, event.outcome, event.checksum),
+            events.SaveEnded: self._save_ended,
+            events.ChecksumComputed: self._checksum_computed,
+            events.ControlsReceived: self._controls_received,
+            events.CastsPlaced: lambda event: fetches.casts_placed(event.arrivals),
+            events.CastsUnexpected: lambda event: fetches.casts_unexpected(event.arrivals),
+            protocol.SegmentsReceived: lambda event: fetches.casts_placed((event,)),
+            protocol.ReadProgress: fetches.read_event,
+            protocol.ReadDone: fetches.read_event,
+            protocol.ReadFailed: fetches.read_event,
+            protocol.SegmentsSent: lambda event: self._serving.segments_sent(event.key, event.count),
+            protocol.SendFailed: lambda event: self._serving.segments_failed(event.key, event.count),
+            events.FillSent: lambda event: self._serving.fill_sent(event.key, event.count),
+            events.HolderTold: self._holder_told,
+            events.PeerLoadRequested: self._peer_load_requested,
+            events.PeerReadEnded: lambda event: self._serving.taken_back(event.chunk),
+            events.Started: self._started,
+            events.PoolFound: self.adoption.begin,
+            events.FlushRequested: self._flush_requested,
+            events.Stopped: self._stopped,
+            events.TimerFired: self._timer_fired,
+        }
+
+    # ------------------------------------------------------------------ the shell's side
+
+    def handle(self, event: events.Event, now_ns: int) -> list[effects.Effect]:
+        """What follows from an event. Raises SequenceGapError for a DirectoryChanged after a lost one."""
+        self._clock.now_ns = now_ns
+        self._handlers[type(event)](event)
+        made = self._effects[:]
+        self._effects.clear()
+        return made
+
+    def next_timeout_ns(self) -> int | None:
+        """When TimerFired should come; None: not before another event. May change with every event."""
+        due_ns = self._alarms.due_ns
+        return None if due_ns == NEVER else due_ns
+
+    def judges_silence(self, now_ns: int) -> bool:
+        """Whether the next TimerFired draws conclusions from silence: first report everything that has come."""
+        return self.fetches.judges_silence(now_ns)
+
+    def wanted(self, key: ChunkKey) -> Wanted | None:
+        """The chunk of this key and which of its cast segments may be placed; report all by SegmentsReceived."""
+        return self.fetches.wanted(key)
+
+    def lend(self, key: ChunkKey, now_ns: int) -> Chunk | None:
+        """A chunk for a peer's reliable read; it stays until PeerReadEnded. None: it is not in the pool."""
+        self._clock.now_ns = now_ns
+        self._load_reports.queued()
+        return self._serving.lend(key)
+
+    def quote(self, question: CostQuestion, now_ns: int) -> Quote:
+        """What it would take this node to have the chunks of a prefix. Raises TooManyQuestionsError."""
+        self._allowance.take(len(question.keys), now_ns)
+        self._clock.now_ns = now_ns
+        return self.fetches.quote(question.keys, question.prefill(self._knowledge.node))
+
+    def can_load_for_peer(self, key: ChunkKey) -> bool:
+        """Whether PeerLoadRequested makes sense: the chunk is on this node's disk."""
+        return self._peer_loads.can_load(key)
+
+    # ------------------------------------------------------------------ figures
+
+    @property
+    def member(self) -> Member | None:
+        """This node's index at its switch; None: it has none."""
+        return self._parameters.member
+
+    @property
+    def segment_bytes(self) -> int:
+        """Of the fabric."""
+        return self._parameters.segment_bytes
+
+    @property
+    def connected(self) -> bool:
+        """Whether the controller listens."""
+        return self._reports.connected
+
+    @property
+    def holder_counts(self) -> HolderCounts:
+        """Running totals of what peers were served."""
+        return self._serving.counts
+
+    @property
+    def casts_queued_bytes(self) -> int:
+        """Of casts that this node was asked for and that have not left."""
+        return self._serving.queued_bytes
+
+    @property
+    def load(self) -> HolderLoad:
+        """What is queued for readers of this node: reliable reads and casts."""
+        reads, cast_bytes = self._served_reads, self._serving.queued_bytes
+        return HolderLoad(reads.reads_queued_bytes + cast_bytes, reads.readers_served + (cast_bytes > 0))
+
+    @property
+    def lanes(self) -> Mapping[str, Lane[Any]]:
+        """Background work, by name."""
+        lanes: dict[str, Lane[Any]] = {"fetch": self._tasks.background}
+        if self.tiering is not None:
+            lanes |= {"write": self.tiering.writes, "promote": self.tiering.promotions}
+        return lanes
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is under way, asked for or lent: no fetch, load, task, lease or pin."""
+        return not (
+            self.fetches.under_way_count
+            or self.waits.waiting_count
+            or any(True for _ in self.fetches.inbound)
+            or self._peer_loads.under_way_count
+            or self._tasks.running_count
+            or self.pool.pins_count
+        )
+
+    # ------------------------------------------------------------------ what concerns several parts
+
+    def _cost_of_dram(self, key: ChunkKey, size_bytes: int) -> float:
+        on_disk = self._disk is not None and self._disk.find(key) is not None
+        return self._knowledge.eviction_cost.of_dram(key, size_bytes, on_disk=on_disk)
+
+    def drop(self, key: ChunkKey) -> DropOutcome:
+        """Take a chunk out of the pool and off the disk; a pinned chunk stays."""
+        outcome = self.pool.drop(key)
+        stored = self._disk is not None and self._disk.find(key) is not None
+        if outcome is not DropOutcome.HELD and stored:
+            self._effects.append(effects.ForgetStored(key))
+            outcome = DropOutcome.DROPPED if outcome is DropOutcome.ABSENT else outcome
+        self._reports.pool_changed()
+        return outcome
+
+    def _put(self, chunk: Chunk) -> None:
+        """An engine's chunk is whole."""
+        self._stored(chunk)
+        if self.claims.kept(chunk.key):
+            self._reports.announce_now()
+        self.waits.came((chunk.key,))
+
+    def _stored(self, chunk: Chunk) -> None:
+        if self.tiering is not None:
+            self.tiering.arrived(chunk)
+
+    def _chunk_adopted(self, chunk: Chunk) -> None:
+        self._stored(chunk)
+        self._reports.pool_changed()
+
+    def _hinted(self, event: events.HintGiven) -> None:
+        for pool in [self.pool] if self._disk is None else [self.pool, self._disk.pool]:
+            if event.hint is Hint.SESSION_ENDED:
+                pool.finished(event.keys)
+            else:
+                pool.expect(event.keys, event.within_ms / 1000)
+        self._reports.hinted(event.keys, event.hint, event.within_ms)
+
+    def _controls_received(self, event: events.ControlsReceived) -> None:
+        """Answers go to the reader, questions to the holder."""
+        for_reader = [arrival for arrival in event.arrivals if arrival.message.op in _FOR_READER]
+        if for_reader:
+            self.fetches.controls_received(for_reader)
+        for arrival in event.arrivals:
+            operation = arrival.message.op
+            if operation in _FOR_HOLDER:
+                self._serving.control_received(arrival)
+                self._load_reports.queued()
+            elif operation not in _FOR_READER:
+                # LEAVE is for switches; without a switch it ends here and means nothing to a holder.
+                self._effects.append(effects.DatagramsDropped(f"control_{operation.name.lower()}_ignored"))
+
+    def _checksum_computed(self, event: events.ChecksumComputed) -> None:
+        self.pool.unpin(event.chunk)
+        if self.adoption.checksum_computed(event.chunk, event.checksum):
+            return
+        if not self.fetches.checksum_computed(event.chunk, event.checksum):
+            self._engines.checksum_computed(event.chunk, event.checksum)
+
+    def _save_ended(self, event: events.SaveEnded) -> None:
+        if self.tiering is not None:
+            self.tiering.save_ended(event.chunk, event.outcome)
+
+    def _peer_load_requested(self, event: events.PeerLoadRequested) -> None:
+        loaded = partial(self._peer_load_ended, event.key)
+        if not self._peer_loads.load(event.key, loaded):
+            loaded()
+
+    def _peer_load_ended(self, key: ChunkKey) -> None:
+        self._effects.append(effects.PeerLoadEnded(key, self._serving.lend(key)))
+
+    # ------------------------------------------------------------------ of fetches (`FetchObserver`)
+
+    def chunk_came(self, key: ChunkKey, source: ChunkSource, size_bytes: int, waited_s: float, holder: int) -> None:
+        """A fetch got it."""
+        self._reports.chunk_used(key, source, size_bytes, waited_s, holder)
+
+    def chunk_missed(self, key: ChunkKey, waited_s: float) -> None:
+        """A chunk that should have come did not."""
+        self._reports.chunk_used(key, None, 0, waited_s, 0)
+
+    def copy_arrived(self, chunk: Chunk, *, asked_for: bool) -> None:
+        """Announced at once when the controller wanted it, else when the rush is over."""
+        if self.pool.find(chunk.key) is chunk:
+            self._stored(chunk)
+        if asked_for:
+            self._reports.pool_changed()
+        else:
+            self._reports.fetched_copy(chunk.key)
+
+    def fetch_over(self, keys: Sequence[ChunkKey]) -> None:
+        """Copies that an engine's fetch brought may be announced."""
+        self._reports.fetch_over(keys)
+
+    def engines_served(self) -> None:
+        """Background work may go on."""
+        self._tasks.engines_served()
+        if self.tiering is not None:
+            self.tiering.engines_served()
+
+    # ------------------------------------------------------------------ of the controller
+
+    def _welcomed(self, event: events.Welcomed) -> None:
+        self._pool_address = event.pool_address or self._pool_address
+        if self._pool_address is not None:
+            self._sources.use_pool_address(self._pool_address)
+        self._tasks.use_switch(SwitchPlace(self._pool_address, event.segment_bytes))
+        self._serving.use_segment_bytes(event.segment_bytes)
+        self._configure(
+            ReaderParameters(
+                event.member,
+                event.segment_bytes,
+                interest_ttl_ns=event.interest_ttl_ns or ReaderParameters(member=None).interest_ttl_ns,
+                link_rate_bytes_per_s=self._parameters.link_rate_bytes_per_s,
+            )
+        )
+        self.directory.restart(event.controller)
+        self._reports.snapshot()
+        self._load_reports.attached(wanted=event.takes_loads)
+        self.claims.welcomed(event.node)
+        self._heartbeat_ns = int((event.heartbeat_s or limits.HEARTBEAT_S_DEFAULT) * 1e9)
+        self._beat()
+
+    def _configure(self, parameters: ReaderParameters) -> None:
+        """Use `parameters`, with a window that follows from the receive buffer once its size is known."""
+        fitting = self._receive_buffer_bytes // (2 * parameters.segment_bytes)
+        window = max(limits.RECEIVE_WINDOW_SEGMENTS_MIN, fitting)
+        self._parameters = ReaderParameters(
+            parameters.member,
+            parameters.segment_bytes,
+            window,
+            parameters.interest_ttl_ns,
+            parameters.link_rate_bytes_per_s,
+        )
+        self.fetches.configure(self._parameters)
+
+    def _directory_changed(self, event: events.DirectoryChanged) -> None:
+        applied = self.directory.apply(event.delta)
+        self._loads_told(event.delta)
+        for key in applied.changed:
+            entry = self.directory.find(key)
+            if entry is not None:
+                self.pool.update_remote_score(key, entry.value)
+                if self._disk is not None:
+                    self._disk.pool.update_remote_score(key, entry.value)
+        self._tell_fetches(applied)
+        self._tell_waits(event.delta, applied)
+        if self.directory.has_stale and self._forget_stale.due_ns is None:
+            self._forget_stale.set(self._clock.now_ns + _STALE_DIRECTORY_NS)
+
+    def _loads_told(self, delta: Delta) -> None:
+        for number, load in delta.loads:
+            node = self.directory.node(number)
+            if node is not None:
+                self._loads.told(node.name, load, self._clock.now_ns)
+                self.fetches.holder_told(node.name, load, with_ours=True)
+
+    def _holder_told(self, event: events.HolderTold) -> None:
+        self._loads.told(event.node, event.load, self._clock.now_ns)
+        self.fetches.holder_told(event.node, event.load)
+
+    def _tell_fetches(self, applied: Applied) -> None:
+        for name in applied.nodes_lost:
+            self._loads.forget(name)
+        self.fetches.directory_changed(applied.changed, applied.nodes_lost)
+
+    def _tell_waits(self, delta: Delta, applied: Applied) -> None:
+        """What others compute, and what is there by now: in this order, because a claim may come with its chunk."""
+        self.claims.heard(delta.claims)
+        if self.claims:
+            for key in applied.changed:
+                entry = self.directory.find(key)
+                if entry is not None:
+                    self.claims.kept_elsewhere(key, entry.holders)
+            self.claims.nodes_gone(delta.nodes_gone)
+        self.waits.came(applied.changed)
+        for one in delta.claims:
+            self.waits.promised([chunk.key for chunk in one.made])
+
+    def _stale_is_old(self) -> None:
+        if self.connected:
+            self._tell_fetches(self.directory.forget_stale())
+        else:
+            self._forget_stale.set(self._clock.now_ns + _STALE_DIRECTORY_NS)
+
+    def _switch_state_given(self, event: events.SwitchStateGiven) -> None:
+        if event.epoch != self._switch_epoch:
+            self._switch_epoch = event.epoch
+            self.fetches.switch_restarted()
+        self._here = event.here
+        self._say_here()
+
+    def _member_given(self, event: events.MemberGiven) -> None:
+        self._configure(replace(self._parameters, member=event.member))
+
+    def _say_here(self) -> None:
+        """From the data interface: the switch tells the controller at which port that is, if it does not know yet."""
+        if self._here is not None and self._pool_address is not None:
+            self._effects.append(SendControl(Control(Op.HERE, self._here, 1), self._pool_address))
+
+    def _controller_lost(self, _: events.ControllerLost) -> None:
+        """Go on with the directory as it is; fetches here go on teaching the pools which chunks to keep."""
+        self._reports.disconnected()
+        self.claims.controller_lost()
+        self._tasks.abandon()
+        self._heartbeat.cancel()
+
+    def _beat(self) -> None:
+        self._heartbeat.set(self._clock.now_ns + self._heartbeat_ns)
+        disk = self._disk.pool.usage() if self._disk is not None and self._disk.state is not DiskState.OFF else None
+        self._effects.append(
+            effects.BeatHeart(
+                self.pool.usage(),
+                self.directory.sequence,
+                self._tasks.running_count,
+                self.pool.next_victims(limits.NEXT_VICTIMS_TOLD),
+                disk.size_bytes - disk.free_bytes if disk is not None else 0,
+                [
+                    effects.Arriving(one.chunk.key, one.entry.size_bytes, self.fetches.left_bytes(one))
+                    for one in islice(self.fetches.inbound, limits.ARRIVING_TOLD)
+                ],
+                self._gate_news(),
+            )
+        )
+        self._say_here()
+
+    def _gate_news(self) -> effects.GateNews:
+        counts = self.gate.counts
+        decisions = {choice.value: count for choice, count in counts.decisions.items()}
+        return effects.GateNews(decisions, counts.saved_s, counts.last)
+
+    # ------------------------------------------------------------------ time and the process
+
+    def _timer_fired(self, _: events.TimerFired) -> None:
+        self._alarms.ring()
+
+    def _started(self, event: events.Started) -> None:
+        self._receive_buffer_bytes = event.receive_buffer_bytes
+        self._configure(self._parameters)
+        if self.tiering is not None:
+            self.tiering.start()
+
+    def _flush_requested(self, _: events.FlushRequested) -> None:
+        if self.tiering is None:
+            self._effects.append(effects.Flushed())
+        else:
+            self.tiering.flush()
+
+    def _stopped(self, _: events.Stopped) -> None:
+        self.waits.close()
+        self.claims.close()
+        self.fetches.close()
+        self.adoption.close()
+        self._reports.close()
+        self._load_reports.close()
+        self._tasks.close()
+        self._peer_loads.close()
+        if self.tiering is not None:
+            self.tiering.close()
+        self._serving.close()

@@ -1,0 +1,246 @@
+"""The local replica of the directory: who holds what. Pure; fed by the controller's deltas, asked by fetches.
+
+A replica outlives the controller: with nobody to refresh it, it still answers from its last state. A
+restarted controller knows nothing until all agents have announced themselves again, so its first snapshot is not the
+whole truth: earlier entries stay in the replica, marked *stale*, until `forget_stale`. A stale holder that has lost the
+chunk says so by itself (NAK, ABSENT).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from kvpolicy.tiers.holder_load import HolderLoad
+from kvpolicy.value import Tier
+from kvproto.ids import Address, ChunkKey
+
+
+@dataclass(frozen=True, slots=True)
+class NodeEntry:
+    """Another agent, as the controller knows it."""
+
+    node: int
+    name: str
+    address: Address
+    read_endpoint: str
+    member: int | None
+    draining: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkEntry:
+    """A chunk somewhere in the fabric."""
+
+    key: ChunkKey
+    parent: ChunkKey | None
+    size_bytes: int
+    checksum: int
+    position: int
+    holders: tuple[int, ...]
+    served: bool = False
+    pinned: bool = False
+    value: float = 0.0
+    disk_holders: tuple[int, ...] = ()
+    """Nodes that have it on disk: slower to begin, as good afterwards."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedChunk:
+    """Claims as the controller has them: one chunk of another node."""
+
+    key: ChunkKey
+    size_bytes: int
+    eta_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class NodeClaims:
+    """What changed of another node's claims."""
+
+    node: int
+    made: tuple[ClaimedChunk, ...] = ()
+    withdrawn: tuple[ChunkKey, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """One message of changes."""
+
+    sequence: int
+    snapshot: bool = False
+    snapshot_end: bool = False
+    nodes: tuple[NodeEntry, ...] = ()
+    nodes_gone: tuple[int, ...] = ()
+    chunks: tuple[ChunkEntry, ...] = ()
+    chunks_gone: tuple[ChunkKey, ...] = ()
+    claims: tuple[NodeClaims, ...] = ()
+    """Not kept in the replica: see `hostagent.core.claims`."""
+    loads: tuple[tuple[int, HolderLoad], ...] = ()
+    """What nodes have queued for their readers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What a delta changed."""
+
+    changed: tuple[ChunkKey, ...] = ()
+    """Keys whose entry changed or went."""
+    nodes_lost: tuple[str, ...] = ()
+
+
+class SequenceGapError(Exception):
+    """A delta is missing: the stream must be opened again."""
+
+
+@dataclass(slots=True)
+class _Content:
+    nodes: dict[int, NodeEntry] = field(default_factory=dict)
+    chunks: dict[ChunkKey, ChunkEntry] = field(default_factory=dict)
+
+
+class DirectoryReplica:
+    """Lookup by key; every answer is a hint that the network may contradict."""
+
+    def __init__(self, node_name: str) -> None:
+        """`node_name`: the replica's own node, whose copies are not among other nodes' copies."""
+        self._node_name = node_name
+        self._current = _Content()
+        self._staged: _Content | None = None
+        self._stale: _Content | None = None
+        self._controller: int | None = None
+        self._keep_stale = False
+        self.sequence = 0
+        self._sequence_known = False
+
+    @property
+    def chunks_count(self) -> int:
+        """Chunks that the replica knows."""
+        return len(self._current.chunks)
+
+    @property
+    def has_stale(self) -> bool:
+        """Whether something is known only from before the controller's restart."""
+        return self._stale is not None
+
+    def restart(self, controller: int) -> None:
+        """A stream to a controller (its incarnation) is open: a snapshot follows; until then the old entries answer."""
+        self._keep_stale = self._controller is not None and controller != self._controller
+        self._controller = controller
+        self._staged = None
+        self._sequence_known = False
+
+    def forget_stale(self) -> Applied:
+        """All agents have had time to announce themselves to the new controller: only its entries count now."""
+        stale, self._stale = self._stale, None
+        return Applied(tuple(sorted(stale.chunks)) if stale is not None else ())
+
+    def apply(self, delta: Delta) -> Applied:
+        """Apply a delta. Raises SequenceGapError when an earlier one was lost."""
+        if delta.snapshot:
+            return self._apply_snapshot(delta)
+        if self._staged is not None or (self._sequence_known and delta.sequence != self.sequence + 1):
+            raise SequenceGapError(f"delta {delta.sequence} after {self.sequence}")
+        self.sequence = delta.sequence
+        self._sequence_known = True
+        lost = tuple(self._current.nodes[node].name for node in delta.nodes_gone if node in self._current.nodes)
+        _merge(self._current, delta)
+        if self._stale is not None:
+            for key in delta.chunks_gone:
+                self._stale.chunks.pop(key, None)
+        return Applied((*(chunk.key for chunk in delta.chunks), *delta.chunks_gone), lost)
+
+    def find(self, key: ChunkKey) -> ChunkEntry | None:
+        """The entry of a chunk, if there is one."""
+        entry = self._current.chunks.get(key)
+        if entry is None and self._stale is not None:
+            entry = self._stale.chunks.get(key)
+        return entry
+
+    def node(self, node: int) -> NodeEntry | None:
+        """The entry of a node, if there is one."""
+        return self._current.nodes.get(node)
+
+    def node_named(self, name: str) -> NodeEntry | None:
+        """The node of this name."""
+        return next((node for node in self._nodes() if node.name == name), None)
+
+    def node_at(self, address: Address) -> NodeEntry | None:
+        """The node with this address on the data network."""
+        return next((node for node in self._nodes() if node.address == address), None)
+
+    def holders_elsewhere(self, key: ChunkKey) -> tuple[list[NodeEntry], list[NodeEntry]]:
+        """Other nodes that hold a chunk in DRAM, and others that hold it on disk only; stale ones and those that are
+        leaving come last."""
+        in_dram: dict[str, NodeEntry] = {}
+        on_disk: dict[str, NodeEntry] = {}
+        for content in (self._current, self._stale):
+            entry = content.chunks.get(key) if content is not None else None
+            if content is None or entry is None:
+                continue
+            for numbers, found in ((entry.holders, in_dram), (entry.disk_holders, on_disk)):
+                for number in numbers:
+                    node = content.nodes.get(number)
+                    if node is not None and node.name != self._node_name:
+                        found.setdefault(node.name, node)
+        only_on_disk = [node for node in on_disk.values() if node.name not in in_dram]
+        return sorted(in_dram.values(), key=_is_draining), sorted(only_on_disk, key=_is_draining)
+
+    def tiers_elsewhere(self, key: ChunkKey) -> list[Tier]:
+        """Where the next reader on this node could get a chunk if this node had none."""
+        entry = self.find(key)
+        if entry is None:
+            return []
+        tiers = [Tier.SWITCH] if entry.served else []
+        for numbers, tier in ((entry.holders, Tier.REMOTE_DRAM), (entry.disk_holders, Tier.REMOTE_DISK)):
+            for number in numbers:
+                node = self._current.nodes.get(number)
+                if node is not None and node.name != self._node_name:
+                    tiers.append(tier)
+                    return tiers
+        return tiers
+
+    def _nodes(self) -> Iterator[NodeEntry]:
+        yield from self._current.nodes.values()
+        if self._stale is not None:
+            yield from self._stale.nodes.values()
+
+    def entries(self) -> Mapping[ChunkKey, ChunkEntry]:
+        """Everything known, for figures and tests."""
+        return self._current.chunks
+
+    def _apply_snapshot(self, delta: Delta) -> Applied:
+        if self._staged is None:
+            self._staged = _Content()
+        _merge(self._staged, delta)
+        if not delta.snapshot_end:
+            return Applied()
+        before, self._current, self._staged = self._current, self._staged, None
+        if self._keep_stale:
+            self._stale = before
+            self._keep_stale = False
+        self.sequence = delta.sequence
+        self._sequence_known = True
+        after = self._current.chunks
+        changed = {key for key, entry in after.items() if before.chunks.get(key) != entry}
+        changed |= before.chunks.keys() - after.keys()
+        names = {node.name for node in self._current.nodes.values()}
+        lost = tuple(node.name for node in before.nodes.values() if node.name not in names)
+        if self._stale is not None:
+            lost = ()
+        return Applied(tuple(sorted(changed)), lost)
+
+
+def _is_draining(node: NodeEntry) -> bool:
+    return node.draining
+
+
+def _merge(content: _Content, delta: Delta) -> None:
+    for node in delta.nodes:
+        content.nodes[node.node] = node
+    for gone in delta.nodes_gone:
+        content.nodes.pop(gone, None)
+    for chunk in delta.chunks:
+        content.chunks[chunk.key] = chunk
+    for key in delta.chunks_gone:
+        content.chunks.pop(key, None)

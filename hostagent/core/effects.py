@@ -1,0 +1,398 @@
+"""What an agent's core asks of its shell. Values only. The shell carries them out in the order given.
+
+A `Chunk` in an effect stays pinned by the core until the shell has answered as the effect says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from hostagent.core.directory import ClaimedChunk
+from hostagent.core.events import NO_LEASE, EngineId, LeaseId
+from hostagent.core.work import TaskStatus
+from hostagent.pool.chunks import Chunk, PoolUsage
+from kvclient.messages import FetchedChunk, Hint, Kind, Status
+from kvpolicy.tiers.gate import Choice, Verdict
+from kvpolicy.tiers.holder_load import HolderLoad
+from kvpolicy.value import Measurement, Tier
+from kvproto.commands import AbortRead, Blame, SendControl
+from kvproto.ids import Address, ChunkKey, NodeId, ReadId
+from kvproto.sources import ChunkSource
+
+# --- to engines -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ReserveAnswered:
+    """OK: there is room at `offset` of the pool. Otherwise why there is none."""
+
+    engine: EngineId
+    request: int
+    status: Status
+    lease: LeaseId = NO_LEASE
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CommitAnswered:
+    """OK: the chunk is READY and has this checksum."""
+
+    engine: EngineId
+    request: int
+    status: Status
+    checksum: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FetchAnswered:
+    """Leading chunks, pinned for the lease, and why it stopped there."""
+
+    engine: EngineId
+    request: int
+    status: Status
+    lease: LeaseId = NO_LEASE
+    chunks: tuple[FetchedChunk, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class KeysAnswered:
+    """One byte for each key: a `Where` for CONTAINS; for PIN, UNPIN and DROP whether it was done."""
+
+    engine: EngineId
+    request: int
+    kind: Kind
+    values: bytes
+
+
+# --- to the network ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CastSegments:
+    """Send segments [first, first+count) to the fabric's group; answered by SegmentsSent or SendFailed."""
+
+    chunk: Chunk
+    first: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class FillSegments:
+    """Send segments [first, first+count) to the switch's pool address; answered by FillSent."""
+
+    chunk: Chunk
+    first: int
+    count: int
+    pool_address: Address
+
+
+@dataclass(frozen=True, slots=True)
+class StartRead:
+    """Read a range of a chunk reliably into the pool; answered by ReadProgress and ReadDone or ReadFailed."""
+
+    read: ReadId
+    node: str
+    endpoint: str
+    chunk: Chunk
+    """FILLING; the bytes go to the same place in it."""
+    first: int
+    """Segment."""
+    count: int
+    offset: int
+    """Bytes from the beginning of the chunk."""
+    size_bytes: int
+    wanted_bytes: int
+    """What this node still wants of the holder, this included."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectCasts:
+    """Cast segments of a chunk may come: those of `missing` go to their places in `chunk`, and all are reported.
+
+    The core owns `missing` and clears entries as segments come, whichever way they come.
+    """
+
+    chunk: Chunk
+    """FILLING."""
+    missing: npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetCasts:
+    """Write no more cast segments of this chunk."""
+
+    key: ChunkKey
+
+
+@dataclass(frozen=True, slots=True)
+class PeerLoadEnded:
+    """A chunk that a peer wanted from disk is in the pool (answered by PeerReadEnded), or is not."""
+
+    key: ChunkKey
+    chunk: Chunk | None
+
+
+@dataclass(frozen=True, slots=True)
+class DatagramsDropped:
+    """For the transport's counters."""
+
+    reason: str
+    count: int = 1
+
+
+# --- to memory and disk -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ComputeChecksum:
+    """xxh3-64 of a chunk; answered by ChecksumComputed."""
+
+    chunk: Chunk
+    in_background: bool = False
+    """Nobody waits for it: it is not to hold anything up."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadChunk:
+    """Read a stored chunk into a FILLING one of the pool; answered by LoadEnded."""
+
+    into: Chunk
+
+
+@dataclass(frozen=True, slots=True)
+class SaveChunk:
+    """Store a READY chunk on disk; answered by SaveEnded."""
+
+    chunk: Chunk
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetStored:
+    """Take a chunk off the disk."""
+
+    key: ChunkKey
+
+
+@dataclass(frozen=True, slots=True)
+class Flushed:
+    """Answer to FlushRequested: everything is on disk."""
+
+
+# --- to the controller (which may be away) ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Announce:
+    """What this node holds in its pool, or on its disk (part of the whole list), or how that changed."""
+
+    added: Sequence[Chunk]
+    removed: Sequence[ChunkKey]
+    pinned: Sequence[ChunkKey]
+    on_disk: bool = False
+    snapshot: bool = False
+    snapshot_end: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkUse:
+    """One chunk of a fetch."""
+
+    key: ChunkKey
+    source: ChunkSource | None
+    """None: it did not come."""
+    network_bytes: int
+    waited_s: float
+    holder: int
+    """Number of the node that it came from; 0 where that means nothing."""
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReuseHint:
+    """What an engine said of a chunk's future."""
+
+    key: ChunkKey
+    hint: Hint
+    within_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReportUsage:
+    """What fetches used, what engines hinted, and what sources took since the last report."""
+
+    uses: Sequence[ChunkUse]
+    hints: Sequence[ReuseHint]
+    measurements: Sequence[Measurement]
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Arriving:
+    """A chunk on its way into the pool."""
+
+    key: ChunkKey
+    size_bytes: int
+    left_bytes: int
+    """Still to come."""
+
+
+@dataclass(frozen=True, slots=True)
+class GateNews:
+    """What the gate has decided since the agent started."""
+
+    decisions: Mapping[str, int]
+    """By choice."""
+    saved_s: float
+    """What engines would have waited longer, recomputing."""
+    last: Verdict | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReportClaims:
+    """What this node's engines compute, and what of that they do not compute any more."""
+
+    made: Sequence[ClaimedChunk]
+    withdrawn: Sequence[ChunkKey]
+
+
+@dataclass(frozen=True, slots=True)
+class BeatHeart:
+    """Figures of this moment; the shell adds those of its transport."""
+
+    usage: PoolUsage
+    directory_sequence: int
+    tasks_running: int
+    next_victims: Sequence[ChunkKey]
+    disk_used_bytes: int
+    arriving: Sequence[Arriving]
+    """Some of them."""
+    gate: GateNews
+
+
+@dataclass(frozen=True, slots=True)
+class ReportTaskProgress:
+    """How far a task of the controller has come."""
+
+    task: int
+    done: int
+    total: int
+    moved_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReportTaskEnd:
+    """How a task of the controller ended."""
+
+    task: int
+    status: TaskStatus
+    done: int
+    """Chunks, or segments of a fill."""
+    moved_bytes: int
+    failed_keys: Sequence[ChunkKey]
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReportBadCopy:
+    """A holder's copy was no good. With BLAME.CHECKSUM the shell reports it to the controller."""
+
+    key: ChunkKey
+    holder: NodeId
+    holder_node: int
+    blame: Blame
+    expected: int
+    found: int
+    from_switch: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ReportLoad:
+    """What this node has queued for its readers has changed much."""
+
+    load: HolderLoad
+
+
+# --- for figures ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class FetchPlanned:
+    """What was decided for the ChunksRequested under way, if it is traced: the leading chunks that will be here."""
+
+    here: tuple[ChunkKey, ...]
+    """In the pool."""
+    to_come: tuple[tuple[ChunkKey, int, Tier], ...]
+    """(key, bytes, where it is asked of), those included that are under way for other fetches."""
+    awaited: tuple[ChunkKey, ...]
+    """Those that are still being computed, and follow once they are there."""
+    choice: Choice
+    stopped: Status
+    """Why the chunks asked for go no further; OK when they do."""
+    expected_s: float
+    recompute_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class FetchEnded:
+    """Any fetch, whoever wanted it."""
+
+    status: Status
+    seconds: float
+    delivered: tuple[tuple[ChunkSource, int], ...]
+    """(how it came, bytes) of the leading chunks."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolAdopted:
+    """The pool of the agent before is taken over."""
+
+    chunks_count: int
+    size_bytes: int
+    lost_count: int
+    """Whose bytes were not right."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReservationEnded:
+    """An engine asked for room: "reserved", or why not."""
+
+    outcome: str
+
+
+Effect: TypeAlias = (
+    ReserveAnswered
+    | CommitAnswered
+    | FetchAnswered
+    | KeysAnswered
+    | SendControl
+    | CastSegments
+    | FillSegments
+    | ExpectCasts
+    | ForgetCasts
+    | StartRead
+    | AbortRead
+    | PeerLoadEnded
+    | DatagramsDropped
+    | ComputeChecksum
+    | LoadChunk
+    | SaveChunk
+    | ForgetStored
+    | Flushed
+    | Announce
+    | ReportUsage
+    | ReportClaims
+    | BeatHeart
+    | ReportLoad
+    | ReportTaskProgress
+    | ReportTaskEnd
+    | ReportBadCopy
+    | FetchPlanned
+    | FetchEnded
+    | PoolAdopted
+    | ReservationEnded
+)

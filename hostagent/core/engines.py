@@ -1,0 +1,282 @@
+"""What engines ask of the pool, and what each of them holds: leases, reservations, pins, fetches under way.
+
+When an engine's connection ends, however it ends, the agent gives back all that the engine held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+from hostagent import limits
+from hostagent.core import effects, events
+from hostagent.core.claims import Claims, Freed
+from hostagent.core.clock import Clock
+from hostagent.core.directory import DirectoryReplica
+from hostagent.core.events import NO_LEASE, EngineId, LeaseId
+from hostagent.core.fetch import FetchResult
+from hostagent.core.sources import DiskIndex
+from hostagent.core.waits import Wait, Waits
+from hostagent.pool.chunks import Chunk, ChunkPool, ChunkState, DropOutcome, Refusal
+from kvclient.messages import FetchedChunk, Kind, Status, Where
+from kvproto.ids import ChunkKey
+
+_REFUSALS = {
+    Refusal.EXISTS: Status.EXISTS,
+    Refusal.FILLING: Status.FILLING,
+    Refusal.FULL: Status.POOL_FULL,
+    Refusal.TOO_LARGE: Status.TOO_LARGE,
+}
+
+
+@dataclass(slots=True)
+class _Holdings:
+    """What one engine holds."""
+
+    leases: dict[LeaseId, tuple[Chunk, ...]] = field(default_factory=dict)
+    reservations: dict[LeaseId, Chunk] = field(default_factory=dict)
+    fetches: dict[int, Wait] = field(default_factory=dict)
+    """By request."""
+    pins: dict[ChunkKey, list[Chunk]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Commit:
+    engine: EngineId
+    request: int
+
+
+class Engines:
+    """All engines of one node."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        emit: Callable[[effects.Effect], None],
+        pool: ChunkPool,
+        directory: DirectoryReplica,
+        disk: DiskIndex | None,
+        waits: Waits,
+        claims: Claims,
+        *,
+        stored: Callable[[Chunk], None],
+        changed: Callable[[], None],
+        drop: Callable[[ChunkKey], DropOutcome],
+    ) -> None:
+        """`stored(chunk)`: an engine's chunk became READY; `changed()`: chunks came to the pool or left it;
+        `drop(key)`: take a chunk out of the pool and off the disk."""
+        self._clock = clock
+        self._emit = emit
+        self._pool = pool
+        self._directory = directory
+        self._disk = disk
+        self._waits = waits
+        self._claims = claims
+        self._stored = stored
+        self._changed = changed
+        self._drop = drop
+        self._engines: dict[EngineId, _Holdings] = {}
+        self._commits: dict[Chunk, _Commit] = {}
+        """Written chunks whose checksum is being computed; an engine that goes away does not stop them."""
+        self._lease = 0
+
+    @property
+    def leases_count(self) -> int:
+        """Leases of chunks that fetches gave out."""
+        return sum(len(holdings.leases) for holdings in self._engines.values())
+
+    def _of(self, engine: EngineId) -> _Holdings:
+        return self._engines.setdefault(engine, _Holdings())
+
+    def _next_lease(self) -> LeaseId:
+        self._lease += 1
+        return LeaseId(self._lease)
+
+    # ------------------------------------------------------------------ writing
+
+    def reserve(self, event: events.ReserveRequested) -> None:
+        """Room for a chunk that an engine writes."""
+        holdings = self._of(event.engine)
+        if len(holdings.reservations) >= limits.API_REQUESTS_IN_FLIGHT_MAX:
+            self._emit(effects.ReserveAnswered(event.engine, event.request, Status.BUSY))
+            return
+        position = event.position
+        if position is None and event.parent is not None and self._pool.find(event.parent) is None:
+            before = self._directory.find(event.parent)
+            position = before.position + 1 if before is not None else None
+        made = self._pool.reserve(event.key, event.parent, event.size_bytes, position, event.namespace)
+        if isinstance(made, Refusal):
+            if made is not Refusal.FILLING:
+                self._claims.not_put(event.key)
+            self._emit(effects.ReserveAnswered(event.engine, event.request, _REFUSALS[made]))
+            self._emit(effects.ReservationEnded(made.value))
+            return
+        lease = self._next_lease()
+        holdings.reservations[lease] = made
+        self._emit(effects.ReserveAnswered(event.engine, event.request, Status.OK, lease, made.offset))
+        self._emit(effects.ReservationEnded("reserved"))
+        self._changed()
+
+    def commit(self, event: events.CommitRequested) -> None:
+        """An engine's chunk is written."""
+        chunk = self._of(event.engine).reservations.pop(event.lease, None)
+        if chunk is None:
+            self._emit(effects.CommitAnswered(event.engine, event.request, Status.UNKNOWN_LEASE))
+            return
+        self._commits[chunk] = _Commit(event.engine, event.request)
+        self._pool.pin(chunk)
+        self._emit(effects.ComputeChecksum(chunk))
+
+    def checksum_computed(self, chunk: Chunk, checksum: int) -> None:
+        """The chunk is whole."""
+        commit = self._commits.pop(chunk, None)
+        if commit is None:
+            return
+        self._pool.commit(chunk, checksum)
+        self._emit(effects.CommitAnswered(commit.engine, commit.request, Status.OK, checksum))
+        self._stored(chunk)
+        self._changed()
+
+    def abort(self, event: events.AbortRequested) -> None:
+        """An engine gave a chunk up."""
+        chunk = self._of(event.engine).reservations.pop(event.lease, None)
+        if chunk is not None:
+            self._give_up(chunk)
+
+    def _give_up(self, chunk: Chunk) -> None:
+        """An engine does not write it any more."""
+        self._pool.abort(chunk)
+        self._claims.not_put(chunk.key)
+        self._waits.came((chunk.key,))
+        self._waits.freed((chunk.key,), Freed.WITHDRAWN)
+
+    def claim(self, event: events.ClaimMade) -> None:
+        """An engine computes chunks."""
+        self._of(event.engine)
+        self._claims.claim(event.engine, event.keys, event.size_bytes, event.etas_s)
+        self._waits.promised(event.keys)
+
+    def disclaim(self, event: events.ClaimWithdrawn) -> None:
+        """An engine does not compute chunks any more."""
+        self._claims.disclaim(event.engine, event.keys)
+
+    # ------------------------------------------------------------------ reading
+
+    def fetch(self, event: events.ChunksRequested) -> None:
+        """Chunks for an engine."""
+        holdings = self._of(event.engine)
+        if len(holdings.fetches) >= limits.API_REQUESTS_IN_FLIGHT_MAX:
+            self._emit(effects.FetchAnswered(event.engine, event.request, Status.BUSY))
+            return
+        if not event.keys or len(set(event.keys)) != len(event.keys) or event.request in holdings.fetches:
+            self._emit(effects.FetchAnswered(event.engine, event.request, Status.MALFORMED))
+            return
+        wait = self._waits.begin(
+            event.keys,
+            self._clock.now_ns + int(event.deadline_s * 1e9),
+            partial(self._fetched, event.engine, event.request),
+            event.prefill,
+            event.expected_s,
+            traced=event.traced,
+        )
+        if wait is not None:
+            holdings.fetches[event.request] = wait
+
+    def _fetched(self, engine: EngineId, request: int, result: FetchResult) -> None:
+        holdings = self._of(engine)
+        holdings.fetches.pop(request, None)
+        lease = NO_LEASE
+        if result.chunks:
+            lease = self._next_lease()
+            holdings.leases[lease] = tuple(chunk for chunk, _ in result.chunks)
+        chunks = tuple(FetchedChunk(chunk.offset, chunk.size_bytes, source) for chunk, source in result.chunks)
+        self._emit(effects.FetchAnswered(engine, request, result.status, lease, chunks))
+
+    def cancel(self, event: events.CancelRequested) -> None:
+        """A fetch is no longer wanted."""
+        wait = self._of(event.engine).fetches.pop(event.request, None)
+        if wait is not None:
+            self._waits.cancel(wait)
+            self._emit(effects.FetchAnswered(event.engine, event.request, Status.CANCELLED))
+
+    def release(self, event: events.LeaseReleased) -> None:
+        """The engine has read what a fetch gave it."""
+        for chunk in self._of(event.engine).leases.pop(event.lease, ()):
+            self._pool.unpin(chunk)
+
+    # ------------------------------------------------------------------ chunks by key
+
+    def places(self, event: events.PlacesRequested) -> None:
+        """Where chunks are known to be."""
+        self._answer(event, Kind.CONTAINS, bytes(self._place(key) for key in event.keys))
+
+    def _place(self, key: ChunkKey) -> Where:
+        if self._pool.find(key) is not None or (self._disk is not None and self._disk.find(key) is not None):
+            return Where.LOCAL
+        entry = self._directory.find(key)
+        if entry is not None and entry.served:
+            return Where.SWITCH
+        if entry is not None and any(self._directory.holders_elsewhere(key)):
+            return Where.REMOTE
+        return Where.NOWHERE if self._claims.find(key) is None else Where.COMPUTING
+
+    def pin(self, event: events.PinRequested) -> None:
+        """Keep the chunks that are in the pool."""
+        pins = self._of(event.engine).pins
+        done = bytearray()
+        for key in event.keys:
+            chunk = self._pool.find(key)
+            if chunk is not None:
+                self._pool.retain(chunk)
+                pins.setdefault(key, []).append(chunk)
+            done.append(chunk is not None)
+        self._answer(event, Kind.PIN, bytes(done))
+
+    def unpin(self, event: events.UnpinRequested) -> None:
+        """Take pins of this engine back."""
+        pins = self._of(event.engine).pins
+        done = bytearray()
+        for key in event.keys:
+            pinned = pins.get(key)
+            if pinned:
+                chunk = pinned.pop()
+                if chunk.state is ChunkState.READY:
+                    self._pool.release(chunk)
+                if not pinned:
+                    del pins[key]
+            done.append(pinned is not None)
+        self._answer(event, Kind.UNPIN, bytes(done))
+
+    def drop(self, event: events.DropRequested) -> None:
+        """Take chunks out of the pool and off the disk."""
+        dropped = bytes(self._drop(key) in (DropOutcome.DROPPED, DropOutcome.WAITING) for key in event.keys)
+        self._answer(event, Kind.DROP, dropped)
+
+    def _answer(
+        self,
+        event: events.PlacesRequested | events.PinRequested | events.UnpinRequested | events.DropRequested,
+        kind: Kind,
+        values: bytes,
+    ) -> None:
+        self._emit(effects.KeysAnswered(event.engine, event.request, kind, values))
+
+    # ------------------------------------------------------------------ the end
+
+    def gone(self, engine: EngineId) -> None:
+        """The connection ended: give back all that its engine held."""
+        holdings = self._engines.pop(engine, None)
+        if holdings is None:
+            return
+        for wait in holdings.fetches.values():
+            self._waits.cancel(wait)
+        for chunks in holdings.leases.values():
+            for chunk in chunks:
+                self._pool.unpin(chunk)
+        for chunk in holdings.reservations.values():
+            self._give_up(chunk)
+        self._claims.engine_gone(engine)
+        for pinned in holdings.pins.values():
+            for chunk in pinned:
+                if chunk.state is ChunkState.READY:
+                    self._pool.release(chunk)

@@ -1,0 +1,406 @@
+"""The events that an agent's shell feeds to its core. Values only; `now_ns` travels with them, never inside.
+
+Events of the network are in `kvproto.events`; the others are here: engines, the controller, the disk, hashing.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import NewType, TypeAlias
+
+from hostagent.core.directory import Delta
+from hostagent.core.work import Task
+from hostagent.pool.chunks import Chunk
+from hostagent.pool.index import Found
+from kvclient.messages import Hint
+from kvpolicy.tiers.holder_load import HolderLoad
+from kvpolicy.tiers.prefill import Prefill
+from kvproto import events as protocol
+from kvproto.ids import Address, ChunkKey, Member
+
+EngineId = NewType("EngineId", int)
+"""One connection of an engine; never used again."""
+LeaseId = NewType("LeaseId", int)
+NO_LEASE = LeaseId(0)
+
+# --- of engines: `request` is the engine's own number, which the answer bears -----------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ReserveRequested:
+    """Room for a chunk that the engine writes; answered by ReserveAnswered."""
+
+    engine: EngineId
+    request: int
+    key: ChunkKey
+    parent: ChunkKey | None
+    size_bytes: int
+    position: int | None
+    namespace: str
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRequested:
+    """A reserved chunk is written; answered by CommitAnswered."""
+
+    engine: EngineId
+    request: int
+    lease: LeaseId
+
+
+@dataclass(frozen=True, slots=True)
+class AbortRequested:
+    """A reserved chunk is given up."""
+
+    engine: EngineId
+    lease: LeaseId
+
+
+@dataclass(frozen=True, slots=True)
+class ChunksRequested:
+    """The engine wants chunks, distinct, in prefix order; answered by FetchAnswered unless cancelled."""
+
+    engine: EngineId
+    request: int
+    keys: tuple[ChunkKey, ...]
+    deadline_s: float
+    prefill: Prefill | None
+    """What it would cost the engine to compute all of them; None: it does not say."""
+    expected_s: float = 0.0
+    """Chunks that nobody has or computes will be claimed or put within this time."""
+    traceparent: str = ""
+    """The engine's trace context, for the shell; the core makes nothing of it."""
+    traced: bool = False
+    """Whether FetchPlanned is wanted."""
+
+
+@dataclass(frozen=True, slots=True)
+class CancelRequested:
+    """A fetch is no longer wanted: FetchAnswered says CANCELLED, unless it was answered already."""
+
+    engine: EngineId
+    request: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseReleased:
+    """The engine has read what a fetch gave it."""
+
+    engine: EngineId
+    lease: LeaseId
+
+
+@dataclass(frozen=True, slots=True)
+class PlacesRequested:
+    """Where chunks are; answered by KeysAnswered."""
+
+    engine: EngineId
+    request: int
+    keys: tuple[ChunkKey, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PinRequested:
+    """Keep chunks of the pool until UnpinRequested; answered by KeysAnswered."""
+
+    engine: EngineId
+    request: int
+    keys: tuple[ChunkKey, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class UnpinRequested:
+    """Take pins of this engine back; answered by KeysAnswered."""
+
+    engine: EngineId
+    request: int
+    keys: tuple[ChunkKey, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DropRequested:
+    """Take chunks out of the pool and off the disk; answered by KeysAnswered."""
+
+    engine: EngineId
+    request: int
+    keys: tuple[ChunkKey, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HintGiven:
+    """An engine knows something of the future."""
+
+    keys: tuple[ChunkKey, ...]
+    hint: Hint
+    within_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimMade:
+    """The engine computes chunks, in prefix order; again with other times whenever these change."""
+
+    engine: EngineId
+    keys: tuple[ChunkKey, ...]
+    size_bytes: int
+    """Of each."""
+    etas_s: tuple[float, ...]
+    """From now on until each is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimWithdrawn:
+    """The engine does not compute these; None: nothing of what it has claimed."""
+
+    engine: EngineId
+    keys: tuple[ChunkKey, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineGone:
+    """A connection ended, whoever ended it: what its engine held is given back."""
+
+    engine: EngineId
+
+
+# --- of the controller ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Welcomed:
+    """The controller has accepted this node; a snapshot of the directory follows."""
+
+    controller: int
+    """Its incarnation."""
+    node: int
+    member: Member | None
+    segment_bytes: int
+    pool_address: Address | None
+    """Where FILL goes; None: as before."""
+    interest_ttl_ns: int
+    """0: not said."""
+    heartbeat_s: float
+    """0: as usual."""
+    takes_loads: bool = True
+    """It wants to hear what is queued for readers."""
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryChanged:
+    """The directory has news."""
+
+    delta: Delta
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchStateGiven:
+    """The switch as the controller sees it: its epoch, or None where no switch answers."""
+
+    epoch: int | None
+    here: ChunkKey | None = None
+    """What to say to the switch, so that the controller learns where this node is; None: nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberGiven:
+    """This node's index at its switch, once it was seen there; None: it takes part in no cast."""
+
+    member: Member | None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskGiven:
+    """Work; answered by TaskEnded."""
+
+    task: Task
+
+
+@dataclass(frozen=True, slots=True)
+class TaskCancelled:
+    """The controller no longer wants a task."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerLost:
+    """The stream to the controller ended."""
+
+
+# --- of the disk and of hashing ---------------------------------------------------------------------------------------
+
+
+class LoadOutcome(enum.Enum):
+    """How reading a stored chunk ended."""
+
+    DONE = "done"
+    ABSENT = "absent"
+    DAMAGED = "damaged"
+    """The bytes do not match their checksum; the copy is gone now."""
+    FAILED = "failed"
+    """The disk did not deliver."""
+
+
+class SaveOutcome(enum.Enum):
+    """How storing a chunk ended."""
+
+    STORED = "stored"
+    FAILED = "failed"
+    REFUSED = "refused"
+    """Nothing was written: there is no room, or it is being stored already."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadEnded:
+    """Answer to LoadChunk."""
+
+    into: Chunk
+    outcome: LoadOutcome
+    checksum: int
+
+
+@dataclass(frozen=True, slots=True)
+class SaveEnded:
+    """Answer to SaveChunk."""
+
+    chunk: Chunk
+    outcome: SaveOutcome
+
+
+@dataclass(frozen=True, slots=True)
+class ChecksumComputed:
+    """Answer to ComputeChecksum."""
+
+    chunk: Chunk
+    checksum: int
+
+
+# --- of peers, time and the process -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ControlsReceived:
+    """Control datagrams that came together, in order."""
+
+    arrivals: tuple[protocol.ControlReceived, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CastsPlaced:
+    """Segments of chunks with expected casts lie at their places; duplicates are among them."""
+
+    arrivals: tuple[protocol.SegmentsReceived, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CastsUnexpected:
+    """Segments of chunks without expected casts came; they are lost."""
+
+    arrivals: tuple[protocol.SegmentsReceived, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FillSent:
+    """The transport is done with segments of a fill."""
+
+    key: ChunkKey
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class PeerLoadRequested:
+    """A peer wants to read a chunk that is on this node's disk; answered by PeerLoadEnded."""
+
+    key: ChunkKey
+
+
+@dataclass(frozen=True, slots=True)
+class PeerReadEnded:
+    """A peer has read a chunk that `AgentCore.lend` gave out, or PeerLoadEnded."""
+
+    chunk: Chunk
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The shell's sockets are open, and its disk, if it has one."""
+
+    receive_buffer_bytes: int
+    """Of casts, as really granted."""
+
+
+@dataclass(frozen=True, slots=True)
+class HolderTold:
+    """A holder says, with the answer to a read, what it has queued for others than this node."""
+
+    node: str
+    load: HolderLoad
+
+
+@dataclass(frozen=True, slots=True)
+class PoolFound:
+    """The memory is that of the agent before; `found`: what that had given out. Before Started: nothing else has
+    been given out yet."""
+
+    found: tuple[Found, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FlushRequested:
+    """The process is about to end: write unsaved chunks to disk; answered by Flushed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """The shell's sockets are closed: whatever is under way is given up and given back."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimerFired:
+    """The time of `next_timeout_ns` has come (or not: being early is allowed)."""
+
+
+EngineEvent: TypeAlias = (
+    ReserveRequested
+    | CommitRequested
+    | AbortRequested
+    | ChunksRequested
+    | CancelRequested
+    | LeaseReleased
+    | PlacesRequested
+    | PinRequested
+    | UnpinRequested
+    | DropRequested
+    | HintGiven
+    | ClaimMade
+    | ClaimWithdrawn
+    | EngineGone
+)
+ControllerEvent: TypeAlias = (
+    Welcomed | DirectoryChanged | SwitchStateGiven | MemberGiven | TaskGiven | TaskCancelled | ControllerLost
+)
+Event: TypeAlias = (
+    EngineEvent
+    | ControllerEvent
+    | LoadEnded
+    | SaveEnded
+    | ChecksumComputed
+    | ControlsReceived
+    | CastsPlaced
+    | CastsUnexpected
+    | protocol.SegmentsReceived
+    | protocol.ReadProgress
+    | protocol.ReadDone
+    | protocol.ReadFailed
+    | protocol.SegmentsSent
+    | protocol.SendFailed
+    | FillSent
+    | HolderTold
+    | PeerLoadRequested
+    | PeerReadEnded
+    | Started
+    | PoolFound
+    | FlushRequested
+    | Stopped
+    | TimerFired
+)

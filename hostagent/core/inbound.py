@@ -1,0 +1,34 @@
+"""Chunks on their way into the pool: who waits for each, and how it came.
+
+Owns nothing in the pool: the memory belongs to a FILLING chunk; whoever ends the arrival commits it or gives it up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hostagent.core.directory import ChunkEntry
+from hostagent.pool.chunks import Chunk
+from kvpolicy.value import Tier
+from kvproto.ids import Address, FetchId
+
+
+@dataclass(slots=True, eq=False)
+class InboundChunk:
+    """A chunk on its way into the pool."""
+
+    chunk: Chunk
+    """FILLING, with room for all its bytes."""
+    entry: ChunkEntry
+    segments_count: int
+    route: Tier
+    """Where it was asked of first; REMOTE_DRAM once this node's disk has failed to deliver it."""
+    fetches: set[FetchId] = field(default_factory=set)
+    last_source: Address | None = None
+    """Who sent the last of it."""
+    whole: bool = False
+    """All of it came; it is being verified."""
+    from_switch: int = 0
+    """Segments that came from the switch's memory."""
+    found: int = 0
+    """The checksum that its bytes turned out to have."""

@@ -1,0 +1,86 @@
+"""Reliable reads that the protocol's reader asked for: which are under way, and from whom."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hostagent.core import effects
+from hostagent.core.clock import Alarm, Alarms
+from hostagent.core.directory import DirectoryReplica, NodeEntry
+from hostagent.core.inbound import InboundChunk
+from kvproto import events
+from kvproto.commands import AbortRead, StartRead
+from kvproto.ids import ReadId
+
+
+class OutgoingReads:
+    """One node's."""
+
+    def __init__(
+        self,
+        alarms: Alarms,
+        emit: Callable[[effects.Effect], None],
+        directory: DirectoryReplica,
+        failed: Callable[[events.ReadFailed], None],
+    ) -> None:
+        """`failed` gets the reads that could not be started; never inside `start`."""
+        self._clock = alarms.clock
+        self._emit = emit
+        self._directory = directory
+        self._failed = failed
+        self._under_way: set[ReadId] = set()
+        self._unstarted: list[ReadId] = []
+        """From nodes that have left the directory."""
+        self._fail_unstarted: Alarm = alarms.add(self._unstarted_failed)
+
+    def start(
+        self, command: StartRead, inbound: InboundChunk, segment_bytes: int, wanted_of: Callable[[NodeEntry], int]
+    ) -> None:
+        """Ask a holder for segments of a chunk on its way. `wanted_of(holder)`: bytes still to come from it in all."""
+        self._under_way.add(command.read)
+        node = self._directory.node_named(command.holder)
+        if node is None:
+            self._unstarted.append(command.read)
+            self._fail_unstarted.set(self._clock.now_ns)
+            return
+        inbound.last_source = node.address
+        offset = command.first * segment_bytes
+        size_bytes = min(command.count * segment_bytes, inbound.entry.size_bytes - offset)
+        self._emit(
+            effects.StartRead(
+                command.read,
+                node.name,
+                node.read_endpoint,
+                inbound.chunk,
+                command.first,
+                command.count,
+                offset,
+                size_bytes,
+                wanted_of(node),
+            )
+        )
+
+    def abort(self, command: AbortRead) -> None:
+        """Give one up; nothing, when it has ended already."""
+        if command.read in self._under_way:
+            self._under_way.remove(command.read)
+            self._emit(command)
+
+    def abort_all(self) -> None:
+        """Give all up."""
+        for read in self._under_way:
+            self._emit(AbortRead(read))
+        self._under_way.clear()
+
+    def heard(self, event: events.ReadProgress | events.ReadDone | events.ReadFailed) -> bool:
+        """A read progressed or ended; False: it was aborted before, and nobody wants to know."""
+        if event.read not in self._under_way:
+            return False
+        if not isinstance(event, events.ReadProgress):
+            self._under_way.remove(event.read)
+        return True
+
+    def _unstarted_failed(self) -> None:
+        reads, self._unstarted = self._unstarted, []
+        for read in reads:
+            self._failed(events.ReadFailed(read, gone=False))

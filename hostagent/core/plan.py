@@ -1,0 +1,229 @@
+"""How far the keys of a fetch are brought, and from where: the gate's verdict carried into the pool.
+
+Pins chunks that are here and reserves room for those still to come. `Fetches` owns chunks under way and says which
+are arriving already. What is being computed has no room yet: `Waits` fetches it when it is there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from hostagent.core.claims import Computed
+from hostagent.core.clock import Clock
+from hostagent.core.directory import ChunkEntry
+from hostagent.core.effects import FetchPlanned
+from hostagent.core.inbound import InboundChunk
+from hostagent.core.sources import DiskIndex, Found, Sources
+from hostagent.pool.chunks import Chunk, ChunkPool, Refusal
+from kvclient.messages import Status
+from kvpolicy.tiers.gate import Gate, Offer, Prefill, Verdict
+from kvpolicy.tiers.quote import Quote, quote
+from kvpolicy.value import Tier, Touch
+from kvproto.ids import ChunkKey
+
+
+@dataclass(slots=True)
+class FetchPlan:
+    """The plan of one fetch."""
+
+    verdict: Verdict
+    stopped: Status
+    """Why the keys asked for go no further than `keys`; OK when they do."""
+    keys: tuple[ChunkKey, ...] = ()
+    awaited: tuple[ChunkKey, ...] = ()
+    """What follows on `keys`: chunks that are being computed, and those behind them."""
+    pinned: dict[ChunkKey, Chunk] = field(default_factory=dict)
+    to_come: list[tuple[Found, Chunk, Tier]] = field(default_factory=list)
+    """Chunks with room in the pool, FILLING, and where each is asked of."""
+    untaught: Sequence[Touch] = ()
+    """What the pools are to learn after the fetch, when all its chunks are here: handing them over comes first."""
+
+
+class FetchPlanner:
+    """One node's. `inbound`: chunks under way, `left_bytes(chunk)` of each still to come.
+
+    `kept(key)`: a chunk whose bytes a fetch under way still has although the pool dropped it.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        pool: ChunkPool,
+        disk: DiskIndex | None,
+        sources: Sources,
+        gate: Gate,
+        inbound: Mapping[ChunkKey, InboundChunk],
+        left_bytes: Callable[[InboundChunk], int],
+        kept: Callable[[ChunkKey], Chunk | None],
+        computed: Callable[[ChunkKey], Computed | None],
+    ) -> None:
+        """`computed(key)`: whether somebody computes a chunk."""
+        self._clock = clock
+        self._pool = pool
+        self._disk = disk
+        self._sources = sources
+        self._gate = gate
+        self._inbound = inbound
+        self._left_bytes = left_bytes
+        self._kept = kept
+        self._computed = computed
+
+    def plan(
+        self,
+        keys: Sequence[ChunkKey],
+        prefill: Prefill | None,
+        *,
+        from_disk_only: bool,
+        is_engines: bool,
+        may_wait: bool = False,
+        expected_s: float = 0.0,
+    ) -> FetchPlan:
+        """Local chunks are pinned and room is reserved for the others when it returns.
+
+        `may_wait`: also for chunks that somebody computes; `expected_s`: and so long for those that nobody does yet.
+        """
+        offers: list[Offer] = []
+        here: dict[ChunkKey, Chunk] = {}
+        found: dict[ChunkKey, Found] = {}
+        unready: int | None = None
+        for key in keys:
+            offer = self._offer(key, here, found, from_disk_only=from_disk_only)
+            if offer is None and may_wait:
+                offer = self._offer_computed(key, expected_s, offers[-1].size_bytes if offers else 0)
+                unready = len(offers) if offer is not None and unready is None else unready
+            if offer is None:
+                break
+            offers.append(offer)
+        touches = self._touches(keys, offers, here, found) if is_engines else []
+        if len(here) < len(offers):
+            # Before room is made for arriving chunks.
+            self.teach(touches)
+            touches = []
+        absent = len(keys) - len(offers)
+        verdict = self._gate.decide(offers, prefill, self._clock.now_ns, absent, self._under_way())
+        count = len(verdict.routes)
+        stopped = Status.GATE if count < len(offers) else Status.NOT_FOUND if absent else Status.OK
+        ready = count if unready is None else min(count, unready)
+        plan = FetchPlan(verdict, stopped, tuple(keys[:ready]), tuple(keys[ready:count]), untaught=touches)
+        # Pin all of them first: making room for one chunk must not evict another of the same fetch.
+        for key in plan.keys:
+            chunk = here.get(key)
+            if chunk is not None:
+                self._pool.pin(chunk)
+                plan.pinned[key] = chunk
+        for key, route in zip(plan.keys, verdict.routes, strict=False):
+            if key in found:
+                refusal = self._make_room(plan, found[key], route)
+                if refusal is not None:
+                    self._cut(plan, key, refusal)
+                    break
+        return plan
+
+    def told(self, plan: FetchPlan) -> FetchPlanned:
+        """A plan just made, for who traces the fetch."""
+        asked = {chunk.key: (chunk.size_bytes, route) for _, chunk, route in plan.to_come}
+        for key in plan.keys:
+            if key not in plan.pinned and key not in asked:
+                inbound = self._inbound[key]
+                asked[key] = inbound.entry.size_bytes, inbound.route
+        to_come = tuple((key, *asked[key]) for key in plan.keys if key in asked)
+        verdict = plan.verdict
+        return FetchPlanned(
+            tuple(plan.pinned),
+            to_come,
+            plan.awaited,
+            verdict.choice,
+            plan.stopped,
+            verdict.expected_s,
+            verdict.recompute_s,
+        )
+
+    def quote(self, keys: Sequence[ChunkKey], prefill: Prefill | None) -> Quote:
+        """What it would take this node to have these chunks; nothing is learned, pinned or asked for."""
+        offers: list[Offer] = []
+        for key in keys:
+            offer = self._offer(key, {}, {}, from_disk_only=False)
+            if offer is None:
+                break
+            offers.append(offer)
+        return quote(self._gate.costs, offers, len(keys) - len(offers), prefill, self._under_way())
+
+    def _under_way(self) -> Mapping[Tier, int]:
+        """Bytes left to come for other fetches, by where they were asked of."""
+        left: Counter[Tier] = Counter()
+        for inbound in self._inbound.values():
+            left[inbound.route] += self._left_bytes(inbound)
+        return left
+
+    def teach(self, touches: Sequence[Touch]) -> None:
+        """An engine asks for these: the pools learn what they are worth, wherever they are."""
+        if touches:
+            self._pool.fetched(touches)
+            if self._disk is not None:
+                self._disk.pool.fetched(touches)
+
+    def _offer(
+        self, key: ChunkKey, here: dict[ChunkKey, Chunk], found: dict[ChunkKey, Found], *, from_disk_only: bool
+    ) -> Offer | None:
+        """Where a chunk can be had; None: nowhere. It goes into `here` or `found`, unless it is under way."""
+        chunk = self._pool.find(key) or self._kept(key)
+        if chunk is not None:
+            here[key] = chunk
+            return Offer(chunk.size_bytes, (Tier.LOCAL_DRAM,))
+        inbound = self._inbound.get(key)
+        if inbound is not None:
+            return Offer(inbound.entry.size_bytes, (inbound.route,), coming_bytes=self._left_bytes(inbound))
+        one = self._sources.find(key, from_disk_only=from_disk_only)
+        if one is None:
+            return None
+        found[key] = one
+        return Offer(one.entry.size_bytes, one.tiers, holder_load=one.load)
+
+    def _offer_computed(self, key: ChunkKey, expected_s: float, size_bytes: int) -> Offer | None:
+        """A chunk that somebody computes, or will before long (it has `size_bytes`, by guess); None: nobody does."""
+        computed = self._computed(key)
+        if computed is not None:
+            coming_bytes = 0 if computed.here else None
+            return Offer(computed.size_bytes, (Tier.REMOTE_DRAM,), coming_bytes, ready_s=computed.ready_s)
+        return Offer(size_bytes, (Tier.REMOTE_DRAM,), ready_s=expected_s) if expected_s > 0 else None
+
+    def _touches(
+        self,
+        keys: Sequence[ChunkKey],
+        offers: Sequence[Offer],
+        here: Mapping[ChunkKey, Chunk],
+        found: Mapping[ChunkKey, Found],
+    ) -> list[Touch]:
+        """What the pools learn from an engine's fetch. Chunks that nobody has count later, when they are put here."""
+        touches = []
+        for key, offer in zip(keys, offers, strict=False):
+            known: Chunk | ChunkEntry | None = here.get(key)
+            if known is None and key in found:
+                known = found[key].entry
+            elif known is None and key in self._inbound:
+                known = self._inbound[key].entry
+            if known is None:
+                continue
+            touches.append(Touch(key, known.parent, known.position, offer.size_bytes))
+        return touches
+
+    def _cut(self, plan: FetchPlan, key: ChunkKey, why: Status) -> None:
+        """End a plan before `key`, giving back pins behind it."""
+        place = plan.keys.index(key)
+        for behind in plan.keys[place:]:
+            chunk = plan.pinned.pop(behind, None)
+            if chunk is not None:
+                self._pool.unpin(chunk)
+        plan.keys, plan.awaited, plan.stopped = plan.keys[:place], (), why
+
+    def _make_room(self, plan: FetchPlan, found: Found, route: Tier) -> Status | None:
+        """Memory for an arriving chunk; the reason when there is none."""
+        entry = found.entry
+        made = self._pool.reserve(entry.key, entry.parent, entry.size_bytes, entry.position)
+        if isinstance(made, Refusal):
+            # FILLING: an engine here is putting this very chunk; it will be there by itself in a moment.
+            return Status.FILLING if made is Refusal.FILLING else Status.POOL_FULL
+        plan.to_come.append((found, made, route))
+        return None

@@ -1,0 +1,162 @@
+"""What the agent says to the controller by itself: what it holds, what was fetched, hints. In batches."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
+
+from hostagent import limits
+from hostagent.core import effects
+from hostagent.core.clock import Alarms
+from hostagent.core.sources import DiskIndex
+from hostagent.pool.chunks import Chunk, ChunkPool, ChunkState
+from kvclient.messages import Hint
+from kvpolicy.value import Measurement
+from kvproto.ids import ChunkKey
+from kvproto.sources import HERE, ChunkSource
+
+T = TypeVar("T")
+_ANNOUNCE_DELAY_NS = int(limits.ANNOUNCE_DELAY_S * 1e9)
+_USAGE_DELAY_NS = int(limits.USAGE_DELAY_S * 1e9)
+
+
+class Reports:
+    """Collects, and emits a little later. Reports that an absent controller cannot hear are dropped, oldest first."""
+
+    def __init__(
+        self,
+        alarms: Alarms,
+        emit: Callable[[effects.Effect], None],
+        pool: ChunkPool,
+        disk: DiskIndex | None,
+        pinned_keys: Callable[[], list[ChunkKey]],
+        take_measurements: Callable[[], Sequence[Measurement]],
+    ) -> None:
+        """`pinned_keys()`: chunks that the controller pinned; `take_measurements()`: what this node has measured of
+        sources since it was last asked."""
+        self._clock = alarms.clock
+        self._emit = emit
+        self._pool = pool
+        self._disk = disk
+        self._pinned_keys = pinned_keys
+        self._take_measurements = take_measurements
+        self._connected = False
+        self._fresh: set[ChunkKey] = set()
+        """Copies whose fetches are still under way: not to be announced yet."""
+        self._held_back: dict[ChunkKey, Chunk] = {}
+        self._uses: deque[effects.ChunkUse] = deque(maxlen=limits.USAGE_EVENTS_MAX)
+        self._hints: deque[effects.ReuseHint] = deque(maxlen=limits.USAGE_EVENTS_MAX)
+        self._announce_alarm = alarms.add(self._announce)
+        self._usage_alarm = alarms.add(self._report_usage)
+
+    @property
+    def connected(self) -> bool:
+        """Whether the controller listens."""
+        return self._connected
+
+    def snapshot(self) -> None:
+        """All that this node holds, after a Welcome; from now on changes are announced."""
+        self._pool.take_changes()
+        self._fresh.clear()
+        self._held_back.clear()
+        pinned = self._pinned_keys()
+        for part in _batches(self._pool.ready_chunks()):
+            self._emit(effects.Announce(part, (), pinned, snapshot=True))
+        if self._disk is not None:
+            self._disk.take_changes()
+            for part in _batches(self._disk.stored_chunks()):
+                self._emit(effects.Announce(part, (), (), on_disk=True, snapshot=True))
+        self._emit(effects.Announce((), (), (), snapshot=True, snapshot_end=True))
+        self._connected = True
+        self._usage_changed()
+
+    def disconnected(self) -> None:
+        """Nobody listens."""
+        self._connected = False
+
+    def pool_changed(self) -> None:
+        """Chunks came or went: announce them in a moment, together with what follows."""
+        if self._announce_alarm.due_ns is None and self._connected:
+            self._announce_alarm.set(self._clock.now_ns + _ANNOUNCE_DELAY_NS)
+
+    def announce_now(self) -> None:
+        """Somebody may wait for what has just come."""
+        if self._connected:
+            self._announce_alarm.set(self._clock.now_ns)
+
+    def fetched_copy(self, key: ChunkKey) -> None:
+        """This chunk came by an engine's fetch: announce it when the fetch is over, if it is still here."""
+        self._fresh.add(key)
+        self.pool_changed()
+
+    def fetch_over(self, keys: Iterable[ChunkKey]) -> None:
+        """An engine's fetch of these is over, however it ended."""
+        count = len(self._fresh)
+        self._fresh.difference_update(keys)
+        if len(self._fresh) < count:
+            self.pool_changed()
+
+    def chunk_used(
+        self, key: ChunkKey, source: ChunkSource | None, size_bytes: int, waited_s: float, holder: int
+    ) -> None:
+        """A chunk was delivered, or not at all (None)."""
+        network_bytes = 0 if source is None or source in HERE else size_bytes
+        self._uses.append(effects.ChunkUse(key, source, network_bytes, waited_s, holder, self._clock.now_ns))
+        self._usage_changed()
+
+    def hinted(self, keys: Sequence[ChunkKey], hint: Hint, within_ms: int) -> None:
+        """An engine knows something of the future."""
+        self._hints.extend(effects.ReuseHint(key, hint, within_ms) for key in keys)
+        self._usage_changed()
+
+    def _usage_changed(self) -> None:
+        """Report what was collected, in a moment."""
+        if self._usage_alarm.due_ns is None and self._connected and (self._uses or self._hints):
+            self._usage_alarm.set(self._clock.now_ns + _USAGE_DELAY_NS)
+
+    def _announce(self) -> None:
+        if not self._connected:
+            return
+        changed, removed = self._pool.take_changes()
+        self._fresh.difference_update(removed)
+        # Chunks that came and went unannounced do not concern the directory.
+        removed = [key for key in removed if self._held_back.pop(key, None) is None]
+        added = self._ripe(changed)
+        pinned = self._pinned_keys()
+        for part in _batches(added):
+            self._emit(effects.Announce(part, (), pinned))
+        for gone in _batches(removed):
+            self._emit(effects.Announce((), gone, ()))
+        if self._disk is not None:
+            stored, lost = self._disk.take_changes()
+            for part in _batches(stored):
+                self._emit(effects.Announce(part, (), (), on_disk=True))
+            for gone in _batches(lost):
+                self._emit(effects.Announce((), gone, (), on_disk=True))
+
+    def _ripe(self, changed: list[Chunk]) -> list[Chunk]:
+        """Which chunks to announce now; fresh copies wait, and may come and go unannounced."""
+        waiting = {**self._held_back, **{chunk.key: chunk for chunk in changed}}
+        self._held_back = {key: chunk for key, chunk in waiting.items() if key in self._fresh}
+        ripe = [chunk for key, chunk in waiting.items() if key not in self._fresh]
+        return [chunk for chunk in ripe if chunk.state is ChunkState.READY]
+
+    def close(self) -> None:
+        """Announce nothing any more."""
+        self._connected = False
+        for alarm in (self._announce_alarm, self._usage_alarm):
+            alarm.cancel()
+
+    def _report_usage(self) -> None:
+        if not self._connected:
+            return
+        uses = [self._uses.popleft() for _ in range(min(len(self._uses), limits.USAGE_BATCH_EVENTS))]
+        hints = [self._hints.popleft() for _ in range(min(len(self._hints), limits.USAGE_BATCH_EVENTS))]
+        self._emit(effects.ReportUsage(uses, hints, self._take_measurements(), self._clock.now_ns))
+        self._usage_changed()
+
+
+def _batches(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    for start in range(0, len(items), limits.ANNOUNCE_BATCH_CHUNKS):
+        yield items[start : start + limits.ANNOUNCE_BATCH_CHUNKS]

@@ -1,0 +1,254 @@
+"""The serving side: runs the protocol's holder, and pins chunks being sent.
+
+A question about a chunk on this node's disk waits until the chunk is in the pool, or cannot be loaded.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import assert_never
+
+from hostagent.core import effects
+from hostagent.core.clock import Alarms
+from hostagent.pool.chunks import Chunk, ChunkPool
+from kvproto.commands import FillEnded, HolderCommand, PinChunk, SendControl, SendFill, SendSegments, UnpinChunk
+from kvproto.events import ControlReceived, FillCancelled, FillRequested, HolderEvent, SegmentsSent, SendFailed
+from kvproto.ids import Address, ChunkKey, FillId
+from kvproto.session.holder import Holder, HolderCounts
+from kvproto.session.parameters import HolderParameters
+from kvproto.wire.control import Op
+
+WAITING_CONTROLS_MAX = 4096
+"""Questions about chunks that are on their way from disk; more are dropped, and asked again."""
+LoadForPeer = Callable[[ChunkKey, Callable[[], None]], bool]
+"""See `PeerLoads.load`."""
+
+
+class PoolInventory:
+    """What the holder may serve: the READY chunks of the pool."""
+
+    def __init__(self, pool: ChunkPool, segment_bytes: int) -> None:
+        self._pool = pool
+        self._segment_bytes = segment_bytes
+
+    def segments_of(self, key: ChunkKey) -> int | None:
+        """Segments of a chunk that is here."""
+        chunk = self._pool.find(key)
+        return None if chunk is None else -(-chunk.size_bytes // self._segment_bytes)
+
+
+@dataclass(slots=True)
+class _Orphan:
+    """Segments that a former holder gave to the transport: their chunk stays until they are reported."""
+
+    chunk: Chunk
+    left: int
+
+
+class Serving:
+    """One node's."""
+
+    def __init__(
+        self,
+        alarms: Alarms,
+        emit: Callable[[effects.Effect], None],
+        pool: ChunkPool,
+        segment_bytes: int,
+        load: LoadForPeer,
+    ) -> None:
+        self._clock = alarms.clock
+        self._holder_alarm = alarms.add(self._holder_due)
+        self._emit = emit
+        self._pool = pool
+        self._load = load
+        self._waiting: dict[ChunkKey, dict[ControlReceived, None]] = {}
+        """Questions about chunks that are being loaded from disk."""
+        self._waiting_count = 0
+        self._segment_bytes = segment_bytes
+        self._holder = self._make_holder()
+        self._pinned: dict[ChunkKey, Chunk] = {}
+        self._on_way: Counter[ChunkKey] = Counter()
+        """Segments that the transport has not reported yet."""
+        self._orphans: dict[ChunkKey, deque[_Orphan]] = {}
+        self._filling: dict[ChunkKey, list[Chunk]] = {}
+        """Chunks with FILLs in the transport, one entry and one pin per segment: they outlive an abandoned fill."""
+        self._fills: dict[FillId, Callable[[FillEnded], None]] = {}
+        self._fill_id = 0
+
+    def _make_holder(self) -> Holder:
+        inventory = PoolInventory(self._pool, self._segment_bytes)
+        return Holder(HolderParameters(segment_bytes=self._segment_bytes), inventory)
+
+    def use_segment_bytes(self, segment_bytes: int) -> None:
+        """The fabric's segment size changed: sends under way are void, and a fresh holder starts."""
+        if segment_bytes == self._segment_bytes:
+            return
+        self._segment_bytes = segment_bytes
+        fills, self._fills = self._fills, {}
+        for key, chunk in self._pinned.items():
+            if self._on_way[key]:
+                self._orphans.setdefault(key, deque()).append(_Orphan(chunk, self._on_way[key]))
+            else:
+                self._pool.unpin(chunk)
+        self._pinned.clear()
+        self._on_way.clear()
+        self._holder = self._make_holder()
+        for fill, ended in fills.items():
+            ended(FillEnded(fill, ChunkKey(b""), complete=False, acknowledged=0))
+
+    @property
+    def counts(self) -> HolderCounts:
+        """What the holder counted; starts from zero after a change of the segment size."""
+        return self._holder.counts
+
+    @property
+    def queued_bytes(self) -> int:
+        """Of casts that were asked for and have not left."""
+        return self._holder.queued_segments * self._segment_bytes
+
+    # ------------------------------------------------------------------ what peers ask
+
+    def control_received(self, event: ControlReceived) -> None:
+        """JOIN, GET or FILL_ACK."""
+        key = event.message.key
+        asks = event.message.op is not Op.FILL_ACK and self._pool.find(key) is None
+        if asks and (key in self._waiting or self._load(key, partial(self._loaded, key))):
+            self._wait(event)
+            return
+        self._handle(event)
+
+    def _wait(self, event: ControlReceived) -> None:
+        waiting = self._waiting.setdefault(event.message.key, {})
+        if self._waiting_count >= WAITING_CONTROLS_MAX:
+            self._emit(effects.DatagramsDropped("control_held_too_many"))
+        elif event not in waiting:
+            waiting[event] = None
+            self._waiting_count += 1
+
+    def _loaded(self, key: ChunkKey) -> None:
+        waiting = self._waiting.pop(key, {})
+        self._waiting_count -= len(waiting)
+        for event in waiting:
+            self._handle(event)
+
+    def lend(self, key: ChunkKey) -> Chunk | None:
+        """A peer reads a chunk reliably: it stays until `taken_back`."""
+        chunk = self._pool.find(key)
+        if chunk is not None:
+            self._pool.pin(chunk)
+            self._pool.touch(key)
+        return chunk
+
+    def taken_back(self, chunk: Chunk) -> None:
+        """The peer has it, or went away."""
+        self._pool.unpin(chunk)
+
+    # ------------------------------------------------------------------ what the transport reports
+
+    def segments_sent(self, key: ChunkKey, count: int) -> None:
+        """The transport took segments."""
+        count = self._without_orphans(key, count)
+        if count and key in self._pinned:
+            self._handle(SegmentsSent(key, count))
+
+    def segments_failed(self, key: ChunkKey, count: int) -> None:
+        """The transport could not send segments."""
+        count = self._without_orphans(key, count)
+        if count and key in self._pinned:
+            self._handle(SendFailed(key, count))
+
+    def _without_orphans(self, key: ChunkKey, count: int) -> int:
+        """How many of the segments reported concern this holder: those of its predecessors come first."""
+        orphans = self._orphans.get(key, deque())
+        while orphans and count:
+            taken = min(count, orphans[0].left)
+            orphans[0].left -= taken
+            count -= taken
+            if not orphans[0].left:
+                self._pool.unpin(orphans.popleft().chunk)
+        if not orphans:
+            self._orphans.pop(key, None)
+        self._on_way[key] -= count
+        return count
+
+    def fill_sent(self, key: ChunkKey, count: int) -> None:
+        """The transport is done with segments of a fill."""
+        waiting = self._filling[key]
+        for _ in range(count):
+            self._pool.unpin(waiting.pop(0))
+        if not waiting:
+            del self._filling[key]
+
+    # ------------------------------------------------------------------ fills
+
+    def fill(
+        self, key: ChunkKey, pool_address: Address, deadline_ns: int, ended: Callable[[FillEnded], None]
+    ) -> FillId:
+        """Put a chunk into the switch; `ended` comes once, unless cancelled."""
+        self._fill_id += 1
+        fill = FillId(self._fill_id)
+        self._fills[fill] = ended
+        self._handle(FillRequested(fill, key, pool_address, deadline_ns))
+        return fill
+
+    def cancel_fill(self, fill: FillId) -> None:
+        """The controller no longer wants it."""
+        if self._fills.pop(fill, None) is not None:
+            self._handle(FillCancelled(fill))
+
+    def close(self) -> None:
+        """Give every pin back."""
+        for chunk in self._pinned.values():
+            self._pool.unpin(chunk)
+        for chunks in self._filling.values():
+            for chunk in chunks:
+                self._pool.unpin(chunk)
+        for orphans in self._orphans.values():
+            for orphan in orphans:
+                self._pool.unpin(orphan.chunk)
+        self._pinned.clear()
+        self._orphans.clear()
+        self._filling.clear()
+
+    # ------------------------------------------------------------------ the machine
+
+    def _holder_due(self) -> None:
+        self._carry_out(self._holder.handle_timer(self._clock.now_ns))
+
+    def _handle(self, event: HolderEvent) -> None:
+        self._carry_out(self._holder.handle(event, self._clock.now_ns))
+
+    def _carry_out(self, commands: list[HolderCommand]) -> None:
+        for command in commands:
+            match command:
+                case SendControl():
+                    self._emit(command)
+                case SendSegments(key, first, count):
+                    self._on_way[key] += count
+                    self._emit(effects.CastSegments(self._pinned[key], first, count))
+                case SendFill(key, first, count, pool_address):
+                    filled = self._pinned[key]
+                    for _ in range(count):
+                        self._pool.pin(filled)
+                    self._filling.setdefault(key, []).extend([filled] * count)
+                    self._emit(effects.FillSegments(filled, first, count, pool_address))
+                case PinChunk(key):
+                    chunk = self._pool.find(key)
+                    if chunk is None:
+                        raise LookupError(f"the holder pins {key.hex()}, which is not in its inventory")
+                    self._pool.pin(chunk)
+                    self._pool.touch(key)
+                    self._pinned[key] = chunk
+                case UnpinChunk(key):
+                    self._pool.unpin(self._pinned.pop(key))
+                    del self._on_way[key]
+                case FillEnded(fill):
+                    ended = self._fills.pop(fill, None)
+                    if ended is not None:
+                        ended(command)
+                case _:
+                    assert_never(command)
+        self._holder_alarm.set(self._holder.next_timeout_ns())

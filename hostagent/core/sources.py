@@ -1,0 +1,128 @@
+"""Where chunks that are not in this node's pool can be had: its disk, other nodes, the switch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from hostagent.core.clock import Clock
+from hostagent.core.directory import ChunkEntry, DirectoryReplica, NodeEntry
+from hostagent.disk.state import DiskState
+from hostagent.pool.chunks import Chunk, ChunkPool
+from kvpolicy.tiers.holder_load import IDLE, HolderLoad, HolderLoads
+from kvpolicy.value import Tier
+from kvproto.events import HolderRef
+from kvproto.ids import Address, ChunkKey, NodeId
+
+SWITCH_NODE = NodeId("@switch")
+"""Stands for the switch where it holds the only copy: asked at the pool address, never read from."""
+_IN_DRAM = 0.0
+_BUSY_MAX = 0.9
+_ON_DISK = 1.0
+"""Load of a copy on a disk: as good as any once it is in that node's DRAM, but asked only if there is no other."""
+
+
+class DiskIndex(Protocol):
+    """The chunks on this node's disk, and their order of eviction. The shell, which does the I/O, keeps it."""
+
+    pool: ChunkPool
+    """The index of the slab: its offsets are offsets on disk."""
+
+    @property
+    def state(self) -> DiskState:
+        """Whether the disk is used, and how."""
+        ...
+
+    def find(self, key: ChunkKey) -> Chunk | None:
+        """The stored chunk, if it can be loaded."""
+        ...
+
+    def stored_chunks(self) -> list[Chunk]:
+        """All that can be loaded."""
+        ...
+
+    def take_changes(self) -> tuple[list[Chunk], list[ChunkKey]]:
+        """(chunks stored and still there, keys gone) since the last call."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A chunk that can be had."""
+
+    entry: ChunkEntry
+    tiers: tuple[Tier, ...]
+    """At least one."""
+    holders: tuple[HolderRef, ...]
+    load: HolderLoad = IDLE
+    """What the least busy of them has queued for its readers."""
+
+
+class Sources:
+    """Asks the disk and the directory's replica."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        directory: DirectoryReplica,
+        disk: DiskIndex | None,
+        loads: HolderLoads,
+        pool_address: Address | None,
+    ) -> None:
+        self._clock = clock
+        self._directory = directory
+        self._disk = disk
+        self._loads = loads
+        self._pool_address = pool_address
+
+    def use_pool_address(self, pool_address: Address) -> None:
+        """The controller says where the switch is asked."""
+        self._pool_address = pool_address
+
+    def find(self, key: ChunkKey, *, from_disk_only: bool = False) -> Found | None:
+        """Where a chunk can be had; None: nowhere. Where disk and directory differ, the disk is right."""
+        stored = self._disk.find(key) if self._disk is not None else None
+        entry = None if from_disk_only else self._directory.find(key)
+        if stored is not None and (entry is None or entry.size_bytes != stored.size_bytes):
+            own = ChunkEntry(key, stored.parent, stored.size_bytes, stored.checksum, stored.position, ())
+            return Found(own, (Tier.LOCAL_DISK,), ())
+        if entry is None:
+            return None
+        in_dram, on_disk = self._directory.holders_elsewhere(entry.key)
+        refs = self._refs(entry, in_dram, on_disk)
+        tiers = [Tier.LOCAL_DISK] if stored is not None else []
+        if entry.served and refs:
+            tiers.append(Tier.SWITCH)
+        if in_dram or on_disk:
+            tiers.append(Tier.REMOTE_DRAM if in_dram else Tier.REMOTE_DISK)
+        return Found(entry, tuple(tiers), refs, self._least_load(in_dram or on_disk)) if tiers else None
+
+    def holders(self, entry: ChunkEntry) -> tuple[HolderRef, ...]:
+        """Other nodes with a copy, or the switch where it alone has one."""
+        return self._refs(entry, *self._directory.holders_elsewhere(entry.key))
+
+    def _refs(
+        self, entry: ChunkEntry, in_dram: Sequence[NodeEntry], on_disk: Sequence[NodeEntry]
+    ) -> tuple[HolderRef, ...]:
+        if not (in_dram or on_disk) and entry.served and self._pool_address is not None:
+            return (HolderRef(SWITCH_NODE, self._pool_address, readable=False),)
+        return tuple(
+            HolderRef(
+                NodeId(node.name),
+                node.address,
+                load + node.draining + _busy(self._loads.of(node.name, self._clock.now_ns)),
+                castable=node.member is not None,
+            )
+            for nodes, load in ((in_dram, _IN_DRAM), (on_disk, _ON_DISK))
+            for node in nodes
+        )
+
+    def _least_load(self, nodes: Sequence[NodeEntry]) -> HolderLoad:
+        loads = [self._loads.of(node.name, self._clock.now_ns) for node in nodes]
+        return min(loads, key=lambda load: load.queued_bytes, default=IDLE)
+
+
+def _busy(load: HolderLoad) -> float:
+    """A share below 1 that tells holders apart whose queues differ by a factor, from a MiB on."""
+    return min(_BUSY_MAX, (load.queued_bytes >> 20).bit_length() / 32)

@@ -1,0 +1,222 @@
+"""Background traffic between this node's pool and its disk: carries out the plans of `kvpolicy.tiers.flow`.
+
+Owns the set of unsaved chunks and two lanes, for writes and for promotions; engines' fetches go before both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final, Protocol
+
+from hostagent.core import effects
+from hostagent.core.clock import Alarms
+from hostagent.core.events import SaveOutcome
+from hostagent.core.sources import DiskIndex
+from hostagent.disk.state import DiskState
+from hostagent.pool.chunks import Chunk, ChunkPool
+from kvpolicy.tiers.flow import PROMOTE_FREE_SHARE, Stored, plan_demotions, plan_promotions
+from kvpolicy.tiers.lane import Lane, LaneLimits
+from kvproto.ids import ChunkKey
+
+WRITES_AT_ONCE: Final = 2
+"""One being written, the next one ready for the writing thread; both are pinned in DRAM meanwhile."""
+WRITES_WAITING_MAX: Final = 8
+"""Few: the plan is made again as the queue drains, so that it follows what has become urgent."""
+PLANNED_MAX: Final = 32
+PROMOTIONS_AT_ONCE: Final = 2
+PROMOTIONS_WAITING_MAX: Final = 64
+DEAREST_LOOKED_AT: Final = 1024
+PATIENCE_NS: Final = 250_000_000
+PLAN_PROMOTIONS_NS: Final = 10_000_000_000
+"""How often promotions are planned."""
+_PUMP_NS_MIN: Final = 1_000_000
+
+
+class Promoter(Protocol):
+    """Who loads chunks from disk into the pool: `PeerLoads`."""
+
+    def load(self, key: ChunkKey, then: Callable[[], None]) -> bool:
+        """Load a stored chunk into the pool; `then` is called once, later. False: it cannot be loaded now."""
+        ...
+
+
+class Tiering:
+    """One node's. It has nothing to do until `start`."""
+
+    def __init__(
+        self,
+        alarms: Alarms,
+        emit: Callable[[effects.Effect], None],
+        pool: ChunkPool,
+        disk: DiskIndex,
+        promoter: Promoter,
+        busy: Callable[[], bool],
+        changed: Callable[[], None],
+        *,
+        write_bytes_per_s: int,
+        promote: bool,
+    ) -> None:
+        """`busy()`: an engine waits for something; `changed()`: chunks came to the disk or left it;
+        `write_bytes_per_s`: demotions are no faster; `promote`: free DRAM is filled from disk."""
+        self._clock = alarms.clock
+        self._emit = emit
+        self._pool = pool
+        self._disk = disk
+        self._promoter = promoter
+        self._busy = busy
+        self._changed = changed
+        self._promotes = promote
+        self._unsaved: dict[ChunkKey, None] = {}
+        self.refused_count = 0
+        """Chunks that the disk would not take: worth less than those on it."""
+        self.writes: Lane[ChunkKey] = Lane(
+            LaneLimits(
+                waiting_max=WRITES_WAITING_MAX,
+                at_once=WRITES_AT_ONCE,
+                patience_ns=PATIENCE_NS,
+                bytes_per_s=write_bytes_per_s,
+            )
+        )
+        self.promotions: Lane[ChunkKey] = Lane(
+            LaneLimits(PROMOTIONS_WAITING_MAX, PROMOTIONS_AT_ONCE, patience_ns=PATIENCE_NS)
+        )
+        self._pump_alarm = alarms.add(self._pump)
+        self._plan_alarm = alarms.add(self._plan_promotions)
+        self._flushing = False
+
+    @property
+    def unsaved_count(self) -> int:
+        """Chunks that a crash would lose."""
+        return len(self._unsaved)
+
+    def start(self) -> None:
+        """Begin: what the pool has is not on disk, what the disk has is not in the pool."""
+        for chunk in self._pool.ready_chunks():
+            self.arrived(chunk)
+        self._plan_promotions()
+
+    def close(self) -> None:
+        """Plan nothing any more."""
+        self._pump_alarm.cancel()
+        self._plan_alarm.cancel()
+
+    def flush(self) -> None:
+        """Write unsaved chunks to disk, then emit Flushed. Engines are gone, so nothing has to wait."""
+        self._flushing = True
+        self._pump()
+
+    def arrived(self, chunk: Chunk) -> None:
+        """A chunk became READY in the pool."""
+        if self._disk.find(chunk.key) is None:
+            self._unsaved[chunk.key] = None
+            self._pump_soon(self._clock.now_ns)
+
+    # ------------------------------------------------------------------ the lanes
+
+    def engines_served(self) -> None:
+        """No engine waits any more: writes and promotions that had to wait may start."""
+        if len(self.writes) or len(self.promotions):
+            self._pump_alarm.set(self._clock.now_ns)
+
+    def _pump_soon(self, due_ns: int) -> None:
+        if self._pump_alarm.due_ns is None:
+            self._pump_alarm.set(due_ns)
+
+    def _pump(self) -> None:
+        """Fill the lane of writes, start what may start, and come back when more may."""
+        self._pump_alarm.cancel()
+        self._plan_writes()
+        now_ns = self._clock.now_ns
+        busy = self._busy() and not self._flushing
+        while (key := self.writes.take(busy, now_ns)) is not None:
+            self._write(key)
+        while (key := self.promotions.take(busy, now_ns)) is not None:
+            self._promote(key)
+        if self._flushing and not self._unsaved:
+            self._flushing = False
+            self._emit(effects.Flushed())
+        dues = [lane.due_ns(busy, now_ns) for lane in (self.writes, self.promotions)]
+        due_ns = min((due for due in dues if due is not None), default=None)
+        if due_ns is not None:
+            self._pump_soon(max(now_ns + _PUMP_NS_MIN, due_ns))
+        elif self._unsaved and not self.writes.running_count:
+            self._pump_soon(now_ns)  # all planned chunks had gone: the next ones get their turn
+
+    def _plan_writes(self) -> None:
+        if self._disk.state is not DiskState.ON:
+            self._unsaved.clear()
+            self.writes.drop(lambda _: True)
+            return
+        if not self._unsaved or not self.writes.has_room:
+            return
+        usage = self._pool.usage()
+        free_share = usage.free_bytes / usage.size_bytes
+        now_ns = self._clock.now_ns
+        for key in plan_demotions(self._unsaved, self._pool.next_victims, free_share, PLANNED_MAX):
+            chunk = self._pool.find(key)
+            if chunk is None:
+                del self._unsaved[key]
+            elif self.writes.has_room:
+                self.writes.offer(key, chunk.size_bytes, now_ns)
+
+    def _write(self, key: ChunkKey) -> None:
+        chunk = self._pool.find(key)
+        if chunk is None or self._disk.find(key) is not None:
+            self._no_longer_unsaved(key)
+        elif self._disk.pool.admits(chunk):
+            self._pool.pin(chunk)
+            self._emit(effects.SaveChunk(chunk))
+        else:
+            self.refused_count += 1
+            self._no_longer_unsaved(key)
+
+    def save_ended(self, chunk: Chunk, outcome: SaveOutcome) -> None:
+        """What became of SaveChunk."""
+        self._pool.unpin(chunk)
+        if outcome is SaveOutcome.REFUSED:
+            self.refused_count += 1
+        self._no_longer_unsaved(chunk.key)
+        self._pump_soon(self._clock.now_ns)
+        if outcome is not SaveOutcome.REFUSED:
+            self._changed()  # even where nothing was stored, something may have had to go
+
+    def _no_longer_unsaved(self, key: ChunkKey) -> None:
+        self._unsaved.pop(key, None)
+        self.writes.ended(key)
+
+    # ------------------------------------------------------------------ promotions
+
+    def _plan_promotions(self) -> None:
+        """Now and then: only where DRAM has room to spare."""
+        self._plan_alarm.set(self._clock.now_ns + PLAN_PROMOTIONS_NS)
+        usage = self._pool.usage()
+        room_bytes = usage.free_bytes - int(usage.size_bytes * PROMOTE_FREE_SHARE)
+        if not self._promotes or self._disk.state is DiskState.OFF or room_bytes <= 0:
+            return
+        plan = plan_promotions(
+            self._disk.pool.dearest(DEAREST_LOOKED_AT),
+            self._stored,
+            lambda key: self._pool.find(key) is not None,
+            room_bytes,
+            PROMOTIONS_WAITING_MAX,
+        )
+        now_ns = self._clock.now_ns
+        for key in plan:
+            found = self._disk.find(key)
+            if found is not None:
+                self.promotions.offer(key, found.size_bytes, now_ns)
+        self._pump_soon(now_ns)
+
+    def _stored(self, key: ChunkKey) -> Stored | None:
+        found = self._disk.find(key)
+        return None if found is None else Stored(found.parent, found.size_bytes)
+
+    def _promote(self, key: ChunkKey) -> None:
+        here = self._pool.find(key) is not None
+        if here or not self._promoter.load(key, partial(self._promoted, key)):
+            self.promotions.ended(key)
+
+    def _promoted(self, key: ChunkKey) -> None:
+        self.promotions.ended(key)
+        self._pump_soon(self._clock.now_ns)

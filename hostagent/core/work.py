@@ -1,0 +1,77 @@
+"""Tasks that the controller gives an agent, and how they end. Values only."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from kvproto.ids import ChunkKey
+
+
+@dataclass(frozen=True, slots=True)
+class FillWork:
+    """Send every segment of a chunk to the switch until each is acknowledged."""
+
+    key: ChunkKey
+    segments: int
+
+
+@dataclass(frozen=True, slots=True)
+class FetchWork:
+    """Bring chunks, in prefix order; `pin`: keep them until UnpinWork."""
+
+    keys: tuple[ChunkKey, ...]
+    pin: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DropWork:
+    """Drop chunks that are neither in use nor pinned."""
+
+    keys: tuple[ChunkKey, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PinWork:
+    """Pin chunks in the pool."""
+
+    keys: tuple[ChunkKey, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class UnpinWork:
+    """Take pins back."""
+
+    keys: tuple[ChunkKey, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownWork:
+    """Of a controller that is newer than this agent."""
+
+
+Work: TypeAlias = FillWork | FetchWork | DropWork | PinWork | UnpinWork | UnknownWork
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Work with a number and a time limit."""
+
+    number: int
+    work: Work
+    timeout_s: float
+    foreground: bool = False
+    """Otherwise a fetch stays below everything that engines wait for."""
+
+
+class TaskStatus(enum.Enum):
+    """How a task ended."""
+
+    DONE = "done"
+    PARTIAL = "partial"
+    """Some keys failed."""
+    FAILED = "failed"
+    REFUSED = "refused"
+    """It could not be started."""
+    CANCELLED = "cancelled"

@@ -1,1 +1,0 @@
-"""vLLM on the pool: `KvcastConnector` for `--kv-transfer-config`, see docs/vllm.md."""

@@ -1,0 +1,6 @@
+"""The data path in C: cast segments between sockets and the pool without the interpreter. Built when first used.
+
+`library` builds it and makes it callable; `native_receiver` and `native_sender` of `hostagent.transport` use it. Python
+decides what follows from arrivals, and gets many of them at once. Without a C compiler the transports do the
+same work with numpy (`hostagent.transport.casts`), at several times the cost.
+"""

@@ -1,0 +1,145 @@
+#include "crc32.h"
+
+#include <pthread.h>
+#include <string.h>
+
+#define POLYNOMIAL 0xEDB88320u /* bits reversed */
+#define SLICES 8
+
+static uint32_t tables[SLICES][256];
+static pthread_once_t tables_made = PTHREAD_ONCE_INIT;
+
+static void make_tables(void)
+{
+    for (uint32_t byte = 0; byte < 256; byte++) {
+        uint32_t value = byte;
+        for (int bit = 0; bit < 8; bit++)
+            value = (value >> 1) ^ (value & 1 ? POLYNOMIAL : 0);
+        tables[0][byte] = value;
+    }
+    for (uint32_t byte = 0; byte < 256; byte++)
+        for (int slice = 1; slice < SLICES; slice++) {
+            uint32_t before = tables[slice - 1][byte];
+            tables[slice][byte] = (before >> 8) ^ tables[0][before & 0xFF];
+        }
+}
+
+/* Leaves out the inversions at both ends: the caller joins parts and inverts once. Eight bytes per step ("slicing"). */
+static uint32_t continue_by_tables(uint32_t state, const uint8_t *at, size_t size)
+{
+    pthread_once(&tables_made, make_tables);
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    for (; size >= 8; at += 8, size -= 8) {
+        uint32_t low, high;
+        memcpy(&low, at, 4);
+        memcpy(&high, at + 4, 4);
+        low ^= state;
+        state = tables[7][low & 0xFF] ^ tables[6][low >> 8 & 0xFF] ^ tables[5][low >> 16 & 0xFF] ^ tables[4][low >> 24]
+              ^ tables[3][high & 0xFF] ^ tables[2][high >> 8 & 0xFF] ^ tables[1][high >> 16 & 0xFF]
+              ^ tables[0][high >> 24];
+    }
+#endif
+    while (size--)
+        state = (state >> 8) ^ tables[0][(state ^ *at++) & 0xFF];
+    return state;
+}
+
+uint32_t dp_crc32_by_tables(uint32_t crc, const void *bytes, size_t size)
+{
+    return ~continue_by_tables(~crc, bytes, size);
+}
+
+#if defined(__x86_64__)
+
+#include <immintrin.h>
+
+#define FOLD(x, k) _mm_xor_si128(_mm_clmulepi64_si128(x, k, 0x00), _mm_clmulepi64_si128(x, k, 0x11))
+
+/* V. Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction", Intel 2009: four lanes
+ * of 128 bits are folded forward by 512 bits per step, then into one, then reduced (Barrett). `size`: a multiple of 16,
+ * at least 64. Without the inversions. */
+__attribute__((target("pclmul,sse4.1"))) static uint32_t continue_by_folding(
+    uint32_t state, const uint8_t *at, size_t size)
+{
+    const __m128i by_512 = _mm_set_epi64x(0x01c6e41596, 0x0154442bd4);
+    const __m128i by_128 = _mm_set_epi64x(0x00ccaa009e, 0x01751997d0);
+    const __m128i by_64 = _mm_set_epi64x(0, 0x0163cd6124);
+    const __m128i barrett = _mm_set_epi64x(0x01f7011641, 0x01db710641);
+    const __m128i low_words = _mm_setr_epi32(~0, 0, ~0, 0);
+    const __m128i *next = (const __m128i *)at;
+    __m128i lane[4];
+
+    for (int i = 0; i < 4; i++)
+        lane[i] = _mm_loadu_si128(next++);
+    lane[0] = _mm_xor_si128(lane[0], _mm_cvtsi32_si128((int)state));
+    for (size -= 64; size >= 64; size -= 64)
+        for (int i = 0; i < 4; i++)
+            lane[i] = _mm_xor_si128(FOLD(lane[i], by_512), _mm_loadu_si128(next++));
+
+    __m128i all = lane[0];
+    for (int i = 1; i < 4; i++)
+        all = _mm_xor_si128(FOLD(all, by_128), lane[i]);
+    for (; size >= 16; size -= 16)
+        all = _mm_xor_si128(FOLD(all, by_128), _mm_loadu_si128(next++));
+
+    all = _mm_xor_si128(_mm_srli_si128(all, 8), _mm_clmulepi64_si128(all, by_128, 0x10));
+    __m128i high = _mm_srli_si128(all, 4);
+    all = _mm_xor_si128(_mm_clmulepi64_si128(_mm_and_si128(all, low_words), by_64, 0x00), high);
+    __m128i quotient = _mm_and_si128(_mm_clmulepi64_si128(_mm_and_si128(all, low_words), barrett, 0x10), low_words);
+    return (uint32_t)_mm_extract_epi32(_mm_xor_si128(all, _mm_clmulepi64_si128(quotient, barrett, 0x00)), 1);
+}
+
+static int can_fold(void)
+{
+    return __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1");
+}
+
+#elif defined(__aarch64__)
+
+#include <arm_acle.h>
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+
+/* The architecture's own instruction has this polynomial. Without the inversions. */
+__attribute__((target("+crc"))) static uint32_t continue_by_folding(uint32_t state, const uint8_t *at, size_t size)
+{
+    for (; size >= 8; at += 8, size -= 8) {
+        uint64_t word;
+        memcpy(&word, at, 8);
+        state = __crc32d(state, word);
+    }
+    return state;
+}
+
+static int can_fold(void)
+{
+    return (getauxval(AT_HWCAP) & HWCAP_CRC32) != 0;
+}
+
+#else
+
+static uint32_t continue_by_folding(uint32_t state, const uint8_t *at, size_t size)
+{
+    return continue_by_tables(state, at, size);
+}
+
+static int can_fold(void)
+{
+    return 0;
+}
+
+#endif
+
+uint32_t dp_crc32(uint32_t crc, const void *bytes, size_t size)
+{
+    const uint8_t *at = bytes;
+    uint32_t state = ~crc;
+    size_t folded = size & ~(size_t)15;
+
+    if (folded >= 64 && can_fold()) {
+        state = continue_by_folding(state, at, folded);
+        at += folded;
+        size -= folded;
+    }
+    return ~continue_by_tables(state, at, size);
+}

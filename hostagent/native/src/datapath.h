@@ -1,0 +1,160 @@
+/* The data path of an agent: carries cast segments between a socket and the pool, without the interpreter.
+ *
+ * The build passes the layout of a datagram by -D, from the generated layouts (see library.py). Numbers in structures,
+ * addresses of hosts included, are in host order. Any thread may call any function. A function copies the structures
+ * that it is given before it returns, but not the memory that pointers in them name. */
+#pragma once
+
+#include <stdint.h>
+
+#define DP_PUBLIC __attribute__((visibility("default")))
+
+/* What a datagram's ICRC covers before its BTH: eight bytes of ones, IPv4, UDP; fields that routers change are
+ * masked. */
+#define DP_MASKED_BYTES 36
+#define DP_MASKED_SOURCE 20
+#define DP_MASKED_SOURCE_PORT 28
+#define DP_IDENTIFICATION_BITS 16
+#define DP_KEY_BYTES 16
+
+/* ---- receiving --------------------------------------------------------------------------------------------------- */
+
+struct dp_receiver;
+
+struct dp_receiver_config {
+    int32_t socket;           /* non-blocking; IP_RECVTOS and SO_RXQ_OVFL set */
+    int32_t wake;             /* an eventfd; the receiver writes to it when the caller should drain */
+    uint32_t own;             /* casts from this address are ignored, unless the switch sends them */
+    uint32_t qkey;
+    uint32_t source_qpn;      /* of senders whose IP identification is 0 */
+    uint32_t segment_bytes;
+    uint32_t from_switch_dscp;
+    uint32_t identification[DP_IDENTIFICATION_BITS][2]; /* reduced basis (leading bit, pattern): kvproto.wire.icrc */
+    uint8_t masked[DP_MASKED_BYTES];                    /* with zeros where source and source port go */
+};
+
+/* Counters, in this order; only ever incremented. */
+enum dp_count {
+    DP_RECEIVED,     /* good segments */
+    DP_FROM_SWITCH,  /* of those, with the switch's code point */
+    DP_LOOKS,        /* receive calls that brought something */
+    DP_OVERFLOWS,    /* datagrams that the kernel dropped at the socket */
+    DP_DUPLICATES,   /* good segments that were here already */
+    DP_OTHER_SIZE,   /* good segments of an expected chunk whose segment count differs */
+    DP_OWN,
+    DP_TRUNCATED,
+    DP_OVERSIZED,
+    DP_OPCODE,
+    DP_QKEY,
+    DP_VERSION,
+    DP_OP,
+    DP_RESERVED,
+    DP_SEGMENT,
+    DP_LENGTH,
+    DP_ICRC,
+    DP_COUNTS
+};
+
+/* Segments of one chunk from one source, in order of arrival. */
+struct dp_report {
+    uint8_t key[DP_KEY_BYTES];
+    uint64_t ticket;      /* of the chunk's registration; 0: the chunk was not expected, and its segments are lost */
+    uint32_t source;
+    uint32_t segments;    /* in the chunk */
+    uint32_t first;       /* index of its first one in dp_drained.segments */
+    uint32_t count;
+    uint32_t from_switch;
+    uint32_t reserved;
+};
+
+struct dp_drained {
+    const struct dp_report *reports;
+    const uint32_t *segments;
+    uint32_t reports_count;
+    uint32_t segments_count;
+};
+
+/* Returns NULL when there is no memory. */
+DP_PUBLIC struct dp_receiver *dp_receiver_new(const struct dp_receiver_config *config);
+
+/* Begins to receive in its own thread. Returns 0 or an errno. */
+DP_PUBLIC int dp_receiver_start(struct dp_receiver *receiver);
+
+/* From now on the receiver writes segments of this chunk to `place`: every segment s for which missing[s] is not 0.
+ * `missing` belongs to the caller, who may clear entries at any time. Returns the registration's ticket, 0 when there
+ * is no memory. */
+DP_PUBLIC uint64_t dp_receiver_expect(
+    struct dp_receiver *receiver, const uint8_t *key, uint8_t *place, uint64_t size_bytes, const uint8_t *missing);
+
+/* After this call the receiver touches neither `place` nor `missing` of that registration. */
+DP_PUBLIC void dp_receiver_forget(struct dp_receiver *receiver, uint64_t ticket);
+
+/* Receives everything that waits in the socket at this moment. */
+DP_PUBLIC void dp_receiver_drain_socket(struct dp_receiver *receiver);
+
+/* What arrived since the last call; valid until the next call. Call it from one thread at a time. */
+DP_PUBLIC void dp_receiver_drain(struct dp_receiver *receiver, struct dp_drained *drained);
+
+/* How long, and up to how many segments, arrivals may wait for the next drain. */
+DP_PUBLIC void dp_receiver_set_patience(struct dp_receiver *receiver, int64_t patience_ns, uint32_t segments);
+
+/* DP_COUNTS running totals. */
+DP_PUBLIC void dp_receiver_read_counts(struct dp_receiver *receiver, uint64_t *counts);
+
+/* Ends the thread and everything else; the descriptors stay open. */
+DP_PUBLIC void dp_receiver_free(struct dp_receiver *receiver);
+
+/* ---- sending ----------------------------------------------------------------------------------------------------- */
+
+struct dp_sender;
+
+#define DP_PREFIX_BYTES_MAX 64
+
+/* A run of segments of one chunk for one destination. */
+struct dp_job {
+    const uint8_t *chunk;
+    uint64_t size_bytes;
+    uint64_t id;           /* the caller's */
+    uint32_t segment_bytes;
+    uint32_t first;
+    uint32_t count;
+    uint32_t address;
+    uint32_t icrc_seed;    /* CRC of the bytes before the BTH */
+    uint16_t port;
+    uint16_t prefix_bytes; /* of the bytes before each BTH, 0: none */
+    uint16_t prefix_segment; /* where in it the segment's number goes, four bytes */
+    uint8_t prefix[DP_PREFIX_BYTES_MAX];
+    uint8_t header[DP_HEADER_BYTES]; /* BTH, DETH and chunk header of the chunk's first segment, as if it were full */
+};
+
+/* What became of some segments of a job. */
+struct dp_outcome {
+    uint64_t id;
+    uint32_t sent;
+    uint32_t failed;
+    uint32_t over; /* no outcome of this job follows */
+    uint32_t reserved;
+};
+
+/* Sizes in bytes of the structures above, for code that mirrors them: config, report, drained, job, outcome. */
+extern DP_PUBLIC const uint32_t dp_structure_bytes[5];
+
+/* `wake`: an eventfd; the sender writes to it when outcomes wait. Returns NULL when there is no memory. */
+DP_PUBLIC struct dp_sender *dp_sender_new(int socket, int wake);
+
+/* Begins to send in its own thread. Returns 0 or an errno. */
+DP_PUBLIC int dp_sender_start(struct dp_sender *sender);
+
+/* Queues a job. The chunk must not change until all its segments have an outcome. Returns 0 or ENOMEM. */
+DP_PUBLIC int dp_sender_add(struct dp_sender *sender, const struct dp_job *job);
+
+/* All segments not yet handed to the socket fail. */
+DP_PUBLIC void dp_sender_give_up(struct dp_sender *sender);
+
+/* Takes up to `room` outcomes, oldest first; returns how many. */
+DP_PUBLIC uint32_t dp_sender_drain(struct dp_sender *sender, struct dp_outcome *outcomes, uint32_t room);
+
+/* Ends the thread and forgets all jobs; the descriptors stay open. */
+DP_PUBLIC void dp_sender_free(struct dp_sender *sender);
+
+DP_PUBLIC uint32_t dp_crc(uint32_t crc, const void *bytes, uint64_t size, int by_tables);

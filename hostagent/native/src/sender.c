@@ -1,0 +1,327 @@
+/* Sends segments from the pool, in a thread of its own. Headers come from a template, the thread computes the ICRC
+ * while the payload passes through the cache, and the kernel gathers the parts. Jobs are sent in order.
+ *
+ * There are two locks, always taken in this order: `batch_lock` guards the batch (to give up is to wait for its end),
+ * `state` guards the queue. */
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <netinet/in.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "crc32.h"
+#include "datapath.h"
+#include "wire.h"
+
+#define BATCH 64
+#define PARTS 4             /* prefix and header, payload, padding, ICRC */
+#define UNREPORTED_MAX 32   /* from this many unreported segments on, the sender wakes the caller's side */
+#define AGAIN_NS 1000000    /* pause after a full device queue (ENOBUFS): no event says when it has room */
+
+struct queued {
+    struct queued *next;
+    struct dp_job job;
+    uint32_t sent;    /* handed to the socket */
+    uint32_t told;    /* of those, how many were in a drained outcome */
+    uint32_t failed;
+};
+
+struct outgoing {
+    struct sockaddr_in to;
+    struct iovec parts[PARTS];
+    uint8_t head[DP_PREFIX_BYTES_MAX + DP_HEADER_BYTES];
+    uint8_t icrc[DP_ICRC_BYTES];
+};
+
+struct dp_sender {
+    int socket, wake, interrupt;
+    pthread_t thread;
+    int started;
+    int stop;
+
+    pthread_mutex_t state;
+    struct queued *first, **end; /* to be sent or to be reported, in order */
+    uint32_t unsent;             /* jobs with segments still to be handed to the socket */
+    uint32_t unreported;         /* segments sent or failed that wait to be reported */
+    int woken;
+
+    pthread_mutex_t batch_lock;
+    uint32_t giving_up; /* callers that wait for `batch_lock` */
+    struct outgoing batch[BATCH];
+    struct mmsghdr messages[BATCH];
+};
+
+static const uint8_t zeros[DP_SEGMENT_BYTES_MAX];
+
+static void write_event(int fd)
+{
+    uint64_t one = 1;
+    /* A full counter is readable, and nobody needs more. */
+    (void)!write(fd, &one, sizeof one);
+}
+
+static uint32_t rest_of(const struct queued *queued)
+{
+    return queued->job.count - queued->sent - queued->failed;
+}
+
+/* Composes one datagram. Returns how many parts it has. */
+static int compose(struct outgoing *out, const struct dp_job *job, uint32_t segment)
+{
+    uint64_t start = (uint64_t)segment * job->segment_bytes;
+    uint64_t left = job->size_bytes - start;
+    uint32_t bytes = left < job->segment_bytes ? (uint32_t)left : job->segment_bytes;
+    uint8_t *header = out->head + job->prefix_bytes;
+
+    memcpy(out->head, job->prefix, job->prefix_bytes);
+    if (job->prefix_bytes)
+        put32(out->head + job->prefix_segment, segment);
+    memcpy(header, job->header, DP_HEADER_BYTES);
+    put24(header + DP_BTH_PSN, segment & 0xFFFFFF);
+    put32(header + DP_KV_SEGMENT, segment);
+    put32(header + DP_KV_LENGTH, bytes);
+
+    uint8_t masked[DP_HEADER_BYTES];
+    memcpy(masked, header, DP_HEADER_BYTES);
+    masked[DP_BTH_RESERVED] = 0xFF;
+    uint32_t crc = dp_crc32(job->icrc_seed, masked, DP_HEADER_BYTES);
+    crc = dp_crc32(crc, job->chunk + start, bytes);
+    crc = dp_crc32(crc, zeros, job->segment_bytes - bytes);
+    for (int i = 0; i < DP_ICRC_BYTES; i++)
+        out->icrc[i] = (uint8_t)(crc >> 8 * i);
+
+    out->to = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(job->port)};
+    out->to.sin_addr.s_addr = htonl(job->address);
+    int parts = 0;
+    out->parts[parts++] = (struct iovec){out->head, job->prefix_bytes + DP_HEADER_BYTES};
+    out->parts[parts++] = (struct iovec){(uint8_t *)job->chunk + start, bytes};
+    if (bytes < job->segment_bytes)
+        out->parts[parts++] = (struct iovec){(uint8_t *)zeros, job->segment_bytes - bytes};
+    out->parts[parts++] = (struct iovec){out->icrc, DP_ICRC_BYTES};
+    return parts;
+}
+
+/* Composes the next datagrams, of as many jobs as fit; returns how many. Their jobs stay in the queue, and the memory
+ * that the jobs point to stays as it is, until they have been reported. The caller holds `state`. */
+static uint32_t fill_batch(struct dp_sender *sender)
+{
+    uint32_t count = 0;
+    for (struct queued *queued = sender->first; queued && count < BATCH; queued = queued->next) {
+        uint32_t next = queued->job.first + queued->sent;
+        for (uint32_t rest = rest_of(queued); rest && count < BATCH; rest--, next++, count++) {
+            int parts = compose(&sender->batch[count], &queued->job, next);
+            sender->messages[count].msg_hdr = (struct msghdr){
+                .msg_name = &sender->batch[count].to,
+                .msg_namelen = sizeof sender->batch[count].to,
+                .msg_iov = sender->batch[count].parts,
+                .msg_iovlen = (size_t)parts,
+            };
+        }
+    }
+    return count;
+}
+
+static void record(struct dp_sender *sender, struct queued *queued, uint32_t sent, uint32_t failed)
+{
+    queued->sent += sent;
+    queued->failed += failed;
+    sender->unreported += sent + failed;
+    if (sent + failed && !rest_of(queued))
+        sender->unsent--;
+}
+
+/* Records that the socket took `sent` datagrams; if `broken`, the rest of the next one's job fails. The caller holds
+ * `state`. */
+static void account(struct dp_sender *sender, uint32_t sent, int broken)
+{
+    for (struct queued *queued = sender->first; queued; queued = queued->next) {
+        uint32_t rest = rest_of(queued), part = rest < sent ? rest : sent;
+        if (!rest)
+            continue;
+        record(sender, queued, part, 0);
+        sent -= part;
+        if (!sent && part < rest) {
+            if (broken)
+                record(sender, queued, 0, rest_of(queued));
+            break;
+        }
+        if (!sent && !broken)
+            break;
+    }
+    if ((sender->unreported >= UNREPORTED_MAX || !sender->unsent) && !sender->woken) {
+        sender->woken = 1;
+        write_event(sender->wake);
+    }
+}
+
+static void wait_for(struct dp_sender *sender, int socket_events, int64_t longest_ns)
+{
+    struct pollfd files[2] = {{sender->interrupt, POLLIN, 0}, {sender->socket, (short)socket_events, 0}};
+    struct timespec longest = {0, longest_ns};
+    ppoll(files, socket_events ? 2 : 1, longest_ns < 0 ? NULL : &longest, NULL);
+    if (files[0].revents) {
+        uint64_t count;
+        (void)!read(sender->interrupt, &count, sizeof count);
+    }
+}
+
+/* Sends one batch of `*count` datagrams. Returns the errno when the socket took none of them, else 0. */
+static int send_batch(struct dp_sender *sender, uint32_t *count)
+{
+    int taken = 0, error = 0;
+    pthread_mutex_lock(&sender->batch_lock);
+    pthread_mutex_lock(&sender->state);
+    *count = fill_batch(sender);
+    pthread_mutex_unlock(&sender->state);
+    if (*count) {
+        taken = sendmmsg(sender->socket, sender->messages, *count, MSG_DONTWAIT);
+        error = taken < 0 ? errno : 0;
+        int full = error == EAGAIN || error == ENOBUFS || error == EINTR;
+        pthread_mutex_lock(&sender->state);
+        account(sender, taken > 0 ? (uint32_t)taken : 0, error && !full);
+        pthread_mutex_unlock(&sender->state);
+    }
+    pthread_mutex_unlock(&sender->batch_lock);
+    return error;
+}
+
+static void *run(void *argument)
+{
+    struct dp_sender *sender = argument;
+    prctl(PR_SET_NAME, "kvcast-send");
+    while (!__atomic_load_n(&sender->stop, __ATOMIC_ACQUIRE)) {
+        while (__atomic_load_n(&sender->giving_up, __ATOMIC_ACQUIRE))
+            sched_yield();
+        uint32_t count;
+        int error = send_batch(sender, &count);
+        if (!count)
+            wait_for(sender, 0, -1);
+        else if (error == EAGAIN)
+            wait_for(sender, POLLOUT, -1);
+        else if (error == ENOBUFS)
+            wait_for(sender, 0, AGAIN_NS);
+    }
+    return NULL;
+}
+
+/* ---- interface --------------------------------------------------------------------------------------------------- */
+
+struct dp_sender *dp_sender_new(int socket, int wake)
+{
+    struct dp_sender *sender = calloc(1, sizeof *sender);
+    if (!sender)
+        return NULL;
+    sender->socket = socket;
+    sender->wake = wake;
+    sender->end = &sender->first;
+    pthread_mutex_init(&sender->batch_lock, NULL);
+    pthread_mutex_init(&sender->state, NULL);
+    sender->interrupt = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (sender->interrupt < 0) {
+        dp_sender_free(sender);
+        return NULL;
+    }
+    return sender;
+}
+
+int dp_sender_start(struct dp_sender *sender)
+{
+    int error = pthread_create(&sender->thread, NULL, run, sender);
+    sender->started = !error;
+    return error;
+}
+
+int dp_sender_add(struct dp_sender *sender, const struct dp_job *job)
+{
+    struct queued *queued = calloc(1, sizeof *queued);
+    if (!queued)
+        return ENOMEM;
+    queued->job = *job;
+    pthread_mutex_lock(&sender->state);
+    *sender->end = queued;
+    sender->end = &queued->next;
+    int was_idle = !sender->unsent++;
+    pthread_mutex_unlock(&sender->state);
+    if (was_idle)
+        write_event(sender->interrupt);
+    return 0;
+}
+
+void dp_sender_give_up(struct dp_sender *sender)
+{
+    __atomic_add_fetch(&sender->giving_up, 1, __ATOMIC_ACQ_REL);
+    pthread_mutex_lock(&sender->batch_lock);
+    __atomic_sub_fetch(&sender->giving_up, 1, __ATOMIC_ACQ_REL);
+    pthread_mutex_lock(&sender->state);
+    for (struct queued *queued = sender->first; queued; queued = queued->next)
+        record(sender, queued, 0, rest_of(queued));
+    pthread_mutex_unlock(&sender->state);
+    pthread_mutex_unlock(&sender->batch_lock);
+}
+
+uint32_t dp_sender_drain(struct dp_sender *sender, struct dp_outcome *outcomes, uint32_t room)
+{
+    uint32_t count = 0;
+    uint64_t event;
+    pthread_mutex_lock(&sender->state);
+    if (sender->woken)
+        (void)!read(sender->wake, &event, sizeof event);
+    sender->woken = 0;
+    sender->unreported = 0;
+    struct queued **link = &sender->first;
+    while (*link && count < room) {
+        struct queued *queued = *link;
+        uint32_t sent = queued->sent - queued->told;
+        int over = !rest_of(queued);
+        if (sent || over)
+            outcomes[count++] = (struct dp_outcome){queued->job.id, sent, over ? queued->failed : 0, over, 0};
+        queued->told = queued->sent;
+        if (over) {
+            *link = queued->next;
+            free(queued);
+        } else {
+            link = &queued->next;
+        }
+    }
+    if (!*link)
+        sender->end = link;
+    pthread_mutex_unlock(&sender->state);
+    return count;
+}
+
+void dp_sender_free(struct dp_sender *sender)
+{
+    if (sender->started) {
+        __atomic_store_n(&sender->stop, 1, __ATOMIC_RELEASE);
+        write_event(sender->interrupt);
+        pthread_join(sender->thread, NULL);
+    }
+    while (sender->first) {
+        struct queued *queued = sender->first;
+        sender->first = queued->next;
+        free(queued);
+    }
+    pthread_mutex_destroy(&sender->batch_lock);
+    pthread_mutex_destroy(&sender->state);
+    if (sender->interrupt >= 0)
+        close(sender->interrupt);
+    free(sender);
+}
+
+const uint32_t dp_structure_bytes[5] = {
+    sizeof(struct dp_receiver_config), sizeof(struct dp_report), sizeof(struct dp_drained), sizeof(struct dp_job),
+    sizeof(struct dp_outcome),
+};
+
+uint32_t dp_crc(uint32_t crc, const void *bytes, uint64_t size, int by_tables)
+{
+    return by_tables ? dp_crc32_by_tables(crc, bytes, size) : dp_crc32(crc, bytes, size);
+}

@@ -1,0 +1,108 @@
+"""The pool over a restart of the agent: its memory and its index stay with the service manager.
+
+The agent hands both files to the service manager's store (`kvdaemon.notify`) as soon as they are there, and finds them
+when it is started again, whether it stopped or was killed. Where nobody keeps them there is no index.
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from hostagent import limits
+from hostagent.config import PoolConfig
+from hostagent.disk.records import STORE_ID_BYTES
+from hostagent.pool.index import Found, PoolIndex, index_bytes
+from hostagent.pool.memory import HugePages, PoolMemory
+from kvdaemon import notify
+from kvproto.units import format_bytes
+
+log = logging.getLogger(__name__)
+
+POOL_FILE: Final = "kvcast-pool"
+INDEX_FILE: Final = "kvcast-index"
+
+
+@dataclass(slots=True)
+class Pool:
+    """Memory of a pool, and what is known of it."""
+
+    memory: PoolMemory
+    index: PoolIndex | None = None
+    """None: nobody keeps the pool."""
+    found: tuple[Found, ...] = ()
+    """What an agent before had given out."""
+    is_kept: bool = False
+    """The memory is that of an agent before: its pages are there."""
+
+
+def open_pool(config: PoolConfig, huge_pages: HugePages) -> Pool:
+    """The pool of the agent before, or a new one. Raises OSError when there is not enough memory."""
+    kept = notify.kept_files()
+    pool = _kept_pool(config, huge_pages, kept) if config.keep else None
+    if pool is not None:
+        return pool
+    for name, descriptor in kept.items():
+        os.close(descriptor)
+        notify.forget_file(name)
+    memory = PoolMemory(config.size_bytes, prefault=False, huge_pages=huge_pages)
+    if not config.keep or not notify.is_listened_to():
+        return Pool(memory)
+    return Pool(memory, _new_index(memory))
+
+
+def _new_index(memory: PoolMemory) -> PoolIndex:
+    slots_count = memory.size_bytes // limits.EXTENT_ALIGN_BYTES
+    descriptor = os.memfd_create(INDEX_FILE, os.MFD_CLOEXEC)
+    try:
+        os.ftruncate(descriptor, index_bytes(slots_count))
+        index = _index(descriptor, memory)
+        index.begin(memory.size_bytes)
+        notify.keep_file(POOL_FILE, memory.fd)
+        notify.keep_file(INDEX_FILE, descriptor)
+    finally:
+        os.close(descriptor)  # the mapping stays, and whoever keeps it has an own descriptor
+    return index
+
+
+def _index(descriptor: int, memory: PoolMemory) -> PoolIndex:
+    slots_count = memory.size_bytes // limits.EXTENT_ALIGN_BYTES
+    mapped = mmap.mmap(descriptor, index_bytes(slots_count), mmap.MAP_SHARED)
+    inode = os.fstat(memory.fd).st_ino
+    return PoolIndex(mapped, slots_count, inode.to_bytes(STORE_ID_BYTES, "big"))
+
+
+def _kept_pool(config: PoolConfig, huge_pages: HugePages, kept: Mapping[str, int]) -> Pool | None:
+    """The pool in the files that were kept; None, with a line in the log if there are any: it does not fit."""
+    if not kept:
+        return None
+    pool_fd, index_fd = kept.get(POOL_FILE), kept.get(INDEX_FILE)
+    if pool_fd is None or index_fd is None or len(kept) != 2:
+        log.warning("the pool of the agent before is given up: %s is all that was kept of it", ", ".join(sorted(kept)))
+        return None
+    facts = os.fstat(pool_fd)
+    if facts.st_size != config.size_bytes:
+        log.warning(
+            "the pool of the agent before is given up: it has %s, pool.size is %s",
+            format_bytes(facts.st_size),
+            format_bytes(config.size_bytes),
+        )
+        return None
+    memory = PoolMemory(config.size_bytes, prefault=False, kept_fd=pool_fd)
+    if huge_pages is not HugePages.IF_FREE and memory.huge_pages is not (huge_pages is HugePages.REQUIRED):
+        log.warning("the pool of the agent before is given up: pool.huge_pages was another")
+        return None
+    slots_count = config.size_bytes // limits.EXTENT_ALIGN_BYTES
+    index = _index(index_fd, memory) if os.fstat(index_fd).st_size == index_bytes(slots_count) else None
+    found = index.find(config.size_bytes) if index is not None else None
+    if found is None:
+        log.warning("the pool of the agent before is given up: its index is of another version or another pool")
+        return None
+    os.close(index_fd)
+    ready_count = sum(one.ready for one in found)
+    log.info("the pool of the agent before is taken over: %d chunks, compared with their checksums now", ready_count)
+    return Pool(memory, index, tuple(found), is_kept=True)

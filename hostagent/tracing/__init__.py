@@ -1,0 +1,94 @@
+"""Traces of fetches (OpenTelemetry). `timeline` finds out what happened when, `spans` tells it, `export` sends it.
+
+Off unless `tracing.endpoint` is set; OpenTelemetry's packages are imported only then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from hostagent.core import effects, events
+from hostagent.tracing.tracing_options import TracingConfig
+from kvdaemon.errors import CannotRunError
+from kvproto.ids import Member
+
+
+class Tracer(Protocol):
+    """Sees what the agent's core is told, and what it makes of that (`hostagent.tracing.spans.FetchTracer`)."""
+
+    def begun(self, event: events.Event, now_ns: int) -> events.Event:
+        """The event as the core is to have it."""
+        ...
+
+    def saw(
+        self,
+        event: events.Event,
+        made: Iterable[effects.Effect],
+        now_ns: int,
+        *,
+        member: Member | None,
+        segment_bytes: int,
+    ) -> None:
+        """What the core made of it."""
+        ...
+
+
+class Guarded:
+    """A tracer whose bugs cost traces, never a fetch: the first is told to `bug(error)`, and it is asked no more."""
+
+    def __init__(self, tracer: Tracer, bug: Callable[[Exception], None]) -> None:
+        self._tracer: Tracer | None = tracer
+        self._bug = bug
+
+    def begun(self, event: events.Event, now_ns: int) -> events.Event:
+        """As `Tracer.begun`."""
+        if self._tracer is None:
+            return event
+        try:
+            return self._tracer.begun(event, now_ns)
+        except Exception as error:  # noqa: BLE001 - goes to the handler of bugs
+            self._give_up(error)
+            return event
+
+    def saw(
+        self,
+        event: events.Event,
+        made: Iterable[effects.Effect],
+        now_ns: int,
+        *,
+        member: Member | None,
+        segment_bytes: int,
+    ) -> None:
+        """As `Tracer.saw`."""
+        if self._tracer is None:
+            return
+        try:
+            self._tracer.saw(event, made, now_ns, member=member, segment_bytes=segment_bytes)
+        except Exception as error:  # noqa: BLE001 - goes to the handler of bugs
+            self._give_up(error)
+
+    def _give_up(self, error: Exception) -> None:
+        self._tracer = None
+        self._bug(error)
+
+
+class TraceExport(Protocol):
+    """Sends traces (`hostagent.tracing.export.Traces`)."""
+
+    async def close(self) -> None:
+        """Send what is left, within seconds."""
+        ...
+
+
+def tracing(config: TracingConfig, node: str) -> tuple[Tracer, TraceExport]:
+    """What makes traces of a node's fetches, and what sends them. Raises CannotRunError without OpenTelemetry."""
+    try:
+        from hostagent.tracing.export import Traces
+        from hostagent.tracing.spans import FetchTracer
+    except ModuleNotFoundError as error:
+        raise CannotRunError(
+            f"tracing.endpoint needs OpenTelemetry ({error.name} is missing): pip install 'kvcast[otel]'"
+        ) from error
+    traces = Traces(config, node)
+    return FetchTracer(traces.provider), traces

@@ -1,0 +1,196 @@
+"""Receiving: fetches segments from the data path, many at once, and gives them to the sink."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import socket
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from hostagent.native.library import COUNTS, REPORT, Drained, ReceiverConfig
+from hostagent.pool.memory import PoolMemory
+from hostagent.transport.base import ChunkPlace, TransportCounters, TransportSink
+from kvproto.errors import WireReason
+from kvproto.events import SegmentsReceived
+from kvproto.ids import Address, ChunkKey
+from kvproto.wire.data import Fabric, segments_of
+from kvproto.wire.icrc import identification_basis, masked_headers
+
+_DROPS = {
+    "other_size": "cast_other_size",
+    "own": "own_cast",
+    **{reason.name.lower(): f"cast_{reason.name.lower()}" for reason in WireReason},
+}
+"""Counts reported as reasons for dropping."""
+_TOTALS = {
+    "received": "cast_packets_received",
+    "from_switch": "cast_packets_from_switch",
+    "looks": "cast_batches_received",
+    "overflows": "cast_receive_overflows",
+    "duplicates": "cast_packets_duplicate",
+}
+"""Counts that are fields of TransportCounters."""
+
+assert set(COUNTS) == {*_DROPS, *_TOTALS}
+
+
+@dataclass(frozen=True, slots=True)
+class _Expected:
+    """A chunk whose casts go straight to its place."""
+
+    ticket: int
+    chunk: ChunkPlace
+    missing: npt.NDArray[np.bool_]
+
+
+class NativeIntake:
+    """Takes cast datagrams from one socket into the pool, and tells the sink which segments came."""
+
+    def __init__(
+        self,
+        library: ctypes.CDLL,
+        sock: socket.socket,
+        loop: asyncio.AbstractEventLoop,
+        sink: TransportSink,
+        counters: TransportCounters,
+        memory: PoolMemory,
+        fabric: Fabric,
+        own: Address,
+        *,
+        threaded: bool = True,
+    ) -> None:
+        """`sock` has IP_RECVTOS and SO_RXQ_OVFL set and outlives this. Without a thread only `look` receives.
+
+        Raises MemoryError, or OSError when the system has no more threads or descriptors.
+        """
+        self._library, self._loop, self._sink, self._counters = library, loop, sink, counters
+        self._memory, self._fabric = memory, fabric
+        self._pool_address = memory.bytes_.ctypes.data
+        self._expected: dict[ChunkKey, _Expected] = {}
+        self._tickets: dict[int, _Expected] = {}
+        self._counted = (ctypes.c_uint64 * len(COUNTS))()
+        self._told = [0] * len(COUNTS)
+        self._drained = Drained()
+        self._patience = (0.0, 0)
+        with contextlib.ExitStack() as undo:
+            self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+            undo.callback(os.close, self._wake)
+            config = _config(sock.fileno(), self._wake, fabric, own)
+            self._receiver = library.dp_receiver_new(ctypes.byref(config))
+            if not self._receiver:
+                raise MemoryError("no memory for the data path's receiver")
+            undo.callback(library.dp_receiver_free, self._receiver)
+            if threaded and (error := library.dp_receiver_start(self._receiver)):
+                raise OSError(error, os.strerror(error))
+            loop.add_reader(self._wake, self._drain)
+            undo.callback(loop.remove_reader, self._wake)
+            self._closing = undo.pop_all()
+        self._open = True
+
+    def close(self) -> None:
+        """No more casts, and nothing is written any more. Idempotent."""
+        self._open = False
+        self._closing.close()
+
+    def expect(self, chunk: ChunkPlace, missing: npt.NDArray[np.bool_]) -> None:
+        """See `Transport.expect`. Raises MemoryError."""
+        known = self._expected.get(chunk.key)
+        if known is not None and known.chunk == chunk and known.missing is missing:
+            return
+        if len(missing) != segments_of(chunk.size_bytes, self._fabric) or not missing.flags.c_contiguous:
+            raise ValueError(f"{len(missing)} segments are not those of {chunk.size_bytes} bytes")
+        # Checks that it lies in the pool.
+        self._memory.view(chunk.offset, chunk.size_bytes)
+        self.forget(chunk.key)
+        place = self._pool_address + chunk.offset
+        ticket = self._library.dp_receiver_expect(
+            self._receiver, chunk.key, place, chunk.size_bytes, missing.ctypes.data
+        )
+        if not ticket:
+            raise MemoryError("no memory for a chunk's registration")
+        self._expected[chunk.key] = self._tickets[ticket] = _Expected(ticket, chunk, missing)
+
+    def forget(self, key: ChunkKey) -> None:
+        """See `Transport.forget`."""
+        known = self._expected.pop(key, None)
+        if known is not None:
+            self._library.dp_receiver_forget(self._receiver, known.ticket)
+            del self._tickets[known.ticket]
+
+    def drain_receive(self) -> None:
+        """Receive and report everything that waits in the socket."""
+        if self._open:
+            self._library.dp_receiver_drain_socket(self._receiver)
+            self._drain()
+
+    # ------------------------------------------------------------------ inside
+
+    def _drain(self) -> None:
+        drained = self._drained
+        self._library.dp_receiver_drain(self._receiver, ctypes.byref(drained))
+        self._count()
+        if drained.reports_count:
+            reports = ctypes.string_at(drained.reports, drained.reports_count * REPORT.size)
+            segments = np.frombuffer(ctypes.string_at(drained.segments, 4 * drained.segments_count), np.uint32)
+            self._tell(reports, segments)
+        if self._open:
+            self._set_patience()
+
+    def _tell(self, reports: bytes, segments: npt.NDArray[np.uint32]) -> None:
+        placed: list[SegmentsReceived] = []
+        unexpected: list[SegmentsReceived] = []
+        for key, ticket, source, _, first, count, from_switch, _ in REPORT.iter_unpack(reports):
+            arrived = SegmentsReceived(ChunkKey(key), segments[first : first + count], Address(source), from_switch)
+            if not ticket:
+                unexpected.append(arrived)
+            elif ticket in self._tickets:
+                placed.append(arrived)
+            # Else it has been forgotten since, and nobody needs its segments.
+        if placed:
+            self._sink.casts_placed(placed)
+        if unexpected and self._open:
+            self._sink.casts_unexpected(unexpected)
+
+    def _set_patience(self) -> None:
+        patience = self._sink.cast_patience_s(), self._sink.cast_patience_segments()
+        if patience != self._patience:
+            self._patience = patience
+            seconds, count = patience
+            self._library.dp_receiver_set_patience(self._receiver, int(seconds * 1e9), count)
+
+    def _count(self) -> None:
+        self._library.dp_receiver_read_counts(self._receiver, self._counted)
+        counters = self._counters
+        for index, now in enumerate(self._counted):
+            more = now - self._told[index]
+            if not more:
+                continue
+            self._told[index] = now
+            name = COUNTS[index]
+            total = _TOTALS.get(name)
+            if total is None:
+                counters.drop(_DROPS[name], more)
+            else:
+                setattr(counters, total, getattr(counters, total) + more)
+
+
+def _config(fd: int, wake: int, fabric: Fabric, own: Address) -> ReceiverConfig:
+    config = ReceiverConfig(
+        socket=fd,
+        wake=wake,
+        own=own,
+        qkey=fabric.qkey,
+        source_qpn=fabric.source_qpn,
+        segment_bytes=fabric.segment_bytes,
+        from_switch_dscp=fabric.from_switch_dscp,
+    )
+    for index, (lead, pattern) in enumerate(identification_basis(fabric.datagram_bytes)):
+        config.identification[index][0], config.identification[index][1] = lead, pattern
+    masked = masked_headers(Address(0), fabric.group, 0, fabric.datagram_bytes)
+    config.masked[:] = masked
+    return config

@@ -1,0 +1,163 @@
+"""Sending: hands runs of segments to the data path, which reports their outcomes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import socket
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from hostagent import limits
+from hostagent.native.library import PREFIX_BYTES_MAX, Job, Outcome, offset_of
+from hostagent.pool.memory import PoolMemory
+from hostagent.transport.base import ChunkPlace
+from kvproto.ids import Address, ChunkKey
+from kvproto.wire.control import Control, Op
+from kvproto.wire.data import Fabric, header_template, segments_of
+from kvproto.wire.icrc import icrc_seed
+from kvproto.wire.layouts import KV_CONTROL_BYTES, KV_CONTROL_DTYPE
+
+_OUTCOMES = 64
+"""Most outcomes fetched by one call."""
+_FILL_SEGMENT_AT = offset_of(KV_CONTROL_DTYPE, "segment")
+
+assert KV_CONTROL_BYTES <= PREFIX_BYTES_MAX
+
+
+Told: TypeAlias = Callable[[ChunkKey, int], None]
+"""Called with a chunk's key and how many of its segments had this outcome."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRun:
+    """Segments [first, first + count) of a pinned chunk, as one fabric sends them."""
+
+    chunk: ChunkPlace
+    fabric: Fabric
+    first: int
+    count: int
+    as_fill: bool = False
+    """With the control header that stores them in a switch."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    key: ChunkKey
+    sent: Told
+    failed: Told
+
+
+class NativeSender:
+    """Sends jobs in order through one socket, as fast as it takes them."""
+
+    def __init__(
+        self,
+        library: ctypes.CDLL,
+        sock: socket.socket,
+        loop: asyncio.AbstractEventLoop,
+        memory: PoolMemory,
+        source: Address,
+    ) -> None:
+        """`sock` is bound and outlives this. Raises MemoryError or OSError."""
+        self._library, self._loop, self._memory, self._source = library, loop, memory, source
+        self._source_port: int = sock.getsockname()[1]
+        self._pool_address = memory.bytes_.ctypes.data
+        self._jobs: dict[int, _Waiting] = {}
+        self._last_job = 0
+        self._jobs_prepared: dict[tuple[ChunkPlace, bool], tuple[Job, int]] = {}
+        """By chunk and whether it is filled, for the fabric in use."""
+        self._outcomes = (Outcome * _OUTCOMES)()
+        with contextlib.ExitStack() as undo:
+            self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+            undo.callback(os.close, self._wake)
+            self._sender = library.dp_sender_new(sock.fileno(), self._wake)
+            if not self._sender:
+                raise MemoryError("no memory for the data path's sender")
+            undo.callback(library.dp_sender_free, self._sender)
+            if error := library.dp_sender_start(self._sender):
+                raise OSError(error, os.strerror(error))
+            loop.add_reader(self._wake, self._drain)
+            undo.callback(loop.remove_reader, self._wake)
+            self._closing = undo.pop_all()
+        self._open = True
+
+    def send(self, run: SegmentRun, destination: tuple[Address, int], sent: Told, failed: Told) -> None:
+        """Queue a run; its outcome is reported later, maybe in parts. Raises ValueError, MemoryError."""
+        job, segments = self._prepared(run)
+        if not 0 <= run.first < run.first + run.count <= segments:
+            raise ValueError(f"segments {run.first}+{run.count} of {segments}")
+        self._last_job += 1
+        job.id, job.first, job.count = self._last_job, run.first, run.count
+        job.address, job.port = destination
+        if self._library.dp_sender_add(self._sender, ctypes.byref(job)):
+            raise MemoryError("no memory for a job of the data path's sender")
+        self._jobs[self._last_job] = _Waiting(run.chunk.key, sent, failed)
+
+    def fabric_changed(self) -> None:
+        """Forget everything prepared for the old fabric."""
+        self._jobs_prepared.clear()
+
+    def give_up(self) -> None:
+        """Others send from now on: segments that have not left are reported as failed, later."""
+        self._library.dp_sender_give_up(self._sender)
+        for (tell, key), count in self._outcomes_now().items():
+            self._loop.call_soon(tell, key, count)
+
+    def close(self) -> None:
+        """Send and report nothing more, except segments that were given up. Idempotent."""
+        self._open = False
+        self._closing.close()
+        self._jobs.clear()
+
+    # ------------------------------------------------------------------ inside
+
+    def _prepared(self, run: SegmentRun) -> tuple[Job, int]:
+        """What all runs of a chunk have in common, prepared before or now; and the chunk's number of segments."""
+        chunk, fabric = run.chunk, run.fabric
+        known = self._jobs_prepared.get((chunk, run.as_fill))
+        if known is not None:
+            return known
+        segments = segments_of(chunk.size_bytes, fabric)
+        # Checks that it lies in the pool.
+        self._memory.view(chunk.offset, chunk.size_bytes)
+        prefix = Control(Op.FILL, chunk.key, segments).encode() if run.as_fill else b""
+        job = Job(
+            chunk=self._pool_address + chunk.offset,
+            size_bytes=chunk.size_bytes,
+            segment_bytes=fabric.segment_bytes,
+            icrc_seed=icrc_seed(self._source, fabric.group, self._source_port, fabric.datagram_bytes),
+            prefix_bytes=len(prefix),
+            prefix_segment=_FILL_SEGMENT_AT,
+        )
+        job.prefix[: len(prefix)] = prefix
+        job.header[:] = header_template(chunk.key, chunk.size_bytes, fabric)
+        if len(self._jobs_prepared) >= limits.CAST_PREPARED_CHUNKS_MAX:
+            del self._jobs_prepared[next(iter(self._jobs_prepared))]
+        self._jobs_prepared[chunk, run.as_fill] = job, segments
+        return job, segments
+
+    def _drain(self) -> None:
+        for (tell, key), count in self._outcomes_now().items():
+            if self._open:
+                tell(key, count)
+
+    def _outcomes_now(self) -> Counter[tuple[Told, ChunkKey]]:
+        """Outcomes to report, summed so that each callback runs once per chunk: a callback may send more at once."""
+        told: Counter[tuple[Told, ChunkKey]] = Counter()
+        taken = _OUTCOMES
+        while taken == _OUTCOMES:
+            taken = self._library.dp_sender_drain(self._sender, self._outcomes, _OUTCOMES)
+            for outcome in self._outcomes[:taken]:
+                job = self._jobs[outcome.id]
+                if outcome.sent:
+                    told[job.sent, job.key] += outcome.sent
+                if outcome.failed:
+                    told[job.failed, job.key] += outcome.failed
+                if outcome.over:
+                    del self._jobs[outcome.id]
+        return told

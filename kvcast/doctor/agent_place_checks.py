@@ -1,0 +1,124 @@
+"""What an agent takes of its machine besides memory and network: ports, the engines' socket, the disk; and whether a
+controller answers. Each is tried as the agent would take it, and given back."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+
+from hostagent.config import AgentConfig
+from hostagent.disk.disk_options import DiskConfig
+from hostagent.transport.base import TransportError
+from hostagent.transport.host import interface_address
+from kvcast.doctor.findings import Finding, Level, judged
+from kvdaemon.identity import Role
+from kvdaemon.tls import Certificates, TlsError
+from kvdaemon.what_answers import what_answers
+from kvproto.rpc import control_pb2 as rpc
+from kvproto.rpc import control_pb2_grpc
+from kvproto.units import format_bytes
+
+_ANSWER_S = 3.0
+
+
+def ports(config: AgentConfig) -> Finding:
+    """Whether the agent can have the ports of its configuration. It must not run: it has them itself."""
+    taken = []
+    for name, kind, address, port in _wanted(config):
+        with socket.socket(socket.AF_INET, kind) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(kind is socket.SOCK_STREAM))
+            try:
+                probe.bind((address, port))
+            except OSError as error:
+                if error.errno == errno.EADDRNOTAVAIL:
+                    continue  # the finding on the address says it
+                taken.append(f"{name} {address}:{port}: {error.strerror}")
+    remedy = "end what uses them (ss -lnptu shows it), or set other ports in agent.yaml"
+    return judged("ports", "; ".join(taken) or "free", "free", not taken, Level.MISSING, remedy)
+
+
+def _wanted(config: AgentConfig) -> Iterator[tuple[str, socket.SocketKind, str, int]]:
+    data = config.data
+    if data.transport != "frames":
+        try:
+            address = interface_address(data)
+        except TransportError:
+            return
+        yield "data.cast_port", socket.SOCK_DGRAM, address, data.cast_port
+        yield "data.control_port", socket.SOCK_DGRAM, address, data.control_port
+        yield "data.read_port", socket.SOCK_STREAM, address, data.read_port
+    yield "http.port", socket.SOCK_STREAM, *config.http
+
+
+def api_place(path: str) -> Finding:
+    """Whether the engines' socket can be made."""
+    place = Path(path).absolute()
+    folder = next(one for one in place.parents if one.exists())
+    wanted = f"{place} can be made"
+    remedy = "api.socket at another path, or a user who may write there"
+    if place.exists() and not place.is_socket():
+        return Finding("api.socket", "a file that is no socket is there", wanted, Level.MISSING, remedy)
+    good = folder.is_dir() and os.access(folder, os.W_OK)
+    found = str(place) if good else f"{folder}: not writable"
+    return judged("api.socket", found, wanted, good, Level.MISSING, remedy)
+
+
+def disk(config: DiskConfig) -> Finding:
+    """Whether the folder of the disk tier can be written to and has room; what lies there already counts."""
+    folder = Path(config.path).absolute()
+    existing = next(one for one in (folder, *folder.parents) if one.exists())
+    wanted = f"{format_bytes(config.size_bytes)} at {folder}"
+    if not existing.is_dir() or not os.access(existing, os.W_OK):
+        remedy = "disk.path at a folder that the agent's user may write to"
+        return Finding("disk", f"{existing}: not writable", wanted, Level.MISSING, remedy)
+    held = sum(file.stat().st_blocks * 512 for file in folder.iterdir() if file.is_file()) if folder.is_dir() else 0
+    facts = os.statvfs(existing)
+    room = held + facts.f_bavail * facts.f_frsize
+    found = f"{format_bytes(room)} free"
+    return judged("disk", found, wanted, room >= config.size_bytes, Level.MISSING, "a smaller disk.size, or more room")
+
+
+def controllers(config: AgentConfig) -> list[Finding]:
+    """One line for each; asked for its status. One that does not answer matters less while another one does."""
+    certificates = None
+    if config.tls is not None:
+        try:
+            certificates = Certificates(config.tls, Role.AGENT, config.node)
+        except TlsError as error:
+            remedy = "kvcast pki makes certificates; see docs/how-to/certificates.md"
+            return [Finding("certificate", str(error), "this node's own", Level.MISSING, remedy)]
+    answers = {address: _status(address, certificates) for address in config.controllers}
+    level = Level.SLOW if any(not problem for _, problem in answers.values()) else Level.MISSING
+    remedy = "start kvcast-controller, or correct controller.address: without one only local chunks are known"
+    return [
+        judged("controller", f"{address}: {problem or state}", "answers", not problem, level, remedy)
+        for address, (state, problem) in answers.items()
+    ]
+
+
+def _status(address: str, certificates: Certificates | None) -> tuple[str, str]:
+    """What a controller says of itself, or why it does not."""
+    with _channel(address, certificates) as channel:
+        try:
+            status = control_pb2_grpc.OperatorStub(channel).Status(rpc.StatusRequest(), timeout=_ANSWER_S)
+        except grpc.RpcError as error:
+            code = error.code() if isinstance(error, grpc.Call) else None
+            if code is grpc.StatusCode.PERMISSION_DENIED:
+                return "answers", ""  # operators only: it is one
+            if code is grpc.StatusCode.UNIMPLEMENTED:
+                return "", "answers, and is no kvcast-controller"
+            return "", (certificates.why_not(address) if certificates is not None else "") or what_answers(address)
+    return "is on standby" if status.switch_view.state == "standby" else "answers", ""
+
+
+def _channel(address: str, certificates: Certificates | None) -> grpc.Channel:
+    direct = ("grpc.enable_http_proxy", 0)
+    if certificates is None:
+        return grpc.insecure_channel(address, options=[direct])
+    credentials, options = certificates.for_channel()
+    return grpc.secure_channel(address, credentials, [direct, *options])

@@ -1,0 +1,77 @@
+"""The whole cluster: asks the controller to try every path between nodes and switch, and shows what it found.
+
+Exit status 0: nothing is broken; 1: something is, or there is no controller to ask.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from rich.markup import escape
+from rich.table import Table
+
+from kvcast import __version__
+from kvcast.operator import UnreachableError, console, controller, print_json
+from kvproto.rpc import control_pb2 as rpc
+
+SUMMARY = "all nodes and the switch, by putting, reading, casting and serving small chunks"
+_LEVELS = {rpc.Finding.OK: "ok", rpc.Finding.NOTE: "note", rpc.Finding.SLOW: "slow", rpc.Finding.BROKEN: "broken"}
+_STYLES = {"ok": "green", "note": "dim", "slow": "yellow", "broken": "bold red"}
+_WIDTH_MAX = 80
+
+
+def run(args: argparse.Namespace) -> int:
+    """Examine and show. Raises UsageError."""
+    try:
+        with controller(args) as stub:
+            last = rpc.ExamineReply()
+            for last in stub.Examine(rpc.ExamineRequest(version=__version__)):
+                _progress("" if last.finished else last.phase)
+    except UnreachableError as error:
+        path = "here -> controller"
+        remedy = "start it, or name it with --controller"
+        missing = rpc.Finding(check="management", path=path, found=str(error), level=rpc.Finding.BROKEN, remedy=remedy)
+        last = rpc.ExamineReply(finished=True, findings=[missing])
+    broken_count = sum(finding.level == rpc.Finding.BROKEN for finding in last.findings)
+    if args.json:
+        print_json(_object(last, broken_count))
+    else:
+        _show(last, broken_count)
+    return int(broken_count > 0)
+
+
+def _progress(phase: str) -> None:
+    """One line on a terminal, overwritten by the next."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{phase + ' ...' if phase else ''}", end="", file=sys.stderr, flush=True)
+
+
+def _object(reply: rpc.ExamineReply, broken_count: int) -> dict[str, object]:
+    findings = [
+        {
+            "check": finding.check,
+            "path": finding.path,
+            "found": finding.found,
+            "level": _LEVELS[finding.level],
+            "remedy": finding.remedy,
+        }
+        for finding in reply.findings
+    ]
+    return {"broken": broken_count, "took_ms": reply.took_ms, "findings": findings}
+
+
+def _show(reply: rpc.ExamineReply, broken_count: int) -> None:
+    out = console()
+    out.width = min(out.width, _WIDTH_MAX)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("", "CHECK", "PATH"):
+        table.add_column(heading, no_wrap=heading != "PATH", overflow="fold")
+    table.add_column("FOUND", overflow="fold", ratio=1)
+    for finding in reply.findings:
+        level = _LEVELS[finding.level]
+        found = escape(finding.found) + (f"\n[dim]->[/] {escape(finding.remedy)}" if finding.remedy else "")
+        table.add_row(f"[{_STYLES[level]}]{level}[/]", finding.check, escape(finding.path), found)
+    out.print(table)
+    verdict = f"{broken_count} broken" if broken_count else "nothing is broken"
+    out.print(f"\n{verdict}, {len(reply.findings)} findings, {reply.took_ms / 1000:.1f} s")

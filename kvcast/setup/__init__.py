@@ -1,0 +1,1 @@
+"""`kvcast init`: what this machine has, and configuration files made of it."""

@@ -1,0 +1,312 @@
+"""A very small HTTP server for a daemon's pages, on its own event loop: one request per connection.
+
+Pages are read with GET and HEAD: made at once and sent. Services take a question too, in the query of a GET or in the
+body of a POST. A stream (`text/event-stream`) goes on until the peer has gone, takes nothing for a while, or the server
+is closed. What a stream sends waits for the peer, so nothing piles up for one that is slow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import math
+import os
+import platform
+import socket
+from collections.abc import AsyncGenerator, Callable, Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import TypeAlias
+from urllib.parse import parse_qsl
+
+from prometheus_client import CollectorRegistry, Gauge, disable_created_metrics, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from kvdaemon.errors import CannotRunError
+from kvproto import __version__
+
+REQUEST_BYTES_MAX = 8192
+"""Of the head of a request."""
+BODY_BYTES_MAX = 1 << 20
+CONNECTIONS_MAX = 64
+"""At a time; more are closed unheard, so that the daemon keeps its file descriptors."""
+TIMEOUT_S = 5.0
+"""For a request to come, and again for the answer to be taken."""
+STREAMS_MAX = 16
+"""Of the connections; more are refused with 503, so that metrics and health can always be asked for."""
+STREAM_TIMEOUT_S = 20.0
+"""For a peer to take some of what a stream sends."""
+STREAM_BUFFER_BYTES = 64 << 10
+"""Sent and not yet taken, beyond what the kernel buffers: then a stream waits."""
+_EVERYWHERE = {
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+"""Header fields of every answer: nothing is kept, guessed at, framed, told to others or taken into their pages."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a page says."""
+
+    content_type: str
+    body: bytes
+    status: HTTPStatus = HTTPStatus.OK
+    fields: Mapping[str, str] = field(default_factory=dict)
+    """More header fields."""
+
+
+Page: TypeAlias = Callable[[], Answer]
+Stream: TypeAlias = Callable[[], AsyncGenerator[bytes, None]]
+"""Server-sent events, each ended by an empty line (WHATWG HTML, 9.2). Closed when the peer has gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a service is asked."""
+
+    query: Mapping[str, str]
+    """Of a GET; of several values of a name the last counts."""
+    body: bytes | None
+    """Of a POST; None: it was a GET."""
+
+
+Service: TypeAlias = Callable[[Question], Answer]
+
+
+def metrics_page(registry: CollectorRegistry, component: str) -> Page:
+    """For Prometheus, with `kvcast_build_info` added. `component`: which daemon it is."""
+    disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each counter, which nobody reads
+    build = Gauge("kvcast_build_info", "1; what runs here", ["component", "version", "python"], registry=registry)
+    build.labels(component, __version__, platform.python_version()).set(1)
+    return lambda: Answer(CONTENT_TYPE_LATEST, generate_latest(registry))
+
+
+def json_page(facts: Callable[[], Mapping[str, object]]) -> Page:
+    """What `facts` returns, as JSON."""
+    return lambda: Answer("application/json", json.dumps(facts(), indent=1).encode() + b"\n")
+
+
+def json_service(
+    answer: Callable[[Question], Mapping[str, object]], malformed: type[Exception], busy: type[Exception]
+) -> Service:
+    """What `answer` returns, as JSON. It raises `malformed` for a question that makes no sense, and `busy` when there
+    are too many: its `after_s` says when to ask again."""
+
+    def service(question: Question) -> Answer:
+        try:
+            facts = answer(question)
+        except malformed as error:
+            return words_page(HTTPStatus.BAD_REQUEST, str(error))
+        except busy as error:
+            after_s = math.ceil(getattr(error, "after_s", 1.0))
+            return Answer(
+                "text/plain", f"{error}\n".encode(), HTTPStatus.TOO_MANY_REQUESTS, {"Retry-After": str(after_s)}
+            )
+        return Answer("application/json", json.dumps(facts).encode() + b"\n")
+
+    return service
+
+
+class HttpServer:
+    """Serves pages and streams by their paths. One that raises is a bug: 500, or the end of the stream, and the event
+    loop's exception handler runs."""
+
+    def __init__(
+        self,
+        pages: Mapping[str, Page],
+        streams: Mapping[str, Stream] | None = None,
+        services: Mapping[str, Service] | None = None,
+    ) -> None:
+        """All by their paths."""
+        self._pages = pages
+        self._streams = streams or {}
+        self._services = services or {}
+        self._streaming = 0
+        self._server: asyncio.Server | None = None
+        self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+
+    @property
+    def connections_count(self) -> int:
+        """Peers that are being served; at most CONNECTIONS_MAX."""
+        return len(self._connections)
+
+    async def listen(self, host: str, port: int, remedy: str) -> tuple[str, int]:
+        """Start; port 0 takes any. Returns the bound address. Raises CannotRunError, which ends with `remedy`."""
+        try:
+            self._server = await asyncio.start_server(self._serve, host, port, limit=REQUEST_BYTES_MAX)
+        except (OSError, UnicodeError) as error:
+            raise CannotRunError(f"cannot listen on {host}:{port} for HTTP: {_reason(error)}; {remedy}") from error
+        bound: tuple[str, int] = self._server.sockets[0].getsockname()[:2]
+        return bound
+
+    async def close(self) -> None:
+        """Stop listening and end every connection."""
+        if self._server is None:
+            return
+        server, self._server = self._server, None
+        server.close()
+        for writer in self._connections.values():
+            writer.transport.abort()
+        await server.wait_closed()
+        if self._connections:
+            await asyncio.wait(self._connections)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        if task is None or self._server is None or len(self._connections) >= CONNECTIONS_MAX:
+            writer.transport.abort()
+            return
+        self._connections[task] = writer
+        try:
+            head = await _request_head(reader)
+            if head is not None:
+                method, path, query = _request(head)
+                if method == "GET" and path in self._streams and self._streaming < STREAMS_MAX:
+                    await self._stream(path, reader, writer)
+                else:
+                    await _send(writer, await self._reply(method, path, query, head, reader))
+        finally:
+            writer.transport.abort()
+            del self._connections[task]
+
+    async def _reply(self, method: str, path: str, query: str, head: bytes, reader: asyncio.StreamReader) -> bytes:
+        if not path:
+            return _encode(words_page(HTTPStatus.BAD_REQUEST, "not an HTTP request"))
+        if path in self._services and method == "POST":
+            body = await _request_body(head, reader)
+            return _encode(body if isinstance(body, Answer) else self._answer(path, Question({}, body)))
+        if method not in ("GET", "HEAD"):
+            return _encode(_not_allowed("GET, HEAD and POST" if path in self._services else "GET and HEAD"))
+        if path in self._streams:
+            if method == "HEAD":
+                return _STREAM_HEAD
+            return _encode(words_page(HTTPStatus.SERVICE_UNAVAILABLE, f"{STREAMS_MAX} watch already: try again later"))
+        return _encode(self._answer(path, Question(dict(parse_qsl(query)), None)), with_body=method == "GET")
+
+    async def _stream(self, path: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Until the peer has gone or is too slow."""
+        self._streaming += 1
+        sending = asyncio.create_task(_send_events(writer, self._streams[path]()))
+        gone = asyncio.create_task(_until_gone(reader))
+        try:
+            await asyncio.wait((sending, gone), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._streaming -= 1
+            for task in (sending, gone):
+                task.cancel()
+            problem, _ = await asyncio.gather(sending, gone, return_exceptions=True)
+        if isinstance(problem, Exception):
+            told = {"message": f"the stream {path} broke off", "exception": problem}
+            asyncio.get_running_loop().call_exception_handler(told)
+
+    def _answer(self, path: str, question: Question) -> Answer:
+        page, service = self._pages.get(path), self._services.get(path)
+        if page is None and service is None:
+            known = (*self._pages, *self._services, *self._streams)
+            return words_page(HTTPStatus.NOT_FOUND, f"try {' or '.join(known)}")
+        try:
+            return page() if page is not None else service(question)  # type: ignore[misc]  # one of them is there
+        except Exception as error:  # noqa: BLE001 - goes to the handler of bugs
+            told = {"message": f"the page {path} cannot be made", "exception": error}
+            asyncio.get_running_loop().call_exception_handler(told)
+            return words_page(HTTPStatus.INTERNAL_SERVER_ERROR, "a bug: the log has more")
+
+
+async def _request_head(reader: asyncio.StreamReader) -> bytes | None:
+    """None if the peer is gone, too slow, or sends too much."""
+    with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+        async with asyncio.timeout(TIMEOUT_S):
+            return await reader.readuntil(b"\r\n\r\n")
+    return None
+
+
+def _request(head: bytes) -> tuple[str, str, str]:
+    """Method, path and query; no path where it is not an HTTP request."""
+    words = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
+    if len(words) != 3:
+        return "", "", ""
+    path, _, query = words[1].partition("?")
+    return words[0], path, query
+
+
+async def _send_events(writer: asyncio.StreamWriter, events: AsyncGenerator[bytes, None]) -> None:
+    """Send each as soon as those before it are taken, but for some in buffers."""
+    writer.transport.set_write_buffer_limits(high=STREAM_BUFFER_BYTES)
+    with contextlib.suppress(OSError):  # TimeoutError is one
+        async with contextlib.aclosing(events):
+            writer.write(_STREAM_HEAD)
+            async for event in events:
+                writer.write(event)
+                async with asyncio.timeout(STREAM_TIMEOUT_S):
+                    await writer.drain()
+
+
+async def _until_gone(reader: asyncio.StreamReader) -> None:
+    """A peer of a stream has nothing more to say; what it says all the same is not kept."""
+    with contextlib.suppress(OSError):
+        while await reader.read(REQUEST_BYTES_MAX):
+            pass
+
+
+async def _request_body(head: bytes, reader: asyncio.StreamReader) -> bytes | Answer:
+    """The body, or why there is none."""
+    lengths = [
+        value.strip()
+        for line in head.split(b"\r\n")[1:]
+        for name, colon, value in [line.partition(b":")]
+        if colon and name.strip().lower() == b"content-length"
+    ]
+    if len(lengths) != 1 or not lengths[0].isdigit():
+        return words_page(HTTPStatus.LENGTH_REQUIRED, "a POST needs Content-Length")
+    if len(lengths[0]) > 9 or int(lengths[0]) > BODY_BYTES_MAX:
+        return words_page(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"at most {BODY_BYTES_MAX} bytes")
+    with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+        async with asyncio.timeout(TIMEOUT_S):
+            return await reader.readexactly(int(lengths[0]))
+    return words_page(HTTPStatus.BAD_REQUEST, "the body did not come")
+
+
+async def _send(writer: asyncio.StreamWriter, reply: bytes) -> None:
+    """Send all of it, or as much as the peer accepts in time."""
+    with contextlib.suppress(OSError):
+        async with asyncio.timeout(TIMEOUT_S):
+            writer.write(reply)
+            writer.close()
+            await writer.wait_closed()
+
+
+def words_page(status: HTTPStatus, text: str) -> Answer:
+    """A line or more of plain text."""
+    return Answer("text/plain", f"{text}\n".encode(), status)
+
+
+def _encode(answer: Answer, *, with_body: bool = True) -> bytes:
+    fields = {"Content-Type": answer.content_type, "Content-Length": str(len(answer.body)), **answer.fields}
+    return _head(answer.status, fields) + (answer.body if with_body else b"")
+
+
+def _not_allowed(methods: str) -> Answer:
+    """RFC 9110, 15.5.6."""
+    fields = {"Allow": methods.replace(" and", ",")}
+    return Answer("text/plain", f"only {methods}\n".encode(), HTTPStatus.METHOD_NOT_ALLOWED, fields)
+
+
+def _head(status: HTTPStatus, fields: Mapping[str, str]) -> bytes:
+    lines = [f"HTTP/1.1 {status.value} {status.phrase}"]
+    lines += [f"{name}: {value}" for name, value in {**fields, **_EVERYWHERE, "Connection": "close"}.items()]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n"
+
+
+_STREAM_HEAD = _head(HTTPStatus.OK, {"Content-Type": "text/event-stream"})
+
+
+def _reason(error: OSError | UnicodeError) -> str:
+    """The reason without asyncio's own words, which repeat the address."""
+    if isinstance(error, OSError) and not isinstance(error, socket.gaierror) and error.errno is not None:
+        return os.strerror(error.errno)
+    return getattr(error, "strerror", None) or str(error)

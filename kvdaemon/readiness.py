@@ -1,0 +1,63 @@
+"""How a daemon says that it does its work: a line, a file for scripts, a notification for service managers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from kvdaemon.errors import CannotRunError
+from kvdaemon.notify import notify
+
+WATCHDOG_VARIABLE = "WATCHDOG_USEC"
+WATCHDOG_PID_VARIABLE = "WATCHDOG_PID"
+"""Set by systemd for services with WatchdogSec. See sd_watchdog_enabled(3)."""
+
+
+@contextlib.contextmanager
+def ready(name: str, facts: Mapping[str, str], path: Path | None) -> Iterator[None]:
+    """The daemon is ready inside this context: it prints the facts and notifies its starter; `path`, if any, has them.
+
+    Raises CannotRunError when the file cannot be written.
+    """
+    if path is not None:
+        try:
+            write_ready_file(path, {"pid": os.getpid(), **facts})
+        except OSError as error:
+            raise CannotRunError(f"cannot write ready_file {path}: {error.strerror}") from error
+    try:
+        print(name, "ready", *(f"{key}={value or 'off'}" for key, value in facts.items()), flush=True)
+        notify_ready()
+        yield
+    finally:
+        if path is not None:
+            path.unlink(missing_ok=True)
+
+
+def write_ready_file(path: Path, facts: Mapping[str, object]) -> None:
+    """Write facts as JSON; the file appears whole or not at all. Raises OSError."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        beside.write_text(json.dumps(facts) + "\n", encoding="utf-8")
+        beside.rename(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def notify_ready() -> None:
+    """Notify whoever started this process, if it asked for that."""
+    notify("READY=1")
+
+
+async def tell_alive() -> None:
+    """Have systemd's watchdog see that the event loop turns, until cancelled; where none asks, returns at once."""
+    period_us = os.environ.get(WATCHDOG_VARIABLE, "")
+    asked = os.environ.get(WATCHDOG_PID_VARIABLE, str(os.getpid()))
+    if not period_us.isdigit() or not int(period_us) or asked != str(os.getpid()):
+        return
+    while True:
+        notify("WATCHDOG=1")
+        await asyncio.sleep(int(period_us) / 1e6 / 2)

@@ -1,0 +1,117 @@
+"""Reading a configuration file strictly: YAML, every key known, every mistake one line that names the key."""
+
+from __future__ import annotations
+
+import difflib
+import reprlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final, TypeVar
+
+import yaml
+
+from kvdaemon.errors import ConfigError
+
+T = TypeVar("T")
+
+FILE_BYTES_MAX: Final = 1 << 20
+"""Of a configuration file; a large one takes a few thousand bytes."""
+
+
+def load(path: Path, parse: Callable[[object], T]) -> T:
+    """What `parse` makes of the values in a file. Raises ConfigError; its line begins with the path."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(FILE_BYTES_MAX + 1)
+        if len(content) > FILE_BYTES_MAX:
+            raise ConfigError(f"{path}: longer than {FILE_BYTES_MAX >> 20} MiB: is it a configuration?")
+        values = yaml.safe_load(content.decode("utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"cannot read {path}: not UTF-8") from error
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = f" line {mark.line + 1}" if mark is not None else ""
+        raise ConfigError(f"{path}{line}: not YAML: {error.problem or error.context}") from error
+    except (yaml.YAMLError, ValueError) as error:
+        # Characters that YAML has not, and values such as the date 2024-13-01.
+        raise ConfigError(f"{path}: not YAML: {str(error).splitlines()[0]}") from error
+    except RecursionError as error:
+        raise ConfigError(f"{path}: nested too deeply: is it a configuration?") from error
+    try:
+        return parse(values)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+class Section:
+    """One mapping of the file. Ask for each key once, then call `done`: what nobody asked for is an error.
+
+    A check takes the value as YAML has it and returns what the daemon works with, or raises ValueError with a text like
+    "'five' is not a number": the section puts the key's name before it. A key without value counts as absent.
+    """
+
+    def __init__(self, values: object, path: str = "") -> None:
+        """`path`: names of the sections around it, with dots. Raises ConfigError unless `values` is a mapping."""
+        if values is None:
+            values = {}
+        if not isinstance(values, Mapping):
+            raise ConfigError(f"{path or 'the file'}: {reprlib.repr(values)} is not a mapping of keys to values")
+        self._path = path
+        self._values = {str(key): value for key, value in values.items()}
+        self._known: set[str] = set()
+        self._sections: list[Section] = []
+
+    def take(self, key: str, check: Callable[[object], T], default: T) -> T:
+        """The checked value of a key, or `default`, which is not checked. Raises ConfigError."""
+        value = self._look_up(key)
+        return default if value is None else self._checked(key, value, check)
+
+    def need(self, key: str, check: Callable[[object], T]) -> T:
+        """The checked value of a key that has to be there. Raises ConfigError."""
+        value = self._look_up(key)
+        if value is None:
+            unknown = [name for name in self._values if name not in self._known]
+            near = difflib.get_close_matches(key, unknown, n=1)
+            hint = f": is it '{near[0]}' in the file?" if near else ""
+            raise ConfigError(f"{self.full_name(key)} is missing{hint}")
+        return self._checked(key, value, check)
+
+    def section(self, key: str) -> Section:
+        """The mapping below a key; empty where there is none. Raises ConfigError."""
+        made = Section(self._look_up(key), self.full_name(key))
+        self._sections.append(made)
+        return made
+
+    def sections(self) -> dict[str, Section]:
+        """All mappings below, by their keys, where the keys are the operator's own names. Raises ConfigError."""
+        return {key: self.section(key) for key in self._values}
+
+    def skip(self, key: str) -> None:
+        """A key that means nothing as things are, and may stay in the file."""
+        self._look_up(key)
+
+    def done(self) -> None:
+        """Raises ConfigError if this section, or one that was taken from it, has a key that nobody asked for."""
+        for key in self._values:
+            if key not in self._known:
+                near = difflib.get_close_matches(key, sorted(self._known), n=1)
+                hint = f"did you mean '{near[0]}'?" if near else f"known are {', '.join(sorted(self._known))}"
+                raise ConfigError(f"unknown key '{self.full_name(key)}': {hint}")
+        for section in self._sections:
+            section.done()
+
+    def _look_up(self, key: str) -> object:
+        self._known.add(key)
+        return self._values.get(key)
+
+    def _checked(self, key: str, value: object, check: Callable[[object], T]) -> T:
+        try:
+            return check(value)
+        except ValueError as error:
+            raise ConfigError(f"{self.full_name(key)}: {error}") from error
+
+    def full_name(self, key: str) -> str:
+        """The key as messages name it: with the sections above it, separated by dots."""
+        return f"{self._path}.{key}" if self._path else key

@@ -1,0 +1,60 @@
+"""Why no TLS connection comes about: one handshake with the standard library, whose errors say what was wrong.
+
+gRPC tries again and again, and says no more than that it cannot connect.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from typing import Final
+
+from kvdaemon.tls_settings import TlsSettings
+
+TIMEOUT_S: Final = 2.0
+_ALERTS: Final = {
+    "TLSV1_ALERT_UNKNOWN_CA": "it says that our certificate is signed by another authority than it trusts",
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "it says that our certificate has expired",
+    "SSLV3_ALERT_BAD_CERTIFICATE": "it says that our certificate is bad",
+    "TLSV13_ALERT_CERTIFICATE_REQUIRED": "it demands a certificate, and we showed none",
+    "WRONG_VERSION_NUMBER": "it speaks no TLS: give it certificates, or take tls out here",
+    "RECORD_LAYER_FAILURE": "it speaks no TLS: give it certificates, or take tls out here",
+}
+
+
+def why_not(address: str, tls: TlsSettings, server_name: str) -> str:
+    """What is wrong with a TLS connection to HOST:PORT, in a line; empty: nothing that could be found. Blocks for a few
+    seconds at most."""
+    host, _, port = address.rpartition(":")
+    try:
+        context = ssl.create_default_context(cafile=str(tls.ca))
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.load_cert_chain(tls.cert, tls.key)
+        context.set_alpn_protocols(["h2"])
+        with (
+            socket.create_connection((host.strip("[]"), int(port)), TIMEOUT_S) as plain,
+            context.wrap_socket(plain, server_hostname=server_name) as secured,
+        ):
+            # In TLS 1.3 a client has finished before the server has looked at its certificate (RFC 8446, 2).
+            secured.recv(1)
+    except ssl.SSLCertVerificationError as error:
+        return f"its certificate is not that of {server_name}: {error.verify_message.rstrip('.')}"
+    except ssl.SSLError as error:
+        return _ALERTS.get(error.reason or "", f"TLS fails: {error.reason or error}")
+    except TimeoutError:
+        return "it does not answer"
+    except OSError as error:
+        return f"it cannot be reached: {error.strerror or error}"
+    return ""
+
+
+def speaks_tls(host: str, port: int) -> bool:
+    """Whether a server answers a TLS handshake; whose it is does not matter. Blocks for a few seconds at most."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    try:
+        with socket.create_connection((host, port), TIMEOUT_S) as plain, context.wrap_socket(plain):
+            return True
+    except OSError:
+        return False

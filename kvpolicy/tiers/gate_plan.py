@@ -1,0 +1,199 @@
+"""The routes of one request, and when the first k of its chunks would be here. Pure.
+
+Disk and link work side by side; on each, chunks queue behind the transfers under way there. A chunk on its way costs
+only its remainder. What a holder has queued for others delays its chunks, whoever asks. A chunk that somebody computes
+at this moment can be asked for when it is computed (`merging`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from kvpolicy.tiers.holder_load import IDLE, HolderLoad
+from kvpolicy.tiers.merging import spared_s
+from kvpolicy.tiers.prefill import Prefill
+from kvpolicy.value import SourceCosts, Tier
+
+LOCAL: Final = Tier.LOCAL_DRAM
+ON_DISK: Final = Tier.LOCAL_DISK
+_ROUNDING: Final = 1e-6
+_BY_HOLDERS: Final = frozenset({Tier.REMOTE_DRAM, Tier.REMOTE_DISK})
+"""Sources that wait for what their holders have queued; the switch has an uplink for each reader."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """One chunk of a request."""
+
+    size_bytes: int
+    sources: tuple[Tier, ...]
+    """Where it can be had, at least one; LOCAL_DRAM costs nothing."""
+    coming_bytes: int | None = None
+    """It is on its way for another request, from the only source given, and this much of it is still to come; nothing
+    more is asked for it. None: it is not on its way."""
+    holder_load: HolderLoad = IDLE
+    """What its least busy holder has queued for others."""
+    ready_s: float = 0.0
+    """It is being computed, and nobody can have it before. 0: it is there."""
+
+    @property
+    def coming(self) -> bool:
+        """Whether it is on its way already."""
+        return self.coming_bytes is not None
+
+
+def queue_s(costs: SourceCosts, source: Tier, under_way: Mapping[Tier, int]) -> float:
+    """Seconds until `under_way` (bytes left to come, by source) has come over the disk or link that `source` uses."""
+    return sum(
+        size_bytes / costs.cost(one).rate_bytes_per_s
+        for one, size_bytes in under_way.items()
+        if (one is ON_DISK) == (source is ON_DISK)
+    )
+
+
+def side_by_side_s(costs: SourceCosts, loads: Mapping[Tier, int]) -> float:
+    """Seconds for `loads` (bytes by source), disk and link at the same time."""
+    disk_s = sum(costs.cost_s(source, size) for source, size in loads.items() if source is ON_DISK)
+    link_s = sum(costs.cost_s(source, size) for source, size in loads.items() if source is not ON_DISK)
+    return max(disk_s, link_s)
+
+
+class Plan:
+    """A route for each chunk, and how long the first k of them take. Index k runs from 0 to the number of chunks."""
+
+    def __init__(
+        self,
+        costs: SourceCosts,
+        offers: Sequence[Offer],
+        under_way: Mapping[Tier, int],
+        prefill: Prefill | None,
+        first: int,
+        wait_max_s: float = 0.0,
+    ) -> None:
+        """`under_way`: bytes left to come for other requests, by source; `first`: chunks of the prefix before these;
+        `wait_max_s`: how much later this request may be served to spare those behind it."""
+        self.costs = costs
+        self._wait_max_s = wait_max_s
+        self._unready = next((place for place, offer in enumerate(offers) if offer.ready_s > 0), len(offers))
+        """The first that is being computed."""
+        self._offers = offers
+        self.routes: list[Tier] = []
+        self.finish_s: list[float] = [0.0]
+        """When the last of the first k is here."""
+        self.brought_bytes: list[int] = [0]
+        self._others: list[Tier | None] = []
+        self._waits_s = {source: queue_s(costs, source, under_way) for source in Tier}
+        self._asked: Counter[Tier] = Counter()
+        self._coming_s = {True: 0.0, False: 0.0}
+        """By whether it is the disk: when the last chunk is here that was on its way already."""
+        for offer in offers:
+            self._route(offer)
+        weights = [float(offer.size_bytes) for offer in offers]
+        self.compute_left_s = (0.0,) * (len(offers) + 1) if prefill is None else prefill.left_s(weights, first)
+        """Seconds to compute what lies behind the first k."""
+        self.prefill = prefill
+
+    def _route(self, offer: Offer) -> None:
+        ends_s = {source: self._end_s(offer, source) for source in offer.sources}
+        ranked = sorted(ends_s, key=lambda source: ends_s[source])
+        route = ranked[0]
+        if offer.coming:
+            self._coming_s[route is ON_DISK] = ends_s[route]
+        elif route is not LOCAL:
+            self._asked[route] += offer.size_bytes
+        self.routes.append(route)
+        self._others.append(ranked[1] if len(ranked) > 1 and route is not LOCAL else None)
+        self.finish_s.append(max(self.finish_s[-1], ends_s[route]))
+        self.brought_bytes.append(self.brought_bytes[-1] + offer.size_bytes)
+
+    def _end_s(self, offer: Offer, source: Tier) -> float:
+        if source is LOCAL:
+            return 0.0
+        if offer.coming_bytes is not None:
+            rest_s = offer.coming_bytes / self.costs.cost(source).rate_bytes_per_s
+            return max(offer.ready_s, self._coming_s[source is ON_DISK] + rest_s)
+        own = {one: size for one, size in self._asked.items() if (one is ON_DISK) == (source is ON_DISK)}
+        own[source] = own.get(source, 0) + offer.size_bytes
+        wait_s = self._waits_s[source]
+        if source in _BY_HOLDERS:
+            rate = self.costs.cost(source).rate_bytes_per_s
+            wait_s = max(wait_s, offer.holder_load.delay_s(own[source], rate))
+        in_turn_s = wait_s + sum(self.costs.cost_s(one, size) for one, size in own.items())
+        if not offer.ready_s:
+            return in_turn_s
+        return max(in_turn_s, offer.ready_s + self.costs.cost_s(source, offer.size_bytes))
+
+    @property
+    def wanted_bytes(self) -> int:
+        """Of all chunks."""
+        return self.brought_bytes[-1]
+
+    @property
+    def queue_s(self) -> float:
+        """Until the engine begins with the request in any case."""
+        return 0.0 if self.prefill is None else self.prefill.queue_s
+
+    def total_s(self, count: int) -> float:
+        """Until the engine has everything when it waits for the first `count` chunks and computes the rest."""
+        return max(self.finish_s[count], self.queue_s) + self.compute_left_s[count]
+
+    def best(self) -> int:
+        """How many leading chunks to bring: what takes least, and of equals the most."""
+        if self.prefill is None:
+            return len(self.routes)
+        totals = [self.total_s(count) - self.spared_s(count) for count in range(len(self.routes) + 1)]
+        least_s = min(totals)
+        return max(count for count, total_s in enumerate(totals) if total_s == least_s)
+
+    def waits(self, count: int) -> bool:
+        """Whether some of the first `count` chunks are being computed."""
+        return count > self._unready
+
+    def spared_s(self, count: int) -> float:
+        """How much later the first `count` chunks may be here, because computing them would keep others waiting."""
+        if self.prefill is None or not self.waits(count):
+            return 0.0
+        unnecessary_s = self.compute_left_s[self._unready] - self.compute_left_s[count]
+        transfer_s = sum(
+            self._offers[place].size_bytes / self.costs.cost(self.routes[place]).rate_bytes_per_s
+            for place in range(self._unready, count)
+            if not self._offers[place].coming
+        )
+        return spared_s(self.prefill.behind, unnecessary_s - transfer_s, self._wait_max_s)
+
+    def asks_nothing(self, place: int) -> bool:
+        """Whether bringing this chunk would measure nothing: it is here, on its way, or not yet computed."""
+        offer = self._offers[place]
+        return self.routes[place] is LOCAL or offer.coming or offer.ready_s > 0
+
+    def waits_s(self, count: int) -> float:
+        """Of the time until the first `count` chunks are here, what is spent waiting for other transfers and holders'
+        queues; 0 where it is no more than rounding."""
+        loads = self.loads(count)
+        if not loads:
+            return 0.0
+        waits_s = self.finish_s[count] - side_by_side_s(self.costs, loads)
+        return waits_s if waits_s > _ROUNDING * self.finish_s[count] else 0.0
+
+    def loads_behind(self, count: int) -> Mapping[Tier, int]:
+        """Bytes by source of the chunks that are not brought."""
+        return self._bytes_by(self.routes[count:], self._offers[count:])
+
+    def loads(self, count: int) -> Mapping[Tier, int]:
+        """Bytes asked of each source for the first `count` chunks."""
+        return self._bytes_by(self.routes[:count], self._offers[:count])
+
+    def other_loads(self, count: int) -> Mapping[Tier, int]:
+        """The same at the best source that was not chosen, of those chunks that have one."""
+        return self._bytes_by(self._others[:count], self._offers[:count])
+
+    @staticmethod
+    def _bytes_by(sources: Sequence[Tier | None], offers: Sequence[Offer]) -> Mapping[Tier, int]:
+        found: Counter[Tier] = Counter()
+        for source, offer in zip(sources, offers, strict=True):
+            if source is not None and source is not LOCAL and not offer.coming:
+                found[source] += offer.size_bytes
+        return found

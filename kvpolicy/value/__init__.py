@@ -1,0 +1,25 @@
+"""What a chunk is worth: one function for switch slots, host DRAM, disk and spill; used by controller, agents, planner.
+
+Pure: no I/O, clock, randomness or threads. Explained in docs/explanation/value.md.
+"""
+
+from kvpolicy.value.cache import CacheValues, EvictionCost
+from kvpolicy.value.costs import Measurement, SourceCosts, Tier
+from kvpolicy.value.formula import value
+from kvpolicy.value.history import Touch
+from kvpolicy.value.parameters import ValueParameters
+from kvpolicy.value.policies import POLICIES, Policy, Rule
+
+__all__ = [
+    "POLICIES",
+    "CacheValues",
+    "EvictionCost",
+    "Measurement",
+    "Policy",
+    "Rule",
+    "SourceCosts",
+    "Tier",
+    "Touch",
+    "ValueParameters",
+    "value",
+]

@@ -1,0 +1,502 @@
+"""What each chunk is worth to one pool, which goes first, and who gets in: a node's DRAM, its disk, the switch.
+
+The owner reports what was fetched (hit or not), what came and what went, and asks; nothing happens here by itself. All
+that is remembered of a chunk, in the pool or not, is one row of a `ChunkTable`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from math import exp2, inf, log2
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from kvpolicy.value import formula
+from kvpolicy.value.history import AccessHistory, Touch
+from kvpolicy.value.order import EvictionOrder
+from kvpolicy.value.parameters import NS, ValueParameters
+from kvpolicy.value.policies import POLICIES, Policy, Scorer
+from kvpolicy.value.reuse import KIND_KNOWN, KIND_NEW, ReuseTimes, class_of, kind_of_session
+from kvpolicy.value.selector import FINISHED_SCORE, PolicySelector
+from kvpolicy.value.table import FINISHED, NONE, ORPHAN, RESIDENT, ChunkTable, mixed
+from kvproto.ids import ChunkKey
+
+_WEIGHT_MIN = 1e-30
+_PURGE_SHARE = 64
+"""When the table is full, one pass picks one row in this many to be forgotten."""
+_ROOM_SHARE = 8
+_TIE_S = 1e-6
+"""Fetches of one moment still come one after the other."""
+
+
+EvictionCost: TypeAlias = Callable[[ChunkKey, int], float]
+"""(key, bytes) -> seconds above 0 that a reader waits longer when this pool's copy is gone. See
+`SourceCosts.eviction_cost_s`."""
+
+
+def _always(_: ChunkKey) -> bool:
+    return True
+
+
+class CacheValues:
+    """Values, order and admission of one pool of `capacity_bytes`."""
+
+    def __init__(
+        self,
+        capacity_bytes: int,
+        parameters: ValueParameters | None = None,
+        policies: tuple[Policy, ...] = POLICIES,
+        eviction_cost: EvictionCost | None = None,
+    ) -> None:
+        """`eviction_cost`: asked at each fetch and arrival, for every chunk alike; None: all bytes are equal."""
+        self._eviction_cost = eviction_cost
+        self.parameters = parameters or ValueParameters()
+        self.capacity_bytes = capacity_bytes
+        self._used_bytes = 0
+        self._count = 0
+        self._base_ns: int | None = None
+        """Seconds count from the first moment heard of: floats keep microseconds for years."""
+        self._table = ChunkTable(self.parameters.tracked_max)
+        self._reuse = ReuseTimes(
+            self.parameters.horizons_s, self.parameters.class_prior, self.parameters.learn_half_touches
+        )
+        self._half_life_s = self.parameters.half_life_s
+        self._access_history = AccessHistory(self._table, self._reuse, self._half_life_s)
+        self._scorer = Scorer(policies, self.parameters.rate_prior, self._half_life_s)
+        self._selector = PolicySelector(
+            policies,
+            capacity_bytes,
+            self.parameters.shadow_chunks_max,
+            self.parameters.selector_half_touches,
+        )
+        self._policies = policies
+        self._active = policies[0]
+        self._sample_mask = 0
+        self._order = EvictionOrder(self._table, self._score_one, self._score_many)
+        self._near: dict[ChunkKey, int] = {}
+        """Slots of the chunks of the last fetch and of what they displace: most questions are about those."""
+        self._held: set[int] = set()
+        """Slots of the fetch under way, which must not be purged."""
+        self._to_purge: list[int] = []
+        """Rows to forget next, the oldest last, as long as nobody fetched them after `_purge_border_s`."""
+        self._purge_border_s = 0.0
+        self._now_s = 0.0
+        self._fetched_s = -1.0
+
+    # -- what happened
+
+    def fetched(self, chunks: Sequence[Touch], now_ns: int) -> None:
+        """One fetch, in prefix order, whether the chunks were here or not. The only thing that teaches."""
+        now_s = self._now_s = max(self._seconds(now_ns), self._fetched_s + _TIE_S)
+        self._fetched_s = now_s
+        if not chunks:
+            return
+        keys = [touch.key for touch in chunks]
+        mixes = [mixed(key) for key in keys]
+        slots = self._slots(keys, mixes)
+        touches_at = self._table.touches_at
+        touches = [touches_at[slot] for slot in slots]
+        kind = self._kind(touches, chunks[0].parent)
+        self._access_history.fetched(chunks, slots, touches, kind, now_s)
+        if self._eviction_cost is not None:
+            for slot, touch in zip(slots, chunks, strict=True):
+                self._describe(slot, touch)
+        self._shadow(chunks, slots, touches, mixes)
+        flags_at, children_at = self._table.flags_at, self._table.children_at
+        for slot in slots:
+            if not children_at[slot] and flags_at[slot] & RESIDENT:
+                self._order.changed(slot)
+
+    def finished(self, keys: Iterable[ChunkKey], now_ns: int) -> None:
+        """These are not expected to be fetched again: they go first, until somebody does fetch them."""
+        self._seconds(now_ns)
+        for key in keys:
+            slot = self._table.find(key)
+            if slot == NONE:
+                continue
+            self._table.flags_at[slot] |= FINISHED
+            if self._table.flags_at[slot] & RESIDENT:
+                self._order.changed(slot)
+            mix = mixed(key)
+            if not mix & self._sample_mask:
+                self._selector.finished(mix)
+
+    def expect(self, keys: Iterable[ChunkKey], within_s: float, now_ns: int) -> None:
+        """These will be fetched in about `within_s`: each counts as one reader then, at least, and as fetched now for
+        an order that looks at nothing else."""
+        now_s = self._seconds(now_ns)
+        for key in keys:
+            slot = self._slot(key)
+            table = self._table
+            weight = self._weight(slot, now_s)
+            if table.weight_at[slot] == 0.0:
+                self._presume(slot)
+            table.weight_at[slot] = max(weight, self._decay(max(0.0, within_s)), _WEIGHT_MIN)
+            table.last_at[slot] = now_s
+            table.flags_at[slot] &= ~FINISHED & 0xFF
+            if table.flags_at[slot] & RESIDENT:
+                self._order.changed(slot)
+
+    # -- who is in the pool
+
+    def add(self, touch: Touch, now_ns: int) -> None:
+        """A chunk arrived. Raises ValueError when it is here already."""
+        self._seconds(now_ns)
+        slot = self._slot(touch.key)
+        table = self._table
+        if table.flags_at[slot] & RESIDENT:
+            raise ValueError(f"chunk {touch.key.hex()} is in the pool already")
+        table.flags_at[slot] = (table.flags_at[slot] | RESIDENT) & ~ORPHAN & 0xFF
+        self._describe(slot, touch)
+        if table.weight_at[slot] == 0.0:
+            self._presume(slot)
+        table.parent_at[slot] = NONE
+        if touch.parent is not None:
+            parent = self._slot(touch.parent)
+            table.parent_at[slot] = parent
+            table.children_at[parent] += 1
+        self._count += 1
+        self._used_bytes += int(table.size_at[slot])
+        self._order.changed(slot)
+        if table.children_at[slot]:
+            self._mark_orphans(slot, False)
+
+    def remove(self, key: ChunkKey) -> None:
+        """A chunk went. Raises KeyError when it is not here."""
+        slot = self._find(key)
+        table = self._table
+        if slot == NONE or not table.flags_at[slot] & RESIDENT:
+            raise KeyError(f"chunk {key.hex()} is not in the pool")
+        table.flags_at[slot] &= ~(RESIDENT | ORPHAN) & 0xFF
+        if table.children_at[slot]:
+            self._mark_orphans(slot, True)
+        self._count -= 1
+        self._used_bytes -= int(table.size_at[slot])
+        parent = table.parent_at[slot]
+        table.parent_at[slot] = NONE
+        if parent != NONE:
+            table.children_at[parent] -= 1
+            if table.children_at[parent] == 0 and table.flags_at[parent] & RESIDENT:
+                self._order.changed(parent)
+
+    def __contains__(self, key: ChunkKey) -> bool:
+        slot = self._table.find(key)
+        return slot != NONE and bool(self._table.flags_at[slot] & RESIDENT)
+
+    def __len__(self) -> int:
+        """Chunks in the pool."""
+        return self._count
+
+    # -- decisions
+
+    def admits(
+        self, touch: Touch, now_ns: int, evictable: Callable[[ChunkKey], bool] = _always, room_bytes: int | None = None
+    ) -> bool:
+        """Whether the chunk should come in: there is room, or it is worth more than what it would displace.
+
+        `room_bytes`: free bytes as the owner counts them; None: capacity less the residents.
+        """
+        return self.displaced_by(touch, now_ns, evictable, room_bytes) is not None
+
+    def displaced_by(
+        self, touch: Touch, now_ns: int, evictable: Callable[[ChunkKey], bool] = _always, room_bytes: int | None = None
+    ) -> list[ChunkKey] | None:
+        """What the chunk displaces, in the order to go; empty where there is room. None: it should stay out.
+
+        See `admits`; nothing is removed by this.
+        """
+        self._seconds(now_ns)
+        room = self.capacity_bytes - self._used_bytes if room_bytes is None else room_bytes
+        if room >= touch.size_bytes:
+            return []
+        if touch.size_bytes > self.capacity_bytes:
+            return None
+        slot = self._slot(touch.key)
+        table = self._table
+        if self._active.filtered and table.touches_at[slot] < 2:
+            return None
+        if table.weight_at[slot] == 0.0:
+            self._presume(slot)
+        self._describe(slot, touch)
+        score = self._score_one(slot)
+        keep = NONE if touch.parent is None else self._find(touch.parent)
+        cheapest = self._order.cheapest()
+        if cheapest is None or cheapest[0] >= score:
+            return None
+        first = cheapest[1]
+        if first != keep and room + table.size_at[first] >= touch.size_bytes and evictable(key := table.key(first)):
+            self._near[key] = first
+            return [key]
+        return self._displaced_several(touch.size_bytes - room, score, keep, evictable)
+
+    def _displaced_several(
+        self, needed_bytes: int, score: float, keep: int, evictable: Callable[[ChunkKey], bool]
+    ) -> list[ChunkKey] | None:
+        """The general case of `displaced_by`: the first may have to stay, or be too small."""
+        table = self._table
+        displaced: list[ChunkKey] = []
+        victims = self._order.victims(evictable)
+        try:
+            for victim in victims:
+                if victim == keep:
+                    continue
+                if self._score_one(victim) >= score:
+                    return None
+                displaced.append(table.key(victim))
+                needed_bytes -= int(table.size_at[victim])
+                if needed_bytes <= 0:
+                    return displaced
+        finally:
+            victims.close()  # type: ignore[attr-defined]  # a generator: puts back what it looked at
+        return None
+
+    def victims(self, now_ns: int, evictable: Callable[[ChunkKey], bool] = _always) -> Iterator[ChunkKey]:
+        """Keys in the order they should go: leaves first, cheapest first, each assumed gone before the next."""
+        self._seconds(now_ns)
+        for slot in self._order.victims(evictable):
+            yield self._table.key(slot)
+
+    # -- figures
+
+    def rate(self, key: ChunkKey, now_ns: int) -> float:
+        """Fetches expected per second: mean of a Poisson rate, prior by chunk class (docs/explanation/value.md)."""
+        now_s = self._seconds(now_ns)
+        slot = self._table.find(key)
+        table = self._table
+        if slot == NONE or table.flags_at[slot] & FINISHED or table.weight_at[slot] == 0.0:
+            return 0.0
+        mean = self._scorer.mean_rate_per_s(table.level_at[-1][slot], table.weight_at[slot])
+        return mean * self._decay(now_s - table.last_at[slot])
+
+    def score(self, key: ChunkKey) -> float | None:
+        """log2 of `rate` carried back to the first moment heard of: the same until the next fetch. None: no rate."""
+        slot = self._table.find(key)
+        table = self._table
+        if slot == NONE or table.flags_at[slot] & FINISHED or table.weight_at[slot] == 0.0:
+            return None
+        mean = self._scorer.mean_rate_per_s(table.level_at[-1][slot], table.weight_at[slot])
+        return log2(mean) + float(table.last_at[slot]) / self._half_life_s
+
+    def value(
+        self, key: ChunkKey, size_bytes: int, saved_s: float, now_ns: int, readers: float = 1.0, rooted: bool = True
+    ) -> float:
+        """Seconds saved per byte and second by a copy of this chunk here (`formula.value`)."""
+        return formula.value(self.rate(key, now_ns), saved_s, size_bytes, readers, rooted)
+
+    def touched_again(self, key: ChunkKey, now_ns: int) -> bool:
+        """Fetched at least twice within the second-touch time that ends now."""
+        now_s = self._seconds(now_ns)
+        slot = self._table.find(key)
+        if slot == NONE or self._table.touches_at[slot] < 2:
+            return False
+        before_s = self._table.last_at[slot] - self._table.gap_at[slot] / 10
+        return bool(now_s - before_s <= self.parameters.second_touch_s)
+
+    def is_known(self, key: ChunkKey) -> bool:
+        """Whether the chunk was ever fetched, as far as is remembered."""
+        slot = self._table.find(key)
+        return slot != NONE and bool(self._table.touches_at[slot])
+
+    def idle_s(self, key: ChunkKey, now_ns: int) -> float:
+        """Seconds since the last fetch; infinite when none is remembered."""
+        now_s = self._seconds(now_ns)
+        slot = self._table.find(key)
+        if slot == NONE or not self._table.touches_at[slot]:
+            return inf
+        return float(now_s - self._table.last_at[slot])
+
+    @property
+    def active_policy(self) -> str:
+        """Name of the policy that decides now."""
+        return self._active.name
+
+    def scores(self) -> dict[str, float]:
+        """Recent share of what was fetched that each policy would have had, by name."""
+        return self._selector.shares()
+
+    @property
+    def sampled_share(self) -> float:
+        """Share of all chunks that the shadow caches see."""
+        return self._selector.sampled_share
+
+    @property
+    def tracked_count(self) -> int:
+        """Chunks remembered, in the pool or not."""
+        return self._table.count
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the table, without shadows (bounded, see `SHADOW_CHUNKS_MAX`)."""
+        return self._table.nbytes
+
+    # -- inside
+
+    def _seconds(self, now_ns: int) -> float:
+        """Seconds since the first moment; time never goes back here, so that late reports cannot disturb the order."""
+        if self._base_ns is None:
+            self._base_ns = now_ns
+        now_s = (now_ns - self._base_ns) * NS
+        if now_s > self._now_s:
+            self._now_s = now_s
+        return self._now_s
+
+    def _decay(self, elapsed_s: float) -> float:
+        return exp2(-elapsed_s / self._half_life_s)
+
+    def _weight(self, slot: int, now_s: float) -> float:
+        return float(self._table.weight_at[slot] * self._decay(now_s - self._table.last_at[slot]))
+
+    def _kind(self, touches: Sequence[int], parent: ChunkKey | None) -> int:
+        """Kind of session that a fetch belongs to, by how often its chunks were fetched before it."""
+        if 0 not in touches:
+            return KIND_KNOWN
+        known = touches.index(0)
+        before = touches[known - 1] if known else 0
+        if not known and parent is not None and (above := self._find(parent)) != NONE:
+            before = self._table.touches_at[above]
+        return kind_of_session(before) if before else KIND_NEW
+
+    def _shadow(
+        self, chunks: Sequence[Touch], slots: Sequence[int], touches: Sequence[int], mixes: Sequence[int]
+    ) -> None:
+        """Show the sampled chunks of a fetch to the selector."""
+        mask = self._sample_mask
+        sampled = [at for at, mix in enumerate(mixes) if not mix & mask] if mask else range(len(mixes))
+        if not sampled:
+            return
+        table = self._table
+        last_at, weight_at, worth_at, (short_at, long_at) = (
+            table.last_at,
+            table.weight_at,
+            table.worth_at,
+            table.level_at,
+        )
+        terms: tuple[float, ...] = ()
+        scores, sizes, saved = [], [], []
+        for at in sampled:
+            slot, touch = slots[at], chunks[at]
+            own = (weight_at[slot], touches[at], short_at[slot], long_at[slot], worth_at[slot])
+            if own != terms:
+                terms = own
+                weight, before, *levels, worth = own
+                every = self._scorer.every(last_at[slot], weight, before + 1, levels, worth)
+                saved_of_byte = exp2(worth)
+            scores.append(every)
+            sizes.append(touch.size_bytes)
+            saved.append(saved_of_byte * touch.size_bytes * touch.readers)
+        known = [touches[at] > 0 for at in sampled]
+        if self._selector.fetched([mixes[at] for at in sampled], scores, sizes, saved, known):
+            self._active = self._policies[self._selector.active]
+            self._order.forget()
+        self._sample_mask = self._selector.sample_mask
+
+    def _presume(self, slot: int) -> None:
+        """Nobody has fetched the chunk yet: it was put here for somebody who will, as if fetched once now."""
+        table = self._table
+        table.last_at[slot], table.weight_at[slot] = self._now_s, 1.0
+        group = class_of(1, None, KIND_NEW, 0, False)
+        self._reuse.work_out(group)
+        for levels, level_at in zip(self._reuse.levels, table.level_at, strict=True):
+            level_at[slot] = levels[group]
+
+    def _describe(self, slot: int, touch: Touch) -> None:
+        table = self._table
+        if not table.flags_at[slot] & RESIDENT or table.size_at[slot] == 0.0:
+            table.size_at[slot] = touch.size_bytes
+        if self._eviction_cost is not None:
+            table.worth_at[slot] = log2(self._eviction_cost(touch.key, touch.size_bytes) / max(1, touch.size_bytes))
+
+    def _score_one(self, slot: int) -> float:
+        table = self._table
+        if table.flags_at[slot] & (FINISHED | ORPHAN):
+            return FINISHED_SCORE
+        active, last_s, worth = self._active, table.last_at[slot], table.worth_at[slot]
+        level = table.level_at[active.horizon][slot]
+        return self._scorer.one(active, last_s, table.weight_at[slot], table.touches_at[slot], level, worth)
+
+    def _score_many(self, slots: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+        table = self._table
+        weight, worth = table.weight[slots].astype(np.float64), table.worth[slots].astype(np.float64)
+        level = table.level[self._active.horizon][slots]
+        scores = self._scorer.many(self._active, table.last_s[slots], weight, table.touches[slots], level, worth)
+        return np.where(table.flags[slots] & (FINISHED | ORPHAN) != 0, FINISHED_SCORE, scores)
+
+    def _find(self, key: ChunkKey) -> int:
+        """Slot of a key, NONE if it has none."""
+        slot = self._near.get(key)
+        return self._table.find(key) if slot is None else slot
+
+    def _slot(self, key: ChunkKey) -> int:
+        """Slot of a key, a new one if it has none."""
+        near = self._near.get(key)
+        if near is not None:
+            return near
+        slot = self._table.find(key)
+        return self._new_slot(key, mixed(key)) if slot == NONE else slot
+
+    def _slots(self, keys: Sequence[ChunkKey], mixes: Sequence[int]) -> list[int]:
+        """Slots of the chunks of a fetch, new ones for those that have none."""
+        slots = self._table.find_all(keys, mixes)
+        if NONE in slots:
+            self._held, new = set(slots), dict[ChunkKey, int]()
+            for at, slot in enumerate(slots):
+                if slot == NONE:
+                    key = keys[at]
+                    slots[at] = new[key] if key in new else self._new_slot(key, mixes[at])
+                    new[key] = slots[at]
+            self._held.clear()
+        self._near = dict(zip(keys, slots, strict=True))
+        return slots
+
+    def _new_slot(self, key: ChunkKey, mix: int) -> int:
+        if self._table.full:
+            self._purge()
+        slot = self._table.take(key, mix)
+        self._table.last_at[slot] = self._now_s
+        return slot
+
+    def _purge(self) -> None:
+        """Forget the chunk fetched longest ago of those that are not here and on which nothing here hangs.
+
+        Ancestors are fetched whenever their descendants are, so what goes first are the ends of prefixes. If all that
+        is remembered is in the pool, or of this very moment, the table takes more than `tracked_max`.
+        """
+        table = self._table
+        while self._to_purge:
+            slot = self._to_purge.pop()
+            if self._may_forget(slot) and table.last_at[slot] <= self._purge_border_s:
+                self._near.pop(table.key(slot), None)
+                table.drop(slot)
+                return
+        end = table.end
+        idle = (table.flags[:end] & RESIDENT == 0) & (table.children[:end] == 0) & (table.last_s[:end] < self._now_s)
+        idle[[slot for slot in self._held if slot != NONE]] = False
+        slots = np.flatnonzero(idle)
+        if not len(slots):
+            table.allow(table.end + max(1, table.end // _ROOM_SHARE))
+            return
+        last_s = table.last_s[slots]
+        count = min(len(slots), max(1, end // _PURGE_SHARE))
+        oldest = np.argpartition(last_s, count - 1)[:count]
+        self._purge_border_s = float(last_s[oldest].max())
+        self._to_purge = slots[oldest[np.argsort(-last_s[oldest], kind="stable")]].tolist()
+        self._purge()
+
+    def _may_forget(self, slot: int) -> bool:
+        table = self._table
+        return not table.flags_at[slot] & RESIDENT and not table.children_at[slot] and slot not in self._held
+
+    def _mark_orphans(self, slot: int, orphans: bool) -> None:
+        """All residents that hang on this slot have lost their ancestor, or got it back. Rare, so a pass will do."""
+        table = self._table
+        end = table.end
+        above = np.array([slot], np.uint32)
+        while len(above):
+            # Only those that do not say so yet: parents that lead in a circle end the walk.
+            here = table.flags[:end] & (RESIDENT | ORPHAN) == (RESIDENT if orphans else RESIDENT | ORPHAN)
+            below = np.flatnonzero(here & np.isin(table.parent[:end], above))
+            table.flags[below] ^= np.uint8(ORPHAN)
+            above = below.astype(np.uint32)
+        self._order.forget()

@@ -1,0 +1,133 @@
+"""What a fetch teaches of its chunks: fetches, times between them, classes, and what the classes say of each.
+
+Owns nothing: rows stand in the table, counts of classes in `ReuseTimes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import exp2
+from typing import TypeAlias
+
+from kvpolicy.value.reuse import ReuseTimes, class_of, place_in_prefix
+from kvpolicy.value.table import FINISHED, MOVED, RESIDENT, ChunkTable
+from kvproto.ids import ChunkKey
+
+TOUCHES_MAX = 0xFFFF
+_GAP_MAX = 0xFFFF
+
+
+@dataclass(frozen=True, slots=True)
+class Touch:
+    """One chunk of one fetch."""
+
+    key: ChunkKey
+    parent: ChunkKey | None
+    position: int
+    """0 for the first chunk of the prefix."""
+    size_bytes: int
+    readers: int = 1
+    """At once."""
+
+
+_History: TypeAlias = tuple[int, float, float, int, int, int, bool]
+"""Of a chunk before a fetch: times fetched, the last one in s, decayed weight, class. And of its place in the fetch:
+readers, place in the prefix, whether it is the last."""
+
+
+@dataclass(slots=True)
+class _Run:
+    """Neighbouring chunks of a fetch with one history, from index `begin` on, and what the fetch makes of them."""
+
+    begin: int
+    left: int | None
+    """Class that they were in; None: never fetched before."""
+    gap_s: float
+    gap_ds: int
+    touches: int
+    weight: float
+    group: int
+
+
+class AccessHistory:
+    """Learns from fetches."""
+
+    def __init__(self, table: ChunkTable, reuse: ReuseTimes, half_life_s: float) -> None:
+        """`half_life_s`: of the decayed fetches."""
+        self._table = table
+        self._reuse = reuse
+        self._half_life_s = half_life_s
+
+    def fetched(
+        self, chunks: Sequence[Touch], slots: Sequence[int], touches: Sequence[int], kind: int, now_s: float
+    ) -> None:
+        """One fetch of `chunks`, in prefix order, whose rows are `slots` and which were fetched `touches` times before;
+        `kind` of session (`reuse`)."""
+        self._rank(slots, self._note(chunks, slots, touches, kind, now_s))
+
+    def _note(
+        self, chunks: Sequence[Touch], slots: Sequence[int], touches: Sequence[int], kind: int, now_s: float
+    ) -> list[_Run]:
+        """Note a fetch in the rows of its chunks. Neighbours have a common history as a rule, and what follows from it
+        is worked out once for all of them."""
+        table, last = self._table, len(chunks) - 1
+        last_at, weight_at, gap_at = table.last_at, table.weight_at, table.gap_at
+        touches_at, group_at, flags_at, size_at = table.touches_at, table.group_at, table.flags_at, table.size_at
+        history: _History | None = None
+        runs: list[_Run] = []
+        for at, slot in enumerate(slots):
+            touch = chunks[at]
+            place = place_in_prefix(touch.position)
+            before = (touches[at], last_at[slot], weight_at[slot], group_at[slot], touch.readers, place, at == last)
+            if before != history:
+                history = before
+                run = self._run(at, before, kind, now_s)
+                runs.append(run)
+                touched, weight, gap_ds, group = run.touches, run.weight, run.gap_ds, run.group
+            touches_at[slot] = touched
+            last_at[slot] = now_s
+            weight_at[slot] = weight
+            gap_at[slot] = gap_ds
+            group_at[slot] = group
+            flags = flags_at[slot]
+            if flags & RESIDENT:
+                flags_at[slot] = (flags | MOVED) & ~FINISHED
+            else:
+                size_at[slot] = touch.size_bytes
+                if flags:
+                    flags_at[slot] = flags & ~FINISHED
+        return runs
+
+    def _run(self, begin: int, history: _History, kind: int, now_s: float) -> _Run:
+        """What a fetch makes of chunks with this history."""
+        touches, last_s, weight, group, readers, place, is_last = history
+        gap_s = now_s - last_s
+        touched = min(touches + 1, TOUCHES_MAX)
+        return _Run(
+            begin=begin,
+            left=group if touches else None,
+            gap_s=gap_s,
+            gap_ds=min(int(gap_s * 10), _GAP_MAX) if touches else 0,
+            touches=touched,
+            weight=weight * exp2(-gap_s / self._half_life_s) + readers,
+            group=class_of(touched, gap_s if touches else None, kind, place, is_last),
+        )
+
+    def _rank(self, slots: Sequence[int], runs: Sequence[_Run]) -> None:
+        """Learn how long classes waited, and note what their classes say of chunks just fetched. An ancestor is worth
+        at least what its descendants are, so it takes the highest level behind it."""
+        reuse = self._reuse
+        ends = [*(run.begin for run in runs[1:]), len(slots)]
+        for run, end in zip(runs, ends, strict=True):
+            if run.left is not None:
+                reuse.left(run.left, run.gap_s, end - run.begin)
+            reuse.entered(run.group, end - run.begin)
+        (short, long), (short_at, long_at) = reuse.levels, self._table.level_at
+        best_short = best_long = 0
+        for run, end in zip(reversed(runs), reversed(ends), strict=True):
+            reuse.work_out(run.group)
+            best_short, best_long = max(best_short, short[run.group]), max(best_long, long[run.group])
+            for slot in slots[run.begin : end]:
+                short_at[slot] = best_short
+                long_at[slot] = best_long

@@ -1,0 +1,132 @@
+"""The order in which chunks leave one pool: leaves before their ancestors, cheaper before dearer.
+
+Scores change only when a chunk is fetched, so `LowestFirst` keeps the order, without an object for each chunk.
+Residents, children and scores stand in the table.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from kvpolicy.value.lowest import Entry, LowestFirst
+from kvpolicy.value.table import MOVED, NONE, RESIDENT, ChunkTable
+from kvproto.ids import ChunkKey
+
+_QUEUE_MIN: Final = 64
+_QUEUE_SHARE: Final = 32
+
+Slots = npt.NDArray[np.int64]
+
+
+class EvictionOrder:
+    """Leaves of the residents in a table, cheapest first."""
+
+    def __init__(
+        self,
+        table: ChunkTable,
+        score_one: Callable[[int], float],
+        score_many: Callable[[Slots], npt.NDArray[np.float64]],
+    ) -> None:
+        """`score_one(slot)`, `score_many(slots)`: what rows of the table score now; lower goes first."""
+        self._table = table
+        self._score_one = score_one
+        self._score_many = score_many
+        self._leaves = LowestFirst(self._is_leaf, _QUEUE_MIN, _QUEUE_SHARE)
+
+    def changed(self, slot: int) -> None:
+        """A resident came, was fetched, lost its last child, or is worth something else for another reason."""
+        table = self._table
+        table.flags_at[slot] |= MOVED
+        if table.children_at[slot] or self._leaves.border == -math.inf:
+            return
+        self._leaves.changed(self._score_one(slot), slot, slot)
+
+    def forget(self) -> None:
+        """Scores mean something else now."""
+        self._leaves.forget()
+
+    def cheapest(self) -> tuple[float, int] | None:
+        """Score and slot of the first of `victims`, without going through them; None if there is no leaf."""
+        while (entry := self._leaves.first()) is None:
+            if not self._fill(set()):
+                return None
+        return entry[0], entry[2]
+
+    def victims(self, evictable: Callable[[ChunkKey], bool]) -> Iterator[int]:
+        """Slots in the order they should go, each assumed gone before the next. Changes nothing by itself.
+
+        Chunks with children here come last, for the case that all leaves have to stay.
+        """
+        table = self._table
+        seen: set[int] = set()
+        passed: list[Entry] = []
+        orphaned: list[Entry] = []
+        """Parents whose children were all yielded."""
+        gone: dict[int, int] = {}
+        """Children that were yielded, by parent."""
+        try:
+            while (entry := self._next(orphaned, seen)) is not None:
+                slot = entry[2]
+                if slot in seen:
+                    continue
+                seen.add(slot)
+                passed.append(entry)
+                if not evictable(table.key(slot)):
+                    continue
+                parent = table.parent_at[slot]
+                yield slot
+                if parent == NONE or not table.flags_at[parent] & RESIDENT:
+                    continue
+                gone[parent] = gone.get(parent, 0) + (1 if table.flags_at[slot] & RESIDENT else 0)
+                left = table.children_at[parent] - gone[parent]
+                if left == 0 and gone[parent]:
+                    heapq.heappush(orphaned, (self._score_one(parent), parent, parent))
+            yield from self._rest(seen, evictable)
+        finally:
+            self._leaves.put_back(passed)
+
+    def _next(self, orphaned: list[Entry], seen: set[int]) -> Entry | None:
+        """The cheapest leaf; None when there is none but those in `seen`."""
+        fruitless = False
+        while True:
+            best = self._leaves.first()
+            limit = best if best is not None else (math.inf if fruitless else self._leaves.border, -1, -1)
+            if orphaned and orphaned[0] < limit:
+                return heapq.heappop(orphaned)
+            if best is not None:
+                self._leaves.take(best)
+                return best
+            if fruitless:
+                return None
+            fruitless = not self._fill(seen)
+
+    def _is_leaf(self, score: float, slot: int) -> bool:
+        """There is this leaf, with this score. The queue's scores are true until a resident moves."""
+        flags = self._table.flags_at[slot]
+        if not flags & RESIDENT or self._table.children_at[slot]:
+            return False
+        return not flags & MOVED or bool(self._score_one(slot) == score)
+
+    def _fill(self, seen: set[int]) -> bool:
+        """Work out the order of the leaves that are not in `seen`. False if there are none."""
+        table, end = self._table, self._table.end
+        leaves = np.flatnonzero((table.flags[:end] & RESIDENT != 0) & (table.children[:end] == 0))
+        table.flags[:end] &= ~np.uint8(MOVED)
+        if seen:
+            leaves = leaves[~np.isin(leaves, np.fromiter(seen, np.int64, len(seen)))]
+        # Of equals the row taken last goes first.
+        return self._leaves.fill(self._score_many(leaves), -leaves, leaves)
+
+    def _rest(self, seen: set[int], evictable: Callable[[ChunkKey], bool]) -> Iterator[int]:
+        table = self._table
+        residents = np.flatnonzero(table.flags[: table.end] & RESIDENT)
+        scores = self._score_many(residents)
+        for slot in residents[np.argsort(scores, kind="stable")].tolist():
+            if slot not in seen and table.flags_at[slot] & RESIDENT and evictable(table.key(slot)):
+                yield slot

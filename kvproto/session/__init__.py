@@ -1,1 +1,0 @@
-"""A node's state machines: the reader (one a node, any number of fetches) and the holder (the serving side)."""

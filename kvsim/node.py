@@ -1,0 +1,457 @@
+"""One simulated host: the shell of an agent's core, with memory, disk, sockets, an engine and a late scheduler."""
+
+import heapq
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hostagent.core import effects, events
+from hostagent.core.core import AgentCore, CoreOptions, Knowledge
+from hostagent.core.directory import ChunkEntry, Delta, NodeClaims, NodeEntry
+from hostagent.core.events import EngineId, LeaseId
+from hostagent.core.work import DropWork, FillWork, Task, TaskStatus
+from hostagent.pool.chunks import Chunk
+from kvclient.messages import Status
+from kvpolicy.tiers.gate import priors
+from kvpolicy.tiers.prefill import Prefill
+from kvpolicy.value.costs import PRIORS
+from kvproto import events as protocol
+from kvproto.commands import AbortRead, SendControl
+from kvproto.errors import WireError
+from kvproto.ids import Address, ChunkKey, Member, NodeId
+from kvproto.limits import MS
+from kvproto.session.parameters import ReaderParameters
+from kvproto.sources import ChunkSource
+from kvproto.wire.control import Control, Op, decode_control
+from kvsim.bodies import (
+    CONTROL_BYTES,
+    DATA_OVERHEAD_BYTES,
+    TCP_HEADER_BYTES,
+    ControlBody,
+    DataBody,
+    FillBody,
+    ReadAborted,
+    ReadRefused,
+    ReadRequest,
+    StreamBody,
+)
+from kvsim.chance import Chance
+from kvsim.engine import Engine
+from kvsim.link import Link, Packet
+from kvsim.reads import SOCKET_BUFFER_NS, Reads
+from kvsim.storage import Equipment, Storage, checksum_of, right_contents
+from kvsim.switch import POOL_ADDRESS, SwitchModel
+
+FETCH_REQUEST = 1
+"""The request of every engine's fetch."""
+_ENGINE = EngineId(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduling:
+    """How late a host's processes run."""
+
+    base_ns: int = 150_000
+    mean_ns: int = 300_000
+    stall_probability: float = 0.002
+    stall_ns: int = 20 * MS
+    """At most; uniform."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What an engine got."""
+
+    at_ns: int
+    outcome: Status
+    sources: tuple[ChunkSource, ...]
+    wrong: tuple[int, ...]
+    """Places of chunks whose bytes were not right when it came, or when the engine had read them."""
+
+    @property
+    def leading(self) -> int:
+        return len(self.sources)
+
+
+class Node:
+    """A host with its link to the switch. Everything it does, it does in `_wake`, some time after the cause."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        name: NodeId,
+        address: Address,
+        member: Member,
+        switch: SwitchModel,
+        link: Link,
+        reader: ReaderParameters,
+        scheduling: Scheduling,
+        chance: Chance,
+        equipment: Equipment,
+    ) -> None:
+        self._engine = engine
+        self.name, self.address, self.member = name, address, member
+        self._switch, self.link = switch, link
+        self._reader = reader
+        self._segment_bytes = reader.segment_bytes
+        self._scheduling, self._chance = scheduling, chance
+        self._equipment = equipment
+        self.engine_id = _ENGINE
+        """Of the one engine."""
+        self.dead = False
+        self._life = 0
+        """What an earlier one had begun concerns nobody."""
+        self.directory: dict[NodeId, Address] = {}
+        self.keys: tuple[ChunkKey, ...] = ()
+        """What the engine asked for."""
+        self.answer: Answer | None = None
+        self.announced: Callable[[effects.Announce], None] = lambda _: None
+        """Hears what this node has."""
+        self.claimed: Callable[[effects.ReportClaims], None] = lambda _: None
+        """Hears what its engine computes."""
+        self.bad_copies: list[effects.ReportBadCopy] = []
+        self.tasks_ended: list[effects.ReportTaskEnd] = []
+        self.storage = Storage(self, engine, equipment, self._segment_bytes, scheduling.base_ns, chance)
+        self._start_process()
+        self._sending: deque[tuple[Chunk, int]] = deque()
+        self._inbox: list[tuple[int, int, Packet]] = []
+        self._serial = 0
+        self._wake_at: int | None = None
+
+    def _start_process(self) -> None:
+        """A core without a past, but for what lies on the disk."""
+        self._life += 1
+        reader, equipment = self._reader, self._equipment
+        link_rate = reader.link_rate_bytes_per_s
+        knowledge = Knowledge(self.name, PRIORS if link_rate is None else priors(8 * link_rate))
+        self.storage.begin(knowledge)
+        options = CoreOptions(
+            equipment.pool_bytes,
+            reader.segment_bytes,
+            POOL_ADDRESS,
+            reader.member,
+            reader.interest_ttl_ns,
+            reader.link_rate_bytes_per_s,
+        )
+        self._connections = Reads(
+            self, self._engine, self.link, self.address, self.directory, self._segment_bytes, self._life
+        )
+        self.core = AgentCore(options, knowledge, self.storage.disk, served_reads=self._connections)
+        self._carriers = self._carriers_by_effect()
+        self._task = 0
+        self.handle(events.Started(2 * reader.receive_window_segments * reader.segment_bytes))
+
+    # --- from outside ------------------------------------------------------------------------------------------------
+
+    def tell(self, event: events.Event) -> None:
+        """Something that reaches the agent by other ways than the data network."""
+        if not self.dead:
+            self.handle(event)
+            self._arm()
+
+    def learn(
+        self,
+        nodes: tuple[NodeEntry, ...] = (),
+        chunks: tuple[ChunkEntry, ...] = (),
+        gone: tuple[int, ...] = (),
+        claims: tuple[NodeClaims, ...] = (),
+    ) -> None:
+        """The directory has news."""
+        sequence = self.core.directory.sequence + 1
+        delta = Delta(sequence, nodes=nodes, chunks=chunks, nodes_gone=gone, claims=claims)
+        self.tell(events.DirectoryChanged(delta))
+
+    def fetch(self, keys: tuple[ChunkKey, ...], deadline_ns: int, recompute_s: float | None = None) -> None:
+        """The engine asks for chunks."""
+        self.keys = keys
+        deadline_s = (deadline_ns - self._engine.now_ns) / 1e9
+        self.tell(
+            events.ChunksRequested(
+                _ENGINE, FETCH_REQUEST, keys, deadline_s, None if recompute_s is None else Prefill(recompute_s)
+            )
+        )
+
+    def welcomed(self, number: int) -> None:
+        """The controller has taken this node in, and listens."""
+        reader = self._reader
+        self.tell(
+            events.Welcomed(1, number, reader.member, reader.segment_bytes, POOL_ADDRESS, reader.interest_ttl_ns, 1.0)
+        )
+
+    def cancel(self) -> None:
+        """The engine gives its fetch up."""
+        self.tell(events.CancelRequested(_ENGINE, FETCH_REQUEST))
+
+    def hold(self, key: ChunkKey, segments: int, position: int = 0, *, wrong: bool = False) -> None:
+        """An engine has put the chunk here; `wrong`: its bytes have changed since."""
+        right = right_contents(key, segments)
+        if self.core.pool.find(key) is None:
+            self._put(key, right, position)
+        chunk = self.core.pool.find(key)
+        if wrong and chunk is not None:
+            self.storage.view(chunk)[:] = right + 2
+
+    def hold_on_disk(self, key: ChunkKey, segments: int, position: int = 0) -> None:
+        """The chunk lies on this node's disk only, from an earlier life."""
+        if self.storage.disk is None:
+            raise ValueError(f"{self.name} has no disk")
+        right = right_contents(key, segments)
+        self.storage.disk.store(key, right, checksum_of(right), position)
+
+    def _put(self, key: ChunkKey, contents: npt.NDArray[np.int64], position: int) -> None:
+        """Reserve, write, commit: all of it at this moment."""
+        now_ns, size_bytes = self._engine.now_ns, len(contents) * self._segment_bytes
+        made = self.core.handle(events.ReserveRequested(_ENGINE, 0, key, None, size_bytes, position, ""), now_ns)
+        answer = next(effect for effect in made if isinstance(effect, effects.ReserveAnswered))
+        if answer.status is not Status.OK:
+            return
+        self.storage.view_at(answer.offset, len(contents))[:] = contents
+        for effect in self.core.handle(events.CommitRequested(_ENGINE, 0, answer.lease), now_ns):
+            if isinstance(effect, effects.ComputeChecksum):
+                self.handle(events.ChecksumComputed(effect.chunk, checksum_of(contents)))
+        self._arm()
+
+    def evict(self, key: ChunkKey) -> bool:
+        """The controller has a chunk dropped; False: it is in use and stays, or nobody is there to drop it."""
+        return not self.dead and self._run(DropWork((key,))).status is TaskStatus.DONE
+
+    def _run(self, work: DropWork) -> effects.ReportTaskEnd:
+        """A task that ends at once."""
+        self._task += 1
+        self.tell(events.TaskGiven(Task(self._task, work, 10.0)))
+        return self.tasks_ended.pop()
+
+    def fill(self, key: ChunkKey, segments: int, timeout_s: float) -> None:
+        """The controller orders a fill."""
+        self._task += 1
+        self.tell(events.TaskGiven(Task(self._task, FillWork(key, segments), timeout_s)))
+
+    def kill(self) -> None:
+        """The process dies; its kernel refuses its connections from now on."""
+        self.dead = True
+        self._connections.end()
+
+    def restart(self) -> None:
+        """The process dies, and another one begins with the disk's contents. The engine's fetch is lost with it."""
+        self.kill()
+        self.dead = False
+        self._sending.clear()
+        self._start_process()
+        self._arm()
+
+    def deliver(self, packet: Packet, at_ns: int) -> None:
+        """A packet reaches the host at this time; its process sees it somewhat later."""
+        self._serial += 1
+        heapq.heappush(self._inbox, (at_ns, self._serial, packet))
+        self._wake_by(at_ns + self._late())
+
+    def data(self, key: ChunkKey, segment: int) -> DataBody:
+        """A data datagram of a chunk that is here."""
+        chunk = self.core.pool.find(key)
+        if chunk is None:
+            raise LookupError(f"{key.hex()} is not at {self.name}")
+        return self._data(chunk, segment)
+
+    def _late(self) -> int:
+        scheduling, chance = self._scheduling, self._chance
+        late = scheduling.base_ns + int(chance.exponential(scheduling.mean_ns))
+        if chance.fraction() < scheduling.stall_probability:
+            late += int(chance.fraction() * scheduling.stall_ns)
+        return late
+
+    def after(self, delay_ns: int, action: Callable[[], None]) -> None:
+        """Something that this process has begun ends, if the process lives until then."""
+        life = self._life
+
+        def end() -> None:
+            if not self.dead and self._life == life:
+                action()
+                self._arm()
+
+        self._engine.at(self._engine.now_ns + delay_ns, end)
+
+    # --- the loop ----------------------------------------------------------------------------------------------------
+
+    def handle(self, event: events.Event) -> None:
+        """Receive, decide, transmit, as `hostagent.agent.Agent` does."""
+        for effect in self.core.handle(event, self._engine.now_ns):
+            self._carriers[type(effect)](effect)
+
+    def _wake_by(self, at_ns: int) -> None:
+        if self._wake_at is not None and self._wake_at <= at_ns:
+            return
+        self._wake_at = at_ns
+        self._engine.at(at_ns, lambda: self._wake(at_ns))
+
+    def _arm(self) -> None:
+        """Wake for the earliest timer."""
+        due = self.core.next_timeout_ns()
+        if due is not None:
+            self._wake_by(max(due, self._engine.now_ns) + self._late())
+        if self._inbox:
+            self._wake_by(max(self._inbox[0][0], self._engine.now_ns) + self._scheduling.base_ns)
+
+    def _wake(self, token: int) -> None:
+        if token != self._wake_at:
+            return
+        self._wake_at = None
+        now = self._engine.now_ns
+        casts: dict[tuple[ChunkKey, Address], list[DataBody]] = defaultdict(list)
+        controls: list[protocol.ControlReceived] = []
+        while self._inbox and self._inbox[0][0] <= now:
+            packet = heapq.heappop(self._inbox)[2]
+            if self.dead:
+                self._refuse(packet)
+            elif isinstance(packet.body, DataBody):
+                casts[packet.body.key, packet.source].append(packet.body)
+            elif isinstance(packet.body, ControlBody):
+                controls += _decoded(packet.body, packet.source)
+            else:
+                self._connections.receive(packet)
+        if self.dead:
+            return
+        if controls:
+            self.handle(events.ControlsReceived(tuple(controls)))
+        for (key, source), bodies in casts.items():
+            self._place(key, source, bodies)
+        self.handle(events.TimerFired())
+        self._drain()
+        self._arm()
+
+    def _refuse(self, packet: Packet) -> None:
+        """What a host's kernel does when the process is dead."""
+        body = packet.body
+        if isinstance(body, ReadRequest):
+            self.send(Packet(self.address, packet.source, TCP_HEADER_BYTES, ReadRefused(body.read, gone=False)))
+        elif isinstance(body, StreamBody):
+            self.send(Packet(self.address, packet.source, TCP_HEADER_BYTES, ReadAborted(body.read)))
+
+    def _place(self, key: ChunkKey, source: Address, bodies: list[DataBody]) -> None:
+        """Cast segments: those that are still missing go to memory, all are reported."""
+        wanted = self.core.wanted(key)
+        if wanted is not None:
+            view = self.storage.view(wanted.chunk)
+            for body in bodies:
+                if wanted.missing[body.segment]:
+                    view[body.segment] = body.content
+        segments = np.array([body.segment for body in bodies], np.uint32)
+        marks = sum(body.from_switch for body in bodies)
+        self.handle(protocol.SegmentsReceived(key, segments, source, marks))
+
+    # --- the engine --------------------------------------------------------------------------------------------------
+
+    def _fetch_answered(self, effect: effects.FetchAnswered) -> None:
+        """The engine reads what it was given, and gives the lease back."""
+        places = [(chunk.offset, chunk.size_bytes // self._segment_bytes) for chunk in effect.chunks]
+        sources = tuple(chunk.source for chunk in effect.chunks)
+        self.answer = Answer(self._engine.now_ns, effect.status, sources, self._wrong(places))
+        if effect.chunks:
+            read_ns = int(self._chance.fraction() * self._equipment.read_ns)
+            self.after(read_ns, lambda: self._read_out(places, effect.lease))
+
+    def _wrong(self, places: list[tuple[int, int]]) -> tuple[int, ...]:
+        wrong = []
+        for index, (offset, segments) in enumerate(places):
+            if not (self.storage.view_at(offset, segments) == right_contents(self.keys[index], segments)).all():
+                wrong.append(index)
+        return tuple(wrong)
+
+    def _read_out(self, places: list[tuple[int, int]], lease: LeaseId) -> None:
+        answer, wrong = self.answer, self._wrong(places)
+        if answer is not None and wrong != answer.wrong:
+            self.answer = Answer(answer.at_ns, answer.outcome, answer.sources, wrong)
+        self.handle(events.LeaseReleased(_ENGINE, lease))
+
+    # --- effects -----------------------------------------------------------------------------------------------------
+
+    def _carriers_by_effect(self) -> Mapping[type, Callable[[Any], None]]:
+        return {
+            SendControl: lambda effect: self._send_control(effect.message, effect.address),
+            effects.CastSegments: self._cast,
+            effects.FillSegments: self._fill,
+            effects.StartRead: self._connections.start,
+            AbortRead: self._connections.abort,
+            effects.PeerLoadEnded: self._connections.load_ended,
+            effects.ComputeChecksum: self.storage.compute_checksum,
+            effects.LoadChunk: self.storage.load,
+            effects.SaveChunk: self.storage.save,
+            effects.ForgetStored: self.storage.forget_stored,
+            effects.FetchAnswered: self._fetch_answered,
+            effects.Announce: lambda effect: self.announced(effect),
+            effects.ReportClaims: lambda effect: self.claimed(effect),
+            effects.ReportBadCopy: self.bad_copies.append,
+            effects.ReportTaskEnd: self.tasks_ended.append,
+            **dict.fromkeys(_UNHEARD, lambda _: None),
+        }
+
+    def _send_control(self, message: Control, address: Address) -> None:
+        self.send(Packet(self.address, address, CONTROL_BYTES, ControlBody(message.encode())))
+
+    def send(self, packet: Packet) -> None:
+        """Onto the link to the switch."""
+        now = self._engine.now_ns
+        for at in self.link.send(packet, now):
+            self._engine.at(at, lambda: self._switch.receive(packet, self.member))
+
+    # --- the serving side --------------------------------------------------------------------------------------------
+
+    def _cast(self, effect: effects.CastSegments) -> None:
+        self._sending.extend((effect.chunk, effect.first + place) for place in range(effect.count))
+        self._drain()
+
+    def _data(self, chunk: Chunk, segment: int) -> DataBody:
+        contents = self.storage.view(chunk)
+        return DataBody(chunk.key, segment, len(contents), int(contents[segment]), self.address)
+
+    def _drain(self) -> None:
+        """Send as much as the socket takes; the rest when the link has sent some."""
+        now = self._engine.now_ns
+        sent: dict[ChunkKey, int] = defaultdict(int)
+        while self._sending and self.link.backlog_ns(now) < SOCKET_BUFFER_NS:
+            chunk, segment = self._sending.popleft()
+            size = self._segment_bytes + DATA_OVERHEAD_BYTES
+            self.send(Packet(self.address, None, size, self._data(chunk, segment)))
+            sent[chunk.key] += 1
+        for key, count in sent.items():
+            self.after(0, partial(self.handle, protocol.SegmentsSent(key, count)))
+        if self._sending:
+            self._wake_by(now + SOCKET_BUFFER_NS // 4 + self._late())
+
+    def _fill(self, effect: effects.FillSegments) -> None:
+        for segment in range(effect.first, effect.first + effect.count):
+            data = self._data(effect.chunk, segment)
+            control = Control(Op.FILL, data.key, data.segments, segment=segment).encode()
+            size = CONTROL_BYTES + self._segment_bytes + DATA_OVERHEAD_BYTES - 42
+            self.send(Packet(self.address, effect.pool_address, size, FillBody(control, data)))
+        key, count = effect.chunk.key, effect.count
+        self.after(0, lambda: self.handle(events.FillSent(key, count)))
+
+
+def _decoded(body: ControlBody, source: Address) -> list[protocol.ControlReceived]:
+    """A control datagram; a malformed one is none."""
+    try:
+        return [protocol.ControlReceived(decode_control(body.payload), source)]
+    except WireError:
+        return []
+
+
+_UNHEARD: tuple[type, ...] = (
+    effects.ReserveAnswered,
+    effects.CommitAnswered,
+    effects.KeysAnswered,
+    effects.DatagramsDropped,
+    effects.ExpectCasts,
+    effects.ForgetCasts,
+    effects.ReportUsage,
+    effects.BeatHeart,
+    effects.ReportLoad,
+    effects.ReportTaskProgress,
+    effects.FetchEnded,
+    effects.ReservationEnded,
+)
+"""Nobody in the simulation needs these: its hosts place casts by themselves, as the transports without C do."""

@@ -1,0 +1,276 @@
+"""Reliable reads of a simulated host: connections to holders, and the serving of peers' reads."""
+
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Protocol
+
+from hostagent.core import effects, events
+from hostagent.core.core import AgentCore
+from hostagent.pool.chunks import Chunk
+from kvpolicy.tiers.holder_load import HolderLoad
+from kvproto import events as protocol
+from kvproto.commands import AbortRead
+from kvproto.ids import Address, ChunkKey, NodeId, ReadId
+from kvproto.limits import MS
+from kvsim.bodies import TCP_HEADER_BYTES, ReadAborted, ReadRefused, ReadRequest, StreamAck, StreamBody
+from kvsim.engine import Engine
+from kvsim.link import Link, Packet
+from kvsim.storage import Storage
+from kvsim.stream import Stream
+
+SOCKET_BUFFER_NS = 20 * MS
+"""What a socket takes beyond what the link has sent, in time of the link."""
+TCP_PAYLOAD_BYTES = 8948
+"""Largest segment of a connection over links with an MTU of 9000."""
+STREAM_TICK_NS = 2 * MS
+"""How often a kernel looks at connections that wait for room on the link."""
+REQUEST_AGAIN_NS = 200 * MS
+"""How long a kernel waits before it repeats what was not acknowledged."""
+_READS_A_LIFE_MAX = 1_000_000
+
+
+class Host(Protocol):
+    """Whose connections these are."""
+
+    core: AgentCore
+    storage: Storage
+
+    def send(self, packet: Packet) -> None: ...
+    def handle(self, event: events.Event) -> None: ...
+    def after(self, delay_ns: int, action: Callable[[], None]) -> None: ...
+
+
+@dataclass(slots=True)
+class ReadUnderway:
+    """A reliable read at the reader's side."""
+
+    effect: effects.StartRead
+    wire: ReadId
+    address: Address
+    left: int
+    seen: set[int] = field(default_factory=set)
+
+
+class Reads:
+    """Of one life of a process; its kernel refuses packets for an earlier one."""
+
+    def __init__(
+        self,
+        host: Host,
+        engine: Engine,
+        link: Link,
+        address: Address,
+        addresses: Mapping[NodeId, Address],
+        segment_bytes: int,
+        life: int,
+    ) -> None:
+        self._host = host
+        self._engine = engine
+        self._link = link
+        self._address = address
+        self._addresses = addresses
+        self._segment_bytes = segment_bytes
+        self._life = life
+        self._over = False
+        self._reads: dict[ReadId, ReadUnderway] = {}
+        self._streams: dict[Address, Stream] = {}
+        self._lent: dict[ChunkKey, list[Chunk]] = defaultdict(list)
+        self._requests: set[tuple[Address, ReadId]] = set()
+        """Requests seen: a connection delivers each once."""
+        self._waiting_reads: dict[ChunkKey, list[tuple[ReadRequest, Address]]] = defaultdict(list)
+        """Of chunks that are being loaded from disk."""
+        self._probing = False
+        self._asked: dict[Address, int] = defaultdict(int)
+        """Bytes that each peer has asked for and that have not gone out."""
+        self._wanted: dict[Address, int] = {}
+        """What each peer waits for: more than that, as it says."""
+
+    # --- of `ServedReads` --------------------------------------------------------------------------------------------
+
+    @property
+    def reads_queued_bytes(self) -> int:
+        """That peers wait for."""
+        return sum(self._wanted.values())
+
+    @property
+    def readers_served(self) -> int:
+        """Peers that wait."""
+        return len(self._wanted)
+
+    def _asked_more(self, peer: Address, size_bytes: int, wanted_bytes: int) -> None:
+        self._asked[peer] += size_bytes
+        self._wanted[peer] = max(self._asked[peer], wanted_bytes)
+
+    def _sent(self, peer: Address, segments: int) -> None:
+        size_bytes = segments * self._segment_bytes
+        self._asked[peer] -= size_bytes
+        if self._asked[peer] > 0:
+            self._wanted[peer] = max(self._asked[peer], self._wanted[peer] - size_bytes)
+        else:
+            self._wanted.pop(peer, None)
+
+    def _load_but(self, peer: Address) -> HolderLoad:
+        others = [wanted for address, wanted in self._wanted.items() if address != peer]
+        casts_bytes = self._host.core.casts_queued_bytes
+        return HolderLoad(sum(others) + casts_bytes, len(others) + (casts_bytes > 0))
+
+    def end(self) -> None:
+        """The process dies: its connections are reset."""
+        self._over = True
+        for address in self._streams:
+            self._host.send(Packet(self._address, address, TCP_HEADER_BYTES, ReadRefused(ReadId(0), gone=False)))
+
+    def receive(self, packet: Packet) -> None:
+        """A packet of a connection."""
+        body, source = packet.body, packet.source
+        stream = self._streams.get(source)
+        if isinstance(body, ReadRequest):
+            self._on_read_request(body, source)
+        elif isinstance(body, StreamBody):
+            self._on_stream(body, source)
+        elif isinstance(body, ReadRefused):
+            self._on_refused(body, source)
+        elif stream is not None and isinstance(body, StreamAck):
+            stream.acknowledged(body.sequence, self._engine.now_ns)
+            self._pump_streams()
+        elif stream is not None and isinstance(body, ReadAborted):
+            stream.abort(body.read)
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    def start(self, effect: effects.StartRead) -> None:
+        """The core wants a part of a chunk."""
+        address = self._addresses[NodeId(effect.node)]
+        self._reads[effect.read] = underway = ReadUnderway(effect, self._on_wire(effect.read), address, effect.count)
+        self._ask_read(underway)
+
+    def _on_wire(self, read: ReadId) -> ReadId:
+        """A name that no read of an earlier life of this process had."""
+        return ReadId(self._life * _READS_A_LIFE_MAX + read)
+
+    def _of_wire(self, read: ReadId) -> ReadId:
+        return ReadId(read - self._life * _READS_A_LIFE_MAX)
+
+    def _ask_read(self, underway: ReadUnderway) -> None:
+        """Send a request; a connection repeats it until it is answered."""
+        effect = underway.effect
+        if self._reads.get(effect.read) is not underway or underway.seen or self._over:
+            return
+        request = ReadRequest(underway.wire, effect.chunk.key, effect.first, effect.count, effect.wanted_bytes)
+        self._host.send(Packet(self._address, underway.address, TCP_HEADER_BYTES + 32, request))
+        self._engine.at(self._engine.now_ns + REQUEST_AGAIN_NS, lambda: self._ask_read(underway))
+
+    def abort(self, effect: AbortRead) -> None:
+        """The core wants no more of it."""
+        underway = self._reads.pop(effect.read, None)
+        if underway is not None:
+            self._host.send(Packet(self._address, underway.address, TCP_HEADER_BYTES, ReadAborted(underway.wire)))
+
+    def _on_stream(self, body: StreamBody, source: Address) -> None:
+        self._host.send(Packet(self._address, source, TCP_HEADER_BYTES, StreamAck(body.sequence)))
+        read = self._of_wire(body.read)
+        underway = self._reads.get(read)
+        if underway is not None and body.load is not None:
+            self._host.handle(events.HolderTold(underway.effect.node, body.load))
+            underway = self._reads.get(read)  # it may be given up by now
+        if underway is None or body.first in underway.seen:
+            return
+        underway.seen.add(body.first)
+        self._host.storage.view(underway.effect.chunk)[body.first : body.first + len(body.contents)] = body.contents
+        underway.left -= len(body.contents)
+        if not underway.left:
+            del self._reads[read]
+            self._host.handle(protocol.ReadDone(read))
+        else:
+            self._host.handle(protocol.ReadProgress(read, underway.effect.count - underway.left))
+
+    def _on_refused(self, body: ReadRefused, source: Address) -> None:
+        """One read (or, with read 0, the whole connection) failed."""
+        one = [self._of_wire(body.read)]
+        reads = one if body.read else [read for read, each in self._reads.items() if each.address == source]
+        for read in reads:
+            if self._reads.pop(read, None) is not None:
+                self._host.handle(protocol.ReadFailed(read, body.gone))
+
+    # --- serving -----------------------------------------------------------------------------------------------------
+
+    def _on_read_request(self, request: ReadRequest, source: Address) -> None:
+        if (source, request.read) in self._requests:
+            return
+        self._requests.add((source, request.read))
+        if not self._serve_read(request, source):
+            if self._host.core.can_load_for_peer(request.key):
+                self._waiting_reads[request.key].append((request, source))
+                self._host.handle(events.PeerLoadRequested(request.key))
+            else:
+                self._refuse_read(request, source)
+
+    def load_ended(self, effect: effects.PeerLoadEnded) -> None:
+        """What peers wait for came from disk, or did not."""
+        for request, source in self._waiting_reads.pop(effect.key, ()):
+            if not self._serve_read(request, source):
+                self._refuse_read(request, source)
+        chunk = effect.chunk
+        if chunk is not None:
+            self._host.after(0, partial(self._host.handle, events.PeerReadEnded(chunk)))
+
+    def _refuse_read(self, request: ReadRequest, source: Address) -> None:
+        self._requests.discard((source, request.read))
+        self._host.send(Packet(self._address, source, TCP_HEADER_BYTES, ReadRefused(request.read, gone=True)))
+
+    def _serve_read(self, request: ReadRequest, source: Address) -> bool:
+        chunk = self._host.core.lend(request.key, self._engine.now_ns)
+        if chunk is None:
+            return False
+        stream = self._streams.get(source)
+        if stream is None:
+            stream = self._streams[source] = self._open_stream(source)
+        self._lent[request.key].append(chunk)
+        part = self._host.storage.view(chunk)[request.first : request.first + request.count].tolist()
+        self._asked_more(source, len(part) * self._segment_bytes, request.wanted_bytes)
+        stream.add(request.read, request.key, request.first, part)
+        self._pump_streams()
+        if not self._probing:
+            self._probing = True
+            self._engine.at(self._engine.now_ns + STREAM_TICK_NS, self._probe)
+        return True
+
+    def _open_stream(self, peer: Address) -> Stream:
+        def emit(body: StreamBody) -> None:
+            if body.begins:
+                body = replace(body, load=self._load_but(peer))
+            size = TCP_HEADER_BYTES + len(body.contents) * self._segment_bytes
+            self._host.send(Packet(self._address, peer, size, body))
+
+        stream = Stream(max(1, TCP_PAYLOAD_BYTES // self._segment_bytes), emit)
+        stream.on_read_end = self._read_ended
+        stream.on_sent = partial(self._sent, peer)
+        return stream
+
+    def _read_ended(self, key: ChunkKey) -> None:
+        self._host.handle(events.PeerReadEnded(self._lent[key].pop()))
+
+    def _pump_streams(self) -> None:
+        """Connections take turns; a kernel holds its own back instead of overfilling the link's queue."""
+        now = self._engine.now_ns
+        order = deque(self._streams.items())
+        while order and self._link.backlog_ns(now) < SOCKET_BUFFER_NS:
+            peer, stream = order.popleft()
+            if stream.pump(now):
+                self._streams[peer] = self._streams.pop(peer)
+                order.append((peer, stream))
+
+    def _probe(self) -> None:
+        """The kernel's retransmission timer."""
+        if self._over:
+            return
+        busy = False
+        for stream in self._streams.values():
+            stream.probe(self._engine.now_ns)
+            busy |= stream.busy
+        self._pump_streams()
+        self._probing = busy
+        if busy:
+            self._engine.at(self._engine.now_ns + STREAM_TICK_NS, self._probe)

@@ -1,0 +1,231 @@
+"""A model of the switch program (not the program): interest table, NOTICE, replication, chunk cache.
+
+It follows docs/explanation/protocol.md and the P4 program's description; the real program is tested with the real
+switch elsewhere.
+"""
+
+import functools
+import zlib
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from kvproto.errors import WireError
+from kvproto.ids import Address, ChunkKey, Member, members_of
+from kvproto.wire.control import Control, Flag, Op, decode_control
+from kvsim.bodies import CONTROL_BYTES, DATA_OVERHEAD_BYTES, ControlBody, DataBody, FillBody
+from kvsim.engine import Engine
+from kvsim.link import Link, Packet
+
+
+class Port(Protocol):
+    """Where packets of one port go."""
+
+    def deliver(self, packet: Packet, at_ns: int) -> None:
+        """The packet arrives at this time."""
+
+
+class Uplink(Protocol):
+    """The way to nodes of other switches."""
+
+    def forward(self, packet: Packet) -> None:
+        """Send it on."""
+
+
+@functools.lru_cache(maxsize=1024)
+def _members(bitmap: int) -> tuple[Member, ...]:
+    """The same few sets, for every packet of a cast."""
+    return tuple(members_of(bitmap))
+
+
+POOL_ADDRESS = Address(0x0A4BFFFE)
+
+
+@dataclass(slots=True)
+class Interest:
+    """One entry of the interest table."""
+
+    key: ChunkKey
+    members: int
+    seen_ns: int
+    leader: int = 0
+    """1 + the member that sent the last GET; 0: nobody."""
+
+
+@dataclass(slots=True)
+class Cached:
+    """One chunk in the cache."""
+
+    segments: int
+    filling_member: Member | None
+    """Whose FILLs are accepted; None: serving."""
+    slots: dict[int, DataBody] = field(default_factory=dict)
+
+
+class SwitchModel:
+    """Ports are members; `attach` gives each its links. `plain`: an ordinary switch that knows nothing of kvcast."""
+
+    def __init__(self, engine: Engine, entries: int, ttl_ns: int, segment_bytes: int, *, plain: bool = False) -> None:
+        self._engine = engine
+        self._entries = entries
+        self._ttl_ns = ttl_ns
+        self._segment_bytes = segment_bytes
+        self.plain = plain
+        self._table: dict[int, Interest] = {}
+        self.cache: dict[ChunkKey, Cached] = {}
+        self._ports: dict[Member, tuple[Link, Port]] = {}
+        self._members: dict[Address, Member] = {}
+        self.uplink: Uplink | None = None
+        self.notices = 0
+
+    def attach(self, member: Member, address: Address, link: Link, port: Port) -> None:
+        """A node's link from the switch, and where its packets go."""
+        self._ports[member] = (link, port)
+        self._members[address] = member
+
+    def reboot(self) -> None:
+        """The program restarts: interest and cache are empty."""
+        self._table.clear()
+        self.cache.clear()
+
+    def interest_left(self) -> dict[ChunkKey, int]:
+        """Entries that are alive now."""
+        now = self._engine.now_ns
+        return {entry.key: entry.members for entry in self._table.values() if self._alive(entry, now)}
+
+    # --- packets -----------------------------------------------------------------------------------------------------
+
+    def receive(self, packet: Packet, member: Member | None) -> None:
+        """A packet came in from a member's port, or from another switch (None)."""
+        body = packet.body
+        if not self.plain and member is not None:
+            if isinstance(body, ControlBody) and self._control(packet, body, member):
+                return
+            if isinstance(body, FillBody):
+                self._fill(body, member, packet.source)
+                return
+            if isinstance(body, DataBody):
+                self._data(packet, body, member)
+                return
+        self._forward(packet, member)
+
+    def _forward(self, packet: Packet, member: Member | None) -> None:
+        if packet.destination is None:
+            for other in self._ports:
+                if other != member:
+                    self._emit(other, packet)
+            return
+        port = self._members.get(packet.destination)
+        if port is not None:
+            self._emit(port, packet)
+        elif self.uplink is not None and member is not None:
+            self.uplink.forward(packet)
+
+    def _emit(self, member: Member, packet: Packet) -> None:
+        link, port = self._ports[member]
+        for at in link.send(packet, self._engine.now_ns):
+            port.deliver(packet, at)
+
+    def _control(self, packet: Packet, body: ControlBody, member: Member) -> bool:
+        """Handle what the switch consumes. False: forward it."""
+        try:
+            message = replace(decode_control(body.payload), member=member)
+        except WireError:
+            return True
+        if message.op is Op.JOIN:
+            self._join(message, member)
+            return True
+        if message.op is Op.LEAVE:
+            self._leave(message, member)
+            return True
+        if message.op is Op.GET:
+            entry = self._entry(message.key)
+            if entry is not None:
+                entry.seen_ns = self._engine.now_ns
+                if not message.flags & Flag.ONLY_ME and entry.members >> member & 1:
+                    entry.leader = member + 1
+            if self._serve(message, member, entry):
+                return True
+            self._forward(replace(packet, body=ControlBody(message.encode())), member)
+            return True
+        return False
+
+    def _index(self, key: ChunkKey) -> int:
+        return zlib.crc32(key) % self._entries
+
+    def _alive(self, entry: Interest, now_ns: int) -> bool:
+        return entry.members != 0 and now_ns - entry.seen_ns < self._ttl_ns
+
+    def _entry(self, key: ChunkKey) -> Interest | None:
+        entry = self._table.get(self._index(key))
+        return entry if entry is not None and entry.key == key and self._alive(entry, self._engine.now_ns) else None
+
+    def _join(self, join: Control, member: Member) -> None:
+        now = self._engine.now_ns
+        entry = self._table.get(self._index(join.key))
+        if entry is not None and entry.key != join.key and self._alive(entry, now):
+            self._notice(join, Flag.REFUSED, 0, 0, 1 << member)
+            return
+        if entry is None or entry.key != join.key or not self._alive(entry, now):
+            entry = self._table[self._index(join.key)] = Interest(join.key, 0, now)
+        entry.members |= 1 << member
+        entry.seen_ns = now
+        self._notice(join, Flag.JOINED, entry.members, entry.leader, entry.members)
+
+    def _leave(self, leave: Control, member: Member) -> None:
+        entry = self._entry(leave.key)
+        if entry is None or not entry.members >> member & 1:
+            return
+        entry.members &= ~(1 << member)
+        if entry.leader == member + 1:
+            entry.leader = 0
+        if entry.members:
+            self._notice(leave, Flag.LEFT, entry.members, entry.leader, entry.members)
+
+    def _notice(self, cause: Control, flags: Flag, members: int, count: int, to: int) -> None:
+        cached = self.cache.get(cause.key)
+        if cached is not None and cached.filling_member is None:
+            flags |= Flag.CACHED
+        notice = replace(cause, op=Op.NOTICE, flags=flags, members=members, count=count)
+        packet = Packet(POOL_ADDRESS, None, CONTROL_BYTES, ControlBody(notice.encode()))
+        for member in members_of(to):
+            self.notices += 1
+            self._emit(member, packet)
+
+    def _data(self, packet: Packet, body: DataBody, member: Member) -> None:
+        entry = self._entry(body.key)
+        if entry is None:
+            return
+        entry.seen_ns = self._engine.now_ns
+        for other in _members(entry.members & ~(1 << member)):
+            self._emit(other, packet)
+
+    # --- cache -------------------------------------------------------------------------------------------------------
+
+    def _serve(self, get: Control, member: Member, entry: Interest | None) -> bool:
+        cached = self.cache.get(get.key)
+        if cached is None or cached.filling_member is not None:
+            return False
+        to = 1 << member
+        if entry is not None and not get.flags & Flag.ONLY_ME:
+            to |= entry.members
+        for segment in range(get.segment, min(get.segment + get.count, cached.segments)):
+            stored = cached.slots[segment]
+            served = Packet(
+                stored.holder, None, self._segment_bytes + DATA_OVERHEAD_BYTES, replace(stored, from_switch=True)
+            )
+            for other in members_of(to):
+                self._emit(other, served)
+        return True
+
+    def _fill(self, body: FillBody, member: Member, source: Address) -> None:
+        cached = self.cache.get(body.data.key)
+        if cached is None or cached.filling_member != member:
+            return
+        cached.slots[body.data.segment] = body.data
+        ack = replace(_any_control(body.control), op=Op.FILL_ACK, member=member)
+        self._emit(self._members[source], Packet(POOL_ADDRESS, source, CONTROL_BYTES, ControlBody(ack.encode())))
+
+
+def _any_control(payload: bytes) -> Control:
+    """Decode a FILL's control header, which hosts refuse."""
+    return decode_control(payload[:1] + bytes([Op.FILL_ACK]) + payload[2:])

@@ -1,6 +1,0 @@
-"""Messages of P4Runtime, built in a descriptor pool of their own from the descriptors that PyPI's `p4runtime` carries.
-
-A process may hold other copies of the same protocol, of other versions: finsy brings one. In protobuf's default pool
-two copies of one .proto file are an error unless they are byte for byte the same; in a private pool they never meet.
-The type stubs beside the modules are made by `make p4runtime-stubs` from the same descriptors.
-"""

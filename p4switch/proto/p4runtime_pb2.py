@@ -1,5 +1,0 @@
-"""Messages of p4/v1/p4runtime.proto."""
-
-from p4switch.proto.pool import exported_names
-
-globals().update(exported_names("p4/v1/p4runtime.proto"))

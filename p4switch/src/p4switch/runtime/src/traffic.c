@@ -1,0 +1,97 @@
+/* What the traffic managers of both architectures share: packets that arrive and leave, traces, and the functions
+ * that programs call. */
+#include "traffic.h"
+
+#include <stdarg.h>
+
+#include "externs.h"
+#include "offload.h"
+#include "tna.h"
+
+void ps_trace(struct ps_switch *sw, const char *format, ...) {
+    char text[256];
+    va_list list;
+    va_start(list, format);
+    int n = vsnprintf(text, sizeof text, format, list);
+    va_end(list);
+    struct iovec part = {text, n < 0 ? 0 : ps_min64((uint64_t)n, sizeof text - 1)};
+    ps_events_post(&sw->events, PS_EVENT_LOG, sw->pipeline ? sw->pipeline->serial : 0, sw->now_us, PS_LOG_TRACE, 0, &part, 1);
+}
+
+/* ------------------------------------------------------------------ arriving */
+
+void ps_arrived(struct ps_switch *sw, struct ps_buffer *frame, uint32_t port) {
+    if (PS_UNLIKELY(!sw->pipeline)) {
+        sw->stats.no_pipeline++;
+        ps_buffer_put(&sw->pool, frame);
+    } else if (sw->pipeline->program->architecture == PS_TNA) {
+        ps_tna_ingress(sw, frame, port);
+    } else {
+        ps_v1model_ingress(sw, frame, port, PS_INSTANCE_NORMAL, NULL);
+    }
+}
+
+/* ------------------------------------------------------------------ leaving */
+
+static void post_packet_in(void *arg, struct ps_buffer *b) {
+    struct ps_switch *sw = arg;
+    struct iovec part = {b->bytes, b->length};
+    ps_events_post(&sw->events, PS_EVENT_PACKET_IN, sw->pipeline->serial, sw->now_us, 0, 0, &part, 1);
+    ps_buffer_put(&sw->pool, b);
+}
+
+static void to_controller(struct ps_switch *sw, const struct ps_tx *tx) {
+    if (ps_vnet_plain(&tx->vnet)) {
+        struct iovec parts[2] = {{tx->head->bytes, tx->head_bytes}, {(void *)(uintptr_t)tx->payload, tx->payload_bytes}};
+        ps_events_post(&sw->events, PS_EVENT_PACKET_IN, sw->pipeline->serial, sw->now_us, 0, 0, parts, tx->payload_bytes ? 2 : 1);
+    } else {
+        struct ps_buffer *b = ps_tx_flatten(&sw->pool, tx);
+        if (b) ps_port_soften(&sw->pool, b, post_packet_in, sw);
+    }
+    ps_tx_put(&sw->pool, tx);
+}
+
+void ps_send_elsewhere(struct ps_switch *sw, uint32_t port, const struct ps_tx *tx) {
+    if (port == sw->config.cpu_port) {
+        to_controller(sw, tx);
+    } else {
+        TRACE(sw, "port %u: no such port, packet lost", port);
+        sw->stats.no_port++;
+        ps_tx_put(&sw->pool, tx);
+    }
+}
+
+void ps_flush(struct ps_switch *sw) {
+    for (int i = 0; i < sw->dirty_count; i++) {
+        sw->dirty[i]->dirty = false;
+        ps_port_flush(sw->dirty[i]);
+    }
+    sw->dirty_count = 0;
+}
+
+/* ------------------------------------------------------------------ what the program calls */
+
+static void api_digest(struct ps_ctx *ctx, uint32_t digest, const void *packed) {
+    struct ps_switch *sw = ctx->runtime;
+    struct iovec part = {(void *)(uintptr_t)packed, sw->pipeline->program->digests[digest].packed_bytes};
+    TRACE(sw, "digest %s", sw->pipeline->program->digests[digest].name);
+    ps_events_post(&sw->events, PS_EVENT_DIGEST, sw->pipeline->serial, sw->now_us, digest, 0, &part, 1);
+}
+
+static void api_log(struct ps_ctx *ctx, uint32_t kind, const char *text, size_t length) {
+    struct ps_switch *sw = ctx->runtime;
+    struct iovec part = {(void *)(uintptr_t)text, length};
+    ps_events_post(&sw->events, PS_EVENT_LOG, sw->pipeline->serial, sw->now_us, kind, 0, &part, 1);
+}
+
+const struct ps_api ps_runtime_api = {
+    .meter = ps_meter_run,
+    .digest = api_digest,
+    .log = api_log,
+    .crc32 = ps_crc32,
+    .crc32_custom = ps_crc32,
+    .crc16 = ps_crc16,
+    .crc16_custom = ps_crc16,
+    .csum16 = ps_csum16,
+    .xor16 = ps_xor16,
+};

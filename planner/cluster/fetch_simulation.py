@@ -1,0 +1,362 @@
+"""How chunks come from other nodes: a flow-level reader in place of the protocol's, over the simulated network.
+
+Each node's core decides what it fetches and from which tier; its reader here only notes which chunks it is asked for.
+The simulation chooses a copy of each, brings it over the network model as one flow, and reports it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from typing import Protocol, assert_never
+
+import numpy as np
+import numpy.typing as npt
+
+from hostagent.pool.chunks import Chunk
+from kvpolicy.tiers.holder_load import HolderLoad
+from kvproto import events
+from kvproto.commands import DeliverFetch, DropChunk, Outcome, ReaderCommand, VerifyChunk
+from kvproto.ids import ChunkKey, FetchId, NodeId
+from kvproto.session.parameters import ReaderParameters
+from kvproto.sources import ChunkSource
+from planner.cluster.clock import VirtualClock
+from planner.cluster.controller import VirtualController
+from planner.cluster.served import Served
+from planner.network.delivery import Delivered, Delivery, Piece, Work
+from planner.network.topology import SWITCH
+
+
+@lru_cache(maxsize=1024)
+def _ones(count: int) -> npt.NDArray[np.bool_]:
+    return np.ones(count, np.bool_)
+
+
+@dataclass(slots=True, eq=False)
+class _FlowFetch:
+    fetch: FetchId
+    keys: tuple[ChunkKey, ...]
+    deadline_ns: int
+    here: dict[ChunkKey, ChunkSource] = field(default_factory=dict)
+    """Verified chunks, by how they came."""
+    outcome: Outcome = Outcome.COMPLETE
+
+
+class FlowReader:
+    """One node's `ReaderMachine`. Chunks come whole: `SegmentsReceived` says that a flow has ended, `came` how.
+
+    There is no loss in the model.
+    """
+
+    def __init__(self, left_bytes: Callable[[ChunkKey], float | None], segment_bytes: int) -> None:
+        """`left_bytes(key)`: of a flow under way, still to come; None: it has not begun."""
+        self._left_bytes = left_bytes
+        self._segment_bytes = segment_bytes
+        self._fetches: dict[FetchId, _FlowFetch] = {}
+        self._loading: dict[ChunkKey, events.ChunkWanted] = {}
+        """From this node's disk."""
+        self._coming: dict[ChunkKey, int] = {}
+        """Segments of each chunk on its way."""
+        self._dropped: list[ChunkKey] = []
+        self._source: dict[ChunkKey, ChunkSource | None] = {}
+        """Of flows that have ended; None: nobody had the chunk any more."""
+        self._asked: list[events.ChunkWanted] = []
+
+    def take_asked(self) -> list[events.ChunkWanted]:
+        """Chunks to be brought from elsewhere, in prefix order, since the last call."""
+        asked, self._asked = self._asked, []
+        return asked
+
+    def take_dropped(self) -> list[ChunkKey]:
+        """Chunks asked for that nobody here wants any more, since the last call."""
+        dropped, self._dropped = self._dropped, []
+        return dropped
+
+    def came(self, key: ChunkKey, source: ChunkSource | None) -> None:
+        """How the chunk came that the next SegmentsReceived reports; None: nobody had it."""
+        self._source[key] = source
+
+    # -- of `ReaderMachine`
+
+    @property
+    def led_count(self) -> int:
+        return 0
+
+    @property
+    def patient(self) -> bool:
+        return True
+
+    def next_timeout_ns(self) -> int | None:
+        return min((fetch.deadline_ns for fetch in self._fetches.values()), default=None)
+
+    def handle_timer(self, now_ns: int, /) -> list[ReaderCommand]:
+        late = [fetch for fetch in self._fetches.values() if fetch.deadline_ns <= now_ns]
+        return [command for fetch in late for command in self._cut(fetch, 0)]
+
+    def configure(self, parameters: ReaderParameters, now_ns: int, /) -> list[ReaderCommand]:
+        return []
+
+    def missing(self, key: ChunkKey, /) -> npt.NDArray[np.bool_] | None:
+        segments = self._coming.get(key)
+        if segments is None:
+            return None
+        left = self._left_bytes(key)
+        # Which segments are missing makes no difference to anybody here.
+        return _ones(segments if left is None else min(segments, math.ceil(left / self._segment_bytes)))
+
+    def is_here(self, key: ChunkKey, /) -> bool:
+        return any(key in fetch.here for fetch in self._fetches.values())
+
+    def handle_all(self, events: Iterable[events.ReaderEvent], now_ns: int, /) -> list[ReaderCommand]:
+        return [command for event in events for command in self.handle(event, now_ns)]
+
+    def handle(self, event: events.ReaderEvent, now_ns: int, /) -> list[ReaderCommand]:
+        match event:
+            case events.FetchRequested():
+                return self._requested(event)
+            case events.FetchCancelled(number):
+                cancelled = self._fetches.pop(number, None)
+                return [] if cancelled is None else self._drop(cancelled.keys)
+            case events.FetchCut(number, count):
+                fetch = self._fetches.get(number)
+                return [] if fetch is None else self._cut(fetch, count)
+            case events.SegmentsReceived(key=key):
+                if self._coming.pop(key, None) is None:
+                    del self._source[key]  # nobody wants it any more
+                    return []
+                return [VerifyChunk(key)] if self._source[key] is not None else self._gone(key)
+            case events.ChunkVerified(key, good) if good:
+                source = self._source.pop(key)
+                assert source is not None  # only what came is verified
+                return self._here(key, source)
+            case events.ChunkLoaded(key):
+                del self._loading[key]
+                return self._here(key, ChunkSource.DISK)
+            case events.HoldersChanged() | events.HolderLost() | events.SwitchChanged():
+                return []  # flows that have begun come to their end
+            case events.ControlReceived() | events.ReadProgress() | events.ReadDone() | events.ReadFailed():
+                raise AssertionError(f"no packets in a flow model: {event}")
+            case events.ChunkVerified() | events.LoadFailed():
+                raise AssertionError(f"nothing is lost or damaged in a replay: {event}")
+            case _:
+                assert_never(event)
+
+    def _requested(self, event: events.FetchRequested) -> list[ReaderCommand]:
+        fetch = _FlowFetch(event.fetch, tuple(wanted.key for wanted in event.chunks), event.deadline_ns)
+        self._fetches[event.fetch] = fetch
+        for wanted in event.chunks:
+            key = wanted.key
+            if wanted.present:
+                fetch.here[key] = ChunkSource.LOCAL
+            elif wanted.loading:
+                self._loading[key] = wanted
+            elif key not in self._coming and key not in self._source:
+                self._coming[key] = wanted.segments
+                self._asked.append(wanted)
+        return self._ended([fetch])
+
+    def _here(self, key: ChunkKey, source: ChunkSource) -> list[ReaderCommand]:
+        waiting = [fetch for fetch in self._fetches.values() if key in fetch.keys]
+        for fetch in waiting:
+            fetch.here[key] = source
+        return self._ended(waiting)
+
+    def _cut(self, fetch: _FlowFetch, count: int) -> list[ReaderCommand]:
+        """Only its first chunks are worth waiting for, and those that are here."""
+        leading = next((place for place, key in enumerate(fetch.keys) if key not in fetch.here), len(fetch.keys))
+        kept = max(leading, count)
+        behind: tuple[ChunkKey, ...] = ()
+        if kept < len(fetch.keys):
+            fetch.keys, behind, fetch.outcome = fetch.keys[:kept], fetch.keys[kept:], Outcome.LATE
+        return [*self._drop(behind), *self._ended([fetch])]
+
+    def _drop(self, keys: Sequence[ChunkKey]) -> list[ReaderCommand]:
+        """No longer wanted by one fetch: what no other wants is given up."""
+        dropped = [
+            key
+            for key in keys
+            if key in self._coming and not any(key in fetch.keys for fetch in self._fetches.values())
+        ]
+        for key in dropped:
+            del self._coming[key]
+        self._dropped += dropped
+        return [DropChunk(key) for key in dropped]
+
+    def _gone(self, key: ChunkKey) -> list[ReaderCommand]:
+        """Fetches that want it end before it."""
+        del self._source[key]
+        waiting = [fetch for fetch in self._fetches.values() if key in fetch.keys]
+        for fetch in waiting:
+            fetch.keys, fetch.outcome = fetch.keys[: fetch.keys.index(key)], Outcome.GONE
+        return [DropChunk(key), *self._ended(waiting)]
+
+    def _ended(self, fetches: Sequence[_FlowFetch]) -> list[ReaderCommand]:
+        made: list[ReaderCommand] = []
+        for fetch in fetches:
+            if all(key in fetch.here for key in fetch.keys):
+                del self._fetches[fetch.fetch]
+                sources = tuple(fetch.here[key] for key in fetch.keys)
+                made.append(DeliverFetch(fetch.fetch, fetch.outcome, len(sources), sources))
+        return made
+
+
+class Transfers:
+    """Works on the simulated network, each with whom to notify of its end."""
+
+    def __init__(self, clock: VirtualClock, delivery: Delivery) -> None:
+        self._clock = clock
+        self._delivery = delivery
+        self._numbers = itertools.count()
+        self._then: dict[int, Callable[[Delivered], None]] = {}
+
+    def __len__(self) -> int:
+        return len(self._then)
+
+    def start(
+        self, node: int, pieces: Sequence[Piece], then: Callable[[Delivered], None], *, background: bool = False
+    ) -> int:
+        """Begin to bring pieces to a node; returns a number for `abandon`."""
+        work = Work(next(self._numbers), node, tuple(pieces), background=background)
+        self._then[work.id] = then
+        self._delivery.fetch(work, self._clock.now_s)
+        return work.id
+
+    def abandon(self, number: int) -> None:
+        """Bring it no more; nobody is notified."""
+        del self._then[number]
+        self._delivery.abandon(number, self._clock.now_s)
+
+    def answered(self, then: Callable[[], None]) -> None:
+        """Call `then` when a holder that is asked now has begun to answer."""
+        self._clock.call_later(self._delivery.rtt_s, then)
+
+    def ended(self, delivered: Delivered) -> None:
+        self._then.pop(delivered.work.id)(delivered)
+
+
+class Peer(Protocol):
+    """A node, as others read from it."""
+
+    @property
+    def node(self) -> int: ...
+    def lend(self, key: ChunkKey) -> Chunk | None: ...
+    def give_back(self, chunk: Chunk) -> None: ...
+    def load_for_peer(self, key: ChunkKey, then: Callable[[Chunk | None], None]) -> bool: ...
+    def came(self, key: ChunkKey, source: ChunkSource | None, holder: int | None) -> None: ...
+    def told(self, holder: int, load: HolderLoad, /) -> None: ...
+    @property
+    def served(self) -> Served: ...
+
+
+class FetchSimulation:
+    """Of all nodes: brings what their readers ask for."""
+
+    def __init__(
+        self,
+        delivery: Delivery,
+        transfers: Transfers,
+        controller: VirtualController | None,
+        peers: Sequence[Peer],
+        *,
+        relays: bool,
+    ) -> None:
+        """`relays`: every copy serves whatever the directory says, from the moment its first bytes arrive."""
+        self._delivery = delivery
+        self._transfers = transfers
+        self._controller = controller
+        self._peers = peers
+        self._relays = relays
+        self._under_way: dict[tuple[int, ChunkKey], tuple[int, Callable[[], None]]] = {}
+        """By reader and chunk: the work, and what gives back what it took."""
+
+    def abandon(self, reader: Peer, keys: Sequence[ChunkKey]) -> None:
+        """A reader wants no more of these; one that a holder still loads from its disk comes all the same."""
+        for key in keys:
+            number, give_back = self._under_way.pop((reader.node, key), (None, None))
+            if number is not None and give_back is not None:
+                self._transfers.abandon(number)
+                give_back()
+
+    def bring(self, reader: Peer, asked: Sequence[events.ChunkWanted], *, background: bool) -> None:
+        """Bring chunks, in prefix order. `background`: no engine waits for them."""
+        for place, wanted in enumerate(asked):
+            self._bring_one(reader, wanted, reader.node + place, background=background)
+
+    def _bring_one(self, reader: Peer, wanted: events.ChunkWanted, start: int, *, background: bool) -> None:
+        """From the switch if it serves the chunk, else from the least busy copy, else from somebody's disk. Among
+        equals every reader begins at another one and chunks do too, as `Provenance.choose` has it."""
+        key = wanted.key
+        if self._is_served(key) and not wanted.read_alone:
+            self._start(reader, wanted, SWITCH, None, background=background)
+            return
+        nodes = [number for ref in wanted.holders if (number := node_of(ref.node)) is not None]
+        for holder in self._by_load(self._receiving(reader, key) + nodes, start):
+            chunk = self._peers[holder].lend(key)
+            if chunk is not None or (self._relays and self._delivery.is_receiving(holder, key)):
+                self._start(reader, wanted, holder, chunk, background=background)
+                return
+        for holder in self._by_load(nodes, start):
+            loaded = partial(self._loaded, reader, wanted, holder, background=background)
+            if self._peers[holder].load_for_peer(key, loaded):
+                return
+        reader.came(key, None, None)
+
+    def _is_served(self, key: ChunkKey) -> bool:
+        entry = self._controller.core.directory.get(key) if self._controller is not None else None
+        return entry is not None and entry.served
+
+    def _receiving(self, reader: Peer, key: ChunkKey) -> list[int]:
+        return self._delivery.receiving(key, reader.node) if self._relays else []
+
+    def _by_load(self, holders: Sequence[int], start: int) -> list[int]:
+        start %= max(1, len(holders))
+        return sorted([*holders[start:], *holders[:start]], key=self._delivery.load)
+
+    def _loaded(
+        self, reader: Peer, wanted: events.ChunkWanted, holder: int, chunk: Chunk | None, *, background: bool
+    ) -> None:
+        """A holder has loaded the chunk from its disk, or has lost it."""
+        if chunk is None:
+            reader.came(wanted.key, None, None)
+        else:
+            self._start(reader, wanted, holder, chunk, background=background)
+
+    def _tell(self, reader: Peer, holder: int) -> None:
+        """The head of the holder's answer is here."""
+        reader.told(holder, self._peers[holder].served.load_but(reader.node))
+
+    def _start(
+        self, reader: Peer, wanted: events.ChunkWanted, holder: int, lent: Chunk | None, *, background: bool
+    ) -> None:
+        served = None if holder == SWITCH else self._peers[holder].served
+
+        def give_back() -> None:
+            if served is not None:
+                served.ended(reader.node, wanted.key)
+            if lent is not None:
+                self._peers[holder].give_back(lent)
+
+        def arrived(delivered: Delivered) -> None:
+            del self._under_way[reader.node, wanted.key]
+            give_back()
+            reader.came(wanted.key, delivered.origins[wanted.key], None if holder == SWITCH else holder)
+
+        if served is not None:
+            served.began(reader.node, wanted.key, wanted.size_bytes)
+            self._transfers.answered(partial(self._tell, reader, holder))
+        piece = Piece(wanted.key, wanted.size_bytes, holder)
+        number = self._transfers.start(reader.node, [piece], arrived, background=background)
+        self._under_way[reader.node, wanted.key] = (number, give_back)
+
+
+def node_name(node: int) -> NodeId:
+    """What a node is called."""
+    return NodeId(f"node{node}")
+
+
+def node_of(name: NodeId) -> int | None:
+    """The node of this name; None for the switch."""
+    return int(name.removeprefix("node")) if name.startswith("node") else None

@@ -1,0 +1,160 @@
+"""A node's GPU that prefills one request at a time, and looks each prefix up again when it is free for it.
+
+As an engine with a scheduler does it: a request's lookup begins when it comes, so that what others have is on its way
+while it queues. When its turn comes the prefix is looked up again, because meanwhile others may have computed it. A
+request that then waits (for a fetch, or for what somebody computes) does not hold the GPU: the next one is looked at.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from hostagent.core import effects
+from kvproto.ids import ChunkKey
+from planner.cluster.agent import Agent
+from planner.cluster.clock import VirtualClock
+from planner.cluster.options import Merging
+from planner.cluster.requests import Request
+from planner.hardware import Engine
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """A request between its arrival and its first token."""
+
+    request: Request
+    agent: Agent
+    queued_s: float = 0.0
+    """When it queued for the GPU."""
+    granted_s: float | None = None
+    """When its turn came first."""
+    answered: bool = False
+    """It has been looked up at its turn: when it is its turn again, it computes."""
+    prefill_s: float = 0.0
+    answers: list[effects.FetchAnswered] = field(default_factory=list)
+
+    @property
+    def cached(self) -> int:
+        """Leading chunks that are in the node's pool."""
+        return self.agent.leading(self.request.keys)
+
+
+class Gpu:
+    """One node's."""
+
+    def __init__(
+        self, clock: VirtualClock, agent: Agent, engine: Engine, merging: Merging, ended: Callable[[Job], None]
+    ) -> None:
+        """`ended(job)`: it has its first token; chunks are in the pool, leases given back."""
+        self._clock = clock
+        self._agent = agent
+        self._engine = engine
+        self._merging = merging
+        self._ended = ended
+        self._queue: deque[Job] = deque()
+        self._busy_until_s: float | None = None
+        self._looking = False
+        self.busy_s = 0.0
+        self.computed_chunks = 0
+
+    # -- requests
+
+    def arrive(self, request: Request) -> None:
+        """A request comes: what others have of it is asked for at once."""
+        job = Job(request, self._agent)
+        queue_s = self._queue_s()
+        if request.keys:
+            self._ask(job, queue_s, 0, partial(self._fetched_early, job))
+        job.queued_s = self._clock.now_s
+        self._queue.append(job)
+        self._next()
+
+    def _fetched_early(self, job: Job, answer: effects.FetchAnswered) -> None:
+        """What was known when the request came is here, and stays in the pool as far as there is room."""
+        if answer.chunks:
+            job.agent.release(answer.lease)
+
+    def _queue_s(self) -> float:
+        """Seconds until the GPU is through with all that are before a new request."""
+        left_s = 0.0 if self._busy_until_s is None else self._busy_until_s - self._clock.now_s
+        return left_s + sum(self._compute_s(job) for job in self._queue)
+
+    def _compute_s(self, job: Job) -> float:
+        request = job.request
+        return self._engine.prefill_s(request.cached_tokens(job.cached), request.tokens)
+
+    def _ask(self, job: Job, queue_s: float, behind: int, then: Callable[[effects.FetchAnswered], None]) -> None:
+        request = job.request
+        here, whole = request.cached_tokens(job.cached), request.cached_tokens(len(request.keys))
+        recompute_s = self._engine.prefill_s(here, request.tokens) - self._engine.prefill_s(whole, request.tokens)
+        job.agent.ask(request.keys, recompute_s, then, queue_s=queue_s, behind=behind)
+
+    # -- turns
+
+    def _next(self) -> None:
+        """Give the GPU to the first request that can use it."""
+        if self._looking:
+            return  # an answer that came at once: the loop below goes on with it
+        self._looking = True
+        while self._queue and self._busy_until_s is None:
+            job = self._queue.popleft()
+            if job.granted_s is None:
+                job.granted_s = self._clock.now_s
+            if job.answered or not job.request.keys:
+                self._compute(job)
+            else:
+                self._ask(job, 0.0, len(self._queue), partial(self._answered, job))
+        self._looking = False
+
+    def _answered(self, job: Job, answer: effects.FetchAnswered) -> None:
+        job.answered = True
+        job.answers.append(answer)
+        self._queue.appendleft(job)
+        self._next()
+
+    def _compute(self, job: Job) -> None:
+        request, first = job.request, job.cached
+        here = request.cached_tokens(first)
+        job.prefill_s = self._engine.prefill_s(here, request.tokens)
+        takes_s = self._engine.load_s(first * job.agent.chunk_bytes) + job.prefill_s
+        self._busy_until_s = self._clock.now_s + takes_s
+        self.busy_s += takes_s
+        keys = request.keys[first:]
+        self.computed_chunks += len(keys)
+        if self._merging is not Merging.OFF and keys:
+            before_s = takes_s - job.prefill_s
+            etas_s = [takes_s] * len(keys)
+            if self._merging is Merging.CHUNKS:
+                etas_s = [
+                    before_s + self._engine.prefill_s(here, request.cached_tokens(first + count + 1))
+                    for count in range(len(keys))
+                ]
+                for place, eta_s in enumerate(etas_s[:-1]):
+                    self._clock.call_later(eta_s, job.agent.store, request.keys[: first + place + 1])
+            job.agent.claim(keys, etas_s)
+        self._clock.call_later(takes_s, self._first_token, job)
+
+    def _first_token(self, job: Job) -> None:
+        self._busy_until_s = None
+        job.agent.store(job.request.keys)
+        for answer in job.answers:
+            if answer.chunks:
+                job.agent.release(answer.lease)
+        self._ended(job)
+        self._next()
+
+
+def computed_chunks(gpus: Sequence[Gpu]) -> int:
+    """Chunks that engines computed, the same one on several nodes included."""
+    return sum(gpu.computed_chunks for gpu in gpus)
+
+
+def distinct_chunks(requests: Sequence[Request]) -> int:
+    """Chunks that somebody has to compute."""
+    keys: set[ChunkKey] = set()
+    for request in requests:
+        keys.update(request.keys)
+    return len(keys)

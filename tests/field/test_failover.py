@@ -1,0 +1,44 @@
+"""The leading controller is killed: nothing that an operator set is lost, and the commands go on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.field.cluster_in_lab import CONTROLLERS, cluster_in
+from tests.field.lab import Lab, wait_until
+
+pytestmark = pytest.mark.field
+
+CHUNKS = 4
+
+
+def test_what_operators_set_outlives_the_leader(lab: Callable[[], Lab]) -> None:
+    cluster = cluster_in(lab(), lambda number: f"172.31.9.{number}/16", CONTROLLERS)
+    machines = cluster.lab
+    machines["n2"].say(f"python put.py {CHUNKS}")
+    assert machines["n3"].say(f"python fetch.py {CHUNKS}").split() == [str(CHUNKS), "OK"]
+    wait_until(lambda: len(cluster.json("ls")) == CHUNKS, "the directory")
+    last = cluster.json("ls")[-1]["key"]
+    cluster.kvcast(f"pin {last} --switch")
+    cluster.kvcast("drain n1")
+    before = cluster.json("ls")
+    assert [chunk["switch"] for chunk in before] == ["serving"] * CHUNKS
+    leader = cluster.controllers[0]
+    assert "this controller leads" in leader.said()
+    leader.kill()
+    cluster.controllers[1].wait_for("this controller leads")
+    cluster.wait_for_agents()
+    top = cluster.json("top --once")
+    assert {node["name"]: node["state"] for node in top["status"]["nodes"]} == {
+        "n1": "draining",
+        "n2": "attached",
+        "n3": "attached",
+    }
+    wait_until(
+        lambda: [(one["pinned"], one["switch"]) for one in cluster.json("ls")] == [(True, "serving")] * CHUNKS,
+        "the pins, in the pools and in the switch",
+    )
+    examined = cluster.json("doctor cluster")
+    assert not examined["broken"], examined

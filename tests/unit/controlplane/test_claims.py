@@ -1,0 +1,136 @@
+"""Claims at the controller: passed on at once, over when kept, withdrawn or late, gone with their node."""
+
+from __future__ import annotations
+
+import pytest
+
+from controlplane.limits import CLAIM_KEYS_MAX, CLAIMS_PER_NODE_MAX
+from kvproto.rpc import control_pb2 as rpc
+from tests.unit.controlplane.helpers import CHUNK, SECOND, Scene, key, record
+
+
+def claim(*names: object, eta_ms: int = 100) -> rpc.Claims:
+    keys = [key(name) for name in names]
+    return rpc.Claims(made=[rpc.Claim(keys=keys, size_bytes=CHUNK, eta_ms=[eta_ms] * len(keys))])
+
+
+def heard(scene: Scene, session: int) -> list[tuple[int, list[bytes], list[bytes]]]:
+    """(node, keys claimed, keys withdrawn) of each piece of news that a node has got."""
+    return [
+        (one.node, [key for run in one.claims.made for key in run.keys], list(one.claims.withdrawn))
+        for message in scene.sent[session]
+        if message.WhichOneof("message") == "directory"
+        for one in message.directory.claims
+    ]
+
+
+@pytest.fixture
+def scene() -> Scene:
+    made = Scene()
+    for number in (1, 2, 3):
+        made.attach(number)
+    return made
+
+
+def test_a_claim_reaches_everybody_with_the_next_delta(scene: Scene) -> None:
+    scene.say(1, claims=claim("a", "b", eta_ms=250))
+    assert heard(scene, 2) == heard(scene, 3) == [(0, [key("a"), key("b")], [])]
+    deltas = [m.directory for m in scene.sent[2] if m.WhichOneof("message") == "directory" and m.directory.claims]
+    assert list(deltas[0].claims[0].claims.made[0].eta_ms) == [250, 250]
+    assert scene.core.claims.claims_count == 2
+
+
+def test_a_claim_that_is_kept_ends_without_a_word(scene: Scene) -> None:
+    scene.say(1, claims=claim("a"))
+    scene.announce(1, [record("a")])
+    scene.wait(5)
+    assert scene.core.claims.claims_count == 0
+    assert heard(scene, 2) == [(0, [key("a")], [])]
+
+
+def test_another_nodes_copy_does_not_keep_it(scene: Scene) -> None:
+    scene.say(1, claims=claim("a"))
+    scene.announce(2, [record("a")])
+    assert scene.core.claims.claims_count == 1
+
+
+def test_a_withdrawal_is_passed_on_and_one_of_nothing_is_not(scene: Scene) -> None:
+    scene.say(1, claims=claim("a", "b"))
+    scene.say(1, claims=rpc.Claims(withdrawn=[key("a"), key("z")]))
+    scene.say(2, claims=rpc.Claims(withdrawn=[key("b")]))
+    assert heard(scene, 3) == [(0, [key("a"), key("b")], []), (0, [], [key("a")])]
+
+
+def test_a_late_claim_is_withdrawn_by_the_controller(scene: Scene) -> None:
+    scene.say(1, claims=claim("a", eta_ms=1000))
+    scene.wait(1.0)
+    assert scene.core.claims.claims_count == 1
+    scene.wait(1.0)
+    assert heard(scene, 2)[-1] == (0, [], [key("a")])
+
+
+def test_a_new_time_postpones_the_end(scene: Scene) -> None:
+    scene.say(1, claims=claim("a", eta_ms=1000))
+    scene.wait(1.0)
+    scene.say(1, claims=claim("a", eta_ms=2000))
+    scene.wait(1.5)
+    assert scene.core.claims.claims_count == 1
+
+
+@pytest.mark.parametrize("how", ["stream", "farewell", "silence", "again"])
+def test_a_nodes_claims_go_with_it(scene: Scene, how: str) -> None:
+    scene.say(1, claims=claim("a", eta_ms=60_000))
+    match how:
+        case "stream":
+            scene.core.closed(1, scene.now)
+            scene.advance()
+        case "farewell":
+            scene.say(1, leaving=rpc.Leaving())
+        case "again":
+            scene.core.hello(11, rpc.Hello.FromString(_hello(1)), scene.now)
+            scene.advance()
+        case "silence":
+            for _ in range(8):
+                scene.now += SECOND // 2
+                scene.say(2, heartbeat=rpc.Heartbeat())
+                scene.say(3, heartbeat=rpc.Heartbeat())
+    assert heard(scene, 2)[-1] == (0, [], [key("a")])
+    assert scene.core.claims.claims_count == 0
+
+
+def _hello(number: int) -> bytes:
+    from tests.unit.controlplane.helpers import hello
+
+    return hello(number, incarnation=2).SerializeToString()
+
+
+def test_withdrawn_and_claimed_again_between_two_deltas_stands(scene: Scene) -> None:
+    scene.say(1, claims=claim("a"))
+    core = scene.core
+    core.message(1, rpc.FromAgent(claims=rpc.Claims(withdrawn=[key("a")])), scene.now)
+    core.message(1, rpc.FromAgent(claims=claim("a", eta_ms=300)), scene.now)
+    scene.advance()
+    assert heard(scene, 2)[-1] == (0, [key("a")], [])
+
+
+def test_a_node_cannot_claim_without_end(scene: Scene) -> None:
+    for batch in range(4):
+        scene.say(1, claims=claim(*((batch, at) for at in range(5000)), eta_ms=60_000))
+    assert scene.core.claims.claims_count <= CLAIMS_PER_NODE_MAX
+    assert scene.core.claims.refused_count == 5000
+    assert 1 not in scene.closed
+
+
+@pytest.mark.parametrize(
+    "claims",
+    [
+        rpc.Claims(made=[rpc.Claim(keys=[key("a")], size_bytes=CHUNK)]),
+        rpc.Claims(made=[rpc.Claim(keys=[key("a")], eta_ms=[1])]),
+        rpc.Claims(made=[rpc.Claim(keys=[b"short"], size_bytes=CHUNK, eta_ms=[1])]),
+        rpc.Claims(withdrawn=[b"short"]),
+        rpc.Claims(withdrawn=[key(at) for at in range(CLAIM_KEYS_MAX + 1)]),
+    ],
+)
+def test_malformed_claims_end_the_stream(scene: Scene, claims: rpc.Claims) -> None:
+    scene.say(1, claims=claims)
+    assert scene.closed[1].code == "INVALID_ARGUMENT"

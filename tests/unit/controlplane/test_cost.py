@@ -1,0 +1,100 @@
+"""What it would take each node: as the directory and the nodes' queues have it, over HTTP and gRPC."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import urllib.error
+import urllib.request
+
+import grpc
+import pytest
+
+from controlplane.core import Core
+from kvpolicy.tiers.cost_question import KEYS_PER_S_MAX, CostQuestion, QuestionError, TooManyQuestionsError
+from kvpolicy.tiers.quote import Part
+from kvproto.ids import ChunkKey
+from kvproto.rpc import control_pb2 as rpc
+from tests.unit.controlplane.fake_agent import agents
+from tests.unit.controlplane.helpers import CHUNK, Scene, key, record
+from tests.unit.controlplane.test_daemon import controller, operator, run
+
+PREFIX = [record("a"), record("b", "a", 1), record("c", "b", 2)]
+KEYS = tuple(ChunkKey(key(name)) for name in "abcd")
+
+
+def quotes(core: Core, now_ns: int, **changes: object) -> dict[str, dict[str, int]]:
+    """By node: chunks of each part that has some."""
+    question = CostQuestion(KEYS, **{"recompute_s": 60.0, **changes})  # type: ignore[arg-type]
+    return {
+        node: {name: part.chunks for name, part in quote.parts.items() if part.chunks}
+        for node, quote in core.quotes.of(question, now_ns).items()
+    }
+
+
+def test_each_node_by_what_it_has() -> None:
+    scene = Scene(with_switch=False)
+    scene.attach(1, PREFIX)
+    scene.attach(2, PREFIX[:1])
+    scene.attach(3)
+    assert quotes(scene.core, scene.now) == {
+        "n1": {"local": 3, "compute": 1},
+        "n2": {"local": 1, "remote": 2, "compute": 1},
+        "n3": {"remote": 3, "compute": 1},
+    }
+    assert quotes(scene.core, scene.now, nodes=("n2",)).keys() == {"n2"}
+    with pytest.raises(QuestionError, match="no node is called 'n9'"):
+        quotes(scene.core, scene.now, nodes=("n9",))
+
+
+def test_a_holders_queue_counts() -> None:
+    scene = Scene(with_switch=False)
+    scene.attach(1, PREFIX)
+    scene.attach(2)
+    question = CostQuestion(KEYS[:3])
+    idle = scene.core.quotes.of(question, scene.now)["n2"]
+    scene.say(1, load=rpc.HolderLoad(queued_bytes=10 * CHUNK, readers=4))
+    busy = scene.core.quotes.of(question, scene.now)["n2"]
+    assert idle.wait_s == 0.0
+    assert busy.wait_s > 0.0
+    assert busy.fetch_s == pytest.approx(idle.fetch_s + busy.wait_s)
+    assert busy.parts["remote"] == Part(3, 3 * CHUNK)
+
+
+def test_nobody_asks_without_end() -> None:
+    scene = Scene(with_switch=False)
+    scene.attach(1, PREFIX)
+    many = CostQuestion(tuple(ChunkKey(number.to_bytes(16, "big")) for number in range(2000)))
+    for _ in range(KEYS_PER_S_MAX // 4 // 2000):
+        scene.core.quotes.of(many, scene.now)
+    with pytest.raises(TooManyQuestionsError, match="ask again in"):
+        scene.core.quotes.of(many, scene.now)
+
+
+def test_over_http_and_grpc() -> None:
+    async def steps() -> None:
+        async with controller() as one, agents(one.grpc_address, PREFIX, []) as (_, second):
+            await second.until(lambda: len(second.entries) == 3, "all chunks")
+            asked = {"keys": [one_key.hex() for one_key in KEYS], "recompute_s": 60.0}
+
+            def post(body: object) -> dict[str, object]:
+                url = f"http://{one.metrics_address}/v1/cost"
+                with urllib.request.urlopen(url, json.dumps(body).encode(), timeout=10) as reply:
+                    answer: dict[str, object] = json.load(reply)
+                return answer
+
+            over_http = (await asyncio.to_thread(post, asked))["nodes"]
+            assert isinstance(over_http, dict)
+            assert over_http["n1"]["parts"]["local"]["chunks"] == 3
+            with pytest.raises(urllib.error.HTTPError) as wrong:
+                await asyncio.to_thread(post, {"keys": []})
+            assert (wrong.value.code, wrong.value.read()) == (400, b"0 chunks: 1 to 2048 can be asked for at a time\n")
+            async with operator(one.grpc_address) as stub:
+                reply = await stub.Cost(rpc.CostRequest(keys=KEYS, recompute_s=60.0))
+                assert reply.nodes["n2"].parts["remote"].chunks == 3
+                assert reply.nodes["n2"].seconds == pytest.approx(over_http["n2"]["seconds"])
+                with pytest.raises(grpc.aio.AioRpcError) as refused:
+                    await stub.Cost(rpc.CostRequest(keys=[b"x"]))
+                assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+    run(steps())

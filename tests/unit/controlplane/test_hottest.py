@@ -1,0 +1,77 @@
+"""What views show of the pool is kept as news comes: right, and without a look at every chunk."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from controlplane import hottest as module
+from controlplane import views
+from controlplane.directory import Directory
+from controlplane.hottest import Hottest
+from controlplane.ids import ChunkKey, NodeIndex
+from controlplane.value import ClusterValues
+from kvproto.rpc import control_pb2 as rpc
+from tests.unit.controlplane.helpers import SECOND, Scene, facts, key, record
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_first_are_those_of_all_sorted(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "KEPT", 8)
+    rng = random.Random(seed)
+    directory = Directory()
+    values = ClusterValues(directory)
+    hottest = Hottest(directory, values)
+    now_ns = SECOND
+    for _ in range(400):
+        now_ns += rng.randrange(SECOND)
+        name, node = rng.randrange(60), NodeIndex(rng.randrange(3))
+        match rng.randrange(8):
+            case 0:
+                directory.add_disk_copy(node, facts(name))
+            case 1 | 2:
+                directory.add_copy(node, facts(name))
+            case 3:
+                directory.remove_copy(node, key(name))
+            case 4 if rng.random() < 0.2:
+                directory.remove_node(node)
+            case 5 if rng.random() < 0.3:
+                values.finished([key(name)], now_ns)
+            case _:
+                values.fetched([key(rng.randrange(60))], now_ns)
+        if rng.random() < 0.1:
+            rates: list[tuple[float, ChunkKey]] = []
+            for chunk in directory:
+                score = values.rate_score(chunk.key)
+                if score is not None:
+                    rates.append((-score, chunk.key))
+            count = rng.choice([1, 5, 12, 100])
+            assert hottest.first(count) == [one for _, one in sorted(rates)[:count]]
+        for one in map(NodeIndex, range(3)):
+            assert directory.count_last_copies(one) == len(directory.last_copies(one))
+
+
+def test_a_look_at_the_pool_looks_at_what_it_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene()
+    scene.attach(1, [record(number, number - 1 if number else None, number) for number in range(3000)])
+    # One prefix, so that all of it is fetched in one moment and scores alike.
+    fetches = [rpc.FetchEvent(key=key(number), source=rpc.SOURCE_LOCAL) for number in range(3000)]
+    scene.say(1, usage=rpc.Usage(fetches=fetches))
+    looked: list[ChunkKey] = []
+    rate = ClusterValues.rate
+
+    def counted(values: ClusterValues, one: ChunkKey, now_ns: int) -> float:
+        looked.append(one)
+        return rate(values, one, now_ns)
+
+    def never(directory: Directory) -> None:
+        raise AssertionError("a view goes through all chunks")
+
+    monkeypatch.setattr(ClusterValues, "rate", counted)
+    monkeypatch.setattr(Directory, "__iter__", never)
+    monkeypatch.setattr(Directory, "last_copies", never)
+    assert len(views.top(scene.core, 10, scene.now)) == 10
+    status = views.status(scene.core, "p4switch", "", scene.now)
+    assert status.nodes[0].last_copies == 3000
+    assert len(set(looked)) == 10

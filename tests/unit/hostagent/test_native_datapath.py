@@ -1,0 +1,538 @@
+"""The data path in C against the same in Python: what leaves, what is refused and why, what is written where.
+
+All but the last tests receive without a thread: what comes when is decided here. Run once more under sanitizers by
+`test_native_sanitizers.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import random
+import socket
+import zlib
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scapy.contrib.roce import BTH
+from scapy.layers.inet import IP, UDP
+
+from hostagent.native.library import datapath
+from hostagent.pool.memory import PoolMemory
+from hostagent.transport import mmsg
+from hostagent.transport.base import ChunkPlace, TransportCounters
+from hostagent.transport.native_receiver import NativeIntake
+from hostagent.transport.native_sender import NativeSender, SegmentRun
+from kvproto.events import SegmentsReceived
+from kvproto.ids import Address, ChunkKey, parse_address
+from kvproto.wire.control import Control, Op
+from kvproto.wire.data import ChunkFraming, Fabric, decode_batch
+from kvproto.wire.icrc import icrc, icrc_seed
+from tests.unit.kvproto.datagrams import decode_datagram
+
+KEY = ChunkKey(b"k" * 16)
+OTHER = ChunkKey(b"o" * 16)
+SEGMENT = 256
+DSCP = 0x15
+FABRIC = Fabric(segment_bytes=SEGMENT, from_switch_dscp=DSCP)
+OWN, SOURCE, TARGET = "127.91.0.1", "127.91.0.2", "127.91.0.3"
+POOL_BYTES = 1 << 20
+SIZE = 20 * SEGMENT + 17
+SEGMENTS = 21
+DEADLINE_S = 20
+
+
+def body(size_bytes: int = SIZE, seed: int = 1) -> bytes:
+    return random.Random(seed).randbytes(size_bytes)
+
+
+def udp_socket(address: str) -> socket.socket:
+    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+    sock.bind((address, 0))
+    return sock
+
+
+class Sink:
+    """Keeps what it hears."""
+
+    def __init__(self) -> None:
+        self.placed: list[SegmentsReceived] = []
+        self.unexpected: list[SegmentsReceived] = []
+        self.patience = (0.001, 16)
+
+    def casts_placed(self, arrivals: Sequence[SegmentsReceived]) -> None:
+        self.placed += arrivals
+
+    def casts_unexpected(self, arrivals: Sequence[SegmentsReceived]) -> None:
+        self.unexpected += arrivals
+
+    def cast_patience_s(self) -> float:
+        return self.patience[0]
+
+    def cast_patience_segments(self) -> int:
+        return self.patience[1]
+
+    def segments(self, key: ChunkKey = KEY) -> list[int]:
+        return [segment for one in self.placed if one.key == key for segment in one.segments.tolist()]
+
+
+class WatchedLibrary:
+    """The data path; shows the receiver that an intake makes with it."""
+
+    def __init__(self, real: ctypes.CDLL) -> None:
+        self.receiver: int | None = None
+        self._real = real
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def dp_receiver_new(self, config: object) -> int | None:
+        self.receiver = self._real.dp_receiver_new(config)
+        return self.receiver
+
+
+class Bench:
+    """A socket of somebody else, and an intake with its socket and pool."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, *, threaded: bool = False, fabric: Fabric = FABRIC) -> None:
+        self.loop, self.fabric = loop, fabric
+        self.sink, self.counters = Sink(), TransportCounters()
+        self.memory = PoolMemory(POOL_BYTES, prefault=False)
+        self.peer, self.own_peer, self.receiver = udp_socket(SOURCE), udp_socket(OWN), udp_socket(TARGET)
+        mmsg.ask_buffer(self.receiver, receive_bytes=4 << 20)
+        self.receiver.setsockopt(socket.IPPROTO_IP, socket.IP_RECVTOS, 1)
+        self.receiver.setsockopt(socket.SOL_SOCKET, mmsg.SO_RXQ_OVFL, 1)
+        self.library = WatchedLibrary(datapath())
+        self.intake = NativeIntake(
+            self.library,  # type: ignore[arg-type]
+            self.receiver,
+            loop,
+            self.sink,  # type: ignore[arg-type]
+            self.counters,
+            self.memory,
+            fabric,
+            parse_address(OWN),
+            threaded=threaded,
+        )
+        self.framing = self.framing_of(KEY, body())
+
+    def framing_of(self, key: ChunkKey, content: bytes, peer: socket.socket | None = None) -> ChunkFraming:
+        address, port = (peer or self.peer).getsockname()
+        return ChunkFraming(key, memoryview(content), self.fabric, parse_address(address), port)
+
+    def send(self, datagram: bytes, peer: socket.socket | None = None, dscp: int = 0) -> None:
+        sock = peer or self.peer
+        sock.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, dscp << 2)
+        sock.sendto(datagram, self.receiver.getsockname())
+
+    def expect(
+        self, key: ChunkKey = KEY, size_bytes: int = SIZE, offset: int = 4096, here: Sequence[int] = ()
+    ) -> npt.NDArray[np.bool_]:
+        missing = np.ones(-(-size_bytes // SEGMENT), np.bool_)
+        missing[list(here)] = False
+        self.intake.expect(ChunkPlace(key, offset, size_bytes), missing)
+        return missing
+
+    def at(self, offset: int = 4096, size_bytes: int = SIZE) -> bytes:
+        return bytes(self.memory.view(offset, size_bytes))
+
+    def close(self) -> None:
+        self.intake.close()
+        self.memory.close()
+        for sock in (self.peer, self.own_peer, self.receiver):
+            sock.close()
+
+
+@contextlib.contextmanager
+def bench(**options: Any) -> Iterator[Bench]:
+    loop = asyncio.new_event_loop()
+    made = Bench(loop, **options)
+    try:
+        yield made
+    finally:
+        made.close()
+        loop.close()
+
+
+# ---------------------------------------------------------------------- CRC, framing
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=700), st.integers(0, 0xFFFF_FFFF), st.booleans())
+def test_crc_is_that_of_zlib(content: bytes, start: int, by_tables: bool) -> None:
+    assert datapath().dp_crc(start, content, len(content), by_tables) == zlib.crc32(content, start)
+
+
+@pytest.mark.parametrize("as_fill", [False, True], ids=["cast", "fill"])
+def test_what_leaves_is_what_python_makes_and_scapy_checks(as_fill: bool) -> None:
+    async def scenario() -> None:
+        memory, content = PoolMemory(POOL_BYTES, prefault=False), body()
+        memory.view(8192, SIZE)[:] = content
+        sent: Counter[ChunkKey] = Counter()
+        with udp_socket(SOURCE) as sock, udp_socket(TARGET) as target:
+            sender = NativeSender(datapath(), sock, asyncio.get_running_loop(), memory, parse_address(SOURCE))
+            run = SegmentRun(ChunkPlace(KEY, 8192, SIZE), FABRIC, 1, SEGMENTS - 1, as_fill=as_fill)
+            to = parse_address(TARGET), target.getsockname()[1]
+            sender.send(run, to, lambda key, count: sent.update({key: count}), lambda _key, _count: pytest.fail("sent"))
+            async with asyncio.timeout(DEADLINE_S):
+                while sent[KEY] < run.count:
+                    await asyncio.sleep(0)
+            port = sock.getsockname()[1]
+            framing = ChunkFraming(KEY, memoryview(content), FABRIC, parse_address(SOURCE), port)
+            for segment in range(1, SEGMENTS):
+                datagram = target.recv(4096)
+                if as_fill:
+                    assert datagram[:40] == Control(Op.FILL, KEY, SEGMENTS, segment=segment).encode()
+                    datagram = datagram[40:]
+                assert datagram == framing.datagram(segment)
+                group = ".".join(map(str, FABRIC.group.to_bytes(4, "big")))
+                packet = IP(src=SOURCE, dst=group, flags="DF", id=0) / UDP(sport=port, dport=4791, chksum=0)
+                packet = IP(bytes(packet / BTH(datagram)))
+                assert packet[BTH].compute_icrc(bytes(packet[UDP])[8:-4]) == datagram[-4:]
+            sender.close()
+        memory.close()
+
+    asyncio.run(scenario())
+
+
+def test_segments_that_no_chunk_has_are_misuse_and_what_is_given_up_is_told() -> None:
+    async def scenario() -> None:
+        memory = PoolMemory(POOL_BYTES, prefault=False)
+        told: Counter[str] = Counter()
+        with udp_socket(SOURCE) as sock, udp_socket(TARGET) as target:
+            # A full socket buffer: nothing takes what is sent to a port without anybody but the kernel, so a tiny one.
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+            sender = NativeSender(datapath(), sock, asyncio.get_running_loop(), memory, parse_address(SOURCE))
+            to = parse_address(TARGET), target.getsockname()[1]
+            chunk = ChunkPlace(KEY, 0, 512 * SEGMENT)
+            with pytest.raises(ValueError, match="segments 511\\+2 of 512"):
+                sender.send(SegmentRun(chunk, FABRIC, 511, 2), to, lambda *_: None, lambda *_: None)
+            for _ in range(8):
+                run = SegmentRun(chunk, FABRIC, 0, 512)
+                sender.send(run, to, lambda _, n: told.update(sent=n), lambda _, n: told.update(failed=n))
+            sender.give_up()
+            sender.close()
+            assert not told, "never inside the call"
+            await asyncio.sleep(0)
+            assert told.total() == 8 * 512
+        memory.close()
+
+    asyncio.run(scenario())
+
+
+def test_where_nothing_can_be_sent_all_fails() -> None:
+    async def scenario() -> None:
+        memory = PoolMemory(POOL_BYTES, prefault=False)
+        failed: Counter[ChunkKey] = Counter()
+        with udp_socket(SOURCE) as sock:
+            sender = NativeSender(datapath(), sock, asyncio.get_running_loop(), memory, parse_address(SOURCE))
+            # A source on loopback cannot reach anything else.
+            run = SegmentRun(ChunkPlace(KEY, 0, SIZE), FABRIC, 0, SEGMENTS)
+            for _ in range(2):
+                sender.send(run, (parse_address("192.0.2.1"), 9), lambda *_: None, lambda k, n: failed.update({k: n}))
+            async with asyncio.timeout(DEADLINE_S):
+                while failed[KEY] < 2 * SEGMENTS:
+                    await asyncio.sleep(0)
+            sender.close()
+        memory.close()
+
+    asyncio.run(scenario())
+
+
+# ---------------------------------------------------------------------- refusing
+
+
+MUTATIONS = st.lists(
+    st.tuples(
+        st.integers(0, SEGMENTS - 1),
+        st.sampled_from(["as it is", "flipped", "header", "cut", "longer", "noise"]),
+        st.integers(0, 51),
+        st.integers(0, 4 * SEGMENT),
+        st.integers(1, 255),
+        st.booleans(),
+        st.sampled_from([0, DSCP, 3]),
+        st.booleans(),
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+def mutated(
+    datagram: bytes, how: str, at: int, size: int, bits: int, resealed: bool, source: Address, port: int
+) -> bytes:
+    """A datagram with something wrong, `resealed`: with an ICRC that fits again."""
+    changed = bytearray(datagram)
+    if how == "flipped":
+        changed[size % len(changed)] ^= bits
+    elif how == "header":
+        changed[at] ^= bits
+    elif how == "cut":
+        del changed[size % len(changed) :]
+    elif how == "longer":
+        changed += bytes(1 + size)
+    elif how == "noise":
+        changed[:] = random.Random(size).randbytes(len(changed))
+    if resealed and len(changed) == FABRIC.datagram_bytes:
+        seed = icrc_seed(source, FABRIC.group, port, len(changed))
+        changed[-4:] = icrc(seed, changed[:-4]).to_bytes(4, "little")
+    return bytes(changed)
+
+
+@settings(deadline=None, max_examples=150)
+@given(MUTATIONS)
+def test_every_datagram_is_judged_as_python_judges_it(mutations: list[tuple[Any, ...]]) -> None:
+    with bench() as made:
+        datagrams: list[tuple[bytes, bool, int]] = []
+        framings = {own: made.framing_of(KEY, body(), made.own_peer if own else made.peer) for own in (False, True)}
+        for segment, how, at, size, bits, own, dscp, resealed in mutations:
+            peer = made.own_peer if own else made.peer
+            address, port = peer.getsockname()
+            source = parse_address(address)
+            datagram = mutated(framings[own].datagram(segment), how, at, size, bits, resealed, source, port)
+            made.send(datagram, peer, dscp)
+            datagrams.append((datagram, own, dscp))
+        made.intake.drain_receive()
+        groups, dropped = judged_by_python(datagrams, made)
+    assert made.counters.dropped == dropped
+    assert [(one.key, one.source, one.segments.tolist(), one.from_switch) for one in made.sink.unexpected] == groups
+    assert made.counters.cast_packets_received == sum(len(segments) for _, _, segments, _ in groups)
+
+
+def judged_by_python(
+    datagrams: list[tuple[bytes, bool, int]], made: Bench
+) -> tuple[list[tuple[ChunkKey, Address, list[int], int]], dict[str, int]]:
+    """Groups, and what was dropped, as `decode_batch` finds them."""
+    heard = [(datagram, own, dscp) for datagram, own, dscp in datagrams if not own or dscp == DSCP]
+    dropped = {"own_cast": len(datagrams) - len(heard)} if len(heard) < len(datagrams) else {}
+    row_bytes = -(-(FABRIC.datagram_bytes + 1) // 64) * 64
+    rows = np.zeros((len(heard), row_bytes), np.uint8)
+    for row, (datagram, _, _) in zip(rows, heard, strict=True):
+        row[: min(len(datagram), row_bytes)] = np.frombuffer(datagram[:row_bytes], np.uint8)
+    names = [(made.own_peer if own else made.peer).getsockname() for _, own, _ in heard]
+    batch = decode_batch(
+        rows,
+        np.array([len(one) if len(one) <= row_bytes else 0 for one, _, _ in heard], np.int64),
+        np.array([parse_address(address) for address, _ in names], np.uint32),
+        np.array([port for _, port in names], np.int64),
+        FABRIC,
+        np.array([dscp == DSCP for _, _, dscp in heard], np.bool_),
+    )
+    dropped |= {f"cast_{reason.name.lower()}": count for reason, count in batch.dropped.items() if count}
+    groups = [(one.key, one.source, one.segments.tolist(), one.from_switch) for one in batch.groups]
+    return groups, dropped
+
+
+def test_an_rdma_nic_may_number_its_ip_packets() -> None:
+    """Its source QPN is not the sockets', and what it puts into the IP identification is its own business."""
+    with bench() as made:
+        address, port = made.peer.getsockname()
+        nic = Fabric(segment_bytes=SEGMENT, source_qpn=0x77)
+        framing = ChunkFraming(KEY, memoryview(body()), nic, parse_address(address), port)
+        datagram = framing.datagram(0)
+        packet = IP(src=SOURCE, dst="239.75.86.1", flags="DF", id=0x4711) / UDP(sport=port, dport=4791, chksum=0)
+        packet = IP(bytes(packet / BTH(datagram)))
+        icrc = packet[BTH].compute_icrc(bytes(packet[UDP])[8:-4])
+        assert icrc != datagram[-4:]
+        made.send(datagram[:-4] + icrc)
+        made.send(made.framing.datagram(1)[:-4] + icrc)
+        made.intake.drain_receive()
+        assert [one.segments.tolist() for one in made.sink.unexpected] == [[0]]
+        assert made.counters.dropped == {"cast_icrc": 1}
+
+
+# ---------------------------------------------------------------------- placing
+
+
+def test_segments_come_to_their_places_and_are_told_by_chunk_and_source() -> None:
+    with bench() as made:
+        made.expect()
+        other = made.framing_of(OTHER, body(3 * SEGMENT, 2), made.own_peer)
+        made.expect(OTHER, 3 * SEGMENT, offset=65536)
+        order = list(range(SEGMENTS))
+        random.Random(3).shuffle(order)
+        for place, segment in enumerate(order):
+            made.send(made.framing.datagram(segment))
+            if place % 7 == 0:
+                made.send(other.datagram(place // 7), made.own_peer, DSCP)
+        made.intake.drain_receive()
+        assert made.at() == body()
+        assert made.at(65536, 3 * SEGMENT) == body(3 * SEGMENT, 2)
+        told = {one.key: (one.segments.tolist(), one.source, one.from_switch) for one in made.sink.placed}
+        assert told == {
+            KEY: (order, parse_address(SOURCE), 0),
+            OTHER: ([0, 1, 2], parse_address(OWN), 3),
+        }
+        assert made.counters.cast_packets_from_switch == 3
+        assert made.counters.dropped == {}
+
+
+def test_only_what_is_missing_is_written_and_all_is_told() -> None:
+    with bench() as made:
+        missing = made.expect()
+        missing[3] = False
+        for segment in (2, 3, 2):
+            made.send(made.framing.datagram(segment))
+        made.intake.drain_receive()
+        missing[2] = False
+        made.memory.view(4096, SIZE)[:] = bytes(SIZE)
+        made.send(made.framing.datagram(2))
+        made.intake.drain_receive()
+        assert made.at() == bytes(SIZE)
+        assert made.sink.segments() == [2, 3, 2, 2]
+        assert made.counters.cast_packets_duplicate == 3
+
+
+def test_a_last_short_segment_leaves_what_follows_the_chunk_alone() -> None:
+    with bench() as made:
+        made.memory.view(0, 65536)[:] = b"\xee" * 65536
+        made.expect()
+        made.send(made.framing.datagram(SEGMENTS - 1))
+        made.intake.drain_receive()
+        assert made.at(4096 + SIZE - 17, 17) == body()[-17:]
+        assert made.at(4096 + SIZE, 4096) == b"\xee" * 4096
+        assert made.at(4096, SIZE - 17) == b"\xee" * (SIZE - 17)
+
+
+def test_a_chunk_that_says_another_size_is_refused() -> None:
+    with bench() as made:
+        made.expect()
+        made.send(made.framing_of(KEY, body(5 * SEGMENT)).datagram(1))
+        made.intake.drain_receive()
+        assert made.sink.placed == made.sink.unexpected == []
+        assert made.counters.dropped == {"cast_other_size": 1}
+        assert made.at() == bytes(SIZE)
+
+
+def test_what_is_forgotten_is_not_written_and_what_had_come_of_it_is_not_told() -> None:
+    with bench() as made:
+        made.expect()
+        made.send(made.framing.datagram(0))
+        made.library.dp_receiver_drain_socket(made.library.receiver)
+        made.intake.forget(KEY)
+        made.intake.forget(KEY)
+        made.expect(offset=65536)
+        made.send(made.framing.datagram(1))
+        made.intake.drain_receive()
+        assert made.sink.segments() == [1], "segment 0 came to the place that the chunk had before"
+        assert made.at(65536 + SEGMENT, SEGMENT) == body()[SEGMENT : 2 * SEGMENT]
+        made.intake.forget(KEY)
+        made.send(made.framing.datagram(2))
+        made.intake.drain_receive()
+        assert [one.segments.tolist() for one in made.sink.unexpected] == [[2]]
+
+
+def test_misuse_is_refused() -> None:
+    with bench() as made:
+        with pytest.raises(ValueError, match="leaves the pool"):
+            made.intake.expect(ChunkPlace(KEY, POOL_BYTES - SEGMENT, 2 * SEGMENT), np.ones(2, np.bool_))
+        with pytest.raises(ValueError, match="3 segments are not those of 512 bytes"):
+            made.intake.expect(ChunkPlace(KEY, 0, 2 * SEGMENT), np.ones(3, np.bool_))
+        with pytest.raises(ValueError, match="segments are not those"):
+            made.intake.expect(ChunkPlace(KEY, 0, 2 * SEGMENT), np.ones(4, np.bool_)[::2])
+
+
+def test_strangers_with_many_chunks_fill_no_memory_and_stop_nobody() -> None:
+    """More chunks than one drain tells of: the rest waits in the socket until the next."""
+    with bench() as made:
+        keys = [ChunkKey(index.to_bytes(16, "big")) for index in range(700)]
+        for key in keys:
+            made.send(made.framing_of(key, body(SEGMENT)).datagram(0))
+        while len(made.sink.unexpected) < len(keys):
+            before = len(made.sink.unexpected)
+            made.intake.drain_receive()
+            assert len(made.sink.unexpected) > before
+        assert [one.key for one in made.sink.unexpected] == keys
+
+
+def test_what_the_kernel_drops_is_counted() -> None:
+    with bench() as made:
+        made.receiver.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        for _ in range(200):
+            made.send(made.framing.datagram(0))
+        made.intake.drain_receive()
+        made.send(made.framing.datagram(0))
+        made.intake.drain_receive()
+        counters = made.counters
+        assert counters.cast_receive_overflows == 201 - counters.cast_packets_received > 0
+
+
+# ---------------------------------------------------------------------- with its thread
+
+
+def play(scenario: Callable[[Bench], Awaitable[None]]) -> None:
+    async def main() -> None:
+        made = Bench(asyncio.get_running_loop(), threaded=True)
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                await scenario(made)
+        finally:
+            made.close()
+
+    asyncio.run(main())
+
+
+def test_the_event_loop_hears_of_a_whole_chunk_at_once_whatever_its_patience() -> None:
+    async def scenario(made: Bench) -> None:
+        made.sink.patience = (3600.0, 1 << 20)
+        made.send(made.framing.datagram(0))
+        while not made.sink.unexpected:
+            await asyncio.sleep(0)
+        made.expect(here=[5])
+        for segment in (one for one in range(SEGMENTS) if one != 5):
+            made.send(made.framing.datagram(segment))
+        while len(made.sink.segments()) < SEGMENTS - 1:
+            await asyncio.sleep(0)
+
+    play(scenario)
+
+
+def test_what_is_refused_is_counted_though_nothing_good_comes() -> None:
+    async def scenario(made: Bench) -> None:
+        made.send(b"noise")
+        while not made.counters.dropped:
+            await asyncio.sleep(0)
+        assert made.counters.dropped == {"cast_truncated": 1}
+
+    play(scenario)
+
+
+def test_nothing_is_written_late() -> None:
+    """Chunks are wanted and forgotten in the middle of a flood; once forgotten, their memory stays as it is."""
+
+    async def scenario(made: Bench) -> None:
+        datagrams = [made.framing.datagram(segment) for segment in range(SEGMENTS)]
+        view = made.memory.view(4096, SIZE)
+        written = 0
+        for turn in range(300):
+            made.expect()
+            for datagram in datagrams[turn % 5 :]:
+                made.send(datagram)
+            made.intake.forget(KEY)
+            written += any(view)
+            view[:] = bytes(SIZE)
+            for datagram in datagrams[:5]:
+                made.send(datagram)
+            made.intake.drain_receive()
+            assert not any(view)
+        assert written, "the thread never got anywhere"
+
+    play(scenario)
+
+
+def test_decoded_one_by_one_it_is_the_same() -> None:
+    """What `decode_datagram`, the tools' and tests' decoder, reads is what is placed."""
+    with bench() as made:
+        address, port = made.peer.getsockname()
+        one = decode_datagram(made.framing.datagram(20), parse_address(address), port, FABRIC)
+        made.expect()
+        made.send(made.framing.datagram(20))
+        made.intake.drain_receive()
+        assert made.at(4096 + 20 * SEGMENT, 17) == one.payload

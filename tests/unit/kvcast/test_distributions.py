@@ -1,0 +1,54 @@
+"""The three distributions: one version, exact pins of each other, types and licence in each."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import kvcast
+import kvproto
+import p4switch
+from kvclient import __all__ as exported
+from kvdaemon.programs import Architecture, program_for
+
+ROOT = Path(__file__).parents[3]
+
+
+def project(folder: str) -> dict[str, Any]:
+    found: dict[str, Any] = tomllib.loads((ROOT / folder / "pyproject.toml").read_text())
+    return found
+
+
+def test_one_version_and_exact_pins() -> None:
+    assert kvcast.__version__ == kvproto.__version__ == p4switch.__version__
+    needed = project(".")["project"]["dependencies"]
+    assert f"kvcast-client=={kvcast.__version__}" in needed
+    assert f"p4switch=={kvcast.__version__}" in needed
+
+
+def test_an_engine_gets_numpy_and_nothing_else() -> None:
+    (needed,) = project("client")["project"]["dependencies"]
+    assert needed.startswith("numpy")
+
+
+def test_every_top_level_package_is_in_one_distribution_and_typed() -> None:
+    packed = set(project(".")["tool"]["hatch"]["build"]["only-include"]) - {"p4"}
+    assert packed == {path.parent.name for path in ROOT.glob("*/__init__.py")}
+    for folder in (*packed, "client/src/kvproto", "client/src/kvclient", "p4switch/src/p4switch"):
+        assert (ROOT / folder / "py.typed").is_file(), folder
+
+
+def test_the_licence_is_the_same_file_everywhere() -> None:
+    texts = {(ROOT / folder / "LICENSE").read_text() for folder in (".", "client", "p4switch")}
+    assert len(texts) == 1
+    assert all(project(folder)["project"]["license"] == "Apache-2.0" for folder in (".", "client", "p4switch"))
+
+
+def test_programs_are_found_in_a_checkout() -> None:
+    for architecture in Architecture:
+        assert program_for(architecture) == ROOT / "p4" / architecture / "kvcast.p4"
+
+
+def test_the_client_exports_what_its_readme_uses() -> None:
+    assert {"AgentClient", "Status", "PutOutcome", "ChunkKey", "chunk_key", "prefix_keys"} <= set(exported)

@@ -1,0 +1,113 @@
+"""Where commands look for the controller, and what they say of what answers there."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import grpc
+import pytest
+
+from bmv2_testbed.processes import child_environment
+from kvcast.cli import UsageError, main
+from kvcast.operator import ADDRESS_DEFAULT, find_controller
+from kvdaemon.what_answers import what_answers
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.delenv("KVCAST_CONTROLLER", raising=False)
+    (tmp_path / "kvcast").mkdir()
+    return tmp_path / "kvcast"
+
+
+def test_the_option_then_the_variable_then_the_file_then_loopback(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert find_controller(None).addresses == ADDRESS_DEFAULT
+    assert str(home / "config.yaml") in find_controller(None).said_by
+    (home / "config.yaml").write_text("controller: 10.0.0.3:4800\n")
+    assert find_controller(None).shown == f"10.0.0.3:4800 ({home / 'config.yaml'})"
+    monkeypatch.setenv("KVCAST_CONTROLLER", "10.0.0.2:4800")
+    assert find_controller(None).shown == "10.0.0.2:4800 ($KVCAST_CONTROLLER)"
+    assert find_controller("10.0.0.1:4800").shown == "10.0.0.1:4800 (--controller)"
+
+
+def test_a_bad_file_is_one_line(home: Path) -> None:
+    (home / "config.yaml").write_text("contoller: 10.0.0.3:4800\n")
+    with pytest.raises(UsageError, match="unknown key 'contoller': did you mean 'controller'"):
+        find_controller(None)
+
+
+class Page(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(404)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Tests are silent."""
+
+
+@pytest.fixture
+def http_port() -> Iterator[int]:
+    with HTTPServer(("127.0.0.1", 0), Page) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join()
+
+
+def test_what_answers(http_port: int) -> None:
+    assert "an HTTP server listens there" in what_answers(f"127.0.0.1:{http_port}")
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        assert what_answers(f"127.0.0.1:{held.getsockname()[1]}") == "nobody listens there"
+    assert "is not HOST:PORT" in what_answers("somewhere")
+    assert "is not HOST:PORT" in what_answers("127.0.0.1:70000")
+    assert "cannot be reached" in what_answers("nonesuch.invalid:4800")
+
+
+def test_another_grpc_server_is_named_as_such(capsys: pytest.CaptureFixture[str]) -> None:
+    server = grpc.server(ThreadPoolExecutor(1))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    assert main(["ls", "--controller", f"127.0.0.1:{port}"]) == 2
+    server.stop(None).wait()
+    assert "a gRPC server that is no kvcast-controller" in capsys.readouterr().err
+
+
+def test_one_line_and_none_of_grpcs_own(http_port: int) -> None:
+    argv = [sys.executable, "-m", "kvcast.cli", "ls", "--controller", f"127.0.0.1:{http_port}"]
+    done = subprocess.run(argv, env=child_environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"kvcast ls: no controller answers at 127.0.0.1:{http_port} (--controller): an HTTP server")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become somebody else")
+def test_no_access_to_an_agents_socket_names_the_group() -> None:
+    script = (
+        "import os, sys; from kvclient import AgentClient, AgentUnavailableError\n"
+        "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
+        "try: AgentClient(sys.argv[1])\n"
+        "except AgentUnavailableError as error: print(error)"
+    )
+    with tempfile.TemporaryDirectory(prefix="kvcast-") as folder, socket.socket(socket.AF_UNIX) as listener:
+        path = Path(folder) / "agent.sock"
+        listener.bind(str(path))
+        path.chmod(0o660)
+        said = []
+        for mode in (0o755, 0o700):
+            Path(folder).chmod(mode)
+            argv = [sys.executable, "-c", script, str(path)]
+            said.append(subprocess.check_output(argv, env=child_environment(), text=True))
+    assert "permission denied; join the group that may, root (usermod -aG root USER" in said[0]
+    assert f"this user may not enter {folder}" in said[1]

@@ -1,0 +1,204 @@
+"""What the wheels hold, and that each works alone and all together, away from the checkout."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from kvproto import __version__
+from tests.wheels.conftest import ROOT, Installed
+
+pytestmark = pytest.mark.wheels
+
+TREES = {
+    "kvcast": {
+        **{name: name for name in ("kvpolicy", "kvdaemon", "kvsim", "controlplane", "hostagent", "planner")},
+        **{name: name for name in ("bmv2_testbed", "kvcast")},
+        "p4": "kvdaemon/p4_programs",
+    },
+    "kvcast_client": {"client/src/kvproto": "kvproto", "client/src/kvclient": "kvclient"},
+    "p4switch": {"p4switch/src/p4switch": "p4switch"},
+}
+"""Folders of the checkout in each wheel, and where they are there."""
+NUMPY_ONLY = """
+import importlib, importlib.metadata, pkgutil, kvclient, kvproto
+
+others = {dist.metadata["Name"] for dist in importlib.metadata.distributions()} - {"pip", "setuptools"}
+assert others == {"kvcast-client", "numpy"}, others
+for package in (kvclient, kvproto):
+    for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+        try:
+            importlib.import_module(module.name)
+        except ModuleNotFoundError as error:
+            print(module.name, error.name.partition(".")[0])
+"""
+ENGINES_OWN = ("torch", "vllm", "prometheus_client")
+"""What vLLM brings."""
+USER = """
+from kvclient import AgentClient, AgentUnavailableError, ChunkKey, Namespace, PutOutcome, Status, prefix_keys
+
+
+def share(socket: str, tokens: list[int], kv: bytes) -> tuple[PutOutcome, Status]:
+    keys: list[ChunkKey] = prefix_keys(Namespace(model="m", chunk_tokens=4), tokens)
+    with AgentClient(socket) as agent:
+        stored: PutOutcome = agent.put(keys[0], None, kv)
+        with agent.fetch(keys[:1], deadline_s=1.0) as got:
+            sizes = [view.nbytes for view in got.views]
+            assert sum(sizes) == len(kv)
+            return stored, got.outcome
+"""
+PUT = """
+import sys
+from kvclient import AgentClient, Namespace, prefix_keys
+(key,) = prefix_keys(Namespace(model="m", chunk_tokens=4), [1, 2, 3, 4])
+with AgentClient(sys.argv[1]) as agent:
+    print(agent.put(key, None, bytes(range(256)) * 4096))
+"""
+FETCH = """
+import sys, time
+from kvclient import AgentClient, Namespace, Where, prefix_keys
+keys = prefix_keys(Namespace(model="m", chunk_tokens=4), [1, 2, 3, 4])
+with AgentClient(sys.argv[1]) as agent:
+    until_s = time.monotonic() + 30
+    while agent.contains(keys) == [Where.NOWHERE]:
+        assert time.monotonic() < until_s, "the directory never told of the chunk"
+    with agent.fetch(keys, deadline_s=20.0) as got:
+        print(got.outcome, bytes(got.views[0]) == bytes(range(256)) * 4096)
+"""
+
+
+@pytest.mark.parametrize("distribution", TREES)
+def test_a_wheel_has_every_file_of_its_packages(distribution: str, wheels: dict[str, Path]) -> None:
+    packed = set(zipfile.ZipFile(wheels[distribution]).namelist())
+    for folder, place in TREES[distribution].items():
+        tracked = subprocess.check_output(["git", "ls-files", folder], cwd=ROOT, text=True).splitlines()
+        assert {f"{place}{name.removeprefix(folder)}" for name in tracked} <= packed
+        assert folder == "p4" or f"{place}/py.typed" in packed
+    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in packed)
+    assert not {name for name in packed if name.startswith(("p4/", "tests/", "tools/"))}
+
+
+def test_the_client_needs_numpy_and_its_engines_modules_nothing_but_the_engine(client_only: Installed) -> None:
+    missing = dict(line.split() for line in client_only.say(client_only.python, "-c", NUMPY_ONLY).splitlines())
+    engine = {name for name, module in missing.items() if module in ENGINES_OWN}
+    assert "kvclient.engines.vllm.connector" in engine
+    assert all(name.startswith("kvclient.engines.") for name in engine)
+    # The messages between agents and controller need protobuf and gRPC; engines never send one.
+    assert {name for name in missing if name not in engine} == {
+        "kvproto.rpc.control_pb2",
+        "kvproto.rpc.control_pb2_grpc",
+    }
+
+
+def test_a_users_lines_pass_a_strict_type_check(client_only: Installed) -> None:
+    program = client_only.folder / "user.py"
+    program.write_text(USER)
+    argv = [sys.executable, "-m", "mypy", "--strict", "--python-executable", client_only.python, str(program)]
+    done = subprocess.run(argv, cwd=client_only.folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_commands_without_extras_and_what_an_extra_is_for(everything: Installed) -> None:
+    kvcast = everything.command("kvcast")
+    for name in ("kvcast", "kvcast-agent", "kvcast-controller", "kvcast-switch", "p4switch"):
+        assert everything.say(everything.command(name), "--version").split()[1] == __version__
+    plan = (kvcast, "plan", "--requests", "100", "--no-sweep", "--jobs", "1")
+    assert "small chat trace" in everything.say(*plan)
+    done = everything.run(*plan, "--out", "report")
+    assert (done.returncode, done.stderr) == (
+        2,
+        "kvcast plan: needs matplotlib: pip install 'kvcast[plan]'\n",
+    )
+    (everything.folder / "trace.jsonl.zst").write_bytes(b"")
+    done = everything.run(kvcast, "plan", "--trace", "trace.jsonl.zst")
+    assert done.stderr == "kvcast plan: needs zstandard: pip install 'kvcast[plan]'\n"
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="p4switch needs a C compiler")
+def test_a_switch_a_controller_and_two_agents_share_a_chunk(everything: Installed) -> None:
+    with ExitStack() as stack:
+        sockets, controller = start_cluster(everything, stack)
+        assert everything.say(everything.python, "-c", PUT, sockets[0]) == "STORED\n"
+        assert everything.say(everything.python, "-c", FETCH, sockets[1]) == "OK True\n"
+        until_s = time.monotonic() + 30
+        while (listed := listing(everything, controller)) != [(1 << 20, ["n1", "n2"])]:
+            assert time.monotonic() < until_s, listed
+        top = json.loads(everything.say(everything.command("kvcast"), "top", "--json", "--controller", controller))
+        assert top["status"]["switch"]["state"] == "ready"
+
+
+def listing(installed: Installed, controller: str) -> list[tuple[int, list[str]]]:
+    """Size and holders of each chunk, as `kvcast ls` has them."""
+    listed = json.loads(installed.say(installed.command("kvcast"), "ls", "--json", "--controller", controller))
+    return [(chunk["size_bytes"], sorted(chunk["holders"])) for chunk in listed]
+
+
+def start_cluster(installed: Installed, stack: ExitStack) -> tuple[list[str], str]:
+    """`kvcast switch`, kvcast-controller and two of kvcast-agent on loopback; the agents' sockets, the controller."""
+    udp = [f"127.0.0.1:{port}" for port in free_ports(4, socket.SOCK_DGRAM)]
+    p4runtime, controller = (f"127.0.0.1:{port}" for port in free_ports(2, socket.SOCK_STREAM))
+    switch = [installed.command("kvcast"), "switch", "--grpc", p4runtime]
+    for port in (1, 2):
+        switch += ["-i", f"{port}@udp:{udp[port - 1]},{udp[port + 1]}"]
+    stack.enter_context(running(installed, switch, "listening on "))
+    config = installed.folder / "controller.yaml"
+    config.write_text(
+        f"listen: {controller}\nmetrics: ''\nnodes: {{n1: {{port: 1}}, n2: {{port: 2}}}}\n"
+        f"switch: {{target: p4switch, address: '{p4runtime}', flood_ports: [1, 2]}}\n"
+        "fabric: {pool_mac: '02:4b:56:00:ff:fe'}\n"
+    )
+    argv = [installed.command("kvcast-controller"), "--config", str(config)]
+    stack.enter_context(running(installed, argv, "kvcast-controller ready"))
+    sockets = []
+    for number in (1, 2):
+        api, config = installed.folder / f"n{number}.sock", installed.folder / f"n{number}.yaml"
+        config.write_text(
+            f"node: n{number}\npool: {{size: 16MiB}}\napi: {{socket: {api}}}\nhttp: {{port: 0}}\n"
+            f"controller: {{address: '{controller}'}}\n"
+            f"data: {{transport: frames, address: 10.75.0.{number}, read_port: 0, frames: {{"
+            f"switch: '{udp[number - 1]}', local: '{udp[number + 1]}', mac: '02:4b:56:00:00:0{number}'}}}}\n"
+        )
+        argv = [installed.command("kvcast-agent"), "--config", str(config)]
+        stack.enter_context(running(installed, argv, "kvcast-agent ready"))
+        sockets.append(str(api))
+    return sockets, controller
+
+
+@contextmanager
+def running(installed: Installed, argv: list[str], says: str) -> Iterator[None]:
+    """A daemon that has said its line; ended politely, which must leave status 0."""
+    log = installed.folder / f"{Path(argv[0]).name}-{time.monotonic_ns()}.log"
+    with log.open("w") as errors:
+        process = subprocess.Popen(
+            argv, cwd=installed.folder, env=installed.environment, stdout=subprocess.PIPE, stderr=errors, text=True
+        )
+    assert process.stdout is not None
+    try:
+        line = process.stdout.readline()
+        assert line.startswith(says), line + log.read_text()
+        yield
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0, log.read_text()
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def free_ports(count: int, kind: socket.SocketKind) -> list[int]:
+    """All held open while they are chosen, so that none comes twice."""
+    with ExitStack() as held:
+        sockets = [held.enter_context(socket.socket(socket.AF_INET, kind)) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
