@@ -32,6 +32,11 @@ API_FRAMES_PER_TURN = 64
 """Requests of one engine that are handled before others get their turn."""
 API_NAMESPACE_BYTES_MAX = 256
 API_DEADLINE_S_MAX = 600.0
+WRITE_REGION_BYTES_MIN = 1 * MIB
+WRITE_REGION_BYTES_DEFAULT = 1024 * MIB
+"""Of each engine's connection, or as much as the pool has: only what the engine touches takes memory."""
+INTAKE_INLINE_BYTES_MAX = 256 * KIB
+"""Up to here a copy out of a write region (0.15 ms per MiB) holds the event loop up no longer than a thread would."""
 CHECKSUM_INLINE_BYTES_MAX = 4 * MIB
 """Up to here a checksum holds the event loop up for less (0.1 ms per MiB) than hops to a thread and back would cost."""
 

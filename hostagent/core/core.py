@@ -201,6 +201,7 @@ class AgentCore:
         return {
             events.ReserveRequested: engines.reserve,
             events.CommitRequested: engines.commit,
+            events.ChunkTaken: engines.taken,
             events.AbortRequested: engines.abort,
             events.ChunksRequested: engines.fetch,
             events.CancelRequested: engines.cancel,

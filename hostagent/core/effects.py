@@ -149,6 +149,15 @@ class DatagramsDropped:
 
 
 @dataclass(frozen=True, slots=True)
+class TakeChunk:
+    """Copy a chunk from an engine's write region into its place in the pool; answered by ChunkTaken."""
+
+    chunk: Chunk
+    engine: EngineId
+    region_offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class ComputeChecksum:
     """xxh3-64 of a chunk; answered by ChecksumComputed."""
 
@@ -380,6 +389,7 @@ Effect: TypeAlias = (
     | AbortRead
     | PeerLoadEnded
     | DatagramsDropped
+    | TakeChunk
     | ComputeChecksum
     | LoadChunk
     | SaveChunk
