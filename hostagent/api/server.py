@@ -306,6 +306,8 @@ class _Connection(asyncio.Protocol):
     def answer(self, answer: Answer) -> None:
         """Send an answer as a frame."""
         match answer:
+            case effects.FetchAnswered(_, request, status, lease, chunks, places) if places is not None:
+                self._send(Kind.FETCH_EACH, request, status, messages.pack_found(lease, places, chunks), len(chunks))
             case effects.FetchAnswered(_, request, status, lease, chunks):
                 self._send(Kind.FETCH, request, status, messages.pack_fetched(lease, chunks), len(chunks))
             case effects.ReserveAnswered(_, request, status, lease):
@@ -353,6 +355,25 @@ class _Connection(asyncio.Protocol):
                 self._engine, frame.request, keys, deadline_s, prefill, expected_s, traceparent=traceparent
             )
         )
+
+    def _on_fetch_each(self, frame: Frame) -> None:
+        (deadline_us,) = messages.FETCH_EACH.unpack_from(frame.body)
+        deadline_s = min(deadline_us / 1e6, limits.API_DEADLINE_S_MAX)
+        body, traceparent = messages.split_traceparent(frame)
+        keys = tuple(map(ChunkKey, messages.unpack_keys(body, frame.count, messages.FETCH_EACH.size)))
+        self._handle(
+            events.ChunksRequested(
+                self._engine, frame.request, keys, deadline_s, None, traceparent=traceparent, any_order=True
+            )
+        )
+
+    def _on_lock(self, frame: Frame) -> None:
+        (hold_us,) = messages.LOCK.unpack_from(frame.body)
+        hold_s = min(hold_us / 1e6, limits.API_LOCK_S_MAX)
+        self._handle(events.LockRequested(self._engine, frame.request, _keys(frame, messages.LOCK.size), hold_s))
+
+    def _on_unlock(self, frame: Frame) -> None:
+        self._handle(events.UnlockRequested(self._engine, frame.request, _keys(frame)))
 
     def _on_cancel(self, frame: Frame) -> None:
         self._handle(events.CancelRequested(self._engine, messages.CANCEL.unpack(frame.body)[0]))
@@ -444,4 +465,7 @@ _HANDLERS: dict[int, Callable[[_Connection, Frame], None]] = {
     Kind.CANCEL: _Connection._on_cancel,
     Kind.CLAIM: _Connection._on_claim,
     Kind.DISCLAIM: _Connection._on_disclaim,
+    Kind.FETCH_EACH: _Connection._on_fetch_each,
+    Kind.LOCK: _Connection._on_lock,
+    Kind.UNLOCK: _Connection._on_unlock,
 }

@@ -57,11 +57,13 @@ class FetchAnswered:
     status: Status
     lease: LeaseId = NO_LEASE
     chunks: tuple[FetchedChunk, ...] = ()
+    places: tuple[int, ...] | None = None
+    """Of a fetch in any order: the index of each chunk among the keys asked for."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeysAnswered:
-    """One byte for each key: a `Where` for CONTAINS; for PIN, UNPIN and DROP whether it was done."""
+    """One byte for each key: a `Where` for CONTAINS; for all others whether it was done."""
 
     engine: EngineId
     request: int

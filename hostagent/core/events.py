@@ -75,6 +75,8 @@ class ChunksRequested:
     """The engine's trace context, for the shell; the core makes nothing of it."""
     traced: bool = False
     """Whether FetchPlanned is wanted."""
+    any_order: bool = False
+    """Each chunk is of use by itself: one that is missing ends nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +116,25 @@ class PinRequested:
 @dataclass(frozen=True, slots=True)
 class UnpinRequested:
     """Take pins of this engine back; answered by KeysAnswered."""
+
+    engine: EngineId
+    request: int
+    keys: tuple[ChunkKey, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LockRequested:
+    """Keep chunks of the pool for `hold_s` at most, or until UnlockRequested; answered by KeysAnswered."""
+
+    engine: EngineId
+    request: int
+    keys: tuple[ChunkKey, ...]
+    hold_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class UnlockRequested:
+    """Take locks of this engine back, the one that ends first of each chunk; answered by KeysAnswered."""
 
     engine: EngineId
     request: int
@@ -380,6 +401,8 @@ EngineEvent: TypeAlias = (
     | PlacesRequested
     | PinRequested
     | UnpinRequested
+    | LockRequested
+    | UnlockRequested
     | DropRequested
     | HintGiven
     | ClaimMade

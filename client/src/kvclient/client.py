@@ -28,6 +28,7 @@ from types import TracebackType
 
 from kvclient import messages
 from kvclient.attach import ANSWER_TIMEOUT_S, AgentUnavailableError, attach
+from kvclient.found import Found
 from kvclient.messages import Frame, Hint, Kind, MalformedFrameError, Status, Where
 from kvclient.region import WriteRegion
 from kvproto.sources import ChunkSource
@@ -39,6 +40,7 @@ __all__ = [
     "ChunkSource",
     "FetchUnderWay",
     "Fetched",
+    "Found",
     "PoolFullError",
     "PutOutcome",
     "Reservation",
@@ -243,6 +245,30 @@ class AgentClient:
             views = [pool[chunk.offset : chunk.offset + chunk.size_bytes] for chunk in chunks]
         return Fetched(self, lease, views, [chunk.source for chunk in chunks], Status(answer.status))
 
+    def fetch_each(self, keys: Sequence[bytes], *, deadline_s: float, traceparent: str | None = None) -> Found:
+        """Bring chunks, each of use by itself, into the pool and lease those that arrived by the deadline.
+
+        For engines whose keys name no parents: a chunk that is missing, refused or late costs only itself. `keys` are
+        distinct, in any order. The agent fetches whatever it takes, and waits for nobody who computes.
+        """
+        body = messages.FETCH_EACH.pack(int(deadline_s * 1e6)) + messages.pack_keys(keys)
+        trace = messages.pack_traceparent(traceparent)
+        request = self._send(Kind.FETCH_EACH, body + trace, status=len(trace), count=len(keys), answered=True)
+        answer = self._wait(request, time.monotonic() + deadline_s + self._answer_timeout_s)
+        if answer.status not in _MISSES:
+            _expect(answer, "fetch")
+        lease, chunks = messages.unpack_found(answer, len(keys))
+        places = [chunks.get(place) for place in range(len(keys))]
+        with _while_open():
+            pool = memoryview(self._map)
+            views = [None if at is None else pool[at.offset : at.offset + at.size_bytes] for at in places]
+        return Found(
+            lambda: self._give_back(Kind.RELEASE, lease),
+            views,
+            [None if chunk is None else chunk.source for chunk in places],
+            Status(answer.status),
+        )
+
     def contains(self, keys: Sequence[bytes]) -> list[Where]:
         """Where each chunk is known to be, without moving anything."""
         answer = _expect(self._call(Kind.CONTAINS, messages.pack_keys(keys), count=len(keys)), "look up")
@@ -274,18 +300,28 @@ class AgentClient:
 
     def pin(self, keys: Sequence[bytes]) -> list[bool]:
         """Keep chunks that are here from eviction until `unpin` or the end of this client; False: not here."""
-        answer = _expect(self._call(Kind.PIN, messages.pack_keys(keys), count=len(keys)), "pin")
-        return [bool(value) for value in answer.body]
+        return self._done(Kind.PIN, messages.pack_keys(keys), len(keys), "pin")
 
     def unpin(self, keys: Sequence[bytes]) -> list[bool]:
         """Take pins of this client back; False: it had none on that chunk."""
-        answer = _expect(self._call(Kind.UNPIN, messages.pack_keys(keys), count=len(keys)), "unpin")
-        return [bool(value) for value in answer.body]
+        return self._done(Kind.UNPIN, messages.pack_keys(keys), len(keys), "unpin")
+
+    def lock(self, keys: Sequence[bytes], *, hold_s: float) -> list[bool]:
+        """Keep chunks that are in this node's DRAM until `unlock`, for `hold_s` seconds, or to the end of this client.
+
+        For the time between a look-up and a load. Locks of a chunk add up. False: it is not in DRAM (on a disk, or on
+        another node: fetch it first), or this client or all clients together have locked as much as they may.
+        """
+        body = messages.LOCK.pack(int(hold_s * 1e6)) + messages.pack_keys(keys)
+        return self._done(Kind.LOCK, body, len(keys), "lock")
+
+    def unlock(self, keys: Sequence[bytes]) -> list[bool]:
+        """Take one lock of each chunk back; False: this client has none on it (any more)."""
+        return self._done(Kind.UNLOCK, messages.pack_keys(keys), len(keys), "unlock")
 
     def drop(self, keys: Sequence[bytes]) -> list[bool]:
-        """Remove chunks from this node's pool; False: not here, or pinned."""
-        answer = _expect(self._call(Kind.DROP, messages.pack_keys(keys), count=len(keys)), "drop")
-        return [bool(value) for value in answer.body]
+        """Remove chunks from this node's pool and disk; False: not here, pinned, or locked."""
+        return self._done(Kind.DROP, messages.pack_keys(keys), len(keys), "drop")
 
     def session_end(self, keys: Sequence[bytes]) -> None:
         """These chunks and what hangs below them are not expected to be used again."""
@@ -307,6 +343,10 @@ class AgentClient:
     def _call(self, kind: Kind, body: bytes, *, count: int = 0) -> Frame:
         request = self._send(kind, body, count=count, answered=True)
         return self._wait(request, time.monotonic() + self._answer_timeout_s)
+
+    def _done(self, kind: Kind, body: bytes, count: int, doing: str) -> list[bool]:
+        """Ask for something with each key; whether it was done."""
+        return [bool(value) for value in _expect(self._call(kind, body, count=count), doing).body]
 
     def _send(self, kind: Kind, body: bytes, *, status: int = 0, count: int = 0, answered: bool = False) -> int:
         if count > 0xFFFF:
