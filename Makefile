@@ -85,7 +85,8 @@ wheels: ## all three distributions, sdist and wheel, into dist/
 wheelhouse: wheels ## what the wheels need in deploy/docker's images, for building those without a network
 	build/venv-build/bin/python -m pip download --quiet --disable-pip-version-check --dest dist/wheelhouse \
 		--only-binary :all: --implementation cp --python-version 3.12 --abi cp312 --abi abi3 --abi none \
-		--platform manylinux_2_28_$(shell uname -m) --platform manylinux2014_$(shell uname -m) dist/*.whl
+		--platform manylinux_2_28_$(shell uname -m) --platform manylinux2014_$(shell uname -m) \
+		dist/kvcast_client-*.whl dist/p4switch-*.whl "$$(ls dist/kvcast-*.whl)[otel]"
 
 test-wheels: $(VENV)/.installed ## the wheels, built and installed into empty environments, at work
 	$(RUN) $(PY) -m pytest -m wheels tests/wheels

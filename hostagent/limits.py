@@ -160,6 +160,9 @@ ANNOUNCE_DELAY_S = 0.03
 USAGE_DELAY_S = 0.25
 USAGE_EVENTS_MAX = 4096
 USAGE_BATCH_EVENTS = 1000
+PAST_FETCHES_MAX = 16_384
+"""Chunks whose fetches are told again to a controller that comes to lead; as many as one fetch may have."""
+CONTROLLERS_TOLD_MAX = 16
 TASKS_RUNNING_MAX = 256
 NEXT_VICTIMS_TOLD = 8
 """Chunks that a full pool would lose next, named in each heartbeat."""

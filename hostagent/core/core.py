@@ -454,7 +454,7 @@ class AgentCore:
             )
         )
         self.directory.restart(event.controller)
-        self._reports.snapshot()
+        self._reports.snapshot(event.controller)
         self._load_reports.attached(wanted=event.takes_loads)
         self.claims.welcomed(event.node)
         self._heartbeat_ns = int((event.heartbeat_s or limits.HEARTBEAT_S_DEFAULT) * 1e9)

@@ -19,7 +19,7 @@ from hostagent.pool.chunks import Chunk, PoolUsage
 from kvclient.messages import FetchedChunk, Hint, Kind, Status
 from kvpolicy.tiers.gate import Choice, Verdict
 from kvpolicy.tiers.holder_load import HolderLoad
-from kvpolicy.value import Measurement, Tier
+from kvpolicy.value import Measurement, PastFetches, Tier
 from kvproto.commands import AbortRead, Blame, SendControl
 from kvproto.ids import Address, ChunkKey, NodeId, ReadId
 from kvproto.sources import ChunkSource
@@ -238,6 +238,8 @@ class ReportUsage:
     hints: Sequence[ReuseHint]
     measurements: Sequence[Measurement]
     at_ns: int
+    past: Sequence[tuple[ChunkKey, PastFetches]] = ()
+    """What other controllers were told of, for one that has just come to lead."""
 
 
 @dataclass(frozen=True, slots=True)
