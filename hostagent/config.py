@@ -100,8 +100,8 @@ class AgentConfig:
     """The file says that speaking plainly with other machines is meant."""
     api_socket: str = API_SOCKET
     api_access: Access = field(default_factory=Access)
-    write_region_wanted_bytes: int = 0
-    """See `write_region_bytes`; 0: the file does not say."""
+    write_region_wanted_bytes: int | None = None
+    """See `write_region_bytes`; None: the file does not say."""
     http: tuple[str, int] = ("127.0.0.1", 9475)
     ready_file: Path | None = None
     log_level: str = "info"
@@ -146,7 +146,7 @@ def parse(values: object, folder: Path = Path()) -> AgentConfig:
         insecure=top.take("insecure", checks.flag, False),
         api_socket=api.take("socket", _socket_path, API_SOCKET),
         api_access=_access(api),
-        write_region_wanted_bytes=api.take("write_region", _write_region, 0),
+        write_region_wanted_bytes=api.take("write_region", _write_region, None),
         http=(http.take("address", checks.ipv4, "127.0.0.1"), http.take("port", checks.whole(0, 65535), 9475)),
         ready_file=top.take("ready_file", checks.optional_path, None),
         log_level=top.take("log_level", checks.one_of(checks.LOG_LEVELS), "info"),
