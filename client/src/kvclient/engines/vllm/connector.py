@@ -38,7 +38,8 @@ class KvcastConnector(KVConnectorBase_V1):
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         """Raises SettingsError, one line, when the engine or its settings cannot work with the pool."""
         super().__init__(vllm_config=vllm_config, role=role, kv_cache_config=kv_cache_config)
-        settings = parse_settings(self._kv_transfer_config.kv_connector_extra_config)
+        transfer = self._kv_transfer_config
+        settings = parse_settings(transfer.kv_connector_extra_config, role=transfer.kv_role)
         block_tokens = check_engine(vllm_config, kv_cache_config, settings)
         self._scheduler: KvcastConnectorScheduler | None = None
         self._worker: KvcastConnectorWorker | None = None
@@ -156,10 +157,10 @@ class KvcastConnector(KVConnectorBase_V1):
     def request_finished(self, request: Any, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
         """See base. Blocks may be freed: saves keep those they read by vLLM's own counts."""
         try:
-            self._at_scheduler.finished(request)
+            return False, self._at_scheduler.finished(request)
         except Exception:  # noqa: BLE001 - see above
             self._at_scheduler.failed("ending a request")
-        return False, None
+            return False, None
 
     def take_events(self) -> Iterable[Any]:
         """See base."""
