@@ -10,6 +10,7 @@ from kvclient.engines.core.handoff import ANNOUNCED_S, Wish, answer_of, shares, 
 from kvclient.engines.core.keys import PrefixKeys
 from kvclient.engines.core.prefill import expecting_terms
 from kvclient.engines.settings import CONSUMER, PRODUCER, Settings, SettingsError, parse_settings
+from kvclient.engines.vllm.version import check_version
 
 EXPECTED_S = 7.0
 NIXL_ASKS = {"do_remote_decode": True, "do_remote_prefill": False, "remote_engine_id": None, "remote_block_ids": None}
@@ -87,3 +88,16 @@ def test_roles_change_defaults_and_nothing_that_is_set() -> None:
     assert parse_settings({"save": "all"}, {}, role=CONSUMER).save == "all"
     with pytest.raises(SettingsError, match="expected_s"):
         parse_settings({"expected_s": -1}, {})
+
+
+@pytest.mark.parametrize("version", ["0.32.0", "0.32.4+cpu", "0.33.0", "0.33.1rc2.dev5+gabc"])
+def test_versions_that_are_ours(version: str) -> None:
+    check_version(version)
+
+
+@pytest.mark.parametrize("version", ["0.31.9", "0.34.0", "1.0.0", "dev", ""])
+def test_versions_that_are_not(version: str) -> None:
+    with pytest.raises(SettingsError, match=r"works with vLLM 0\.32 and 0\.33, and this is") as error:
+        check_version(version)
+    assert "\n" not in str(error.value)
+    check_version(version, untested=True)

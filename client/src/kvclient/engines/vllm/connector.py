@@ -5,6 +5,9 @@
 
 from __future__ import annotations
 
+import kvclient.engines.vllm.supported  # noqa: F401 - refuses a vLLM that is not ours
+
+# isort: split
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -22,6 +25,7 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 from kvclient.client import Where
 from kvclient.engines.settings import SettingsError, parse_settings
 from kvclient.engines.vllm.facts import check_engine
+from kvclient.engines.vllm.idle import calling_scheduler
 from kvclient.engines.vllm.metadata import StepOrders
 from kvclient.engines.vllm.metrics import KvcastPromMetrics, KvcastStats
 from kvclient.engines.vllm.plugin import register
@@ -103,6 +107,11 @@ class KvcastConnector(KVConnectorBase_V1):
         return extra_config.get("load") == "layerwise"
 
     # ------------------------------------------------------------------ scheduler
+
+    def bind_kv_cache_manager(self, kv_cache_manager: Any) -> None:
+        """See base. The scheduler itself calls: it is there to publish events."""
+        super().bind_kv_cache_manager(kv_cache_manager)
+        self._at_scheduler.watch_while_idle(calling_scheduler())
 
     def bind_gpu_block_pool(self, gpu_block_pool: Any) -> None:
         """See base."""

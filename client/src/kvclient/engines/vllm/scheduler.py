@@ -40,6 +40,7 @@ from kvclient.engines.vllm.bindings import traceparent_of
 from kvclient.engines.vllm.chunk_names import ChunkNames
 from kvclient.engines.vllm.events import PoolNews
 from kvclient.engines.vllm.handoffs import Handoffs
+from kvclient.engines.vllm.idle import IdleNews
 from kvclient.engines.vllm.metadata import NOTHING, StepOrders, StepReports
 from kvclient.engines.vllm.metrics import GAUGES, KvcastStats
 from kvclient.polled_client import PolledClient
@@ -127,6 +128,7 @@ class KvcastConnectorScheduler:
         self._chunks_to_tell: dict[int, tuple[Any, int]] = {}
         """By save: the request and the chunk, for the event when it is whole."""
         self._news = PoolNews(vllm_config, kv_cache_config, settings, block_tokens)
+        self._idle_news: IdleNews | None = None
         self._swept_s = time.monotonic()
         self._link = AgentLink(PolledClient, settings.socket, log, answer_timeout_s=settings.answer_timeout_s)
         self._names = ChunkNames(vllm_config, kv_cache_config, settings, block_tokens, self._link)
@@ -144,6 +146,11 @@ class KvcastConnectorScheduler:
     def bind_block_pool(self, block_pool: Any) -> None:
         """vLLM's own counts of who uses a block: saves keep theirs by it."""
         self._block_pool = block_pool
+
+    def watch_while_idle(self, scheduler: Any) -> None:
+        """Tell routers through vLLM's `scheduler` (None: it is not known), also while it makes no steps."""
+        if self._news.is_on and scheduler is not None:
+            self._idle_news = IdleNews(self._settings, self._news, scheduler, lambda: self._step_ended_s)
 
     def reset(self) -> bool:
         """The weights may have changed (vLLM says so by resetting caches): nothing made before is used any more."""
@@ -188,6 +195,8 @@ class KvcastConnectorScheduler:
 
     def close(self) -> None:
         """End everything."""
+        if self._idle_news is not None:
+            self._idle_news.close()
         self._link.close()
         self._io.close()
 
