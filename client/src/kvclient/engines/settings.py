@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
+
+from kvproto.ids import SECRET_BYTES_MIN
 
 SOCKET_VARIABLE = "KVCAST_AGENT_SOCKET"
 SOCKET_DEFAULT = "/run/kvcast/agent.sock"
 PRODUCER, CONSUMER, BOTH = "kv_producer", "kv_consumer", "kv_both"
 """What an engine is for, as vLLM names it (`kv_role`)."""
+SECRET_FILE_VARIABLE = "KVCAST_TENANT_SECRET_FILE"
+SECRET_BYTES_MAX = 4096
 
 
 class SettingsError(ValueError):
@@ -36,6 +41,7 @@ class Settings:
     save_blocks_share: float = 0.25
     expected_s: float = 30.0
     weights_digest: str = ""
+    tenant_secret_file: str = ""
     events: bool = True
     events_medium: str = "EXTERNAL"
     events_sweep_s: float = 10.0
@@ -80,7 +86,11 @@ ROLE_DEFAULTS: dict[str, dict[str, Any]] = {
 def parse_settings(extra: Mapping[str, Any], environ: Mapping[str, str] = os.environ, *, role: str = BOTH) -> Settings:
     """Check what the engine was configured with; `role`: its `kv_role`. Raises SettingsError naming the setting."""
     known = {field.name: field.type for field in fields(Settings)}
-    chosen: dict[str, Any] = {"socket": environ.get(SOCKET_VARIABLE, SOCKET_DEFAULT), **ROLE_DEFAULTS[role]}
+    chosen: dict[str, Any] = {
+        "socket": environ.get(SOCKET_VARIABLE, SOCKET_DEFAULT),
+        "tenant_secret_file": environ.get(SECRET_FILE_VARIABLE, ""),
+        **ROLE_DEFAULTS[role],
+    }
     for name, value in extra.items():
         if name in _NAMED_OTHERWISE:
             continue
@@ -90,6 +100,26 @@ def parse_settings(extra: Mapping[str, Any], environ: Mapping[str, str] = os.env
             )
         chosen[name] = _checked(name, str(known[name]), value)
     return Settings(**chosen)
+
+
+def tenant_secret(path: str) -> bytes:
+    """The secret in a file, without the line's end; no path, no secret. Raises SettingsError, which never shows it."""
+    if not path:
+        return b""
+    try:
+        with open(path, "rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            secret = file.read(SECRET_BYTES_MAX + 1).rstrip(b"\r\n")
+    except OSError as error:
+        raise SettingsError(f"tenant_secret_file: cannot read {path}: {error.strerror}") from error
+    if mode & (stat.S_IROTH | stat.S_IWOTH):
+        raise SettingsError(f"tenant_secret_file: every user may read or write {path}; chmod o-rw {path}")
+    if not SECRET_BYTES_MIN <= len(secret) <= SECRET_BYTES_MAX:
+        raise SettingsError(
+            f"tenant_secret_file: {path} has {len(secret)} bytes, not {SECRET_BYTES_MIN} to {SECRET_BYTES_MAX};"
+            " make one with: openssl rand -hex 32"
+        )
+    return secret
 
 
 def _checked(name: str, kind: str, value: Any) -> Any:
