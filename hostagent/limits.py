@@ -33,6 +33,11 @@ API_FRAMES_PER_TURN = 64
 """Requests of one engine that are handled before others get their turn."""
 API_NAMESPACE_BYTES_MAX = 256
 API_DEADLINE_S_MAX = 600.0
+WRITE_REGION_BYTES_MIN = 1 * MIB
+WRITE_REGION_BYTES_DEFAULT = 1024 * MIB
+"""Of each engine's connection, or as much as the pool has: only what the engine touches takes memory."""
+INTAKE_INLINE_BYTES_MAX = 256 * KIB
+"""Up to here a copy out of a write region (0.15 ms per MiB) holds the event loop up no longer than a thread would."""
 API_LOCK_S_MAX = 600.0
 API_LOCKS_MAX = 16384
 """Locks of one engine: four times the keys of one request."""
@@ -161,6 +166,9 @@ ANNOUNCE_DELAY_S = 0.03
 USAGE_DELAY_S = 0.25
 USAGE_EVENTS_MAX = 4096
 USAGE_BATCH_EVENTS = 1000
+PAST_FETCHES_MAX = 16_384
+"""Chunks whose fetches are told again to a controller that comes to lead; as many as one fetch may have."""
+CONTROLLERS_TOLD_MAX = 16
 TASKS_RUNNING_MAX = 256
 NEXT_VICTIMS_TOLD = 8
 """Chunks that a full pool would lose next, named in each heartbeat."""

@@ -204,6 +204,7 @@ class AgentCore:
         return {
             events.ReserveRequested: engines.reserve,
             events.CommitRequested: engines.commit,
+            events.ChunkTaken: engines.taken,
             events.AbortRequested: engines.abort,
             events.ChunksRequested: engines.fetch,
             events.CancelRequested: engines.cancel,
@@ -458,7 +459,7 @@ class AgentCore:
             )
         )
         self.directory.restart(event.controller)
-        self._reports.snapshot()
+        self._reports.snapshot(event.controller)
         self._load_reports.attached(wanted=event.takes_loads)
         self.claims.welcomed(event.node)
         self._heartbeat_ns = int((event.heartbeat_s or limits.HEARTBEAT_S_DEFAULT) * 1e9)

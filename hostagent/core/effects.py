@@ -19,7 +19,7 @@ from hostagent.pool.chunks import Chunk, PoolUsage
 from kvclient.messages import FetchedChunk, Hint, Kind, Status
 from kvpolicy.tiers.gate import Choice, Verdict
 from kvpolicy.tiers.holder_load import HolderLoad
-from kvpolicy.value import Measurement, Tier
+from kvpolicy.value import Measurement, PastFetches, Tier
 from kvproto.commands import AbortRead, Blame, SendControl
 from kvproto.ids import Address, ChunkKey, NodeId, ReadId
 from kvproto.sources import ChunkSource
@@ -151,6 +151,15 @@ class DatagramsDropped:
 
 
 @dataclass(frozen=True, slots=True)
+class TakeChunk:
+    """Copy a chunk from an engine's write region into its place in the pool; answered by ChunkTaken."""
+
+    chunk: Chunk
+    engine: EngineId
+    region_offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class ComputeChecksum:
     """xxh3-64 of a chunk; answered by ChecksumComputed."""
 
@@ -231,6 +240,8 @@ class ReportUsage:
     hints: Sequence[ReuseHint]
     measurements: Sequence[Measurement]
     at_ns: int
+    past: Sequence[tuple[ChunkKey, PastFetches]] = ()
+    """What other controllers were told of, for one that has just come to lead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,6 +391,7 @@ Effect: TypeAlias = (
     | AbortRead
     | PeerLoadEnded
     | DatagramsDropped
+    | TakeChunk
     | ComputeChecksum
     | LoadChunk
     | SaveChunk

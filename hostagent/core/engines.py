@@ -129,7 +129,20 @@ class Engines:
             return
         self._commits[chunk] = _Commit(event.engine, event.request)
         self._pool.pin(chunk)
-        self._emit(effects.ComputeChecksum(chunk))
+        if event.region_offset is None:
+            self._emit(effects.ComputeChecksum(chunk))
+        else:
+            self._emit(effects.TakeChunk(chunk, event.engine, event.region_offset))
+
+    def taken(self, event: events.ChunkTaken) -> None:
+        """The chunk is in the pool, where no engine can change it any more."""
+        if event.whole:
+            self._emit(effects.ComputeChecksum(event.chunk))
+            return
+        commit = self._commits.pop(event.chunk)
+        self._pool.unpin(event.chunk)
+        self._give_up(event.chunk)
+        self._emit(effects.CommitAnswered(commit.engine, commit.request, Status.MALFORMED))
 
     def checksum_computed(self, chunk: Chunk, checksum: int) -> None:
         """The chunk is whole."""

@@ -47,6 +47,8 @@ class CommitRequested:
     engine: EngineId
     request: int
     lease: LeaseId
+    region_offset: int | None = None
+    """Where it lies in the engine's write region; None: in its place in the pool, where only the agent writes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,6 +291,14 @@ class SaveEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class ChunkTaken:
+    """Answer to TakeChunk. Not `whole`: the engine's write region does not have those bytes."""
+
+    chunk: Chunk
+    whole: bool
+
+
+@dataclass(frozen=True, slots=True)
 class ChecksumComputed:
     """Answer to ComputeChecksum."""
 
@@ -407,6 +417,7 @@ Event: TypeAlias = (
     | ControllerEvent
     | LoadEnded
     | SaveEnded
+    | ChunkTaken
     | ChecksumComputed
     | ControlsReceived
     | CastsPlaced

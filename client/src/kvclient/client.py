@@ -6,8 +6,9 @@
 ...         for view in got.views:
 ...             load(view)
 
-Chunks are read and written in place: `reserve` gives a view onto shared memory to fill, `fetch` gives read-only views
-that stay valid until the result is released (or the client is closed: closing gives all leases and pins back).
+Chunks are read in place: `fetch` gives read-only views of the pool that stay valid until the result is released (or the
+client is closed: closing gives all leases and pins back). `reserve` gives a view of this client's own write region to
+fill; the agent copies it into the pool at `commit`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -30,6 +31,7 @@ from kvclient import messages
 from kvclient.attach import ANSWER_TIMEOUT_S, AgentUnavailableError, attach
 from kvclient.found import Found
 from kvclient.messages import Frame, Hint, Kind, MalformedFrameError, Status, Where
+from kvclient.region import WriteRegion
 from kvproto.sources import ChunkSource
 
 __all__ = [
@@ -72,7 +74,7 @@ class AgentError(Exception):
 
 
 class PoolFullError(AgentError):
-    """No room in the node's pool, nothing may be evicted, or the chunk is larger than the pool."""
+    """No room in the node's pool, nothing may be evicted, or the chunk is larger than the pool or the write region."""
 
 
 PUTS_AT_ONCE = 32
@@ -113,12 +115,14 @@ class AgentClient:
         attached = attach(self._path)
         self._sock, self.pool_bytes, self.incarnation = attached.sock, attached.pool_bytes, attached.incarnation
         try:
-            self._map = mmap.mmap(attached.memory, attached.pool_bytes)
+            self._map = mmap.mmap(attached.memory, attached.pool_bytes, prot=mmap.PROT_READ)
+            self._region = WriteRegion(attached.region)
         except BaseException:
             self._sock.close()
             raise
         finally:
             os.close(attached.memory)
+            os.close(attached.region)
         self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(ANSWER_TIMEOUT_S), 0))
         self._readable = select.poll()
         self._readable.register(self._sock, select.POLLIN)
@@ -138,9 +142,10 @@ class AgentClient:
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
         self._sock.close()
-        # With views still out, the mapping goes when the last of them does.
-        with contextlib.suppress(BufferError):
-            self._map.close()
+        # With views still out, a mapping goes when the last of them does.
+        for mapping in (self._map, self._region):
+            with contextlib.suppress(BufferError):
+                mapping.close()
 
     def __enter__(self) -> AgentClient:
         return self
@@ -172,7 +177,8 @@ class AgentClient:
     def reserve(
         self, key: bytes, parent: bytes | None, size_bytes: int, *, position: int | None = None, namespace: str = ""
     ) -> Reservation | None:
-        """Room to write a chunk in place; None when the pool has it or somebody is writing it. Raises PoolFullError."""
+        """Room for a chunk in the pool, and a view in which to write it; None when the pool has it or somebody is
+        writing it. Raises PoolFullError."""
         return self._reserved(self._wait_for(self._ask_room(key, parent, size_bytes, position, namespace)), size_bytes)
 
     def put_each(self, chunks: Sequence[ChunkToPut], *, namespace: str = "") -> list[bool]:
@@ -200,23 +206,26 @@ class AgentClient:
             self._ask_room(chunk.key, chunk.parent, chunk.size_bytes, chunk.position, namespace) for chunk in chunks
         ]
         outcomes: list[PutOutcome | None] = []
-        commits: list[int] = []
-        with contextlib.ExitStack() as reserved:
-            slots = []
-            for chunk, answer in zip(chunks, [self._wait_for(request) for request in asked], strict=True):
-                try:
-                    slot = self._reserved(answer, chunk.size_bytes)
-                except AgentError:
+        slots: list[tuple[int, Reservation]] = []
+        started: list[tuple[int, Reservation, int]] = []
+        try:
+            with contextlib.ExitStack() as reserved:
+                for place, answer in enumerate([self._wait_for(request) for request in asked]):
                     outcomes.append(None)
-                    continue
-                outcomes.append(PutOutcome.EXISTS if slot is None else PutOutcome.STORED)
-                if slot is not None:
-                    slots.append((chunk, reserved.enter_context(slot)))
-            for chunk, slot in slots:
-                chunk.write(slot.view)
-                commits.append(slot.start_commit())
-        for request in commits:
-            _expect(self._wait_for(request), "commit")
+                    with contextlib.suppress(AgentError):
+                        slot = self._reserved(answer, chunks[place].size_bytes)
+                        outcomes[place] = PutOutcome.EXISTS if slot is None else PutOutcome.STORED
+                        if slot is not None:
+                            slots.append((place, reserved.enter_context(slot)))
+                for place, slot in slots:
+                    chunks[place].write(slot.view)
+                    started.append((place, slot, slot.start_commit()))
+        finally:
+            for place, slot, request in started:
+                try:
+                    slot.committed(request)
+                except AgentError:
+                    outcomes[place] = None
         return outcomes
 
     def _ask_room(self, key: bytes, parent: bytes | None, size_bytes: int, position: int | None, namespace: str) -> int:
@@ -234,8 +243,15 @@ class AgentClient:
         if answer.status in (Status.EXISTS, Status.FILLING):
             return None
         _expect(answer, "reserve room")
-        lease, offset = messages.RESERVED.unpack(answer.body)
-        return Reservation(self, lease, self._view(offset, size_bytes))
+        (lease,) = messages.LEASE.unpack(answer.body)
+        offset = self._region.allocate(size_bytes)
+        if offset is None:
+            self._give_back(Kind.ABORT, lease)
+            too_large = size_bytes > self._region.size_bytes
+            what = f"take {size_bytes} bytes at once through a write region of {self._region.size_bytes}"
+            raise PoolFullError(Status.TOO_LARGE if too_large else Status.POOL_FULL, f"{what} (api.write_region)")
+        with _while_open():
+            return Reservation(self, lease, offset, self._region.view(offset, size_bytes))
 
     # ------------------------------------------------------------------ fetch
 
@@ -295,7 +311,9 @@ class AgentClient:
         if answer.status not in _MISSES:
             _expect(answer, "fetch")
         lease, chunks = messages.unpack_fetched(answer)
-        views = [self._view(chunk.offset, chunk.size_bytes).toreadonly() for chunk in chunks]
+        with _while_open():
+            pool = memoryview(self._map)
+            views = [pool[chunk.offset : chunk.offset + chunk.size_bytes] for chunk in chunks]
         return Fetched(self, lease, views, [chunk.source for chunk in chunks], Status(answer.status))
 
     def fetch_each(self, keys: Sequence[bytes], *, deadline_s: float, traceparent: str | None = None) -> Found:
@@ -312,9 +330,12 @@ class AgentClient:
             _expect(answer, "fetch")
         lease, chunks = messages.unpack_found(answer, len(keys))
         places = [chunks.get(place) for place in range(len(keys))]
+        with _while_open():
+            pool = memoryview(self._map)
+            views = [None if at is None else pool[at.offset : at.offset + at.size_bytes] for at in places]
         return Found(
             lambda: self._give_back(Kind.RELEASE, lease),
-            [None if chunk is None else self._view(chunk.offset, chunk.size_bytes).toreadonly() for chunk in places],
+            views,
             [None if chunk is None else chunk.source for chunk in places],
             Status(answer.status),
         )
@@ -400,13 +421,6 @@ class AgentClient:
         """Ask for something with each key; whether it was done."""
         return [bool(value) for value in _expect(self._call(kind, body, count=count), doing).body]
 
-    def _view(self, offset: int, size_bytes: int) -> memoryview:
-        try:
-            return memoryview(self._map)[offset : offset + size_bytes]
-        except ValueError as error:
-            # Another thread closed the client between the answer and this.
-            raise AgentUnavailableError("the client was closed") from error
-
     def _send(self, kind: Kind, body: bytes, *, status: int = 0, count: int = 0, answered: bool = False) -> int:
         if count > 0xFFFF:
             raise ValueError(f"{count} keys in one request")
@@ -483,41 +497,48 @@ class AgentClient:
         with contextlib.suppress(AgentUnavailableError):
             self._send(kind, messages.LEASE.pack(lease))
 
-    def _start_commit(self, lease: int) -> int:
-        return self._send(Kind.COMMIT, messages.LEASE.pack(lease), answered=True)
+    def _start_commit(self, lease: int, offset: int) -> int:
+        return self._send(Kind.COMMIT, messages.COMMIT.pack(lease, offset), answered=True)
 
-    def _commit(self, lease: int) -> int:
-        answer = _expect(self._wait_for(self._start_commit(lease)), "commit")
+    def _committed(self, request: int) -> int:
+        answer = _expect(self._wait_for(request), "commit")
         checksum: int = struct.unpack("!Q", answer.body)[0]
         return checksum
 
 
 class Reservation:
-    """Room for a chunk, to be written in place. Leaving its `with` without `commit` gives it up."""
+    """Room for a chunk, to be written to `view`. Leaving its `with` without `commit` gives it up."""
 
-    def __init__(self, client: AgentClient, lease: int, view: memoryview) -> None:
+    def __init__(self, client: AgentClient, lease: int, offset: int, view: memoryview) -> None:
         self._client = client
         self._lease = lease
+        self._offset = offset
         self._done = False
         self.view = view
 
     def commit(self) -> int:
-        """The chunk is written: check-sum it and publish it. Returns its xxh3-64. The view is void afterwards."""
-        self._done = True
-        self.view.release()
-        return self._client._commit(self._lease)
+        """The chunk is written: have it copied, check-summed and published. Returns its xxh3-64. The view is void."""
+        return self.committed(self.start_commit())
 
     def start_commit(self) -> int:
-        """As `commit`, without waiting for the answer; the request's number."""
+        """As `commit`, without waiting; the request's number, with which `committed` must follow."""
         self._done = True
         self.view.release()
-        return self._client._start_commit(self._lease)
+        return self._client._start_commit(self._lease, self._offset)
+
+    def committed(self, request: int) -> int:
+        """Wait for what `start_commit` began. Returns the chunk's xxh3-64."""
+        try:
+            return self._client._committed(request)
+        finally:
+            self._client._region.free(self._offset)
 
     def abort(self) -> None:
         """Give the room back. Idempotent."""
         if not self._done:
             self._done = True
             self.view.release()
+            self._client._region.free(self._offset)
             self._client._give_back(Kind.ABORT, self._lease)
 
     def __enter__(self) -> Reservation:
@@ -579,6 +600,15 @@ class Fetched:
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
         self.release()
+
+
+@contextlib.contextmanager
+def _while_open() -> Iterator[None]:
+    """Another thread may have closed the client between an answer and this."""
+    try:
+        yield
+    except ValueError as error:
+        raise AgentUnavailableError("the client was closed") from error
 
 
 def _expect(answer: Frame, doing: str) -> Frame:

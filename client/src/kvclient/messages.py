@@ -11,13 +11,14 @@ and a body:
 | 6 | count | 16 | items in the body (keys, chunks) |
 | 8 | request | 32 | chosen by the client, echoed in the answer |
 
-The agent speaks first: WELCOME, with the pool's memory file as SCM_RIGHTS ancillary content. Bodies, with as many
-keys as `count` says:
+The agent speaks first: WELCOME, with two memory files as SCM_RIGHTS ancillary content: the pool, to be read, and the
+connection's own write region. What is put is written to the region; the agent copies it into the pool. Bodies, with as
+many keys as `count` says:
 
     WELCOME      answer: version u32, pool bytes u64, incarnation u64
     RESERVE      key, parent (zeros: none), size u64, position u32 (2^32-1: derive it), namespace label in UTF-8
-                 answer: lease u64, pool offset u64
-    COMMIT       lease u64
+                 answer: lease u64
+    COMMIT       lease u64, offset of the chunk in the write region u64
                  answer: xxh3-64 u64
     ABORT        lease u64; not answered
     FETCH        deadline us u64, recompute us u64 (2^64-1: none), engine's queue us u64, share of recompute that grows
@@ -71,7 +72,7 @@ assert KEYS_MAX * (KEY_BYTES + 8) + TRACEPARENT_BYTES_MAX + 64 <= FRAME_BYTES_MA
 HEADER = struct.Struct("!IBBHI")
 WELCOME = struct.Struct("!IQQ")
 RESERVE = struct.Struct("!16s16sQI")
-RESERVED = struct.Struct("!QQ")
+COMMIT = struct.Struct("!QQ")
 LEASE = struct.Struct("!Q")
 FETCH = struct.Struct("!QQQfIQ")
 FETCHED_CHUNK = struct.Struct("!QQB")
@@ -134,7 +135,7 @@ class Status(Named):
     BUSY = 11
     """Greeting of an agent that has all the connections it takes, of all engines or of this process."""
     FORBIDDEN = 12
-    """Greeting of an agent whose `api.users` does not name this process's user."""
+    """Greeting of an agent whose `api.users` or `api.group` does not let this process's user in."""
 
     MALFORMED = 32
     UNKNOWN_LEASE = 33

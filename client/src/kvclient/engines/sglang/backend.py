@@ -19,7 +19,7 @@ from kvclient.client import AgentClient
 from kvclient.engines.core.named_keys import leading
 from kvclient.engines.link import AgentLink
 from kvclient.engines.pieces import Piece
-from kvclient.engines.settings import SettingsError, parse_store_settings
+from kvclient.engines.settings import SettingsError, parse_store_settings, tenant_secret
 from kvclient.engines.sglang.pages import KV, HostPages, ModelFacts
 from kvclient.engines.store import ChunkStore, StoredChunk
 from kvclient.engines.weights import WeightsDigest, WeightsError, digest_of
@@ -40,6 +40,7 @@ class KvcastHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is not ther
         """Raises SettingsError for settings that kvcast does not know. An agent that is away raises nothing."""
         settings = parse_store_settings((storage_config.extra_config or {}).get(SETTINGS, {}))
         self._config = storage_config
+        self._secret = tenant_secret(settings.tenant_secret_file)
         self._server = _server_arguments()
         self._weights = _weights(settings.weights_digest, storage_config, self._server)
         link = AgentLink(AgentClient, settings.socket, log, answer_timeout_s=settings.answer_timeout_s)
@@ -77,7 +78,7 @@ class KvcastHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is not ther
             return None
         if digest is None:
             return None
-        facts = _model_facts(self._config, self._server, digest)
+        facts = _model_facts(self._config, self._server, digest, self._secret)
         return self._pages.setdefault(name, HostPages(name, self._host_pools[name], self._config, facts))
 
     def _pages_with(self, name: str, keys: Sequence[str], host_indices: Any) -> HostPages | None:
@@ -240,7 +241,7 @@ def _server_arguments() -> Any:
         return None
 
 
-def _model_facts(config: Any, server: Any, weights_digest: str) -> ModelFacts:
+def _model_facts(config: Any, server: Any, weights_digest: str, secret: bytes) -> ModelFacts:
     told = {
         name: str(getattr(server, name, None) or "")
         for name in ("quantization", "kv_cache_dtype", "json_model_override_args")
@@ -251,6 +252,7 @@ def _model_facts(config: Any, server: Any, weights_digest: str) -> ModelFacts:
         weights_digest=weights_digest,
         engine=f"sglang-{importlib.metadata.version('sglang')}",
         extra=";".join(f"{name}={value}" for name, value in sorted(told.items())),
+        tenant_secret=secret,
     )
 
 

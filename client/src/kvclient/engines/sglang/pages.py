@@ -8,7 +8,7 @@ the kind of pool, its layout, dtype and page size.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,8 @@ class ModelFacts:
     """Name and version."""
     extra: str
     """Quantisation, overrides of the configuration, ..., in a canonical text."""
+    tenant_secret: bytes = field(default=b"", repr=False)
+    """See `Namespace.tenant_secret`."""
 
 
 class HostPages:
@@ -161,4 +163,5 @@ def _namespace(
         pipeline_parallel_rank=int(config.pp_rank),
         pipeline_parallel_size=int(config.pp_size),
         extra=f"engine={facts.engine};{ranks};{facts.extra}",
+        tenant_secret=facts.tenant_secret,
     )
