@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 import tempfile
 from collections.abc import Callable
@@ -52,14 +53,15 @@ class LocalApi:
             http=("127.0.0.1", 0),
         )
         self._agent = self._loop.run_until_complete(_started(config))
-        self._honest, _ = self._connected()
+        self._honest, _, self._region = self._connected()
         self._content = self._hold()
 
     def fresh(self, random: Random) -> Case:
         return [request_frame(random) for _ in range(random.choice((1, 3, 10, 30)))]
 
     def run(self, case: Case) -> None:
-        peer, welcome = self._connected()
+        peer, welcome, region = self._connected()
+        os.close(region)
         check(welcome.startswith(messages.HEADER.pack(messages.WELCOME.size, Kind.WELCOME, 0, 0, 0)), "no welcome")
         reader, answers = FrameReader(), list[Frame]()
         with peer:
@@ -106,10 +108,10 @@ class LocalApi:
     def _hold(self) -> bytes:
         """Put a chunk and fetch it: what its bytes are. The lease stays."""
         reserved = self._asked(Kind.RESERVE, messages.RESERVE.pack(_HELD, messages.NO_KEY, _HELD_BYTES, 0))
-        lease, offset = messages.RESERVED.unpack(reserved.body)
+        (lease,) = messages.LEASE.unpack(reserved.body)
         content = Random(2).randbytes(_HELD_BYTES)
-        self._agent.memory.view(offset, _HELD_BYTES)[:] = content
-        self._asked(Kind.COMMIT, messages.LEASE.pack(lease))
+        os.pwrite(self._region, content, 0)
+        self._asked(Kind.COMMIT, messages.COMMIT.pack(lease, 0))
         self._asked(Kind.FETCH, messages.pack_fetch([_HELD], 1.0, None), 1)
         return content
 
@@ -125,22 +127,24 @@ class LocalApi:
         self._turn_until(answered, "an honest engine gets no answer")
         return frames[0]
 
-    def _connected(self) -> tuple[socket.socket, bytes]:
+    def _connected(self) -> tuple[socket.socket, bytes, int]:
+        """A connection, its greeting, and the descriptor of its write region."""
         peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         peer.connect(self._path)
         peer.setblocking(False)
         greeting: list[bytes] = []
+        regions: list[int] = []
 
         def greeted() -> bool:
             with contextlib.suppress(BlockingIOError):
                 said, descriptors, _, _ = socket.recv_fds(peer, 1 << 10, 4)
                 greeting.append(said)
-                for descriptor in descriptors:
-                    socket.close(descriptor)
+                os.close(descriptors[0])
+                regions.append(descriptors[1])
             return bool(greeting)
 
         self._turn_until(greeted, "no greeting")
-        return peer, greeting[0]
+        return peer, greeting[0], regions[0]
 
     def _turn_until(self, condition: Callable[[], bool], what: str) -> None:
         for _ in range(_TURNS_MAX):
@@ -152,6 +156,7 @@ class LocalApi:
 
     def close(self) -> None:
         self._honest.close()
+        os.close(self._region)
         self._loop.run_until_complete(self._agent.stop())
         self._loop.run_until_complete(self._loop.shutdown_default_executor())
         self._loop.close()

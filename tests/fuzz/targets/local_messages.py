@@ -27,7 +27,13 @@ def request_frame(random: Random) -> bytes:
             parent, position = random.choice((*KEYS, messages.NO_KEY)), random.choice((0, 1, 7, messages.NO_POSITION))
             label = random.choice((b"", b"llama", b"\xff", b"x" * 300))
             count, body = 0, messages.RESERVE.pack(random.choice(KEYS), parent, size_bytes, position) + label
-        case Kind.COMMIT | Kind.ABORT | Kind.RELEASE:
+        case Kind.COMMIT:
+            count, body = 0, messages.COMMIT.pack(lease, random.choice((0, 0, 4096, 1 << 20, 1 << 63, (1 << 64) - 1)))
+        case Kind.FETCH_EACH:
+            body = messages.FETCH_EACH.pack(random.choice((0, 1000, 50_000, 1 << 63))) + messages.pack_keys(keys)
+        case Kind.LOCK:
+            body = messages.LOCK.pack(random.choice((0, 1000, 1 << 63))) + messages.pack_keys(keys)
+        case Kind.ABORT | Kind.RELEASE:
             count, body = 0, messages.LEASE.pack(lease)
         case Kind.FETCH:
             deadline_s = random.choice((0.0, 0.001, 0.05, 1e9))
@@ -53,7 +59,10 @@ def request_frame(random: Random) -> bytes:
 def answer_frame(random: Random) -> bytes:
     """An answer as an agent sends it."""
     status = random.choice(list(Status))
-    match random.randrange(5):
+    match random.randrange(6):
+        case 5:
+            chunk = FetchedChunk(4096, 4096, random.choice(list(ChunkSource)))
+            return messages.pack(Kind.FETCH_EACH, 1, messages.pack_found(1, [0, 2], [chunk, chunk]), count=2)
         case 0:
             chunks = [
                 FetchedChunk(4096 * at, 4096, random.choice(list(ChunkSource))) for at in range(random.randrange(4))
@@ -65,7 +74,7 @@ def answer_frame(random: Random) -> bytes:
         case 2:
             return messages.pack(Kind.WELCOME, 0, messages.WELCOME.pack(messages.VERSION, 1 << 20, 7))
         case 3:
-            return messages.pack(Kind.RESERVE, 1, messages.RESERVED.pack(1, 4096), status=status)
+            return messages.pack(Kind.RESERVE, 1, messages.LEASE.pack(1), status=status)
         case _:
             return messages.pack(Kind.STATS, 1, b'{"a":1}')
 
@@ -93,6 +102,7 @@ class LocalMessages:
                 messages.unpack_fetched,
                 messages.unpack_sources,
                 lambda one: messages.unpack_keys(one.body, one.count),
+                lambda one: messages.unpack_found(one, 3),
             ):
                 try:
                     unpack(frame)
