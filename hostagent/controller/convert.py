@@ -21,6 +21,7 @@ from hostagent.core.events import (
 from hostagent.core.work import DropWork, FetchWork, FillWork, PinWork, Task, UnknownWork, UnpinWork, Work
 from kvclient.messages import Hint
 from kvpolicy.tiers.holder_load import HolderLoad
+from kvpolicy.value import PastFetches
 from kvproto.ids import KEY_BYTES, Address, ChunkKey, Member
 from kvproto.rpc import control_pb2 as pb
 from kvproto.sources import ChunkSource
@@ -329,4 +330,17 @@ def _usage(effect: effects.ReportUsage) -> pb.Usage:
         )
         for one in effect.measurements
     ]
-    return pb.Usage(fetches=fetches, hints=hints, measurements=measurements)
+    past = [_past_fetches(key, counted) for key, counted in effect.past]
+    return pb.Usage(fetches=fetches, hints=hints, measurements=measurements, past=past)
+
+
+def _past_fetches(key: ChunkKey, past: PastFetches) -> pb.PastFetches:
+    told = pb.PastFetches(key=key, touches=past.touches, weight=past.weight, age_ms=_millis(past.idle_s))
+    if past.gap_s is not None:
+        told.gap_ms = _millis(past.gap_s)
+    return told
+
+
+def _millis(seconds: float) -> int:
+    """Whole milliseconds, as many as the message can say."""
+    return min(round(seconds * 1e3), 0xFFFF_FFFF)
