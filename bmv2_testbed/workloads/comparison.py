@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from planner.workloads.catalog import Mode, Name
+from planner.workloads.workload_catalog import Mode, Name
 
 TOLERANCE: Final = 0.10
 """What the planner promises."""

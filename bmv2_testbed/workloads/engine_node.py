@@ -24,8 +24,8 @@ from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.limits import START_DEADLINE_S
 from bmv2_testbed.workloads.gpu import Gpu, Job
 from kvclient.client import AgentClient, Fetched, Where
-from planner.workloads.catalog import Mode, Name, Workload, workload
-from planner.workloads.terms import terms_of
+from planner.workloads.scaled_terms import terms_of
+from planner.workloads.workload_catalog import Mode, Name, Workload, workload
 
 _KNOWN_POLL_S: Final = 0.02
 _LOCAL: Final = "local"

@@ -19,8 +19,8 @@ from typing import Final
 
 from bmv2_testbed.limits import FETCH_DEADLINE_S
 from kvclient.client import AgentClient, Fetched, FetchUnderWay, Where
-from planner.workloads.catalog import Prompt
-from planner.workloads.terms import Terms
+from planner.workloads.scaled_terms import Terms
+from planner.workloads.workload_catalog import Prompt
 
 LOOK_S: Final = 0.004
 """An agent answers sooner what it need not wait for; the GPU looks at no other request meanwhile."""

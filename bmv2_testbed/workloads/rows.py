@@ -24,9 +24,9 @@ from bmv2_testbed.limits import START_DEADLINE_S
 from bmv2_testbed.processes import last_line, python_module
 from bmv2_testbed.scale import SCALES, Scale
 from bmv2_testbed.spec import Target, TestbedSpec, host_name
-from planner.workloads.catalog import NODES, Mode, Name, Workload, workload
 from planner.workloads.prediction import POOL_BYTES, Prediction, predict
-from planner.workloads.terms import terms_of
+from planner.workloads.scaled_terms import terms_of
+from planner.workloads.workload_catalog import NODES, Mode, Name, Workload, workload
 
 _SPARE_S: Final = 60.0
 """Longest time that requests may take beyond the last arrival."""

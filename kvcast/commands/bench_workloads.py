@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -20,7 +20,7 @@ from kvcast.bars import progress
 from kvcast.cli import UsageError
 from kvcast.figures import machine_facts, write_figures
 from kvcast.wiring import add_target, wiring_of
-from planner.workloads.catalog import Mode, Name, workload
+from planner.workloads.workload_catalog import Mode, Name, workload
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     console = Console()
     rows, document = run_plan(console, args)
     for name in dict.fromkeys(row.workload for row in rows):
-        console.print(rows_table([row for row in rows if row.workload is name], args.seed))
+        show_rows(console, [row for row in rows if row.workload is name], args.seed)
     write_figures(console, args.json, document)
     return 0 if all(row.verified for row in rows) else 1
 
@@ -78,7 +78,7 @@ def run_plan(console: Console, args: argparse.Namespace) -> tuple[list[Row], dic
     )
     try:
         with isolated() if args.isolate else nullcontext("") as isolation:
-            rows = collect(console, plan)
+            rows = _collect(console, plan)
     except TestbedError as error:
         raise UsageError(str(error)) from error
     document = {
@@ -92,25 +92,21 @@ def run_plan(console: Console, args: argparse.Namespace) -> tuple[list[Row], dic
     return rows, document
 
 
-def collect(console: Console, plan: RowsPlan, show: Callable[[Row], None] = lambda _row: None) -> list[Row]:
+def _collect(console: Console, plan: RowsPlan) -> list[Row]:
     """Run the rows with a progress bar; in the order of workloads and modes."""
-    rows = []
     with progress(console) as (say, moved):
-        for row in run_rows(plan, say, moved):
-            rows.append(row)
-            show(row)
+        rows = list(run_rows(plan, say, moved))
     order = {name: place for place, name in enumerate(plan.workloads)}
     modes = list(Mode)
     return sorted(rows, key=lambda row: (order[row.workload], modes.index(row.mode)))
 
 
-def rows_table(rows: Sequence[Row], seed: int) -> Table:
-    """All modes of one workload."""
+def show_rows(console: Console, rows: Sequence[Row], seed: int) -> None:
+    """All modes of one workload: a table, and a sentence for each mode."""
     made = workload(rows[0].workload, seed)
-    table = Table(title=f"{made.name}: {made.title}")
-    for heading in ("mode", "mean", "planned", "p99", "computed", "regret / saved", "compared"):
+    table = Table(title=f"{made.name}: {made.title}", title_justify="left")
+    for heading in ("mode", "mean", "planned", "p99", "blocks computed", "regret / saved", "compared"):
         table.add_column(heading, justify="left" if heading == "mode" else "right")
-    table.add_column("what happened")
     for row in rows:
         table.add_row(
             row.mode.value,
@@ -119,12 +115,16 @@ def rows_table(rows: Sequence[Row], seed: int) -> Table:
             f"{row.p99_s * 1e3:.0f} ms",
             f"{row.computed_blocks}",
             f"{row.regret_s:.1f} / {row.saved_s:.1f} s",
-            "yes" if row.verified else "; ".join(row.problems),
-            f"{happened(row)} Gates: {decisions(row)}.",
+            "yes" if row.verified else "NO",
         )
-    return table
+    console.print(table)
+    for row in rows:
+        console.print(f"  {row.mode}: {happened(row)} Gates decided: {decisions(row)}.", highlight=False)
+        for problem in row.problems:
+            console.print(f"  [red]{row.mode}: {problem}[/red]")
+    console.print()
 
 
 def decisions(row: Row) -> str:
     """What the gates decided, in words."""
-    return ", ".join(f"{count} {choice}" for choice, count in row.decisions.items()) or "nothing"
+    return ", ".join(f"{choice} {count} times" for choice, count in row.decisions.items()) or "nothing"

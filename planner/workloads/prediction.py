@@ -12,8 +12,8 @@ from planner.cluster.options import Cluster, Merging, Scenario, Sharing
 from planner.cluster.replay import Replay
 from planner.cluster.requests import Request, key_of
 from planner.cluster.serial import computed_chunks
-from planner.workloads.catalog import CHUNK_TOKENS, NODES, Mode, Prompt, Workload
-from planner.workloads.terms import Terms
+from planner.workloads.scaled_terms import Terms
+from planner.workloads.workload_catalog import CHUNK_TOKENS, NODES, Mode, Prompt, Workload
 
 _SETTLED_S: Final = 2.0
 """Before the first request: nodes put what they hold, and everybody learns of it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bmv2_testbed.workloads.rows import RowsPlan, run_rows
-from planner.workloads.catalog import Mode, Name
+from planner.workloads.workload_catalog import Mode, Name
 
 pytestmark = pytest.mark.root
 

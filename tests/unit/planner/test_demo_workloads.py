@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from planner.workloads.catalog import NODES, Mode, Name, Workload, workload
 from planner.workloads.prediction import Prediction, predict
-from planner.workloads.terms import terms_of
+from planner.workloads.scaled_terms import terms_of
+from planner.workloads.workload_catalog import NODES, Mode, Name, Workload, workload
 
 TESTBED_BIT_S = 100_000_000
 

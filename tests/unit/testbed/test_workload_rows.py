@@ -11,8 +11,8 @@ import pytest
 from bmv2_testbed.workloads.comparison import differences
 from bmv2_testbed.workloads.gpu import Job, Saver
 from bmv2_testbed.workloads.rows import Row, RowsPlan, happened, row_of
-from planner.workloads.catalog import Mode, Name, Prompt, workload
 from planner.workloads.prediction import Prediction
+from planner.workloads.workload_catalog import Mode, Name, Prompt, workload
 
 PLANNED = Prediction([0.1], computed_blocks=10, regret_s=0.0, saved_s=0.0, decisions={}, given_up=0)
 

@@ -1,7 +1,7 @@
 """Five workloads that show where a pool pays and where it does not, for eight nodes with one GPU each.
 
 Times are real ones: a block is 2,048 tokens of Llama 3 8B, 256 MiB of KV, and an H100 computes it in 68 ms or more. A
-testbed divides blocks and links alike (`planner.workloads.terms`), so that seconds stay seconds.
+testbed divides blocks and links alike (`planner.workloads.scaled_terms`), so that seconds stay seconds.
 
 Every prompt ends with a short question of its own, which no cache has. Everything is drawn from a seed.
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from planner.hardware import Engine, engine_of, find_model
-from planner.workloads.catalog import CHUNK_TOKENS, Workload
+from planner.workloads.workload_catalog import CHUNK_TOKENS, Workload
 
 
 @dataclass(frozen=True, slots=True)
