@@ -48,6 +48,18 @@ class Settings:
     events_chunks_max: int = 16384
 
 
+@dataclass(frozen=True, slots=True)
+class StoreSettings:
+    """Of an engine that uses the pool as a store of named chunks (SGLang, LMCache, UCM), with the defaults."""
+
+    socket: str = SOCKET_DEFAULT
+    load_deadline_s: float = 10.0
+    answer_timeout_s: float = 5.0
+    lock_s: float = 60.0
+    weights_digest: str = ""
+    tenant_secret_file: str = ""
+
+
 LOADS = ("auto", "async", "layerwise", "off")
 SAVES = ("all", "prompt", "off")
 GATES = ("auto", "off")
@@ -65,6 +77,7 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     "lookup_timeout_s": (0.001, 600),
     "lookup_wait_s": (0, 1),
     "answer_timeout_s": (0.01, 600),
+    "lock_s": (0.1, 600),
     "threads": (1, 64),
     "save_blocks_share": (0.01, 0.9),
     "expected_s": (0, 600),
@@ -85,11 +98,23 @@ ROLE_DEFAULTS: dict[str, dict[str, Any]] = {
 
 def parse_settings(extra: Mapping[str, Any], environ: Mapping[str, str] = os.environ, *, role: str = BOTH) -> Settings:
     """Check what the engine was configured with; `role`: its `kv_role`. Raises SettingsError naming the setting."""
-    known = {field.name: field.type for field in fields(Settings)}
+    return Settings(**(ROLE_DEFAULTS[role] | _chosen(Settings, extra, environ)))
+
+
+def parse_store_settings(extra: Any, environ: Mapping[str, str] = os.environ) -> StoreSettings:
+    """As `parse_settings`, for a store. `extra` comes out of JSON: it may be anything."""
+    if not isinstance(extra, Mapping):
+        raise SettingsError(f"the settings of kvcast are {extra!r}; they must be an object of names and values")
+    return StoreSettings(**_chosen(StoreSettings, extra, environ))
+
+
+def _chosen(
+    kind: type[Settings] | type[StoreSettings], extra: Mapping[str, Any], environ: Mapping[str, str]
+) -> dict[str, Any]:
+    known = {field.name: field.type for field in fields(kind)}
     chosen: dict[str, Any] = {
         "socket": environ.get(SOCKET_VARIABLE, SOCKET_DEFAULT),
         "tenant_secret_file": environ.get(SECRET_FILE_VARIABLE, ""),
-        **ROLE_DEFAULTS[role],
     }
     for name, value in extra.items():
         if name in _NAMED_OTHERWISE:
@@ -99,7 +124,7 @@ def parse_settings(extra: Mapping[str, Any], environ: Mapping[str, str] = os.env
                 f"unknown setting {name!r} of the kvcast connector; known are {', '.join(sorted(known))}"
             )
         chosen[name] = _checked(name, str(known[name]), value)
-    return Settings(**chosen)
+    return chosen
 
 
 def tenant_secret(path: str) -> bytes:
