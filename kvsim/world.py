@@ -16,7 +16,7 @@ from kvsim.engine import Engine
 from kvsim.link import CLEAN, Faults, Link, Packet
 from kvsim.node import Node, Scheduling
 from kvsim.racks import RackSwitch
-from kvsim.storage import Equipment, checksum_of, right_contents
+from kvsim.storage import Equipment, hashed_of, right_contents
 from kvsim.switch import Cached, SwitchModel
 
 PUBLISH_NS = 20 * MS
@@ -321,7 +321,7 @@ class World:
                 key,
                 self.keys[self.keys.index(key) - 1] if key != self.keys[0] else None,
                 setting.segments * setting.segment_bytes,
-                checksum_of(right_contents(key, setting.segments)),
+                hashed_of(right_contents(key, setting.segments), setting.segment_bytes).digest,
                 self.keys.index(key),
                 tuple(sorted(self._copies[key, False])),
                 served=setting.cached,

@@ -28,6 +28,7 @@ from types import TracebackType
 from kvclient import messages
 from kvclient.attach import ANSWER_TIMEOUT_S, AgentUnavailableError, attach
 from kvclient.messages import Frame, Hint, Kind, MalformedFrameError, Status, Where
+from kvproto.integrity import Digest
 from kvproto.sources import ChunkSource
 
 __all__ = [
@@ -376,10 +377,9 @@ class AgentClient:
         with contextlib.suppress(AgentUnavailableError):
             self._send(kind, messages.LEASE.pack(lease))
 
-    def _commit(self, lease: int) -> int:
+    def _commit(self, lease: int) -> Digest:
         answer = _expect(self._call(Kind.COMMIT, messages.LEASE.pack(lease)), "commit")
-        checksum: int = struct.unpack("!Q", answer.body)[0]
-        return checksum
+        return Digest(answer.body)
 
 
 class Reservation:
@@ -391,8 +391,8 @@ class Reservation:
         self._done = False
         self.view = view
 
-    def commit(self) -> int:
-        """The chunk is written: check-sum it and publish it. Returns its xxh3-64. The view is void afterwards."""
+    def commit(self) -> Digest:
+        """The chunk is written: digest it and publish it. Returns its digest. The view is void afterwards."""
         self._done = True
         self.view.release()
         return self._client._commit(self._lease)
