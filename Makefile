@@ -15,7 +15,7 @@ export XDG_CACHE_HOME ?= $(CURDIR)/build/cache
 help: ## this list
 	@awk -F':.*## ' '/^[a-z0-9_-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-.PHONY: help setup system system-checks lint types test unit sim test-long roce test-roce test-vllm wheels wheelhouse test-wheels test-field demo demo-vllm bench wire rpc p4 docs clean
+.PHONY: help setup system system-checks lint types test unit sim test-long test-security roce test-roce test-vllm wheels wheelhouse test-wheels test-field demo demo-vllm bench wire rpc p4 docs clean
 
 $(VENV)/.installed: pyproject.toml client/pyproject.toml p4switch/pyproject.toml tools/setup_python.sh
 	tools/setup_python.sh $(VENV)
@@ -70,6 +70,9 @@ roce: $(VENV)/.installed ## packages and the image for guests with soft-RoCE (ne
 test-roce: setup roce ## the RDMA transport in guests with soft-RoCE, in software emulation
 	$(RUN) $(PY) -m pytest -m roce tests/roce
 
+test-security: setup ## attacks on the running product
+	$(RUN) $(PY) -m pytest -m security tests/security
+
 test-long: setup ## sanitizers and soak tests
 	$(RUN) $(PY) -m pytest -m long
 
@@ -82,7 +85,8 @@ wheels: ## all three distributions, sdist and wheel, into dist/
 wheelhouse: wheels ## what the wheels need in deploy/docker's images, for building those without a network
 	build/venv-build/bin/python -m pip download --quiet --disable-pip-version-check --dest dist/wheelhouse \
 		--only-binary :all: --implementation cp --python-version 3.12 --abi cp312 --abi abi3 --abi none \
-		--platform manylinux_2_28_$(shell uname -m) --platform manylinux2014_$(shell uname -m) dist/*.whl
+		--platform manylinux_2_28_$(shell uname -m) --platform manylinux2014_$(shell uname -m) \
+		dist/kvcast_client-*.whl dist/p4switch-*.whl "$$(ls dist/kvcast-*.whl)[otel]"
 
 test-wheels: $(VENV)/.installed ## the wheels, built and installed into empty environments, at work
 	$(RUN) $(PY) -m pytest -m wheels tests/wheels

@@ -142,3 +142,19 @@ def incast_table(cases: Sequence[IncastFigures], readers: int, size_bytes: int, 
             "yes" if case.verified else f"NO: {case.problems[0]}",
         )
     return table
+
+
+def typical(runs: Sequence[IncastFigures]) -> IncastFigures:
+    """The run whose mean is the median of all (the lower one of two in the middle)."""
+    return sorted(runs, key=lambda figures: figures.mean_ratio)[(len(runs) - 1) // 2]
+
+
+def spread_table(runs: Sequence[Mapping[str, IncastFigures]]) -> Table:
+    """How far the runs of each case lie apart."""
+    table = Table(title=f"{len(runs)} runs by turns", caption="means over S/B")
+    for heading in ("case", "least", "median", "greatest"):
+        table.add_column(heading, justify="left" if heading == "case" else "right")
+    for case in runs[0]:
+        means = [run[case].mean_ratio for run in runs]
+        table.add_row(case, f"{min(means):.3f}", f"{statistics.median(means):.3f}", f"{max(means):.3f}")
+    return table

@@ -13,6 +13,7 @@ from typing import Final
 from bmv2_testbed import client
 from bmv2_testbed.bench.figures import Curves, IncastFigures, incast_figures
 from bmv2_testbed.bench.group import ReaderGroup, agent_socket, put_prefix
+from bmv2_testbed.bench.relay import chain
 from bmv2_testbed.bench.sources import REDIS_PORT
 from bmv2_testbed.client import Testbed
 from bmv2_testbed.content import Prefix, prefix_arguments
@@ -46,7 +47,10 @@ class Peer(StrEnum):
     """The alternatives that bring the prefix to its readers over the same links."""
 
     TCP = "tcp"
+    """A server with sendfile at the holder."""
     REDIS = "redis"
+    RELAY = "relay"
+    """A chain of readers, each passing on what it receives (`bmv2_testbed.bench.relay`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,14 +136,25 @@ class IncastRun:
 
     def _peer(self, testbed: Testbed, peer: Peer) -> IncastFigures:
         self._say(f"peer {peer}: the holder loads the prefix")
-        holder = data_ip(0)
         server = f"{peer.value}-server"
         start_peer(testbed, peer, self._plan.prefix)
         try:
-            return self._incast(testbed, peer.value, peer.value, lambda _host: holder)
+            return self._incast(testbed, peer.value, peer.value, self._addresses(peer))
         finally:
             testbed.kill(server)
             testbed.forget(server)
+
+    def _addresses(self, peer: Peer) -> Callable[[int], str]:
+        """Where the reader in a host finds a peer."""
+        if peer is not Peer.RELAY:
+            return lambda _host: data_ip(0)
+        before = chain(self._plan.offsets_s())
+
+        def address(host: int) -> str:
+            reader = before[host - 1]
+            return f"tcp:{data_ip(0)}" if reader is None else f"relay:{data_ip(reader + 1)}"
+
+        return address
 
     def _incast(self, testbed: Testbed, mode: str, source: str, address: Callable[[int], str]) -> IncastFigures:
         plan = self._plan
@@ -211,7 +226,7 @@ def start_peer(testbed: Testbed, peer: Peer, prefix: Prefix) -> None:
     """Start a peer's server at the holder and load the prefix into it."""
     holder = data_ip(0)
     name = f"{peer.value}-server"
-    if peer is Peer.TCP:
+    if peer in (Peer.TCP, Peer.RELAY):
         directory = testbed.status()["directory"]
         words = ["serve", "--address", holder, "--file", f"{directory}/served", *prefix_arguments(prefix)]
         testbed.run(name, host_name(0), python_module("bmv2_testbed.bench.holder", *words))

@@ -8,20 +8,24 @@ from __future__ import annotations
 import argparse
 import os
 import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from bmv2_testbed.bench.relay import RelaySource
 from bmv2_testbed.bench.rendezvous import await_start, meet, send_line
 from bmv2_testbed.bench.sources import PoolSource, RedisSource, Source, TcpSource
 from bmv2_testbed.content import Prefix, add_prefix_arguments, prefix_of, same_content
 from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.limits import FETCH_DEADLINE_S, START_DEADLINE_S
 
+_PEERS: Mapping[str, Callable[[str], Source]] = {"tcp": TcpSource, "redis": RedisSource, "relay": RelaySource}
+
 
 def open_source(kind: str, address: str, deadline_s: float) -> Source:
-    """`pool` with the agent's socket, `tcp` or `redis` with the holder's address."""
+    """`pool` with the agent's socket, `tcp` or `redis` with the holder's address, `relay` with a place in the chain."""
     if kind == "pool":
         return PoolSource(address, deadline_s)
-    return TcpSource(address) if kind == "tcp" else RedisSource(address)
+    return _PEERS[kind](address)
 
 
 def read_once(source: Source, prefix: Prefix, expected: list[bytes], start_s: float) -> dict[str, Any]:
@@ -52,7 +56,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--name", required=True)
     parser.add_argument("--rendezvous", required=True)
-    parser.add_argument("--source", choices=("pool", "tcp", "redis"), required=True)
+    parser.add_argument("--source", choices=("pool", *_PEERS), required=True)
     parser.add_argument("--address", required=True)
     parser.add_argument("--deadline", type=float, default=FETCH_DEADLINE_S, help="of the fetch, in seconds")
     add_prefix_arguments(parser)

@@ -31,6 +31,7 @@ from hostagent.core.work import (
 )
 from kvclient.messages import Hint
 from kvpolicy.tiers.holder_load import HolderLoad
+from kvpolicy.value import PastFetches
 from kvproto import __version__
 from kvproto.ids import KEY_BYTES, Address, ChunkKey, Member
 from kvproto.integrity import Digest, Integrity, algorithm_of, algorithms_of, parse_digest
@@ -372,4 +373,17 @@ def _usage(effect: effects.ReportUsage) -> pb.Usage:
         )
         for one in effect.measurements
     ]
-    return pb.Usage(fetches=fetches, hints=hints, measurements=measurements)
+    past = [_past_fetches(key, counted) for key, counted in effect.past]
+    return pb.Usage(fetches=fetches, hints=hints, measurements=measurements, past=past)
+
+
+def _past_fetches(key: ChunkKey, past: PastFetches) -> pb.PastFetches:
+    told = pb.PastFetches(key=key, touches=past.touches, weight=past.weight, age_ms=_millis(past.idle_s))
+    if past.gap_s is not None:
+        told.gap_ms = _millis(past.gap_s)
+    return told
+
+
+def _millis(seconds: float) -> int:
+    """Whole milliseconds, as many as the message can say."""
+    return min(round(seconds * 1e3), 0xFFFF_FFFF)

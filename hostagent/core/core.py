@@ -28,6 +28,7 @@ from hostagent.core.eviction_cost import EvictionCost
 from hostagent.core.fetch import MakeReader, Wanted
 from hostagent.core.fetches import Fetches
 from hostagent.core.load_reports import LoadReports, NoReads, ServedReads
+from hostagent.core.locks import Locks
 from hostagent.core.peer_loads import PeerLoads
 from hostagent.core.reports import Reports
 from hostagent.core.serving import Serving
@@ -163,6 +164,7 @@ class AgentCore:
         self._tasks = Tasks(alarms, emit, self.pool, self.fetches, self._serving, self.drop, switch)
         self._reports = Reports(alarms, emit, self.pool, disk, self._tasks.pinned_keys, self.gate.take_measurements)
         self._load_reports = LoadReports(alarms, emit, lambda: self.load, lambda: self.connected)
+        self.locks = Locks(alarms, self.pool)
         self._engines = Engines(
             self._clock,
             emit,
@@ -171,6 +173,7 @@ class AgentCore:
             disk,
             self.waits,
             self.claims,
+            self.locks,
             stored=self._put,
             changed=self._reports.pool_changed,
             drop=self.drop,
@@ -201,6 +204,7 @@ class AgentCore:
         return {
             events.ReserveRequested: engines.reserve,
             events.CommitRequested: engines.commit,
+            events.ChunkTaken: engines.taken,
             events.AbortRequested: engines.abort,
             events.ChunksRequested: engines.fetch,
             events.CancelRequested: engines.cancel,
@@ -208,6 +212,8 @@ class AgentCore:
             events.PlacesRequested: engines.places,
             events.PinRequested: engines.pin,
             events.UnpinRequested: engines.unpin,
+            events.LockRequested: engines.lock,
+            events.UnlockRequested: engines.unlock,
             events.DropRequested: engines.drop,
             events.HintGiven: self._hinted,
             events.ClaimMade: engines.claim,
@@ -457,7 +463,7 @@ class AgentCore:
         )
         self.directory.restart(event.controller)
         self._engines.integrity = self._reports.integrity = event.integrity
-        self._reports.snapshot()
+        self._reports.snapshot(event.controller)
         self._load_reports.attached(wanted=event.takes_loads)
         self.claims.welcomed(event.node)
         self._heartbeat_ns = int((event.heartbeat_s or limits.HEARTBEAT_S_DEFAULT) * 1e9)

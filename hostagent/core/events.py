@@ -49,6 +49,8 @@ class CommitRequested:
     engine: EngineId
     request: int
     lease: LeaseId
+    region_offset: int | None = None
+    """Where it lies in the engine's write region; None: in its place in the pool, where only the agent writes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,8 @@ class ChunksRequested:
     """The engine's trace context, for the shell; the core makes nothing of it."""
     traced: bool = False
     """Whether FetchPlanned is wanted."""
+    any_order: bool = False
+    """Each chunk is of use by itself: one that is missing ends nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +118,25 @@ class PinRequested:
 @dataclass(frozen=True, slots=True)
 class UnpinRequested:
     """Take pins of this engine back; answered by KeysAnswered."""
+
+    engine: EngineId
+    request: int
+    keys: tuple[ChunkKey, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LockRequested:
+    """Keep chunks of the pool for `hold_s` at most, or until UnlockRequested; answered by KeysAnswered."""
+
+    engine: EngineId
+    request: int
+    keys: tuple[ChunkKey, ...]
+    hold_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class UnlockRequested:
+    """Take locks of this engine back, the one that ends first of each chunk; answered by KeysAnswered."""
 
     engine: EngineId
     request: int
@@ -273,6 +296,14 @@ class SaveEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class ChunkTaken:
+    """Answer to TakeChunk. Not `whole`: the engine's write region does not have those bytes."""
+
+    chunk: Chunk
+    whole: bool
+
+
+@dataclass(frozen=True, slots=True)
 class DigestComputed:
     """Answer to ComputeDigest."""
 
@@ -383,6 +414,8 @@ EngineEvent: TypeAlias = (
     | PlacesRequested
     | PinRequested
     | UnpinRequested
+    | LockRequested
+    | UnlockRequested
     | DropRequested
     | HintGiven
     | ClaimMade
@@ -397,6 +430,7 @@ Event: TypeAlias = (
     | ControllerEvent
     | LoadEnded
     | SaveEnded
+    | ChunkTaken
     | DigestComputed
     | LeavesRead
     | ControlsReceived

@@ -112,6 +112,7 @@ class Waits:
         expected_s: float = 0.0,
         *,
         traced: bool = False,
+        any_order: bool = False,
     ) -> Wait | None:
         """As `Fetches.begin`, for an engine, which may have to wait. None: it has ended already."""
         now_ns = self._clock.now_ns
@@ -129,6 +130,7 @@ class Waits:
             waits=partial(self._planned, wait, part),
             expected_s=expected_s,
             traced=traced,
+            any_order=any_order,
         )
         return None if wait.over else wait
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 from rich.console import Console
 
-from bmv2_testbed.bench.figures import IncastFigures, incast_table
+from bmv2_testbed.bench.figures import IncastFigures, incast_table, spread_table, typical
 from bmv2_testbed.bench.incast import IncastPlan, IncastRun, Mode, Peer
+from bmv2_testbed.cpu_group import isolated
 from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.scale import SCALES
 from bmv2_testbed.spec import Faults, Target, Wiring
@@ -40,6 +42,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--loss", type=probability, default=0.0, metavar="P", help="loss at every switch port, 0 to 1")
     parser.add_argument(
         "--peer", action="append", choices=[*(peer.value for peer in Peer), "all"], help="who else does it, too"
+    )
+    parser.add_argument(
+        "--runs",
+        type=whole(1),
+        default=1,
+        help="do everything so often, by turns, and show the median run of each case (default 1)",
+    )
+    parser.add_argument(
+        "--isolate", action="store_true", help="run in a CPU group of its own, so that other programs do not slow it"
+    )
+    parser.add_argument(
+        "--busy",
+        type=whole(),
+        default=0,
+        metavar="N",
+        help="N endless loops beside it, in a CPU group of the same weight (with --isolate)",
     )
     add_target(parser)
     add_no_root(parser)
@@ -75,16 +93,24 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"--slow-reader {args.slow_reader}: readers are numbered 0 to {args.nodes - 1}")
     modes = _chosen(args.mode or [Mode.CAST.value], Mode)
     peers = _chosen(args.peer or [], Peer)
+    if args.busy and not args.isolate:
+        raise UsageError("--busy N needs --isolate: only a CPU group can have the same weight as another")
     console = Console()
     try:
-        with progress(console) as (say, moved):
-            cases, found = run_incast(plan, modes, peers, say, moved)
+        with isolated(args.busy) if args.isolate else nullcontext("") as isolation:
+            if isolation:
+                console.print(isolation)
+            runs = _run_by_turns(console, args.runs, plan, modes, peers)
     except TestbedError as error:
         raise UsageError(str(error)) from error
+    cases = {name: typical([run[0][name] for run in runs]) for name in runs[0][0]}
+    found = {name: typical([run[1][name] for run in runs]) for name in runs[0][1]}
     everything = [*cases.values(), *found.values()]
     what = ("starts within one transfer time" if plan.stagger else "all at once") + (
         f", {args.loss:.1%} loss at every switch port" if args.loss else ""
     )
+    if args.runs > 1:
+        what += f", the median run of {args.runs}"
     console.print(incast_table(everything, plan.readers, plan.size_bytes, plan.rate_bit_s, what))
     if plan.wiring is Wiring.DATAGRAMS:
         console.print(
@@ -97,8 +123,33 @@ def run(args: argparse.Namespace) -> int:
         stem = args.plot.with_suffix("") if args.plot.suffix in (".svg", ".png") else args.plot
         files = draw({**cases, **found}, plan.size_bytes, plan.rate_bit_s, stem)
         console.print(f"drawn in {' and '.join(map(str, files))}", soft_wrap=True)
-    write_figures(console, args.json, incast_json(plan, cases, found))
-    return 0 if all(case.verified for case in everything) else 1
+    document = incast_json(plan, cases, found) | {"isolation": isolation}
+    if args.runs > 1:
+        document["runs"] = [
+            {name: case.to_json() for name, case in (of_modes | of_peers).items()} for of_modes, of_peers in runs
+        ]
+        console.print(spread_table([of_modes | of_peers for of_modes, of_peers in runs]))
+    write_figures(console, args.json, document)
+    return 0 if all(case.verified for run in runs for case in [*run[0].values(), *run[1].values()]) else 1
+
+
+Figures = dict[str, IncastFigures]
+"""By mode or by peer."""
+
+
+def _run_by_turns(
+    console: Console, runs: int, plan: IncastPlan, modes: list[Mode], peers: list[Peer]
+) -> list[tuple[Figures, Figures]]:
+    """Figures of modes and peers, run by run."""
+    found = []
+    for run_index in range(runs):
+        with progress(console) as (say, moved):
+
+            def say_which(text: str, run_index: int = run_index) -> None:
+                say(f"run {run_index + 1} of {runs}: {text}" if runs > 1 else text)
+
+            found.append(run_incast(plan, modes, peers, say_which, moved))
+    return found
 
 
 def run_incast(

@@ -238,6 +238,7 @@ def test_client_that_dies_mid_fetch_leaves_nothing_behind(pair: Cluster) -> None
     put_prefix(pair, 0, 7, MIB)
     attached = attach(pair.agents[1].config.api_socket)
     os.close(attached.memory)
+    os.close(attached.region)
     body = messages.pack_fetch(keys(7), 10.0, None)
     core = pair.agents[1].core
     with attached.sock as engine:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from kvproto.ids import SECRET_BYTES_MIN
+
 SOCKET_VARIABLE = "KVCAST_AGENT_SOCKET"
 SOCKET_DEFAULT = "/run/kvcast/agent.sock"
+SECRET_FILE_VARIABLE = "KVCAST_TENANT_SECRET_FILE"
+SECRET_BYTES_MAX = 4096
 
 
 class SettingsError(ValueError):
@@ -33,6 +38,7 @@ class Settings:
     threads: int = 4
     save_blocks_share: float = 0.25
     weights_digest: str = ""
+    tenant_secret_file: str = ""
     events: bool = True
     events_sweep_s: float = 10.0
     events_chunks_max: int = 16384
@@ -63,7 +69,10 @@ _NAMED_OTHERWISE = {"kv_connector_module_path"}
 def parse_settings(extra: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> Settings:
     """Check what the engine was configured with. Raises SettingsError naming the setting."""
     known = {field.name: field.type for field in fields(Settings)}
-    chosen: dict[str, Any] = {"socket": environ.get(SOCKET_VARIABLE, SOCKET_DEFAULT)}
+    chosen: dict[str, Any] = {
+        "socket": environ.get(SOCKET_VARIABLE, SOCKET_DEFAULT),
+        "tenant_secret_file": environ.get(SECRET_FILE_VARIABLE, ""),
+    }
     for name, value in extra.items():
         if name in _NAMED_OTHERWISE:
             continue
@@ -73,6 +82,26 @@ def parse_settings(extra: Mapping[str, Any], environ: Mapping[str, str] = os.env
             )
         chosen[name] = _checked(name, str(known[name]), value)
     return Settings(**chosen)
+
+
+def tenant_secret(path: str) -> bytes:
+    """The secret in a file, without the line's end; no path, no secret. Raises SettingsError, which never shows it."""
+    if not path:
+        return b""
+    try:
+        with open(path, "rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            secret = file.read(SECRET_BYTES_MAX + 1).rstrip(b"\r\n")
+    except OSError as error:
+        raise SettingsError(f"tenant_secret_file: cannot read {path}: {error.strerror}") from error
+    if mode & (stat.S_IROTH | stat.S_IWOTH):
+        raise SettingsError(f"tenant_secret_file: every user may read or write {path}; chmod o-rw {path}")
+    if not SECRET_BYTES_MIN <= len(secret) <= SECRET_BYTES_MAX:
+        raise SettingsError(
+            f"tenant_secret_file: {path} has {len(secret)} bytes, not {SECRET_BYTES_MIN} to {SECRET_BYTES_MAX};"
+            " make one with: openssl rand -hex 32"
+        )
+    return secret
 
 
 def _checked(name: str, kind: str, value: Any) -> Any:

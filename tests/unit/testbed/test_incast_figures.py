@@ -1,0 +1,48 @@
+"""What an incast's figures say of several runs, and the order of a chain relay."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+from rich.console import Console
+
+from bmv2_testbed.bench.figures import IncastFigures, incast_figures, spread_table, typical
+from bmv2_testbed.bench.relay import chain
+from bmv2_testbed.network.counters import InterfaceCounters
+
+
+def _figures(mean_ratio: float) -> IncastFigures:
+    counters = InterfaceCounters(0, 0, 0, 0)
+    made = incast_figures(
+        mode="cast",
+        target="p4switch",
+        size_bytes=1000,
+        rate_bit_s=8000,
+        slow_readers=frozenset(),
+        offsets_s=[0.0],
+        reports=[None],
+        holder=counters,
+        readers=[counters],
+        cpu_s={},
+        counters="interfaces",
+    )
+    return replace(made, mean_ratio=mean_ratio)
+
+
+def test_the_typical_run_is_the_one_in_the_middle() -> None:
+    runs = [_figures(ratio) for ratio in (1.3, 1.1, 9.0)]
+    assert typical(runs) is runs[0]
+    assert typical(runs[:2]) is runs[1]
+
+
+def test_the_spread_names_least_median_and_greatest() -> None:
+    console = Console(width=100, record=True, file=io.StringIO())
+    console.print(spread_table([{"cast": _figures(ratio)} for ratio in (1.3, 1.1, 9.0)]))
+    row = next(line for line in console.export_text().splitlines() if "cast" in line)
+    assert [word for word in row.split() if word[0].isdigit()] == ["1.100", "1.300", "9.000"]
+
+
+def test_each_reader_of_a_chain_reads_from_the_one_that_started_before_it() -> None:
+    assert chain([0.0, 0.0, 0.0]) == {0: None, 1: 0, 2: 1}
+    assert chain([0.0, 0.9, 0.2, 0.5]) == {0: None, 2: 0, 3: 2, 1: 3}
