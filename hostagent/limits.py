@@ -157,6 +157,8 @@ be back (its longest backoff, its snapshot)."""
 CONTROLLER_FAREWELL_S = 0.5
 CONTROLLER_QUEUE_MAX = 65536
 HEARTBEAT_S_DEFAULT = 1.0
+HEARTBEAT_S_MIN = 0.01
+"""What a controller may ask for; its configuration allows no less."""
 TASK_TIMEOUT_MS = 60_000
 ANNOUNCE_BATCH_CHUNKS = 2048
 LOAD_INTERVAL_S = 0.05

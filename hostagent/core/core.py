@@ -466,7 +466,7 @@ class AgentCore:
         self._reports.snapshot(event.controller)
         self._load_reports.attached(wanted=event.takes_loads)
         self.claims.welcomed(event.node)
-        self._heartbeat_ns = int((event.heartbeat_s or limits.HEARTBEAT_S_DEFAULT) * 1e9)
+        self._heartbeat_ns = int(max(limits.HEARTBEAT_S_MIN, event.heartbeat_s or limits.HEARTBEAT_S_DEFAULT) * 1e9)
         self._beat()
 
     def _configure(self, parameters: ReaderParameters) -> None:
