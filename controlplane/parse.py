@@ -31,6 +31,7 @@ from kvpolicy.tiers.cost_question import CostQuestion, question_from
 from kvpolicy.value import Measurement, PastFetches, Tier
 from kvpolicy.value.costs import MEASUREMENTS_MAX
 from kvpolicy.value.history import TOUCHES_MAX
+from kvproto.integrity import Digest, Integrity, algorithm_of, algorithms_of, parse_digest
 from kvproto.rpc import control_pb2 as rpc
 
 _TIERS = {
@@ -82,6 +83,7 @@ def node_facts(hello: rpc.Hello, speaker: str = "") -> NodeFacts:
         disk_bytes=hello.disk_bytes,
         rdma_mtu_bytes=hello.rdma_mtu,
         speaker=speaker,
+        integrities=algorithms_of(list(hello.integrities)),
     )
 
 
@@ -106,12 +108,14 @@ class AnnouncedCopy:
     on_disk: bool
 
 
-def announced(announce: rpc.Announce) -> list[AnnouncedCopy]:
-    """The copies added."""
+def announced(announce: rpc.Announce, integrity: Integrity = Integrity.BLAKE3) -> list[AnnouncedCopy]:
+    """The copies added, in a fabric whose chunks are digested by `integrity`."""
     if len(announce.added) + len(announce.removed) + len(announce.removed_from_disk) > ANNOUNCE_RECORDS_MAX:
         raise MalformedError(f"an Announce of more than {ANNOUNCE_RECORDS_MAX} records")
     labels = [label[:NAMESPACE_LABEL_BYTES_MAX] for label in announce.namespaces]
-    return [AnnouncedCopy(_facts(record, labels), record.pinned, record.on_disk) for record in announce.added]
+    return [
+        AnnouncedCopy(_facts(record, labels, integrity), record.pinned, record.on_disk) for record in announce.added
+    ]
 
 
 def claims(message: rpc.Claims) -> tuple[list[ClaimRun], list[ChunkKey]]:
@@ -181,7 +185,7 @@ def measurements(usage: rpc.Usage) -> list[Measurement]:
     ]
 
 
-def _facts(record: rpc.ChunkRecord, labels: Sequence[str]) -> ChunkFacts:
+def _facts(record: rpc.ChunkRecord, labels: Sequence[str], integrity: Integrity) -> ChunkFacts:
     key = chunk_key(record.key)
     if not 0 < record.size_bytes <= CHUNK_BYTES_MAX:
         raise MalformedError(f"size_bytes {record.size_bytes} of chunk {key.hex()} is not in 1..{CHUNK_BYTES_MAX}")
@@ -191,7 +195,20 @@ def _facts(record: rpc.ChunkRecord, labels: Sequence[str]) -> ChunkFacts:
     if parent == key:
         raise MalformedError(f"chunk {key.hex()} is its own parent")
     label = labels[record.namespace_index] if record.namespace_index < len(labels) else ""
-    return ChunkFacts(key, parent, record.size_bytes, record.checksum, record.position, label)
+    return ChunkFacts(key, parent, record.size_bytes, _digest(record, integrity), record.position, label)
+
+
+def _digest(record: rpc.ChunkRecord, integrity: Integrity) -> Digest:
+    try:
+        digest = parse_digest(record.digest)
+    except ValueError as error:
+        raise MalformedError(f"chunk {record.key.hex()}: {error}") from None
+    if algorithm_of(digest) is not integrity:
+        raise MalformedError(
+            f"chunk {record.key.hex()} has a digest by {algorithm_of(digest).value}, the fabric's are by"
+            f" {integrity.value}"
+        )
+    return digest
 
 
 def cost_question(request: rpc.CostRequest) -> CostQuestion:

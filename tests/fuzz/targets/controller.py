@@ -16,6 +16,7 @@ from controlplane.operations import OperatorError
 from controlplane.switch.target import HeatReport
 from kvpolicy.tiers.cost_question import QuestionError, TooManyQuestionsError
 from kvproto.rpc import control_pb2 as rpc
+from tests.digests import digest
 from tests.fuzz.protobufs import Maker
 from tests.fuzz.target import Case, check
 from tests.unit.controlplane.helpers import CHUNK, Scene, hello, key, record
@@ -40,7 +41,8 @@ _POOLS: dict[str, list[Any]] = {
     "nodes": ["n1", "n2", "n9"],
     "drained": ["n1", "n9"],
     "size_bytes": [CHUNK, 4096, 1, 1 << 32, (1 << 32) - 1],
-    "checksum": [97, 98, 99, 0],
+    "digest": [digest(97), digest(98), digest(99), b"", bytes(33)],
+    "integrities": [0, 1, 2, 3],
     "position": [0, 1, 2, 3],
     "data_ip": [bytes((10, 75, 0, one)) for one in (1, 2, 3)],
     "data_mac": [bytes((2, 0x4B, 0x56, 0, 0, one)) for one in (1, 2, 3)],
