@@ -238,7 +238,7 @@ def _data(section: Section) -> DataConfig:
         control_port=section.take("control_port", checks.whole(1, 65535), default.control_port),
         read_port=section.take("read_port", checks.whole(0, 65535), default.read_port),
         receive_buffer_bytes=section.take("receive_buffer", checks.size, default.receive_buffer_bytes),
-        switch_port=section.take("switch_port", checks.whole(0, 511), default.switch_port),
+        switch_port=section.take("switch_port", checks.whole(0, limits.SWITCH_PORT_MAX), default.switch_port),
         rdma_device=section.take("rdma_device", checks.text, default.rdma_device),
         rdma_read_window_bytes=section.take("rdma_read_window", _read_window, default.rdma_read_window_bytes),
         frames=frames,

@@ -9,6 +9,9 @@ from kvproto.limits import SEGMENT_BLOCK_BYTES, SEGMENT_BYTES_MAX
 KIB = 1024
 MIB = 1024 * KIB
 
+SWITCH_PORT_MAX = 510
+"""Of p4switch and the controller, too: ports have 9 bits, and 511 drops."""
+
 # ------------------------------------------------------------------ pool
 EXTENT_ALIGN_BYTES = 4096
 """Chunks start on pages, so that sendfile and RDMA registration see whole pages."""
