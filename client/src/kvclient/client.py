@@ -578,6 +578,9 @@ class Fetched:
         self.outcome = outcome
         """OK when all arrived, otherwise why the first one missing is missing."""
 
+    def __repr__(self) -> str:
+        return f"<Fetched: {self.count} chunks, {self.outcome}>"
+
     @property
     def count(self) -> int:
         """Leading chunks that arrived."""

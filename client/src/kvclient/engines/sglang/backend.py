@@ -38,8 +38,10 @@ class KvcastHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is not ther
     """One rank's. See docs/how-to/sglang.md."""
 
     def __init__(self, storage_config: Any, kwargs: Mapping[str, Any]) -> None:
-        """Raises SettingsError for settings that kvcast does not know. An agent that is away raises nothing."""
+        """Raises SettingsError for settings that kvcast does not know, or a secret that cannot be read. An
+        agent that is away raises nothing."""
         settings = parse_store_settings((storage_config.extra_config or {}).get(SETTINGS, {}))
+        self._secret = tenant_secret(settings.tenant_secret_file)
         self._config = storage_config
         self._secret = tenant_secret(settings.tenant_secret_file)
         self._server = _server_arguments()

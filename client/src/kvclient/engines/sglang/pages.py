@@ -36,7 +36,7 @@ class ModelFacts:
     extra: str
     """Quantisation, overrides of the configuration, ..., in a canonical text."""
     tenant_secret: bytes = field(default=b"", repr=False)
-    """See `Namespace.tenant_secret`."""
+    """So that nobody else can name or find this tenant's pages; empty: no secret."""
 
 
 class HostPages:
