@@ -15,7 +15,7 @@ export XDG_CACHE_HOME ?= $(CURDIR)/build/cache
 help: ## this list
 	@awk -F':.*## ' '/^[a-z0-9_-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-.PHONY: help setup system system-checks lint types test unit sim fuzz soak test-long test-security roce test-roce test-vllm wheels wheelhouse test-wheels test-field demo demo-vllm bench wire rpc p4 docs clean
+.PHONY: help setup system system-checks lint types test unit sim fuzz soak test-long test-security roce test-roce test-vllm test-engines wheels wheelhouse test-wheels test-field demo demo-vllm bench wire rpc p4 docs clean
 
 $(VENV)/.installed: pyproject.toml client/pyproject.toml p4switch/pyproject.toml tools/setup_python.sh
 	tools/setup_python.sh $(VENV)
@@ -37,6 +37,11 @@ system-checks: ## Debian packages with which more checks can run: shells, promto
 	tools/setup_vllm.sh .venv-vllm
 	@touch $@
 
+# So do SGLang's and LMCache's.
+.venv-sglang/.installed .venv-lmcache/.installed: .venv-%/.installed: pyproject.toml client/pyproject.toml p4switch/pyproject.toml tools/setup_%.sh
+	tools/setup_$*.sh .venv-$*
+	@touch $@
+
 setup: system $(VENV)/.installed ## everything needed to run
 
 # Types of P4Runtime's messages, which mypy_path names; mypy alone would take them for Any.
@@ -54,7 +59,7 @@ types: $(VENV)/.installed ## mypy --strict alone
 	$(VENV)/bin/mypy client/src p4switch/src kvpolicy kvdaemon kvsim controlplane hostagent bmv2_testbed kvcast planner tools examples
 
 test: setup .venv-p4rt-shell/.installed lint ## everything that can run on this machine, under ten minutes
-	$(RUN) $(PY) -m pytest $(PARALLEL) -m "not long and not roce and not wheels and not field and not enters_namespace"
+	$(RUN) $(PY) -m pytest $(PARALLEL) -m "not long and not roce and not wheels and not field and not engines and not enters_namespace"
 	$(RUN) $(PY) -m pytest -m "enters_namespace and not long"
 
 unit: $(VENV)/.installed ## only the tests that need neither root nor namespaces
@@ -85,6 +90,13 @@ test-long: setup ## sanitizers and soak tests
 
 test-vllm: system .venv-vllm/.installed ## real vLLM engines on the pool, on the CPU
 	PATH="$(CURDIR)/.venv-vllm/bin:$$PATH" .venv-vllm/bin/python -m pytest -m "not long" tests/vllm
+
+test-engines: system .venv-sglang/.installed .venv-lmcache/.installed ## real SGLang and LMCache on the pool, on the CPU
+	@for engine in sglang lmcache; do \
+		echo "$$engine:"; \
+		PATH="$(CURDIR)/.venv-$$engine/bin:$$PATH" .venv-$$engine/bin/python -m pytest \
+			-m "engines and not long" tests/engines/test_$${engine}_*.py || exit 1; \
+	done
 
 wheels: ## all three distributions, sdist and wheel, into dist/
 	tools/build_distributions.sh dist
