@@ -15,7 +15,7 @@ export XDG_CACHE_HOME ?= $(CURDIR)/build/cache
 help: ## this list
 	@awk -F':.*## ' '/^[a-z0-9_-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-.PHONY: help setup system system-checks lint types test unit sim test-long test-security roce test-roce test-vllm wheels wheelhouse test-wheels test-field demo demo-vllm bench wire rpc p4 docs clean
+.PHONY: help setup system system-checks lint types test unit sim fuzz test-long test-security roce test-roce test-vllm wheels wheelhouse test-wheels test-field demo demo-vllm bench wire rpc p4 docs clean
 
 $(VENV)/.installed: pyproject.toml client/pyproject.toml p4switch/pyproject.toml tools/setup_python.sh
 	tools/setup_python.sh $(VENV)
@@ -63,6 +63,10 @@ unit: $(VENV)/.installed ## only the tests that need neither root nor namespaces
 sim: $(VENV)/.installed ## replay a simulation: make sim SEED=4711, or SEED=4000-4999
 	@[ -n "$(SEED)" ] || { echo 'make sim: name the seed that failed: make sim SEED=4711' >&2; exit 2; }
 	KVCAST_MIX_SEEDS=$(SEED) $(RUN) $(PY) -m pytest -m "" tests/sim/test_random_mix.py
+
+fuzz: $(VENV)/.installed ## fuzzers of all that strangers can reach: make fuzz SECONDS=60 [SEED=7] [TARGET=agent] [REPLAY=file]
+	$(RUN) $(PY) -m tests.fuzz $(if $(REPLAY),--replay $(REPLAY),--seconds $(or $(SECONDS),60) \
+		$(if $(SEED),--seed $(SEED)) $(if $(TARGET),--target $(TARGET)))
 
 roce: $(VENV)/.installed ## packages and the image for guests with soft-RoCE (needs root for the packages)
 	PYTHON=$(CURDIR)/$(PY) PYTHONPATH=$(CURDIR):$(CURDIR)/client/src:$(CURDIR)/p4switch/src tools/setup_roce.sh

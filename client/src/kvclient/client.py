@@ -206,20 +206,26 @@ class AgentClient:
             self._ask_room(chunk.key, chunk.parent, chunk.size_bytes, chunk.position, namespace) for chunk in chunks
         ]
         outcomes: list[PutOutcome | None] = []
-        with contextlib.ExitStack() as reserved:
-            slots = []
-            for chunk, answer in zip(chunks, [self._wait_for(request) for request in asked], strict=True):
-                try:
-                    slot = self._reserved(answer, chunk.size_bytes)
-                except AgentError:
+        slots: list[tuple[int, Reservation]] = []
+        started: list[tuple[int, Reservation, int]] = []
+        try:
+            with contextlib.ExitStack() as reserved:
+                for place, answer in enumerate([self._wait_for(request) for request in asked]):
                     outcomes.append(None)
-                    continue
-                outcomes.append(PutOutcome.EXISTS if slot is None else PutOutcome.STORED)
-                if slot is not None:
-                    slots.append((chunk, reserved.enter_context(slot)))
-            for chunk, slot in slots:
-                chunk.write(slot.view)
-                reserved.callback(slot.finish_commit, slot.start_commit())
+                    with contextlib.suppress(AgentError):
+                        slot = self._reserved(answer, chunks[place].size_bytes)
+                        outcomes[place] = PutOutcome.EXISTS if slot is None else PutOutcome.STORED
+                        if slot is not None:
+                            slots.append((place, reserved.enter_context(slot)))
+                for place, slot in slots:
+                    chunks[place].write(slot.view)
+                    started.append((place, slot, slot.start_commit()))
+        finally:
+            for place, slot, request in started:
+                try:
+                    slot.committed(request)
+                except AgentError:
+                    outcomes[place] = None
         return outcomes
 
     def _ask_room(self, key: bytes, parent: bytes | None, size_bytes: int, position: int | None, namespace: str) -> int:
@@ -512,16 +518,16 @@ class Reservation:
 
     def commit(self) -> int:
         """The chunk is written: have it copied, check-summed and published. Returns its xxh3-64. The view is void."""
-        return self.finish_commit(self.start_commit())
+        return self.committed(self.start_commit())
 
     def start_commit(self) -> int:
-        """Ask for what `commit` does; the number of the request, which `finish_commit` needs."""
+        """As `commit`, without waiting; the request's number, with which `committed` must follow."""
         self._done = True
         self.view.release()
         return self._client._start_commit(self._lease, self._offset)
 
-    def finish_commit(self, request: int) -> int:
-        """Wait until what was asked for is done; as `commit`."""
+    def committed(self, request: int) -> int:
+        """Wait for what `start_commit` began. Returns the chunk's xxh3-64."""
         try:
             return self._client._committed(request)
         finally:

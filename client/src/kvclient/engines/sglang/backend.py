@@ -42,6 +42,7 @@ class KvcastHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is not ther
         settings = parse_store_settings((storage_config.extra_config or {}).get(SETTINGS, {}))
         self._secret = tenant_secret(settings.tenant_secret_file)
         self._config = storage_config
+        self._secret = tenant_secret(settings.tenant_secret_file)
         self._server = _server_arguments()
         self._weights = _weights(settings.weights_digest, storage_config, self._server)
         link = AgentLink(AgentClient, settings.socket, log, answer_timeout_s=settings.answer_timeout_s)
