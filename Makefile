@@ -15,7 +15,7 @@ export XDG_CACHE_HOME ?= $(CURDIR)/build/cache
 help: ## this list
 	@awk -F':.*## ' '/^[a-z0-9_-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-.PHONY: help setup system system-checks lint types test unit sim test-long roce test-roce test-vllm wheels wheelhouse test-wheels test-field demo demo-vllm bench wire rpc p4 docs clean
+.PHONY: help setup system system-checks lint types test unit sim fuzz test-long test-security roce test-roce test-vllm wheels wheelhouse test-wheels test-field demo demo-vllm bench wire rpc p4 docs clean
 
 $(VENV)/.installed: pyproject.toml client/pyproject.toml p4switch/pyproject.toml tools/setup_python.sh
 	tools/setup_python.sh $(VENV)
@@ -64,11 +64,18 @@ sim: $(VENV)/.installed ## replay a simulation: make sim SEED=4711, or SEED=4000
 	@[ -n "$(SEED)" ] || { echo 'make sim: name the seed that failed: make sim SEED=4711' >&2; exit 2; }
 	KVCAST_MIX_SEEDS=$(SEED) $(RUN) $(PY) -m pytest -m "" tests/sim/test_random_mix.py
 
+fuzz: $(VENV)/.installed ## fuzzers of all that strangers can reach: make fuzz SECONDS=60 [SEED=7] [TARGET=agent] [REPLAY=file]
+	$(RUN) $(PY) -m tests.fuzz $(if $(REPLAY),--replay $(REPLAY),--seconds $(or $(SECONDS),60) \
+		$(if $(SEED),--seed $(SEED)) $(if $(TARGET),--target $(TARGET)))
+
 roce: $(VENV)/.installed ## packages and the image for guests with soft-RoCE (needs root for the packages)
 	PYTHON=$(CURDIR)/$(PY) PYTHONPATH=$(CURDIR):$(CURDIR)/client/src:$(CURDIR)/p4switch/src tools/setup_roce.sh
 
 test-roce: setup roce ## the RDMA transport in guests with soft-RoCE, in software emulation
 	$(RUN) $(PY) -m pytest -m roce tests/roce
+
+test-security: setup ## attacks on the running product
+	$(RUN) $(PY) -m pytest -m security tests/security
 
 test-long: setup ## sanitizers and soak tests
 	$(RUN) $(PY) -m pytest -m long
@@ -82,7 +89,8 @@ wheels: ## all three distributions, sdist and wheel, into dist/
 wheelhouse: wheels ## what the wheels need in deploy/docker's images, for building those without a network
 	build/venv-build/bin/python -m pip download --quiet --disable-pip-version-check --dest dist/wheelhouse \
 		--only-binary :all: --implementation cp --python-version 3.12 --abi cp312 --abi abi3 --abi none \
-		--platform manylinux_2_28_$(shell uname -m) --platform manylinux2014_$(shell uname -m) dist/*.whl
+		--platform manylinux_2_28_$(shell uname -m) --platform manylinux2014_$(shell uname -m) \
+		dist/kvcast_client-*.whl dist/p4switch-*.whl "$$(ls dist/kvcast-*.whl)[otel]"
 
 test-wheels: $(VENV)/.installed ## the wheels, built and installed into empty environments, at work
 	$(RUN) $(PY) -m pytest -m wheels tests/wheels

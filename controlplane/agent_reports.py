@@ -85,9 +85,14 @@ class AgentReports:
         self._claims.withdrawn(node.index, withdrawn)
 
     def used(self, node: Node, usage: rpc.Usage, now_ns: int) -> None:
-        """Fetches of a node's engines, their hints about the future, and the measured times of sources."""
+        """Fetches of a node's engines, before this controller led and now, their hints about the future, and the
+        measured times of sources."""
         for measurement in parse.measurements(usage):
             self._values.costs.measured(measurement.source, measurement.size_bytes, measurement.seconds)
+        if past := parse.past_fetches(usage):
+            self._values.remember(past, now_ns)
+            for key in past:
+                self._publication.value_changed(key)
         fetches = parse.fetches(usage)
         self._values.fetched([ChunkKey(fetch.key) for fetch in fetches], now_ns)
         for fetch in fetches:

@@ -79,6 +79,9 @@ CANDIDATES_MAX: Final = 4_096
 WRITE_BATCH_UPDATES_MAX: Final = 200
 """Updates in one P4Runtime WriteRequest; keeps the server's lock short and the error metadata below gRPC's limit."""
 
+PAST_FETCHES_MAX: Final = 1000
+"""Chunks in one message of what a node told controllers before."""
+
 NEXT_VICTIMS_MAX: Final = 32
 """Endangered chunks that a heartbeat may name."""
 

@@ -20,6 +20,7 @@ from controlplane.limits import (
     NEXT_VICTIMS_MAX,
     NODE_NAME_BYTES_MAX,
     NODES_MAX,
+    PAST_FETCHES_MAX,
     PREFIX_CHUNKS_MAX,
     REVISION_MAX,
     SWITCH_PINS_MAX,
@@ -27,8 +28,9 @@ from controlplane.limits import (
 )
 from controlplane.nodes import NodeFacts
 from kvpolicy.tiers.cost_question import CostQuestion, question_from
-from kvpolicy.value import Measurement, Tier
+from kvpolicy.value import Measurement, PastFetches, Tier
 from kvpolicy.value.costs import MEASUREMENTS_MAX
+from kvpolicy.value.history import TOUCHES_MAX
 from kvproto.rpc import control_pb2 as rpc
 
 _TIERS = {
@@ -154,6 +156,20 @@ def fetches(usage: rpc.Usage) -> list[rpc.FetchEvent]:
         if fetch.bytes > CHUNK_BYTES_MAX:
             raise MalformedError(f"a fetch of {fetch.bytes} bytes: a chunk has {CHUNK_BYTES_MAX} at most")
     return list(usage.fetches)
+
+
+def past_fetches(usage: rpc.Usage) -> dict[ChunkKey, PastFetches]:
+    """What the node told other controllers of, by chunk."""
+    if len(usage.past) > PAST_FETCHES_MAX:
+        raise MalformedError(f"past fetches of {len(usage.past)} chunks, not of {PAST_FETCHES_MAX} at most")
+    found: dict[ChunkKey, PastFetches] = {}
+    for one in usage.past:
+        key = chunk_key(one.key, "past")
+        if not 1 <= one.touches <= TOUCHES_MAX or not 0 < one.weight <= one.touches:
+            raise MalformedError(f"past fetches of chunk {key.hex()}: {one.touches} with a weight of {one.weight}")
+        gap_s = one.gap_ms / 1000 if one.HasField("gap_ms") else None
+        found[key] = PastFetches(one.touches, one.weight, one.age_ms / 1000, gap_s)
+    return found
 
 
 def measurements(usage: rpc.Usage) -> list[Measurement]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -34,6 +35,7 @@ from hostagent.hashing import Checksums
 from hostagent.link_rate import link_rate_bit_s
 from hostagent.metrics import AgentMetrics
 from hostagent.pool.chunks import Chunk
+from hostagent.pool.intake import Intake
 from hostagent.pool.opening import opened
 from hostagent.timers import MachineTimer
 from hostagent.tracing import Guarded, TraceExport, Tracer, tracing
@@ -132,6 +134,7 @@ class Agent:
         config = self.config
         self.transport = make_transport(config.data, self.memory)
         self._checksums = Checksums(self.memory, self._loop)
+        self._intake = Intake(self.memory, config.write_region_bytes, self._loop)
         knowledge = Knowledge(config.node, priors(config.link_rate_bit_s or link_rate_bit_s(config.data)))
         self.store: DiskStore | None = None
         if config.disk is not None:
@@ -165,7 +168,13 @@ class Agent:
         self.api = ApiServer(
             self.handle,
             self.stats,
-            Welcome(self.memory.fd, self.memory.size_bytes, self.incarnation),
+            Welcome(
+                self.memory.readers_fd,
+                self.memory.size_bytes,
+                self.incarnation,
+                frozenset({0, os.geteuid()}) if self.memory.handed_on else frozenset(),
+            ),
+            self._intake,
             Admission(config.api_access, self.metrics.api_refused),
         )
         try:
@@ -209,6 +218,7 @@ class Agent:
             await self.store.close()
         if self.cold is not None:
             await self.cold.close()
+        self._intake.close()
         self._checksums.close()
         self.memory.close()
 
@@ -265,6 +275,7 @@ class Agent:
             AbortRead: self._abort_read,
             effects.PeerLoadEnded: self._peer_load_ended,
             effects.DatagramsDropped: lambda one: self.transport.counters.drop(one.reason, one.count),
+            effects.TakeChunk: self._take_chunk,
             effects.ComputeChecksum: self._compute_checksum,
             effects.LoadChunk: self._load,
             effects.SaveChunk: self._save,
@@ -459,6 +470,14 @@ class Agent:
         self.handle(protocol.ReadProgress(read, have_bytes // segment_bytes))
 
     # ------------------------------------------------------------------ hashing and the disk
+
+    def _take_chunk(self, effect: effects.TakeChunk) -> None:
+        chunk = effect.chunk
+        done = partial(self._chunk_taken, chunk)
+        self._intake.take(effect.engine, effect.region_offset, chunk.offset, chunk.size_bytes, done)
+
+    def _chunk_taken(self, chunk: Chunk, whole: bool) -> None:
+        self.handle(events.ChunkTaken(chunk, whole))
 
     def _compute_checksum(self, effect: effects.ComputeChecksum) -> None:
         chunk = effect.chunk

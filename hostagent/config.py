@@ -7,6 +7,7 @@ whether an interface exists.
 from __future__ import annotations
 
 import grp
+import mmap
 import os
 import pwd
 import re
@@ -101,6 +102,8 @@ class AgentConfig:
     """The file says that speaking plainly with other machines is meant."""
     api_socket: str = API_SOCKET
     api_access: Access = field(default_factory=Access)
+    write_region_wanted_bytes: int | None = None
+    """See `write_region_bytes`; None: the file does not say."""
     http: tuple[str, int] = ("127.0.0.1", 9475)
     ready_file: Path | None = None
     log_level: str = "info"
@@ -115,6 +118,11 @@ class AgentConfig:
     """Expected rate of a fetch before anything has been measured; None: the data link's, as the kernel reports it."""
     merge_wait_max_s: float = WAIT_MAX_S
     """How much later an engine may get chunks that are being computed, to spare the requests behind it."""
+
+    @property
+    def write_region_bytes(self) -> int:
+        """Memory that each connection of an engine may use to hand over chunks; no chunk put can be larger."""
+        return self.write_region_wanted_bytes or min(self.pool.size_bytes, limits.WRITE_REGION_BYTES_DEFAULT)
 
     @property
     def security(self) -> str:
@@ -142,6 +150,7 @@ def parse(values: object, folder: Path = Path()) -> AgentConfig:
         insecure=top.take("insecure", checks.flag, False),
         api_socket=api.take("socket", _socket_path, API_SOCKET),
         api_access=_access(api),
+        write_region_wanted_bytes=api.take("write_region", _write_region, None),
         http=(http.take("address", checks.ipv4, "127.0.0.1"), http.take("port", checks.whole(0, 65535), 9475)),
         ready_file=top.take("ready_file", checks.optional_path, None),
         log_level=top.take("log_level", checks.one_of(checks.LOG_LEVELS), "info"),
@@ -301,6 +310,13 @@ def _pool_bytes(value: object) -> int:
     size_bytes = checks.size(value)
     if not limits.POOL_BYTES_MIN <= size_bytes <= limits.POOL_BYTES_MAX or size_bytes % limits.EXTENT_ALIGN_BYTES:
         raise ValueError(f"{value!r} is not a multiple of {limits.EXTENT_ALIGN_BYTES} bytes from 1MiB to 16TiB")
+    return size_bytes
+
+
+def _write_region(value: object) -> int:
+    size_bytes = checks.size(value)
+    if not limits.WRITE_REGION_BYTES_MIN <= size_bytes <= limits.POOL_BYTES_MAX or size_bytes % mmap.PAGESIZE:
+        raise ValueError(f"{value!r} is not a multiple of {mmap.PAGESIZE} bytes from 1MiB to 16TiB")
     return size_bytes
 
 

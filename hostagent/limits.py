@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kvclient.messages import KEYS_MAX
 from kvproto.limits import SEGMENT_BLOCK_BYTES, SEGMENT_BYTES_MAX
 
 KIB = 1024
@@ -32,6 +33,16 @@ API_FRAMES_PER_TURN = 64
 """Requests of one engine that are handled before others get their turn."""
 API_NAMESPACE_BYTES_MAX = 256
 API_DEADLINE_S_MAX = 600.0
+WRITE_REGION_BYTES_MIN = 1 * MIB
+WRITE_REGION_BYTES_DEFAULT = 1024 * MIB
+"""Of each engine's connection, or as much as the pool has: only what the engine touches takes memory."""
+INTAKE_INLINE_BYTES_MAX = 256 * KIB
+"""Up to here a copy out of a write region (0.15 ms per MiB) holds the event loop up no longer than a thread would."""
+API_LOCK_S_MAX = 600.0
+API_LOCKS_MAX = 16384
+"""Locks of one engine: four times the keys of one request."""
+API_LOCKED_SHARE_MAX = 0.5
+"""Of the pool, locked by all engines together: what is fetched and put needs room, too."""
 CHECKSUM_INLINE_BYTES_MAX = 4 * MIB
 """Up to here a checksum holds the event loop up for less (0.1 ms per MiB) than hops to a thread and back would cost."""
 
@@ -144,6 +155,8 @@ be back (its longest backoff, its snapshot)."""
 CONTROLLER_FAREWELL_S = 0.5
 CONTROLLER_QUEUE_MAX = 65536
 HEARTBEAT_S_DEFAULT = 1.0
+HEARTBEAT_S_MIN = 0.01
+"""What a controller may ask for; its configuration allows no less."""
 TASK_TIMEOUT_MS = 60_000
 ANNOUNCE_BATCH_CHUNKS = 2048
 LOAD_INTERVAL_S = 0.05
@@ -155,6 +168,9 @@ ANNOUNCE_DELAY_S = 0.03
 USAGE_DELAY_S = 0.25
 USAGE_EVENTS_MAX = 4096
 USAGE_BATCH_EVENTS = 1000
+PAST_FETCHES_MAX = 16_384
+"""Chunks whose fetches are told again to a controller that comes to lead; as many as one fetch may have."""
+CONTROLLERS_TOLD_MAX = 16
 TASKS_RUNNING_MAX = 256
 NEXT_VICTIMS_TOLD = 8
 """Chunks that a full pool would lose next, named in each heartbeat."""
@@ -212,6 +228,8 @@ def extent_bytes(size_bytes: int) -> int:
 
 assert READ_CONNECTIONS_PER_PEER_MAX < READ_CONNECTIONS_MAX
 assert API_CONNECTIONS_PER_PROCESS_MAX < API_CONNECTIONS_MAX
+assert KEYS_MAX <= API_LOCKS_MAX
+assert 0 < API_LOCKED_SHARE_MAX < 1
 assert CAST_POLL_S_MAX <= CAST_FOLLOWER_POLL_S_MAX
 assert VERBS_CAST_CHAIN_SEGMENTS <= VERBS_CAST_QUEUE_SEGMENTS
 assert EXTENT_ALIGN_BYTES & (EXTENT_ALIGN_BYTES - 1) == 0

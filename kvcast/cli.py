@@ -12,8 +12,7 @@ import sys
 from collections.abc import Sequence
 from typing import Protocol
 
-from kvcast import __version__
-from kvcast.arguments import Parser, add_choice
+from kvcast.arguments import Parser, add_choice, add_version
 
 COMMANDS: dict[str, str] = {
     "ls": "chunks in the pool and who holds them",
@@ -69,7 +68,7 @@ def need(module: str) -> None:
 def make_parser() -> Parser:
     """Of the whole command line; each command declares its arguments when they are needed."""
     parser = Parser(prog="kvcast", description="An in-network memory pool for LLM KV cache.")
-    parser.add_argument("--version", action="version", version=f"kvcast {__version__}")
+    add_version(parser)
     add_choice(parser, "command", COMMANDS, lambda name: load(name).add_arguments)
     return parser
 

@@ -108,6 +108,7 @@ class EngineProcess:
             result["tokens"] = list(completion.token_ids)
             result["margins"] = [_margin(each) for each in completion.logprobs or ()]
             result["cached_tokens"] = output.num_cached_tokens
+            result["kv_transfer_params"] = output.kv_transfer_params
             result["finish_reason"] = completion.finish_reason
             result["total_s"] = time.perf_counter() - started[output.request_id]
 

@@ -7,12 +7,22 @@ so what a copy saves. Owns the fetch history of the cluster; the directory and t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from controlplane.directory import Directory
 from controlplane.ids import ChunkKey, NodeIndex
-from kvpolicy.value import POLICIES, CacheValues, Rule, SourceCosts, Tier, Touch, ValueParameters, value
+from kvpolicy.value import (
+    POLICIES,
+    CacheValues,
+    PastFetches,
+    Rule,
+    SourceCosts,
+    Tier,
+    Touch,
+    ValueParameters,
+    value,
+)
 
 _RATE_ONLY: Final = tuple(one for one in POLICIES if one.rule is Rule.RATE)
 _UNBOUNDED_BYTES: Final = 1 << 62
@@ -60,6 +70,11 @@ class ClusterValues:
         if run:
             self._values.fetched(run, now_ns)
         self._tell(keys)
+
+    def remember(self, past: Mapping[ChunkKey, PastFetches], now_ns: int) -> None:
+        """A node says what it told controllers before this one."""
+        self._values.remember([self._touch(key) for key in past], list(past.values()), now_ns)
+        self._tell(past)
 
     def finished(self, keys: Iterable[ChunkKey], now_ns: int) -> None:
         """Not expected again (the session ended)."""

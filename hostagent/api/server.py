@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeAlias, assert_never
+from typing import Protocol, TypeAlias, assert_never
 
 from hostagent import limits
 from hostagent.api.access import Admission, Peer, peer_of
@@ -40,16 +40,30 @@ class ApiError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """What a new engine gets: the pool's memory and when the agent began."""
+    """What a new engine gets: the pool's memory, to read it, and when the agent began."""
 
     pool_fd: int
     pool_bytes: int
     incarnation: int
+    writers: frozenset[int] = frozenset()
+    """Users whose engines could write to the pool all the same."""
 
-    def send(self, sock: socket.socket) -> None:
-        """Greet. Raises OSError."""
+    def send(self, sock: socket.socket, region_fd: int) -> None:
+        """Greet; `region_fd`: the engine's own write region. Raises OSError."""
         body = messages.WELCOME.pack(messages.VERSION, self.pool_bytes, self.incarnation)
-        socket.send_fds(sock, [messages.pack(Kind.WELCOME, 0, body)], [self.pool_fd])
+        socket.send_fds(sock, [messages.pack(Kind.WELCOME, 0, body)], [self.pool_fd, region_fd])
+
+
+class Regions(Protocol):
+    """Of whoever copies what engines put (`hostagent.pool.intake`)."""
+
+    def open(self, engine: EngineId) -> int:
+        """A write region for a new engine; its descriptor, to be passed on. Raises OSError."""
+        ...
+
+    def end(self, engine: EngineId) -> None:
+        """The engine has gone."""
+        ...
 
 
 class ApiServer:
@@ -60,18 +74,21 @@ class ApiServer:
         handle: Callable[[EngineEvent], None],
         stats: Callable[[], dict[str, float]],
         welcome: Welcome,
+        regions: Regions,
         admission: Admission,
     ) -> None:
         """`handle(event)`: takes engines' requests, which `answer` answers later; `stats()`: figures for engines."""
         self._handle = handle
         self._stats = stats
         self._welcome = welcome
+        self._regions = regions
         self._admission = admission
         self._loop = asyncio.get_running_loop()
         self._listener: Listener | None = None
         self._path = ""
         self._connections: dict[EngineId, _Connection] = {}
         self._connections_made = 0
+        self._told_writer = False
         self._greeting: set[asyncio.Task[None]] = set()
 
     @property
@@ -121,29 +138,51 @@ class ApiServer:
     def _accept(self, sock: socket.socket) -> None:
         peer = peer_of(sock)
         status = self._admission.admit(peer)
-        try:
-            # A fresh socket's buffer is empty: the greeting goes in whole.
-            if status is Status.OK:
-                self._welcome.send(sock)
-            else:
-                sock.send(_refusal(status), socket.MSG_DONTWAIT)
-        except OSError:
-            if status is Status.OK:
-                self._admission.left(peer)
-                status = Status.UNAVAILABLE
+        engine = EngineId(self._connections_made + 1)
+        # A fresh socket's buffer is empty: the greeting goes in whole.
+        if status is Status.OK and not self._greeted(sock, engine):
+            self._admission.left(peer)
+            status = Status.BUSY
         if status is not Status.OK:
+            with contextlib.suppress(OSError):
+                sock.send(_refusal(status), socket.MSG_DONTWAIT)
             sock.close()
             return
-        self._connections_made += 1
-        engine = EngineId(self._connections_made)
+        if peer.user in self._welcome.writers:
+            self._tell_writer(peer)
+        self._connections_made = engine
         connection = _Connection(engine, self._handle, self._stats, partial(self._gone, peer))
         self._connections[engine] = connection
         task = self._loop.create_task(self._adopt(sock, connection))
         self._greeting.add(task)
         task.add_done_callback(self._greeting.discard)
 
+    def _tell_writer(self, peer: Peer) -> None:
+        if not self._told_writer:
+            log.warning(
+                "an engine runs as user %d, who could write to a pool that is kept over restarts: give engines a user"
+                " of their own, or set pool.keep: false",
+                peer.user,
+            )
+        self._told_writer = True
+
+    def _greeted(self, sock: socket.socket, engine: EngineId) -> bool:
+        """Whether the engine has a region and knows of it."""
+        try:
+            region_fd = self._regions.open(engine)
+        except OSError as error:
+            log.warning("no write region for another engine: %s", error.strerror)
+            return False
+        try:
+            self._welcome.send(sock, region_fd)
+        except OSError:
+            self._regions.end(engine)
+            return False
+        return True
+
     def _gone(self, peer: Peer, engine: EngineId) -> None:
         self._admission.left(peer)
+        self._regions.end(engine)
         del self._connections[engine]
         self._handle(events.EngineGone(engine))
 
@@ -267,10 +306,12 @@ class _Connection(asyncio.Protocol):
     def answer(self, answer: Answer) -> None:
         """Send an answer as a frame."""
         match answer:
+            case effects.FetchAnswered(_, request, status, lease, chunks, places) if places is not None:
+                self._send(Kind.FETCH_EACH, request, status, messages.pack_found(lease, places, chunks), len(chunks))
             case effects.FetchAnswered(_, request, status, lease, chunks):
                 self._send(Kind.FETCH, request, status, messages.pack_fetched(lease, chunks), len(chunks))
-            case effects.ReserveAnswered(_, request, status, lease, offset):
-                body = messages.RESERVED.pack(lease, offset) if status is Status.OK else b""
+            case effects.ReserveAnswered(_, request, status, lease):
+                body = messages.LEASE.pack(lease) if status is Status.OK else b""
                 self._send(Kind.RESERVE, request, status, body)
             case effects.CommitAnswered(_, request, status, checksum):
                 body = messages.LEASE.pack(checksum) if status is Status.OK else b""
@@ -315,6 +356,25 @@ class _Connection(asyncio.Protocol):
             )
         )
 
+    def _on_fetch_each(self, frame: Frame) -> None:
+        (deadline_us,) = messages.FETCH_EACH.unpack_from(frame.body)
+        deadline_s = min(deadline_us / 1e6, limits.API_DEADLINE_S_MAX)
+        body, traceparent = messages.split_traceparent(frame)
+        keys = tuple(map(ChunkKey, messages.unpack_keys(body, frame.count, messages.FETCH_EACH.size)))
+        self._handle(
+            events.ChunksRequested(
+                self._engine, frame.request, keys, deadline_s, None, traceparent=traceparent, any_order=True
+            )
+        )
+
+    def _on_lock(self, frame: Frame) -> None:
+        (hold_us,) = messages.LOCK.unpack_from(frame.body)
+        hold_s = min(hold_us / 1e6, limits.API_LOCK_S_MAX)
+        self._handle(events.LockRequested(self._engine, frame.request, _keys(frame, messages.LOCK.size), hold_s))
+
+    def _on_unlock(self, frame: Frame) -> None:
+        self._handle(events.UnlockRequested(self._engine, frame.request, _keys(frame)))
+
     def _on_cancel(self, frame: Frame) -> None:
         self._handle(events.CancelRequested(self._engine, messages.CANCEL.unpack(frame.body)[0]))
 
@@ -344,7 +404,8 @@ class _Connection(asyncio.Protocol):
         )
 
     def _on_commit(self, frame: Frame) -> None:
-        self._handle(events.CommitRequested(self._engine, frame.request, _lease(frame)))
+        lease, region_offset = messages.COMMIT.unpack(frame.body)
+        self._handle(events.CommitRequested(self._engine, frame.request, LeaseId(lease), region_offset))
 
     def _on_abort(self, frame: Frame) -> None:
         self._handle(events.AbortRequested(self._engine, _lease(frame)))
@@ -404,4 +465,7 @@ _HANDLERS: dict[int, Callable[[_Connection, Frame], None]] = {
     Kind.CANCEL: _Connection._on_cancel,
     Kind.CLAIM: _Connection._on_claim,
     Kind.DISCLAIM: _Connection._on_disclaim,
+    Kind.FETCH_EACH: _Connection._on_fetch_each,
+    Kind.LOCK: _Connection._on_lock,
+    Kind.UNLOCK: _Connection._on_unlock,
 }

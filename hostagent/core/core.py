@@ -31,6 +31,7 @@ from hostagent.core.eviction_cost import EvictionCost
 from hostagent.core.fetch import MakeReader, Wanted
 from hostagent.core.fetches import Fetches
 from hostagent.core.load_reports import LoadReports, NoReads, ServedReads
+from hostagent.core.locks import Locks
 from hostagent.core.peer_loads import PeerLoads
 from hostagent.core.reports import Reports
 from hostagent.core.serving import Serving
@@ -173,6 +174,7 @@ class AgentCore:
         self._tasks = Tasks(alarms, emit, self.pool, self.fetches, self._serving, self.drop, switch)
         self._reports = Reports(alarms, emit, self.pool, disk, self._tasks.pinned_keys, self.gate.take_measurements)
         self._load_reports = LoadReports(alarms, emit, lambda: self.load, lambda: self.connected)
+        self.locks = Locks(alarms, self.pool)
         self._engines = Engines(
             self._clock,
             emit,
@@ -181,6 +183,7 @@ class AgentCore:
             disk,
             self.waits,
             self.claims,
+            self.locks,
             stored=self._put,
             changed=self._reports.pool_changed,
             drop=self._drop_everywhere,
@@ -230,6 +233,7 @@ class AgentCore:
         return {
             events.ReserveRequested: engines.reserve,
             events.CommitRequested: engines.commit,
+            events.ChunkTaken: engines.taken,
             events.AbortRequested: engines.abort,
             events.ChunksRequested: engines.fetch,
             events.CancelRequested: engines.cancel,
@@ -237,6 +241,8 @@ class AgentCore:
             events.PlacesRequested: engines.places,
             events.PinRequested: engines.pin,
             events.UnpinRequested: engines.unpin,
+            events.LockRequested: engines.lock,
+            events.UnlockRequested: engines.unlock,
             events.DropRequested: engines.drop,
             events.HintGiven: self._hinted,
             events.ClaimMade: engines.claim,
@@ -520,10 +526,10 @@ class AgentCore:
             )
         )
         self.directory.restart(event.controller)
-        self._reports.snapshot()
+        self._reports.snapshot(event.controller)
         self._load_reports.attached(wanted=event.takes_loads)
         self.claims.welcomed(event.node)
-        self._heartbeat_ns = int((event.heartbeat_s or limits.HEARTBEAT_S_DEFAULT) * 1e9)
+        self._heartbeat_ns = int(max(limits.HEARTBEAT_S_MIN, event.heartbeat_s or limits.HEARTBEAT_S_DEFAULT) * 1e9)
         self._beat()
 
     def _configure(self, parameters: ReaderParameters) -> None:

@@ -19,7 +19,7 @@ from hostagent.pool.chunks import Chunk, PoolUsage
 from kvclient.messages import FetchedChunk, Hint, Kind, Status
 from kvpolicy.tiers.gate import Choice, Verdict
 from kvpolicy.tiers.holder_load import HolderLoad
-from kvpolicy.value import Measurement, Tier
+from kvpolicy.value import Measurement, PastFetches, Tier
 from kvproto.commands import AbortRead, Blame, SendControl
 from kvproto.ids import Address, ChunkKey, NodeId, ReadId
 from kvproto.sources import ChunkSource
@@ -57,11 +57,13 @@ class FetchAnswered:
     status: Status
     lease: LeaseId = NO_LEASE
     chunks: tuple[FetchedChunk, ...] = ()
+    places: tuple[int, ...] | None = None
+    """Of a fetch in any order: the index of each chunk among the keys asked for."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeysAnswered:
-    """One byte for each key: a `Where` for CONTAINS; for PIN, UNPIN and DROP whether it was done."""
+    """One byte for each key: a `Where` for CONTAINS; for all others whether it was done."""
 
     engine: EngineId
     request: int
@@ -146,6 +148,15 @@ class DatagramsDropped:
 
 
 # --- to memory and disk -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TakeChunk:
+    """Copy a chunk from an engine's write region into its place in the pool; answered by ChunkTaken."""
+
+    chunk: Chunk
+    engine: EngineId
+    region_offset: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +271,8 @@ class ReportUsage:
     hints: Sequence[ReuseHint]
     measurements: Sequence[Measurement]
     at_ns: int
+    past: Sequence[tuple[ChunkKey, PastFetches]] = ()
+    """What other controllers were told of, for one that has just come to lead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -409,6 +422,7 @@ Effect: TypeAlias = (
     | AbortRead
     | PeerLoadEnded
     | DatagramsDropped
+    | TakeChunk
     | ComputeChecksum
     | LoadChunk
     | SaveChunk

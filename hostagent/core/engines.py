@@ -16,6 +16,7 @@ from hostagent.core.clock import Clock
 from hostagent.core.directory import DirectoryReplica
 from hostagent.core.events import NO_LEASE, EngineId, LeaseId
 from hostagent.core.fetch import FetchResult
+from hostagent.core.locks import Locks
 from hostagent.core.sources import DiskIndex
 from hostagent.core.waits import Wait, Waits
 from hostagent.pool.chunks import Chunk, ChunkPool, ChunkState, DropOutcome, Refusal
@@ -59,6 +60,7 @@ class Engines:
         disk: DiskIndex | None,
         waits: Waits,
         claims: Claims,
+        locks: Locks,
         *,
         stored: Callable[[Chunk], None],
         changed: Callable[[], None],
@@ -75,6 +77,7 @@ class Engines:
         self._disk = disk
         self._waits = waits
         self._claims = claims
+        self._locks = locks
         self._stored = stored
         self._changed = changed
         self._drop = drop
@@ -129,7 +132,20 @@ class Engines:
             return
         self._commits[chunk] = _Commit(event.engine, event.request)
         self._pool.pin(chunk)
-        self._emit(effects.ComputeChecksum(chunk))
+        if event.region_offset is None:
+            self._emit(effects.ComputeChecksum(chunk))
+        else:
+            self._emit(effects.TakeChunk(chunk, event.engine, event.region_offset))
+
+    def taken(self, event: events.ChunkTaken) -> None:
+        """The chunk is in the pool, where no engine can change it any more."""
+        if event.whole:
+            self._emit(effects.ComputeChecksum(event.chunk))
+            return
+        commit = self._commits.pop(event.chunk)
+        self._pool.unpin(event.chunk)
+        self._give_up(event.chunk)
+        self._emit(effects.CommitAnswered(commit.engine, commit.request, Status.MALFORMED))
 
     def checksum_computed(self, chunk: Chunk, checksum: int) -> None:
         """The chunk is whole."""
@@ -170,23 +186,30 @@ class Engines:
         """Chunks for an engine."""
         holdings = self._of(event.engine)
         if len(holdings.fetches) >= limits.API_REQUESTS_IN_FLIGHT_MAX:
-            self._emit(effects.FetchAnswered(event.engine, event.request, Status.BUSY))
+            self._refuse_fetch(event, Status.BUSY)
             return
         if not event.keys or len(set(event.keys)) != len(event.keys) or event.request in holdings.fetches:
-            self._emit(effects.FetchAnswered(event.engine, event.request, Status.MALFORMED))
+            self._refuse_fetch(event, Status.MALFORMED)
             return
         wait = self._waits.begin(
             event.keys,
             self._clock.now_ns + int(event.deadline_s * 1e9),
-            partial(self._fetched, event.engine, event.request),
+            partial(self._fetched, event.engine, event.request, event.keys if event.any_order else None),
             event.prefill,
             event.expected_s,
             traced=event.traced,
+            any_order=event.any_order,
         )
         if wait is not None:
             holdings.fetches[event.request] = wait
 
-    def _fetched(self, engine: EngineId, request: int, result: FetchResult) -> None:
+    def _refuse_fetch(self, event: events.ChunksRequested, status: Status) -> None:
+        self._emit(effects.FetchAnswered(event.engine, event.request, status, places=() if event.any_order else None))
+
+    def _fetched(
+        self, engine: EngineId, request: int, scattered: tuple[ChunkKey, ...] | None, result: FetchResult
+    ) -> None:
+        """`scattered`: the keys of a fetch in any order."""
         holdings = self._of(engine)
         holdings.fetches.pop(request, None)
         lease = NO_LEASE
@@ -194,7 +217,11 @@ class Engines:
             lease = self._next_lease()
             holdings.leases[lease] = tuple(chunk for chunk, _ in result.chunks)
         chunks = tuple(FetchedChunk(chunk.offset, chunk.size_bytes, source) for chunk, source in result.chunks)
-        self._emit(effects.FetchAnswered(engine, request, result.status, lease, chunks))
+        places = None
+        if scattered is not None:
+            index = {key: place for place, key in enumerate(scattered)}
+            places = tuple(index[chunk.key] for chunk, _ in result.chunks)
+        self._emit(effects.FetchAnswered(engine, request, result.status, lease, chunks, places))
 
     def cancel(self, event: events.CancelRequested) -> None:
         """A fetch is no longer wanted."""
@@ -251,6 +278,17 @@ class Engines:
             done.append(pinned is not None)
         self._answer(event, Kind.UNPIN, bytes(done))
 
+    def lock(self, event: events.LockRequested) -> None:
+        """Keep the chunks that are in the pool for a while."""
+        self._of(event.engine)
+        locked = bytes(self._locks.lock(event.engine, key, event.hold_s) for key in event.keys)
+        self._answer(event, Kind.LOCK, locked)
+
+    def unlock(self, event: events.UnlockRequested) -> None:
+        """Take locks of this engine back."""
+        unlocked = bytes(self._locks.unlock(event.engine, key) for key in event.keys)
+        self._answer(event, Kind.UNLOCK, unlocked)
+
     def drop(self, event: events.DropRequested) -> None:
         """Take chunks out of the pool and off the disk."""
         dropped = bytes(self._drop(key) in (DropOutcome.DROPPED, DropOutcome.WAITING) for key in event.keys)
@@ -258,7 +296,12 @@ class Engines:
 
     def _answer(
         self,
-        event: events.PlacesRequested | events.PinRequested | events.UnpinRequested | events.DropRequested,
+        event: events.PlacesRequested
+        | events.PinRequested
+        | events.UnpinRequested
+        | events.LockRequested
+        | events.UnlockRequested
+        | events.DropRequested,
         kind: Kind,
         values: bytes,
     ) -> None:
@@ -279,6 +322,7 @@ class Engines:
         for chunk in holdings.reservations.values():
             self._give_up(chunk)
         self._claims.engine_gone(engine)
+        self._locks.engine_gone(engine)
         for pinned in holdings.pins.values():
             for chunk in pinned:
                 if chunk.state is ChunkState.READY:

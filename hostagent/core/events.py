@@ -48,6 +48,8 @@ class CommitRequested:
     engine: EngineId
     request: int
     lease: LeaseId
+    region_offset: int | None = None
+    """Where it lies in the engine's write region; None: in its place in the pool, where only the agent writes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,8 @@ class ChunksRequested:
     """The engine's trace context, for the shell; the core makes nothing of it."""
     traced: bool = False
     """Whether FetchPlanned is wanted."""
+    any_order: bool = False
+    """Each chunk is of use by itself: one that is missing ends nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +117,25 @@ class PinRequested:
 @dataclass(frozen=True, slots=True)
 class UnpinRequested:
     """Take pins of this engine back; answered by KeysAnswered."""
+
+    engine: EngineId
+    request: int
+    keys: tuple[ChunkKey, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LockRequested:
+    """Keep chunks of the pool for `hold_s` at most, or until UnlockRequested; answered by KeysAnswered."""
+
+    engine: EngineId
+    request: int
+    keys: tuple[ChunkKey, ...]
+    hold_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class UnlockRequested:
+    """Take locks of this engine back, the one that ends first of each chunk; answered by KeysAnswered."""
 
     engine: EngineId
     request: int
@@ -269,6 +292,14 @@ class SaveEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class ChunkTaken:
+    """Answer to TakeChunk. Not `whole`: the engine's write region does not have those bytes."""
+
+    chunk: Chunk
+    whole: bool
+
+
+@dataclass(frozen=True, slots=True)
 class ChecksumComputed:
     """Answer to ComputeChecksum."""
 
@@ -418,6 +449,8 @@ EngineEvent: TypeAlias = (
     | PlacesRequested
     | PinRequested
     | UnpinRequested
+    | LockRequested
+    | UnlockRequested
     | DropRequested
     | HintGiven
     | ClaimMade
@@ -432,6 +465,7 @@ Event: TypeAlias = (
     | ControllerEvent
     | LoadEnded
     | SaveEnded
+    | ChunkTaken
     | ChecksumComputed
     | ColdStateGiven
     | ColdProbed

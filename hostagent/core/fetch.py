@@ -81,7 +81,8 @@ class Purpose(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class FetchResult:
-    """Leading chunks, each pinned once for whoever asked, and why it stopped there."""
+    """Leading chunks (of a fetch in any order: those that came, as they were asked for), each pinned once for whoever
+    asked, and why the first one missing is missing."""
 
     status: Status
     chunks: tuple[tuple[Chunk, ChunkSource], ...]
@@ -136,5 +137,7 @@ class Fetch:
     pinned: dict[ChunkKey, Chunk]
     probe: Probe | None = None
     """What the gate wants to learn by it."""
+    any_order: bool = False
+    """Each chunk is of use by itself."""
     came_from: dict[ChunkKey, Address | None] = field(default_factory=dict)
     routes: dict[ChunkKey, Tier] = field(default_factory=dict)

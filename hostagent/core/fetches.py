@@ -158,12 +158,15 @@ class Fetches:
         waits: Callable[[FetchPlan], None] | None = None,
         expected_s: float = 0.0,
         traced: bool = False,
+        any_order: bool = False,
     ) -> FetchId | None:
-        """Bring chunks (distinct, in prefix order). `ended` comes once, unless it is cancelled; `progressed` hears how
-        many leading chunks are here. `prefill`: the engine's own way to them; a fetch that falls behind it is given up.
-        `waits`: hears the plan before anything else, and takes care of the chunks in it that are being computed;
-        `expected_s`: others will be computed or put within this time. `traced`: the plan is told, too. None: it has
-        ended already."""
+        """Bring chunks (distinct, in prefix order; or `any_order`, without a prefill: each is of use by itself).
+
+        `ended` comes once, unless it is cancelled; `progressed` hears how many leading chunks are here. `prefill`: the
+        engine's own way to them; a fetch that falls behind it is given up. `waits`: hears the plan before anything
+        else, and takes care of the chunks in it that are being computed; `expected_s`: others will be computed or put
+        within this time. `traced`: the plan is told, too. None: it has ended already.
+        """
         if len(self._fetches) >= FETCHES_MAX:
             ended(FetchResult(Status.BUSY, ()))
             return None
@@ -177,6 +180,7 @@ class Fetches:
             is_engines=purpose is Purpose.ENGINE,
             may_wait=waits is not None,
             expected_s=expected_s,
+            any_order=any_order,
         )
         if traced:
             self._emit(self._planner.told(plan))
@@ -188,7 +192,7 @@ class Fetches:
             self._deliver_local(plan, ended)
             started = None
         else:
-            started = self._begin_planned(plan, purpose, deadline_ns, ended, progressed)
+            started = self._begin_planned(plan, purpose, deadline_ns, ended, progressed, any_order=any_order)
         if plan.verdict.probe is not None:
             self._begin_probe(keys[plan.verdict.probe.place], plan.verdict.probe)
         return started
@@ -205,6 +209,8 @@ class Fetches:
         ended: Callable[[FetchResult], None],
         progressed: Callable[[int], None] | None,
         probe: Probe | None = None,
+        *,
+        any_order: bool = False,
     ) -> FetchId | None:
         self._fetch_id += 1
         now_ns = self._clock.now_ns
@@ -222,10 +228,11 @@ class Fetches:
             self._gate.started(replace(plan.verdict, recompute_s=None) if plan.awaited else plan.verdict),
             plan.pinned,
             probe,
+            any_order,
         )
         self._fetches[fetch.fetch] = fetch
         wanted = self._want(fetch, plan, from_disk_only=purpose is Purpose.DISK)
-        self._handle(events.FetchRequested(fetch.fetch, wanted, deadline_ns))
+        self._handle(events.FetchRequested(fetch.fetch, wanted, deadline_ns, any_order))
         for found, chunk, route in plan.to_come:
             inbound = self._inbound.get(found.entry.key)
             if route in _LOADED and inbound is not None and inbound.chunk is chunk:
@@ -509,10 +516,11 @@ class Fetches:
         """Deliver the chunks of every fetch that are here, and begin with a fresh reader."""
         self._reads.abort_all()
         for fetch in list(self._fetches.values()):
-            leading = 0
-            while leading < len(fetch.keys) and fetch.keys[leading] in fetch.pinned:
-                leading += 1
-            self._deliver(DeliverFetch(fetch.fetch, Outcome.GONE, leading, (ChunkSource.LOCAL,) * leading))
+            places = [place for place, key in enumerate(fetch.keys) if key in fetch.pinned]
+            if not fetch.any_order:
+                places = [place for count, place in enumerate(places) if place == count]
+            sources = (ChunkSource.LOCAL,) * len(places)
+            self._deliver(DeliverFetch(fetch.fetch, Outcome.GONE, len(places), sources, tuple(places)))
         self._abort_inbound()
         self._reader = self._make_reader(self._parameters)
 
@@ -575,7 +583,8 @@ class Fetches:
         seconds = (now_ns - fetch.started_ns) / 1e9
         delivered: list[tuple[Chunk, ChunkSource]] = []
         arrived: Counter[Tier] = Counter()
-        for key, source in zip(fetch.keys[: command.leading], command.sources, strict=True):
+        places = range(command.leading) if command.places is None else command.places
+        for key, source in zip((fetch.keys[place] for place in places), command.sources, strict=True):
             chunk = fetch.pinned[key]
             self._pool.pin(chunk)
             if source is ChunkSource.DISK and fetch.routes.get(key) is Tier.COLD:
@@ -598,8 +607,10 @@ class Fetches:
             holder = self._directory.node_at(address) if address is not None else None
             number = holder.node if holder is not None else 0
             self._observer.chunk_came(chunk.key, source, chunk.size_bytes, seconds, number)
-        for key in fetch.keys[command.leading :]:
-            self._observer.chunk_missed(key, seconds)
+        came = set(places)
+        for place, key in enumerate(fetch.keys):
+            if place not in came:
+                self._observer.chunk_missed(key, seconds)
         self._count(status, seconds, [(source, chunk.size_bytes) for chunk, source in delivered])
 
     def _count(self, status: Status, seconds: float, delivered: Sequence[tuple[ChunkSource, int]]) -> None:

@@ -79,24 +79,30 @@ class FetchPlanner:
         is_engines: bool,
         may_wait: bool = False,
         expected_s: float = 0.0,
+        any_order: bool = False,
     ) -> FetchPlan:
         """Local chunks are pinned and room is reserved for the others when it returns.
 
         `may_wait`: also for chunks that somebody computes; `expected_s`: and so long for those that nobody does yet.
+        `any_order`: each chunk is of use by itself; those that nobody has are left out, and nothing is waited for.
         """
         offers: list[Offer] = []
+        offered: list[ChunkKey] = []
         here: dict[ChunkKey, Chunk] = {}
         found: dict[ChunkKey, Found] = {}
         unready: int | None = None
         for key in keys:
             offer = self._offer(key, here, found, from_disk_only=from_disk_only)
+            if offer is None and any_order:
+                continue
             if offer is None and may_wait:
                 offer = self._offer_computed(key, expected_s, offers[-1].size_bytes if offers else 0)
                 unready = len(offers) if offer is not None and unready is None else unready
             if offer is None:
                 break
             offers.append(offer)
-        touches = self._touches(keys, offers, here, found) if is_engines else []
+            offered.append(key)
+        touches = self._touches(offered, offers, here, found) if is_engines else []
         if len(here) < len(offers):
             # Before room is made for arriving chunks.
             self.teach(touches)
@@ -106,7 +112,7 @@ class FetchPlanner:
         count = len(verdict.routes)
         stopped = Status.GATE if count < len(offers) else Status.NOT_FOUND if absent else Status.OK
         ready = count if unready is None else min(count, unready)
-        plan = FetchPlan(verdict, stopped, tuple(keys[:ready]), tuple(keys[ready:count]), untaught=touches)
+        plan = FetchPlan(verdict, stopped, tuple(offered[:ready]), tuple(offered[ready:count]), untaught=touches)
         # Pin all of them first: making room for one chunk must not evict another of the same fetch.
         for key in plan.keys:
             chunk = here.get(key)
@@ -116,9 +122,12 @@ class FetchPlanner:
         for key, route in zip(plan.keys, verdict.routes, strict=False):
             if key in found:
                 refusal = self._make_room(plan, found[key], route)
-                if refusal is not None:
+                if refusal is None:
+                    continue
+                if not any_order:
                     self._cut(plan, key, refusal)
                     break
+                plan.keys, plan.stopped = tuple(one for one in plan.keys if one != key), refusal
         return plan
 
     def told(self, plan: FetchPlan) -> FetchPlanned:

@@ -12,7 +12,7 @@ from hostagent.core.clock import Alarms
 from hostagent.core.sources import DiskIndex
 from hostagent.pool.chunks import Chunk, ChunkPool, ChunkState
 from kvclient.messages import Hint
-from kvpolicy.value import Measurement
+from kvpolicy.value import FetchTally, Measurement
 from kvproto.ids import ChunkKey
 from kvproto.sources import NETWORK, ChunkSource
 
@@ -47,6 +47,10 @@ class Reports:
         self._held_back: dict[ChunkKey, Chunk] = {}
         self._uses: deque[effects.ChunkUse] = deque(maxlen=limits.USAGE_EVENTS_MAX)
         self._hints: deque[effects.ReuseHint] = deque(maxlen=limits.USAGE_EVENTS_MAX)
+        self._tally = FetchTally(limits.PAST_FETCHES_MAX)
+        """What was reported to any controller."""
+        self._controllers: deque[int] = deque(maxlen=limits.CONTROLLERS_TOLD_MAX)
+        """Those that were told of fetches, the last ones."""
         self._announce_alarm = alarms.add(self._announce)
         self._usage_alarm = alarms.add(self._report_usage)
 
@@ -55,8 +59,9 @@ class Reports:
         """Whether the controller listens."""
         return self._connected
 
-    def snapshot(self) -> None:
-        """All that this node holds, after a Welcome; from now on changes are announced."""
+    def snapshot(self, controller: int) -> None:
+        """All that this node holds, after a Welcome by this controller; from now on changes are announced. A
+        controller that is new to this node hears what its predecessors were told of fetches, too."""
         self._pool.take_changes()
         self._fresh.clear()
         self._held_back.clear()
@@ -69,6 +74,10 @@ class Reports:
                 self._emit(effects.Announce(part, (), (), on_disk=True, snapshot=True))
         self._emit(effects.Announce((), (), (), snapshot=True, snapshot_end=True))
         self._connected = True
+        if controller not in self._controllers:
+            self._controllers.append(controller)
+            for told in _batches(tuple(self._tally.past(self._clock.now_ns)), limits.USAGE_BATCH_EVENTS):
+                self._emit(effects.ReportUsage((), (), (), self._clock.now_ns, told))
         self._usage_changed()
 
     def disconnected(self) -> None:
@@ -154,9 +163,11 @@ class Reports:
         uses = [self._uses.popleft() for _ in range(min(len(self._uses), limits.USAGE_BATCH_EVENTS))]
         hints = [self._hints.popleft() for _ in range(min(len(self._hints), limits.USAGE_BATCH_EVENTS))]
         self._emit(effects.ReportUsage(uses, hints, self._take_measurements(), self._clock.now_ns))
+        for use in uses:
+            self._tally.fetched(use.key, use.at_ns)
         self._usage_changed()
 
 
-def _batches(items: Sequence[T]) -> Iterator[Sequence[T]]:
-    for start in range(0, len(items), limits.ANNOUNCE_BATCH_CHUNKS):
-        yield items[start : start + limits.ANNOUNCE_BATCH_CHUNKS]
+def _batches(items: Sequence[T], size: int = limits.ANNOUNCE_BATCH_CHUNKS) -> Iterator[Sequence[T]]:
+    for start in range(0, len(items), size):
+        yield items[start : start + size]

@@ -16,6 +16,7 @@ from typing import Final
 from hostagent import limits
 from hostagent.config import PoolConfig
 from hostagent.disk.records import STORE_ID_BYTES
+from hostagent.pool import seals
 from hostagent.pool.index import Found, PoolIndex, index_bytes
 from hostagent.pool.memory import HugePages, PoolMemory
 from kvdaemon import notify
@@ -49,10 +50,9 @@ def open_pool(config: PoolConfig, huge_pages: HugePages) -> Pool:
     for name, descriptor in kept.items():
         os.close(descriptor)
         notify.forget_file(name)
-    memory = PoolMemory(config.size_bytes, prefault=False, huge_pages=huge_pages)
-    if not config.keep or not notify.is_listened_to():
-        return Pool(memory)
-    return Pool(memory, _new_index(memory))
+    keeps = config.keep and notify.is_listened_to()
+    memory = PoolMemory(config.size_bytes, prefault=False, huge_pages=huge_pages, handed_on=keeps)
+    return Pool(memory, _new_index(memory)) if keeps else Pool(memory)
 
 
 def _new_index(memory: PoolMemory) -> PoolIndex:
@@ -91,6 +91,9 @@ def _kept_pool(config: PoolConfig, huge_pages: HugePages, kept: Mapping[str, int
             format_bytes(facts.st_size),
             format_bytes(config.size_bytes),
         )
+        return None
+    if not seals.has_fixed_size(pool_fd):
+        log.warning("the pool of the agent before is given up: its file is not sealed, engines could shrink it")
         return None
     memory = PoolMemory(config.size_bytes, prefault=False, kept_fd=pool_fd)
     if huge_pages is not HugePages.IF_FREE and memory.huge_pages is not (huge_pages is HugePages.REQUIRED):

@@ -1,7 +1,7 @@
-"""The pool's memory: one anonymous memory file, mapped here and by every engine it is handed to.
+"""The pool's memory: one anonymous memory file that only the agent writes to; engines map it read-only.
 
 A memfd has no name: nothing is left behind however the agent ends, and an engine that maps it keeps its mapping
-until it lets go by itself.
+until it lets go by itself. `hostagent.pool.seals` keeps engines from changing the file.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from hostagent.pool import seals
 from hostagent.pool.available import available_bytes
 from kvproto.units import format_bytes
 
@@ -37,9 +38,10 @@ class HugePages(enum.Enum):
 
 
 def _map_file(size_bytes: int, flags: int) -> tuple[int, mmap.mmap]:
-    fd = os.memfd_create("kvcast-pool", os.MFD_CLOEXEC | flags)
+    fd = os.memfd_create("kvcast-pool", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING | flags)
     try:
         os.ftruncate(fd, size_bytes)
+        seals.fix_size(fd)
         return fd, mmap.mmap(fd, size_bytes, mmap.MAP_SHARED)
     except BaseException:
         os.close(fd)
@@ -91,7 +93,11 @@ def _check_room(size_bytes: int) -> None:
 
 
 class PoolMemory:
-    """`size_bytes` of shared memory: `fd` to pass on and to sendfile from, `bytes_` as a flat uint8 array."""
+    """`size_bytes` of shared memory: `fd` to sendfile from, `readers_fd` for engines, `bytes_` as a flat uint8 array.
+
+    Nobody can change the file's size. Nobody but this process can write to it, either; where it is `handed_on`, nobody
+    but processes of this user and of root.
+    """
 
     def __init__(
         self,
@@ -100,10 +106,12 @@ class PoolMemory:
         prefault: bool,
         huge_pages: HugePages = HugePages.NEVER,
         kept_fd: int | None = None,
+        handed_on: bool = False,
     ) -> None:
         """`prefault`: touch every page now (`populate` does it in parts). `huge_pages`: an RDMA NIC keeps 512 times
         fewer addresses of a pool that lies in them. `kept_fd`: the file of an earlier pool of this size, with its
-        content. Raises OSError when the system does not have that much memory.
+        content. `handed_on`: the next agent shall be able to map it for writing, from the same file. Raises OSError
+        when the system does not have that much memory.
         """
         self.size_bytes = size_bytes
         mapped = _map_huge(size_bytes, huge_pages) if kept_fd is None else None
@@ -114,6 +122,12 @@ class PoolMemory:
         else:
             _check_room(size_bytes)
             self.fd, self._map = _map_file(size_bytes, 0)
+        self.handed_on = handed_on or kept_fd is not None
+        try:
+            self.readers_fd = seals.hand_on(self.fd) if self.handed_on else seals.end_writing(self.fd)
+        except BaseException:
+            os.close(self.fd)
+            raise
         self.huge_pages = os.fstat(self.fd).st_blksize == HUGE_PAGE_BYTES
         """Whether it lies in reserved huge pages; sendfile cannot read those."""
         self.bytes_: npt.NDArray[np.uint8] = np.frombuffer(self._map, dtype=np.uint8)
@@ -163,6 +177,7 @@ class PoolMemory:
 
     def close(self) -> None:
         """Give the file back; the mapping goes with the last array or view onto it."""
+        os.close(self.readers_fd)
         os.close(self.fd)
 
     def populate(self, offset: int, size_bytes: int) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvpolicy.value import formula
-from kvpolicy.value.history import AccessHistory, Touch
+from kvpolicy.value.history import AccessHistory, PastFetches, Touch
 from kvpolicy.value.order import EvictionOrder
 from kvpolicy.value.parameters import NS, ValueParameters
 from kvpolicy.value.policies import POLICIES, Policy, Scorer
@@ -107,6 +107,15 @@ class CacheValues:
         flags_at, children_at = self._table.flags_at, self._table.children_at
         for slot in slots:
             if not children_at[slot] and flags_at[slot] & RESIDENT:
+                self._order.changed(slot)
+
+    def remember(self, chunks: Sequence[Touch], pasts: Sequence[PastFetches], now_ns: int) -> None:
+        """Fetches of these chunks, each named once, that somebody else counted and nobody told of here."""
+        now_s = self._seconds(now_ns)
+        slots = self._slots([touch.key for touch in chunks], [mixed(touch.key) for touch in chunks])
+        self._access_history.remember(chunks, slots, pasts, now_s)
+        for slot in slots:
+            if self._table.flags_at[slot] & RESIDENT:
                 self._order.changed(slot)
 
     def finished(self, keys: Iterable[ChunkKey], now_ns: int) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import exp2
 from typing import TypeAlias
 
-from kvpolicy.value.reuse import ReuseTimes, class_of, place_in_prefix
+from kvpolicy.value.reuse import KIND_KNOWN, KIND_NEW, ReuseTimes, class_of, place_in_prefix
 from kvpolicy.value.table import FINISHED, MOVED, RESIDENT, ChunkTable
 from kvproto.ids import ChunkKey
 
@@ -29,6 +29,31 @@ class Touch:
     size_bytes: int
     readers: int = 1
     """At once."""
+
+
+@dataclass(frozen=True, slots=True)
+class PastFetches:
+    """Fetches of a chunk that somebody else counted."""
+
+    touches: int
+    """1 to `TOUCHES_MAX`."""
+    weight: float
+    """The same, each decayed until the last one."""
+    idle_s: float
+    """Since the last one."""
+    gap_s: float | None
+    """Between the last two; None: there was only one."""
+
+    def with_others(self, other: PastFetches, half_life_s: float) -> PastFetches:
+        """Both together, none of them in both."""
+        later, earlier = sorted((self, other), key=lambda past: past.idle_s)
+        apart_s = earlier.idle_s - later.idle_s
+        return PastFetches(
+            min(later.touches + earlier.touches, TOUCHES_MAX),
+            later.weight + earlier.weight * exp2(-apart_s / half_life_s),
+            later.idle_s,
+            apart_s if later.gap_s is None else min(apart_s, later.gap_s),
+        )
 
 
 _History: TypeAlias = tuple[int, float, float, int, int, int, bool]
@@ -65,6 +90,44 @@ class AccessHistory:
         """One fetch of `chunks`, in prefix order, whose rows are `slots` and which were fetched `touches` times before;
         `kind` of session (`reuse`)."""
         self._rank(slots, self._note(chunks, slots, touches, kind, now_s))
+
+    def remember(
+        self, chunks: Sequence[Touch], slots: Sequence[int], pasts: Sequence[PastFetches], now_s: float
+    ) -> None:
+        """Fetches of `chunks`, whose rows are `slots`, that somebody else counted. They teach as if all had been as far
+        apart as the last two."""
+        groups = [
+            self._remember_one(touch, slot, past, now_s) for touch, slot, past in zip(chunks, slots, pasts, strict=True)
+        ]
+        for group in set(groups):
+            self._reuse.work_out(group)
+        for levels, level_at in zip(self._reuse.levels, self._table.level_at, strict=True):
+            for slot, group in zip(slots, groups, strict=True):
+                level_at[slot] = max(level_at[slot], levels[group])
+
+    def _remember_one(self, touch: Touch, slot: int, past: PastFetches, now_s: float) -> int:
+        """The row of one chunk, with what it knew already. Returns the class of the chunk."""
+        table, reuse = self._table, self._reuse
+        place = place_in_prefix(touch.position)
+        told = past.touches
+        if known := table.touches_at[slot]:
+            gap_s = table.gap_at[slot] / 10 if known > 1 else None
+            own = PastFetches(known, table.weight_at[slot], max(0.0, now_s - table.last_at[slot]), gap_s)
+            past = past.with_others(own, self._half_life_s)
+        group = class_of(past.touches, past.gap_s, KIND_NEW if past.gap_s is None else KIND_KNOWN, place, False)
+        reuse.entered(group, told)
+        if past.gap_s is not None:
+            reuse.left(group, past.gap_s, told - 1)
+            if known:
+                reuse.left(table.group_at[slot], past.gap_s, 1)
+        table.touches_at[slot] = past.touches
+        table.last_at[slot] = now_s - past.idle_s
+        table.weight_at[slot] = past.weight
+        table.gap_at[slot] = min(int((past.gap_s or 0.0) * 10), _GAP_MAX)
+        table.group_at[slot] = group
+        if not table.flags_at[slot] & RESIDENT:
+            table.size_at[slot] = touch.size_bytes
+        return group
 
     def _note(
         self, chunks: Sequence[Touch], slots: Sequence[int], touches: Sequence[int], kind: int, now_s: float

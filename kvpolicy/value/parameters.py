@@ -8,6 +8,9 @@ from typing import Final
 NS: Final = 1e-9
 """Seconds in a nanosecond."""
 
+HALF_LIFE_S: Final = 300.0
+"""Of a fetch's weight, unless an operator says otherwise."""
+
 TRACKED_MAX: Final = 1_000_000
 """Chunks whose fetches are remembered by one pool, in it or not; about 60 bytes each, taken as they come."""
 
@@ -28,7 +31,7 @@ GAP_EDGES_S: Final = (1.0, 10.0, 60.0, 300.0)
 class ValueParameters:
     """One configuration for all loads; the defaults are what docs/explanation/value.md reports."""
 
-    half_life_s: float = 300.0
+    half_life_s: float = HALF_LIFE_S
     """Of the decayed fetch rate."""
     second_touch_s: float = 60.0
     """Two fetches within this time are evidence of reuse, for the switch's admission."""

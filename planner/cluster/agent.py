@@ -20,6 +20,7 @@ from hostagent.core.work import FillWork, Task
 from hostagent.limits import API_DEADLINE_S_MAX
 from hostagent.pool.chunks import Chunk
 from kvclient.messages import Status, Where
+from kvpolicy.tiers.gate import priors
 from kvpolicy.tiers.holder_load import HolderLoad
 from kvpolicy.tiers.prefill import Prefill
 from kvpolicy.value.costs import PRIORS, SourceCost, Tier
@@ -32,7 +33,7 @@ from planner.cluster.clock import Timer, VirtualClock
 from planner.cluster.controller import data_ip
 from planner.cluster.disk import VirtualDisk
 from planner.cluster.fetch_simulation import FlowReader, node_name
-from planner.cluster.options import Cluster, Sharing
+from planner.cluster.options import Cluster, Scenario, Sharing
 from planner.cluster.served import Served
 
 
@@ -119,9 +120,7 @@ class Agent:
         self,
         node: int,
         clock: VirtualClock,
-        cluster: Cluster,
-        sharing: Sharing,
-        wait_max_s: float,
+        scenario: Scenario,
         send: Callable[[rpc.FromAgent], None],
         bring: Bring,
         abandon: Abandon,
@@ -129,9 +128,10 @@ class Agent:
         fill: Fill,
         to_switch: Callable[[SendControl], None],
     ) -> None:
-        """`wait_max_s`: see `Scenario`; `send`: the stream to the controller; `bring`: brings what the reader asks for,
+        """`send`: the stream to the controller; `bring`: brings what the reader asks for,
         `abandon`: no longer; `left_bytes`: see `FlowReader`; `fill`: fills the switch; `to_switch`: what the node says
         to the switch by itself."""
+        cluster, sharing = scenario.cluster, scenario.sharing
         self.node = node
         self.chunk_bytes = cluster.chunk_bytes
         self.engine = Engine(clock)
@@ -141,7 +141,7 @@ class Agent:
         self._abandon = abandon
         self._fill = fill
         self._to_switch = to_switch
-        self._keeps_private = sharing in (Sharing.UNICAST, Sharing.REPLICAS)
+        self._keeps_private = sharing in (Sharing.UNICAST, Sharing.REPLICAS) and not scenario.copies_serve
         self._private: set[ChunkKey] = set()
         """Copies that the directory must not know of."""
         self._request = 0
@@ -157,7 +157,9 @@ class Agent:
             index = knowledge.disk_pool(_aligned(cluster.local_disk_bytes))
             self.disk = VirtualDisk(clock, index, cluster.disk_rate)
         self.reader = FlowReader(left_bytes, cluster.segment_bytes)
-        options = CoreOptions(_aligned(cluster.local_dram_bytes), cluster.segment_bytes, merge_wait_max_s=wait_max_s)
+        options = CoreOptions(
+            _aligned(cluster.local_dram_bytes), cluster.segment_bytes, merge_wait_max_s=scenario.wait_max_s
+        )
         self.served = Served(casts=sharing in (Sharing.CAST, Sharing.CAST_SWITCH))
         self.core = AgentCore(options, knowledge, self.disk, lambda _: self.reader, self.served)
         self._carriers = self._carriers_by_effect()
@@ -388,11 +390,9 @@ def _aligned(size_bytes: int) -> int:
 
 
 def _priors(cluster: Cluster) -> dict[Tier, SourceCost]:
-    """Before the first fetch the gate believes in the link and the device; what it measures then counts."""
-    believed = {
-        Tier.SWITCH: cluster.link_rate,
-        Tier.REMOTE_DRAM: cluster.link_rate,
-        Tier.REMOTE_DISK: min(cluster.link_rate, cluster.disk_rate),
-        Tier.LOCAL_DISK: cluster.disk_rate,
-    }
-    return {**PRIORS, **{tier: SourceCost(PRIORS[tier].overhead_s, rate) for tier, rate in believed.items()}}
+    """Before the first fetch the gate believes in the link, as the daemon's does, and in the device."""
+    network = priors(cluster.link_rate * 8)
+    disk = SourceCost(PRIORS[Tier.LOCAL_DISK].overhead_s, cluster.disk_rate)
+    remote_rate = min(cluster.link_rate, cluster.disk_rate)
+    remote_disk = SourceCost(PRIORS[Tier.REMOTE_DISK].overhead_s, remote_rate)
+    return {**network, Tier.LOCAL_DISK: disk, Tier.REMOTE_DISK: remote_disk}

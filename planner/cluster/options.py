@@ -89,5 +89,7 @@ class Scenario:
     """With `look_up_again`."""
     wait_max_s: float = WAIT_MAX_S
     """The agents' `gate.merge_wait_max`."""
+    copies_serve: bool = False
+    """With UNICAST: readers' copies are in the directory and serve others, as those of kvcast without a switch do."""
     jitter_seed: int = 0
     """Not 0: every arrival is moved by up to JITTER_S, to see what chance alone changes."""

@@ -7,9 +7,11 @@ Engine, disk, links and what runs over them are models (`planner.hardware`, `pla
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
+from typing import Final
 
 from hostagent.core import effects
 from kvclient.messages import Status
@@ -34,6 +36,7 @@ from planner.network.topology import Topology
 
 _STALLED_S = 36_000.0
 """No fetch and no computation takes this long: the model has a mistake, and says so instead of running for ever."""
+_NOTHING_HELD: Final[Mapping[int, Sequence[Sequence[ChunkKey]]]] = MappingProxyType({})
 _CASTING = (Sharing.CAST, Sharing.CAST_SWITCH)
 
 
@@ -90,7 +93,8 @@ class Replay:
         self.gpus = [Gpu(self.clock, agent, self._engine, scenario.merging, self._job_ended) for agent in self.agents]
         """Used where engines look prefixes up again."""
         self.router = Router(cluster.routing, self.agents)
-        self._outcomes: list[Outcome] = []
+        self.outcomes: list[Outcome] = []
+        """Of the requests that have their first token, in the order in which they got it."""
         self._happened_s = 0.0
         """When a request last came or got on."""
         self._uplinks = Uplinks(self.topology, self.delivery)
@@ -99,9 +103,7 @@ class Replay:
         return Agent(
             node,
             self.clock,
-            self.scenario.cluster,
-            self._sharing,
-            self.scenario.wait_max_s,
+            self.scenario,
             partial(self._say, node),
             self._fetches.bring,
             self._fetches.abandon,
@@ -122,21 +124,31 @@ class Replay:
 
     # -- time
 
-    def run(self, requests: Sequence[Request], progress: Callable[[float], None] = lambda _: None) -> ReplayFigures:
-        """Replay the requests (in order of arrival) until each has its first token. `progress`: share done."""
+    def run(
+        self,
+        requests: Sequence[Request],
+        progress: Callable[[float], None] = lambda _: None,
+        held: Mapping[int, Sequence[Sequence[ChunkKey]]] = _NOTHING_HELD,
+    ) -> ReplayFigures:
+        """Replay the requests (in order of arrival) until each has its first token.
+
+        `progress`: share done; `held`: prefixes that nodes have at the beginning."""
         if self.controller is not None:
             self.controller.attach(self.agents)
+        for node, prefixes in held.items():
+            for keys in prefixes:
+                self.agents[node].store(keys)
         arrivals = iter(requests)
         self._arrive_next(arrivals)
         told, last_s = 0, requests[-1].at_s if requests else 0.0
         self._sample(last_s)
-        while len(self._outcomes) < len(requests):
+        while len(self.outcomes) < len(requests):
             self.step()
-            if len(self._outcomes) >= told + 200:
-                told = len(self._outcomes)
+            if len(self.outcomes) >= told + 200:
+                told = len(self.outcomes)
                 progress(told / len(requests))
         self._uplinks.end(self.clock.now_s)
-        return figures_of(self, self._outcomes, self._uplinks)
+        return figures_of(self, self.outcomes, self._uplinks)
 
     def step(self) -> None:
         """Go to the next moment when something happens, and let it happen."""
@@ -174,7 +186,7 @@ class Replay:
 
     def _arrive(self, request: Request, arrivals: Iterator[Request]) -> None:
         self._arrive_next(arrivals)
-        node = self.router.choose(request)
+        node = self.router.choose(request) if request.node is None else request.node
         self.router.in_flight[node] += 1
         if self.scenario.look_up_again:
             self.gpus[node].arrive(request)
@@ -218,7 +230,7 @@ class Replay:
             self._background.replicate(agent, request.keys, stored, self.scenario.cluster.replicas)
         if way.answer is not None and way.answer.chunks:
             agent.release(way.answer.lease)
-        self._outcomes.append(self._outcome(way))
+        self.outcomes.append(self._outcome(way))
         self._happened_s = self.clock.now_s
 
     def _job_ended(self, job: Job) -> None:
@@ -226,7 +238,7 @@ class Replay:
         request = job.request
         granted_s = job.granted_s if job.granted_s is not None else self.clock.now_s
         chunks = job.answers[-1].chunks if job.answers else ()
-        self._outcomes.append(
+        self.outcomes.append(
             Outcome(
                 at_s=request.at_s,
                 ttft_s=self.clock.now_s - request.at_s + self._engine.step_s,

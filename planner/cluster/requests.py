@@ -19,6 +19,8 @@ class Request:
     at_s: float
     tokens: int
     keys: tuple[ChunkKey, ...]
+    node: int | None = None
+    """Where it goes; None: the router decides."""
 
     def cached_tokens(self, chunks: int) -> int:
         """Tokens that the first `chunks` chunks spare. The last token is always computed: it gives the first answer."""

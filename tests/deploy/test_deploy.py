@@ -91,7 +91,10 @@ def test_each_image_ends_in_a_command_that_is_installed() -> None:
     assert set(re.findall(r"^USER (\S+)$", text, re.MULTILINE)) == {"4750:4750", "root"}
     # What `make wheelhouse` downloads is for the Python of the images.
     (version,) = set(re.findall(r"^FROM python:([0-9.]+)-", text, re.MULTILINE))
-    assert f"--python-version {version} " in (ROOT / "Makefile").read_text()
+    makefile = (ROOT / "Makefile").read_text()
+    assert f"--python-version {version} " in makefile
+    (extra,) = set(re.findall(r"kvcast(\[\w+\])", text))
+    assert f'dist/kvcast-*.whl){extra}"' in makefile, "it would lack packages that the image installs"
     # Nothing is fetched while an image is built.
     assert not re.search(r"https?://|apt-get|pip install(?!.*--no-index)", text)
 

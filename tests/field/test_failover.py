@@ -12,6 +12,8 @@ from tests.field.lab import Lab, wait_until
 pytestmark = pytest.mark.field
 
 CHUNKS = 4
+FETCHES_PER_S = 1e-4
+"""Above what a controller expects that has heard of no fetch: nothing."""
 
 
 def test_what_operators_set_outlives_the_leader(lab: Callable[[], Lab]) -> None:
@@ -25,13 +27,19 @@ def test_what_operators_set_outlives_the_leader(lab: Callable[[], Lab]) -> None:
     cluster.kvcast("drain n1")
     before = cluster.json("ls")
     assert [chunk["switch"] for chunk in before] == ["serving"] * CHUNKS
+    machines["n1"].say(f"python fetch.py {CHUNKS}")
+    wait_until(lambda: all(one["fetches_per_s"] > FETCHES_PER_S for one in cluster.json("ls")), "what was fetched")
+    # A terminal of its own, with somebody before it who types nothing.
+    top = machines["n3"].start("sleep 900 | LINES=40 script -qfc 'kvcast top' /dev/null", "draining")
     leader = cluster.controllers[0]
     assert "this controller leads" in leader.said()
     leader.kill()
     cluster.controllers[1].wait_for("this controller leads")
     cluster.wait_for_agents()
-    top = cluster.json("top --once")
-    assert {node["name"]: node["state"] for node in top["status"]["nodes"]} == {
+    shown = len(top.said())
+    wait_until(lambda: "draining" in top.said()[shown:], "kvcast top to go on with the new leader", top.said)
+    status = cluster.json("top --once")["status"]
+    assert {node["name"]: node["state"] for node in status["nodes"]} == {
         "n1": "draining",
         "n2": "attached",
         "n3": "attached",
@@ -40,5 +48,6 @@ def test_what_operators_set_outlives_the_leader(lab: Callable[[], Lab]) -> None:
         lambda: [(one["pinned"], one["switch"]) for one in cluster.json("ls")] == [(True, "serving")] * CHUNKS,
         "the pins, in the pools and in the switch",
     )
+    assert all(one["fetches_per_s"] > FETCHES_PER_S for one in cluster.json("ls")), "agents tell what they fetched"
     examined = cluster.json("doctor cluster")
     assert not examined["broken"], examined

@@ -4,7 +4,17 @@ What an engine writer needs is importable from here: the client and its outcomes
 """
 
 from kvclient.attach import AgentUnavailableError
-from kvclient.client import AgentClient, AgentError, Fetched, FetchUnderWay, PoolFullError, PutOutcome, Reservation
+from kvclient.client import (
+    AgentClient,
+    AgentError,
+    ChunkToPut,
+    Fetched,
+    FetchUnderWay,
+    PoolFullError,
+    PutOutcome,
+    Reservation,
+)
+from kvclient.found import Found
 from kvclient.messages import Status, Where
 from kvproto import __version__
 from kvproto.ids import ROOT_KEY, ChunkKey, Namespace, chunk_key, prefix_keys
@@ -17,8 +27,10 @@ __all__ = [
     "AgentUnavailableError",
     "ChunkKey",
     "ChunkSource",
+    "ChunkToPut",
     "FetchUnderWay",
     "Fetched",
+    "Found",
     "Namespace",
     "PoolFullError",
     "PutOutcome",

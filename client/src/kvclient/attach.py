@@ -1,10 +1,11 @@
-"""How an engine comes to its node's agent: connect, be greeted, get the pool's memory file. Standard library only."""
+"""How an engine comes to its node's agent: connect, be greeted, get its memory files. Standard library only."""
 
 from __future__ import annotations
 
 import grp
 import os
 import socket
+import stat
 from dataclasses import dataclass
 
 from kvclient import messages
@@ -17,7 +18,7 @@ CONNECT_TIMEOUT_S = 5.0
 
 _REFUSALS: dict[int, str] = {
     Status.BUSY: "it has as many connections as it takes; use one client a process, and end engines that hang",
-    Status.FORBIDDEN: "this user is not among its api.users; add it to the agent's configuration",
+    Status.FORBIDDEN: "this user is not among its api.users, or not in its api.group; see the agent's configuration",
 }
 
 
@@ -31,7 +32,9 @@ class Attached:
 
     sock: socket.socket
     memory: int
-    """Descriptor of the pool's memory file."""
+    """Descriptor of the pool's memory file, to be read only."""
+    region: int
+    """Descriptor of this connection's write region."""
     pool_bytes: int
     incarnation: int
 
@@ -45,9 +48,9 @@ def attach(path: str) -> Attached:
         try:
             sock.connect(path)
             size = messages.HEADER.size + messages.WELCOME.size
-            received, descriptors, _, _ = socket.recv_fds(sock, size, 1, socket.MSG_WAITALL)
+            received, descriptors, _, _ = socket.recv_fds(sock, size, 2, socket.MSG_WAITALL)
         except PermissionError as error:
-            raise AgentUnavailableError(f"no access to the agent at {path}: {_who_may(path)}") from error
+            raise AgentUnavailableError(f"no access to the agent at {path}: {who_may(path)}") from error
         except OSError as error:
             reason = error.strerror or "no answer"
             raise AgentUnavailableError(
@@ -56,10 +59,11 @@ def attach(path: str) -> Attached:
         if len(received) != size:
             raise AgentUnavailableError(f"what listens at {path} is not a kvcast-agent")
         pool_bytes, incarnation = _greeted(path, received)
-        if len(descriptors) != 1:
+        if len(descriptors) != 2:
             raise AgentUnavailableError(f"what listens at {path} is not a kvcast-agent")
         sock.settimeout(None)
-        return Attached(sock, descriptors[0], pool_bytes, incarnation)
+        memory, region = descriptors
+        return Attached(sock, memory, region, pool_bytes, incarnation)
     except BaseException:
         for descriptor in descriptors:
             os.close(descriptor)
@@ -67,16 +71,18 @@ def attach(path: str) -> Attached:
         raise
 
 
-def _who_may(path: str) -> str:
+def who_may(path: str) -> str:
     """What a user who may not open the agent's socket can do about it."""
     try:
-        number = os.stat(path).st_gid
+        found = os.stat(path)
     except OSError:
         return f"this user may not enter {os.path.dirname(path) or '.'}"
+    if found.st_gid == 0 or not found.st_mode & stat.S_IWGRP:
+        return "permission denied; name a group of engines' users in the agent's configuration (api.group, api.mode)"
     try:
-        group = grp.getgrgid(number).gr_name
+        group = grp.getgrgid(found.st_gid).gr_name
     except KeyError:
-        group = str(number)
+        group = str(found.st_gid)
     return f"permission denied; join the group that may, {group} (usermod -aG {group} USER, then log in again)"
 
 

@@ -6,8 +6,9 @@
 ...         for view in got.views:
 ...             load(view)
 
-Chunks are read and written in place: `reserve` gives a view onto shared memory to fill, `fetch` gives read-only views
-that stay valid until the result is released (or the client is closed: closing gives all leases and pins back).
+Chunks are read in place: `fetch` gives read-only views of the pool that stay valid until the result is released (or the
+client is closed: closing gives all leases and pins back). `reserve` gives a view of this client's own write region to
+fill; the agent copies it into the pool at `commit`.
 """
 
 from __future__ import annotations
@@ -22,12 +23,15 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 
 from kvclient import messages
 from kvclient.attach import ANSWER_TIMEOUT_S, AgentUnavailableError, attach
+from kvclient.found import Found
 from kvclient.messages import Frame, Hint, Kind, MalformedFrameError, Status, Where
+from kvclient.region import WriteRegion
 from kvproto.sources import ChunkSource
 
 __all__ = [
@@ -35,8 +39,10 @@ __all__ = [
     "AgentError",
     "AgentUnavailableError",
     "ChunkSource",
+    "ChunkToPut",
     "FetchUnderWay",
     "Fetched",
+    "Found",
     "PoolFullError",
     "PutOutcome",
     "Reservation",
@@ -68,7 +74,23 @@ class AgentError(Exception):
 
 
 class PoolFullError(AgentError):
-    """No room in the node's pool, nothing may be evicted, or the chunk is larger than the pool."""
+    """No room in the node's pool, nothing may be evicted, or the chunk is larger than the pool or the write region."""
+
+
+PUTS_AT_ONCE = 32
+"""Chunks that `put_each` has room for at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkToPut:
+    """A chunk for `put_each`."""
+
+    key: bytes
+    parent: bytes | None
+    size_bytes: int
+    write: Callable[[memoryview], None]
+    """Fills a view of `size_bytes`, and keeps none of it."""
+    position: int | None = None
 
 
 class PutOutcome(enum.Enum):
@@ -93,12 +115,14 @@ class AgentClient:
         attached = attach(self._path)
         self._sock, self.pool_bytes, self.incarnation = attached.sock, attached.pool_bytes, attached.incarnation
         try:
-            self._map = mmap.mmap(attached.memory, attached.pool_bytes)
+            self._map = mmap.mmap(attached.memory, attached.pool_bytes, prot=mmap.PROT_READ)
+            self._region = WriteRegion(attached.region)
         except BaseException:
             self._sock.close()
             raise
         finally:
             os.close(attached.memory)
+            os.close(attached.region)
         self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(ANSWER_TIMEOUT_S), 0))
         self._readable = select.poll()
         self._readable.register(self._sock, select.POLLIN)
@@ -118,9 +142,10 @@ class AgentClient:
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
         self._sock.close()
-        # With views still out, the mapping goes when the last of them does.
-        with contextlib.suppress(BufferError):
-            self._map.close()
+        # With views still out, a mapping goes when the last of them does.
+        for mapping in (self._map, self._region):
+            with contextlib.suppress(BufferError):
+                mapping.close()
 
     def __enter__(self) -> AgentClient:
         return self
@@ -152,7 +177,59 @@ class AgentClient:
     def reserve(
         self, key: bytes, parent: bytes | None, size_bytes: int, *, position: int | None = None, namespace: str = ""
     ) -> Reservation | None:
-        """Room to write a chunk in place; None when the pool has it or somebody is writing it. Raises PoolFullError."""
+        """Room for a chunk in the pool, and a view in which to write it; None when the pool has it or somebody is
+        writing it. Raises PoolFullError."""
+        return self._reserved(self._wait_for(self._ask_room(key, parent, size_bytes, position, namespace)), size_bytes)
+
+    def put_each(self, chunks: Sequence[ChunkToPut], *, namespace: str = "") -> list[bool]:
+        """Write many chunks into the pool and publish them, with two round trips for PUTS_AT_ONCE of them.
+
+        True: it is in the pool, or somebody else is writing it at this moment. False: there was no room for it.
+        """
+        done: list[bool] = []
+        for at in range(0, len(chunks), PUTS_AT_ONCE):
+            part = chunks[at : at + PUTS_AT_ONCE]
+            outcomes = self._put_at_once(part, namespace)
+            if None in outcomes and len(part) > 1:
+                # Those before may have taken what room there is for writing: once more, one after the other.
+                again = [
+                    self._put_at_once([chunk], namespace)[0] if outcome is None else outcome
+                    for chunk, outcome in zip(part, outcomes, strict=True)
+                ]
+                outcomes = again
+            done += [outcome is not None for outcome in outcomes]
+        return done
+
+    def _put_at_once(self, chunks: Sequence[ChunkToPut], namespace: str) -> list[PutOutcome | None]:
+        """None: there was no room."""
+        asked = [
+            self._ask_room(chunk.key, chunk.parent, chunk.size_bytes, chunk.position, namespace) for chunk in chunks
+        ]
+        outcomes: list[PutOutcome | None] = []
+        slots: list[tuple[int, Reservation]] = []
+        started: list[tuple[int, Reservation, int]] = []
+        try:
+            with contextlib.ExitStack() as reserved:
+                for place, answer in enumerate([self._wait_for(request) for request in asked]):
+                    outcomes.append(None)
+                    with contextlib.suppress(AgentError):
+                        slot = self._reserved(answer, chunks[place].size_bytes)
+                        outcomes[place] = PutOutcome.EXISTS if slot is None else PutOutcome.STORED
+                        if slot is not None:
+                            slots.append((place, reserved.enter_context(slot)))
+                for place, slot in slots:
+                    chunks[place].write(slot.view)
+                    started.append((place, slot, slot.start_commit()))
+        finally:
+            for place, slot, request in started:
+                try:
+                    slot.committed(request)
+                except AgentError:
+                    outcomes[place] = None
+        return outcomes
+
+    def _ask_room(self, key: bytes, parent: bytes | None, size_bytes: int, position: int | None, namespace: str) -> int:
+        """Number of the request."""
         messages.pack_keys([key] if parent is None else [key, parent])
         body = messages.RESERVE.pack(
             key,
@@ -160,12 +237,21 @@ class AgentClient:
             size_bytes,
             messages.NO_POSITION if position is None else position,
         )
-        answer = self._call(Kind.RESERVE, body + namespace.encode())
+        return self._send(Kind.RESERVE, body + namespace.encode(), answered=True)
+
+    def _reserved(self, answer: Frame, size_bytes: int) -> Reservation | None:
         if answer.status in (Status.EXISTS, Status.FILLING):
             return None
         _expect(answer, "reserve room")
-        lease, offset = messages.RESERVED.unpack(answer.body)
-        return Reservation(self, lease, self._view(offset, size_bytes))
+        (lease,) = messages.LEASE.unpack(answer.body)
+        offset = self._region.allocate(size_bytes)
+        if offset is None:
+            self._give_back(Kind.ABORT, lease)
+            too_large = size_bytes > self._region.size_bytes
+            what = f"take {size_bytes} bytes at once through a write region of {self._region.size_bytes}"
+            raise PoolFullError(Status.TOO_LARGE if too_large else Status.POOL_FULL, f"{what} (api.write_region)")
+        with _while_open():
+            return Reservation(self, lease, offset, self._region.view(offset, size_bytes))
 
     # ------------------------------------------------------------------ fetch
 
@@ -225,8 +311,34 @@ class AgentClient:
         if answer.status not in _MISSES:
             _expect(answer, "fetch")
         lease, chunks = messages.unpack_fetched(answer)
-        views = [self._view(chunk.offset, chunk.size_bytes).toreadonly() for chunk in chunks]
+        with _while_open():
+            pool = memoryview(self._map)
+            views = [pool[chunk.offset : chunk.offset + chunk.size_bytes] for chunk in chunks]
         return Fetched(self, lease, views, [chunk.source for chunk in chunks], Status(answer.status))
+
+    def fetch_each(self, keys: Sequence[bytes], *, deadline_s: float, traceparent: str | None = None) -> Found:
+        """Bring chunks, each of use by itself, into the pool and lease those that arrived by the deadline.
+
+        For engines whose keys name no parents: a chunk that is missing, refused or late costs only itself. `keys` are
+        distinct, in any order. The agent fetches whatever it takes, and waits for nobody who computes.
+        """
+        body = messages.FETCH_EACH.pack(int(deadline_s * 1e6)) + messages.pack_keys(keys)
+        trace = messages.pack_traceparent(traceparent)
+        request = self._send(Kind.FETCH_EACH, body + trace, status=len(trace), count=len(keys), answered=True)
+        answer = self._wait(request, time.monotonic() + deadline_s + self._answer_timeout_s)
+        if answer.status not in _MISSES:
+            _expect(answer, "fetch")
+        lease, chunks = messages.unpack_found(answer, len(keys))
+        places = [chunks.get(place) for place in range(len(keys))]
+        with _while_open():
+            pool = memoryview(self._map)
+            views = [None if at is None else pool[at.offset : at.offset + at.size_bytes] for at in places]
+        return Found(
+            lambda: self._give_back(Kind.RELEASE, lease),
+            views,
+            [None if chunk is None else chunk.source for chunk in places],
+            Status(answer.status),
+        )
 
     def contains(self, keys: Sequence[bytes]) -> list[Where]:
         """Where each chunk is known to be, without moving anything."""
@@ -259,18 +371,28 @@ class AgentClient:
 
     def pin(self, keys: Sequence[bytes]) -> list[bool]:
         """Keep chunks that are here from eviction until `unpin` or the end of this client; False: not here."""
-        answer = _expect(self._call(Kind.PIN, messages.pack_keys(keys), count=len(keys)), "pin")
-        return [bool(value) for value in answer.body]
+        return self._done(Kind.PIN, messages.pack_keys(keys), len(keys), "pin")
 
     def unpin(self, keys: Sequence[bytes]) -> list[bool]:
         """Take pins of this client back; False: it had none on that chunk."""
-        answer = _expect(self._call(Kind.UNPIN, messages.pack_keys(keys), count=len(keys)), "unpin")
-        return [bool(value) for value in answer.body]
+        return self._done(Kind.UNPIN, messages.pack_keys(keys), len(keys), "unpin")
+
+    def lock(self, keys: Sequence[bytes], *, hold_s: float) -> list[bool]:
+        """Keep chunks that are in this node's DRAM until `unlock`, for `hold_s` seconds, or to the end of this client.
+
+        For the time between a look-up and a load. Locks of a chunk add up. False: it is not in DRAM (on a disk, or on
+        another node: fetch it first), or this client or all clients together have locked as much as they may.
+        """
+        body = messages.LOCK.pack(int(hold_s * 1e6)) + messages.pack_keys(keys)
+        return self._done(Kind.LOCK, body, len(keys), "lock")
+
+    def unlock(self, keys: Sequence[bytes]) -> list[bool]:
+        """Take one lock of each chunk back; False: this client has none on it (any more)."""
+        return self._done(Kind.UNLOCK, messages.pack_keys(keys), len(keys), "unlock")
 
     def drop(self, keys: Sequence[bytes]) -> list[bool]:
-        """Remove chunks from this node's pool; False: not here, or pinned."""
-        answer = _expect(self._call(Kind.DROP, messages.pack_keys(keys), count=len(keys)), "drop")
-        return [bool(value) for value in answer.body]
+        """Remove chunks from this node's pool and disk; False: not here, pinned, or locked."""
+        return self._done(Kind.DROP, messages.pack_keys(keys), len(keys), "drop")
 
     def session_end(self, keys: Sequence[bytes]) -> None:
         """These chunks and what hangs below them are not expected to be used again."""
@@ -290,15 +412,14 @@ class AgentClient:
     # ------------------------------------------------------------------ requests and answers
 
     def _call(self, kind: Kind, body: bytes, *, count: int = 0) -> Frame:
-        request = self._send(kind, body, count=count, answered=True)
+        return self._wait_for(self._send(kind, body, count=count, answered=True))
+
+    def _wait_for(self, request: int) -> Frame:
         return self._wait(request, time.monotonic() + self._answer_timeout_s)
 
-    def _view(self, offset: int, size_bytes: int) -> memoryview:
-        try:
-            return memoryview(self._map)[offset : offset + size_bytes]
-        except ValueError as error:
-            # Another thread closed the client between the answer and this.
-            raise AgentUnavailableError("the client was closed") from error
+    def _done(self, kind: Kind, body: bytes, count: int, doing: str) -> list[bool]:
+        """Ask for something with each key; whether it was done."""
+        return [bool(value) for value in _expect(self._call(kind, body, count=count), doing).body]
 
     def _send(self, kind: Kind, body: bytes, *, status: int = 0, count: int = 0, answered: bool = False) -> int:
         if count > 0xFFFF:
@@ -376,32 +497,48 @@ class AgentClient:
         with contextlib.suppress(AgentUnavailableError):
             self._send(kind, messages.LEASE.pack(lease))
 
-    def _commit(self, lease: int) -> int:
-        answer = _expect(self._call(Kind.COMMIT, messages.LEASE.pack(lease)), "commit")
+    def _start_commit(self, lease: int, offset: int) -> int:
+        return self._send(Kind.COMMIT, messages.COMMIT.pack(lease, offset), answered=True)
+
+    def _committed(self, request: int) -> int:
+        answer = _expect(self._wait_for(request), "commit")
         checksum: int = struct.unpack("!Q", answer.body)[0]
         return checksum
 
 
 class Reservation:
-    """Room for a chunk, to be written in place. Leaving its `with` without `commit` gives it up."""
+    """Room for a chunk, to be written to `view`. Leaving its `with` without `commit` gives it up."""
 
-    def __init__(self, client: AgentClient, lease: int, view: memoryview) -> None:
+    def __init__(self, client: AgentClient, lease: int, offset: int, view: memoryview) -> None:
         self._client = client
         self._lease = lease
+        self._offset = offset
         self._done = False
         self.view = view
 
     def commit(self) -> int:
-        """The chunk is written: check-sum it and publish it. Returns its xxh3-64. The view is void afterwards."""
+        """The chunk is written: have it copied, check-summed and published. Returns its xxh3-64. The view is void."""
+        return self.committed(self.start_commit())
+
+    def start_commit(self) -> int:
+        """As `commit`, without waiting; the request's number, with which `committed` must follow."""
         self._done = True
         self.view.release()
-        return self._client._commit(self._lease)
+        return self._client._start_commit(self._lease, self._offset)
+
+    def committed(self, request: int) -> int:
+        """Wait for what `start_commit` began. Returns the chunk's xxh3-64."""
+        try:
+            return self._client._committed(request)
+        finally:
+            self._client._region.free(self._offset)
 
     def abort(self) -> None:
         """Give the room back. Idempotent."""
         if not self._done:
             self._done = True
             self.view.release()
+            self._client._region.free(self._offset)
             self._client._give_back(Kind.ABORT, self._lease)
 
     def __enter__(self) -> Reservation:
@@ -441,6 +578,9 @@ class Fetched:
         self.outcome = outcome
         """OK when all arrived, otherwise why the first one missing is missing."""
 
+    def __repr__(self) -> str:
+        return f"<Fetched: {self.count} chunks, {self.outcome}>"
+
     @property
     def count(self) -> int:
         """Leading chunks that arrived."""
@@ -463,6 +603,15 @@ class Fetched:
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
         self.release()
+
+
+@contextlib.contextmanager
+def _while_open() -> Iterator[None]:
+    """Another thread may have closed the client between an answer and this."""
+    try:
+        yield
+    except ValueError as error:
+        raise AgentUnavailableError("the client was closed") from error
 
 
 def _expect(answer: Frame, doing: str) -> Frame:

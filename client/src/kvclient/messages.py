@@ -11,13 +11,14 @@ and a body:
 | 6 | count | 16 | items in the body (keys, chunks) |
 | 8 | request | 32 | chosen by the client, echoed in the answer |
 
-The agent speaks first: WELCOME, with the pool's memory file as SCM_RIGHTS ancillary content. Bodies, with as many
-keys as `count` says:
+The agent speaks first: WELCOME, with two memory files as SCM_RIGHTS ancillary content: the pool, to be read, and the
+connection's own write region. What is put is written to the region; the agent copies it into the pool. Bodies, with as
+many keys as `count` says:
 
     WELCOME      answer: version u32, pool bytes u64, incarnation u64
     RESERVE      key, parent (zeros: none), size u64, position u32 (2^32-1: derive it), namespace label in UTF-8
-                 answer: lease u64, pool offset u64
-    COMMIT       lease u64
+                 answer: lease u64
+    COMMIT       lease u64, offset of the chunk in the write region u64
                  answer: xxh3-64 u64
     ABORT        lease u64; not answered
     FETCH        deadline us u64, recompute us u64 (2^64-1: none), engine's queue us u64, share of recompute that grows
@@ -32,10 +33,16 @@ keys as `count` says:
     STATS        answer: a JSON object of numbers
     HINT         hint u8, within ms u32, keys; not answered
     CANCEL       request u32 to give up; not answered, but the request given up answers CANCELLED
+    FETCH_EACH   deadline us u64, keys in any order, trace context or none (as in FETCH)
+                 answer: lease u64, then per chunk that is here: index of its key u32, offset u64, size u64, source u8;
+                 indexes rise; status says why the first one missing is missing
+    LOCK         hold us u64, keys: keep what is in the pool, so long at most
+    UNLOCK       keys: take one lock of each back, the one that ends first
+                 answer to both: a byte for each, 1 done, 0 not
     CLAIM        bytes of each chunk u64, keys, then for each key the us from now on until it is there u64; not answered
     DISCLAIM     keys, or none for all claims of this connection; not answered
 
-A key is 16 bytes. Leases, pins and claims belong to the connection and end with it.
+A key is 16 bytes. Leases, pins, locks and claims belong to the connection and end with it.
 """
 
 from __future__ import annotations
@@ -47,7 +54,7 @@ from dataclasses import dataclass
 
 from kvproto.sources import ChunkSource
 
-VERSION = 3
+VERSION = 4
 KEY_BYTES = 16
 NO_KEY = bytes(KEY_BYTES)
 NO_POSITION = 0xFFFF_FFFF
@@ -59,16 +66,19 @@ TRACEPARENT_BYTES_MAX = 128
 """Version 00 of W3C Trace Context takes 55; later versions may append to it."""
 
 assert KEYS_MAX * (KEY_BYTES + 8) + TRACEPARENT_BYTES_MAX + 64 <= FRAME_BYTES_MAX, (
-    "a full fetch or claim fits in one frame"
+    "a full fetch or claim fits in one frame, and so does the answer to a fetch"
 )
 
 HEADER = struct.Struct("!IBBHI")
 WELCOME = struct.Struct("!IQQ")
 RESERVE = struct.Struct("!16s16sQI")
-RESERVED = struct.Struct("!QQ")
+COMMIT = struct.Struct("!QQ")
 LEASE = struct.Struct("!Q")
 FETCH = struct.Struct("!QQQfIQ")
 FETCHED_CHUNK = struct.Struct("!QQB")
+FETCH_EACH = struct.Struct("!Q")
+FOUND_CHUNK = struct.Struct("!IQQB")
+LOCK = struct.Struct("!Q")
 HINT = struct.Struct("!BI")
 CANCEL = struct.Struct("!I")
 CLAIM = struct.Struct("!Q")
@@ -90,6 +100,9 @@ class Kind(enum.IntEnum):
     CANCEL = 13
     CLAIM = 14
     DISCLAIM = 15
+    FETCH_EACH = 16
+    LOCK = 17
+    UNLOCK = 18
 
 
 ONE_WAY = frozenset({Kind.ABORT, Kind.RELEASE, Kind.HINT, Kind.CANCEL, Kind.CLAIM, Kind.DISCLAIM})
@@ -122,7 +135,7 @@ class Status(Named):
     BUSY = 11
     """Greeting of an agent that has all the connections it takes, of all engines or of this process."""
     FORBIDDEN = 12
-    """Greeting of an agent whose `api.users` does not name this process's user."""
+    """Greeting of an agent whose `api.users` or `api.group` does not let this process's user in."""
 
     MALFORMED = 32
     UNKNOWN_LEASE = 33
@@ -299,6 +312,27 @@ def unpack_fetched(frame: Frame) -> tuple[int, list[FetchedChunk]]:
         FetchedChunk(offset, size_bytes, source)
         for (offset, size_bytes, _), source in zip(places, sources, strict=True)
     ]
+
+
+def pack_found(lease: int, places: Sequence[int], chunks: Sequence[FetchedChunk]) -> bytes:
+    """Body of the answer to FETCH_EACH; `places`: index of each chunk's key."""
+    return LEASE.pack(lease) + b"".join(
+        FOUND_CHUNK.pack(place, chunk.offset, chunk.size_bytes, chunk.source)
+        for place, chunk in zip(places, chunks, strict=True)
+    )
+
+
+def unpack_found(frame: Frame, keys_count: int) -> tuple[int, dict[int, FetchedChunk]]:
+    """(lease, chunks by index of their key) of the answer to FETCH_EACH; raises MalformedFrameError."""
+    if len(frame.body) != LEASE.size + frame.count * FOUND_CHUNK.size:
+        raise MalformedFrameError("answer to FETCH_EACH has the wrong length")
+    (lease,) = LEASE.unpack_from(frame.body)
+    chunks: dict[int, FetchedChunk] = {}
+    for place, offset, size_bytes, source in FOUND_CHUNK.iter_unpack(frame.body[LEASE.size :]):
+        if place >= keys_count or place in chunks or source not in _SOURCES:
+            raise MalformedFrameError(f"answer to FETCH_EACH names chunk {place} of {keys_count}, source {source}")
+        chunks[place] = FetchedChunk(offset, size_bytes, _SOURCES[source])
+    return lease, chunks
 
 
 def unpack_sources(frame: Frame) -> tuple[int, list[ChunkSource]]:

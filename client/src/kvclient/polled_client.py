@@ -38,6 +38,7 @@ class PolledClient:
         attached = attach(self._path)
         # Others copy the chunks: only numbers about them are here.
         os.close(attached.memory)
+        os.close(attached.region)
         self._sock = attached.sock
         self._sock.setblocking(False)
         self._wanted = select.POLLIN

@@ -81,12 +81,16 @@ class FetchProgress:
 
 @dataclass(frozen=True, slots=True)
 class DeliverFetch:
-    """A fetch ended. The first `leading` chunks are here and verified; `sources` has one entry for each of them."""
+    """A fetch ended. The first `leading` chunks are here and verified; `sources` has one entry for each of them.
+
+    Of a fetch in any order, `places` are the indexes of the chunks that are here, rising; `leading` is their number.
+    """
 
     fetch: FetchId
     outcome: Outcome
     leading: int
     sources: tuple[ChunkSource, ...]
+    places: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

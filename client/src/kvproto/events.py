@@ -60,6 +60,8 @@ class FetchRequested:
     fetch: FetchId
     chunks: tuple[ChunkWanted, ...]
     deadline_ns: int
+    any_order: bool = False
+    """Each chunk is of use by itself: one that does not come ends nothing, and DeliverFetch names those that came."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ class FetchCancelled:
 @dataclass(frozen=True, slots=True)
 class FetchCut:
     """Only the first `count` chunks are worth waiting for now; DeliverFetch follows with LATE if those behind are not
-    here. An unknown (finished) fetch is ignored."""
+    here. An unknown (finished) fetch is ignored, and so is one in any order: it has nothing behind."""
 
     fetch: FetchId
     count: int

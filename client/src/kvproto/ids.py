@@ -4,7 +4,7 @@ import hashlib
 import sys
 from array import array
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import NewType, cast
 
 ChunkKey = NewType("ChunkKey", bytes)
@@ -33,6 +33,8 @@ TOKEN_BYTES = 4
 """Of a token as keys digest it."""
 DIGEST_BYTES = 32
 """Of a namespace."""
+SECRET_BYTES_MIN = 16
+"""Of a tenant's secret: as many as a key has, so that guessing the secret is no easier than guessing a key."""
 ROOT_KEY = ChunkKey(bytes(KEY_BYTES))
 """The parent of a chunk that has none."""
 
@@ -72,15 +74,30 @@ class Namespace:
     tenant_salt: str = ""
     extra: str = ""
     """Whatever else an engine binds (multimodal hashes, backend packing), in a canonical text of its own."""
+    tenant_secret: bytes = field(default=b"", repr=False)
+    """Of those who share with each other and nobody else: without it nobody can name or find these chunks. Empty:
+    whoever knows the other fields and the tokens can. Never sent, printed or logged."""
+
+    def __post_init__(self) -> None:
+        if 0 < len(self.tenant_secret) < SECRET_BYTES_MIN:
+            raise ValueError(f"a tenant's secret has at least {SECRET_BYTES_MIN} bytes, not {len(self.tenant_secret)}")
 
     def digest(self) -> bytes:
-        """32 bytes that differ whenever a field differs; each field goes in with its name and length."""
-        state = hashlib.blake2b(digest_size=DIGEST_BYTES, person=b"kvcast-namespac")
-        for field in fields(self):
-            value = str(getattr(self, field.name)).encode()
-            state.update(b"%s %d:" % (field.name.encode(), len(value)))
+        """32 bytes that differ whenever a field differs; each field goes in with its name and length. With a secret a
+        keyed hash (BLAKE2, RFC 7693), so keys that chain over it are keyed, too."""
+        state = hashlib.blake2b(digest_size=DIGEST_BYTES, person=b"kvcast-namespac", key=_hash_key(self.tenant_secret))
+        for one in fields(self):
+            if one.name == "tenant_secret":
+                continue
+            value = str(getattr(self, one.name)).encode()
+            state.update(b"%s %d:" % (one.name.encode(), len(value)))
             state.update(value)
         return state.digest()
+
+
+def _hash_key(secret: bytes) -> bytes:
+    """A secret of any length as a key of BLAKE2b, which takes 64 bytes at most; empty stays empty: unkeyed."""
+    return hashlib.blake2b(secret, person=b"kvcast-tenant").digest() if secret else b""
 
 
 def pack_tokens(tokens: Sequence[int]) -> bytes:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import pytest
 
 from controlplane.operator_state import OperatorState
+from hostagent.controller.convert import message_of
+from hostagent.core.effects import ReportUsage
+from kvpolicy.value import FetchTally
 from kvproto.rpc import control_pb2 as rpc
 from tests.contracts.switch_target.memory_target import MemorySwitch
 from tests.unit.controlplane.fake_agent import agents
-from tests.unit.controlplane.helpers import Scene, hello, key, record
+from tests.unit.controlplane.helpers import SECOND, Scene, hello, key, record
 from tests.unit.controlplane.test_daemon import PREFIX, controller, operator, run
 
 
@@ -86,3 +89,30 @@ def test_a_node_that_was_drained_and_forgotten_is_drained_when_it_comes_back() -
     node = scene.core.nodes.named("n1")
     assert node is not None
     assert node.draining
+
+
+def test_what_was_fetched_survives_the_leader() -> None:
+    """Three nodes fetch a chunk again and again, another one hardly ever; then they tell somebody new."""
+    old, new = Scene(with_switch=False), Scene(with_switch=False, incarnation=2000)
+    tallies = {node: FetchTally(100) for node in (1, 2, 3)}
+    for scene in (old, new):
+        for node in tallies:
+            scene.attach(node, [record("hot"), record("cold"), record("never")])
+    for _ in range(10):
+        old.wait(4)
+        for node, tally in tallies.items():
+            names = ["hot", "cold"] if node == 1 and len(tally) < 2 else ["hot"]
+            fetches = [rpc.FetchEvent(key=key(name), source=rpc.SOURCE_HOLDER, bytes=10) for name in names]
+            old.say(node, usage=rpc.Usage(fetches=fetches))
+            for name in names:
+                tally.fetched(key(name), old.now)
+    new.now = old.now + 10 * SECOND
+    for node, tally in tallies.items():
+        past = tuple(tally.past(new.now))
+        new.say(node, usage=message_of(ReportUsage((), (), (), new.now, past)).usage)
+    rates = [scene.core.values.rate(key("hot"), new.now) for scene in (old, new)]
+    assert rates[1] == pytest.approx(rates[0], rel=0.1)
+    assert rates[1] > 10 * new.core.values.rate(key("cold"), new.now) > 0
+    assert new.replica(1)[key("hot")].value > new.replica(1)[key("cold")].value > new.replica(1)[key("never")].value
+    assert new.core.values.touched_again(key("hot"), new.now)
+    assert not new.core.accounting.fetched_chunks, "they are no fetches of this controller's time"

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import xxhash
@@ -18,6 +19,7 @@ from hostagent import limits
 from hostagent.agent import Agent
 from hostagent.api.access import Access, Admission, Peer
 from hostagent.api.server import ApiError, ApiServer, Welcome
+from hostagent.core.events import EngineId
 from kvclient import messages
 from kvclient.client import (
     AgentClient,
@@ -239,11 +241,23 @@ def test_only_users_that_are_named_may_connect() -> None:
     assert greeted == {0: Status.OK, 12345: Status.OK, 12346: Status.FORBIDDEN}
 
 
-def _connect_as(user: int, path: str) -> int:
+@pytest.mark.root
+def test_only_the_group_that_is_named_may_connect() -> None:
+    with cluster(1, api_access=Access(mode=0o666, group=4321)) as one:
+        os.chmod(one.folder, 0o755)
+        path = one.agents[0].config.api_socket
+        assert _connect_as(12345, path) == Status.FORBIDDEN
+        assert _connect_as(12345, path, group=4321) == Status.OK
+        assert _connect_as(12345, path, extra_groups=[1, 4321]) == Status.OK
+        assert _connect_as(12345, path, extra_groups=list(range(10_000, 10_300))) == Status.FORBIDDEN
+
+
+def _connect_as(user: int, path: str, **groups: Any) -> int:
     """Status of the greeting that a process of this user gets."""
     program = "import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); print(s.recv(99).hex())"
     command = [shutil.which("python3", path="/usr/local/bin:/usr/bin:/bin") or "python3", "-c", program, path]
-    done = subprocess.run(command, user=user, capture_output=True, cwd="/", check=True)
+    groups = {"group": user, "extra_groups": [], **groups}
+    done = subprocess.run(command, user=user, capture_output=True, cwd="/", check=True, **groups)
     (frame,) = messages.FrameReader().feed(bytes.fromhex(done.stdout.decode()))
     return frame.status
 
@@ -264,11 +278,21 @@ def test_client_of_a_stopped_agent_gets_a_typed_error(one: Cluster) -> None:
     lease.release()
 
 
+class _NoRegions:
+    """For a server that nobody connects to."""
+
+    def open(self, engine: EngineId) -> int:
+        raise AssertionError(f"engine {engine} connected")
+
+    def end(self, engine: EngineId) -> None:
+        raise AssertionError(f"engine {engine} was there")
+
+
 def test_second_agent_at_the_same_socket_is_refused_and_a_stale_one_is_replaced(one: Cluster) -> None:
     path = one.agents[0].config.api_socket
     agent, admission = one.agents[0], Admission(Access(), lambda _: None)
     with pytest.raises(ApiError, match="another agent is listening"):
-        one.call(lambda: ApiServer(agent.handle, agent.stats, Welcome(0, 0, 0), admission).listen(path))
+        one.call(lambda: ApiServer(agent.handle, agent.stats, Welcome(0, 0, 0), _NoRegions(), admission).listen(path))
     stale = str(one.folder / "stale.sock")
     with socket.socket(socket.AF_UNIX) as left_behind:
         left_behind.bind(stale)
@@ -281,6 +305,8 @@ def test_second_agent_at_the_same_socket_is_refused_and_a_stale_one_is_replaced(
     (one.folder / "file").write_text("precious")
     with pytest.raises(ApiError, match="no socket"):
         one.call(
-            lambda: ApiServer(agent.handle, agent.stats, Welcome(0, 0, 0), admission).listen(str(one.folder / "file"))
+            lambda: ApiServer(agent.handle, agent.stats, Welcome(0, 0, 0), _NoRegions(), admission).listen(
+                str(one.folder / "file")
+            )
         )
     assert (one.folder / "file").read_text() == "precious"

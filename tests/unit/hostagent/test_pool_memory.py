@@ -196,7 +196,7 @@ def four_huge_pages() -> Iterator[None]:
 
 @pytest.mark.usefixtures("four_huge_pages")
 def test_huge_pages_that_are_there_are_used() -> None:
-    memory = PoolMemory(4 * HUGE_PAGE_BYTES, prefault=True, huge_pages=HugePages.REQUIRED)
+    memory = PoolMemory(4 * HUGE_PAGE_BYTES, prefault=True, huge_pages=HugePages.REQUIRED, handed_on=True)
     try:
         assert memory.huge_pages
         assert int((HUGE / "free_hugepages").read_text()) == 0

@@ -144,6 +144,14 @@ def test_one_version(name: str, entry: Callable[[list[str]], int], capsys: pytes
     assert capsys.readouterr().out == f"{name} {__version__}\n"
 
 
+@pytest.mark.parametrize("command", [*COMMANDS, "bench incast"])
+def test_each_command_has_it(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main([*command.split(), "--version"])
+    assert not end.value.code
+    assert capsys.readouterr().out == f"kvcast {__version__}\n"
+
+
 def test_a_configuration_can_be_looked_at_without_running(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "config.yaml"
     path.write_text("data: {address: 127.0.0.1}\n")

@@ -26,8 +26,32 @@ def test_a_key_depends_on_everything_before_it() -> None:
 @pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(Namespace)])
 def test_every_field_of_a_namespace_counts(field: str) -> None:
     old = getattr(NAMESPACE, field)
-    changed = dataclasses.replace(NAMESPACE, **{field: old + 1 if isinstance(old, int) else old + "x"})
+    other = old + 1 if isinstance(old, int) else bytes(16) if isinstance(old, bytes) else old + "x"
+    changed = dataclasses.replace(NAMESPACE, **{field: other})
     assert changed.digest() != NAMESPACE.digest()
+
+
+def test_a_tenant_s_keys_follow_from_its_secret_and_do_not_show_it() -> None:
+    tenant = dataclasses.replace(NAMESPACE, tenant_secret=b"sixteen bytes at least")
+    keys = prefix_keys(tenant, list(range(10)))
+    assert [key.hex() for key in keys] == ["a3a4700e962cb767d92def64d8ee5d4f", "5bf0a0463403d814643b37c71111e21b"], (
+        "as docs/reference/wire.md says"
+    )
+    salted = dataclasses.replace(tenant, tenant_salt="s")
+    others = [
+        prefix_keys(one, list(range(10)))
+        for one in (NAMESPACE, salted, dataclasses.replace(tenant, tenant_secret=bytes(16)))
+    ]
+    assert not set(keys) & {key for chain in others for key in chain}
+    assert b"sixteen" not in repr(tenant).encode()
+    with pytest.raises(ValueError, match="at least 16 bytes, not 15") as refused:
+        Namespace("m", tenant_secret=b"fifteen bytes!!")
+    assert "fifteen" not in str(refused.value)
+
+
+def test_a_secret_s_whole_length_counts() -> None:
+    long = [dataclasses.replace(NAMESPACE, tenant_secret=bytes(100) + bytes([last])) for last in range(2)]
+    assert long[0].digest() != long[1].digest()
 
 
 def test_fields_do_not_run_into_each_other() -> None:

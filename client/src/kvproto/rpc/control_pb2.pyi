@@ -464,26 +464,71 @@ class Usage(_message.Message):
     FETCHES_FIELD_NUMBER: _builtins.int
     HINTS_FIELD_NUMBER: _builtins.int
     MEASUREMENTS_FIELD_NUMBER: _builtins.int
+    PAST_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def fetches(self) -> _containers.RepeatedCompositeFieldContainer[Global___FetchEvent]: ...
     @_builtins.property
     def hints(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReuseHint]: ...
     @_builtins.property
     def measurements(self) -> _containers.RepeatedCompositeFieldContainer[Global___SourceMeasurement]: ...
+    @_builtins.property
+    def past(self) -> _containers.RepeatedCompositeFieldContainer[Global___PastFetches]:
+        """after a Welcome by a controller that heard nothing of them; at most 1,000"""
+
     def __init__(
         self,
         *,
         fetches: _abc.Iterable[Global___FetchEvent] | None = ...,
         hints: _abc.Iterable[Global___ReuseHint] | None = ...,
         measurements: _abc.Iterable[Global___SourceMeasurement] | None = ...,
+        past: _abc.Iterable[Global___PastFetches] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fetches", b"fetches", "hints", b"hints", "measurements", b"measurements"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fetches", b"fetches", "hints", b"hints", "measurements", b"measurements", "past", b"past"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Usage: _TypeAlias = Usage  # noqa: Y015
+
+@_typing.final
+class PastFetches(_message.Message):
+    """All fetches of a chunk that this node told other controllers of. Never told to a controller twice."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    TOUCHES_FIELD_NUMBER: _builtins.int
+    WEIGHT_FIELD_NUMBER: _builtins.int
+    AGE_MS_FIELD_NUMBER: _builtins.int
+    GAP_MS_FIELD_NUMBER: _builtins.int
+    key: _builtins.bytes
+    touches: _builtins.int
+    """1 to 65,535"""
+    weight: _builtins.float
+    """the same, each decayed with a half-life of 300 s until the last one: above 0"""
+    age_ms: _builtins.int
+    """of the last one, before this message was sent"""
+    gap_ms: _builtins.int
+    """between the last two; absent: there was only one"""
+    def __init__(
+        self,
+        *,
+        key: _builtins.bytes = ...,
+        touches: _builtins.int = ...,
+        weight: _builtins.float = ...,
+        age_ms: _builtins.int = ...,
+        gap_ms: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_gap_ms", b"_gap_ms", "gap_ms", b"gap_ms"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_gap_ms", b"_gap_ms", "age_ms", b"age_ms", "gap_ms", b"gap_ms", "key", b"key", "touches", b"touches", "weight", b"weight"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__gap_ms: _TypeAlias = _typing.Literal["gap_ms"]  # noqa: Y015
+    _WhichOneofArgType__gap_ms: _TypeAlias = _typing.Literal["_gap_ms", b"_gap_ms"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__gap_ms) -> _WhichOneofReturnType__gap_ms | None: ...
+
+Global___PastFetches: _TypeAlias = PastFetches  # noqa: Y015
 
 @_typing.final
 class SourceMeasurement(_message.Message):

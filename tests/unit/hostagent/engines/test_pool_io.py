@@ -128,7 +128,7 @@ class Scripted:
         self.connection.settimeout(DEADLINE_S)
         body = messages.WELCOME.pack(messages.VERSION, MIB, 1)
         with open("/dev/null", "rb") as memory:
-            socket.send_fds(self.connection, [messages.pack(Kind.WELCOME, 0, body)], [memory.fileno()])
+            socket.send_fds(self.connection, [messages.pack(Kind.WELCOME, 0, body)], [memory.fileno()] * 2)
 
     def next(self) -> Frame:
         while not self._read:

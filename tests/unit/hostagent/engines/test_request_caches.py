@@ -121,6 +121,21 @@ def test_a_fetch_that_brings_nothing_is_a_miss(outcome: Status, why: Miss) -> No
     assert script.core.ended("a") == ()
 
 
+def test_expected_chunks_are_fetched_before_anybody_has_them() -> None:
+    script = Script()
+    keys = PrefixKeys([bytes(32)], CHUNK)
+    (lookup,) = script.core.arrived("a", TOKENS, keys, may_load=True, may_save=True, away=False, expected_chunks=3)
+    assert isinstance(lookup, LookUp)
+    assert script.core.expects("a")
+    script.core.looked_up("a", lookup.ticket, [L, N, N, N])
+    (fetch,) = script.core.ask("a", TOKENS, 0, away=False).commands
+    assert isinstance(fetch, Fetch)
+    assert len(fetch.keys) == 3, "nobody has said that the fourth will be there"
+    script.core.fetched("a", fetch.ticket, [ChunkSource.LOCAL, ChunkSource.CAST], Status.ABANDONED)
+    assert not script.core.expects("a"), "once is enough"
+    assert script.ask("a", TOKENS) == 16
+
+
 def test_misses_without_a_fetch() -> None:
     script = Script()
     assert script.arrive("short", TOKENS[:8]) == ()

@@ -5,7 +5,7 @@ Two engines share a chunk only if all of it agrees. Knows nothing of any engine'
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kvproto.ids import Namespace
 
@@ -49,6 +49,8 @@ class EngineIdentity:
     extra: str
     """Whatever else decides bytes (rope scaling, quantisation, draft model), in a canonical text."""
     shards: tuple[Shard, ...]
+    tenant_secret: bytes = field(default=b"", repr=False)
+    """See `Namespace.tenant_secret`."""
 
     @property
     def chunk_bytes(self) -> int:
@@ -72,6 +74,7 @@ class EngineIdentity:
             adapter=binding.adapter,
             tenant_salt=binding.salt,
             extra=f"engine={self.engine};block_tokens={self.block_tokens};{self.extra}",
+            tenant_secret=self.tenant_secret,
         )
 
     def digests(self, binding: RequestBinding) -> tuple[bytes, ...]:

@@ -128,6 +128,9 @@ class _Request:
     sources: tuple[ChunkSource, ...] = ()
     load_key: ChunkKey | None = None
     """First key of the fetch or load under way, under which others wait for it."""
+    expected_chunks: int = 0
+    """Leading chunks that another engine computes for this request: the fetch waits for them, also while nobody has
+    them."""
     load_failed: bool = False
     why: Miss | None = None
     """Of a request that missed."""
@@ -185,6 +188,14 @@ class RequestCaches:
         """A request's keys so far. Raises KeyError."""
         return self._requests[request].keys
 
+    def expects(self, request: str) -> bool:
+        """Whether a request's next fetch waits for chunks that nobody has yet. Raises KeyError."""
+        return self._requests[request].expected_chunks > 0
+
+    def offered_chunks(self, request: str) -> int:
+        """Leading chunks of a request that were offered for saving so far, or are in the pool. Raises KeyError."""
+        return self._requests[request].next_save
+
     def sources(self, request: str) -> tuple[ChunkSource, ...]:
         """Where the chunks held for a request came from, the farthest shard of each."""
         return self._requests[request].sources
@@ -192,10 +203,21 @@ class RequestCaches:
     # ------------------------------------------------------------------ what happens
 
     def arrived(
-        self, request: str, tokens: Sequence[int], keys: PrefixKeys, *, may_load: bool, may_save: bool, away: bool
+        self,
+        request: str,
+        tokens: Sequence[int],
+        keys: PrefixKeys,
+        *,
+        may_load: bool,
+        may_save: bool,
+        away: bool,
+        expected_chunks: int = 0,
     ) -> tuple[Command, ...]:
-        """A new request. Its lookup starts now, so that it is answered when the scheduler asks."""
-        state = self._requests[request] = _Request(keys, may_load, may_save)
+        """A new request. Its lookup starts now, so that it is answered when the scheduler asks.
+
+        `expected_chunks`: leading chunks that another engine computes for it; its first fetch waits for them.
+        """
+        state = self._requests[request] = _Request(keys, may_load, may_save, expected_chunks=expected_chunks)
         return self._look(request, state, tokens, away=away)
 
     def ask(
@@ -246,6 +268,7 @@ class RequestCaches:
         state = self._requests.get(request)
         if state is None or state.ticket != ticket or state.stage is not Stage.FETCHING:
             return (Release(request, ticket),)
+        state.expected_chunks = 0
         shards = len(state.keys.keys[0])
         chunks = len(sources) // shards
         if chunks == 0:
@@ -445,7 +468,7 @@ class RequestCaches:
 
     def _known_chunks(self, state: _Request) -> int:
         for chunk, where in enumerate(state.where):
-            if where is Where.NOWHERE:
+            if where is Where.NOWHERE and chunk >= state.expected_chunks:
                 return chunk
         return len(state.where)
 

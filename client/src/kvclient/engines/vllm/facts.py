@@ -14,16 +14,12 @@ import vllm
 from vllm.config import get_layers_from_vllm_config
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.platforms import current_platform
-from vllm.v1.core.sched import output as scheduler_output
 from vllm.v1.kv_cache_interface import FullAttentionSpec, group_kernel_blocks, iter_layer_specs
 
 from kvclient.engines.core.identity import EngineIdentity, Shard
 from kvclient.engines.layout import page_view
-from kvclient.engines.settings import Settings, SettingsError
+from kvclient.engines.settings import Settings, SettingsError, tenant_secret
 from kvclient.engines.weights import WeightsDigest, WeightsError, digest_of, signature_of
-
-OLDEST_VLLM = "0.32"
-
 
 WorkerRank: TypeAlias = tuple[int, int]
 """Pipeline rank, tensor rank."""
@@ -41,8 +37,6 @@ class ShardFacts:
 
 def check_engine(vllm_config: Any, kv_cache_config: Any, settings: Settings) -> int:
     """Tokens of a block. Raises SettingsError for what kvcast does not do."""
-    if not hasattr(scheduler_output, "KVConnectorBlockState"):
-        raise SettingsError(f"kvcast needs vLLM {OLDEST_VLLM} or newer, not {vllm.__version__}")
     parallel = vllm_config.parallel_config
     for name in ("decode_context_parallel_size", "prefill_context_parallel_size"):
         if getattr(parallel, name, 1) > 1:
@@ -56,6 +50,7 @@ def check_engine(vllm_config: Any, kv_cache_config: Any, settings: Settings) -> 
             "kvcast cannot cache this model here: vLLM's latent attention on this processor computes nothing behind "
             "a cached prefix (its own prefix caching is off for it, too); GPUs and processors with AMX do"
         )
+    tenant_secret(settings.tenant_secret_file)
     groups = kv_cache_config.kv_cache_groups
     specs = [spec for group in groups for spec in iter_layer_specs(group.kv_cache_spec)]
     odd = sorted({type(spec).__name__ for spec in specs if not isinstance(spec, FullAttentionSpec)})
@@ -205,4 +200,5 @@ def make_identity(
         engine=f"vllm {vllm.__version__}",
         extra=json.dumps(extra, sort_keys=True, separators=(",", ":")),
         shards=shards,
+        tenant_secret=tenant_secret(settings.tenant_secret_file),
     )

@@ -19,7 +19,7 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 from kvclient.client import AgentClient, AgentUnavailableError, ChunkSource, Status, Where
 from kvclient.engines.core.claims import ClaimLedger, Disclaim
 from kvclient.engines.core.keys import PrefixKeys
-from kvclient.engines.core.prefill import FetchTerms, PrefillModel, positions_of, terms_of
+from kvclient.engines.core.prefill import FetchTerms, PrefillModel, expecting_terms, positions_of, terms_of
 from kvclient.engines.core.requests import (
     Command,
     Fetch,
@@ -39,6 +39,8 @@ from kvclient.engines.settings import Settings
 from kvclient.engines.vllm.bindings import traceparent_of
 from kvclient.engines.vllm.chunk_names import ChunkNames
 from kvclient.engines.vllm.events import PoolNews
+from kvclient.engines.vllm.handoffs import Handoffs
+from kvclient.engines.vllm.idle import IdleNews
 from kvclient.engines.vllm.metadata import NOTHING, StepOrders, StepReports
 from kvclient.engines.vllm.metrics import GAUGES, KvcastStats
 from kvclient.polled_client import PolledClient
@@ -53,8 +55,6 @@ ALONE_PATIENCE = 5
 """An engine with one request waits ALONE_PATIENCE x `lookup_wait_s`: otherwise it would only run empty steps."""
 LOOK_AGAIN_S = 0.05
 """A request that still waits for its turn is looked up again after this long: others may have computed it meanwhile."""
-NO_LOAD, NO_SAVE, SESSION_END = "kvcast.no_load", "kvcast.no_save", "kvcast.session_end"
-"""Keys of a request's `kv_transfer_params`."""
 
 
 @dataclass(slots=True)
@@ -101,6 +101,7 @@ class KvcastConnectorScheduler:
             self._terms,
             self._missed,
         )
+        self._handoffs = Handoffs(vllm_config, settings)
         self._claims = ClaimLedger(settings.chunk_tokens, self._cost_s)
         self._looked_s: dict[str, float] = {}
         """When a request was last looked up."""
@@ -127,6 +128,7 @@ class KvcastConnectorScheduler:
         self._chunks_to_tell: dict[int, tuple[Any, int]] = {}
         """By save: the request and the chunk, for the event when it is whole."""
         self._news = PoolNews(vllm_config, kv_cache_config, settings, block_tokens)
+        self._idle_news: IdleNews | None = None
         self._swept_s = time.monotonic()
         self._link = AgentLink(PolledClient, settings.socket, log, answer_timeout_s=settings.answer_timeout_s)
         self._names = ChunkNames(vllm_config, kv_cache_config, settings, block_tokens, self._link)
@@ -144,6 +146,11 @@ class KvcastConnectorScheduler:
     def bind_block_pool(self, block_pool: Any) -> None:
         """vLLM's own counts of who uses a block: saves keep theirs by it."""
         self._block_pool = block_pool
+
+    def watch_while_idle(self, scheduler: Any) -> None:
+        """Tell routers through vLLM's `scheduler` (None: it is not known), also while it makes no steps."""
+        if self._news.is_on and scheduler is not None:
+            self._idle_news = IdleNews(self._settings, self._news, scheduler, lambda: self._step_ended_s)
 
     def reset(self) -> bool:
         """The weights may have changed (vLLM says so by resetting caches): nothing made before is used any more."""
@@ -188,6 +195,8 @@ class KvcastConnectorScheduler:
 
     def close(self) -> None:
         """End everything."""
+        if self._idle_news is not None:
+            self._idle_news.close()
         self._link.close()
         self._io.close()
 
@@ -202,21 +211,21 @@ class KvcastConnectorScheduler:
         if names is None:
             return
         self._take_answers()
-        parameters = request.kv_transfer_params or {}
+        wish = self._handoffs.came(request)
         keys = names.of(request)
         usable = keys is not None and request.prompt_embeds is None and not request.resumable
+        keys = keys or PrefixKeys((), self._settings.chunk_tokens)
+        may_load = usable and self._settings.load != "off" and wish.may_load and not request.skip_reading_prefix_cache
         self._requests[request.request_id] = request
         self._do(
             self._caches.arrived(
                 request.request_id,
                 request.all_token_ids,
-                keys or PrefixKeys((), self._settings.chunk_tokens),
-                may_load=usable
-                and self._settings.load != "off"
-                and not parameters.get(NO_LOAD)
-                and not request.skip_reading_prefix_cache,
-                may_save=usable and self._settings.save != "off" and not parameters.get(NO_SAVE),
+                keys,
+                may_load=may_load,
+                may_save=usable and self._settings.save != "off" and wish.may_save,
                 away=self._away,
+                expected_chunks=self._handoffs.expected_chunks(request, wish, keys) if may_load else 0,
             )
         )
         self._set_save_due(request)
@@ -248,7 +257,11 @@ class KvcastConnectorScheduler:
         The first is quicker for a request that is alone; with others in the engine, they would wait for it, too.
         """
         by_layers = self._settings.load == "layerwise" or (
-            self._settings.load == "auto" and self._can_layer and len(self._requests) == 1
+            self._settings.load == "auto"
+            and self._can_layer
+            and len(self._requests) == 1
+            # Its chunks would be saved a step later than its answer leaves.
+            and request_id not in self._handoffs.prefills
         )
         if by_layers:
             self._by_layers.add(request_id)
@@ -281,7 +294,9 @@ class KvcastConnectorScheduler:
         request_id = request.request_id
         if self._settings.save == "off" or self._away or self._caches.next_save_tokens(request_id) is None:
             return
-        chunks = self._caches.keys(request_id).keys[: request.num_prompt_tokens // self._settings.chunk_tokens]
+        keys, chunks_count = self._caches.keys(request_id), request.num_prompt_tokens // self._settings.chunk_tokens
+        keys.extend(request.all_token_ids, chunks_count)
+        chunks = keys.keys[:chunks_count]
         queue_s = self._queue_s(request_id)
         claim = self._claims.begin(request_id, chunks, computed_tokens, queue_s, time.monotonic())
         if claim is not None:
@@ -305,8 +320,12 @@ class KvcastConnectorScheduler:
         split = {CacheHitSource.HOST: here, CacheHitSource.P2P: tokens - here}
         return {source: count for source, count in split.items() if count}
 
-    def finished(self, request: Any) -> None:
-        """A request is done with, however it ended. Its blocks are vLLM's to free: saves keep what they read."""
+    def finished(self, request: Any) -> dict[str, Any] | None:
+        """A request is done with, however it ended. Its blocks are vLLM's to free: saves keep what they read.
+
+        Returns `kv_transfer_params` of its answer, if others decode.
+        """
+        answer = None
         request_id = request.request_id
         self._disclaim(request_id)
         self._looked_s.pop(request_id, None)
@@ -314,15 +333,18 @@ class KvcastConnectorScheduler:
         if self._names.keys is not None:
             self._names.keys.ended(request_id)
         if request_id in self._caches:
-            parameters = request.kv_transfer_params or {}
-            if parameters.get(SESSION_END) and not self._away:
-                keys = self._caches.keys(request_id)
+            keys = self._caches.keys(request_id)
+            if not self._away:
+                answer = self._handoffs.answer(request, keys, self._caches.offered_chunks(request_id))
+            if self._handoffs.of(request_id).ends_session and not self._away:
                 self._io.end_sessions(keys.flat(0, keys.chunks_count))
             self._do(self._caches.ended(request_id))
         self._early.pop(request_id, None)
         self._requests.pop(request_id, None)
         self._save_due.pop(request_id, None)
         self._by_layers.discard(request_id)
+        self._handoffs.ended(request_id)
+        return answer
 
     # ------------------------------------------------------------------ steps
 
@@ -339,6 +361,8 @@ class KvcastConnectorScheduler:
         for request_id in scheduler_output.preempted_req_ids or ():
             self._disclaim(request_id)
         for request_id, count in scheduler_output.num_scheduled_tokens.items():
+            if request_id in self._handoffs.prefills:
+                orders.holds_answers |= self._handoffs.ends_prefill(self._requests.get(request_id), count)
             if count > 1:
                 prompt_tokens += count
                 known = self._requests.get(request_id)
@@ -364,7 +388,7 @@ class KvcastConnectorScheduler:
             self._swept_s = now_s
             self._io.sweep(self._news.told())
         is_idle = not scheduler_output.total_num_scheduled_tokens
-        if not is_idle and not (orders.loads or orders.layerwise_loads or orders.saves):
+        if not (is_idle or orders.holds_answers or orders.loads or orders.layerwise_loads or orders.saves):
             return NOTHING
         orders.is_idle = is_idle
         orders.has_requests = bool(self._requests)
@@ -373,7 +397,7 @@ class KvcastConnectorScheduler:
     def take_orders(self) -> StepOrders:
         """What was ordered so far, once."""
         orders, self._orders = self._orders, StepOrders()
-        orders.is_anything = bool(orders.loads or orders.layerwise_loads or orders.saves)
+        orders.is_anything = bool(orders.loads or orders.layerwise_loads or orders.saves or orders.holds_answers)
         return orders
 
     def reports(self, output: Any) -> None:
@@ -441,6 +465,7 @@ class KvcastConnectorScheduler:
         if save is None:
             if self._ledger.dropped_count > dropped:
                 self._stats.add("saves_dropped")
+                self._handoffs.lost(request.request_id, chunk.chunk)
                 self._io.disclaim(Disclaim(chunk.keys))
             return
         # Kept like a prefix that another request uses: neither the end nor a preemption of this one frees them.
@@ -526,6 +551,12 @@ class KvcastConnectorScheduler:
                 self._news.swept(chunks, where)
 
     def _terms(self, request: str, first: int, tokens: int) -> FetchTerms:
+        if self._caches.expects(request):
+            return expecting_terms(
+                self._handoffs.of(request).expected_s,
+                deadline_s_max=self._settings.load_deadline_s,
+                traceparent=traceparent_of(self._requests[request]),
+            )
         return terms_of(
             self._prefill.cost(first, tokens),
             self._queue_s(request),

@@ -31,9 +31,15 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 from kvclient import messages
 from kvclient.client import AgentClient, AgentError, AgentUnavailableError, PoolFullError, Status, Where
 from kvclient.engines.link import AgentLink
-from kvclient.engines.settings import SOCKET_DEFAULT, SOCKET_VARIABLE, SettingsError
+from kvclient.engines.settings import (
+    SECRET_FILE_VARIABLE,
+    SOCKET_DEFAULT,
+    SOCKET_VARIABLE,
+    SettingsError,
+    tenant_secret,
+)
 from kvclient.engines.weights import WeightsDigest, WeightsError, digest_of, signature_of
-from kvproto.ids import KEY_BYTES, ChunkKey
+from kvproto.ids import KEY_BYTES, ChunkKey, Namespace
 
 log = logging.getLogger("vllm.kvcast")
 
@@ -65,13 +71,15 @@ class KvcastTier(SecondaryTierManager):
         socket: str = "",
         weights_digest: str = "",
         packing: str = "",
+        tenant_secret_file: str = "",
         load_deadline_s: float = 10.0,
         lookup_timeout_s: float = 0.25,
         threads: int = 4,
     ) -> None:
         """`packing`: text that says how the attention backend packs its pages, where engines differ in it.
+        `tenant_secret_file`: as the connector's.
 
-        Raises SettingsError when nothing tells these weights from others.
+        Raises SettingsError when nothing tells these weights from others, or the secret cannot be read.
         """
         super().__init__(
             offloading_spec=offloading_spec,
@@ -80,7 +88,8 @@ class KvcastTier(SecondaryTierManager):
             backpressure_detector=backpressure_detector,
         )
         self._weights = _weights(offloading_spec.config.model.name, weights_digest)
-        self._name_with = functools.partial(_namespace, offloading_spec.config, self.block_size_bytes, packing)
+        secret = tenant_secret(tenant_secret_file or os.environ.get(SECRET_FILE_VARIABLE, ""))
+        self._name_with = functools.partial(_namespace, offloading_spec.config, self.block_size_bytes, packing, secret)
         self._namespace: bytes | None = None
         """None until the digest of the weights is known: nothing is shared until then."""
         self._is_unnamed_for_good = False
@@ -278,7 +287,7 @@ def _weights(model: str, configured: str) -> WeightsDigest:
     return WeightsDigest(lambda: digest_of(model))
 
 
-def _namespace(config: Any, row_bytes: int, packing: str, digest: str) -> bytes:
+def _namespace(config: Any, row_bytes: int, packing: str, secret: bytes, digest: str) -> bytes:
     """Everything besides the tokens that decides a row's bytes; vLLM's hashes bind adapter, salt and media."""
     model = config.model.name
     configuration = Path(model, "config.json")
@@ -298,4 +307,4 @@ def _namespace(config: Any, row_bytes: int, packing: str, digest: str) -> bytes:
         [str(current_platform.device_type), processor if current_platform.is_cpu() else [], packing],
         vllm.__version__,
     ]
-    return hashlib.blake2b(json.dumps(facts).encode(), digest_size=32, person=b"kvcast-tier").digest()
+    return Namespace(model="kvcast-tier", extra=json.dumps(facts), tenant_secret=secret).digest()

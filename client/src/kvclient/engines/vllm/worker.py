@@ -112,6 +112,8 @@ class KvcastConnectorWorker:
             self._gate = None
         if self._transfers is not None:
             self._transfers.save(orders.saves)
+            if orders.holds_answers:
+                self._transfers.await_saves(self._settings.answer_timeout_s)
 
     def results(self, orders: StepOrders) -> KVConnectorTransferResults:
         """Requests whose asynchronous loads ended."""

@@ -1,0 +1,60 @@
+"""An engine's write region: the memory in which it hands chunks to the agent. Standard library only.
+
+The agent makes the region with the connection and copies each chunk out of it when it is committed. Which part of the
+region a chunk lies in is the client's affair.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import threading
+from bisect import insort
+from typing import Final
+
+WARM_BYTES: Final = 64 << 20
+"""So much of a region keeps its pages when it is free again; what lies beyond goes back to the system."""
+
+
+class WriteRegion:
+    """First fit, on pages. May be used from any thread."""
+
+    def __init__(self, fd: int) -> None:
+        """Maps the file; the descriptor stays the caller's. Raises OSError or ValueError."""
+        self.size_bytes = os.fstat(fd).st_size
+        self._map = mmap.mmap(fd, self.size_bytes)
+        self._lock = threading.Lock()
+        self._taken: list[tuple[int, int]] = []
+        """(offset, end), ascending."""
+
+    def allocate(self, size_bytes: int) -> int | None:
+        """Offset of a part that is the caller's until `free`; None: there is no such room."""
+        extent_bytes = -(-size_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
+        with self._lock:
+            at = 0
+            for offset, end in self._taken:
+                if offset - at >= extent_bytes:
+                    break
+                at = end
+            if at + extent_bytes > self.size_bytes:
+                return None
+            insort(self._taken, (at, at + extent_bytes))
+            return at
+
+    def view(self, offset: int, size_bytes: int) -> memoryview:
+        """Writable bytes [offset, offset + size_bytes)."""
+        return memoryview(self._map)[offset : offset + size_bytes]
+
+    def free(self, offset: int) -> None:
+        """Give a part back."""
+        with self._lock:
+            index = next(index for index, (taken, _) in enumerate(self._taken) if taken == offset)
+            _, end = self._taken[index]
+            cold = max(offset, WARM_BYTES)
+            if cold < end and not self._map.closed:
+                self._map.madvise(mmap.MADV_REMOVE, cold, end - cold)
+            del self._taken[index]
+
+    def close(self) -> None:
+        """Unmap. With views still out, the mapping goes when the last of them does: BufferError says so."""
+        self._map.close()
