@@ -120,6 +120,20 @@ def test_a_prefix_that_another_node_stored_is_found_by_two_looks() -> None:
     scene.close()
 
 
+def test_chunks_in_any_order_are_looked_for_at_once() -> None:
+    scene = ColdScene()
+    scene.put(2)
+    scene.stored = {3: 1}
+    keys = tuple(key(number) for number in (1, 2, 3))
+    scene.say(events.ChunksRequested(ENGINE, 7, keys, 10.0, None, any_order=True))
+    assert scene.answer() == [[1, 3]]
+    assert scene.bring() == [3]
+    (answer,) = scene.take(effects.FetchAnswered)
+    assert sorted(chunk.source for chunk in answer.chunks if chunk.size_bytes) == [LOCAL, COLD]
+    scene.say(events.LeaseReleased(ENGINE, answer.lease))
+    scene.close()
+
+
 def test_chunks_that_are_here_come_before_those_that_are_looked_for() -> None:
     scene = ColdScene()
     scene.put(1)
