@@ -180,6 +180,14 @@ class ClaimWithdrawn:
 
 
 @dataclass(frozen=True, slots=True)
+class EngineCame:
+    """A connection begins; `tenant`: whose engine it is. Engines that never came are nobody's."""
+
+    engine: EngineId
+    tenant: str
+
+
+@dataclass(frozen=True, slots=True)
 class EngineGone:
     """A connection ended, whoever ended it: what its engine held is given back."""
 
@@ -407,6 +415,7 @@ EngineEvent: TypeAlias = (
     | HintGiven
     | ClaimMade
     | ClaimWithdrawn
+    | EngineCame
     | EngineGone
 )
 ControllerEvent: TypeAlias = (

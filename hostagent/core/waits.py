@@ -20,6 +20,7 @@ from hostagent.core.fetch import FetchResult, Purpose
 from hostagent.core.fetches import Fetches
 from hostagent.core.plan import FetchPlan
 from hostagent.pool.chunks import Chunk, ChunkPool
+from hostagent.pool.tenants import NOBODY
 from kvclient.messages import Status
 from kvpolicy.tiers.gate import Gate, Prefill, Verdict
 from kvpolicy.tiers.merging import NOTICE_S
@@ -61,6 +62,7 @@ class Wait:
     awaited: list[ChunkKey] = field(default_factory=list)
     verdict: Verdict | None = None
     """Of a fetch that waited."""
+    tenant: str = NOBODY
     over: bool = False
 
 
@@ -113,12 +115,13 @@ class Waits:
         *,
         traced: bool = False,
         any_order: bool = False,
+        tenant: str = NOBODY,
     ) -> Wait | None:
         """As `Fetches.begin`, for an engine, which may have to wait. None: it has ended already."""
         now_ns = self._clock.now_ns
         if prefill is not None and self._claims:
             prefill = replace(prefill, behind=max(prefill.behind, self._claims.behind))
-        wait = Wait(ended, now_ns, deadline_ns, now_ns + int(expected_s * 1e9))
+        wait = Wait(ended, now_ns, deadline_ns, now_ns + int(expected_s * 1e9), tenant=tenant)
         part = _Part(tuple(keys))
         wait.parts.append(part)
         part.fetch = self._fetches.begin(
@@ -131,6 +134,7 @@ class Waits:
             expected_s=expected_s,
             traced=traced,
             any_order=any_order,
+            tenant=tenant,
         )
         return None if wait.over else wait
 
@@ -227,7 +231,11 @@ class Waits:
         self._forget(wait, wait.awaited[:count])
         del wait.awaited[:count]
         part.fetch = self._fetches.begin(
-            part.keys, Purpose.ENGINE, wait.deadline_ns, partial(self._part_ended, wait, part)
+            part.keys,
+            Purpose.ENGINE,
+            wait.deadline_ns,
+            partial(self._part_ended, wait, part),
+            tenant=wait.tenant,
         )
 
     def _check(self, wait: Wait, why: Freed) -> None:
