@@ -15,7 +15,7 @@ export XDG_CACHE_HOME ?= $(CURDIR)/build/cache
 help: ## this list
 	@awk -F':.*## ' '/^[a-z0-9_-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-.PHONY: help setup system system-checks lint types test unit sim test-long test-security roce test-roce test-vllm wheels wheelhouse test-wheels test-field demo demo-vllm bench wire rpc p4 docs clean
+.PHONY: help setup system system-checks lint types test unit sim fuzz test-long test-security roce test-roce test-vllm wheels wheelhouse test-wheels test-field demo demo-vllm bench wire rpc p4 docs clean
 
 $(VENV)/.installed: pyproject.toml client/pyproject.toml p4switch/pyproject.toml tools/setup_python.sh
 	tools/setup_python.sh $(VENV)
@@ -64,6 +64,10 @@ sim: $(VENV)/.installed ## replay a simulation: make sim SEED=4711, or SEED=4000
 	@[ -n "$(SEED)" ] || { echo 'make sim: name the seed that failed: make sim SEED=4711' >&2; exit 2; }
 	KVCAST_MIX_SEEDS=$(SEED) $(RUN) $(PY) -m pytest -m "" tests/sim/test_random_mix.py
 
+fuzz: $(VENV)/.installed ## fuzzers of all that strangers can reach: make fuzz SECONDS=60 [SEED=7] [TARGET=agent] [REPLAY=file]
+	$(RUN) $(PY) -m tests.fuzz $(if $(REPLAY),--replay $(REPLAY),--seconds $(or $(SECONDS),60) \
+		$(if $(SEED),--seed $(SEED)) $(if $(TARGET),--target $(TARGET)))
+
 roce: $(VENV)/.installed ## packages and the image for guests with soft-RoCE (needs root for the packages)
 	PYTHON=$(CURDIR)/$(PY) PYTHONPATH=$(CURDIR):$(CURDIR)/client/src:$(CURDIR)/p4switch/src tools/setup_roce.sh
 
@@ -94,7 +98,7 @@ test-wheels: $(VENV)/.installed ## the wheels, built and installed into empty en
 test-field: setup ## a newcomer's cluster in namespaces: pages followed verbatim, broken networks found, a failover
 	$(RUN) $(PY) -m pytest -m field tests/field
 
-demo: setup ## watch it work: incast in all modes, then real traces; ends in a table and a picture
+demo: setup ## watch it work: an incast, then workloads with and without a pool; ends in tables and a picture
 	$(RUN) $(PY) -m kvcast.cli demo
 
 demo-vllm: system .venv-vllm/.installed ## two vLLM engines share a document; one warms four at once by a cast

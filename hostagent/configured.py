@@ -30,6 +30,13 @@ def core_options(config: AgentConfig) -> CoreOptions:
         merge_wait_max_s=config.merge_wait_max_s,
         tenant_weights={name: terms.weight for name, terms in config.tenants.items()},
     )
+    if config.cold is not None:
+        options = replace(
+            options,
+            has_cold=True,
+            cold_wait_max_s=config.cold.lookup_wait_s,
+            cold_write_bytes_per_s=config.cold.write_bytes_per_s,
+        )
     if config.disk is None:
         return options
     return replace(options, disk_write_bytes_per_s=config.disk.write_bytes_per_s, promote=config.disk.promote)

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
+from kvcast import __version__
+
 T = TypeVar("T")
 Declare = Callable[[argparse.ArgumentParser], None]
 
@@ -44,6 +46,11 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
+def add_version(parser: argparse.ArgumentParser, summary: str = "show program's version number and exit") -> None:
+    """Declare --version, for `kvcast` and all of its commands: they have one version."""
+    parser.add_argument("--version", action="version", version=f"kvcast {__version__}", help=summary)
+
+
 def forward_unknown(parser: argparse.ArgumentParser) -> None:
     """Collect the words that this parser does not know in `forwarded`, for another program's command line."""
     parser.allow_abbrev = False
@@ -61,7 +68,10 @@ def add_choice(
         def declare_it(chosen: argparse.ArgumentParser, name: str = name) -> None:
             declare(name)(chosen)
 
-        choice.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.", declare=declare_it)
+        made = choice.add_parser(
+            name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.", declare=declare_it
+        )
+        add_version(made, argparse.SUPPRESS)
 
 
 def checked(parse: Callable[[str], T]) -> Callable[[str], T]:

@@ -12,8 +12,7 @@ import sys
 from collections.abc import Sequence
 from typing import Protocol
 
-from kvcast import __version__
-from kvcast.arguments import Parser, add_choice
+from kvcast.arguments import Parser, add_choice, add_version
 
 COMMANDS: dict[str, str] = {
     "ls": "chunks in the pool and who holds them",
@@ -31,7 +30,7 @@ COMMANDS: dict[str, str] = {
     "bench": "benchmarks, as ratios against something run side by side",
     "plan": "what a pool would do for a trace, and at which scale it pays",
     "completion": "the script that completes kvcast's words in bash, zsh or fish",
-    "demo": "the whole thing at work: incast in all modes, then real traces",
+    "demo": "the whole thing at work: an incast, then workloads with and without a pool",
     "demo-vllm": "vLLM engines share a document through the pool; one warms four by a cast",
 }
 
@@ -69,7 +68,7 @@ def need(module: str) -> None:
 def make_parser() -> Parser:
     """Of the whole command line; each command declares its arguments when they are needed."""
     parser = Parser(prog="kvcast", description="An in-network memory pool for LLM KV cache.")
-    parser.add_argument("--version", action="version", version=f"kvcast {__version__}")
+    add_version(parser)
     add_choice(parser, "command", COMMANDS, lambda name: load(name).add_arguments)
     return parser
 

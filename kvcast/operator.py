@@ -17,7 +17,7 @@ from rich.console import Console
 from kvcast.arguments import between
 from kvcast.cli import UsageError
 from kvcast.operator_tls import Channels, add_tls, from_file, tls_given
-from kvdaemon.what_answers import what_answers
+from kvdaemon.what_answers import in_words, what_answers
 from kvproto.rpc import control_pb2 as rpc
 from kvproto.rpc import control_pb2_grpc
 
@@ -114,7 +114,7 @@ def controller(args: argparse.Namespace) -> Iterator[control_pb2_grpc.OperatorSt
                     " is it the P4Runtime port of the switch? Correct it with --controller"
                 ) from error
             problem = channels.why_not(location.addresses) if error.code() is grpc.StatusCode.UNAVAILABLE else ""
-            raise UsageError(problem or error.details() or error.code().name) from error
+            raise UsageError(problem or in_words(error.details() or error.code().name)) from error
 
 
 def _only(location: Location, channels: Channels, stack: contextlib.ExitStack) -> control_pb2_grpc.OperatorStub:

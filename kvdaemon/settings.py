@@ -16,6 +16,9 @@ T = TypeVar("T")
 
 FILE_BYTES_MAX: Final = 1 << 20
 """Of a configuration file; a large one takes a few thousand bytes."""
+KEY_SHOWN_MAX: Final = 64
+"""Characters of a key that messages quote whole."""
+_REASON_SHOWN_MAX: Final = 400
 
 
 def load(path: Path, parse: Callable[[object], T]) -> T:
@@ -33,10 +36,10 @@ def load(path: Path, parse: Callable[[object], T]) -> T:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f" line {mark.line + 1}" if mark is not None else ""
-        raise ConfigError(f"{path}{line}: not YAML: {error.problem or error.context}") from error
+        raise ConfigError(f"{path}{line}: not YAML: {_shown(error.problem or error.context or '')}") from error
     except (yaml.YAMLError, ValueError) as error:
         # Characters that YAML has not, and values such as the date 2024-13-01.
-        raise ConfigError(f"{path}: not YAML: {str(error).splitlines()[0]}") from error
+        raise ConfigError(f"{path}: not YAML: {_shown(str(error).splitlines()[0])}") from error
     except RecursionError as error:
         raise ConfigError(f"{path}: nested too deeply: is it a configuration?") from error
     try:
@@ -110,8 +113,15 @@ class Section:
         try:
             return check(value)
         except ValueError as error:
-            raise ConfigError(f"{self.full_name(key)}: {error}") from error
+            raise ConfigError(f"{self.full_name(key)}: {_shown(str(error))}") from error
 
     def full_name(self, key: str) -> str:
         """The key as messages name it: with the sections above it, separated by dots."""
-        return f"{self._path}.{key}" if self._path else key
+        name = key if key.isprintable() and len(key) <= KEY_SHOWN_MAX else reprlib.repr(key)
+        return f"{self._path}.{name}" if self._path else name
+
+
+def _shown(reason: str) -> str:
+    """A reason as one line that a terminal takes: a value of the file that it quotes may be long."""
+    line = " ".join(reason.split())
+    return line if len(line) <= _REASON_SHOWN_MAX else f"{line[:_REASON_SHOWN_MAX]}..."

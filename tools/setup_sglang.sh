@@ -15,7 +15,7 @@ install torch==2.13.0 numba==0.65.1 transformers==5.19.0 tokenizers==0.23.2 open
 	aiohttp blobfile cachetools compressed-tensors distro einops fastapi interegular IPython llguidance msgspec ninja \
 	numpy nvidia-ml-py orjson 'outlines>=0.1.11' packaging partial_json_parser pillow prometheus-client psutil \
 	pybase64 pydantic python-multipart pyzmq regex requests scipy sentencepiece setproctitle soundfile tiktoken tqdm \
-	uvicorn uvloop watchfiles xxhash zstandard anthropic
+	uvicorn uvloop watchfiles xxhash zstandard anthropic triton dill gguf easydict datasets modelscope py-spy mistral_common
 install --no-deps sglang==0.5.23 xgrammar==0.2.7 apache-tvm-ffi
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
 	--editable p4switch --editable client --editable '.[testbed]' 'pytest>=8.0' 'hypothesis>=6.100'

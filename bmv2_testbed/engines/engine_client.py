@@ -44,6 +44,8 @@ class Generated:
     finish_reason: str
     margins: tuple[float, ...] = ()
     """By how much each token led the second likeliest, in log probability; empty unless asked for."""
+    kv_transfer_params: Mapping[str, Any] | None = None
+    """What the engine's connector says of the KV to those who decode."""
 
     @property
     def certain(self) -> tuple[int, ...]:
@@ -157,6 +159,7 @@ def _generated(result: Mapping[str, Any] | None) -> Generated | None:
         result["cached_tokens"] or 0,
         str(result["finish_reason"]),
         tuple(result["margins"]),
+        result["kv_transfer_params"],
     )
 
 

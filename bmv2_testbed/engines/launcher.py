@@ -21,11 +21,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bmv2_testbed.engines.vllm_process import ENVIRONMENT, main
+from bmv2_testbed.engines.vllm_process import ENVIRONMENT
 from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.processes import child_environment
 
 MODULE = "bmv2_testbed.engines.launcher"
+ENGINE = "bmv2_testbed.engines.vllm_process"
 REQUEST_BYTES_MAX = 65536
 THREADLESS = {"OPENBLAS_NUM_THREADS": "1"}
 """NumPy's library would start threads when it is imported. Engines compute with torch's."""
@@ -60,6 +61,11 @@ class LaunchedProcess:
         """Wait for its end; False when it goes on."""
         return bool(self._ended.poll(timeout_s * 1000))
 
+    def terminate(self) -> None:
+        """Ask it to end."""
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._handle, signal.SIGTERM)
+
     def kill(self) -> None:
         """End it by force and wait until it is gone."""
         with contextlib.suppress(ProcessLookupError):
@@ -93,9 +99,11 @@ class Launcher:
             self._process.wait()
             raise TestbedError(f"no engine can be started: {log.read_text(errors='replace').strip()[-300:]}")
 
-    def start(self, argv: Sequence[str], log: Path, environment: Mapping[str, str]) -> LaunchedProcess:
-        """Fork an engine; `argv` as `vllm_process` takes it, what it says goes to `log`."""
-        request = {"argv": list(argv), "log": str(log), "environment": dict(environment)}
+    def start(
+        self, argv: Sequence[str], log: Path, environment: Mapping[str, str], *, program: str = ENGINE
+    ) -> LaunchedProcess:
+        """Fork an engine; `argv` as the module `program` takes it, what it says goes to `log`."""
+        request = {"program": program, "argv": list(argv), "log": str(log), "environment": dict(environment)}
         self._requests.send(json.dumps(request).encode())
         answer, handles, _, _ = socket.recv_fds(self._requests, 64, 1)
         if not handles:
@@ -171,7 +179,7 @@ def run(handle: int) -> int:
     with open(request["log"], "ab") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
-    status = main(request["argv"])
+    status = importlib.import_module(request["program"]).main(request["argv"])
     sys.stdout.flush()
     # The engine has given everything back; taking the interpreter apart would take as long as all of that.
     os._exit(status)

@@ -108,6 +108,7 @@ class EngineProcess:
             result["tokens"] = list(completion.token_ids)
             result["margins"] = [_margin(each) for each in completion.logprobs or ()]
             result["cached_tokens"] = output.num_cached_tokens
+            result["kv_transfer_params"] = output.kv_transfer_params
             result["finish_reason"] = completion.finish_reason
             result["total_s"] = time.perf_counter() - started[output.request_id]
 
@@ -171,6 +172,10 @@ class EngineProcess:
         self._engine.add_request("introduction", {"prompt_token_ids": [5]}, parameters)
         while self._engine.has_unfinished_requests():
             self._engine.step()
+
+    def do_groups(self) -> object:
+        """Groups of layers with block tables of their own."""
+        return len(self._engine.engine_core.engine_core.scheduler.kv_cache_config.kv_cache_groups)
 
     def do_blocks(self) -> object:
         """Blocks of the paged cache that somebody uses; one is vLLM's own null block."""

@@ -43,6 +43,7 @@ LOG = logging.getLogger(__name__)
 
 DIGEST_LISTS_QUEUED_MAX = 1_000
 HANDSHAKE_TIMEOUT_S = 5.0
+_NO_P4RUNTIME = "a gRPC server without P4Runtime answers there: is it a kvcast-controller? Correct switch.address"
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +194,10 @@ class P4RuntimeTarget:
             found = await asyncio.to_thread(why_not, self.address, self._options.tls, name)
             if found:
                 return found
+        if isinstance(error, TimeoutError):
+            return f"it did not answer within {HANDSHAKE_TIMEOUT_S:g} s"
+        if isinstance(error, finsy.P4ClientError) and error.code is finsy.GRPCStatusCode.UNIMPLEMENTED:
+            return _NO_P4RUNTIME
         said = _one_line(error)
         return await asyncio.to_thread(what_answers, self.address) if "failed to connect" in said else said
 

@@ -23,6 +23,7 @@ from kvclient.messages import Hint
 from kvpolicy.tiers.holder_load import HolderLoad
 from kvpolicy.value import PastFetches
 from kvproto.ids import KEY_BYTES, Address, ChunkKey, Member
+from kvproto.limits import MEMBERS_MAX
 from kvproto.rpc import control_pb2 as pb
 from kvproto.sources import ChunkSource
 from kvproto.wire.data import Fabric
@@ -107,8 +108,19 @@ def _switch_state(message: pb.SwitchState) -> SwitchStateGiven:
     return SwitchStateGiven(message.epoch if message.present else None, key_of(message.here) if message.here else None)
 
 
-def _member(message: pb.Welcome | pb.Membership) -> Member | None:
-    return Member(message.member) if message.HasField("member") else None
+def _member(message: pb.Welcome | pb.Membership | pb.Node) -> Member | None:
+    if not message.HasField("member"):
+        return None
+    if message.member >= MEMBERS_MAX:
+        raise RemoteProtocolError(f"member {message.member} of a switch that has {MEMBERS_MAX}")
+    return Member(message.member)
+
+
+def _size_bytes(message: pb.ChunkEntry | pb.Claim) -> int:
+    """Of a chunk that may exist."""
+    if not 0 < message.size_bytes <= limits.CHUNK_BYTES_MAX:
+        raise RemoteProtocolError(f"a chunk of {message.size_bytes} bytes")
+    return message.size_bytes
 
 
 def task_of(message: pb.Task) -> Task:
@@ -157,7 +169,7 @@ def _claims(message: pb.NodeClaims) -> NodeClaims:
         if len(claim.keys) != len(claim.eta_ms):
             raise RemoteProtocolError(f"a claim of {len(claim.keys)} keys with {len(claim.eta_ms)} times")
         made += [
-            ClaimedChunk(key_of(key), claim.size_bytes, eta_ms / 1000)
+            ClaimedChunk(key_of(key), _size_bytes(claim), eta_ms / 1000)
             for key, eta_ms in zip(claim.keys, claim.eta_ms, strict=True)
         ]
     return NodeClaims(message.node, tuple(made), tuple(key_of(key) for key in message.claims.withdrawn))
@@ -169,18 +181,16 @@ def _node(message: pb.Node) -> NodeEntry:
         message.name,
         address_of(message.data_ip),
         message.read_endpoint,
-        message.member if message.HasField("member") else None,
+        _member(message),
         message.draining,
     )
 
 
 def _chunk(message: pb.ChunkEntry) -> ChunkEntry:
-    if not message.size_bytes:
-        raise RemoteProtocolError("a chunk without bytes")
     return ChunkEntry(
         key_of(message.key),
         key_of(message.parent) if message.parent else None,
-        message.size_bytes,
+        _size_bytes(message),
         message.checksum,
         message.position,
         tuple(message.holders),

@@ -17,7 +17,7 @@ from hostagent import limits
 from hostagent.controller.convert import RemoteProtocolError, VersionSkewError
 from hostagent.core.directory import SequenceGapError
 from kvdaemon.tls import Certificates, TlsError
-from kvdaemon.what_answers import what_answers
+from kvdaemon.what_answers import in_words, what_answers
 from kvproto.rpc import control_pb2 as pb
 from kvproto.rpc import control_pb2_grpc as rpc
 
@@ -186,7 +186,8 @@ class ControllerLink:
             return _NO_CONTROLLER
         if error.code() is grpc.StatusCode.UNAVAILABLE and (error.details() or "").startswith(_NOT_CONNECTED):
             return await asyncio.to_thread(what_answers, address)
-        return f"{error.code().name.lower()}: {error.details()}"
+        said = in_words(error.details() or "")
+        return said if said != error.details() else f"{error.code().name.lower()}: {said}"
 
 
 def _tell_bug(task: asyncio.Task[None]) -> None:

@@ -171,7 +171,7 @@ class Claims:
         """An engine does not compute these any more (None: all of its own)."""
         claimer = Claimer(engine, here=True)
         held = self._of.get(claimer, set())
-        self._end(claimer, sorted(held) if keys is None else [key for key in keys if key in held], why)
+        self._end(claimer, sorted(held) if keys is None else [key for key in dict.fromkeys(keys) if key in held], why)
 
     def engine_gone(self, engine: EngineId) -> None:
         """Its connection ended."""

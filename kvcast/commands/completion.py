@@ -29,7 +29,11 @@ compdef _kvcast kvcast
 """,
     "fish": """\
 # kvcast completion fish > ~/.config/fish/completions/kvcast.fish
-complete -c kvcast -a '(kvcast completion --words (commandline -opc)[2..] (commandline -ct) 2>/dev/null)'
+function __kvcast_words
+    set -g __kvcast_found (kvcast completion --words (commandline -opc)[2..] (commandline -ct) 2>/dev/null)
+    test -n "$__kvcast_found"
+end
+complete -c kvcast -f -n __kvcast_words -a '$__kvcast_found'
 """,
 }
 

@@ -17,7 +17,7 @@ from hostagent.pool.memory import HUGE_PAGE_BYTES, huge_pages
 from hostagent.transport.base import TransportError
 from hostagent.transport.host import ask_interface, interface_address
 from hostagent.transport.mmsg import ask_buffer, granted_receive_bytes, granted_send_bytes
-from kvcast.doctor.agent_place_checks import api_place, controllers, disk, ports
+from kvcast.doctor.agent_place_checks import api_place, controllers, disk, no_access, ports
 from kvcast.doctor.findings import Finding, Level, judged
 from kvproto.units import format_bytes, format_rate
 from kvproto.wire.data import DATA_OVERHEAD_BYTES
@@ -47,6 +47,8 @@ def examine(config: AgentConfig | None) -> list[Finding]:
     if config is not None:
         if not _is_served(api_socket):
             findings += [ports(config), api_place(api_socket)]
+        elif _asked(api_socket) == errno.EACCES:
+            findings.append(no_access(api_socket))
         if config.disk is not None:
             findings.append(disk(config.disk))
         findings += controllers(config)
@@ -108,8 +110,13 @@ def _huge_pages(pool: PoolConfig, wanted: str) -> Finding:
 
 def _is_served(socket_path: str) -> bool:
     """Whether an agent listens here already."""
+    return _asked(socket_path) in (0, errno.EACCES)
+
+
+def _asked(socket_path: str) -> int:
+    """Error number of a connection to the engines' socket; 0 for none."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        return probe.connect_ex(socket_path) == 0
+        return probe.connect_ex(socket_path)
 
 
 def _data_network(data: DataConfig) -> list[Finding]:

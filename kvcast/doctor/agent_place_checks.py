@@ -16,6 +16,7 @@ from hostagent.disk.disk_options import DiskConfig
 from hostagent.transport.base import TransportError
 from hostagent.transport.host import interface_address
 from kvcast.doctor.findings import Finding, Level, judged
+from kvclient.attach import who_may
 from kvdaemon.identity import Role
 from kvdaemon.tls import Certificates, TlsError
 from kvdaemon.what_answers import what_answers
@@ -66,6 +67,12 @@ def api_place(path: str) -> Finding:
     good = folder.is_dir() and os.access(folder, os.W_OK)
     found = str(place) if good else f"{folder}: not writable"
     return judged("api.socket", found, wanted, good, Level.MISSING, remedy)
+
+
+def no_access(path: str) -> Finding:
+    """Somebody has the engines' socket, and this user may not use it."""
+    found, _, remedy = who_may(path).partition("; ")
+    return Finding("api.socket", found, f"{path} for engines", Level.MISSING, remedy or "a user who may")
 
 
 def disk(config: DiskConfig) -> Finding:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import tarfile
 from collections.abc import Iterable, Iterator
@@ -30,7 +31,7 @@ def read_trace(path: Path, member: str | None = None) -> list[TraceRequest]:
             return parse_lengths(lines) if path.suffix == ".csv" else parse_trace(lines)
     except FileNotFoundError:
         raise TraceError(f"trace {path}: no such file") from None
-    except (OSError, tarfile.TarError, UnicodeDecodeError, TraceError) as error:
+    except (OSError, tarfile.TarError, UnicodeDecodeError, csv.Error, TraceError) as error:
         raise TraceError(f"trace {path}: {error}") from error
 
 

@@ -73,12 +73,13 @@ def parse_lengths(lines: Iterable[str]) -> list[TraceRequest]:
         try:
             at = datetime.fromisoformat(row["TIMESTAMP"][:26])
             input_tokens, output_tokens = _tokens(row["ContextTokens"]), _tokens(row["GeneratedTokens"])
+            first = first or at
+            arrival_ms = (at - first).total_seconds() * 1000  # TypeError: only one of them names its time zone
         except (KeyError, TypeError, ValueError) as error:
             raise _not_a_request(number, error) from error
-        first = first or at
         blocks = tuple(range(fresh, fresh + -(-input_tokens // BLOCK_TOKENS)))
         fresh += len(blocks)
-        requests.append(TraceRequest((at - first).total_seconds() * 1000, input_tokens, output_tokens, blocks))
+        requests.append(TraceRequest(arrival_ms, input_tokens, output_tokens, blocks))
     return sorted(requests, key=lambda request: request.arrival_ms)
 
 

@@ -29,13 +29,17 @@ def test_what_operators_set_outlives_the_leader(lab: Callable[[], Lab]) -> None:
     assert [chunk["switch"] for chunk in before] == ["serving"] * CHUNKS
     machines["n1"].say(f"python fetch.py {CHUNKS}")
     wait_until(lambda: all(one["fetches_per_s"] > FETCHES_PER_S for one in cluster.json("ls")), "what was fetched")
+    # A terminal of its own, with somebody before it who types nothing.
+    top = machines["n3"].start("sleep 900 | LINES=40 script -qfc 'kvcast top' /dev/null", "draining")
     leader = cluster.controllers[0]
     assert "this controller leads" in leader.said()
     leader.kill()
     cluster.controllers[1].wait_for("this controller leads")
     cluster.wait_for_agents()
-    top = cluster.json("top --once")
-    assert {node["name"]: node["state"] for node in top["status"]["nodes"]} == {
+    shown = len(top.said())
+    wait_until(lambda: "draining" in top.said()[shown:], "kvcast top to go on with the new leader", top.said)
+    status = cluster.json("top --once")["status"]
+    assert {node["name"]: node["state"] for node in status["nodes"]} == {
         "n1": "draining",
         "n2": "attached",
         "n3": "attached",

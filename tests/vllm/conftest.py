@@ -146,6 +146,6 @@ def second(
         agent_sockets[1],
         enable_prefix_caching=True,
         max_num_batched_tokens=256,
-        settings={"events_sweep_s": 0.1},
+        settings={"events_sweep_s": 0.1, "events_medium": "kvcast"},
         kv_events_config={"enable_kv_cache_events": True, "publisher": "zmq", "endpoint": events_endpoint},
     )

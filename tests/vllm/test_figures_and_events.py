@@ -87,7 +87,7 @@ def idle_step(engine: Engine) -> Callable[[], object]:
 def test_events_tell_what_the_pool_holds_and_loses(second: Engine, events: Events, testbed: Testbed) -> None:
     prompt = random_tokens(random.Random(21), 150)
     step = idle_step(second)
-    one(second, prompt)
+    one(second, prompt, salt="ours")
     events.until(lambda: len(events.stored(prompt, "pool")) == 2, step)
     stored = events.stored(prompt, "pool")
     assert stored[0].parent_block_hash is None
@@ -95,12 +95,18 @@ def test_events_tell_what_the_pool_holds_and_loses(second: Engine, events: Event
     on_gpu = [event for event in events.seen if type(event).__name__ == "BlockStored" and event.medium == "GPU"]
     assert hashes(stored) <= hashes(on_gpu)
     assert {(event.block_size, event.locality) for event in stored} == {(32, "REMOTE")}
+    assert {event.kv_cache_spec_kind for event in stored} == {event.kv_cache_spec_kind for event in on_gpu}
+    by_hash = dict(pair for event in on_gpu for pair in zip(event.block_hashes, event.extra_keys, strict=True))
+    for event in stored:
+        assert list(event.extra_keys) == [by_hash[value] for value in event.block_hashes]
+    assert stored[0].extra_keys[0] == ("ours",)
 
     testbed.kill("agent1")
     testbed.restart("agent1")
     testbed.await_ready("agent1")
     testbed.await_cluster()
-    events.until(lambda: events.removed("pool") >= hashes(stored), step)
+    # The engine has nothing to do and makes no step.
+    events.until(lambda: events.removed("pool") >= hashes(stored), lambda: None)
 
 
 def test_events_tell_what_the_switch_serves(first: Engine, second: Engine, events: Events, testbed: Testbed) -> None:

@@ -4,45 +4,29 @@ from __future__ import annotations
 
 import random
 import threading
-from functools import partial
 
 from bmv2_testbed.client import Testbed
 from bmv2_testbed.engines.engine_client import Engine
-from bmv2_testbed.errors import TestbedError
 from tests.vllm.vllm_suite import (
-    CHUNK_TOKENS,
     Truth,
+    agent_metric,
     assert_nothing_left,
     assert_same,
+    await_names,
     one,
     random_tokens,
     run_until_idle,
-    until,
 )
 
 TRIES = 10
 """An engine of a small model may be through with a prompt before the other one asks."""
 
 
-def agent_metric(testbed: Testbed, host: int, name: str) -> float:
-    lines = [line for line in testbed.agent_metrics(host).splitlines() if line.startswith(f"kvcast_agent_{name} ")]
-    return float(lines[0].rpartition(" ")[2])
-
-
-def _asked_and_known(engine: Engine) -> bool:
-    """All bytes of the weights have been read, in the background; an engine looks when a request comes."""
-    one(engine, list(range(1, 9)))
-    try:
-        return bool(engine.where(list(range(CHUNK_TOKENS))))
-    except TestbedError:
-        return False
-
-
 def test_the_second_engine_waits_for_what_the_first_computes(
     truth: Truth, first: Engine, second: Engine, testbed: Testbed
 ) -> None:
     for engine in (first, second):
-        until(partial(_asked_and_known, engine), "the engine knows the names of its chunks")
+        await_names(engine)
     chance = random.Random(31)
     one(second, random_tokens(chance, 1000))  # an engine claims when it knows how fast it is
     before = agent_metric(testbed, 0, "wait_chunks_total")

@@ -10,6 +10,7 @@ from typing import Any
 
 from bmv2_testbed.client import Testbed
 from bmv2_testbed.engines.engine_client import Engine, Generated
+from bmv2_testbed.errors import TestbedError
 
 StartEngine = Callable[..., Engine]
 
@@ -124,10 +125,30 @@ def one(engine: Engine, prompt: list[int], **more: Any) -> Generated:
     return result
 
 
+def _knows_names(engine: Engine) -> bool:
+    """All bytes of the weights have been read, in the background; an engine looks when a request comes."""
+    one(engine, list(range(1, 9)))
+    try:
+        return bool(engine.where(list(range(CHUNK_TOKENS))))
+    except TestbedError:
+        return False
+
+
+def await_names(engine: Engine) -> None:
+    """Wait until an engine can name its chunks: what it computes before that is not shared."""
+    until(lambda: _knows_names(engine), "the engine knows the names of its chunks")
+
+
 def run_until_idle(engine: Engine) -> None:
     """Saves are over and nothing keeps blocks of the paged cache."""
     assert engine.ask("run_until_idle")
     assert engine.ask("blocks")["used"] == 0
+
+
+def agent_metric(testbed: Testbed, host: int, name: str) -> float:
+    """A metric without labels."""
+    lines = [line for line in testbed.agent_metrics(host).splitlines() if line.startswith(f"kvcast_agent_{name} ")]
+    return float(lines[0].rpartition(" ")[2])
 
 
 def assert_nothing_left(testbed: Testbed) -> None:

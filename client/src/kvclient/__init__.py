@@ -4,7 +4,16 @@ What an engine writer needs is importable from here: the client and its outcomes
 """
 
 from kvclient.attach import AgentUnavailableError
-from kvclient.client import AgentClient, AgentError, Fetched, FetchUnderWay, PoolFullError, PutOutcome, Reservation
+from kvclient.client import (
+    AgentClient,
+    AgentError,
+    ChunkToPut,
+    Fetched,
+    FetchUnderWay,
+    PoolFullError,
+    PutOutcome,
+    Reservation,
+)
 from kvclient.found import Found
 from kvclient.messages import Status, Where
 from kvproto import __version__
@@ -18,6 +27,7 @@ __all__ = [
     "AgentUnavailableError",
     "ChunkKey",
     "ChunkSource",
+    "ChunkToPut",
     "FetchUnderWay",
     "Fetched",
     "Found",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import grp
 import os
 import socket
+import stat
 from dataclasses import dataclass
 
 from kvclient import messages
@@ -49,7 +50,7 @@ def attach(path: str) -> Attached:
             size = messages.HEADER.size + messages.WELCOME.size
             received, descriptors, _, _ = socket.recv_fds(sock, size, 2, socket.MSG_WAITALL)
         except PermissionError as error:
-            raise AgentUnavailableError(f"no access to the agent at {path}: {_who_may(path)}") from error
+            raise AgentUnavailableError(f"no access to the agent at {path}: {who_may(path)}") from error
         except OSError as error:
             reason = error.strerror or "no answer"
             raise AgentUnavailableError(
@@ -70,16 +71,18 @@ def attach(path: str) -> Attached:
         raise
 
 
-def _who_may(path: str) -> str:
+def who_may(path: str) -> str:
     """What a user who may not open the agent's socket can do about it."""
     try:
-        number = os.stat(path).st_gid
+        found = os.stat(path)
     except OSError:
         return f"this user may not enter {os.path.dirname(path) or '.'}"
+    if found.st_gid == 0 or not found.st_mode & stat.S_IWGRP:
+        return "permission denied; name a group of engines' users in the agent's configuration (api.group, api.mode)"
     try:
-        group = grp.getgrgid(number).gr_name
+        group = grp.getgrgid(found.st_gid).gr_name
     except KeyError:
-        group = str(number)
+        group = str(found.st_gid)
     return f"permission denied; join the group that may, {group} (usermod -aG {group} USER, then log in again)"
 
 

@@ -24,6 +24,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 
 from kvclient import messages
@@ -38,6 +39,7 @@ __all__ = [
     "AgentError",
     "AgentUnavailableError",
     "ChunkSource",
+    "ChunkToPut",
     "FetchUnderWay",
     "Fetched",
     "Found",
@@ -73,6 +75,22 @@ class AgentError(Exception):
 
 class PoolFullError(AgentError):
     """No room in the node's pool, nothing may be evicted, or the chunk is larger than the pool or the write region."""
+
+
+PUTS_AT_ONCE = 32
+"""Chunks that `put_each` has room for at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkToPut:
+    """A chunk for `put_each`."""
+
+    key: bytes
+    parent: bytes | None
+    size_bytes: int
+    write: Callable[[memoryview], None]
+    """Fills a view of `size_bytes`, and keeps none of it."""
+    position: int | None = None
 
 
 class PutOutcome(enum.Enum):
@@ -161,6 +179,57 @@ class AgentClient:
     ) -> Reservation | None:
         """Room for a chunk in the pool, and a view in which to write it; None when the pool has it or somebody is
         writing it. Raises PoolFullError."""
+        return self._reserved(self._wait_for(self._ask_room(key, parent, size_bytes, position, namespace)), size_bytes)
+
+    def put_each(self, chunks: Sequence[ChunkToPut], *, namespace: str = "") -> list[bool]:
+        """Write many chunks into the pool and publish them, with two round trips for PUTS_AT_ONCE of them.
+
+        True: it is in the pool, or somebody else is writing it at this moment. False: there was no room for it.
+        """
+        done: list[bool] = []
+        for at in range(0, len(chunks), PUTS_AT_ONCE):
+            part = chunks[at : at + PUTS_AT_ONCE]
+            outcomes = self._put_at_once(part, namespace)
+            if None in outcomes and len(part) > 1:
+                # Those before may have taken what room there is for writing: once more, one after the other.
+                again = [
+                    self._put_at_once([chunk], namespace)[0] if outcome is None else outcome
+                    for chunk, outcome in zip(part, outcomes, strict=True)
+                ]
+                outcomes = again
+            done += [outcome is not None for outcome in outcomes]
+        return done
+
+    def _put_at_once(self, chunks: Sequence[ChunkToPut], namespace: str) -> list[PutOutcome | None]:
+        """None: there was no room."""
+        asked = [
+            self._ask_room(chunk.key, chunk.parent, chunk.size_bytes, chunk.position, namespace) for chunk in chunks
+        ]
+        outcomes: list[PutOutcome | None] = []
+        slots: list[tuple[int, Reservation]] = []
+        started: list[tuple[int, Reservation, int]] = []
+        try:
+            with contextlib.ExitStack() as reserved:
+                for place, answer in enumerate([self._wait_for(request) for request in asked]):
+                    outcomes.append(None)
+                    with contextlib.suppress(AgentError):
+                        slot = self._reserved(answer, chunks[place].size_bytes)
+                        outcomes[place] = PutOutcome.EXISTS if slot is None else PutOutcome.STORED
+                        if slot is not None:
+                            slots.append((place, reserved.enter_context(slot)))
+                for place, slot in slots:
+                    chunks[place].write(slot.view)
+                    started.append((place, slot, slot.start_commit()))
+        finally:
+            for place, slot, request in started:
+                try:
+                    slot.committed(request)
+                except AgentError:
+                    outcomes[place] = None
+        return outcomes
+
+    def _ask_room(self, key: bytes, parent: bytes | None, size_bytes: int, position: int | None, namespace: str) -> int:
+        """Number of the request."""
         messages.pack_keys([key] if parent is None else [key, parent])
         body = messages.RESERVE.pack(
             key,
@@ -168,7 +237,9 @@ class AgentClient:
             size_bytes,
             messages.NO_POSITION if position is None else position,
         )
-        answer = self._call(Kind.RESERVE, body + namespace.encode())
+        return self._send(Kind.RESERVE, body + namespace.encode(), answered=True)
+
+    def _reserved(self, answer: Frame, size_bytes: int) -> Reservation | None:
         if answer.status in (Status.EXISTS, Status.FILLING):
             return None
         _expect(answer, "reserve room")
@@ -341,7 +412,9 @@ class AgentClient:
     # ------------------------------------------------------------------ requests and answers
 
     def _call(self, kind: Kind, body: bytes, *, count: int = 0) -> Frame:
-        request = self._send(kind, body, count=count, answered=True)
+        return self._wait_for(self._send(kind, body, count=count, answered=True))
+
+    def _wait_for(self, request: int) -> Frame:
         return self._wait(request, time.monotonic() + self._answer_timeout_s)
 
     def _done(self, kind: Kind, body: bytes, count: int, doing: str) -> list[bool]:
@@ -424,8 +497,11 @@ class AgentClient:
         with contextlib.suppress(AgentUnavailableError):
             self._send(kind, messages.LEASE.pack(lease))
 
-    def _commit(self, lease: int, offset: int) -> int:
-        answer = _expect(self._call(Kind.COMMIT, messages.COMMIT.pack(lease, offset)), "commit")
+    def _start_commit(self, lease: int, offset: int) -> int:
+        return self._send(Kind.COMMIT, messages.COMMIT.pack(lease, offset), answered=True)
+
+    def _committed(self, request: int) -> int:
+        answer = _expect(self._wait_for(request), "commit")
         checksum: int = struct.unpack("!Q", answer.body)[0]
         return checksum
 
@@ -442,10 +518,18 @@ class Reservation:
 
     def commit(self) -> int:
         """The chunk is written: have it copied, check-summed and published. Returns its xxh3-64. The view is void."""
+        return self.committed(self.start_commit())
+
+    def start_commit(self) -> int:
+        """As `commit`, without waiting; the request's number, with which `committed` must follow."""
         self._done = True
         self.view.release()
+        return self._client._start_commit(self._lease, self._offset)
+
+    def committed(self, request: int) -> int:
+        """Wait for what `start_commit` began. Returns the chunk's xxh3-64."""
         try:
-            return self._client._commit(self._lease, self._offset)
+            return self._client._committed(request)
         finally:
             self._client._region.free(self._offset)
 
@@ -493,6 +577,9 @@ class Fetched:
         self.sources = sources
         self.outcome = outcome
         """OK when all arrived, otherwise why the first one missing is missing."""
+
+    def __repr__(self) -> str:
+        return f"<Fetched: {self.count} chunks, {self.outcome}>"
 
     @property
     def count(self) -> int:

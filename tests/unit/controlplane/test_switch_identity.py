@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import grpc
 import pytest
 
 from controlplane.config import parse
 from controlplane.switch import p4runtime
 from controlplane.switch.codec import V1ModelCodec
-from controlplane.switch.p4runtime import P4RuntimeTarget
+from controlplane.switch.p4runtime import P4RuntimeOptions, P4RuntimeTarget
 from kvdaemon.errors import ConfigError
 from p4switch.server.tls import TlsFiles
 from p4switch.switch import Switch, SwitchOptions
@@ -37,18 +40,26 @@ def why_not(address: str, tls: dict[str, str], caplog: pytest.LogCaptureFixture,
     """What the controller's log says of a switch that it cannot get on with."""
     config = parse({"tls": tls, "switch": {"target": "p4switch", "address": address, "tls": True, **options}}, Path())
     assert config.switch.reach is not None
-    target = P4RuntimeTarget(config.switch.reach, V1ModelCodec())
+    return complaint(config.switch.reach, caplog)
+
+
+def complaint(reach: P4RuntimeOptions, caplog: pytest.LogCaptureFixture) -> str:
+    """The first line of the log about this switch."""
+    target = P4RuntimeTarget(reach, V1ModelCodec())
+
+    def said() -> list[str]:
+        return [one.getMessage() for one in caplog.records if one.name == p4runtime.LOG.name]
 
     async def until_it_complains() -> None:
         running = asyncio.create_task(target.run(lambda event: None))
         async with asyncio.timeout(WAIT_S):
-            while not caplog.text:
+            while not said():
                 await asyncio.sleep(0.01)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
 
     asyncio.run(until_it_complains())
-    return caplog.records[0].getMessage()
+    return said()[0]
 
 
 @pytest.fixture(autouse=True)
@@ -102,3 +113,20 @@ def test_what_has_to_be_written(pki: Pki) -> None:
     ):
         with pytest.raises(ConfigError, match=said):
             parse(values, Path())
+
+
+def test_what_is_no_switch_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    server = grpc.server(ThreadPoolExecutor(1))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        said = complaint(P4RuntimeOptions(f"127.0.0.1:{port}"), caplog)
+    finally:
+        server.stop(None).wait()
+    assert "a gRPC server without P4Runtime answers there: is it a kvcast-controller?" in said
+
+
+def test_what_says_nothing_is_no_bare_timeout(caplog: pytest.LogCaptureFixture) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        said = complaint(P4RuntimeOptions(f"127.0.0.1:{silent.getsockname()[1]}"), caplog)
+    assert said.endswith("cannot be reached or programmed: it did not answer within 0.5 s")

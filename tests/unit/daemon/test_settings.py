@@ -95,6 +95,16 @@ def test_problems_of_a_section_name_the_key() -> None:
     )
 
 
+def test_problems_are_short_whatever_they_quote() -> None:
+    long = "x" * 10_000
+    taken = refusal(lambda: section(key=long).take("key", checks.one_of(("auto", "never")), "auto"))
+    assert taken.startswith("outer.key: 'xxx")
+    unknown = refusal(lambda: section(**{long: 1, "two\nlines": 2}).done())
+    assert unknown.startswith("unknown key 'outer.'xxx")
+    assert max(len(taken), len(unknown)) < 500
+    assert "two\\nlines" in refusal(lambda: section(**{"two\nlines": 2}).done())
+
+
 def test_what_nobody_asked_for_is_found_in_sections_below() -> None:
     top = Section({"outer": {"inner": {"sizes": 1, "colour": 2}, "other": 5}})
     outer = top.section("outer")

@@ -56,6 +56,7 @@ def test_fetch_brings_verified_bytes_and_keeps_a_copy(pair: Cluster, size: int) 
     assert client.contains(keys(3)) == [Where.REMOTE] * 3
     with client.fetch(keys(3), deadline_s=10) as got:
         assert (got.count, got.outcome) == (3, Status.OK)
+        assert f"{got} {got.outcome}" == "<Fetched: 3 chunks, OK> OK"
         assert [bytes(view) for view in got.views] == bodies
         assert set(got.sources) == {ChunkSource.HOLDER}
     with client.fetch(keys(3), deadline_s=10) as again:

@@ -225,6 +225,15 @@ def test_an_engine_claims_no_more_than_it_may() -> None:
 # ---------------------------------------------------------------------- across nodes
 
 
+def test_a_claim_withdrawn_twice_in_one_message_ends_once() -> None:
+    where = scene()
+    claim(where, 1, 2)
+    where.say(events.ClaimWithdrawn(OTHER, (key(1), key(2), key(2), key(1))))
+    assert where.core.claims.claims_count == 0
+    assert where.core.claims.counts.made == 2
+    where.close()
+
+
 def test_claims_are_told_to_the_controller_and_puts_of_them_announced_at_once() -> None:
     one = scene()
     claim(one, 1, 2)

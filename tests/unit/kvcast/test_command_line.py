@@ -107,7 +107,7 @@ def test_unknown_arguments_are_named_by_the_command_they_were_for(
         ("plan --scale --scale-sample 3", "--scale-sample: 3 is below 1000"),
         ("plan --link slow", "link rate 'slow' is not a number"),
         ("plan --model nonesuch", "unknown model 'nonesuch'"),
-        ("demo --faster 0", "--faster: 0 is not above zero"),
+        ("demo --length 0", "--length: 0 is not above zero"),
     ],
 )
 def test_one_line_that_names_the_mistake(words: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -142,6 +142,14 @@ def test_one_version(name: str, entry: Callable[[list[str]], int], capsys: pytes
         entry(["--version"])
     assert not end.value.code
     assert capsys.readouterr().out == f"{name} {__version__}\n"
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, "bench incast"])
+def test_each_command_has_it(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main([*command.split(), "--version"])
+    assert not end.value.code
+    assert capsys.readouterr().out == f"kvcast {__version__}\n"
 
 
 def test_a_configuration_can_be_looked_at_without_running(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import grp
 import os
 import socket
 import subprocess
@@ -19,7 +20,7 @@ import pytest
 from bmv2_testbed.processes import child_environment
 from kvcast.cli import UsageError, main
 from kvcast.operator import ADDRESS_DEFAULT, find_controller
-from kvdaemon.what_answers import what_answers
+from kvdaemon.what_answers import in_words, what_answers
 
 
 @pytest.fixture(autouse=True)
@@ -65,14 +66,22 @@ def http_port() -> Iterator[int]:
         thread.join()
 
 
-def test_what_answers(http_port: int) -> None:
+def test_what_answers(http_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "an HTTP server listens there" in what_answers(f"127.0.0.1:{http_port}")
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         assert what_answers(f"127.0.0.1:{held.getsockname()[1]}") == "nobody listens there"
+        held.listen()
+        monkeypatch.setattr("kvdaemon.what_answers.TIMEOUT_S", 0.05)
+        assert "something listens there that says nothing" in what_answers(f"127.0.0.1:{held.getsockname()[1]}")
     assert "is not HOST:PORT" in what_answers("somewhere")
     assert "is not HOST:PORT" in what_answers("127.0.0.1:70000")
     assert "cannot be reached" in what_answers("nonesuch.invalid:4800")
+
+
+def test_grpcs_own_words_are_not_passed_on() -> None:
+    assert in_words("Stream removed (Socket closed)") == "the connection broke off"
+    assert in_words("no node is called 'n9'") == "no node is called 'n9'"
 
 
 def test_another_grpc_server_is_named_as_such(capsys: pytest.CaptureFixture[str]) -> None:
@@ -96,18 +105,23 @@ def test_one_line_and_none_of_grpcs_own(http_port: int) -> None:
 def test_no_access_to_an_agents_socket_names_the_group() -> None:
     script = (
         "import os, sys; from kvclient import AgentClient, AgentUnavailableError\n"
+        "from kvcast.doctor.agent_place_checks import no_access\n"
         "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
         "try: AgentClient(sys.argv[1])\n"
-        "except AgentUnavailableError as error: print(error)"
+        "except AgentUnavailableError as error: print(error, no_access(sys.argv[1]).remedy)"
     )
     with tempfile.TemporaryDirectory(prefix="kvcast-") as folder, socket.socket(socket.AF_UNIX) as listener:
         path = Path(folder) / "agent.sock"
         listener.bind(str(path))
         path.chmod(0o660)
         said = []
-        for mode in (0o755, 0o700):
+        for group, mode in ((0, 0o755), (1, 0o755), (1, 0o700)):
+            os.chown(path, 0, group)
             Path(folder).chmod(mode)
             argv = [sys.executable, "-c", script, str(path)]
             said.append(subprocess.check_output(argv, env=child_environment(), text=True))
-    assert "permission denied; join the group that may, root (usermod -aG root USER" in said[0]
-    assert f"this user may not enter {folder}" in said[1]
+    assert "permission denied; name a group of engines' users in the agent's configuration (api.group" in said[0]
+    name = grp.getgrgid(1).gr_name
+    assert f"permission denied; join the group that may, {name} (usermod -aG {name} USER" in said[1]
+    assert said[1].count("join the group that may") == 2, "the doctor says it, too"
+    assert f"this user may not enter {folder}" in said[2]

@@ -122,6 +122,16 @@ def test_azure_has_lengths_and_no_shared_blocks() -> None:
         parse_lengths(["TIMESTAMP,ContextTokens,GeneratedTokens\n", "yesterday,1,2\n"])
 
 
+def test_a_csv_that_no_one_wrote_is_refused(tmp_path: Path) -> None:
+    head = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+    with pytest.raises(TraceError, match="line 3 is not a request: TypeError"):
+        parse_lengths([head, "2023-11-16 18:15:46,1,2\n", "2023-11-16T18:15:47+00:00,1,2\n"])
+    path = tmp_path / "long.csv"
+    path.write_text(f"{head}2023-11-16 18:15:46,{'1' * 200_000},2\n")
+    with pytest.raises(TraceError, match="field larger than field limit"):
+        read_trace(path)
+
+
 def test_the_name_says_how_to_read_a_file(tmp_path: Path) -> None:
     line = b'{"timestamp":0,"input_length":5,"output_length":1,"hash_ids":[7]}\n'
     (tmp_path / "a.jsonl").write_bytes(line)

@@ -111,8 +111,12 @@ class PoolIo:
             case Fetch():
                 fetching = _Fetching(command, self._clock())
                 self._fetches[command.request, command.ticket] = fetching
-                self._queued.append(fetching)
-                self._begin_queued()
+                if command.terms.expected_s > 0:
+                    # It waits for another engine, perhaps for long, and keeps nobody from a fetch meanwhile.
+                    self._ask_for(fetching)
+                else:
+                    self._queued.append(fetching)
+                    self._begin_queued()
             case Release(request, ticket):
                 fetching_or_none = self._fetches.pop((request, ticket), None)
                 if fetching_or_none is not None:
@@ -195,7 +199,8 @@ class PoolIo:
         """The next part of a fetch."""
         command = fetching.command
         part = command.keys[len(fetching.sources) : len(fetching.sources) + messages.KEYS_MAX]
-        left_s = max(0.001, command.terms.deadline_s - (self._clock() - fetching.started_s))
+        spent_s = self._clock() - fetching.started_s
+        left_s = max(0.001, command.terms.deadline_s - spent_s)
 
         def ask(client: PolledClient) -> None:
             terms = command.terms
@@ -207,6 +212,7 @@ class PoolIo:
                 attention_share=terms.attention_share,
                 traceparent=terms.traceparent,
                 behind=terms.behind,
+                expected_s=max(0.0, terms.expected_s - spent_s),
             )
             fetching.client = client
             self._asked[fetching.asked] = fetching
@@ -284,7 +290,8 @@ class PoolIo:
         if not fetching.leases:
             self._fetches.pop(name, None)
         self._answers.append(FetchEnded(*name, tuple(fetching.sources), outcome, self._clock() - fetching.started_s))
-        self._under_way_count -= 1
+        if not fetching.command.terms.expected_s:
+            self._under_way_count -= 1
 
     def _unanswered(self, asked: _Lookup | _Fetching | _Sweep) -> None:
         """There is no agent, or it refused."""

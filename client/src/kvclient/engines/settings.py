@@ -12,6 +12,8 @@ from kvproto.ids import SECRET_BYTES_MIN
 
 SOCKET_VARIABLE = "KVCAST_AGENT_SOCKET"
 SOCKET_DEFAULT = "/run/kvcast/agent.sock"
+PRODUCER, CONSUMER, BOTH = "kv_producer", "kv_consumer", "kv_both"
+"""What an engine is for, as vLLM names it (`kv_role`)."""
 SECRET_FILE_VARIABLE = "KVCAST_TENANT_SECRET_FILE"
 SECRET_BYTES_MAX = 4096
 
@@ -37,18 +39,36 @@ class Settings:
     answer_timeout_s: float = 5.0
     threads: int = 4
     save_blocks_share: float = 0.25
+    expected_s: float = 30.0
     weights_digest: str = ""
     tenant_secret_file: str = ""
     events: bool = True
+    events_medium: str = "EXTERNAL"
     events_sweep_s: float = 10.0
     events_chunks_max: int = 16384
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSettings:
+    """Of an engine that uses the pool as a store of named chunks (SGLang, LMCache, UCM), with the defaults."""
+
+    socket: str = SOCKET_DEFAULT
+    load_deadline_s: float = 10.0
+    answer_timeout_s: float = 5.0
+    lock_s: float = 60.0
+    weights_digest: str = ""
+    tenant_secret_file: str = ""
 
 
 LOADS = ("auto", "async", "layerwise", "off")
 SAVES = ("all", "prompt", "off")
 GATES = ("auto", "off")
+KVCAST_MEDIA = "kvcast"
+"""Routers are told `pool` and `switch`, and that both are remote."""
+MEDIA = ("EXTERNAL", "STORAGE", "CPU", KVCAST_MEDIA)
+"""What routers are told of where a chunk is: names that Dynamo and llm-d know, or our own."""
 
-_CHOICES = {"load": LOADS, "save": SAVES, "gate": GATES}
+_CHOICES = {"load": LOADS, "save": SAVES, "gate": GATES, "events_medium": MEDIA}
 _BOUNDS: dict[str, tuple[float, float]] = {
     "chunk_tokens": (1, 65536),
     "prefill_tokens_per_s": (0, 1e12),
@@ -57,8 +77,10 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     "lookup_timeout_s": (0.001, 600),
     "lookup_wait_s": (0, 1),
     "answer_timeout_s": (0.01, 600),
+    "lock_s": (0.1, 600),
     "threads": (1, 64),
     "save_blocks_share": (0.01, 0.9),
+    "expected_s": (0, 600),
     "events_sweep_s": (0.1, 86400),
     "events_chunks_max": (1, 1 << 20),
 }
@@ -66,9 +88,30 @@ _NAMED_OTHERWISE = {"kv_connector_module_path"}
 """What the engine itself may leave among the extra settings."""
 
 
-def parse_settings(extra: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> Settings:
-    """Check what the engine was configured with. Raises SettingsError naming the setting."""
-    known = {field.name: field.type for field in fields(Settings)}
+ROLE_DEFAULTS: dict[str, dict[str, Any]] = {
+    PRODUCER: {"load": "off", "save": "prompt", "save_blocks_share": 0.9},
+    CONSUMER: {"save": "off"},
+    BOTH: {},
+}
+"""What a role changes about the defaults. A producer is there to compute prompts and to hand them on."""
+
+
+def parse_settings(extra: Mapping[str, Any], environ: Mapping[str, str] = os.environ, *, role: str = BOTH) -> Settings:
+    """Check what the engine was configured with; `role`: its `kv_role`. Raises SettingsError naming the setting."""
+    return Settings(**(ROLE_DEFAULTS[role] | _chosen(Settings, extra, environ)))
+
+
+def parse_store_settings(extra: Any, environ: Mapping[str, str] = os.environ) -> StoreSettings:
+    """As `parse_settings`, for a store. `extra` comes out of JSON: it may be anything."""
+    if not isinstance(extra, Mapping):
+        raise SettingsError(f"the settings of kvcast are {extra!r}; they must be an object of names and values")
+    return StoreSettings(**_chosen(StoreSettings, extra, environ))
+
+
+def _chosen(
+    kind: type[Settings] | type[StoreSettings], extra: Mapping[str, Any], environ: Mapping[str, str]
+) -> dict[str, Any]:
+    known = {field.name: field.type for field in fields(kind)}
     chosen: dict[str, Any] = {
         "socket": environ.get(SOCKET_VARIABLE, SOCKET_DEFAULT),
         "tenant_secret_file": environ.get(SECRET_FILE_VARIABLE, ""),
@@ -81,7 +124,7 @@ def parse_settings(extra: Mapping[str, Any], environ: Mapping[str, str] = os.env
                 f"unknown setting {name!r} of the kvcast connector; known are {', '.join(sorted(known))}"
             )
         chosen[name] = _checked(name, str(known[name]), value)
-    return Settings(**chosen)
+    return chosen
 
 
 def tenant_secret(path: str) -> bytes:

@@ -121,6 +121,21 @@ def test_a_fetch_that_brings_nothing_is_a_miss(outcome: Status, why: Miss) -> No
     assert script.core.ended("a") == ()
 
 
+def test_expected_chunks_are_fetched_before_anybody_has_them() -> None:
+    script = Script()
+    keys = PrefixKeys([bytes(32)], CHUNK)
+    (lookup,) = script.core.arrived("a", TOKENS, keys, may_load=True, may_save=True, away=False, expected_chunks=3)
+    assert isinstance(lookup, LookUp)
+    assert script.core.expects("a")
+    script.core.looked_up("a", lookup.ticket, [L, N, N, N])
+    (fetch,) = script.core.ask("a", TOKENS, 0, away=False).commands
+    assert isinstance(fetch, Fetch)
+    assert len(fetch.keys) == 3, "nobody has said that the fourth will be there"
+    script.core.fetched("a", fetch.ticket, [ChunkSource.LOCAL, ChunkSource.CAST], Status.ABANDONED)
+    assert not script.core.expects("a"), "once is enough"
+    assert script.ask("a", TOKENS) == 16
+
+
 def test_misses_without_a_fetch() -> None:
     script = Script()
     assert script.arrive("short", TOKENS[:8]) == ()
@@ -207,7 +222,7 @@ def test_a_failed_load_is_not_tried_again_and_its_chunks_are_saved() -> None:
     script.core.loaded("a", whole=False)
     assert script.ask("a", TOKENS) == 0
     script.core.allocated("a", 0, list(range(9)))
-    assert [chunk.chunk for chunk in script.core.saves("a", TOKENS, 35, list(range(9)))] == [0, 1, 2, 3]
+    assert [chunk.chunk for chunk in script.core.saves("a", TOKENS, 35, list(range(1, 10)))] == [0, 1, 2, 3]
 
 
 def test_preempted_requests_look_again() -> None:
@@ -289,7 +304,7 @@ def test_requests_may_decline_saves() -> None:
     script = Script()
     script.arrive("a", TOKENS, may_save=False)
     assert script.core.next_save_tokens("a") is None
-    assert script.core.saves("a", TOKENS, 35, list(range(9))) == []
+    assert script.core.saves("a", TOKENS, 35, list(range(1, 10))) == []
 
 
 def test_after_a_reset_nobody_loads_or_saves_what_was_made_before() -> None:
@@ -308,7 +323,7 @@ def test_after_a_reset_nobody_loads_or_saves_what_was_made_before() -> None:
         assert script.core.allocated(name, 0, []) == (None, ())
     assert script.core.loaded("loading", whole=True) == (Release("loading", fetches["loading"].ticket),)
     for name in ("fetching", "held", "loading", "looking"):
-        assert script.core.saves(name, TOKENS, 35, list(range(9))) == []
+        assert script.core.saves(name, TOKENS, 35, list(range(1, 10))) == []
     assert script.missed == [Miss.OFF] * 3
 
 

@@ -31,6 +31,10 @@ class ChunkFacts:
     parent_hash: object | None
     tokens: array[int]
     adapter: str | None
+    extra_keys: tuple[tuple[object, ...] | None, ...] | None = None
+    """Per block: what its hash covers beyond the tokens (adapter, images, salt), as the engine's own events say it."""
+    session: str | None = None
+    """Of the request that the engine computed or looked them up for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +62,10 @@ class _Told:
 class Announcements:
     """A bounded memory of announced chunks. Beyond its bound the oldest is withdrawn: better unknown than wrong."""
 
-    def __init__(self, chunks_max: int) -> None:
+    def __init__(self, chunks_max: int, *, tell_media_apart: bool = True) -> None:
+        """`tell_media_apart`: false for routers that know one medium of pools only: then all is POOL."""
         self._chunks_max = chunks_max
+        self._tell_media_apart = tell_media_apart
         self._told: OrderedDict[ChunkKey, _Told] = OrderedDict()
 
     def __len__(self) -> int:
@@ -74,7 +80,7 @@ class Announcements:
 
     def there(self, keys: tuple[ChunkKey, ...], where: Where, facts: ChunkFacts) -> list[Announcement]:
         """A chunk (keys of all its shards) is in the pool."""
-        medium = _medium(where)
+        medium = self._medium(where)
         key = keys[0]
         told = self._told.get(key)
         if told is not None:
@@ -98,7 +104,7 @@ class Announcements:
                 del self._told[key]
                 events.append(Removed(told.medium, told.facts.block_hashes))
             else:
-                events += self._move(told, _medium(place))
+                events += self._move(told, self._medium(place))
         return events
 
     def withdraw(self) -> list[Announcement]:
@@ -107,13 +113,12 @@ class Announcements:
         self._told.clear()
         return events
 
+    def _medium(self, where: Where) -> Medium:
+        return Medium.SWITCH if self._tell_media_apart and where is Where.SWITCH else Medium.POOL
+
     @staticmethod
     def _move(told: _Told, medium: Medium) -> list[Announcement]:
         if told.medium is medium:
             return []
         before, told.medium = told.medium, medium
         return [Stored(medium, told.facts), Removed(before, told.facts.block_hashes)]
-
-
-def _medium(where: Where) -> Medium:
-    return Medium.SWITCH if where is Where.SWITCH else Medium.POOL

@@ -109,6 +109,8 @@ class FetchTerms:
     """Requests that wait for the engine behind this one."""
     traceparent: str | None = None
     """Trace context of the engine's request (W3C Trace Context)."""
+    expected_s: float = 0.0
+    """Chunks that nobody has or computes yet will be announced within this time."""
 
 
 def terms_of(
@@ -125,3 +127,8 @@ def terms_of(
         return FetchTerms(None, deadline_s_max, traceparent=traceparent)
     deadline_s = min(deadline_s_max, max(DEADLINE_S_MIN, queue_s + cost.seconds))
     return FetchTerms(cost.seconds, deadline_s, queue_s, cost.attention_share, behind, traceparent)
+
+
+def expecting_terms(expected_s: float, *, deadline_s_max: float, traceparent: str | None = None) -> FetchTerms:
+    """Of chunks that another engine computes for this one: waited for whatever computing would cost here."""
+    return FetchTerms(None, expected_s + deadline_s_max, traceparent=traceparent, expected_s=expected_s)

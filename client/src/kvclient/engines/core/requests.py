@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 from kvclient.engines.core.keys import PrefixKeys
 from kvclient.engines.core.prefill import FetchTerms
+from kvclient.engines.core.windows import NULL_BLOCK, WindowPart, loaded_blocks, saved_blocks
 from kvclient.messages import Status, Where
 from kvproto.ids import ChunkKey
 from kvproto.sources import ChunkSource
@@ -93,6 +94,8 @@ class Load:
     skip_blocks: int
     """Blocks at the head of the first chunk that the engine has itself."""
     block_ids: tuple[int, ...]
+    windows: tuple[tuple[WindowPart, ...], ...] = ()
+    """Per chunk, per group of layers with a window; empty where there are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +131,9 @@ class _Request:
     sources: tuple[ChunkSource, ...] = ()
     load_key: ChunkKey | None = None
     """First key of the fetch or load under way, under which others wait for it."""
+    expected_chunks: int = 0
+    """Leading chunks that another engine computes for this request: the fetch waits for them, also while nobody has
+    them."""
     load_failed: bool = False
     why: Miss | None = None
     """Of a request that missed."""
@@ -145,6 +151,8 @@ class Rules:
     """Fewer tokens are computed, not loaded."""
     share_loads: bool = True
     """Whether requests wait when another one loads the same chunks (the engine's own prefix cache shares it)."""
+    windows: tuple[int, ...] = ()
+    """Blocks that a chunk holds of each group of layers with a window."""
 
 
 class RequestCaches:
@@ -185,6 +193,14 @@ class RequestCaches:
         """A request's keys so far. Raises KeyError."""
         return self._requests[request].keys
 
+    def expects(self, request: str) -> bool:
+        """Whether a request's next fetch waits for chunks that nobody has yet. Raises KeyError."""
+        return self._requests[request].expected_chunks > 0
+
+    def offered_chunks(self, request: str) -> int:
+        """Leading chunks of a request that were offered for saving so far, or are in the pool. Raises KeyError."""
+        return self._requests[request].next_save
+
     def sources(self, request: str) -> tuple[ChunkSource, ...]:
         """Where the chunks held for a request came from, the farthest shard of each."""
         return self._requests[request].sources
@@ -192,10 +208,21 @@ class RequestCaches:
     # ------------------------------------------------------------------ what happens
 
     def arrived(
-        self, request: str, tokens: Sequence[int], keys: PrefixKeys, *, may_load: bool, may_save: bool, away: bool
+        self,
+        request: str,
+        tokens: Sequence[int],
+        keys: PrefixKeys,
+        *,
+        may_load: bool,
+        may_save: bool,
+        away: bool,
+        expected_chunks: int = 0,
     ) -> tuple[Command, ...]:
-        """A new request. Its lookup starts now, so that it is answered when the scheduler asks."""
-        state = self._requests[request] = _Request(keys, may_load, may_save)
+        """A new request. Its lookup starts now, so that it is answered when the scheduler asks.
+
+        `expected_chunks`: leading chunks that another engine computes for it; its first fetch waits for them.
+        """
+        state = self._requests[request] = _Request(keys, may_load, may_save, expected_chunks=expected_chunks)
         return self._look(request, state, tokens, away=away)
 
     def ask(
@@ -246,6 +273,7 @@ class RequestCaches:
         state = self._requests.get(request)
         if state is None or state.ticket != ticket or state.stage is not Stage.FETCHING:
             return (Release(request, ticket),)
+        state.expected_chunks = 0
         shards = len(state.keys.keys[0])
         chunks = len(sources) // shards
         if chunks == 0:
@@ -258,12 +286,15 @@ class RequestCaches:
         return ()
 
     def allocated(
-        self, request: str, external_tokens: int, block_ids: Sequence[int]
+        self, request: str, external_tokens: int, block_ids: Sequence[int], tables: Sequence[Sequence[int]] = ()
     ) -> tuple[Load | None, tuple[Command, ...]]:
-        """The scheduler has given a request its blocks; `external_tokens` of what was promised are to be loaded."""
+        """The scheduler has given a request its blocks; `external_tokens` of what was promised are to be loaded.
+
+        `tables`: blocks of the groups of layers with windows.
+        """
         state = self._requests[request]
         if state.stage is Stage.HELD and external_tokens:
-            return self._load(request, state, external_tokens, block_ids), ()
+            return self._load(request, state, external_tokens, block_ids, tables), ()
         if state.stage in (Stage.LOADING, Stage.RUNNING):
             return None, ()
         commands = (Release(request, state.ticket),) if state.stage in (Stage.HELD, Stage.FETCHING) else ()
@@ -296,9 +327,17 @@ class RequestCaches:
         return (state.next_save + 1) * self._rules.chunk_tokens
 
     def saves(
-        self, request: str, tokens: Sequence[int], computed_tokens: int, block_ids: Sequence[int]
+        self,
+        request: str,
+        tokens: Sequence[int],
+        computed_tokens: int,
+        block_ids: Sequence[int],
+        tables: Sequence[Sequence[int]] = (),
     ) -> list[SavableChunk]:
-        """Chunks that are whole after a step and were not offered before; `computed_tokens` of `tokens` are done."""
+        """Chunks that are whole after a step and were not offered before; `computed_tokens` of `tokens` are done.
+
+        `tables`: blocks of the groups of layers with windows. A chunk of which the engine gave some back is left out.
+        """
         state = self._requests.get(request)
         if state is None or not state.may_save:
             return []
@@ -309,16 +348,13 @@ class RequestCaches:
         if end <= state.next_save:
             return []
         state.keys.extend(tokens, end)
-        found = [
-            SavableChunk(
-                chunk,
-                state.keys.keys[chunk],
-                state.keys.parents(chunk),
-                tuple(block_ids[chunk * blocks : (chunk + 1) * blocks]),
-            )
-            for chunk in range(state.next_save, end)
-            if not self._is_here(state, chunk)
-        ]
+        found = []
+        for chunk in range(state.next_save, end):
+            main = tuple(block_ids[chunk * blocks : (chunk + 1) * blocks])
+            windows = saved_blocks(tables, rules.windows, chunk, blocks)
+            if windows is not None and NULL_BLOCK not in main and not self._is_here(state, chunk):
+                keys = state.keys.keys[chunk]
+                found.append(SavableChunk(chunk, keys, state.keys.parents(chunk), main + windows))
         state.next_save = end
         return found
 
@@ -424,17 +460,27 @@ class RequestCaches:
             return Answer(0, (Release(request, ticket),))
         return Answer(spared)
 
-    def _load(self, request: str, state: _Request, external_tokens: int, block_ids: Sequence[int]) -> Load:
+    def _load(
+        self,
+        request: str,
+        state: _Request,
+        external_tokens: int,
+        block_ids: Sequence[int],
+        tables: Sequence[Sequence[int]],
+    ) -> Load:
         rules = self._rules
         end_tokens = state.held_chunks * rules.chunk_tokens
         start_tokens = end_tokens - external_tokens
         first = start_tokens // rules.chunk_tokens
         state.stage = Stage.LOADING
+        blocks = range(start_tokens // rules.block_tokens, end_tokens // rules.block_tokens)
+        chunk_blocks = rules.chunk_tokens // rules.block_tokens
         return Load(
             request,
             tuple(state.keys.keys[first : state.held_chunks]),
-            (start_tokens - first * rules.chunk_tokens) // rules.block_tokens,
-            tuple(block_ids[start_tokens // rules.block_tokens : end_tokens // rules.block_tokens]),
+            blocks.start - first * chunk_blocks,
+            tuple(block_ids[blocks.start : blocks.stop]),
+            loaded_blocks(tables, rules.windows, blocks.start, blocks.stop, chunk_blocks) if rules.windows else (),
         )
 
     def _is_here(self, state: _Request, chunk: int) -> bool:
@@ -445,7 +491,7 @@ class RequestCaches:
 
     def _known_chunks(self, state: _Request) -> int:
         for chunk, where in enumerate(state.where):
-            if where is Where.NOWHERE:
+            if where is Where.NOWHERE and chunk >= state.expected_chunks:
                 return chunk
         return len(state.where)
 

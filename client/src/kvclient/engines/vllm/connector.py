@@ -5,6 +5,9 @@
 
 from __future__ import annotations
 
+import kvclient.engines.vllm.supported  # noqa: F401 - refuses a vLLM that is not ours
+
+# isort: split
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -15,6 +18,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorRole,
     KVConnectorTransferResults,
     KVConnectorWorkerMetadata,
+    SupportsHMA,
 )
 from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
@@ -22,6 +26,7 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 from kvclient.client import Where
 from kvclient.engines.settings import SettingsError, parse_settings
 from kvclient.engines.vllm.facts import check_engine
+from kvclient.engines.vllm.idle import calling_scheduler
 from kvclient.engines.vllm.metadata import StepOrders
 from kvclient.engines.vllm.metrics import KvcastPromMetrics, KvcastStats
 from kvclient.engines.vllm.plugin import register
@@ -30,7 +35,7 @@ from kvclient.engines.vllm.worker import KvcastConnectorWorker
 from kvproto.ids import ChunkKey
 
 
-class KvcastConnector(KVConnectorBase_V1):
+class KvcastConnector(KVConnectorBase_V1, SupportsHMA):
     """One of its halves exists, by role."""
 
     _cache_hit_source = CacheHitSource.HOST
@@ -38,14 +43,15 @@ class KvcastConnector(KVConnectorBase_V1):
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         """Raises SettingsError, one line, when the engine or its settings cannot work with the pool."""
         super().__init__(vllm_config=vllm_config, role=role, kv_cache_config=kv_cache_config)
-        settings = parse_settings(self._kv_transfer_config.kv_connector_extra_config)
-        block_tokens = check_engine(vllm_config, kv_cache_config, settings)
+        transfer = self._kv_transfer_config
+        settings = parse_settings(transfer.kv_connector_extra_config, role=transfer.kv_role)
+        groups = check_engine(vllm_config, kv_cache_config, settings)
         self._scheduler: KvcastConnectorScheduler | None = None
         self._worker: KvcastConnectorWorker | None = None
         if role is KVConnectorRole.SCHEDULER:
-            self._scheduler = KvcastConnectorScheduler(vllm_config, kv_cache_config, settings, block_tokens)
+            self._scheduler = KvcastConnectorScheduler(vllm_config, kv_cache_config, settings, groups)
         else:
-            self._worker = KvcastConnectorWorker(vllm_config, kv_cache_config, settings, block_tokens)
+            self._worker = KvcastConnectorWorker(vllm_config, kv_cache_config, settings, groups)
 
     @property
     def requires_kv_delivery(self) -> bool:
@@ -103,6 +109,11 @@ class KvcastConnector(KVConnectorBase_V1):
 
     # ------------------------------------------------------------------ scheduler
 
+    def bind_kv_cache_manager(self, kv_cache_manager: Any) -> None:
+        """See base. The scheduler itself calls: it is there to publish events."""
+        super().bind_kv_cache_manager(kv_cache_manager)
+        self._at_scheduler.watch_while_idle(calling_scheduler())
+
     def bind_gpu_block_pool(self, gpu_block_pool: Any) -> None:
         """See base."""
         self._at_scheduler.bind_block_pool(gpu_block_pool)
@@ -156,10 +167,16 @@ class KvcastConnector(KVConnectorBase_V1):
     def request_finished(self, request: Any, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
         """See base. Blocks may be freed: saves keep those they read by vLLM's own counts."""
         try:
-            self._at_scheduler.finished(request)
+            return False, self._at_scheduler.finished(request)
         except Exception:  # noqa: BLE001 - see above
             self._at_scheduler.failed("ending a request")
-        return False, None
+            return False, None
+
+    def request_finished_all_groups(
+        self, request: Any, block_ids: tuple[list[int], ...]
+    ) -> tuple[bool, dict[str, Any] | None]:
+        """See SupportsHMA."""
+        return self.request_finished(request, [])
 
     def take_events(self) -> Iterable[Any]:
         """See base."""

@@ -21,6 +21,8 @@ class StepOrders(KVConnectorMetadata):
     saves: list[Save] = field(default_factory=list)
     is_anything: bool = False
     """There is something to copy."""
+    holds_answers: bool = False
+    """A prompt ends with this step that others decode: its answer waits until what was computed is in the pool."""
     is_idle: bool = False
     """Nothing is computed in this step."""
     has_requests: bool = True

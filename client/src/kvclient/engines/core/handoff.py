@@ -1,0 +1,126 @@
+"""Prefill on one engine, decoding on others: what requests say of it, and what a prefill's answer says. Pure.
+
+A proxy asks one engine for the prompt (`do_remote_decode`) and passes the `kv_transfer_params` of its answer on to the
+engines that decode (`do_remote_prefill`). The names are those of vLLM's NIXL connector, so that proxies made for it
+work. Nothing in them says where the KV is: an engine derives the keys of its chunks from the prompt, and the pool finds
+them. The answer names the last key, so that two engines that cannot share notice it at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kvclient.engines.core.keys import PrefixKeys
+
+NO_LOAD: Final = "kvcast.no_load"
+NO_SAVE: Final = "kvcast.no_save"
+SESSION_END: Final = "kvcast.session_end"
+EXPECTED_S: Final = "kvcast.expected_s"
+CHUNKS: Final = "kvcast.chunks"
+LAST_KEY: Final = "kvcast.last_key"
+PARAMETERS: Final = frozenset({NO_LOAD, NO_SAVE, SESSION_END, EXPECTED_S, CHUNKS, LAST_KEY})
+"""What a request's `kv_transfer_params` may hold of ours; other connectors' names are none of our business."""
+PREFIX: Final = "kvcast."
+
+REMOTE_DECODE: Final = "do_remote_decode"
+REMOTE_PREFILL: Final = "do_remote_prefill"
+REMOTE_BLOCKS: Final = "remote_block_ids"
+
+ANNOUNCED_S: Final = 2.0
+"""A producer that has answered has put its chunks: what the directory does not show by then is lost."""
+EXPECTED_S_MAX: Final = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a request's `kv_transfer_params` ask for."""
+
+    may_load: bool = True
+    may_save: bool = True
+    ends_session: bool = False
+    prefills: bool = False
+    """Others decode: its answer is to wait until the prompt's chunks are in the pool."""
+    expected_s: float = 0.0
+    """Chunks that nobody has yet will be announced within this time; 0: nothing is expected."""
+    chunks: int | None = None
+    """Leading chunks that another engine has put, as its answer says; None: no answer said so."""
+    last_key: str | None = None
+    """Hexadecimal key of the last of them (of the first worker's part)."""
+    unknown: tuple[str, ...] = ()
+    """Names that begin like ours and are not."""
+    wrong: tuple[str, ...] = ()
+    """Names of ours with values that say nothing."""
+
+
+def wish_of(parameters: Mapping[str, Any] | None, expected_s: float) -> Wish:
+    """Read a request's `kv_transfer_params`. `expected_s`: how long to wait for a prefill elsewhere."""
+    if not parameters:
+        return Wish()
+    wrong = [name for name in (NO_LOAD, NO_SAVE, SESSION_END) if not isinstance(parameters.get(name, False), bool)]
+    chunks, last_key, expected = parameters.get(CHUNKS), parameters.get(LAST_KEY), parameters.get(EXPECTED_S)
+    if expected is not None and not (_is_number(expected) and 0 <= expected <= EXPECTED_S_MAX):
+        wrong.append(EXPECTED_S)
+        expected = None
+    if not (chunks is None or (isinstance(chunks, int) and not isinstance(chunks, bool) and chunks >= 0)):
+        wrong.append(CHUNKS)
+        chunks = None
+    if not (last_key is None or isinstance(last_key, str)):
+        wrong.append(LAST_KEY)
+        last_key = None
+    if expected is None:
+        expected = _expected_s(parameters, chunks, expected_s)
+    return Wish(
+        may_load=not parameters.get(NO_LOAD),
+        may_save=not parameters.get(NO_SAVE),
+        ends_session=bool(parameters.get(SESSION_END)),
+        prefills=bool(parameters.get(REMOTE_DECODE)),
+        expected_s=float(expected),
+        chunks=chunks,
+        last_key=last_key,
+        unknown=tuple(sorted(name for name in parameters if name.startswith(PREFIX) and name not in PARAMETERS)),
+        wrong=tuple(wrong),
+    )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _expected_s(parameters: Mapping[str, Any], chunks: int | None, expected_s: float) -> float:
+    """How long a request waits whose prompt another engine computes or has computed."""
+    if chunks is not None:
+        return ANNOUNCED_S if chunks else 0.0
+    # Blocks of another connector's engine: it brings them itself. Without any, a proxy has asked both engines at once.
+    return expected_s if parameters.get(REMOTE_PREFILL) and not parameters.get(REMOTE_BLOCKS) else 0.0
+
+
+def answer_of(keys: PrefixKeys, chunks: int, request: str, engine: str, tokens: int, *, nixl: bool) -> dict[str, Any]:
+    """`kv_transfer_params` of a prefill's answer: `chunks` leading chunks of `keys` are in the pool.
+
+    `nixl`: with the fields of vLLM's NIXL connector, which has no address here: `engine` is the id of the engine that
+    computed `tokens` tokens for `request`. Without it nothing clashes with that connector beside ours.
+    """
+    said: dict[str, Any] = {CHUNKS: chunks}
+    if chunks:
+        said[LAST_KEY] = keys.keys[chunks - 1][0].hex()
+    if nixl:
+        said |= {
+            REMOTE_PREFILL: True,
+            REMOTE_DECODE: False,
+            REMOTE_BLOCKS: None,
+            "remote_engine_id": engine,
+            "remote_request_id": request,
+            "remote_host": None,
+            "remote_port": None,
+            "remote_num_tokens": tokens,
+        }
+    return said
+
+
+def shares(wish: Wish, keys: PrefixKeys) -> bool:
+    """Whether this engine gives the other one's last chunk the same key; also true while it cannot be told."""
+    if wish.last_key is None or not wish.chunks or wish.chunks > keys.chunks_count:
+        return True
+    return keys.keys[wish.chunks - 1][0].hex() == wish.last_key

@@ -1,0 +1,1 @@
+"""SGLang's hierarchical cache with the pool as its third tier: `backend.KvcastHiCache`."""

@@ -1,0 +1,168 @@
+"""The pool as a store of named chunks: what the adapters of SGLang, LMCache, UCM and the like have in common.
+
+Every call answers one thing per key, in the order of the keys, and never raises for an agent that is away: then nothing
+is there, nothing is stored, and the engine computes. A chunk of another size than the engine's pieces is a miss.
+
+A store's keys need no parents. The agent then ranks each chunk by its own use (how often, how lately), as if it began a
+prompt; with parents, which SGLang tells, what lies behind a chunk keeps it, and leaves go first.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from kvclient.attach import AgentUnavailableError
+from kvclient.client import AgentClient, AgentError, ChunkToPut
+from kvclient.engines.link import AgentLink
+from kvclient.engines.pieces import Piece, gather, scatter, size_of
+from kvclient.messages import KEYS_MAX, MalformedFrameError, Where
+from kvproto.ids import ChunkKey
+
+POOL_SHARE_MAX = 0.25
+"""Of the pool, brought by one fetch: a fetch pins all that it brings."""
+_HELD = frozenset({Where.LOCAL, Where.REMOTE, Where.SWITCH})
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredChunk:
+    """A chunk to be put."""
+
+    key: ChunkKey
+    pieces: Sequence[Piece]
+    parent: ChunkKey | None = None
+    position: int | None = None
+    """In its prompt, in chunks; None: unknown."""
+
+
+class ChunkStore:
+    """One engine process's store. Methods may be called from any thread, several at once."""
+
+    def __init__(self, link: AgentLink[AgentClient], log: logging.Logger, *, label: str, deadline_s: float) -> None:
+        """`label`: what operators see next to chunks; `deadline_s`: of bringing chunks. Closes `link` at the end."""
+        self._link = link
+        self._log = log
+        self._label = label
+        self._deadline_s = deadline_s
+
+    @property
+    def away(self) -> bool:
+        """Whether there is no agent."""
+        return self._link.away
+
+    def close(self) -> None:
+        """Give everything back."""
+        self._link.close()
+
+    # ------------------------------------------------------------------ what is there
+
+    def exists(self, keys: Sequence[ChunkKey]) -> list[bool]:
+        """Whether some node or the switch has each chunk."""
+        return self._each(keys, lambda client, part: [where in _HELD for where in client.contains(part)])
+
+    def lock(self, keys: Sequence[ChunkKey], *, hold_s: float) -> list[bool]:
+        """Bring chunks into this node's DRAM and keep them there for `hold_s`, or until `unlock`.
+
+        False: it did not come, or too much is locked already.
+        """
+
+        def lock(client: AgentClient, part: Sequence[ChunkKey]) -> list[bool]:
+            with client.fetch_each(part, deadline_s=self._deadline_s) as found:
+                here = [key for key, present in zip(part, found.present, strict=True) if present]
+                locked = dict(zip(here, client.lock(here, hold_s=hold_s), strict=True)) if here else {}
+            return [locked.get(key, False) for key in part]
+
+        return self._each(keys, lock)
+
+    def unlock(self, keys: Sequence[ChunkKey]) -> list[bool]:
+        """Take one lock of each chunk back; False: there is none (any more)."""
+        return self._each(keys, lambda client, part: client.unlock(part))
+
+    def delete(self, keys: Sequence[ChunkKey]) -> list[bool]:
+        """Remove this node's copies; False: there is none, or it is locked. Copies on other nodes stay."""
+        return self._each(keys, lambda client, part: client.drop(part))
+
+    # ------------------------------------------------------------------ bytes
+
+    def put(self, chunks: Sequence[StoredChunk]) -> list[bool]:
+        """Store chunks; True: it is in the pool now, whoever put it there. False: there was no room, or no agent."""
+
+        def put(client: AgentClient, part: Sequence[StoredChunk]) -> list[bool]:
+            wanted = [
+                ChunkToPut(
+                    chunk.key, chunk.parent, size_of(chunk.pieces), _writer(chunk.pieces), position=chunk.position
+                )
+                for chunk in part
+            ]
+            return client.put_each(wanted, namespace=self._label)
+
+        return self._ask(chunks, put)
+
+    def load(self, keys: Sequence[ChunkKey], pieces: Sequence[Sequence[Piece]]) -> list[bool]:
+        """Bring chunks, in any order, and copy each into its pieces. False: its pieces are as they were."""
+        loaded: list[bool] = []
+        for part in self._fetches(keys, pieces):
+            loaded += self._load_some(keys[part], pieces[part])
+        return loaded
+
+    def _load_some(self, keys: Sequence[ChunkKey], pieces: Sequence[Sequence[Piece]]) -> list[bool]:
+        def load(client: AgentClient, part: Sequence[ChunkKey]) -> list[bool]:
+            with client.fetch_each(part, deadline_s=self._deadline_s) as found:
+                loaded = [
+                    view is not None and scatter(view, into) for view, into in zip(found.views, pieces, strict=True)
+                ]
+            odd = sum(found.present) - sum(loaded)
+            if odd:
+                self._log.warning("kvcast: %d chunks have another size than this engine's: left alone", odd)
+            return loaded
+
+        return self._ask(keys, load)
+
+    def _fetches(self, keys: Sequence[ChunkKey], pieces: Sequence[Sequence[Piece]]) -> Iterator[slice]:
+        """Parts of a load that one fetch may bring."""
+        client = self._link.client
+        most_bytes = POOL_SHARE_MAX * client.pool_bytes if client is not None else 0
+        first, size_bytes = 0, 0
+        for place, into in enumerate(pieces):
+            chunk_bytes = size_of(into)
+            if place > first and (place - first == KEYS_MAX or size_bytes + chunk_bytes > most_bytes):
+                yield slice(first, place)
+                first, size_bytes = place, 0
+            size_bytes += chunk_bytes
+        if first < len(keys):
+            yield slice(first, len(keys))
+
+    # ------------------------------------------------------------------ the agent
+
+    def _each(
+        self, keys: Sequence[ChunkKey], do: Callable[[AgentClient, Sequence[ChunkKey]], list[bool]]
+    ) -> list[bool]:
+        """`do` with as many distinct keys at a time as one request takes."""
+        distinct = list(dict.fromkeys(keys))
+        done: list[bool] = []
+        for at in range(0, len(distinct), KEYS_MAX):
+            done += self._ask(distinct[at : at + KEYS_MAX], do)
+        if len(distinct) == len(keys):
+            return done
+        answers = dict(zip(distinct, done, strict=True))
+        return [answers[key] for key in keys]
+
+    def _ask(self, part: Sequence[T], do: Callable[[AgentClient, Sequence[T]], list[bool]]) -> list[bool]:
+        """`do` with the agent; nothing is done where there is none, or it refuses."""
+        client = self._link.client
+        if client is not None and part:
+            try:
+                return do(client, part)
+            except (AgentUnavailableError, MalformedFrameError) as error:
+                self._link.lost(client, str(error))
+            except AgentError as error:
+                self._log.warning("kvcast: %s", error)
+        return [False] * len(part)
+
+
+def _writer(pieces: Sequence[Piece]) -> Callable[[memoryview], None]:
+    return lambda view: gather(pieces, view)

@@ -1,0 +1,42 @@
+"""Real engines and their storage tiers on the pool, each in the environment that tools/setup_*.sh makes for it.
+
+`make test-engines` makes the environments and runs everything here. Elsewhere what needs an engine is skipped.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+NEEDS = {"sglang": "sglang", "lmcache": "lmcache"}
+"""Which engine a test module needs, by the first word of its name behind `test_`."""
+WARN_AT_IMPORT = ("torch", "transformers", "sglang", "lmcache", "pydantic", "triton", "numba", "google", "fastapi")
+"""What these say of themselves is no failure of ours."""
+
+if importlib.util.find_spec("sglang") is not None:
+    sys.path.insert(0, str(HERE / "standins" / "sglang"))
+    sys.modules.pop("sitecustomize", None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name in ("sitecustomize", "sglang.srt.mem_cache.pool_host.mha", "sglang.srt.mem_cache.storage"):
+            importlib.import_module(name)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark, and skip what has no engine here."""
+    marks = [pytest.mark.filterwarnings(f"default:::{name}.*") for name in WARN_AT_IMPORT]
+    for item in items:
+        if HERE not in item.path.parents:
+            continue
+        item.add_marker(pytest.mark.engines)
+        for mark in marks:
+            item.add_marker(mark)
+        engine = NEEDS[item.path.stem.split("_")[1]]
+        if importlib.util.find_spec(engine) is None:
+            item.add_marker(pytest.mark.skip(reason=f"no {engine} in this environment: make test-engines has one"))
