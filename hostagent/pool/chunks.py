@@ -8,8 +8,8 @@ objects, not to keys, so a key that is dropped and put again while the old copy 
 from __future__ import annotations
 
 import enum
-from collections import deque
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -18,6 +18,7 @@ from hostagent.disk.records import Record
 from hostagent.pool.extents import ExtentAllocator
 from hostagent.pool.index import NO_SLOT, Found, PoolIndex
 from hostagent.pool.tenants import NOBODY, Tenants
+from hostagent.pool.turns import Spared, SparedTooManyError, Turns
 from kvpolicy.value import CacheValues, EvictionCost, Touch
 from kvproto.ids import ChunkKey
 
@@ -95,10 +96,6 @@ def _record(chunk: Chunk) -> Record:
     )
 
 
-def _may_go(kept: Container[ChunkKey], may_lose: Callable[[str], bool], chunk: Chunk) -> bool:
-    return chunk.key not in kept and may_lose(chunk.tenant)
-
-
 def _touch(chunk: Chunk) -> Touch:
     return Touch(chunk.key, chunk.parent, chunk.position, chunk.size_bytes)
 
@@ -136,6 +133,7 @@ class ChunkPool:
         self._now_ns = now_ns
         self.values = CacheValues(size_bytes, eviction_cost=eviction_cost)
         self._chunks: dict[ChunkKey, Chunk] = {}
+        self._turns = Turns()
         self._evicting: set[Chunk] = set()
         self._added: dict[ChunkKey, Chunk] = {}
         self._removed: set[ChunkKey] = set()
@@ -188,6 +186,7 @@ class ChunkPool:
         if self._index is not None:
             chunk.slot = self._index.hold(_record(chunk))
         self._chunks[key] = chunk
+        self._turns.add(tenant, key, parent)
         self._filling_bytes += extent_bytes
         self.tenants.use(tenant, extent_bytes)
         self.tenants.hold(tenant, extent_bytes)
@@ -234,6 +233,7 @@ class ChunkPool:
         chunk = Chunk(key, parent, position, namespace, offset, size_bytes, ChunkState.READY, checksum)
         self._chunks[key] = chunk
         self._added[key] = chunk
+        self._turns.add(NOBODY, key, parent)
         self.tenants.use(NOBODY, self._extents.extent_bytes(size_bytes))
         self.values.add(_touch(chunk), self._now_ns())
         return chunk
@@ -265,6 +265,7 @@ class ChunkPool:
         self.tenants.use(NOBODY, extent_bytes)
         if found.ready:
             self._chunks[record.key] = chunk
+            self._turns.add(NOBODY, record.key, record.parent)
             self._filling_bytes += extent_bytes
             self.tenants.hold(NOBODY, extent_bytes)
             self.values.add(_touch(chunk), self._now_ns())
@@ -354,6 +355,9 @@ class ChunkPool:
             self.tenants.use(owner, change)
             if chunk.is_held:
                 self.tenants.hold(owner, change)
+        if self._chunks.get(chunk.key) is chunk:
+            self._turns.remove(chunk.tenant, chunk.key, chunk.parent)
+            self._turns.add(tenant, chunk.key, chunk.parent)
         chunk.tenant = tenant
 
     def retain(self, chunk: Chunk) -> None:
@@ -453,20 +457,25 @@ class ChunkPool:
     def _plan(self, size_bytes: int, kept: set[ChunkKey], tenant: str) -> list[Chunk] | None:
         """The victims whose eviction makes room for `size_bytes`; None when even evicting all but `kept` does not."""
         if not self.tenants.is_shared:
-            return self._victims(size_bytes, lambda chunk: chunk.key not in kept)
+            return self._victims(size_bytes, lambda key, _: key not in kept)
         for last_resort in (False, True):
             may_lose = partial(self.tenants.may_lose, tenant=tenant, more_bytes=size_bytes, last_resort=last_resort)
-            victims = self._victims(size_bytes, partial(_may_go, kept, may_lose))
+            try:
+                victims = self._victims(size_bytes, Spared(kept, may_lose).may_go)
+            except SparedTooManyError:
+                victims = self._victims_by_turns(size_bytes, kept, may_lose)
             if victims is not None or self.tenants.is_beyond(tenant, size_bytes):
                 return victims
         return None
 
-    def _victims(self, size_bytes: int, may_go: Callable[[Chunk], bool]) -> list[Chunk] | None:
-        """`may_go(chunk)` is asked when a chunk's turn comes, with those before it taken off their tenants: a tenant
-        that has come down to its share loses no more."""
+    def _victims(self, size_bytes: int, may_go: Callable[[ChunkKey, str], bool]) -> list[Chunk] | None:
+        """`may_go(key, tenant)` is asked when a chunk's turn comes, with those before it taken off their tenants: a
+        tenant that has come down to its share loses no more."""
         trial = self._extents.copy()
         victims: list[Chunk] = []
-        order = self.values.victims(self._now_ns(), lambda key: self._evictable(key) and may_go(self._chunks[key]))
+        order = self.values.victims(
+            self._now_ns(), lambda key: self._evictable(key) and may_go(key, self._chunks[key].tenant)
+        )
         try:
             for key in order:
                 victim = self._chunks[key]
@@ -482,6 +491,38 @@ class ChunkPool:
             for victim in victims:
                 self.tenants.use(victim.tenant, self._extents.extent_bytes(victim.size_bytes))
         return None
+
+    def _victims_by_turns(
+        self, size_bytes: int, kept: set[ChunkKey], may_lose: Callable[[str], bool]
+    ) -> list[Chunk] | None:
+        """As `_victims`, from the tenant that has most beyond its share, and nearly by value."""
+        trial = self._extents.copy()
+        victims: dict[ChunkKey, Chunk] = {}
+        gone: Counter[ChunkKey] = Counter()
+        try:
+            while trial.allocate(size_bytes) is None:
+                losers = sorted(filter(may_lose, self._turns.tenants), key=self.tenants.excess_bytes, reverse=True)
+                picks = (
+                    self._turns.pick(
+                        loser,
+                        lambda key: key not in kept and key not in victims and self._evictable(key),
+                        gone,
+                        self.values.score,
+                    )
+                    for loser in losers
+                )
+                key = next((key for key in picks if key is not None), None)
+                if key is None:
+                    return None
+                victim = victims[key] = self._chunks[key]
+                if victim.parent is not None:
+                    gone[victim.parent] += 1
+                self.tenants.use(victim.tenant, -self._extents.extent_bytes(victim.size_bytes))
+                trial.free(victim.offset, victim.size_bytes)
+            return list(victims.values())
+        finally:
+            for victim in victims.values():
+                self.tenants.use(victim.tenant, self._extents.extent_bytes(victim.size_bytes))
 
     def _remove(self, chunk: Chunk) -> None:
         self._forget(chunk)
@@ -499,6 +540,7 @@ class ChunkPool:
 
     def _forget(self, chunk: Chunk) -> None:
         del self._chunks[chunk.key]
+        self._turns.remove(chunk.tenant, chunk.key, chunk.parent)
         self.values.remove(chunk.key)
         self._keep(chunk, holds=-chunk.holds)
         if chunk.state is ChunkState.FILLING:

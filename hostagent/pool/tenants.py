@@ -85,6 +85,10 @@ class Tenants:
         """Whether a tenant has more than its share, or would have with `more_bytes`. Nobody's chunks always are."""
         return tenant == NOBODY or self.used_bytes[tenant] + more_bytes > self.share_bytes(tenant)
 
+    def excess_bytes(self, tenant: str) -> int:
+        """What a tenant has beyond its share; all of what is nobody's."""
+        return self.used_bytes[tenant] - (0 if tenant == NOBODY else self.share_bytes(tenant))
+
     def held_bytes_max(self, tenant: str) -> int:
         """Most that a tenant may hold."""
         return min(self.share_bytes(tenant), int(HELD_SHARE_MAX * self._pool_bytes))

@@ -9,9 +9,11 @@ import pytest
 from hostagent.api.access import Peer
 from hostagent.api.tenancy import Pace, Tenancy, TenantTerms
 from hostagent.config import parse
+from hostagent.pool import turns
 from hostagent.pool.chunks import Chunk, ChunkPool, Refusal
 from hostagent.pool.tenants import HELD_SHARE_MAX, NOBODY, Tenants
 from kvdaemon.errors import ConfigError
+from kvproto.ids import ChunkKey
 from tests.unit.hostagent.agent_harness import key
 
 PAGE = 4096
@@ -60,6 +62,29 @@ def test_a_tenant_within_its_share_loses_nothing_to_one_beyond() -> None:
     for number in range(10, 20):
         assert isinstance(bench.put(number, "blue"), Chunk)
     assert (bench.pages("red"), bench.pages("blue")) == (8, 8), "and red loses what it has beyond its share"
+
+
+def test_many_cheap_chunks_that_are_spared_do_not_hold_anybody_up() -> None:
+    bench = Bench(pages=4096)
+    for tenant in ("red", "blue"):
+        bench.tenants.came(tenant)
+    for number in range(2000):
+        bench.put(number, "blue")
+    parent = None
+    for number in range(10_000, 10_000 + 2096):
+        made = bench.pool.reserve(key(number), parent, PAGE, tenant="red")
+        assert isinstance(made, Chunk)
+        bench.pool.commit(made, number)
+        parent = key(number) if number % 8 else None
+    looked: list[ChunkKey] = []
+    score = bench.pool.values.score
+    bench.pool.values.score = lambda key: looked.append(key) or score(key)  # type: ignore[method-assign,func-returns-value]
+    for number in range(20_000, 20_100):
+        assert isinstance(bench.put(number, "red"), Chunk)
+    assert (bench.pages("red"), bench.pages("blue")) == (2096, 2000)
+    assert len(looked) <= 100 * 16
+    kept = {chunk.key for chunk in bench.pool.ready_chunks()}
+    assert all(chunk.parent is None or chunk.parent in kept for chunk in bench.pool.ready_chunks()), "leaves went first"
 
 
 def test_weights_of_the_configuration_count_also_for_who_is_away() -> None:
@@ -127,8 +152,10 @@ def _take(pool: ChunkPool, chunk: Chunk) -> bool:
     return True
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_the_books_add_up_whatever_happens(seed: int) -> None:
+@pytest.mark.parametrize("spared_max", [0, 64], ids=["by turns", "by value"])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_books_add_up_whatever_happens(seed: int, spared_max: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "SPARED_MAX", spared_max)
     chooser = random.Random(seed)
     bench = Bench({"red": 2.0})
     for tenant in ("red", "blue", "green"):
