@@ -33,6 +33,8 @@ API_REQUESTS_IN_FLIGHT_MAX = 256
 API_CONNECTIONS_MAX = 256
 API_CONNECTIONS_PER_PROCESS_MAX = 32
 """One process of an engine has one or two; a broken one must not shut the others out."""
+API_CONNECTIONS_PER_TENANT_MAX = 128
+"""Unless the configuration says otherwise: one tenant leaves as many to the others."""
 API_FRAMES_PER_TURN = 64
 """Requests of one engine that are handled before others get their turn."""
 API_NAMESPACE_BYTES_MAX = 256
@@ -232,7 +234,7 @@ def extent_bytes(size_bytes: int) -> int:
 
 
 assert READ_CONNECTIONS_PER_PEER_MAX < READ_CONNECTIONS_MAX
-assert API_CONNECTIONS_PER_PROCESS_MAX < API_CONNECTIONS_MAX
+assert API_CONNECTIONS_PER_PROCESS_MAX < API_CONNECTIONS_PER_TENANT_MAX < API_CONNECTIONS_MAX
 assert KEYS_MAX <= API_LOCKS_MAX
 assert 0 < API_LOCKED_SHARE_MAX < 1
 assert CAST_POLL_S_MAX <= CAST_FOLLOWER_POLL_S_MAX

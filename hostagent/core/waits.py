@@ -21,6 +21,7 @@ from hostagent.core.fetch import FetchResult, Purpose
 from hostagent.core.fetches import Fetches
 from hostagent.core.plan import FetchPlan
 from hostagent.pool.chunks import Chunk, ChunkPool
+from hostagent.pool.tenants import NOBODY
 from kvclient.messages import Status
 from kvpolicy.tiers.gate import Gate, Prefill, Verdict
 from kvpolicy.tiers.merging import NOTICE_S
@@ -62,6 +63,7 @@ class Wait:
     awaited: list[ChunkKey] = field(default_factory=list)
     verdict: Verdict | None = None
     """Of a fetch that waited."""
+    tenant: str = NOBODY
     over: bool = False
 
 
@@ -116,13 +118,14 @@ class Waits:
         *,
         traced: bool = False,
         any_order: bool = False,
+        tenant: str = NOBODY,
     ) -> Wait | None:
         """As `Fetches.begin`, for an engine, which may have to wait. None: it has ended already. What nothing else has
         is looked for in the cold store first."""
         now_ns = self._clock.now_ns
         if prefill is not None and self._claims:
             prefill = replace(prefill, behind=max(prefill.behind, self._claims.behind))
-        wait = Wait(ended, now_ns, deadline_ns, now_ns + int(expected_s * 1e9))
+        wait = Wait(ended, now_ns, deadline_ns, now_ns + int(expected_s * 1e9), tenant=tenant)
         part = _Part(tuple(keys))
         wait.parts.append(part)
 
@@ -139,6 +142,7 @@ class Waits:
                 expected_s=expected_s,
                 traced=traced,
                 any_order=any_order,
+                tenant=tenant,
             )
 
         if not self._looks(keys, prefill, deadline_ns, begin, any_order):
@@ -260,7 +264,11 @@ class Waits:
         self._forget(wait, wait.awaited[:count])
         del wait.awaited[:count]
         part.fetch = self._fetches.begin(
-            part.keys, Purpose.ENGINE, wait.deadline_ns, partial(self._part_ended, wait, part)
+            part.keys,
+            Purpose.ENGINE,
+            wait.deadline_ns,
+            partial(self._part_ended, wait, part),
+            tenant=wait.tenant,
         )
 
     def _check(self, wait: Wait, why: Freed) -> None:
