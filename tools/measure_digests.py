@@ -1,6 +1,6 @@
 """Measure how fast chunks are digested: GB/s of one core's time, each algorithm at several sizes, by turns.
 
-    python tools/measure_digests.py
+python tools/measure_digests.py
 """
 
 from __future__ import annotations
