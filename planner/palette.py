@@ -35,6 +35,8 @@ REPLICAS: Final = "#7fb0d8"
 """From a holder too, of several."""
 RELAY: Final = "#5b5b8c"
 """From another reader."""
+MERGED: Final = "#8f5a12"
+"""Cast while it was being computed."""
 PEER: Final = "#6d7b88"
 """By other software."""
 

@@ -1,6 +1,6 @@
 """The cold store beside native clients: put and get of one chunk, by turns, on this machine.
 
-The tier adds to opendal a record, a checksum of every byte, the copy into the pool, and two hops between threads.
+The tier adds to opendal a record, a digest of every byte, the copy into the pool, and two hops between threads.
 Native is what a careful program does: redis-py's SET and GET; a file written, renamed and read by `os`.
 """
 
@@ -21,7 +21,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import xxhash
 from rich import box
 from rich.table import Table
 
@@ -37,8 +36,10 @@ from hostagent.core.events import LoadOutcome, SaveOutcome
 from hostagent.limits import EXTENT_ALIGN_BYTES
 from hostagent.pool.chunks import Chunk, ChunkPool
 from hostagent.pool.memory import PoolMemory
+from hostagent.tree import hashed
 from kvdaemon.errors import CannotRunError
 from kvproto.ids import ChunkKey
+from kvproto.integrity import Integrity
 from kvproto.units import format_bytes
 
 KEYS: Final = 8
@@ -83,7 +84,7 @@ class TierWay:
             chunk = self._reserve(_key(number), plan.chunk_bytes)
             view = self._memory.view(chunk.offset, chunk.size_bytes)
             view[:] = os.urandom(plan.chunk_bytes)
-            self._pool.commit(chunk, xxhash.xxh3_64_intdigest(view))
+            self._pool.commit(chunk, hashed(view, Integrity.BLAKE3))
             self._chunks.append(chunk)
         loop = asyncio.get_running_loop()
         self._tier = ColdTier(config, open_store(config), self._memory, loop, self._heard, "bench")
@@ -121,10 +122,10 @@ class TierWay:
         # The same key lies in the pool as it was put: the copy is read into another place.
         self._pool.drop(stored.key)
         into = self._reserve(stored.key, stored.size_bytes)
-        ended = await self._ask(lambda: self._tier.load(effects.LoadCold(into, stored.checksum)))
+        ended = await self._ask(lambda: self._tier.load(effects.LoadCold(into, stored.digest)))
         if not isinstance(ended, events.ColdLoadEnded) or ended.outcome is not LoadOutcome.DONE:
             raise TestbedError(f"a get failed: {self._tier.reason}")
-        self._pool.commit(into, ended.checksum)
+        self._pool.commit(into, ended.hashed)
         self._chunks[number] = into
 
     async def close(self) -> None:

@@ -71,7 +71,7 @@ class Bench:
                 before = entries.get(chunk.key)
                 holders = (*before.holders, index) if before is not None else (index,)
                 entries[chunk.key] = ChunkEntry(
-                    chunk.key, chunk.parent, chunk.size_bytes, chunk.checksum, chunk.position, holders
+                    chunk.key, chunk.parent, chunk.size_bytes, chunk.digest, chunk.position, holders
                 )
         self.agents.tell(chunks=tuple(entries.values()))
 

@@ -10,11 +10,14 @@ from hostagent.cold.cold_state import ColdState
 from hostagent.core import effects, events
 from hostagent.core.directory import ChunkEntry
 from hostagent.core.events import LoadOutcome, SaveOutcome
+from hostagent.tree import Hashed
 from kvclient.messages import Hint, Status
 from kvpolicy.tiers.cold import may_wait_s, worth_storing
 from kvpolicy.tiers.gate import Choice
 from kvpolicy.value.costs import SourceCost, SourceCosts, Tier
+from kvproto.integrity import Digest
 from kvproto.sources import ChunkSource
+from tests.digests import digest
 from tests.unit.hostagent.core_harness import ENGINE, PAGE, Scene, entry, key
 
 
@@ -42,13 +45,13 @@ class ColdScene(Scene):
         return asked
 
     def entry(self, number: int) -> ChunkEntry:
-        return ChunkEntry(key(number), None, self.stored[number] * PAGE, number, 0, ())
+        return ChunkEntry(key(number), None, self.stored[number] * PAGE, digest(number), 0, ())
 
-    def bring(self, outcome: LoadOutcome = LoadOutcome.DONE, checksum: int | None = None) -> list[int]:
+    def bring(self, outcome: LoadOutcome = LoadOutcome.DONE, wrong: Digest | None = None) -> list[int]:
         """Answer every LoadCold."""
         asked = self.take(effects.LoadCold)
         for one in asked:
-            self.say(events.ColdLoadEnded(one.into, outcome, one.checksum if checksum is None else checksum))
+            self.say(events.ColdLoadEnded(one.into, outcome, Hashed(one.digest if wrong is None else wrong)))
         return [int.from_bytes(one.into.key, "big") for one in asked]
 
     def write(self, outcome: SaveOutcome = SaveOutcome.STORED) -> list[int]:
@@ -218,12 +221,12 @@ def test_what_does_not_come_is_a_miss_and_forgotten(outcome: LoadOutcome) -> Non
     scene.close()
 
 
-def test_bytes_with_another_checksum_are_never_given_out() -> None:
+def test_bytes_with_another_digest_are_never_given_out() -> None:
     scene = ColdScene()
     scene.stored = {1: 1}
     scene.fetch(1)
     scene.answer()
-    scene.bring(LoadOutcome.DONE, checksum=2)
+    scene.bring(LoadOutcome.DONE, wrong=digest(2))
     assert scene.got() == (Status.UNAVAILABLE, [])
     scene.close()
 
