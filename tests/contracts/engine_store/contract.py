@@ -139,7 +139,7 @@ class EngineStoreContract:
 
     def test_a_pool_without_room_refuses_and_goes_on(self, bench: Bench) -> None:
         driver, keeper = bench.driver(), bench.agents.client(0)
-        keeper.put(bytes(16), None, bytes(POOL_BYTES))
+        keeper.put(bytes(16), None, bytes(int(HELD_SHARE_MAX * POOL_BYTES)))
         keeper.pin([bytes(16)])
         assert driver.put([1, 2]) == [False, False]
         assert driver.load([1]) == [None]
