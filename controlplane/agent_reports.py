@@ -6,6 +6,7 @@ from controlplane import parse
 from controlplane.accounting import Accounting
 from controlplane.claims import ClaimTable
 from controlplane.directory import AddOutcome, Directory
+from controlplane.doubts import BAD_COPY_WORDS, Doubts
 from controlplane.fill_price import FillPrice
 from controlplane.ids import ChunkKey, NodeIndex
 from controlplane.limits import TASK_KEYS_MAX
@@ -17,6 +18,7 @@ from controlplane.pushes import Pushes
 from controlplane.switch_cache import SwitchCache
 from controlplane.tasks import TaskTable
 from controlplane.value import ClusterValues
+from kvproto.integrity import Integrity
 from kvproto.rpc import control_pb2 as rpc
 from kvproto.sources import PEERS
 
@@ -39,7 +41,10 @@ class AgentReports:
         accounting: Accounting,
         observer: Observer,
         price: FillPrice,
+        integrity: Integrity,
     ) -> None:
+        """`integrity`: how the fabric's chunks are digested."""
+        self._integrity = integrity
         self._directory = directory
         self._values = values
         self._switch_cache = switch_cache
@@ -50,11 +55,12 @@ class AgentReports:
         self._accounting = accounting
         self._observer = observer
         self._price = price
+        self._doubts = Doubts()
         self._to_pin: dict[NodeIndex, list[ChunkKey]] = {}
 
     def announced(self, node: Node, announce: rpc.Announce, now_ns: int) -> None:
         """Copies that a node has or no longer has."""
-        for copy in parse.announced(announce):
+        for copy in parse.announced(announce, self._integrity):
             facts = copy.facts
             add = self._directory.add_disk_copy if copy.on_disk else self._directory.add_copy
             outcome = add(node.index, facts)
@@ -100,21 +106,25 @@ class AgentReports:
         for hint in usage.hints:
             self._hinted(hint, now_ns)
 
-    def bad_copy(self, report: rpc.BadCopy) -> None:
-        """A reader found a copy that does not match its checksum: it is dropped."""
+    def bad_copy(self, node: Node, report: rpc.BadCopy, now_ns: int) -> None:
+        """A reader says that a copy does not match its digest. Nobody's word drops another's copy: the holder is told
+        to compare its bytes. The switch cannot; its copy goes when two nodes say so and a host has the chunk, too."""
         key = parse.chunk_key(report.key)
         chunk = self._directory.get(key)
-        if chunk is None or report.expected != chunk.facts.checksum:
+        if chunk is None or report.expected != chunk.facts.digest:
             self._accounting.decisions["bad_copy_report_outdated"] += 1
             return
         if report.from_switch:
-            self._switch_cache.drop_bad(key)
+            words = self._doubts.said(key, None, node.index, now_ns)
+            if words >= BAD_COPY_WORDS and (chunk.holders or chunk.disk_holders):
+                self._switch_cache.drop_bad(key)
             return
         holder = NodeIndex(report.holder)
-        # What is on its disk was written from these bytes, or they were read from it: neither is to be trusted.
-        if self._directory.remove_copy(holder, key) | self._directory.remove_disk_copy(holder, key):
-            self._accounting.decisions["bad_copy_dropped"] += 1
-            self._tasks.add(holder, Housekeeping("drop a bad copy"), rpc.Task(drop=rpc.Drop(keys=[key])))
+        if holder not in chunk.holders and holder not in chunk.disk_holders:
+            return
+        if self._doubts.said(key, holder, node.index, now_ns) == 1:
+            self._accounting.decisions["bad_copy_rechecked"] += 1
+            self._tasks.add(holder, Housekeeping("recheck a copy"), rpc.Task(recheck=rpc.Recheck(keys=[key])))
 
     def give_out_pins(self) -> None:
         """Have new holders of pinned chunks pin them, too."""

@@ -21,6 +21,7 @@ from kvdaemon.settings import Section
 from kvdaemon.tls_settings import TlsSettings, demand_tls, is_loopback, take_tls
 from kvpolicy.tiers.push import PushParameters
 from kvpolicy.value import ValueParameters
+from kvproto.integrity import Integrity
 
 _MS = 1_000_000
 """Nanoseconds."""
@@ -34,6 +35,8 @@ class FabricConfig:
     entry: FabricEntry
     qkey: int
     segment_bytes: int
+    integrity: Integrity
+    """How chunks are digested."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +225,8 @@ def _fabric(section: Section) -> FabricConfig:
         heat_gets=section.take("heat_gets", checks.whole(1, 2**32 - 1), 64),
     )
     qkey = section.take("qkey", checks.whole(0, 2**32 - 1), 0x11111111)
-    return FabricConfig(entry, qkey, section.take("segment_bytes", _segment_bytes, 4096))
+    integrity = section.take("integrity", checks.one_of(tuple(one.value for one in Integrity)), Integrity.BLAKE3.value)
+    return FabricConfig(entry, qkey, section.take("segment_bytes", _segment_bytes, 4096), Integrity(integrity))
 
 
 def _values(policy: Section) -> ValueParameters:

@@ -25,6 +25,7 @@ from controlplane.fill_price import FillPrice
 from controlplane.hottest import Hottest
 from controlplane.ids import ChunkKey, Member, NodeIndex, TaskId
 from controlplane.last_copies import LastCopyReplication
+from controlplane.limits import NODE_NAME_BYTES_MAX
 from controlplane.nodes import Node, NodeFacts, NodeRegistry, NodeState, RefusedNodeError
 from controlplane.observer import Observer
 from controlplane.operations import Operations
@@ -46,6 +47,7 @@ from controlplane.tasks import PendingTask, TaskTable
 from controlplane.value import ClusterValues
 from kvpolicy.tiers.holder_load import HolderLoad
 from kvproto import __version__
+from kvproto.integrity import code_of
 from kvproto.rpc import control_pb2 as rpc
 from kvproto.rpc.versions import PROTOCOL, skew
 from kvproto.wire.rdma import rdma_segment_bytes_max
@@ -104,6 +106,7 @@ class Core:
             self.accounting,
             self._observer,
             self.fill_price,
+            options.fabric.integrity,
         )
         self._places = Places(
             options, self.nodes, self.link, self.programmer, self.switch_cache, self.publication, decisions, self._emit
@@ -143,13 +146,20 @@ class Core:
     def hello(self, session: int, hello: rpc.Hello, now_ns: int, speaker: str = "") -> None:
         """The first message of a stream. `speaker`: who says it, by its certificate or its host."""
         try:
-            if reason := skew(f"agent {hello.node}", hello.version, hello.protocol, __version__):
+            name, version = hello.node[:NODE_NAME_BYTES_MAX], hello.version[:NODE_NAME_BYTES_MAX]
+            if reason := skew(f"agent {name}", version, hello.protocol, __version__):
                 raise RefusedNodeError("FAILED_PRECONDITION", reason)
             facts = parse.node_facts(hello, speaker)
             if facts.segment_bytes and self.link.segment_bytes not in facts.segment_bytes:
                 raise RefusedNodeError(
                     "FAILED_PRECONDITION",
                     f"the fabric's segments have {self.link.segment_bytes} bytes, which this agent lacks",
+                )
+            if self.options.fabric.integrity not in facts.integrities:
+                raise RefusedNodeError(
+                    "FAILED_PRECONDITION",
+                    f"the fabric's chunks are digested by {self.options.fabric.integrity.value}, which agent"
+                    f" {facts.name} (kvcast {facts.version or 'of an unknown version'}) lacks: upgrade it",
                 )
             state = parse.operator_state(hello)
             node = self.nodes.hello(session, facts, now_ns)
@@ -243,7 +253,7 @@ class Core:
             case "claims":
                 self.reports.claimed(node, message.claims, now_ns)
             case "bad_copy":
-                self.reports.bad_copy(message.bad_copy)
+                self.reports.bad_copy(node, message.bad_copy, self.now_ns)
             case "leaving":
                 self._forget_copies(node.index)
                 self.closed(node.session, now_ns)
@@ -504,6 +514,7 @@ class Core:
                 segment_bytes=self.link.segment_bytes,
                 from_switch_dscp=fabric.entry.from_switch_dscp,
                 interest_ttl_ms=fabric.entry.interest_ttl_us // 1000,
+                integrity=rpc.Integrity.ValueType(code_of(fabric.integrity)),
             ),
         )
         if node.member is not None and self.options.with_switch:

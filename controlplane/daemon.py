@@ -425,7 +425,12 @@ def _target(switch: SwitchConfig) -> SwitchTarget | None:
 
 def _options(config: Config, with_switch: bool) -> CoreOptions:
     return CoreOptions(
-        fabric=FabricParameters(config.fabric.entry, config.fabric.qkey, segment_bytes=config.fabric.segment_bytes),
+        fabric=FabricParameters(
+            config.fabric.entry,
+            config.fabric.qkey,
+            segment_bytes=config.fabric.segment_bytes,
+            integrity=config.fabric.integrity,
+        ),
         graces=Graces(
             config.membership.heartbeat_ns, config.membership.copies_grace_ns, config.membership.member_grace_ns
         ),

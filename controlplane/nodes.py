@@ -21,6 +21,7 @@ from controlplane.ids import ChunkKey, Member, NodeIndex, SwitchPort
 from controlplane.limits import HEARTBEATS_MISSED_MAX, HEARTBEATS_UNSEEN_MAX, MEMBERS_MAX, NODES_MAX
 from controlplane.locations import Claim, Location, contradiction, refusal
 from kvpolicy.tiers.holder_load import IDLE, HolderLoad
+from kvproto.integrity import Integrity
 
 ASCENDING: Final[tuple[Member, ...]] = tuple(map(Member, range(MEMBERS_MAX)))
 """All members."""
@@ -63,6 +64,8 @@ class NodeFacts:
     """Of its disk tier; 0: none."""
     rdma_mtu_bytes: int = 0
     """0: it has no RDMA."""
+    integrities: frozenset[Integrity] = frozenset(Integrity)
+    """How it can digest chunks."""
     speaker: str = ""
     """Who speaks for it: the name in its certificate, or without TLS its host."""
 

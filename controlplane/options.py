@@ -13,6 +13,7 @@ from controlplane.switch_cache import SwitchCacheRules
 from controlplane.switch_link import SwitchLinkOptions
 from kvpolicy.tiers.push import PushParameters
 from kvpolicy.value import ValueParameters
+from kvproto.integrity import Integrity
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,8 @@ class FabricParameters:
     control_port: int = 4793
     segment_bytes: int = 4096
     """Until a switch says otherwise."""
+    integrity: Integrity = Integrity.BLAKE3
+    """How chunks are digested."""
 
 
 @dataclass(frozen=True, slots=True)

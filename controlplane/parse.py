@@ -3,6 +3,7 @@ field; the stream is then closed, because a peer that breaks the contract once c
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ from controlplane.limits import (
     CLAIM_KEYS_MAX,
     COUNTER_NAME_MAX,
     COUNTERS_MAX,
+    HELLO_TEXT_BYTES_MAX,
     NAMESPACE_LABEL_BYTES_MAX,
     NEXT_VICTIMS_MAX,
     NODE_NAME_BYTES_MAX,
@@ -31,6 +33,7 @@ from kvpolicy.tiers.cost_question import CostQuestion, question_from
 from kvpolicy.value import Measurement, PastFetches, Tier
 from kvpolicy.value.costs import MEASUREMENTS_MAX
 from kvpolicy.value.history import TOUCHES_MAX
+from kvproto.integrity import Digest, Integrity, algorithm_of, algorithms_of, parse_digest
 from kvproto.rpc import control_pb2 as rpc
 
 _TIERS = {
@@ -56,8 +59,11 @@ def node_facts(hello: rpc.Hello, speaker: str = "") -> NodeFacts:
     name = hello.node
     if not name or len(name.encode()) > NODE_NAME_BYTES_MAX or not name.isprintable() or " " in name:
         raise MalformedError(
-            f"node name {name!r} is not 1 to {NODE_NAME_BYTES_MAX} printable characters without blanks"
+            f"node name {reprlib.repr(name)} is not 1 to {NODE_NAME_BYTES_MAX} printable characters without blanks"
         )
+    for field, text in (("version", hello.version), ("read_endpoint", hello.read_endpoint)):
+        if len(text.encode()) > HELLO_TEXT_BYTES_MAX:
+            raise MalformedError(f"{field} {reprlib.repr(text)} has more than {HELLO_TEXT_BYTES_MAX} bytes")
     if len(hello.data_ip) != 4:
         raise MalformedError(f"data_ip has {len(hello.data_ip)} bytes, not 4")
     if len(hello.data_mac) != 6:
@@ -82,6 +88,7 @@ def node_facts(hello: rpc.Hello, speaker: str = "") -> NodeFacts:
         disk_bytes=hello.disk_bytes,
         rdma_mtu_bytes=hello.rdma_mtu,
         speaker=speaker,
+        integrities=algorithms_of(list(hello.integrities)),
     )
 
 
@@ -106,12 +113,14 @@ class AnnouncedCopy:
     on_disk: bool
 
 
-def announced(announce: rpc.Announce) -> list[AnnouncedCopy]:
-    """The copies added."""
+def announced(announce: rpc.Announce, integrity: Integrity = Integrity.BLAKE3) -> list[AnnouncedCopy]:
+    """The copies added, in a fabric whose chunks are digested by `integrity`."""
     if len(announce.added) + len(announce.removed) + len(announce.removed_from_disk) > ANNOUNCE_RECORDS_MAX:
         raise MalformedError(f"an Announce of more than {ANNOUNCE_RECORDS_MAX} records")
     labels = [label[:NAMESPACE_LABEL_BYTES_MAX] for label in announce.namespaces]
-    return [AnnouncedCopy(_facts(record, labels), record.pinned, record.on_disk) for record in announce.added]
+    return [
+        AnnouncedCopy(_facts(record, labels, integrity), record.pinned, record.on_disk) for record in announce.added
+    ]
 
 
 def claims(message: rpc.Claims) -> tuple[list[ClaimRun], list[ChunkKey]]:
@@ -181,7 +190,7 @@ def measurements(usage: rpc.Usage) -> list[Measurement]:
     ]
 
 
-def _facts(record: rpc.ChunkRecord, labels: Sequence[str]) -> ChunkFacts:
+def _facts(record: rpc.ChunkRecord, labels: Sequence[str], integrity: Integrity) -> ChunkFacts:
     key = chunk_key(record.key)
     if not 0 < record.size_bytes <= CHUNK_BYTES_MAX:
         raise MalformedError(f"size_bytes {record.size_bytes} of chunk {key.hex()} is not in 1..{CHUNK_BYTES_MAX}")
@@ -191,7 +200,20 @@ def _facts(record: rpc.ChunkRecord, labels: Sequence[str]) -> ChunkFacts:
     if parent == key:
         raise MalformedError(f"chunk {key.hex()} is its own parent")
     label = labels[record.namespace_index] if record.namespace_index < len(labels) else ""
-    return ChunkFacts(key, parent, record.size_bytes, record.checksum, record.position, label)
+    return ChunkFacts(key, parent, record.size_bytes, _digest(record, integrity), record.position, label)
+
+
+def _digest(record: rpc.ChunkRecord, integrity: Integrity) -> Digest:
+    try:
+        digest = parse_digest(record.digest)
+    except ValueError as error:
+        raise MalformedError(f"chunk {record.key.hex()}: {error}") from None
+    if algorithm_of(digest) is not integrity:
+        raise MalformedError(
+            f"chunk {record.key.hex()} has a digest by {algorithm_of(digest).value}, the fabric's are by"
+            f" {integrity.value}"
+        )
+    return digest
 
 
 def cost_question(request: rpc.CostRequest) -> CostQuestion:

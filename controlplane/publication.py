@@ -163,7 +163,7 @@ class Publication:
                     key=facts.key,
                     parent=facts.parent or b"",
                     size_bytes=facts.size_bytes,
-                    checksum=facts.checksum,
+                    digest=facts.digest,
                     position=facts.position,
                     holders=sorted(chunk.holders),
                     served=chunk.served,

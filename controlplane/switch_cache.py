@@ -338,7 +338,7 @@ class SwitchCache:
         return True
 
     def drop_bad(self, key: ChunkKey) -> bool:
-        """The switch's copy does not match its checksum: stop serving it, save nothing."""
+        """The switch's copy does not match its digest: stop serving it, save nothing."""
         chunk = self._chunks.get(key)
         if chunk is None or chunk.state is not ChunkState.SERVING:
             return False

@@ -32,7 +32,7 @@ from hostagent.core import effects, events
 from hostagent.core.core import AgentCore, Knowledge
 from hostagent.disk.store import DiskStore
 from hostagent.examined import EXAMINING_ENGINE, Examined
-from hostagent.hashing import Checksums
+from hostagent.hashing import Hashing
 from hostagent.link_rate import link_rate_bit_s
 from hostagent.metrics import AgentMetrics
 from hostagent.pool.chunks import Chunk
@@ -51,6 +51,7 @@ from hostagent.transport.base import (
     ReadRequest,
     TransportFacts,
 )
+from hostagent.tree import Hashed
 from kvdaemon.health import Health, health_pages
 from kvdaemon.http import HttpServer, Question, json_service, metrics_page
 from kvdaemon.identity import Role
@@ -62,6 +63,7 @@ from kvproto import __version__
 from kvproto import events as protocol
 from kvproto.commands import AbortRead, Blame, SendControl
 from kvproto.ids import ChunkKey, ReadId
+from kvproto.integrity import Integrity, code_of
 from kvproto.rpc import control_pb2 as pb
 from kvproto.rpc.versions import PROTOCOL
 from kvproto.units import format_bytes
@@ -136,7 +138,7 @@ class Agent:
         """All the rest. Raises what `start` does; nothing but the HTTP server is left open then."""
         config = self.config
         self.transport = make_transport(config.data, self.memory)
-        self._checksums = Checksums(self.memory, self._loop)
+        self._hashing = Hashing(self.memory, self._loop)
         self._intake = Intake(self.memory, config.write_region_bytes, self._loop)
         knowledge = Knowledge(config.node, priors(config.link_rate_bit_s or link_rate_bit_s(config.data)))
         self.store: DiskStore | None = None
@@ -158,6 +160,7 @@ class Agent:
             self.handle,
             lambda task: self.examined.run(task),
             self._certificates,
+            config.data.integrity,
         )
         self.examined = Examined(
             self.handle,
@@ -224,7 +227,7 @@ class Agent:
         self._intake.close()
         if self.cold is not None:
             await self.cold.close()
-        self._checksums.close()
+        self._hashing.close()
         self.memory.close()
 
     def _tracing_broke(self, error: Exception) -> None:
@@ -277,11 +280,12 @@ class Agent:
             effects.ExpectCasts: lambda one: self.transport.expect(_place(one.chunk), one.missing),
             effects.ForgetCasts: lambda one: self.transport.forget(one.key),
             effects.StartRead: self._start_read,
+            effects.ReadLeaves: self._read_leaves,
             AbortRead: self._abort_read,
             effects.PeerLoadEnded: self._peer_load_ended,
             effects.DatagramsDropped: lambda one: self.transport.counters.drop(one.reason, one.count),
             effects.TakeChunk: self._take_chunk,
-            effects.ComputeChecksum: self._compute_checksum,
+            effects.ComputeDigest: self._compute_digest,
             effects.LoadChunk: self._load,
             effects.SaveChunk: self._save,
             effects.ForgetStored: self._forget_stored,
@@ -327,7 +331,7 @@ class Agent:
 
     def _report_bad_copy(self, effect: effects.ReportBadCopy) -> None:
         log.warning("the copy of %s at %s is no good: %s", effect.key.hex(), effect.holder, effect.blame.value)
-        if effect.blame is Blame.CHECKSUM:
+        if effect.blame is Blame.DIGEST:
             self.metrics.checksum_failures.inc()
             self._report(effect)
 
@@ -354,6 +358,7 @@ class Agent:
                 transports=[pb.TRANSPORT_SOCKETS, *([pb.TRANSPORT_VERBS] if self.facts.rdma_mtu_bytes else [])],
                 rdma_mtu=self.facts.rdma_mtu_bytes,
                 version=__version__,
+                integrities=[pb.Integrity.ValueType(code_of(one)) for one in Integrity],
                 protocol=PROTOCOL,
             )
         )
@@ -419,6 +424,11 @@ class Agent:
         self._arm(now_ns)
         return Extent(chunk.offset, chunk.size_bytes, chunk) if chunk is not None else None
 
+    def leaves(self, key: ChunkKey) -> bytes | None:
+        """A peer wants to know which part of a chunk it got wrong."""
+        chunk = self.core.pool.find(key)
+        return chunk.leaves if chunk is not None and chunk.leaves else None
+
     def close_extent(self, extent: Extent) -> None:
         """A peer has read."""
         if not isinstance(extent.token, Chunk):
@@ -464,6 +474,19 @@ class Agent:
         if handle is not None:
             handle.cancel()
 
+    def _read_leaves(self, effect: effects.ReadLeaves) -> None:
+        leaves = bytearray(effect.size_bytes)
+        ended = partial(self._leaves_ended, effect.read, leaves)
+        request = ReadRequest(effect.endpoint, effect.key, 0, effect.size_bytes, 0, ended, leaves=leaves)
+        self._reads[effect.read] = self.transport.read(request)
+
+    def _leaves_ended(self, read: ReadId, leaves: bytearray, outcome: ReadOutcome) -> None:
+        if outcome is ReadOutcome.DONE:
+            del self._reads[read]
+            self.handle(events.LeavesRead(read, bytes(leaves)))
+        else:
+            self._read_ended(read, outcome)
+
     def _read_ended(self, read: ReadId, outcome: ReadOutcome) -> None:
         del self._reads[read]
         if outcome is ReadOutcome.DONE:
@@ -484,10 +507,10 @@ class Agent:
     def _chunk_taken(self, chunk: Chunk, whole: bool) -> None:
         self.handle(events.ChunkTaken(chunk, whole))
 
-    def _compute_checksum(self, effect: effects.ComputeChecksum) -> None:
+    def _compute_digest(self, effect: effects.ComputeDigest) -> None:
         chunk = effect.chunk
-        done = partial(self._checksum_computed, chunk)
-        self._checksums.start(chunk.offset, chunk.size_bytes, done, in_background=effect.in_background)
+        done = partial(self._digest_computed, chunk)
+        self._hashing.start(chunk.offset, chunk.size_bytes, effect.integrity, done, in_background=effect.in_background)
 
     def _pool_adopted(self, effect: effects.PoolAdopted) -> None:
         log.info(
@@ -497,16 +520,16 @@ class Agent:
             effect.lost_count,
         )
 
-    def _checksum_computed(self, chunk: Chunk, checksum: int) -> None:
-        self.handle(events.ChecksumComputed(chunk, checksum))
+    def _digest_computed(self, chunk: Chunk, hashed: Hashed) -> None:
+        self.handle(events.DigestComputed(chunk, hashed))
 
     def _load(self, effect: effects.LoadChunk) -> None:
         if self.store is None:
             raise AssertionError("a load without a disk")
         self.store.load(effect.into.key, effect.into, partial(self._loaded, effect.into))
 
-    def _loaded(self, into: Chunk, outcome: events.LoadOutcome, checksum: int) -> None:
-        self.handle(events.LoadEnded(into, outcome, checksum))
+    def _loaded(self, into: Chunk, outcome: events.LoadOutcome, hashed: Hashed) -> None:
+        self.handle(events.LoadEnded(into, outcome, hashed))
 
     def _save(self, effect: effects.SaveChunk) -> None:
         if self.store is None:

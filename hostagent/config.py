@@ -29,6 +29,7 @@ from kvdaemon.log import LOG_FORMATS
 from kvdaemon.settings import Section
 from kvdaemon.tls_settings import TlsSettings, demand_tls, is_loopback, take_tls
 from kvpolicy.tiers.merging import WAIT_MAX_S
+from kvproto.integrity import Integrity
 from kvproto.session.read_window import READ_WINDOW_MIN_BYTES
 
 TRANSPORTS = ("auto", "verbs", "sockets", "frames")
@@ -63,6 +64,8 @@ class DataConfig:
     qkey: int = 0x11111111
     from_switch_dscp: int = 0x2A
     segment_bytes: int = 4096
+    integrity: Integrity | None = None
+    """How chunks have to be digested; None: as the controller says, without one by BLAKE3."""
     cast_port: int = 4791
     control_port: int = 4793
     read_port: int = 4790
@@ -260,11 +263,12 @@ def _data(section: Section) -> DataConfig:
         qkey=section.take("qkey", checks.whole(0, 0xFFFF_FFFF), default.qkey),
         from_switch_dscp=section.take("from_switch_dscp", checks.whole(0, 63), default.from_switch_dscp),
         segment_bytes=section.take("segment_bytes", _segment_bytes, default.segment_bytes),
+        integrity=section.take("integrity", _integrity, default.integrity),
         cast_port=section.take("cast_port", checks.whole(1, 65535), default.cast_port),
         control_port=section.take("control_port", checks.whole(1, 65535), default.control_port),
         read_port=section.take("read_port", checks.whole(0, 65535), default.read_port),
         receive_buffer_bytes=section.take("receive_buffer", checks.size, default.receive_buffer_bytes),
-        switch_port=section.take("switch_port", checks.whole(0, 511), default.switch_port),
+        switch_port=section.take("switch_port", checks.whole(0, limits.SWITCH_PORT_MAX), default.switch_port),
         rdma_device=section.take("rdma_device", checks.text, default.rdma_device),
         rdma_read_window_bytes=section.take("rdma_read_window", _read_window, default.rdma_read_window_bytes),
         frames=frames,
@@ -355,6 +359,11 @@ def _disk_bytes(value: object) -> int:
     if not limits.DISK_BYTES_MIN <= size_bytes <= limits.DISK_BYTES_MAX or size_bytes % limits.EXTENT_ALIGN_BYTES:
         raise ValueError(f"{value!r} is not a multiple of {limits.EXTENT_ALIGN_BYTES} bytes from 1MiB to 256TiB")
     return size_bytes
+
+
+def _integrity(value: object) -> Integrity | None:
+    name = checks.one_of(("auto", *(one.value for one in Integrity)))(value)
+    return None if name == "auto" else Integrity(name)
 
 
 def _segment_bytes(value: object) -> int:

@@ -83,6 +83,22 @@ class ReadRefused:
 
 
 @dataclass(frozen=True, slots=True)
+class LeavesRequest:
+    """A read of the leaves of a chunk's tree."""
+
+    read: ReadId
+    key: ChunkKey
+
+
+@dataclass(frozen=True, slots=True)
+class LeavesAnswer:
+    """They; None: the chunk is not here."""
+
+    read: ReadId
+    leaves: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
 class ReadAborted:
     """The reader wants no more of a read."""
 

@@ -15,6 +15,7 @@ from hostagent.core import effects, events
 from hostagent.core.directory import ChunkEntry
 from hostagent.core.events import LoadOutcome, SaveOutcome
 from hostagent.pool.chunks import Chunk
+from hostagent.tree import NOT_HASHED, Hashed
 from kvproto.ids import ChunkKey
 from kvproto.limits import MS
 from kvsim.chance import Chance
@@ -124,7 +125,7 @@ class ColdWay:
         the real one."""
         into, store = effect.into, self._store
         if self._fails():
-            failed = events.ColdLoadEnded(into, LoadOutcome.FAILED, 0)
+            failed = events.ColdLoadEnded(into, LoadOutcome.FAILED, NOT_HASHED)
             self._host.after(TIMEOUT_NS, lambda: self._host.handle(failed))
             return
 
@@ -134,13 +135,13 @@ class ColdWay:
                 del store.objects[into.key]
                 found = None
             if found is None:
-                self._host.handle(events.ColdLoadEnded(into, LoadOutcome.ABSENT, 0))
+                self._host.handle(events.ColdLoadEnded(into, LoadOutcome.ABSENT, NOT_HASHED))
                 return
             entry, contents = found
             damaged = store.happens(store.faults.damage)
             self._view(into)[:] = contents + 2 * damaged
             outcome = LoadOutcome.DAMAGED if damaged else LoadOutcome.DONE
-            self._host.handle(events.ColdLoadEnded(into, outcome, 0 if damaged else entry.checksum))
+            self._host.handle(events.ColdLoadEnded(into, outcome, NOT_HASHED if damaged else Hashed(entry.digest)))
 
         self._host.after(store.delay_ns(into.size_bytes), end)
 
@@ -153,7 +154,7 @@ class ColdWay:
             return
 
         def end() -> None:
-            entry = ChunkEntry(chunk.key, chunk.parent, chunk.size_bytes, chunk.checksum, chunk.position, ())
+            entry = ChunkEntry(chunk.key, chunk.parent, chunk.size_bytes, chunk.digest, chunk.position, ())
             store.objects[chunk.key] = entry, self._view(chunk).copy()
             self._host.handle(events.ColdSaveEnded(chunk, SaveOutcome.STORED))
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from hostagent.core.events import LoadOutcome, SaveOutcome
 from hostagent.disk.state import DiskState
 from hostagent.pool.chunks import Chunk, ChunkPool
+from hostagent.tree import Hashed
 from kvproto.ids import ChunkKey
 from kvproto.limits import MS
 from kvsim.chance import Chance
@@ -61,7 +62,7 @@ class SimulatedDisk:
         after = SimulatedDisk(pool, self._segment_bytes, self._rate, self._faults, self._chance)
         for chunk in self.pool.ready_chunks():
             restored = pool.restore(
-                chunk.key, chunk.parent, chunk.position, chunk.namespace, chunk.offset, chunk.size_bytes, chunk.checksum
+                chunk.key, chunk.parent, chunk.position, chunk.namespace, chunk.offset, chunk.size_bytes, chunk.digest
             )
             if restored is not None:
                 after._contents[chunk.key] = self._contents[chunk.key]
@@ -86,7 +87,7 @@ class SimulatedDisk:
             self.pool.abort(place)
             return SaveOutcome.FAILED
         self._contents[chunk.key] = contents.copy()
-        self.pool.commit(place, chunk.checksum)
+        self.pool.commit(place, Hashed(chunk.digest, chunk.leaves))
         return SaveOutcome.STORED
 
     # --- loading -----------------------------------------------------------------------------------------------------
@@ -111,9 +112,9 @@ class SimulatedDisk:
             return LoadOutcome.DAMAGED, contents + 2
         return LoadOutcome.DONE, contents
 
-    def store(self, key: ChunkKey, contents: npt.NDArray[np.int64], checksum: int, position: int) -> None:
+    def store(self, key: ChunkKey, contents: npt.NDArray[np.int64], hashed: Hashed, position: int) -> None:
         """A chunk lies here from an earlier life."""
         place = self.pool.reserve(key, None, len(contents) * self._segment_bytes, position)
         if isinstance(place, Chunk):
             self._contents[key] = contents
-            self.pool.commit(place, checksum)
+            self.pool.commit(place, hashed)

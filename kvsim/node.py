@@ -45,7 +45,7 @@ from kvsim.cold import ColdWay
 from kvsim.engine import Engine
 from kvsim.link import Link, Packet
 from kvsim.reads import SOCKET_BUFFER_NS, Reads
-from kvsim.storage import Equipment, Storage, checksum_of, right_contents
+from kvsim.storage import Equipment, Storage, hashed_of, right_contents
 from kvsim.switch import POOL_ADDRESS, SwitchModel
 
 FETCH_REQUEST = 1
@@ -210,7 +210,7 @@ class Node:
         if self.storage.disk is None:
             raise ValueError(f"{self.name} has no disk")
         right = right_contents(key, segments)
-        self.storage.disk.store(key, right, checksum_of(right), position)
+        self.storage.disk.store(key, right, hashed_of(right, self._segment_bytes), position)
 
     def _put(self, key: ChunkKey, contents: npt.NDArray[np.int64], position: int) -> None:
         """Reserve, write, commit: all of it at this moment."""
@@ -221,8 +221,8 @@ class Node:
             return
         self.storage.view_at(answer.offset, len(contents))[:] = contents
         for effect in self.core.handle(events.CommitRequested(_ENGINE, 0, answer.lease), now_ns):
-            if isinstance(effect, effects.ComputeChecksum):
-                self.handle(events.ChecksumComputed(effect.chunk, checksum_of(contents)))
+            if isinstance(effect, effects.ComputeDigest):
+                self.handle(events.DigestComputed(effect.chunk, hashed_of(contents, self._segment_bytes)))
         self._arm()
 
     def evict(self, key: ChunkKey) -> bool:
@@ -385,9 +385,10 @@ class Node:
             effects.CastSegments: self._cast,
             effects.FillSegments: self._fill,
             effects.StartRead: self._connections.start,
+            effects.ReadLeaves: self._connections.start_leaves,
             AbortRead: self._connections.abort,
             effects.PeerLoadEnded: self._connections.load_ended,
-            effects.ComputeChecksum: self.storage.compute_checksum,
+            effects.ComputeDigest: self.storage.compute_digest,
             effects.LoadChunk: self.storage.load,
             effects.SaveChunk: self.storage.save,
             effects.ForgetStored: self.storage.forget_stored,

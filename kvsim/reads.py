@@ -14,7 +14,16 @@ from kvproto import events as protocol
 from kvproto.commands import AbortRead
 from kvproto.ids import Address, ChunkKey, NodeId, ReadId
 from kvproto.limits import MS
-from kvsim.bodies import TCP_HEADER_BYTES, ReadAborted, ReadRefused, ReadRequest, StreamAck, StreamBody
+from kvsim.bodies import (
+    TCP_HEADER_BYTES,
+    LeavesAnswer,
+    LeavesRequest,
+    ReadAborted,
+    ReadRefused,
+    ReadRequest,
+    StreamAck,
+    StreamBody,
+)
 from kvsim.engine import Engine
 from kvsim.link import Link, Packet
 from kvsim.storage import Storage
@@ -29,6 +38,7 @@ STREAM_TICK_NS = 2 * MS
 REQUEST_AGAIN_NS = 200 * MS
 """How long a kernel waits before it repeats what was not acknowledged."""
 _READS_A_LIFE_MAX = 1_000_000
+_LEAVES_BYTES = TCP_HEADER_BYTES + 48
 
 
 class Host(Protocol):
@@ -75,6 +85,8 @@ class Reads:
         self._life = life
         self._over = False
         self._reads: dict[ReadId, ReadUnderway] = {}
+        self._leaves: set[ReadId] = set()
+        """Reads of leaves that are not answered."""
         self._streams: dict[Address, Stream] = {}
         self._lent: dict[ChunkKey, list[Chunk]] = defaultdict(list)
         self._requests: set[tuple[Address, ReadId]] = set()
@@ -128,6 +140,10 @@ class Reads:
         stream = self._streams.get(source)
         if isinstance(body, ReadRequest):
             self._on_read_request(body, source)
+        elif isinstance(body, LeavesRequest):
+            self._on_leaves_request(body, source)
+        elif isinstance(body, LeavesAnswer):
+            self._on_leaves(body)
         elif isinstance(body, StreamBody):
             self._on_stream(body, source)
         elif isinstance(body, ReadRefused):
@@ -162,8 +178,39 @@ class Reads:
         self._host.send(Packet(self._address, underway.address, TCP_HEADER_BYTES + 32, request))
         self._engine.at(self._engine.now_ns + REQUEST_AGAIN_NS, lambda: self._ask_read(underway))
 
+    def start_leaves(self, effect: effects.ReadLeaves) -> None:
+        """The core wants the leaves of a chunk's tree; the connection repeats the request until it is answered."""
+        if self._over:
+            return
+        self._leaves.add(effect.read)
+        request = LeavesRequest(self._on_wire(effect.read), effect.key)
+        self._ask_leaves(
+            effect.read, Packet(self._address, self._addresses[NodeId(effect.node)], _LEAVES_BYTES, request)
+        )
+
+    def _ask_leaves(self, read: ReadId, packet: Packet) -> None:
+        if read in self._leaves and not self._over:
+            self._host.send(packet)
+            self._engine.at(self._engine.now_ns + REQUEST_AGAIN_NS, lambda: self._ask_leaves(read, packet))
+
+    def _on_leaves_request(self, request: LeavesRequest, source: Address) -> None:
+        chunk = self._host.core.pool.find(request.key)
+        answer = LeavesAnswer(request.read, chunk.leaves if chunk is not None else None)
+        self._host.send(Packet(self._address, source, _LEAVES_BYTES + len(answer.leaves or b""), answer))
+
+    def _on_leaves(self, answer: LeavesAnswer) -> None:
+        read = self._of_wire(answer.read)
+        if read not in self._leaves:
+            return
+        self._leaves.remove(read)
+        if answer.leaves is None:
+            self._host.handle(protocol.ReadFailed(read, gone=True))
+        else:
+            self._host.handle(events.LeavesRead(read, answer.leaves))
+
     def abort(self, effect: AbortRead) -> None:
         """The core wants no more of it."""
+        self._leaves.discard(effect.read)
         underway = self._reads.pop(effect.read, None)
         if underway is not None:
             self._host.send(Packet(self._address, underway.address, TCP_HEADER_BYTES, ReadAborted(underway.wire)))

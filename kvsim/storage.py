@@ -3,7 +3,7 @@
 A chunk's contents are one number for each segment; 0 where nothing was written.
 """
 
-import zlib
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -14,6 +14,7 @@ import numpy.typing as npt
 from hostagent.core import effects, events
 from hostagent.core.core import Knowledge
 from hostagent.pool.chunks import Chunk
+from hostagent.tree import LEAF_BYTES, NOT_HASHED, PIECE_BYTES, Hashed, root_of
 from kvproto.ids import ChunkKey
 from kvproto.limits import MS
 from kvsim.bodies import content_of
@@ -50,23 +51,30 @@ def right_contents(key: ChunkKey, segments: int) -> npt.NDArray[np.int64]:
     return np.array([content_of(key, segment) for segment in range(segments)], np.int64)
 
 
-def checksum_of(contents: npt.NDArray[np.int64]) -> int:
-    """Stands for xxh3-64."""
-    return zlib.crc32(contents.tobytes())
+def hashed_of(contents: npt.NDArray[np.int64], segment_bytes: int) -> Hashed:
+    """The tree over contents that stand for bytes: each piece is the numbers of the segments that have part of it."""
+    size_bytes = len(contents) * segment_bytes
+    leaves = b"".join(
+        hashlib.blake2b(
+            contents[at // segment_bytes : -(-(at + PIECE_BYTES) // segment_bytes)].tobytes(), digest_size=LEAF_BYTES
+        ).digest()
+        for at in range(0, size_bytes, PIECE_BYTES)
+    )
+    return Hashed(root_of(leaves, size_bytes), leaves)
 
 
 class Storage:
     """One host's. The disk outlives the agent's process, the pool does not."""
 
     def __init__(
-        self, host: Host, engine: Engine, equipment: Equipment, segment_bytes: int, checksum_ns: int, chance: Chance
+        self, host: Host, engine: Engine, equipment: Equipment, segment_bytes: int, hash_ns: int, chance: Chance
     ) -> None:
-        """`checksum_ns`: how long a checksum takes."""
+        """`hash_ns`: how long hashing a chunk takes."""
         self._host = host
         self._engine = engine
         self._equipment = equipment
         self._segment_bytes = segment_bytes
-        self._checksum_ns = checksum_ns
+        self._hash_ns = hash_ns
         self._chance = chance
         self._contents = np.zeros(equipment.pool_bytes // segment_bytes, np.int64)
         self.disk: SimulatedDisk | None = None
@@ -100,11 +108,11 @@ class Storage:
 
     # --- effects -----------------------------------------------------------------------------------------------------
 
-    def compute_checksum(self, effect: effects.ComputeChecksum) -> None:
+    def compute_digest(self, effect: effects.ComputeDigest) -> None:
         """Of a chunk as it is now."""
         chunk = effect.chunk
-        checksum = checksum_of(self.view(chunk))
-        self._host.after(self._checksum_ns, lambda: self._host.handle(events.ChecksumComputed(chunk, checksum)))
+        hashed = hashed_of(self.view(chunk), self._segment_bytes)
+        self._host.after(self._hash_ns, lambda: self._host.handle(events.DigestComputed(chunk, hashed)))
 
     def load(self, effect: effects.LoadChunk) -> None:
         """From the disk into the pool."""
@@ -113,11 +121,11 @@ class Storage:
 
         def end() -> None:
             if disk is None or stored is None:
-                self._host.handle(events.LoadEnded(into, events.LoadOutcome.ABSENT, 0))
+                self._host.handle(events.LoadEnded(into, events.LoadOutcome.ABSENT, NOT_HASHED))
                 return
             outcome, contents = disk.end_load(stored)
             self.view(into)[:] = contents
-            self._host.handle(events.LoadEnded(into, outcome, stored.checksum))
+            self._host.handle(events.LoadEnded(into, outcome, Hashed(stored.digest, stored.leaves)))
 
         self._host.after(done_ns - now, end)
 

@@ -108,6 +108,10 @@ class SwitchModel:
                 return
         self._forward(packet, member)
 
+    def flood(self, packet: Packet, member: Member) -> None:
+        """A packet that the program does not recognise, from a member's port: to its destination, or to all others."""
+        self._forward(packet, member)
+
     def _forward(self, packet: Packet, member: Member | None) -> None:
         if packet.destination is None:
             for other in self._ports:

@@ -17,7 +17,7 @@ from kvsim.engine import Engine
 from kvsim.link import CLEAN, Faults, Link, Packet
 from kvsim.node import Node, Scheduling
 from kvsim.racks import RackSwitch
-from kvsim.storage import Equipment, checksum_of, right_contents
+from kvsim.storage import Equipment, hashed_of, right_contents
 from kvsim.switch import Cached, SwitchModel
 
 PUBLISH_NS = 20 * MS
@@ -296,7 +296,10 @@ class World:
             key, contents = self.keys[index], right_contents(self.keys[index], setting.segments)
             parent = self.keys[index - 1] if index else None
             size_bytes = setting.segments * setting.segment_bytes
-            store.objects[key] = ChunkEntry(key, parent, size_bytes, checksum_of(contents), index, ()), contents
+            store.objects[key] = (
+                ChunkEntry(key, parent, size_bytes, hashed_of(contents, setting.segment_bytes).digest, index, ()),
+                contents,
+            )
         return store
 
     def _furnish(self, holder: Node) -> None:
@@ -354,7 +357,7 @@ class World:
                 key,
                 self.keys[self.keys.index(key) - 1] if key != self.keys[0] else None,
                 setting.segments * setting.segment_bytes,
-                checksum_of(right_contents(key, setting.segments)),
+                hashed_of(right_contents(key, setting.segments), setting.segment_bytes).digest,
                 self.keys.index(key),
                 tuple(sorted(self._copies[key, False])),
                 served=setting.cached,

@@ -78,7 +78,7 @@ def _learn(agents: list[Agent], sequence: int, key: ChunkKey) -> None:
         NodeEntry(index, agent.config.node, agent.facts.address, agent.facts.read_endpoint, None)
         for index, agent in enumerate(agents)
     )
-    chunk = ChunkEntry(key, None, holder.size_bytes, holder.checksum, 0, (0,))
+    chunk = ChunkEntry(key, None, holder.size_bytes, holder.digest, 0, (0,))
     for agent in agents:
         agent.handle(DirectoryChanged(Delta(sequence, nodes=nodes, chunks=(chunk,))))
 

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import xxhash
 from rich import box
 from rich.table import Table
 
@@ -32,7 +31,9 @@ from hostagent.disk.store import DiskStore
 from hostagent.limits import EXTENT_ALIGN_BYTES
 from hostagent.pool.chunks import Chunk, ChunkPool
 from hostagent.pool.memory import PoolMemory
+from hostagent.tree import hashed
 from kvproto.ids import ChunkKey
+from kvproto.integrity import Integrity
 from kvproto.units import format_bytes
 
 READ_THREADS = 4
@@ -93,7 +94,7 @@ class _Bench:
         for number in range(plan.chunks):
             chunk = self._reserve(_key(number))
             self.memory.array(chunk.offset, chunk.size_bytes)[:] = random.integers(0, 256, chunk.size_bytes, np.uint8)
-            self.dram.commit(chunk, xxhash.xxh3_64_intdigest(self.memory.view(chunk.offset, chunk.size_bytes)))
+            self.dram.commit(chunk, hashed(self.memory.view(chunk.offset, chunk.size_bytes), Integrity.BLAKE3))
             self.chunks.append(chunk)
         config = DiskConfig(folder, 2 * self.total_bytes, read_threads=READ_THREADS, sync_s=0)
         self.store = DiskStore(config, self.memory, asyncio.get_running_loop(), _pool(config.size_bytes))

@@ -6,6 +6,7 @@ import enum
 from dataclasses import dataclass, field
 
 from controlplane.ids import ChunkKey, NodeIndex
+from kvproto.integrity import Digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,8 +16,8 @@ class ChunkFacts:
     key: ChunkKey
     parent: ChunkKey | None
     size_bytes: int
-    checksum: int
-    """xxh3-64 of the whole chunk."""
+    digest: Digest
+    """Of the whole chunk."""
     position: int
     """0 for the first chunk of a prefix."""
     namespace: str = ""
@@ -29,7 +30,7 @@ class AddOutcome(enum.Enum):
     NEW_COPY = "new copy"
     KNOWN = "known"
     CONFLICT = "conflict"
-    """Size or checksum differ from what the directory has: not offered to anybody while the other copies live."""
+    """Size or digest differ from what the directory has: not offered to anybody while the other copies live."""
     CYCLE = "cycle"
     """Its parent hangs on the chunk itself: not offered to anybody."""
 

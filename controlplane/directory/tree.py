@@ -153,7 +153,7 @@ class Directory:
             chunk = self._insert(facts)
             self._add_holder(chunk, node)
             return AddOutcome.NEW_CHUNK
-        if (chunk.facts.size_bytes, chunk.facts.checksum) != (facts.size_bytes, facts.checksum):
+        if (chunk.facts.size_bytes, chunk.facts.digest) != (facts.size_bytes, facts.digest):
             if chunk.holders == {node} and not self._closes_cycle(facts):
                 # The only holder replaced its copy; nobody else is contradicted.
                 self._replace_facts(chunk, facts)
@@ -178,7 +178,7 @@ class Directory:
             return AddOutcome.CYCLE
         if chunk is None:
             chunk, outcome = self._insert(facts), AddOutcome.NEW_CHUNK
-        elif (chunk.facts.size_bytes, chunk.facts.checksum) != (facts.size_bytes, facts.checksum):
+        elif (chunk.facts.size_bytes, chunk.facts.digest) != (facts.size_bytes, facts.digest):
             self.remove_disk_copy(node, facts.key)
             return AddOutcome.CONFLICT
         elif node in chunk.disk_holders:
@@ -381,7 +381,7 @@ class Directory:
             self._replace_facts(chunk, facts)
             self._add_holder(chunk, node)
             for other, theirs in list(chunk.dissenters.items()):
-                if (theirs.size_bytes, theirs.checksum) == (facts.size_bytes, facts.checksum):
+                if (theirs.size_bytes, theirs.digest) == (facts.size_bytes, facts.digest):
                     del chunk.dissenters[other]
                     self._dissents[other].discard(chunk.key)
                     self._add_holder(chunk, other)

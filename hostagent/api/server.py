@@ -328,8 +328,8 @@ class _Connection(asyncio.Protocol):
             case effects.ReserveAnswered(_, request, status, lease):
                 body = messages.LEASE.pack(lease) if status is Status.OK else b""
                 self._send(Kind.RESERVE, request, status, body)
-            case effects.CommitAnswered(_, request, status, checksum):
-                body = messages.LEASE.pack(checksum) if status is Status.OK else b""
+            case effects.CommitAnswered(_, request, status, digest):
+                body = digest if status is Status.OK else b""
                 self._send(Kind.COMMIT, request, status, body)
             case effects.KeysAnswered(_, request, kind, values):
                 self._send(kind, request, Status.OK, values, len(values))

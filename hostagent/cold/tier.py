@@ -21,8 +21,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar
 
-import xxhash
-
 from hostagent import limits
 from hostagent.cold.cold_options import ColdConfig
 from hostagent.cold.cold_state import ColdState
@@ -33,7 +31,9 @@ from hostagent.core.directory import ChunkEntry
 from hostagent.core.events import LoadOutcome, SaveOutcome
 from hostagent.disk.records import NAMESPACE_BYTES_MAX, Record
 from hostagent.pool.memory import PoolMemory
+from hostagent.tree import NOT_HASHED, Hashed, hashed
 from kvproto.ids import ChunkKey
+from kvproto.integrity import Digest, algorithm_of
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -131,7 +131,7 @@ class ColdTier:
         """Answered by ColdLoadEnded."""
         into = effect.into
         view = self._memory.view(into.offset, into.size_bytes)
-        self._run(self._load(into.key, view, effect.checksum), partial(self._loaded, effect))
+        self._run(self._load(into.key, view, effect.digest), partial(self._loaded, effect))
 
     def save(self, effect: effects.SaveCold) -> None:
         """Answered by ColdSaveEnded."""
@@ -143,7 +143,7 @@ class ColdTier:
             chunk.namespace if len(chunk.namespace.encode()) <= NAMESPACE_BYTES_MAX else "",
             RECORD_BYTES,
             chunk.size_bytes,
-            chunk.checksum,
+            chunk.digest,
             0,
         )
         view = self._memory.view(chunk.offset, chunk.size_bytes)
@@ -184,18 +184,19 @@ class ColdTier:
         record = record_of(key, bytes(packed)) if got else None
         if record is None:
             return got is not None
-        return ChunkEntry(key, record.parent, record.size_bytes, record.checksum, record.position, ())
+        return ChunkEntry(key, record.parent, record.size_bytes, record.digest, record.position, ())
 
-    async def _load(self, key: ChunkKey, view: memoryview, expected: int) -> tuple[LoadOutcome, int]:
+    async def _load(self, key: ChunkKey, view: memoryview, expected: Digest) -> tuple[LoadOutcome, Hashed]:
         packed = bytearray(RECORD_BYTES)
         got = await self._read(object_name(key), memoryview(packed), view)
         if got is None:
-            return LoadOutcome.ABSENT, 0
+            return LoadOutcome.ABSENT, NOT_HASHED
         record = record_of(key, bytes(packed)) if got else None
         if record is None or record.size_bytes != len(view):
-            return LoadOutcome.DAMAGED, 0
-        found = _checksum(view)
-        return LoadOutcome.DONE if found == expected == record.checksum else LoadOutcome.DAMAGED, found
+            return LoadOutcome.DAMAGED, NOT_HASHED
+        found = hashed(view, algorithm_of(expected))
+        right = found.digest == expected == record.digest
+        return LoadOutcome.DONE if right else LoadOutcome.DAMAGED, found
 
     async def _save(self, record: Record, view: memoryview) -> int:
         content = b"".join((packed_record(record), view))
@@ -223,12 +224,12 @@ class ColdTier:
 
     def _loaded(self, effect: effects.LoadCold, error: ColdStoreError | None, found: Any) -> None:
         self._counts(error, writes=False)
-        outcome, checksum = (LoadOutcome.FAILED, 0) if error is not None else found
+        outcome, read = (LoadOutcome.FAILED, NOT_HASHED) if error is not None else found
         if outcome is LoadOutcome.DONE:
             self.counters.read_bytes += effect.into.size_bytes
         elif outcome is LoadOutcome.DAMAGED:
             log.warning("the copy of %s in the cold store is damaged: taken as a miss", effect.into.key.hex())
-        self._handle(events.ColdLoadEnded(effect.into, outcome, checksum))
+        self._handle(events.ColdLoadEnded(effect.into, outcome, read))
 
     def _saved(self, effect: effects.SaveCold, error: ColdStoreError | None, size_bytes: Any) -> None:
         self._counts(error, writes=True)
@@ -364,8 +365,3 @@ async def _cancel_all() -> None:
         task.cancel()
     if others:
         await asyncio.wait(others, timeout=CLOSE_S)
-
-
-def _checksum(view: memoryview) -> int:
-    """As the pool computes it for every chunk."""
-    return xxhash.xxh3_64_intdigest(view)

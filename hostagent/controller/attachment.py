@@ -15,6 +15,7 @@ from hostagent.core.events import ControllerEvent, ControllerLost, MemberGiven, 
 from hostagent.transport.base import TransportError
 from kvdaemon.tls import Certificates
 from kvproto import __version__
+from kvproto.integrity import Integrity
 from kvproto.rpc import control_pb2 as pb
 from kvproto.rpc.versions import skew
 from kvproto.wire.data import Fabric
@@ -34,14 +35,18 @@ class Attachment:
         handle: Callable[[ControllerEvent], None],
         probe: Callable[[pb.Task], None],
         certificates: Certificates | None = None,
+        integrity: Integrity | None = None,
     ) -> None:
         """`fabric`: as configured, until the controller names one; `use_fabric` raises TransportError where this node
         cannot use it; `hello()`: who this node is; `handle(event)`: takes the controller's events;
-        `probe(task)`: does a step of an examination; `certificates` None: no TLS."""
+        `probe(task)`: does a step of an examination; `certificates` None: no TLS;
+        `integrity`: how chunks have to be digested, None: as the controller says."""
         self.fabric = fabric
         self._use_fabric = use_fabric
         self._handle = handle
         self._probe = probe
+        self._demanded = integrity
+        self._integrity = integrity or Integrity.BLAKE3
         self.hello = hello
         self._link = ControllerLink(controllers, self, certificates) if controllers else None
 
@@ -73,6 +78,7 @@ class Attachment:
         if message.HasField("welcome"):
             if reason := skew("the controller", message.welcome.version, message.welcome.protocol, __version__):
                 raise VersionSkewError(reason)
+            self._integrity = convert.integrity_of(message.welcome, self._demanded)
             fabric = convert.fabric_of(message.welcome.fabric, self.fabric)
             try:
                 self._use_fabric(fabric)
@@ -82,7 +88,7 @@ class Attachment:
         if message.HasField("task") and message.task.HasField("probe"):
             self._probe(message.task)
             return
-        for event in convert.events_of(message, self.fabric):
+        for event in convert.events_of(message, self.fabric, self._integrity):
             self._handle(event)
             if isinstance(event, Welcomed):
                 log.info("attached to the controller as node %d, member %s", event.node, event.member)

@@ -18,11 +18,23 @@ from hostagent.core.events import (
     TaskGiven,
     Welcomed,
 )
-from hostagent.core.work import DropWork, FetchWork, FillWork, PinWork, Task, UnknownWork, UnpinWork, Work
+from hostagent.core.work import (
+    DropWork,
+    FetchWork,
+    FillWork,
+    PinWork,
+    RecheckWork,
+    Task,
+    UnknownWork,
+    UnpinWork,
+    Work,
+)
 from kvclient.messages import Hint
 from kvpolicy.tiers.holder_load import HolderLoad
 from kvpolicy.value import PastFetches
+from kvproto import __version__
 from kvproto.ids import KEY_BYTES, Address, ChunkKey, Member
+from kvproto.integrity import Digest, Integrity, algorithm_of, algorithms_of, parse_digest
 from kvproto.limits import MEMBERS_MAX
 from kvproto.rpc import control_pb2 as pb
 from kvproto.sources import ChunkSource
@@ -55,17 +67,17 @@ def address_of(raw: bytes) -> Address:
     return Address(int.from_bytes(raw, "big"))
 
 
-def events_of(message: pb.ToAgent, fabric: Fabric) -> list[ControllerEvent]:
-    """The events in a message. `fabric`: the one that this node uses after the message."""
+def events_of(message: pb.ToAgent, fabric: Fabric, integrity: Integrity = Integrity.BLAKE3) -> list[ControllerEvent]:
+    """The events in a message. `fabric`, `integrity`: those that this node uses after the message."""
     kind = message.WhichOneof("message")
     if kind == "welcome":
         welcome = message.welcome
-        said: list[ControllerEvent] = [_welcomed(welcome, fabric)]
+        said: list[ControllerEvent] = [_welcomed(welcome, fabric, integrity)]
         if welcome.HasField("switch_state"):
             said.append(_switch_state(welcome.switch_state))
         return said
     if kind == "directory":
-        return [DirectoryChanged(delta_of(message.directory))]
+        return [DirectoryChanged(delta_of(message.directory, integrity))]
     if kind == "task":
         return [TaskGiven(task_of(message.task))]
     if kind == "cancel":
@@ -91,7 +103,24 @@ def fabric_of(message: pb.Fabric, current: Fabric) -> Fabric:
         raise RemoteProtocolError(str(error)) from error
 
 
-def _welcomed(welcome: pb.Welcome, fabric: Fabric) -> Welcomed:
+def integrity_of(welcome: pb.Welcome, demanded: Integrity | None) -> Integrity:
+    """How the fabric's chunks are digested. Raises VersionSkewError for another way than `demanded`, or than ours."""
+    said = algorithms_of([welcome.fabric.integrity])
+    if not said:
+        raise VersionSkewError(
+            f"the controller (kvcast {welcome.version or 'of an unknown version'}) names no digest of chunks that this"
+            f" agent (kvcast {__version__}) has: upgrade the older of the two"
+        )
+    (integrity,) = said
+    if demanded is not None and integrity is not demanded:
+        raise VersionSkewError(
+            f"the controller's chunks are digested by {integrity.value}, data.integrity here says {demanded.value}:"
+            " change one of them"
+        )
+    return integrity
+
+
+def _welcomed(welcome: pb.Welcome, fabric: Fabric, integrity: Integrity) -> Welcomed:
     return Welcomed(
         controller=welcome.controller,
         node=welcome.node,
@@ -100,6 +129,7 @@ def _welcomed(welcome: pb.Welcome, fabric: Fabric) -> Welcomed:
         pool_address=address_of(welcome.fabric.pool_ip) if welcome.fabric.pool_ip else None,
         interest_ttl_ns=welcome.fabric.interest_ttl_ms * 1_000_000,
         heartbeat_s=welcome.heartbeat_ms / 1000,
+        integrity=integrity,
         takes_loads=welcome.takes_loads,
     )
 
@@ -137,6 +167,8 @@ def _work_of(message: pb.Task) -> Work:
         return FetchWork(_keys_of(message.fetch.keys), message.fetch.pin)
     if kind == "drop":
         return DropWork(_keys_of(message.drop.keys))
+    if kind == "recheck":
+        return RecheckWork(_keys_of(message.recheck.keys))
     if kind == "pin":
         return PinWork(_keys_of(message.pin.keys))
     if kind == "unpin":
@@ -148,15 +180,15 @@ def _keys_of(raw: Iterable[bytes]) -> tuple[ChunkKey, ...]:
     return tuple(key_of(key) for key in raw)
 
 
-def delta_of(message: pb.DirectoryDelta) -> Delta:
-    """A change of the directory."""
+def delta_of(message: pb.DirectoryDelta, integrity: Integrity = Integrity.BLAKE3) -> Delta:
+    """A change of the directory of a fabric with this `integrity`."""
     return Delta(
         message.sequence,
         message.snapshot,
         message.snapshot_end,
         tuple(_node(node) for node in message.nodes),
         tuple(message.nodes_gone),
-        tuple(_chunk(chunk) for chunk in message.chunks),
+        tuple(_chunk(chunk, integrity) for chunk in message.chunks),
         tuple(key_of(key) for key in message.chunks_gone),
         tuple(_claims(one) for one in message.claims),
         tuple((load.node, HolderLoad(load.queued_bytes, load.readers)) for load in message.loads),
@@ -186,12 +218,23 @@ def _node(message: pb.Node) -> NodeEntry:
     )
 
 
-def _chunk(message: pb.ChunkEntry) -> ChunkEntry:
+def _digest(raw: bytes, integrity: Integrity) -> Digest:
+    """A digest of the fabric's kind: one that is easier to forge is not taken."""
+    try:
+        digest = parse_digest(raw)
+    except ValueError as error:
+        raise RemoteProtocolError(str(error)) from None
+    if algorithm_of(digest) is not integrity:
+        raise RemoteProtocolError(f"a digest by {algorithm_of(digest).value}, the fabric's are by {integrity.value}")
+    return digest
+
+
+def _chunk(message: pb.ChunkEntry, integrity: Integrity) -> ChunkEntry:
     return ChunkEntry(
         key_of(message.key),
         key_of(message.parent) if message.parent else None,
         _size_bytes(message),
-        message.checksum,
+        _digest(message.digest, integrity),
         message.position,
         tuple(message.holders),
         message.served,
@@ -290,7 +333,7 @@ def _announcement(effect: effects.Announce) -> pb.Announce:
             key=chunk.key,
             parent=chunk.parent or b"",
             size_bytes=chunk.size_bytes,
-            checksum=chunk.checksum,
+            digest=chunk.digest,
             position=chunk.position,
             namespace_index=labels.setdefault(chunk.namespace, len(labels)),
             pinned=chunk.key in kept,

@@ -1,4 +1,4 @@
-"""Takes over the pool of the agent before: compares its chunks with their checksums, a few at a time.
+"""Takes over the pool of the agent before: compares its chunks with their digests, a few at a time.
 
 A chunk is not to be found until its bytes are known to be right. Extents that an engine may still read or write,
 because it does not know yet that the agent it talked to has gone, are given to nobody for ADOPTED_HELD_S.
@@ -14,6 +14,8 @@ from hostagent.core import effects, events
 from hostagent.core.clock import Alarms
 from hostagent.pool.chunks import Chunk, ChunkPool
 from hostagent.pool.index import Found
+from hostagent.tree import Hashed
+from kvproto.integrity import algorithm_of
 
 
 class Adoption:
@@ -70,19 +72,19 @@ class Adoption:
             chunk = self._waiting.popleft()
             self._verifying.add(chunk)
             self._pool.pin(chunk)
-            self._emit(effects.ComputeChecksum(chunk, in_background=True))
+            self._emit(effects.ComputeDigest(chunk, algorithm_of(chunk.digest), in_background=True))
         if not self.left_count:
             self._emit(effects.PoolAdopted(self._good_count, self._good_bytes, self._lost_count))
 
-    def checksum_computed(self, chunk: Chunk, checksum: int) -> bool:
-        """Returns whether it is the checksum of a chunk that is being taken over."""
+    def digest_computed(self, chunk: Chunk, hashed: Hashed) -> bool:
+        """Returns whether it is the digest of a chunk that is being taken over."""
         if chunk not in self._verifying:
             return False
         self._verifying.remove(chunk)
-        if checksum == chunk.checksum:
+        if hashed.digest == chunk.digest:
             self._good_count += 1
             self._good_bytes += chunk.size_bytes
-            self._pool.commit(chunk, checksum)
+            self._pool.commit(chunk, hashed)
             self._adopted(chunk)
         else:
             self._lost_count += 1

@@ -164,9 +164,7 @@ class ColdWrites:
         self._writing.remove(chunk)
         if outcome is SaveOutcome.STORED:
             self.counts.stored += 1
-            self._index.stored(
-                ChunkEntry(chunk.key, chunk.parent, chunk.size_bytes, chunk.checksum, chunk.position, ())
-            )
+            self._index.stored(ChunkEntry(chunk.key, chunk.parent, chunk.size_bytes, chunk.digest, chunk.position, ()))
         else:
             self.counts.failed += 1
             if len(self._failed_ns) >= _FAILED_MAX:

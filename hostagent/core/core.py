@@ -264,14 +264,14 @@ class AgentCore:
             events.TaskGiven: lambda event: self._tasks.run(event.task),
             events.TaskCancelled: lambda event: self._tasks.cancel(event.number),
             events.ControllerLost: self._controller_lost,
-            events.LoadEnded: lambda event: fetches.load_ended(event.into, event.outcome, event.checksum),
+            events.LoadEnded: lambda event: fetches.load_ended(event.into, event.outcome, event.hashed),
             events.SaveEnded: self._save_ended,
-            events.ChecksumComputed: self._checksum_computed,
             events.ColdStateGiven: self._cold_state_given,
             events.ColdProbed: self._cold_probed,
             events.ColdLookedUp: self.cold.looked_up,
             events.ColdLoadEnded: self._cold_load_ended,
             events.ColdSaveEnded: self._cold_save_ended,
+            events.DigestComputed: self._digest_computed,
             events.ControlsReceived: self._controls_received,
             events.CastsPlaced: lambda event: fetches.casts_placed(event.arrivals),
             events.CastsUnexpected: lambda event: fetches.casts_unexpected(event.arrivals),
@@ -279,6 +279,7 @@ class AgentCore:
             protocol.ReadProgress: fetches.read_event,
             protocol.ReadDone: fetches.read_event,
             protocol.ReadFailed: fetches.read_event,
+            events.LeavesRead: fetches.leaves_read,
             protocol.SegmentsSent: lambda event: self._serving.segments_sent(event.key, event.count),
             protocol.SendFailed: lambda event: self._serving.segments_failed(event.key, event.count),
             events.FillSent: lambda event: self._serving.fill_sent(event.key, event.count),
@@ -451,12 +452,14 @@ class AgentCore:
                 # LEAVE is for switches; without a switch it ends here and means nothing to a holder.
                 self._effects.append(effects.DatagramsDropped(f"control_{operation.name.lower()}_ignored"))
 
-    def _checksum_computed(self, event: events.ChecksumComputed) -> None:
+    def _digest_computed(self, event: events.DigestComputed) -> None:
         self.pool.unpin(event.chunk)
-        if self.adoption.checksum_computed(event.chunk, event.checksum):
+        if self.adoption.digest_computed(event.chunk, event.hashed):
             return
-        if not self.fetches.checksum_computed(event.chunk, event.checksum):
-            self._engines.checksum_computed(event.chunk, event.checksum)
+        if self._tasks.digest_computed(event.chunk, event.hashed):
+            return
+        if not self.fetches.digest_computed(event.chunk, event.hashed):
+            self._engines.digest_computed(event.chunk, event.hashed)
 
     def _save_ended(self, event: events.SaveEnded) -> None:
         if self.tiering is not None:
@@ -473,7 +476,7 @@ class AgentCore:
 
     def _cold_load_ended(self, event: events.ColdLoadEnded) -> None:
         self.cold.load_ended(event.into.key, event.outcome)
-        self.fetches.load_ended(event.into, event.outcome, event.checksum)
+        self.fetches.load_ended(event.into, event.outcome, event.hashed)
 
     def _cold_save_ended(self, event: events.ColdSaveEnded) -> None:
         if self.cold_writes is not None:
@@ -535,6 +538,7 @@ class AgentCore:
             )
         )
         self.directory.restart(event.controller)
+        self._engines.integrity = self._reports.integrity = event.integrity
         self._reports.snapshot(event.controller)
         self._load_reports.attached(wanted=event.takes_loads)
         self.claims.welcomed(event.node)

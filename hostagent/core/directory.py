@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from kvpolicy.tiers.holder_load import HolderLoad
 from kvpolicy.value import Tier
 from kvproto.ids import Address, ChunkKey
+from kvproto.integrity import Digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class ChunkEntry:
     key: ChunkKey
     parent: ChunkKey | None
     size_bytes: int
-    checksum: int
+    digest: Digest
     position: int
     holders: tuple[int, ...]
     served: bool = False

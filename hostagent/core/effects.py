@@ -22,6 +22,7 @@ from kvpolicy.tiers.holder_load import HolderLoad
 from kvpolicy.value import Measurement, PastFetches, Tier
 from kvproto.commands import AbortRead, Blame, SendControl
 from kvproto.ids import Address, ChunkKey, NodeId, ReadId
+from kvproto.integrity import NO_DIGEST, Digest, Integrity
 from kvproto.sources import ChunkSource
 
 # --- to engines -------------------------------------------------------------------------------------------------------
@@ -40,12 +41,12 @@ class ReserveAnswered:
 
 @dataclass(frozen=True, slots=True)
 class CommitAnswered:
-    """OK: the chunk is READY and has this checksum."""
+    """OK: the chunk is READY and has this digest."""
 
     engine: EngineId
     request: int
     status: Status
-    checksum: int = 0
+    digest: Digest = NO_DIGEST
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +114,18 @@ class StartRead:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadLeaves:
+    """Read the leaves of a chunk's tree from a holder; answered by LeavesRead or ReadFailed, unless aborted."""
+
+    read: ReadId
+    node: str
+    endpoint: str
+    key: ChunkKey
+    size_bytes: int
+    """Of the leaves."""
+
+
+@dataclass(frozen=True, slots=True)
 class ExpectCasts:
     """Cast segments of a chunk may come: those of `missing` go to their places in `chunk`, and all are reported.
 
@@ -160,10 +173,11 @@ class TakeChunk:
 
 
 @dataclass(frozen=True, slots=True)
-class ComputeChecksum:
-    """xxh3-64 of a chunk; answered by ChecksumComputed."""
+class ComputeDigest:
+    """Hash a chunk, in a way that need not be the fabric's; answered by DigestComputed."""
 
     chunk: Chunk
+    integrity: Integrity
     in_background: bool = False
     """Nobody waits for it: it is not to hold anything up."""
 
@@ -202,7 +216,7 @@ class LoadCold:
     """Read a chunk from the cold store into a FILLING one of the pool; answered by ColdLoadEnded."""
 
     into: Chunk
-    checksum: int
+    digest: Digest
     """That its bytes must have."""
 
 
@@ -343,14 +357,14 @@ class ReportTaskEnd:
 
 @dataclass(frozen=True, slots=True)
 class ReportBadCopy:
-    """A holder's copy was no good. With BLAME.CHECKSUM the shell reports it to the controller."""
+    """A holder's copy was no good. With Blame.DIGEST the shell reports it to the controller."""
 
     key: ChunkKey
     holder: NodeId
     holder_node: int
     blame: Blame
-    expected: int
-    found: int
+    expected: Digest
+    found: Digest
     from_switch: bool
 
 
@@ -419,11 +433,12 @@ Effect: TypeAlias = (
     | ExpectCasts
     | ForgetCasts
     | StartRead
+    | ReadLeaves
     | AbortRead
     | PeerLoadEnded
     | DatagramsDropped
     | TakeChunk
-    | ComputeChecksum
+    | ComputeDigest
     | LoadChunk
     | SaveChunk
     | ForgetStored

@@ -21,8 +21,10 @@ from hostagent.core.sources import DiskIndex
 from hostagent.core.waits import Wait, Waits
 from hostagent.pool.chunks import Chunk, ChunkPool, ChunkState, DropOutcome, Refusal
 from hostagent.pool.tenants import NOBODY
+from hostagent.tree import Hashed
 from kvclient.messages import FetchedChunk, Kind, Status, Where
 from kvproto.ids import ChunkKey
+from kvproto.integrity import Integrity
 
 _REFUSALS = {
     Refusal.EXISTS: Status.EXISTS,
@@ -86,8 +88,10 @@ class Engines:
         self._in_cold = in_cold
         self._engines: dict[EngineId, _Holdings] = {}
         self._commits: dict[Chunk, _Commit] = {}
-        """Written chunks whose checksum is being computed; an engine that goes away does not stop them."""
+        """Written chunks whose digest is being computed; an engine that goes away does not stop them."""
         self._lease = 0
+        self.integrity = Integrity.BLAKE3
+        """How the fabric digests chunks; the controller may say otherwise."""
 
     @property
     def leases_count(self) -> int:
@@ -140,27 +144,27 @@ class Engines:
         self._commits[chunk] = _Commit(event.engine, event.request)
         self._pool.pin(chunk)
         if event.region_offset is None:
-            self._emit(effects.ComputeChecksum(chunk))
+            self._emit(effects.ComputeDigest(chunk, self.integrity))
         else:
             self._emit(effects.TakeChunk(chunk, event.engine, event.region_offset))
 
     def taken(self, event: events.ChunkTaken) -> None:
         """The chunk is in the pool, where no engine can change it any more."""
         if event.whole:
-            self._emit(effects.ComputeChecksum(event.chunk))
+            self._emit(effects.ComputeDigest(event.chunk, self.integrity))
             return
         commit = self._commits.pop(event.chunk)
         self._pool.unpin(event.chunk)
         self._give_up(event.chunk)
         self._emit(effects.CommitAnswered(commit.engine, commit.request, Status.MALFORMED))
 
-    def checksum_computed(self, chunk: Chunk, checksum: int) -> None:
+    def digest_computed(self, chunk: Chunk, hashed: Hashed) -> None:
         """The chunk is whole."""
         commit = self._commits.pop(chunk, None)
         if commit is None:
             return
-        self._pool.commit(chunk, checksum)
-        self._emit(effects.CommitAnswered(commit.engine, commit.request, Status.OK, checksum))
+        self._pool.commit(chunk, hashed)
+        self._emit(effects.CommitAnswered(commit.engine, commit.request, Status.OK, hashed.digest))
         self._stored(chunk)
         self._changed()
 

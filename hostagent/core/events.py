@@ -14,11 +14,13 @@ from hostagent.core.directory import ChunkEntry, Delta
 from hostagent.core.work import Task
 from hostagent.pool.chunks import Chunk
 from hostagent.pool.index import Found
+from hostagent.tree import Hashed
 from kvclient.messages import Hint
 from kvpolicy.tiers.holder_load import HolderLoad
 from kvpolicy.tiers.prefill import Prefill
 from kvproto import events as protocol
-from kvproto.ids import Address, ChunkKey, Member
+from kvproto.ids import Address, ChunkKey, Member, ReadId
+from kvproto.integrity import Integrity
 
 EngineId = NewType("EngineId", int)
 """One connection of an engine; never used again."""
@@ -213,6 +215,8 @@ class Welcomed:
     """0: not said."""
     heartbeat_s: float
     """0: as usual."""
+    integrity: Integrity = Integrity.BLAKE3
+    """How the fabric's chunks are digested."""
     takes_loads: bool = True
     """It wants to hear what is queued for readers."""
 
@@ -268,7 +272,7 @@ class LoadOutcome(enum.Enum):
     DONE = "done"
     ABSENT = "absent"
     DAMAGED = "damaged"
-    """The bytes do not match their checksum; the copy is gone now."""
+    """The bytes do not match their digest; the copy is gone now."""
     FAILED = "failed"
     """The disk did not deliver."""
 
@@ -288,7 +292,8 @@ class LoadEnded:
 
     into: Chunk
     outcome: LoadOutcome
-    checksum: int
+    hashed: Hashed
+    """Of what was read; NOT_HASHED where nothing was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,11 +313,19 @@ class ChunkTaken:
 
 
 @dataclass(frozen=True, slots=True)
-class ChecksumComputed:
-    """Answer to ComputeChecksum."""
+class DigestComputed:
+    """Answer to ComputeDigest."""
 
     chunk: Chunk
-    checksum: int
+    hashed: Hashed
+
+
+@dataclass(frozen=True, slots=True)
+class LeavesRead:
+    """Answer to ReadLeaves, as the holder gave it."""
+
+    read: ReadId
+    leaves: bytes
 
 
 # --- of the cold store ------------------------------------------------------------------------------------------------
@@ -351,7 +364,7 @@ class ColdLoadEnded:
 
     into: Chunk
     outcome: LoadOutcome
-    checksum: int
+    hashed: Hashed
 
 
 @dataclass(frozen=True, slots=True)
@@ -475,12 +488,13 @@ Event: TypeAlias = (
     | LoadEnded
     | SaveEnded
     | ChunkTaken
-    | ChecksumComputed
     | ColdStateGiven
     | ColdProbed
     | ColdLookedUp
     | ColdLoadEnded
     | ColdSaveEnded
+    | DigestComputed
+    | LeavesRead
     | ControlsReceived
     | CastsPlaced
     | CastsUnexpected

@@ -19,14 +19,15 @@ from hostagent.core.behind import Reviews
 from hostagent.core.claims import Computed
 from hostagent.core.clock import Alarm, Alarms
 from hostagent.core.directory import DirectoryReplica, NodeEntry
-from hostagent.core.events import LoadOutcome
+from hostagent.core.events import LeavesRead, LoadOutcome
 from hostagent.core.fetch import Fetch, FetchObserver, FetchResult, MakeReader, Purpose, Wanted
 from hostagent.core.inbound import InboundChunk
 from hostagent.core.outgoing_reads import OutgoingReads
 from hostagent.core.plan import FetchPlan, FetchPlanner
-from hostagent.core.sources import DiskIndex, Sources
+from hostagent.core.sources import SWITCH_NODE, DiskIndex, Sources
 from hostagent.pool.chunks import Chunk, ChunkPool
 from hostagent.pool.tenants import NOBODY
+from hostagent.tree import Hashed, root_of, wrong_segments
 from kvclient.messages import Status
 from kvpolicy.tiers.gate import Gate, Prefill, Probe
 from kvpolicy.tiers.holder_load import HolderLoad
@@ -35,17 +36,21 @@ from kvpolicy.value import Tier
 from kvproto import events
 from kvproto.commands import (
     AbortRead,
+    Blame,
     DeliverFetch,
     DropChunk,
     FetchProgress,
     Outcome,
     ReaderCommand,
+    ReadLeaves,
     ReportBadCopy,
+    SegmentsDropped,
     SendControl,
     StartRead,
     VerifyChunk,
 )
-from kvproto.ids import ChunkKey, FetchId, NodeId
+from kvproto.ids import ChunkKey, FetchId, NodeId, ReadId
+from kvproto.integrity import NO_DIGEST, algorithm_of
 from kvproto.limits import FETCHES_MAX
 from kvproto.session.parameters import ReaderParameters
 from kvproto.sources import ChunkSource
@@ -98,6 +103,8 @@ class Fetches:
         self._reads = OutgoingReads(alarms, emit, directory, self.read_event)
         self._untaught: list[FetchPlan] = []
         self._teach_soon: Alarm = alarms.add(self._teach)
+        self._judging: dict[ReadId, ChunkKey] = {}
+        """Leaves that are being read, and the chunks that they are of."""
         self._fetch_id = 0
         self._reviews = Reviews(alarms, gate, self._left_of, self._cut)
         self._planner = FetchPlanner(
@@ -242,7 +249,7 @@ class Fetches:
             if route in _LOADED and inbound is not None and inbound.chunk is chunk:
                 self._pool.pin(chunk)
                 by_disk = route is Tier.LOCAL_DISK
-                self._emit(effects.LoadChunk(chunk) if by_disk else effects.LoadCold(chunk, found.entry.checksum))
+                self._emit(effects.LoadChunk(chunk) if by_disk else effects.LoadCold(chunk, found.entry.digest))
         if fetch.fetch not in self._fetches:
             return None
         self._reviews.began(fetch)
@@ -447,6 +454,18 @@ class Fetches:
         if self._reads.heard(event):
             self._handle(event)
 
+    def leaves_read(self, event: LeavesRead) -> None:
+        """A holder's leaves: those that belong to the chunk's digest tell which segments are wrong."""
+        key = self._judging.pop(event.read, None)
+        inbound = self._inbound.get(key) if key is not None else None
+        if not self._reads.heard(event) or inbound is None:
+            return
+        entry, wrong = inbound.entry, None
+        if root_of(event.leaves, entry.size_bytes) == entry.digest:
+            segment_bytes = self._parameters.segment_bytes
+            wrong = wrong_segments(event.leaves, inbound.found.leaves, entry.size_bytes, segment_bytes)
+        self._handle(events.ChunkJudged(event.read, wrong))
+
     def judges_silence(self, now_ns: int) -> bool:
         """Whether the reader is about to draw conclusions from silence: first report everything that has come."""
         due_ns = self._reader_alarm.due_ns
@@ -457,29 +476,29 @@ class Fetches:
 
     # ------------------------------------------------------------------ memory and disk
 
-    def checksum_computed(self, chunk: Chunk, checksum: int) -> bool:
-        """Returns whether it is the checksum of a chunk on its way."""
+    def digest_computed(self, chunk: Chunk, hashed: Hashed) -> bool:
+        """Returns whether it is the digest of a chunk on its way."""
         inbound = self._inbound.get(chunk.key)
         if inbound is None or inbound.chunk is not chunk:
             return False
-        inbound.found = checksum
-        good = checksum == inbound.entry.checksum
+        inbound.found = hashed
+        good = hashed.digest == inbound.entry.digest
         if good:
             self._take_in(inbound, from_here=False)
         inbound.whole = good
-        self._handle(events.ChunkVerified(chunk.key, good))
+        self._handle(events.ChunkVerified(chunk.key, good, bool(hashed.leaves)))
         return True
 
-    def load_ended(self, into: Chunk, outcome: LoadOutcome, checksum: int) -> None:
+    def load_ended(self, into: Chunk, outcome: LoadOutcome, hashed: Hashed) -> None:
         """This node's disk or the cold store delivered, or did not. From the latter only the bytes that are
         expected are taken."""
         self._pool.unpin(into)
         inbound = self._inbound.get(into.key)
         if inbound is None or inbound.chunk is not into:
             return
-        wrong = inbound.route is Tier.COLD and checksum != inbound.entry.checksum
+        wrong = inbound.route is Tier.COLD and hashed.digest != inbound.entry.digest
         if outcome is LoadOutcome.DONE and not wrong:
-            inbound.found = checksum
+            inbound.found = hashed
             self._take_in(inbound, from_here=True)
             self._handle(events.ChunkLoaded(into.key))
         else:
@@ -540,14 +559,20 @@ class Fetches:
                     self._emit(command)
                 case StartRead():
                     self._start_read(command)
-                case AbortRead():
+                case ReadLeaves():
+                    self._judging[command.read] = command.key
+                    self._reads.start_leaves(command, self._inbound[command.key])
+                case SegmentsDropped():
+                    self._segments_dropped(command)
+                case AbortRead(read):
+                    self._judging.pop(read, None)
                     self._reads.abort(command)
                 case VerifyChunk(key):
                     chunk = self._inbound[key].chunk
                     self._inbound[key].whole = True
                     self._pool.pin(chunk)
                     self._emit(effects.ForgetCasts(key))
-                    self._emit(effects.ComputeChecksum(chunk))
+                    self._emit(effects.ComputeDigest(chunk, algorithm_of(self._inbound[key].entry.digest)))
                 case DropChunk(key):
                     dropped = self._inbound.pop(key, None)
                     if dropped is not None:
@@ -634,6 +659,15 @@ class Fetches:
         if fetch.purpose is Purpose.ENGINE:
             self._observer.fetch_over(fetch.keys)
 
+    def _segments_dropped(self, command: SegmentsDropped) -> None:
+        """Where the switch says to have sent some, its copy may be bad: the controller hears it from all who saw it."""
+        self._emit(effects.DatagramsDropped("segment_wrong", command.count))
+        inbound = self._inbound[command.key]
+        if inbound.from_switch:
+            inbound.from_switch = 0
+            expected, found = inbound.entry.digest, inbound.found.digest
+            self._emit(effects.ReportBadCopy(command.key, SWITCH_NODE, 0, Blame.DIGEST, expected, found, True))
+
     def _report(self, command: ReportBadCopy) -> None:
         inbound = self._inbound.get(command.key)
         node = self._directory.node_named(command.holder)
@@ -643,8 +677,8 @@ class Fetches:
                 command.holder,
                 node.node if node is not None else 0,
                 command.blame,
-                inbound.entry.checksum if inbound is not None else 0,
-                inbound.found if inbound is not None else 0,
-                inbound is not None and inbound.from_switch > 0,
+                inbound.entry.digest if inbound is not None else NO_DIGEST,
+                inbound.found.digest if inbound is not None else NO_DIGEST,
+                from_switch=False,
             )
         )

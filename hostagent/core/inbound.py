@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from hostagent.core.directory import ChunkEntry
 from hostagent.pool.chunks import Chunk
+from hostagent.tree import NOT_HASHED, Hashed
 from kvpolicy.value import Tier
 from kvproto.ids import Address, FetchId
 
@@ -30,5 +31,5 @@ class InboundChunk:
     """All of it came; it is being verified."""
     from_switch: int = 0
     """Segments that came from the switch's memory."""
-    found: int = 0
-    """The checksum that its bytes turned out to have."""
+    found: Hashed = NOT_HASHED
+    """What its bytes turned out to be."""

@@ -7,10 +7,12 @@ from collections.abc import Callable
 from hostagent.core import effects
 from hostagent.core.clock import Alarm, Alarms
 from hostagent.core.directory import DirectoryReplica, NodeEntry
+from hostagent.core.events import LeavesRead
 from hostagent.core.inbound import InboundChunk
+from hostagent.tree import leaves_bytes
 from kvproto import events
-from kvproto.commands import AbortRead, StartRead
-from kvproto.ids import ReadId
+from kvproto.commands import AbortRead, ReadLeaves, StartRead
+from kvproto.ids import NodeId, ReadId
 
 
 class OutgoingReads:
@@ -37,11 +39,8 @@ class OutgoingReads:
         self, command: StartRead, inbound: InboundChunk, segment_bytes: int, wanted_of: Callable[[NodeEntry], int]
     ) -> None:
         """Ask a holder for segments of a chunk on its way. `wanted_of(holder)`: bytes still to come from it in all."""
-        self._under_way.add(command.read)
-        node = self._directory.node_named(command.holder)
+        node = self._known(command.read, command.holder)
         if node is None:
-            self._unstarted.append(command.read)
-            self._fail_unstarted.set(self._clock.now_ns)
             return
         inbound.last_source = node.address
         offset = command.first * segment_bytes
@@ -60,6 +59,22 @@ class OutgoingReads:
             )
         )
 
+    def start_leaves(self, command: ReadLeaves, inbound: InboundChunk) -> None:
+        """Ask a holder for the leaves of a chunk's tree."""
+        node = self._known(command.read, command.holder)
+        if node is not None:
+            size_bytes = leaves_bytes(inbound.entry.size_bytes)
+            self._emit(effects.ReadLeaves(command.read, node.name, node.read_endpoint, command.key, size_bytes))
+
+    def _known(self, read: ReadId, holder: NodeId) -> NodeEntry | None:
+        """The node to read from; a read from one that has left the directory fails."""
+        self._under_way.add(read)
+        node = self._directory.node_named(holder)
+        if node is None:
+            self._unstarted.append(read)
+            self._fail_unstarted.set(self._clock.now_ns)
+        return node
+
     def abort(self, command: AbortRead) -> None:
         """Give one up; nothing, when it has ended already."""
         if command.read in self._under_way:
@@ -72,7 +87,7 @@ class OutgoingReads:
             self._emit(AbortRead(read))
         self._under_way.clear()
 
-    def heard(self, event: events.ReadProgress | events.ReadDone | events.ReadFailed) -> bool:
+    def heard(self, event: events.ReadProgress | events.ReadDone | events.ReadFailed | LeavesRead) -> bool:
         """A read progressed or ended; False: it was aborted before, and nobody wants to know."""
         if event.read not in self._under_way:
             return False

@@ -14,6 +14,7 @@ from hostagent.pool.chunks import Chunk, ChunkPool, ChunkState
 from kvclient.messages import Hint
 from kvpolicy.value import FetchTally, Measurement
 from kvproto.ids import ChunkKey
+from kvproto.integrity import Integrity, algorithm_of
 from kvproto.sources import NETWORK, ChunkSource
 
 T = TypeVar("T")
@@ -41,6 +42,8 @@ class Reports:
         self._disk = disk
         self._pinned_keys = pinned_keys
         self._take_measurements = take_measurements
+        self.integrity = Integrity.BLAKE3
+        """How the fabric digests chunks."""
         self._connected = False
         self._fresh: set[ChunkKey] = set()
         """Copies whose fetches are still under way: not to be announced yet."""
@@ -66,11 +69,11 @@ class Reports:
         self._fresh.clear()
         self._held_back.clear()
         pinned = self._pinned_keys()
-        for part in _batches(self._pool.ready_chunks()):
+        for part in _batches(self._digested(self._pool.ready_chunks())):
             self._emit(effects.Announce(part, (), pinned, snapshot=True))
         if self._disk is not None:
             self._disk.take_changes()
-            for part in _batches(self._disk.stored_chunks()):
+            for part in _batches(self._digested(self._disk.stored_chunks())):
                 self._emit(effects.Announce(part, (), (), on_disk=True, snapshot=True))
         self._emit(effects.Announce((), (), (), snapshot=True, snapshot_end=True))
         self._connected = True
@@ -139,7 +142,7 @@ class Reports:
             self._emit(effects.Announce((), gone, ()))
         if self._disk is not None:
             stored, lost = self._disk.take_changes()
-            for part in _batches(stored):
+            for part in _batches(self._digested(stored)):
                 self._emit(effects.Announce(part, (), (), on_disk=True))
             for gone in _batches(lost):
                 self._emit(effects.Announce((), gone, (), on_disk=True))
@@ -149,7 +152,11 @@ class Reports:
         waiting = {**self._held_back, **{chunk.key: chunk for chunk in changed}}
         self._held_back = {key: chunk for key, chunk in waiting.items() if key in self._fresh}
         ripe = [chunk for key, chunk in waiting.items() if key not in self._fresh]
-        return [chunk for chunk in ripe if chunk.state is ChunkState.READY]
+        return self._digested(chunk for chunk in ripe if chunk.state is ChunkState.READY)
+
+    def _digested(self, chunks: Iterable[Chunk]) -> list[Chunk]:
+        """Those that the fabric takes: what an earlier setting digested otherwise serves this node alone."""
+        return [chunk for chunk in chunks if algorithm_of(chunk.digest) is self.integrity]
 
     def close(self) -> None:
         """Announce nothing any more."""

@@ -88,7 +88,7 @@ class Sources:
         stored = self._disk.find(key) if self._disk is not None else None
         entry = None if from_disk_only else self._directory.find(key)
         if stored is not None and (entry is None or entry.size_bytes != stored.size_bytes):
-            own = ChunkEntry(key, stored.parent, stored.size_bytes, stored.checksum, stored.position, ())
+            own = ChunkEntry(key, stored.parent, stored.size_bytes, stored.digest, stored.position, ())
             return Found(own, (Tier.LOCAL_DISK,), ())
         cold = None if from_disk_only else self._cold.find(key)
         if entry is None:
@@ -102,7 +102,7 @@ class Sources:
             tiers.append(Tier.REMOTE_DRAM if in_dram else Tier.REMOTE_DISK)
         if cold is not None and not tiers:
             return Found(cold, (Tier.COLD,), ())
-        if cold is not None and (cold.size_bytes, cold.checksum) == (entry.size_bytes, entry.checksum):
+        if cold is not None and (cold.size_bytes, cold.digest) == (entry.size_bytes, entry.digest):
             tiers.append(Tier.COLD)
         return Found(entry, tuple(tiers), refs, self._least_load(in_dram or on_disk)) if tiers else None
 

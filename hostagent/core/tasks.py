@@ -13,12 +13,24 @@ from hostagent.core.clock import Alarms
 from hostagent.core.fetch import FetchResult, Purpose
 from hostagent.core.fetches import Fetches
 from hostagent.core.serving import Serving
-from hostagent.core.work import DropWork, FetchWork, FillWork, PinWork, Task, TaskStatus, UnknownWork, UnpinWork
+from hostagent.core.work import (
+    DropWork,
+    FetchWork,
+    FillWork,
+    PinWork,
+    RecheckWork,
+    Task,
+    TaskStatus,
+    UnknownWork,
+    UnpinWork,
+)
 from hostagent.pool.chunks import Chunk, ChunkPool, ChunkState
+from hostagent.tree import Hashed
 from kvclient.messages import Status
 from kvpolicy.tiers.lane import Lane, LaneLimits
 from kvproto.commands import FillEnded
 from kvproto.ids import Address, ChunkKey, FetchId, FillId
+from kvproto.integrity import algorithm_of
 
 BACKGROUND_FETCHES_MAX = 2
 """Background fetch tasks at once; they stay below what engines wait for."""
@@ -48,6 +60,16 @@ class SwitchPlace:
 
     pool_address: Address | None
     segment_bytes: int
+
+
+@dataclass(slots=True, eq=False)
+class _Rechecks:
+    """A task that compares chunks."""
+
+    running: _Running
+    keys: tuple[ChunkKey, ...]
+    left_count: int
+    wrong: list[ChunkKey]
 
 
 class Tasks:
@@ -81,6 +103,8 @@ class Tasks:
         """Steps of background fetches that begin in a moment: fetches that fail at once must not nest."""
         self._begin_alarm = alarms.add(self._begin_taken)
         self._pinned: dict[ChunkKey, Chunk] = {}
+        self._rechecked: dict[Chunk, _Rechecks] = {}
+        """Chunks whose bytes are being compared with their digests."""
 
     @property
     def running_count(self) -> int:
@@ -111,6 +135,8 @@ class Tasks:
                 self._queue_fetch(running, task.work)
             case DropWork(keys):
                 self._end_with(running, keys, [key for key in keys if not self._drop(key)])
+            case RecheckWork(keys):
+                self._recheck(running, keys)
             case PinWork(keys):
                 self._end_with(running, keys, [key for key in keys if not self._pin(key)])
             case UnpinWork(keys):
@@ -142,6 +168,37 @@ class Tasks:
         """Start nothing any more."""
         self._pump_alarm.cancel()
         self._begin_alarm.cancel()
+        for chunk in self._rechecked:
+            self._pool.unpin(chunk)
+        self._rechecked.clear()
+
+    # ------------------------------------------------------------------ rechecks
+
+    def _recheck(self, running: _Running, keys: Sequence[ChunkKey]) -> None:
+        """Somebody got other bytes from here than the digest says. Whether that is so, only this node can tell."""
+        chunks = [chunk for key in set(keys) if (chunk := self._pool.find(key)) and chunk not in self._rechecked]
+        rechecks = _Rechecks(running, tuple(keys), len(chunks), [])
+        for chunk in chunks:
+            self._pool.pin(chunk)
+            self._rechecked[chunk] = rechecks
+            self._emit(effects.ComputeDigest(chunk, algorithm_of(chunk.digest), in_background=True))
+        if not chunks:
+            self._end_with(running, keys, [])
+
+    def digest_computed(self, chunk: Chunk, hashed: Hashed) -> bool:
+        """Returns whether it is the digest of a chunk that was READY already."""
+        rechecks = self._rechecked.pop(chunk, None)
+        if rechecks is None:
+            return False
+        rechecks.left_count -= 1
+        if hashed.digest != chunk.digest:
+            rechecks.wrong.append(chunk.key)
+            if self._pool.find(chunk.key) is chunk:
+                self._pool.drop(chunk.key, force=True)
+                self._drop_copies(chunk.key)
+        if not rechecks.left_count and not rechecks.running.ended:
+            self._end_with(rechecks.running, rechecks.keys, rechecks.wrong)
+        return True
 
     # ------------------------------------------------------------------ fill
 

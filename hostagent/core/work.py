@@ -33,6 +33,13 @@ class DropWork:
 
 
 @dataclass(frozen=True, slots=True)
+class RecheckWork:
+    """Compare chunks of the pool with their digests; drop those whose bytes are wrong."""
+
+    keys: tuple[ChunkKey, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class PinWork:
     """Pin chunks in the pool."""
 
@@ -51,7 +58,7 @@ class UnknownWork:
     """Of a controller that is newer than this agent."""
 
 
-Work: TypeAlias = FillWork | FetchWork | DropWork | PinWork | UnpinWork | UnknownWork
+Work: TypeAlias = FillWork | FetchWork | DropWork | RecheckWork | PinWork | UnpinWork | UnknownWork
 
 
 @dataclass(frozen=True, slots=True)

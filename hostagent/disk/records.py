@@ -6,7 +6,7 @@ sector each, so none is ever half old and half new on a device that writes secto
 fails its checksum and is ignored. A record's checksum covers the identity of the store and the slot as well:
 a sector that ended up elsewhere, or came from another store, counts as damaged, too.
 
-A record's claims about the chunk's bytes are never trusted: the chunk's xxh3-64 is compared on each load, so a
+A record's claims about the chunk's bytes are never trusted: the chunk's digest is compared on each load, so a
 record that outlived its bytes (a power failure may undo a later write) costs a miss and nothing else.
 
 | offset | field of the header | bytes |
@@ -24,9 +24,10 @@ record that outlived its bytes (a power failure may undo a later write) costs a 
 | 6 | flags: bit 0: the chunk has a parent | 2 |
 | 8 | sequence: of two records for the same bytes the higher one counts | 8 |
 | 16 | key, parent | 16, 16 |
-| 48 | offset in the slab, size, xxh3-64 of the chunk | 8, 8, 8 |
-| 72 | position in the prefix | 4 |
-| 76 | namespace label, zero-padded | 256 |
+| 48 | offset in the slab, size | 8, 8 |
+| 64 | position in the prefix | 4 |
+| 68 | digest of the chunk (`kvproto.integrity`), zero-padded; zeros: none yet | 33 |
+| 101 | namespace label, zero-padded | 256 |
 | 504 | xxh3-64 of the bytes before, seeded with identity and slot | 8 |
 
 Integers are big-endian.
@@ -42,8 +43,9 @@ from typing import Final
 import xxhash
 
 from kvproto.ids import ChunkKey
+from kvproto.integrity import NO_DIGEST, OUTPUT_BYTES, Digest, parse_digest
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 HEADER_BYTES: Final = 4096
 RECORD_BYTES: Final = 512
 NAMESPACE_BYTES_MAX: Final = 256
@@ -52,7 +54,7 @@ STORE_ID_BYTES: Final = 16
 _MAGIC = b"KVCASTDI"
 _HEADER = struct.Struct("!8sII16s")
 _RECORD_MAGIC = b"KVCR"
-_RECORD = struct.Struct("!4sHHQ16s16sQQQI256s")
+_RECORD = struct.Struct("!4sHHQ16s16sQQI33s256s")
 _CHECKSUM = struct.Struct("!Q")
 _CHECKSUM_AT = RECORD_BYTES - _CHECKSUM.size
 _HAS_PARENT = 1
@@ -79,8 +81,8 @@ class Record:
     namespace: str
     offset: int
     size_bytes: int
-    checksum: int
-    """xxh3-64 of the chunk."""
+    digest: Digest
+    """NO_DIGEST: its bytes are not all there yet."""
     sequence: int
 
 
@@ -124,8 +126,8 @@ def pack_record(record: Record, store_id: bytes, slot: int) -> bytes:
         record.parent or b"",
         record.offset,
         record.size_bytes,
-        record.checksum,
         record.position,
+        record.digest,
         label,
     ).ljust(_CHECKSUM_AT, b"\0")
     return body + _CHECKSUM.pack(xxhash.xxh3_64_intdigest(body, _seed(store_id, slot)))
@@ -138,7 +140,7 @@ def unpack_record(sector: bytes, store_id: bytes, slot: int) -> Record | None:
     (checksum,) = _CHECKSUM.unpack_from(sector, _CHECKSUM_AT)
     if checksum != xxhash.xxh3_64_intdigest(sector[:_CHECKSUM_AT], _seed(store_id, slot)):
         raise ValueError(f"record {slot} does not match its checksum")
-    magic, label_bytes, flags, sequence, key, parent, offset, size_bytes, digest, position, label = _RECORD.unpack_from(
+    magic, label_bytes, flags, sequence, key, parent, offset, size_bytes, position, raw, label = _RECORD.unpack_from(
         sector
     )
     if magic != _RECORD_MAGIC or label_bytes > NAMESPACE_BYTES_MAX or not size_bytes:
@@ -150,9 +152,16 @@ def unpack_record(sector: bytes, store_id: bytes, slot: int) -> Record | None:
         label[:label_bytes].decode(errors="replace"),
         offset,
         size_bytes,
-        digest,
+        _digest(raw),
         sequence,
     )
+
+
+def _digest(raw: bytes) -> Digest:
+    """Raises ValueError."""
+    if not raw[0]:
+        return NO_DIGEST
+    return parse_digest(raw[: 1 + OUTPUT_BYTES.get(raw[0], 0)])
 
 
 def _seed(store_id: bytes, slot: int) -> int:

@@ -4,7 +4,7 @@ The event loop decides and owns the index (`pool`, a `ChunkPool` over the slab's
 read, one writes, in the order in which it was asked to. So the record of an evicted chunk is cleared before its bytes
 are overwritten, and a record appears only after the bytes that it describes.
 
-A load ends in exact bytes, compared with their xxh3-64, or in a miss that is counted. Trouble with the disk never stops
+A load ends in exact bytes, compared with their digest, or in a miss that is counted. Trouble with the disk never stops
 the agent: a write that fails ends writing, reads that fail again and again end the tier, each with one line in the log.
 """
 
@@ -20,8 +20,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-import xxhash
-
 from hostagent import limits
 from hostagent.core.events import LoadOutcome
 from hostagent.disk.disk_options import DiskConfig
@@ -30,7 +28,9 @@ from hostagent.disk.records import Record
 from hostagent.disk.state import DiskState
 from hostagent.pool.chunks import Chunk, ChunkPool, DropOutcome
 from hostagent.pool.memory import PoolMemory
+from hostagent.tree import NOT_HASHED, Hashed, hashed
 from kvproto.ids import ChunkKey
+from kvproto.integrity import Integrity, algorithm_of
 
 log = logging.getLogger(__name__)
 
@@ -140,7 +140,7 @@ class DiskStore:
                 record.namespace,
                 record.offset,
                 record.size_bytes,
-                record.checksum,
+                record.digest,
             )
             if chunk is None:
                 void.append(slot)
@@ -246,7 +246,7 @@ class DiskStore:
             chunk.namespace,
             place.offset,
             chunk.size_bytes,
-            chunk.checksum,
+            chunk.digest,
             self._sequence,
         )
         self.counters.writing += 1
@@ -273,7 +273,7 @@ class DiskStore:
         self.counters.writing -= 1
         if error is None:
             self._slots[place.key] = slot
-            self.pool.commit(place, chunk.checksum)
+            self.pool.commit(place, Hashed(chunk.digest))
             self.counters.written_chunks += 1
             self.counters.written_bytes += chunk.size_bytes
             self._sync_soon()
@@ -314,24 +314,24 @@ class DiskStore:
 
     # ------------------------------------------------------------------ loading
 
-    def load(self, key: ChunkKey, into: Chunk, done: Callable[[LoadOutcome, int], None]) -> None:
-        """Read a stored chunk into a FILLING chunk of the DRAM pool; `done(outcome, xxh3-64)` comes later."""
+    def load(self, key: ChunkKey, into: Chunk, done: Callable[[LoadOutcome, Hashed], None]) -> None:
+        """Read a stored chunk into a FILLING chunk of the DRAM pool; `done(outcome, what was read)` comes later."""
         stored, files = self.find(key), self._files
         if stored is None or files is None or stored.size_bytes != into.size_bytes:
-            self._loop.call_soon(done, LoadOutcome.ABSENT, 0)
+            self._loop.call_soon(done, LoadOutcome.ABSENT, NOT_HASHED)
             return
         self.pool.pin(stored)
         self.counters.reading += 1
         with self._way:
             self._reading += 1
         view = self._memory.view(into.offset, limits.extent_bytes(into.size_bytes))
-        future = self._readers.submit(_read, files, view, stored.offset, into.size_bytes)
+        future = self._readers.submit(_read, files, view, stored.offset, into.size_bytes, algorithm_of(stored.digest))
         future.add_done_callback(partial(self._from_thread, partial(self._read_ended, stored, done)))
 
     def _read_ended(
         self,
         stored: Chunk,
-        done: Callable[[LoadOutcome, int], None],
+        done: Callable[[LoadOutcome, Hashed], None],
         error: BaseException | None,
         found: object,
     ) -> None:
@@ -342,15 +342,15 @@ class DiskStore:
         self.pool.unpin(stored)
         done(*self._judge(stored, error, found))
 
-    def _judge(self, stored: Chunk, error: BaseException | None, found: object) -> tuple[LoadOutcome, int]:
-        if not isinstance(found, int):
+    def _judge(self, stored: Chunk, error: BaseException | None, found: object) -> tuple[LoadOutcome, Hashed]:
+        if not isinstance(found, Hashed):
             self.counters.reads_failed += 1
             self._failures += 1
             if self._failures >= READ_FAILURES_MAX:
                 self._turn_off(f"reads fail: {_reason(error)}")
-            return LoadOutcome.FAILED, 0
+            return LoadOutcome.FAILED, NOT_HASHED
         self._failures = 0
-        if found != stored.checksum:
+        if found.digest != stored.digest:
             self.counters.damaged_chunks += 1
             log.warning("the copy of %s on disk is damaged: dropped", stored.key.hex())
             if self.pool.find(stored.key) is stored:
@@ -426,10 +426,10 @@ def _end(record: Record) -> int:
     return record.offset + limits.extent_bytes(record.size_bytes)
 
 
-def _read(files: StoreFiles, view: memoryview, offset: int, size_bytes: int) -> int:
-    """In a reading thread: the bytes, and their xxh3-64."""
+def _read(files: StoreFiles, view: memoryview, offset: int, size_bytes: int, algorithm: Integrity) -> Hashed:
+    """In a reading thread: the bytes, and what they are."""
     files.read(view, offset)
-    return xxhash.xxh3_64_intdigest(view[:size_bytes])
+    return hashed(view[:size_bytes], algorithm)
 
 
 def _clear_all(files: StoreFiles, slots: Iterable[int]) -> None:

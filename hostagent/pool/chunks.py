@@ -19,8 +19,10 @@ from hostagent.pool.extents import ExtentAllocator
 from hostagent.pool.index import NO_SLOT, Found, PoolIndex
 from hostagent.pool.tenants import NOBODY, Tenants
 from hostagent.pool.turns import Spared, SparedTooManyError, Turns
+from hostagent.tree import Hashed
 from kvpolicy.value import CacheValues, EvictionCost, Touch
 from kvproto.ids import ChunkKey
+from kvproto.integrity import NO_DIGEST, Digest
 
 SCORE_RISE = 0.5
 """Rise of log2 of a value by which a fetch is recognized: nothing else makes it rise."""
@@ -72,7 +74,10 @@ class Chunk:
     offset: int
     size_bytes: int
     state: ChunkState
-    checksum: int = 0
+    digest: Digest = NO_DIGEST
+    """Of its bytes; NO_DIGEST while an engine or the network writes them."""
+    leaves: bytes = b""
+    """Of its tree (`hostagent.tree`), where it has one and was hashed by this process."""
     pins: int = 0
     """Users of its bytes right now: leases, sends, reads."""
     holds: int = 0
@@ -92,7 +97,7 @@ class Chunk:
 
 def _record(chunk: Chunk) -> Record:
     return Record(
-        chunk.key, chunk.parent, chunk.position, chunk.namespace, chunk.offset, chunk.size_bytes, chunk.checksum, 0
+        chunk.key, chunk.parent, chunk.position, chunk.namespace, chunk.offset, chunk.size_bytes, chunk.digest, 0
     )
 
 
@@ -193,12 +198,12 @@ class ChunkPool:
         self.values.add(_touch(chunk), self._now_ns())
         return chunk
 
-    def commit(self, chunk: Chunk, checksum: int) -> None:
-        """The chunk is whole, its xxh3-64 is `checksum`: READY, and an event for the directory."""
+    def commit(self, chunk: Chunk, hashed: Hashed) -> None:
+        """The chunk is whole, and this is what it is: READY, and an event for the directory."""
         if chunk.state is not ChunkState.FILLING:
             raise ValueError(f"chunk {chunk.key.hex()} is {chunk.state.value}, not filling")
         chunk.state = ChunkState.READY
-        chunk.checksum = checksum
+        chunk.digest, chunk.leaves = hashed.digest, hashed.leaves
         if self._index is not None:
             self._index.ready(chunk.slot, _record(chunk), in_use=chunk.pins > 0)
         extent_bytes = self._extents.extent_bytes(chunk.size_bytes)
@@ -225,12 +230,12 @@ class ChunkPool:
         namespace: str,
         offset: int,
         size_bytes: int,
-        checksum: int,
+        digest: Digest,
     ) -> Chunk | None:
         """Add a chunk that was found in storage, READY; None when another one has its key or part of its place."""
         if key in self._chunks or not self._extents.take(offset, size_bytes):
             return None
-        chunk = Chunk(key, parent, position, namespace, offset, size_bytes, ChunkState.READY, checksum)
+        chunk = Chunk(key, parent, position, namespace, offset, size_bytes, ChunkState.READY, digest)
         self._chunks[key] = chunk
         self._added[key] = chunk
         self._turns.add(NOBODY, key, parent)
@@ -241,7 +246,7 @@ class ChunkPool:
     def adopt(self, found: Found) -> Chunk | None:
         """Take over an extent that an agent before this one had given out; None: its place or its key is taken.
 
-        A chunk that was READY is FILLING now, with its checksum: compare it with the bytes, then `commit` or `abort`.
+        A chunk that was READY is FILLING now, with its digest: compare it with the bytes, then `commit` or `abort`.
         Any other is EVICTING and pinned once, so that nobody gets the extent until `unpin`.
         """
         record = found.record
@@ -258,7 +263,7 @@ class ChunkPool:
             record.offset,
             record.size_bytes,
             ChunkState.FILLING,
-            record.checksum,
+            record.digest,
             slot=found.slot,
         )
         extent_bytes = self._extents.extent_bytes(record.size_bytes)

@@ -12,7 +12,7 @@ The process may be killed between any two bytes that it writes. So
   before the first byte is overwritten.
 
 A record that is torn fails its checksum and is ignored: its extent was not in use yet, or no longer. What it says of
-the chunk's bytes is not trusted: they are compared with their checksum before anybody gets them.
+the chunk's bytes is not trusted: they are compared with their digest before anybody gets them.
 
 IN_USE says of a READY chunk that an engine may be reading it, and HELD that one may be writing. An engine lives longer
 than the agent, so the next agent leaves such extents alone for a while.
@@ -31,7 +31,7 @@ import xxhash
 from hostagent.disk.records import RECORD_BYTES, STORE_ID_BYTES, Record, pack_record, unpack_record
 
 HEADER_BYTES: Final = 4096
-FORMAT: Final = 1
+FORMAT: Final = 2
 NO_SLOT: Final = -1
 _MAGIC: Final = b"KVCASTPI"
 _HEADER: Final = struct.Struct("!8sIIQQ16s")
@@ -137,7 +137,7 @@ class PoolIndex:
         return slot
 
     def ready(self, slot: int, record: Record, *, in_use: bool) -> None:
-        """The chunk is whole, and its checksum known."""
+        """The chunk is whole, and its digest known."""
         self._write(slot, record)
         self._set(slot, SlotState.READY, in_use=in_use)
 

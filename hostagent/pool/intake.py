@@ -1,7 +1,7 @@
 """What engines put: each connection's own write region, and the copies from there into the pool.
 
 An engine can change its region at any time, punch holes into it, or die. So nobody but the agent reads a region, and
-the agent reads it once: into the pool, where no engine can write. Checksum and readers see that copy only. The agent
+the agent reads it once: into the pool, where no engine can write. Hashing and readers see that copy only. The agent
 reads with preadv(2), never through a mapping: whatever an engine does to its region, the agent gets bytes or an error,
 and no signal. A mapping would be read three times as fast; docs/research/performance.md has what a put costs.
 """

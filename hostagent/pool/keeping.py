@@ -107,5 +107,5 @@ def _kept_pool(config: PoolConfig, huge_pages: HugePages, kept: Mapping[str, int
         return None
     os.close(index_fd)
     ready_count = sum(one.ready for one in found)
-    log.info("the pool of the agent before is taken over: %d chunks, compared with their checksums now", ready_count)
+    log.info("the pool of the agent before is taken over: %d chunks, compared with their digests now", ready_count)
     return Pool(memory, index, tuple(found), is_kept=True)

@@ -48,7 +48,7 @@ class Step(enum.Enum):
     LOAD = "load"
     """From this node's disk."""
     VERIFY = "verify"
-    """Checksums of whole chunks."""
+    """Hashing of whole chunks."""
     COPY = "copy"
     """The engine reads: from the answer until it gives the lease back."""
 
@@ -141,7 +141,7 @@ class FetchWatch:
             protocol.SegmentsReceived: lambda event, now_ns: self._casts((event,), now_ns),
             protocol.ReadDone: self._read_done,
             protocol.ReadFailed: self._read_failed,
-            events.ChecksumComputed: self._checksum_computed,
+            events.DigestComputed: self._digest_computed,
             events.LoadEnded: self._loaded,
             events.ColdLoadEnded: self._loaded,
             events.LeaseReleased: self._released,
@@ -151,7 +151,7 @@ class FetchWatch:
             effects.FetchPlanned: self._planned,
             effects.FetchAnswered: self._ended,
             effects.StartRead: self._read_started,
-            effects.ComputeChecksum: self._verified,
+            effects.ComputeDigest: self._verified,
             effects.LoadChunk: lambda one, now_ns: self._begin(Step.LOAD, one.into.key, now_ns),
             effects.LoadCold: lambda one, now_ns: self._begin(Step.LOAD, one.into.key, now_ns),
             effects.ReportBadCopy: self._bad_copy,
@@ -343,7 +343,7 @@ class FetchWatch:
             elif load is not None:
                 load.failed_count += 1
 
-    def _verified(self, effect: effects.ComputeChecksum, now_ns: int) -> None:
+    def _verified(self, effect: effects.ComputeDigest, now_ns: int) -> None:
         key = effect.chunk.key
         for timeline in self._awaiting.get(key, ()):
             for step in (Step.JOIN, Step.LEAD, Step.FOLLOW):
@@ -355,7 +355,7 @@ class FetchWatch:
         for timeline in self._awaiting.get(effect.key, ()):
             timeline.notes.append((now_ns, "bad copy", details))
 
-    def _checksum_computed(self, event: events.ChecksumComputed, now_ns: int) -> None:
+    def _digest_computed(self, event: events.DigestComputed, now_ns: int) -> None:
         """A chunk has arrived, or an engine of this node has put it."""
         self._end(Step.VERIFY, event.chunk.key, now_ns)
         self._end(Step.WAIT, event.chunk.key, now_ns)

@@ -83,6 +83,8 @@ class ReadRequest:
     """Called when the peer's answer begins, until `done` or `cancel`: what it has queued for others."""
     wanted_bytes: int = 0
     """What this node still wants of the peer, this read included; the peer tells others. 0: no more than this."""
+    leaves: bytearray | None = None
+    """The leaves of the chunk's tree are wanted, and go here, all `size_bytes` of them; nothing goes into the pool."""
 
     def __post_init__(self) -> None:
         if self.offset < 0 or self.size_bytes < 1:
@@ -218,6 +220,10 @@ class TransportSink(Protocol):
         """A chunk that `open_extent` did not find: True when it is being brought from this node's disk. `then` is
         called once, later; from then on `open_extent` answers correctly. A transport that does not ask says ABSENT.
         """
+        ...
+
+    def leaves(self, key: ChunkKey) -> bytes | None:
+        """The leaves of a chunk's tree (`hostagent.tree`); None when it is not in the pool, or has no tree."""
         ...
 
     def close_extent(self, extent: Extent) -> None:

@@ -223,6 +223,11 @@ class _FakeRead:
             self.end(ReadOutcome.FAILED)
             return
         request = self.request
+        if request.leaves is not None:
+            leaves = self.peer._sink.leaves(request.key)
+            request.leaves[:] = leaves or b""
+            self.end(ReadOutcome.ABSENT if leaves is None else ReadOutcome.DONE)
+            return
         if self.extent is None:
             self.extent = self.peer._sink.open_extent(request.key)
             if self.extent is None and not self.prepared and self.peer._sink.prepare(request.key, self._prepared):

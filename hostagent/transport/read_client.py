@@ -19,6 +19,7 @@ from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import ReadOutcome, ReadRequest, TransportCounters
 from hostagent.transport.read_protocol import (
     ANSWER,
+    KIND_LEAVES,
     KIND_READ,
     MAGIC,
     RANGE,
@@ -196,7 +197,8 @@ class _PeerConnection:
             self._asked.append(read)
             request = read.request
             body = RANGE.pack(request.offset, request.size_bytes, request.key)
-            self._unsent += pack_request(KIND_READ, read.number, body)
+            kind = KIND_READ if request.leaves is None else KIND_LEAVES
+            self._unsent += pack_request(kind, read.number, body)
         try:
             if self._unsent:
                 self._unsent = self._unsent[self._sock.send(self._unsent) :]
@@ -253,6 +255,8 @@ class _PeerConnection:
                 read.request.holder_told(load_of(load))
             if read.cancelled:
                 self._target = self._scratch_view(size_bytes)
+            elif read.request.leaves is not None:
+                self._target = memoryview(read.request.leaves)
             else:
                 self._target = self._memory.view(read.request.pool_offset, size_bytes)
             self._set_low_water()

@@ -5,11 +5,12 @@ Request, 48 bytes: magic u32, version u8, kind u8, zero u16, request u64, then 3
     CONNECT  queue pair u32, first PSN u32, MTU in bytes u32, RDMA READs in flight u32, GID 16 bytes: my end of a
              reliable connection; answered with yours. Again on the same connection: a fresh one instead of the last
     OPEN     zero u64, zero u64, key 16 bytes: pin this chunk and tell me where it lies, I read it with RDMA
+    LEAVES   zero u64, size u64, key 16 bytes: send me the leaves of this chunk's tree (`hostagent.tree`), so many bytes
     CLOSE    bytes read u64, zero u64, zero 16 bytes: unpin what the OPEN of this number pinned; not answered
 Answer, 24 bytes: magic u32, version u8, status u8, load u16, request u64, size u64, followed by `size` bytes when the
-status is 0: the range (READ), the 32 bytes of CONNECT, or where the chunk lies (OPEN: address u64, size u64, rkey u32,
-zero u32). Answers come in the order of the requests. Status 1: chunk not here; 2: range outside of the chunk; 3: no
-RDMA here. Anything else ends the connection, and with it go its pins and its queue pair.
+status is 0: the range (READ), the leaves (LEAVES), the 32 bytes of CONNECT, or where the chunk lies (OPEN: address u64,
+size u64, rkey u32, zero u32). Answers come in the order of the requests. Status 1: chunk not here; 2: range outside of
+the chunk; 3: no RDMA here. Anything else ends the connection, and with it go its pins and its queue pair.
 
 The asker chooses `request`, a holder only repeats it; an agent of an earlier version knows nothing of the following.
 The top bit says that the asker reads `load`, and bits 48 to 57 what it still wants of this holder, this request
@@ -35,6 +36,7 @@ KIND_READ = 1
 KIND_CONNECT = 2
 KIND_OPEN = 3
 KIND_CLOSE = 4
+KIND_LEAVES = 5
 STATUS_OK = 0
 STATUS_ABSENT = 1
 STATUS_RANGE = 2

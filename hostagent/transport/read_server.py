@@ -29,6 +29,7 @@ from hostagent.transport.read_protocol import (
     HEAD,
     KIND_CLOSE,
     KIND_CONNECT,
+    KIND_LEAVES,
     KIND_OPEN,
     KIND_READ,
     MAGIC,
@@ -339,6 +340,16 @@ class _ServedConnection:
             answer.tell(STATUS_OK, end.pack())
         self._answers.append(answer)
 
+    def _take_leaves(self, request: int, body: bytes) -> None:
+        _, size_bytes, key = RANGE.unpack(body)
+        leaves = self._sink.leaves(ChunkKey(key))
+        answer = _Answer(request)
+        if leaves is None or len(leaves) != size_bytes:
+            answer.tell(STATUS_ABSENT)
+        else:
+            answer.tell(STATUS_OK, leaves)
+        self._answers.append(answer)
+
     def _take_close(self, request: int, body: bytes) -> None:
         read_bytes, _, _ = RANGE.unpack(body)
         extent = self._opened.pop(request, None)
@@ -353,6 +364,7 @@ class _ServedConnection:
         KIND_CONNECT: _take_connect,
         KIND_OPEN: _take_open,
         KIND_CLOSE: _take_close,
+        KIND_LEAVES: _take_leaves,
     }
 
     def _resolve(self, answer: _Answer, *, again: bool) -> None:

@@ -19,6 +19,7 @@ from hostagent.core.events import ControllerEvent, EngineId, LeaseId, LoadOutcom
 from hostagent.core.work import FillWork, Task
 from hostagent.limits import API_DEADLINE_S_MAX
 from hostagent.pool.chunks import Chunk
+from hostagent.tree import NOT_HASHED, Hashed
 from kvclient.messages import Status, Where
 from kvpolicy.tiers.gate import priors
 from kvpolicy.tiers.holder_load import HolderLoad
@@ -27,6 +28,7 @@ from kvpolicy.value.costs import PRIORS, SourceCost, Tier
 from kvproto import events as protocol
 from kvproto.commands import SendControl
 from kvproto.ids import Address, ChunkKey
+from kvproto.integrity import Digest, Integrity, digest_of
 from kvproto.rpc import control_pb2 as rpc
 from kvproto.sources import ChunkSource
 from planner.cluster.clock import Timer, VirtualClock
@@ -215,7 +217,7 @@ class Agent:
             effects.KeysAnswered: answered,
             effects.ForgetCasts: nothing,
             effects.PeerLoadEnded: self._peer_load_ended,
-            effects.ComputeChecksum: self._compute_checksum,
+            effects.ComputeDigest: self._compute_digest,
             effects.LoadChunk: self._load,
             effects.SaveChunk: self._save,
             effects.ForgetStored: self._forget_stored,
@@ -245,14 +247,14 @@ class Agent:
         """How many leading chunks of a prompt are in the pool."""
         return next((count for count, key in enumerate(keys) if self.find(key) is None), len(keys))
 
-    def _compute_checksum(self, effect: effects.ComputeChecksum) -> None:
+    def _compute_digest(self, effect: effects.ComputeDigest) -> None:
         """The network model has counted the time that it takes."""
-        self.handle(events.ChecksumComputed(effect.chunk, int.from_bytes(effect.chunk.key[:8], "big")))
+        self.handle(events.DigestComputed(effect.chunk, Hashed(_digest_of(effect.chunk.key))))
 
     def _load(self, effect: effects.LoadChunk) -> None:
         def loaded(stored: Chunk | None) -> None:
             outcome = LoadOutcome.ABSENT if stored is None else LoadOutcome.DONE
-            self.handle(events.LoadEnded(effect.into, outcome, 0 if stored is None else stored.checksum))
+            self.handle(events.LoadEnded(effect.into, outcome, NOT_HASHED if stored is None else Hashed(stored.digest)))
 
         self._disk_of(effect).load(effect.into.key, loaded)
 
@@ -400,3 +402,8 @@ def _priors(cluster: Cluster) -> dict[Tier, SourceCost]:
     remote_rate = min(cluster.link_rate, cluster.disk_rate)
     remote_disk = SourceCost(PRIORS[Tier.REMOTE_DISK].overhead_s, remote_rate)
     return {**network, Tier.LOCAL_DISK: disk, Tier.REMOTE_DISK: remote_disk}
+
+
+def _digest_of(key: ChunkKey) -> Digest:
+    """Of bytes that do not exist."""
+    return digest_of(Integrity.BLAKE3, key + key)

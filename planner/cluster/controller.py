@@ -179,6 +179,7 @@ def _mac(node: int) -> bytes:
 def _hello(node: int, pool_bytes: int, disk_bytes: int) -> rpc.Hello:
     address = data_ip(node)
     return rpc.Hello(
+        integrities=[rpc.INTEGRITY_BLAKE3],
         node=f"node{node}",
         incarnation=1,
         data_ip=address,

@@ -10,6 +10,7 @@ from typing import Final
 
 from hostagent.disk.state import DiskState
 from hostagent.pool.chunks import Chunk, ChunkPool
+from hostagent.tree import Hashed
 from kvproto.ids import ChunkKey
 from planner.cluster.clock import VirtualClock
 
@@ -47,7 +48,7 @@ class VirtualDisk:
         self._writes_end_s = max(self._clock.now_s, self._writes_end_s) + chunk.size_bytes / self._rate
 
         def written() -> None:
-            self.pool.commit(place, chunk.checksum)
+            self.pool.commit(place, Hashed(chunk.digest))
             then(True)
 
         self._clock.call_at(self._writes_end_s, written)

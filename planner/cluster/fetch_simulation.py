@@ -139,7 +139,7 @@ class FlowReader:
                 return []  # flows that have begun come to their end
             case events.ControlReceived() | events.ReadProgress() | events.ReadDone() | events.ReadFailed():
                 raise AssertionError(f"no packets in a flow model: {event}")
-            case events.ChunkVerified() | events.LoadFailed():
+            case events.ChunkVerified() | events.ChunkJudged() | events.LoadFailed():
                 raise AssertionError(f"nothing is lost or damaged in a replay: {event}")
             case _:
                 assert_never(event)

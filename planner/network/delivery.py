@@ -19,8 +19,8 @@ from kvproto.sources import ChunkSource
 from planner.network.fluid import FluidNetwork, Transfer
 from planner.network.terms import (
     ALONE_S,
-    CHECKSUM_BYTES_PER_S,
     CONTROL_BYTES,
+    DIGEST_BYTES_PER_S,
     HANDOVER_S,
     NEWCOMER_S,
     WireTerms,
@@ -405,7 +405,7 @@ class Delivery:
             pending.left.discard(key)
             if not pending.left:
                 tail_s = self._terms.repair_tail_s(want.piece.size_bytes) if self._casts else 0.0
-                self._later(now_s + want.piece.size_bytes / CHECKSUM_BYTES_PER_S + tail_s, self._finish, work)
+                self._later(now_s + want.piece.size_bytes / DIGEST_BYTES_PER_S + tail_s, self._finish, work)
 
     def _finish(self, work: int, now_s: float) -> None:
         pending = self._pending.pop(work, None)

@@ -22,6 +22,7 @@ from hostagent import limits
 from hostagent.controller.convert import delta_of
 from hostagent.core.directory import DirectoryReplica
 from hostagent.core.events import ControllerEvent
+from kvproto.integrity import Integrity, digest_of
 from kvproto.rpc import control_pb2 as rpc
 from planner.cluster.clock import VirtualClock
 from planner.cluster.controller import VirtualController
@@ -124,7 +125,7 @@ def _announcements(keys: Sequence[ChunkKey]) -> list[rpc.FromAgent]:
                 key=keys[index],
                 parent=keys[index - 1] if index % _PREFIX else b"",
                 size_bytes=1 << 26,
-                checksum=index,
+                digest=digest_of(Integrity.BLAKE3, index.to_bytes(32, "big")),
                 position=index % _PREFIX,
             )
             for index in range(start, min(start + _BATCH, len(keys)))

@@ -12,9 +12,11 @@ from controlplane.switch.programmer import SwitchProgrammer, WriteSwitch
 from controlplane.switch.target import SwitchFacts
 from controlplane.switch_cache import FillWanted, SwitchCache, SwitchCacheRules
 from controlplane.value import ClusterValues
+from kvproto.integrity import Integrity, digest_of
 
 _SEGMENT_BYTES = 4096
 _SEGMENTS = 8
+_DIGEST = digest_of(Integrity.BLAKE3, bytes(32))
 _HOLDERS = 8
 _STEP_NS = 1_000_000
 _WARM_UP = 8
@@ -58,7 +60,7 @@ class _FullSwitch:
         """Offer a chunk that one node holds, that was fetched `fetches` times, and that two readers want."""
         key = ChunkKey(number.to_bytes(16, "big"))
         self.directory.add_copy(
-            NodeIndex(number % _HOLDERS), ChunkFacts(key, None, _SEGMENTS * _SEGMENT_BYTES, 1, 0, "")
+            NodeIndex(number % _HOLDERS), ChunkFacts(key, None, _SEGMENTS * _SEGMENT_BYTES, _DIGEST, 0, "")
         )
         for _ in range(fetches):
             self.values.fetched([key], self.now_ns)

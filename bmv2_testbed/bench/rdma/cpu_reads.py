@@ -54,6 +54,10 @@ class _Holder:
     def open_extent(self, _key: ChunkKey) -> Extent | None:
         return Extent(0, _CHUNK_BYTES, None)
 
+    def leaves(self, key: ChunkKey) -> bytes | None:
+        """There is no tree: all bytes are right."""
+        return None
+
     def close_extent(self, _extent: Extent) -> None: ...
     def prepare(self, _key: ChunkKey, _then: object) -> bool:
         return False

@@ -70,6 +70,10 @@ class _OnePattern:
     def open_extent(self, _key: ChunkKey) -> Extent | None:
         return Extent(0, self._size_bytes, None)
 
+    def leaves(self, key: ChunkKey) -> bytes | None:
+        """There is no tree: all bytes are right."""
+        return None
+
     def close_extent(self, _extent: Extent) -> None: ...
     def prepare(self, _key: ChunkKey, _then: Callable[[], None]) -> bool:
         return False

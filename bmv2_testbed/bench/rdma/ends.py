@@ -55,6 +55,10 @@ class BenchSink:
     def open_extent(self, _key: ChunkKey) -> Extent | None:
         return Extent(self._place.offset, self._place.size_bytes, None)
 
+    def leaves(self, key: ChunkKey) -> bytes | None:
+        """There is no tree: all bytes are right."""
+        return None
+
     def close_extent(self, _extent: Extent) -> None: ...
     def casts_received(self, group: SegmentGroup, payload: npt.NDArray[np.uint8]) -> None:
         self._rows[group.segments] = payload

@@ -32,6 +32,7 @@ from kvclient.attach import ANSWER_TIMEOUT_S, AgentUnavailableError, attach
 from kvclient.found import Found
 from kvclient.messages import Frame, Hint, Kind, MalformedFrameError, Status, Where
 from kvclient.region import WriteRegion
+from kvproto.integrity import Digest
 from kvproto.sources import ChunkSource
 
 __all__ = [
@@ -500,10 +501,9 @@ class AgentClient:
     def _start_commit(self, lease: int, offset: int) -> int:
         return self._send(Kind.COMMIT, messages.COMMIT.pack(lease, offset), answered=True)
 
-    def _committed(self, request: int) -> int:
+    def _committed(self, request: int) -> Digest:
         answer = _expect(self._wait_for(request), "commit")
-        checksum: int = struct.unpack("!Q", answer.body)[0]
-        return checksum
+        return Digest(answer.body)
 
 
 class Reservation:
@@ -516,8 +516,8 @@ class Reservation:
         self._done = False
         self.view = view
 
-    def commit(self) -> int:
-        """The chunk is written: have it copied, check-summed and published. Returns its xxh3-64. The view is void."""
+    def commit(self) -> Digest:
+        """The chunk is written: have it copied, digested and published. Returns its digest. The view is void."""
         return self.committed(self.start_commit())
 
     def start_commit(self) -> int:
@@ -526,8 +526,8 @@ class Reservation:
         self.view.release()
         return self._client._start_commit(self._lease, self._offset)
 
-    def committed(self, request: int) -> int:
-        """Wait for what `start_commit` began. Returns the chunk's xxh3-64."""
+    def committed(self, request: int) -> Digest:
+        """Wait for what `start_commit` began. Returns the chunk's digest."""
         try:
             return self._client._committed(request)
         finally:

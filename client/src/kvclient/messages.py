@@ -19,7 +19,7 @@ many keys as `count` says:
     RESERVE      key, parent (zeros: none), size u64, position u32 (2^32-1: derive it), namespace label in UTF-8
                  answer: lease u64
     COMMIT       lease u64, offset of the chunk in the write region u64
-                 answer: xxh3-64 u64
+                 answer: the digest (`kvproto.integrity`), 9 or 33 bytes
     ABORT        lease u64; not answered
     FETCH        deadline us u64, recompute us u64 (2^64-1: none), engine's queue us u64, share of recompute that grows
                  with the position f32 (0 to 1), requests behind this one u32, expected within us u64, keys, trace

@@ -20,7 +20,7 @@ class Outcome(enum.Enum):
 class Blame(enum.Enum):
     """What was wrong with a holder's copy."""
 
-    CHECKSUM = "the bytes do not match the checksum"
+    DIGEST = "the bytes do not match the digest"
     ABSENT = "the holder does not have the chunk"
 
 
@@ -51,6 +51,27 @@ class StartRead:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadLeaves:
+    """Read the leaves of a chunk's tree from a holder, over its read connection; compare with them what lies in memory.
+
+    Answered by ChunkJudged or ReadFailed, unless aborted before.
+    """
+
+    read: ReadId
+    key: ChunkKey
+    holder: NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentsDropped:
+    """Segments of a chunk were not what its digest says, and are read again. Nobody is to blame: casts have no sender
+    that could be held to them."""
+
+    key: ChunkKey
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class AbortRead:
     """End a read. When this command has been carried out, the read writes no more bytes and reports no more events."""
 
@@ -59,7 +80,7 @@ class AbortRead:
 
 @dataclass(frozen=True, slots=True)
 class VerifyChunk:
-    """All segments lie in memory and nothing writes there any more: check the checksum, answer ChunkVerified."""
+    """All segments lie in memory and nothing writes there any more: check the digest, answer ChunkVerified."""
 
     key: ChunkKey
 
@@ -95,7 +116,8 @@ class DeliverFetch:
 
 @dataclass(frozen=True, slots=True)
 class ReportBadCopy:
-    """Tell the controller that this holder's copy is no good; it drops the copy from the directory."""
+    """Tell the controller what this holder answered over its own read connection: that it has no such chunk, or bytes
+    that are not the chunk's."""
 
     key: ChunkKey
     holder: NodeId
@@ -103,7 +125,16 @@ class ReportBadCopy:
 
 
 ReaderCommand: TypeAlias = (
-    SendControl | StartRead | AbortRead | VerifyChunk | DropChunk | FetchProgress | DeliverFetch | ReportBadCopy
+    SendControl
+    | StartRead
+    | ReadLeaves
+    | SegmentsDropped
+    | AbortRead
+    | VerifyChunk
+    | DropChunk
+    | FetchProgress
+    | DeliverFetch
+    | ReportBadCopy
 )
 
 # --- of the holder ----------------------------------------------------------------------------------------------------

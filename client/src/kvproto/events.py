@@ -129,11 +129,22 @@ class ReadFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class ChunkJudged:
+    """Answer to ReadLeaves: which segments of the memory are not what the chunk's digest says."""
+
+    read: ReadId
+    wrong: npt.NDArray[np.uint32] | None
+    """In order; None: the holder answered with leaves that do not belong to the digest."""
+
+
+@dataclass(frozen=True, slots=True)
 class ChunkVerified:
-    """Answer to VerifyChunk: the checksum of the memory matched (or not) what the directory says."""
+    """Answer to VerifyChunk: the digest of the memory matched (or not) what the directory says."""
 
     key: ChunkKey
     good: bool
+    has_tree: bool = False
+    """Holders have the leaves of the chunk's tree: ReadLeaves tells which segments are wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +189,7 @@ ReaderEvent: TypeAlias = (
     | ReadProgress
     | ReadDone
     | ReadFailed
+    | ChunkJudged
     | ChunkVerified
     | ChunkLoaded
     | LoadFailed

@@ -75,6 +75,8 @@ class VerbsReads:
 
     def read(self, request: ReadRequest) -> ReadHandle:
         """See `Transport.read`."""
+        if request.leaves is not None:
+            return self._tcp.read(request)
         if not self._usable:
             return self.read_instead(request)
         peer = self._peers.get(request.endpoint)

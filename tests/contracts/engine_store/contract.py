@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from hostagent.core.directory import ChunkEntry
+from hostagent.pool.tenants import HELD_SHARE_MAX
 from tests.unit.hostagent.agent_harness import MIB, Cluster, cluster
 
 PIECE_BYTES = 4096
@@ -71,7 +72,7 @@ class Bench:
                 before = entries.get(chunk.key)
                 holders = (*before.holders, index) if before is not None else (index,)
                 entries[chunk.key] = ChunkEntry(
-                    chunk.key, chunk.parent, chunk.size_bytes, chunk.checksum, chunk.position, holders
+                    chunk.key, chunk.parent, chunk.size_bytes, chunk.digest, chunk.position, holders
                 )
         self.agents.tell(chunks=tuple(entries.values()))
 

@@ -46,6 +46,7 @@ class RecordingSink:
         self.on_disk: set[ChunkKey] = set()
         self.asked_of_disk: dict[ChunkKey, Callable[[], None]] = {}
         self.open_extents = 0
+        self.trees: dict[ChunkKey, bytes] = {}
         self.controls: list[tuple[Control, Address]] = []
         self.casts: dict[ChunkKey, dict[int, bytes]] = {}
         self.cast_sources: set[Address] = set()
@@ -113,6 +114,9 @@ class RecordingSink:
         self.open_extents += 1
         return Extent(place.offset, place.size_bytes, place)
 
+    def leaves(self, key: ChunkKey) -> bytes | None:
+        return self.trees.get(key)
+
     def prepare(self, key: ChunkKey, then: Callable[[], None]) -> bool:
         if key not in self.on_disk:
             return False
@@ -168,6 +172,14 @@ class Node:
         self.transport.read(ReadRequest(other.facts.read_endpoint, key, offset, size_bytes, to, done.set_result))
         async with asyncio.timeout(DEADLINE_S):
             return await done
+
+    async def read_leaves(self, other: Node, key: ChunkKey, size_bytes: int) -> tuple[ReadOutcome, bytes]:
+        """The leaves of a chunk's tree, awaited."""
+        done: asyncio.Future[ReadOutcome] = asyncio.get_running_loop().create_future()
+        leaves, endpoint = bytearray(size_bytes), other.facts.read_endpoint
+        self.transport.read(ReadRequest(endpoint, key, 0, size_bytes, 0, done.set_result, leaves=leaves))
+        async with asyncio.timeout(DEADLINE_S):
+            return await done, bytes(leaves)
 
 
 class FrameHub:

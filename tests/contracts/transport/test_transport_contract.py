@@ -114,6 +114,17 @@ def test_reliable_read_brings_the_range(play: Callable[..., None], offset: int, 
     play(scenario)
 
 
+def test_the_leaves_of_a_tree_come_by_the_same_way_and_leave_the_pool_alone(play: Callable[..., None]) -> None:
+    async def scenario(one, two) -> None:  # type: ignore[no-untyped-def]
+        one.hold(KEY, content(5 << 20), offset=4096)
+        one.sink.trees[KEY] = content(80 * 32)
+        assert await two.read_leaves(one, KEY, 80 * 32) == (ReadOutcome.DONE, content(80 * 32))
+        assert (await two.read_leaves(one, ChunkKey(b"\x08" * 16), 32))[0] is ReadOutcome.ABSENT
+        assert not any(two.memory.view(0, 1 << 20))
+
+    play(scenario)
+
+
 @pytest.mark.parametrize("delivers", [True, False])
 def test_a_read_waits_for_a_chunk_that_comes_from_disk(play: Callable[..., None], delivers: bool) -> None:
     async def scenario(one, two) -> None:  # type: ignore[no-untyped-def]

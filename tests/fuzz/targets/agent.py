@@ -1,7 +1,7 @@
 """An agent's core among peers: datagrams of members and strangers, casts, reads, a controller that says anything.
 
 Time is virtual. The shell around the core is the target's: it places casts, and forgets none of the segments that were
-forged, so that a chunk with one of them never has the right checksum.
+forged, so that a chunk with one of them never has the right digest.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from kvproto.ids import Address
 from kvproto.rpc import control_pb2 as rpc
 from kvproto.wire.control import Control, Flag, Op, decode_control
 from kvproto.wire.data import Fabric
+from tests.digests import digest, hashed
 from tests.fuzz.protobufs import Maker
 from tests.fuzz.target import Case, check
 from tests.unit.hostagent.core_harness import MS, PAGE, Scene, entry, key
@@ -69,7 +70,7 @@ _POOLS = {
     "read_endpoint": ["0.0.0.1:1", "", "nowhere"],
     "size_bytes": [_PAGES * PAGE, PAGE, 1, 1 << 32, 1 << 40],
     "sequence": [1, 2, 3, 4, 5],
-    "checksum": [1, 2, 3, 20],
+    "digest": [digest(1), digest(2), digest(3), digest(20), b"", bytes(33)],
     "position": [0, 1, 2],
     "task": [1, 2, 3],
     "segments": [1, _PAGES],
@@ -143,7 +144,7 @@ class Agent:
     def _reads(self, random: Random) -> bytes:
         return bytes((4, random.randrange(4)))
 
-    def _checksums(self, _random: Random) -> bytes:
+    def _digests(self, _random: Random) -> bytes:
         return bytes((5, 0))
 
     def _controller(self, random: Random) -> bytes:
@@ -177,7 +178,7 @@ _MAKERS = (
     Agent._segments,
     Agent._time,
     Agent._reads,
-    Agent._checksums,
+    Agent._digests,
     Agent._controller,
     Agent._disk,
     Agent._peer,
@@ -252,10 +253,10 @@ class _Life:
                     self.scene.made.append(started)
                     return
 
-    def checksums(self, _how: int = 0, _content: bytes = b"") -> None:
-        for asked in self.scene.take(effects.ComputeChecksum):
+    def digests(self, _how: int = 0, _content: bytes = b"") -> None:
+        for asked in self.scene.take(effects.ComputeDigest):
             found = int.from_bytes(asked.chunk.key, "big")
-            self.scene.say(events.ChecksumComputed(asked.chunk, found + bool(self.forged.pop(asked.chunk, None))))
+            self.scene.say(events.DigestComputed(asked.chunk, hashed(found + bool(self.forged.pop(asked.chunk, None)))))
 
     def controller(self, _how: int, content: bytes) -> None:
         try:
@@ -290,9 +291,9 @@ class _Life:
 
     def pass_ms(self, ms: float) -> None:
         """Time passes; whoever hashes is quick."""
-        self.checksums()
+        self.digests()
         self.scene.pass_ms(ms)
-        self.checksums()
+        self.digests()
 
     def tidy(self) -> None:
         """Look at what fetches got, and carry out what asks for no answer."""
@@ -316,10 +317,10 @@ class _Life:
             self.pass_ms(_AFTER_MS / 3)
             self.tidy()
         while any(
-            isinstance(one, effects.SaveChunk | effects.LoadChunk | effects.ComputeChecksum) for one in self.scene.made
+            isinstance(one, effects.SaveChunk | effects.LoadChunk | effects.ComputeDigest) for one in self.scene.made
         ):
             self.disk(0, b"")
-            self.checksums()
+            self.digests()
         for request in self.due_ns:
             check(request in self.scene.answered, "a fetch is never answered")
         self.scene.close()
@@ -331,7 +332,7 @@ _TAKERS = (
     _Life.fetch,
     _Life.time,
     _Life.reads,
-    _Life.checksums,
+    _Life.digests,
     _Life.controller,
     _Life.disk,
     _Life.peer,

@@ -55,6 +55,9 @@ class _Sink:
         self.open += 1
         return Extent(*place, key)
 
+    def leaves(self, key: ChunkKey) -> bytes | None:
+        return bytes(3000) if key in _CHUNKS else None
+
     def close_extent(self, _extent: Extent) -> None:
         self.open -= 1
 

@@ -107,7 +107,7 @@ class FakeAgent:
     def _record(self, key: bytes) -> rpc.ChunkRecord:
         entry = self.entries[key]
         return rpc.ChunkRecord(
-            key=key, parent=entry.parent, size_bytes=entry.size_bytes, checksum=entry.checksum, position=entry.position
+            key=key, parent=entry.parent, size_bytes=entry.size_bytes, digest=entry.digest, position=entry.position
         )
 
     async def _converse(self) -> None:

@@ -29,6 +29,7 @@ from controlplane.switch.reconcile import apply
 from controlplane.switch.target import HeatReport, Operation, Sighting, SwitchFacts, Up
 from controlplane.switch_cache import SwitchCacheRules
 from kvproto.rpc import control_pb2 as rpc
+from tests.digests import digest
 
 SECOND = 1_000_000_000
 MILLISECOND = 1_000_000
@@ -43,7 +44,9 @@ def key(name: object) -> ChunkKey:
 
 
 def facts(name: object, parent: object | None = None, position: int = 0, size: int = CHUNK) -> ChunkFacts:
-    return ChunkFacts(key(name), None if parent is None else key(parent), size, sum(str(name).encode()), position, "m")
+    return ChunkFacts(
+        key(name), None if parent is None else key(parent), size, digest(sum(str(name).encode())), position, "m"
+    )
 
 
 def record(name: object, parent: object | None = None, position: int = 0, size: int = CHUNK) -> rpc.ChunkRecord:
@@ -51,13 +54,14 @@ def record(name: object, parent: object | None = None, position: int = 0, size: 
         key=key(name),
         parent=b"" if parent is None else key(parent),
         size_bytes=size,
-        checksum=sum(str(name).encode()),
+        digest=digest(sum(str(name).encode())),
         position=position,
     )
 
 
 def hello(number: int, **changes: object) -> rpc.Hello:
     message = rpc.Hello(
+        integrities=[rpc.INTEGRITY_XXH3, rpc.INTEGRITY_BLAKE3],
         node=f"n{number}",
         incarnation=1,
         data_ip=bytes([10, 75, 0, number]),

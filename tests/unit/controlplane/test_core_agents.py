@@ -8,6 +8,7 @@ from controlplane.ids import SwitchPort
 from controlplane.nodes import NodeState
 from kvpolicy.value import Tier
 from kvproto.rpc import control_pb2 as rpc
+from tests.digests import digest
 from tests.unit.controlplane.helpers import SECOND, Scene, key, record
 
 
@@ -205,19 +206,21 @@ def test_a_bad_hello_is_refused(changes: dict[str, object]) -> None:
     assert len(scene.core.nodes) == 0
 
 
-def test_a_bad_copy_is_dropped_at_its_holder_only() -> None:
+def test_a_bad_copy_is_compared_at_its_holder_and_stays_for_everybody() -> None:
     scene = Scene()
     for number in (1, 2, 3):
         scene.attach(number, [record("a")] if number < 3 else [])
-    checksum = record("a").checksum
-    scene.say(3, bad_copy=rpc.BadCopy(key=key("a"), holder=0, expected=checksum, found=7))
-    assert holders(scene, 3, "a") == [1]
-    (task,) = scene.tasks(1, "drop")
-    assert list(task.drop.keys) == [key("a")]
+    right = record("a").digest
+    scene.say(3, bad_copy=rpc.BadCopy(key=key("a"), holder=0, expected=right, found=digest(7)))
+    assert holders(scene, 3, "a") == [0, 1], "nobody's word drops another's copy"
+    (task,) = scene.tasks(1, "recheck")
+    assert list(task.recheck.keys) == [key("a")]
     assert not scene.tasks(2)
-    scene.say(3, bad_copy=rpc.BadCopy(key=key("a"), holder=1, expected=checksum + 1, found=7))
-    assert holders(scene, 3, "a") == [1], "a report about other bytes says nothing about these"
-    scene.say(3, bad_copy=rpc.BadCopy(key=key("unknown"), holder=1, expected=1, found=7))
+    scene.say(2, bad_copy=rpc.BadCopy(key=key("a"), holder=0, expected=right, found=digest(7)))
+    assert len(scene.tasks(1, "recheck")) == 1, "asked once a while, whoever says it"
+    scene.say(3, bad_copy=rpc.BadCopy(key=key("a"), holder=1, expected=digest(6), found=digest(7)))
+    assert holders(scene, 3, "a") == [0, 1], "a report about other bytes says nothing about these"
+    scene.say(3, bad_copy=rpc.BadCopy(key=key("unknown"), holder=1, expected=digest(1), found=digest(7)))
 
 
 def test_values_are_published_when_they_change_much() -> None:

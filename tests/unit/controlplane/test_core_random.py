@@ -117,7 +117,7 @@ class Player:
                     scene.core.operations.unpin(asked)
                 scene.advance()
             case "bad" if self.here:
-                report = rpc.BadCopy(key=key(one), expected=RECORDS[NAMES.index(one)].checksum, from_switch=True)
+                report = rpc.BadCopy(key=key(one), expected=RECORDS[NAMES.index(one)].digest, from_switch=True)
                 scene.say(min(self.here), bad_copy=report)
             case "reload":
                 scene.switch.contents.clear()

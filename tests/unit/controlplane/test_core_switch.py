@@ -15,6 +15,7 @@ from controlplane.switch.groups import Change, Groups, ReplicationGroups
 from controlplane.switch.target import Down, Operation, Standby, SwitchFacts, Up
 from controlplane.switch_cache import SwitchCacheRules
 from kvproto.rpc import control_pb2 as rpc
+from tests.digests import digest
 from tests.unit.controlplane.helpers import CHUNK, FABRIC, SECOND, Scene, hello, key, record
 
 
@@ -299,8 +300,11 @@ def test_a_recovery_that_fails_gives_the_chunk_up() -> None:
 def test_a_bad_copy_in_the_switch_is_not_served_any_more() -> None:
     scene = scene_with()
     scene.fill("a")
-    report = rpc.BadCopy(key=key("a"), expected=record("a").checksum, found=1, from_switch=True)
-    scene.say(2, bad_copy=report)
+    report = rpc.BadCopy(key=key("a"), expected=record("a").digest, found=digest(1), from_switch=True)
+    for _ in range(2):
+        scene.say(2, bad_copy=report)
+        assert scene.served() == {key("a")}, "one node's word is not enough, however often it is said"
+    scene.say(3, bad_copy=report)
     assert scene.served() == set()
     assert list(scene.replica(2)[key("a")].holders) == [0], "the holder's copy stays"
     assert_consistent(scene)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from controlplane.directory import AddOutcome, AmbiguousKeyError, ChunkFacts, Directory, UnknownKeyError
 from controlplane.ids import ChunkKey, NodeIndex
+from tests.digests import digest
 from tests.unit.controlplane.helpers import CHUNK, facts, key
 
 A, B, C = NodeIndex(0), NodeIndex(1), NodeIndex(2)
@@ -100,7 +101,7 @@ def test_prefix_begins_behind_a_gap() -> None:
 def test_other_bytes_under_the_same_key_are_kept_apart() -> None:
     directory = Directory()
     first = facts("x")
-    second = ChunkFacts(first.key, None, CHUNK, first.checksum + 1, 0, "m")
+    second = ChunkFacts(first.key, None, CHUNK, digest(1), 0, "m")
     assert directory.add_copy(A, first) is AddOutcome.NEW_CHUNK
     assert directory.add_copy(B, second) is AddOutcome.CONFLICT
     assert directory.add_copy(C, second) is AddOutcome.CONFLICT
@@ -109,7 +110,7 @@ def test_other_bytes_under_the_same_key_are_kept_apart() -> None:
     chunk = directory.get(first.key)
     assert chunk is not None
     assert chunk.holders == {B, C}, "the dissenters agree with each other and take over"
-    assert chunk.facts.checksum == second.checksum
+    assert chunk.facts.digest == second.digest
     directory.remove_node(B)
     directory.remove_node(C)
     assert first.key not in directory

@@ -13,6 +13,7 @@ from controlplane.ids import NodeIndex, Slot
 from controlplane.spill import Host, plan_drain, plan_recovery
 from controlplane.value import ClusterValues
 from kvpolicy.value import ValueParameters
+from tests.digests import digest
 from tests.unit.controlplane.helpers import CHUNK, SECOND, key
 
 # -- value
@@ -21,7 +22,7 @@ from tests.unit.controlplane.helpers import CHUNK, SECOND, key
 def cluster(*names: object, half_life_s: float = 10.0) -> ClusterValues:
     directory = Directory()
     for name in names:
-        directory.add_copy(NodeIndex(0), ChunkFacts(key(name), None, CHUNK, 1, 0, ""))
+        directory.add_copy(NodeIndex(0), ChunkFacts(key(name), None, CHUNK, digest(1), 0, ""))
     return ClusterValues(directory, ValueParameters(half_life_s=half_life_s))
 
 

@@ -14,6 +14,7 @@ from kvdaemon.errors import ConfigError
 from kvpolicy.tiers.push import PushParameters
 from kvpolicy.value import Tier
 from kvproto.rpc import control_pb2 as rpc
+from tests.digests import digest
 from tests.unit.controlplane.helpers import CHUNK, SECOND, Scene, facts, key, record
 
 GIB = 1 << 30
@@ -85,15 +86,17 @@ def test_last_copies_are_those_that_nobody_else_has_anywhere() -> None:
     assert set(directory.last_copies(ONE)) == {key("a"), key("c"), key("d")}
 
 
-def test_a_bad_copy_is_dropped_from_pool_and_disk() -> None:
+def test_a_holder_that_is_said_to_be_bad_keeps_its_copies_until_it_says_otherwise() -> None:
     scene = Scene()
     scene.attach(1, [record("a"), on_disk("a")])
     scene.attach(2, [record("a")])
     chunk = scene.core.directory.get(key("a"))
     assert chunk is not None
-    scene.say(2, bad_copy=rpc.BadCopy(key=key("a"), holder=0, expected=chunk.facts.checksum, found=1))
+    scene.say(2, bad_copy=rpc.BadCopy(key=key("a"), holder=0, expected=chunk.facts.digest, found=digest(1)))
+    assert (chunk.holders, chunk.disk_holders) == ({ONE, TWO}, {ONE})
+    assert [list(task.recheck.keys) for task in scene.tasks(1, "recheck")] == [[key("a")]]
+    scene.say(1, announce=rpc.Announce(removed=[key("a")], removed_from_disk=[key("a")]))
     assert (chunk.holders, chunk.disk_holders) == ({TWO}, set())
-    assert [list(task.drop.keys) for task in scene.tasks(1, "drop")] == [[key("a")]]
 
 
 # ---------------------------------------------------------------------- spill

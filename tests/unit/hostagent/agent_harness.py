@@ -177,7 +177,7 @@ class Cluster:
             key(number),
             key(parent) if parent is not None else None,
             chunk.size_bytes,
-            chunk.checksum,
+            chunk.digest,
             chunk.position,
             holders,
         )

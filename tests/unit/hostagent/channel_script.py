@@ -61,7 +61,12 @@ class Script(rpc.CoordinatorServicer):
         while node not in self.heard:
             self._made.call(lambda: None)
         hello = self.hear(node, "hello")
-        welcome = pb.Welcome(node=number, controller=controller, heartbeat_ms=50, fabric=pb.Fabric(segment_bytes=4096))
+        welcome = pb.Welcome(
+            node=number,
+            controller=controller,
+            heartbeat_ms=50,
+            fabric=pb.Fabric(segment_bytes=4096, integrity=pb.INTEGRITY_BLAKE3),
+        )
         if member is not None:
             welcome.member = member
         self.say(node, pb.ToAgent(welcome=welcome))

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-import xxhash
 
 from hostagent.cold.cold_options import ColdConfig
 from hostagent.cold.cold_state import ColdState
@@ -24,7 +23,9 @@ from hostagent.core import effects, events
 from hostagent.core.events import LoadOutcome, SaveOutcome
 from hostagent.pool.chunks import Chunk, ChunkPool
 from hostagent.pool.memory import PoolMemory
+from hostagent.tree import hashed
 from kvproto.ids import ChunkKey
+from kvproto.integrity import Integrity
 from tests.unit.hostagent.agent_harness import free_port
 
 PAGE = 4096
@@ -83,7 +84,7 @@ class Bench:
         chunk = self.pool.reserve(key(number), None, size_bytes, number)
         assert isinstance(chunk, Chunk)
         self.memory.view(chunk.offset, size_bytes)[:] = content(number, size_bytes)
-        self.pool.commit(chunk, xxhash.xxh3_64_intdigest(content(number, size_bytes)))
+        self.pool.commit(chunk, hashed(memoryview(content(number, size_bytes)), Integrity.BLAKE3))
         return chunk
 
     async def save(self, number: int, size_bytes: int = SIZE) -> SaveOutcome:
@@ -98,7 +99,7 @@ class Bench:
         """What the store brings; DONE only with the right bytes in the pool."""
         into = self.pool.reserve(key(number), None, size_bytes)
         assert isinstance(into, Chunk)
-        expected = xxhash.xxh3_64_intdigest(content(number, size_bytes))
+        expected = hashed(memoryview(content(number, size_bytes)), Integrity.BLAKE3).digest
         self.tier.load(effects.LoadCold(into, expected))
         event = await self.hear(events.ColdLoadEnded)
         assert isinstance(event, events.ColdLoadEnded)

@@ -10,12 +10,14 @@ from hostagent.core.directory import ChunkEntry, Delta, NodeEntry
 from hostagent.core.events import EngineId, LoadOutcome, SaveOutcome
 from hostagent.disk.state import DiskState
 from hostagent.pool.chunks import Chunk, ChunkPool
+from hostagent.tree import NOT_HASHED, Hashed
 from kvpolicy.tiers.prefill import Prefill
 from kvpolicy.value.costs import PRIORS
 from kvproto.commands import SendControl
 from kvproto.events import ControlReceived, ReadDone
 from kvproto.ids import Address, ChunkKey
 from kvproto.wire.control import Control, Op
+from tests.digests import digest, hashed
 
 PAGE = 4096
 MS = 1_000_000
@@ -47,7 +49,7 @@ class Disk:
         """A chunk lies here from an earlier life."""
         place = self.pool.reserve(key(number), None, size_bytes)
         assert isinstance(place, Chunk)
-        self.pool.commit(place, number)
+        self.pool.commit(place, hashed(number))
 
 
 class Scene:
@@ -103,7 +105,7 @@ class Scene:
         self.say(events.DirectoryChanged(Delta(sequence, nodes=known, chunks=chunks)))
 
     def put(self, number: int, size_bytes: int = PAGE) -> Chunk:
-        """An engine writes a chunk; its checksum is its number."""
+        """An engine writes a chunk; its number stands for its contents."""
         self.request += 1
         self.say(events.ReserveRequested(ENGINE, self.request, key(number), None, size_bytes, None, ""))
         answer = self.take(effects.ReserveAnswered)[-1]
@@ -113,10 +115,10 @@ class Scene:
         assert chunk is not None
         return chunk
 
-    def compute(self, checksum: int) -> None:
-        """Answer every ComputeChecksum."""
-        for asked in self.take(effects.ComputeChecksum):
-            self.say(events.ChecksumComputed(asked.chunk, checksum))
+    def compute(self, number: int) -> None:
+        """Answer every ComputeDigest."""
+        for asked in self.take(effects.ComputeDigest):
+            self.say(events.DigestComputed(asked.chunk, hashed(number)))
 
     def read(self) -> None:
         """Answer every StartRead: the peer delivers."""
@@ -146,8 +148,8 @@ class Scene:
         asked = self.take(effects.LoadChunk)
         for one in asked:
             stored = self.disk.find(one.into.key) if self.disk is not None else None
-            checksum = stored.checksum if stored is not None else 0
-            self.say(events.LoadEnded(one.into, outcome, checksum))
+            found = Hashed(stored.digest) if stored is not None else NOT_HASHED
+            self.say(events.LoadEnded(one.into, outcome, found))
         return [one.into.key for one in asked]
 
     def save(self, outcome: SaveOutcome = SaveOutcome.STORED) -> list[ChunkKey]:
@@ -159,7 +161,7 @@ class Scene:
             if outcome is SaveOutcome.STORED:
                 place = self.disk.pool.reserve(one.chunk.key, None, one.chunk.size_bytes)
                 if isinstance(place, Chunk):
-                    self.disk.pool.commit(place, one.chunk.checksum)
+                    self.disk.pool.commit(place, Hashed(one.chunk.digest))
                 else:
                     ended = SaveOutcome.REFUSED
             self.say(events.SaveEnded(one.chunk, ended))
@@ -174,4 +176,4 @@ class Scene:
 
 
 def entry(number: int, *holders: int, pages: int = 8, served: bool = False, disk: tuple[int, ...] = ()) -> ChunkEntry:
-    return ChunkEntry(key(number), None, pages * PAGE, number, 0, holders, served, disk_holders=disk)
+    return ChunkEntry(key(number), None, pages * PAGE, digest(number), 0, holders, served, disk_holders=disk)

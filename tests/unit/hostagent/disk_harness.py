@@ -15,7 +15,9 @@ from hostagent.disk.files import INDEX_NAME, SLAB_NAME
 from hostagent.disk.store import DiskStore
 from hostagent.pool.chunks import Chunk, ChunkPool
 from hostagent.pool.memory import PoolMemory
+from hostagent.tree import hashed
 from kvproto.ids import ChunkKey
+from kvproto.integrity import Integrity
 
 T = TypeVar("T")
 PAGE = 4096
@@ -51,9 +53,8 @@ class Bench:
         assert isinstance(chunk, Chunk)
         text = content(number, size_bytes)
         self.memory.view(chunk.offset, size_bytes)[:] = text
-        import xxhash
 
-        self.dram.commit(chunk, xxhash.xxh3_64_intdigest(text))
+        self.dram.commit(chunk, hashed(memoryview(text), Integrity.BLAKE3))
         return chunk
 
     async def save(self, number: int, size_bytes: int = PAGE, **options: object) -> bool:

@@ -147,7 +147,7 @@ def on_disk_of(made: Cluster, *numbers: int) -> None:
     for number in numbers:
         found = store.find(KEYS[number])
         entries.append(
-            ChunkEntry(KEYS[number], found.parent, found.size_bytes, found.checksum, number, (), disk_holders=(0,))
+            ChunkEntry(KEYS[number], found.parent, found.size_bytes, found.digest, number, (), disk_holders=(0,))
         )
     made.tell(chunks=tuple(entries))
 

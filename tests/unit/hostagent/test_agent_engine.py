@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import xxhash
 
 from hostagent import limits
 from hostagent.agent import Agent
@@ -21,6 +20,7 @@ from hostagent.api.access import Access, Admission, Peer
 from hostagent.api.server import ApiError, ApiServer, Welcome
 from hostagent.api.tenancy import Tenancy
 from hostagent.core.events import EngineId
+from hostagent.tree import hashed
 from kvclient import messages
 from kvclient.client import (
     AgentClient,
@@ -33,6 +33,7 @@ from kvclient.client import (
     Where,
 )
 from kvclient.messages import Kind
+from kvproto.integrity import Integrity
 from tests.unit.hostagent.agent_harness import MIB, Cluster, cluster, key
 
 
@@ -63,7 +64,7 @@ def test_reserve_writes_in_place_and_gives_up_without_commit(one: Cluster) -> No
     with slot:
         assert client.reserve(key(1), None, 5000) is None, "somebody is writing it"
         slot.view[:] = b"a" * 5000
-        assert slot.commit() == xxhash.xxh3_64_intdigest(b"a" * 5000)
+        assert slot.commit() == hashed(memoryview(b"a" * 5000), Integrity.BLAKE3).digest
     with client.reserve(key(2), key(1), 10) as given_up:  # type: ignore[union-attr]
         given_up.view[:] = b"b" * 10
     assert client.contains([key(1), key(2)]) == [Where.LOCAL, Where.NOWHERE]

@@ -11,12 +11,13 @@ import time
 from collections.abc import Iterator
 
 import pytest
-import xxhash
 
+from hostagent.tree import hashed
 from kvclient import messages
 from kvclient.attach import attach
 from kvclient.client import ChunkSource, Fetched, Status, Where
 from kvproto.ids import format_address
+from kvproto.integrity import Integrity
 from kvproto.wire.control import Control, Op
 from tests.unit.hostagent.agent_harness import MIB, Cluster, cluster, key
 
@@ -63,7 +64,7 @@ def test_fetch_brings_verified_bytes_and_keeps_a_copy(pair: Cluster, size: int) 
         assert set(again.sources) == {ChunkSource.LOCAL}
     chunk = pair.agents[1].core.pool.find(key(2))
     assert chunk is not None
-    assert chunk.checksum == xxhash.xxh3_64_intdigest(bodies[1])
+    assert chunk.digest == hashed(memoryview(bodies[1]), Integrity.BLAKE3).digest
     assert (chunk.parent, chunk.position) == (key(1), 1)
 
 

@@ -100,7 +100,7 @@ def tell_both(stage: Stage, sequence: int, number: int) -> None:
     ]
     chunk = first.core.pool.find(key(number))
     assert chunk is not None
-    entry = pb.ChunkEntry(key=key(number), size_bytes=chunk.size_bytes, checksum=chunk.checksum, holders=[0], value=1.0)
+    entry = pb.ChunkEntry(key=key(number), size_bytes=chunk.size_bytes, digest=chunk.digest, holders=[0], value=1.0)
     stage.script.say("n1", delta(sequence, nodes=nodes, chunks=[entry]))
     stage.made.until(lambda: second.core.directory.find(key(number)) is not None)
 
@@ -165,7 +165,7 @@ def test_wrong_copy_is_reported(stage: Stage) -> None:
     with stage.made.client(1).fetch([key(1)], deadline_s=5) as got:
         assert (got.count, got.outcome) == (0, Status.UNAVAILABLE)
     bad = stage.script.hear("n1", "bad_copy")
-    assert (bad.key, bad.holder, bad.expected) == (key(1), 0, chunk.checksum)
+    assert (bad.key, bad.holder, bad.expected) == (key(1), 0, chunk.digest)
     assert bad.found != bad.expected
 
 
@@ -209,7 +209,7 @@ def test_of_two_controllers_the_one_that_takes_it_is_found(stage: Stage) -> None
         delta(17),
         delta(1, chunks=[pb.ChunkEntry(key=b"short", size_bytes=1)]),
         delta(1, chunks=[pb.ChunkEntry(key=bytes(16))]),
-        pb.ToAgent(welcome=pb.Welcome(fabric=pb.Fabric(segment_bytes=5))),
+        pb.ToAgent(welcome=pb.Welcome(fabric=pb.Fabric(segment_bytes=5, integrity=pb.INTEGRITY_BLAKE3))),
         task(1, pin=pb.PinChunks(keys=[b"x"])),
     ],
     ids=["gap", "short key", "empty chunk", "segment size", "task key"],

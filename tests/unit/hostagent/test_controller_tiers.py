@@ -106,7 +106,7 @@ def test_background_fetches_go_in_steps_and_after_what_engines_wait_for(stage: S
         for index, agent in enumerate((holder, taker))
     ]
     chunks = [
-        pb.ChunkEntry(key=chunk.key, size_bytes=chunk.size_bytes, checksum=chunk.checksum, holders=[0])
+        pb.ChunkEntry(key=chunk.key, size_bytes=chunk.size_bytes, digest=chunk.digest, holders=[0])
         for chunk in holder.core.pool.ready_chunks()
     ]
     stage.script.say("n1", delta(1, nodes=nodes, chunks=chunks))

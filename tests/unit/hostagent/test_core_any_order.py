@@ -8,6 +8,7 @@ from hostagent.core.events import EngineId
 from kvclient.messages import Kind, Status
 from kvproto.events import ReadDone, ReadFailed
 from kvproto.sources import ChunkSource
+from tests.digests import hashed
 from tests.unit.hostagent.core_harness import ENGINE, PAGE, Scene, entry, key
 
 FIRST, SECOND = "0.0.0.1:1", "0.0.0.2:1"
@@ -47,8 +48,8 @@ def carry_on(scene: Scene, *, gone: tuple[str, ...] = (), silent: tuple[str, ...
                 scene.say(ReadFailed(read.read, gone=True))
             elif read.endpoint not in silent:
                 scene.say(ReadDone(read.read))
-        for asked in scene.take(effects.ComputeChecksum):
-            scene.say(events.ChecksumComputed(asked.chunk, int.from_bytes(asked.chunk.key, "big")))
+        for asked in scene.take(effects.ComputeDigest):
+            scene.say(events.DigestComputed(asked.chunk, hashed(int.from_bytes(asked.chunk.key, "big"))))
 
 
 # ------------------------------------------------------------------ fetches

@@ -11,6 +11,7 @@ from hostagent.core.events import EngineId
 from kvclient.messages import Status, Where
 from kvpolicy.tiers.prefill import Prefill
 from kvproto.sources import ChunkSource
+from tests.digests import hashed
 from tests.unit.hostagent.core_harness import ENGINE, PAGE, Scene, entry, key
 
 OTHER = EngineId(2)
@@ -63,8 +64,8 @@ def deliver(where: Scene) -> None:
     for _ in range(20):
         where.pass_ms(5)
         where.read()
-        for asked in where.take(effects.ComputeChecksum):
-            where.say(events.ChecksumComputed(asked.chunk, int.from_bytes(asked.chunk.key, "big")))
+        for asked in where.take(effects.ComputeDigest):
+            where.say(events.DigestComputed(asked.chunk, hashed(int.from_bytes(asked.chunk.key, "big"))))
 
 
 # ---------------------------------------------------------------------- at one node

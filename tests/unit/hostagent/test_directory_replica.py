@@ -9,6 +9,7 @@ import pytest
 from hostagent.core.directory import ChunkEntry, Delta, DirectoryReplica, NodeEntry, SequenceGapError
 from kvpolicy.value import Tier
 from kvproto.ids import parse_address
+from tests.digests import digest
 from tests.unit.hostagent.agent_harness import key
 
 
@@ -17,7 +18,7 @@ def node(number: int, name: str, *, draining: bool = False) -> NodeEntry:
 
 
 def chunk(number: int, *holders: int) -> ChunkEntry:
-    return ChunkEntry(key(number), None, 100, 7, 0, holders)
+    return ChunkEntry(key(number), None, 100, digest(7), 0, holders)
 
 
 def replica(*deltas: Delta, controller: int = 1) -> DirectoryReplica:

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hostagent.disk.records import (
+    FORMAT,
     HEADER_BYTES,
     RECORD_BYTES,
     HeaderFault,
@@ -18,10 +19,12 @@ from hostagent.disk.records import (
     unpack_record,
 )
 from kvproto.ids import ChunkKey
+from kvproto.integrity import NO_DIGEST, Integrity, digest_of
+from tests.digests import digest
 
 STORE = bytes(range(16))
 OTHER_STORE = bytes(range(1, 17))
-RECORD = Record(ChunkKey(b"k" * 16), ChunkKey(b"p" * 16), 7, "llama/1", 8192, 12_345, 0xFEED, 99)
+RECORD = Record(ChunkKey(b"k" * 16), ChunkKey(b"p" * 16), 7, "llama/1", 8192, 12_345, digest(0xFEED), 99)
 keys = st.binary(min_size=16, max_size=16).map(ChunkKey)
 records = st.builds(
     Record,
@@ -31,7 +34,7 @@ records = st.builds(
     st.text(max_size=64),
     st.integers(0, 2**64 - 1),
     st.integers(1, 2**64 - 1),
-    st.integers(0, 2**64 - 1),
+    st.sampled_from([NO_DIGEST, digest(1), digest(2**255), digest_of(Integrity.XXH3, b"12345678")]),
     st.integers(0, 2**64 - 1),
 )
 
@@ -55,7 +58,10 @@ def test_any_flipped_bit_is_damage() -> None:
 def test_half_a_record_is_damage(length: int) -> None:
     """Torn between the old record and the new one, or between nothing and the new one, wherever they differ there."""
     new = pack_record(RECORD, STORE, 3)
-    for old in (bytes(RECORD_BYTES), pack_record(Record(ChunkKey(b"o" * 16), None, 0, "", 0, 1, 1, 98), STORE, 3)):
+    for old in (
+        bytes(RECORD_BYTES),
+        pack_record(Record(ChunkKey(b"o" * 16), None, 0, "", 0, 1, digest(1), 98), STORE, 3),
+    ):
         torn = new[:length] + old[length:]
         if torn not in (new, old):
             with pytest.raises(ValueError, match="record 3"):
@@ -75,7 +81,7 @@ def test_an_empty_slot_is_no_record() -> None:
 
 def test_a_label_that_is_too_long_is_refused() -> None:
     with pytest.raises(ValueError, match="at most 256"):
-        pack_record(Record(RECORD.key, None, 0, "é" * 129, 0, 1, 0, 0), STORE, 0)
+        pack_record(Record(RECORD.key, None, 0, "é" * 129, 0, 1, NO_DIGEST, 0), STORE, 0)
 
 
 def test_headers() -> None:
@@ -95,6 +101,6 @@ def test_a_header_of_another_format_is_told_from_damage() -> None:
 
     import xxhash
 
-    head = struct.pack("!8sII16s", b"KVCASTDI", 2, RECORD_BYTES, STORE)
+    head = struct.pack("!8sII16s", b"KVCASTDI", FORMAT + 1, RECORD_BYTES, STORE)
     page = (head + struct.pack("!Q", xxhash.xxh3_64_intdigest(head))).ljust(HEADER_BYTES, b"\0")
     assert unpack_header(page) is HeaderFault.FORMAT

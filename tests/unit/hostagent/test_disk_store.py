@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hostagent.core.events import LoadOutcome
-from hostagent.disk.records import HEADER_BYTES, RECORD_BYTES, Record, record_at
+from hostagent.disk.records import FORMAT, HEADER_BYTES, RECORD_BYTES, Record, record_at
 from hostagent.disk.state import DiskState
 from hostagent.disk.store import READ_FAILURES_MAX, without_overlaps
 from tests.unit.hostagent.disk_harness import INDEX_NAME, PAGE, SLAB_NAME, Bench, content, flip, key, play
@@ -288,7 +288,7 @@ def test_another_format_is_left_alone(tmp_path: Path, caplog: pytest.LogCaptureF
 
     import xxhash
 
-    head = struct.pack("!8sII16s", b"KVCASTDI", 2, RECORD_BYTES, bytes(16))
+    head = struct.pack("!8sII16s", b"KVCASTDI", FORMAT + 1, RECORD_BYTES, bytes(16))
     page = (head + struct.pack("!Q", xxhash.xxh3_64_intdigest(head))).ljust(HEADER_BYTES, b"\0")
     (tmp_path / INDEX_NAME).write_bytes(page)
 

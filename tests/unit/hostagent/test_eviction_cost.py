@@ -9,6 +9,7 @@ from hostagent.core.eviction_cost import EvictionCost
 from hostagent.pool.chunks import Chunk, ChunkPool
 from kvpolicy.value import SourceCosts, Touch
 from kvproto.ids import Address, ChunkKey
+from tests.digests import digest, hashed
 
 MIB = 1 << 20
 PAGE = 4096
@@ -19,7 +20,7 @@ def key(number: int) -> ChunkKey:
 
 
 def entry(number: int, *holders: int, served: bool = False, disk: tuple[int, ...] = ()) -> ChunkEntry:
-    return ChunkEntry(key(number), None, MIB, 0, 0, holders, served, disk_holders=disk)
+    return ChunkEntry(key(number), None, MIB, digest(0), 0, holders, served, disk_holders=disk)
 
 
 def eviction_cost(*chunks: ChunkEntry) -> EvictionCost:
@@ -52,7 +53,7 @@ def test_of_chunks_fetched_alike_the_one_that_nobody_else_has_stays() -> None:
         pool.fetched([Touch(key(number), None, 0, MIB)])
         chunk = pool.reserve(key(number), None, MIB)
         assert isinstance(chunk, Chunk)
-        pool.commit(chunk, 0)
+        pool.commit(chunk, hashed(0))
     assert pool.next_victims(4)[-1] == key(2)
 
 
@@ -75,7 +76,7 @@ def test_whatever_touches_a_pool_asks_for_the_loss() -> None:
     first = pool.reserve(key(1), None, MIB)
     assert isinstance(first, Chunk)
     assert heard(key(1))
-    pool.commit(first, 0)
+    pool.commit(first, hashed(0))
     assert heard(key(1))
     pool.touch(key(1))
     assert heard(key(1))

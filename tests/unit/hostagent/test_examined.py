@@ -103,7 +103,7 @@ def test_a_get_reads_what_another_node_has_put(stage: Stage) -> None:
     put = ordered(stage, "n0", 1, put=pb.ProbePut(number=0, size_bytes=70_000))
     assert put.status == pb.TaskResult.DONE
     (record,) = stage.script.hear("n0", "announce").added
-    chunk = pb.ChunkEntry(key=record.key, size_bytes=record.size_bytes, checksum=record.checksum, holders=[0])
+    chunk = pb.ChunkEntry(key=record.key, size_bytes=record.size_bytes, digest=record.digest, holders=[0])
     stage.script.say("n1", delta(1, nodes=nodes, chunks=[chunk]))
     got = ordered(stage, "n1", 2, get=pb.ProbeGet(number=0, size_bytes=70_000))
     assert (got.status, got.probe.source) == (pb.TaskResult.DONE, pb.SOURCE_HOLDER), got

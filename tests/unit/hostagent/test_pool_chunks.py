@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from hostagent.pool.chunks import Chunk, ChunkPool, ChunkState, DropOutcome, Refusal
 from kvpolicy.value import Touch
 from kvproto.ids import ChunkKey
+from tests.digests import hashed
 
 PAGE = 4096
 
@@ -41,7 +42,7 @@ def make_pool(pages: int) -> ChunkPool:
 def stored(pool: ChunkPool, number: int, parent: int | None = None, pages: int = 1) -> Chunk:
     chunk = pool.reserve(key(number), key(parent) if parent is not None else None, pages * PAGE)
     assert isinstance(chunk, Chunk)
-    pool.commit(chunk, checksum=number)
+    pool.commit(chunk, hashed(number))
     return chunk
 
 
@@ -51,7 +52,7 @@ def test_chunk_is_invisible_until_committed() -> None:
     assert isinstance(chunk, Chunk)
     assert pool.find(key(1)) is None
     assert pool.reserve(key(1), None, 100) is Refusal.FILLING
-    pool.commit(chunk, 7)
+    pool.commit(chunk, hashed(7))
     assert pool.find(key(1)) is chunk
     assert pool.reserve(key(1), None, 100) is Refusal.EXISTS
     assert pool.take_changes() == ([chunk], [])
@@ -195,7 +196,7 @@ def test_misuse_raises() -> None:
     with pytest.raises(ValueError, match="no pin"):
         pool.unpin(chunk)
     with pytest.raises(ValueError, match="not filling"):
-        pool.commit(chunk, 1)
+        pool.commit(chunk, hashed(1))
     pool.drop(key(1))
     with pytest.raises(ValueError, match="gone"):
         pool.pin(chunk)
@@ -231,7 +232,7 @@ class PoolMachine(RuleBasedStateMachine):
     def finish(self, pick: int, whole: bool) -> None:
         chunk = self.filling.pop(pick % len(self.filling))
         if whole:
-            self.pool.commit(chunk, 1)
+            self.pool.commit(chunk, hashed(1))
         else:
             self.pool.abort(chunk)
 

@@ -21,6 +21,7 @@ from hostagent.pool.index import HEADER_BYTES, Found, PoolIndex, index_bytes
 from kvclient.client import AgentClient, AgentUnavailableError, PoolFullError, PutOutcome, Status
 from kvpolicy.value.costs import PRIORS
 from kvproto.ids import ChunkKey
+from tests.digests import digest, hashed
 from tests.unit.hostagent.agent_harness import free_port, key
 from tests.unit.hostagent.service_manager import ServiceManager
 
@@ -65,7 +66,7 @@ class Life:
         self._ready: list[Chunk] = []
         self._pinned: list[Chunk] = []
         self.pages: dict[int, int] = {}
-        """What an engine wrote last, by page: the checksum that the chunk there is to have."""
+        """What an engine wrote last, by page: what the chunk there is to hold."""
         self.history: list[dict[int, int]] = []
 
     def step(self) -> None:
@@ -99,7 +100,7 @@ class Life:
             chunk = self._filling.pop(self._random.randrange(len(self._filling)))
             content = self._random.getrandbits(60)
             self._fill(chunk, content)
-            self._pool.commit(chunk, content)
+            self._pool.commit(chunk, hashed(content))
             self._ready.append(chunk)
 
     def _pin(self) -> None:
@@ -146,7 +147,7 @@ def test_killed_at_any_write_nothing_wrong_is_believed(seed: int) -> None:
                 taken |= extent
                 if found.ready:
                     believed += 1
-                    assert {pages[page] for page in extent} == {found.record.checksum}
+                    assert {digest(pages[page]) for page in extent} == {found.record.digest}
                     assert found.record.namespace == "tenant"
     assert believed > 100
 
@@ -169,7 +170,7 @@ def test_a_damaged_record_is_ignored_and_its_slot_used_again() -> None:
     for number in (1, 2):
         chunk = pool.reserve(key(number), None, PAGE)
         assert isinstance(chunk, Chunk)
-        pool.commit(chunk, number)
+        pool.commit(chunk, hashed(number))
     buffer[index_bytes(PAGES) - PAGES * RECORD_BYTES + 20] ^= 1
     again = PoolIndex(buffer, PAGES, ID)
     (found,) = again.find(PAGES * PAGE) or []
@@ -196,18 +197,18 @@ class Heir:
     def say(self, event: events.Event) -> None:
         self.made += self.core.handle(event, self.now_ns)
 
-    def verify(self, checksums: dict[ChunkKey, int]) -> None:
+    def verify(self, numbers: dict[ChunkKey, int]) -> None:
         """Compute what is asked for until nothing is."""
-        while asked := [one for one in self.made if isinstance(one, effects.ComputeChecksum)]:
+        while asked := [one for one in self.made if isinstance(one, effects.ComputeDigest)]:
             assert len(asked) <= limits.ADOPTED_AT_ONCE
             assert all(one.in_background for one in asked)
             self.made = [one for one in self.made if one not in asked]
             for one in asked:
-                self.say(events.ChecksumComputed(one.chunk, checksums[one.chunk.key]))
+                self.say(events.DigestComputed(one.chunk, hashed(numbers[one.chunk.key])))
 
 
 def left(*numbers: int, pinned: tuple[int, ...] = (), filling: tuple[int, ...] = ()) -> bytearray:
-    """An index as an agent left it: chunks of one page, each with its number as checksum."""
+    """An index as an agent left it: chunks of one page, each with its number as contents."""
     buffer = bytearray(index_bytes(PAGES))
     index = PoolIndex(buffer, PAGES, ID)
     index.begin(PAGES * PAGE)
@@ -216,7 +217,7 @@ def left(*numbers: int, pinned: tuple[int, ...] = (), filling: tuple[int, ...] =
         chunk = pool.reserve(key(number), None, PAGE, position=number)
         assert isinstance(chunk, Chunk)
         if number not in filling:
-            pool.commit(chunk, number)
+            pool.commit(chunk, hashed(number))
         if number in pinned:
             pool.pin(chunk)
     return buffer
@@ -233,7 +234,7 @@ def test_what_is_right_is_served_and_what_is_not_is_gone() -> None:
     assert adopted == effects.PoolAdopted(9, 9 * PAGE, 1)
     chunk = heir.core.pool.find(key(5))
     assert chunk is not None
-    assert (chunk.checksum, chunk.position) == (5, 5)
+    assert (chunk.digest, chunk.position) == (digest(5), 5)
     heir.say(events.Stopped())
     assert heir.core.pool.pins_count == 0
     assert {found.record.key for found in find(buffer)} == {key(number) for number in range(1, 11) if number != 4}
@@ -269,7 +270,7 @@ def test_two_claims_to_one_place_or_key_are_one_chunk() -> None:
     index = PoolIndex(buffer, PAGES, ID)
     index.begin(PAGES * PAGE)
     for number, offset in ((1, 0), (2, 0), (1, PAGE), (3, PAGES * PAGE), (4, 17)):
-        record = Record(key(number), None, 0, "", offset, PAGE, number, 0)
+        record = Record(key(number), None, 0, "", offset, PAGE, digest(number), 0)
         index.ready(index.hold(record), record, in_use=False)
     heir = Heir(buffer)
     heir.verify({key(number): number for number in range(5)})

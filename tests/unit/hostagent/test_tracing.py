@@ -38,6 +38,7 @@ from kvproto.commands import SendControl
 from kvproto.events import ControlReceived, ReadDone, ReadFailed, SegmentsReceived
 from kvproto.ids import Address, Member
 from kvproto.wire.control import TAG_LEADS, Control, Flag, Op
+from tests.digests import hashed
 from tests.unit.hostagent.agent_harness import Cluster, cluster, free_port, key
 from tests.unit.hostagent.collector import attributes, collecting
 from tests.unit.hostagent.core_harness import ENGINE, MS, PAGE, Scene, entry
@@ -264,8 +265,8 @@ def test_a_fetch_of_thousands_of_chunks_is_a_handful_of_spans() -> None:
             scene.notice(number, ME)
         for read in scene.take(effects.StartRead):
             scene.say(ReadDone(read.read))
-        for asked in scene.take(effects.ComputeChecksum):
-            scene.say(events.ChecksumComputed(asked.chunk, int.from_bytes(asked.chunk.key, "big")))
+        for asked in scene.take(effects.ComputeDigest):
+            scene.say(events.DigestComputed(asked.chunk, hashed(int.from_bytes(asked.chunk.key, "big"))))
         scene.pass_ms(10)
     assert len(scene.memory.spans()) < 12
     assert says(scene.memory.one("verify"))["kvcast.chunks"] == 1000

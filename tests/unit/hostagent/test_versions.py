@@ -46,7 +46,14 @@ def test_an_agent_and_a_newer_controller(protocol: int, attaches: bool, caplog: 
         while "n0" not in stage.script.heard:
             stage.made.call(lambda: None)
         assert stage.script.hear("n0", "hello").protocol == PROTOCOL
-        welcome = pb.Welcome(node=1, controller=1, heartbeat_ms=50, protocol=protocol, version="9.0")
+        welcome = pb.Welcome(
+            node=1,
+            controller=1,
+            heartbeat_ms=50,
+            fabric=pb.Fabric(integrity=pb.INTEGRITY_BLAKE3),
+            protocol=protocol,
+            version="9.0",
+        )
         stage.script.say("n0", pb.ToAgent(welcome=welcome))
         line = f"the controller runs kvcast 9.0 (protocol {protocol}), this side {__version__} (protocol {PROTOCOL})"
         stage.made.until(lambda: agent.core.connected if attaches else line in caplog.text)

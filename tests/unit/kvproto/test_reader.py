@@ -9,13 +9,17 @@ from kvproto.commands import (
     DeliverFetch,
     DropChunk,
     Outcome,
+    ReaderCommand,
+    ReadLeaves,
     ReportBadCopy,
+    SegmentsDropped,
     SendControl,
     StartRead,
     VerifyChunk,
 )
 from kvproto.errors import LocalProtocolError
 from kvproto.events import (
+    ChunkJudged,
     ChunkVerified,
     ChunkWanted,
     ControlReceived,
@@ -34,10 +38,12 @@ from kvproto.session.parameters import ReaderParameters
 from kvproto.session.reader import Reader
 from kvproto.session.timing import (
     JOIN_RETRY,
+    LIVENESS,
     NEWCOMER_ANSWERS,
     NEWCOMER_MAX_NS,
     PATIENCE_UNLED,
     PATIENT_SEGMENTS,
+    READ_STALL_NS,
     REPAIR_DELAY,
 )
 from kvproto.sources import ChunkSource
@@ -326,16 +332,85 @@ def test_without_a_holder_the_fetch_ends_as_far_as_it_leads() -> None:
     assert it.idle
 
 
-def test_a_wrong_checksum_names_the_only_contributor() -> None:
-    it, read = reading(HOLDER, SECOND)
-    now, commands = 0, [read]
+def read_out(it: Reader, commands: list[ReaderCommand], now: int) -> tuple[list[ReaderCommand], int]:
+    """All reads succeed, until the chunk is whole. Returns the last commands, and the time."""
     while not kinds(commands, VerifyChunk):
         reads, commands, now = kinds(commands, StartRead), [], now + MS
+        assert reads
         for each in reads:
             commands += it.handle(ReadDone(each.read), now)
+    return commands, now
+
+
+def test_wrong_bytes_are_found_out_by_the_tree_and_read_again() -> None:
+    it = reader()
+    it.handle(request(wanted(KEYS[0], HOLDER)), 0)
+    it.handle(notice(KEYS[0], ME, OTHER), MS)
+    it.handle(cast(KEYS[0], *range(SEGMENTS)), 2 * MS)
+    commands = it.handle(ChunkVerified(KEYS[0], good=False, has_tree=True), 3 * MS)
+    (proof,) = kinds(commands, ReadLeaves)
+    assert not kinds(commands, ReportBadCopy), "a cast's source address is no evidence"
+    commands = it.handle(ChunkJudged(proof.read, np.array([3, 4], np.uint32)), 4 * MS)
+    assert kinds(commands, SegmentsDropped) == [SegmentsDropped(KEYS[0], 2)]
+    assert [(read.first, read.count) for read in kinds(commands, StartRead)] == [(3, 2)]
+    assert it.missing(KEYS[0]) is None, "casts are not welcome any more"
+    commands, now = read_out(it, commands, 4 * MS)
+    commands = it.handle(ChunkVerified(KEYS[0], good=True), now)
+    assert [answer.outcome for answer in kinds(commands, DeliverFetch)] == [Outcome.COMPLETE]
+
+
+def test_a_holder_is_blamed_for_what_was_read_while_nothing_else_was_written() -> None:
+    it, read = reading(HOLDER, SECOND)
+    commands, now = read_out(it, [read], 0)
     commands = it.handle(ChunkVerified(KEYS[0], good=False), now)
-    assert ReportBadCopy(KEYS[0], read.holder, Blame.CHECKSUM) in commands
-    assert {again.holder for again in kinds(commands, StartRead)} == {HOLDER.node, SECOND.node} - {read.holder}
+    assert not kinds(commands, ReportBadCopy)
+    (first, *_) = kinds(commands, StartRead)
+    commands, now = read_out(it, commands, now)
+    commands = it.handle(ChunkVerified(KEYS[0], good=False), now)
+    assert kinds(commands, ReportBadCopy) == [ReportBadCopy(KEYS[0], first.holder, Blame.DIGEST)]
+    assert {again.holder for again in kinds(commands, StartRead)} == {HOLDER.node, SECOND.node} - {first.holder}
+
+
+def test_a_holder_with_leaves_of_another_chunk_is_blamed_and_the_next_one_asked() -> None:
+    it, read = reading(HOLDER, SECOND)
+    commands, now = read_out(it, [read], 0)
+    (proof,) = kinds(it.handle(ChunkVerified(KEYS[0], good=False, has_tree=True), now), ReadLeaves)
+    commands = it.handle(ChunkJudged(proof.read, None), now + MS)
+    assert kinds(commands, ReportBadCopy) == [ReportBadCopy(KEYS[0], proof.holder, Blame.DIGEST)]
+    (again,) = kinds(commands, ReadLeaves)
+    assert again.holder != proof.holder
+
+
+def test_leaves_that_never_come_are_not_waited_for() -> None:
+    it, read = reading(HOLDER)
+    commands, now = read_out(it, [read], 0)
+    (proof,) = kinds(it.handle(ChunkVerified(KEYS[0], good=False, has_tree=True), now), ReadLeaves)
+    commands = it.handle_timer(now + READ_STALL_NS)
+    assert AbortRead(proof.read) in commands
+    assert kinds(commands, StartRead), "all of it is read again"
+
+
+def test_a_nak_with_a_holders_address_has_the_holder_itself_asked() -> None:
+    it = reader()
+    it.handle(request(wanted(KEYS[0], HOLDER)), 0)
+    it.handle(notice(KEYS[0], ME, OTHER), MS)
+    nak = Control(Op.NAK, KEYS[0], SEGMENTS)
+    commands = it.handle(ControlReceived(nak, HOLDER.address), 2 * MS)
+    assert not kinds(commands, ReportBadCopy) and not kinds(commands, DeliverFetch)
+    assert kinds(commands, StartRead)
+
+
+def test_a_leader_that_only_announces_is_not_waited_for() -> None:
+    """Whoever says without end that it leads, and repeats a segment, gets nobody to wait."""
+    it = reader()
+    it.handle(request(wanted(KEYS[0], HOLDER), deadline_ms=60_000), 0)
+    now, started = MS, []
+    while now < 2 * LIVENESS.ceiling_ns and not started:
+        commands = it.handle(notice(KEYS[0], ME, OTHER, who=OTHER, tag=TAG_LEADS), now)
+        commands += it.handle(cast(KEYS[0], 0), now + MS // 2)
+        started = kinds(commands, StartRead)
+        now += 5 * MS
+    assert started and now <= LIVENESS.ceiling_ns + 20 * MS
 
 
 def test_a_lost_holder_ends_its_reads() -> None:

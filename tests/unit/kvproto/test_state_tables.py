@@ -11,6 +11,8 @@ IMPOSSIBLE = (
     | {(phase, Cause.BAD) for phase in Phase if phase is not Phase.VERIFYING}
     | {(phase, Cause.WHOLE) for phase in Phase if phase not in ASKING}
     | {(phase, Cause.FOUND) for phase in Phase if phase is not Phase.GONE}
+    | {(phase, cause) for phase in Phase if phase is not Phase.PROVING for cause in (Cause.JUDGED, Cause.AGAIN)}
+    | {(Phase.PROVING, cause) for cause in (Cause.JOIN, Cause.UNHEARD)}
     | {(phase, Cause.EXHAUSTED) for phase in (Phase.VERIFYING, Phase.HERE)}
     | {(phase, Cause.JOIN) for phase in (Phase.DIRECT, Phase.STRICT, Phase.VERIFYING, Phase.HERE, Phase.GONE)}
     | {(phase, Cause.UNHEARD) for phase in (Phase.WAITING, Phase.STRICT, Phase.VERIFYING, Phase.HERE, Phase.GONE)}

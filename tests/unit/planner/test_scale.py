@@ -71,7 +71,7 @@ def costs() -> UnitCosts:
 
 
 def test_unit_costs_are_those_of_the_classes(costs: UnitCosts) -> None:
-    # 16 bytes of key and of parent, 8 of checksum, at least.
+    # 16 bytes of key and of parent, 33 of digest, at least.
     assert 40 < costs.record_bytes < 100
     assert 40 < costs.entry_bytes < 150
     assert costs.linearity == pytest.approx(1.0, abs=0.35)

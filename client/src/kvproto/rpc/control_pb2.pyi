@@ -49,6 +49,28 @@ TRANSPORT_VERBS: Transport.ValueType  # 2
 """UD multicast, RC RDMA READ"""
 Global___Transport: _TypeAlias = Transport  # noqa: Y015
 
+class _Integrity:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _IntegrityEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Integrity.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    INTEGRITY_UNSPECIFIED: _Integrity.ValueType  # 0
+    INTEGRITY_XXH3: _Integrity.ValueType  # 1
+    """8 bytes: finds accidents"""
+    INTEGRITY_BLAKE3: _Integrity.ValueType  # 2
+    """32 bytes, root of a tree: nobody can forge bytes for it"""
+
+class Integrity(_Integrity, metaclass=_IntegrityEnumTypeWrapper):
+    """How chunks are digested: the first byte of every digest."""
+
+INTEGRITY_UNSPECIFIED: Integrity.ValueType  # 0
+INTEGRITY_XXH3: Integrity.ValueType  # 1
+"""8 bytes: finds accidents"""
+INTEGRITY_BLAKE3: Integrity.ValueType  # 2
+"""32 bytes, root of a tree: nobody can forge bytes for it"""
+Global___Integrity: _TypeAlias = Integrity  # noqa: Y015
+
 class _Source:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -166,6 +188,7 @@ class Hello(_message.Message):
     REPLICA_OF_FIELD_NUMBER: _builtins.int
     REPLICA_NODES_FIELD_NUMBER: _builtins.int
     DISK_BYTES_FIELD_NUMBER: _builtins.int
+    INTEGRITIES_FIELD_NUMBER: _builtins.int
     RDMA_MTU_FIELD_NUMBER: _builtins.int
     OPERATOR_STATE_FIELD_NUMBER: _builtins.int
     PROTOCOL_FIELD_NUMBER: _builtins.int
@@ -203,6 +226,10 @@ class Hello(_message.Message):
     @_builtins.property
     def transports(self) -> _containers.RepeatedScalarFieldContainer[Global___Transport.ValueType]: ...
     @_builtins.property
+    def integrities(self) -> _containers.RepeatedScalarFieldContainer[Global___Integrity.ValueType]:
+        """what it can digest chunks with; it is refused where the fabric's is not in it"""
+
+    @_builtins.property
     def operator_state(self) -> Global___OperatorState:
         """the last one that a controller sent, whichever controller it was"""
 
@@ -223,13 +250,14 @@ class Hello(_message.Message):
         replica_of: _builtins.int = ...,
         replica_nodes: _builtins.int = ...,
         disk_bytes: _builtins.int = ...,
+        integrities: _abc.Iterable[Global___Integrity.ValueType] | None = ...,
         rdma_mtu: _builtins.int = ...,
         operator_state: Global___OperatorState | None = ...,
         protocol: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["operator_state", b"operator_state"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["control_port", b"control_port", "data_ip", b"data_ip", "data_mac", b"data_mac", "disk_bytes", b"disk_bytes", "incarnation", b"incarnation", "node", b"node", "operator_state", b"operator_state", "pool_bytes", b"pool_bytes", "protocol", b"protocol", "rdma_mtu", b"rdma_mtu", "read_endpoint", b"read_endpoint", "replica_nodes", b"replica_nodes", "replica_of", b"replica_of", "segment_bytes", b"segment_bytes", "switch_port", b"switch_port", "transports", b"transports", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["control_port", b"control_port", "data_ip", b"data_ip", "data_mac", b"data_mac", "disk_bytes", b"disk_bytes", "incarnation", b"incarnation", "integrities", b"integrities", "node", b"node", "operator_state", b"operator_state", "pool_bytes", b"pool_bytes", "protocol", b"protocol", "rdma_mtu", b"rdma_mtu", "read_endpoint", b"read_endpoint", "replica_nodes", b"replica_nodes", "replica_of", b"replica_of", "segment_bytes", b"segment_bytes", "switch_port", b"switch_port", "transports", b"transports", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -288,17 +316,15 @@ class ChunkRecord(_message.Message):
     KEY_FIELD_NUMBER: _builtins.int
     PARENT_FIELD_NUMBER: _builtins.int
     SIZE_BYTES_FIELD_NUMBER: _builtins.int
-    CHECKSUM_FIELD_NUMBER: _builtins.int
     POSITION_FIELD_NUMBER: _builtins.int
     NAMESPACE_INDEX_FIELD_NUMBER: _builtins.int
     PINNED_FIELD_NUMBER: _builtins.int
     ON_DISK_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
     key: _builtins.bytes
     parent: _builtins.bytes
     """key of the chunk before; empty for the first of a prefix"""
     size_bytes: _builtins.int
-    checksum: _builtins.int
-    """xxh3-64 of the whole chunk"""
     position: _builtins.int
     """0 for the first chunk of a prefix"""
     namespace_index: _builtins.int
@@ -306,21 +332,23 @@ class ChunkRecord(_message.Message):
     """by the controller (PinChunks, Fetch.pin): so pins survive the controller"""
     on_disk: _builtins.bool
     """the copy on disk, not the one in the pool"""
+    digest: _builtins.bytes
+    """of the whole chunk: a byte for the algorithm (Integrity), then its output"""
     def __init__(
         self,
         *,
         key: _builtins.bytes = ...,
         parent: _builtins.bytes = ...,
         size_bytes: _builtins.int = ...,
-        checksum: _builtins.int = ...,
         position: _builtins.int = ...,
         namespace_index: _builtins.int = ...,
         pinned: _builtins.bool = ...,
         on_disk: _builtins.bool = ...,
+        digest: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checksum", b"checksum", "key", b"key", "namespace_index", b"namespace_index", "on_disk", b"on_disk", "parent", b"parent", "pinned", b"pinned", "position", b"position", "size_bytes", b"size_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "key", b"key", "namespace_index", b"namespace_index", "on_disk", b"on_disk", "parent", b"parent", "pinned", b"pinned", "position", b"position", "size_bytes", b"size_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -332,25 +360,25 @@ class BadCopy(_message.Message):
 
     KEY_FIELD_NUMBER: _builtins.int
     HOLDER_FIELD_NUMBER: _builtins.int
+    FROM_SWITCH_FIELD_NUMBER: _builtins.int
     EXPECTED_FIELD_NUMBER: _builtins.int
     FOUND_FIELD_NUMBER: _builtins.int
-    FROM_SWITCH_FIELD_NUMBER: _builtins.int
     key: _builtins.bytes
     holder: _builtins.int
     """node whose copy did not match"""
-    expected: _builtins.int
-    """checksum in the directory"""
-    found: _builtins.int
     from_switch: _builtins.bool
-    """the bytes came from the switch's memory: that copy is dropped, not the holder's"""
+    """the bytes came from the switch's memory: not from the holder's"""
+    expected: _builtins.bytes
+    """digest in the directory"""
+    found: _builtins.bytes
     def __init__(
         self,
         *,
         key: _builtins.bytes = ...,
         holder: _builtins.int = ...,
-        expected: _builtins.int = ...,
-        found: _builtins.int = ...,
         from_switch: _builtins.bool = ...,
+        expected: _builtins.bytes = ...,
+        found: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
@@ -1051,6 +1079,7 @@ class Fabric(_message.Message):
     SEGMENT_BYTES_FIELD_NUMBER: _builtins.int
     FROM_SWITCH_DSCP_FIELD_NUMBER: _builtins.int
     INTEREST_TTL_MS_FIELD_NUMBER: _builtins.int
+    INTEGRITY_FIELD_NUMBER: _builtins.int
     group_ip: _builtins.bytes
     """casts and notices"""
     group_mac: _builtins.bytes
@@ -1064,6 +1093,8 @@ class Fabric(_message.Message):
     segment_bytes: _builtins.int
     from_switch_dscp: _builtins.int
     interest_ttl_ms: _builtins.int
+    integrity: Global___Integrity.ValueType
+    """how every chunk of the fabric is digested"""
     def __init__(
         self,
         *,
@@ -1076,10 +1107,11 @@ class Fabric(_message.Message):
         segment_bytes: _builtins.int = ...,
         from_switch_dscp: _builtins.int = ...,
         interest_ttl_ms: _builtins.int = ...,
+        integrity: Global___Integrity.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["control_port", b"control_port", "data_port", b"data_port", "from_switch_dscp", b"from_switch_dscp", "group_ip", b"group_ip", "group_mac", b"group_mac", "interest_ttl_ms", b"interest_ttl_ms", "pool_ip", b"pool_ip", "qkey", b"qkey", "segment_bytes", b"segment_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["control_port", b"control_port", "data_port", b"data_port", "from_switch_dscp", b"from_switch_dscp", "group_ip", b"group_ip", "group_mac", b"group_mac", "integrity", b"integrity", "interest_ttl_ms", b"interest_ttl_ms", "pool_ip", b"pool_ip", "qkey", b"qkey", "segment_bytes", b"segment_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1335,23 +1367,24 @@ class ChunkEntry(_message.Message):
     KEY_FIELD_NUMBER: _builtins.int
     PARENT_FIELD_NUMBER: _builtins.int
     SIZE_BYTES_FIELD_NUMBER: _builtins.int
-    CHECKSUM_FIELD_NUMBER: _builtins.int
     POSITION_FIELD_NUMBER: _builtins.int
     HOLDERS_FIELD_NUMBER: _builtins.int
     SERVED_FIELD_NUMBER: _builtins.int
     PINNED_FIELD_NUMBER: _builtins.int
     VALUE_FIELD_NUMBER: _builtins.int
     DISK_HOLDERS_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
     key: _builtins.bytes
     parent: _builtins.bytes
     size_bytes: _builtins.int
-    checksum: _builtins.int
     position: _builtins.int
     served: _builtins.bool
     """by the switch (a hint; NOTICE and GET tell the truth)"""
     pinned: _builtins.bool
     value: _builtins.float
     """higher is worth more; only its order among chunks means something"""
+    digest: _builtins.bytes
+    """as in ChunkRecord"""
     @_builtins.property
     def holders(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """nodes; may be empty while `served`: then ask the switch at Fabric.pool_ip"""
@@ -1366,17 +1399,17 @@ class ChunkEntry(_message.Message):
         key: _builtins.bytes = ...,
         parent: _builtins.bytes = ...,
         size_bytes: _builtins.int = ...,
-        checksum: _builtins.int = ...,
         position: _builtins.int = ...,
         holders: _abc.Iterable[_builtins.int] | None = ...,
         served: _builtins.bool = ...,
         pinned: _builtins.bool = ...,
         value: _builtins.float = ...,
         disk_holders: _abc.Iterable[_builtins.int] | None = ...,
+        digest: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checksum", b"checksum", "disk_holders", b"disk_holders", "holders", b"holders", "key", b"key", "parent", b"parent", "pinned", b"pinned", "position", b"position", "served", b"served", "size_bytes", b"size_bytes", "value", b"value"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "disk_holders", b"disk_holders", "holders", b"holders", "key", b"key", "parent", b"parent", "pinned", b"pinned", "position", b"position", "served", b"served", "size_bytes", b"size_bytes", "value", b"value"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1395,6 +1428,7 @@ class Task(_message.Message):
     PIN_FIELD_NUMBER: _builtins.int
     UNPIN_FIELD_NUMBER: _builtins.int
     PROBE_FIELD_NUMBER: _builtins.int
+    RECHECK_FIELD_NUMBER: _builtins.int
     task: _builtins.int
     timeout_ms: _builtins.int
     """the agent gives up by itself and reports FAILED"""
@@ -1412,6 +1446,8 @@ class Task(_message.Message):
     def unpin(self) -> Global___UnpinChunks: ...
     @_builtins.property
     def probe(self) -> Global___Probe: ...
+    @_builtins.property
+    def recheck(self) -> Global___Recheck: ...
     def __init__(
         self,
         *,
@@ -1424,12 +1460,13 @@ class Task(_message.Message):
         pin: Global___PinChunks | None = ...,
         unpin: Global___UnpinChunks | None = ...,
         probe: Global___Probe | None = ...,
+        recheck: Global___Recheck | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["drop", b"drop", "fetch", b"fetch", "fill", b"fill", "pin", b"pin", "probe", b"probe", "unpin", b"unpin", "work", b"work"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["drop", b"drop", "fetch", b"fetch", "fill", b"fill", "pin", b"pin", "probe", b"probe", "recheck", b"recheck", "unpin", b"unpin", "work", b"work"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["drop", b"drop", "fetch", b"fetch", "fill", b"fill", "foreground", b"foreground", "pin", b"pin", "probe", b"probe", "task", b"task", "timeout_ms", b"timeout_ms", "unpin", b"unpin", "work", b"work"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["drop", b"drop", "fetch", b"fetch", "fill", b"fill", "foreground", b"foreground", "pin", b"pin", "probe", b"probe", "recheck", b"recheck", "task", b"task", "timeout_ms", b"timeout_ms", "unpin", b"unpin", "work", b"work"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_work: _TypeAlias = _typing.Literal["fill", "fetch", "drop", "pin", "unpin", "probe"]  # noqa: Y015
+    _WhichOneofReturnType_work: _TypeAlias = _typing.Literal["fill", "fetch", "drop", "pin", "unpin", "probe", "recheck"]  # noqa: Y015
     _WhichOneofArgType_work: _TypeAlias = _typing.Literal["work", b"work"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_work) -> _WhichOneofReturnType_work | None: ...
 
@@ -1536,6 +1573,28 @@ class Drop(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Drop: _TypeAlias = Drop  # noqa: Y015
+
+@_typing.final
+class Recheck(_message.Message):
+    """Compare the chunks in the pool with their digests, and drop those whose bytes are wrong: in failed_keys."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEYS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    def __init__(
+        self,
+        *,
+        keys: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Recheck: _TypeAlias = Recheck  # noqa: Y015
 
 @_typing.final
 class PinChunks(_message.Message):

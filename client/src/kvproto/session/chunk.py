@@ -1,7 +1,9 @@
 """One chunk that a reader is fetching. Its parts have one writer each: see progress.py, interest.py, holders.py."""
 
+from dataclasses import dataclass
+
 from kvproto.events import HolderRef
-from kvproto.ids import ChunkKey, FetchId
+from kvproto.ids import ChunkKey, FetchId, NodeId, ReadId
 from kvproto.session.holders import Provenance
 from kvproto.session.interest import Interest
 from kvproto.session.phases import PHASES, Cause, Phase
@@ -11,10 +13,21 @@ _CASTABLE = frozenset({Phase.JOINING, Phase.JOINED, Phase.DIRECT})
 _READABLE = frozenset({Phase.JOINED, Phase.DIRECT, Phase.STRICT})
 
 
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """A holder is asked for the leaves of the chunk's tree."""
+
+    read: ReadId
+    holder: NodeId
+    due_ns: int
+    """When that has taken too long."""
+
+
 class Chunk:
     """Phase of one chunk, and its parts. Compared by identity."""
 
     __slots__ = (
+        "alone",
         "castable",
         "fetches",
         "interest",
@@ -23,6 +36,7 @@ class Chunk:
         "order",
         "phase",
         "progress",
+        "proof",
         "provenance",
         "read_alone",
         "readable",
@@ -49,6 +63,8 @@ class Chunk:
         """Without company it is read from a holder, not asked of the switch."""
         self.phase = Phase.WAITING
         """Changed by `move` only."""
+        self.alone = False
+        """It is read reliably, at once, whatever others do or say."""
         self.castable = False
         """The phase is one in which cast segments are welcome."""
         self.readable = False
@@ -58,6 +74,8 @@ class Chunk:
         self.fetches: set[FetchId] = set()
         """Fetches that want it."""
         self.progress = Progress(segments)
+        self.proof: Proof | None = None
+        """Under way while the phase is PROVING; written by `Copies`, ended by `Chunks`."""
         self.interest = Interest()
         self.provenance = Provenance(holders, order)
 

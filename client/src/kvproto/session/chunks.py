@@ -119,6 +119,9 @@ class Chunks:
         self._pull.forget(chunk)
         for stripe in self._stripes.of_chunk(chunk):
             self.abort(stripe)
+        if chunk.proof is not None:
+            self._out.append(AbortRead(chunk.proof.read))
+            chunk.proof = None
         self._out += self._membership.leave(chunk, now_ns)
 
     def abort(self, stripe: Stripe) -> None:

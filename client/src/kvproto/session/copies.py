@@ -1,15 +1,19 @@
 """Copies that are missing, wrong, or out of reach: turn to another holder, or give the chunk up."""
 
-from kvproto.commands import Blame, ReaderCommand, ReportBadCopy
+import numpy as np
+import numpy.typing as npt
+
+from kvproto.commands import AbortRead, Blame, ReaderCommand, ReadLeaves, ReportBadCopy, SegmentsDropped
 from kvproto.events import HolderRef
-from kvproto.ids import Address, ChunkKey, NodeId
-from kvproto.session.chunk import Chunk
+from kvproto.ids import ChunkKey, NodeId, ReadId
+from kvproto.session.chunk import Chunk, Proof
 from kvproto.session.chunks import Chunks
 from kvproto.session.fetches import Fetches
 from kvproto.session.holders import Health
 from kvproto.session.parameters import ReaderParameters
 from kvproto.session.phases import Cause, Phase
 from kvproto.session.stripes import Stripe, Stripes
+from kvproto.session.timing import READ_STALL_NS
 
 
 class Copies:
@@ -28,6 +32,8 @@ class Copies:
         self._fetches = fetches
         self._stripes = stripes
         self._health = Health()
+        self._proofs: dict[ReadId, tuple[Chunk, Proof]] = {}
+        """Leaves that holders are asked for, and some that nobody wants any more."""
         self._out = out
 
     # --- reads and checks --------------------------------------------------------------------------------------------
@@ -52,33 +58,113 @@ class Copies:
 
         A slow holder is not a gone one: others are preferred from now on, but only the deadline ends waiting for it.
         """
+        for read, (chunk, proof) in list(self._proofs.items()):
+            if chunk.proof is not proof:
+                del self._proofs[read]
+            elif proof.due_ns <= now_ns:
+                self._out.append(AbortRead(read))
+                self.not_judged(read, gone=False, now_ns=now_ns)
         for stripe in self._stripes.stalled(now_ns):
             if self._stripes.get(stripe.read) is not None:
                 self._chunks.abort(stripe)
                 stripe.chunk.provenance.fail(stripe.holder.node)
 
-    def refused(self, key: ChunkKey, source: Address, now_ns: int) -> bool:
-        """The holder at this address says that it has no such chunk. Returns whether it was asked."""
-        chunk = self._chunks.get(key)
-        nodes = [holder.node for holder in chunk.provenance.usable() if holder.address == source] if chunk else []
-        for node in nodes:
-            if chunk is not None:
-                self.absent(chunk, node, now_ns)
-        return bool(nodes)
-
     def absent(self, chunk: Chunk, node: NodeId, now_ns: int) -> None:
-        """The holder said that it has no such chunk."""
+        """The holder said, over its read connection, that it has no such chunk."""
         chunk.provenance.exclude(node)
         self._out.append(ReportBadCopy(chunk.key, node, Blame.ABSENT))
         self._excluded(chunk, node, now_ns)
 
-    def wrong(self, chunk: Chunk, now_ns: int) -> None:
-        """The checksum is wrong. Report the holder to blame, if it is known; read all of the chunk from one holder."""
+    # --- bytes that are wrong ----------------------------------------------------------------------------------------
+
+    def wrong(self, chunk: Chunk, now_ns: int, *, has_tree: bool) -> None:
+        """The digest is wrong. Report the holder to blame, if there is one; find out which segments are wrong, and read
+        them from one holder, or all of the chunk where nobody can tell."""
         chunk.move(Cause.BAD)
         for node in chunk.provenance.to_blame():
-            chunk.provenance.exclude(node)
-            self._out.append(ReportBadCopy(chunk.key, node, Blame.CHECKSUM))
-        self._restart_strictly(chunk, now_ns)
+            self._blame(chunk, node)
+        if not has_tree or not self._ask_for_leaves(chunk, now_ns):
+            self._distrust(chunk, now_ns)
+
+    def judged(self, read: ReadId, wrong: npt.NDArray[np.uint32] | None, now_ns: int) -> None:
+        """A holder's leaves tell which segments are wrong; None: they are not the chunk's, and the holder lied."""
+        holder = self._asked_of(read)
+        chunk = self._proven(read)
+        if chunk is None or holder is None:
+            return
+        if wrong is None:
+            self._blame(chunk, holder)
+            if not self._ask_for_leaves(chunk, now_ns):
+                self._distrust(chunk, now_ns)
+        elif not len(wrong):
+            # What lies in memory is right, and yet its digest was wrong: do not trust that memory.
+            self._distrust(chunk, now_ns)
+        else:
+            self._out.append(SegmentsDropped(chunk.key, len(wrong)))
+            chunk.progress.lose(wrong)
+            self._read_strictly(chunk, now_ns)
+
+    def not_judged(self, read: ReadId, *, gone: bool, now_ns: int) -> bool:
+        """The holder did not answer with leaves. Returns whether it was asked by this read."""
+        holder = self._asked_of(read)
+        chunk = self._proven(read)
+        if chunk is None or holder is None:
+            return False
+        chunk.provenance.fail(holder)
+        if gone:
+            chunk.provenance.exclude(holder)
+        if not self._ask_for_leaves(chunk, now_ns, but=holder):
+            self._distrust(chunk, now_ns)
+        return True
+
+    def next_timeout_ns(self) -> int | None:
+        """When the next holder has been asked for leaves for too long."""
+        return min((proof.due_ns for _, proof in self._proofs.values()), default=None)
+
+    def _proven(self, read: ReadId) -> Chunk | None:
+        """The chunk that this read was to judge, if that is still wanted."""
+        chunk, proof = self._proofs.pop(read, (None, None))
+        if chunk is None or chunk.proof is not proof:
+            return None
+        chunk.proof = None
+        return chunk
+
+    def _asked_of(self, read: ReadId) -> NodeId | None:
+        """Who is asked for leaves by this read."""
+        _, proof = self._proofs.get(read, (None, None))
+        return proof.holder if proof is not None else None
+
+    def _blame(self, chunk: Chunk, node: NodeId) -> None:
+        chunk.provenance.exclude(node)
+        self._out.append(ReportBadCopy(chunk.key, node, Blame.DIGEST))
+
+    def _ask_for_leaves(self, chunk: Chunk, now_ns: int, but: NodeId | None = None) -> bool:
+        """Ask the next holder that can be asked; False: there is none."""
+        holder = chunk.provenance.choose_strictly(self.parameters)
+        if holder is None or not holder.readable or holder.node == but:
+            return False
+        proof = chunk.proof = Proof(self._stripes.next_read(), holder.node, now_ns + READ_STALL_NS)
+        self._proofs[proof.read] = (chunk, proof)
+        self._out.append(ReadLeaves(proof.read, chunk.key, holder.node))
+        return True
+
+    def _distrust(self, chunk: Chunk, now_ns: int) -> None:
+        """Nobody knows which segments are wrong: all of them are missing.
+
+        Where only the switch has the chunk, all there is to do is to ask it once more.
+        """
+        chunk.wipe()
+        if not chunk.provenance.any_readable and chunk.provenance.once_more():
+            chunk.move(Cause.AGAIN)
+            self._chunks.queue(chunk)
+            return
+        self._read_strictly(chunk, now_ns)
+
+    def _read_strictly(self, chunk: Chunk, now_ns: int) -> None:
+        """Read what is missing from one holder, with nothing else that may be written."""
+        chunk.move(Cause.JUDGED)
+        chunk.alone = True
+        self._choose_strictly(chunk, now_ns)
 
     # --- the directory -----------------------------------------------------------------------------------------------
 
@@ -143,6 +229,9 @@ class Copies:
     def _restart_strictly(self, chunk: Chunk, now_ns: int) -> None:
         """Begin the chunk again, all of it from one holder."""
         chunk.wipe()
+        self._choose_strictly(chunk, now_ns)
+
+    def _choose_strictly(self, chunk: Chunk, now_ns: int) -> None:
         holder = chunk.provenance.choose_strictly(self.parameters)
         self._chunks.reopen(chunk)
         if holder is None:

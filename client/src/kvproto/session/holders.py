@@ -1,7 +1,7 @@
 """Whom a chunk may come from, whom it came from, and when a holder is given up."""
 
 from kvproto.events import HolderRef
-from kvproto.ids import Address, NodeId
+from kvproto.ids import NodeId
 from kvproto.session.parameters import ReaderParameters
 from kvproto.session.timing import HOLDER_FAILURES_MAX
 from kvproto.sources import ChunkSource
@@ -15,7 +15,6 @@ class Provenance:
         "_by_read",
         "_by_switch",
         "_chosen",
-        "_contributors",
         "_excluded",
         "_failures",
         "_holders",
@@ -36,7 +35,6 @@ class Provenance:
 
     def wipe(self) -> None:
         """Nothing of the chunk is here."""
-        self._contributors: set[Address] = set()
         self._by_read = self._by_cast = self._by_switch = 0
 
     # --- whom to ask -------------------------------------------------------------------------------------------------
@@ -95,6 +93,15 @@ class Provenance:
         """Any holder may bring segments again."""
         self._strict = None
 
+    def once_more(self) -> bool:
+        """Let holders that answer no reads bring the chunk again, as often as reads may break. False: often enough."""
+        self.relax()
+        for holder in self.usable():
+            self.fail(holder.node)
+            if self._failures[holder.node] >= HOLDER_FAILURES_MAX:
+                self.exclude(holder.node)
+        return bool(self.usable())
+
     def _choose_afresh(self, parameters: ReaderParameters) -> HolderRef | None:
         usable = self.usable()
         if not usable:
@@ -120,29 +127,26 @@ class Provenance:
 
     # --- what came ---------------------------------------------------------------------------------------------------
 
-    def note_cast(self, source: Address, count: int, from_switch: int) -> None:
-        """`count` wanted segments came by casts from this holder's address, at most `from_switch` out of the switch."""
+    def note_cast(self, count: int, from_switch: int) -> None:
+        """`count` wanted segments came by casts, at most `from_switch` of them out of the switch, as they say."""
         from_switch = min(from_switch, count)
         self._by_switch += from_switch
         self._by_cast += count - from_switch
-        if count:
-            self._contributors.add(source)
 
-    def note_read(self, source: Address, count: int) -> None:
+    def note_read(self, count: int) -> None:
         """`count` wanted segments came by a reliable read."""
         self._by_read += count
-        if count:
-            self._contributors.add(source)
 
     def note_loaded(self) -> None:
         """All of it came from this node's disk."""
         self._loaded = True
 
     def to_blame(self) -> list[NodeId]:
-        """Who brought wrong bytes: one contributor is to blame; of several, none can be named."""
-        if self._strict is not None:
-            return [self._strict]
-        return [holder.node for holder in self._holders if {holder.address} == self._contributors]
+        """Who brought wrong bytes: the holder that everything new was read from while nothing else could be written.
+
+        Before that, casts may have been written, too, and a cast's source address proves nothing.
+        """
+        return [] if self._strict is None else [self._strict]
 
     def source(self) -> ChunkSource:
         """Where most of it came from."""

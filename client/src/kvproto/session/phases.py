@@ -13,8 +13,9 @@ class Phase(enum.Enum):
     JOINING = "JOIN sent, no NOTICE yet"
     JOINED = "the switch keeps our interest"
     DIRECT = "no switch to rely on: reliable reads only"
-    STRICT = "a copy was bad: reliable reads from one holder, casts ignored"
-    VERIFYING = "all segments are here, the checksum is being taken"
+    PROVING = "the digest is wrong: a holder is asked which segments are"
+    STRICT = "bytes were bad: what is missing is read reliably from one holder, casts are ignored"
+    VERIFYING = "all segments are here, the digest is being taken"
     HERE = "whole and right"
     GONE = "no holder is left"
 
@@ -28,8 +29,10 @@ class Cause(enum.Enum):
     UNHEARD = "no NOTICE, or no segment, after several tries"
     REBOOT = "the switch forgot everything"
     WHOLE = "no segment is missing"
-    GOOD = "the checksum is right"
-    BAD = "the checksum is wrong"
+    GOOD = "the digest is right"
+    BAD = "the digest is wrong"
+    JUDGED = "it is known which segments are wrong, or none of them is to be trusted"
+    AGAIN = "the digest is wrong, and only the switch has it"
     EXHAUSTED = "no holder is left"
     FOUND = "the directory knows a holder again"
     LOAD = "it lies on this node's disk"
@@ -88,7 +91,15 @@ PHASES: Table[Phase, Cause] = Table(
             Cause.REFUSED: Phase.VERIFYING,
             Cause.REBOOT: Phase.VERIFYING,
             Cause.GOOD: Phase.HERE,
-            Cause.BAD: Phase.STRICT,
+            Cause.BAD: Phase.PROVING,
+        },
+        Phase.PROVING: {
+            Cause.ADMITTED: Phase.PROVING,
+            Cause.REFUSED: Phase.PROVING,
+            Cause.REBOOT: Phase.PROVING,
+            Cause.JUDGED: Phase.STRICT,
+            Cause.AGAIN: Phase.WAITING,
+            Cause.EXHAUSTED: Phase.GONE,
         },
         Phase.HERE: {
             Cause.ADMITTED: Phase.HERE,

@@ -40,6 +40,11 @@ class Progress:
         """Missing segments that are asked for or under a read."""
         self.expect_cast()
 
+    def lose(self, segments: npt.NDArray[np.uint32]) -> None:
+        """These are not right: they are missing again. Nothing is asked for, nothing is under a read."""
+        self.missing[segments] = True
+        self.missing_count = int(np.count_nonzero(self.missing))
+
     def expect_cast(self) -> None:
         """Another leader begins: nothing of its cast has passed by yet."""
         self.high = 0

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from kvproto.commands import ReaderCommand, VerifyChunk
 from kvproto.events import (
+    ChunkJudged,
     ChunkLoaded,
     ChunkVerified,
     ControlReceived,
@@ -29,11 +30,12 @@ from kvproto.events import (
     SegmentsReceived,
     SwitchChanged,
 )
-from kvproto.ids import ChunkKey
+from kvproto.ids import Address, ChunkKey
 from kvproto.session.chunk import Chunk
 from kvproto.session.chunks import Chunks
 from kvproto.session.copies import Copies
 from kvproto.session.fetches import Fetches
+from kvproto.session.liveness import Liveness
 from kvproto.session.membership import Membership
 from kvproto.session.pace import Pace
 from kvproto.session.parameters import ReaderParameters
@@ -63,6 +65,7 @@ class Reader:
         self._parameters = parameters
         self._out: list[ReaderCommand] = []
         self._pace = Pace()
+        self._liveness = Liveness(self._pace)
         self._pull = Pull(parameters.receive_window_segments, self._pace)
         self._stripes = Stripes(self._pace)
         self._membership = Membership(parameters, self._pace)
@@ -87,6 +90,7 @@ class Reader:
             ReadDone: self._on_read_done,
             ReadFailed: self._on_read_failed,
             ChunkVerified: self._on_verified,
+            ChunkJudged: self._on_judged,
             ChunkLoaded: self._on_loaded,
             LoadFailed: self._on_load_failed,
             HoldersChanged: self._on_holders_changed,
@@ -187,7 +191,22 @@ class Reader:
         if message.op is Op.NOTICE:
             self._on_notice(message, now_ns)
         elif message.op is Op.NAK:
-            self._stale |= self._copies.refused(message.key, event.source, now_ns)
+            self._on_nak(message, event.source)
+
+    def _on_nak(self, nak: Control, source: Address) -> None:
+        """Somebody says, with a holder's address, that it has no such chunk: ask the holder itself."""
+        chunk = self._chunks.open.get(nak.key)
+        if chunk is None or chunk.phase not in (Phase.JOINING, Phase.JOINED):
+            return
+        if any(holder.address == source and holder.readable for holder in chunk.provenance.usable()):
+            self._read_alone(chunk)
+
+    def _read_alone(self, chunk: Chunk) -> None:
+        """Wait for nobody: the chunk comes by reliable reads."""
+        chunk.move(Cause.UNHEARD)
+        chunk.alone = True
+        self._schedule.deposed(chunk)
+        self._stale = True
 
     def _on_notice(self, notice: Control, now_ns: int) -> None:
         me = self._parameters.member
@@ -226,7 +245,7 @@ class Reader:
         progress.note_cast(segments, foreign=foreign, now_ns=now_ns)
         fresh = _distinct(segments[progress.missing[segments]])
         asked = self._arrive(chunk, fresh, now_ns)
-        chunk.provenance.note_cast(event.source, len(fresh), event.from_switch)
+        chunk.provenance.note_cast(len(fresh), event.from_switch)
         self._schedule.inflow.add(len(fresh) - asked, len(fresh), now_ns)
         if not progress.missing_count:
             self._whole(chunk, now_ns)
@@ -251,13 +270,19 @@ class Reader:
         span = np.arange(stripe.first, stripe.first + stripe.count, dtype=np.uint32)
         fresh = span[chunk.progress.missing[span]]
         self._arrive(chunk, fresh, now_ns)
-        chunk.provenance.note_read(stripe.holder.address, len(fresh))
+        chunk.provenance.note_read(len(fresh))
         if len(fresh):
             self._schedule.inflow.add(0, len(fresh), now_ns)
         if not chunk.progress.missing_count:
             self._whole(chunk, now_ns)
 
+    def _on_judged(self, event: ChunkJudged, now_ns: int) -> None:
+        self._heard(now_ns)
+        self._copies.judged(event.read, event.wrong, now_ns)
+
     def _on_read_failed(self, event: ReadFailed, now_ns: int) -> None:
+        if self._copies.not_judged(event.read, gone=event.gone, now_ns=now_ns):
+            return
         stripe = self._stripes.get(event.read)
         if stripe is None:
             return
@@ -272,6 +297,8 @@ class Reader:
         if not len(fresh):
             return 0
         serials = chunk.progress.arrive(fresh)
+        if chunk.joined:
+            self._liveness.arrived(len(fresh))
         self._pull.arrived(serials, now_ns)
         return len(serials)
 
@@ -290,7 +317,7 @@ class Reader:
             chunk.move(Cause.GOOD)
             self._fetches.chunk_here(chunk, now_ns)
         else:
-            self._copies.wrong(chunk, now_ns)
+            self._copies.wrong(chunk, now_ns, has_tree=event.has_tree)
 
     def _on_loaded(self, event: ChunkLoaded, now_ns: int) -> None:
         chunk = self._chunks.get(event.key)
@@ -338,6 +365,16 @@ class Reader:
             self._pull_failed(chunk, now_ns)
         self._out += self._membership.tend(self._chunks.open.values(), now_ns)
         self._rejoin_if_quiet(now_ns)
+        self._feed_starved(now_ns)
+
+    def _feed_starved(self, now_ns: int) -> None:
+        """Where casts bring nothing new, read: the first chunks first."""
+        waiting = [chunk for chunk in self._chunks.open.values() if chunk.joined and chunk.provenance.any_readable]
+        count = self._liveness.starved(self._schedule.inflow.link, now_ns, waits=bool(waiting))
+        if count:
+            unread = [chunk for chunk in waiting if not self._stripes.of_chunk(chunk)]
+            for chunk in sorted(unread, key=lambda chunk: chunk.order)[:count]:
+                self._read_alone(chunk)
 
     def _heard(self, now_ns: int) -> None:
         """The network is alive."""
@@ -385,6 +422,8 @@ class Reader:
             self._fetches.next_timeout_ns(),
             self._pull.next_timeout_ns(),
             self._stripes.next_timeout_ns(),
+            self._copies.next_timeout_ns(),
+            self._liveness.next_timeout_ns(),
             self._schedule.wake_ns,
         ):
             if due is not None:

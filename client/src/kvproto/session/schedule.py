@@ -150,6 +150,10 @@ class Schedule:
         self._before = self._pace.before(self.parameters.member)
         self._led = [chunk for chunk in self._led if chunk.joined]
         self._yield_if_overloaded(out, now_ns)
+        for chunk in chunks:
+            urgent = chunk.alone and chunk.readable and not chunk.joined and chunk.progress.free_count
+            if urgent and not self._begin(chunk, out, now_ns):
+                break
         survey = self._survey(chunks, now_ns)
         for chunk in survey.repairs:
             self._get(chunk, out, now_ns, whole=True)

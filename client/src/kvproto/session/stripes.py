@@ -65,10 +65,14 @@ class Stripes:
         """Reads under way."""
         return len(self._reads)
 
+    def next_read(self) -> ReadId:
+        """A name for a read that no other has."""
+        self._next += 1
+        return ReadId(self._next - 1)
+
     def start(self, chunk: Chunk, holder: HolderRef, first: int, count: int, now_ns: int) -> Stripe:
         """A read of free segments goes out."""
-        stripe = Stripe(ReadId(self._next), chunk, holder, first, count, now_ns, now_ns)
-        self._next += 1
+        stripe = Stripe(self.next_read(), chunk, holder, first, count, now_ns, now_ns)
         self._reads[stripe.read] = stripe
         chunk.progress.begin_read(first, count)
         return stripe

@@ -146,6 +146,12 @@ READ_STALL_NS: Final = 1000 * MS
 HOLDER_FAILURES_MAX: Final = 2
 """Broken reads from one holder, with nothing from it in between, before it counts as gone."""
 
+# --- trusting nobody -------------------------------------------------------------------------------------------------
+LIVENESS: Final = Span(120, 2048, 5 * MS, 250 * MS)
+"""Longer than any patience of the rules above: casts that bring nothing new for this long are not waited for."""
+LIVENESS_FRACTION: Final = 1 / 16
+"""Of what the link takes: less than that in a window is nothing."""
+
 # --- measuring -------------------------------------------------------------------------------------------------------
 INFLOW_SLOT: Final = Span(12, 256, 100 * US, 50 * MS)
 INFLOW_SLOT_SEGMENTS: Final = 256
@@ -166,6 +172,7 @@ FILL_TIMEOUT_MAX_NS: Final = 400 * MS
 
 assert FAIR_FRACTION < 0.5 < SLOW_FRACTION
 assert SILENCE.ceiling_ns < PATIENCE_UNLED.ceiling_ns < PATIENCE_ANNOUNCED.ceiling_ns
+assert PATIENCE_ANNOUNCED.ceiling_ns < LIVENESS.ceiling_ns < READ_STALL_NS
 assert LOOKAHEAD.ceiling_ns < WINDOW_DELAY.ceiling_ns < PULL_TIMEOUT_MIN.ceiling_ns < PULL_TIMEOUT_MAX_NS
 assert PROBE_RANK_STEP.ceiling_ns > INFLOW_SLOT.ceiling_ns
 assert BATCH_MIN <= WINDOW_MIN <= WINDOW_START

@@ -1,0 +1,76 @@
+"""Digests of chunks, and the tree that tells which part of a chunk is wrong. Pure.
+
+With BLAKE3 a chunk is a tree of two levels. Its leaves are the BLAKE3 of each piece of PIECE_BYTES (the last may be
+short), 32 bytes each; its root, the digest, is BLAKE3 in key-derivation mode with ROOT_CONTEXT over the chunk's size
+(u64), PIECE_BYTES (u32), both big-endian, and the leaves. The mode keeps roots and leaves apart; sizes and places are
+part of what the root binds. Whoever knows the root can check leaves that anybody gave it, and then each piece by
+itself.
+
+A piece of 64 KiB is where BLAKE3 in one thread reaches nine tenths of its full speed (its SIMD hashes 16 blocks of
+1 KiB at a time), and leaves take 0.05 % of the chunk; a forged segment makes a reader fetch one piece again.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+from blake3 import blake3
+
+from kvproto.integrity import NO_DIGEST, Digest, Integrity, digest_of
+
+PIECE_BYTES: Final = 64 * 1024
+LEAF_BYTES: Final = 32
+ROOT_CONTEXT: Final = "kvcast 2026-11-22 root of the pieces of a chunk"
+_HEAD: Final = struct.Struct("!QI")
+
+
+@dataclass(frozen=True, slots=True)
+class Hashed:
+    """What hashing a chunk gives."""
+
+    digest: Digest
+    leaves: bytes = b""
+    """LEAF_BYTES for each piece; nothing where the algorithm has no tree."""
+
+
+NOT_HASHED: Final = Hashed(NO_DIGEST)
+
+
+def hashed(view: memoryview, algorithm: Integrity) -> Hashed:
+    """Hash a chunk. Takes about 0.15 ms for a MiB with BLAKE3, 0.03 ms with xxh3."""
+    if algorithm is Integrity.XXH3:
+        return Hashed(digest_of(algorithm, xxhash.xxh3_64_digest(view)))
+    leaves = leaves_of(view)
+    return Hashed(root_of(leaves, len(view)), leaves)
+
+
+def leaves_of(view: memoryview) -> bytes:
+    """The leaves of a chunk, or of a part of one that begins with a piece."""
+    return b"".join(blake3(view[at : at + PIECE_BYTES]).digest() for at in range(0, len(view), PIECE_BYTES))
+
+
+def root_of(leaves: bytes, size_bytes: int) -> Digest:
+    """The digest of a chunk of `size_bytes` with these leaves."""
+    root = blake3(_HEAD.pack(size_bytes, PIECE_BYTES) + leaves, derive_key_context=ROOT_CONTEXT)
+    return digest_of(Integrity.BLAKE3, root.digest())
+
+
+def leaves_bytes(size_bytes: int) -> int:
+    """How many bytes the leaves of a chunk of this size have."""
+    return -(-size_bytes // PIECE_BYTES) * LEAF_BYTES
+
+
+def wrong_segments(right: bytes, found: bytes, size_bytes: int, segment_bytes: int) -> npt.NDArray[np.uint32]:
+    """Segments, in order, of the pieces whose leaves differ. `right` and `found`: leaves of a chunk of `size_bytes`."""
+    wrong = np.zeros(-(-size_bytes // segment_bytes), np.bool_)
+    for piece in range(len(right) // LEAF_BYTES):
+        part = slice(piece * LEAF_BYTES, (piece + 1) * LEAF_BYTES)
+        if right[part] != found[part]:
+            end_bytes = min((piece + 1) * PIECE_BYTES, size_bytes)
+            wrong[piece * PIECE_BYTES // segment_bytes : -(-end_bytes // segment_bytes)] = True
+    return np.flatnonzero(wrong).astype(np.uint32)
