@@ -147,7 +147,7 @@ HOLDER_FAILURES_MAX: Final = 2
 """Broken reads from one holder, with nothing from it in between, before it counts as gone."""
 
 # --- trusting nobody -------------------------------------------------------------------------------------------------
-LIVENESS: Final = Span(120, 2048, 5 * MS, 250 * MS)
+LIVENESS: Final = Span(120, 2048, 20 * MS, 250 * MS)
 """Longer than any patience of the rules above: casts that bring nothing new for this long are not waited for."""
 LIVENESS_FRACTION: Final = 1 / 16
 """Of what the link takes: less than that in a window is nothing."""
