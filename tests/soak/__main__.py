@@ -59,6 +59,7 @@ def tell(report: Report, seed: int, console: Console) -> None:
         ("late", str(report.late)),
         ("hung", str(report.hung)),
         ("leaked", "\n".join(report.leaked) or "nothing"),
+        ("interest by lost LEAVEs", f"{report.leaves_lost} sets, until they expire"),
         ("puts", f"{report.puts:,}" + (f"; refused: {refused}" if refused else "")),
         ("median complete fetch", f"{median(report.fetch_s) * 1e3:.0f} ms" if report.fetch_s else "none"),
         ("troubles", f"{report.troubles.total()} of {len(report.troubles)} kinds"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,6 +11,10 @@ from typing import Any
 
 from tests.soak.load import DEADLINE_S, HUNG_S, LATE_S
 
+LEAVES_LOST_MAX = 16
+"""A LEAVE is sent once: where frames are lost, so is one now and then, and the interest stays until it expires. More of
+one member are a leak."""
+_INTEREST = re.compile(r"switch: member \d+ is in (\d+) interest sets")
 FDS_SPARE = 48
 """Descriptors that an idle daemon may have more than at the start: connections to peers stay open."""
 
@@ -58,6 +63,8 @@ class Report:
     """Times that an engine found no agent: it was killed or frozen."""
     troubles: Counter[str] = field(default_factory=Counter)
     leaked: list[str] = field(default_factory=list)
+    leaves_lost: int = 0
+    """Interest sets that honest members are still in, because the switch never got their LEAVE."""
     rss_growth_bytes: dict[str, int] = field(default_factory=dict)
     """By process that lived from the first look to the last."""
     recovery_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -80,6 +87,7 @@ class Report:
             "late": self.late,
             "hung": self.hung,
             "leaked": self.leaked,
+            "leaves_lost": self.leaves_lost,
             "outcomes": dict(self.outcomes),
             "puts": self.puts,
             "puts_refused": dict(self.puts_refused),
@@ -137,6 +145,16 @@ def _count_fetch(
         report.complete += 1
         report.fetch_s.append(took_s)
         complete_s[host].append(began_s + took_s)
+
+
+def take_leftovers(report: Report, found: Iterable[str]) -> None:
+    """What `Testbed.leftovers` found when all was calm: leaks, but for interest that lost LEAVEs explain."""
+    for line in found:
+        interest = _INTEREST.fullmatch(line)
+        if interest is not None and int(interest[1]) <= LEAVES_LOST_MAX:
+            report.leaves_lost += int(interest[1])
+        else:
+            report.leaked.append(line)
 
 
 def compare_sizes(report: Report, before: Mapping[str, Size], after: Mapping[str, Size]) -> None:

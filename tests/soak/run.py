@@ -18,7 +18,7 @@ from bmv2_testbed.processes import python_module
 from bmv2_testbed.spec import CONTROLLER_MANAGEMENT_IP, NO_FAULTS, Faults, TestbedSpec, host_name
 from tests.soak.load import DEADLINE_S, HUNG_S, LATE_S, Clock
 from tests.soak.plan import HONEST, HOSTS, MEMBER, STRANGER, Trouble, troubles
-from tests.soak.report import Note, Report, Size, compare_sizes, made
+from tests.soak.report import Note, Report, Size, compare_sizes, made, take_leftovers
 
 MIB: Final = 1 << 20
 _HURT: Final = {
@@ -80,7 +80,7 @@ class Soak:
             ended_s = self._await_engines(until_s)
         report = made(self._lines(), self._notes, ended_s)
         # What liars joined stays in the switch until it expires, as what the dead joined.
-        report.leaked += self._testbed.leftovers([MEMBER, STRANGER], patience_s=20.0)
+        take_leftovers(report, self._testbed.leftovers([MEMBER, STRANGER], patience_s=20.0))
         after = self._sizes()
         # Memory since the load began, descriptors since before it.
         begun = {

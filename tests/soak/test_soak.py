@@ -14,7 +14,7 @@ from tests.soak import __main__ as command
 from tests.soak.attacker import KINDS, frames
 from tests.soak.load import DEADLINE_S, EPOCH_S, HUNG_S, LATE_S, WINDOW_EPOCHS, Clock
 from tests.soak.plan import DISTURBANCES, HONEST, MEMBER, PORTS, STRANGER, troubles
-from tests.soak.report import FDS_SPARE, Note, Report, Size, compare_sizes, made
+from tests.soak.report import FDS_SPARE, LEAVES_LOST_MAX, Note, Report, Size, compare_sizes, made, take_leftovers
 
 CLOCK = Clock(100.0, 7, HONEST)
 
@@ -96,6 +96,15 @@ def test_recovery_is_when_everybody_fetches_again() -> None:
     report = made(lines, [FROZEN], 40.0)
     assert report.recovery_s["agent frozen"] == [pytest.approx(2.1)]
     assert report.to_json()["recovery_s"] == {"agent frozen": [2.1]}
+
+
+def test_interest_of_a_lost_leave_is_no_leak_but_of_many_it_is() -> None:
+    report = Report()
+    take_leftovers(report, ["switch: member 1 is in 2 interest sets", "switch: member 3 is in 1 interest sets"])
+    assert (report.leaves_lost, report.bad) == (3, False)
+    many = f"switch: member 0 is in {LEAVES_LOST_MAX + 1} interest sets"
+    take_leftovers(report, [many, "agent1: 1 pins"])
+    assert (report.leaves_lost, report.leaked, report.bad) == (3, [many, "agent1: 1 pins"], True)
 
 
 def test_descriptors_that_pile_up_are_a_leak_and_memory_is_told() -> None:

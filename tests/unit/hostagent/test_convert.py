@@ -12,6 +12,7 @@ from kvproto.limits import MEMBERS_MAX
 from kvproto.rpc import control_pb2 as rpc
 from kvproto.wire.data import Fabric
 from p4switch.ports import PORT_NUMBER_MAX
+from tests.digests import digest
 from tests.unit.hostagent.core_harness import PAGE, Scene
 
 KEY = b"k" * 16
@@ -47,7 +48,7 @@ def test_what_cannot_be_is_refused(message: dict[str, object], why: str) -> None
 
 def test_the_last_member_and_the_largest_chunk_are_fine() -> None:
     assert said(membership=rpc.Membership(member=MEMBERS_MAX - 1)) == [events.MemberGiven(MEMBERS_MAX - 1)]  # type: ignore[arg-type]
-    delta = rpc.DirectoryDelta(chunks=[rpc.ChunkEntry(key=KEY, size_bytes=limits.CHUNK_BYTES_MAX)])
+    delta = rpc.DirectoryDelta(chunks=[rpc.ChunkEntry(key=KEY, size_bytes=limits.CHUNK_BYTES_MAX, digest=digest(1))])
     assert len(said(directory=delta)) == 1
 
 
