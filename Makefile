@@ -98,7 +98,7 @@ test-wheels: $(VENV)/.installed ## the wheels, built and installed into empty en
 test-field: setup ## a newcomer's cluster in namespaces: pages followed verbatim, broken networks found, a failover
 	$(RUN) $(PY) -m pytest -m field tests/field
 
-demo: setup ## watch it work: incast in all modes, then real traces; ends in a table and a picture
+demo: setup ## watch it work: an incast, then workloads with and without a pool; ends in tables and a picture
 	$(RUN) $(PY) -m kvcast.cli demo
 
 demo-vllm: system .venv-vllm/.installed ## two vLLM engines share a document; one warms four at once by a cast

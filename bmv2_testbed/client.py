@@ -11,7 +11,7 @@ import signal
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -101,6 +101,10 @@ class Testbed:
     def restart(self, name: str) -> None:
         """Start a process that ended again, as it was started."""
         self._ask("restart", name=name)
+
+    def change_controller(self, *, plain: bool, settings: Mapping[str, Any]) -> None:
+        """Start the controller again with other settings and, unless `plain`, with the switch; agents stay."""
+        self._ask("change_controller", plain=plain, settings=dict(settings))
 
     def await_ready(self, name: str) -> None:
         """Wait until a daemon started again is ready."""

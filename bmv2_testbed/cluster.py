@@ -8,9 +8,10 @@ import time
 import urllib.error
 import urllib.request
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import grpc
 import yaml
@@ -137,6 +138,16 @@ class Cluster:
         self.processes.restart(name)
         if name == SWITCH:
             self.await_ready(SWITCH, time.monotonic() + START_DEADLINE_S)
+
+    def change_controller(self, plain: bool, settings: Mapping[str, Any], deadline_s: float) -> None:
+        """Start the controller again with other settings and, unless `plain`, with the switch; agents stay."""
+        self.spec = replace(self.spec, plain=plain, controller_settings=dict(settings))
+        self.processes.kill(CONTROLLER)
+        config = controller_config(self.spec, self._endpoints, str(self.directory), str(self.directory / "kvcast"))
+        self._write_config(CONTROLLER, config)
+        self.restart(CONTROLLER)
+        self.await_ready(CONTROLLER, deadline_s)
+        self.await_cluster(deadline_s)
 
     def await_ready(self, name: str, deadline_s: float) -> None:
         """Wait until a process says that it does its work."""

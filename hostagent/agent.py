@@ -20,6 +20,9 @@ import numpy.typing as npt
 from hostagent import limits
 from hostagent.api.access import Admission
 from hostagent.api.server import ApiServer, Welcome
+from hostagent.cold.opendal_store import open_store
+from hostagent.cold.stores import ColdStore
+from hostagent.cold.tier import ColdTier
 from hostagent.config import AgentConfig
 from hostagent.configured import configured_fabric, core_options
 from hostagent.controller import convert
@@ -70,9 +73,11 @@ log = logging.getLogger(__name__)
 class Agent:
     """One node's agent. `start`, then it lives on the event loop until `stop`."""
 
-    def __init__(self, config: AgentConfig, tracer: Tracer | None = None) -> None:
-        """`tracer`: makes traces, in place of what the configuration says of them."""
+    def __init__(self, config: AgentConfig, tracer: Tracer | None = None, cold_store: ColdStore | None = None) -> None:
+        """`tracer`: makes traces, in place of what the configuration says of them; `cold_store`: the store, in place
+        of the one that the configuration describes."""
         self.config = config
+        self._cold_store = cold_store
         self.tracer = tracer
         self._traces: TraceExport | None = None
         self._missing: str | None = "it is starting"
@@ -93,6 +98,8 @@ class Agent:
         config = self.config
         self._loop = asyncio.get_running_loop()
         self._loop.set_exception_handler(self._bug)
+        if config.cold is not None and self._cold_store is None:
+            self._cold_store = open_store(config.cold)
         if config.tracing is not None and self.tracer is None:
             tracer, self._traces = tracing(config.tracing, config.node)
             self.tracer = Guarded(tracer, self._tracing_broke)
@@ -116,6 +123,8 @@ class Agent:
         if self._pool.is_kept:
             self.handle(events.PoolFound(self._pool.found))
         self.handle(events.Started(self.facts.receive_buffer_bytes))
+        if self.cold is not None:
+            self.cold.open()
         self._missing = None
         self.attachment.start()
 
@@ -133,6 +142,9 @@ class Agent:
         if config.disk is not None:
             disk_pool = knowledge.disk_pool(config.disk.size_bytes)
             self.store = DiskStore(config.disk, self.memory, self._loop, disk_pool)
+        self.cold: ColdTier | None = None
+        if config.cold is not None and self._cold_store is not None:
+            self.cold = ColdTier(config.cold, self._cold_store, self.memory, self._loop, self.handle, config.node)
         self.core = AgentCore(
             core_options(config), knowledge, self.store, served_reads=self.transport.counters, index=self._pool.index
         )
@@ -172,7 +184,7 @@ class Agent:
             if self.store is not None:
                 await self.store.open()
             self.facts: TransportFacts = await self.transport.start(self, self.attachment.fabric)
-            self.metrics.watch(self.core, self.transport.counters, self.store)
+            self.metrics.watch(self.core, self.transport.counters, self.store, self.cold)
             self.api.listen(config.api_socket)
         except BaseException:
             await self._close_parts()
@@ -208,6 +220,8 @@ class Agent:
         if self.store is not None:
             await self.store.close()
         self._intake.close()
+        if self.cold is not None:
+            await self.cold.close()
         self._hashing.close()
         self.memory.close()
 
@@ -270,6 +284,10 @@ class Agent:
             effects.LoadChunk: self._load,
             effects.SaveChunk: self._save,
             effects.ForgetStored: self._forget_stored,
+            effects.LookUpCold: self._in_cold(ColdTier.look_up),
+            effects.LoadCold: self._in_cold(ColdTier.load),
+            effects.SaveCold: self._in_cold(ColdTier.save),
+            effects.ForgetCold: self._in_cold(ColdTier.forget),
             effects.Flushed: lambda _: self._flushed.set(),
             effects.Announce: report,
             effects.ReportUsage: report,
@@ -519,6 +537,16 @@ class Agent:
         outcome = events.SaveOutcome.STORED if stored else events.SaveOutcome.FAILED
         self.handle(events.SaveEnded(chunk, outcome))
 
+    def _in_cold(self, method: Callable[[ColdTier, Any], None]) -> Callable[[Any], None]:
+        """What carries out an effect in the cold store."""
+
+        def carry(effect: Any) -> None:
+            if self.cold is None:
+                raise AssertionError("work for a cold store that there is not")
+            method(self.cold, effect)
+
+        return carry
+
     def _forget_stored(self, effect: effects.ForgetStored) -> None:
         if self.store is not None:
             self.store.drop(effect.key)
@@ -549,6 +577,7 @@ class Agent:
                 "taking_over": core.adoption.left_count,
             },
             "disk": self.store.health() if self.store is not None else {"state": "off", "reason": "not configured"},
+            "cold": self.cold.health() if self.cold is not None else {"state": "off", "reason": "not configured"},
             "engines": self.api.connections_count,
             "fetches": core.fetches.under_way_count,
         }

@@ -17,6 +17,8 @@ from pathlib import Path
 
 from hostagent import limits
 from hostagent.api.access import Access
+from hostagent.cold.cold_options import ColdConfig
+from hostagent.cold.cold_settings import take_cold
 from hostagent.disk.disk_options import DiskConfig
 from hostagent.tracing.tracing_options import TracingConfig
 from kvdaemon import checks, settings
@@ -111,6 +113,8 @@ class AgentConfig:
     log_format: str = "text"
     disk: DiskConfig | None = None
     """None: no disk tier."""
+    cold: ColdConfig | None = None
+    """None: no cold store."""
     tracing: TracingConfig | None = None
     """None: no traces."""
     link_rate_bit_s: int | None = None
@@ -155,6 +159,7 @@ def parse(values: object, folder: Path = Path()) -> AgentConfig:
         log_level=top.take("log_level", checks.one_of(checks.LOG_LEVELS), "info"),
         log_format=top.take("log_format", checks.one_of(LOG_FORMATS), "text"),
         disk=_disk(top.section("disk")),
+        cold=take_cold(top.section("cold")),
         tracing=_tracing(top.section("tracing")),
         link_rate_bit_s=gate.take("link_rate", checks.rate, None),
         merge_wait_max_s=gate.take("merge_wait_max", checks.number(0, 60), WAIT_MAX_S),

@@ -29,6 +29,13 @@ def core_options(config: AgentConfig) -> CoreOptions:
         parse_address(config.data.pool_address) or None,
         merge_wait_max_s=config.merge_wait_max_s,
     )
+    if config.cold is not None:
+        options = replace(
+            options,
+            has_cold=True,
+            cold_wait_max_s=config.cold.lookup_wait_s,
+            cold_write_bytes_per_s=config.cold.write_bytes_per_s,
+        )
     if config.disk is None:
         return options
     return replace(options, disk_write_bytes_per_s=config.disk.write_bytes_per_s, promote=config.disk.promote)

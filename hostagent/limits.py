@@ -183,6 +183,29 @@ PREPARED_MAX = 1024
 """Chunks that are brought from disk at a time because peers or plans want them."""
 PREPARE_DEADLINE_S = 30.0
 
+# ------------------------------------------------------------------ the cold store
+COLD_INDEX_CHUNKS_MAX = 100_000
+"""Chunks that a node remembers to be in the cold store; the oldest news goes first. About 40 MB of memory."""
+COLD_ABSENT_S = 10.0
+"""A chunk that was not in the store is not looked for again for this long."""
+COLD_ABSENT_MAX = 16_384
+"""Such chunks remembered."""
+COLD_LOOKS_MAX = 64
+"""Requests that wait for a look at a time; further ones go on without."""
+COLD_LOOK_CHUNKS_MAX = 256
+"""Chunks of one request that are looked for."""
+COLD_READS_AT_ONCE = 16
+"""Operations that read from the store, loads and looks."""
+COLD_FAILURES_MAX = 3
+"""Operations that fail in a row, before the store counts as away (or as full)."""
+COLD_RETRY_S_MIN = 1.0
+COLD_RETRY_S_MAX = 60.0
+"""How often a store that is away is tried."""
+COLD_PROBE_BYTES = 1 << 20
+"""Of the object that is put, read and deleted to learn what the store takes."""
+COLD_TRIAL_BYTES_MAX = 16 * MIB
+"""The same once larger ones were refused."""
+
 # ------------------------------------------------------------------ examinations (`kvcast doctor cluster`)
 EXAMINATION_CHUNK_BYTES_MAX = 16 * MIB
 EXAMINATION_CHUNKS_MAX = 256

@@ -8,6 +8,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from hostagent.cold.cold_metrics import WatchedCold
+from hostagent.cold.tier import ColdTier
 from hostagent.core.core import AgentCore
 from hostagent.core.effects import FetchEnded
 from hostagent.disk.store import DiskStore
@@ -79,7 +81,13 @@ class AgentMetrics:
         """A process wanted to connect to the local API and may not."""
         self.api_refusals.labels(reason.name.lower()).inc()
 
-    def watch(self, core: AgentCore, transport: TransportCounters, store: DiskStore | None) -> None:
+    def watch(
+        self,
+        core: AgentCore,
+        transport: TransportCounters,
+        store: DiskStore | None,
+        cold: ColdTier | None = None,
+    ) -> None:
         """Also report what others count by themselves."""
         self.registry.register(_WatchedCollector(core, transport))
         self.registry.register(WatchedGate(core.gate))
@@ -87,6 +95,8 @@ class AgentMetrics:
         self.registry.register(WatchedMerging(core.claims, core.waits))
         if store is not None and core.tiering is not None:
             self.registry.register(WatchedDisk(store, core.tiering))
+        if cold is not None and core.cold_writes is not None:
+            self.registry.register(WatchedCold(cold, core.cold, core.cold_writes))
 
     def watch_certificate(self, ends_s: Callable[[], float]) -> None:
         """`ends_s()`: when the agent's certificate expires, in seconds since 1970."""

@@ -67,7 +67,7 @@ class WatchedGate(Collector):
         yield _counter("gate_saved_seconds", "What engines would have waited longer, recomputing", counts.saved_s)
         rates = GaugeMetricFamily(f"{PREFIX}_gate_rate_bytes_per_second", "Learned rates", labels=["source"])
         overheads = GaugeMetricFamily(f"{PREFIX}_gate_overhead_seconds", "Learned overheads", labels=["source"])
-        for source in (Tier.REMOTE_DRAM, Tier.SWITCH, Tier.LOCAL_DISK, Tier.REMOTE_DISK):
+        for source in (Tier.REMOTE_DRAM, Tier.SWITCH, Tier.LOCAL_DISK, Tier.REMOTE_DISK, Tier.COLD):
             cost = self._gate.costs.cost(source)
             rates.add_metric([source.value], cost.rate_bytes_per_s)
             overheads.add_metric([source.value], cost.overhead_s)

@@ -30,7 +30,7 @@ COMMANDS: dict[str, str] = {
     "bench": "benchmarks, as ratios against something run side by side",
     "plan": "what a pool would do for a trace, and at which scale it pays",
     "completion": "the script that completes kvcast's words in bash, zsh or fish",
-    "demo": "the whole thing at work: incast in all modes, then real traces",
+    "demo": "the whole thing at work: an incast, then workloads with and without a pool",
     "demo-vllm": "vLLM engines share a document through the pool; one warms four by a cast",
 }
 

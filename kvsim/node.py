@@ -41,6 +41,7 @@ from kvsim.bodies import (
     StreamBody,
 )
 from kvsim.chance import Chance
+from kvsim.cold import ColdWay
 from kvsim.engine import Engine
 from kvsim.link import Link, Packet
 from kvsim.reads import SOCKET_BUFFER_NS, Reads
@@ -117,11 +118,18 @@ class Node:
         self.bad_copies: list[effects.ReportBadCopy] = []
         self.tasks_ended: list[effects.ReportTaskEnd] = []
         self.storage = Storage(self, engine, equipment, self._segment_bytes, scheduling.base_ns, chance)
+        self._cold = None if equipment.cold is None else ColdWay(self, equipment.cold, self.storage.view)
         self._start_process()
         self._sending: deque[tuple[Chunk, int]] = deque()
         self._inbox: list[tuple[int, int, Packet]] = []
         self._serial = 0
         self._wake_at: int | None = None
+        self._tell_of_cold()
+
+    def _tell_of_cold(self) -> None:
+        """A process has begun: it hears of the cold store."""
+        if self._cold is not None:
+            self._cold.tell()
 
     def _start_process(self) -> None:
         """A core without a past, but for what lies on the disk."""
@@ -137,6 +145,7 @@ class Node:
             reader.member,
             reader.interest_ttl_ns,
             reader.link_rate_bytes_per_s,
+            has_cold=equipment.cold is not None,
         )
         self._connections = Reads(
             self, self._engine, self.link, self.address, self.directory, self._segment_bytes, self._life
@@ -242,6 +251,7 @@ class Node:
         self.dead = False
         self._sending.clear()
         self._start_process()
+        self._tell_of_cold()
         self._arm()
 
     def deliver(self, packet: Packet, at_ns: int) -> None:
@@ -387,7 +397,19 @@ class Node:
             effects.ReportClaims: lambda effect: self.claimed(effect),
             effects.ReportBadCopy: self.bad_copies.append,
             effects.ReportTaskEnd: self.tasks_ended.append,
+            **self._cold_carriers(),
             **dict.fromkeys(_UNHEARD, lambda _: None),
+        }
+
+    def _cold_carriers(self) -> Mapping[type, Callable[[Any], None]]:
+        way = self._cold
+        if way is None:
+            return {}
+        return {
+            effects.LookUpCold: way.look_up,
+            effects.LoadCold: way.load,
+            effects.SaveCold: way.save,
+            effects.ForgetCold: way.forget,
         }
 
     def _send_control(self, message: Control, address: Address) -> None:

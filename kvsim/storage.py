@@ -19,6 +19,7 @@ from kvproto.ids import ChunkKey
 from kvproto.limits import MS
 from kvsim.bodies import content_of
 from kvsim.chance import Chance
+from kvsim.cold import SimulatedColdStore
 from kvsim.disk import DiskFaults, SimulatedDisk
 from kvsim.engine import Engine
 
@@ -32,6 +33,8 @@ class Equipment:
     """0: no disk tier."""
     disk_rate_bytes_per_s: float = 200e6
     disk_faults: DiskFaults = field(default_factory=DiskFaults)
+    cold: SimulatedColdStore | None = None
+    """Shared with other hosts; None: there is none."""
     read_ns: int = 2 * MS
     """How long an engine reads what a fetch gave it."""
 

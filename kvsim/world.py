@@ -11,6 +11,7 @@ from kvproto.ids import Address, ChunkKey, Member, NodeId
 from kvproto.limits import MS
 from kvproto.session.parameters import ReaderParameters
 from kvsim.chance import Chance
+from kvsim.cold import ColdFaults, SimulatedColdStore
 from kvsim.disk import DiskFaults
 from kvsim.engine import Engine
 from kvsim.link import CLEAN, Faults, Link, Packet
@@ -21,6 +22,10 @@ from kvsim.switch import Cached, SwitchModel
 
 PUBLISH_NS = 20 * MS
 """From what a node announces to what others know."""
+
+
+COLD_RATE_BYTES_PER_S = 50e6
+"""Of a simulated cold store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +74,10 @@ class Setting:
     disk_chunks: int = 0
     """Room on each node's disk; 0: no disk tier."""
     disk_faults: DiskFaults = field(default_factory=DiskFaults)
+    cold_faults: ColdFaults | None = None
+    """Of a cold store that all nodes share; None: there is none."""
+    in_cold: tuple[int, ...] = ()
+    """Chunks that are in the cold store and nowhere else."""
     announced: bool = False
     """Nodes announce what they have, and the directory says it to all; otherwise it says what holders began with."""
     on_disk: tuple[int, ...] = ()
@@ -154,6 +163,8 @@ class World:
         self._build_switches()
         self._members = [1 if setting.tunnels else 0] * setting.racks
         self.keys = [ChunkKey(self._key(index)) for index in range(setting.chunks)]
+        self.cold = self._cold_store()
+        """Shared by all nodes; None: there is none."""
         step = setting.racks if setting.tunnels else 1
         self.holders = [
             self._node(f"holder-{index // step}", index) for index in range(0, setting.holders * setting.racks, step)
@@ -167,7 +178,9 @@ class World:
         holding = set() if setting.to_compute else set(range(len(self.holders)))
         self.nodes = [*self.holders, *self.readers]
         self._copies: dict[tuple[ChunkKey, bool], set[int]] = {
-            (key, on_disk): set() if on_disk != (index in setting.on_disk) else set(holding)
+            (key, on_disk): set(holding)
+            if on_disk == (index in setting.on_disk) and index not in setting.in_cold
+            else set()
             for index, key in enumerate(self.keys)
             for on_disk in (False, True)
         }
@@ -266,11 +279,32 @@ class World:
         setting = self.setting
         chunk_bytes = setting.segments * setting.segment_bytes
         pool_chunks = 2 * setting.chunks if setting.pool_chunks is None else setting.pool_chunks
-        return Equipment(pool_chunks * chunk_bytes, setting.disk_chunks * chunk_bytes, disk_faults=setting.disk_faults)
+        return Equipment(
+            pool_chunks * chunk_bytes,
+            setting.disk_chunks * chunk_bytes,
+            disk_faults=setting.disk_faults,
+            cold=self.cold,
+        )
+
+    def _cold_store(self) -> SimulatedColdStore | None:
+        """With what is in it from the beginning."""
+        setting = self.setting
+        if setting.cold_faults is None:
+            return None
+        store = SimulatedColdStore(self.engine, COLD_RATE_BYTES_PER_S, setting.cold_faults, self.chance.fork("cold"))
+        for index in setting.in_cold:
+            key, contents = self.keys[index], right_contents(self.keys[index], setting.segments)
+            parent = self.keys[index - 1] if index else None
+            size_bytes = setting.segments * setting.segment_bytes
+            digest = hashed_of(contents, setting.segment_bytes).digest
+            store.objects[key] = ChunkEntry(key, parent, size_bytes, digest, index, ()), contents
+        return store
 
     def _furnish(self, holder: Node) -> None:
         """A holder has every chunk, in DRAM or on disk."""
         for index, key in enumerate(self.keys):
+            if index in self.setting.in_cold:
+                continue
             if index in self.setting.on_disk:
                 holder.hold_on_disk(key, self.setting.segments, index)
             else:

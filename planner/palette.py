@@ -15,6 +15,7 @@ HOLDER: Final = "#3b6ea5"
 CAST: Final = "#e8a33d"
 SWITCH: Final = "#c8553d"
 DISK: Final = "#8a6fb0"
+COLD: Final = "#5f8f9f"
 COMPUTED: Final = "#a8b0b9"
 LIMIT: Final = "#16202b"
 """What cannot be passed: a link's rate, an infinite cache."""
@@ -25,6 +26,7 @@ SOURCES: Final[Mapping[str, str]] = {
     ChunkSource.CAST.label: CAST,
     ChunkSource.SWITCH.label: SWITCH,
     ChunkSource.DISK.label: DISK,
+    ChunkSource.COLD.label: COLD,
     "computed": COMPUTED,
 }
 """By the source's name, in the order in which bars are stacked."""
@@ -33,6 +35,8 @@ REPLICAS: Final = "#7fb0d8"
 """From a holder too, of several."""
 RELAY: Final = "#5b5b8c"
 """From another reader."""
+MERGED: Final = "#8f5a12"
+"""Cast while it was being computed."""
 PEER: Final = "#6d7b88"
 """By other software."""
 

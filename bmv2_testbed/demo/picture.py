@@ -1,81 +1,123 @@
-"""The picture that the demo ends with, as SVG and PNG."""
+"""The picture that the demo ends with, as SVG and PNG: a panel for the incast and one for each workload."""
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+import matplotlib as mpl
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 
 from bmv2_testbed.bench.figures import IncastFigures
 from bmv2_testbed.demo.run import DemoFigures
-from bmv2_testbed.workloads.replay_run import ReplayFigures
+from bmv2_testbed.workloads.rows import Row
 from planner import palette
+from planner.report.style import save
+from planner.workloads.workload_catalog import Mode, Name
+
+TITLES: Final[Mapping[Name, str]] = {
+    Name.SCALE_OUT: "Scale-out: 7 nodes begin to serve\na system prompt of 30k tokens",
+    Name.DOCUMENTS: "Documents: 8 nodes ask about\n20k tokens that one node has",
+    Name.ROLLOUTS: "Rollouts: 16 samples of a prompt\nthat nobody has, on 8 loaded nodes",
+    Name.CHATS: "Chats, each at its own node:\nthe gate leaves them alone",
+    Name.SLOW_LINK: "Documents over a slow link:\nthe gate lets engines compute",
+}
+_COLOURS: Final[Mapping[str, str]] = {
+    Mode.NONE.value: palette.COMPUTED,
+    Mode.UNICAST.value: palette.HOLDER,
+    Mode.CAST.value: palette.CAST,
+    Mode.CAST_SWITCH.value: palette.SWITCH,
+    Mode.MERGED.value: palette.MERGED,
+    "cache": palette.SWITCH,
+}
+_LABELS: Final[Mapping[str, str]] = {
+    Mode.NONE.value: "no pool",
+    Mode.UNICAST.value: "unicast pool",
+    Mode.CAST.value: "cast",
+    Mode.CAST_SWITCH.value: "cast +\nswitch cache",
+    Mode.MERGED.value: "cast +\nmerging",
+    "cache": "switch cache",
+}
+_STYLE: Final[Any] = {
+    "font.size": 11,
+    "axes.titlesize": 12,
+    "axes.labelsize": 11,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "hatch.linewidth": 1.2,
+}
+_COLUMNS: Final = 3
+_LOSS_MIN: Final = 0.02
+"""A mode that is slower than no pool by less is as quick."""
 
 
 def draw(figures: DemoFigures, directory: Path) -> list[Path]:
     """Draw everything; returns the files written, SVG first."""
-    rows = 1 + len(figures.replays)
-    canvas = Figure(figsize=(16, 4.2 * rows), layout="constrained")
-    axes = canvas.subplots(rows, 3, squeeze=False)
-    _incast_row(axes[0], figures.incast)
-    for row, (title, group) in zip(axes[1:], figures.replays, strict=True):
-        _replay_row(row, title, group)
+    groups = figures.by_workload()
+    panels = bool(figures.incast) + len(groups)
+    rows = -(-panels // _COLUMNS)
     directory.mkdir(parents=True, exist_ok=True)
-    files = [directory / "demo.svg", directory / "demo.png"]
-    for file in files:
-        canvas.savefig(file, dpi=110, metadata={"Date": None} if file.suffix == ".svg" else None)
-    return files
+    with mpl.rc_context(_STYLE):
+        canvas = Figure(figsize=(13.5, 4.2 * rows + 0.6), layout="constrained")
+        axes = iter(canvas.subplots(rows, _COLUMNS, squeeze=False).flat)
+        if figures.incast:
+            _incast_panel(next(axes), figures.incast)
+        for name, group in groups.items():
+            _workload_panel(next(axes), name, group)
+        for unused in axes:
+            unused.set_visible(False)
+        if groups:
+            _legend(canvas)
+        return save(canvas, directory / "demo")[1]
 
 
-def _incast_row(axes: Sequence[Any], cases: Sequence[tuple[str, IncastFigures]]) -> None:
-    labels = [label for label, _ in cases]
-    times, uplink, share = axes
-    for position, (_, case) in enumerate(cases):
-        times.plot([position] * len(case.times_s), case.times_s, "o", color=palette.HOLDER, alpha=0.6)
-    if cases:
-        times.axhline(cases[0][1].ideal_s, color=palette.LIMIT, linestyle="--", label="S/B: the prefix over one link")
-        times.legend()
-    times.set_ylim(bottom=0)
-    times.set_title("incast: time to the last byte, each reader")
-    times.set_ylabel("seconds from its own start")
-    uplink.bar(range(len(cases)), [case.holder_tx_S for _, case in cases], color=palette.HOLDER)
-    uplink.set_title("bytes on the holder's uplink")
-    uplink.set_ylabel("times the prefix' size S")
-    share.bar(range(len(cases)), [case.readers_tx_S for _, case in cases], color=palette.RELAY)
-    share.set_title("bytes that all readers sent")
-    share.set_ylabel("times the prefix' size S")
-    for axis in axes:
-        axis.set_xticks(range(len(labels)), labels, rotation=20, ha="right")
+def _incast_panel(axis: Any, cases: Sequence[IncastFigures]) -> None:
+    names = [case.mode for case in cases]
+    heights = [case.mean_ratio for case in cases]
+    _bars(axis, names, heights, [f"{height:.2f}" for height in heights])
+    axis.axhline(1.0, color=palette.LIMIT, linestyle="--", linewidth=1)
+    axis.set_title("Incast: 8 readers fetch the same\nprefix from one holder at once")
+    axis.set_ylabel("time / time of one transfer")
 
 
-def _replay_row(axes: Sequence[Any], title: str, group: Sequence[ReplayFigures]) -> None:
-    labels = [figures.mode for figures in group]
-    ready, uplink, sources = axes
-    ready.boxplot([list(figures.ready_s) for figures in group], showfliers=False, whis=(5, 95))
-    ready.set_xticks(range(1, len(labels) + 1), labels, rotation=15, ha="right")
-    ready.set_ylabel("seconds")
-    ready.set_title(f"{textwrap.fill(title, 56)}\ntime to a prompt's KV (computing is modelled)", fontsize=9)
-    uplink.bar(
-        labels,
-        [sum(figures.uplink_bytes) / 2**20 for figures in group],
-        color=palette.lighter(palette.HOLDER),
-        label="all nodes",
-    )
-    uplink.bar(
-        labels, [figures.busiest_uplink_bytes / 2**20 for figures in group], color=palette.HOLDER, label="busiest"
-    )
-    uplink.set_ylabel("MiB sent on uplinks")
-    uplink.legend()
-    uplink.tick_params(axis="x", rotation=15)
-    bottom = [0.0] * len(group)
-    for name, colour in palette.SOURCES.items():
-        shares = [figures.sources.get(name, 0) / figures.blocks for figures in group]
-        sources.bar(labels, shares, bottom=bottom, color=colour, label=name)
-        bottom = [low + share for low, share in zip(bottom, shares, strict=True)]
-    sources.set_ylabel("share of blocks")
-    sources.set_title("where blocks came from")
-    sources.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=len(palette.SOURCES), fontsize=8)
-    sources.tick_params(axis="x", rotation=15)
+def _workload_panel(axis: Any, name: Name, rows: Sequence[Row]) -> None:
+    names = [row.mode.value for row in rows]
+    heights = [row.mean_s * 1e3 for row in rows]
+    none_ms = next((row.mean_s * 1e3 for row in rows if row.mode is Mode.NONE), None)
+    labels = [f"{height:.0f} ms" for height in heights]
+    if none_ms is not None:
+        labels = [
+            label if mode == Mode.NONE.value else f"{label}\n({height / none_ms - 1:+.0%})"
+            for mode, height, label in zip(names, heights, labels, strict=True)
+        ]
+        axis.axhline(none_ms, color=palette.LIMIT, linestyle="--", linewidth=1)
+    _bars(axis, names, heights, labels)
+    for place, height in enumerate(heights):
+        if none_ms is not None and height > none_ms * (1 + _LOSS_MIN):
+            bottom = none_ms
+            axis.bar(place, height - bottom, 0.62, bottom=bottom, facecolor="none", edgecolor="white", hatch="//")
+    planned = [row.predicted.mean_s * 1e3 for row in rows]
+    axis.plot(range(len(rows)), planned, "D", color="white", markeredgecolor=palette.LIMIT, markersize=7, zorder=5)
+    axis.set_ylim(top=1.32 * max([*heights, *planned]))
+    axis.set_title(TITLES[name])
+    axis.set_ylabel("mean time until the KV is there, ms")
+
+
+def _bars(axis: Any, names: Sequence[str], heights: Sequence[float], labels: Sequence[str]) -> None:
+    drawn = axis.bar(range(len(names)), heights, 0.62, color=[_COLOURS[name] for name in names])
+    axis.bar_label(drawn, labels, padding=5)
+    axis.set_xticks(range(len(names)), [_LABELS[name] for name in names])
+    axis.set_xlim(-0.6, len(names) - 0.4)
+    axis.set_ylim(0, 1.25 * max(heights, default=1.0))
+
+
+def _legend(canvas: Figure) -> None:
+    marks = [
+        Line2D([], [], marker="D", color="white", markeredgecolor=palette.LIMIT, linestyle="", label="planned"),
+        Line2D([], [], color=palette.LIMIT, linestyle="--", linewidth=1, label="without a pool; one transfer (incast)"),
+        Patch(facecolor=palette.HOLDER, edgecolor="white", hatch="//", label="what the pool loses"),
+    ]
+    canvas.legend(handles=marks, loc="outside lower center", ncols=len(marks), frameon=False)

@@ -2,32 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
-from bmv2_testbed import client
 from bmv2_testbed.bench.figures import IncastFigures
 from bmv2_testbed.bench.incast import IncastPlan, IncastRun, Mode
-from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.scale import SCALES, Scale
-from bmv2_testbed.spec import Target, TestbedSpec, Wiring
-from bmv2_testbed.workloads.plan import ReplayPlan, densest_start_s, plan_replay
-from bmv2_testbed.workloads.replay_run import ReplayFigures, replay, replay_without_pool
-from planner.traces import TraceError, dequantise, find_trace, is_quantised
+from bmv2_testbed.spec import Target, Wiring
+from bmv2_testbed.workloads.rows import Row, RowsPlan, run_rows
+from planner.workloads import workload_catalog as catalog
+from planner.workloads.workload_catalog import NODES, Name
 
-NODES = 8
-_POOL_BYTES = 192 * 2**20
+_SHARED: Final = (catalog.Mode.NONE, catalog.Mode.UNICAST, catalog.Mode.CAST)
+_LEFT_ALONE: Final = (catalog.Mode.NONE, catalog.Mode.MERGED)
+MODES: Final[Mapping[Name, Sequence[catalog.Mode]]] = {
+    Name.SCALE_OUT: _SHARED,
+    Name.DOCUMENTS: _SHARED,
+    Name.ROLLOUTS: (*_SHARED, catalog.Mode.MERGED),
+    Name.CHATS: _LEFT_ALONE,
+    Name.SLOW_LINK: _LEFT_ALONE,
+}
+"""What the demo shows of each workload; `kvcast bench workloads` runs all."""
 
 
 @dataclass(frozen=True, slots=True)
 class DemoPlan:
-    """How much of everything; the defaults take about three minutes on two cores."""
+    """How much of everything; the defaults take under five minutes on two cores."""
 
     incast_bytes: int | None = None
     """None: what suits the target."""
-    stretch_s: float = 48.0
-    compression: float = 4.0
-    traces: Sequence[str] = ("conversation", "rollout8")
+    workloads: Sequence[Name] = tuple(Name)
+    length_s: float = math.inf
+    """Only what comes in the first seconds of each workload."""
     seed: int = 1
     target: Target = Target.P4SWITCH
     wiring: Wiring = Wiring.NAMESPACES
@@ -38,39 +46,48 @@ class DemoPlan:
         scale = SCALES[self.target]
         return scale if self.incast_bytes is None else replace(scale, incast_bytes=self.incast_bytes)
 
+    @property
+    def rows(self) -> RowsPlan:
+        """The workloads. They need links of hosts that are shaped, which only namespaces have."""
+        names = self.workloads if self.wiring is Wiring.NAMESPACES else ()
+        return RowsPlan(names, target=self.target, seed=self.seed, length_s=self.length_s, only=MODES)
+
 
 @dataclass(frozen=True, slots=True)
 class DemoFigures:
-    """Everything that the demo measured (and, where it says so, modelled)."""
+    """Everything that the demo measured."""
 
-    incast: Sequence[tuple[str, IncastFigures]]
-    replays: Sequence[tuple[str, Sequence[ReplayFigures]]]
-    """By title of the trace."""
+    incast: Sequence[IncastFigures]
+    rows: Sequence[Row]
+    """In the order of workloads and modes."""
 
     @property
     def verified(self) -> bool:
-        return all(figures.verified for _, figures in self.incast) and not any(
-            figures.wrong_blocks or figures.problems for _, group in self.replays for figures in group
-        )
+        return all(figures.verified for figures in self.incast) and all(row.verified for row in self.rows)
+
+    def by_workload(self) -> dict[Name, list[Row]]:
+        """Rows by workload, in order."""
+        names = dict.fromkeys(row.workload for row in self.rows)
+        return {name: [row for row in self.rows if row.workload is name] for name in names}
 
 
 Say = Callable[[str], None]
 Moved = Callable[[float], None]
 
 
-def run_demo(plan: DemoPlan, say: Say, moved: Moved, show: Callable[[DemoFigures], None]) -> DemoFigures:
-    """Run it all; `show` gets the figures so far after each part."""
+def run_demo(
+    plan: DemoPlan, say: Say, moved: Moved, show_incast: Callable[[Sequence[IncastFigures]], None]
+) -> DemoFigures:
+    """Run it all; `show_incast` gets the incast's figures before the workloads begin."""
     incast = run_incasts(plan, say, moved)
-    show(DemoFigures(incast, ()))
-    replays = []
-    for name in plan.traces:
-        replays.append(run_trace(plan, name, say, moved))
-        show(DemoFigures((), replays[-1:]))
-    return DemoFigures(incast, replays)
+    show_incast(incast)
+    rows = list(run_rows(plan.rows, say, moved)) if plan.rows.groups else []
+    order = [(name, mode) for name in plan.workloads for mode in MODES[name]]
+    return DemoFigures(incast, sorted(rows, key=lambda row: order.index((row.workload, row.mode))))
 
 
-def run_incasts(plan: DemoPlan, say: Say, moved: Moved) -> list[tuple[str, IncastFigures]]:
-    """The incast in all modes at once, and the two of the switch staggered."""
+def run_incasts(plan: DemoPlan, say: Say, moved: Moved) -> list[IncastFigures]:
+    """The incast in all modes."""
     base = IncastPlan(
         readers=NODES,
         rate_bit_s=plan.scale.link_bit_s,
@@ -80,67 +97,5 @@ def run_incasts(plan: DemoPlan, say: Say, moved: Moved) -> list[tuple[str, Incas
         target=plan.target,
         wiring=plan.wiring,
     )
-    cases = [(mode, False) for mode in Mode] + [(Mode.CAST, True), (Mode.CACHE, True)]
-    found = []
-    for mode, stagger in cases:
-        label = f"{mode.value}, {'staggered' if stagger else 'at once'}"
-
-        def announce(text: str, label: str = label) -> None:
-            say(f"incast {label}: {text.partition(': ')[2]}")
-
-        figures, _ = IncastRun(replace(base, stagger=stagger), announce, moved).mode(mode)
-        found.append((label, replace(figures, mode=label)))
-    return found
-
-
-def plan_of(plan: DemoPlan, name: str) -> tuple[str, ReplayPlan]:
-    """Title and plan of a trace: its busiest stretch, with a past of ten stretches where it is long enough."""
-    try:
-        trace = find_trace(name)
-        requests = trace.requests()
-    except TraceError as error:
-        raise TestbedError(str(error)) from error
-    if is_quantised(requests):
-        requests = dequantise(requests, plan.seed)
-    length_ms = requests[-1].arrival_ms
-    after_s = min(10 * plan.stretch_s, length_ms / 1000 / 3)
-    start_s = densest_start_s(requests, plan.stretch_s, after_s)
-    stretch = plan_replay(
-        name,
-        requests,
-        nodes=NODES,
-        start_s=start_s,
-        length_s=plan.stretch_s,
-        compression=plan.compression,
-        block_bytes=plan.scale.block_bytes,
-    )
-    title = f"{trace.title}, {plan.stretch_s:.0f} s from {start_s:.0f} s on, {plan.compression:g} times as fast"
-    return title, stretch
-
-
-def run_trace(plan: DemoPlan, name: str, say: Say, moved: Moved) -> tuple[str, list[ReplayFigures]]:
-    """A stretch of a trace without the pool (modelled) and with it in three ways."""
-    title, stretch = plan_of(plan, name)
-    found = [replay_without_pool(stretch)]
-    for mode in Mode:
-        label = {Mode.UNICAST: "unicast pool", Mode.CAST: "cast", Mode.CACHE: "cast + switch cache"}[mode]
-        say(f"{name}, {label}: network of {NODES} hosts")
-        with client.running(_replay_testbed(plan, mode)) as testbed:
-            found.append(replay(testbed, stretch, label, lambda text: say(f"{name}, {text}"), moved))
-    return title, found
-
-
-def _replay_testbed(plan: DemoPlan, mode: Mode) -> TestbedSpec:
-    plain = mode is Mode.UNICAST
-    return TestbedSpec(
-        target=Target.BRIDGE if plain and plan.wiring is Wiring.NAMESPACES else plan.target,
-        wiring=plan.wiring,
-        hosts=NODES,
-        rate_bit_s=plan.scale.link_bit_s,
-        seed=plan.seed,
-        segment_bytes=plan.target.segment_bytes,
-        slots=plan.scale.slots,
-        plain=plain,
-        pool_bytes=_POOL_BYTES,
-        controller_settings={"policy": {"admission": mode is Mode.CACHE}},
-    )
+    run = IncastRun(base, lambda text: say(f"incast, {text}"), moved)
+    return [run.mode(mode)[0] for mode in Mode]

@@ -62,6 +62,28 @@ def _gemma3() -> tuple[str, dict[str, Any]]:
     }
 
 
+def _gemma3_narrow() -> tuple[str, dict[str, Any]]:
+    """As gemma3, with windows of less than a block of 32 tokens, and three windows to a layer without."""
+    family, fields = _gemma3()
+    kinds = ["sliding_attention", "sliding_attention", "sliding_attention", "full_attention"]
+    return family, {**fields, "sliding_window": 24, "layer_types": kinds}
+
+
+def _gpt_oss() -> tuple[str, dict[str, Any]]:
+    """Layers with windows and layers without, by turns, with attention sinks and experts."""
+    return "GptOss", {
+        **_COMMON,
+        **_HEADS,
+        "hidden_size": 256,
+        "intermediate_size": 128,
+        "num_hidden_layers": 4,
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "sliding_window": 128,
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+    }
+
+
 def _deepseek() -> tuple[str, dict[str, Any]]:
     """Multi-head latent attention."""
     return "DeepseekV2", {
@@ -125,6 +147,8 @@ KINDS: dict[str, Callable[[], tuple[str, dict[str, Any]]]] = {
     "llama": _llama,
     "mistral": _mistral,
     "gemma3": _gemma3,
+    "gemma3narrow": _gemma3_narrow,
+    "gptoss": _gpt_oss,
     "deepseek": _deepseek,
     "mamba": _mamba,
     "qwen2audio": _qwen2_audio,

@@ -173,6 +173,10 @@ class EngineProcess:
         while self._engine.has_unfinished_requests():
             self._engine.step()
 
+    def do_groups(self) -> object:
+        """Groups of layers with block tables of their own."""
+        return len(self._engine.engine_core.engine_core.scheduler.kv_cache_config.kv_cache_groups)
+
     def do_blocks(self) -> object:
         """Blocks of the paged cache that somebody uses; one is vLLM's own null block."""
         pool = self._engine.engine_core.engine_core.scheduler.kv_cache_manager.block_pool

@@ -1,1 +1,1 @@
-"""Real request traces, turned into fetches that nodes really make."""
+"""The demo's workloads on a testbed: engines that compute by waiting, and fetch through their agents."""

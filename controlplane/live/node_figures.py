@@ -9,6 +9,7 @@ from kvproto.rpc import control_pb2 as rpc
 
 _DOES = {
     "disk": "reads from its disk",
+    "cold": "reads from the cold store",
     "fetch": "fetches from other nodes",
     "switch": "fetches from the switch",
     "mixed": "fetches from several sources",

@@ -77,8 +77,8 @@ class Reviews:
         self._arm()
 
     def _review(self, fetch: Fetch, rate: float, load: HolderLoad) -> None:
-        if Tier.LOCAL_DISK in fetch.routes.values():
-            return  # what a disk has under way cannot be seen; the deadline decides
+        if not {Tier.LOCAL_DISK, Tier.COLD}.isdisjoint(fetch.routes.values()):
+            return  # what a disk or a cold store has under way cannot be seen; the deadline decides
         verdict = fetch.ticket.verdict
         progress = Progress(
             (self._clock.now_ns - fetch.started_ns) / 1e9, self._left(fetch)[verdict.first :], rate, load

@@ -18,10 +18,13 @@ from itertools import islice
 from typing import Any
 
 from hostagent import limits
+from hostagent.cold.cold_options import LOOKUP_WAIT_S
 from hostagent.core import effects, events
 from hostagent.core.adoption import Adoption
 from hostagent.core.claims import Claims
 from hostagent.core.clock import NEVER, Alarms, Clock
+from hostagent.core.cold import ColdIndex
+from hostagent.core.cold_writes import ColdWrites
 from hostagent.core.directory import Applied, Delta, DirectoryReplica
 from hostagent.core.engines import Engines
 from hostagent.core.eviction_cost import EvictionCost
@@ -96,6 +99,12 @@ class CoreOptions:
     """How much later an engine may get chunks that are being computed, to spare the requests behind it."""
     promote: bool = True
     """Bring the most valuable chunks on disk back into free DRAM."""
+    has_cold: bool = False
+    """There is a cold store."""
+    cold_wait_max_s: float = LOOKUP_WAIT_S
+    """A request waits at most this long to learn what the cold store has."""
+    cold_write_bytes_per_s: int = 0
+    """Writes to the cold store are no faster; 0: no limit."""
 
 
 class AgentCore:
@@ -140,7 +149,8 @@ class AgentCore:
         self._alarms = alarms = Alarms(self._clock)
         self._heartbeat = alarms.add(self._beat)
         self._forget_stale = alarms.add(self._stale_is_old)
-        self._sources = Sources(self._clock, self.directory, disk, self._loads, options.pool_address)
+        self.cold = ColdIndex(alarms, emit, options.cold_wait_max_s, options.has_cold)
+        self._sources = Sources(self._clock, self.directory, disk, self._loads, options.pool_address, self.cold)
         self.claims = Claims(
             alarms, emit, lambda key: self.pool.find(key) is not None, lambda keys, why: self.waits.freed(keys, why)
         )
@@ -157,7 +167,7 @@ class AgentCore:
             self._parameters,
             make_reader,
         )
-        self.waits = Waits(alarms, self.pool, self.fetches, self.gate, self.claims)
+        self.waits = Waits(alarms, self.pool, self.fetches, self.gate, self.claims, self.cold)
         self._peer_loads = PeerLoads(alarms, self.pool, disk, self.fetches)
         self._serving = Serving(alarms, emit, self.pool, options.segment_bytes, self._peer_loads.load)
         switch = SwitchPlace(options.pool_address, options.segment_bytes)
@@ -176,9 +186,11 @@ class AgentCore:
             self.locks,
             stored=self._put,
             changed=self._reports.pool_changed,
-            drop=self.drop,
+            drop=self._drop_everywhere,
+            in_cold=lambda key: self.cold.find(key) is not None,
         )
         self.tiering = self._make_tiering(options)
+        self.cold_writes = self._make_cold_writes(options)
         self.adoption = Adoption(alarms, emit, self.pool, self._chunk_adopted)
         self._handlers = self._routes()
 
@@ -196,6 +208,23 @@ class AgentCore:
             self._reports.pool_changed,
             write_bytes_per_s=options.disk_write_bytes_per_s,
             promote=options.promote,
+        )
+
+    def _make_cold_writes(self, options: CoreOptions) -> ColdWrites | None:
+        """What writes last copies to the cold store; None: there is none."""
+        if not options.has_cold:
+            return None
+        return ColdWrites(
+            self._alarms,
+            self._effects.append,
+            self.pool,
+            self._disk,
+            self.directory,
+            self.cold,
+            self._knowledge.costs,
+            self._peer_loads,
+            lambda: self.fetches.busy,
+            write_bytes_per_s=options.cold_write_bytes_per_s,
         )
 
     def _routes(self) -> Mapping[type, Callable[[Any], None]]:
@@ -229,6 +258,11 @@ class AgentCore:
             events.LoadEnded: lambda event: fetches.load_ended(event.into, event.outcome, event.hashed),
             events.SaveEnded: self._save_ended,
             events.DigestComputed: self._digest_computed,
+            events.ColdStateGiven: self._cold_state_given,
+            events.ColdProbed: self._cold_probed,
+            events.ColdLookedUp: self.cold.looked_up,
+            events.ColdLoadEnded: self._cold_load_ended,
+            events.ColdSaveEnded: self._cold_save_ended,
             events.ControlsReceived: self._controls_received,
             events.CastsPlaced: lambda event: fetches.casts_placed(event.arrivals),
             events.CastsUnexpected: lambda event: fetches.casts_unexpected(event.arrivals),
@@ -328,6 +362,8 @@ class AgentCore:
         lanes: dict[str, Lane[Any]] = {"fetch": self._tasks.background}
         if self.tiering is not None:
             lanes |= {"write": self.tiering.writes, "promote": self.tiering.promotions}
+        if self.cold_writes is not None:
+            lanes["cold"] = self.cold_writes.lane
         return lanes
 
     @property
@@ -336,6 +372,7 @@ class AgentCore:
         return not (
             self.fetches.under_way_count
             or self.waits.waiting_count
+            or self.cold.waiting_count
             or any(True for _ in self.fetches.inbound)
             or self._peer_loads.under_way_count
             or self._tasks.running_count
@@ -346,7 +383,8 @@ class AgentCore:
 
     def _cost_of_dram(self, key: ChunkKey, size_bytes: int) -> float:
         on_disk = self._disk is not None and self._disk.find(key) is not None
-        return self._knowledge.eviction_cost.of_dram(key, size_bytes, on_disk=on_disk)
+        in_cold = self.cold.knows(key)
+        return self._knowledge.eviction_cost.of_dram(key, size_bytes, on_disk=on_disk, in_cold=in_cold)
 
     def drop(self, key: ChunkKey) -> DropOutcome:
         """Take a chunk out of the pool and off the disk; a pinned chunk stays."""
@@ -356,6 +394,14 @@ class AgentCore:
             self._effects.append(effects.ForgetStored(key))
             outcome = DropOutcome.DROPPED if outcome is DropOutcome.ABSENT else outcome
         self._reports.pool_changed()
+        return outcome
+
+    def _drop_everywhere(self, key: ChunkKey) -> DropOutcome:
+        """As `drop`, and out of the cold store: an engine does not want the chunk to be anywhere."""
+        outcome = self.drop(key)
+        if self.cold_writes is not None and outcome is not DropOutcome.HELD:
+            self.cold.gone(key)
+            self._effects.append(effects.ForgetCold(key))
         return outcome
 
     def _put(self, chunk: Chunk) -> None:
@@ -368,6 +414,8 @@ class AgentCore:
     def _stored(self, chunk: Chunk) -> None:
         if self.tiering is not None:
             self.tiering.arrived(chunk)
+        if self.cold_writes is not None:
+            self.cold_writes.look_soon()
 
     def _chunk_adopted(self, chunk: Chunk) -> None:
         self._stored(chunk)
@@ -408,6 +456,23 @@ class AgentCore:
         if self.tiering is not None:
             self.tiering.save_ended(event.chunk, event.outcome)
 
+    def _cold_state_given(self, event: events.ColdStateGiven) -> None:
+        self.cold.state_given(event.state)
+        if self.cold_writes is not None:
+            self.cold_writes.look_soon()
+
+    def _cold_probed(self, event: events.ColdProbed) -> None:
+        self.cold.probed(event.lookup_s)
+        self.gate.measured(Tier.COLD, event.size_bytes, event.seconds, self._clock.now_ns)
+
+    def _cold_load_ended(self, event: events.ColdLoadEnded) -> None:
+        self.cold.load_ended(event.into.key, event.outcome)
+        self.fetches.load_ended(event.into, event.outcome, event.hashed)
+
+    def _cold_save_ended(self, event: events.ColdSaveEnded) -> None:
+        if self.cold_writes is not None:
+            self.cold_writes.save_ended(event.chunk, event.outcome)
+
     def _peer_load_requested(self, event: events.PeerLoadRequested) -> None:
         loaded = partial(self._peer_load_ended, event.key)
         if not self._peer_loads.load(event.key, loaded):
@@ -444,6 +509,8 @@ class AgentCore:
         self._tasks.engines_served()
         if self.tiering is not None:
             self.tiering.engines_served()
+        if self.cold_writes is not None:
+            self.cold_writes.look_soon()
 
     # ------------------------------------------------------------------ of the controller
 
@@ -596,6 +663,7 @@ class AgentCore:
 
     def _stopped(self, _: events.Stopped) -> None:
         self.waits.close()
+        self.cold.close()
         self.claims.close()
         self.fetches.close()
         self.adoption.close()
@@ -605,4 +673,6 @@ class AgentCore:
         self._peer_loads.close()
         if self.tiering is not None:
             self.tiering.close()
+        if self.cold_writes is not None:
+            self.cold_writes.close()
         self._serving.close()

@@ -204,6 +204,37 @@ class ForgetStored:
 
 
 @dataclass(frozen=True, slots=True)
+class LookUpCold:
+    """Whether the cold store has chunks, and what it says of them; answered by ColdLookedUp."""
+
+    number: int
+    keys: tuple[ChunkKey, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadCold:
+    """Read a chunk from the cold store into a FILLING one of the pool; answered by ColdLoadEnded."""
+
+    into: Chunk
+    digest: Digest
+    """That its bytes must have."""
+
+
+@dataclass(frozen=True, slots=True)
+class SaveCold:
+    """Write a READY chunk to the cold store; answered by ColdSaveEnded."""
+
+    chunk: Chunk
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetCold:
+    """Take a chunk out of the cold store, for everybody."""
+
+    key: ChunkKey
+
+
+@dataclass(frozen=True, slots=True)
 class Flushed:
     """Answer to FlushRequested: everything is on disk."""
 
@@ -411,6 +442,10 @@ Effect: TypeAlias = (
     | LoadChunk
     | SaveChunk
     | ForgetStored
+    | LookUpCold
+    | LoadCold
+    | SaveCold
+    | ForgetCold
     | Flushed
     | Announce
     | ReportUsage

@@ -67,9 +67,11 @@ class Engines:
         stored: Callable[[Chunk], None],
         changed: Callable[[], None],
         drop: Callable[[ChunkKey], DropOutcome],
+        in_cold: Callable[[ChunkKey], bool],
     ) -> None:
         """`stored(chunk)`: an engine's chunk became READY; `changed()`: chunks came to the pool or left it;
-        `drop(key)`: take a chunk out of the pool and off the disk."""
+        `drop(key)`: take a chunk out of the pool, off the disk and out of the cold store; `in_cold(key)`: whether it
+        can be read from there, as far as is known."""
         self._clock = clock
         self._emit = emit
         self._pool = pool
@@ -81,6 +83,7 @@ class Engines:
         self._stored = stored
         self._changed = changed
         self._drop = drop
+        self._in_cold = in_cold
         self._engines: dict[EngineId, _Holdings] = {}
         self._commits: dict[Chunk, _Commit] = {}
         """Written chunks whose digest is being computed; an engine that goes away does not stop them."""
@@ -248,7 +251,7 @@ class Engines:
         entry = self._directory.find(key)
         if entry is not None and entry.served:
             return Where.SWITCH
-        if entry is not None and any(self._directory.holders_elsewhere(key)):
+        if self._in_cold(key) or (entry is not None and any(self._directory.holders_elsewhere(key))):
             return Where.REMOTE
         return Where.NOWHERE if self._claims.find(key) is None else Where.COMPUTING
 

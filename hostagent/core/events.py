@@ -9,7 +9,8 @@ import enum
 from dataclasses import dataclass
 from typing import NewType, TypeAlias
 
-from hostagent.core.directory import Delta
+from hostagent.cold.cold_state import ColdState
+from hostagent.core.directory import ChunkEntry, Delta
 from hostagent.core.work import Task
 from hostagent.pool.chunks import Chunk
 from hostagent.pool.index import Found
@@ -319,6 +320,53 @@ class LeavesRead:
     leaves: bytes
 
 
+# --- of the cold store ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ColdStateGiven:
+    """What the cold store is good for from now on; it begins as AWAY."""
+
+    state: ColdState
+
+
+@dataclass(frozen=True, slots=True)
+class ColdProbed:
+    """A trial object was read in `seconds`, and a look took `lookup_s`, nothing else being under way."""
+
+    size_bytes: int
+    seconds: float
+    lookup_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ColdLookedUp:
+    """Answer to LookUpCold; what the store did not say is in none of them."""
+
+    number: int
+    found: tuple[ChunkEntry, ...]
+    absent: tuple[ChunkKey, ...] = ()
+    damaged: tuple[ChunkKey, ...] = ()
+    """Something is there that is not this chunk."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColdLoadEnded:
+    """Answer to LoadCold."""
+
+    into: Chunk
+    outcome: LoadOutcome
+    hashed: Hashed
+
+
+@dataclass(frozen=True, slots=True)
+class ColdSaveEnded:
+    """Answer to SaveCold."""
+
+    chunk: Chunk
+    outcome: SaveOutcome
+
+
 # --- of peers, time and the process -----------------------------------------------------------------------------------
 
 
@@ -433,6 +481,11 @@ Event: TypeAlias = (
     | ChunkTaken
     | DigestComputed
     | LeavesRead
+    | ColdStateGiven
+    | ColdProbed
+    | ColdLookedUp
+    | ColdLoadEnded
+    | ColdSaveEnded
     | ControlsReceived
     | CastsPlaced
     | CastsUnexpected

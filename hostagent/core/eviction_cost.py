@@ -17,11 +17,14 @@ class EvictionCost:
         self._costs = costs
         self._directory = directory
 
-    def of_dram(self, key: ChunkKey, size_bytes: int, *, on_disk: bool) -> float:
-        """Seconds, above 0: the copy in the pool goes; `on_disk`: the one on this node's disk stays."""
+    def of_dram(self, key: ChunkKey, size_bytes: int, *, on_disk: bool, in_cold: bool = False) -> float:
+        """Seconds, above 0: the copy in the pool goes; `on_disk`: the one on this node's disk stays; `in_cold`: the one
+        in the cold store."""
         others = self._directory.tiers_elsewhere(key)
         if on_disk:
             others.append(Tier.LOCAL_DISK)
+        if in_cold:
+            others.append(Tier.COLD)
         return self._costs.eviction_cost_s(size_bytes, Tier.LOCAL_DRAM, others)
 
     def of_disk(self, key: ChunkKey, size_bytes: int) -> float:

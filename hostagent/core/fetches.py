@@ -61,8 +61,11 @@ _TIERS = {
     ChunkSource.CAST: Tier.REMOTE_DRAM,
     ChunkSource.SWITCH: Tier.SWITCH,
     ChunkSource.DISK: Tier.LOCAL_DISK,
+    ChunkSource.COLD: Tier.COLD,
 }
 """The tier whose costs a chunk teaches, by how it came; REMOTE_DRAM also stands for a node that had it on disk."""
+_LOADED = frozenset({Tier.LOCAL_DISK, Tier.COLD})
+"""Sources that no peer delivers: the shell loads from them. The reader tells none of them from the disk."""
 
 
 class Fetches:
@@ -239,9 +242,10 @@ class Fetches:
         self._handle(events.FetchRequested(fetch.fetch, wanted, deadline_ns, any_order))
         for found, chunk, route in plan.to_come:
             inbound = self._inbound.get(found.entry.key)
-            if route is Tier.LOCAL_DISK and inbound is not None and inbound.chunk is chunk:
+            if route in _LOADED and inbound is not None and inbound.chunk is chunk:
                 self._pool.pin(chunk)
-                self._emit(effects.LoadChunk(chunk))
+                by_disk = route is Tier.LOCAL_DISK
+                self._emit(effects.LoadChunk(chunk) if by_disk else effects.LoadCold(chunk, found.entry.digest))
         if fetch.fetch not in self._fetches:
             return None
         self._reviews.began(fetch)
@@ -313,7 +317,7 @@ class Fetches:
                     inbound.segments_count,
                     inbound.entry.size_bytes,
                     refs,
-                    loading=inbound.route is Tier.LOCAL_DISK,
+                    loading=inbound.route in _LOADED,
                     read_alone=inbound.route is Tier.REMOTE_DRAM and inbound.entry.served,
                 )
             )
@@ -482,12 +486,14 @@ class Fetches:
         return True
 
     def load_ended(self, into: Chunk, outcome: LoadOutcome, hashed: Hashed) -> None:
-        """This node's disk delivered, or did not."""
+        """This node's disk or the cold store delivered, or did not. From the latter only the bytes that are
+        expected are taken."""
         self._pool.unpin(into)
         inbound = self._inbound.get(into.key)
         if inbound is None or inbound.chunk is not into:
             return
-        if outcome is LoadOutcome.DONE:
+        wrong = inbound.route is Tier.COLD and hashed.digest != inbound.entry.digest
+        if outcome is LoadOutcome.DONE and not wrong:
             inbound.found = hashed
             self._take_in(inbound, from_here=True)
             self._handle(events.ChunkLoaded(into.key))
@@ -606,10 +612,12 @@ class Fetches:
         for key, source in zip((fetch.keys[place] for place in places), command.sources, strict=True):
             chunk = fetch.pinned[key]
             self._pool.pin(chunk)
-            delivered.append((chunk, source))
+            if source is ChunkSource.DISK and fetch.routes.get(key) is Tier.COLD:
+                source = ChunkSource.COLD
             if source is not ChunkSource.LOCAL:
                 by_disk = fetch.routes.get(key) is Tier.REMOTE_DISK
                 arrived[Tier.REMOTE_DISK if by_disk else _TIERS[source]] += chunk.size_bytes
+            delivered.append((chunk, source))
         status = fetch.stopped if command.leading == len(fetch.keys) else _OUTCOMES[command.outcome]
         if fetch.probe is None:
             self._gate.ended(fetch.ticket, arrived, seconds, now_ns, brought=command.leading)

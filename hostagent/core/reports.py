@@ -15,7 +15,7 @@ from kvclient.messages import Hint
 from kvpolicy.value import FetchTally, Measurement
 from kvproto.ids import ChunkKey
 from kvproto.integrity import Integrity, algorithm_of
-from kvproto.sources import HERE, ChunkSource
+from kvproto.sources import NETWORK, ChunkSource
 
 T = TypeVar("T")
 _ANNOUNCE_DELAY_NS = int(limits.ANNOUNCE_DELAY_S * 1e9)
@@ -113,7 +113,7 @@ class Reports:
         self, key: ChunkKey, source: ChunkSource | None, size_bytes: int, waited_s: float, holder: int
     ) -> None:
         """A chunk was delivered, or not at all (None)."""
-        network_bytes = 0 if source is None or source in HERE else size_bytes
+        network_bytes = size_bytes if source in NETWORK else 0
         self._uses.append(effects.ChunkUse(key, source, network_bytes, waited_s, holder, self._clock.now_ns))
         self._usage_changed()
 

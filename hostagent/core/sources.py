@@ -1,4 +1,4 @@
-"""Where chunks that are not in this node's pool can be had: its disk, other nodes, the switch."""
+"""Where chunks that are not in this node's pool can be had: its disk, other nodes, the switch, the cold store."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from hostagent.core.clock import Clock
+from hostagent.core.cold import ColdIndex
 from hostagent.core.directory import ChunkEntry, DirectoryReplica, NodeEntry
 from hostagent.disk.state import DiskState
 from hostagent.pool.chunks import Chunk, ChunkPool
@@ -60,7 +61,7 @@ class Found:
 
 
 class Sources:
-    """Asks the disk and the directory's replica."""
+    """Asks the disk, the directory's replica, and what is known of the cold store."""
 
     def __init__(
         self,
@@ -69,8 +70,10 @@ class Sources:
         disk: DiskIndex | None,
         loads: HolderLoads,
         pool_address: Address | None,
+        cold: ColdIndex,
     ) -> None:
         self._clock = clock
+        self._cold = cold
         self._directory = directory
         self._disk = disk
         self._loads = loads
@@ -87,8 +90,9 @@ class Sources:
         if stored is not None and (entry is None or entry.size_bytes != stored.size_bytes):
             own = ChunkEntry(key, stored.parent, stored.size_bytes, stored.digest, stored.position, ())
             return Found(own, (Tier.LOCAL_DISK,), ())
+        cold = None if from_disk_only else self._cold.find(key)
         if entry is None:
-            return None
+            return None if cold is None else Found(cold, (Tier.COLD,), ())
         in_dram, on_disk = self._directory.holders_elsewhere(entry.key)
         refs = self._refs(entry, in_dram, on_disk)
         tiers = [Tier.LOCAL_DISK] if stored is not None else []
@@ -96,6 +100,10 @@ class Sources:
             tiers.append(Tier.SWITCH)
         if in_dram or on_disk:
             tiers.append(Tier.REMOTE_DRAM if in_dram else Tier.REMOTE_DISK)
+        if cold is not None and not tiers:
+            return Found(cold, (Tier.COLD,), ())
+        if cold is not None and (cold.size_bytes, cold.digest) == (entry.size_bytes, entry.digest):
+            tiers.append(Tier.COLD)
         return Found(entry, tuple(tiers), refs, self._least_load(in_dram or on_disk)) if tiers else None
 
     def holders(self, entry: ChunkEntry) -> tuple[HolderRef, ...]:

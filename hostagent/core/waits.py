@@ -16,6 +16,7 @@ from functools import partial
 from hostagent import limits
 from hostagent.core.claims import Claims, Freed
 from hostagent.core.clock import Alarms
+from hostagent.core.cold import ColdIndex
 from hostagent.core.fetch import FetchResult, Purpose
 from hostagent.core.fetches import Fetches
 from hostagent.core.plan import FetchPlan
@@ -87,12 +88,14 @@ class Waits:
         fetches: Fetches,
         gate: Gate,
         claims: Claims,
+        cold: ColdIndex,
     ) -> None:
         self._clock = alarms.clock
         self._pool = pool
         self._fetches = fetches
         self._gate = gate
         self._claims = claims
+        self._cold = cold
         self._waiting: dict[ChunkKey, list[Wait]] = {}
         """By each chunk that they wait for."""
         self._alarm = alarms.add(self._look_at_time)
@@ -114,17 +117,28 @@ class Waits:
         traced: bool = False,
         any_order: bool = False,
     ) -> Wait | None:
-        """As `Fetches.begin`, for an engine, which may have to wait. None: it has ended already."""
+        """As `Fetches.begin`, for an engine, which may have to wait. None: it has ended already. What nothing else has
+        is looked for in the cold store first."""
         now_ns = self._clock.now_ns
         if prefill is not None and self._claims:
             prefill = replace(prefill, behind=max(prefill.behind, self._claims.behind))
         wait = Wait(ended, now_ns, deadline_ns, now_ns + int(expected_s * 1e9))
         part = _Part(tuple(keys))
         wait.parts.append(part)
+        begin = partial(self._begin, wait, part, prefill, expected_s, traced, any_order)
+        if not self._looks(keys, prefill, deadline_ns, begin):
+            begin()
+        return None if wait.over else wait
+
+    def _begin(
+        self, wait: Wait, part: _Part, prefill: Prefill | None, expected_s: float, traced: bool, any_order: bool
+    ) -> None:
+        if wait.over:
+            return
         part.fetch = self._fetches.begin(
-            keys,
+            part.keys,
             Purpose.ENGINE,
-            deadline_ns,
+            wait.deadline_ns,
             partial(self._part_ended, wait, part),
             prefill=prefill,
             waits=partial(self._planned, wait, part),
@@ -132,7 +146,23 @@ class Waits:
             traced=traced,
             any_order=any_order,
         )
-        return None if wait.over else wait
+
+    def _looks(
+        self, keys: Sequence[ChunkKey], prefill: Prefill | None, deadline_ns: int, then: Callable[[], None]
+    ) -> bool:
+        """Whether the fetch goes on with `then`, when the cold store has been asked for what nothing else has."""
+        if not self._cold.has_store or deadline_ns - self._clock.now_ns < 4e9 * self._cold.wait_max_s:
+            return False
+        first = next((place for place, key in enumerate(keys) if self._is_nowhere(key)), None)
+        if first is None:
+            return False
+        nowhere = [key for key in keys[first:] if self._is_nowhere(key)]
+        compute_s = None if prefill is None else prefill.compute_s * len(nowhere) / len(keys)
+        return self._cold.look(nowhere, compute_s, then)
+
+    def _is_nowhere(self, key: ChunkKey) -> bool:
+        here = self._fetches.can_bring(key) or self._pool.is_filling(key)
+        return not here and self._claims.find(key) is None
 
     def cancel(self, wait: Wait) -> None:
         """Nobody wants it any more: `ended` is not called. Idempotent."""

@@ -143,6 +143,7 @@ class FetchWatch:
             protocol.ReadFailed: self._read_failed,
             events.DigestComputed: self._digest_computed,
             events.LoadEnded: self._loaded,
+            events.ColdLoadEnded: self._loaded,
             events.LeaseReleased: self._released,
             events.EngineGone: self._engine_gone,
         }
@@ -152,6 +153,7 @@ class FetchWatch:
             effects.StartRead: self._read_started,
             effects.ComputeDigest: self._verified,
             effects.LoadChunk: lambda one, now_ns: self._begin(Step.LOAD, one.into.key, now_ns),
+            effects.LoadCold: lambda one, now_ns: self._begin(Step.LOAD, one.into.key, now_ns),
             effects.ReportBadCopy: self._bad_copy,
             SendControl: lambda one, now_ns: self._sent(one.message, now_ns),
             AbortRead: lambda one, now_ns: self._read_over(one.read, now_ns, failed=False),
@@ -199,16 +201,24 @@ class FetchWatch:
 
     # ------------------------------------------------------------------ the fetch itself
 
-    def _planned(self, planned: effects.FetchPlanned, _: int) -> None:
-        timeline = self._begun
+    def _planned(self, planned: effects.FetchPlanned, done_ns: int) -> None:
+        timeline = self._begun or self._looked_first(planned)
         if timeline is None:
             raise AssertionError("a plan that nobody asked for")
         timeline.plan = planned
+        if timeline is not self._begun:
+            timeline.decided_ns = done_ns
         for key in (*(key for key, _size, _route in planned.to_come), *planned.awaited):
             timeline.awaited.add(key)
             self._awaiting.setdefault(key, []).append(timeline)
         for key in planned.awaited:
             timeline.begin(Step.WAIT, key, key, timeline.decided_ns)
+
+    def _looked_first(self, planned: effects.FetchPlanned) -> Timeline | None:
+        """The fetch of a plan that was made later than it was asked for: the cold store was asked first."""
+        named = {*planned.here, *(key for key, _size, _route in planned.to_come), *planned.awaited}
+        unplanned = (one for one in self._fetches.values() if one.plan is None)
+        return next((one for one in unplanned if named <= set(one.keys)), None)
 
     def _ended(self, answer: effects.FetchAnswered, now_ns: int) -> None:
         timeline = self._fetches.pop((answer.engine, answer.request), None)
@@ -323,7 +333,7 @@ class FetchWatch:
                 phase.failed_count += failed
                 phase.ended_ns = now_ns
 
-    def _loaded(self, event: events.LoadEnded, now_ns: int) -> None:
+    def _loaded(self, event: events.LoadEnded | events.ColdLoadEnded, now_ns: int) -> None:
         key = event.into.key
         self._end(Step.LOAD, key, now_ns)
         for timeline in self._awaiting.get(key, ()):

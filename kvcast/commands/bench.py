@@ -8,6 +8,8 @@ from kvcast.arguments import add_choice
 from kvcast.cli import load
 
 BENCHMARKS = {
+    "workloads": "where a pool pays and where not: five workloads, with a GPU a node, in all modes",
+    "plan-check": "what the planner says of these workloads, beside what the testbed measures",
     "incast": "N nodes fetch the same prefix from one holder",
     "fetch": "one reader alone on links of full speed",
     "datapath": "what a cast segment costs at holder and readers, compared with a pair of C programs",

@@ -58,6 +58,8 @@ class Choice(enum.Enum):
     LOCAL = "local"
     """Everything is in this node's DRAM."""
     DISK = "disk"
+    COLD = "cold"
+    """From the cold store."""
     FETCH = "fetch"
     """From another node, alone or as part of a cast."""
     SWITCH = "switch"
@@ -372,4 +374,4 @@ def _name(routes: Sequence[Tier], *, whole: bool) -> Choice:
         return Choice.PART
     if len(brought) > 1:
         return Choice.MIXED
-    return {ON_DISK: Choice.DISK, Tier.SWITCH: Choice.SWITCH}.get(brought.pop(), Choice.FETCH)
+    return {ON_DISK: Choice.DISK, Tier.COLD: Choice.COLD, Tier.SWITCH: Choice.SWITCH}.get(brought.pop(), Choice.FETCH)

@@ -1,13 +1,13 @@
 """The routes of one request, and when the first k of its chunks would be here. Pure.
 
-Disk and link work side by side; on each, chunks queue behind the transfers under way there. A chunk on its way costs
-only its remainder. What a holder has queued for others delays its chunks, whoever asks. A chunk that somebody computes
-at this moment can be asked for when it is computed (`merging`).
+Disk, cold store and link work side by side; on each, chunks queue behind the transfers under way there. A chunk on its
+way costs only its remainder. What a holder has queued for others delays its chunks, whoever asks. A chunk that somebody
+computes at this moment can be asked for when it is computed (`merging`).
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -19,6 +19,8 @@ from kvpolicy.value import SourceCosts, Tier
 
 LOCAL: Final = Tier.LOCAL_DRAM
 ON_DISK: Final = Tier.LOCAL_DISK
+_PATHS: Final = {ON_DISK: ON_DISK, Tier.COLD: Tier.COLD}
+"""Sources with a way of their own: this node's disk, and the cold store. All others share the link between nodes."""
 _ROUNDING: Final = 1e-6
 _BY_HOLDERS: Final = frozenset({Tier.REMOTE_DRAM, Tier.REMOTE_DISK})
 """Sources that wait for what their holders have queued; the switch has an uplink for each reader."""
@@ -45,20 +47,26 @@ class Offer:
         return self.coming_bytes is not None
 
 
+def path_of(source: Tier) -> Tier:
+    """The way that chunks from a source come; REMOTE_DRAM stands for the link between nodes."""
+    return _PATHS.get(source, Tier.REMOTE_DRAM)
+
+
 def queue_s(costs: SourceCosts, source: Tier, under_way: Mapping[Tier, int]) -> float:
-    """Seconds until `under_way` (bytes left to come, by source) has come over the disk or link that `source` uses."""
+    """Seconds until `under_way` (bytes left to come, by source) has come over the way that `source` uses."""
     return sum(
         size_bytes / costs.cost(one).rate_bytes_per_s
         for one, size_bytes in under_way.items()
-        if (one is ON_DISK) == (source is ON_DISK)
+        if path_of(one) is path_of(source)
     )
 
 
 def side_by_side_s(costs: SourceCosts, loads: Mapping[Tier, int]) -> float:
-    """Seconds for `loads` (bytes by source), disk and link at the same time."""
-    disk_s = sum(costs.cost_s(source, size) for source, size in loads.items() if source is ON_DISK)
-    link_s = sum(costs.cost_s(source, size) for source, size in loads.items() if source is not ON_DISK)
-    return max(disk_s, link_s)
+    """Seconds for `loads` (bytes by source), disk, cold store and link at the same time."""
+    paths_s: defaultdict[Tier, float] = defaultdict(float)
+    for source, size in loads.items():
+        paths_s[path_of(source)] += costs.cost_s(source, size)
+    return max(paths_s.values(), default=0.0)
 
 
 class Plan:
@@ -87,8 +95,8 @@ class Plan:
         self._others: list[Tier | None] = []
         self._waits_s = {source: queue_s(costs, source, under_way) for source in Tier}
         self._asked: Counter[Tier] = Counter()
-        self._coming_s = {True: 0.0, False: 0.0}
-        """By whether it is the disk: when the last chunk is here that was on its way already."""
+        self._coming_s: dict[Tier, float] = {}
+        """By path: when the last chunk is here that was on its way already."""
         for offer in offers:
             self._route(offer)
         weights = [float(offer.size_bytes) for offer in offers]
@@ -101,7 +109,7 @@ class Plan:
         ranked = sorted(ends_s, key=lambda source: ends_s[source])
         route = ranked[0]
         if offer.coming:
-            self._coming_s[route is ON_DISK] = ends_s[route]
+            self._coming_s[path_of(route)] = ends_s[route]
         elif route is not LOCAL:
             self._asked[route] += offer.size_bytes
         self.routes.append(route)
@@ -114,8 +122,8 @@ class Plan:
             return 0.0
         if offer.coming_bytes is not None:
             rest_s = offer.coming_bytes / self.costs.cost(source).rate_bytes_per_s
-            return max(offer.ready_s, self._coming_s[source is ON_DISK] + rest_s)
-        own = {one: size for one, size in self._asked.items() if (one is ON_DISK) == (source is ON_DISK)}
+            return max(offer.ready_s, self._coming_s.get(path_of(source), 0.0) + rest_s)
+        own = {one: size for one, size in self._asked.items() if path_of(one) is path_of(source)}
         own[source] = own.get(source, 0) + offer.size_bytes
         wait_s = self._waits_s[source]
         if source in _BY_HOLDERS:

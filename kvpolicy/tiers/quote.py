@@ -19,6 +19,7 @@ _PARTS: Final = {
     Tier.SWITCH: "switch",
     Tier.REMOTE_DRAM: "remote",
     Tier.REMOTE_DISK: "remote",
+    Tier.COLD: "cold",
 }
 
 
@@ -45,7 +46,7 @@ class Quote:
     compute_s: float | None
     """Computing what would not be brought."""
     parts: Mapping[str, Part]
-    """local (DRAM), disk, coming (a cast or read under way), switch, remote, compute."""
+    """local (DRAM), disk, cold, coming (a cast or read under way), switch, remote, compute."""
 
     def to_json(self) -> dict[str, object]:
         """As it goes over the wire."""
@@ -81,7 +82,7 @@ def quote(
 
 
 def _parts(offers: Sequence[Offer], first: int, plan: Plan, count: int, computed: int) -> Mapping[str, Part]:
-    found = {name: [0, 0] for name in ("local", "disk", "coming", "switch", "remote", "compute")}
+    found = {name: [0, 0] for name in ("local", "disk", "cold", "coming", "switch", "remote", "compute")}
     routes = [Tier.LOCAL_DRAM] * first + plan.routes[:count]
     for offer, route in zip(offers, routes, strict=False):
         name = "coming" if offer.coming_bytes is not None else _PARTS[route]

@@ -28,6 +28,8 @@ class Tier(enum.Enum):
     REMOTE_DRAM = "remote"
     LOCAL_DISK = "disk"
     REMOTE_DISK = "remote_disk"
+    COLD = "cold"
+    """In the cold store, which no node holds."""
     RECOMPUTE = "recompute"
 
 
@@ -50,6 +52,7 @@ PRIORS: Final[Mapping[Tier, SourceCost]] = MappingProxyType(
         Tier.REMOTE_DRAM: SourceCost(0.002, 1e9),
         Tier.LOCAL_DISK: SourceCost(0.001, 1e9),
         Tier.REMOTE_DISK: SourceCost(0.004, 500e6),
+        Tier.COLD: SourceCost(0.005, 200e6),
         Tier.RECOMPUTE: SourceCost(0.01, 500e6),
     }
 )

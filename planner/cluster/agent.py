@@ -239,6 +239,10 @@ class Agent:
         """The chunk, if it is in the pool."""
         return self.core.pool.find(key)
 
+    def is_coming(self, key: ChunkKey) -> bool:
+        """Whether the pool has room for it that is being filled from elsewhere."""
+        return self.reader.missing(key) is not None
+
     def leading(self, keys: Sequence[ChunkKey]) -> int:
         """How many leading chunks of a prompt are in the pool."""
         return next((count for count, key in enumerate(keys) if self.find(key) is None), len(keys))

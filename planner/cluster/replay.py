@@ -233,8 +233,8 @@ class Replay:
         self.outcomes.append(self._outcome(way))
         self._happened_s = self.clock.now_s
 
-    def _job_ended(self, job: Job) -> None:
-        self.router.in_flight[job.agent.node] -= 1
+    def _job_ended(self, job: Job, node: int) -> None:
+        self.router.in_flight[node] -= 1
         request = job.request
         granted_s = job.granted_s if job.granted_s is not None else self.clock.now_s
         chunks = job.answers[-1].chunks if job.answers else ()

@@ -21,10 +21,12 @@ class Request:
     keys: tuple[ChunkKey, ...]
     node: int | None = None
     """Where it goes; None: the router decides."""
+    chunk_tokens: int = BLOCK_TOKENS
+    """Of each chunk."""
 
     def cached_tokens(self, chunks: int) -> int:
         """Tokens that the first `chunks` chunks spare. The last token is always computed: it gives the first answer."""
-        return min(chunks * BLOCK_TOKENS, self.tokens - 1)
+        return min(chunks * self.chunk_tokens, self.tokens - 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """A node's GPU that prefills one request at a time, and looks each prefix up again when it is free for it.
 
-As an engine with a scheduler does it: a request's lookup begins when it comes, so that what others have is on its way
-while it queues. When its turn comes the prefix is looked up again, because meanwhile others may have computed it. A
-request that then waits (for a fetch, or for what somebody computes) does not hold the GPU: the next one is looked at.
+As an engine with a scheduler does it: a request that has to queue is looked up when it comes, so that what others have
+is on its way meanwhile. When its turn comes the prefix is looked up again, because others may have computed it since.
+A request that then waits (for a fetch, or for what somebody computes) does not hold the GPU: the next one is looked at.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ class Job:
     """A request between its arrival and its first token."""
 
     request: Request
-    agent: Agent
     queued_s: float = 0.0
     """When it queued for the GPU."""
     granted_s: float | None = None
@@ -36,19 +35,14 @@ class Job:
     prefill_s: float = 0.0
     answers: list[effects.FetchAnswered] = field(default_factory=list)
 
-    @property
-    def cached(self) -> int:
-        """Leading chunks that are in the node's pool."""
-        return self.agent.leading(self.request.keys)
-
 
 class Gpu:
     """One node's."""
 
     def __init__(
-        self, clock: VirtualClock, agent: Agent, engine: Engine, merging: Merging, ended: Callable[[Job], None]
+        self, clock: VirtualClock, agent: Agent, engine: Engine, merging: Merging, ended: Callable[[Job, int], None]
     ) -> None:
-        """`ended(job)`: it has its first token; chunks are in the pool, leases given back."""
+        """`ended(job, node)`: it has its first token; chunks are in the pool, leases given back."""
         self._clock = clock
         self._agent = agent
         self._engine = engine
@@ -57,25 +51,33 @@ class Gpu:
         self._queue: deque[Job] = deque()
         self._busy_until_s: float | None = None
         self._looking = False
+        self._unsaved: set[ChunkKey] = set()
+        """Chunks that this engine computed while its pool was being filled with them from elsewhere: it has its own."""
         self.busy_s = 0.0
         self.computed_chunks = 0
 
     # -- requests
 
     def arrive(self, request: Request) -> None:
-        """A request comes: what others have of it is asked for at once."""
-        job = Job(request, self._agent)
+        """A request comes: while it queues, what others have of it is on its way."""
+        job = Job(request)
         queue_s = self._queue_s()
-        if request.keys:
-            self._ask(job, queue_s, 0, partial(self._fetched_early, job))
+        if request.keys and queue_s > 0:
+            self._ask(job, queue_s, 0, self._fetched_early)
         job.queued_s = self._clock.now_s
         self._queue.append(job)
         self._next()
 
-    def _fetched_early(self, job: Job, answer: effects.FetchAnswered) -> None:
+    def _fetched_early(self, answer: effects.FetchAnswered) -> None:
         """What was known when the request came is here, and stays in the pool as far as there is room."""
         if answer.chunks:
-            job.agent.release(answer.lease)
+            self._agent.release(answer.lease)
+
+    def _cached(self, job: Job) -> int:
+        """Leading chunks that need no computing."""
+        keys = job.request.keys
+        here = (key in self._unsaved or self._agent.find(key) is not None for key in keys)
+        return next((count for count, one in enumerate(here) if not one), len(keys))
 
     def _queue_s(self) -> float:
         """Seconds until the GPU is through with all that are before a new request."""
@@ -84,13 +86,13 @@ class Gpu:
 
     def _compute_s(self, job: Job) -> float:
         request = job.request
-        return self._engine.prefill_s(request.cached_tokens(job.cached), request.tokens)
+        return self._engine.prefill_s(request.cached_tokens(self._cached(job)), request.tokens)
 
     def _ask(self, job: Job, queue_s: float, behind: int, then: Callable[[effects.FetchAnswered], None]) -> None:
         request = job.request
-        here, whole = request.cached_tokens(job.cached), request.cached_tokens(len(request.keys))
+        here, whole = request.cached_tokens(self._cached(job)), request.cached_tokens(len(request.keys))
         recompute_s = self._engine.prefill_s(here, request.tokens) - self._engine.prefill_s(whole, request.tokens)
-        job.agent.ask(request.keys, recompute_s, then, queue_s=queue_s, behind=behind)
+        self._agent.ask(request.keys, recompute_s, then, queue_s=queue_s, behind=behind)
 
     # -- turns
 
@@ -116,10 +118,10 @@ class Gpu:
         self._next()
 
     def _compute(self, job: Job) -> None:
-        request, first = job.request, job.cached
+        request, first = job.request, self._cached(job)
         here = request.cached_tokens(first)
         job.prefill_s = self._engine.prefill_s(here, request.tokens)
-        takes_s = self._engine.load_s(first * job.agent.chunk_bytes) + job.prefill_s
+        takes_s = self._engine.load_s(first * self._agent.chunk_bytes) + job.prefill_s
         self._busy_until_s = self._clock.now_s + takes_s
         self.busy_s += takes_s
         keys = request.keys[first:]
@@ -133,17 +135,18 @@ class Gpu:
                     for count in range(len(keys))
                 ]
                 for place, eta_s in enumerate(etas_s[:-1]):
-                    self._clock.call_later(eta_s, job.agent.store, request.keys[: first + place + 1])
-            job.agent.claim(keys, etas_s)
+                    self._clock.call_later(eta_s, self._agent.store, request.keys[: first + place + 1])
+            self._agent.claim(keys, etas_s)
         self._clock.call_later(takes_s, self._first_token, job)
 
     def _first_token(self, job: Job) -> None:
         self._busy_until_s = None
-        job.agent.store(job.request.keys)
+        self._agent.store(job.request.keys)
+        self._unsaved.update(key for key in job.request.keys if self._agent.is_coming(key))
         for answer in job.answers:
             if answer.chunks:
-                job.agent.release(answer.lease)
-        self._ended(job)
+                self._agent.release(answer.lease)
+        self._ended(job, self._agent.node)
         self._next()
 
 

@@ -12,8 +12,8 @@ from planner.cluster.options import Cluster, Merging, Scenario, Sharing
 from planner.cluster.replay import Replay
 from planner.cluster.requests import Request, key_of
 from planner.cluster.serial import computed_chunks
-from planner.workloads.catalog import NODES, Mode, Prompt, Workload
-from planner.workloads.terms import Terms
+from planner.workloads.scaled_terms import Terms
+from planner.workloads.workload_catalog import CHUNK_TOKENS, NODES, Mode, Prompt, Workload
 
 _SETTLED_S: Final = 2.0
 """Before the first request: nodes put what they hold, and everybody learns of it."""
@@ -56,6 +56,7 @@ def predict(workload: Workload, mode: Mode, terms: Terms, switch_bytes: int = 0)
     cluster = Cluster(
         terms.engine,
         nodes=NODES,
+        chunk_tokens=CHUNK_TOKENS,
         link_rate=terms.link_bit_s / 8,
         local_dram_bytes=POOL_BYTES,
         switch_bytes=switch_bytes if mode is Mode.CAST_SWITCH else 0,
@@ -83,4 +84,4 @@ def predict(workload: Workload, mode: Mode, terms: Terms, switch_bytes: int = 0)
 
 def _request(prompt: Prompt) -> Request:
     keys = tuple(key_of(block) for block in prompt.blocks)
-    return Request(_SETTLED_S + prompt.at_s, prompt.tokens, keys, prompt.node)
+    return Request(_SETTLED_S + prompt.at_s, prompt.tokens, keys, prompt.node, CHUNK_TOKENS)

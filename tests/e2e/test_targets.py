@@ -13,10 +13,11 @@ import pytest
 
 from bmv2_testbed.bench.figures import IncastFigures
 from bmv2_testbed.bench.incast import IncastPlan, IncastRun, Mode
-from bmv2_testbed.demo.run import DemoPlan, run_demo
+from bmv2_testbed.demo.run import MODES, DemoPlan, run_demo
 from bmv2_testbed.processes import child_environment
 from bmv2_testbed.scale import SCALES
 from bmv2_testbed.spec import Target, Wiring
+from planner.workloads import workload_catalog as catalog
 
 _LACKS = [tool for tool in ("simple_switch_grpc", "p4c-bm2-ss") if shutil.which(tool) is None]
 BMV2 = pytest.param(
@@ -89,7 +90,8 @@ def test_up_and_down(target: Target, tmp_path: Path) -> None:
 @pytest.mark.long
 @on_every_target
 def test_demo(target: Target) -> None:
-    plan = DemoPlan(stretch_s=16.0, traces=("conversation",), target=target)
+    plan = DemoPlan(workloads=[catalog.Name.DOCUMENTS], length_s=1.0, target=target)
     figures = run_demo(plan, lambda _text: None, lambda _share: None, lambda _part: None)
     assert figures.verified
-    assert len(figures.incast) == 5
+    assert len(figures.incast) == 3
+    assert [row.mode for row in figures.rows] == list(MODES[catalog.Name.DOCUMENTS])

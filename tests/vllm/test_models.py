@@ -27,6 +27,8 @@ from tests.vllm.vllm_suite import (
 )
 
 NO_LOAD = {"kvcast.no_load": True}
+GROUPS = {"llama": 1, "gemma3": 2, "gemma3narrow": 4, "gptoss": 2}
+"""Of layers, each with a block table of its own."""
 TRACED = {"enforce_eager": False, "compilation_config": {"mode": 2, "backend": "eager"}}
 """vLLM 0.32 on a CPU makes what pipeline stages hand on when it warms up, and warms up only what is traced."""
 
@@ -36,6 +38,8 @@ TRACED = {"enforce_eager": False, "compilation_config": {"mode": 2, "backend": "
     [
         # Long, because on a starving machine it once computed only zeros; why was not found, and 60 runs since did not.
         pytest.param("gemma3", {}, id="full and sliding-window layers", marks=pytest.mark.long),
+        pytest.param("gemma3narrow", {}, id="windows narrower than a chunk"),
+        pytest.param("gptoss", {}, id="windows, sinks and experts"),
         pytest.param("llama", {"tensor_parallel_size": 2}, id="two tensor-parallel workers"),
         pytest.param("llama", {"pipeline_parallel_size": 2, **TRACED}, id="two pipeline stages"),
     ],
@@ -50,6 +54,7 @@ def test_loaded_as_computed(
     engine = start(
         models(kind), agent_sockets[0], enable_prefix_caching=False, environment=processors(arguments), **arguments
     )
+    assert engine.ask("groups") == GROUPS[kind]
     computed = []
     for prompt in prompts:
         result = one(engine, prompt, kv_transfer_params=NO_LOAD, margins=True)
@@ -139,10 +144,38 @@ def test_sounds_share_as_far_as_the_words_before_them(
     run_until_idle(engine)
 
 
+def test_windows_beside_the_engines_own_cache(
+    start: StartEngine, models: Callable[..., Path], agent_sockets: list[str]
+) -> None:
+    """Blocks out of a window are freed; what the engine still has itself is not loaded, and all of it fits together."""
+    chance = random.Random(9)
+    document = random_tokens(chance, 500)
+    prompts = [document[:kept] + random_tokens(chance, 20) for kept in (300, 500)]
+    engine = start(
+        models("gemma3narrow"),
+        agent_sockets[0],
+        enable_prefix_caching=True,
+        max_num_batched_tokens=96,
+        max_model_len=1024,
+    )
+    expected = []
+    for prompt in prompts:
+        expected.append(one(engine, prompt, kv_transfer_params=NO_LOAD, margins=True).certain)
+        assert engine.ask("reset")
+    for order in ((0, 1), (1, 0)):
+        for number in order:
+            result = one(engine, prompts[number])
+            assert result.cached_tokens >= (len(prompts[number]) - 20) // CHUNK_TOKENS * CHUNK_TOKENS
+            assert_same([result.tokens], [expected[number]])
+        assert engine.ask("reset")
+    assert engine.metrics()["hits"]["local"] > 0
+    run_until_idle(engine)
+
+
 @pytest.mark.parametrize(
     ("kind", "why"),
     [
-        ("mistral", "its layers keep SlidingWindowSpec"),
+        ("mistral", "its layers keep sliding windows only"),
         ("mamba", "its layers keep MambaSpec"),
         ("deepseek", "computes nothing behind a cached prefix"),
     ],

@@ -147,7 +147,7 @@ class Where(Named):
     LOCAL = 1
     """In this node's pool, or on its disk."""
     REMOTE = 2
-    """Some other node holds it."""
+    """Some other node holds it, or the cold store."""
     SWITCH = 3
     """The switch serves it, whoever else holds it."""
     COMPUTING = 4

@@ -17,6 +17,8 @@ class ChunkSource(enum.IntEnum):
     """From the switch's memory."""
     DISK = 5
     """From this node's own disk."""
+    COLD = 7
+    """From the cold store. (6 is a miss, in `rpc.Source`.)"""
 
     @property
     def label(self) -> str:
@@ -32,5 +34,5 @@ HERE: Final[frozenset[int]] = frozenset({ChunkSource.LOCAL, ChunkSource.DISK})
 """The chunk crossed no network. (A number that came over a wire may be asked for, whether it is a source or not.)"""
 PEERS: Final[frozenset[int]] = frozenset({ChunkSource.HOLDER, ChunkSource.CAST})
 """Another node sent it."""
-NETWORK: Final[frozenset[int]] = frozenset(ChunkSource) - HERE
-"""It crossed the network."""
+NETWORK: Final[frozenset[int]] = frozenset(ChunkSource) - HERE - {ChunkSource.COLD}
+"""It crossed the network of the nodes."""

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from hostagent.agent import Agent
 from hostagent.api.access import Access
+from hostagent.cold.cold_options import ColdConfig
 from hostagent.config import AgentConfig, DataConfig, PoolConfig
 from hostagent.core.directory import ChunkEntry, Delta, NodeEntry
 from hostagent.core.events import DirectoryChanged
@@ -75,6 +76,7 @@ class Cluster:
         controllers: Sequence[str] = (),
         disk: DiskConfig | None = None,
         api_access: Access | None = None,
+        cold: ColdConfig | None = None,
     ) -> AgentConfig:
         return AgentConfig(
             node=f"n{index}",
@@ -91,11 +93,13 @@ class Cluster:
             api_access=api_access or Access(),
             http=("127.0.0.1", 0),
             disk=disk,
+            cold=cold,
         )
 
     def add(self, **options: Any) -> Agent:
-        """Start one more agent."""
-        agent = Agent(self.config(len(self.agents), **options))
+        """Start one more agent; `store`: its cold store, in place of the configured one."""
+        store = options.pop("store", None)
+        agent = Agent(self.config(len(self.agents), **options), cold_store=store)
         self.do(agent.start())
         self.agents.append(agent)
         self.tell_nodes()

@@ -56,11 +56,17 @@ class Scene:
     """One core. Effects are collected in `made` until the test takes them."""
 
     def __init__(
-        self, *, pool_pages: int = 64, disk_pages: int = 0, promote: bool = False, segment_bytes: int = PAGE
+        self,
+        *,
+        pool_pages: int = 64,
+        disk_pages: int = 0,
+        promote: bool = False,
+        segment_bytes: int = PAGE,
+        cold: bool = False,
     ) -> None:
         knowledge = Knowledge("n0", PRIORS)
         self.disk = Disk(knowledge.disk_pool(disk_pages * PAGE)) if disk_pages else None
-        options = CoreOptions(pool_pages * PAGE, segment_bytes, promote=promote)
+        options = CoreOptions(pool_pages * PAGE, segment_bytes, promote=promote, has_cold=cold)
         self.core = AgentCore(options, knowledge, self.disk)
         self.now_ns = 1_000_000_000
         self.made: list[effects.Effect] = []

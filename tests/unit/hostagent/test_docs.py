@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from hostagent.cold.cold_options import ColdConfig
 from hostagent.config import parse
 from hostagent.disk.disk_options import DiskConfig
 from hostagent.metrics import PREFIX
 from tests.reference_tables import asked_keys, differences, named, rows, settings
 from tests.unit.hostagent.agent_harness import MIB, cluster
+from tests.unit.hostagent.cold_harness import BrokenStore
 
 FRAMES = {"switch": "127.0.0.1:1", "local": "127.0.0.1:2", "mac": "02:00:00:00:00:01"}
 
@@ -26,7 +28,10 @@ def test_every_key_is_documented_with_its_default(monkeypatch: pytest.MonkeyPatc
 
 
 def test_every_metric_is_documented(tmp_path: Path) -> None:
-    with cluster(1, disk=DiskConfig(str(tmp_path / "disk"), 4 * MIB, direct=False)) as made:
+    cold = ColdConfig("none")
+    with cluster(
+        1, disk=DiskConfig(str(tmp_path / "disk"), 4 * MIB, direct=False), cold=cold, store=BrokenStore()
+    ) as made:
         made.agents[0].metrics.watch_certificate(lambda: 1.0)
         families = list(made.agents[0].metrics.registry.collect())
     exposed = {f"{one.name}{'_total' if one.type == 'counter' else ''}".removeprefix(f"{PREFIX}_") for one in families}

@@ -107,7 +107,7 @@ def test_unknown_arguments_are_named_by_the_command_they_were_for(
         ("plan --scale --scale-sample 3", "--scale-sample: 3 is below 1000"),
         ("plan --link slow", "link rate 'slow' is not a number"),
         ("plan --model nonesuch", "unknown model 'nonesuch'"),
-        ("demo --faster 0", "--faster: 0 is not above zero"),
+        ("demo --length 0", "--length: 0 is not above zero"),
     ],
 )
 def test_one_line_that_names_the_mistake(words: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:

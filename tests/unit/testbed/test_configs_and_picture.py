@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,10 +18,10 @@ from bmv2_testbed.network.datagrams import datagram_endpoints
 from bmv2_testbed.scale import SCALES
 from bmv2_testbed.spec import Target, TestbedSpec, Wiring
 from bmv2_testbed.switches import switch_command
-from bmv2_testbed.workloads.plan import plan_replay
-from bmv2_testbed.workloads.replay_run import replay_without_pool
+from bmv2_testbed.workloads.rows import Row, row_of
 from planner import palette
-from planner.traces import TraceRequest
+from planner.workloads.prediction import Prediction
+from planner.workloads.workload_catalog import Mode, Name, workload
 
 
 def test_agents_use_their_own_addresses() -> None:
@@ -111,16 +112,21 @@ def incast(mode: str = "cast", curves: Curves | None = None) -> IncastFigures:
     )
 
 
-def test_picture_has_both_forms(tmp_path: Path) -> None:
-    case = incast()
-    trace = [TraceRequest(float(arrival), 512, 1, (1, arrival)) for arrival in range(10)]
-    modelled = replay_without_pool(
-        plan_replay("t", trace, nodes=2, start_s=0, length_s=1, compression=1, block_bytes=64)
-    )
-    assert modelled.sources == {"local": 8, "computed": 12}
-    files = draw(DemoFigures([("cast, at once", case)], [("a trace", [modelled])]), tmp_path / "out")
-    assert [file.suffix for file in files] == [".svg", ".png"]
-    assert all(file.stat().st_size > 10_000 for file in files)
+def row(mode: Mode, name: Name = Name.SCALE_OUT, mean_s: float = 0.1) -> Row:
+    planned = Prediction([0.1], computed_blocks=10, regret_s=0.0, saved_s=0.0, decisions={}, given_up=0)
+    return replace(row_of(workload(name), mode, planned, [], 0, []), ready_s=[mean_s])
+
+
+def test_the_demos_picture_shows_what_a_pool_loses(tmp_path: Path) -> None:
+    rows = [row(Mode.NONE), row(Mode.UNICAST, mean_s=0.15), row(Mode.CAST, mean_s=0.02), row(Mode.NONE, Name.CHATS)]
+    files = draw(DemoFigures([incast("unicast"), incast("cast"), incast("cache")], rows), tmp_path / "out")
+    assert [file.name for file in files] == ["demo.svg", "demo.png"]
+    text = files[0].read_text()
+    for colour in (palette.COMPUTED, palette.HOLDER, palette.CAST, palette.SWITCH):
+        assert colour in text
+    for words in ("150 ms", "(+50%)", "20 ms", "(-80%)", "what the pool loses", "planned"):
+        assert words in text
+    assert draw(DemoFigures([incast("cast")], []), tmp_path / "again")[0].stat().st_size > 1000
 
 
 def test_an_incast_in_a_column_of_a_paper(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ def test_chunks_are_local_coming_remote_or_computed() -> None:
     assert told.parts == {
         "local": Part(2, 0),
         "disk": Part(),
+        "cold": Part(),
         "coming": Part(1, 20 * MB),
         "switch": Part(),
         "remote": Part(1, 100 * MB),

@@ -11,10 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+from kvclient.engines.core.windows import WindowPart
 
 Buffer: TypeAlias = memoryview | bytearray | bytes
 
@@ -111,6 +114,62 @@ class HostLayers:
         for index in range(len(self._layers)) if layer is None else (layer,):
             part = _part(content, self._spans[index], blocks_count)
             self._layers[index][ids] = part[skip_blocks : skip_blocks + len(ids)]
+
+
+class GroupedLayers:
+    """Groups of layers with block tables of their own: a chunk holds one group's part after the other's.
+
+    The first group holds every token of a prefix; of the others a chunk holds its last blocks only.
+    """
+
+    def __init__(self, groups: Sequence[PagedLayers], blocks: Sequence[int]) -> None:
+        """`blocks`: how many blocks a chunk holds of each group."""
+        self._groups = list(groups)
+        self._blocks = list(blocks)
+        sizes = [group.chunk_bytes(count) for group, count in zip(self._groups, self._blocks, strict=True)]
+        ends = list(accumulate(sizes))
+        self._parts = [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]
+
+    @property
+    def layers_count(self) -> int:
+        return sum(group.layers_count for group in self._groups)
+
+    def chunk_bytes(self, blocks_count: int) -> int:
+        """See PagedLayers. Raises ValueError for chunks of another size than these."""
+        if blocks_count != self._blocks[0]:
+            raise ValueError(f"chunks have {self._blocks[0]} blocks, not {blocks_count}")
+        return self._parts[-1].stop
+
+    def mark(self) -> Any:
+        """See PagedLayers."""
+        return self._groups[0].mark()
+
+    def gather(self, block_ids: Sequence[int], chunk: Buffer, after: Any = None) -> None:
+        """See PagedLayers; `block_ids` group by group."""
+        content, first = memoryview(chunk), 0
+        for group, count, part in zip(self._groups, self._blocks, self._parts, strict=True):
+            group.gather(block_ids[first : first + count], content[part], after)
+            first += count
+
+    def scatter(
+        self,
+        chunk: Buffer,
+        blocks_count: int,
+        skip_blocks: int,
+        block_ids: Sequence[int],
+        layer: int | None = None,
+        after: Any = None,
+    ) -> None:
+        """See PagedLayers; the first group only."""
+        self._groups[0].scatter(memoryview(chunk)[self._parts[0]], blocks_count, skip_blocks, block_ids, layer, after)
+
+    def scatter_windows(self, chunk: Buffer, parts: Sequence[WindowPart], after: Any = None) -> None:
+        """The other groups."""
+        others = zip(self._groups[1:], self._blocks[1:], self._parts[1:], parts, strict=True)
+        for group, count, place, part in others:
+            if part.block_ids:
+                content = memoryview(chunk)[place]
+                group.scatter(content, count, part.skip_blocks, part.block_ids, None, after)
 
 
 def _part(content: npt.NDArray[np.uint8], span: Span, blocks_count: int) -> npt.NDArray[np.uint8]:

@@ -17,7 +17,7 @@ from kvclient.client import AgentClient, AgentError, AgentUnavailableError, Fetc
 from kvclient.engines.core.requests import Load
 from kvclient.engines.core.saves import Save
 from kvclient.engines.link import AgentLink
-from kvclient.engines.paged import PagedLayers
+from kvclient.engines.paged import GroupedLayers, PagedLayers
 
 
 @dataclass(slots=True)
@@ -263,6 +263,8 @@ class Transfers:
             start = chunk * size + skip - load.skip_blocks
             ids = load.block_ids[start : start + size - skip]
             self._layers.scatter(got.views[chunk], size, skip, ids, layer, after)
+            if load.windows and isinstance(self._layers, GroupedLayers):
+                self._layers.scatter_windows(got.views[chunk], load.windows[chunk], after)
 
     # ------------------------------------------------------------------ saves
 

@@ -89,6 +89,8 @@ class _SourceEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Source.ValueTy
     SOURCE_DISK: _Source.ValueType  # 5
     SOURCE_MISS: _Source.ValueType  # 6
     """engine had to recompute"""
+    SOURCE_COLD: _Source.ValueType  # 7
+    """the cold store, which belongs to no node"""
 
 class Source(_Source, metaclass=_SourceEnumTypeWrapper): ...
 
@@ -104,6 +106,8 @@ SOURCE_SWITCH: Source.ValueType  # 4
 SOURCE_DISK: Source.ValueType  # 5
 SOURCE_MISS: Source.ValueType  # 6
 """engine had to recompute"""
+SOURCE_COLD: Source.ValueType  # 7
+"""the cold store, which belongs to no node"""
 Global___Source: _TypeAlias = Source  # noqa: Y015
 
 @_typing.final
@@ -573,6 +577,7 @@ class SourceMeasurement(_message.Message):
         FROM_REMOTE_DISK: SourceMeasurement._From.ValueType  # 4
         FROM_RECOMPUTE: SourceMeasurement._From.ValueType  # 5
         """what the engine says that recomputing takes"""
+        FROM_COLD: SourceMeasurement._From.ValueType  # 6
 
     class From(_From, metaclass=_FromEnumTypeWrapper): ...
     FROM_UNSPECIFIED: SourceMeasurement.From.ValueType  # 0
@@ -582,6 +587,7 @@ class SourceMeasurement(_message.Message):
     FROM_REMOTE_DISK: SourceMeasurement.From.ValueType  # 4
     FROM_RECOMPUTE: SourceMeasurement.From.ValueType  # 5
     """what the engine says that recomputing takes"""
+    FROM_COLD: SourceMeasurement.From.ValueType  # 6
 
     SOURCE_FIELD_NUMBER: _builtins.int
     BYTES_FIELD_NUMBER: _builtins.int

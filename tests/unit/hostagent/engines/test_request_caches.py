@@ -222,7 +222,7 @@ def test_a_failed_load_is_not_tried_again_and_its_chunks_are_saved() -> None:
     script.core.loaded("a", whole=False)
     assert script.ask("a", TOKENS) == 0
     script.core.allocated("a", 0, list(range(9)))
-    assert [chunk.chunk for chunk in script.core.saves("a", TOKENS, 35, list(range(9)))] == [0, 1, 2, 3]
+    assert [chunk.chunk for chunk in script.core.saves("a", TOKENS, 35, list(range(1, 10)))] == [0, 1, 2, 3]
 
 
 def test_preempted_requests_look_again() -> None:
@@ -304,7 +304,7 @@ def test_requests_may_decline_saves() -> None:
     script = Script()
     script.arrive("a", TOKENS, may_save=False)
     assert script.core.next_save_tokens("a") is None
-    assert script.core.saves("a", TOKENS, 35, list(range(9))) == []
+    assert script.core.saves("a", TOKENS, 35, list(range(1, 10))) == []
 
 
 def test_after_a_reset_nobody_loads_or_saves_what_was_made_before() -> None:
@@ -323,7 +323,7 @@ def test_after_a_reset_nobody_loads_or_saves_what_was_made_before() -> None:
         assert script.core.allocated(name, 0, []) == (None, ())
     assert script.core.loaded("loading", whole=True) == (Release("loading", fetches["loading"].ticket),)
     for name in ("fetching", "held", "loading", "looking"):
-        assert script.core.saves(name, TOKENS, 35, list(range(9))) == []
+        assert script.core.saves(name, TOKENS, 35, list(range(1, 10))) == []
     assert script.missed == [Miss.OFF] * 3
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 from kvclient.engines.core.keys import PrefixKeys
 from kvclient.engines.core.prefill import FetchTerms
+from kvclient.engines.core.windows import NULL_BLOCK, WindowPart, loaded_blocks, saved_blocks
 from kvclient.messages import Status, Where
 from kvproto.ids import ChunkKey
 from kvproto.sources import ChunkSource
@@ -93,6 +94,8 @@ class Load:
     skip_blocks: int
     """Blocks at the head of the first chunk that the engine has itself."""
     block_ids: tuple[int, ...]
+    windows: tuple[tuple[WindowPart, ...], ...] = ()
+    """Per chunk, per group of layers with a window; empty where there are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +151,8 @@ class Rules:
     """Fewer tokens are computed, not loaded."""
     share_loads: bool = True
     """Whether requests wait when another one loads the same chunks (the engine's own prefix cache shares it)."""
+    windows: tuple[int, ...] = ()
+    """Blocks that a chunk holds of each group of layers with a window."""
 
 
 class RequestCaches:
@@ -281,12 +286,15 @@ class RequestCaches:
         return ()
 
     def allocated(
-        self, request: str, external_tokens: int, block_ids: Sequence[int]
+        self, request: str, external_tokens: int, block_ids: Sequence[int], tables: Sequence[Sequence[int]] = ()
     ) -> tuple[Load | None, tuple[Command, ...]]:
-        """The scheduler has given a request its blocks; `external_tokens` of what was promised are to be loaded."""
+        """The scheduler has given a request its blocks; `external_tokens` of what was promised are to be loaded.
+
+        `tables`: blocks of the groups of layers with windows.
+        """
         state = self._requests[request]
         if state.stage is Stage.HELD and external_tokens:
-            return self._load(request, state, external_tokens, block_ids), ()
+            return self._load(request, state, external_tokens, block_ids, tables), ()
         if state.stage in (Stage.LOADING, Stage.RUNNING):
             return None, ()
         commands = (Release(request, state.ticket),) if state.stage in (Stage.HELD, Stage.FETCHING) else ()
@@ -319,9 +327,17 @@ class RequestCaches:
         return (state.next_save + 1) * self._rules.chunk_tokens
 
     def saves(
-        self, request: str, tokens: Sequence[int], computed_tokens: int, block_ids: Sequence[int]
+        self,
+        request: str,
+        tokens: Sequence[int],
+        computed_tokens: int,
+        block_ids: Sequence[int],
+        tables: Sequence[Sequence[int]] = (),
     ) -> list[SavableChunk]:
-        """Chunks that are whole after a step and were not offered before; `computed_tokens` of `tokens` are done."""
+        """Chunks that are whole after a step and were not offered before; `computed_tokens` of `tokens` are done.
+
+        `tables`: blocks of the groups of layers with windows. A chunk of which the engine gave some back is left out.
+        """
         state = self._requests.get(request)
         if state is None or not state.may_save:
             return []
@@ -332,16 +348,13 @@ class RequestCaches:
         if end <= state.next_save:
             return []
         state.keys.extend(tokens, end)
-        found = [
-            SavableChunk(
-                chunk,
-                state.keys.keys[chunk],
-                state.keys.parents(chunk),
-                tuple(block_ids[chunk * blocks : (chunk + 1) * blocks]),
-            )
-            for chunk in range(state.next_save, end)
-            if not self._is_here(state, chunk)
-        ]
+        found = []
+        for chunk in range(state.next_save, end):
+            main = tuple(block_ids[chunk * blocks : (chunk + 1) * blocks])
+            windows = saved_blocks(tables, rules.windows, chunk, blocks)
+            if windows is not None and NULL_BLOCK not in main and not self._is_here(state, chunk):
+                keys = state.keys.keys[chunk]
+                found.append(SavableChunk(chunk, keys, state.keys.parents(chunk), main + windows))
         state.next_save = end
         return found
 
@@ -447,17 +460,27 @@ class RequestCaches:
             return Answer(0, (Release(request, ticket),))
         return Answer(spared)
 
-    def _load(self, request: str, state: _Request, external_tokens: int, block_ids: Sequence[int]) -> Load:
+    def _load(
+        self,
+        request: str,
+        state: _Request,
+        external_tokens: int,
+        block_ids: Sequence[int],
+        tables: Sequence[Sequence[int]],
+    ) -> Load:
         rules = self._rules
         end_tokens = state.held_chunks * rules.chunk_tokens
         start_tokens = end_tokens - external_tokens
         first = start_tokens // rules.chunk_tokens
         state.stage = Stage.LOADING
+        blocks = range(start_tokens // rules.block_tokens, end_tokens // rules.block_tokens)
+        chunk_blocks = rules.chunk_tokens // rules.block_tokens
         return Load(
             request,
             tuple(state.keys.keys[first : state.held_chunks]),
-            (start_tokens - first * rules.chunk_tokens) // rules.block_tokens,
-            tuple(block_ids[start_tokens // rules.block_tokens : end_tokens // rules.block_tokens]),
+            blocks.start - first * chunk_blocks,
+            tuple(block_ids[blocks.start : blocks.stop]),
+            loaded_blocks(tables, rules.windows, blocks.start, blocks.stop, chunk_blocks) if rules.windows else (),
         )
 
     def _is_here(self, state: _Request, chunk: int) -> bool:

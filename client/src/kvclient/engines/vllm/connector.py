@@ -18,6 +18,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorRole,
     KVConnectorTransferResults,
     KVConnectorWorkerMetadata,
+    SupportsHMA,
 )
 from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
@@ -34,7 +35,7 @@ from kvclient.engines.vllm.worker import KvcastConnectorWorker
 from kvproto.ids import ChunkKey
 
 
-class KvcastConnector(KVConnectorBase_V1):
+class KvcastConnector(KVConnectorBase_V1, SupportsHMA):
     """One of its halves exists, by role."""
 
     _cache_hit_source = CacheHitSource.HOST
@@ -44,13 +45,13 @@ class KvcastConnector(KVConnectorBase_V1):
         super().__init__(vllm_config=vllm_config, role=role, kv_cache_config=kv_cache_config)
         transfer = self._kv_transfer_config
         settings = parse_settings(transfer.kv_connector_extra_config, role=transfer.kv_role)
-        block_tokens = check_engine(vllm_config, kv_cache_config, settings)
+        groups = check_engine(vllm_config, kv_cache_config, settings)
         self._scheduler: KvcastConnectorScheduler | None = None
         self._worker: KvcastConnectorWorker | None = None
         if role is KVConnectorRole.SCHEDULER:
-            self._scheduler = KvcastConnectorScheduler(vllm_config, kv_cache_config, settings, block_tokens)
+            self._scheduler = KvcastConnectorScheduler(vllm_config, kv_cache_config, settings, groups)
         else:
-            self._worker = KvcastConnectorWorker(vllm_config, kv_cache_config, settings, block_tokens)
+            self._worker = KvcastConnectorWorker(vllm_config, kv_cache_config, settings, groups)
 
     @property
     def requires_kv_delivery(self) -> bool:
@@ -170,6 +171,12 @@ class KvcastConnector(KVConnectorBase_V1):
         except Exception:  # noqa: BLE001 - see above
             self._at_scheduler.failed("ending a request")
             return False, None
+
+    def request_finished_all_groups(
+        self, request: Any, block_ids: tuple[list[int], ...]
+    ) -> tuple[bool, dict[str, Any] | None]:
+        """See SupportsHMA."""
+        return self.request_finished(request, [])
 
     def take_events(self) -> Iterable[Any]:
         """See base."""

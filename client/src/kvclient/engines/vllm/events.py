@@ -19,6 +19,7 @@ from kvclient.client import Where
 from kvclient.engines.core.announcements import Announcement, Announcements, ChunkFacts, Stored
 from kvclient.engines.core.requests import farthest
 from kvclient.engines.settings import KVCAST_MEDIA, Settings
+from kvclient.engines.vllm.facts import CacheGroups
 from kvproto.ids import ChunkKey
 
 
@@ -51,8 +52,9 @@ def _extra_keys(request: Any, first: int, end: int, hash_tokens: int) -> tuple[t
 class EventForm:
     """How announcements become vLLM's events."""
 
-    def __init__(self, medium: str, hash_tokens: int, kind: str) -> None:
-        """`kind`: the kind of the one group of caches, as vLLM's own events name it."""
+    def __init__(self, medium: str, hash_tokens: int, kind: str, group: int = 0) -> None:
+        """`kind`: the kind of the leading group of caches, as vLLM's own events name it; `group`: its number."""
+        self._group = group
         self._names_own = medium == KVCAST_MEDIA
         self._medium = medium
         self._hash_tokens = hash_tokens
@@ -66,9 +68,7 @@ class EventForm:
         for each in announcements:
             medium = each.medium.value if self._names_own else self._medium
             if not isinstance(each, Stored):
-                events.append(
-                    BlockRemoved(block_hashes=list(each.block_hashes), medium=medium, group_idx=0, locality=locality)
-                )
+                events.append(BlockRemoved(list(each.block_hashes), medium, group_idx=self._group, locality=locality))
                 continue
             facts = each.facts
             events.append(
@@ -81,7 +81,7 @@ class EventForm:
                     medium=medium,
                     lora_name=facts.adapter,
                     extra_keys=list(facts.extra_keys) if facts.extra_keys is not None else None,
-                    group_idx=0,
+                    group_idx=self._group,
                     kv_cache_spec_kind=self._kind,
                     locality=locality,
                     session_id=facts.session,
@@ -94,7 +94,7 @@ class PoolNews:
     """What this engine tells routers of the pool. The scheduler's thread and the one that looks after an idle engine
     may both call it."""
 
-    def __init__(self, vllm_config: Any, kv_cache_config: Any, settings: Settings, block_tokens: int) -> None:
+    def __init__(self, vllm_config: Any, kv_cache_config: Any, settings: Settings, groups: CacheGroups) -> None:
         self._chunk_tokens = settings.chunk_tokens
         self._announcements = Announcements(
             settings.events_chunks_max, tell_media_apart=settings.events_medium == KVCAST_MEDIA
@@ -103,9 +103,10 @@ class PoolNews:
         self._lock = threading.Lock()
         events = getattr(vllm_config, "kv_events_config", None)
         self.is_on = bool(settings.events and events is not None and events.enable_kv_cache_events)
-        self._hash_tokens = kv_cache_config.hash_block_size or block_tokens
-        kind = get_kv_cache_spec_kind(kv_cache_config.kv_cache_groups[0].kv_cache_spec).value
-        self._form = EventForm(settings.events_medium, self._hash_tokens, kind)
+        self._hash_tokens = kv_cache_config.hash_block_size or groups.block_tokens
+        leading = groups.order[0]
+        kind = get_kv_cache_spec_kind(kv_cache_config.kv_cache_groups[leading].kv_cache_spec).value
+        self._form = EventForm(settings.events_medium, self._hash_tokens, kind, leading)
 
     def there(self, request: Any, chunk: int, keys: tuple[ChunkKey, ...], where: Where) -> None:
         """A request's chunk is in the pool."""

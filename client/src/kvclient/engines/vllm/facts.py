@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -14,9 +15,10 @@ import vllm
 from vllm.config import get_layers_from_vllm_config
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.platforms import current_platform
-from vllm.v1.kv_cache_interface import FullAttentionSpec, group_kernel_blocks, iter_layer_specs
+from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec, group_kernel_blocks, iter_layer_specs
 
 from kvclient.engines.core.identity import EngineIdentity, Shard
+from kvclient.engines.core.windows import kept_blocks
 from kvclient.engines.layout import page_view
 from kvclient.engines.settings import Settings, SettingsError, tenant_secret
 from kvclient.engines.weights import WeightsDigest, WeightsError, digest_of, signature_of
@@ -35,8 +37,24 @@ class ShardFacts:
     backends: str
 
 
-def check_engine(vllm_config: Any, kv_cache_config: Any, settings: Settings) -> int:
-    """Tokens of a block. Raises SettingsError for what kvcast does not do."""
+@dataclass(frozen=True, slots=True)
+class CacheGroups:
+    """vLLM's groups of layers, each with a block table of its own, and what a chunk holds of them."""
+
+    block_tokens: int
+    order: tuple[int, ...] = (0,)
+    """Numbers of the groups; first the one that holds every token and leads."""
+    kept_blocks: tuple[int, ...] = ()
+    """Of each group after the first: how many blocks a chunk holds of it."""
+
+    @property
+    def is_hybrid(self) -> bool:
+        """Whether there are several."""
+        return len(self.order) > 1
+
+
+def check_engine(vllm_config: Any, kv_cache_config: Any, settings: Settings) -> CacheGroups:
+    """What the engine caches. Raises SettingsError for what kvcast does not do."""
     parallel = vllm_config.parallel_config
     for name in ("decode_context_parallel_size", "prefill_context_parallel_size"):
         if getattr(parallel, name, 1) > 1:
@@ -50,66 +68,95 @@ def check_engine(vllm_config: Any, kv_cache_config: Any, settings: Settings) -> 
             "kvcast cannot cache this model here: vLLM's latent attention on this processor computes nothing behind "
             "a cached prefix (its own prefix caching is off for it, too); GPUs and processors with AMX do"
         )
-    tenant_secret(settings.tenant_secret_file)
-    groups = kv_cache_config.kv_cache_groups
-    specs = [spec for group in groups for spec in iter_layer_specs(group.kv_cache_spec)]
-    odd = sorted({type(spec).__name__ for spec in specs if not isinstance(spec, FullAttentionSpec)})
-    if odd or len(groups) != 1:
-        kinds = ", ".join(odd) or f"{len(groups)} groups of KV caches"
+    specs = [list(iter_layer_specs(group.kv_cache_spec)) for group in kv_cache_config.kv_cache_groups]
+    odd = sorted({type(spec).__name__ for group in specs for spec in group if not _is_shareable(spec)})
+    full = [number for number, group in enumerate(specs) if all(isinstance(spec, FullAttentionSpec) for spec in group)]
+    if odd or not full:
+        kinds = ", ".join(odd) or "sliding windows only"
         raise SettingsError(
-            f"kvcast cannot cache this model: its layers keep {kinds}, and only caches that hold every token of a "
-            "prefix can be cut into chunks (models that mix full and sliding-window attention work with "
-            "--disable-hybrid-kv-cache-manager; recurrent and purely sliding-window models do not)"
+            f"kvcast cannot cache this model: its layers keep {kinds}, and what it shares are caches of layers that "
+            "hold every token of a prefix, beside layers with sliding windows"
         )
-    block_tokens = int(groups[0].kv_cache_spec.block_size)
+    block_tokens = int(kv_cache_config.kv_cache_groups[full[0]].kv_cache_spec.block_size)
+    others = {int(group.kv_cache_spec.block_size) for group in kv_cache_config.kv_cache_groups} - {block_tokens}
+    if others:
+        raise SettingsError(
+            f"kvcast cannot cache this model: its groups of layers have blocks of {block_tokens} and of "
+            f"{', '.join(map(str, sorted(others)))} tokens"
+        )
     if settings.chunk_tokens % block_tokens:
         better = -(-settings.chunk_tokens // block_tokens) * block_tokens
         raise SettingsError(
             f"chunk_tokens is {settings.chunk_tokens}; it must be a multiple of the engine's block size of "
             f"{block_tokens} tokens: use {better}"
         )
-    return block_tokens
+    if len(specs) > 1 and settings.load == "layerwise":
+        raise SettingsError("load is layerwise; models with several groups of layers load with auto or async only")
+    chunk_blocks = settings.chunk_tokens // block_tokens
+    order = (full[0], *(number for number in range(len(specs)) if number != full[0]))
+    return CacheGroups(
+        block_tokens, order, tuple(_kept(specs[number], block_tokens, chunk_blocks) for number in order[1:])
+    )
 
 
-def layer_names(kv_cache_config: Any) -> list[str]:
-    """Names of the layers of the one group, in its order."""
-    return list(kv_cache_config.kv_cache_groups[0].layer_names)
+def _is_shareable(spec: Any) -> bool:
+    return isinstance(spec, FullAttentionSpec) or type(spec) is SlidingWindowSpec
 
 
-def layer_views(kv_cache_config: Any, kv_caches: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Byte views of the layers' pages, without those that share another layer's cache."""
-    group = kv_cache_config.kv_cache_groups[0]
-    spec = group.kv_cache_spec
-    per_layer = getattr(spec, "kv_cache_specs", {})
-    views: dict[str, torch.Tensor] = {}
-    seen: set[tuple[int, tuple[int, ...]]] = set()
-    for name in layer_names(kv_cache_config):
-        cache = group_kernel_blocks(kv_caches[name], kv_cache_config.num_blocks)
-        view = page_view(cache, per_layer.get(name, spec).page_size_bytes)
-        place = (view.data_ptr(), tuple(view.stride()))
-        if place not in seen:
-            seen.add(place)
-            views[name] = view
-    return views
+def _kept(specs: Sequence[Any], block_tokens: int, chunk_blocks: int) -> int:
+    """Blocks that a chunk holds of a group of layers."""
+    windows = [
+        spec.sliding_window + spec.extra_retained_tokens for spec in specs if isinstance(spec, SlidingWindowSpec)
+    ]
+    return kept_blocks(max(windows), block_tokens, chunk_blocks) if len(windows) == len(specs) else chunk_blocks
+
+
+def layer_names(kv_cache_config: Any, groups: CacheGroups) -> list[list[str]]:
+    """Names of the layers of each group, in the order of their parts in a chunk."""
+    return [list(kv_cache_config.kv_cache_groups[number].layer_names) for number in groups.order]
+
+
+def layer_views(
+    kv_cache_config: Any, kv_caches: dict[str, torch.Tensor], groups: CacheGroups
+) -> list[dict[str, torch.Tensor]]:
+    """Byte views of the layers' pages, group by group, without those that share another's cache in their group."""
+    found = []
+    for number, names in zip(groups.order, layer_names(kv_cache_config, groups), strict=True):
+        spec = kv_cache_config.kv_cache_groups[number].kv_cache_spec
+        per_layer = getattr(spec, "kv_cache_specs", {})
+        views: dict[str, torch.Tensor] = {}
+        seen: set[tuple[int, tuple[int, ...]]] = set()
+        for name in names:
+            cache = group_kernel_blocks(kv_caches[name], kv_cache_config.num_blocks)
+            view = page_view(cache, per_layer.get(name, spec).page_size_bytes)
+            place = (view.data_ptr(), tuple(view.stride()))
+            if place not in seen:
+                seen.add(place)
+                views[name] = view
+        found.append(views)
+    return found
 
 
 def shard_facts(
-    vllm_config: Any, kv_cache_config: Any, kv_caches: dict[str, torch.Tensor], chunk_bytes: int
+    vllm_config: Any, kv_cache_config: Any, kv_caches: dict[str, torch.Tensor], chunk_bytes: int, groups: CacheGroups
 ) -> ShardFacts:
     """This worker's cache: everything about it that decides what its bytes mean."""
     layers = []
-    for name in layer_names(kv_cache_config):
+    names = layer_names(kv_cache_config, groups)
+    for name in (name for group in names for name in group):
         cache = group_kernel_blocks(kv_caches[name], kv_cache_config.num_blocks)
         layers.append([name, str(cache.dtype), list(cache.shape[1:]), list(cache.stride()[1:])])
-    backends = _backends(vllm_config, kv_cache_config)
-    canonical = json.dumps([layers, backends], separators=(",", ":"))
+    backends = _backends(vllm_config, [name for group in names for name in group])
+    facts: list[object] = [layers, backends]
+    if groups.is_hybrid:
+        facts.append([[len(group) for group in names], list(groups.kept_blocks)])
+    canonical = json.dumps(facts, separators=(",", ":"))
     layout = hashlib.blake2b(canonical.encode(), digest_size=16, person=b"kvcast-layout").hexdigest()
     return ShardFacts(layout, chunk_bytes, ",".join(backends))
 
 
-def _backends(vllm_config: Any, kv_cache_config: Any) -> list[str]:
+def _backends(vllm_config: Any, names: list[str]) -> list[str]:
     """Attention backends of the layers, and how the CPU's packs keys for its instruction set."""
-    names = layer_names(kv_cache_config)
     layers = get_layers_from_vllm_config(vllm_config, AttentionLayerBase, names)
     found = {str(layer.get_attn_backend().get_name()) for layer in layers.values()}
     if any(name.startswith("CPU") for name in found):

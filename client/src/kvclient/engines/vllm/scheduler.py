@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +18,7 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 from kvclient.client import AgentClient, AgentUnavailableError, ChunkSource, Status, Where
 from kvclient.engines.core.claims import ClaimLedger, Disclaim
 from kvclient.engines.core.keys import PrefixKeys
-from kvclient.engines.core.prefill import FetchTerms, PrefillModel, expecting_terms, positions_of, terms_of
+from kvclient.engines.core.prefill import FetchTerms, PrefillModel, positions_of
 from kvclient.engines.core.requests import (
     Command,
     Fetch,
@@ -36,13 +35,14 @@ from kvclient.engines.core.saves import SaveLedger
 from kvclient.engines.link import AgentLink
 from kvclient.engines.pool_io import Answer, FetchEnded, LookedUp, PoolIo, Swept
 from kvclient.engines.settings import Settings
-from kvclient.engines.vllm.bindings import traceparent_of
 from kvclient.engines.vllm.chunk_names import ChunkNames
 from kvclient.engines.vllm.events import PoolNews
+from kvclient.engines.vllm.facts import CacheGroups
 from kvclient.engines.vllm.handoffs import Handoffs
 from kvclient.engines.vllm.idle import IdleNews
 from kvclient.engines.vllm.metadata import NOTHING, StepOrders, StepReports
 from kvclient.engines.vllm.metrics import GAUGES, KvcastStats
+from kvclient.engines.vllm.waiting_line import StepTimes, WaitingLine
 from kvclient.polled_client import PolledClient
 from kvproto.ids import ChunkKey
 
@@ -50,20 +50,10 @@ log = logging.getLogger("vllm.kvcast")
 
 ANSWER_GRACE_S = 1.0
 """An agent that has not answered a fetch this long after its deadline does not answer at all."""
-STEPS_MAX = 64
 ALONE_PATIENCE = 5
 """An engine with one request waits ALONE_PATIENCE x `lookup_wait_s`: otherwise it would only run empty steps."""
 LOOK_AGAIN_S = 0.05
 """A request that still waits for its turn is looked up again after this long: others may have computed it meanwhile."""
-
-
-@dataclass(slots=True)
-class _Step:
-    started_s: float
-    prompt_tokens: int
-    positions: float
-    """Sum of these tokens' positions."""
-    decode_tokens: int
 
 
 @dataclass(slots=True)
@@ -75,12 +65,12 @@ class _Waiting:
 class KvcastConnectorScheduler:
     """The scheduler's connector."""
 
-    def __init__(self, vllm_config: Any, kv_cache_config: Any, settings: Settings, block_tokens: int) -> None:
+    def __init__(self, vllm_config: Any, kv_cache_config: Any, settings: Settings, groups: CacheGroups) -> None:
         """Raises SettingsError."""
         self._vllm_config = vllm_config
         self._kv_cache_config = kv_cache_config
         self._settings = settings
-        self._block_tokens = block_tokens
+        self._groups = groups
         self._prefill = PrefillModel(settings.prefill_tokens_per_s)
         self._fetch_bytes_per_s = 0.0
         self._stats = KvcastStats()
@@ -93,14 +83,17 @@ class KvcastConnectorScheduler:
         """Lookups and fetches that nobody waits for any more and that are not answered yet."""
         self._caches = RequestCaches(
             Rules(
-                block_tokens,
+                groups.block_tokens,
                 settings.chunk_tokens,
                 settings.load_tokens_min,
                 share_loads=bool(vllm_config.cache_config.enable_prefix_caching),
+                windows=groups.kept_blocks,
             ),
             self._terms,
             self._missed,
         )
+        self._times = StepTimes(self._prefill)
+        self._line = WaitingLine(self._requests, self._caches.stage, self._prefill, settings)
         self._handoffs = Handoffs(vllm_config, settings)
         self._claims = ClaimLedger(settings.chunk_tokens, self._cost_s)
         self._looked_s: dict[str, float] = {}
@@ -109,15 +102,13 @@ class KvcastConnectorScheduler:
         """Tokens of a request that vLLM had itself when it last asked."""
         self._orders = StepOrders()
         # Elsewhere layers run from captured graphs, which no Python can hold up.
-        self._can_layer = current_platform.is_cpu()
+        self._can_layer = current_platform.is_cpu() and not groups.is_hybrid
         self._by_layers: set[str] = set()
         self._layers_open: set[str] = set()
         """Requests whose load by layers not all workers have reported. What any request computes meanwhile may stand on
         KV that did not arrive: vLLM computes it again, and nothing of it may get into the pool."""
         self._load_reports: dict[str, tuple[int, int]] = {}
         """Workers done with a load, and those of them that failed, while others are still at it."""
-        self._steps: deque[_Step] = deque(maxlen=STEPS_MAX)
-        self._step_ended_s = 0.0
         self._waited_s = 0.0
         """In this step, for answers."""
         self._ledger = SaveLedger(
@@ -127,11 +118,11 @@ class KvcastConnectorScheduler:
         self._block_pool: Any = None
         self._chunks_to_tell: dict[int, tuple[Any, int]] = {}
         """By save: the request and the chunk, for the event when it is whole."""
-        self._news = PoolNews(vllm_config, kv_cache_config, settings, block_tokens)
+        self._news = PoolNews(vllm_config, kv_cache_config, settings, groups)
         self._idle_news: IdleNews | None = None
         self._swept_s = time.monotonic()
         self._link = AgentLink(PolledClient, settings.socket, log, answer_timeout_s=settings.answer_timeout_s)
-        self._names = ChunkNames(vllm_config, kv_cache_config, settings, block_tokens, self._link)
+        self._names = ChunkNames(vllm_config, kv_cache_config, settings, groups.block_tokens, self._link)
         self._early: dict[str, Any] = {}
         """Requests that came before the workers had said what their caches are."""
         self._outages_told = 0
@@ -150,7 +141,7 @@ class KvcastConnectorScheduler:
     def watch_while_idle(self, scheduler: Any) -> None:
         """Tell routers through vLLM's `scheduler` (None: it is not known), also while it makes no steps."""
         if self._news.is_on and scheduler is not None:
-            self._idle_news = IdleNews(self._settings, self._news, scheduler, lambda: self._step_ended_s)
+            self._idle_news = IdleNews(self._settings, self._news, scheduler, lambda: self._times.ended_s)
 
     def reset(self) -> bool:
         """The weights may have changed (vLLM says so by resetting caches): nothing made before is used any more."""
@@ -172,7 +163,13 @@ class KvcastConnectorScheduler:
     def fail_load(self, request: Any, blocks: Any, external_tokens: int) -> None:
         """Promised tokens cannot be ordered: workers report the request's blocks as failed, and vLLM computes them."""
         if external_tokens:
-            self._order_load(Load(request.request_id, (), 0, tuple(blocks.get_block_ids()[0])))
+            main, _ = self._tables(blocks.get_block_ids())
+            self._order_load(Load(request.request_id, (), 0, tuple(main)))
+
+    def _tables(self, block_ids: Sequence[Sequence[int]]) -> tuple[Sequence[int], list[Sequence[int]]]:
+        """Block tables of a request: the leading group's, and those of the others in the order of their parts."""
+        first, *others = self._groups.order
+        return block_ids[first], [block_ids[number] for number in others]
 
     def _order_load(self, load: Load) -> None:
         if load.request in self._by_layers:
@@ -275,8 +272,8 @@ class KvcastConnectorScheduler:
         if request_id not in self._caches:
             return
         # vLLM copies the whole table when it is asked for it.
-        block_ids = blocks.get_block_ids()[0] if external_tokens else ()
-        load, commands = self._caches.allocated(request_id, external_tokens, block_ids)
+        main, others = self._tables(blocks.get_block_ids()) if external_tokens else ((), [])
+        load, commands = self._caches.allocated(request_id, external_tokens, main, others)
         self._do(commands)
         self._claim(request, self._own_tokens.get(request_id, 0) + external_tokens)
         if load is not None:
@@ -297,7 +294,7 @@ class KvcastConnectorScheduler:
         keys, chunks_count = self._caches.keys(request_id), request.num_prompt_tokens // self._settings.chunk_tokens
         keys.extend(request.all_token_ids, chunks_count)
         chunks = keys.keys[:chunks_count]
-        queue_s = self._queue_s(request_id)
+        queue_s = self._line.queue_s(request_id)
         claim = self._claims.begin(request_id, chunks, computed_tokens, queue_s, time.monotonic())
         if claim is not None:
             self._io.claim(claim, self._names.shard_bytes)
@@ -383,7 +380,7 @@ class KvcastConnectorScheduler:
                 if claim is not None:
                     self._io.claim(claim, self._names.shard_bytes)
         now_s = time.monotonic()
-        self._steps.append(_Step(now_s, prompt_tokens, positions, decode_tokens))
+        self._times.scheduled(now_s, prompt_tokens, positions, decode_tokens)
         if now_s - self._swept_s >= self._settings.events_sweep_s and not self._away:
             self._swept_s = now_s
             self._io.sweep(self._news.told())
@@ -403,13 +400,7 @@ class KvcastConnectorScheduler:
     def reports(self, output: Any) -> None:
         """See KVConnectorBase_V1.update_connector_output: a step has ended."""
         now_s = time.monotonic()
-        if self._steps:
-            step = self._steps.popleft()
-            # Steps may overlap: one begins to run when the one before has ended.
-            seconds = now_s - max(step.started_s, self._step_ended_s)
-            if not output.invalid_block_ids:
-                self._prefill.observe(step.prompt_tokens, step.positions, step.decode_tokens, seconds)
-        self._step_ended_s = now_s
+        self._times.ended(now_s, whole=not output.invalid_block_ids)
         reports = output.kv_connector_worker_meta
         if isinstance(reports, StepReports):
             self._take_reports(reports)
@@ -447,7 +438,7 @@ class KvcastConnectorScheduler:
         block_ids = state.get_block_ids(request.request_id)
         if block_ids is None:
             return
-        for chunk in self._caches.saves(request.request_id, tokens, computed_tokens, block_ids[0]):
+        for chunk in self._caches.saves(request.request_id, tokens, computed_tokens, *self._tables(block_ids)):
             self._offer_save(orders, request, chunk)
         self._set_save_due(request)
 
@@ -552,37 +543,8 @@ class KvcastConnectorScheduler:
 
     def _terms(self, request: str, first: int, tokens: int) -> FetchTerms:
         if self._caches.expects(request):
-            return expecting_terms(
-                self._handoffs.of(request).expected_s,
-                deadline_s_max=self._settings.load_deadline_s,
-                traceparent=traceparent_of(self._requests[request]),
-            )
-        return terms_of(
-            self._prefill.cost(first, tokens),
-            self._queue_s(request),
-            self._behind(request),
-            gated=self._settings.gate == "auto",
-            deadline_s_max=self._settings.load_deadline_s,
-            traceparent=traceparent_of(self._requests[request]),
-        )
-
-    def _queue_s(self, request: str) -> float:
-        """Seconds of prompts that the engine computes before this one: those that came before it and do not load."""
-        queue_s = 0.0
-        for other_id, other in self._requests.items():
-            if other_id == request:
-                break
-            left = other.num_prompt_tokens - other.num_computed_tokens
-            if left > 0 and self._caches.stage(other_id) not in (Stage.FETCHING, Stage.HELD):
-                cost = self._prefill.cost(other.num_computed_tokens, left)
-                queue_s += cost.seconds if cost is not None else 0.0
-        return queue_s
-
-    def _behind(self, request: str) -> int:
-        """Requests that came after this one and have not begun."""
-        others = list(self._requests)
-        place = others.index(request) if request in self._requests else len(others)
-        return sum(not self._requests[other].num_computed_tokens for other in others[place + 1 :])
+            return self._line.expecting(request, self._handoffs.of(request).expected_s)
+        return self._line.terms(request, first, tokens)
 
     def _missed(self, why: Miss, _tokens: int) -> None:
         self._stats.add_labelled("misses", why.value)

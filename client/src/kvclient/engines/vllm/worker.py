@@ -14,9 +14,10 @@ from kvclient.client import AgentClient
 from kvclient.engines.core.requests import Load
 from kvclient.engines.layout import paged_layers
 from kvclient.engines.link import AgentLink
+from kvclient.engines.paged import GroupedLayers
 from kvclient.engines.settings import Settings
 from kvclient.engines.transfers import LayerGate, Transfers
-from kvclient.engines.vllm.facts import layer_views, shard_facts
+from kvclient.engines.vllm.facts import CacheGroups, layer_views, shard_facts
 from kvclient.engines.vllm.metadata import NO_REPORTS, StepOrders, StepReports
 from kvclient.engines.vllm.metrics import KvcastStats
 
@@ -31,11 +32,12 @@ log = logging.getLogger("vllm.kvcast")
 class KvcastConnectorWorker:
     """One worker's connector."""
 
-    def __init__(self, vllm_config: Any, kv_cache_config: Any, settings: Settings, block_tokens: int) -> None:
+    def __init__(self, vllm_config: Any, kv_cache_config: Any, settings: Settings, groups: CacheGroups) -> None:
         self._vllm_config = vllm_config
         self._kv_cache_config = kv_cache_config
         self._settings = settings
-        self._blocks_in_chunk = settings.chunk_tokens // block_tokens
+        self._groups = groups
+        self._blocks_in_chunk = settings.chunk_tokens // groups.block_tokens
         # The scheduler says when the agent goes, unless this worker is on a node of its own, with an agent of its own.
         self._spans_nodes = vllm_config.parallel_config.nnodes > 1
         self._link = AgentLink(
@@ -55,11 +57,13 @@ class KvcastConnectorWorker:
 
     def register(self, kv_caches: dict[str, torch.Tensor]) -> None:
         """The paged cache is there. Raises LayoutError for one that cannot be copied by pages."""
-        views = layer_views(self._kv_cache_config, kv_caches)
-        layers = paged_layers(list(views.values()))
-        self._layers = {name: index for index, name in enumerate(views)}
+        groups = layer_views(self._kv_cache_config, kv_caches, self._groups)
+        made = [paged_layers(list(views.values())) for views in groups]
+        blocks = [self._blocks_in_chunk, *self._groups.kept_blocks]
+        layers = GroupedLayers(made, blocks) if self._groups.is_hybrid else made[0]
+        self._layers = {name: index for index, name in enumerate(groups[0])}
         chunk_bytes = layers.chunk_bytes(self._blocks_in_chunk)
-        facts = shard_facts(self._vllm_config, self._kv_cache_config, kv_caches, chunk_bytes)
+        facts = shard_facts(self._vllm_config, self._kv_cache_config, kv_caches, chunk_bytes, self._groups)
         replicas = self._kv_cache_config.kv_tp_replicas
         tensor_size = self._vllm_config.parallel_config.tensor_parallel_size
         pipeline_rank, tensor_rank = get_pp_group().rank_in_group, get_tensor_model_parallel_rank()
@@ -128,16 +132,20 @@ class KvcastConnectorWorker:
         if not transfers.has_results:
             return KVConnectorTransferResults()
         received: set[str] = set()
+        failed: set[str] = set()
         results = transfers.take_results()
         for request, whole in results.loads.items():
             self._reports.loads[request] = (1, 0 if whole else 1)
             if request in self._async_loads:
                 self._async_loads.discard(request)
                 received.add(request)
+                if not whole and self._groups.is_hybrid:
+                    failed.add(request)
         for save, good in results.saves.items():
             self._reports.saves[save] = (1, 0 if good else 1)
-        self._failed_blocks |= results.failed_blocks
-        return KVConnectorTransferResults(finished_recving=received)
+        if not self._groups.is_hybrid:  # with several groups vLLM takes requests, not blocks
+            self._failed_blocks |= results.failed_blocks
+        return KVConnectorTransferResults(finished_recving=received, failed_recving=failed)
 
     def take_failed_blocks(self) -> set[int]:
         """Blocks whose load failed."""

@@ -1,25 +1,27 @@
 """Five workloads that show where a pool pays and where it does not, for eight nodes with one GPU each.
 
-Times are real ones: a block is 512 tokens of Llama 3 8B, 64 MiB of KV, and an H100 computes it in 17 ms or more. A
-testbed divides blocks and links alike (`planner.workloads.terms`), so that seconds stay seconds.
+Times are real ones: a block is 2,048 tokens of Llama 3 8B, 256 MiB of KV, and an H100 computes it in 68 ms or more. A
+testbed divides blocks and links alike (`planner.workloads.scaled_terms`), so that seconds stay seconds.
 
 Every prompt ends with a short question of its own, which no cache has. Everything is drawn from a seed.
 """
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
-from planner.traces import BLOCK_TOKENS
-
 NODES: Final = 8
+CHUNK_TOKENS: Final = 2048
+"""Of a block: what an engine with chunked prefill computes in a step. Smaller ones would make a testbed's two cores,
+which do the work of eight nodes and a switch, part of what is measured."""
 QUESTION_TOKENS: Final = 64
 LINK_BIT_S: Final = 102_400_000_000
-"""About 100 Gbit/s; exactly what makes a block 64 KiB on a testbed's 100 Mbit/s."""
+"""About 100 Gbit/s; exactly what makes a block 256 KiB on a testbed's 100 Mbit/s."""
 SLOW_LINK_BIT_S: Final = 12_800_000_000
 """Less than half of the rate at which an H100 makes KV of Llama 3 8B (break-even: 28.5 Gbit/s)."""
 
@@ -60,7 +62,7 @@ class Prompt:
     @property
     def tokens(self) -> int:
         """Of all blocks and of the question behind them."""
-        return len(self.blocks) * BLOCK_TOKENS + QUESTION_TOKENS
+        return len(self.blocks) * CHUNK_TOKENS + QUESTION_TOKENS
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +83,10 @@ class Workload:
         return max(prompt.at_s for prompt in self.prompts)
 
 
-def workload(name: Name, seed: int = 1) -> Workload:
-    """One of the five."""
-    return _MAKERS[name](random.Random(f"{name}/{seed}"))
+def workload(name: Name, seed: int = 1, length_s: float = math.inf) -> Workload:
+    """One of the five; only what comes in the first `length_s` seconds."""
+    made = _MAKERS[name](random.Random(f"{name}/{seed}"))
+    return replace(made, prompts=tuple(prompt for prompt in made.prompts if prompt.at_s <= length_s))
 
 
 def _sorted(prompts: Iterator[Prompt]) -> tuple[Prompt, ...]:
@@ -91,7 +94,7 @@ def _sorted(prompts: Iterator[Prompt]) -> tuple[Prompt, ...]:
 
 
 def _scale_out(rng: random.Random) -> Workload:
-    blocks = tuple(range(59))
+    blocks = tuple(range(15))
 
     def prompts() -> Iterator[Prompt]:
         for node in range(NODES):
@@ -121,13 +124,13 @@ def _questions(
 
 
 def _documents(rng: random.Random) -> Workload:
-    prompts, held = _questions(rng, documents=3, blocks=40)
+    prompts, held = _questions(rng, documents=3, blocks=10)
     title = "every 1.6 s a document of 20k tokens at one node, 2 questions about it at each of 8 nodes"
     return Workload(Name.DOCUMENTS, title, prompts, {node: (document,) for node, document in held.items()})
 
 
 def _slow_link(rng: random.Random) -> Workload:
-    prompts, held = _questions(rng, documents=3, blocks=16)
+    prompts, held = _questions(rng, documents=3, blocks=4)
     title = "the same with documents of 8k tokens over 12.8 Gbit/s, below break-even"
     return Workload(
         Name.SLOW_LINK, title, prompts, {node: (document,) for node, document in held.items()}, SLOW_LINK_BIT_S
@@ -138,12 +141,12 @@ def _rollouts(rng: random.Random) -> Workload:
     def prompts() -> Iterator[Prompt]:
         first = 0
         for group in range(12):
-            blocks = tuple(range(first, first + rng.randint(10, 30)))
+            blocks = tuple(range(first, first + rng.randint(3, 7)))
             first = blocks[-1] + 1
             for sample in range(2 * NODES):
                 yield Prompt(0.45 * group + 1.2 * rng.random(), (group + sample) % NODES, blocks)
 
-    title = "every 0.45 s a prompt that nobody has, 5k to 15k tokens, 16 samples of it over 8 loaded nodes"
+    title = "every 0.45 s a prompt that nobody has, 6k to 14k tokens, 16 samples of it over 8 loaded nodes"
     return Workload(Name.ROLLOUTS, title, _sorted(prompts()))
 
 
@@ -151,14 +154,14 @@ def _chats(rng: random.Random) -> Workload:
     def prompts() -> Iterator[Prompt]:
         first = 0
         for session in range(3 * NODES):
-            at_s, blocks = 1.3 * rng.random(), list(range(first, first + rng.randint(4, 12)))
+            at_s, blocks = 1.3 * rng.random(), list(range(first, first + rng.randint(1, 3)))
             for _ in range(4):
                 yield Prompt(at_s, session % NODES, tuple(blocks))
                 at_s += 1.0 + 0.6 * rng.random()
-                blocks += range(blocks[-1] + 1, blocks[-1] + 1 + rng.randint(1, 3))
+                blocks.append(blocks[-1] + 1)
             first = blocks[-1] + 1
 
-    title = "24 chats of 4 turns, each at a node of its own"
+    title = "24 chats of 4 turns, 2k tokens more each turn, every chat at a node of its own"
     return Workload(Name.CHATS, title, _sorted(prompts()))
 
 

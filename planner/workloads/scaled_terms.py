@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from planner.hardware import Engine, engine_of, find_model
-from planner.traces import BLOCK_TOKENS
-from planner.workloads.catalog import Workload
+from planner.workloads.workload_catalog import CHUNK_TOKENS, Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,15 +20,15 @@ class Terms:
     @property
     def block_bytes(self) -> int:
         """KV of a block."""
-        return self.engine.model.chunk_bytes(BLOCK_TOKENS)
+        return self.engine.model.chunk_bytes(CHUNK_TOKENS)
 
     def compute_s(self, cached_blocks: int, tokens: int) -> float:
         """Seconds to compute the tokens of a prompt behind its first blocks."""
-        return self.engine.prefill_s(cached_blocks * BLOCK_TOKENS, tokens)
+        return self.engine.prefill_s(cached_blocks * CHUNK_TOKENS, tokens)
 
     def recompute_s(self, cached_blocks: int, blocks: int) -> float:
         """Seconds to compute the blocks of a prompt behind its first ones, without the question."""
-        return self.engine.prefill_s(cached_blocks * BLOCK_TOKENS, blocks * BLOCK_TOKENS)
+        return self.engine.prefill_s(cached_blocks * CHUNK_TOKENS, blocks * CHUNK_TOKENS)
 
 
 def terms_of(workload: Workload, link_bit_s: int) -> Terms:

@@ -1,0 +1,367 @@
+"""The cold store of this agent: carries out what the core asks of it, and says whether it is there.
+
+All work on it is done in a thread with an event loop of its own, so that neither the store's client nor copying and
+hashing ever holds up the agent. Methods are called on the agent's event loop; events come there, never inside a call.
+
+Every operation ends within `timeout_s`. After COLD_FAILURES_MAX failures in a row the store counts as away (or, where
+only writes fail, as taking nothing), which is one line in the log; whatever is under way then ends at once. It is tried
+again after COLD_RETRY_S_MIN, then less and less often, with an object of its own; one more line says that it is back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from hostagent import limits
+from hostagent.cold.cold_options import ColdConfig
+from hostagent.cold.cold_state import ColdState
+from hostagent.cold.objects import RECORD_BYTES, object_name, packed_record, record_of
+from hostagent.cold.stores import ColdStore, ColdStoreError
+from hostagent.core import effects, events
+from hostagent.core.directory import ChunkEntry
+from hostagent.core.events import LoadOutcome, SaveOutcome
+from hostagent.disk.records import NAMESPACE_BYTES_MAX, Record
+from hostagent.pool.memory import PoolMemory
+from hostagent.tree import NOT_HASHED, Hashed, hashed
+from kvproto.ids import ChunkKey
+from kvproto.integrity import Digest, algorithm_of
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+CLOSE_S: Final = 5.0
+"""Closing waits at most this long for the thread; it is a daemon's, so the process ends all the same."""
+
+
+@dataclass(slots=True)
+class ColdCounters:
+    """Running totals, read by metrics."""
+
+    read_bytes: int = 0
+    written_bytes: int = 0
+    reads_failed: int = 0
+    writes_failed: int = 0
+    outages: int = 0
+    """Times that the store went away."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What one object of our own took."""
+
+    size_bytes: int
+    put_s: float
+    get_s: float
+    lookup_s: float
+
+
+class ColdTier:
+    """One agent's."""
+
+    def __init__(
+        self,
+        config: ColdConfig,
+        store: ColdStore,
+        memory: PoolMemory,
+        loop: asyncio.AbstractEventLoop,
+        handle: Callable[[events.Event], None],
+        name: str,
+    ) -> None:
+        """`handle(event)`: the core's answers; `name`: of this node, part of the name of its trial object."""
+        self.config = config
+        self.counters = ColdCounters()
+        self.state = ColdState.AWAY
+        self.reason = "not tried yet"
+        self._store = store
+        self._memory = memory
+        self._loop = loop
+        self._handle = handle
+        self._trial_name = f"kvcast/trial-{name}-{os.getpid()}"
+        self._trial_bytes = limits.COLD_PROBE_BYTES
+        self._failures = {False: 0, True: 0}
+        """In a row, by whether they were writes."""
+        self._retry_s = dict.fromkeys((ColdState.AWAY, ColdState.READING), limits.COLD_RETRY_S_MIN)
+        self._spoken = False
+        self._retry: asyncio.TimerHandle | None = None
+        self._closed = False
+        self._work = asyncio.new_event_loop()
+        self._reads: asyncio.Semaphore | None = None
+        self._under_way: set[Future[Any]] = set()
+        self._thread = threading.Thread(target=self._work.run_forever, name="cold-store", daemon=True)
+
+    # ------------------------------------------------------------------ lifetime
+
+    def open(self) -> None:
+        """Begin, with a trial in the background: the agent does not wait for the store."""
+        self._thread.start()
+        self._try()
+
+    async def close(self) -> None:
+        """Give up whatever is under way."""
+        self._closed = True
+        if self._retry is not None:
+            self._retry.cancel()
+        if self._thread.is_alive():
+            drained = asyncio.run_coroutine_threadsafe(_cancel_all(), self._work)
+            await asyncio.wrap_future(drained)
+            self._work.call_soon_threadsafe(self._work.stop)
+            await self._loop.run_in_executor(None, self._thread.join, CLOSE_S)
+        if not self._thread.is_alive():
+            self._work.close()
+
+    def health(self) -> Mapping[str, object]:
+        """For /healthz."""
+        return {"state": self.state.value, "reason": self.reason, "service": self.config.scheme}
+
+    # ------------------------------------------------------------------ what the core asks for
+
+    def look_up(self, effect: effects.LookUpCold) -> None:
+        """Answered by ColdLookedUp."""
+        self._run(self._look_up_all(effect.keys), partial(self._looked_up, effect))
+
+    def load(self, effect: effects.LoadCold) -> None:
+        """Answered by ColdLoadEnded."""
+        into = effect.into
+        view = self._memory.view(into.offset, into.size_bytes)
+        self._run(self._load(into.key, view, effect.digest), partial(self._loaded, effect))
+
+    def save(self, effect: effects.SaveCold) -> None:
+        """Answered by ColdSaveEnded."""
+        chunk = effect.chunk
+        record = Record(
+            chunk.key,
+            chunk.parent,
+            chunk.position,
+            chunk.namespace if len(chunk.namespace.encode()) <= NAMESPACE_BYTES_MAX else "",
+            RECORD_BYTES,
+            chunk.size_bytes,
+            chunk.digest,
+            0,
+        )
+        view = self._memory.view(chunk.offset, chunk.size_bytes)
+        self._run(self._save(record, view), partial(self._saved, effect))
+
+    def forget(self, effect: effects.ForgetCold) -> None:
+        """Not answered; where the store is away the object stays."""
+        self._run(self._timed(self._store.delete(object_name(effect.key))), lambda error, _: self._counts(error, True))
+
+    # ------------------------------------------------------------------ in the thread
+
+    async def _timed(self, operation: Coroutine[Any, Any, T]) -> T:
+        """With an end. Raises ColdStoreError."""
+        timeout_s = self.config.timeout_s
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await operation
+        except TimeoutError:
+            raise ColdStoreError(f"no answer within {timeout_s:g} s") from None
+
+    async def _read(self, name: str, *buffers: memoryview) -> bool | None:
+        if self._reads is None:
+            self._reads = asyncio.Semaphore(limits.COLD_READS_AT_ONCE)
+        async with self._reads:
+            return await self._timed(self._store.get_into(name, buffers))
+
+    async def _look_up_all(self, keys: tuple[ChunkKey, ...]) -> list[ChunkEntry | bool | ColdStoreError]:
+        """Of each key: what the object says; False: there is none; True: what is there is not the chunk's."""
+        found = await asyncio.gather(*map(self._look_up, keys), return_exceptions=True)
+        for one in found:
+            if isinstance(one, BaseException) and not isinstance(one, ColdStoreError):
+                raise one
+        return found  # type: ignore[return-value]  # other exceptions were raised
+
+    async def _look_up(self, key: ChunkKey) -> ChunkEntry | bool:
+        packed = bytearray(RECORD_BYTES)
+        got = await self._read(object_name(key), memoryview(packed))
+        record = record_of(key, bytes(packed)) if got else None
+        if record is None or not record.digest:
+            return got is not None
+        return ChunkEntry(key, record.parent, record.size_bytes, record.digest, record.position, ())
+
+    async def _load(self, key: ChunkKey, view: memoryview, expected: Digest) -> tuple[LoadOutcome, Hashed]:
+        packed = bytearray(RECORD_BYTES)
+        got = await self._read(object_name(key), memoryview(packed), view)
+        if got is None:
+            return LoadOutcome.ABSENT, NOT_HASHED
+        record = record_of(key, bytes(packed)) if got else None
+        if record is None or record.size_bytes != len(view):
+            return LoadOutcome.DAMAGED, NOT_HASHED
+        found = hashed(view, algorithm_of(expected))
+        right = found.digest == expected == record.digest
+        return LoadOutcome.DONE if right else LoadOutcome.DAMAGED, found
+
+    async def _save(self, record: Record, view: memoryview) -> int:
+        content = b"".join((packed_record(record), view))
+        await self._timed(self._store.put(object_name(record.key), content))
+        return len(view)
+
+    async def _try_out(self) -> Trial | ColdStoreError:
+        """See `try_out`."""
+        return await try_out(self._store, self._trial_name, self._trial_bytes, self._timed)
+
+    # ------------------------------------------------------------------ answers
+
+    def _looked_up(self, effect: effects.LookUpCold, error: ColdStoreError | None, found: Any) -> None:
+        answers = dict(zip(effect.keys, [error] * len(effect.keys) if error is not None else found, strict=True))
+        failed = [one for one in answers.values() if isinstance(one, ColdStoreError)]
+        self._counts(failed[0] if failed else None, writes=False)
+        self._handle(
+            events.ColdLookedUp(
+                effect.number,
+                tuple(one for one in answers.values() if isinstance(one, ChunkEntry)),
+                tuple(key for key, one in answers.items() if one is False),
+                tuple(key for key, one in answers.items() if one is True),
+            )
+        )
+
+    def _loaded(self, effect: effects.LoadCold, error: ColdStoreError | None, found: Any) -> None:
+        self._counts(error, writes=False)
+        outcome, found_bytes = (LoadOutcome.FAILED, NOT_HASHED) if error is not None else found
+        if outcome is LoadOutcome.DONE:
+            self.counters.read_bytes += effect.into.size_bytes
+        elif outcome is LoadOutcome.DAMAGED:
+            log.warning("the copy of %s in the cold store is damaged: taken as a miss", effect.into.key.hex())
+        self._handle(events.ColdLoadEnded(effect.into, outcome, found_bytes))
+
+    def _saved(self, effect: effects.SaveCold, error: ColdStoreError | None, size_bytes: Any) -> None:
+        self._counts(error, writes=True)
+        if error is None:
+            self.counters.written_bytes += size_bytes
+        else:
+            self._trial_bytes = min(limits.COLD_TRIAL_BYTES_MAX, max(self._trial_bytes, effect.chunk.size_bytes))
+        outcome = SaveOutcome.STORED if error is None else SaveOutcome.FAILED
+        self._handle(events.ColdSaveEnded(effect.chunk, outcome))
+
+    # ------------------------------------------------------------------ the store's state
+
+    def _counts(self, error: ColdStoreError | None, writes: bool) -> None:
+        """An operation ended."""
+        if error is None:
+            self._failures[writes] = 0
+            self._retry_s[ColdState.READING if writes else ColdState.AWAY] = limits.COLD_RETRY_S_MIN
+            return
+        if writes:
+            self.counters.writes_failed += 1
+        else:
+            self.counters.reads_failed += 1
+        self._failures[writes] += 1
+        if self.state is ColdState.AWAY or self._failures[writes] < limits.COLD_FAILURES_MAX:
+            return
+        if not writes:
+            self._turn(ColdState.AWAY, str(error))
+        elif self.state is ColdState.ON:
+            self._turn(ColdState.READING, str(error))
+
+    def _turn(self, state: ColdState, reason: str) -> None:
+        """The store is good for something else from now on: one line in the log, and the core knows."""
+        changed, before = state is not self.state, self.state
+        self.state, self.reason = state, reason
+        self._failures = {False: 0, True: 0}
+        if changed:
+            self._handle(events.ColdStateGiven(state))
+        if changed or not self._spoken:
+            self._spoken = True
+            if state is ColdState.AWAY:
+                self.counters.outages += before is not ColdState.AWAY
+                log.warning("the cold store (%s) is away, all goes on without it: %s", self.config.scheme, reason)
+            elif state is ColdState.READING:
+                log.warning("the cold store (%s) takes nothing, it is only read: %s", self.config.scheme, reason)
+        if changed and state is ColdState.AWAY:
+            for future in list(self._under_way):
+                future.cancel()
+        if state is not ColdState.ON and self._retry is None:
+            self._retry = self._loop.call_later(self._retry_s[state], self._try)
+            self._retry_s[state] = min(2 * self._retry_s[state], limits.COLD_RETRY_S_MAX)
+
+    def _try(self) -> None:
+        self._retry = None
+        self._run(self._try_out(), self._tried)
+
+    def _tried(self, error: ColdStoreError | None, trial: Any) -> None:
+        if error is not None:
+            self._turn(ColdState.AWAY, str(error))
+        elif isinstance(trial, ColdStoreError):
+            self._turn(ColdState.READING, str(trial))
+        else:
+            log.info(
+                "the cold store (%s) is there: put %.1f ms, get %.1f ms, look %.1f ms",
+                self.config.scheme,
+                trial.put_s * 1e3,
+                trial.get_s * 1e3,
+                trial.lookup_s * 1e3,
+            )
+            self._spoken = True
+            self._handle(events.ColdProbed(trial.size_bytes, trial.get_s, trial.lookup_s))
+            self._turn(ColdState.ON, "")
+
+    # ------------------------------------------------------------------ threads
+
+    def _run(self, work: Coroutine[Any, Any, Any], ended: Callable[[ColdStoreError | None, Any], None]) -> None:
+        """Do `work` in the thread; `ended(error, result)` comes on the agent's event loop, unless it is closed."""
+        future = asyncio.run_coroutine_threadsafe(work, self._work)
+        self._under_way.add(future)
+        future.add_done_callback(
+            lambda done: None if self._loop.is_closed() else self._loop.call_soon_threadsafe(self._ended, done, ended)
+        )
+
+    def _ended(self, future: Future[Any], ended: Callable[[ColdStoreError | None, Any], None]) -> None:
+        self._under_way.discard(future)
+        if self._closed:
+            return
+        if future.cancelled():
+            ended(ColdStoreError("given up: the store is away"), None)
+            return
+        error = future.exception()
+        if error is None:
+            ended(None, future.result())
+        elif isinstance(error, ColdStoreError):
+            ended(error, None)
+        else:
+            ended(ColdStoreError(f"a defect: {type(error).__name__}"), None)
+            raise error
+
+
+async def try_out(
+    store: ColdStore,
+    name: str,
+    size_bytes: int,
+    timed: Callable[[Coroutine[Any, Any, Any]], Coroutine[Any, Any, Any]],
+) -> Trial | ColdStoreError:
+    """Look for an object, put it, read it, compare, delete it; `timed(operation)` bounds each step.
+
+    Raises ColdStoreError when the store does not answer, or gives back something else. Returns one when it answers and
+    takes nothing.
+    """
+    buffer = bytearray(size_bytes)
+    content = os.urandom(size_bytes)
+    started_s = time.perf_counter()
+    await timed(store.exists(name))
+    looked_s = time.perf_counter()
+    try:
+        await timed(store.put(name, content))
+    except ColdStoreError as error:
+        return error
+    put_s = time.perf_counter()
+    got = await timed(store.get_into(name, (memoryview(buffer),)))
+    got_s = time.perf_counter()
+    await timed(store.delete(name))
+    if not got or buffer != content:
+        raise ColdStoreError("it gave back something else than was put")
+    return Trial(size_bytes, put_s - looked_s, got_s - put_s, looked_s - started_s)
+
+
+async def _cancel_all() -> None:
+    """End whatever runs on this event loop; what does not end in time is left to the process's end."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    if others:
+        await asyncio.wait(others, timeout=CLOSE_S)

@@ -1,0 +1,318 @@
+"""The cold store of an agent, with real services behind opendal: what they take and give, and what trouble becomes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+
+import pytest
+
+from hostagent import limits
+from hostagent.cold.cold_options import ColdConfig, SecretPlace
+from hostagent.cold.cold_state import ColdState
+from hostagent.cold.objects import RECORD_BYTES, object_name
+from hostagent.cold.opendal_store import open_store
+from hostagent.core import effects, events
+from hostagent.core.events import LoadOutcome, SaveOutcome
+from kvdaemon.errors import CannotRunError
+from tests.unit.hostagent.cold_harness import (
+    SIZE,
+    Bench,
+    BrokenStore,
+    bench,
+    key,
+    redis_server,
+    silent_server,
+)
+
+DONE, STORED = LoadOutcome.DONE, SaveOutcome.STORED
+pytest.importorskip("opendal", reason="no opendal here: pip install 'kvcast[cold]'")
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers that went are tried again at once."""
+    monkeypatch.setattr(limits, "COLD_RETRY_S_MIN", 0.01)
+    monkeypatch.setattr(limits, "COLD_RETRY_S_MAX", 0.02)
+
+
+@pytest.fixture
+def fs(tmp_path: Path) -> ColdConfig:
+    return ColdConfig("fs", {"root": str(tmp_path / "store")}, timeout_s=5)
+
+
+def path_of(config: ColdConfig, number: int) -> Path:
+    return Path(config.options["root"]) / object_name(key(number))
+
+
+async def round_trip(made: Bench) -> None:
+    """What every store must do."""
+    await made.until(ColdState.ON)
+    assert [await made.save(number) for number in (1, 2)] == [STORED, STORED]
+    assert await made.look(1, 2, 3) == ([1, 2], [3], [])
+    assert [await made.load(number) for number in (1, 2, 3)] == [DONE, DONE, LoadOutcome.ABSENT]
+    assert await made.save(1) is STORED, "again, in place of what is there"
+    made.tier.forget(effects.ForgetCold(key(1)))
+    while await made.look(1) != ([], [1], []):
+        pass
+    assert made.tier.counters.read_bytes == 2 * SIZE
+    assert made.tier.counters.written_bytes == 3 * SIZE
+
+
+def test_a_file_system(fs: ColdConfig) -> None:
+    async def scenario() -> None:
+        async with bench(fs) as made:
+            await round_trip(made)
+        root = Path(fs.options["root"])
+        files = [path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()]
+        assert files == [object_name(key(2))], "no trial and nothing half written is left"
+        assert path_of(fs, 2).stat().st_size == RECORD_BYTES + SIZE
+        async with bench(fs) as another:
+            await another.until(ColdState.ON)
+            assert await another.load(2) is DONE, "what one node wrote, another one reads"
+
+    asyncio.run(scenario())
+
+
+def test_redis_with_a_password_from_a_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    password = "correct-horse-battery"
+    (tmp_path / "password").write_text(f"{password}\n")
+    caplog.set_level(logging.DEBUG)
+
+    async def scenario() -> None:
+        with redis_server(tmp_path, password) as server:
+            options = {"endpoint": f"tcp://127.0.0.1:{server.port}", "root": "/pool"}
+            config = ColdConfig("redis", options, {"password": SecretPlace(file=str(tmp_path / "password"))}, 0.5)
+            async with bench(config) as made:
+                await round_trip(made)
+                assert password not in repr((config, made.tier.config, open_store(config)))
+            (tmp_path / "password").write_text("wrong-horse-battery")
+            async with bench(config) as made:
+                await made.tried()
+                assert made.tier.state is ColdState.AWAY
+                assert "wrong-horse-battery" not in made.tier.reason
+
+    asyncio.run(scenario())
+    assert "horse-battery" not in caplog.text
+
+
+def test_s3_as_motos_test_server_plays_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server_module = pytest.importorskip("moto.server", reason="no moto here: pip install 'moto[server]'")
+    boto3 = pytest.importorskip("boto3")
+    monkeypatch.setenv("KVCAST_TEST_S3_SECRET", "shared-secret")
+    (tmp_path / "id").write_text("an-id")
+    server = server_module.ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    stopped = False
+    try:
+        endpoint = f"http://{host}:{port}"
+        client = boto3.client(
+            "s3", endpoint_url=endpoint, aws_access_key_id="x", aws_secret_access_key="y", region_name="us-east-1"
+        )
+        client.create_bucket(Bucket="pool")
+        config = ColdConfig(
+            "s3",
+            {"bucket": "pool", "endpoint": endpoint, "region": "us-east-1"},
+            {
+                "access_key_id": SecretPlace(file=str(tmp_path / "id")),
+                "secret_access_key": SecretPlace(variable="KVCAST_TEST_S3_SECRET"),
+            },
+            timeout_s=5,
+        )
+
+        async def scenario() -> None:
+            nonlocal stopped
+            async with bench(config) as made:
+                await round_trip(made)
+                await asyncio.to_thread(client.put_object, Bucket="pool", Key=object_name(key(2)), Body=b"garbage")
+                assert await made.look(2) == ([], [], [2])
+                assert await made.load(2) is LoadOutcome.DAMAGED
+                await asyncio.to_thread(server.stop)
+                stopped = True
+                while made.tier.state is not ColdState.AWAY:
+                    assert await made.load(2) is LoadOutcome.FAILED
+
+        asyncio.run(scenario())
+    finally:
+        if not stopped:
+            server.stop()
+
+
+@pytest.mark.parametrize(
+    ("damage", "looks_right"),
+    [
+        (lambda whole: whole[:100], False),
+        (lambda whole: b"", False),
+        (lambda whole: whole[:-1], True),
+        (lambda whole: whole[:1000] + bytes([whole[1000] ^ 1]) + whole[1001:], True),
+        (lambda whole: bytes([whole[0] ^ 1]) + whole[1:], False),
+        (lambda whole: bytes(len(whole)), False),
+    ],
+    ids=["short", "empty", "cut", "flipped", "record flipped", "zeros"],
+)
+def test_garbage_is_a_miss_and_never_bytes(fs: ColdConfig, damage, looks_right: bool) -> None:
+    async def scenario() -> None:
+        async with bench(fs) as made:
+            await made.until(ColdState.ON)
+            await made.save(1)
+            path = path_of(fs, 1)
+            path.write_bytes(damage(path.read_bytes()))
+            assert await made.look(1) == (([1], [], []) if looks_right else ([], [], [1]))
+            assert await made.load(1) is LoadOutcome.DAMAGED
+            assert made.tier.state is ColdState.ON, "garbage is no outage"
+
+    asyncio.run(scenario())
+
+
+def test_another_chunks_object_under_a_name_is_garbage(fs: ColdConfig) -> None:
+    async def scenario() -> None:
+        async with bench(fs) as made:
+            await made.until(ColdState.ON)
+            await made.save(1)
+            await made.save(2)
+            path_of(fs, 1).write_bytes(path_of(fs, 2).read_bytes())
+            assert await made.look(1) == ([], [], [1])
+            assert await made.load(1) is LoadOutcome.DAMAGED
+
+    asyncio.run(scenario())
+
+
+def test_a_killed_redis_is_one_line_and_comes_back(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+
+    async def scenario() -> None:
+        with redis_server(tmp_path) as server:
+            config = ColdConfig("redis", {"endpoint": f"tcp://127.0.0.1:{server.port}"}, timeout_s=0.5)
+            async with bench(config) as made:
+                await made.until(ColdState.ON)
+                await made.save(1)
+                server.kill()
+                loads = [made.look(number) for number in range(3)]
+                for load in loads:
+                    assert await load == ([], [], [])
+                assert made.tier.state is ColdState.AWAY
+                assert made.tier.counters.outages == 1
+                await asyncio.to_thread(server.start)
+                await made.until(ColdState.ON)
+                assert await made.look(1) == ([], [1], []), "this redis keeps nothing"
+                assert await made.save(1) is STORED
+                assert await made.load(1) is DONE
+
+    asyncio.run(scenario())
+    warnings = [record.message for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(warnings) == 1
+    assert "the cold store (redis) is away" in warnings[0]
+
+
+def test_a_full_redis_is_still_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        with redis_server(tmp_path) as server:
+            config = ColdConfig("redis", {"endpoint": f"tcp://127.0.0.1:{server.port}"}, timeout_s=5)
+            async with bench(config) as made:
+                await made.until(ColdState.ON)
+                await made.save(1)
+                assert server.ask("CONFIG", "SET", "maxmemory", "1").startswith(b"+OK")
+                assert [await made.save(number) for number in range(2, 5)] == [SaveOutcome.FAILED] * 3
+                await made.until(ColdState.READING)
+                assert await made.load(1) is DONE
+                server.ask("CONFIG", "SET", "maxmemory", "0")
+                await made.until(ColdState.ON)
+                assert await made.save(2) is STORED
+
+    asyncio.run(scenario())
+    assert sum("takes nothing" in record.message for record in caplog.records) == 1
+
+
+def test_a_full_file_system_takes_nothing(tmp_path: Path) -> None:
+    """As one without write permission for root's folder: a file stands where the folder of objects would be."""
+
+    async def scenario() -> None:
+        root = tmp_path / "store"
+        root.mkdir()
+        (root / "kvcast").write_text("in the way")
+        async with bench(ColdConfig("fs", {"root": str(root)})) as made:
+            await made.tried()
+            assert made.tier.state is not ColdState.ON
+
+    asyncio.run(scenario())
+
+
+def test_a_server_that_never_answers_counts_as_away_in_time(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        with silent_server() as port:
+            config = ColdConfig("redis", {"endpoint": f"tcp://127.0.0.1:{port}"}, timeout_s=0.2)
+            async with bench(config) as made:
+                await made.tried()
+                assert made.tier.state is ColdState.AWAY
+                assert made.tier.reason == "no answer within 0.2 s"
+                assert await made.look(1) == ([], [], [])
+
+    asyncio.run(scenario())
+
+
+def test_what_hangs_ends_when_the_store_counts_as_away() -> None:
+    async def scenario() -> None:
+        store = BrokenStore()
+        async with bench(ColdConfig("broken", timeout_s=0.2), store) as made:
+            await made.until(ColdState.ON)
+            store.hangs = True
+            for number in range(40):
+                made.tier.load(effects.LoadCold(made.put(number, 100), 0))
+            ended = [await made.hear(events.ColdLoadEnded) for _ in range(40)]
+            assert {event.outcome for event in ended} == {LoadOutcome.FAILED}  # type: ignore[union-attr]
+            assert made.tier.state is ColdState.AWAY
+            assert made.tier.counters.reads_failed >= 40
+            assert store.calls < 40 + 10, "what waited for its turn was not asked for"
+            store.hangs = False
+            await made.until(ColdState.ON)
+
+    asyncio.run(scenario())
+
+
+def test_closing_while_everything_hangs() -> None:
+    async def scenario() -> None:
+        store = BrokenStore()
+        async with bench(ColdConfig("broken", timeout_s=600), store) as made:
+            await made.until(ColdState.ON)
+            store.hangs = True
+            for number in range(4):
+                made.tier.save(effects.SaveCold(made.put(number)))
+
+    asyncio.run(scenario())
+
+
+def test_a_store_that_gives_back_something_else_is_not_used() -> None:
+    class Liar(BrokenStore):
+        async def put(self, name: str, content: bytes) -> None:
+            await super().put(name, content[::-1])
+
+    async def scenario() -> None:
+        async with bench(ColdConfig("liar"), Liar()) as made:
+            await made.tried()
+            assert (made.tier.state, made.tier.reason) == (ColdState.AWAY, "it gave back something else than was put")
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (ColdConfig("nosuch"), "cold.scheme: the installed opendal does not know 'nosuch'"),
+        (ColdConfig("s3"), "cold.options: s3: ConfigInvalid"),
+        (
+            ColdConfig("redis", {}, {"password": SecretPlace(variable="KVCAST_NOT_SET")}),
+            "cold.secrets.password: the environment variable KVCAST_NOT_SET is not set",
+        ),
+        (
+            ColdConfig("redis", {}, {"password": SecretPlace(file="/nowhere/at/all")}),
+            "cold.secrets.password: cannot read /nowhere/at/all: No such file or directory",
+        ),
+    ],
+)
+def test_what_cannot_be_opened_is_one_clear_line(config: ColdConfig, message: str) -> None:
+    with pytest.raises(CannotRunError) as refused:
+        open_store(config, {})
+    assert str(refused.value).startswith(message)
+    assert "\n" not in str(refused.value)
