@@ -15,7 +15,7 @@ export XDG_CACHE_HOME ?= $(CURDIR)/build/cache
 help: ## this list
 	@awk -F':.*## ' '/^[a-z0-9_-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-.PHONY: help setup system system-checks lint types test unit sim fuzz test-long test-security roce test-roce test-vllm wheels wheelhouse test-wheels test-field demo demo-vllm bench wire rpc p4 docs clean
+.PHONY: help setup system system-checks lint types test unit sim fuzz soak test-long test-security roce test-roce test-vllm test-engines wheels wheelhouse test-wheels test-field demo demo-vllm bench wire rpc p4 docs clean
 
 $(VENV)/.installed: pyproject.toml client/pyproject.toml p4switch/pyproject.toml tools/setup_python.sh
 	tools/setup_python.sh $(VENV)
@@ -37,6 +37,11 @@ system-checks: ## Debian packages with which more checks can run: shells, promto
 	tools/setup_vllm.sh .venv-vllm
 	@touch $@
 
+# So do SGLang's and LMCache's.
+.venv-sglang/.installed .venv-lmcache/.installed: .venv-%/.installed: pyproject.toml client/pyproject.toml p4switch/pyproject.toml tools/setup_%.sh
+	tools/setup_$*.sh .venv-$*
+	@touch $@
+
 setup: system $(VENV)/.installed ## everything needed to run
 
 # Types of P4Runtime's messages, which mypy_path names; mypy alone would take them for Any.
@@ -54,7 +59,7 @@ types: $(VENV)/.installed ## mypy --strict alone
 	$(VENV)/bin/mypy client/src p4switch/src kvpolicy kvdaemon kvsim controlplane hostagent bmv2_testbed kvcast planner tools examples
 
 test: setup .venv-p4rt-shell/.installed lint ## everything that can run on this machine, under ten minutes
-	$(RUN) $(PY) -m pytest $(PARALLEL) -m "not long and not roce and not wheels and not field and not enters_namespace"
+	$(RUN) $(PY) -m pytest $(PARALLEL) -m "not long and not roce and not wheels and not field and not engines and not enters_namespace"
 	$(RUN) $(PY) -m pytest -m "enters_namespace and not long"
 
 unit: $(VENV)/.installed ## only the tests that need neither root nor namespaces
@@ -67,6 +72,9 @@ sim: $(VENV)/.installed ## replay a simulation: make sim SEED=4711, or SEED=4000
 fuzz: $(VENV)/.installed ## fuzzers of all that strangers can reach: make fuzz SECONDS=60 [SEED=7] [TARGET=agent] [REPLAY=file]
 	$(RUN) $(PY) -m tests.fuzz $(if $(REPLAY),--replay $(REPLAY),--seconds $(or $(SECONDS),60) \
 		$(if $(SEED),--seed $(SEED)) $(if $(TARGET),--target $(TARGET)))
+
+soak: setup ## everything goes wrong under load, in namespaces (root): make soak MINUTES=15 [SEED=7]
+	$(RUN) $(PY) -m tests.soak --minutes $(or $(MINUTES),15) $(if $(SEED),--seed $(SEED))
 
 roce: $(VENV)/.installed ## packages and the image for guests with soft-RoCE (needs root for the packages)
 	PYTHON=$(CURDIR)/$(PY) PYTHONPATH=$(CURDIR):$(CURDIR)/client/src:$(CURDIR)/p4switch/src tools/setup_roce.sh
@@ -82,6 +90,13 @@ test-long: setup ## sanitizers and soak tests
 
 test-vllm: system .venv-vllm/.installed ## real vLLM engines on the pool, on the CPU
 	PATH="$(CURDIR)/.venv-vllm/bin:$$PATH" .venv-vllm/bin/python -m pytest -m "not long" tests/vllm
+
+test-engines: system .venv-sglang/.installed .venv-lmcache/.installed ## real SGLang and LMCache on the pool, on the CPU
+	@for engine in sglang lmcache; do \
+		echo "$$engine:"; \
+		PATH="$(CURDIR)/.venv-$$engine/bin:$$PATH" .venv-$$engine/bin/python -m pytest \
+			-m "engines and not long" tests/engines/test_$${engine}_*.py || exit 1; \
+	done
 
 wheels: ## all three distributions, sdist and wheel, into dist/
 	tools/build_distributions.sh dist

@@ -25,6 +25,7 @@ from controlplane.fill_price import FillPrice
 from controlplane.hottest import Hottest
 from controlplane.ids import ChunkKey, Member, NodeIndex, TaskId
 from controlplane.last_copies import LastCopyReplication
+from controlplane.limits import NODE_NAME_BYTES_MAX
 from controlplane.nodes import Node, NodeFacts, NodeRegistry, NodeState, RefusedNodeError
 from controlplane.observer import Observer
 from controlplane.operations import Operations
@@ -145,7 +146,8 @@ class Core:
     def hello(self, session: int, hello: rpc.Hello, now_ns: int, speaker: str = "") -> None:
         """The first message of a stream. `speaker`: who says it, by its certificate or its host."""
         try:
-            if reason := skew(f"agent {hello.node}", hello.version, hello.protocol, __version__):
+            name, version = hello.node[:NODE_NAME_BYTES_MAX], hello.version[:NODE_NAME_BYTES_MAX]
+            if reason := skew(f"agent {name}", version, hello.protocol, __version__):
                 raise RefusedNodeError("FAILED_PRECONDITION", reason)
             facts = parse.node_facts(hello, speaker)
             if facts.segment_bytes and self.link.segment_bytes not in facts.segment_bytes:

@@ -72,6 +72,8 @@ REVISION_MAX: Final = 1 << 62
 
 NAMESPACE_LABEL_BYTES_MAX: Final = 256
 NODE_NAME_BYTES_MAX: Final = 64
+HELLO_TEXT_BYTES_MAX: Final = 256
+"""Of an agent's version and endpoint: both are shown and passed on."""
 
 CANDIDATES_MAX: Final = 4_096
 """Chunks waiting to be admitted to the switch; the one that nobody wanted for longest is forgotten first."""

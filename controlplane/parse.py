@@ -3,6 +3,7 @@ field; the stream is then closed, because a peer that breaks the contract once c
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ from controlplane.limits import (
     CLAIM_KEYS_MAX,
     COUNTER_NAME_MAX,
     COUNTERS_MAX,
+    HELLO_TEXT_BYTES_MAX,
     NAMESPACE_LABEL_BYTES_MAX,
     NEXT_VICTIMS_MAX,
     NODE_NAME_BYTES_MAX,
@@ -57,8 +59,11 @@ def node_facts(hello: rpc.Hello, speaker: str = "") -> NodeFacts:
     name = hello.node
     if not name or len(name.encode()) > NODE_NAME_BYTES_MAX or not name.isprintable() or " " in name:
         raise MalformedError(
-            f"node name {name!r} is not 1 to {NODE_NAME_BYTES_MAX} printable characters without blanks"
+            f"node name {reprlib.repr(name)} is not 1 to {NODE_NAME_BYTES_MAX} printable characters without blanks"
         )
+    for field, text in (("version", hello.version), ("read_endpoint", hello.read_endpoint)):
+        if len(text.encode()) > HELLO_TEXT_BYTES_MAX:
+            raise MalformedError(f"{field} {reprlib.repr(text)} has more than {HELLO_TEXT_BYTES_MAX} bytes")
     if len(hello.data_ip) != 4:
         raise MalformedError(f"data_ip has {len(hello.data_ip)} bytes, not 4")
     if len(hello.data_mac) != 6:

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from hostagent import limits
 from hostagent.api.access import Admission
 from hostagent.api.server import ApiServer, Welcome
+from hostagent.api.tenancy import Tenancy
 from hostagent.cold.opendal_store import open_store
 from hostagent.cold.stores import ColdStore
 from hostagent.cold.tier import ColdTier
@@ -37,6 +38,7 @@ from hostagent.metrics import AgentMetrics
 from hostagent.pool.chunks import Chunk
 from hostagent.pool.intake import Intake
 from hostagent.pool.opening import opened
+from hostagent.tenant_metrics import WatchedTenants
 from hostagent.timers import MachineTimer
 from hostagent.tracing import Guarded, TraceExport, Tracer, tracing
 from hostagent.transport import make_transport
@@ -84,6 +86,7 @@ class Agent:
         """Why it is not ready."""
         self.incarnation = time.time_ns()
         self.metrics = AgentMetrics()
+        self.tenancy = Tenancy(config.tenants)
         self._reads: dict[ReadId, ReadHandle] = {}
         self._peers_waiting: dict[ChunkKey, list[Callable[[], None]]] = defaultdict(list)
         """Callbacks of peers that wait for chunks from this node's disk."""
@@ -178,13 +181,15 @@ class Agent:
                 frozenset({0, os.geteuid()}) if self.memory.handed_on else frozenset(),
             ),
             self._intake,
-            Admission(config.api_access, self.metrics.api_refused),
+            Admission(config.api_access, self.metrics.api_refused, self.tenancy.connections_max),
+            self.tenancy,
         )
         try:
             if self.store is not None:
                 await self.store.open()
             self.facts: TransportFacts = await self.transport.start(self, self.attachment.fabric)
             self.metrics.watch(self.core, self.transport.counters, self.store, self.cold)
+            self.metrics.registry.register(WatchedTenants(self.core.pool.tenants, self.tenancy))
             self.api.listen(config.api_socket)
         except BaseException:
             await self._close_parts()

@@ -12,11 +12,13 @@ import os
 import pwd
 import re
 import socket
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from hostagent import limits
 from hostagent.api.access import Access
+from hostagent.api.tenancy import TenantTerms
 from hostagent.cold.cold_options import ColdConfig
 from hostagent.cold.cold_settings import take_cold
 from hostagent.disk.disk_options import DiskConfig
@@ -107,6 +109,8 @@ class AgentConfig:
     api_access: Access = field(default_factory=Access)
     write_region_wanted_bytes: int | None = None
     """See `write_region_bytes`; None: the file does not say."""
+    tenants: Mapping[str, TenantTerms] = field(default_factory=dict)
+    """By name."""
     http: tuple[str, int] = ("127.0.0.1", 9475)
     ready_file: Path | None = None
     log_level: str = "info"
@@ -154,6 +158,7 @@ def parse(values: object, folder: Path = Path()) -> AgentConfig:
         api_socket=api.take("socket", _socket_path, API_SOCKET),
         api_access=_access(api),
         write_region_wanted_bytes=api.take("write_region", _write_region, None),
+        tenants=_tenants(top.section("tenants")),
         http=(http.take("address", checks.ipv4, "127.0.0.1"), http.take("port", checks.whole(0, 65535), 9475)),
         ready_file=top.take("ready_file", checks.optional_path, None),
         log_level=top.take("log_level", checks.one_of(checks.LOG_LEVELS), "info"),
@@ -177,6 +182,31 @@ def _access(section: Section) -> Access:
         section.take("group", _group, None),
         section.take("users", _users, default.users),
     )
+
+
+def _tenants(section: Section) -> dict[str, TenantTerms]:
+    tenants: dict[str, TenantTerms] = {}
+    for name, tenant in section.sections().items():
+        if not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", name):
+            raise ConfigError(f"tenants: {name!r} is not a name of letters, digits, '.', '_' and '-', 64 at most")
+        default = TenantTerms()
+        terms = tenants[name] = TenantTerms(
+            tenant.take("users", _users, default.users),
+            tenant.take("groups", _groups, default.groups),
+            tenant.take("weight", checks.number(0.001, 1000), default.weight),
+            tenant.take("connections", checks.whole(1, limits.API_CONNECTIONS_MAX), default.connections_max),
+            tenant.take("requests_per_s", checks.number(0, 1e9), default.requests_per_s),
+        )
+        if not terms.users and not terms.groups:
+            raise ConfigError(f"tenants.{name}: nobody belongs to it: name users or groups")
+    return tenants
+
+
+def _groups(value: object) -> frozenset[int]:
+    """Groups of this machine, by names or numbers."""
+    if not isinstance(value, list):
+        raise ValueError(f"{value!r} is not a list of groups")
+    return frozenset(_group(one) for one in value)
 
 
 def _mode(value: object) -> int:
@@ -238,7 +268,7 @@ def _data(section: Section) -> DataConfig:
         control_port=section.take("control_port", checks.whole(1, 65535), default.control_port),
         read_port=section.take("read_port", checks.whole(0, 65535), default.read_port),
         receive_buffer_bytes=section.take("receive_buffer", checks.size, default.receive_buffer_bytes),
-        switch_port=section.take("switch_port", checks.whole(0, 511), default.switch_port),
+        switch_port=section.take("switch_port", checks.whole(0, limits.SWITCH_PORT_MAX), default.switch_port),
         rdma_device=section.take("rdma_device", checks.text, default.rdma_device),
         rdma_read_window_bytes=section.take("rdma_read_window", _read_window, default.rdma_read_window_bytes),
         frames=frames,

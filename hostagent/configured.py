@@ -28,6 +28,7 @@ def core_options(config: AgentConfig) -> CoreOptions:
         config.data.segment_bytes,
         parse_address(config.data.pool_address) or None,
         merge_wait_max_s=config.merge_wait_max_s,
+        tenant_weights={name: terms.weight for name, terms in config.tenants.items()},
     )
     if config.cold is not None:
         options = replace(

@@ -9,6 +9,9 @@ from kvproto.limits import SEGMENT_BLOCK_BYTES, SEGMENT_BYTES_MAX
 KIB = 1024
 MIB = 1024 * KIB
 
+SWITCH_PORT_MAX = 510
+"""Of p4switch and the controller, too: ports have 9 bits, and 511 drops."""
+
 # ------------------------------------------------------------------ pool
 EXTENT_ALIGN_BYTES = 4096
 """Chunks start on pages, so that sendfile and RDMA registration see whole pages."""
@@ -30,6 +33,8 @@ API_REQUESTS_IN_FLIGHT_MAX = 256
 API_CONNECTIONS_MAX = 256
 API_CONNECTIONS_PER_PROCESS_MAX = 32
 """One process of an engine has one or two; a broken one must not shut the others out."""
+API_CONNECTIONS_PER_TENANT_MAX = 128
+"""Unless the configuration says otherwise: one tenant leaves as many to the others."""
 API_FRAMES_PER_TURN = 64
 """Requests of one engine that are handled before others get their turn."""
 API_NAMESPACE_BYTES_MAX = 256
@@ -229,7 +234,7 @@ def extent_bytes(size_bytes: int) -> int:
 
 
 assert READ_CONNECTIONS_PER_PEER_MAX < READ_CONNECTIONS_MAX
-assert API_CONNECTIONS_PER_PROCESS_MAX < API_CONNECTIONS_MAX
+assert API_CONNECTIONS_PER_PROCESS_MAX < API_CONNECTIONS_PER_TENANT_MAX < API_CONNECTIONS_MAX
 assert KEYS_MAX <= API_LOCKS_MAX
 assert 0 < API_LOCKED_SHARE_MAX < 1
 assert CAST_POLL_S_MAX <= CAST_FOLLOWER_POLL_S_MAX

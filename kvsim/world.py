@@ -296,8 +296,10 @@ class World:
             key, contents = self.keys[index], right_contents(self.keys[index], setting.segments)
             parent = self.keys[index - 1] if index else None
             size_bytes = setting.segments * setting.segment_bytes
-            digest = hashed_of(contents, setting.segment_bytes).digest
-            store.objects[key] = ChunkEntry(key, parent, size_bytes, digest, index, ()), contents
+            store.objects[key] = (
+                ChunkEntry(key, parent, size_bytes, hashed_of(contents, setting.segment_bytes).digest, index, ()),
+                contents,
+            )
         return store
 
     def _furnish(self, holder: Node) -> None:

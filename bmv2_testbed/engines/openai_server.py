@@ -58,15 +58,14 @@ def serving(
 ) -> Iterator[list[str]]:
     """Servers with these arguments for the time of a `with` block: their URLs. They start at the same time.
 
+    A server's engine is a process of its own, as it is for everybody; its worker is part of it.
     Their logs are `folder/name0.log` and so on. Raises TestbedError with a server's words.
     """
-    # A server's engine is a process of its own, as it is for everybody.
-    several = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", **(environment or {})}
     started: list[_Server] = []
     try:
         for number, arguments in enumerate(servers):
             port, log_path = free_port(), folder / f"{name}{number}.log"
-            process = launcher.start(server_argv(arguments, port), log_path, several, program=PROGRAM)
+            process = launcher.start(server_argv(arguments, port), log_path, environment or {}, program=PROGRAM)
             started.append(_Server(f"http://127.0.0.1:{port}", process, log_path))
         give_up_s = time.monotonic() + START_S
         for server in started:

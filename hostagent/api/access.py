@@ -69,13 +69,17 @@ def peer_of(sock: socket.socket) -> Peer:
 class Admission:
     """Counts connections and refuses those beyond the limits."""
 
-    def __init__(self, access: Access, refused: Callable[[Status], None]) -> None:
-        """`refused(why)` hears of every refusal."""
+    def __init__(
+        self, access: Access, refused: Callable[[Status], None], connections_max: Callable[[str], int]
+    ) -> None:
+        """`refused(why)` hears of every refusal; `connections_max(tenant)`: of all its processes."""
         self.access = access
         self._refused = refused
+        self._connections_max = connections_max
         self._by_process: Counter[int] = Counter()
+        self._by_tenant: Counter[str] = Counter()
 
-    def admit(self, peer: Peer) -> Status:
+    def admit(self, peer: Peer, tenant: str) -> Status:
         """OK: count the connection, and call `left` when it ends. Else why not."""
         status = Status.OK
         if not self.access.allows(peer):
@@ -83,16 +87,19 @@ class Admission:
         elif (
             self._by_process.total() >= limits.API_CONNECTIONS_MAX
             or self._by_process[peer.process] >= limits.API_CONNECTIONS_PER_PROCESS_MAX
+            or self._by_tenant[tenant] >= self._connections_max(tenant)
         ):
             status = Status.BUSY
         if status is Status.OK:
             self._by_process[peer.process] += 1
+            self._by_tenant[tenant] += 1
         else:
             self._refused(status)
         return status
 
-    def left(self, peer: Peer) -> None:
+    def left(self, peer: Peer, tenant: str) -> None:
         """A connection that was admitted has ended."""
+        self._by_tenant[tenant] -= 1
         self._by_process[peer.process] -= 1
         if not self._by_process[peer.process]:
             del self._by_process[peer.process]

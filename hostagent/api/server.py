@@ -21,6 +21,7 @@ from typing import Protocol, TypeAlias, assert_never
 
 from hostagent import limits
 from hostagent.api.access import Admission, Peer, peer_of
+from hostagent.api.tenancy import Pace, Tenancy
 from hostagent.core import effects, events
 from hostagent.core.events import EngineEvent, EngineId, LeaseId
 from hostagent.listener import Listener
@@ -76,6 +77,7 @@ class ApiServer:
         welcome: Welcome,
         regions: Regions,
         admission: Admission,
+        tenancy: Tenancy,
     ) -> None:
         """`handle(event)`: takes engines' requests, which `answer` answers later; `stats()`: figures for engines."""
         self._handle = handle
@@ -83,6 +85,7 @@ class ApiServer:
         self._welcome = welcome
         self._regions = regions
         self._admission = admission
+        self._tenancy = tenancy
         self._loop = asyncio.get_running_loop()
         self._listener: Listener | None = None
         self._path = ""
@@ -137,11 +140,12 @@ class ApiServer:
 
     def _accept(self, sock: socket.socket) -> None:
         peer = peer_of(sock)
-        status = self._admission.admit(peer)
+        tenant = self._tenancy.tenant_of(peer)
+        status = self._admission.admit(peer, tenant)
         engine = EngineId(self._connections_made + 1)
         # A fresh socket's buffer is empty: the greeting goes in whole.
         if status is Status.OK and not self._greeted(sock, engine):
-            self._admission.left(peer)
+            self._admission.left(peer, tenant)
             status = Status.BUSY
         if status is not Status.OK:
             with contextlib.suppress(OSError):
@@ -151,8 +155,11 @@ class ApiServer:
         if peer.user in self._welcome.writers:
             self._tell_writer(peer)
         self._connections_made = engine
-        connection = _Connection(engine, self._handle, self._stats, partial(self._gone, peer))
+        connection = _Connection(
+            engine, self._handle, self._stats, partial(self._gone, peer, tenant), self._tenancy.pace_of(tenant)
+        )
         self._connections[engine] = connection
+        self._handle(events.EngineCame(engine, tenant))
         task = self._loop.create_task(self._adopt(sock, connection))
         self._greeting.add(task)
         task.add_done_callback(self._greeting.discard)
@@ -180,8 +187,8 @@ class ApiServer:
             return False
         return True
 
-    def _gone(self, peer: Peer, engine: EngineId) -> None:
-        self._admission.left(peer)
+    def _gone(self, peer: Peer, tenant: str, engine: EngineId) -> None:
+        self._admission.left(peer, tenant)
         self._regions.end(engine)
         del self._connections[engine]
         self._handle(events.EngineGone(engine))
@@ -225,11 +232,13 @@ class _Connection(asyncio.Protocol):
         handle: Callable[[EngineEvent], None],
         stats: Callable[[], dict[str, float]],
         gone: Callable[[EngineId], None],
+        pace: Pace,
     ) -> None:
         self._engine = engine
         self._handle = handle
         self._stats = stats
         self._gone = gone
+        self._pace = pace
         self._transport: asyncio.Transport | None = None
         self._frames = messages.FrameReader()
         self._waiting: deque[Frame] = deque()
@@ -256,11 +265,17 @@ class _Connection(asyncio.Protocol):
                 self._pump()
 
     def _pump(self) -> None:
-        """Handle what waits, but let others have their turn in between, and nothing for whom reads no answers."""
+        """Handle what waits, but let others have their turn in between, nothing for whom reads no answers, and no more
+        than the tenant may ask for."""
         self._pumping = False
+        loop = asyncio.get_running_loop()
+        wait_s = 0.0
         try:
             for _ in range(limits.API_FRAMES_PER_TURN):
                 if not self._waiting or not self._reads_answers or not self._open:
+                    break
+                wait_s = self._pace.wait_s(loop.time())
+                if wait_s:
                     break
                 self._dispatch(self._waiting.popleft())
         except (MalformedFrameError, struct.error) as error:
@@ -271,7 +286,7 @@ class _Connection(asyncio.Protocol):
             self._transport.pause_reading()
             if self._reads_answers:
                 self._pumping = True
-                asyncio.get_running_loop().call_soon(self._pump)
+                loop.call_later(wait_s, self._pump)
         else:
             self._transport.resume_reading()
 

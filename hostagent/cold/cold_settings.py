@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 from hostagent.cold.cold_options import ColdConfig, SecretPlace, is_secret
@@ -11,18 +12,17 @@ from kvdaemon import checks
 from kvdaemon.errors import ConfigError
 from kvdaemon.settings import Section
 
+T = TypeVar("T")
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 
 
 def take_cold(section: Section) -> ColdConfig | None:
     """The checked section; None: there is no cold store. Raises ConfigError."""
     default = ColdConfig("")
-    options: Mapping[str, str] | None = section.take("options", _options, None)
-    secrets: Mapping[str, SecretPlace] | None = section.take("secrets", _secrets, None)
     config = ColdConfig(
         scheme=section.take("scheme", _scheme, default.scheme),
-        options=options or {},
-        secrets=secrets or {},
+        options=_or_none(section, "options", _options),
+        secrets=_or_none(section, "secrets", _secrets),
         timeout_s=section.take("timeout_s", checks.number(0.1, 600), default.timeout_s),
         lookup_wait_s=section.take("lookup_wait_s", checks.number(0, 10), default.lookup_wait_s),
         write_bytes_per_s=section.take("write_rate", checks.size, default.write_bytes_per_s),
@@ -36,6 +36,11 @@ def take_cold(section: Section) -> ColdConfig | None:
     if twice:
         raise ConfigError(f"cold.secrets.{twice[0]} stands in cold.options as well: give it once")
     return config
+
+
+def _or_none(section: Section, key: str, check: Callable[[object], dict[str, T]]) -> dict[str, T]:
+    default: dict[str, T] | None = None
+    return section.take(key, lambda value: check(value) or default, default) or {}
 
 
 def _scheme(value: object) -> str:

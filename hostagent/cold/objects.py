@@ -2,8 +2,8 @@
 
 Objects are named by the chunk's key alone, so any node that knows a key can look for it. The record is the disk tier's
 (`hostagent.disk.records`), of a store and slot that stand for "a cold object": it says of itself which key, parent,
-size and digest the object has, and fails its own checksum when it is damaged. The bytes are compared with the
-digest on every load. Who may write to the store is believed like an agent: keep its credentials to agents.
+size and digest the object has, and fails its own checksum when it is damaged. The bytes are compared with the digest
+on every load. Who may write to the store is believed like an agent: keep its credentials to agents.
 """
 
 from __future__ import annotations

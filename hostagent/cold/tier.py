@@ -224,12 +224,12 @@ class ColdTier:
 
     def _loaded(self, effect: effects.LoadCold, error: ColdStoreError | None, found: Any) -> None:
         self._counts(error, writes=False)
-        outcome, found_bytes = (LoadOutcome.FAILED, NOT_HASHED) if error is not None else found
+        outcome, read = (LoadOutcome.FAILED, NOT_HASHED) if error is not None else found
         if outcome is LoadOutcome.DONE:
             self.counters.read_bytes += effect.into.size_bytes
         elif outcome is LoadOutcome.DAMAGED:
             log.warning("the copy of %s in the cold store is damaged: taken as a miss", effect.into.key.hex())
-        self._handle(events.ColdLoadEnded(effect.into, outcome, found_bytes))
+        self._handle(events.ColdLoadEnded(effect.into, outcome, read))
 
     def _saved(self, effect: effects.SaveCold, error: ColdStoreError | None, size_bytes: Any) -> None:
         self._counts(error, writes=True)

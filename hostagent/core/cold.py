@@ -123,20 +123,27 @@ class ColdIndex:
         """Requests that wait for a look."""
         return len(self._looks)
 
-    def look(self, keys: Sequence[ChunkKey], compute_s: float | None, then: Callable[[], None]) -> bool:
-        """Look for chunks (in prefix order) that nothing else has. True: `then` is called later, once, when the answer
-        is here or has taken too long; False: go on without."""
+    def look(
+        self,
+        keys: Sequence[ChunkKey],
+        compute_s: float | None,
+        then: Callable[[], None],
+        *,
+        any_order: bool = False,
+    ) -> bool:
+        """Look for chunks that nothing else has, in prefix order (or in any: for all of them at once). True: `then` is
+        called later, once, when the answer is here or has taken too long; False: go on without."""
         if not self.has_store or self.state is ColdState.AWAY or len(self._looks) >= limits.COLD_LOOKS_MAX:
             return False
         now_ns = self._clock.now_ns
         wanted = [key for key in keys if self._may_look(key)]
-        if not wanted or wanted[0] != keys[0]:
+        if not wanted or (wanted[0] != keys[0] and not any_order):
             return False
         patience_s = may_wait_s(self.lookup_s, compute_s, self.wait_max_s)
         if patience_s <= 0:
             return False
         self.counts.waits += 1
-        self._ask(_Look(wanted, then, now_ns, now_ns + int(patience_s * 1e9)))
+        self._ask(_Look(wanted, then, now_ns, now_ns + int(patience_s * 1e9), behind=any_order))
         return True
 
     def _may_look(self, key: ChunkKey) -> bool:

@@ -12,7 +12,7 @@ and carries out the effects in the order given.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -42,6 +42,7 @@ from hostagent.core.waits import Waits
 from hostagent.disk.state import DiskState
 from hostagent.pool.chunks import Chunk, ChunkPool, DropOutcome
 from hostagent.pool.index import PoolIndex
+from hostagent.pool.tenants import Tenants
 from kvclient.messages import Hint
 from kvpolicy.tiers.cost_question import Allowance, CostQuestion
 from kvpolicy.tiers.gate import Gate, GateParameters
@@ -97,6 +98,8 @@ class CoreOptions:
     """Demotions are no faster; 0: no limit."""
     merge_wait_max_s: float = WAIT_MAX_S
     """How much later an engine may get chunks that are being computed, to spare the requests behind it."""
+    tenant_weights: Mapping[str, float] = field(default_factory=dict)
+    """Of the tenants that are named; others have weight 1."""
     promote: bool = True
     """Bring the most valuable chunks on disk back into free DRAM."""
     has_cold: bool = False
@@ -130,7 +133,12 @@ class AgentCore:
         emit = self._effects.append
         self.directory = knowledge.directory
         self.pool = ChunkPool(
-            options.pool_bytes, limits.EXTENT_ALIGN_BYTES, self._clock.read, self._cost_of_dram, index
+            options.pool_bytes,
+            limits.EXTENT_ALIGN_BYTES,
+            self._clock.read,
+            self._cost_of_dram,
+            index,
+            Tenants(options.pool_bytes, options.tenant_weights),
         )
         self.gate = Gate(knowledge.costs, GateParameters(wait_max_s=options.merge_wait_max_s))
         self._loads = HolderLoads(lambda: knowledge.costs.cost(Tier.REMOTE_DRAM).rate_bytes_per_s)
@@ -247,6 +255,7 @@ class AgentCore:
             events.HintGiven: self._hinted,
             events.ClaimMade: engines.claim,
             events.ClaimWithdrawn: engines.disclaim,
+            events.EngineCame: engines.came,
             events.EngineGone: lambda event: engines.gone(event.engine),
             events.Welcomed: self._welcomed,
             events.DirectoryChanged: self._directory_changed,
@@ -257,12 +266,12 @@ class AgentCore:
             events.ControllerLost: self._controller_lost,
             events.LoadEnded: lambda event: fetches.load_ended(event.into, event.outcome, event.hashed),
             events.SaveEnded: self._save_ended,
-            events.DigestComputed: self._digest_computed,
             events.ColdStateGiven: self._cold_state_given,
             events.ColdProbed: self._cold_probed,
             events.ColdLookedUp: self.cold.looked_up,
             events.ColdLoadEnded: self._cold_load_ended,
             events.ColdSaveEnded: self._cold_save_ended,
+            events.DigestComputed: self._digest_computed,
             events.ControlsReceived: self._controls_received,
             events.CastsPlaced: lambda event: fetches.casts_placed(event.arrivals),
             events.CastsUnexpected: lambda event: fetches.casts_unexpected(event.arrivals),

@@ -20,6 +20,7 @@ from hostagent.core.locks import Locks
 from hostagent.core.sources import DiskIndex
 from hostagent.core.waits import Wait, Waits
 from hostagent.pool.chunks import Chunk, ChunkPool, ChunkState, DropOutcome, Refusal
+from hostagent.pool.tenants import NOBODY
 from hostagent.tree import Hashed
 from kvclient.messages import FetchedChunk, Kind, Status, Where
 from kvproto.ids import ChunkKey
@@ -37,6 +38,7 @@ _REFUSALS = {
 class _Holdings:
     """What one engine holds."""
 
+    tenant: str = NOBODY
     leases: dict[LeaseId, tuple[Chunk, ...]] = field(default_factory=dict)
     reservations: dict[LeaseId, Chunk] = field(default_factory=dict)
     fetches: dict[int, Wait] = field(default_factory=dict)
@@ -103,6 +105,11 @@ class Engines:
         self._lease += 1
         return LeaseId(self._lease)
 
+    def came(self, event: events.EngineCame) -> None:
+        """A connection begins."""
+        self._of(event.engine).tenant = event.tenant
+        self._pool.tenants.came(event.tenant)
+
     # ------------------------------------------------------------------ writing
 
     def reserve(self, event: events.ReserveRequested) -> None:
@@ -115,7 +122,7 @@ class Engines:
         if position is None and event.parent is not None and self._pool.find(event.parent) is None:
             before = self._directory.find(event.parent)
             position = before.position + 1 if before is not None else None
-        made = self._pool.reserve(event.key, event.parent, event.size_bytes, position, event.namespace)
+        made = self._pool.reserve(event.key, event.parent, event.size_bytes, position, event.namespace, holdings.tenant)
         if isinstance(made, Refusal):
             if made is not Refusal.FILLING:
                 self._claims.not_put(event.key)
@@ -203,6 +210,7 @@ class Engines:
             event.expected_s,
             traced=event.traced,
             any_order=event.any_order,
+            tenant=holdings.tenant,
         )
         if wait is not None:
             holdings.fetches[event.request] = wait
@@ -257,13 +265,15 @@ class Engines:
 
     def pin(self, event: events.PinRequested) -> None:
         """Keep the chunks that are in the pool."""
-        pins = self._of(event.engine).pins
+        holdings = self._of(event.engine)
         done = bytearray()
         for key in event.keys:
             chunk = self._pool.find(key)
+            if chunk is not None and not self._pool.lend(chunk, holdings.tenant):
+                chunk = None
             if chunk is not None:
                 self._pool.retain(chunk)
-                pins.setdefault(key, []).append(chunk)
+                holdings.pins.setdefault(key, []).append(chunk)
             done.append(chunk is not None)
         self._answer(event, Kind.PIN, bytes(done))
 
@@ -318,6 +328,8 @@ class Engines:
         holdings = self._engines.pop(engine, None)
         if holdings is None:
             return
+        if holdings.tenant != NOBODY:
+            self._pool.tenants.left(holdings.tenant)
         for wait in holdings.fetches.values():
             self._waits.cancel(wait)
         for chunks in holdings.leases.values():

@@ -183,6 +183,14 @@ class ClaimWithdrawn:
 
 
 @dataclass(frozen=True, slots=True)
+class EngineCame:
+    """A connection begins; `tenant`: whose engine it is. Engines that never came are nobody's."""
+
+    engine: EngineId
+    tenant: str
+
+
+@dataclass(frozen=True, slots=True)
 class EngineGone:
     """A connection ended, whoever ended it: what its engine held is given back."""
 
@@ -468,6 +476,7 @@ EngineEvent: TypeAlias = (
     | HintGiven
     | ClaimMade
     | ClaimWithdrawn
+    | EngineCame
     | EngineGone
 )
 ControllerEvent: TypeAlias = (
@@ -479,13 +488,13 @@ Event: TypeAlias = (
     | LoadEnded
     | SaveEnded
     | ChunkTaken
-    | DigestComputed
-    | LeavesRead
     | ColdStateGiven
     | ColdProbed
     | ColdLookedUp
     | ColdLoadEnded
     | ColdSaveEnded
+    | DigestComputed
+    | LeavesRead
     | ControlsReceived
     | CastsPlaced
     | CastsUnexpected

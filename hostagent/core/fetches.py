@@ -26,6 +26,7 @@ from hostagent.core.outgoing_reads import OutgoingReads
 from hostagent.core.plan import FetchPlan, FetchPlanner
 from hostagent.core.sources import SWITCH_NODE, DiskIndex, Sources
 from hostagent.pool.chunks import Chunk, ChunkPool
+from hostagent.pool.tenants import NOBODY
 from hostagent.tree import Hashed, root_of, wrong_segments
 from kvclient.messages import Status
 from kvpolicy.tiers.gate import Gate, Prefill, Probe
@@ -166,13 +167,15 @@ class Fetches:
         expected_s: float = 0.0,
         traced: bool = False,
         any_order: bool = False,
+        tenant: str = NOBODY,
     ) -> FetchId | None:
         """Bring chunks (distinct, in prefix order; or `any_order`, without a prefill: each is of use by itself).
 
         `ended` comes once, unless it is cancelled; `progressed` hears how many leading chunks are here. `prefill`: the
         engine's own way to them; a fetch that falls behind it is given up. `waits`: hears the plan before anything
         else, and takes care of the chunks in it that are being computed; `expected_s`: others will be computed or put
-        within this time. `traced`: the plan is told, too. None: it has ended already.
+        within this time. `traced`: the plan is told, too. `tenant`: whom the chunks count for. None: it has ended
+        already.
         """
         if len(self._fetches) >= FETCHES_MAX:
             ended(FetchResult(Status.BUSY, ()))
@@ -188,6 +191,7 @@ class Fetches:
             may_wait=waits is not None,
             expected_s=expected_s,
             any_order=any_order,
+            tenant=tenant,
         )
         if traced:
             self._emit(self._planner.told(plan))

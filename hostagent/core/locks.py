@@ -51,7 +51,7 @@ class Locks:
     def lock(self, engine: EngineId, key: ChunkKey, hold_s: float) -> bool:
         """Keep a READY chunk for so long at most. False: it is not in the pool, or too much is locked already."""
         chunk = self._pool.find(key)
-        if chunk is None or self._counts[engine] >= limits.API_LOCKS_MAX:
+        if chunk is None or self._counts[engine] >= limits.API_LOCKS_MAX or not self._pool.lend(chunk, chunk.tenant):
             return False
         if not self._chunks[chunk]:
             most_bytes = int(self._pool.usage().size_bytes * limits.API_LOCKED_SHARE_MAX)

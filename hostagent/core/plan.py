@@ -17,6 +17,7 @@ from hostagent.core.effects import FetchPlanned
 from hostagent.core.inbound import InboundChunk
 from hostagent.core.sources import DiskIndex, Found, Sources
 from hostagent.pool.chunks import Chunk, ChunkPool, Refusal
+from hostagent.pool.tenants import NOBODY
 from kvclient.messages import Status
 from kvpolicy.tiers.gate import Gate, Offer, Prefill, Verdict
 from kvpolicy.tiers.quote import Quote, quote
@@ -80,11 +81,13 @@ class FetchPlanner:
         may_wait: bool = False,
         expected_s: float = 0.0,
         any_order: bool = False,
+        tenant: str = NOBODY,
     ) -> FetchPlan:
         """Local chunks are pinned and room is reserved for the others when it returns.
 
         `may_wait`: also for chunks that somebody computes; `expected_s`: and so long for those that nobody does yet.
         `any_order`: each chunk is of use by itself; those that nobody has are left out, and nothing is waited for.
+        `tenant`: whom the chunks count for.
         """
         offers: list[Offer] = []
         offered: list[ChunkKey] = []
@@ -113,22 +116,35 @@ class FetchPlanner:
         stopped = Status.GATE if count < len(offers) else Status.NOT_FOUND if absent else Status.OK
         ready = count if unready is None else min(count, unready)
         plan = FetchPlan(verdict, stopped, tuple(offered[:ready]), tuple(offered[ready:count]), untaught=touches)
+        routes = dict(zip(plan.keys, verdict.routes, strict=False))
         # Pin all of them first: making room for one chunk must not evict another of the same fetch.
         for key in plan.keys:
-            chunk = here.get(key)
-            if chunk is not None:
-                self._pool.pin(chunk)
-                plan.pinned[key] = chunk
-        for key, route in zip(plan.keys, verdict.routes, strict=False):
-            if key in found:
-                refusal = self._make_room(plan, found[key], route)
-                if refusal is None:
-                    continue
+            if key in here and not self._pin(plan, here[key], tenant):
+                self._leave_out(plan, key, Status.POOL_FULL, any_order=any_order)
                 if not any_order:
-                    self._cut(plan, key, refusal)
                     break
-                plan.keys, plan.stopped = tuple(one for one in plan.keys if one != key), refusal
+        for key in plan.keys:
+            refusal = self._make_room(plan, found[key], routes[key], tenant) if key in found else None
+            if refusal is not None:
+                self._leave_out(plan, key, refusal, any_order=any_order)
+                if not any_order:
+                    break
         return plan
+
+    def _pin(self, plan: FetchPlan, chunk: Chunk, tenant: str) -> bool:
+        """Keep a chunk that is here; False: its tenant holds too much already."""
+        if not self._pool.lend(chunk, tenant):
+            return False
+        self._pool.pin(chunk)
+        plan.pinned[chunk.key] = chunk
+        return True
+
+    def _leave_out(self, plan: FetchPlan, key: ChunkKey, why: Status, *, any_order: bool) -> None:
+        """Do without a chunk, and unless chunks may come in any order without those behind it."""
+        if any_order:
+            plan.keys, plan.stopped = tuple(one for one in plan.keys if one != key), why
+        else:
+            self._cut(plan, key, why)
 
     def told(self, plan: FetchPlan) -> FetchPlanned:
         """A plan just made, for who traces the fetch."""
@@ -227,10 +243,10 @@ class FetchPlanner:
                 self._pool.unpin(chunk)
         plan.keys, plan.awaited, plan.stopped = plan.keys[:place], (), why
 
-    def _make_room(self, plan: FetchPlan, found: Found, route: Tier) -> Status | None:
+    def _make_room(self, plan: FetchPlan, found: Found, route: Tier, tenant: str) -> Status | None:
         """Memory for an arriving chunk; the reason when there is none."""
         entry = found.entry
-        made = self._pool.reserve(entry.key, entry.parent, entry.size_bytes, entry.position)
+        made = self._pool.reserve(entry.key, entry.parent, entry.size_bytes, entry.position, tenant=tenant)
         if isinstance(made, Refusal):
             # FILLING: an engine here is putting this very chunk; it will be there by itself in a moment.
             return Status.FILLING if made is Refusal.FILLING else Status.POOL_FULL

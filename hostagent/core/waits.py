@@ -21,6 +21,7 @@ from hostagent.core.fetch import FetchResult, Purpose
 from hostagent.core.fetches import Fetches
 from hostagent.core.plan import FetchPlan
 from hostagent.pool.chunks import Chunk, ChunkPool
+from hostagent.pool.tenants import NOBODY
 from kvclient.messages import Status
 from kvpolicy.tiers.gate import Gate, Prefill, Verdict
 from kvpolicy.tiers.merging import NOTICE_S
@@ -62,6 +63,7 @@ class Wait:
     awaited: list[ChunkKey] = field(default_factory=list)
     verdict: Verdict | None = None
     """Of a fetch that waited."""
+    tenant: str = NOBODY
     over: bool = False
 
 
@@ -116,39 +118,44 @@ class Waits:
         *,
         traced: bool = False,
         any_order: bool = False,
+        tenant: str = NOBODY,
     ) -> Wait | None:
         """As `Fetches.begin`, for an engine, which may have to wait. None: it has ended already. What nothing else has
         is looked for in the cold store first."""
         now_ns = self._clock.now_ns
         if prefill is not None and self._claims:
             prefill = replace(prefill, behind=max(prefill.behind, self._claims.behind))
-        wait = Wait(ended, now_ns, deadline_ns, now_ns + int(expected_s * 1e9))
+        wait = Wait(ended, now_ns, deadline_ns, now_ns + int(expected_s * 1e9), tenant=tenant)
         part = _Part(tuple(keys))
         wait.parts.append(part)
-        begin = partial(self._begin, wait, part, prefill, expected_s, traced, any_order)
-        if not self._looks(keys, prefill, deadline_ns, begin):
+
+        def begin() -> None:
+            if wait.over:
+                return
+            part.fetch = self._fetches.begin(
+                keys,
+                Purpose.ENGINE,
+                deadline_ns,
+                partial(self._part_ended, wait, part),
+                prefill=prefill,
+                waits=partial(self._planned, wait, part),
+                expected_s=expected_s,
+                traced=traced,
+                any_order=any_order,
+                tenant=tenant,
+            )
+
+        if not self._looks(keys, prefill, deadline_ns, begin, any_order):
             begin()
         return None if wait.over else wait
 
-    def _begin(
-        self, wait: Wait, part: _Part, prefill: Prefill | None, expected_s: float, traced: bool, any_order: bool
-    ) -> None:
-        if wait.over:
-            return
-        part.fetch = self._fetches.begin(
-            part.keys,
-            Purpose.ENGINE,
-            wait.deadline_ns,
-            partial(self._part_ended, wait, part),
-            prefill=prefill,
-            waits=partial(self._planned, wait, part),
-            expected_s=expected_s,
-            traced=traced,
-            any_order=any_order,
-        )
-
     def _looks(
-        self, keys: Sequence[ChunkKey], prefill: Prefill | None, deadline_ns: int, then: Callable[[], None]
+        self,
+        keys: Sequence[ChunkKey],
+        prefill: Prefill | None,
+        deadline_ns: int,
+        then: Callable[[], None],
+        any_order: bool,
     ) -> bool:
         """Whether the fetch goes on with `then`, when the cold store has been asked for what nothing else has."""
         if not self._cold.has_store or deadline_ns - self._clock.now_ns < 4e9 * self._cold.wait_max_s:
@@ -158,7 +165,7 @@ class Waits:
             return False
         nowhere = [key for key in keys[first:] if self._is_nowhere(key)]
         compute_s = None if prefill is None else prefill.compute_s * len(nowhere) / len(keys)
-        return self._cold.look(nowhere, compute_s, then)
+        return self._cold.look(nowhere, compute_s, then, any_order=any_order)
 
     def _is_nowhere(self, key: ChunkKey) -> bool:
         here = self._fetches.can_bring(key) or self._pool.is_filling(key)
@@ -257,7 +264,11 @@ class Waits:
         self._forget(wait, wait.awaited[:count])
         del wait.awaited[:count]
         part.fetch = self._fetches.begin(
-            part.keys, Purpose.ENGINE, wait.deadline_ns, partial(self._part_ended, wait, part)
+            part.keys,
+            Purpose.ENGINE,
+            wait.deadline_ns,
+            partial(self._part_ended, wait, part),
+            tenant=wait.tenant,
         )
 
     def _check(self, wait: Wait, why: Freed) -> None:

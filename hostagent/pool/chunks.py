@@ -8,14 +8,17 @@ objects, not to keys, so a key that is dropped and put again while the old copy 
 from __future__ import annotations
 
 import enum
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 
 from hostagent.disk.records import Record
 from hostagent.pool.extents import ExtentAllocator
 from hostagent.pool.index import NO_SLOT, Found, PoolIndex
+from hostagent.pool.tenants import NOBODY, Tenants
+from hostagent.pool.turns import Spared, SparedTooManyError, Turns
 from hostagent.tree import Hashed
 from kvpolicy.value import CacheValues, EvictionCost, Touch
 from kvproto.ids import ChunkKey
@@ -83,6 +86,13 @@ class Chunk:
     """The controller's last word on it (`ChunkPool.update_remote_score`)."""
     slot: int = NO_SLOT
     """Where the pool's index has it."""
+    tenant: str = NOBODY
+    """Whom it counts for (`hostagent.pool.tenants`)."""
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it cannot be evicted."""
+        return bool(self.state is ChunkState.FILLING or self.pins or self.holds)
 
 
 def _record(chunk: Chunk) -> Record:
@@ -117,14 +127,18 @@ class ChunkPool:
         now_ns: Callable[[], int],
         eviction_cost: EvictionCost | None = None,
         index: PoolIndex | None = None,
+        tenants: Tenants | None = None,
     ) -> None:
         """`now_ns`: the shell's monotonic clock; nothing but the value of chunks depends on it. `eviction_cost`: see
-        `CacheValues`. `index`: is told of everything before it happens to the memory."""
+        `CacheValues`. `index`: is told of everything before it happens to the memory. `tenants`: by default there is
+        none but nobody."""
         self._index = index
+        self.tenants = tenants if tenants is not None else Tenants(size_bytes)
         self._extents = ExtentAllocator(size_bytes, align_bytes)
         self._now_ns = now_ns
         self.values = CacheValues(size_bytes, eviction_cost=eviction_cost)
         self._chunks: dict[ChunkKey, Chunk] = {}
+        self._turns = Turns()
         self._evicting: set[Chunk] = set()
         self._added: dict[ChunkKey, Chunk] = {}
         self._removed: set[ChunkKey] = set()
@@ -143,6 +157,7 @@ class ChunkPool:
         size_bytes: int,
         position: int | None = None,
         namespace: str = "",
+        tenant: str = NOBODY,
     ) -> Chunk | Refusal:
         """Room for a chunk, state FILLING, evicting what must go. Atomic: a Refusal leaves everything as it was.
         Everybody who wants a chunk here needs its bytes in this memory, so the newcomer is never weighed against them.
@@ -153,13 +168,18 @@ class ChunkPool:
             return Refusal.EXISTS if present.state is ChunkState.READY else Refusal.FILLING
         if self._extents.extent_bytes(size_bytes) > self._extents.size_bytes:
             return Refusal.TOO_LARGE
+        extent_bytes = self._extents.extent_bytes(size_bytes)
+        if not self.tenants.may_hold(tenant, extent_bytes):
+            self.tenants.refused_count[tenant] += 1
+            return Refusal.FULL
         if position is None:
             before = self._chunks.get(parent) if parent is not None else None
             position = before.position + 1 if before is not None else 0
         offset = self._extents.allocate(size_bytes)
         if offset is None:
-            victims = self._plan(size_bytes, self._prefix(parent))
+            victims = self._plan(size_bytes, self._prefix(parent), tenant)
             if victims is None:
+                self.tenants.refused_count[tenant] += 1
                 return Refusal.FULL
             for victim in victims:
                 self._remove(victim)
@@ -167,11 +187,14 @@ class ChunkPool:
             offset = self._extents.allocate(size_bytes)
             if offset is None:
                 raise AssertionError("the plan of an eviction did not make the room it promised")
-        chunk = Chunk(key, parent, position, namespace, offset, size_bytes, ChunkState.FILLING)
+        chunk = Chunk(key, parent, position, namespace, offset, size_bytes, ChunkState.FILLING, tenant=tenant)
         if self._index is not None:
             chunk.slot = self._index.hold(_record(chunk))
         self._chunks[key] = chunk
-        self._filling_bytes += self._extents.extent_bytes(size_bytes)
+        self._turns.add(tenant, key, parent)
+        self._filling_bytes += extent_bytes
+        self.tenants.use(tenant, extent_bytes)
+        self.tenants.hold(tenant, extent_bytes)
         self.values.add(_touch(chunk), self._now_ns())
         return chunk
 
@@ -183,7 +206,10 @@ class ChunkPool:
         chunk.digest, chunk.leaves = hashed.digest, hashed.leaves
         if self._index is not None:
             self._index.ready(chunk.slot, _record(chunk), in_use=chunk.pins > 0)
-        self._filling_bytes -= self._extents.extent_bytes(chunk.size_bytes)
+        extent_bytes = self._extents.extent_bytes(chunk.size_bytes)
+        self._filling_bytes -= extent_bytes
+        if not chunk.is_held:
+            self.tenants.hold(chunk.tenant, -extent_bytes)
         if not self.values.is_known(chunk.key):
             # An engine asks for a chunk before it computes it: the put is the chunk's first use.
             self.values.fetched([_touch(chunk)], self._now_ns())
@@ -212,6 +238,8 @@ class ChunkPool:
         chunk = Chunk(key, parent, position, namespace, offset, size_bytes, ChunkState.READY, digest)
         self._chunks[key] = chunk
         self._added[key] = chunk
+        self._turns.add(NOBODY, key, parent)
+        self.tenants.use(NOBODY, self._extents.extent_bytes(size_bytes))
         self.values.add(_touch(chunk), self._now_ns())
         return chunk
 
@@ -238,9 +266,13 @@ class ChunkPool:
             record.digest,
             slot=found.slot,
         )
+        extent_bytes = self._extents.extent_bytes(record.size_bytes)
+        self.tenants.use(NOBODY, extent_bytes)
         if found.ready:
             self._chunks[record.key] = chunk
-            self._filling_bytes += self._extents.extent_bytes(record.size_bytes)
+            self._turns.add(NOBODY, record.key, record.parent)
+            self._filling_bytes += extent_bytes
+            self.tenants.hold(NOBODY, extent_bytes)
             self.values.add(_touch(chunk), self._now_ns())
         else:
             chunk.state = ChunkState.EVICTING
@@ -308,6 +340,30 @@ class ChunkPool:
         now_ns = self._now_ns()
         if risen and self.values.idle_s(key, now_ns) > ECHO_S:
             self.values.fetched([_touch(chunk)], now_ns)
+
+    def lend(self, chunk: Chunk, tenant: str) -> bool:
+        """Whether an engine of a tenant may pin or retain a chunk now. A chunk that was nobody's is the tenant's then:
+        somebody here has asked for it."""
+        extent_bytes = self._extents.extent_bytes(chunk.size_bytes)
+        owner = tenant if chunk.tenant == NOBODY else chunk.tenant
+        if not chunk.is_held or owner != chunk.tenant:
+            if not self.tenants.may_hold(owner, extent_bytes):
+                self.tenants.refused_count[tenant] += 1
+                return False
+            if owner != chunk.tenant:
+                self._move(chunk, owner, extent_bytes)
+        return True
+
+    def _move(self, chunk: Chunk, tenant: str, extent_bytes: int) -> None:
+        """A chunk counts for another tenant."""
+        for owner, change in ((chunk.tenant, -extent_bytes), (tenant, extent_bytes)):
+            self.tenants.use(owner, change)
+            if chunk.is_held:
+                self.tenants.hold(owner, change)
+        if self._chunks.get(chunk.key) is chunk:
+            self._turns.remove(chunk.tenant, chunk.key, chunk.parent)
+            self._turns.add(tenant, chunk.key, chunk.parent)
+        chunk.tenant = tenant
 
     def retain(self, chunk: Chunk) -> None:
         """One more reason not to evict a READY chunk."""
@@ -379,14 +435,17 @@ class ChunkPool:
 
     def _keep(self, chunk: Chunk, *, pins: int = 0, holds: int = 0) -> None:
         """Change a chunk's counts, and the totals with them."""
-        before = bool(chunk.pins or chunk.holds)
+        before, was_held = bool(chunk.pins or chunk.holds), chunk.is_held
         chunk.pins += pins
         chunk.holds += holds
         self.pins_count += pins
         if self._index is not None and chunk.state is ChunkState.READY and pins and chunk.pins in (0, pins):
             self._index.use(chunk.slot, in_use=chunk.pins > 0)
         after = bool(chunk.pins or chunk.holds)
-        self._pinned_bytes += (after - before) * self._extents.extent_bytes(chunk.size_bytes)
+        if before is not after:
+            extent_bytes = self._extents.extent_bytes(chunk.size_bytes)
+            self._pinned_bytes += (after - before) * extent_bytes
+            self.tenants.hold(chunk.tenant, (chunk.is_held - was_held) * extent_bytes)
 
     def _evictable(self, key: ChunkKey) -> bool:
         chunk = self._chunks[key]
@@ -400,15 +459,33 @@ class ChunkPool:
             parent = chunk.parent
         return keys
 
-    def _plan(self, size_bytes: int, kept: set[ChunkKey]) -> list[Chunk] | None:
+    def _plan(self, size_bytes: int, kept: set[ChunkKey], tenant: str) -> list[Chunk] | None:
         """The victims whose eviction makes room for `size_bytes`; None when even evicting all but `kept` does not."""
+        if not self.tenants.is_shared:
+            return self._victims(size_bytes, lambda key, _: key not in kept)
+        for last_resort in (False, True):
+            may_lose = partial(self.tenants.may_lose, tenant=tenant, more_bytes=size_bytes, last_resort=last_resort)
+            try:
+                victims = self._victims(size_bytes, Spared(kept, may_lose).may_go)
+            except SparedTooManyError:
+                victims = self._victims_by_turns(size_bytes, kept, may_lose)
+            if victims is not None or self.tenants.is_beyond(tenant, size_bytes):
+                return victims
+        return None
+
+    def _victims(self, size_bytes: int, may_go: Callable[[ChunkKey, str], bool]) -> list[Chunk] | None:
+        """`may_go(key, tenant)` is asked when a chunk's turn comes, with those before it taken off their tenants: a
+        tenant that has come down to its share loses no more."""
         trial = self._extents.copy()
         victims: list[Chunk] = []
-        order = self.values.victims(self._now_ns(), lambda key: key not in kept and self._evictable(key))
+        order = self.values.victims(
+            self._now_ns(), lambda key: self._evictable(key) and may_go(key, self._chunks[key].tenant)
+        )
         try:
             for key in order:
                 victim = self._chunks[key]
                 victims.append(victim)
+                self.tenants.use(victim.tenant, -self._extents.extent_bytes(victim.size_bytes))
                 trial.free(victim.offset, victim.size_bytes)
                 if trial.allocate(size_bytes) is not None:
                     return victims
@@ -416,7 +493,41 @@ class ChunkPool:
             close = getattr(order, "close", None)
             if close is not None:
                 close()
+            for victim in victims:
+                self.tenants.use(victim.tenant, self._extents.extent_bytes(victim.size_bytes))
         return None
+
+    def _victims_by_turns(
+        self, size_bytes: int, kept: set[ChunkKey], may_lose: Callable[[str], bool]
+    ) -> list[Chunk] | None:
+        """As `_victims`, from the tenant that has most beyond its share, and nearly by value."""
+        trial = self._extents.copy()
+        victims: dict[ChunkKey, Chunk] = {}
+        gone: Counter[ChunkKey] = Counter()
+        try:
+            while trial.allocate(size_bytes) is None:
+                losers = sorted(filter(may_lose, self._turns.tenants), key=self.tenants.excess_bytes, reverse=True)
+                picks = (
+                    self._turns.pick(
+                        loser,
+                        lambda key: key not in kept and key not in victims and self._evictable(key),
+                        gone,
+                        self.values.score,
+                    )
+                    for loser in losers
+                )
+                key = next((key for key in picks if key is not None), None)
+                if key is None:
+                    return None
+                victim = victims[key] = self._chunks[key]
+                if victim.parent is not None:
+                    gone[victim.parent] += 1
+                self.tenants.use(victim.tenant, -self._extents.extent_bytes(victim.size_bytes))
+                trial.free(victim.offset, victim.size_bytes)
+            return list(victims.values())
+        finally:
+            for victim in victims.values():
+                self.tenants.use(victim.tenant, self._extents.extent_bytes(victim.size_bytes))
 
     def _remove(self, chunk: Chunk) -> None:
         self._forget(chunk)
@@ -425,7 +536,7 @@ class ChunkPool:
     def _retire(self, chunk: Chunk) -> None:
         self._forget(chunk)
         if chunk.pins:
-            chunk.state = ChunkState.EVICTING
+            chunk.state = ChunkState.EVICTING  # held as before: by its pins
             self._evicting.add(chunk)
             if self._index is not None:
                 self._index.retire(chunk.slot)
@@ -434,6 +545,7 @@ class ChunkPool:
 
     def _forget(self, chunk: Chunk) -> None:
         del self._chunks[chunk.key]
+        self._turns.remove(chunk.tenant, chunk.key, chunk.parent)
         self.values.remove(chunk.key)
         self._keep(chunk, holds=-chunk.holds)
         if chunk.state is ChunkState.FILLING:
@@ -445,4 +557,8 @@ class ChunkPool:
         if self._index is not None:
             self._index.free(chunk.slot)
         self._extents.free(chunk.offset, chunk.size_bytes)
+        extent_bytes = self._extents.extent_bytes(chunk.size_bytes)
+        self.tenants.use(chunk.tenant, -extent_bytes)
+        if chunk.is_held:
+            self.tenants.hold(chunk.tenant, -extent_bytes)  # one that was being written, and is given up
         chunk.state = ChunkState.GONE

@@ -44,7 +44,8 @@ class Routing(enum.Enum):
 
     ROUND_ROBIN = "rr"
     PREFIX = "prefix"
-    """The node with the longest cached prefix, unless it is much busier than the idlest."""
+    """The node with the longest cached prefix of half the prompt or four blocks, unless it is much busier than the
+    idlest; otherwise the idlest."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -269,7 +269,9 @@ class Replay:
 
 def _tokens_by_origin(request: Request, sources: Sequence[ChunkSource]) -> dict[str, int]:
     """Tokens by where the KV of their chunks came from, as `Outcome` names them."""
-    tokens = dict.fromkeys(ChunkSource, 0)
+    tokens: dict[ChunkSource, int] = {
+        source: 0 for source in ChunkSource if source is not ChunkSource.COLD
+    }  # no replay has that
     for place, source in enumerate(sources):
         tokens[source] += request.cached_tokens(place + 1) - request.cached_tokens(place)
     return {f"{source.name.lower()}_tokens": count for source, count in tokens.items()}

@@ -11,6 +11,11 @@ from planner.cluster.requests import Request
 _BUSIER_BY = 4
 """Requests more than the idlest node has, beyond which a cached prefix is not worth the wait."""
 
+_SHARE_MIN = 0.5
+_BLOCKS_MIN = 4
+"""A prefix is followed from this share of the prompt, or this many blocks, on. A shorter one is what all prompts begin
+with: following it would send them all to the few nodes that have it."""
+
 
 class Router:
     """The load balancer in front of the engines."""
@@ -28,11 +33,19 @@ class Router:
             node = self._turn % len(self._agents)
             self._turn += 1
             return node
-        idlest = min(self.in_flight)
-        cached = [
-            (-agent.leading(request.keys), self.in_flight[agent.node], (agent.node - self._turn) % len(self._agents))
-            for agent in self._agents
-            if self.in_flight[agent.node] <= idlest + _BUSIER_BY
-        ]
         self._turn += 1
-        return (min(cached)[2] + self._turn - 1) % len(self._agents)
+        held = [agent.leading(request.keys) for agent in self._agents]
+        worth = min(_BLOCKS_MIN, max(1, len(request.keys) * _SHARE_MIN))
+        turn = self._turn - 1
+        return min(
+            range(len(self._agents)),
+            key=lambda node: (
+                -held[node] if held[node] >= worth and self._is_free(node) else 0,
+                self.in_flight[node],
+                (node - turn) % len(self._agents),
+            ),
+        )
+
+    def _is_free(self, node: int) -> bool:
+        """Not so busy that a cached prefix is not worth the wait."""
+        return self.in_flight[node] <= min(self.in_flight) + _BUSIER_BY

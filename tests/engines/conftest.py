@@ -19,13 +19,22 @@ NEEDS = {"sglang": "sglang", "lmcache": "lmcache"}
 WARN_AT_IMPORT = ("torch", "transformers", "sglang", "lmcache", "pydantic", "triton", "numba", "google", "fastapi")
 """What these say of themselves is no failure of ours."""
 
-if importlib.util.find_spec("sglang") is not None:
-    sys.path.insert(0, str(HERE / "standins" / "sglang"))
-    sys.modules.pop("sitecustomize", None)
+IMPORTED = {
+    "sglang": ("sitecustomize", "sglang.srt.mem_cache.pool_host.mha", "sglang.srt.mem_cache.storage"),
+    "lmcache": ("lmcache.v1.distributed.l2_adapters.factory", "kvclient.engines.lmcache.second_level"),
+}
+"""What the tests import of each engine, here, where warnings are no errors."""
+
+for engine, modules in IMPORTED.items():
+    if importlib.util.find_spec(engine) is None:
+        continue
+    if (HERE / "standins" / engine).is_dir():
+        sys.path.insert(0, str(HERE / "standins" / engine))
+        sys.modules.pop("sitecustomize", None)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for name in ("sitecustomize", "sglang.srt.mem_cache.pool_host.mha", "sglang.srt.mem_cache.storage"):
-            importlib.import_module(name)
+        for module in modules:
+            importlib.import_module(module)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

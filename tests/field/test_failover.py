@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -36,8 +37,6 @@ def test_what_operators_set_outlives_the_leader(lab: Callable[[], Lab]) -> None:
     leader.kill()
     cluster.controllers[1].wait_for("this controller leads")
     cluster.wait_for_agents()
-    shown = len(top.said())
-    wait_until(lambda: "draining" in top.said()[shown:], "kvcast top to go on with the new leader", top.said)
     status = cluster.json("top --once")["status"]
     assert {node["name"]: node["state"] for node in status["nodes"]} == {
         "n1": "draining",
@@ -51,3 +50,6 @@ def test_what_operators_set_outlives_the_leader(lab: Callable[[], Lab]) -> None:
     assert all(one["fetches_per_s"] > FETCHES_PER_S for one in cluster.json("ls")), "agents tell what they fetched"
     examined = cluster.json("doctor cluster")
     assert not examined["broken"], examined
+    cluster.kvcast("drain n1 --cancel")
+    shown = len(top.said())
+    wait_until(lambda: re.search(r"n1[^\n]*attached", top.said()[shown:]) is not None, "news on a terminal", top.said)

@@ -48,7 +48,7 @@ def servers(
                 "kv-transfer-config": transfer,
             }
         )
-    with serving(launcher, arguments, folder, "server") as urls:
+    with serving(launcher, arguments, folder, "server", {"VLLM_CPU_OMP_THREADS_BIND": "nobind"}) as urls:
         for url in urls:
             until(lambda url=url: _names_chunks(url), "a server has read its weights")
         yield urls

@@ -51,6 +51,23 @@ def test_failed_loads_are_computed(
     run_until_idle(engine)
 
 
+def test_failed_loads_of_layers_with_windows_are_computed(
+    start: StartEngine, models: Callable[..., Path], agent_sockets: list[str]
+) -> None:
+    """With several groups of layers vLLM takes back whole requests, not blocks."""
+    engine = start(models("gemma3narrow"), agent_sockets[0], enable_prefix_caching=False, connector=FAULTY)
+    chance = random.Random(14)
+    prompts = [random_tokens(chance, 3 * CHUNK_TOKENS + 10) for _ in range(16)]
+    computed = engine.generate(prompts, kv_transfer_params={"kvcast.no_load": True}, margins=True)
+    expected = [result.certain for result in computed if result is not None]
+    run_until_idle(engine)
+    assert_same(tokens_of(engine.generate(prompts)), expected)
+    metrics = engine.metrics()
+    assert metrics["failed_blocks"][""] > 2
+    assert metrics["hits"]["local"] > 10
+    run_until_idle(engine)
+
+
 def test_what_stands_on_a_failed_load_is_not_saved(
     second: Engine, start: StartEngine, models: Callable[..., Path], agent_sockets: list[str]
 ) -> None:

@@ -17,7 +17,7 @@ from controlplane.switch.target import Operation, Up, Update
 from kvproto.rpc import control_pb2 as rpc
 from tests.contracts.switch_target.memory_target import MemorySwitch
 from tests.unit.controlplane.fake_agent import FakeAgent, agents
-from tests.unit.controlplane.helpers import facts, key, record
+from tests.unit.controlplane.helpers import Scene, facts, hello, key, record
 from tests.unit.controlplane.test_daemon import PREFIX, controller, operator, run
 from tests.unit.controlplane.test_with_p4switch import V1MODEL, running
 
@@ -40,6 +40,25 @@ def test_a_port_that_no_switch_has_is_refused_and_the_controller_goes_on(port: i
             assert not one.failed.is_set()
 
     run(steps())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"node": "n" * 100_000},
+        {"version": "v" * 100_000},
+        {"read_endpoint": "e" * 100_000},
+        {"node": "n" * 100_000, "version": "v" * 100_000, "protocol": 99},
+    ],
+    ids=["node", "version", "endpoint", "skew"],
+)
+def test_a_hello_of_long_texts_is_refused_in_a_short_one(changes: dict[str, object]) -> None:
+    scene = Scene()
+    scene.core.hello(1, hello(1, **changes), scene.now)
+    scene.advance()
+    assert scene.closed[1].code in ("INVALID_ARGUMENT", "FAILED_PRECONDITION")
+    assert 20 < len(scene.closed[1].reason) < 500
+    assert not list(scene.core.nodes)
 
 
 def test_a_fetch_of_more_bytes_than_a_chunk_has_is_refused() -> None:

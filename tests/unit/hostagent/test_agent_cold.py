@@ -13,6 +13,7 @@ from hostagent.cold.cold_state import ColdState
 from hostagent.cold.objects import object_name
 from kvclient.client import ChunkSource, Status, Where
 from kvdaemon.errors import CannotRunError
+from kvpolicy.value.costs import Tier
 from tests.unit.hostagent.agent_harness import MIB, Cluster, cluster, key
 from tests.unit.hostagent.cold_harness import content, silent_server
 
@@ -20,13 +21,15 @@ pytest.importorskip("opendal", reason="no opendal here: pip install 'kvcast[cold
 
 SIZE = 64 * 1024
 POOL_BYTES = 2 * MIB
+WAIT_S = 5.0
+"""However slow this machine is at the moment, a look is answered by then."""
 CHUNKS = 48
 """One and a half times what the pool holds."""
 
 
 @pytest.fixture
 def fs(tmp_path: Path) -> ColdConfig:
-    return ColdConfig("fs", {"root": str(tmp_path / "store")})
+    return ColdConfig("fs", {"root": str(tmp_path / "store")}, lookup_wait_s=WAIT_S)
 
 
 @pytest.fixture
@@ -40,6 +43,9 @@ def until_on(made: Cluster, index: int) -> None:
     cold = made.agents[index].cold
     assert cold is not None
     made.until(lambda: cold.state is ColdState.ON)
+    # However slow the store seems to be at the moment, computing is slower.
+    core = made.agents[index].core
+    made.call(lambda: core.gate.measured(Tier.RECOMPUTE, MIB, 1000.0, 1))
 
 
 def written_behind(made: Cluster) -> list[int]:
@@ -78,7 +84,7 @@ def test_another_node_and_a_restarted_one_find_it_by_looking(made: Cluster, fs: 
     for index in (0, 1):
         until_on(made, index)
         keys = [key(number) for number in gone[:4]]
-        with made.client(index).fetch(keys, deadline_s=10) as got:
+        with made.client(index).fetch(keys, deadline_s=25) as got:
             assert [bytes(view) for view in got.views] == [content(number, SIZE) for number in gone[:4]]
             assert set(got.sources) == {ChunkSource.COLD}
 

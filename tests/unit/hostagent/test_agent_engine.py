@@ -18,6 +18,7 @@ from hostagent import limits
 from hostagent.agent import Agent
 from hostagent.api.access import Access, Admission, Peer
 from hostagent.api.server import ApiError, ApiServer, Welcome
+from hostagent.api.tenancy import Tenancy
 from hostagent.core.events import EngineId
 from hostagent.tree import hashed
 from kvclient import messages
@@ -74,8 +75,10 @@ def test_full_pool_is_a_typed_outcome_and_evicts_what_nobody_holds(one: Cluster)
     client = one.client(0)
     for number in range(8):
         client.put(key(number), None, bytes(MIB))
-    leases = [client.fetch([key(number)], deadline_s=1) for number in range(7)]
-    client.pin([key(7)])
+    leases = [client.fetch([key(number)], deadline_s=1) for number in range(6)]
+    assert client.pin([key(7), key(6)]) == [True, False], "a tenant holds seven eighths of the pool at most"
+    with client.fetch([key(7), key(6)], deadline_s=1) as got:
+        assert (got.count, got.outcome) == (1, Status.POOL_FULL)
     with pytest.raises(PoolFullError):
         client.put(key(8), None, bytes(MIB))
     with pytest.raises(PoolFullError) as refused:
@@ -83,7 +86,8 @@ def test_full_pool_is_a_typed_outcome_and_evicts_what_nobody_holds(one: Cluster)
     assert refused.value.status is Status.TOO_LARGE
     leases[3].release()
     assert client.put(key(8), None, bytes(MIB)) is PutOutcome.STORED
-    assert client.contains([key(3), key(7), key(8)]) == [Where.NOWHERE, Where.LOCAL, Where.LOCAL]
+    assert client.contains([key(7), key(8)]) == [Where.LOCAL, Where.LOCAL]
+    assert client.contains([key(3), key(6)]).count(Where.NOWHERE) == 1
     for lease in leases:
         lease.release()
     assert client.unpin([key(7), key(7)]) == [True, False]
@@ -224,13 +228,16 @@ def test_one_process_does_not_take_all_connections(one: Cluster) -> None:
 
 def test_all_processes_together_have_a_limit() -> None:
     refused: list[Status] = []
-    admission = Admission(Access(), refused.append)
+    admission = Admission(Access(), refused.append, Tenancy().connections_max)
     peers = [Peer(number // limits.API_CONNECTIONS_PER_PROCESS_MAX, 0) for number in range(limits.API_CONNECTIONS_MAX)]
-    assert {admission.admit(peer) for peer in peers} == {Status.OK}
-    assert admission.admit(Peer(999, 0)) is Status.BUSY
-    admission.left(peers[0])
-    assert admission.admit(Peer(999, 0)) is Status.OK
-    assert refused == [Status.BUSY]
+    half = limits.API_CONNECTIONS_PER_TENANT_MAX
+    assert {admission.admit(peer, "one") for peer in peers[:half]} == {Status.OK}
+    assert admission.admit(Peer(998, 0), "one") is Status.BUSY, "the other half is for others"
+    assert {admission.admit(peer, "other") for peer in peers[half:]} == {Status.OK}
+    assert admission.admit(Peer(999, 0), "third") is Status.BUSY
+    admission.left(peers[0], "one")
+    assert admission.admit(Peer(999, 0), "third") is Status.OK
+    assert refused == [Status.BUSY] * 2
 
 
 @pytest.mark.root
@@ -291,9 +298,13 @@ class _NoRegions:
 
 def test_second_agent_at_the_same_socket_is_refused_and_a_stale_one_is_replaced(one: Cluster) -> None:
     path = one.agents[0].config.api_socket
-    agent, admission = one.agents[0], Admission(Access(), lambda _: None)
+    agent, admission = one.agents[0], Admission(Access(), lambda _: None, Tenancy().connections_max)
     with pytest.raises(ApiError, match="another agent is listening"):
-        one.call(lambda: ApiServer(agent.handle, agent.stats, Welcome(0, 0, 0), _NoRegions(), admission).listen(path))
+        one.call(
+            lambda: ApiServer(agent.handle, agent.stats, Welcome(0, 0, 0), _NoRegions(), admission, Tenancy()).listen(
+                path
+            )
+        )
     stale = str(one.folder / "stale.sock")
     with socket.socket(socket.AF_UNIX) as left_behind:
         left_behind.bind(stale)
@@ -306,7 +317,7 @@ def test_second_agent_at_the_same_socket_is_refused_and_a_stale_one_is_replaced(
     (one.folder / "file").write_text("precious")
     with pytest.raises(ApiError, match="no socket"):
         one.call(
-            lambda: ApiServer(agent.handle, agent.stats, Welcome(0, 0, 0), _NoRegions(), admission).listen(
+            lambda: ApiServer(agent.handle, agent.stats, Welcome(0, 0, 0), _NoRegions(), admission, Tenancy()).listen(
                 str(one.folder / "file")
             )
         )

@@ -190,7 +190,7 @@ def test_silent_holder_is_a_miss_by_the_deadline(pair: Cluster) -> None:
 def test_chunk_larger_than_the_room_is_pool_full_and_earlier_ones_are_delivered(pair: Cluster) -> None:
     put_prefix(pair, 0, 7, MIB)
     client = pair.client(1)
-    for number in range(100, 106):
+    for number in range(100, 105):
         client.put(key(number), None, bytes(MIB))
         client.pin([key(number)])
     with client.fetch(keys(7), deadline_s=10) as got:

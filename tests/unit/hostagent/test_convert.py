@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+import controlplane.limits
 from hostagent import limits
 from hostagent.controller.convert import RemoteProtocolError, events_of
 from hostagent.core import effects, events
 from kvproto.limits import MEMBERS_MAX
 from kvproto.rpc import control_pb2 as rpc
 from kvproto.wire.data import Fabric
+from p4switch.ports import PORT_NUMBER_MAX
 from tests.unit.hostagent.core_harness import PAGE, Scene
 
 KEY = b"k" * 16
@@ -56,3 +58,7 @@ def test_no_controller_makes_a_heart_race() -> None:
     scene.pass_ms(100)
     assert len(scene.take(effects.BeatHeart)) == 10
     scene.close()
+
+
+def test_the_ports_of_a_switch_are_the_same_everywhere() -> None:
+    assert limits.SWITCH_PORT_MAX == controlplane.limits.SWITCH_PORT_MAX == PORT_NUMBER_MAX

@@ -15,8 +15,9 @@ from kvclient.messages import Hint, Status
 from kvpolicy.tiers.cold import may_wait_s, worth_storing
 from kvpolicy.tiers.gate import Choice
 from kvpolicy.value.costs import SourceCost, SourceCosts, Tier
+from kvproto.integrity import Digest
 from kvproto.sources import ChunkSource
-from tests.digests import digest, hashed
+from tests.digests import digest
 from tests.unit.hostagent.core_harness import ENGINE, PAGE, Scene, entry, key
 
 
@@ -46,11 +47,11 @@ class ColdScene(Scene):
     def entry(self, number: int) -> ChunkEntry:
         return ChunkEntry(key(number), None, self.stored[number] * PAGE, digest(number), 0, ())
 
-    def bring(self, outcome: LoadOutcome = LoadOutcome.DONE, number: int | None = None) -> list[int]:
+    def bring(self, outcome: LoadOutcome = LoadOutcome.DONE, wrong: Digest | None = None) -> list[int]:
         """Answer every LoadCold."""
         asked = self.take(effects.LoadCold)
         for one in asked:
-            self.say(events.ColdLoadEnded(one.into, outcome, Hashed(one.digest) if number is None else hashed(number)))
+            self.say(events.ColdLoadEnded(one.into, outcome, Hashed(one.digest if wrong is None else wrong)))
         return [int.from_bytes(one.into.key, "big") for one in asked]
 
     def write(self, outcome: SaveOutcome = SaveOutcome.STORED) -> list[int]:
@@ -116,6 +117,20 @@ def test_a_prefix_that_another_node_stored_is_found_by_two_looks() -> None:
     scene.pass_ms(11_000)
     scene.fetch(4, recompute_s=1.0)
     assert scene.answer() == [[4]]
+    scene.close()
+
+
+def test_chunks_in_any_order_are_looked_for_at_once() -> None:
+    scene = ColdScene()
+    scene.put(2)
+    scene.stored = {3: 1}
+    keys = tuple(key(number) for number in (1, 2, 3))
+    scene.say(events.ChunksRequested(ENGINE, 7, keys, 10.0, None, any_order=True))
+    assert scene.answer() == [[1, 3]]
+    assert scene.bring() == [3]
+    (answer,) = scene.take(effects.FetchAnswered)
+    assert sorted(chunk.source for chunk in answer.chunks if chunk.size_bytes) == [LOCAL, COLD]
+    scene.say(events.LeaseReleased(ENGINE, answer.lease))
     scene.close()
 
 
@@ -211,7 +226,7 @@ def test_bytes_with_another_digest_are_never_given_out() -> None:
     scene.stored = {1: 1}
     scene.fetch(1)
     scene.answer()
-    scene.bring(LoadOutcome.DONE, number=2)
+    scene.bring(LoadOutcome.DONE, wrong=digest(2))
     assert scene.got() == (Status.UNAVAILABLE, [])
     scene.close()
 

@@ -12,7 +12,7 @@ import pytest
 from planner.cluster.figures import ReplayFigures
 from planner.cluster.options import Cluster, Routing, Scenario, Sharing
 from planner.cluster.replay import Replay
-from planner.cluster.requests import requests_of
+from planner.cluster.requests import key_of, requests_of
 from planner.hardware import engine_of, find_model
 from planner.traces import TraceRequest, dequantise, read_trace
 from planner.traces.catalog import CARRIED
@@ -115,6 +115,16 @@ def test_routing_by_prefix_finds_the_node_that_has_it() -> None:
     scattered = replay(requests, Sharing.NONE)
     together = replay(requests, Sharing.NONE, replace(CLUSTER, routing=Routing.PREFIX))
     assert together.hits["local"] > scattered.hits["local"]
+
+
+def test_a_short_prefix_that_all_prompts_share_does_not_draw_them_to_one_node() -> None:
+    """The first block of eight: far from half of the prompt. The rest is each prompt's own."""
+    requests = [request(3.0 * turn, 0, *prompt(100 * (turn + 1), 7)) for turn in range(8)]
+    cluster = replace(CLUSTER, routing=Routing.PREFIX)
+    replayed = Replay(Scenario(cluster, Sharing.NONE))
+    replayed.run(requests_of(requests))
+    served = [sum(agent.find(key_of(100 * (turn + 1))) is not None for turn in range(8)) for agent in replayed.agents]
+    assert served == [2, 2, 2, 2]
 
 
 @pytest.fixture(scope="module")

@@ -22,10 +22,12 @@ _COPIES = ("transfer_kv_direct", "transfer_kv_per_layer_direct_pf_lf", "transfer
 
 
 def _unregistered(common: Any) -> None:
-    def register(buffer: Any, granularity: int | None = None) -> None:
-        setattr(buffer, common._CUDA_HOST_REGISTERED_RANGES_ATTR, [])
+    names = vars(common)
 
-    common._cuda_host_register = register
+    def register(buffer: Any, granularity: int | None = None) -> None:
+        setattr(buffer, names["_CUDA_HOST_REGISTERED_RANGES_ATTR"], [])
+
+    names["_cuda_host_register"] = register
 
 
 def _modest(base: Any) -> None:

@@ -1,4 +1,4 @@
-"""docs/reference/vllm.md lists every setting with the default that the code has, and every metric label."""
+"""The pages about engines list every setting with the default that the code has, and every metric label."""
 
 from __future__ import annotations
 
@@ -6,16 +6,22 @@ import dataclasses
 import re
 from pathlib import Path
 
+import pytest
+
 from kvclient.engines.core.requests import Miss
-from kvclient.engines.settings import Settings
+from kvclient.engines.settings import Settings, StoreSettings
 
-DOCS = (Path(__file__).parents[4] / "docs" / "reference" / "vllm.md").read_text()
+REFERENCE = Path(__file__).parents[4] / "docs" / "reference"
+DOCS = (REFERENCE / "vllm.md").read_text()
 
 
-def test_every_setting_is_documented_with_its_default() -> None:
+@pytest.mark.parametrize(("page", "settings"), [("vllm.md", Settings), ("engines.md", StoreSettings)])
+def test_every_setting_is_documented_with_its_default(
+    page: str, settings: type[Settings] | type[StoreSettings]
+) -> None:
     without = {"weights_digest": "of the files", "tenant_secret_file": "none"}
-    rows = dict(re.findall(r"^\| `(\w+)` \| (.+?) \|", DOCS, re.MULTILINE))
-    for field in dataclasses.fields(Settings):
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.+?) \|", (REFERENCE / page).read_text(), re.MULTILINE))
+    for field in dataclasses.fields(settings):
         default = field.default
         if isinstance(default, bool):
             expected = str(default).lower()

@@ -6,6 +6,7 @@ the engine, and none is ever answered with an exception: without an agent there 
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import logging
 from collections.abc import Mapping, Sequence
@@ -248,8 +249,10 @@ def _model_facts(config: Any, server: Any, weights_digest: str, secret: bytes) -
         name: str(getattr(server, name, None) or "")
         for name in ("quantization", "kv_cache_dtype", "json_model_override_args")
     }
+    told["config"] = _config_digest(_folder(config, server))
     return ModelFacts(
-        model=str(config.model_name or ""),
+        # The last part of a path: nodes may keep a model at different places.
+        model=str(config.model_name or "").rstrip("/").rpartition("/")[2],
         revision=str(getattr(server, "revision", None) or ""),
         weights_digest=weights_digest,
         engine=f"sglang-{importlib.metadata.version('sglang')}",
@@ -262,14 +265,25 @@ def _weights(chosen: str, config: Any, server: Any) -> str | WeightsDigest:
     """The digest of the weights, or who computes it. Raises SettingsError where nobody can."""
     if chosen:
         return chosen
-    model = str(getattr(server, "model_path", None) or config.model_name or "")
-    folder = Path(model) if Path(model).exists() else _hub_folder(model, getattr(server, "revision", None))
+    folder = _folder(config, server)
     if folder is None:
         raise SettingsError(
-            f"kvcast finds no weights of {model!r} on this machine: set weights_digest among its settings to any text "
-            "that changes whenever the weights do"
+            f"kvcast finds no weights of {config.model_name!r} on this machine: set weights_digest among its settings "
+            "to any text that changes whenever the weights do"
         )
     return WeightsDigest(lambda: digest_of(folder))
+
+
+def _folder(config: Any, server: Any) -> Path | None:
+    """Where the model is on this machine; None: it is nowhere to be found."""
+    model = str(getattr(server, "model_path", None) or config.model_name or "")
+    return Path(model) if Path(model).exists() else _hub_folder(model, getattr(server, "revision", None))
+
+
+def _config_digest(folder: Path | None) -> str:
+    """Of the model's configuration: positions, norms and the like change KV without changing weights."""
+    file = folder / "config.json" if folder is not None else None
+    return hashlib.sha256(file.read_bytes()).hexdigest() if file is not None and file.is_file() else ""
 
 
 def _hub_folder(model: str, revision: str | None) -> Path | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 import time
@@ -16,6 +17,8 @@ from kvclient.client import AgentClient, AgentError, AgentUnavailableError
 from kvclient.engines.settings import Settings
 from kvclient.engines.vllm.events import PoolNews
 from kvclient.messages import Where
+
+log = logging.getLogger("vllm.kvcast")
 
 
 def calling_scheduler() -> Any:
@@ -74,4 +77,7 @@ class IdleNews:
         self._news.swept(chunks, where)
         events = self._news.take()
         if events:
-            self._scheduler.kv_event_publisher.publish(KVEventBatch(ts=time.time(), events=events))
+            try:
+                self._scheduler.kv_event_publisher.publish(KVEventBatch(ts=time.time(), events=events))
+            except RuntimeError:
+                log.debug("kvcast: the engine ends; routers are told nothing more")

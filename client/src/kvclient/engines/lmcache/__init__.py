@@ -1,0 +1,1 @@
+"""LMCache's multi-process server with the pool as its second level: `second_level.KvcastL2`."""

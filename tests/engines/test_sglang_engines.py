@@ -1,0 +1,143 @@
+"""Real SGLang engines on the CPU, with agents, a controller and a switch around them: the same tokens, and one cast."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+pytest.importorskip("sglang")
+
+from bmv2_testbed import client
+from bmv2_testbed.engines.small_models import make_model
+from bmv2_testbed.spec import Target, TestbedSpec, Wiring
+from kvclient.client import AgentClient, Where
+from tests.engines.sglang_client import PAGE_TOKENS, Engine, engine_arguments
+
+HOSTS = 3
+PROMPT_TOKENS = 4000
+PATIENCE_S = 60.0
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    """Wait for the cluster, which tells nobody when it is done."""
+    give_up_s = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < give_up_s, what
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="kvcast-sglang-") as made:
+        yield Path(made)
+
+
+@pytest.fixture(scope="module")
+def testbed() -> Iterator[client.Testbed]:
+    """Three nodes, a controller and a switch that serves nothing by itself."""
+    settings = {"policy": {"admission": False}, "push": {"enabled": False}}
+    spec = TestbedSpec(
+        target=Target.P4SWITCH,
+        wiring=Wiring.DATAGRAMS,
+        hosts=HOSTS,
+        pool_bytes=128 * 2**20,
+        controller_settings=settings,
+    )
+    with client.running(spec) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def sockets(testbed: client.Testbed) -> list[str]:
+    return [str(testbed.directory / f"h{host}.sock") for host in range(HOSTS)]
+
+
+@pytest.fixture(scope="module")
+def engines(folder: Path, sockets: list[str]) -> Iterator[list[Engine]]:
+    """On the second and the third node; nothing but the pool is between them."""
+    model = make_model(folder / "model", "llama")
+    made = [Engine(engine_arguments(model, sockets[host]), folder / f"engine{host}.log") for host in (1, 2)]
+    try:
+        yield [engine.await_up() for engine in made]
+    finally:
+        for engine in made:
+            engine.close()
+
+
+def keys_in_pool(testbed: client.Testbed) -> list[bytes]:
+    """Keys of all chunks that the controller knows."""
+    listen = yaml.safe_load((testbed.directory / "controller.yaml").read_text())["listen"]
+    listing = subprocess.run(
+        [sys.executable, "-m", "kvcast.cli", "ls", "--json", "--limit", "0", "--controller", listen],
+        check=True,
+        capture_output=True,
+    )
+    return [bytes.fromhex(chunk["key"]) for chunk in json.loads(listing.stdout)]
+
+
+def figure(testbed: client.Testbed, host: int, name: str) -> float:
+    """Of an agent's metrics."""
+    lines = testbed.agent_metrics(host).splitlines()
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"kvcast_agent_{name}"))
+
+
+def chunks_by_cast(testbed: client.Testbed, host: int) -> float:
+    return figure(testbed, host, 'fetch_chunks_total{source="cast"')
+
+
+def filling_bytes(testbed: client.Testbed, host: int) -> float:
+    """Room for chunks on their way."""
+    return figure(testbed, host, 'pool_bytes{state="filling"')
+
+
+def test_after_a_flush_the_same_tokens_come_from_the_pool(engines: list[Engine], testbed: client.Testbed) -> None:
+    first, second = engines
+    prompt = [random.Random(1).randrange(3, 4000) for _ in range(512)]
+    pages = (len(prompt) - 1) // PAGE_TOKENS
+    computed = first.generate(prompt)
+    assert (computed.cached, computed.from_storage) == (0, 0)
+    until(lambda: len(keys_in_pool(testbed)) >= pages, "pages are written behind")
+    first.flush()
+    again, elsewhere = first.generate(prompt), second.generate(prompt)
+    assert (again.ids, again.from_storage) == (computed.ids, pages * PAGE_TOKENS)
+    assert (elsewhere.ids, elsewhere.from_storage) == (computed.ids, pages * PAGE_TOKENS)
+
+
+def test_two_that_ask_at_once_get_one_cast(engines: list[Engine], testbed: client.Testbed, sockets: list[str]) -> None:
+    first = engines[0]
+    before = set(keys_in_pool(testbed))
+    prompt = [random.Random(2).randrange(3, 4000) for _ in range(PROMPT_TOKENS)]
+    pages = (len(prompt) - 1) // PAGE_TOKENS
+    computed = first.generate(prompt)
+    until(lambda: len(set(keys_in_pool(testbed)) - before) >= pages, "pages are written behind")
+    keys = sorted(set(keys_in_pool(testbed)) - before)
+    with AgentClient(sockets[0]) as holder, AgentClient(sockets[1]) as writer:
+        with holder.fetch_each(keys, deadline_s=60) as got:
+            assert all(got.present)
+        until(lambda: all(writer.drop(keys)) or not any(writer.drop(keys)), "dropped where they were computed")
+        until(lambda: set(writer.contains(keys)) == {Where.REMOTE}, "only the first node holds them")
+    first.flush()
+    casts = [chunks_by_cast(testbed, host) for host in (1, 2)]
+    # Engines take their time to ask: the holder stands still until both have.
+    testbed.kill("agent0", signal.SIGSTOP)
+    try:
+        for engine in engines:
+            engine.begin(prompt)
+        until(lambda: all(filling_bytes(testbed, host) for host in (1, 2)), "both ask")
+    finally:
+        testbed.kill("agent0", signal.SIGCONT)
+    results = [engine.generated() for engine in engines]
+    assert [result.ids for result in results] == [computed.ids] * 2
+    assert [result.from_storage for result in results] == [pages * PAGE_TOKENS] * 2
+    by_cast = [chunks_by_cast(testbed, host) - count for host, count in zip((1, 2), casts, strict=True)]
+    assert min(by_cast) > pages / 8, by_cast

@@ -1,0 +1,74 @@
+"""`make soak MINUTES=15`: everything goes wrong under load; a report, and exit status 1 for what may never be."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import secrets
+import sys
+from pathlib import Path
+from statistics import median
+
+from rich.console import Console
+from rich.table import Table
+
+from bmv2_testbed.errors import TestbedError
+from kvcast.bars import progress
+from tests.soak.report import Report
+from tests.soak.run import soak
+
+ROOT = Path(__file__).parents[2]
+REPORT = ROOT / "build" / "soak" / "report.json"
+
+
+def main(words: list[str] | None = None) -> int:
+    """Exit status: 0 all is well, 1 something was wrong, hung or leaked, 2 there is no soak here."""
+    parser = argparse.ArgumentParser(prog="make soak", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=15.0, help="of trouble (default 15)")
+    parser.add_argument("--seed", type=int, help="the same troubles in the same order (default: others each time)")
+    parser.add_argument("--json", type=Path, default=REPORT, help=f"where the report goes, too (default {REPORT})")
+    args = parser.parse_args(words)
+    seed = secrets.randbelow(1 << 16) if args.seed is None else args.seed
+    try:
+        with progress(Console(stderr=True)) as (say, moved):
+            report = soak(seed, args.minutes * 60, say, moved)
+    except TestbedError as error:
+        print(f"make soak: seed {seed}: {error}", file=sys.stderr)
+        return 2
+    args.json.parent.mkdir(parents=True, exist_ok=True)
+    args.json.write_text(json.dumps({"seed": seed, "minutes": args.minutes, **report.to_json()}, indent=1) + "\n")
+    tell(report, seed, Console())
+    return 1 if report.bad else 0
+
+
+def tell(report: Report, seed: int, console: Console) -> None:
+    """The report as a person reads it."""
+    table = Table(title=f"soak, seed {seed}", show_header=False)
+    table.add_column(style="dim")
+    table.add_column()
+    outcomes = ", ".join(f"{count:,} {name}" for name, count in report.outcomes.most_common())
+    refused = ", ".join(f"{count:,} {name}" for name, count in report.puts_refused.most_common())
+    growth = ", ".join(f"{name} {size / 2**20:+.1f} MiB" for name, size in sorted(report.rss_growth_bytes.items()))
+    recovery = ", ".join(
+        f"{kind} {median(times):.1f} s (at most {max(times):.1f})" for kind, times in sorted(report.recovery_s.items())
+    )
+    for name, value in (
+        ("fetches", f"{report.fetches:,}: {outcomes}"),
+        ("chunks compared", f"{report.chunks:,}"),
+        ("wrong", str(report.wrong)),
+        ("late", str(report.late)),
+        ("hung", str(report.hung)),
+        ("leaked", "\n".join(report.leaked) or "nothing"),
+        ("puts", f"{report.puts:,}" + (f"; refused: {refused}" if refused else "")),
+        ("median complete fetch", f"{median(report.fetch_s) * 1e3:.0f} ms" if report.fetch_s else "none"),
+        ("troubles", f"{report.troubles.total()} of {len(report.troubles)} kinds"),
+        ("agent away", f"{report.away} tries of engines"),
+        ("RSS growth", growth or "nobody lived all along"),
+        ("back after", recovery or "never"),
+    ):
+        table.add_row(name, value)
+    console.print(table)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

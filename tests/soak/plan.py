@@ -1,0 +1,71 @@
+"""What happens in a soak, and when: made by a seed. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+from tests.soak.attacker import KINDS
+
+HONEST: Final = 4
+"""Hosts 0 to 3 put and fetch."""
+MEMBER: Final = 4
+"""Its agent is a member of the fabric; its host lies."""
+STRANGER: Final = 5
+"""Its agent has been stopped: it is no member any more, and lies."""
+HOSTS: Final = 6
+CALM_S: Final = (2.0, 5.0)
+"""Between the end of one trouble and the next."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """One thing that goes wrong."""
+
+    kind: str
+    host: int
+    lasts_s: float
+    calm_s: float
+    """After it."""
+    detail: str = ""
+    """Of an attack: what is sent; of a port's faults: which."""
+
+    @property
+    def name(self) -> str:
+        """As the report lists it."""
+        return f"{self.kind}: {self.detail}" if self.detail else self.kind
+
+
+DISTURBANCES: Final = (
+    "agent killed",
+    "agent frozen",
+    "controller killed",
+    "controller frozen",
+    "switch killed",
+    "program reloaded",
+    "link cut",
+    "prefix evicted",
+)
+PORTS: Final = ("loss", "duplicate", "reorder", "corrupt")
+
+
+def troubles(seed: int, duration_s: float) -> list[Trouble]:
+    """What goes wrong in this time, in order. Each kind comes once before any comes again, so that a short soak has
+    the same mixture as a long one."""
+    random = Random(seed)
+    made: list[Trouble] = []
+    bag: list[tuple[str, str]] = []
+    spent_s = 0.0
+    while spent_s < duration_s:
+        if not bag:
+            bag = [(kind, "") for kind in DISTURBANCES]
+            bag += [("port hurt", fault) for fault in PORTS]
+            bag += [(f"{who} sends", kind) for kind in KINDS for who in ("member", "stranger")]
+            random.shuffle(bag)
+        kind, detail = bag.pop()
+        host = {"member sends": MEMBER, "stranger sends": STRANGER}.get(kind, random.randrange(HONEST))
+        lasts_s, calm_s = random.uniform(1.0, 4.0), random.uniform(*CALM_S)
+        made.append(Trouble(kind, host, lasts_s, calm_s, detail))
+        spent_s += lasts_s + calm_s
+    return made

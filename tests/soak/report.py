@@ -1,0 +1,152 @@
+"""What a soak came to: counted from the lines of its engines and the notes of who disturbed them. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from tests.soak.load import DEADLINE_S, HUNG_S, LATE_S
+
+FDS_SPARE = 48
+"""Descriptors that an idle daemon may have more than at the start: connections to peers stay open."""
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """One trouble that took place, on the monotonic clock."""
+
+    name: str
+    kind: str
+    host: int
+    began_s: float
+    ended_s: float
+    recovered_s: float
+    """When all daemons were attached and programmed again."""
+
+    def excuses(self, host: int, began_s: float, ended_s: float) -> bool:
+        """Whether an agent's silence in that time was this trouble's doing: it was dead or frozen."""
+        away = self.kind in ("agent killed", "agent frozen") and self.host == host
+        return away and began_s <= self.recovered_s and ended_s >= self.began_s
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Of a process."""
+
+    pid: int
+    rss_bytes: int
+    fds: int
+
+
+@dataclass(slots=True)
+class Report:
+    """`bad` is what a soak is run for: anything in it fails it."""
+
+    fetches: int = 0
+    complete: int = 0
+    chunks: int = 0
+    wrong: int = 0
+    late: int = 0
+    hung: int = 0
+    outcomes: Counter[str] = field(default_factory=Counter)
+    puts: int = 0
+    puts_refused: Counter[str] = field(default_factory=Counter)
+    away: int = 0
+    """Times that an engine found no agent: it was killed or frozen."""
+    troubles: Counter[str] = field(default_factory=Counter)
+    leaked: list[str] = field(default_factory=list)
+    rss_growth_bytes: dict[str, int] = field(default_factory=dict)
+    """By process that lived from the first look to the last."""
+    recovery_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    """By kind of trouble, from its end until a fetch of each honest host was complete again."""
+    fetch_s: list[float] = field(default_factory=list)
+    """Of complete ones."""
+
+    @property
+    def bad(self) -> bool:
+        """Whether something came to light that may not be."""
+        return bool(self.wrong or self.hung or self.leaked)
+
+    def to_json(self) -> dict[str, Any]:
+        """For a file."""
+        return {
+            "fetches": self.fetches,
+            "complete": self.complete,
+            "chunks_compared": self.chunks,
+            "wrong": self.wrong,
+            "late": self.late,
+            "hung": self.hung,
+            "leaked": self.leaked,
+            "outcomes": dict(self.outcomes),
+            "puts": self.puts,
+            "puts_refused": dict(self.puts_refused),
+            "agent_away": self.away,
+            "fetch_median_s": round(median(self.fetch_s), 4) if self.fetch_s else None,
+            "troubles": dict(self.troubles),
+            "recovery_s": {kind: [round(one, 2) for one in times] for kind, times in self.recovery_s.items()},
+            "rss_growth_bytes": self.rss_growth_bytes,
+        }
+
+
+def made(lines: Iterable[Mapping[str, Any]], notes: Sequence[Note], ended_s: float) -> Report:
+    """The report of engines' lines; `ended_s`: when nobody waited any more."""
+    report = Report()
+    under_way: dict[int, float] = {}
+    complete_s: dict[int, list[float]] = defaultdict(list)
+    for line in lines:
+        host, what = line["host"], line["what"]
+        if what == "begun":
+            under_way[host] = line["at_s"]
+        elif what in ("fetched", "lost"):
+            under_way.pop(host, None)
+            _count_fetch(report, line, notes, complete_s)
+        elif what == "put":
+            report.puts += 1
+        elif what == "refused":
+            report.puts_refused[line["reason"]] += 1
+        elif what == "away":
+            report.away += 1
+    for began_s in under_way.values():
+        report.hung += ended_s - began_s > DEADLINE_S + HUNG_S
+    for note in notes:
+        report.troubles[note.name] += 1
+        after = [next((one for one in times if one >= note.ended_s), None) for times in complete_s.values()]
+        if after and None not in after:
+            report.recovery_s[note.kind].append(max(one for one in after if one is not None) - note.ended_s)
+    return report
+
+
+def _count_fetch(
+    report: Report, line: Mapping[str, Any], notes: Sequence[Note], complete_s: dict[int, list[float]]
+) -> None:
+    host, began_s, took_s = line["host"], line["began_s"], line["took_s"]
+    excused = any(note.excuses(host, began_s, began_s + took_s) for note in notes)
+    report.fetches += 1
+    if line["what"] == "lost":
+        report.outcomes["AGENT_LOST"] += 1
+        report.hung += not excused
+        return
+    report.outcomes[line["outcome"]] += 1
+    report.chunks += line["chunks"]
+    report.wrong += line["wrong"]
+    report.late += took_s > DEADLINE_S + LATE_S and not excused
+    if line["outcome"] == "OK":
+        report.complete += 1
+        report.fetch_s.append(took_s)
+        complete_s[host].append(began_s + took_s)
+
+
+def compare_sizes(report: Report, before: Mapping[str, Size], after: Mapping[str, Size]) -> None:
+    """What grew in the processes that lived all along; too many descriptors are a leak in any of them."""
+    usual: dict[str, int] = defaultdict(int)
+    for name, size in before.items():
+        usual[name.rstrip("0123456789")] = max(usual[name.rstrip("0123456789")], size.fds)
+    for name, now in after.items():
+        then = before.get(name)
+        if then is not None and then.pid == now.pid:
+            report.rss_growth_bytes[name] = now.rss_bytes - then.rss_bytes
+        if now.fds > usual[name.rstrip("0123456789")] + FDS_SPARE:
+            report.leaked.append(f"{name}: {now.fds} descriptors, {usual[name.rstrip('0123456789')]} at the start")

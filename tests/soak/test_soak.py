@@ -1,0 +1,109 @@
+"""The soak's own arithmetic, and a short soak (`make test-long`)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bmv2_testbed.network.namespaces import can_unshare
+from bmv2_testbed.network.wired import have_mininet
+from tests.soak import __main__ as command
+from tests.soak.attacker import KINDS, frames
+from tests.soak.load import DEADLINE_S, EPOCH_S, HUNG_S, LATE_S, WINDOW_EPOCHS, Clock
+from tests.soak.plan import DISTURBANCES, HONEST, MEMBER, PORTS, STRANGER, troubles
+from tests.soak.report import FDS_SPARE, Note, Report, Size, compare_sizes, made
+
+CLOCK = Clock(100.0, 7, HONEST)
+
+
+@pytest.mark.long
+@pytest.mark.root
+def test_everything_goes_wrong_for_a_minute(tmp_path: Path) -> None:
+    if not (can_unshare() and have_mininet()):
+        pytest.skip("needs root, namespaces and the Debian package mininet (make system)")
+    path = tmp_path / "report.json"
+    assert command.main(["--minutes", "1", "--seed", "3", "--json", str(path)]) == 0
+    report = json.loads(path.read_text())
+    assert report["complete"] > 50
+    assert report["troubles"]
+
+
+def test_the_same_seed_makes_the_same_troubles_and_every_kind_comes() -> None:
+    some = troubles(5, 600.0)
+    assert some == troubles(5, 600.0)
+    assert some != troubles(6, 600.0)
+    kinds = len(DISTURBANCES) + len(PORTS) + 2 * len(KINDS)
+    assert len({one.name for one in some[:kinds]}) == kinds
+    assert {one.host for one in some if one.kind == "member sends"} == {MEMBER}
+    assert {one.host for one in some if one.kind == "stranger sends"} == {STRANGER}
+    assert sum(one.lasts_s + one.calm_s for one in some[:-1]) < 600.0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_attackers_send_what_a_link_carries(kind: str) -> None:
+    made_frames = frames(kind, CLOCK, STRANGER + 1, 1, lambda: 120.0)
+    for _ in range(20):
+        assert 60 <= len(next(made_frames)) <= 9014
+
+
+def test_what_is_fetched_is_what_was_put_lately() -> None:
+    now_s = CLOCK.began_s + 10 * EPOCH_S + 0.1
+    window = CLOCK.window(now_s)
+    assert len(window) == WINDOW_EPOCHS * HONEST
+    assert CLOCK.prefix(10, 0) in window
+    assert CLOCK.prefix(11, 0) not in window
+    assert len({one.seed for one in window}) == len(window)
+
+
+def fetched(began_s: float, took_s: float = 0.1, host: int = 0, **changes: Any) -> dict[str, Any]:
+    line = {"what": "fetched", "host": host, "at_s": began_s + took_s, "began_s": began_s, "took_s": took_s}
+    return line | {"outcome": "OK", "chunks": 4, "wrong": 0} | changes
+
+
+def begun(at_s: float, host: int = 0) -> dict[str, Any]:
+    return {"what": "begun", "host": host, "at_s": at_s}
+
+
+def lost(began_s: float, took_s: float, host: int = 0) -> dict[str, Any]:
+    return {"what": "lost", "host": host, "at_s": began_s + took_s, "began_s": began_s, "took_s": took_s}
+
+
+FROZEN = Note("agent frozen", "agent frozen", 0, 20.0, 24.0, 25.0)
+
+
+def test_a_wrong_byte_fails_a_soak() -> None:
+    report = made([begun(1), fetched(1), begun(2), fetched(2, wrong=1)], [], 10.0)
+    assert (report.fetches, report.complete, report.wrong, report.bad) == (2, 2, 1, True)
+
+
+def test_who_hangs_is_found_unless_its_agent_was_away() -> None:
+    long_s = DEADLINE_S + LATE_S + 1
+    assert not made([begun(1), fetched(1)], [], 10.0).bad
+    assert made([begun(30), lost(30, long_s)], [FROZEN], 100.0).hung == 1
+    assert made([begun(15), lost(15, long_s)], [FROZEN], 100.0).hung == 0
+    assert made([begun(15, 1), lost(15, long_s, 1)], [FROZEN], 100.0).hung == 1
+    assert made([begun(15)], [], 15 + DEADLINE_S + HUNG_S + 1).hung == 1
+    assert made([begun(15)], [], 16.0).hung == 0
+    late = made([begun(30), fetched(30, long_s)], [FROZEN], 100.0)
+    assert (late.late, late.bad) == (1, False)
+
+
+def test_recovery_is_when_everybody_fetches_again() -> None:
+    lines = [fetched(10), fetched(10, host=1), fetched(24.5), fetched(26, host=1), fetched(30)]
+    report = made(lines, [FROZEN], 40.0)
+    assert report.recovery_s["agent frozen"] == [pytest.approx(2.1)]
+    assert report.to_json()["recovery_s"] == {"agent frozen": [2.1]}
+
+
+def test_descriptors_that_pile_up_are_a_leak_and_memory_is_told() -> None:
+    report = Report()
+    before = {"agent0": Size(1, 100, 20), "agent1": Size(2, 100, 22), "controller": Size(3, 50, 30)}
+    most = 22 + FDS_SPARE
+    after = {"agent0": Size(1, 150, most + 1), "agent1": Size(9, 500, most), "controller": Size(3, 50, 30)}
+    compare_sizes(report, before, after)
+    assert report.rss_growth_bytes == {"agent0": 50, "controller": 0}
+    assert report.leaked == [f"agent0: {most + 1} descriptors, 22 at the start"]
+    assert report.bad
