@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from typing import TypeVar
+from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 from hostagent.cold.cold_options import ColdConfig, SecretPlace, is_secret
@@ -12,7 +11,6 @@ from kvdaemon import checks
 from kvdaemon.errors import ConfigError
 from kvdaemon.settings import Section
 
-T = TypeVar("T")
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 
 
@@ -36,11 +34,6 @@ def take_cold(section: Section) -> ColdConfig | None:
     if twice:
         raise ConfigError(f"cold.secrets.{twice[0]} stands in cold.options as well: give it once")
     return config
-
-
-def _or_none(section: Section, key: str, check: Callable[[object], dict[str, T]]) -> dict[str, T]:
-    default: dict[str, T] | None = None
-    return section.take(key, lambda value: check(value) or default, default) or {}
 
 
 def _scheme(value: object) -> str:

@@ -37,6 +37,8 @@ from kvproto.integrity import Digest, algorithm_of
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+NOT_TRIED: Final = "not tried yet"
+"""Why a store counts as away before its first trial has ended."""
 CLOSE_S: Final = 5.0
 """Closing waits at most this long for the thread; it is a daemon's, so the process ends all the same."""
 
@@ -79,7 +81,7 @@ class ColdTier:
         self.config = config
         self.counters = ColdCounters()
         self.state = ColdState.AWAY
-        self.reason = "not tried yet"
+        self.reason = NOT_TRIED
         self._store = store
         self._memory = memory
         self._loop = loop
@@ -156,13 +158,7 @@ class ColdTier:
     # ------------------------------------------------------------------ in the thread
 
     async def _timed(self, operation: Coroutine[Any, Any, T]) -> T:
-        """With an end. Raises ColdStoreError."""
-        timeout_s = self.config.timeout_s
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await operation
-        except TimeoutError:
-            raise ColdStoreError(f"no answer within {timeout_s:g} s") from None
+        return await within(self.config.timeout_s, operation)
 
     async def _read(self, name: str, *buffers: memoryview) -> bool | None:
         if self._reads is None:
@@ -327,6 +323,15 @@ class ColdTier:
         else:
             ended(ColdStoreError(f"a defect: {type(error).__name__}"), None)
             raise error
+
+
+async def within(timeout_s: float, operation: Coroutine[Any, Any, T]) -> T:
+    """An operation with an end. Raises ColdStoreError."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await operation
+    except TimeoutError:
+        raise ColdStoreError(f"no answer within {timeout_s:g} s") from None
 
 
 async def try_out(

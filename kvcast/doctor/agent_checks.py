@@ -18,6 +18,7 @@ from hostagent.transport.base import TransportError
 from hostagent.transport.host import ask_interface, interface_address
 from hostagent.transport.mmsg import ask_buffer, granted_receive_bytes, granted_send_bytes
 from kvcast.doctor.agent_place_checks import api_place, controllers, disk, no_access, ports
+from kvcast.doctor.cold_checks import cold_store
 from kvcast.doctor.findings import Finding, Level, judged
 from kvproto.units import format_bytes, format_rate
 from kvproto.wire.data import DATA_OVERHEAD_BYTES
@@ -51,6 +52,8 @@ def examine(config: AgentConfig | None) -> list[Finding]:
             findings.append(no_access(api_socket))
         if config.disk is not None:
             findings.append(disk(config.disk))
+        if config.cold is not None:
+            findings.append(cold_store(config.cold))
         findings += controllers(config)
     return findings
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from hostagent.core.directory import ChunkEntry
+from hostagent.pool.tenants import HELD_SHARE_MAX
 from tests.unit.hostagent.agent_harness import MIB, Cluster, cluster
 
 PIECE_BYTES = 4096
@@ -139,7 +140,7 @@ class EngineStoreContract:
 
     def test_a_pool_without_room_refuses_and_goes_on(self, bench: Bench) -> None:
         driver, keeper = bench.driver(), bench.agents.client(0)
-        keeper.put(bytes(16), None, bytes(POOL_BYTES))
+        keeper.put(bytes(16), None, bytes(int(HELD_SHARE_MAX * POOL_BYTES)))
         keeper.pin([bytes(16)])
         assert driver.put([1, 2]) == [False, False]
         assert driver.load([1]) == [None]

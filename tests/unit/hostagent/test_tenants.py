@@ -14,6 +14,7 @@ from hostagent.pool.chunks import Chunk, ChunkPool, Refusal
 from hostagent.pool.tenants import HELD_SHARE_MAX, NOBODY, Tenants
 from kvdaemon.errors import ConfigError
 from kvproto.ids import ChunkKey
+from tests.digests import hashed
 from tests.unit.hostagent.agent_harness import key
 
 PAGE = 4096
@@ -34,7 +35,7 @@ class Bench:
     def put(self, number: int, tenant: str) -> Chunk | Refusal:
         made = self.pool.reserve(key(number), None, PAGE, tenant=tenant)
         if isinstance(made, Chunk):
-            self.pool.commit(made, number)
+            self.pool.commit(made, hashed(number))
         return made
 
     def pages(self, tenant: str) -> int:
@@ -74,7 +75,7 @@ def test_many_cheap_chunks_that_are_spared_do_not_hold_anybody_up() -> None:
     for number in range(10_000, 10_000 + 2096):
         made = bench.pool.reserve(key(number), parent, PAGE, tenant="red")
         assert isinstance(made, Chunk)
-        bench.pool.commit(made, number)
+        bench.pool.commit(made, hashed(number))
         parent = key(number) if number % 8 else None
     looked: list[ChunkKey] = []
     score = bench.pool.values.score
@@ -176,7 +177,7 @@ def test_the_books_add_up_whatever_happens(seed: int, spared_max: int, monkeypat
                     filling.append(made)
                     everything.add(made)
             case 2 if filling:
-                bench.pool.commit(filling.pop(chooser.randrange(len(filling))), 1)
+                bench.pool.commit(filling.pop(chooser.randrange(len(filling))), hashed(1))
             case 3 if filling:
                 bench.pool.abort(filling.pop(chooser.randrange(len(filling))))
             case 4:
