@@ -17,10 +17,12 @@ _NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 def take_cold(section: Section) -> ColdConfig | None:
     """The checked section; None: there is no cold store. Raises ConfigError."""
     default = ColdConfig("")
+    options: Mapping[str, str] | None = section.take("options", _options, None)
+    secrets: Mapping[str, SecretPlace] | None = section.take("secrets", _secrets, None)
     config = ColdConfig(
         scheme=section.take("scheme", _scheme, default.scheme),
-        options=_or_none(section, "options", _options),
-        secrets=_or_none(section, "secrets", _secrets),
+        options=options or {},
+        secrets=secrets or {},
         timeout_s=section.take("timeout_s", checks.number(0.1, 600), default.timeout_s),
         lookup_wait_s=section.take("lookup_wait_s", checks.number(0, 10), default.lookup_wait_s),
         write_bytes_per_s=section.take("write_rate", checks.size, default.write_bytes_per_s),

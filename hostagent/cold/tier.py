@@ -178,7 +178,7 @@ class ColdTier:
         packed = bytearray(RECORD_BYTES)
         got = await self._read(object_name(key), memoryview(packed))
         record = record_of(key, bytes(packed)) if got else None
-        if record is None:
+        if record is None or not record.digest:
             return got is not None
         return ChunkEntry(key, record.parent, record.size_bytes, record.digest, record.position, ())
 

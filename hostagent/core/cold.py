@@ -38,7 +38,7 @@ class ColdCounts:
     missing: int = 0
     """Chunks of the index that were not there any more."""
     damaged: int = 0
-    """What was no chunk, or another, or did not match its checksum: a miss."""
+    """What was no chunk, or another, or did not match its digest: a miss."""
 
 
 @dataclass(slots=True, eq=False)

@@ -33,7 +33,7 @@ agents, links of {rate}.
      Llama 3 8B); agents, switch, links and bytes are real, blocks and links scaled down alike: seconds stay seconds.
 Every byte that arrives is compared with what it must be.
 """
-NO_WORKLOADS = "Without root there are no shaped links between hosts: the workloads are left out.\n"
+NO_WORKLOADS = "Without root there are no shaped links between hosts: unicast and the workloads are left out.\n"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
