@@ -50,6 +50,7 @@ class Delivered:
     switch_bytes: int = 0
     holder_bytes: int = 0
     disk_bytes: int = 0
+    cold_bytes: int = 0
     missed_chunks: int = 0
     switch_chunks: int = 0
 
@@ -67,6 +68,8 @@ class Delivered:
                 self.holder_bytes += size_bytes
             case rpc.SOURCE_DISK:
                 self.disk_bytes += size_bytes
+            case rpc.SOURCE_COLD:
+                self.cold_bytes += size_bytes
             case rpc.SOURCE_MISS:
                 self.missed_chunks += 1
 

@@ -196,10 +196,26 @@ class P4RuntimeTarget:
                 return found
         if isinstance(error, TimeoutError):
             return f"it did not answer within {HANDSHAKE_TIMEOUT_S:g} s"
-        if isinstance(error, finsy.P4ClientError) and error.code is finsy.GRPCStatusCode.UNIMPLEMENTED:
-            return _NO_P4RUNTIME
+        if isinstance(error, finsy.P4ClientError):
+            if error.code is finsy.GRPCStatusCode.UNIMPLEMENTED:
+                return _NO_P4RUNTIME
+            # A stream that the server ends before anything was sent says no more than this.
+            if error.code is finsy.GRPCStatusCode.INTERNAL and credentials is None and await self._lacks_p4runtime():
+                return _NO_P4RUNTIME
         said = _one_line(error)
         return await asyncio.to_thread(what_answers, self.address) if "failed to connect" in said else said
+
+    async def _lacks_p4runtime(self) -> bool:
+        """Whether a gRPC server without TLS says that it has no P4Runtime."""
+        async with grpc.aio.insecure_channel(self.address) as channel:
+            ask: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
+                "/p4.v1.P4Runtime/Capabilities", bytes, bytes
+            )
+            try:
+                await ask(b"", timeout=HANDSHAKE_TIMEOUT_S)
+            except grpc.aio.AioRpcError as refusal:
+                return refusal.code() is grpc.StatusCode.UNIMPLEMENTED
+        return False
 
     @asynccontextmanager
     async def _calling(self) -> AsyncIterator[finsy.Switch]:

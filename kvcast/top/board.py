@@ -13,6 +13,7 @@ from kvproto.rpc import control_pb2 as rpc
 SOURCES: Final = (
     ("o", "local", "own DRAM"),
     ("d", "disk", "own disk"),
+    ("k", "cold", "cold store"),
     ("s", "switch", "switch memory"),
     ("c", "cast", "cast"),
     ("u", "holder", "unicast"),

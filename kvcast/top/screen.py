@@ -15,7 +15,7 @@ from kvproto.rpc import control_pb2 as rpc
 from kvproto.units import format_bytes
 
 RowT = TypeVar("RowT")
-COLOURS = {"local": "green", "disk": "magenta", "switch": "red", "cast": "yellow", "holder": "blue"}
+COLOURS = {"local": "green", "disk": "magenta", "cold": "cyan", "switch": "red", "cast": "yellow", "holder": "blue"}
 _LETTERS = {name: letter for letter, name, _ in SOURCES}
 _BAR_CELLS = 10
 _WIDE = 104
@@ -39,7 +39,7 @@ HELP = """
  RIDERS       arrivals of those casts that cost no holder a byte
  SERVED       chunks that came from the switch's memory
  FROM         where its bytes came from, a letter for each tenth:
-              o own DRAM, d own disk, s switch memory, c cast, u unicast
+              o own DRAM, d own disk, k cold store, s switch memory, c cast, u unicast
  WAIT         how long a fetch of it takes, on average
 """
 

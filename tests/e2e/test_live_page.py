@@ -102,7 +102,7 @@ def test_it_shows_what_happens(testbed: Testbed, page: Page) -> None:
     assert "served by the switch" in text(page, "#events")
     assert text(page, "#kept") not in ("–", "0 B")
     page.until("document.querySelector('#sources .s-switch').getAttribute('d')", "bytes from the switch")
-    assert page.evaluate("document.querySelector('#sources-legend').textContent").count("%") == 5
+    assert page.evaluate("document.querySelector('#sources-legend').textContent").count("%") == 6
 
 
 def test_it_asks_nobody_but_its_controller(testbed: Testbed, page: Page) -> None:

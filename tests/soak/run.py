@@ -134,10 +134,35 @@ class Soak:
 
     def _suffer(self, trouble: Trouble) -> None:
         began_s = time.monotonic()
-        _SUFFERED[trouble.kind](self, trouble)
+        self._what_happens(trouble)
         ended_s = time.monotonic()
         self._testbed.await_cluster()
         self._notes.append(Note(trouble.name, trouble.kind, trouble.host, began_s, ended_s, time.monotonic()))
+
+    def _what_happens(self, trouble: Trouble) -> None:
+        match trouble.kind:
+            case "agent killed":
+                self._killed(f"agent{trouble.host}", trouble.lasts_s)
+            case "agent frozen":
+                self._frozen(f"agent{trouble.host}", trouble.lasts_s)
+            case "controller killed":
+                self._killed("controller", trouble.lasts_s)
+            case "controller frozen":
+                self._frozen("controller", trouble.lasts_s)
+            case "switch killed":
+                self._killed("switch", trouble.lasts_s)
+            case "program reloaded":
+                self._testbed.reload_program()
+            case "link cut":
+                self._link_cut(trouble)
+            case "port hurt":
+                self._port_hurt(trouble)
+            case "prefix evicted":
+                self._evicted(trouble)
+            case "member sends" | "stranger sends":
+                self._attacked(trouble)
+            case other:
+                raise ValueError(f"no such trouble: {other}")
 
     def _killed(self, name: str, lasts_s: float) -> None:
         self._testbed.kill(name)
@@ -194,21 +219,6 @@ class Soak:
         self._testbed.run(name, "switch", python_module("tests.soak.sizes", *words))
         found = json.loads(self._testbed.finish(name, DEADLINE_S * 3).stdout)
         return {one: Size(pids[one], *values) for one, values in found.items()}
-
-
-_SUFFERED: Final[dict[str, Callable[[Soak, Trouble], None]]] = {
-    "agent killed": lambda soak, one: soak._killed(f"agent{one.host}", one.lasts_s),
-    "agent frozen": lambda soak, one: soak._frozen(f"agent{one.host}", one.lasts_s),
-    "controller killed": lambda soak, one: soak._killed("controller", one.lasts_s),
-    "controller frozen": lambda soak, one: soak._frozen("controller", one.lasts_s),
-    "switch killed": lambda soak, one: soak._killed("switch", one.lasts_s),
-    "program reloaded": lambda soak, _: soak._testbed.reload_program(),
-    "link cut": Soak._link_cut,
-    "port hurt": Soak._port_hurt,
-    "prefix evicted": Soak._evicted,
-    "member sends": Soak._attacked,
-    "stranger sends": Soak._attacked,
-}
 
 
 def soak(seed: int, duration_s: float, say: Say, moved: Callable[[float], None]) -> Report:

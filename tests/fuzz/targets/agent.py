@@ -108,8 +108,20 @@ class Agent:
     words: ClassVar[tuple[bytes, ...]] = (*_KEYS[:4], *(struct.pack("!BB", op, 1) for op in range(12)))
 
     def fresh(self, random: Random) -> Case:
+        makers = (
+            self._fetch,
+            *(3 * (self._control,)),
+            *(2 * (self._segments,)),
+            self._time,
+            self._reads,
+            self._digests,
+            self._controller,
+            self._disk,
+            self._peer,
+            self._casts,
+        )
         steps = [self._fetch(random)]
-        return steps + [random.choice(_MAKERS)(self, random) for _ in range(random.choice((2, 8, 25)))]
+        return steps + [random.choice(makers)(random) for _ in range(random.choice((2, 8, 25)))]
 
     # ------------------------------------------------------------------ steps
 
@@ -167,23 +179,6 @@ class Agent:
 
     def close(self) -> None:
         """Nothing to let go of."""
-
-
-_MAKERS = (
-    Agent._fetch,
-    Agent._control,
-    Agent._control,
-    Agent._control,
-    Agent._segments,
-    Agent._segments,
-    Agent._time,
-    Agent._reads,
-    Agent._digests,
-    Agent._controller,
-    Agent._disk,
-    Agent._peer,
-    Agent._casts,
-)
 
 
 class _Life:

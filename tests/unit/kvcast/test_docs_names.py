@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from kvclient.engines.core.handoff import PARAMETERS
+
 ROOT = Path(__file__).parents[3]
 SOURCES = (ROOT, ROOT / "client" / "src", ROOT / "p4switch" / "src")
 PACKAGES = (
@@ -15,7 +17,7 @@ PACKAGES = (
 )
 FOLDERS = (*PACKAGES, "client", "p4", "tests", "tools", "docs", "examples", "deploy")
 NOT_MODULES = {"kvcast.p4", "kvcast.slab", "kvcast.index"}
-"""Names of files that look like one."""
+"""Names of files that look like one. So do the names of a request's parameters, which engines know."""
 WORD = re.compile(r"`([A-Za-z0-9_./]+)`")
 
 
@@ -39,7 +41,7 @@ def names(text: str) -> list[str]:
     return [
         name
         for name in found
-        if name not in NOT_MODULES
+        if name not in NOT_MODULES | PARAMETERS
         and (name.split("/")[0] in FOLDERS or (name.split(".")[0] in PACKAGES and "." in name))
     ]
 

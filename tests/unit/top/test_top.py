@@ -226,7 +226,7 @@ def test_what_is_wrong_is_said_and_what_was_known_stays() -> None:
 
 
 def test_shares_fill_the_bar() -> None:
-    sizes = {"local": 1, "disk": 0, "switch": 1, "cast": 1, "holder": 0}
+    sizes = {"local": 1, "disk": 0, "cold": 0, "switch": 1, "cast": 1, "holder": 0}
     assert sum(cells for _, cells in shares(sizes, 10)) == 10
     assert shares(dict.fromkeys(sizes, 0), 10) == []
 

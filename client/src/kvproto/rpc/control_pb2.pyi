@@ -3117,6 +3117,7 @@ class Delivered(_message.Message):
     DISK_BYTES_FIELD_NUMBER: _builtins.int
     MISSED_CHUNKS_FIELD_NUMBER: _builtins.int
     SWITCH_CHUNKS_FIELD_NUMBER: _builtins.int
+    COLD_BYTES_FIELD_NUMBER: _builtins.int
     local_bytes: _builtins.int
     cast_bytes: _builtins.int
     switch_bytes: _builtins.int
@@ -3125,6 +3126,8 @@ class Delivered(_message.Message):
     missed_chunks: _builtins.int
     """recomputed, or given up"""
     switch_chunks: _builtins.int
+    cold_bytes: _builtins.int
+    """from the cold store"""
     def __init__(
         self,
         *,
@@ -3135,10 +3138,11 @@ class Delivered(_message.Message):
         disk_bytes: _builtins.int = ...,
         missed_chunks: _builtins.int = ...,
         switch_chunks: _builtins.int = ...,
+        cold_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cast_bytes", b"cast_bytes", "disk_bytes", b"disk_bytes", "holder_bytes", b"holder_bytes", "local_bytes", b"local_bytes", "missed_chunks", b"missed_chunks", "switch_bytes", b"switch_bytes", "switch_chunks", b"switch_chunks"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cast_bytes", b"cast_bytes", "cold_bytes", b"cold_bytes", "disk_bytes", b"disk_bytes", "holder_bytes", b"holder_bytes", "local_bytes", b"local_bytes", "missed_chunks", b"missed_chunks", "switch_bytes", b"switch_bytes", "switch_chunks", b"switch_chunks"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
