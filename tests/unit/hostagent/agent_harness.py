@@ -184,10 +184,12 @@ class Cluster:
         self.tell(chunks=(dataclasses.replace(entry, **changes),))
 
     def tell(self, **content: Any) -> None:
-        """A delta to every replica, as the controller would send it."""
+        """A delta to every replica, as the controller would send it; agents that have a controller hear of it there."""
 
         def apply() -> None:
             for agent in self.agents:
+                if agent.config.controllers:
+                    continue
                 agent.handle(DirectoryChanged(Delta(agent.core.directory.sequence + 1, **content)))
 
         self.call(apply)

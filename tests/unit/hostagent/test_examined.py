@@ -86,8 +86,8 @@ def two_agents(stage: Stage) -> list[pb.Node]:
 
 def test_datagrams_of_both_sizes_reach_a_node_of_the_directory(stage: Stage) -> None:
     nodes = two_agents(stage)
-    stage.script.say("n0", delta(2, nodes=nodes))  # the harness has told it of the second agent by delta 1
-    stage.script.say("n1", delta(1, nodes=nodes))
+    for name in ("n0", "n1"):
+        stage.script.say(name, delta(1, nodes=nodes))
     facts = ordered(stage, "n1", 1, look=pb.ProbeLook()).probe.facts
     assert facts.hears
     assert facts.unix_ns > 0
