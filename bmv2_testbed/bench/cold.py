@@ -45,6 +45,8 @@ from kvproto.units import format_bytes
 KEYS: Final = 8
 """Objects written and read in turn."""
 START_S: Final = 10.0
+_LOOK_S: Final = 0.01
+"""Between two looks whether the server listens."""
 Operation = Callable[[int], Awaitable[None]]
 
 
@@ -252,7 +254,7 @@ def _redis_server(folder: Path) -> Iterator[int]:
                 break
             if time.monotonic() > deadline_s or server.poll() is not None:
                 raise TestbedError("redis-server does not begin")
-            time.sleep(0.01)
+            time.sleep(_LOOK_S)
         yield port
     finally:
         server.kill()

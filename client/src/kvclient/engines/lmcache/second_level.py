@@ -58,7 +58,7 @@ class _Tasks(Generic[T]):
         def carry_out() -> None:
             try:
                 result = work()
-            except Exception:
+            except Exception:  # a bug of ours must not leave LMCache waiting for the task; logged in full, and a miss
                 log.exception("kvcast: a task of LMCache's failed")
                 result = otherwise
             with self._lock:

@@ -122,7 +122,7 @@ class HostPages:
             if addresses and len(addresses) == len(sizes):
                 return True, [int(size) for size in sizes]
         except (AttributeError, NotImplementedError, ValueError):
-            pass
+            pass  # How SGLang's kinds of host pools say that their pages have no addresses, or none in this layout.
         return False, [_bytes_of(self._pool.get_dummy_flat_data_page()).nbytes]
 
 
