@@ -105,10 +105,15 @@ READS_PER_PEER_MAX = 8
 """Reliable reads in flight on one connection; more wait in order."""
 READ_CONNECTIONS_MAX = 256
 READ_CONNECTIONS_PER_PEER_MAX = 8
-"""From one address: a peer has one, and one more while it gives up an old one."""
+"""From one address: a peer has one, and READ_STALLED_CONNECTIONS_MAX more that stand still."""
 READ_REQUESTS_QUEUED_MAX = 256
 """Requests a serving connection may have waiting; a peer beyond that is not ours and is cut off."""
 READ_CONNECT_TIMEOUT_S = 3.0
+READ_RENEW_S = 0.5
+"""A connection that moved nothing for this long gets no more requests: they go over a new one. TCP doubles its pauses
+while a path is broken, so that an old connection may stay silent for many seconds after the path is whole again."""
+READ_STALLED_CONNECTIONS_MAX = 2
+"""Connections to one peer that stand still, beside the newest; with more, requests wait on the newest."""
 READ_STALL_TIMEOUT_S = 30.0
 """A connection with open requests that moves nothing for this long is given up, by the reader and by the holder.
 Long: on a crowded link TCP may stand still for many seconds and recover, and the reader decides whether to wait."""
@@ -233,7 +238,7 @@ def extent_bytes(size_bytes: int) -> int:
     return -(-size_bytes // EXTENT_ALIGN_BYTES) * EXTENT_ALIGN_BYTES
 
 
-assert READ_CONNECTIONS_PER_PEER_MAX < READ_CONNECTIONS_MAX
+assert READ_STALLED_CONNECTIONS_MAX < READ_CONNECTIONS_PER_PEER_MAX < READ_CONNECTIONS_MAX
 assert API_CONNECTIONS_PER_PROCESS_MAX < API_CONNECTIONS_PER_TENANT_MAX < API_CONNECTIONS_MAX
 assert KEYS_MAX <= API_LOCKS_MAX
 assert 0 < API_LOCKED_SHARE_MAX < 1

@@ -53,19 +53,21 @@ class _Read:
 
 
 class ReadClient:
-    """Reliable reads from any number of peers over one persistent connection each."""
+    """Reliable reads from any number of peers over one persistent connection each. A connection that stands still keeps
+    its reads; those that come later go over a new one."""
 
     def __init__(self, memory: PoolMemory, counters: TransportCounters, *, stall_timeout_s: float) -> None:
         self._memory = memory
         self._counters = counters
         self._stall_timeout_s = stall_timeout_s
         self._peers: dict[str, _PeerConnection] = {}
+        self._stalled: list[_PeerConnection] = []
         self._loop = asyncio.get_running_loop()
 
     def read(self, request: ReadRequest) -> _Read:
         """See `Transport.read`."""
         peer = self._peers.get(request.endpoint)
-        if peer is None:
+        if peer is None or (peer.is_stalled and self._retire(peer)):
             peer = _PeerConnection(
                 request.endpoint, self._loop, self._memory, self._counters, self._stall_timeout_s, self._peer_closed
             )
@@ -74,12 +76,22 @@ class ReadClient:
 
     def close(self) -> None:
         """End all connections; reads under way get FAILED on the next turn of the loop."""
-        for peer in list(self._peers.values()):
+        for peer in (*self._peers.values(), *self._stalled):
             peer.close()
+
+    def _retire(self, peer: _PeerConnection) -> bool:
+        """Leave a connection to the reads that it has, if not too many of its peer's are left already."""
+        if sum(one.endpoint == peer.endpoint for one in self._stalled) == limits.READ_STALLED_CONNECTIONS_MAX:
+            return False
+        self._stalled.append(peer)
+        peer.retire()
+        return True
 
     def _peer_closed(self, peer: _PeerConnection) -> None:
         if self._peers.get(peer.endpoint) is peer:
             del self._peers[peer.endpoint]
+        elif peer in self._stalled:
+            self._stalled.remove(peer)
 
 
 class _PeerConnection:
@@ -113,6 +125,7 @@ class _PeerConnection:
         self._writing = False
         self._connected = False
         self._open = True
+        self._retired = False
         self._progress_s = loop.time()
         self._stall_timer: asyncio.TimerHandle | None = None
         self._sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
@@ -142,6 +155,22 @@ class _PeerConnection:
             self._waiting.remove(read)
         elif self._asked and self._asked[0] is read and self._body_left:
             self._target = self._scratch_view(self._body_left)
+        self._close_if_left()
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether nothing has moved for READ_RENEW_S, though somebody waits or the peer has not even answered."""
+        busy = not self._connected or self._asked
+        return bool(busy) and self._loop.time() - self._progress_s >= limits.READ_RENEW_S
+
+    def retire(self) -> None:
+        """Nothing more is asked here: the connection ends with the last of its reads."""
+        self._retired = True
+        self._close_if_left()
+
+    def _close_if_left(self) -> None:
+        if self._retired and all(read.cancelled for read in (*self._asked, *self._waiting)):
+            self.close()
 
     def close(self) -> None:
         """End the connection; every read that is not finished fails. Idempotent."""
@@ -295,6 +324,7 @@ class _PeerConnection:
         read = self._asked.popleft()
         read.client = None
         self._ask()
+        self._close_if_left()
         # Last of all: the reader's reaction may queue, cancel or close here.
         _tell(read, outcome)
 

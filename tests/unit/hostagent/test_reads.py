@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from hostagent.transport.read_protocol import (
     KIND_READ,
     RANGE,
     REQUEST_BYTES,
+    STATUS_OK,
     load_of,
     number_with,
     pack_answer,
@@ -157,6 +159,57 @@ def test_a_peer_that_takes_a_request_and_says_nothing_is_given_up(monkeypatch: p
     monkeypatch.setattr(limits, "READ_CONNECT_TIMEOUT_S", 0.05)  # It looks first after so long.
     with socket.create_server(("127.0.0.1", 0)) as silent:
         assert asyncio.run(given_up(silent.getsockname(), 0.05)) == {"read_stalled": 1}
+
+
+def test_a_connection_that_stands_still_holds_up_only_the_reads_that_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A path that was broken and is whole again: TCP pauses for long on the old connection, never on a new one."""
+
+    async def scenario() -> None:
+        monkeypatch.setattr(limits, "READ_RENEW_S", 0)
+        memory, counters = PoolMemory(1 << 20, prefault=False), TransportCounters()
+        client = ReadClient(memory, counters, stall_timeout_s=3600)
+        loop = asyncio.get_running_loop()
+        ended: list[asyncio.Future[ReadOutcome]] = []
+        with socket.create_server(("127.0.0.1", 0)) as holder:
+            holder.setblocking(False)
+
+            async def read() -> tuple[Any, socket.socket | None]:
+                """A read, and the connection that the holder gets for it, if it is a new one."""
+                ended.append(loop.create_future())
+                endpoint = "{}:{}".format(*holder.getsockname())
+                asked = client.read(ReadRequest(endpoint, SMALL, 0, 4, 0, ended[-1].set_result))
+                try:
+                    connection, _ = holder.accept()  # The kernel has made it, on loopback, before connect() returns.
+                except BlockingIOError:
+                    return asked, None
+                connection.setblocking(False)
+                async with asyncio.timeout(10):
+                    await loop.sock_recv(connection, REQUEST_BYTES)
+                return asked, connection
+
+            cancelled, first = await read()
+            _, second = await read()
+            _, third = await read()
+            assert first is not None and second is not None and third is not None
+            _, fourth = await read()
+            assert fourth is None, "two of its connections stand still already"
+            # What nobody waits for ends at once ...
+            cancelled.cancel()
+            async with asyncio.timeout(10):
+                assert await loop.sock_recv(first, 1) == b""
+            # ... and what comes after all is taken, and its connection ends.
+            second.sendall(pack_answer(STATUS_OK, number_with(1, 0), 4) + b"late")
+            async with asyncio.timeout(10):
+                assert await ended[1] is ReadOutcome.DONE
+                assert await loop.sock_recv(second, 1) == b""
+            for connection in (first, second, third):
+                connection.close()
+        client.close()
+        async with asyncio.timeout(10):
+            assert await asyncio.gather(*ended[2:]) == [ReadOutcome.FAILED] * 2
+        memory.close()
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize(("offset", "size_bytes"), [(0, 0), (0, -1), (-1, 10)])
