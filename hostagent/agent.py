@@ -51,6 +51,7 @@ from hostagent.transport.base import (
     ReadRequest,
     TransportFacts,
 )
+from hostagent.transport.read_tokens import TokenBook
 from hostagent.tree import Hashed
 from kvdaemon.health import Health, health_pages
 from kvdaemon.http import HttpServer, Question, json_service, metrics_page
@@ -137,7 +138,8 @@ class Agent:
     async def _start_parts(self) -> None:
         """All the rest. Raises what `start` does; nothing but the HTTP server is left open then."""
         config = self.config
-        self.transport = make_transport(config.data, self.memory)
+        self.tokens = TokenBook(demands=bool(config.controllers))
+        self.transport = make_transport(config.data, self.memory, self.tokens)
         self._hashing = Hashing(self.memory, self._loop)
         self._intake = Intake(self.memory, config.write_region_bytes, self._loop)
         knowledge = Knowledge(config.node, priors(config.link_rate_bit_s or link_rate_bit_s(config.data)))
@@ -161,6 +163,7 @@ class Agent:
             lambda task: self.examined.run(task),
             self._certificates,
             config.data.integrity,
+            self.tokens,
         )
         self.examined = Examined(
             self.handle,
@@ -423,6 +426,10 @@ class Agent:
         chunk = self.core.lend(key, now_ns)
         self._arm(now_ns)
         return Extent(chunk.offset, chunk.size_bytes, chunk) if chunk is not None else None
+
+    def namespace_of(self, key: ChunkKey) -> str | None:
+        """Whose a chunk of this node is."""
+        return self.core.namespace_of(key)
 
     def leaves(self, key: ChunkKey) -> bytes | None:
         """A peer wants to know which part of a chunk it got wrong."""

@@ -188,7 +188,7 @@ def delta_of(message: pb.DirectoryDelta, integrity: Integrity = Integrity.BLAKE3
         message.snapshot_end,
         tuple(_node(node) for node in message.nodes),
         tuple(message.nodes_gone),
-        tuple(_chunk(chunk, integrity) for chunk in message.chunks),
+        tuple(_chunk(chunk, integrity, message.namespaces) for chunk in message.chunks),
         tuple(key_of(key) for key in message.chunks_gone),
         tuple(_claims(one) for one in message.claims),
         tuple((load.node, HolderLoad(load.queued_bytes, load.readers)) for load in message.loads),
@@ -229,7 +229,7 @@ def _digest(raw: bytes, integrity: Integrity) -> Digest:
     return digest
 
 
-def _chunk(message: pb.ChunkEntry, integrity: Integrity) -> ChunkEntry:
+def _chunk(message: pb.ChunkEntry, integrity: Integrity, labels: Sequence[str]) -> ChunkEntry:
     return ChunkEntry(
         key_of(message.key),
         key_of(message.parent) if message.parent else None,
@@ -241,6 +241,7 @@ def _chunk(message: pb.ChunkEntry, integrity: Integrity) -> ChunkEntry:
         message.pinned,
         message.value,
         tuple(message.disk_holders),
+        labels[message.namespace_index] if message.namespace_index < len(labels) else "",
     )
 
 

@@ -328,6 +328,13 @@ class AgentCore:
         self._clock.now_ns = now_ns
         return self.fetches.quote(question.keys, question.prefill(self._knowledge.node))
 
+    def namespace_of(self, key: ChunkKey) -> str | None:
+        """The label of a chunk in the pool or on disk; None: it is not here."""
+        chunk = self.pool.find(key)
+        if chunk is None and self._disk is not None:
+            chunk = self._disk.find(key)
+        return chunk.namespace if chunk is not None else None
+
     def can_load_for_peer(self, key: ChunkKey) -> bool:
         """Whether PeerLoadRequested makes sense: the chunk is on this node's disk."""
         return self._peer_loads.can_load(key)

@@ -44,6 +44,8 @@ class ChunkEntry:
     value: float = 0.0
     disk_holders: tuple[int, ...] = ()
     """Nodes that have it on disk: slower to begin, as good afterwards."""
+    namespace: str = ""
+    """The label that it was put with."""
 
 
 @dataclass(frozen=True, slots=True)
