@@ -189,6 +189,7 @@ class AgentCore:
             self.pool,
             self.directory,
             disk,
+            self.fetches,
             self.waits,
             self.claims,
             self.locks,

@@ -519,6 +519,25 @@ class Fetches:
             asked_for |= fetch.purpose is not Purpose.ENGINE
         self._observer.copy_arrived(chunk, asked_for=asked_for)
 
+    def is_arriving(self, key: ChunkKey) -> bool:
+        """Whether a chunk is on its way into the pool."""
+        return key in self._inbound
+
+    def put_instead(self, chunk: Chunk, hashed: Hashed) -> bool:
+        """An engine has written a chunk beside the one that is on its way: it is the chunk, READY, and all who wait for
+        it have it. Returns whether one was on its way; else nothing was done."""
+        inbound = self._inbound.pop(chunk.key, None)
+        if inbound is None:
+            return False
+        self._give_up(inbound)
+        self._pool.commit(chunk, hashed)
+        for number in inbound.fetches:
+            fetch = self._fetches[number]
+            self._pool.pin(chunk)
+            fetch.pinned[chunk.key] = chunk
+        self._handle(events.ChunkPut(chunk.key))
+        return True
+
     # ------------------------------------------------------------------ the machine
 
     def close(self) -> None:
