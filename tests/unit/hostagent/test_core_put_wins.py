@@ -1,4 +1,4 @@
-"""An engine puts a chunk that a fetch has under way: its bytes are here, so the put wins and all who wait are served."""
+"""An engine puts a chunk that a fetch has under way: its bytes are here, so it wins and all who wait are served."""
 
 from __future__ import annotations
 
