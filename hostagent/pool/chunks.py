@@ -138,6 +138,8 @@ class ChunkPool:
         self._now_ns = now_ns
         self.values = CacheValues(size_bytes, eviction_cost=eviction_cost)
         self._chunks: dict[ChunkKey, Chunk] = {}
+        self._beside: dict[ChunkKey, Chunk] = {}
+        """Second copies that engines write of chunks which are FILLING otherwise (`reserve_beside`)."""
         self._turns = Turns()
         self._evicting: set[Chunk] = set()
         self._added: dict[ChunkKey, Chunk] = {}
@@ -168,40 +170,84 @@ class ChunkPool:
             return Refusal.EXISTS if present.state is ChunkState.READY else Refusal.FILLING
         if self._extents.extent_bytes(size_bytes) > self._extents.size_bytes:
             return Refusal.TOO_LARGE
-        extent_bytes = self._extents.extent_bytes(size_bytes)
-        if not self.tenants.may_hold(tenant, extent_bytes):
-            self.tenants.refused_count[tenant] += 1
-            return Refusal.FULL
         if position is None:
             before = self._chunks.get(parent) if parent is not None else None
             position = before.position + 1 if before is not None else 0
-        offset = self._extents.allocate(size_bytes)
+        offset = self._make_room(size_bytes, parent, tenant)
         if offset is None:
-            victims = self._plan(size_bytes, self._prefix(parent), tenant)
-            if victims is None:
-                self.tenants.refused_count[tenant] += 1
-                return Refusal.FULL
-            for victim in victims:
-                self._remove(victim)
-                self.evicted_count += 1
+            return Refusal.FULL
+        chunk = self._begin_filling(
+            Chunk(key, parent, position, namespace, offset, size_bytes, ChunkState.FILLING, tenant=tenant)
+        )
+        self._enter(chunk)
+        return chunk
+
+    def reserve_beside(self, key: ChunkKey, size_bytes: int, tenant: str = NOBODY) -> Chunk | Refusal:
+        """Room for an engine's own copy of a chunk that is FILLING by other means. Whichever is whole first is the
+        chunk: when the first is given up, this one takes its place, and when that is READY, abort this one."""
+        first = self._chunks.get(key)
+        if first is None or first.state is not ChunkState.FILLING:
+            raise ValueError(f"chunk {key.hex()} is not filling")
+        if key in self._beside or first.size_bytes != size_bytes:
+            return Refusal.FILLING
+        offset = self._make_room(size_bytes, first.parent, tenant)
+        if offset is None:
+            return Refusal.FULL
+        chunk = self._beside[key] = self._begin_filling(
+            Chunk(
+                key,
+                first.parent,
+                first.position,
+                first.namespace,
+                offset,
+                size_bytes,
+                ChunkState.FILLING,
+                tenant=tenant,
+            )
+        )
+        return chunk
+
+    def _make_room(self, size_bytes: int, parent: ChunkKey | None, tenant: str) -> int | None:
+        """The offset of an extent, for which others may have been evicted; None: there is no room for this tenant."""
+        victims: list[Chunk] | None = None
+        offset = None
+        if self.tenants.may_hold(tenant, self._extents.extent_bytes(size_bytes)):
+            offset = self._extents.allocate(size_bytes)
+            victims = self._plan(size_bytes, self._prefix(parent), tenant) if offset is None else []
+        if victims is None:
+            self.tenants.refused_count[tenant] += 1
+            return None
+        for victim in victims:
+            self._remove(victim)
+            self.evicted_count += 1
+        if offset is None:
             offset = self._extents.allocate(size_bytes)
             if offset is None:
                 raise AssertionError("the plan of an eviction did not make the room it promised")
-        chunk = Chunk(key, parent, position, namespace, offset, size_bytes, ChunkState.FILLING, tenant=tenant)
+        return offset
+
+    def _begin_filling(self, chunk: Chunk) -> Chunk:
+        """Its extent is given out, and counted."""
         if self._index is not None:
             chunk.slot = self._index.hold(_record(chunk))
-        self._chunks[key] = chunk
-        self._turns.add(tenant, key, parent)
+        extent_bytes = self._extents.extent_bytes(chunk.size_bytes)
         self._filling_bytes += extent_bytes
-        self.tenants.use(tenant, extent_bytes)
-        self.tenants.hold(tenant, extent_bytes)
-        self.values.add(_touch(chunk), self._now_ns())
+        self.tenants.use(chunk.tenant, extent_bytes)
+        self.tenants.hold(chunk.tenant, extent_bytes)
         return chunk
+
+    def _enter(self, chunk: Chunk) -> None:
+        """It is the chunk of its key from now on."""
+        self._chunks[chunk.key] = chunk
+        self._turns.add(chunk.tenant, chunk.key, chunk.parent)
+        self.values.add(_touch(chunk), self._now_ns())
 
     def commit(self, chunk: Chunk, hashed: Hashed) -> None:
         """The chunk is whole, and this is what it is: READY, and an event for the directory."""
         if chunk.state is not ChunkState.FILLING:
             raise ValueError(f"chunk {chunk.key.hex()} is {chunk.state.value}, not filling")
+        if self._chunks.get(chunk.key) is not chunk:
+            raise ValueError(f"chunk {chunk.key.hex()} has another copy that is not given up")
         chunk.state = ChunkState.READY
         chunk.digest, chunk.leaves = hashed.digest, hashed.leaves
         if self._index is not None:
@@ -544,9 +590,15 @@ class ChunkPool:
             self._free(chunk)
 
     def _forget(self, chunk: Chunk) -> None:
-        del self._chunks[chunk.key]
-        self._turns.remove(chunk.tenant, chunk.key, chunk.parent)
-        self.values.remove(chunk.key)
+        if self._beside.get(chunk.key) is chunk:
+            del self._beside[chunk.key]
+        else:
+            del self._chunks[chunk.key]
+            self._turns.remove(chunk.tenant, chunk.key, chunk.parent)
+            self.values.remove(chunk.key)
+            beside = self._beside.pop(chunk.key, None)
+            if beside is not None:
+                self._enter(beside)
         self._keep(chunk, holds=-chunk.holds)
         if chunk.state is ChunkState.FILLING:
             self._filling_bytes -= self._extents.extent_bytes(chunk.size_bytes)
