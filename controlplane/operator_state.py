@@ -69,7 +69,7 @@ class OperatorState:
             operator_state=rpc.OperatorState(
                 revision=self.revision,
                 drained=sorted(self._drained),
-                switch_pins=sorted(key for key in self._pins if may_know(key)),
+                switch_pins=sorted(one for one in self._pins if may_know(one)),
             )
         )
 

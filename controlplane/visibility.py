@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from kvproto.grants import Grant, NamespaceRules
+from kvproto.grants import Grant, NamespaceRules, Patterns
 from kvproto.probes import PROBE_LABEL
 from kvproto.rpc import control_pb2 as rpc
 
@@ -21,19 +21,19 @@ class View:
     """What one node is told of."""
 
     grant: Grant
-    labels: frozenset[str] | None
+    used: Patterns | None
     """Namespaces that its engines use; None: all that it may have."""
 
     def shows(self, label: str) -> bool:
         """Whether chunks of this namespace are told of."""
-        used = self.labels is None or label in self.labels or label == PROBE_LABEL
+        used = self.used is None or self.used.match(label) or label == PROBE_LABEL
         return used and self.grant.allows(label)
 
     def covers(self, other: View) -> bool:
         """Whether everything that the other node is told of may be told here, too."""
         if self.grant != other.grant:
             return False
-        return self.labels is None or (other.labels is not None and other.labels <= self.labels)
+        return self.used is None or (other.used is not None and self.used.cover(other.used))
 
 
 class Visibility:
@@ -42,12 +42,12 @@ class Visibility:
     def __init__(self, rules: NamespaceRules) -> None:
         self.rules = rules
         self._views: dict[int, View] = {}
-        self._wanted: dict[int, frozenset[str] | None] = {}
+        self._wanted: dict[int, Patterns | None] = {}
         """What nodes have said since they were told of the directory."""
 
     def attached(self, session: int, node: str, interests: rpc.Interests | None) -> None:
         """A node attaches."""
-        self._views[session] = View(self.rules.grant(node), _labels(interests))
+        self._views[session] = View(self.rules.grant(node), _used(interests))
         self._wanted.pop(session, None)
 
     def left(self, session: int) -> None:
@@ -60,17 +60,17 @@ class Visibility:
         view = self._views.get(session)
         if view is None:
             return
-        labels = _labels(interests)
-        if labels == view.labels:
+        used = _used(interests)
+        if used == view.used:
             self._wanted.pop(session, None)
         else:
-            self._wanted[session] = labels
+            self._wanted[session] = used
 
     def take_changed(self) -> list[int]:
         """Streams that are to get another snapshot now."""
         wanted, self._wanted = self._wanted, {}
-        for session, labels in wanted.items():
-            self._views[session] = View(self._views[session].grant, labels)
+        for session, used in wanted.items():
+            self._views[session] = View(self._views[session].grant, used)
         return sorted(wanted)
 
     def of(self, session: int) -> View:
@@ -78,10 +78,10 @@ class Visibility:
         return self._views[session]
 
 
-def _labels(interests: rpc.Interests | None) -> frozenset[str] | None:
+def _used(interests: rpc.Interests | None) -> Patterns | None:
     if interests is None or interests.all or len(interests.namespaces) > INTERESTS_MAX:
         return None
-    return frozenset(interests.namespaces)
+    return Patterns.of(interests.namespaces)
 
 
 def keys_of(task: rpc.Task) -> Iterable[bytes]:

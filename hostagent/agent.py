@@ -302,6 +302,7 @@ class Agent:
             effects.ReportUsage: report,
             effects.ReportLoad: report,
             effects.ReportClaims: report,
+            effects.ReportInterests: report,
             effects.ReportTaskProgress: report,
             effects.ReportTaskEnd: report,
             effects.ReportBadCopy: self._report_bad_copy,
@@ -364,6 +365,7 @@ class Agent:
                 version=__version__,
                 integrities=[pb.Integrity.ValueType(code_of(one)) for one in Integrity],
                 protocol=PROTOCOL,
+                interests=convert.interests_of(self.core.interests.current),
             )
         )
 

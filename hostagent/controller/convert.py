@@ -250,6 +250,7 @@ ControllerEffect: TypeAlias = (
     | effects.ReportUsage
     | effects.ReportLoad
     | effects.ReportClaims
+    | effects.ReportInterests
     | effects.ReportTaskProgress
     | effects.ReportTaskEnd
     | effects.ReportBadCopy
@@ -268,6 +269,8 @@ def message_of(effect: ControllerEffect) -> pb.FromAgent:
             return pb.FromAgent(load=pb.HolderLoad(queued_bytes=load.queued_bytes, readers=load.readers))
         case effects.ReportClaims(made, withdrawn):
             return pb.FromAgent(claims=pb.Claims(made=_runs(made), withdrawn=withdrawn))
+        case effects.ReportInterests(patterns):
+            return pb.FromAgent(interests=interests_of(patterns))
         case effects.ReportTaskProgress(task, done, total, moved_bytes):
             return pb.FromAgent(task_progress=pb.TaskProgress(task=task, done=done, total=total, bytes=moved_bytes))
         case effects.ReportTaskEnd(task, status, done, moved_bytes, failed_keys, detail):
@@ -350,6 +353,11 @@ def _announcement(effect: effects.Announce) -> pb.Announce:
         snapshot=effect.snapshot,
         snapshot_end=effect.snapshot_end,
     )
+
+
+def interests_of(patterns: tuple[str, ...] | None) -> pb.Interests:
+    """Namespaces of which the node wants to be told."""
+    return pb.Interests(namespaces=patterns or (), all=patterns is None)
 
 
 def _runs(made: Sequence[ClaimedChunk]) -> list[pb.Claim]:

@@ -27,6 +27,7 @@ from hostagent.core.directory_news import DirectoryNews
 from hostagent.core.engines import Engines
 from hostagent.core.fetch import MakeReader, Wanted
 from hostagent.core.fetches import Fetches
+from hostagent.core.interests import Interests
 from hostagent.core.knowledge import Knowledge
 from hostagent.core.load_reports import LoadReports, NoReads, ServedReads
 from hostagent.core.locks import Locks
@@ -127,9 +128,11 @@ class AgentCore:
         self._reports = Reports(alarms, emit, self.pool, disk, self._tasks.pinned_keys, self.gate.take_measurements)
         self._load_reports = LoadReports(alarms, emit, lambda: self.load, lambda: self.connected)
         self.locks = Locks(alarms, self.pool)
+        self.interests = Interests(emit, options.tenant_namespaces)
         self._engines = Engines(
             self._clock,
             emit,
+            self.interests,
             self.pool,
             self.directory,
             disk,

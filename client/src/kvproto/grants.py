@@ -37,6 +37,11 @@ class Patterns:
         """Whether one of them stands for this label."""
         return label in self.labels or label.startswith(self.beginnings)
 
+    def cover(self, other: Patterns) -> bool:
+        """Whether all that the other ones stand for is among what these stand for."""
+        labels = all(map(self.match, other.labels))
+        return labels and all(one.startswith(self.beginnings) for one in other.beginnings)
+
     @property
     def written(self) -> list[str]:
         """As `of` takes them."""

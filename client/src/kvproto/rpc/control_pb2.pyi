@@ -982,9 +982,11 @@ class Interests(_message.Message):
     NAMESPACES_FIELD_NUMBER: _builtins.int
     ALL_FIELD_NUMBER: _builtins.int
     all: _builtins.bool
-    """some engine did not say which it uses"""
+    """some engine's tenant has no namespace of its own"""
     @_builtins.property
-    def namespaces(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def namespaces(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """patterns, as in Grant"""
+
     def __init__(
         self,
         *,
