@@ -8,7 +8,7 @@ from typing import TypeAlias, assert_never
 
 from hostagent import limits
 from hostagent.core import effects
-from hostagent.core.directory import ChunkEntry, ClaimedChunk, Delta, NodeClaims, NodeEntry
+from hostagent.core.directory import ChunkEntry, ClaimedChunk, Delta, NodeClaims, NodeEntry, Variant
 from hostagent.core.events import (
     ControllerEvent,
     DirectoryChanged,
@@ -146,7 +146,7 @@ def _member(message: pb.Welcome | pb.Membership | pb.Node) -> Member | None:
     return Member(message.member)
 
 
-def _size_bytes(message: pb.ChunkEntry | pb.Claim) -> int:
+def _size_bytes(message: pb.ChunkEntry | pb.Claim | pb.Variant) -> int:
     """Of a chunk that may exist."""
     if not 0 < message.size_bytes <= limits.CHUNK_BYTES_MAX:
         raise RemoteProtocolError(f"a chunk of {message.size_bytes} bytes")
@@ -242,6 +242,7 @@ def _chunk(message: pb.ChunkEntry, integrity: Integrity, labels: Sequence[str]) 
         message.value,
         tuple(message.disk_holders),
         labels[message.namespace_index] if message.namespace_index < len(labels) else "",
+        tuple(Variant(_size_bytes(one), _digest(one.digest, integrity), tuple(one.holders)) for one in message.others),
     )
 
 
