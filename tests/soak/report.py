@@ -89,7 +89,7 @@ class Report:
         return bool(self.wrong or self.hung or self.leaked)
 
     def chunks_per_s(self, *, attacked: bool) -> float | None:
-        """What all honest hosts together fetched whole in the turns with or without attackers; None: there were none."""
+        """What honest hosts together fetched whole in the turns with or without attackers; None: there were none."""
         some = [turn for turn in self.turns if turn.attacked is attacked]
         seconds = sum(turn.seconds for turn in some)
         return sum(turn.chunks for turn in some) / seconds if seconds else None
