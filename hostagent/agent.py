@@ -287,6 +287,8 @@ class Agent:
             effects.DatagramsDropped: lambda one: self.transport.counters.drop(one.reason, one.count),
             effects.TakeChunk: self._take_chunk,
             effects.ComputeDigest: self._compute_digest,
+            effects.HashPieces: self._hash_pieces,
+            effects.ForgetPieces: lambda one: self._hashing.forget(one.chunk.offset),
             effects.LoadChunk: self._load,
             effects.SaveChunk: self._save,
             effects.ForgetStored: self._forget_stored,
@@ -512,6 +514,11 @@ class Agent:
         chunk = effect.chunk
         done = partial(self._digest_computed, chunk)
         self._hashing.start(chunk.offset, chunk.size_bytes, effect.integrity, done, in_background=effect.in_background)
+
+    def _hash_pieces(self, effect: effects.HashPieces) -> None:
+        # A cast that was let in before its segment came another way may still be being written.
+        self.transport.settle()
+        self._hashing.begin(effect.chunk.offset, effect.chunk.size_bytes, effect.pieces)
 
     def _pool_adopted(self, effect: effects.PoolAdopted) -> None:
         log.info(

@@ -183,6 +183,22 @@ class ComputeDigest:
 
 
 @dataclass(frozen=True, slots=True)
+class HashPieces:
+    """Hash pieces of a FILLING chunk (`hostagent.tree`): nobody writes to them while it is awaited. ComputeDigest uses
+    their leaves."""
+
+    chunk: Chunk
+    pieces: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetPieces:
+    """What HashPieces began for this chunk is of no use."""
+
+    chunk: Chunk
+
+
+@dataclass(frozen=True, slots=True)
 class LoadChunk:
     """Read a stored chunk into a FILLING one of the pool; answered by LoadEnded."""
 
@@ -439,6 +455,8 @@ Effect: TypeAlias = (
     | DatagramsDropped
     | TakeChunk
     | ComputeDigest
+    | HashPieces
+    | ForgetPieces
     | LoadChunk
     | SaveChunk
     | ForgetStored
