@@ -52,6 +52,7 @@ from hostagent.transport.base import (
     ReadRequest,
     TransportFacts,
 )
+from hostagent.transport.read_tokens import TokenBook
 from hostagent.tree import Hashed
 from kvdaemon.health import Health, health_pages
 from kvdaemon.http import HttpServer, Question, json_service, metrics_page
@@ -138,7 +139,8 @@ class Agent:
     async def _start_parts(self) -> None:
         """All the rest. Raises what `start` does; nothing but the HTTP server is left open then."""
         config = self.config
-        self.transport = make_transport(config.data, self.memory)
+        self.tokens = TokenBook(demands=bool(config.controllers))
+        self.transport = make_transport(config.data, self.memory, self.tokens)
         self._hashing = Hashing(self.memory, self._loop)
         self._intake = Intake(self.memory, config.write_region_bytes, self._loop)
         knowledge = Knowledge(config.node, priors(config.link_rate_bit_s or link_rate_bit_s(config.data)))
@@ -162,6 +164,7 @@ class Agent:
             lambda task: self.examined.run(task),
             self._certificates,
             config.data.integrity,
+            self.tokens,
         )
         self.examined = Examined(
             self.handle,
@@ -301,6 +304,7 @@ class Agent:
             effects.ReportUsage: report,
             effects.ReportLoad: report,
             effects.ReportClaims: report,
+            effects.ReportInterests: report,
             effects.ReportTaskProgress: report,
             effects.ReportTaskEnd: report,
             effects.ReportBadCopy: self._report_bad_copy,
@@ -363,6 +367,7 @@ class Agent:
                 version=__version__,
                 integrities=[pb.Integrity.ValueType(code_of(one)) for one in Integrity],
                 protocol=PROTOCOL,
+                interests=convert.interests_of(self.core.interests.current),
             )
         )
 
@@ -426,6 +431,10 @@ class Agent:
         chunk = self.core.lend(key, now_ns)
         self._arm(now_ns)
         return Extent(chunk.offset, chunk.size_bytes, chunk) if chunk is not None else None
+
+    def namespace_of(self, key: ChunkKey) -> str | None:
+        """Whose a chunk of this node is."""
+        return self.core.namespace_of(key)
 
     def leaves(self, key: ChunkKey) -> bytes | None:
         """A peer wants to know which part of a chunk it got wrong."""

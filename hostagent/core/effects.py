@@ -335,6 +335,13 @@ class ReportClaims:
 
 
 @dataclass(frozen=True, slots=True)
+class ReportInterests:
+    """Namespaces that this node's engines use now; None: all that it may have."""
+
+    patterns: tuple[str, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
 class BeatHeart:
     """Figures of this moment; the shell adds those of its transport."""
 
@@ -470,6 +477,7 @@ Effect: TypeAlias = (
     | ReportClaims
     | BeatHeart
     | ReportLoad
+    | ReportInterests
     | ReportTaskProgress
     | ReportTaskEnd
     | ReportBadCopy
