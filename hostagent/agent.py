@@ -114,6 +114,7 @@ class Agent:
         self.http = HttpServer(
             {"/metrics": metrics_page(self.metrics.registry, "agent"), **health_pages(self.health)},
             services={"/v1/cost": json_service(self._cost, QuestionError, TooManyQuestionsError)},
+            private={} if config.insecure or config.remote_cost else {"/v1/cost": "set http.remote_cost: true"},
         )
         self.http_address = await self.http.listen(*config.http, "change http.address or http.port")
         try:
