@@ -49,10 +49,10 @@ class Welcome:
     writers: frozenset[int] = frozenset()
     """Users whose engines could write to the pool all the same."""
 
-    def send(self, sock: socket.socket, region_fd: int) -> None:
-        """Greet; `region_fd`: the engine's own write region. Raises OSError."""
+    def send(self, sock: socket.socket, region_fd: int, local: tuple[int, int] | None) -> None:
+        """Greet; `region_fd`: the engine's own write region; `local`: see `LocalTables.open`. Raises OSError."""
         body = messages.WELCOME.pack(messages.VERSION, self.pool_bytes, self.incarnation)
-        socket.send_fds(sock, [messages.pack(Kind.WELCOME, 0, body)], [self.pool_fd, region_fd])
+        socket.send_fds(sock, [messages.pack(Kind.WELCOME, 0, body)], [self.pool_fd, region_fd, *(local or ())])
 
 
 class Regions(Protocol):
@@ -60,6 +60,19 @@ class Regions(Protocol):
 
     def open(self, engine: EngineId) -> int:
         """A write region for a new engine; its descriptor, to be passed on. Raises OSError."""
+        ...
+
+    def end(self, engine: EngineId) -> None:
+        """The engine has gone."""
+        ...
+
+
+class LocalTables(Protocol):
+    """Of whoever reads what engines lease without asking (`hostagent.pool.leases`)."""
+
+    def open(self, engine: EngineId, tenant: str) -> tuple[int, int] | None:
+        """Descriptors of the catalog and of a new engine's table, to be passed on; None: it gets none. Raises
+        OSError."""
         ...
 
     def end(self, engine: EngineId) -> None:
@@ -78,12 +91,15 @@ class ApiServer:
         regions: Regions,
         admission: Admission,
         tenancy: Tenancy,
+        local: LocalTables | None = None,
     ) -> None:
-        """`handle(event)`: takes engines' requests, which `answer` answers later; `stats()`: figures for engines."""
+        """`handle(event)`: takes engines' requests, which `answer` answers later; `stats()`: figures for engines.
+        `local`: None: engines ask for every chunk."""
         self._handle = handle
         self._stats = stats
         self._welcome = welcome
         self._regions = regions
+        self._local = local
         self._admission = admission
         self._tenancy = tenancy
         self._loop = asyncio.get_running_loop()
@@ -144,7 +160,7 @@ class ApiServer:
         status = self._admission.admit(peer, tenant)
         engine = EngineId(self._connections_made + 1)
         # A fresh socket's buffer is empty: the greeting goes in whole.
-        if status is Status.OK and not self._greeted(sock, engine):
+        if status is Status.OK and not self._greeted(sock, engine, tenant):
             self._admission.left(peer, tenant)
             status = Status.BUSY
         if status is not Status.OK:
@@ -173,7 +189,7 @@ class ApiServer:
             )
         self._told_writer = True
 
-    def _greeted(self, sock: socket.socket, engine: EngineId) -> bool:
+    def _greeted(self, sock: socket.socket, engine: EngineId, tenant: str) -> bool:
         """Whether the engine has a region and knows of it."""
         try:
             region_fd = self._regions.open(engine)
@@ -181,15 +197,21 @@ class ApiServer:
             log.warning("no write region for another engine: %s", error.strerror)
             return False
         try:
-            self._welcome.send(sock, region_fd)
-        except OSError:
-            self._regions.end(engine)
+            self._welcome.send(sock, region_fd, self._local.open(engine, tenant) if self._local is not None else None)
+        except OSError as error:
+            log.warning("an engine could not be greeted: %s", error.strerror)
+            self._end_memory(engine)
             return False
         return True
 
+    def _end_memory(self, engine: EngineId) -> None:
+        self._regions.end(engine)
+        if self._local is not None:
+            self._local.end(engine)
+
     def _gone(self, peer: Peer, tenant: str, engine: EngineId) -> None:
         self._admission.left(peer, tenant)
-        self._regions.end(engine)
+        self._end_memory(engine)
         del self._connections[engine]
         self._handle(events.EngineGone(engine))
 

@@ -16,6 +16,7 @@ from hostagent.core.clock import Clock
 from hostagent.core.directory import DirectoryReplica
 from hostagent.core.events import NO_LEASE, EngineId, LeaseId
 from hostagent.core.fetch import FetchResult
+from hostagent.core.local_reads import LocalReads
 from hostagent.core.locks import Locks
 from hostagent.core.sources import DiskIndex
 from hostagent.core.waits import Wait, Waits
@@ -65,6 +66,7 @@ class Engines:
         waits: Waits,
         claims: Claims,
         locks: Locks,
+        local_reads: LocalReads,
         *,
         stored: Callable[[Chunk], None],
         changed: Callable[[], None],
@@ -82,6 +84,7 @@ class Engines:
         self._waits = waits
         self._claims = claims
         self._locks = locks
+        self._local_reads = local_reads
         self._stored = stored
         self._changed = changed
         self._drop = drop
@@ -109,6 +112,7 @@ class Engines:
         """A connection begins."""
         self._of(event.engine).tenant = event.tenant
         self._pool.tenants.came(event.tenant)
+        self._local_reads.came()
 
     # ------------------------------------------------------------------ writing
 
@@ -330,6 +334,7 @@ class Engines:
             return
         if holdings.tenant != NOBODY:
             self._pool.tenants.left(holdings.tenant)
+            self._local_reads.left()
         for wait in holdings.fetches.values():
             self._waits.cancel(wait)
         for chunks in holdings.leases.values():

@@ -201,6 +201,11 @@ class EngineGone:
 
 
 @dataclass(frozen=True, slots=True)
+class FiguresWanted:
+    """Somebody is about to look at the figures: count what engines have read without asking first."""
+
+
+@dataclass(frozen=True, slots=True)
 class Welcomed:
     """The controller has accepted this node; a snapshot of the directory follows."""
 
@@ -508,6 +513,7 @@ Event: TypeAlias = (
     | HolderTold
     | PeerLoadRequested
     | PeerReadEnded
+    | FiguresWanted
     | Started
     | PoolFound
     | FlushRequested

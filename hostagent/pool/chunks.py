@@ -15,6 +15,7 @@ from functools import partial
 from itertools import islice
 
 from hostagent.disk.records import Record
+from hostagent.pool.catalog import NOT_SHOWN, Catalog, Hits
 from hostagent.pool.extents import ExtentAllocator
 from hostagent.pool.index import NO_SLOT, Found, PoolIndex
 from hostagent.pool.tenants import NOBODY, Tenants
@@ -88,6 +89,8 @@ class Chunk:
     """Where the pool's index has it."""
     tenant: str = NOBODY
     """Whom it counts for (`hostagent.pool.tenants`)."""
+    shown: int = NOT_SHOWN
+    """Its word in the catalog that engines read, while it is READY."""
 
     @property
     def is_held(self) -> bool:
@@ -128,12 +131,20 @@ class ChunkPool:
         eviction_cost: EvictionCost | None = None,
         index: PoolIndex | None = None,
         tenants: Tenants | None = None,
+        catalog: Catalog | None = None,
     ) -> None:
         """`now_ns`: the shell's monotonic clock; nothing but the value of chunks depends on it. `eviction_cost`: see
         `CacheValues`. `index`: is told of everything before it happens to the memory. `tenants`: by default there is
-        none but nobody."""
+        none but nobody. `catalog`: shows READY chunks to engines, which lease them by themselves."""
         self._index = index
         self.tenants = tenants if tenants is not None else Tenants(size_bytes)
+        self.catalog = catalog
+        self._shown: dict[int, Chunk] = {}
+        """READY chunks by their word in the catalog."""
+        self._leased: set[int] = set()
+        """Words of chunks that engines had leased by themselves when room was last looked for."""
+        self._lingering: list[Chunk] = []
+        """EVICTING, and pinned once, because engines had leased them when they were hidden."""
         self._extents = ExtentAllocator(size_bytes, align_bytes)
         self._now_ns = now_ns
         self.values = CacheValues(size_bytes, eviction_cost=eviction_cost)
@@ -159,7 +170,8 @@ class ChunkPool:
         namespace: str = "",
         tenant: str = NOBODY,
     ) -> Chunk | Refusal:
-        """Room for a chunk, state FILLING, evicting what must go. Atomic: a Refusal leaves everything as it was.
+        """Room for a chunk, state FILLING, evicting what must go. Atomic: a Refusal leaves everything as it was (but
+        for chunks that were to go when an engine leased them).
         Everybody who wants a chunk here needs its bytes in this memory, so the newcomer is never weighed against them.
         The chunks of its own prefix stay: without them nobody finds it.
         """
@@ -177,16 +189,17 @@ class ChunkPool:
             position = before.position + 1 if before is not None else 0
         offset = self._extents.allocate(size_bytes)
         if offset is None:
+            self._look_at_leases()
+            offset = self._extents.allocate(size_bytes)
+        while offset is None:
             victims = self._plan(size_bytes, self._prefix(parent), tenant)
             if victims is None:
                 self.tenants.refused_count[tenant] += 1
                 return Refusal.FULL
-            for victim in victims:
-                self._remove(victim)
-                self.evicted_count += 1
+            self._retire(victims)
+            self.evicted_count += len(victims)
+            # An engine may have leased one of them in the meantime: then others go.
             offset = self._extents.allocate(size_bytes)
-            if offset is None:
-                raise AssertionError("the plan of an eviction did not make the room it promised")
         chunk = Chunk(key, parent, position, namespace, offset, size_bytes, ChunkState.FILLING, tenant=tenant)
         if self._index is not None:
             chunk.slot = self._index.hold(_record(chunk))
@@ -215,12 +228,16 @@ class ChunkPool:
             self.values.fetched([_touch(chunk)], self._now_ns())
         self._added[chunk.key] = chunk
         self._removed.discard(chunk.key)
+        if self.catalog is not None:
+            chunk.shown = self.catalog.show(chunk.key, chunk.offset, chunk.size_bytes)
+            if chunk.shown != NOT_SHOWN:
+                self._shown[chunk.shown] = chunk
 
     def abort(self, chunk: Chunk) -> None:
         """A chunk being filled is given up; its memory is free again once nothing pins it."""
         if chunk.state is not ChunkState.FILLING:
             raise ValueError(f"chunk {chunk.key.hex()} is {chunk.state.value}, not filling")
-        self._retire(chunk)
+        self._retire([chunk])
 
     def restore(
         self,
@@ -383,9 +400,8 @@ class ChunkPool:
             return DropOutcome.ABSENT
         if chunk.holds and not force:
             return DropOutcome.HELD
-        in_use = chunk.pins > 0
-        self._retire(chunk)
-        return DropOutcome.WAITING if in_use else DropOutcome.DROPPED
+        self._retire([chunk])
+        return DropOutcome.WAITING if chunk.pins else DropOutcome.DROPPED
 
     # -------------------------------------------------------------- order, events, figures
 
@@ -449,7 +465,12 @@ class ChunkPool:
 
     def _evictable(self, key: ChunkKey) -> bool:
         chunk = self._chunks[key]
-        return chunk.state is ChunkState.READY and not chunk.pins and not chunk.holds
+        return (
+            chunk.state is ChunkState.READY
+            and not chunk.pins
+            and not chunk.holds
+            and (chunk.shown == NOT_SHOWN or chunk.shown not in self._leased)
+        )
 
     def _prefix(self, parent: ChunkKey | None) -> set[ChunkKey]:
         """`parent` and those before it, as far back as they are here without a gap."""
@@ -529,19 +550,66 @@ class ChunkPool:
             for victim in victims.values():
                 self.tenants.use(victim.tenant, self._extents.extent_bytes(victim.size_bytes))
 
-    def _remove(self, chunk: Chunk) -> None:
-        self._forget(chunk)
-        self._free(chunk)
+    def _retire(self, chunks: Sequence[Chunk]) -> None:
+        """Nobody finds these any more; the memory of those that nobody uses is free."""
+        for chunk in chunks:
+            self._forget(chunk)
+        leased = self._hide(chunks)
+        for chunk in chunks:
+            if chunk.shown in leased:
+                self._keep(chunk, pins=1)
+                self._lingering.append(chunk)
+            if chunk.pins:
+                chunk.state = ChunkState.EVICTING  # held as before: by its pins
+                self._evicting.add(chunk)
+                if self._index is not None:
+                    self._index.retire(chunk.slot)
+            else:
+                self._free(chunk)
 
-    def _retire(self, chunk: Chunk) -> None:
-        self._forget(chunk)
-        if chunk.pins:
-            chunk.state = ChunkState.EVICTING  # held as before: by its pins
-            self._evicting.add(chunk)
-            if self._index is not None:
-                self._index.retire(chunk.slot)
-        else:
-            self._free(chunk)
+    def _hide(self, chunks: Sequence[Chunk]) -> set[int]:
+        """Engines do not find these any more; words of those that engines have leased by themselves."""
+        shown = [chunk.shown for chunk in chunks if chunk.shown != NOT_SHOWN]
+        if self.catalog is None or not shown:
+            return set()
+        for word in shown:
+            del self._shown[word]
+        return self.catalog.hide(shown)
+
+    # -------------------------------------------------------------- engines that read without asking
+
+    def sweep(self) -> None:
+        """Free the chunks that had to stay because engines had leased them, and that are leased no more."""
+        if self._lingering:
+            self._look_at_leases()
+
+    def take_hits(self) -> list[tuple[Hits, list[Chunk]]]:
+        """What engines have read without asking since the last call, and which chunks that was; the values learn of
+        each chunk once. A chunk that was nobody's is the tenant's then, as far as it may hold it."""
+        if self.catalog is None:
+            return []
+        taken = []
+        for hits in self.catalog.take_hits():
+            chunks = [self._shown[word] for word in hits.words if word in self._shown]
+            distinct = list(dict.fromkeys(chunks))
+            for chunk in distinct:
+                if chunk.tenant == NOBODY:
+                    self.lend(chunk, hits.tenant)
+            self.values.fetched([_touch(chunk) for chunk in distinct], self._now_ns())
+            taken.append((hits, chunks))
+        return taken
+
+    def _look_at_leases(self) -> None:
+        if self.catalog is None:
+            return
+        self._leased = self.catalog.leased()
+        lingering, self._lingering = self._lingering, []
+        for chunk in lingering:
+            if chunk.shown in self._leased:
+                self._lingering.append(chunk)
+            else:
+                self.catalog.forget(chunk.shown)
+                self.unpin(chunk)
 
     def _forget(self, chunk: Chunk) -> None:
         del self._chunks[chunk.key]
