@@ -29,7 +29,8 @@ from hostagent.configured import configured_fabric, core_options
 from hostagent.controller import convert
 from hostagent.controller.attachment import Attachment
 from hostagent.core import effects, events
-from hostagent.core.core import AgentCore, Knowledge
+from hostagent.core.core import AgentCore
+from hostagent.core.knowledge import Knowledge
 from hostagent.disk.store import DiskStore
 from hostagent.examined import EXAMINING_ENGINE, Examined
 from hostagent.hashing import Hashing

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hostagent.config import AgentConfig
-from hostagent.core.core import CoreOptions
+from hostagent.core.options import CoreOptions
 from kvproto.ids import parse_address
 from kvproto.wire.data import Fabric
 

@@ -11,9 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from hostagent.core import effects, events
-from hostagent.core.core import AgentCore, CoreOptions, Knowledge
+from hostagent.core.core import AgentCore
 from hostagent.core.directory import ChunkEntry, Delta, NodeClaims, NodeEntry
 from hostagent.core.events import EngineId, LeaseId
+from hostagent.core.knowledge import Knowledge
+from hostagent.core.options import CoreOptions
 from hostagent.core.work import DropWork, FillWork, Task, TaskStatus
 from hostagent.pool.chunks import Chunk
 from kvclient.messages import Status

@@ -23,6 +23,7 @@ from bmv2_testbed.limits import FETCH_DEADLINE_S, START_DEADLINE_S
 from bmv2_testbed.processes import python_module
 from bmv2_testbed.spec import Target, TestbedSpec, Wiring, data_ip, host_name
 from kvclient.client import AgentClient
+from kvproto.integrity import Integrity
 from kvproto.units import format_bytes
 
 CHUNK_BYTES = 2**20
@@ -38,6 +39,8 @@ class FetchPlan:
     seed: int
     target: Target
     wiring: Wiring
+    integrities: Sequence[Integrity] = (Integrity.BLAKE3,)
+    """How chunks are digested, by turns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,8 @@ class FetchFigures:
 
     target: str
     source: str
+    integrity: str
+    """How the pool digests chunks; empty: it is not the pool."""
     size_bytes: int
     p50_s: float
     p99_s: float
@@ -60,9 +65,10 @@ class FetchFigures:
 def run_fetch(plan: FetchPlan, say: Callable[[str], None], moved: Callable[[float], None]) -> list[FetchFigures]:
     """Figures on a plain bridge and on the target: from the holder, from the switch, and by sendfile."""
     targets = [plan.target] if plan.wiring is Wiring.DATAGRAMS else [Target.BRIDGE, plan.target]
+    steps = [(target, integrity) for target in dict.fromkeys(targets) for integrity in plan.integrities]
     figures: list[FetchFigures] = []
-    for step, target in enumerate(dict.fromkeys(targets)):
-        say(f"{target}: network of 2 hosts")
+    for step, (target, integrity) in enumerate(steps):
+        say(f"{target}: network of 2 hosts, {integrity.value}")
         # Without admission: fetched again and again, the prefix would move into the switch in the middle of a series.
         spec = TestbedSpec(
             target=target,
@@ -70,28 +76,34 @@ def run_fetch(plan: FetchPlan, say: Callable[[str], None], moved: Callable[[floa
             hosts=2,
             seed=plan.seed,
             segment_bytes=plan.target.segment_bytes,
-            controller_settings={"policy": {"admission": False}},
+            controller_settings={"policy": {"admission": False}, "fabric": {"integrity": integrity.value}},
         )
         with client.running(spec) as testbed:
             for size in plan.sizes_bytes:
-                say(f"{target}: {format_bytes(size)}")
+                say(f"{target}: {format_bytes(size)}, {integrity.value}")
                 prefix = Prefix(plan.seed, size, min(size, CHUNK_BYTES))
-                figures.append(_run_pool(testbed, prefix, plan.repeat))
+                put_prefix(testbed, prefix)
+                by_pool = [_run_pool(testbed, prefix, plan.repeat)]
                 if target is not Target.BRIDGE:
                     testbed.serve_from_switch(prefix.chunk_keys()[-1], prefix.chunks)
-                    figures.append(replace(_run_pool_reader(testbed, prefix, plan.repeat), source="switch"))
-                if plan.wiring is Wiring.NAMESPACES:
+                    by_pool.append(replace(_run_pool(testbed, prefix, plan.repeat), source="switch"))
+                figures += [replace(one, integrity=integrity.value) for one in by_pool]
+                if plan.wiring is Wiring.NAMESPACES and integrity is plan.integrities[-1]:
                     figures.append(_run_tcp(testbed, prefix, plan.repeat))
-                moved((step + 1) / len(targets))
+                moved((step + 1) / len(steps))
     return figures
 
 
+def typical_fetches(runs: Sequence[Sequence[FetchFigures]]) -> list[FetchFigures]:
+    """Of each row the run with the median p50 (the lower one of two in the middle); verified if all runs are."""
+    found = []
+    for row in zip(*runs, strict=True):
+        middle = sorted(row, key=lambda one: one.p50_s)[(len(row) - 1) // 2]
+        found.append(replace(middle, verified=all(one.verified for one in row)))
+    return found
+
+
 def _run_pool(testbed: Testbed, prefix: Prefix, repeat: int) -> FetchFigures:
-    put_prefix(testbed, prefix)
-    return _run_pool_reader(testbed, prefix, repeat)
-
-
-def _run_pool_reader(testbed: Testbed, prefix: Prefix, repeat: int) -> FetchFigures:
     return _run_reader(testbed, "pool", agent_socket(testbed, 1), prefix, repeat)
 
 
@@ -113,6 +125,7 @@ def _run_reader(testbed: Testbed, source: str, address: str, prefix: Prefix, rep
     return FetchFigures(
         target=testbed.status()["spec"]["target"],
         source=source,
+        integrity="",
         size_bytes=prefix.size_bytes,
         p50_s=p50_s,
         p99_s=times[min(len(times) - 1, int(len(times) * 0.99))],
@@ -127,14 +140,15 @@ def fetch_table(figures: Sequence[FetchFigures]) -> Table:
     table = Table(
         title="one reader alone, links not shaped", box=box.SIMPLE, caption="ratio: sendfile's p50 over this one"
     )
-    for heading in ("network", "by", "size", "p50 µs", "p99 µs", "GB/s", "ratio", "right"):
-        table.add_column(heading, justify="left" if heading in ("network", "by") else "right", no_wrap=True)
+    for heading in ("network", "by", "digest", "size", "p50 µs", "p99 µs", "GB/s", "ratio", "right"):
+        table.add_column(heading, justify="left" if heading in ("network", "by", "digest") else "right", no_wrap=True)
     sendfile = {(f.target, f.size_bytes): f.p50_s for f in figures if f.source == "tcp"}
     for figure in figures:
         base = sendfile.get((figure.target, figure.size_bytes))
         table.add_row(
             figure.target,
             WAYS[figure.source],
+            figure.integrity or "-",
             format_bytes(figure.size_bytes),
             f"{figure.p50_s * 1e6:.0f}",
             f"{figure.p99_s * 1e6:.0f}",
@@ -142,6 +156,22 @@ def fetch_table(figures: Sequence[FetchFigures]) -> Table:
             "-" if base is None else f"{base / figure.p50_s:.2f}",
             "yes" if figure.verified else "NO",
         )
+    return table
+
+
+def fetch_spread_table(runs: Sequence[Sequence[FetchFigures]]) -> Table:
+    """How far the runs of each row lie apart."""
+    table = Table(title=f"{len(runs)} runs by turns", caption="µs: least / median / greatest of the runs")
+    for heading in ("network", "by", "digest", "size", "p50", "p99"):
+        table.add_column(heading, justify="right" if heading.startswith("p") else "left", no_wrap=True)
+    for row in zip(*runs, strict=True):
+        first = row[0]
+        p50, p99 = (
+            " / ".join(f"{pick(times) * 1e6:.0f}" for pick in (min, statistics.median, max))
+            for times in ([one.p50_s for one in row], [one.p99_s for one in row])
+        )
+        size = format_bytes(first.size_bytes)
+        table.add_row(first.target, WAYS[first.source], first.integrity or "-", size, p50, p99)
     return table
 
 

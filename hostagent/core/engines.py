@@ -16,6 +16,7 @@ from hostagent.core.clock import Clock
 from hostagent.core.directory import DirectoryReplica
 from hostagent.core.events import NO_LEASE, EngineId, LeaseId
 from hostagent.core.fetch import FetchResult
+from hostagent.core.fetches import Fetches
 from hostagent.core.local_reads import LocalReads
 from hostagent.core.locks import Locks
 from hostagent.core.sources import DiskIndex
@@ -63,6 +64,7 @@ class Engines:
         pool: ChunkPool,
         directory: DirectoryReplica,
         disk: DiskIndex | None,
+        fetches: Fetches,
         waits: Waits,
         claims: Claims,
         locks: Locks,
@@ -81,6 +83,7 @@ class Engines:
         self._pool = pool
         self._directory = directory
         self._disk = disk
+        self._fetches = fetches
         self._waits = waits
         self._claims = claims
         self._locks = locks
@@ -127,6 +130,10 @@ class Engines:
             before = self._directory.find(event.parent)
             position = before.position + 1 if before is not None else None
         made = self._pool.reserve(event.key, event.parent, event.size_bytes, position, event.namespace, holdings.tenant)
+        if made is Refusal.FILLING and self._fetches.is_arriving(event.key):
+            # Its bytes are here, and those of the fetch may come late or never.
+            beside = self._pool.reserve_beside(event.key, event.size_bytes, holdings.tenant)
+            made = made if isinstance(beside, Refusal) else beside
         if isinstance(made, Refusal):
             if made is not Refusal.FILLING:
                 self._claims.not_put(event.key)
@@ -167,7 +174,15 @@ class Engines:
         commit = self._commits.pop(chunk, None)
         if commit is None:
             return
-        self._pool.commit(chunk, hashed)
+        quicker = self._pool.find(chunk.key)
+        if quicker is not None:
+            # A fetch brought the chunk while the engine wrote it.
+            self._pool.abort(chunk)
+            self._claims.not_put(chunk.key)
+            self._emit(effects.CommitAnswered(commit.engine, commit.request, Status.OK, quicker.digest))
+            return
+        if not self._fetches.put_instead(chunk, hashed):
+            self._pool.commit(chunk, hashed)
         self._emit(effects.CommitAnswered(commit.engine, commit.request, Status.OK, hashed.digest))
         self._stored(chunk)
         self._changed()

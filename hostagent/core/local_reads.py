@@ -37,7 +37,7 @@ class LocalReads:
     def came(self) -> None:
         """An engine connected."""
         self._engines_count += 1
-        if self._pool.catalog is not None and self._alarm.due_ns is None:
+        if self._pool.shown.is_on and self._alarm.due_ns is None:
             self._look_again()
 
     def left(self) -> None:

@@ -135,6 +135,11 @@ class FlowReader:
             case events.ChunkLoaded(key):
                 del self._loading[key]
                 return self._here(key, ChunkSource.DISK)
+            case events.ChunkPut(key):
+                if self._coming.pop(key, None) is not None:
+                    self._dropped.append(key)
+                self._loading.pop(key, None)
+                return self._here(key, ChunkSource.LOCAL)
             case events.HoldersChanged() | events.HolderLost() | events.SwitchChanged():
                 return []  # flows that have begun come to their end
             case events.ControlReceived() | events.ReadProgress() | events.ReadDone() | events.ReadFailed():
