@@ -282,6 +282,7 @@ class Agent:
             effects.ReserveAnswered: self._answer,
             effects.CommitAnswered: self._answer,
             effects.FetchAnswered: self._answer,
+            effects.FetchPartAnswered: self._answer,
             effects.KeysAnswered: self._answer,
             SendControl: lambda effect: self.transport.send_control(effect.message, effect.address),
             effects.CastSegments: lambda one: self.transport.cast(_place(one.chunk), one.first, one.count),

@@ -32,7 +32,13 @@ from kvproto.ids import ChunkKey
 
 log = logging.getLogger(__name__)
 
-Answer: TypeAlias = effects.ReserveAnswered | effects.CommitAnswered | effects.FetchAnswered | effects.KeysAnswered
+Answer: TypeAlias = (
+    effects.ReserveAnswered
+    | effects.CommitAnswered
+    | effects.FetchAnswered
+    | effects.FetchPartAnswered
+    | effects.KeysAnswered
+)
 
 
 class ApiError(Exception):
@@ -347,6 +353,9 @@ class _Connection(asyncio.Protocol):
                 self._send(Kind.FETCH_EACH, request, status, messages.pack_found(lease, places, chunks), len(chunks))
             case effects.FetchAnswered(_, request, status, lease, chunks):
                 self._send(Kind.FETCH, request, status, messages.pack_fetched(lease, chunks), len(chunks))
+            case effects.FetchPartAnswered(_, request, lease, chunks):
+                body = messages.pack_fetched(lease, chunks)
+                self._send(Kind.FETCH_PART, request, Status.OK, body, len(chunks))
             case effects.ReserveAnswered(_, request, status, lease):
                 body = messages.LEASE.pack(lease) if status is Status.OK else b""
                 self._send(Kind.RESERVE, request, status, body)
@@ -389,7 +398,14 @@ class _Connection(asyncio.Protocol):
         expected_s = min(expected_us / 1e6, limits.API_DEADLINE_S_MAX)
         self._handle(
             events.ChunksRequested(
-                self._engine, frame.request, keys, deadline_s, prefill, expected_s, traceparent=traceparent
+                self._engine,
+                frame.request,
+                keys,
+                deadline_s,
+                prefill,
+                expected_s,
+                traceparent=traceparent,
+                streamed=frame.kind == Kind.FETCH_STREAM,
             )
         )
 
@@ -492,6 +508,7 @@ _HANDLERS: dict[int, Callable[[_Connection, Frame], None]] = {
     Kind.COMMIT: _Connection._on_commit,
     Kind.ABORT: _Connection._on_abort,
     Kind.FETCH: _Connection._on_fetch,
+    Kind.FETCH_STREAM: _Connection._on_fetch,
     Kind.RELEASE: _Connection._on_release,
     Kind.CONTAINS: _Connection._on_contains,
     Kind.PIN: _Connection._on_pin,

@@ -80,6 +80,9 @@ class ChunksRequested:
     """Whether FetchPlanned is wanted."""
     any_order: bool = False
     """Each chunk is of use by itself: one that is missing ends nothing."""
+    streamed: bool = False
+    """Leading chunks are answered as they come, by FetchPartAnswered, and FetchAnswered has the rest. Not with
+    `any_order`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ copies it into the pool. Bodies, with as many keys as `count` says:
                  answer to both: a byte for each, 1 done, 0 not
     FETCH_STREAM as FETCH
                  answers: any number of FETCH_PART, each lease u64 and the chunks that follow on those before, as in
-                 FETCH; at last FETCH_STREAM, as the answer to FETCH, with the chunks that no part had
+                 FETCH; at last FETCH, as the answer to that, with the chunks that no part had
     CLAIM        bytes of each chunk u64, keys, then for each key the us from now on until it is there u64; not answered
     DISCLAIM     keys, or none for all claims of this connection; not answered
 
