@@ -63,6 +63,16 @@ class FetchAnswered:
 
 
 @dataclass(frozen=True, slots=True)
+class FetchPartAnswered:
+    """Leading chunks of a fetch that streams, which follow on those of the parts before; pinned for the lease."""
+
+    engine: EngineId
+    request: int
+    lease: LeaseId
+    chunks: tuple[FetchedChunk, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class KeysAnswered:
     """One byte for each key: a `Where` for CONTAINS; for all others whether it was done."""
 
@@ -449,6 +459,7 @@ Effect: TypeAlias = (
     ReserveAnswered
     | CommitAnswered
     | FetchAnswered
+    | FetchPartAnswered
     | KeysAnswered
     | SendControl
     | CastSegments
