@@ -63,6 +63,16 @@ class FetchAnswered:
 
 
 @dataclass(frozen=True, slots=True)
+class FetchPartAnswered:
+    """Leading chunks of a fetch that streams, which follow on those of the parts before; pinned for the lease."""
+
+    engine: EngineId
+    request: int
+    lease: LeaseId
+    chunks: tuple[FetchedChunk, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class KeysAnswered:
     """One byte for each key: a `Where` for CONTAINS; for all others whether it was done."""
 
@@ -180,6 +190,22 @@ class ComputeDigest:
     integrity: Integrity
     in_background: bool = False
     """Nobody waits for it: it is not to hold anything up."""
+
+
+@dataclass(frozen=True, slots=True)
+class HashPieces:
+    """Hash pieces of a FILLING chunk (`hostagent.tree`): nobody writes to them while it is awaited. ComputeDigest uses
+    their leaves."""
+
+    chunk: Chunk
+    pieces: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetPieces:
+    """What HashPieces began for this chunk is of no use."""
+
+    chunk: Chunk
 
 
 @dataclass(frozen=True, slots=True)
@@ -433,6 +459,7 @@ Effect: TypeAlias = (
     ReserveAnswered
     | CommitAnswered
     | FetchAnswered
+    | FetchPartAnswered
     | KeysAnswered
     | SendControl
     | CastSegments
@@ -446,6 +473,8 @@ Effect: TypeAlias = (
     | DatagramsDropped
     | TakeChunk
     | ComputeDigest
+    | HashPieces
+    | ForgetPieces
     | LoadChunk
     | SaveChunk
     | ForgetStored

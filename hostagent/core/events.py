@@ -80,6 +80,9 @@ class ChunksRequested:
     """Whether FetchPlanned is wanted."""
     any_order: bool = False
     """Each chunk is of use by itself: one that is missing ends nothing."""
+    streamed: bool = False
+    """Leading chunks are answered as they come, by FetchPartAnswered, and FetchAnswered has the rest. Not with
+    `any_order`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +201,11 @@ class EngineGone:
 
 
 # --- of the controller ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class FiguresWanted:
+    """Somebody is about to look at the figures: count what engines have read without asking first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -508,6 +516,7 @@ Event: TypeAlias = (
     | HolderTold
     | PeerLoadRequested
     | PeerReadEnded
+    | FiguresWanted
     | Started
     | PoolFound
     | FlushRequested

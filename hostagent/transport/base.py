@@ -288,6 +288,10 @@ class Transport(Protocol):
         """Casts of this chunk are no longer wanted. Once it returns, none are written any more. Idempotent."""
         ...
 
+    def settle(self) -> None:
+        """Once it returns, no cast segment is being written that `missing` denied before the call."""
+        ...
+
     def drain_receive(self) -> None:
         """Report now all cast segments that have come: the next decision depends on them."""
         ...

@@ -146,6 +146,9 @@ class FramesTransport:
     def forget(self, key: ChunkKey) -> None:
         """As `expect`."""
 
+    def settle(self) -> None:
+        """Only the sink writes cast segments."""
+
     def fill(self, chunk: ChunkPlace, first: int, count: int, pool: Address) -> None:
         """Send segments to the switch's memory, once its MAC is known."""
         mac = self._neighbours.get(pool)

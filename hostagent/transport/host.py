@@ -85,6 +85,10 @@ class CastPart(Protocol):
         """See `Transport.forget`."""
         ...
 
+    def settle(self) -> None:
+        """See `Transport.settle`."""
+        ...
+
     def cast(self, chunk: ChunkPlace, first: int, count: int) -> None:
         """See `Transport.cast`."""
         ...
@@ -208,6 +212,10 @@ class HostTransport:
         """See `Transport.forget`."""
         if self._parts is not None:
             self._parts.casts.forget(key)
+
+    def settle(self) -> None:
+        """See `Transport.settle`."""
+        self._started()[1].casts.settle()
 
     def cast(self, chunk: ChunkPlace, first: int, count: int) -> None:
         """Send segments to the group."""

@@ -187,6 +187,11 @@ class SocketCasts:
         if self._expected.pop(key, None) is not None and self._intake is not None:
             self._intake.forget(key)
 
+    def settle(self) -> None:
+        """See `Transport.settle`."""
+        if self._intake is not None:
+            self._intake.settle()
+
     def cast(self, chunk: ChunkPlace, first: int, count: int) -> None:
         """See `Transport.cast`."""
         self._outgoing.cast(chunk, first, count)

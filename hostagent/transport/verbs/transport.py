@@ -165,6 +165,11 @@ class VerbsCasts:
         if self._sockets is not None:
             self._sockets.forget(key)
 
+    def settle(self) -> None:
+        """See `Transport.settle`. The sink writes casts by RDMA."""
+        if self._sockets is not None:
+            self._sockets.settle()
+
     def cast(self, chunk: ChunkPlace, first: int, count: int) -> None:
         """See `Transport.cast`."""
         if self._queue is not None:
