@@ -133,7 +133,7 @@ def parse(values: object, folder: Path) -> Config:
         membership=_membership(top.section("membership")),
         remote_cost=top.take("remote_cost", checks.flag, False),
         read_token_ms=top.take("read_token_ms", checks.whole(1000, _HOUR_MS), 600_000),
-        namespaces=_namespaces(top.take("namespaces", _lists, {})),
+        namespaces=_namespaces(top.take("namespaces", _lists, None) or {}),
     )
     top.done()
     demand_tls("listen", config.listen, tls, insecure=config.insecure)

@@ -137,5 +137,5 @@ def test_speed_under_attack_is_measured_by_turns() -> None:
     lines = [fetched(11), fetched(21), fetched(22, chunks=2), fetched(23, outcome="DEADLINE"), fetched(31), begun(32)]
     take_turns(report, taken, lines)
     assert [turn.chunks for turn in report.turns] == [4, 6, 4]
-    assert report.speed_under_attack == pytest.approx(0.6 / 0.4)
+    assert report.speed_under_attack == pytest.approx(0.6 / 0.4), "the last turn has no other half"
     assert report.to_json()["turns"][1] == [True, 10.0, 6]
