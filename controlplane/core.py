@@ -3,7 +3,7 @@
 Everything that affects the state of the control plane happens here or in what is called from here: `NodeRegistry`
 (who), `Places` (where), `Directory` (what), `ClaimTable` (what is being computed), `ClusterValues` (worth),
 `AgentReports` (what agents say of chunks), `SwitchLink`, `SwitchCache` and `SwitchProgrammer` (the switch),
-`TaskTable` (work given away), `Pushes` and `LastCopyReplication` (policies), `Operations` and `Examinations`
+`TaskTable` (work given away), `Pushes`, `Warmups` and `LastCopyReplication` (policies), `Operations` and `Examinations`
 (operators), `Publication` (what agents get). The daemon owns clock, streams and the switch's session, calls one
 method per event and carries out `take_effects()`.
 """
@@ -45,6 +45,7 @@ from controlplane.switch_cache import FillUnwanted, FillWanted, RecoveryWanted, 
 from controlplane.switch_link import SwitchLink
 from controlplane.tasks import PendingTask, TaskTable
 from controlplane.value import ClusterValues
+from controlplane.warmups import Warmups
 from kvpolicy.tiers.holder_load import HolderLoad
 from kvproto import __version__
 from kvproto.integrity import code_of
@@ -95,6 +96,7 @@ class Core:
         self.last_copies = LastCopyReplication(self.directory, self.nodes, self.tasks, self.values, decisions)
         cheapest = self.last_copies.cheapest_value
         self.pushes = Pushes(self.directory, self.nodes, self.tasks, self.values, cheapest, decisions, options.pushes)
+        self.warmups = Warmups(self.directory, self.nodes, self.tasks, self.hottest, decisions)
         self.reports = AgentReports(
             self.directory,
             self.values,
@@ -102,6 +104,7 @@ class Core:
             self.publication,
             self.tasks,
             self.pushes,
+            self.warmups,
             self.claims,
             self.accounting,
             self._observer,
@@ -432,6 +435,7 @@ class Core:
                 self._state_told[session] = self.operator_state.revision
                 self._emit(SendTo(session, self.operator_state.message()))
         self.pushes.flush()
+        self.warmups.advance(now_ns)
         for index, task_id in self.tasks.take_cancelled():
             node = self.nodes.get(index)
             if node is not None and node.attached:

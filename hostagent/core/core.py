@@ -227,6 +227,7 @@ class AgentCore:
             events.UnlockRequested: engines.unlock,
             events.DropRequested: engines.drop,
             events.HintGiven: self._hinted,
+            events.WarmWished: self._reports.warm_wished,
             events.ClaimMade: engines.claim,
             events.ClaimWithdrawn: engines.disclaim,
             events.EngineCame: engines.came,

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hostagent.core.directory import ClaimedChunk
-from hostagent.core.events import NO_LEASE, EngineId, LeaseId
+from hostagent.core.events import NO_LEASE, EngineId, LeaseId, WarmWished
 from hostagent.core.work import TaskStatus
 from hostagent.pool.chunks import Chunk, PoolUsage
 from kvclient.messages import FetchedChunk, Hint, Kind, Status
@@ -287,6 +287,8 @@ class ReportUsage:
     at_ns: int
     past: Sequence[tuple[ChunkKey, PastFetches]] = ()
     """What other controllers were told of, for one that has just come to lead."""
+    warms: Sequence[WarmWished] = ()
+    """What starting engines would like to have."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,7 @@ many keys as `count` says:
                  answer to both: a byte for each, 1 done, 0 not
     CLAIM        bytes of each chunk u64, keys, then for each key the us from now on until it is there u64; not answered
     DISCLAIM     keys, or none for all claims of this connection; not answered
+    WARM         bytes u64, nodes u32, wait ms u32, namespace label in UTF-8; not answered
 
 A key is 16 bytes. Leases, pins, locks and claims belong to the connection and end with it.
 """
@@ -54,7 +55,7 @@ from dataclasses import dataclass
 
 from kvproto.sources import ChunkSource
 
-VERSION = 4
+VERSION = 5
 KEY_BYTES = 16
 NO_KEY = bytes(KEY_BYTES)
 NO_POSITION = 0xFFFF_FFFF
@@ -82,6 +83,7 @@ LOCK = struct.Struct("!Q")
 HINT = struct.Struct("!BI")
 CANCEL = struct.Struct("!I")
 CLAIM = struct.Struct("!Q")
+WARM = struct.Struct("!QII")
 
 
 class Kind(enum.IntEnum):
@@ -103,9 +105,10 @@ class Kind(enum.IntEnum):
     FETCH_EACH = 16
     LOCK = 17
     UNLOCK = 18
+    WARM = 21
 
 
-ONE_WAY = frozenset({Kind.ABORT, Kind.RELEASE, Kind.HINT, Kind.CANCEL, Kind.CLAIM, Kind.DISCLAIM})
+ONE_WAY = frozenset({Kind.ABORT, Kind.RELEASE, Kind.HINT, Kind.CANCEL, Kind.CLAIM, Kind.DISCLAIM, Kind.WARM})
 """Kinds that are never answered."""
 
 
