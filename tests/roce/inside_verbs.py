@@ -95,8 +95,8 @@ class Nics:
         makes, destroy = QueuePair.__init__, QueuePair.destroy
         connect, poll = PoolAccess.connect, CompletionQueue.poll
 
-        def made(pair: QueuePair, port: RdmaPort, kind: int, send: Any, receive: Any) -> None:
-            makes(pair, port, kind, send, receive)
+        def made(pair: QueuePair, port: RdmaPort, kind: int, send: Any, receive: Any, domain: Any = None) -> None:
+            makes(pair, port, kind, send, receive, domain)
             address = socket.inet_ntoa(port.facts.gid[-4:])
             self.alive.append(MadePair(pair, address, kind, send[0], kind == abi.QPT_UD and receive[1] > 1))
 
