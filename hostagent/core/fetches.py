@@ -19,8 +19,9 @@ from hostagent.core.claims import Computed
 from hostagent.core.clock import Alarm, Alarms
 from hostagent.core.deliveries import Deliveries
 from hostagent.core.directory import DirectoryReplica, NodeEntry
+from hostagent.core.early_pieces import EarlyPieces
 from hostagent.core.events import LeavesRead, LoadOutcome
-from hostagent.core.fetch import Fetch, FetchObserver, FetchResult, MakeReader, Purpose, Wanted
+from hostagent.core.fetch import Fetch, FetchObserver, FetchResult, MakeReader, Progressed, Purpose, Wanted
 from hostagent.core.inbound import InboundChunk
 from hostagent.core.outgoing_reads import OutgoingReads
 from hostagent.core.plan import FetchPlan, FetchPlanner
@@ -93,6 +94,7 @@ class Fetches:
         self._reader_alarm: Alarm = alarms.add(self._reader_due)
         self._reads = OutgoingReads(alarms, emit, directory, self.read_event)
         self._wrong_bytes = WrongBytes(emit, directory)
+        self._early = EarlyPieces(emit)
         self._fetch_id = 0
         self._reviews = Reviews(alarms, gate, self._left_of, self._cut)
         self._planner = FetchPlanner(
@@ -151,7 +153,7 @@ class Fetches:
         ended: Callable[[FetchResult], None],
         *,
         prefill: Prefill | None = None,
-        progressed: Callable[[int], None] | None = None,
+        progressed: Progressed | None = None,
         waits: Callable[[FetchPlan], None] | None = None,
         expected_s: float = 0.0,
         traced: bool = False,
@@ -160,7 +162,7 @@ class Fetches:
     ) -> FetchId | None:
         """Bring chunks (distinct, in prefix order; or `any_order`, without a prefill: each is of use by itself).
 
-        `ended` comes once, unless it is cancelled; `progressed` hears how many leading chunks are here. `prefill`: the
+        `ended` comes once, unless it is cancelled; `progressed` hears of leading chunks that came. `prefill`: the
         engine's own way to them; a fetch that falls behind it is given up. `waits`: hears the plan before anything
         else, and takes care of the chunks in it that are being computed; `expected_s`: others will be computed or put
         within this time. `traced`: the plan is told, too. `tenant`: whom the chunks count for. None: it has ended
@@ -206,7 +208,7 @@ class Fetches:
         purpose: Purpose,
         deadline_ns: int,
         ended: Callable[[FetchResult], None],
-        progressed: Callable[[int], None] | None,
+        progressed: Progressed | None,
         probe: Probe | None = None,
         *,
         any_order: bool = False,
@@ -397,6 +399,8 @@ class Fetches:
                 inbound.last_source = arrived.source
                 inbound.from_switch += arrived.from_switch
         self._carry_out(self._reader.handle_all(arrivals, self._clock.now_ns))
+        for key in {arrived.key for arrived in arrivals}:
+            self._hash_early(key)
 
     def casts_unexpected(self, arrivals: Sequence[events.SegmentsReceived]) -> None:
         """Casts of chunks that the transport did not expect came, and are lost."""
@@ -419,12 +423,22 @@ class Fetches:
     def _give_up(self, inbound: InboundChunk) -> None:
         """A chunk that did not become whole: nothing writes to it any more, and its memory goes back to the pool."""
         self._emit(effects.ForgetCasts(inbound.chunk.key))
+        self._early.forget(inbound)
         self._pool.abort(inbound.chunk)
 
     def read_event(self, event: events.ReadProgress | events.ReadDone | events.ReadFailed) -> None:
         """A reliable read progressed or ended; events of an aborted read come too late."""
+        key = self._reads.key_of(event.read)
         if self._reads.heard(event):
             self._handle(event)
+            if key is not None and isinstance(event, events.ReadDone):
+                self._hash_early(key)
+
+    def _hash_early(self, key: ChunkKey) -> None:
+        """Some of a chunk came: what nobody writes any more is hashed while the rest comes."""
+        inbound, unsettled = self._inbound.get(key), self._reader.unsettled(key)
+        if inbound is not None and unsettled is not None:
+            self._early.look(inbound, unsettled, self._parameters.segment_bytes)
 
     def leaves_read(self, event: LeavesRead) -> None:
         """A holder's leaves: those that belong to the chunk's digest tell which segments are wrong."""
@@ -558,16 +572,15 @@ class Fetches:
                     chunk = self._inbound[key].chunk
                     self._inbound[key].whole = True
                     self._pool.pin(chunk)
+                    self._early.used(self._inbound[key])
                     self._emit(effects.ForgetCasts(key))
                     self._emit(effects.ComputeDigest(chunk, algorithm_of(self._inbound[key].entry.digest)))
                 case DropChunk(key):
                     dropped = self._inbound.pop(key, None)
                     if dropped is not None:
                         self._give_up(dropped)
-                case FetchProgress(number, leading):
-                    fetch = self._fetches.get(number)
-                    if fetch is not None and fetch.progressed is not None:
-                        fetch.progressed(leading)
+                case FetchProgress():
+                    self._progressed(command)
                 case DeliverFetch():
                     self._deliver(command)
                 case ReportBadCopy():
@@ -589,6 +602,13 @@ class Fetches:
             for inbound in self._inbound.values()
             if not inbound.whole and self._comes_from(inbound, holder)
         )
+
+    def _progressed(self, command: FetchProgress) -> None:
+        fetch = self._fetches.get(command.fetch)
+        if fetch is not None and fetch.progressed is not None:
+            first = command.leading - len(command.sources)
+            came = zip(fetch.keys[first : command.leading], command.sources, strict=True)
+            fetch.progressed(first, [(fetch.pinned[key], fetch.source_of(key, source)) for key, source in came])
 
     def _deliver(self, command: DeliverFetch) -> None:
         fetch = self._fetches.pop(command.fetch, None)
