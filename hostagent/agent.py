@@ -29,7 +29,8 @@ from hostagent.configured import configured_fabric, core_options
 from hostagent.controller import convert
 from hostagent.controller.attachment import Attachment
 from hostagent.core import effects, events
-from hostagent.core.core import AgentCore, Knowledge
+from hostagent.core.core import AgentCore
+from hostagent.core.knowledge import Knowledge
 from hostagent.disk.store import DiskStore
 from hostagent.examined import EXAMINING_ENGINE, Examined
 from hostagent.hashing import Hashing
@@ -37,6 +38,7 @@ from hostagent.link_rate import link_rate_bit_s
 from hostagent.metrics import AgentMetrics
 from hostagent.pool.chunks import Chunk
 from hostagent.pool.intake import Intake
+from hostagent.pool.leases import local_leases
 from hostagent.pool.opening import opened
 from hostagent.tenant_metrics import WatchedTenants
 from hostagent.timers import MachineTimer
@@ -51,6 +53,7 @@ from hostagent.transport.base import (
     ReadRequest,
     TransportFacts,
 )
+from hostagent.transport.read_tokens import TokenBook
 from hostagent.tree import Hashed
 from kvdaemon.health import Health, health_pages
 from kvdaemon.http import HttpServer, Question, json_service, metrics_page
@@ -112,6 +115,7 @@ class Agent:
         self.http = HttpServer(
             {"/metrics": metrics_page(self.metrics.registry, "agent"), **health_pages(self.health)},
             services={"/v1/cost": json_service(self._cost, QuestionError, TooManyQuestionsError)},
+            private={} if config.insecure or config.remote_cost else {"/v1/cost": "set http.remote_cost: true"},
         )
         self.http_address = await self.http.listen(*config.http, "change http.address or http.port")
         try:
@@ -137,7 +141,8 @@ class Agent:
     async def _start_parts(self) -> None:
         """All the rest. Raises what `start` does; nothing but the HTTP server is left open then."""
         config = self.config
-        self.transport = make_transport(config.data, self.memory)
+        self.tokens = TokenBook(demands=bool(config.controllers))
+        self.transport = make_transport(config.data, self.memory, self.tokens)
         self._hashing = Hashing(self.memory, self._loop)
         self._intake = Intake(self.memory, config.write_region_bytes, self._loop)
         knowledge = Knowledge(config.node, priors(config.link_rate_bit_s or link_rate_bit_s(config.data)))
@@ -148,8 +153,14 @@ class Agent:
         self.cold: ColdTier | None = None
         if config.cold is not None and self._cold_store is not None:
             self.cold = ColdTier(config.cold, self._cold_store, self.memory, self._loop, self.handle, config.node)
+        self._leases = local_leases(config.pool.size_bytes)
         self.core = AgentCore(
-            core_options(config), knowledge, self.store, served_reads=self.transport.counters, index=self._pool.index
+            core_options(config),
+            knowledge,
+            self.store,
+            served_reads=self.transport.counters,
+            index=self._pool.index,
+            catalog=self._leases.catalog if self._leases is not None else None,
         )
         self._timer = MachineTimer(self._loop, self._timer_fired)
         self.attachment = Attachment(
@@ -161,6 +172,7 @@ class Agent:
             lambda task: self.examined.run(task),
             self._certificates,
             config.data.integrity,
+            self.tokens,
         )
         self.examined = Examined(
             self.handle,
@@ -183,6 +195,7 @@ class Agent:
             self._intake,
             Admission(config.api_access, self.metrics.api_refused, self.tenancy.connections_max),
             self.tenancy,
+            self._leases,
         )
         try:
             if self.store is not None:
@@ -228,6 +241,8 @@ class Agent:
         if self.cold is not None:
             await self.cold.close()
         self._hashing.close()
+        if self._leases is not None:
+            self._leases.close()
         self.memory.close()
 
     def _tracing_broke(self, error: Exception) -> None:
@@ -271,6 +286,7 @@ class Agent:
             effects.ReserveAnswered: self._answer,
             effects.CommitAnswered: self._answer,
             effects.FetchAnswered: self._answer,
+            effects.FetchPartAnswered: self._answer,
             effects.KeysAnswered: self._answer,
             SendControl: lambda effect: self.transport.send_control(effect.message, effect.address),
             effects.CastSegments: lambda one: self.transport.cast(_place(one.chunk), one.first, one.count),
@@ -286,6 +302,8 @@ class Agent:
             effects.DatagramsDropped: lambda one: self.transport.counters.drop(one.reason, one.count),
             effects.TakeChunk: self._take_chunk,
             effects.ComputeDigest: self._compute_digest,
+            effects.HashPieces: self._hash_pieces,
+            effects.ForgetPieces: lambda one: self._hashing.forget(one.chunk.offset),
             effects.LoadChunk: self._load,
             effects.SaveChunk: self._save,
             effects.ForgetStored: self._forget_stored,
@@ -298,6 +316,7 @@ class Agent:
             effects.ReportUsage: report,
             effects.ReportLoad: report,
             effects.ReportClaims: report,
+            effects.ReportInterests: report,
             effects.ReportTaskProgress: report,
             effects.ReportTaskEnd: report,
             effects.ReportBadCopy: self._report_bad_copy,
@@ -360,6 +379,7 @@ class Agent:
                 version=__version__,
                 integrities=[pb.Integrity.ValueType(code_of(one)) for one in Integrity],
                 protocol=PROTOCOL,
+                interests=convert.interests_of(self.core.interests.current),
             )
         )
 
@@ -423,6 +443,10 @@ class Agent:
         chunk = self.core.lend(key, now_ns)
         self._arm(now_ns)
         return Extent(chunk.offset, chunk.size_bytes, chunk) if chunk is not None else None
+
+    def namespace_of(self, key: ChunkKey) -> str | None:
+        """Whose a chunk of this node is."""
+        return self.core.namespace_of(key)
 
     def leaves(self, key: ChunkKey) -> bytes | None:
         """A peer wants to know which part of a chunk it got wrong."""
@@ -512,6 +536,11 @@ class Agent:
         done = partial(self._digest_computed, chunk)
         self._hashing.start(chunk.offset, chunk.size_bytes, effect.integrity, done, in_background=effect.in_background)
 
+    def _hash_pieces(self, effect: effects.HashPieces) -> None:
+        # A cast that was let in before its segment came another way may still be being written.
+        self.transport.settle()
+        self._hashing.begin(effect.chunk.offset, effect.chunk.size_bytes, effect.pieces)
+
     def _pool_adopted(self, effect: effects.PoolAdopted) -> None:
         log.info(
             "the pool of the agent before: %d chunks of %s are right, %d are not",
@@ -590,6 +619,7 @@ class Agent:
 
     def stats(self) -> dict[str, float]:
         """Figures for an engine: everything in the metrics, flat."""
+        self.handle(events.FiguresWanted())
         figures = self.metrics.flat()
         figures["directory_chunks"] = self.core.directory.chunks_count
         figures["gate_rate_bytes_per_s"] = self.core.gate.costs.cost(Tier.REMOTE_DRAM).rate_bytes_per_s

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hostagent.config import AgentConfig
-from hostagent.core.core import CoreOptions
+from hostagent.core.options import CoreOptions
 from kvproto.ids import parse_address
 from kvproto.wire.data import Fabric
 
@@ -29,6 +29,7 @@ def core_options(config: AgentConfig) -> CoreOptions:
         parse_address(config.data.pool_address) or None,
         merge_wait_max_s=config.merge_wait_max_s,
         tenant_weights={name: terms.weight for name, terms in config.tenants.items()},
+        tenant_namespaces={name: terms.namespace for name, terms in config.tenants.items() if terms.namespace},
     )
     if config.cold is not None:
         options = replace(

@@ -11,9 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from hostagent.core import effects, events
-from hostagent.core.core import AgentCore, CoreOptions, Knowledge
+from hostagent.core.core import AgentCore
 from hostagent.core.directory import ChunkEntry, Delta, NodeClaims, NodeEntry
 from hostagent.core.events import EngineId, LeaseId
+from hostagent.core.knowledge import Knowledge
+from hostagent.core.options import CoreOptions
 from hostagent.core.work import DropWork, FillWork, Task, TaskStatus
 from hostagent.pool.chunks import Chunk
 from kvclient.messages import Status
@@ -209,7 +211,7 @@ class Node:
         """The chunk lies on this node's disk only, from an earlier life."""
         if self.storage.disk is None:
             raise ValueError(f"{self.name} has no disk")
-        right = right_contents(key, segments)
+        right = right_contents(key, segments).copy()
         self.storage.disk.store(key, right, hashed_of(right, self._segment_bytes), position)
 
     def _put(self, key: ChunkKey, contents: npt.NDArray[np.int64], position: int) -> None:
@@ -345,9 +347,9 @@ class Node:
         """Cast segments: those that are still missing go to memory, all are reported."""
         wanted = self.core.wanted(key)
         if wanted is not None:
-            view = self.storage.view(wanted.chunk)
+            view, missing = self.storage.view(wanted.chunk), wanted.missing
             for body in bodies:
-                if wanted.missing[body.segment]:
+                if missing[body.segment]:
                     view[body.segment] = body.content
         segments = np.array([body.segment for body in bodies], np.uint32)
         marks = sum(body.from_switch for body in bodies)
@@ -389,6 +391,8 @@ class Node:
             AbortRead: self._connections.abort,
             effects.PeerLoadEnded: self._connections.load_ended,
             effects.ComputeDigest: self.storage.compute_digest,
+            effects.HashPieces: self.storage.hash_pieces,
+            effects.ForgetPieces: self.storage.forget_pieces,
             effects.LoadChunk: self.storage.load,
             effects.SaveChunk: self.storage.save,
             effects.ForgetStored: self.storage.forget_stored,

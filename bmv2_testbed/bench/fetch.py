@@ -1,9 +1,11 @@
-"""One reader alone, links of full speed: throughput and latency of a fetch, and of sendfile over the same path."""
+"""One reader alone, links of full speed: throughput and latency of a fetch, of sendfile and of Redis over the same
+path, and of a fetch of what is in the reader's own pool already."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -16,17 +18,27 @@ from rich.table import Table
 from bmv2_testbed import client
 from bmv2_testbed.bench.group import agent_socket, put_prefix
 from bmv2_testbed.bench.incast import Peer, start_peer
-from bmv2_testbed.bench.sources import PoolSource, Source, TcpSource
+from bmv2_testbed.bench.sources import PoolSource, RedisSource, Source, TcpSource
 from bmv2_testbed.client import Testbed
 from bmv2_testbed.content import Prefix, add_prefix_arguments, prefix_arguments, prefix_of, same_content
 from bmv2_testbed.limits import FETCH_DEADLINE_S, START_DEADLINE_S
 from bmv2_testbed.processes import python_module
 from bmv2_testbed.spec import Target, TestbedSpec, Wiring, data_ip, host_name
 from kvclient.client import AgentClient
+from kvproto.integrity import Integrity
 from kvproto.units import format_bytes
 
 CHUNK_BYTES = 2**20
-WAYS = {"pool": "kvcast: holder", "switch": "kvcast: switch", "tcp": "sendfile"}
+LOCAL_REPEAT = 100
+"""Fetches of what is here already for one over the network: they take a hundredth of the time."""
+WAYS = {
+    "pool": "kvcast: holder",
+    "switch": "kvcast: switch",
+    "local": "kvcast: own pool",
+    "tcp": "sendfile",
+    "redis": "Redis",
+}
+PEERS = {"tcp": Peer.TCP, "redis": Peer.REDIS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +50,8 @@ class FetchPlan:
     seed: int
     target: Target
     wiring: Wiring
+    integrities: Sequence[Integrity] = (Integrity.BLAKE3,)
+    """How chunks are digested, by turns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +60,8 @@ class FetchFigures:
 
     target: str
     source: str
+    integrity: str
+    """How the pool digests chunks; empty: it is not the pool."""
     size_bytes: int
     p50_s: float
     p99_s: float
@@ -60,9 +76,10 @@ class FetchFigures:
 def run_fetch(plan: FetchPlan, say: Callable[[str], None], moved: Callable[[float], None]) -> list[FetchFigures]:
     """Figures on a plain bridge and on the target: from the holder, from the switch, and by sendfile."""
     targets = [plan.target] if plan.wiring is Wiring.DATAGRAMS else [Target.BRIDGE, plan.target]
+    steps = [(target, integrity) for target in dict.fromkeys(targets) for integrity in plan.integrities]
     figures: list[FetchFigures] = []
-    for step, target in enumerate(dict.fromkeys(targets)):
-        say(f"{target}: network of 2 hosts")
+    for step, (target, integrity) in enumerate(steps):
+        say(f"{target}: network of 2 hosts, {integrity.value}")
         # Without admission: fetched again and again, the prefix would move into the switch in the middle of a series.
         spec = TestbedSpec(
             target=target,
@@ -70,38 +87,51 @@ def run_fetch(plan: FetchPlan, say: Callable[[str], None], moved: Callable[[floa
             hosts=2,
             seed=plan.seed,
             segment_bytes=plan.target.segment_bytes,
-            controller_settings={"policy": {"admission": False}},
+            controller_settings={"policy": {"admission": False}, "fabric": {"integrity": integrity.value}},
         )
         with client.running(spec) as testbed:
             for size in plan.sizes_bytes:
-                say(f"{target}: {format_bytes(size)}")
+                say(f"{target}: {format_bytes(size)}, {integrity.value}")
                 prefix = Prefix(plan.seed, size, min(size, CHUNK_BYTES))
-                figures.append(_run_pool(testbed, prefix, plan.repeat))
+                put_prefix(testbed, prefix)
+                by_pool = [_run_pool(testbed, prefix, plan.repeat)]
                 if target is not Target.BRIDGE:
                     testbed.serve_from_switch(prefix.chunk_keys()[-1], prefix.chunks)
-                    figures.append(replace(_run_pool_reader(testbed, prefix, plan.repeat), source="switch"))
-                if plan.wiring is Wiring.NAMESPACES:
-                    figures.append(_run_tcp(testbed, prefix, plan.repeat))
-                moved((step + 1) / len(targets))
+                    by_pool.append(replace(_run_pool(testbed, prefix, plan.repeat), source="switch"))
+                by_pool.append(_run_reader(testbed, "local", agent_socket(testbed, 1), prefix, plan.repeat))
+                figures += [replace(one, integrity=integrity.value) for one in by_pool]
+                if plan.wiring is Wiring.NAMESPACES and integrity is plan.integrities[-1]:
+                    figures += [_run_peer(testbed, source, prefix, plan.repeat) for source in _peers_here()]
+                moved((step + 1) / len(steps))
     return figures
 
 
+def typical_fetches(runs: Sequence[Sequence[FetchFigures]]) -> list[FetchFigures]:
+    """Of each row the run with the median p50 (the lower one of two in the middle); verified if all runs are."""
+    found = []
+    for row in zip(*runs, strict=True):
+        middle = sorted(row, key=lambda one: one.p50_s)[(len(row) - 1) // 2]
+        found.append(replace(middle, verified=all(one.verified for one in row)))
+    return found
+
+
 def _run_pool(testbed: Testbed, prefix: Prefix, repeat: int) -> FetchFigures:
-    put_prefix(testbed, prefix)
-    return _run_pool_reader(testbed, prefix, repeat)
-
-
-def _run_pool_reader(testbed: Testbed, prefix: Prefix, repeat: int) -> FetchFigures:
     return _run_reader(testbed, "pool", agent_socket(testbed, 1), prefix, repeat)
 
 
-def _run_tcp(testbed: Testbed, prefix: Prefix, repeat: int) -> FetchFigures:
-    start_peer(testbed, Peer.TCP, prefix)
+def _peers_here() -> list[str]:
+    """Those that this machine has."""
+    return [source for source in PEERS if source != "redis" or shutil.which("redis-server") is not None]
+
+
+def _run_peer(testbed: Testbed, source: str, prefix: Prefix, repeat: int) -> FetchFigures:
+    peer = PEERS[source]
+    start_peer(testbed, peer, prefix)
     try:
-        return _run_reader(testbed, "tcp", data_ip(0), prefix, repeat)
+        return _run_reader(testbed, source, data_ip(0), prefix, repeat)
     finally:
-        testbed.kill("tcp-server")
-        testbed.forget("tcp-server")
+        testbed.kill(f"{peer.value}-server")
+        testbed.forget(f"{peer.value}-server")
 
 
 def _run_reader(testbed: Testbed, source: str, address: str, prefix: Prefix, repeat: int) -> FetchFigures:
@@ -113,6 +143,7 @@ def _run_reader(testbed: Testbed, source: str, address: str, prefix: Prefix, rep
     return FetchFigures(
         target=testbed.status()["spec"]["target"],
         source=source,
+        integrity="",
         size_bytes=prefix.size_bytes,
         p50_s=p50_s,
         p99_s=times[min(len(times) - 1, int(len(times) * 0.99))],
@@ -122,26 +153,47 @@ def _run_reader(testbed: Testbed, source: str, address: str, prefix: Prefix, rep
     )
 
 
+def _microseconds(seconds: float) -> str:
+    return f"{seconds * 1e6:.0f}" if seconds >= 1e-4 else f"{seconds * 1e6:.1f}"
+
+
 def fetch_table(figures: Sequence[FetchFigures]) -> Table:
     """The table that ends a fetch run."""
     table = Table(
         title="one reader alone, links not shaped", box=box.SIMPLE, caption="ratio: sendfile's p50 over this one"
     )
-    for heading in ("network", "by", "size", "p50 µs", "p99 µs", "GB/s", "ratio", "right"):
-        table.add_column(heading, justify="left" if heading in ("network", "by") else "right", no_wrap=True)
+    for heading in ("network", "by", "digest", "size", "p50 µs", "p99 µs", "GB/s", "ratio", "right"):
+        table.add_column(heading, justify="left" if heading in ("network", "by", "digest") else "right", no_wrap=True)
     sendfile = {(f.target, f.size_bytes): f.p50_s for f in figures if f.source == "tcp"}
     for figure in figures:
         base = sendfile.get((figure.target, figure.size_bytes))
         table.add_row(
             figure.target,
             WAYS[figure.source],
+            figure.integrity or "-",
             format_bytes(figure.size_bytes),
-            f"{figure.p50_s * 1e6:.0f}",
-            f"{figure.p99_s * 1e6:.0f}",
+            _microseconds(figure.p50_s),
+            _microseconds(figure.p99_s),
             f"{figure.gbytes_s_p50:.3f}",
             "-" if base is None else f"{base / figure.p50_s:.2f}",
             "yes" if figure.verified else "NO",
         )
+    return table
+
+
+def fetch_spread_table(runs: Sequence[Sequence[FetchFigures]]) -> Table:
+    """How far the runs of each row lie apart."""
+    table = Table(title=f"{len(runs)} runs by turns", caption="µs: least / median / greatest of the runs")
+    for heading in ("network", "by", "digest", "size", "p50", "p99"):
+        table.add_column(heading, justify="right" if heading.startswith("p") else "left", no_wrap=True)
+    for row in zip(*runs, strict=True):
+        first = row[0]
+        p50, p99 = (
+            " / ".join(_microseconds(pick(times)) for pick in (min, statistics.median, max))
+            for times in ([one.p50_s for one in row], [one.p99_s for one in row])
+        )
+        size = format_bytes(first.size_bytes)
+        table.add_row(first.target, WAYS[first.source], first.integrity or "-", size, p50, p99)
     return table
 
 
@@ -164,6 +216,23 @@ def _measure(source: Source, drop: Callable[[], None], prefix: Prefix, repeat: i
     return {"times_s": times, "verified": verified}
 
 
+def _measure_local(address: str, prefix: Prefix, repeat: int) -> dict[str, Any]:
+    """Of chunks that are here: from the call to the views, and until they are given back. The bytes are compared once,
+    because reading them is the engine's affair."""
+    keys, expected = prefix.chunk_keys(), prefix.contents()
+    with AgentClient(address) as agent:
+        with agent.fetch(keys, deadline_s=FETCH_DEADLINE_S) as got:
+            verified = got.count == prefix.chunks and all(map(same_content, got.views, expected))
+        times = []
+        for _ in range(LOCAL_REPEAT * repeat):
+            start_s = time.perf_counter()
+            got = agent.fetch(keys, deadline_s=FETCH_DEADLINE_S)
+            verified = verified and len(got.views) == prefix.chunks
+            got.release()
+            times.append(time.perf_counter() - start_s)
+    return {"times_s": times, "verified": verified}
+
+
 def _drop_from_agent(address: str, prefix: Prefix) -> Callable[[], None]:
     agent = AgentClient(address)
     keys = prefix.chunk_keys()
@@ -178,19 +247,22 @@ def _drop_from_agent(address: str, prefix: Prefix) -> Callable[[], None]:
 def main() -> int:
     """Entry point: the reader's process."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--source", choices=("pool", "tcp"), required=True)
+    parser.add_argument("--source", choices=("pool", "local", *PEERS), required=True)
     parser.add_argument("--address", required=True)
     parser.add_argument("--repeat", type=int, required=True)
     add_prefix_arguments(parser)
     args = parser.parse_args()
     prefix = prefix_of(args)
+    if args.source == "local":
+        print(json.dumps(_measure_local(args.address, prefix, args.repeat)))
+        return 0
     if args.source == "pool":
         pool = PoolSource(args.address, FETCH_DEADLINE_S)
         pool.await_known(prefix, START_DEADLINE_S / 2)
         source: Source = pool
         drop = _drop_from_agent(args.address, prefix)
     else:
-        source = TcpSource(args.address)
+        source = TcpSource(args.address) if args.source == "tcp" else RedisSource(args.address)
 
         def drop() -> None:
             return None

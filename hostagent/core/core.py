@@ -4,34 +4,36 @@
 
 The agent makes every decision here or in a part called from here: `Engines` (who holds what), `Fetches` (chunks on
 their way), `Claims` and `Waits` (chunks that are still being computed), `FetchPlanner` (from where, or not at all),
-`Serving` (what peers get), `Tiering` and `PeerLoads` (the disk), `Tasks` (the controller's work), `Reports` (news for
-the controller). The shell owns clock, sockets, the bytes of chunks, hashing and disk I/O: it feeds one event at a time
-and carries out the effects in the order given.
+`Serving` (what peers get), `Tiering` and `PeerLoads` (the disk), `Membership` (this node's place in the fabric),
+`DirectoryNews` (what is heard of others), `Tasks` (the controller's work), `Reports` (news for the controller). The
+shell owns clock, sockets, the bytes of chunks, hashing and disk I/O: it feeds one event at a time and carries out the
+effects in the order given.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice
 from typing import Any
 
 from hostagent import limits
-from hostagent.cold.cold_options import LOOKUP_WAIT_S
 from hostagent.core import effects, events
 from hostagent.core.adoption import Adoption
 from hostagent.core.claims import Claims
-from hostagent.core.clock import NEVER, Alarms, Clock
+from hostagent.core.clock import NEVER, Alarms
 from hostagent.core.cold import ColdIndex
 from hostagent.core.cold_writes import ColdWrites
-from hostagent.core.directory import Applied, Delta, DirectoryReplica
+from hostagent.core.directory_news import DirectoryNews
 from hostagent.core.engines import Engines
-from hostagent.core.eviction_cost import EvictionCost
 from hostagent.core.fetch import MakeReader, Wanted
 from hostagent.core.fetches import Fetches
+from hostagent.core.interests import Interests
+from hostagent.core.knowledge import Knowledge
 from hostagent.core.load_reports import LoadReports, NoReads, ServedReads
+from hostagent.core.local_reads import LocalReads
 from hostagent.core.locks import Locks
+from hostagent.core.membership import Membership
+from hostagent.core.options import CoreOptions
 from hostagent.core.peer_loads import PeerLoads
 from hostagent.core.reports import Reports
 from hostagent.core.serving import Serving
@@ -39,7 +41,7 @@ from hostagent.core.sources import DiskIndex, Sources
 from hostagent.core.tasks import SwitchPlace, Tasks
 from hostagent.core.tiering import Tiering
 from hostagent.core.waits import Waits
-from hostagent.disk.state import DiskState
+from hostagent.pool.catalog import Catalog
 from hostagent.pool.chunks import Chunk, ChunkPool, DropOutcome
 from hostagent.pool.index import PoolIndex
 from hostagent.pool.tenants import Tenants
@@ -48,66 +50,19 @@ from kvpolicy.tiers.cost_question import Allowance, CostQuestion
 from kvpolicy.tiers.gate import Gate, GateParameters
 from kvpolicy.tiers.holder_load import HolderLoad, HolderLoads
 from kvpolicy.tiers.lane import Lane
-from kvpolicy.tiers.merging import WAIT_MAX_S
 from kvpolicy.tiers.quote import Quote
-from kvpolicy.value.costs import SourceCost, SourceCosts, Tier
+from kvpolicy.value.costs import Tier
 from kvproto import events as protocol
-from kvproto.commands import SendControl
-from kvproto.ids import Address, ChunkKey, Member
+from kvproto.ids import ChunkKey, Member
 from kvproto.session.holder import HolderCounts
 from kvproto.session.parameters import ReaderParameters
 from kvproto.session.reader import Reader
 from kvproto.sources import ChunkSource
-from kvproto.wire.control import Control, Op
+from kvproto.wire.control import Op
 
 _FOR_READER = frozenset({Op.NOTICE, Op.NAK})
 _FOR_HOLDER = frozenset({Op.JOIN, Op.GET, Op.FILL_ACK})
 _STALE_DIRECTORY_NS = int(limits.STALE_DIRECTORY_S * 1e9)
-
-
-class Knowledge:
-    """What a node's policies know of the world: the time, the directory, and what it costs to get chunks."""
-
-    def __init__(self, node: str, priors: Mapping[Tier, SourceCost]) -> None:
-        """`priors`: assumed costs of sources, until they have been measured."""
-        self.node = node
-        self.clock = Clock()
-        self.directory = DirectoryReplica(node)
-        self.costs = SourceCosts(priors)
-        self.eviction_cost = EvictionCost(self.costs, self.directory)
-
-    def disk_pool(self, size_bytes: int) -> ChunkPool:
-        """The index of a disk's slab, with its order of eviction."""
-        return ChunkPool(size_bytes, limits.EXTENT_ALIGN_BYTES, self.clock.read, self.eviction_cost.of_disk)
-
-
-@dataclass(frozen=True, slots=True)
-class CoreOptions:
-    """What an operator says of a node."""
-
-    pool_bytes: int
-    segment_bytes: int
-    """Until the controller says otherwise."""
-    pool_address: Address | None = None
-    """Where the switch takes FILL, until the controller says otherwise."""
-    member: Member | None = None
-    """This node's index at its switch, until the controller says otherwise; None: unknown, nothing is cast to it."""
-    interest_ttl_ns: int = ReaderParameters(member=None).interest_ttl_ns
-    link_rate_bytes_per_s: int | None = None
-    disk_write_bytes_per_s: int = 0
-    """Demotions are no faster; 0: no limit."""
-    merge_wait_max_s: float = WAIT_MAX_S
-    """How much later an engine may get chunks that are being computed, to spare the requests behind it."""
-    tenant_weights: Mapping[str, float] = field(default_factory=dict)
-    """Of the tenants that are named; others have weight 1."""
-    promote: bool = True
-    """Bring the most valuable chunks on disk back into free DRAM."""
-    has_cold: bool = False
-    """There is a cold store."""
-    cold_wait_max_s: float = LOOKUP_WAIT_S
-    """A request waits at most this long to learn what the cold store has."""
-    cold_write_bytes_per_s: int = 0
-    """Writes to the cold store are no faster; 0: no limit."""
 
 
 class AgentCore:
@@ -121,9 +76,10 @@ class AgentCore:
         make_reader: MakeReader = Reader,
         served_reads: ServedReads | None = None,
         index: PoolIndex | None = None,
+        catalog: Catalog | None = None,
     ) -> None:
         """`served_reads`: of peers, by the shell; None: it serves none. `index`: of the pool's memory, where somebody
-        keeps that for the next agent."""
+        keeps that for the next agent. `catalog`: of the pool's chunks, for engines that read without asking."""
         self._served_reads = served_reads or NoReads()
         self._knowledge = knowledge
         self._allowance = Allowance()
@@ -139,26 +95,19 @@ class AgentCore:
             self._cost_of_dram,
             index,
             Tenants(options.pool_bytes, options.tenant_weights),
+            catalog,
         )
         self.gate = Gate(knowledge.costs, GateParameters(wait_max_s=options.merge_wait_max_s))
-        self._loads = HolderLoads(lambda: knowledge.costs.cost(Tier.REMOTE_DRAM).rate_bytes_per_s)
-        self._parameters = ReaderParameters(
+        loads = HolderLoads(lambda: knowledge.costs.cost(Tier.REMOTE_DRAM).rate_bytes_per_s)
+        parameters = ReaderParameters(
             options.member,
             options.segment_bytes,
             interest_ttl_ns=options.interest_ttl_ns,
             link_rate_bytes_per_s=options.link_rate_bytes_per_s,
         )
-        self._receive_buffer_bytes = 0
-        self._pool_address = options.pool_address
-        self._switch_epoch: int | None = None
-        self._here: ChunkKey | None = None
-        """What this node says to the switch, so that the controller learns where it is."""
-        self._heartbeat_ns = int(limits.HEARTBEAT_S_DEFAULT * 1e9)
         self._alarms = alarms = Alarms(self._clock)
-        self._heartbeat = alarms.add(self._beat)
-        self._forget_stale = alarms.add(self._stale_is_old)
         self.cold = ColdIndex(alarms, emit, options.cold_wait_max_s, options.has_cold)
-        self._sources = Sources(self._clock, self.directory, disk, self._loads, options.pool_address, self.cold)
+        self._sources = Sources(self._clock, self.directory, disk, loads, options.pool_address, self.cold)
         self.claims = Claims(
             alarms, emit, lambda key: self.pool.find(key) is not None, lambda keys, why: self.waits.freed(keys, why)
         )
@@ -172,7 +121,7 @@ class AgentCore:
             self.gate,
             self,
             self.claims.find,
-            self._parameters,
+            parameters,
             make_reader,
         )
         self.waits = Waits(alarms, self.pool, self.fetches, self.gate, self.claims, self.cold)
@@ -183,19 +132,53 @@ class AgentCore:
         self._reports = Reports(alarms, emit, self.pool, disk, self._tasks.pinned_keys, self.gate.take_measurements)
         self._load_reports = LoadReports(alarms, emit, lambda: self.load, lambda: self.connected)
         self.locks = Locks(alarms, self.pool)
+        self.interests = Interests(emit, options.tenant_namespaces)
+        self.local_reads = LocalReads(alarms, emit, self.pool, self)
         self._engines = Engines(
             self._clock,
             emit,
+            self.interests,
             self.pool,
             self.directory,
             disk,
+            self.fetches,
             self.waits,
             self.claims,
             self.locks,
+            self.local_reads,
             stored=self._put,
             changed=self._reports.pool_changed,
             drop=self._drop_everywhere,
             in_cold=lambda key: self.cold.find(key) is not None,
+        )
+        self._membership = Membership(
+            alarms,
+            emit,
+            parameters,
+            options.pool_address,
+            self.pool,
+            disk,
+            self.directory,
+            self._sources,
+            self.gate,
+            self.claims,
+            self.fetches,
+            self._serving,
+            self._tasks,
+            self._reports,
+            self._load_reports,
+            self._engines,
+        )
+        self._directory_news = DirectoryNews(
+            alarms,
+            self.directory,
+            self.pool,
+            disk,
+            loads,
+            self.fetches,
+            self.claims,
+            self.waits,
+            lambda: self.connected,
         )
         self.tiering = self._make_tiering(options)
         self.cold_writes = self._make_cold_writes(options)
@@ -237,7 +220,7 @@ class AgentCore:
 
     def _routes(self) -> Mapping[type, Callable[[Any], None]]:
         """Which part takes which event."""
-        engines, fetches = self._engines, self.fetches
+        engines, fetches, membership = self._engines, self.fetches, self._membership
         return {
             events.ReserveRequested: engines.reserve,
             events.CommitRequested: engines.commit,
@@ -253,17 +236,18 @@ class AgentCore:
             events.UnlockRequested: engines.unlock,
             events.DropRequested: engines.drop,
             events.HintGiven: self._hinted,
+            events.WarmWished: self._warm_wished,
             events.ClaimMade: engines.claim,
             events.ClaimWithdrawn: engines.disclaim,
             events.EngineCame: engines.came,
             events.EngineGone: lambda event: engines.gone(event.engine),
-            events.Welcomed: self._welcomed,
-            events.DirectoryChanged: self._directory_changed,
-            events.SwitchStateGiven: self._switch_state_given,
-            events.MemberGiven: self._member_given,
+            events.Welcomed: membership.welcomed,
+            events.DirectoryChanged: self._directory_news.changed,
+            events.SwitchStateGiven: membership.switch_state_given,
+            events.MemberGiven: membership.member_given,
             events.TaskGiven: lambda event: self._tasks.run(event.task),
             events.TaskCancelled: lambda event: self._tasks.cancel(event.number),
-            events.ControllerLost: self._controller_lost,
+            events.ControllerLost: membership.controller_lost,
             events.LoadEnded: lambda event: fetches.load_ended(event.into, event.outcome, event.hashed),
             events.SaveEnded: self._save_ended,
             events.ColdStateGiven: self._cold_state_given,
@@ -283,9 +267,10 @@ class AgentCore:
             protocol.SegmentsSent: lambda event: self._serving.segments_sent(event.key, event.count),
             protocol.SendFailed: lambda event: self._serving.segments_failed(event.key, event.count),
             events.FillSent: lambda event: self._serving.fill_sent(event.key, event.count),
-            events.HolderTold: self._holder_told,
+            events.HolderTold: self._directory_news.holder_told,
             events.PeerLoadRequested: self._peer_load_requested,
             events.PeerReadEnded: lambda event: self._serving.taken_back(event.chunk),
+            events.FiguresWanted: lambda _: self.local_reads.look(),
             events.Started: self._started,
             events.PoolFound: self.adoption.begin,
             events.FlushRequested: self._flush_requested,
@@ -328,6 +313,13 @@ class AgentCore:
         self._clock.now_ns = now_ns
         return self.fetches.quote(question.keys, question.prefill(self._knowledge.node))
 
+    def namespace_of(self, key: ChunkKey) -> str | None:
+        """The label of a chunk in the pool or on disk; None: it is not here."""
+        chunk = self.pool.find(key)
+        if chunk is None and self._disk is not None:
+            chunk = self._disk.find(key)
+        return chunk.namespace if chunk is not None else None
+
     def can_load_for_peer(self, key: ChunkKey) -> bool:
         """Whether PeerLoadRequested makes sense: the chunk is on this node's disk."""
         return self._peer_loads.can_load(key)
@@ -337,12 +329,12 @@ class AgentCore:
     @property
     def member(self) -> Member | None:
         """This node's index at its switch; None: it has none."""
-        return self._parameters.member
+        return self._membership.parameters.member
 
     @property
     def segment_bytes(self) -> int:
         """Of the fabric."""
-        return self._parameters.segment_bytes
+        return self._membership.parameters.segment_bytes
 
     @property
     def connected(self) -> bool:
@@ -429,6 +421,10 @@ class AgentCore:
     def _chunk_adopted(self, chunk: Chunk) -> None:
         self._stored(chunk)
         self._reports.pool_changed()
+
+    def _warm_wished(self, event: events.WarmWished) -> None:
+        label = self._engines.label(event.engine, event.namespace)
+        self._reports.warm_wished(effects.WarmWish(label, event.size_bytes, event.nodes, event.wait_ms))
 
     def _hinted(self, event: events.HintGiven) -> None:
         for pool in [self.pool] if self._disk is None else [self.pool, self._disk.pool]:
@@ -521,146 +517,13 @@ class AgentCore:
         if self.cold_writes is not None:
             self.cold_writes.look_soon()
 
-    # ------------------------------------------------------------------ of the controller
-
-    def _welcomed(self, event: events.Welcomed) -> None:
-        self._pool_address = event.pool_address or self._pool_address
-        if self._pool_address is not None:
-            self._sources.use_pool_address(self._pool_address)
-        self._tasks.use_switch(SwitchPlace(self._pool_address, event.segment_bytes))
-        self._serving.use_segment_bytes(event.segment_bytes)
-        self._configure(
-            ReaderParameters(
-                event.member,
-                event.segment_bytes,
-                interest_ttl_ns=event.interest_ttl_ns or ReaderParameters(member=None).interest_ttl_ns,
-                link_rate_bytes_per_s=self._parameters.link_rate_bytes_per_s,
-            )
-        )
-        self.directory.restart(event.controller)
-        self._engines.integrity = self._reports.integrity = event.integrity
-        self._reports.snapshot(event.controller)
-        self._load_reports.attached(wanted=event.takes_loads)
-        self.claims.welcomed(event.node)
-        self._heartbeat_ns = int(max(limits.HEARTBEAT_S_MIN, event.heartbeat_s or limits.HEARTBEAT_S_DEFAULT) * 1e9)
-        self._beat()
-
-    def _configure(self, parameters: ReaderParameters) -> None:
-        """Use `parameters`, with a window that follows from the receive buffer once its size is known."""
-        fitting = self._receive_buffer_bytes // (2 * parameters.segment_bytes)
-        window = max(limits.RECEIVE_WINDOW_SEGMENTS_MIN, fitting)
-        self._parameters = ReaderParameters(
-            parameters.member,
-            parameters.segment_bytes,
-            window,
-            parameters.interest_ttl_ns,
-            parameters.link_rate_bytes_per_s,
-        )
-        self.fetches.configure(self._parameters)
-
-    def _directory_changed(self, event: events.DirectoryChanged) -> None:
-        applied = self.directory.apply(event.delta)
-        self._loads_told(event.delta)
-        for key in applied.changed:
-            entry = self.directory.find(key)
-            if entry is not None:
-                self.pool.update_remote_score(key, entry.value)
-                if self._disk is not None:
-                    self._disk.pool.update_remote_score(key, entry.value)
-        self._tell_fetches(applied)
-        self._tell_waits(event.delta, applied)
-        if self.directory.has_stale and self._forget_stale.due_ns is None:
-            self._forget_stale.set(self._clock.now_ns + _STALE_DIRECTORY_NS)
-
-    def _loads_told(self, delta: Delta) -> None:
-        for number, load in delta.loads:
-            node = self.directory.node(number)
-            if node is not None:
-                self._loads.told(node.name, load, self._clock.now_ns)
-                self.fetches.holder_told(node.name, load, with_ours=True)
-
-    def _holder_told(self, event: events.HolderTold) -> None:
-        self._loads.told(event.node, event.load, self._clock.now_ns)
-        self.fetches.holder_told(event.node, event.load)
-
-    def _tell_fetches(self, applied: Applied) -> None:
-        for name in applied.nodes_lost:
-            self._loads.forget(name)
-        self.fetches.directory_changed(applied.changed, applied.nodes_lost)
-
-    def _tell_waits(self, delta: Delta, applied: Applied) -> None:
-        """What others compute, and what is there by now: in this order, because a claim may come with its chunk."""
-        self.claims.heard(delta.claims)
-        if self.claims:
-            for key in applied.changed:
-                entry = self.directory.find(key)
-                if entry is not None:
-                    self.claims.kept_elsewhere(key, entry.holders)
-            self.claims.nodes_gone(delta.nodes_gone)
-        self.waits.came(applied.changed)
-        for one in delta.claims:
-            self.waits.promised([chunk.key for chunk in one.made])
-
-    def _stale_is_old(self) -> None:
-        if self.connected:
-            self._tell_fetches(self.directory.forget_stale())
-        else:
-            self._forget_stale.set(self._clock.now_ns + _STALE_DIRECTORY_NS)
-
-    def _switch_state_given(self, event: events.SwitchStateGiven) -> None:
-        if event.epoch != self._switch_epoch:
-            self._switch_epoch = event.epoch
-            self.fetches.switch_restarted()
-        self._here = event.here
-        self._say_here()
-
-    def _member_given(self, event: events.MemberGiven) -> None:
-        self._configure(replace(self._parameters, member=event.member))
-
-    def _say_here(self) -> None:
-        """From the data interface: the switch tells the controller at which port that is, if it does not know yet."""
-        if self._here is not None and self._pool_address is not None:
-            self._effects.append(SendControl(Control(Op.HERE, self._here, 1), self._pool_address))
-
-    def _controller_lost(self, _: events.ControllerLost) -> None:
-        """Go on with the directory as it is; fetches here go on teaching the pools which chunks to keep."""
-        self._reports.disconnected()
-        self.claims.controller_lost()
-        self._tasks.abandon()
-        self._heartbeat.cancel()
-
-    def _beat(self) -> None:
-        self._heartbeat.set(self._clock.now_ns + self._heartbeat_ns)
-        disk = self._disk.pool.usage() if self._disk is not None and self._disk.state is not DiskState.OFF else None
-        self._effects.append(
-            effects.BeatHeart(
-                self.pool.usage(),
-                self.directory.sequence,
-                self._tasks.running_count,
-                self.pool.next_victims(limits.NEXT_VICTIMS_TOLD),
-                disk.size_bytes - disk.free_bytes if disk is not None else 0,
-                [
-                    effects.Arriving(one.chunk.key, one.entry.size_bytes, self.fetches.left_bytes(one))
-                    for one in islice(self.fetches.inbound, limits.ARRIVING_TOLD)
-                ],
-                self._gate_news(),
-            )
-        )
-        self._say_here()
-
-    def _gate_news(self) -> effects.GateNews:
-        counts = self.gate.counts
-        decisions = {choice.value: count for choice, count in counts.decisions.items()}
-        return effects.GateNews(decisions, counts.saved_s, counts.last)
-
     # ------------------------------------------------------------------ time and the process
 
     def _timer_fired(self, _: events.TimerFired) -> None:
         self._alarms.ring()
 
     def _started(self, event: events.Started) -> None:
-        self._receive_buffer_bytes = event.receive_buffer_bytes
-        self._configure(self._parameters)
+        self._membership.started(event)
         if self.tiering is not None:
             self.tiering.start()
 
@@ -685,3 +548,4 @@ class AgentCore:
         if self.cold_writes is not None:
             self.cold_writes.close()
         self._serving.close()
+        self.local_reads.close()

@@ -54,6 +54,10 @@ class ReaderMachine(Protocol):
         """Which segments of a chunk may still come by cast, shape (segments,); None: none are wanted."""
         ...
 
+    def unsettled(self, key: ChunkKey, /) -> npt.NDArray[np.bool_] | None:
+        """Segments of a chunk that may still be written, shape (segments,); None: it is not on its way."""
+        ...
+
     def is_here(self, key: ChunkKey, /) -> bool:
         """Whether a chunk that some fetch wants has become whole and right."""
         ...
@@ -86,6 +90,11 @@ class FetchResult:
 
     status: Status
     chunks: tuple[tuple[Chunk, ChunkSource], ...]
+
+
+Progressed = Callable[[int, Sequence[tuple[Chunk, ChunkSource]]], None]
+"""Hears the leading chunks of a fetch that came since the last time, and how many came before. Whoever wants to keep
+them pins them."""
 
 
 class Wanted(NamedTuple):
@@ -131,7 +140,7 @@ class Fetch:
     stopped: Status
     """Why the keys asked for go no further than `keys`; OK when they do."""
     ended: Callable[[FetchResult], None]
-    progressed: Callable[[int], None] | None
+    progressed: Progressed | None
     started_ns: int
     ticket: Ticket
     pinned: dict[ChunkKey, Chunk]
@@ -141,3 +150,8 @@ class Fetch:
     """Each chunk is of use by itself."""
     came_from: dict[ChunkKey, Address | None] = field(default_factory=dict)
     routes: dict[ChunkKey, Tier] = field(default_factory=dict)
+
+    def source_of(self, key: ChunkKey, source: ChunkSource) -> ChunkSource:
+        """Where a chunk came from: the reader does not tell the cold store from the disk."""
+        cold = source is ChunkSource.DISK and self.routes.get(key) is Tier.COLD
+        return ChunkSource.COLD if cold else source

@@ -1,12 +1,11 @@
 """The fetching side: runs the protocol's reader, and takes what arrives into the pool.
 
 Owns chunks on their way and the pins of fetches. The reader decides whom to ask for what, and when; the planner decides
-how far a fetch goes, and from where.
+how far a fetch goes, and from where; `Deliveries` ends it.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import assert_never
@@ -18,16 +17,19 @@ from hostagent.core import effects
 from hostagent.core.behind import Reviews
 from hostagent.core.claims import Computed
 from hostagent.core.clock import Alarm, Alarms
+from hostagent.core.deliveries import Deliveries
 from hostagent.core.directory import DirectoryReplica, NodeEntry
+from hostagent.core.early_pieces import EarlyPieces
 from hostagent.core.events import LeavesRead, LoadOutcome
-from hostagent.core.fetch import Fetch, FetchObserver, FetchResult, MakeReader, Purpose, Wanted
+from hostagent.core.fetch import Fetch, FetchObserver, FetchResult, MakeReader, Progressed, Purpose, Wanted
 from hostagent.core.inbound import InboundChunk
 from hostagent.core.outgoing_reads import OutgoingReads
 from hostagent.core.plan import FetchPlan, FetchPlanner
-from hostagent.core.sources import SWITCH_NODE, DiskIndex, Sources
+from hostagent.core.sources import DiskIndex, Sources
+from hostagent.core.wrong_bytes import WrongBytes
 from hostagent.pool.chunks import Chunk, ChunkPool
 from hostagent.pool.tenants import NOBODY
-from hostagent.tree import Hashed, root_of, wrong_segments
+from hostagent.tree import Hashed
 from kvclient.messages import Status
 from kvpolicy.tiers.gate import Gate, Prefill, Probe
 from kvpolicy.tiers.holder_load import HolderLoad
@@ -36,7 +38,6 @@ from kvpolicy.value import Tier
 from kvproto import events
 from kvproto.commands import (
     AbortRead,
-    Blame,
     DeliverFetch,
     DropChunk,
     FetchProgress,
@@ -49,22 +50,13 @@ from kvproto.commands import (
     StartRead,
     VerifyChunk,
 )
-from kvproto.ids import ChunkKey, FetchId, NodeId, ReadId
-from kvproto.integrity import NO_DIGEST, algorithm_of
+from kvproto.ids import ChunkKey, FetchId, NodeId
+from kvproto.integrity import algorithm_of
 from kvproto.limits import FETCHES_MAX
 from kvproto.session.parameters import ReaderParameters
 from kvproto.sources import ChunkSource
 from kvproto.wire.control import Op
 
-_OUTCOMES = {Outcome.GONE: Status.UNAVAILABLE, Outcome.LATE: Status.DEADLINE}
-_TIERS = {
-    ChunkSource.HOLDER: Tier.REMOTE_DRAM,
-    ChunkSource.CAST: Tier.REMOTE_DRAM,
-    ChunkSource.SWITCH: Tier.SWITCH,
-    ChunkSource.DISK: Tier.LOCAL_DISK,
-    ChunkSource.COLD: Tier.COLD,
-}
-"""The tier whose costs a chunk teaches, by how it came; REMOTE_DRAM also stands for a node that had it on disk."""
 _LOADED = frozenset({Tier.LOCAL_DISK, Tier.COLD})
 """Sources that no peer delivers: the shell loads from them. The reader tells none of them from the disk."""
 
@@ -101,15 +93,14 @@ class Fetches:
         self._inbound: dict[ChunkKey, InboundChunk] = {}
         self._reader_alarm: Alarm = alarms.add(self._reader_due)
         self._reads = OutgoingReads(alarms, emit, directory, self.read_event)
-        self._untaught: list[FetchPlan] = []
-        self._teach_soon: Alarm = alarms.add(self._teach)
-        self._judging: dict[ReadId, ChunkKey] = {}
-        """Leaves that are being read, and the chunks that they are of."""
+        self._wrong_bytes = WrongBytes(emit, directory)
+        self._early = EarlyPieces(emit)
         self._fetch_id = 0
         self._reviews = Reviews(alarms, gate, self._left_of, self._cut)
         self._planner = FetchPlanner(
             alarms.clock, pool, disk, sources, gate, self._inbound, self.left_bytes, self._kept, computed
         )
+        self._deliveries = Deliveries(alarms, emit, pool, directory, gate, self._planner, observer, lambda: self.busy)
 
     # ------------------------------------------------------------------ figures
 
@@ -162,7 +153,7 @@ class Fetches:
         ended: Callable[[FetchResult], None],
         *,
         prefill: Prefill | None = None,
-        progressed: Callable[[int], None] | None = None,
+        progressed: Progressed | None = None,
         waits: Callable[[FetchPlan], None] | None = None,
         expected_s: float = 0.0,
         traced: bool = False,
@@ -171,7 +162,7 @@ class Fetches:
     ) -> FetchId | None:
         """Bring chunks (distinct, in prefix order; or `any_order`, without a prefill: each is of use by itself).
 
-        `ended` comes once, unless it is cancelled; `progressed` hears how many leading chunks are here. `prefill`: the
+        `ended` comes once, unless it is cancelled; `progressed` hears of leading chunks that came. `prefill`: the
         engine's own way to them; a fetch that falls behind it is given up. `waits`: hears the plan before anything
         else, and takes care of the chunks in it that are being computed; `expected_s`: others will be computed or put
         within this time. `traced`: the plan is told, too. `tenant`: whom the chunks count for. None: it has ended
@@ -180,8 +171,7 @@ class Fetches:
         if len(self._fetches) >= FETCHES_MAX:
             ended(FetchResult(Status.BUSY, ()))
             return None
-        if self._untaught:
-            self._teach()
+        self._deliveries.teach()
         from_disk_only = purpose is Purpose.DISK
         plan = self._planner.plan(
             keys,
@@ -200,7 +190,7 @@ class Fetches:
         if plan.awaited and not plan.keys:
             started = None  # there is nothing to bring yet
         elif len(plan.pinned) == len(plan.keys):
-            self._deliver_local(plan, ended)
+            self._deliveries.local(plan, ended)
             started = None
         else:
             started = self._begin_planned(plan, purpose, deadline_ns, ended, progressed, any_order=any_order)
@@ -218,7 +208,7 @@ class Fetches:
         purpose: Purpose,
         deadline_ns: int,
         ended: Callable[[FetchResult], None],
-        progressed: Callable[[int], None] | None,
+        progressed: Progressed | None,
         probe: Probe | None = None,
         *,
         any_order: bool = False,
@@ -290,7 +280,7 @@ class Fetches:
             self._gate.probed(fetch.probe, None, self._clock.now_ns)
         self._forget(fetch)
         self._handle(events.FetchCancelled(number))
-        self._count(Status.CANCELLED, (self._clock.now_ns - fetch.started_ns) / 1e9, ())
+        self._deliveries.count(Status.CANCELLED, (self._clock.now_ns - fetch.started_ns) / 1e9, ())
 
     def _want(self, fetch: Fetch, plan: FetchPlan, *, from_disk_only: bool) -> tuple[events.ChunkWanted, ...]:
         """The chunks to ask the reader for; those still to come are under way from now on."""
@@ -336,22 +326,6 @@ class Fetches:
         if not self._fetches or not self._reader.is_here(key):
             return None
         return next(fetch.pinned[key] for fetch in self._fetches.values() if key in fetch.pinned)
-
-    def _deliver_local(self, plan: FetchPlan, ended: Callable[[FetchResult], None]) -> None:
-        ended(FetchResult(plan.stopped, tuple((plan.pinned[key], ChunkSource.LOCAL) for key in plan.keys)))
-        for chunk in plan.pinned.values():
-            self._observer.chunk_came(chunk.key, ChunkSource.LOCAL, chunk.size_bytes, 0.0, 0)
-        self._count(plan.stopped, 0.0, [(ChunkSource.LOCAL, plan.pinned[key].size_bytes) for key in plan.keys])
-        if plan.untaught:
-            # The engine goes on while the pools learn.
-            self._untaught.append(plan)
-            self._teach_soon.set(self._clock.now_ns)
-
-    def _teach(self) -> None:
-        self._teach_soon.cancel()
-        plans, self._untaught = self._untaught, []
-        for plan in plans:
-            self._planner.teach(plan.untaught)
 
     # ------------------------------------------------------------------ directory and parameters
 
@@ -425,6 +399,8 @@ class Fetches:
                 inbound.last_source = arrived.source
                 inbound.from_switch += arrived.from_switch
         self._carry_out(self._reader.handle_all(arrivals, self._clock.now_ns))
+        for key in {arrived.key for arrived in arrivals}:
+            self._hash_early(key)
 
     def casts_unexpected(self, arrivals: Sequence[events.SegmentsReceived]) -> None:
         """Casts of chunks that the transport did not expect came, and are lost."""
@@ -447,24 +423,30 @@ class Fetches:
     def _give_up(self, inbound: InboundChunk) -> None:
         """A chunk that did not become whole: nothing writes to it any more, and its memory goes back to the pool."""
         self._emit(effects.ForgetCasts(inbound.chunk.key))
+        self._early.forget(inbound)
         self._pool.abort(inbound.chunk)
 
     def read_event(self, event: events.ReadProgress | events.ReadDone | events.ReadFailed) -> None:
         """A reliable read progressed or ended; events of an aborted read come too late."""
+        key = self._reads.key_of(event.read)
         if self._reads.heard(event):
             self._handle(event)
+            if key is not None and isinstance(event, events.ReadDone):
+                self._hash_early(key)
+
+    def _hash_early(self, key: ChunkKey) -> None:
+        """Some of a chunk came: what nobody writes any more is hashed while the rest comes."""
+        inbound, unsettled = self._inbound.get(key), self._reader.unsettled(key)
+        if inbound is not None and unsettled is not None:
+            self._early.look(inbound, unsettled, self._parameters.segment_bytes)
 
     def leaves_read(self, event: LeavesRead) -> None:
         """A holder's leaves: those that belong to the chunk's digest tell which segments are wrong."""
-        key = self._judging.pop(event.read, None)
+        key = self._wrong_bytes.unasked(event.read)
         inbound = self._inbound.get(key) if key is not None else None
-        if not self._reads.heard(event) or inbound is None:
-            return
-        entry, wrong = inbound.entry, None
-        if root_of(event.leaves, entry.size_bytes) == entry.digest:
-            segment_bytes = self._parameters.segment_bytes
-            wrong = wrong_segments(event.leaves, inbound.found.leaves, entry.size_bytes, segment_bytes)
-        self._handle(events.ChunkJudged(event.read, wrong))
+        if self._reads.heard(event) and inbound is not None:
+            wrong = self._wrong_bytes.judged(inbound, event, self._parameters.segment_bytes)
+            self._handle(events.ChunkJudged(event.read, wrong))
 
     def judges_silence(self, now_ns: int) -> bool:
         """Whether the reader is about to draw conclusions from silence: first report everything that has come."""
@@ -519,6 +501,25 @@ class Fetches:
             asked_for |= fetch.purpose is not Purpose.ENGINE
         self._observer.copy_arrived(chunk, asked_for=asked_for)
 
+    def is_arriving(self, key: ChunkKey) -> bool:
+        """Whether a chunk is on its way into the pool."""
+        return key in self._inbound
+
+    def put_instead(self, chunk: Chunk, hashed: Hashed) -> bool:
+        """An engine has written a chunk beside the one that is on its way: it is the chunk, READY, and all who wait for
+        it have it. Returns whether one was on its way; else nothing was done."""
+        inbound = self._inbound.pop(chunk.key, None)
+        if inbound is None:
+            return False
+        self._give_up(inbound)
+        self._pool.commit(chunk, hashed)
+        for number in inbound.fetches:
+            fetch = self._fetches[number]
+            self._pool.pin(chunk)
+            fetch.pinned[chunk.key] = chunk
+        self._handle(events.ChunkPut(chunk.key))
+        return True
+
     # ------------------------------------------------------------------ the machine
 
     def close(self) -> None:
@@ -560,31 +561,30 @@ class Fetches:
                 case StartRead():
                     self._start_read(command)
                 case ReadLeaves():
-                    self._judging[command.read] = command.key
+                    self._wrong_bytes.asked(command)
                     self._reads.start_leaves(command, self._inbound[command.key])
                 case SegmentsDropped():
-                    self._segments_dropped(command)
+                    self._wrong_bytes.dropped(command, self._inbound[command.key])
                 case AbortRead(read):
-                    self._judging.pop(read, None)
+                    self._wrong_bytes.unasked(read)
                     self._reads.abort(command)
                 case VerifyChunk(key):
                     chunk = self._inbound[key].chunk
                     self._inbound[key].whole = True
                     self._pool.pin(chunk)
+                    self._early.used(self._inbound[key])
                     self._emit(effects.ForgetCasts(key))
                     self._emit(effects.ComputeDigest(chunk, algorithm_of(self._inbound[key].entry.digest)))
                 case DropChunk(key):
                     dropped = self._inbound.pop(key, None)
                     if dropped is not None:
                         self._give_up(dropped)
-                case FetchProgress(number, leading):
-                    fetch = self._fetches.get(number)
-                    if fetch is not None and fetch.progressed is not None:
-                        fetch.progressed(leading)
+                case FetchProgress():
+                    self._progressed(command)
                 case DeliverFetch():
                     self._deliver(command)
                 case ReportBadCopy():
-                    self._report(command)
+                    self._wrong_bytes.report(command, self._inbound.get(command.key))
                 case _:
                     assert_never(command)
         due_ns = self._reader.next_timeout_ns()
@@ -603,49 +603,19 @@ class Fetches:
             if not inbound.whole and self._comes_from(inbound, holder)
         )
 
+    def _progressed(self, command: FetchProgress) -> None:
+        fetch = self._fetches.get(command.fetch)
+        if fetch is not None and fetch.progressed is not None:
+            first = command.leading - len(command.sources)
+            came = zip(fetch.keys[first : command.leading], command.sources, strict=True)
+            fetch.progressed(first, [(fetch.pinned[key], fetch.source_of(key, source)) for key, source in came])
+
     def _deliver(self, command: DeliverFetch) -> None:
         fetch = self._fetches.pop(command.fetch, None)
         if fetch is None:
             return
         self._reviews.ended(fetch)
-        now_ns = self._clock.now_ns
-        seconds = (now_ns - fetch.started_ns) / 1e9
-        delivered: list[tuple[Chunk, ChunkSource]] = []
-        arrived: Counter[Tier] = Counter()
-        places = range(command.leading) if command.places is None else command.places
-        for key, source in zip((fetch.keys[place] for place in places), command.sources, strict=True):
-            chunk = fetch.pinned[key]
-            self._pool.pin(chunk)
-            if source is ChunkSource.DISK and fetch.routes.get(key) is Tier.COLD:
-                source = ChunkSource.COLD
-            if source is not ChunkSource.LOCAL:
-                by_disk = fetch.routes.get(key) is Tier.REMOTE_DISK
-                arrived[Tier.REMOTE_DISK if by_disk else _TIERS[source]] += chunk.size_bytes
-            delivered.append((chunk, source))
-        status = fetch.stopped if command.leading == len(fetch.keys) else _OUTCOMES[command.outcome]
-        if fetch.probe is None:
-            self._gate.ended(fetch.ticket, arrived, seconds, now_ns, brought=command.leading)
-        else:
-            self._gate.cancelled(fetch.ticket)
-            alone = fetch.ticket.alone and not fetch.ticket.contended
-            self._gate.probed(fetch.probe, seconds if arrived else None, now_ns, alone=alone)
-        self._forget(fetch)
-        fetch.ended(FetchResult(status, tuple(delivered)))
-        for chunk, source in delivered:
-            address = fetch.came_from.get(chunk.key)
-            holder = self._directory.node_at(address) if address is not None else None
-            number = holder.node if holder is not None else 0
-            self._observer.chunk_came(chunk.key, source, chunk.size_bytes, seconds, number)
-        came = set(places)
-        for place, key in enumerate(fetch.keys):
-            if place not in came:
-                self._observer.chunk_missed(key, seconds)
-        self._count(status, seconds, [(source, chunk.size_bytes) for chunk, source in delivered])
-
-    def _count(self, status: Status, seconds: float, delivered: Sequence[tuple[ChunkSource, int]]) -> None:
-        self._emit(effects.FetchEnded(status, seconds, tuple(delivered)))
-        if not self.busy:
-            self._observer.engines_served()
+        self._deliveries.over(fetch, command, self._forget)
 
     def _forget(self, fetch: Fetch) -> None:
         """Give back the fetch's own pins and its interest in chunks on their way."""
@@ -658,27 +628,3 @@ class Fetches:
                 inbound.fetches.discard(fetch.fetch)
         if fetch.purpose is Purpose.ENGINE:
             self._observer.fetch_over(fetch.keys)
-
-    def _segments_dropped(self, command: SegmentsDropped) -> None:
-        """Where the switch says to have sent some, its copy may be bad: the controller hears it from all who saw it."""
-        self._emit(effects.DatagramsDropped("segment_wrong", command.count))
-        inbound = self._inbound[command.key]
-        if inbound.from_switch:
-            inbound.from_switch = 0
-            expected, found = inbound.entry.digest, inbound.found.digest
-            self._emit(effects.ReportBadCopy(command.key, SWITCH_NODE, 0, Blame.DIGEST, expected, found, True))
-
-    def _report(self, command: ReportBadCopy) -> None:
-        inbound = self._inbound.get(command.key)
-        node = self._directory.node_named(command.holder)
-        self._emit(
-            effects.ReportBadCopy(
-                command.key,
-                command.holder,
-                node.node if node is not None else 0,
-                command.blame,
-                inbound.entry.digest if inbound is not None else NO_DIGEST,
-                inbound.found.digest if inbound is not None else NO_DIGEST,
-                from_switch=False,
-            )
-        )

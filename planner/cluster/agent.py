@@ -14,8 +14,10 @@ import numpy.typing as npt
 from hostagent import limits
 from hostagent.controller import convert
 from hostagent.core import effects, events
-from hostagent.core.core import AgentCore, CoreOptions, Knowledge
+from hostagent.core.core import AgentCore
 from hostagent.core.events import ControllerEvent, EngineId, LeaseId, LoadOutcome, SaveOutcome
+from hostagent.core.knowledge import Knowledge
+from hostagent.core.options import CoreOptions
 from hostagent.core.work import FillWork, Task
 from hostagent.limits import API_DEADLINE_S_MAX
 from hostagent.pool.chunks import Chunk
@@ -224,6 +226,7 @@ class Agent:
             effects.Announce: self._announce,
             effects.ReportUsage: self._report,
             effects.ReportClaims: self._report,
+            effects.ReportInterests: self._report,
             effects.ReportTaskProgress: self._report,
             effects.ReportTaskEnd: self._report,
             effects.ReportLoad: self._report,

@@ -99,6 +99,9 @@ class FlowReader:
     def configure(self, parameters: ReaderParameters, now_ns: int, /) -> list[ReaderCommand]:
         return []
 
+    def unsettled(self, _key: ChunkKey, /) -> None:
+        """Hashing takes no time here."""
+
     def missing(self, key: ChunkKey, /) -> npt.NDArray[np.bool_] | None:
         segments = self._coming.get(key)
         if segments is None:
@@ -135,6 +138,11 @@ class FlowReader:
             case events.ChunkLoaded(key):
                 del self._loading[key]
                 return self._here(key, ChunkSource.DISK)
+            case events.ChunkPut(key):
+                if self._coming.pop(key, None) is not None:
+                    self._dropped.append(key)
+                self._loading.pop(key, None)
+                return self._here(key, ChunkSource.LOCAL)
             case events.HoldersChanged() | events.HolderLost() | events.SwitchChanged():
                 return []  # flows that have begun come to their end
             case events.ControlReceived() | events.ReadProgress() | events.ReadDone() | events.ReadFailed():

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TypeVar
 
 from hostagent.core import effects, events
-from hostagent.core.core import AgentCore, CoreOptions, Knowledge
+from hostagent.core.core import AgentCore
 from hostagent.core.directory import ChunkEntry, Delta, NodeEntry
 from hostagent.core.events import EngineId, LoadOutcome, SaveOutcome
+from hostagent.core.knowledge import Knowledge
+from hostagent.core.options import CoreOptions
 from hostagent.disk.state import DiskState
 from hostagent.pool.chunks import Chunk, ChunkPool
 from hostagent.tree import NOT_HASHED, Hashed

@@ -8,7 +8,7 @@ for one. Every member says its own reaction in the tags of its JOINs and GETs (`
 from collections import deque
 from dataclasses import dataclass
 
-from kvproto.ids import Member, members_of
+from kvproto.ids import Member
 from kvproto.wire.control import reaction_code, reaction_of
 
 MUCH_QUICKER = 4
@@ -104,19 +104,9 @@ class Pace:
         if reaction_ns is not None:
             self._others[member] = reaction_ns
 
-    def reaction_of(self, member: Member) -> int | None:
-        """What another member says; None: nothing."""
-        return self._others.get(member)
-
-    def ns(self, span: Span, members: int = 0) -> int:
-        """The span, as the slowest of this reader and of these members (a bitmap) needs it."""
-        reaction_ns = self.reaction_ns
-        if reaction_ns is not None and members:
-            for member in members_of(members):
-                other_ns = self._others.get(member)
-                if other_ns is not None and other_ns > reaction_ns:
-                    reaction_ns = other_ns
-        return span.of(reaction_ns, self.segment_ns)
+    def ns(self, span: Span) -> int:
+        """The span, as this reader needs it. How late others run decides who goes first, in `before`."""
+        return span.of(self.reaction_ns, self.segment_ns)
 
     def least_ns(self, span: Span) -> int:
         """The span as far as it is known already: for sizes, where too small is safe."""

@@ -15,6 +15,7 @@ from kvproto.commands import ReaderCommand, VerifyChunk
 from kvproto.events import (
     ChunkJudged,
     ChunkLoaded,
+    ChunkPut,
     ChunkVerified,
     ControlReceived,
     FetchCancelled,
@@ -92,6 +93,7 @@ class Reader:
             ChunkVerified: self._on_verified,
             ChunkJudged: self._on_judged,
             ChunkLoaded: self._on_loaded,
+            ChunkPut: self._on_put,
             LoadFailed: self._on_load_failed,
             HoldersChanged: self._on_holders_changed,
             HolderLost: lambda event, now_ns: self._copies.lose(event.node, now_ns),
@@ -153,6 +155,11 @@ class Reader:
         """Which segments of a chunk may be placed into memory (a view that changes later); None: none."""
         chunk = self._chunks.get(key)
         return chunk.progress.missing if chunk is not None and chunk.castable else None
+
+    def unsettled(self, key: ChunkKey) -> npt.NDArray[np.bool_] | None:
+        """Segments of a chunk that may still be written, by casts or by reads under way; None: it is not open."""
+        chunk = self._chunks.open.get(key)
+        return chunk.progress.missing | chunk.progress.reading if chunk is not None else None
 
     def is_here(self, key: ChunkKey) -> bool:
         """Whether a chunk is whole and right, and a fetch that wanted it is still under way."""
@@ -326,6 +333,12 @@ class Reader:
         chunk.provenance.note_loaded()
         chunk.move(Cause.LOADED)
         self._fetches.chunk_here(chunk, now_ns)
+
+    def _on_put(self, event: ChunkPut, now_ns: int) -> None:
+        chunk = self._chunks.get(event.key)
+        if chunk is not None and chunk.phase is not Phase.HERE:
+            self._chunks.put(chunk, now_ns)
+            self._fetches.chunk_here(chunk, now_ns)
 
     def _on_load_failed(self, event: LoadFailed, _: int) -> None:
         chunk = self._chunks.get(event.key)

@@ -1,0 +1,97 @@
+"""What the controller says of others, and who must hear it: the replica first, then all that stand on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hostagent import limits
+from hostagent.core import events
+from hostagent.core.claims import Claims
+from hostagent.core.clock import Alarms
+from hostagent.core.directory import Applied, Delta, DirectoryReplica
+from hostagent.core.fetches import Fetches
+from hostagent.core.sources import DiskIndex
+from hostagent.core.waits import Waits
+from hostagent.pool.chunks import ChunkPool
+from kvpolicy.tiers.holder_load import HolderLoads
+
+_STALE_NS = int(limits.STALE_DIRECTORY_S * 1e9)
+
+
+class DirectoryNews:
+    """One node's."""
+
+    def __init__(
+        self,
+        alarms: Alarms,
+        directory: DirectoryReplica,
+        pool: ChunkPool,
+        disk: DiskIndex | None,
+        loads: HolderLoads,
+        fetches: Fetches,
+        claims: Claims,
+        waits: Waits,
+        connected: Callable[[], bool],
+    ) -> None:
+        """`connected()`: whether a controller listens."""
+        self._clock = alarms.clock
+        self._directory = directory
+        self._pool = pool
+        self._disk = disk
+        self._loads = loads
+        self._fetches = fetches
+        self._claims = claims
+        self._waits = waits
+        self._connected = connected
+        self._forget_stale = alarms.add(self._stale_is_old)
+
+    def changed(self, event: events.DirectoryChanged) -> None:
+        """Take a delta in. Raises SequenceGapError after a lost one."""
+        applied = self._directory.apply(event.delta)
+        self._loads_told(event.delta)
+        for key in applied.changed:
+            entry = self._directory.find(key)
+            if entry is not None:
+                self._pool.update_remote_score(key, entry.value)
+                if self._disk is not None:
+                    self._disk.pool.update_remote_score(key, entry.value)
+        self._tell_fetches(applied)
+        self._tell_waits(event.delta, applied)
+        if self._directory.has_stale and self._forget_stale.due_ns is None:
+            self._forget_stale.set(self._clock.now_ns + _STALE_NS)
+
+    def holder_told(self, event: events.HolderTold) -> None:
+        """A holder said with an answer what it has queued."""
+        self._loads.told(event.node, event.load, self._clock.now_ns)
+        self._fetches.holder_told(event.node, event.load)
+
+    def _loads_told(self, delta: Delta) -> None:
+        for number, load in delta.loads:
+            node = self._directory.node(number)
+            if node is not None:
+                self._loads.told(node.name, load, self._clock.now_ns)
+                self._fetches.holder_told(node.name, load, with_ours=True)
+
+    def _tell_fetches(self, applied: Applied) -> None:
+        for name in applied.nodes_lost:
+            self._loads.forget(name)
+        self._fetches.directory_changed(applied.changed, applied.nodes_lost)
+
+    def _tell_waits(self, delta: Delta, applied: Applied) -> None:
+        """What others compute, and what is there by now: in this order, because a claim may come with its chunk."""
+        self._claims.heard(delta.claims)
+        if self._claims:
+            for key in applied.changed:
+                entry = self._directory.find(key)
+                if entry is not None:
+                    self._claims.kept_elsewhere(key, entry.holders)
+            self._claims.nodes_gone(delta.nodes_gone)
+        self._waits.came(applied.changed)
+        for one in delta.claims:
+            self._waits.promised([chunk.key for chunk in one.made])
+
+    def _stale_is_old(self) -> None:
+        if self._connected():
+            self._tell_fetches(self._directory.forget_stale())
+        else:
+            self._forget_stale.set(self._clock.now_ns + _STALE_NS)

@@ -1,0 +1,28 @@
+"""What a node's policies know of the world."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hostagent import limits
+from hostagent.core.clock import Clock
+from hostagent.core.directory import DirectoryReplica
+from hostagent.core.eviction_cost import EvictionCost
+from hostagent.pool.chunks import ChunkPool
+from kvpolicy.value.costs import SourceCost, SourceCosts, Tier
+
+
+class Knowledge:
+    """What a node's policies know of the world: the time, the directory, and what it costs to get chunks."""
+
+    def __init__(self, node: str, priors: Mapping[Tier, SourceCost]) -> None:
+        """`priors`: assumed costs of sources, until they have been measured."""
+        self.node = node
+        self.clock = Clock()
+        self.directory = DirectoryReplica(node)
+        self.costs = SourceCosts(priors)
+        self.eviction_cost = EvictionCost(self.costs, self.directory)
+
+    def disk_pool(self, size_bytes: int) -> ChunkPool:
+        """The index of a disk's slab, with its order of eviction."""
+        return ChunkPool(size_bytes, limits.EXTENT_ALIGN_BYTES, self.clock.read, self.eviction_cost.of_disk)

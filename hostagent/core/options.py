@@ -1,0 +1,42 @@
+"""What an operator says of a node."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from hostagent.cold.cold_options import LOOKUP_WAIT_S
+from kvpolicy.tiers.merging import WAIT_MAX_S
+from kvproto.ids import Address, Member
+from kvproto.session.parameters import ReaderParameters
+
+
+@dataclass(frozen=True, slots=True)
+class CoreOptions:
+    """Of one agent's core."""
+
+    pool_bytes: int
+    segment_bytes: int
+    """Until the controller says otherwise."""
+    pool_address: Address | None = None
+    """Where the switch takes FILL, until the controller says otherwise."""
+    member: Member | None = None
+    """This node's index at its switch, until the controller says otherwise; None: unknown, nothing is cast to it."""
+    interest_ttl_ns: int = ReaderParameters(member=None).interest_ttl_ns
+    link_rate_bytes_per_s: int | None = None
+    disk_write_bytes_per_s: int = 0
+    """Demotions are no faster; 0: no limit."""
+    merge_wait_max_s: float = WAIT_MAX_S
+    """How much later an engine may get chunks that are being computed, to spare the requests behind it."""
+    tenant_weights: Mapping[str, float] = field(default_factory=dict)
+    tenant_namespaces: Mapping[str, str] = field(default_factory=dict)
+    """By tenant: where its chunks go, and what it is told of."""
+    """Of the tenants that are named; others have weight 1."""
+    promote: bool = True
+    """Bring the most valuable chunks on disk back into free DRAM."""
+    has_cold: bool = False
+    """There is a cold store."""
+    cold_wait_max_s: float = LOOKUP_WAIT_S
+    """A request waits at most this long to learn what the cold store has."""
+    cold_write_bytes_per_s: int = 0
+    """Writes to the cold store are no faster; 0: no limit."""
