@@ -306,7 +306,7 @@ def _membership(section: Section) -> MembershipConfig:
 # -- values
 
 
-def _lists(value: object) -> Mapping[str, tuple[str, ...]]:
+def _lists(value: object) -> Mapping[str, tuple[str, ...]] | None:
     """Lists of names by name."""
     if not isinstance(value, dict) or not all(isinstance(names, list) for names in value.values()):
         raise ValueError("not a mapping of patterns to lists of nodes")
