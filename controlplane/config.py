@@ -55,6 +55,8 @@ class SwitchConfig:
     """Groups by bitmap, on a Tofino."""
     limits: PortLimits
     """Of what each member's port may cause."""
+    salt_interval_ns: int
+    """After which the interest table gets another salt; 0: never."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +184,7 @@ def _switch(section: Section, folder: Path, segment_bytes: int, own: TlsSettings
     orbit_bytes = section.take("orbit_bytes", checks.whole(0, 2**40), 0)
     recirculation_port = section.take("recirculation_port", _recirculation_port, RECIRCULATION_PORT)
     limits = _limits(section, segment_bytes)
+    salt_ns = section.take("salt_interval_ms", checks.whole(0, 24 * _HOUR_MS), 600_000) * _MS
     by_tls = section.take("tls", checks.flag, None)
     ca = section.take("ca", _file_in(folder), None)
     server_name = section.take("server_name", checks.text, "")
@@ -189,7 +192,7 @@ def _switch(section: Section, folder: Path, segment_bytes: int, own: TlsSettings
     if orbit_bytes and target != "tofino":
         raise ConfigError("switch.orbit_bytes goes with target tofino: elsewhere cached segments do not circulate")
     if target == "none":
-        return SwitchConfig(target, None, None, (), reconcile_ns, groups_max, limits)
+        return SwitchConfig(target, None, None, (), reconcile_ns, groups_max, limits, salt_ns)
     if address is None:
         raise ConfigError(f"switch.address is missing: where does the {target} listen for P4Runtime?")
     if (p4info is None) != (program is None):
@@ -208,7 +211,7 @@ def _switch(section: Section, folder: Path, segment_bytes: int, own: TlsSettings
     codec = V1ModelCodec()
     if target == "tofino":
         codec = TofinoCodec(_orbit(orbit_bytes, segment_bytes, recirculation_port))
-    return SwitchConfig(target, reach, codec, flood_ports, reconcile_ns, groups_max, limits)
+    return SwitchConfig(target, reach, codec, flood_ports, reconcile_ns, groups_max, limits, salt_ns)
 
 
 def _limits(section: Section, segment_bytes: int) -> PortLimits:

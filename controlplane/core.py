@@ -532,6 +532,7 @@ class Core:
                 case RecoveryWanted(key=key, node=node):
                     work = rpc.Task(fetch=rpc.Fetch(keys=[key], reason=rpc.Fetch.SPILL))
                     self.tasks.add(node, RecoveryOf(key), work)
+        self.link.change_salt(now_ns)
         request = self.programmer.next(now_ns)
         if isinstance(request, ReadSwitch):
             self._emit(ReadTheSwitch())

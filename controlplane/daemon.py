@@ -454,6 +454,7 @@ def _options(config: Config, with_switch: bool) -> CoreOptions:
         member_order=MEMBER_ORDER if config.switch.target == "tofino" else ASCENDING,
         bitmap_groups_max=config.switch.groups_max,
         limits=config.switch.limits,
+        salt_interval_ns=config.switch.salt_interval_ns,
         check_switch_ns=config.switch.reconcile_ns,
         fill_timeout_ms=config.fill_timeout_ms,
         transfer_timeout_ms=config.transfer_timeout_ms,

@@ -51,6 +51,8 @@ class CoreOptions:
     member_order: tuple[Member, ...] = ASCENDING
     """Members in the order in which ports get them."""
     bitmap_groups_max: int = BITMAP_GROUPS_MAX
+    salt_interval_ns: int = 0
+    """See `SwitchLinkOptions`."""
     limits: PortLimits | None = None
     """Of what each member's port may cause."""
     check_switch_ns: int = 2_000_000_000
@@ -76,4 +78,6 @@ class CoreOptions:
             self.is_p4switch,
             self.bitmap_groups_max,
             self.limits,
+            self.secret,
+            self.salt_interval_ns,
         )

@@ -6,6 +6,7 @@ switch holds is `SwitchCache`'s. Both say what they want to `SwitchProgrammer`.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -16,6 +17,7 @@ from controlplane.nodes import NodeRegistry
 from controlplane.switch import dialects
 from controlplane.switch.entries import (
     NEXT_SEGMENT_SESSION,
+    SALT_BYTES,
     AddressEntry,
     CloneSessionEntry,
     EgressMemberEntry,
@@ -23,6 +25,7 @@ from controlplane.switch.entries import (
     FabricEntry,
     GroupEntry,
     PortMemberEntry,
+    SaltEntry,
     SourceEntry,
     StationEntry,
     SwitchContents,
@@ -59,6 +62,10 @@ class SwitchLinkOptions:
     bitmap_groups_max: int = BITMAP_GROUPS_MAX
     limits: PortLimits | None = None
     """Of each member's port; None: there are none."""
+    salt_secret: bytes = b""
+    """From which salts of the interest table follow; empty: it has none."""
+    salt_interval_ns: int = 0
+    """A salt lasts so long, and with it an epoch; 0: for good."""
 
 
 class SwitchLink:
@@ -84,6 +91,12 @@ class SwitchLink:
         self._dialect = dialects.V1MODEL
         self._groups = self._dialect.groups()
         self._floods_itself = False
+        self._salt: SaltEntry | None = None
+        self._salted_ns = 0
+        self._salts_count = 0
+        """Salts that this controller has made."""
+        self._is_new_salt = False
+        """The switch has another salt, or is about to, and agents have not been told."""
 
     # -- what happened
 
@@ -118,6 +131,11 @@ class SwitchLink:
             if self.present:
                 self.restarts_count += 1
                 self.present = False
+        found = actual.get(("salt", None))
+        if self._salt is None and trusted and isinstance(found, SaltEntry):
+            self._use_salt(found, now_ns)  # a predecessor's: casts are under way
+        elif self._salt is None and self._options.salt_secret:
+            self._use_salt(self._next_salt(), now_ns)
         if not trusted:
             self._groups.forget()
         elif not self._seen:
@@ -126,11 +144,25 @@ class SwitchLink:
         return trusted
 
     def check_present(self) -> bool:
-        """True once, when the switch has come to hold all that is wanted."""
+        """True once, when the switch has come to hold all that is wanted; and once more for each new epoch of the salt.
+
+        Agents hear of an epoch only then: who joins before would join under the old salt.
+        """
+        if self.present and self._is_new_salt and self._salt is not None and self._programmer.has(self._salt):
+            self._is_new_salt = False
+            self.epoch += 1
+            return True
         if self.present or not (self._programmer.has(self._options.fabric) and self._programmer.synchronised):
             return False
         self.present = True
         return True
+
+    def change_salt(self, now_ns: int) -> None:
+        """Give the interest table another salt if its time has come: who has found colliding chunks begins anew."""
+        interval_ns = self._options.salt_interval_ns
+        if self.present and self._salt is not None and interval_ns and now_ns - self._salted_ns >= interval_ns:
+            self._use_salt(self._next_salt(), now_ns)
+            self._is_new_salt = True
 
     # -- what it should have
 
@@ -163,6 +195,15 @@ class SwitchLink:
             self._programmer.want(entry)
 
     # -- inside
+
+    def _use_salt(self, salt: SaltEntry, now_ns: int) -> None:
+        self._salt, self._salted_ns = salt, now_ns
+        self._programmer.want(salt)
+
+    def _next_salt(self) -> SaltEntry:
+        self._salts_count += 1
+        said = b"salt" + self._options.first_epoch.to_bytes(16, "big") + self._salts_count.to_bytes(16, "big")
+        return SaltEntry(hashlib.blake2b(said, key=self._options.salt_secret, digest_size=SALT_BYTES).digest())
 
     def _take_over_members(self, actual: SwitchContents, now_ns: int) -> None:
         """Keep what a predecessor wrote for nodes that are about to attach here: casts to them are under way."""

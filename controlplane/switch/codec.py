@@ -18,6 +18,7 @@ from controlplane.switch import (
     here,
     port_limits,
     replication,
+    salt,
     sources,
 )
 from controlplane.switch.entries import (
@@ -36,6 +37,7 @@ from controlplane.switch.entries import (
     ReplicateToGroupEntry,
     ReplicateToPortEntry,
     RequestLimitEntry,
+    SaltEntry,
     SegmentLimitEntry,
     ServingEntry,
     SightingSubscriptionEntry,
@@ -67,6 +69,7 @@ class V1ModelCodec:
     """By name: what a report of it means."""
     tables: ClassVar[tuple[str, ...]] = (
         fabric.TABLE,
+        salt.TABLE,
         admission.TABLE,
         forwarding.TABLE,
         chunk_cache.TABLE,
@@ -98,6 +101,7 @@ class V1ModelCodec:
         """What to read for everything that the control plane owns, digests apart."""
         return [
             *fabric.queries(),
+            *salt.queries(),
             *admission.queries(),
             *forwarding.queries(),
             *chunk_cache.queries(),
@@ -112,6 +116,9 @@ class V1ModelCodec:
             # A default action is always there, so it is only ever modified.
             absent = update.operation is Operation.DELETE
             return [~(fabric.encode_absent() if absent else fabric.encode(update.entry))]
+        if isinstance(update.entry, SaltEntry):
+            absent = update.operation is Operation.DELETE
+            return [~(salt.encode_absent() if absent else salt.encode(update.entry))]
         entity = self._encode(update.entry)
         match update.operation:
             case Operation.INSERT:
@@ -175,7 +182,7 @@ class V1ModelCodec:
                 return here.encode(entry)
             case ForeignEntry():
                 return _encode_foreign(entry)
-            case FabricEntry() | LossSubscriptionEntry() | ReplicateByBitmapEntry():
+            case FabricEntry() | SaltEntry() | LossSubscriptionEntry() | ReplicateByBitmapEntry():
                 raise TypeError(f"a v1model program has no entity for {entry}")
 
     def _decode(self, found: Any) -> Entry | None:
@@ -183,6 +190,8 @@ class V1ModelCodec:
             match found.table_id:
                 case fabric.TABLE:
                     return fabric.decode(found)
+                case salt.TABLE:
+                    return salt.decode(found)
                 case admission.TABLE:
                     return admission.decode(found)
                 case forwarding.TABLE:

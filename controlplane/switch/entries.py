@@ -42,6 +42,22 @@ class FabricEntry:
         return ("fabric", None)
 
 
+SALT_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class SaltEntry:
+    """Interest entries are found by a hash with this salt."""
+
+    salt: bytes
+    """SALT_BYTES of them."""
+
+    @property
+    def identity(self) -> Identity:
+        """There is one."""
+        return ("salt", None)
+
+
 @dataclass(frozen=True, slots=True)
 class HeatSubscriptionEntry:
     """Heat reports come to this controller."""
@@ -310,6 +326,7 @@ class ForeignEntry:
 
 Entry: TypeAlias = (
     FabricEntry
+    | SaltEntry
     | HeatSubscriptionEntry
     | LossSubscriptionEntry
     | SightingSubscriptionEntry

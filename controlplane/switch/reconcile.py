@@ -27,6 +27,7 @@ _ORDER = (
     "egress_member",
     "dmac",
     "replicate",
+    "salt",
     "fabric",
     "kv_cache",
 )

@@ -7,7 +7,7 @@ control KeyHash(inout metadata_t m, in bit<48> arrival_ns) {
     Hash<heat_index_t>(HashAlgorithm_t.CRC32)     cell_a_hash;
     Hash<heat_index_t>(HashAlgorithm_t.CRC16)     cell_b_hash;
 
-    @hidden action set_index()     { m.index = index_hash.get({ m.key }); }
+    @hidden action set_index()     { m.index = index_hash.get({ m.salted_3, m.salted_2, m.salted_1, m.salted_0 }); }
     @hidden action set_signature() { m.signature = signature_hash.get({ m.key }); }
     @hidden action set_cell_a()    { m.cell_a = cell_a_hash.get({ m.key }); }
     @hidden action set_cell_b()    { m.cell_b = cell_b_hash.get({ m.key }); }

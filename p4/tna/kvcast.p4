@@ -46,6 +46,7 @@
 #include "../include/pool_source.p4"
 #include "../include/sources.p4"
 #include "limits.p4"
+#include "salt.p4"
 #include "key_hash.p4"
 #include "chunk_cache.p4"
 #include "classification.p4"
@@ -76,6 +77,7 @@ control KvcastIngress(inout headers_t h, inout metadata_t m, in ingress_intrinsi
     ChunkCache()      chunk_cache;
     Admission()       admission;
     RequestLimit()    request_limit;
+    Salt()            salt;
     SegmentLimit()    segment_limit;
     Sources()         sources;
     Classification()  classification;
@@ -109,6 +111,7 @@ control KvcastIngress(inout headers_t h, inout metadata_t m, in ingress_intrinsi
     // Each paragraph is a stage: it needs what those before it found.
     apply {
         fabric.apply(h, m);
+        salt.apply(m);
         key_hash.apply(m, prsr.global_tstamp);
         chunk_cache.apply(h, m);
         if (m.round == 0) {

@@ -35,6 +35,10 @@ parser KvcastIngressParser(packet_in packet, out headers_t h, out metadata_t m, 
         m.off_segment = 0;
         m.off_segments = 0;
         m.off_key = 0;
+        m.salted_0 = 0;
+        m.salted_1 = 0;
+        m.salted_2 = 0;
+        m.salted_3 = 0;
         m.signature = 0;
         m.index = 0;
         m.owner = 0;

@@ -153,6 +153,10 @@ struct metadata_t {
     bit<32>     off_segments;
     chunk_key_t off_key;
 
+    bit<32>     salted_0;                       // the key under the salt
+    bit<32>     salted_1;
+    bit<32>     salted_2;
+    bit<32>     salted_3;
     signature_t signature;
     interest_index_t index;
     ownership_t owner;                          // of the interest entry

@@ -1,4 +1,4 @@
-// Who still wants a chunk. An entry is found by a hash of the key and owned by a second one, so two
+// Who still wants a chunk. An entry is found by a salted hash of the key and owned by a second one, so two
 // chunks with the same index are told apart; when both hashes collide a receiver gets a packet too
 // many and drops it by its full key. An entry that neither JOIN, GET nor data has touched for
 // interest_ttl_us is free. An entry also remembers its leader, the member that last sent a GET for
@@ -10,9 +10,12 @@ control Interest(in headers_t h, inout metadata_t m, in standard_metadata_t s) {
     @id(0x16000403) register<time_us_t>(INTEREST)   interest_last_seen;
     @id(0x16000404) register<member_t>(INTEREST)    interest_leader;
 
+    Salt() salt;
+
     apply {
         bit<32> index;
-        hash(index, HashAlgorithm.crc16, 32w0, { m.key }, (bit<32>) INTEREST);
+        salt.apply(m);
+        index = (bit<32>) m.hashed[63:48] & (INTEREST - 1);
         hash(m.signature, HashAlgorithm.crc32, 32w0, { m.key }, 64w0x100000000);
 
         @atomic {

@@ -36,7 +36,7 @@
 // * drops: whatever is dropped is counted by reason.
 //
 // The control plane programs: fabric (default action), port_member, egress_member, kv_cache, replicate,
-// dmac, station, source, address, request_limit, segment_limit; multicast group 1 (all ports) and the groups that replicate names; clone session 500
+// dmac, station, source, address, request_limit, segment_limit, salt (default action); multicast group 1 (all ports) and the groups that replicate names; clone session 500
 // (any port); the digests heat_report_t and sighting_t. docs/reference/dataplane.md is its reference.
 
 #include <core.p4>
@@ -59,6 +59,7 @@
 #include "limits.p4"
 #include "segment_range.p4"
 #include "chunk_cache.p4"
+#include "salt.p4"
 #include "interest.p4"
 #include "../include/pool_source.p4"
 #include "../include/notice.p4"

@@ -82,6 +82,7 @@ struct metadata_t {
     port_t      fill_port;
     bit<32>     left;                       // segments of the chunk from the one that the packet names
 
+    bit<64>     hashed;                     // the key under the salt
     signature_t signature;
     InterestOutcome outcome;
     members_t   interest;                   // after this packet, 0 = no live entry for this key

@@ -54,8 +54,22 @@ LIMIT_S = 10.0
 Received = Mapping[int, list[bytes]]
 
 
-def interest_index(key: bytes) -> int:
-    return crc16_arc(key) % INTEREST
+UNSALTED = bytes(32)
+
+
+def salted_index(key: bytes, salt: bytes, *, circulates: bool) -> int:
+    """The entry of a key in the interest table."""
+    words = [int.from_bytes(salt[at : at + 4], "big") for at in range(0, 32, 4)]
+    parts = [int.from_bytes(key[at : at + 4], "big") for at in (12, 8, 4, 0)]
+    if circulates:
+        added = [(part + word) % (1 << 32) for part, word in zip(parts, words[:4], strict=True)]
+        return crc16_arc(b"".join(one.to_bytes(4, "big") for one in reversed(added))) % INTEREST
+    if salt == UNSALTED:
+        return (int.from_bytes(key[:2], "big") ^ int.from_bytes(key[8:10], "big")) % INTEREST
+    a, b, c, d = (words[at] << 32 | words[at + 1] for at in range(0, 8, 2))
+    low, second, third, high = parts
+    product = (a + second) * (b + low) + (c + high) * (d + third)
+    return (product % (1 << 64) >> 48) % INTEREST
 
 
 def number(octets: bytes) -> int:
@@ -89,6 +103,7 @@ class Bench:
         self._orbit_fences = 0
         self._waiting: set[tuple[int, bytes]] = set()
         """Who has joined what."""
+        self._salt = UNSALTED
         self._expires = False
         """Interest ends at once, and with it the orbit's fence, which is a GET."""
         self.segment_bytes = target.segment_bytes
@@ -129,6 +144,16 @@ class Bench:
             ticks["report_window"] = window_us
             registers = [fy.P4RegisterEntry(name, index=0, data=us * 1000 // TICK_NS) for name, us in ticks.items()]
             self.target.control.modify(registers)
+
+    def salt(self, salt: bytes) -> None:
+        """Changes the salt of the interest table."""
+        words = {f"w{at}": int.from_bytes(salt[4 * at : 4 * at + 4], "big") for at in range(8)}
+        action = fy.P4TableAction("unsalted") if salt == UNSALTED else fy.P4TableAction("set_salt", **words)
+        self.target.control.modify([fy.P4TableEntry("salt", action=action, is_default_action=True)])
+        self._salt = salt
+
+    def interest_index(self, key: bytes) -> int:
+        return salted_index(key, self._salt, circulates=self.target.profile.circulates)
 
     def plain(self) -> None:
         """Makes the switch an ordinary one."""
@@ -213,7 +238,7 @@ class Bench:
         if self.target.profile.circulates:
             found["slot_owner"] = [cell["signature"] for cell in found["slot_owner"]]
             if self._orbit_fence is not None:
-                del found["interest_owner"][interest_index(self._orbit_fence)]  # it joins again and again
+                del found["interest_owner"][self.interest_index(self._orbit_fence)]  # it joins again and again
         return found
 
     def heat(self, key: bytes, base_slot: int) -> int:
@@ -234,6 +259,7 @@ class Bench:
         self._entries, self._groups = [], []
         self._orbit_fence = None
         self._waiting.clear()
+        self.salt(UNSALTED)
         self.plain()
         self.target.control.drain_digests()
 
@@ -352,7 +378,7 @@ class Bench:
 
     def claim(self, *keys: bytes) -> bool:
         """Takes the cells of the keys for this test, unless another one has touched one of them."""
-        cells = {("interest", interest_index(key)) for key in keys}
+        cells = {("interest", self.interest_index(key)) for key in keys}
         cells |= {("heat", self.heat_cells(key)[0]) for key in keys}
         if cells & self.target.used_cells:
             return False

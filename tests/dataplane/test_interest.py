@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.dataplane.bench import STRANGER_PORT, Bench, counts, interest_index, mask, notices, table
+from tests.dataplane.bench import STRANGER_PORT, Bench, counts, mask, notices, table
 from tests.dataplane.frames import (
     GROUP_MAC,
     Control,
@@ -23,7 +23,7 @@ def colliding_keys(bench: Bench) -> tuple[bytes, bytes]:
     seen: dict[int, bytes] = {}
     for _ in range(1 << 12):
         key = bench.any_key()
-        other = seen.setdefault(interest_index(key), key)
+        other = seen.setdefault(bench.interest_index(key), key)
         if signature(other) != signature(key) and bench.claim(other, key):
             return other, key
     raise AssertionError("no collision found")
@@ -154,6 +154,23 @@ def test_colliding_chunk_is_refused_and_disturbs_nobody(bench: Bench) -> None:
     assert cast(bench, owner) == {2: 1}
     bench.leave(2, owner)
     assert notices(bench.join(3, late))[3].flags == Flag.JOINED
+
+
+def test_another_salt_parts_who_collided(bench: Bench) -> None:
+    """Who camps on the entry of a chunk loses it with the salt; readers that join again find their entries free."""
+    salts = (bytes(range(32)), bytes(range(100, 132)))
+    camper, wanted = colliding_keys(bench)
+    assert notices(bench.join(2, camper))[2].flags == Flag.JOINED
+    assert notices(bench.join(3, wanted))[3].flags == Flag.REFUSED
+    for salt in salts:
+        bench.salt(salt)
+        assert bench.interest_index(camper) != bench.interest_index(wanted)
+        assert notices(bench.join(2, camper))[2].flags == Flag.JOINED
+        assert notices(bench.join(3, wanted))[3].members == mask(3)
+        assert counts(bench.control(3, bench.get(wanted, 0))) == {1: 1}
+    camper, wanted = colliding_keys(bench)
+    bench.join(2, camper)
+    assert notices(bench.join(3, wanted))[3].flags == Flag.REFUSED, "where our hash says that they collide, they do"
 
 
 def test_expired_entry_is_free_and_gets_nothing(bench: Bench) -> None:
