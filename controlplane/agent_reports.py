@@ -18,6 +18,7 @@ from controlplane.pushes import Pushes
 from controlplane.switch_cache import SwitchCache
 from controlplane.tasks import TaskTable
 from controlplane.value import ClusterValues
+from controlplane.warmups import Warmups
 from kvproto.grants import NamespaceRules
 from kvproto.integrity import Integrity
 from kvproto.rpc import control_pb2 as rpc
@@ -38,6 +39,7 @@ class AgentReports:
         publication: Publication,
         tasks: TaskTable[Purpose],
         pushes: Pushes,
+        warmups: Warmups,
         claims: ClaimTable,
         accounting: Accounting,
         observer: Observer,
@@ -54,6 +56,7 @@ class AgentReports:
         self._publication = publication
         self._tasks = tasks
         self._pushes = pushes
+        self._warmups = warmups
         self._claims = claims
         self._accounting = accounting
         self._observer = observer
@@ -112,6 +115,7 @@ class AgentReports:
             self._fetched(node, fetch, now_ns)
         for hint in usage.hints:
             self._hinted(hint, now_ns)
+        self._warmups.asked(node.index, parse.warm_wishes(usage), now_ns)
 
     def bad_copy(self, node: Node, report: rpc.BadCopy, now_ns: int) -> None:
         """A reader says that a copy does not match its digest. Nobody's word drops another's copy: the holder is told

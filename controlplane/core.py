@@ -3,7 +3,7 @@
 Everything that affects the state of the control plane happens here or in what is called from here: `NodeRegistry`
 (who), `Places` (where), `Directory` (what), `ClaimTable` (what is being computed), `ClusterValues` (worth),
 `AgentReports` (what agents say of chunks), `SwitchLink`, `SwitchCache` and `SwitchProgrammer` (the switch),
-`TaskTable` (work given away), `Pushes` and `LastCopyReplication` (policies), `Operations` and `Examinations`
+`TaskTable` (work given away), `Pushes`, `Warmups` and `LastCopyReplication` (policies), `Operations` and `Examinations`
 (operators), `Publication` (what agents get). The daemon owns clock, streams and the switch's session, calls one
 method per event and carries out `take_effects()`.
 """
@@ -47,6 +47,7 @@ from controlplane.switch_link import SwitchLink
 from controlplane.tasks import PendingTask, TaskTable
 from controlplane.value import ClusterValues
 from controlplane.visibility import Visibility, keys_of
+from controlplane.warmups import Warmups
 from kvpolicy.tiers.holder_load import HolderLoad
 from kvproto import __version__
 from kvproto.grants import NamespaceRules
@@ -104,6 +105,7 @@ class Core:
         self.pushes = Pushes(
             self.directory, self.nodes, self.tasks, self.values, cheapest, decisions, options.pushes, self._may_have
         )
+        self.warmups = Warmups(self.directory, self.nodes, self.tasks, self.hottest, decisions, self._may_have)
         self.reports = AgentReports(
             self.directory,
             self.values,
@@ -111,6 +113,7 @@ class Core:
             self.publication,
             self.tasks,
             self.pushes,
+            self.warmups,
             self.claims,
             self.accounting,
             self._observer,
@@ -449,6 +452,7 @@ class Core:
                 self._state_told[session] = self.operator_state.revision
                 self._emit(SendTo(session, self.operator_state.message(self._may_pin(session))))
         self.pushes.flush()
+        self.warmups.advance(now_ns)
         for index, task_id in self.tasks.take_cancelled():
             node = self.nodes.get(index)
             if node is not None and node.attached:

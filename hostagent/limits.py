@@ -192,6 +192,8 @@ LOAD_AGAIN_S = 0.25
 ANNOUNCE_DELAY_S = 0.03
 """Long enough for the chunks of one fetch or put to go out together, and not in the middle of it."""
 USAGE_DELAY_S = 0.25
+WARM_WISHES_MAX = 64
+"""Of engines that start, not told to the controller yet; beyond it the oldest are dropped."""
 USAGE_EVENTS_MAX = 4096
 USAGE_BATCH_EVENTS = 1000
 PAST_FETCHES_MAX = 16_384

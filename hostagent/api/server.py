@@ -440,10 +440,6 @@ class _Connection(asyncio.Protocol):
         if not 0 < size_bytes <= limits.CHUNK_BYTES_MAX or len(label) > limits.API_NAMESPACE_BYTES_MAX:
             self._send(Kind.RESERVE, frame.request, Status.MALFORMED)
             return
-        try:
-            namespace = label.decode()
-        except UnicodeDecodeError as error:
-            raise MalformedFrameError("a namespace label is not UTF-8") from error
         self._handle(
             events.ReserveRequested(
                 self._engine,
@@ -452,7 +448,7 @@ class _Connection(asyncio.Protocol):
                 ChunkKey(parent) if parent != messages.NO_KEY else None,
                 size_bytes,
                 position if position != messages.NO_POSITION else None,
-                namespace,
+                _text(label),
             )
         )
 
@@ -494,9 +490,23 @@ class _Connection(asyncio.Protocol):
             raise MalformedFrameError(f"unknown hint {hint}")
         self._handle(events.HintGiven(_keys(frame, messages.HINT.size), Hint(hint), within_ms))
 
+    def _on_warm(self, frame: Frame) -> None:
+        size_bytes, nodes, wait_ms = messages.WARM.unpack_from(frame.body)
+        label = frame.body[messages.WARM.size :]
+        if len(label) > limits.API_NAMESPACE_BYTES_MAX:
+            raise MalformedFrameError(f"a namespace label of {len(label)} bytes")
+        self._handle(events.WarmWished(self._engine, _text(label), size_bytes, nodes, wait_ms))
+
 
 def _keys(frame: Frame, offset: int = 0) -> tuple[ChunkKey, ...]:
     return tuple(map(ChunkKey, messages.unpack_keys(frame.body, frame.count, offset)))
+
+
+def _text(label: bytes) -> str:
+    try:
+        return label.decode()
+    except UnicodeDecodeError as error:
+        raise MalformedFrameError("a namespace label is not UTF-8") from error
 
 
 def _lease(frame: Frame) -> LeaseId:
@@ -516,6 +526,7 @@ _HANDLERS: dict[int, Callable[[_Connection, Frame], None]] = {
     Kind.DROP: _Connection._on_drop,
     Kind.STATS: _Connection._on_stats,
     Kind.HINT: _Connection._on_hint,
+    Kind.WARM: _Connection._on_warm,
     Kind.CANCEL: _Connection._on_cancel,
     Kind.CLAIM: _Connection._on_claim,
     Kind.DISCLAIM: _Connection._on_disclaim,

@@ -394,7 +394,11 @@ def _usage(effect: effects.ReportUsage) -> pb.Usage:
         for one in effect.measurements
     ]
     past = [_past_fetches(key, counted) for key, counted in effect.past]
-    return pb.Usage(fetches=fetches, hints=hints, measurements=measurements, past=past)
+    warms = [
+        pb.WarmWish(namespace=one.namespace, bytes=one.size_bytes, nodes=one.nodes, wait_ms=one.wait_ms)
+        for one in effect.warms
+    ]
+    return pb.Usage(fetches=fetches, hints=hints, measurements=measurements, past=past, warms=warms)
 
 
 def _past_fetches(key: ChunkKey, past: PastFetches) -> pb.PastFetches:

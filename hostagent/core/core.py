@@ -236,6 +236,7 @@ class AgentCore:
             events.UnlockRequested: engines.unlock,
             events.DropRequested: engines.drop,
             events.HintGiven: self._hinted,
+            events.WarmWished: self._warm_wished,
             events.ClaimMade: engines.claim,
             events.ClaimWithdrawn: engines.disclaim,
             events.EngineCame: engines.came,
@@ -420,6 +421,10 @@ class AgentCore:
     def _chunk_adopted(self, chunk: Chunk) -> None:
         self._stored(chunk)
         self._reports.pool_changed()
+
+    def _warm_wished(self, event: events.WarmWished) -> None:
+        label = self._engines.label(event.engine, event.namespace)
+        self._reports.warm_wished(effects.WarmWish(label, event.size_bytes, event.nodes, event.wait_ms))
 
     def _hinted(self, event: events.HintGiven) -> None:
         for pool in [self.pool] if self._disk is None else [self.pool, self._disk.pool]:

@@ -304,6 +304,20 @@ class ReuseHint:
 
 
 @dataclass(frozen=True, slots=True)
+class WarmWish:
+    """A starting engine would like the hottest chunks of a namespace."""
+
+    namespace: str
+    """As the fabric calls it."""
+    size_bytes: int
+    """The most to bring."""
+    nodes: int
+    """So many nodes start such an engine about now; 0: unknown."""
+    wait_ms: int
+    """How long it waits for the others."""
+
+
+@dataclass(frozen=True, slots=True)
 class ReportUsage:
     """What fetches used, what engines hinted, and what sources took since the last report."""
 
@@ -313,6 +327,8 @@ class ReportUsage:
     at_ns: int
     past: Sequence[tuple[ChunkKey, PastFetches]] = ()
     """What other controllers were told of, for one that has just come to lead."""
+    warms: Sequence[WarmWish] = ()
+    """What starting engines would like to have."""
 
 
 @dataclass(frozen=True, slots=True)

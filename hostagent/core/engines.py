@@ -124,6 +124,10 @@ class Engines:
         self._interests.came(event.engine, event.tenant)
         self._local_reads.came()
 
+    def label(self, engine: EngineId, said: str) -> str:
+        """What the fabric calls a namespace of this engine."""
+        return self._interests.label(self._of(engine).tenant, said)
+
     # ------------------------------------------------------------------ writing
 
     def reserve(self, event: events.ReserveRequested) -> None:
@@ -136,7 +140,7 @@ class Engines:
         if position is None and event.parent is not None and self._pool.find(event.parent) is None:
             before = self._directory.find(event.parent)
             position = before.position + 1 if before is not None else None
-        label = self._interests.label(holdings.tenant, event.namespace)
+        label = self.label(event.engine, event.namespace)
         made = self._pool.reserve(event.key, event.parent, event.size_bytes, position, label, holdings.tenant)
         if made is Refusal.FILLING and self._fetches.is_arriving(event.key):
             # Its bytes are here, and those of the fetch may come late or never.

@@ -166,6 +166,21 @@ class HintGiven:
 
 
 @dataclass(frozen=True, slots=True)
+class WarmWished:
+    """An engine starts: it would like the hottest chunks of a namespace."""
+
+    engine: EngineId
+    namespace: str
+    """As the engine calls it."""
+    size_bytes: int
+    """The most to bring."""
+    nodes: int
+    """So many nodes start such an engine about now; 0: unknown."""
+    wait_ms: int
+    """How long it waits for the others."""
+
+
+@dataclass(frozen=True, slots=True)
 class ClaimMade:
     """The engine computes chunks, in prefix order; again with other times whenever these change."""
 
@@ -482,6 +497,7 @@ EngineEvent: TypeAlias = (
     | UnlockRequested
     | DropRequested
     | HintGiven
+    | WarmWished
     | ClaimMade
     | ClaimWithdrawn
     | EngineCame

@@ -332,6 +332,15 @@ class AgentClient:
         body = messages.pack_hint(keys, Hint.EXPECTED, min(int(within_s * 1000), 0xFFFF_FFFF))
         self._connection.send(Kind.HINT, body, count=len(keys))
 
+    def warm(self, namespace: str, size_bytes: int, *, nodes: int = 0, wait_s: float = 0.0) -> None:
+        """An engine starts: bring `size_bytes` at most of the chunks with this label that are fetched most, into free
+        room of this node's pool, in the background.
+
+        `nodes`: so many nodes start such an engine about now (0: unknown); the controller waits for them, `wait_s`
+        (whole milliseconds) at most, so that one cast serves all.
+        """
+        self._connection.send(Kind.WARM, messages.WARM.pack(size_bytes, nodes, int(wait_s * 1000)) + namespace.encode())
+
     def stats(self) -> dict[str, float]:
         """The agent's figures: pool bytes, fetches by outcome, traffic."""
         answer = expect(self._connection.call(Kind.STATS, b""), "give figures")

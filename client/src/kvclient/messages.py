@@ -45,6 +45,7 @@ copies it into the pool. Bodies, with as many keys as `count` says:
                  FETCH; at last FETCH, as the answer to that, with the chunks that no part had
     CLAIM        bytes of each chunk u64, keys, then for each key the us from now on until it is there u64; not answered
     DISCLAIM     keys, or none for all claims of this connection; not answered
+    WARM         bytes u64, nodes u32, wait ms u32, namespace label in UTF-8; not answered
 
 A key is 16 bytes. Leases, pins, locks and claims belong to the connection and end with it.
 """
@@ -86,6 +87,7 @@ LOCK = struct.Struct("!Q")
 HINT = struct.Struct("!BI")
 CANCEL = struct.Struct("!I")
 CLAIM = struct.Struct("!Q")
+WARM = struct.Struct("!QII")
 
 
 class Kind(enum.IntEnum):
@@ -109,9 +111,10 @@ class Kind(enum.IntEnum):
     UNLOCK = 18
     FETCH_STREAM = 19
     FETCH_PART = 20
+    WARM = 21
 
 
-ONE_WAY = frozenset({Kind.ABORT, Kind.RELEASE, Kind.HINT, Kind.CANCEL, Kind.CLAIM, Kind.DISCLAIM})
+ONE_WAY = frozenset({Kind.ABORT, Kind.RELEASE, Kind.HINT, Kind.CANCEL, Kind.CLAIM, Kind.DISCLAIM, Kind.WARM})
 """Kinds that are never answered."""
 
 

@@ -44,6 +44,9 @@ def request_frame(random: Random) -> bytes:
             body, status = body + trace, len(trace)
         case Kind.HINT:
             body = messages.HINT.pack(random.randrange(4), random.randrange(1 << 32)) + messages.pack_keys(keys)
+        case Kind.WARM:
+            sizes = random.choice((0, 4096, (1 << 64) - 1)), random.randrange(1 << 32), random.randrange(1 << 32)
+            count, body = 0, messages.WARM.pack(*sizes) + random.choice((b"m@1", bytes(300), b"\xff"))
         case Kind.CANCEL:
             count, body = 0, messages.CANCEL.pack(request)
         case Kind.CLAIM:

@@ -503,6 +503,7 @@ class Usage(_message.Message):
     HINTS_FIELD_NUMBER: _builtins.int
     MEASUREMENTS_FIELD_NUMBER: _builtins.int
     PAST_FIELD_NUMBER: _builtins.int
+    WARMS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def fetches(self) -> _containers.RepeatedCompositeFieldContainer[Global___FetchEvent]: ...
     @_builtins.property
@@ -513,6 +514,10 @@ class Usage(_message.Message):
     def past(self) -> _containers.RepeatedCompositeFieldContainer[Global___PastFetches]:
         """after a Welcome by a controller that heard nothing of them; at most 1,000"""
 
+    @_builtins.property
+    def warms(self) -> _containers.RepeatedCompositeFieldContainer[Global___WarmWish]:
+        """at most 64"""
+
     def __init__(
         self,
         *,
@@ -520,14 +525,49 @@ class Usage(_message.Message):
         hints: _abc.Iterable[Global___ReuseHint] | None = ...,
         measurements: _abc.Iterable[Global___SourceMeasurement] | None = ...,
         past: _abc.Iterable[Global___PastFetches] | None = ...,
+        warms: _abc.Iterable[Global___WarmWish] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fetches", b"fetches", "hints", b"hints", "measurements", b"measurements", "past", b"past"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fetches", b"fetches", "hints", b"hints", "measurements", b"measurements", "past", b"past", "warms", b"warms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Usage: _TypeAlias = Usage  # noqa: Y015
+
+@_typing.final
+class WarmWish(_message.Message):
+    """An engine of the node starts: it would like the hottest prefixes of its model, brought in the background."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    NODES_FIELD_NUMBER: _builtins.int
+    WAIT_MS_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    """label of the chunks that it can use"""
+    bytes: _builtins.int
+    """the most to bring"""
+    nodes: _builtins.int
+    """so many nodes start such an engine about now: one cast for all; 0: not known"""
+    wait_ms: _builtins.int
+    """how long it waits for the others"""
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        bytes: _builtins.int = ...,
+        nodes: _builtins.int = ...,
+        wait_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "namespace", b"namespace", "nodes", b"nodes", "wait_ms", b"wait_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WarmWish: _TypeAlias = WarmWish  # noqa: Y015
 
 @_typing.final
 class PastFetches(_message.Message):
