@@ -19,6 +19,7 @@ from controlplane.switch_cache import SwitchCache
 from controlplane.tasks import TaskTable
 from controlplane.value import ClusterValues
 from controlplane.warmups import Warmups
+from kvproto.grants import NamespaceRules
 from kvproto.integrity import Integrity
 from kvproto.rpc import control_pb2 as rpc
 from kvproto.sources import PEERS
@@ -44,8 +45,10 @@ class AgentReports:
         observer: Observer,
         price: FillPrice,
         integrity: Integrity,
+        rules: NamespaceRules,
     ) -> None:
-        """`integrity`: how the fabric's chunks are digested."""
+        """`integrity`: how the fabric's chunks are digested; `rules`: who may have chunks of which namespaces."""
+        self._rules = rules
         self._integrity = integrity
         self._directory = directory
         self._values = values
@@ -63,8 +66,12 @@ class AgentReports:
 
     def announced(self, node: Node, announce: rpc.Announce, now_ns: int) -> None:
         """Copies that a node has or no longer has."""
+        grant = self._rules.grant(node.facts.name)
         for copy in parse.announced(announce, self._integrity):
             facts = copy.facts
+            if not grant.allows(facts.namespace):
+                self._accounting.decisions["foreign_copy"] += 1
+                continue
             add = self._directory.add_disk_copy if copy.on_disk else self._directory.add_copy
             outcome = add(node.index, facts)
             if outcome in _REFUSED:

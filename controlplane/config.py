@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from controlplane.ids import SwitchPort
-from controlplane.limits import BITMAP_GROUPS_MAX, SWITCH_PORT_MAX
+from controlplane.limits import BITMAP_GROUPS_MAX, NAMESPACE_LABEL_BYTES_MAX, SWITCH_PORT_MAX
 from controlplane.switch.codec import V1ModelCodec
 from controlplane.switch.entries import FabricEntry
 from controlplane.switch.p4runtime import P4RuntimeOptions
@@ -21,6 +21,7 @@ from kvdaemon.settings import Section
 from kvdaemon.tls_settings import TlsSettings, demand_tls, is_loopback, take_tls
 from kvpolicy.tiers.push import PushParameters
 from kvpolicy.value import ValueParameters
+from kvproto.grants import PATTERNS_MAX
 from kvproto.integrity import Integrity
 
 _MS = 1_000_000
@@ -85,6 +86,9 @@ class Config:
     fill_timeout_ms: int
     transfer_timeout_ms: int
     membership: MembershipConfig
+    read_token_ms: int
+    namespaces: Mapping[str, tuple[str, ...]]
+    """By pattern: the nodes that may have chunks of these namespaces."""
 
     @property
     def security(self) -> str:
@@ -125,6 +129,8 @@ def parse(values: object, folder: Path) -> Config:
         fill_timeout_ms=policy.take("fill_timeout_ms", checks.whole(10, _HOUR_MS), 10_000),
         transfer_timeout_ms=policy.take("transfer_timeout_ms", checks.whole(10, _HOUR_MS), 60_000),
         membership=_membership(top.section("membership")),
+        read_token_ms=top.take("read_token_ms", checks.whole(1000, _HOUR_MS), 600_000),
+        namespaces=_namespaces(top.take("namespaces", _lists, {})),
     )
     top.done()
     demand_tls("listen", config.listen, tls, insecure=config.insecure)
@@ -142,6 +148,15 @@ def _ports(nodes: Section) -> dict[str, SwitchPort]:
             raise ConfigError(f"nodes.{name}.port: {port} is {owners[port]}'s already")
         owners[port] = name
     return {name: port for port, name in owners.items()}
+
+
+def _namespaces(lists: Mapping[str, tuple[str, ...]]) -> Mapping[str, tuple[str, ...]]:
+    if len(lists) > PATTERNS_MAX:
+        raise ConfigError(f"namespaces: {len(lists)} patterns, {PATTERNS_MAX} at most: beginnings with * take less")
+    for pattern in lists:
+        if not pattern or len(pattern.encode()) > NAMESPACE_LABEL_BYTES_MAX or "*" in pattern[:-1]:
+            raise ConfigError(f"namespaces: {pattern!r} is not a label, or the beginning of one with * behind it")
+    return lists
 
 
 def _switch(section: Section, folder: Path, segment_bytes: int, own: TlsSettings | None) -> SwitchConfig:
@@ -271,6 +286,13 @@ def _membership(section: Section) -> MembershipConfig:
 
 
 # -- values
+
+
+def _lists(value: object) -> Mapping[str, tuple[str, ...]]:
+    """Lists of names by name."""
+    if not isinstance(value, dict) or not all(isinstance(names, list) for names in value.values()):
+        raise ValueError("not a mapping of patterns to lists of nodes")
+    return {str(pattern): tuple(str(name) for name in names) for pattern, names in value.items()}
 
 
 def _metrics(value: object) -> str:

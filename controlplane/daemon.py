@@ -448,6 +448,8 @@ def _options(config: Config, with_switch: bool) -> CoreOptions:
         fill_timeout_ms=config.fill_timeout_ms,
         transfer_timeout_ms=config.transfer_timeout_ms,
         secret=secrets.token_bytes(32),
+        read_token_ms=config.read_token_ms,
+        namespaces=config.namespaces,
         settle_ns=config.membership.settle_ns,
     )
 

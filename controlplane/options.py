@@ -55,6 +55,10 @@ class CoreOptions:
     transfer_timeout_ms: int = 60_000
     secret: bytes = b""
     """From which follows what agents say in HERE: nobody else knows it."""
+    read_token_ms: int = 600_000
+    """For how long a token opens connections for reads."""
+    namespaces: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """By pattern: the nodes that may have chunks of these namespaces, see `kvproto.grants`."""
     settle_ns: int = 3_000_000_000
     """For this time after its start a controller lets agents keep the directory of its predecessor."""
 

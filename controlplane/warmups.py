@@ -9,14 +9,14 @@ one cast serves them. Only free room is used: a warm-up takes nothing from anybo
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from controlplane.directory import Chunk, Directory
 from controlplane.hottest import Hottest
 from controlplane.ids import ChunkKey, NodeIndex
 from controlplane.limits import PREFIX_CHUNKS_MAX, TASK_KEYS_MAX, WARM_CANDIDATES_MAX, WARM_NAMESPACES_MAX
-from controlplane.nodes import NodeRegistry, NodeState
+from controlplane.nodes import Node, NodeRegistry, NodeState
 from controlplane.purposes import Housekeeping, Purpose
 from controlplane.tasks import TaskTable
 from kvproto.rpc import control_pb2 as rpc
@@ -58,13 +58,16 @@ class Warmups:
         tasks: TaskTable[Purpose],
         hottest: Hottest,
         decisions: Counter[str],
+        may_have: Callable[[Node, str], bool] = lambda node, namespace: True,
     ) -> None:
-        """`decisions`: the counters of what is done."""
+        """`decisions`: the counters of what is done. `may_have(node, namespace)`: whether a node is told of such
+        chunks."""
         self._directory = directory
         self._nodes = nodes
         self._tasks = tasks
         self._hottest = hottest
         self._decisions = decisions
+        self._may_have = may_have
         self._gatherings: dict[str, _Gathering] = {}
 
     def asked(self, node: NodeIndex, wishes: Iterable[WarmWish], now_ns: int) -> None:
@@ -90,7 +93,7 @@ class Warmups:
         chosen = self._choose(label, max(wanted_bytes.values()))
         for index, most_bytes in sorted(wanted_bytes.items()):
             node = self._nodes.get(index)
-            if node is None or node.state is not NodeState.ATTACHED or node.draining:
+            if node is None or node.state is not NodeState.ATTACHED or node.draining or not self._may_have(node, label):
                 continue
             keys = _lacking(chosen, index, most_bytes, node.free_bytes)
             self._decisions["warm_chunks"] += len(keys)

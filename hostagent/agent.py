@@ -52,6 +52,7 @@ from hostagent.transport.base import (
     ReadRequest,
     TransportFacts,
 )
+from hostagent.transport.read_tokens import TokenBook
 from hostagent.tree import Hashed
 from kvdaemon.health import Health, health_pages
 from kvdaemon.http import HttpServer, Question, json_service, metrics_page
@@ -138,7 +139,8 @@ class Agent:
     async def _start_parts(self) -> None:
         """All the rest. Raises what `start` does; nothing but the HTTP server is left open then."""
         config = self.config
-        self.transport = make_transport(config.data, self.memory)
+        self.tokens = TokenBook(demands=bool(config.controllers))
+        self.transport = make_transport(config.data, self.memory, self.tokens)
         self._hashing = Hashing(self.memory, self._loop)
         self._intake = Intake(self.memory, config.write_region_bytes, self._loop)
         knowledge = Knowledge(config.node, priors(config.link_rate_bit_s or link_rate_bit_s(config.data)))
@@ -162,6 +164,7 @@ class Agent:
             lambda task: self.examined.run(task),
             self._certificates,
             config.data.integrity,
+            self.tokens,
         )
         self.examined = Examined(
             self.handle,
@@ -287,6 +290,8 @@ class Agent:
             effects.DatagramsDropped: lambda one: self.transport.counters.drop(one.reason, one.count),
             effects.TakeChunk: self._take_chunk,
             effects.ComputeDigest: self._compute_digest,
+            effects.HashPieces: self._hash_pieces,
+            effects.ForgetPieces: lambda one: self._hashing.forget(one.chunk.offset),
             effects.LoadChunk: self._load,
             effects.SaveChunk: self._save,
             effects.ForgetStored: self._forget_stored,
@@ -299,6 +304,7 @@ class Agent:
             effects.ReportUsage: report,
             effects.ReportLoad: report,
             effects.ReportClaims: report,
+            effects.ReportInterests: report,
             effects.ReportTaskProgress: report,
             effects.ReportTaskEnd: report,
             effects.ReportBadCopy: self._report_bad_copy,
@@ -361,6 +367,7 @@ class Agent:
                 version=__version__,
                 integrities=[pb.Integrity.ValueType(code_of(one)) for one in Integrity],
                 protocol=PROTOCOL,
+                interests=convert.interests_of(self.core.interests.current),
             )
         )
 
@@ -424,6 +431,10 @@ class Agent:
         chunk = self.core.lend(key, now_ns)
         self._arm(now_ns)
         return Extent(chunk.offset, chunk.size_bytes, chunk) if chunk is not None else None
+
+    def namespace_of(self, key: ChunkKey) -> str | None:
+        """Whose a chunk of this node is."""
+        return self.core.namespace_of(key)
 
     def leaves(self, key: ChunkKey) -> bytes | None:
         """A peer wants to know which part of a chunk it got wrong."""
@@ -512,6 +523,11 @@ class Agent:
         chunk = effect.chunk
         done = partial(self._digest_computed, chunk)
         self._hashing.start(chunk.offset, chunk.size_bytes, effect.integrity, done, in_background=effect.in_background)
+
+    def _hash_pieces(self, effect: effects.HashPieces) -> None:
+        # A cast that was let in before its segment came another way may still be being written.
+        self.transport.settle()
+        self._hashing.begin(effect.chunk.offset, effect.chunk.size_bytes, effect.pieces)
 
     def _pool_adopted(self, effect: effects.PoolAdopted) -> None:
         log.info(

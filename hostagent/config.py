@@ -196,10 +196,18 @@ def _tenants(section: Section) -> dict[str, TenantTerms]:
             tenant.take("weight", checks.number(0.001, 1000), default.weight),
             tenant.take("connections", checks.whole(1, limits.API_CONNECTIONS_MAX), default.connections_max),
             tenant.take("requests_per_s", checks.number(0, 1e9), default.requests_per_s),
+            tenant.take("namespace", _namespace, default.namespace),
         )
         if not terms.users and not terms.groups:
             raise ConfigError(f"tenants.{name}: nobody belongs to it: name users or groups")
     return tenants
+
+
+def _namespace(value: object) -> str:
+    """The first part of labels."""
+    if value != "" and not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", str(value)):
+        raise ValueError(f"{value!r} is not a name of letters, digits, '.', '_' and '-', 64 at most")
+    return str(value)
 
 
 def _groups(value: object) -> frozenset[int]:

@@ -1,16 +1,20 @@
-"""Digests of whole chunks, without holding up the event loop for big ones."""
+"""Digests of chunks, without holding up the event loop for big ones.
+
+The leaves of a chunk's tree may be computed before the chunk is whole (`begin`); its digest then takes what is left.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, TypeVar
 
 from hostagent import limits
 from hostagent.pool.memory import PoolMemory
-from hostagent.tree import PIECE_BYTES, Hashed, hashed, leaves_of, root_of
+from hostagent.tree import PIECE_BYTES, Hashed, hashed, leaf_of, root_of
 from kvproto.integrity import Integrity
 
 T = TypeVar("T")
@@ -18,14 +22,50 @@ THREADS: Final = 2
 """Of BLAKE3 they take in about 12 GB/s together, of xxh3 more: as fast as any network brings chunks."""
 
 
+@dataclass(slots=True, eq=False)
+class _Tree:
+    """A chunk whose leaves are being computed."""
+
+    size_bytes: int
+    given: set[int] = field(default_factory=set)
+    """Pieces that a thread has or has had."""
+    leaves: dict[int, bytes] = field(default_factory=dict)
+    done: Callable[[Hashed], None] | None = None
+    """Who asked for the digest; None: nobody yet."""
+
+    @property
+    def pieces(self) -> int:
+        return -(-self.size_bytes // PIECE_BYTES)
+
+    @property
+    def is_whole(self) -> bool:
+        return len(self.leaves) == self.pieces
+
+    def hashed(self) -> Hashed:
+        leaves = b"".join(self.leaves[piece] for piece in range(self.pieces))
+        return Hashed(root_of(leaves, self.size_bytes), leaves)
+
+
 class Hashing:
-    """Hashes ranges of the pool, which the caller keeps pinned until `done`."""
+    """Hashes ranges of the pool, which the caller keeps as they are until `done`."""
 
     def __init__(self, memory: PoolMemory, loop: asyncio.AbstractEventLoop) -> None:
         self._memory = memory
         self._loop = loop
         # Hashing lets go of the GIL: the pieces of a tree are hashed by all threads at a time.
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="hashing")
+        self._begun: dict[int, _Tree] = {}
+        """By the chunk's place in the pool: trees whose digest nobody has asked for yet."""
+
+    def begin(self, offset: int, size_bytes: int, pieces: Sequence[int]) -> None:
+        """Hash these pieces of a chunk that is not whole yet: `start` for the same place uses their leaves. The caller
+        says `forget` if that is not going to come."""
+        tree = self._begun.setdefault(offset, _Tree(size_bytes))
+        self._give(tree, offset, [piece for piece in pieces if piece not in tree.given])
+
+    def forget(self, offset: int) -> None:
+        """What `begin` hashed is of no use."""
+        self._begun.pop(offset, None)
 
     def start(
         self,
@@ -38,29 +78,44 @@ class Hashing:
     ) -> None:
         """Hash; `done(hashed)` comes on the event loop, later. `in_background`: never on the event loop itself."""
         view = self._memory.view(offset, size_bytes)
-        if size_bytes <= limits.HASH_INLINE_BYTES_MAX[algorithm] and not in_background:
+        tree = self._begun.pop(offset, None)
+        inline_bytes_max = 0 if in_background else limits.HASH_INLINE_BYTES_MAX[algorithm]
+        if tree is None and size_bytes <= inline_bytes_max:
             self._loop.call_soon(done, hashed(view, algorithm))
+        elif algorithm is Integrity.BLAKE3 and not in_background:
+            self._finish(tree or _Tree(size_bytes), offset, view, done, inline_bytes_max)
+        else:
+            future = self._threads.submit(hashed, view, algorithm)
+            future.add_done_callback(lambda ready: self._from_thread(ready, done))
+
+    def _finish(
+        self, tree: _Tree, offset: int, view: memoryview, done: Callable[[Hashed], None], inline_bytes_max: int
+    ) -> None:
+        """What no thread has had: here, if it is little, else all threads share it."""
+        rest = [piece for piece in range(tree.pieces) if piece not in tree.given]
+        if len(rest) * PIECE_BYTES <= inline_bytes_max:
+            tree.leaves |= _leaves(view, rest)
+        else:
+            share = -(-len(rest) // THREADS)
+            for start in range(0, len(rest), share):
+                self._give(tree, offset, rest[start : start + share])
+        if tree.is_whole:
+            self._loop.call_soon(done, tree.hashed())
+        else:
+            tree.done = done
+
+    def _give(self, tree: _Tree, offset: int, pieces: list[int]) -> None:
+        """To a thread."""
+        if not pieces:
             return
-        if algorithm is Integrity.BLAKE3 and not in_background:
-            self._hash_in_parts(view, done)
-            return
-        future = self._threads.submit(hashed, view, algorithm)
-        future.add_done_callback(lambda ready: self._from_thread(ready, done))
+        tree.given.update(pieces)
+        future = self._threads.submit(_leaves, self._memory.view(offset, tree.size_bytes), pieces)
+        future.add_done_callback(partial(self._from_thread, done=partial(self._came, tree)))
 
-    def _hash_in_parts(self, view: memoryview, done: Callable[[Hashed], None]) -> None:
-        part_bytes = -(-len(view) // (THREADS * PIECE_BYTES)) * PIECE_BYTES
-        starts = range(0, len(view), part_bytes)
-        parts: dict[int, bytes] = {}
-
-        def hashed_part(start: int, leaves: bytes) -> None:
-            parts[start] = leaves
-            if len(parts) == len(starts):
-                whole = b"".join(parts[start] for start in starts)
-                done(Hashed(root_of(whole, len(view)), whole))
-
-        for start in starts:
-            future = self._threads.submit(leaves_of, view[start : start + part_bytes])
-            future.add_done_callback(partial(self._from_thread, done=partial(hashed_part, start)))
+    def _came(self, tree: _Tree, leaves: dict[int, bytes]) -> None:
+        tree.leaves |= leaves
+        if tree.done is not None and tree.is_whole:
+            tree.done(tree.hashed())
 
     def close(self) -> None:
         """Wait for what is being hashed, without calling its `done`."""
@@ -69,3 +124,7 @@ class Hashing:
     def _from_thread(self, ready: Future[T], done: Callable[[T], None]) -> None:
         if not ready.cancelled() and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(done, ready.result())
+
+
+def _leaves(view: memoryview, pieces: Sequence[int]) -> dict[int, bytes]:
+    return {piece: leaf_of(view, piece) for piece in pieces}

@@ -112,6 +112,10 @@ READ_CONNECT_TIMEOUT_S = 3.0
 READ_RENEW_S = 0.5
 """A connection that moved nothing for this long gets no more requests: they go over a new one. TCP doubles its pauses
 while a path is broken, so that an old connection may stay silent for many seconds after the path is whole again."""
+READ_TOKEN_S = 5.0
+"""A connection on which nobody shows a good token for so long ends."""
+READ_TOKEN_AGAIN_S = 1.0
+"""How often a token whose time is over is looked at again while time stands still."""
 READ_STALLED_CONNECTIONS_MAX = 2
 """Connections to one peer that stand still, beside the newest; with more, requests wait on the newest."""
 READ_STALL_TIMEOUT_S = 30.0

@@ -51,7 +51,12 @@ def hashed(view: memoryview, algorithm: Integrity) -> Hashed:
 
 def leaves_of(view: memoryview) -> bytes:
     """The leaves of a chunk, or of a part of one that begins with a piece."""
-    return b"".join(blake3(view[at : at + PIECE_BYTES]).digest() for at in range(0, len(view), PIECE_BYTES))
+    return b"".join(leaf_of(view, piece) for piece in range(-(-len(view) // PIECE_BYTES)))
+
+
+def leaf_of(view: memoryview, piece: int) -> bytes:
+    """The leaf of one piece of a chunk."""
+    return blake3(view[piece * PIECE_BYTES : (piece + 1) * PIECE_BYTES]).digest()
 
 
 def root_of(leaves: bytes, size_bytes: int) -> Digest:

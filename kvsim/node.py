@@ -211,7 +211,7 @@ class Node:
         """The chunk lies on this node's disk only, from an earlier life."""
         if self.storage.disk is None:
             raise ValueError(f"{self.name} has no disk")
-        right = right_contents(key, segments)
+        right = right_contents(key, segments).copy()
         self.storage.disk.store(key, right, hashed_of(right, self._segment_bytes), position)
 
     def _put(self, key: ChunkKey, contents: npt.NDArray[np.int64], position: int) -> None:
@@ -347,9 +347,9 @@ class Node:
         """Cast segments: those that are still missing go to memory, all are reported."""
         wanted = self.core.wanted(key)
         if wanted is not None:
-            view = self.storage.view(wanted.chunk)
+            view, missing = self.storage.view(wanted.chunk), wanted.missing
             for body in bodies:
-                if wanted.missing[body.segment]:
+                if missing[body.segment]:
                     view[body.segment] = body.content
         segments = np.array([body.segment for body in bodies], np.uint32)
         marks = sum(body.from_switch for body in bodies)
@@ -391,6 +391,8 @@ class Node:
             AbortRead: self._connections.abort,
             effects.PeerLoadEnded: self._connections.load_ended,
             effects.ComputeDigest: self.storage.compute_digest,
+            effects.HashPieces: self.storage.hash_pieces,
+            effects.ForgetPieces: self.storage.forget_pieces,
             effects.LoadChunk: self.storage.load,
             effects.SaveChunk: self.storage.save,
             effects.ForgetStored: self.storage.forget_stored,

@@ -3,8 +3,9 @@
 A chunk's contents are one number for each segment; 0 where nothing was written.
 """
 
+import functools
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -46,20 +47,28 @@ class Host(Protocol):
     def after(self, delay_ns: int, action: Callable[[], None]) -> None: ...
 
 
+@functools.lru_cache(maxsize=4096)
 def right_contents(key: ChunkKey, segments: int) -> npt.NDArray[np.int64]:
-    """What a chunk must hold: one number for each segment."""
-    return np.array([content_of(key, segment) for segment in range(segments)], np.int64)
+    """What a chunk must hold: one number for each segment. Read-only: every host compares with the same array."""
+    contents = np.array([content_of(key, segment) for segment in range(segments)], np.int64)
+    contents.setflags(write=False)
+    return contents
 
 
 def hashed_of(contents: npt.NDArray[np.int64], segment_bytes: int) -> Hashed:
     """The tree over contents that stand for bytes: each piece is the numbers of the segments that have part of it."""
-    size_bytes = len(contents) * segment_bytes
-    leaves = b"".join(
-        hashlib.blake2b(
-            contents[at // segment_bytes : -(-(at + PIECE_BYTES) // segment_bytes)].tobytes(), digest_size=LEAF_BYTES
-        ).digest()
-        for at in range(0, size_bytes, PIECE_BYTES)
-    )
+    pieces = range(-(-len(contents) * segment_bytes // PIECE_BYTES))
+    return _rooted((_leaf_of(contents, segment_bytes, piece) for piece in pieces), len(contents) * segment_bytes)
+
+
+def _leaf_of(contents: npt.NDArray[np.int64], segment_bytes: int, piece: int) -> bytes:
+    at = piece * PIECE_BYTES
+    part = contents[at // segment_bytes : -(-(at + PIECE_BYTES) // segment_bytes)]
+    return hashlib.blake2b(part.tobytes(), digest_size=LEAF_BYTES).digest()
+
+
+def _rooted(each: Iterable[bytes], size_bytes: int) -> Hashed:
+    leaves = b"".join(each)
     return Hashed(root_of(leaves, size_bytes), leaves)
 
 
@@ -77,11 +86,14 @@ class Storage:
         self._hash_ns = hash_ns
         self._chance = chance
         self._contents = np.zeros(equipment.pool_bytes // segment_bytes, np.int64)
+        self._leaves: dict[int, dict[int, bytes]] = {}
+        """Of pieces hashed early, by their chunk's place."""
         self.disk: SimulatedDisk | None = None
 
     def begin(self, knowledge: Knowledge) -> None:
         """A process begins: with an empty pool, and with what lies on the disk."""
         self._contents[:] = 0
+        self._leaves.clear()
         equipment = self._equipment
         if not equipment.disk_bytes:
             return
@@ -109,10 +121,26 @@ class Storage:
     # --- effects -----------------------------------------------------------------------------------------------------
 
     def compute_digest(self, effect: effects.ComputeDigest) -> None:
-        """Of a chunk as it is now."""
-        chunk = effect.chunk
-        hashed = hashed_of(self.view(chunk), self._segment_bytes)
+        """Of a chunk as it is now, but for the pieces that were hashed before: as they were then."""
+        chunk, view = effect.chunk, self.view(effect.chunk)
+        early = self._leaves.pop(chunk.offset, {})
+        if early:
+            pieces = range(-(-chunk.size_bytes // PIECE_BYTES))
+            leaves = (early.get(piece) or _leaf_of(view, self._segment_bytes, piece) for piece in pieces)
+            hashed = _rooted(leaves, len(view) * self._segment_bytes)
+        else:
+            hashed = hashed_of(view, self._segment_bytes)
         self._host.after(self._hash_ns, lambda: self._host.handle(events.DigestComputed(chunk, hashed)))
+
+    def hash_pieces(self, effect: effects.HashPieces) -> None:
+        """Of a chunk that is on its way, as they are now."""
+        view = self.view(effect.chunk)
+        leaves = {piece: _leaf_of(view, self._segment_bytes, piece) for piece in effect.pieces}
+        self._leaves.setdefault(effect.chunk.offset, {}).update(leaves)
+
+    def forget_pieces(self, effect: effects.ForgetPieces) -> None:
+        """The chunk does not become whole."""
+        self._leaves.pop(effect.chunk.offset, None)
 
     def load(self, effect: effects.LoadChunk) -> None:
         """From the disk into the pool."""

@@ -293,7 +293,7 @@ class World:
             return None
         store = SimulatedColdStore(self.engine, COLD_RATE_BYTES_PER_S, setting.cold_faults, self.chance.fork("cold"))
         for index in setting.in_cold:
-            key, contents = self.keys[index], right_contents(self.keys[index], setting.segments)
+            key, contents = self.keys[index], right_contents(self.keys[index], setting.segments).copy()
             parent = self.keys[index - 1] if index else None
             size_bytes = setting.segments * setting.segment_bytes
             store.objects[key] = (

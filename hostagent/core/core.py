@@ -27,6 +27,7 @@ from hostagent.core.directory_news import DirectoryNews
 from hostagent.core.engines import Engines
 from hostagent.core.fetch import MakeReader, Wanted
 from hostagent.core.fetches import Fetches
+from hostagent.core.interests import Interests
 from hostagent.core.knowledge import Knowledge
 from hostagent.core.load_reports import LoadReports, NoReads, ServedReads
 from hostagent.core.locks import Locks
@@ -127,9 +128,11 @@ class AgentCore:
         self._reports = Reports(alarms, emit, self.pool, disk, self._tasks.pinned_keys, self.gate.take_measurements)
         self._load_reports = LoadReports(alarms, emit, lambda: self.load, lambda: self.connected)
         self.locks = Locks(alarms, self.pool)
+        self.interests = Interests(emit, options.tenant_namespaces)
         self._engines = Engines(
             self._clock,
             emit,
+            self.interests,
             self.pool,
             self.directory,
             disk,
@@ -302,6 +305,13 @@ class AgentCore:
         self._allowance.take(len(question.keys), now_ns)
         self._clock.now_ns = now_ns
         return self.fetches.quote(question.keys, question.prefill(self._knowledge.node))
+
+    def namespace_of(self, key: ChunkKey) -> str | None:
+        """The label of a chunk in the pool or on disk; None: it is not here."""
+        chunk = self.pool.find(key)
+        if chunk is None and self._disk is not None:
+            chunk = self._disk.find(key)
+        return chunk.namespace if chunk is not None else None
 
     def can_load_for_peer(self, key: ChunkKey) -> bool:
         """Whether PeerLoadRequested makes sense: the chunk is on this node's disk."""

@@ -100,6 +100,8 @@ class Deliveries:
         for place, key in enumerate(fetch.keys):
             if place not in came:
                 self._observer.chunk_missed(key, seconds)
+        if command.leading < len(fetch.keys):
+            self._directory.failed(fetch.keys[command.leading])
         self.count(status, seconds, [(source, chunk.size_bytes) for chunk, source in delivered])
 
     def _delivered(

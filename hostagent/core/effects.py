@@ -183,6 +183,22 @@ class ComputeDigest:
 
 
 @dataclass(frozen=True, slots=True)
+class HashPieces:
+    """Hash pieces of a FILLING chunk (`hostagent.tree`): nobody writes to them while it is awaited. ComputeDigest uses
+    their leaves."""
+
+    chunk: Chunk
+    pieces: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetPieces:
+    """What HashPieces began for this chunk is of no use."""
+
+    chunk: Chunk
+
+
+@dataclass(frozen=True, slots=True)
 class LoadChunk:
     """Read a stored chunk into a FILLING one of the pool; answered by LoadEnded."""
 
@@ -321,6 +337,13 @@ class ReportClaims:
 
 
 @dataclass(frozen=True, slots=True)
+class ReportInterests:
+    """Namespaces that this node's engines use now; None: all that it may have."""
+
+    patterns: tuple[str, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
 class BeatHeart:
     """Figures of this moment; the shell adds those of its transport."""
 
@@ -441,6 +464,8 @@ Effect: TypeAlias = (
     | DatagramsDropped
     | TakeChunk
     | ComputeDigest
+    | HashPieces
+    | ForgetPieces
     | LoadChunk
     | SaveChunk
     | ForgetStored
@@ -454,6 +479,7 @@ Effect: TypeAlias = (
     | ReportClaims
     | BeatHeart
     | ReportLoad
+    | ReportInterests
     | ReportTaskProgress
     | ReportTaskEnd
     | ReportBadCopy

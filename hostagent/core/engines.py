@@ -17,6 +17,7 @@ from hostagent.core.directory import DirectoryReplica
 from hostagent.core.events import NO_LEASE, EngineId, LeaseId
 from hostagent.core.fetch import FetchResult
 from hostagent.core.fetches import Fetches
+from hostagent.core.interests import Interests
 from hostagent.core.locks import Locks
 from hostagent.core.sources import DiskIndex
 from hostagent.core.waits import Wait, Waits
@@ -60,6 +61,7 @@ class Engines:
         self,
         clock: Clock,
         emit: Callable[[effects.Effect], None],
+        interests: Interests,
         pool: ChunkPool,
         directory: DirectoryReplica,
         disk: DiskIndex | None,
@@ -78,6 +80,7 @@ class Engines:
         can be read from there, as far as is known."""
         self._clock = clock
         self._emit = emit
+        self._interests = interests
         self._pool = pool
         self._directory = directory
         self._disk = disk
@@ -112,6 +115,7 @@ class Engines:
         """A connection begins."""
         self._of(event.engine).tenant = event.tenant
         self._pool.tenants.came(event.tenant)
+        self._interests.came(event.engine, event.tenant)
 
     # ------------------------------------------------------------------ writing
 
@@ -125,7 +129,8 @@ class Engines:
         if position is None and event.parent is not None and self._pool.find(event.parent) is None:
             before = self._directory.find(event.parent)
             position = before.position + 1 if before is not None else None
-        made = self._pool.reserve(event.key, event.parent, event.size_bytes, position, event.namespace, holdings.tenant)
+        label = self._interests.label(holdings.tenant, event.namespace)
+        made = self._pool.reserve(event.key, event.parent, event.size_bytes, position, label, holdings.tenant)
         if made is Refusal.FILLING and self._fetches.is_arriving(event.key):
             # Its bytes are here, and those of the fetch may come late or never.
             beside = self._pool.reserve_beside(event.key, event.size_bytes, holdings.tenant)
@@ -340,6 +345,7 @@ class Engines:
 
     def gone(self, engine: EngineId) -> None:
         """The connection ended: give back all that its engine held."""
+        self._interests.gone(engine)
         holdings = self._engines.pop(engine, None)
         if holdings is None:
             return

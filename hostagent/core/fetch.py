@@ -54,6 +54,10 @@ class ReaderMachine(Protocol):
         """Which segments of a chunk may still come by cast, shape (segments,); None: none are wanted."""
         ...
 
+    def unsettled(self, key: ChunkKey, /) -> npt.NDArray[np.bool_] | None:
+        """Segments of a chunk that may still be written, shape (segments,); None: it is not on its way."""
+        ...
+
     def is_here(self, key: ChunkKey, /) -> bool:
         """Whether a chunk that some fetch wants has become whole and right."""
         ...

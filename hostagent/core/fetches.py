@@ -19,6 +19,7 @@ from hostagent.core.claims import Computed
 from hostagent.core.clock import Alarm, Alarms
 from hostagent.core.deliveries import Deliveries
 from hostagent.core.directory import DirectoryReplica, NodeEntry
+from hostagent.core.early_pieces import EarlyPieces
 from hostagent.core.events import LeavesRead, LoadOutcome
 from hostagent.core.fetch import Fetch, FetchObserver, FetchResult, MakeReader, Purpose, Wanted
 from hostagent.core.inbound import InboundChunk
@@ -93,6 +94,7 @@ class Fetches:
         self._reader_alarm: Alarm = alarms.add(self._reader_due)
         self._reads = OutgoingReads(alarms, emit, directory, self.read_event)
         self._wrong_bytes = WrongBytes(emit, directory)
+        self._early = EarlyPieces(emit)
         self._fetch_id = 0
         self._reviews = Reviews(alarms, gate, self._left_of, self._cut)
         self._planner = FetchPlanner(
@@ -397,6 +399,8 @@ class Fetches:
                 inbound.last_source = arrived.source
                 inbound.from_switch += arrived.from_switch
         self._carry_out(self._reader.handle_all(arrivals, self._clock.now_ns))
+        for key in {arrived.key for arrived in arrivals}:
+            self._hash_early(key)
 
     def casts_unexpected(self, arrivals: Sequence[events.SegmentsReceived]) -> None:
         """Casts of chunks that the transport did not expect came, and are lost."""
@@ -419,12 +423,22 @@ class Fetches:
     def _give_up(self, inbound: InboundChunk) -> None:
         """A chunk that did not become whole: nothing writes to it any more, and its memory goes back to the pool."""
         self._emit(effects.ForgetCasts(inbound.chunk.key))
+        self._early.forget(inbound)
         self._pool.abort(inbound.chunk)
 
     def read_event(self, event: events.ReadProgress | events.ReadDone | events.ReadFailed) -> None:
         """A reliable read progressed or ended; events of an aborted read come too late."""
+        key = self._reads.key_of(event.read)
         if self._reads.heard(event):
             self._handle(event)
+            if key is not None and isinstance(event, events.ReadDone):
+                self._hash_early(key)
+
+    def _hash_early(self, key: ChunkKey) -> None:
+        """Some of a chunk came: what nobody writes any more is hashed while the rest comes."""
+        inbound, unsettled = self._inbound.get(key), self._reader.unsettled(key)
+        if inbound is not None and unsettled is not None:
+            self._early.look(inbound, unsettled, self._parameters.segment_bytes)
 
     def leaves_read(self, event: LeavesRead) -> None:
         """A holder's leaves: those that belong to the chunk's digest tell which segments are wrong."""
@@ -558,6 +572,7 @@ class Fetches:
                     chunk = self._inbound[key].chunk
                     self._inbound[key].whole = True
                     self._pool.pin(chunk)
+                    self._early.used(self._inbound[key])
                     self._emit(effects.ForgetCasts(key))
                     self._emit(effects.ComputeDigest(chunk, algorithm_of(self._inbound[key].entry.digest)))
                 case DropChunk(key):

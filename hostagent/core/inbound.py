@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
+import numpy.typing as npt
+
 from hostagent.core.directory import ChunkEntry
 from hostagent.pool.chunks import Chunk
 from hostagent.tree import NOT_HASHED, Hashed
@@ -31,5 +34,7 @@ class InboundChunk:
     """All of it came; it is being verified."""
     from_switch: int = 0
     """Segments that came from the switch's memory."""
+    pieces_given: npt.NDArray[np.bool_] | None = None
+    """Pieces that are being hashed already (`EarlyPieces`); None: none."""
     found: Hashed = NOT_HASHED
     """What its bytes turned out to be."""

@@ -12,7 +12,7 @@ from hostagent.core.inbound import InboundChunk
 from hostagent.tree import leaves_bytes
 from kvproto import events
 from kvproto.commands import AbortRead, ReadLeaves, StartRead
-from kvproto.ids import NodeId, ReadId
+from kvproto.ids import ChunkKey, ReadId
 
 
 class OutgoingReads:
@@ -30,7 +30,8 @@ class OutgoingReads:
         self._emit = emit
         self._directory = directory
         self._failed = failed
-        self._under_way: set[ReadId] = set()
+        self._under_way: dict[ReadId, ChunkKey] = {}
+        """And the chunks that they are of."""
         self._unstarted: list[ReadId] = []
         """From nodes that have left the directory."""
         self._fail_unstarted: Alarm = alarms.add(self._unstarted_failed)
@@ -39,7 +40,7 @@ class OutgoingReads:
         self, command: StartRead, inbound: InboundChunk, segment_bytes: int, wanted_of: Callable[[NodeEntry], int]
     ) -> None:
         """Ask a holder for segments of a chunk on its way. `wanted_of(holder)`: bytes still to come from it in all."""
-        node = self._known(command.read, command.holder)
+        node = self._known(command)
         if node is None:
             return
         inbound.last_source = node.address
@@ -61,24 +62,28 @@ class OutgoingReads:
 
     def start_leaves(self, command: ReadLeaves, inbound: InboundChunk) -> None:
         """Ask a holder for the leaves of a chunk's tree."""
-        node = self._known(command.read, command.holder)
+        node = self._known(command)
         if node is not None:
             size_bytes = leaves_bytes(inbound.entry.size_bytes)
             self._emit(effects.ReadLeaves(command.read, node.name, node.read_endpoint, command.key, size_bytes))
 
-    def _known(self, read: ReadId, holder: NodeId) -> NodeEntry | None:
+    def key_of(self, read: ReadId) -> ChunkKey | None:
+        """The chunk that a read under way is of; None: it is over."""
+        return self._under_way.get(read)
+
+    def _known(self, command: StartRead | ReadLeaves) -> NodeEntry | None:
         """The node to read from; a read from one that has left the directory fails."""
-        self._under_way.add(read)
-        node = self._directory.node_named(holder)
+        self._under_way[command.read] = command.key
+        node = self._directory.node_named(command.holder)
         if node is None:
-            self._unstarted.append(read)
+            self._unstarted.append(command.read)
             self._fail_unstarted.set(self._clock.now_ns)
         return node
 
     def abort(self, command: AbortRead) -> None:
         """Give one up; nothing, when it has ended already."""
         if command.read in self._under_way:
-            self._under_way.remove(command.read)
+            del self._under_way[command.read]
             self._emit(command)
 
     def abort_all(self) -> None:
@@ -92,7 +97,7 @@ class OutgoingReads:
         if event.read not in self._under_way:
             return False
         if not isinstance(event, events.ReadProgress):
-            self._under_way.remove(event.read)
+            del self._under_way[event.read]
         return True
 
     def _unstarted_failed(self) -> None:

@@ -246,7 +246,9 @@ class FetchPlanner:
     def _make_room(self, plan: FetchPlan, found: Found, route: Tier, tenant: str) -> Status | None:
         """Memory for an arriving chunk; the reason when there is none."""
         entry = found.entry
-        made = self._pool.reserve(entry.key, entry.parent, entry.size_bytes, entry.position, tenant=tenant)
+        made = self._pool.reserve(
+            entry.key, entry.parent, entry.size_bytes, entry.position, entry.namespace, tenant=tenant
+        )
         if isinstance(made, Refusal):
             # FILLING: an engine here is putting this very chunk; it will be there by itself in a moment.
             return Status.FILLING if made is Refusal.FILLING else Status.POOL_FULL

@@ -137,6 +137,7 @@ _SIGNATURES = {
     "dp_receiver_start": (c_int, (c_void_p,)),
     "dp_receiver_expect": (c_uint64, (c_void_p, c_char_p, c_void_p, c_uint64, c_void_p)),
     "dp_receiver_forget": (None, (c_void_p, c_uint64)),
+    "dp_receiver_settle": (None, (c_void_p,)),
     "dp_receiver_drain_socket": (None, (c_void_p,)),
     "dp_receiver_drain": (None, (c_void_p, POINTER(Drained))),
     "dp_receiver_set_patience": (None, (c_void_p, c_int64, c_uint32)),

@@ -358,6 +358,9 @@ class CastIntake:
     def forget(self, key: ChunkKey) -> None:
         """As `expect`."""
 
+    def settle(self) -> None:
+        """Only the sink writes segments."""
+
     def _pass_on(self, count: int) -> None:
         receiver, counters = self._receiver, self._counters
         rows = receiver.rows[:count]

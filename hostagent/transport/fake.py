@@ -125,6 +125,9 @@ class FakeTransport:
     def forget(self, key: ChunkKey) -> None:
         """As `expect`."""
 
+    def settle(self) -> None:
+        """Only the sink writes segments."""
+
     def fill(self, chunk: ChunkPlace, _first: int, count: int, _pool: Address) -> None:
         """There is no switch to fill: the segments leave and are never acknowledged."""
         self.counters.fill_packets_sent += count

@@ -122,6 +122,10 @@ class NativeIntake:
             self._library.dp_receiver_forget(self._receiver, known.ticket)
             del self._tickets[known.ticket]
 
+    def settle(self) -> None:
+        """See `Transport.settle`."""
+        self._library.dp_receiver_settle(self._receiver)
+
     def drain_receive(self) -> None:
         """Receive and report everything that waits in the socket."""
         if self._open:

@@ -187,6 +187,11 @@ class SocketCasts:
         if self._expected.pop(key, None) is not None and self._intake is not None:
             self._intake.forget(key)
 
+    def settle(self) -> None:
+        """See `Transport.settle`."""
+        if self._intake is not None:
+            self._intake.settle()
+
     def cast(self, chunk: ChunkPlace, first: int, count: int) -> None:
         """See `Transport.cast`."""
         self._outgoing.cast(chunk, first, count)
@@ -223,13 +228,24 @@ class SocketCasts:
             self._group_socket = None
 
 
+def read_client(host: Host) -> ReadClient:
+    """Reads over TCP, from this host's address on the data network."""
+    return ReadClient(
+        host.memory,
+        host.counters,
+        stall_timeout_s=limits.READ_STALL_TIMEOUT_S,
+        tokens=host.tokens,
+        own_address=host.address,
+    )
+
+
 class TcpReads:
     """Reliable reads over TCP."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
-        self._server = ReadServer(host.memory, host.sink, host.counters)
-        self._client = ReadClient(host.memory, host.counters, stall_timeout_s=limits.READ_STALL_TIMEOUT_S)
+        self._server = ReadServer(host.memory, host.sink, host.counters, tokens=host.tokens)
+        self._client = read_client(host)
 
     def listen(self) -> str:
         """See `ReadPart.listen`."""

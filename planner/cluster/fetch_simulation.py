@@ -99,6 +99,9 @@ class FlowReader:
     def configure(self, parameters: ReaderParameters, now_ns: int, /) -> list[ReaderCommand]:
         return []
 
+    def unsettled(self, _key: ChunkKey, /) -> None:
+        """Hashing takes no time here."""
+
     def missing(self, key: ChunkKey, /) -> npt.NDArray[np.bool_] | None:
         segments = self._coming.get(key)
         if segments is None:

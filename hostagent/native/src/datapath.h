@@ -89,6 +89,9 @@ DP_PUBLIC uint64_t dp_receiver_expect(
 /* After this call the receiver touches neither `place` nor `missing` of that registration. */
 DP_PUBLIC void dp_receiver_forget(struct dp_receiver *receiver, uint64_t ticket);
 
+/* After this call no segment is being written that `missing` denied before it. */
+DP_PUBLIC void dp_receiver_settle(struct dp_receiver *receiver);
+
 /* Receives everything that waits in the socket at this moment. */
 DP_PUBLIC void dp_receiver_drain_socket(struct dp_receiver *receiver);
 

@@ -64,7 +64,7 @@ class Provenance:
     @property
     def any_readable(self) -> bool:
         """Whether some usable holder answers reliable reads."""
-        return any(holder.readable for holder in self.usable())
+        return any(holder.readable and holder.node not in self._excluded for holder in self._holders)
 
     @property
     def strict(self) -> NodeId | None:

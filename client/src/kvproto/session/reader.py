@@ -156,6 +156,11 @@ class Reader:
         chunk = self._chunks.get(key)
         return chunk.progress.missing if chunk is not None and chunk.castable else None
 
+    def unsettled(self, key: ChunkKey) -> npt.NDArray[np.bool_] | None:
+        """Segments of a chunk that may still be written, by casts or by reads under way; None: it is not open."""
+        chunk = self._chunks.open.get(key)
+        return chunk.progress.missing | chunk.progress.reading if chunk is not None else None
+
     def is_here(self, key: ChunkKey) -> bool:
         """Whether a chunk is whole and right, and a fetch that wanted it is still under way."""
         chunk = self._chunks.get(key)
