@@ -86,6 +86,8 @@ class Config:
     fill_timeout_ms: int
     transfer_timeout_ms: int
     membership: MembershipConfig
+    remote_cost: bool
+    """Other machines may ask what chunks would cost."""
     read_token_ms: int
     namespaces: Mapping[str, tuple[str, ...]]
     """By pattern: the nodes that may have chunks of these namespaces."""
@@ -129,6 +131,7 @@ def parse(values: object, folder: Path) -> Config:
         fill_timeout_ms=policy.take("fill_timeout_ms", checks.whole(10, _HOUR_MS), 10_000),
         transfer_timeout_ms=policy.take("transfer_timeout_ms", checks.whole(10, _HOUR_MS), 60_000),
         membership=_membership(top.section("membership")),
+        remote_cost=top.take("remote_cost", checks.flag, False),
         read_token_ms=top.take("read_token_ms", checks.whole(1000, _HOUR_MS), 600_000),
         namespaces=_namespaces(top.take("namespaces", _lists, {})),
     )

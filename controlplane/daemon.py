@@ -112,6 +112,7 @@ class Controller:
             },
             streams={"/live": self.live.events},
             services={"/v1/cost": json_service(self._cost, QuestionError, TooManyQuestionsError)},
+            private=_private_pages(config),
         )
         self._stopping = False
         self._complaint = ""
@@ -417,6 +418,14 @@ class Controller:
             "version": __version__,
         }
         return Health(missing, facts)
+
+
+def _private_pages(config: Config) -> Mapping[str, str]:
+    """Pages that name chunks of all tenants, or say where chunks are."""
+    if config.insecure:
+        return {}
+    pages = dict.fromkeys(("/", "/live"), "open it through a tunnel (ssh -L), or use kvcast top")
+    return pages if config.remote_cost else {**pages, "/v1/cost": "set remote_cost: true"}
 
 
 def _target(switch: SwitchConfig) -> SwitchTarget | None:

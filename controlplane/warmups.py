@@ -60,8 +60,8 @@ class Warmups:
         decisions: Counter[str],
         may_have: Callable[[Node, str], bool] = lambda node, namespace: True,
     ) -> None:
-        """`decisions`: the counters of what is done. `may_have(node, namespace)`: whether a node is told of such
-        chunks."""
+        """`may_have(node, namespace)`: whether a node is told of such chunks. `decisions`: the counters of what is
+        done."""
         self._directory = directory
         self._nodes = nodes
         self._tasks = tasks

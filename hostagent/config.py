@@ -112,6 +112,8 @@ class AgentConfig:
     tenants: Mapping[str, TenantTerms] = field(default_factory=dict)
     """By name."""
     http: tuple[str, int] = ("127.0.0.1", 9475)
+    remote_cost: bool = False
+    """Other machines may ask what chunks would cost."""
     ready_file: Path | None = None
     log_level: str = "info"
     log_format: str = "text"
@@ -160,6 +162,7 @@ def parse(values: object, folder: Path = Path()) -> AgentConfig:
         write_region_wanted_bytes=api.take("write_region", _write_region, None),
         tenants=_tenants(top.section("tenants")),
         http=(http.take("address", checks.ipv4, "127.0.0.1"), http.take("port", checks.whole(0, 65535), 9475)),
+        remote_cost=http.take("remote_cost", checks.flag, False),
         ready_file=top.take("ready_file", checks.optional_path, None),
         log_level=top.take("log_level", checks.one_of(checks.LOG_LEVELS), "info"),
         log_format=top.take("log_format", checks.one_of(LOG_FORMATS), "text"),

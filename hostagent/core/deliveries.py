@@ -113,8 +113,7 @@ class Deliveries:
         for key, source in zip(keys, sources, strict=True):
             chunk, route = fetch.pinned[key], fetch.routes.get(key)
             self._pool.pin(chunk)
-            if source is ChunkSource.DISK and route is Tier.COLD:
-                source = ChunkSource.COLD
+            source = fetch.source_of(key, source)
             if source is not ChunkSource.LOCAL:
                 arrived[Tier.REMOTE_DISK if route is Tier.REMOTE_DISK else _TIERS[source]] += chunk.size_bytes
             delivered.append((chunk, source))

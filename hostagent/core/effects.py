@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hostagent.core.directory import ClaimedChunk
-from hostagent.core.events import NO_LEASE, EngineId, LeaseId, WarmWished
+from hostagent.core.events import NO_LEASE, EngineId, LeaseId
 from hostagent.core.work import TaskStatus
 from hostagent.pool.chunks import Chunk, PoolUsage
 from kvclient.messages import FetchedChunk, Hint, Kind, Status
@@ -60,6 +60,16 @@ class FetchAnswered:
     chunks: tuple[FetchedChunk, ...] = ()
     places: tuple[int, ...] | None = None
     """Of a fetch in any order: the index of each chunk among the keys asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchPartAnswered:
+    """Leading chunks of a fetch that streams, which follow on those of the parts before; pinned for the lease."""
+
+    engine: EngineId
+    request: int
+    lease: LeaseId
+    chunks: tuple[FetchedChunk, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,6 +304,20 @@ class ReuseHint:
 
 
 @dataclass(frozen=True, slots=True)
+class WarmWish:
+    """A starting engine would like the hottest chunks of a namespace."""
+
+    namespace: str
+    """As the fabric calls it."""
+    size_bytes: int
+    """The most to bring."""
+    nodes: int
+    """So many nodes start such an engine about now; 0: unknown."""
+    wait_ms: int
+    """How long it waits for the others."""
+
+
+@dataclass(frozen=True, slots=True)
 class ReportUsage:
     """What fetches used, what engines hinted, and what sources took since the last report."""
 
@@ -303,7 +327,7 @@ class ReportUsage:
     at_ns: int
     past: Sequence[tuple[ChunkKey, PastFetches]] = ()
     """What other controllers were told of, for one that has just come to lead."""
-    warms: Sequence[WarmWished] = ()
+    warms: Sequence[WarmWish] = ()
     """What starting engines would like to have."""
 
 
@@ -451,6 +475,7 @@ Effect: TypeAlias = (
     ReserveAnswered
     | CommitAnswered
     | FetchAnswered
+    | FetchPartAnswered
     | KeysAnswered
     | SendControl
     | CastSegments

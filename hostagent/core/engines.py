@@ -5,7 +5,7 @@ When an engine's connection ends, however it ends, the agent gives back all that
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -18,6 +18,7 @@ from hostagent.core.events import NO_LEASE, EngineId, LeaseId
 from hostagent.core.fetch import FetchResult
 from hostagent.core.fetches import Fetches
 from hostagent.core.interests import Interests
+from hostagent.core.local_reads import LocalReads
 from hostagent.core.locks import Locks
 from hostagent.core.sources import DiskIndex
 from hostagent.core.waits import Wait, Waits
@@ -27,6 +28,7 @@ from hostagent.tree import Hashed
 from kvclient.messages import FetchedChunk, Kind, Status, Where
 from kvproto.ids import ChunkKey
 from kvproto.integrity import Integrity
+from kvproto.sources import ChunkSource
 
 _REFUSALS = {
     Refusal.EXISTS: Status.EXISTS,
@@ -45,6 +47,8 @@ class _Holdings:
     reservations: dict[LeaseId, Chunk] = field(default_factory=dict)
     fetches: dict[int, Wait] = field(default_factory=dict)
     """By request."""
+    told: dict[int, int] = field(default_factory=dict)
+    """Chunks that parts of fetches under way had, by request."""
     pins: dict[ChunkKey, list[Chunk]] = field(default_factory=dict)
 
 
@@ -69,6 +73,7 @@ class Engines:
         waits: Waits,
         claims: Claims,
         locks: Locks,
+        local_reads: LocalReads,
         *,
         stored: Callable[[Chunk], None],
         changed: Callable[[], None],
@@ -88,6 +93,7 @@ class Engines:
         self._waits = waits
         self._claims = claims
         self._locks = locks
+        self._local_reads = local_reads
         self._stored = stored
         self._changed = changed
         self._drop = drop
@@ -116,6 +122,11 @@ class Engines:
         self._of(event.engine).tenant = event.tenant
         self._pool.tenants.came(event.tenant)
         self._interests.came(event.engine, event.tenant)
+        self._local_reads.came()
+
+    def label(self, engine: EngineId, said: str) -> str:
+        """What the fabric calls a namespace of this engine."""
+        return self._interests.label(self._of(engine).tenant, said)
 
     # ------------------------------------------------------------------ writing
 
@@ -129,7 +140,7 @@ class Engines:
         if position is None and event.parent is not None and self._pool.find(event.parent) is None:
             before = self._directory.find(event.parent)
             position = before.position + 1 if before is not None else None
-        label = self._interests.label(holdings.tenant, event.namespace)
+        label = self.label(event.engine, event.namespace)
         made = self._pool.reserve(event.key, event.parent, event.size_bytes, position, label, holdings.tenant)
         if made is Refusal.FILLING and self._fetches.is_arriving(event.key):
             # Its bytes are here, and those of the fetch may come late or never.
@@ -231,6 +242,7 @@ class Engines:
             traced=event.traced,
             any_order=event.any_order,
             tenant=holdings.tenant,
+            progressed=partial(self._part_came, event.engine, event.request) if event.streamed else None,
         )
         if wait is not None:
             holdings.fetches[event.request] = wait
@@ -242,22 +254,37 @@ class Engines:
         self, engine: EngineId, request: int, scattered: tuple[ChunkKey, ...] | None, result: FetchResult
     ) -> None:
         """`scattered`: the keys of a fetch in any order."""
-        holdings = self._of(engine)
-        holdings.fetches.pop(request, None)
-        lease = NO_LEASE
-        if result.chunks:
-            lease = self._next_lease()
-            holdings.leases[lease] = tuple(chunk for chunk, _ in result.chunks)
-        chunks = tuple(FetchedChunk(chunk.offset, chunk.size_bytes, source) for chunk, source in result.chunks)
+        self._of(engine).fetches.pop(request, None)
+        told_count = self._of(engine).told.pop(request, 0)
+        for chunk, _ in result.chunks[:told_count]:
+            self._pool.unpin(chunk)  # each part has a lease of its own
+        lease, chunks = self._lease_of(engine, result.chunks[told_count:])
         places = None
         if scattered is not None:
             index = {key: place for place, key in enumerate(scattered)}
             places = tuple(index[chunk.key] for chunk, _ in result.chunks)
         self._emit(effects.FetchAnswered(engine, request, result.status, lease, chunks, places))
 
+    def _part_came(self, engine: EngineId, request: int, came: Sequence[tuple[Chunk, ChunkSource]]) -> None:
+        """More leading chunks of a fetch that streams, each pinned for this."""
+        lease, chunks = self._lease_of(engine, came)
+        self._of(engine).told[request] = self._of(engine).told.get(request, 0) + len(chunks)
+        self._emit(effects.FetchPartAnswered(engine, request, lease, chunks))
+
+    def _lease_of(
+        self, engine: EngineId, came: Sequence[tuple[Chunk, ChunkSource]]
+    ) -> tuple[LeaseId, tuple[FetchedChunk, ...]]:
+        """A lease of pinned chunks."""
+        lease = NO_LEASE
+        if came:
+            lease = self._next_lease()
+            self._of(engine).leases[lease] = tuple(chunk for chunk, _ in came)
+        return lease, tuple(FetchedChunk(chunk.offset, chunk.size_bytes, source) for chunk, source in came)
+
     def cancel(self, event: events.CancelRequested) -> None:
         """A fetch is no longer wanted."""
         wait = self._of(event.engine).fetches.pop(event.request, None)
+        self._of(event.engine).told.pop(event.request, None)
         if wait is not None:
             self._waits.cancel(wait)
             self._emit(effects.FetchAnswered(event.engine, event.request, Status.CANCELLED))
@@ -351,6 +378,7 @@ class Engines:
             return
         if holdings.tenant != NOBODY:
             self._pool.tenants.left(holdings.tenant)
+            self._local_reads.left()
         for wait in holdings.fetches.values():
             self._waits.cancel(wait)
         for chunks in holdings.leases.values():

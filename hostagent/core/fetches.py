@@ -21,7 +21,7 @@ from hostagent.core.deliveries import Deliveries
 from hostagent.core.directory import DirectoryReplica, NodeEntry
 from hostagent.core.early_pieces import EarlyPieces
 from hostagent.core.events import LeavesRead, LoadOutcome
-from hostagent.core.fetch import Fetch, FetchObserver, FetchResult, MakeReader, Purpose, Wanted
+from hostagent.core.fetch import Fetch, FetchObserver, FetchResult, MakeReader, Progressed, Purpose, Wanted
 from hostagent.core.inbound import InboundChunk
 from hostagent.core.outgoing_reads import OutgoingReads
 from hostagent.core.plan import FetchPlan, FetchPlanner
@@ -153,7 +153,7 @@ class Fetches:
         ended: Callable[[FetchResult], None],
         *,
         prefill: Prefill | None = None,
-        progressed: Callable[[int], None] | None = None,
+        progressed: Progressed | None = None,
         waits: Callable[[FetchPlan], None] | None = None,
         expected_s: float = 0.0,
         traced: bool = False,
@@ -162,7 +162,7 @@ class Fetches:
     ) -> FetchId | None:
         """Bring chunks (distinct, in prefix order; or `any_order`, without a prefill: each is of use by itself).
 
-        `ended` comes once, unless it is cancelled; `progressed` hears how many leading chunks are here. `prefill`: the
+        `ended` comes once, unless it is cancelled; `progressed` hears of leading chunks that came. `prefill`: the
         engine's own way to them; a fetch that falls behind it is given up. `waits`: hears the plan before anything
         else, and takes care of the chunks in it that are being computed; `expected_s`: others will be computed or put
         within this time. `traced`: the plan is told, too. `tenant`: whom the chunks count for. None: it has ended
@@ -208,7 +208,7 @@ class Fetches:
         purpose: Purpose,
         deadline_ns: int,
         ended: Callable[[FetchResult], None],
-        progressed: Callable[[int], None] | None,
+        progressed: Progressed | None,
         probe: Probe | None = None,
         *,
         any_order: bool = False,
@@ -579,10 +579,8 @@ class Fetches:
                     dropped = self._inbound.pop(key, None)
                     if dropped is not None:
                         self._give_up(dropped)
-                case FetchProgress(number, leading):
-                    fetch = self._fetches.get(number)
-                    if fetch is not None and fetch.progressed is not None:
-                        fetch.progressed(leading)
+                case FetchProgress():
+                    self._progressed(command)
                 case DeliverFetch():
                     self._deliver(command)
                 case ReportBadCopy():
@@ -604,6 +602,13 @@ class Fetches:
             for inbound in self._inbound.values()
             if not inbound.whole and self._comes_from(inbound, holder)
         )
+
+    def _progressed(self, command: FetchProgress) -> None:
+        fetch = self._fetches.get(command.fetch)
+        if fetch is not None and fetch.progressed is not None:
+            first = command.leading - len(command.sources)
+            came = zip(fetch.keys[first : command.leading], command.sources, strict=True)
+            fetch.progressed(first, [(fetch.pinned[key], fetch.source_of(key, source)) for key, source in came])
 
     def _deliver(self, command: DeliverFetch) -> None:
         fetch = self._fetches.pop(command.fetch, None)

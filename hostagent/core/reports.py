@@ -9,7 +9,6 @@ from typing import TypeVar
 from hostagent import limits
 from hostagent.core import effects
 from hostagent.core.clock import Alarms
-from hostagent.core.events import WarmWished
 from hostagent.core.sources import DiskIndex
 from hostagent.pool.chunks import Chunk, ChunkPool, ChunkState
 from kvclient.messages import Hint
@@ -51,7 +50,7 @@ class Reports:
         self._held_back: dict[ChunkKey, Chunk] = {}
         self._uses: deque[effects.ChunkUse] = deque(maxlen=limits.USAGE_EVENTS_MAX)
         self._hints: deque[effects.ReuseHint] = deque(maxlen=limits.USAGE_EVENTS_MAX)
-        self._warms: deque[WarmWished] = deque(maxlen=limits.WARM_WISHES_MAX)
+        self._warms: deque[effects.WarmWish] = deque(maxlen=limits.WARM_WISHES_MAX)
         self._tally = FetchTally(limits.PAST_FETCHES_MAX)
         """What was reported to any controller."""
         self._controllers: deque[int] = deque(maxlen=limits.CONTROLLERS_TOLD_MAX)
@@ -124,9 +123,9 @@ class Reports:
         self._hints.extend(effects.ReuseHint(key, hint, within_ms) for key in keys)
         self._usage_changed()
 
-    def warm_wished(self, event: WarmWished) -> None:
+    def warm_wished(self, wish: effects.WarmWish) -> None:
         """An engine starts."""
-        self._warms.append(event)
+        self._warms.append(wish)
         self._usage_changed()
 
     def _usage_changed(self) -> None:

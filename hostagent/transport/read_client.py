@@ -178,7 +178,8 @@ class _PeerConnection:
         return read
 
     def forget(self, read: _Read) -> None:
-        """A cancelled read: not asked for if it is not yet, its bytes thrown away if they are coming."""
+        """A cancelled read: not asked for if it is not yet, its bytes thrown away if they are coming. A holder whose
+        connection ends sends no more: it does when nothing but such bytes is to come, and many of them."""
         if read in self._waiting:
             self._waiting.remove(read)
         elif self._asked and self._asked[0] is read and self._body_left:
@@ -197,8 +198,16 @@ class _PeerConnection:
         self._close_if_left()
 
     def _close_if_left(self) -> None:
-        if self._retired and all(read.cancelled for read in (*self._asked, *self._waiting)):
+        if all(read.cancelled for read in (*self._asked, *self._waiting)) and (
+            self._retired or self._to_come_bytes > limits.READ_UNWANTED_BYTES_MAX
+        ):
             self.close()
+
+    @property
+    def _to_come_bytes(self) -> int:
+        """Of the reads that are asked for."""
+        first_bytes = self._asked[0].request.size_bytes if self._asked and self._body_left else 0
+        return sum(read.request.size_bytes for read in self._asked) - first_bytes + self._body_left
 
     def close(self) -> None:
         """End the connection; every read that is not finished fails. Idempotent."""

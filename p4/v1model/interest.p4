@@ -75,5 +75,8 @@ control Interest(in headers_t h, inout metadata_t m, in standard_metadata_t s) {
                 }
             }
         }
+        if (m.op == OP_GET && (m.interest & m.me) == 0) {
+            m.drop = DropReason.NOT_JOINED;
+        }
     }
 }

@@ -67,6 +67,7 @@ class Drop(IntEnum):
     FORGED_SOURCE = 16
     FORGED_ARP = 17
     NOT_PLAIN = 18
+    NOT_JOINED = 19
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,27 @@ CALM_S: Final = (2.0, 5.0)
 """Between the end of one trouble and the next."""
 
 
+TURNS: Final = 8
+"""Without attackers and with them, by turns: at the end, when nothing else is wrong."""
+TURNS_SHARE: Final = 0.25
+"""Of a soak."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Some seconds of fetches, with what the member and the stranger send meanwhile; nothing: they are quiet."""
+
+    lasts_s: float
+    sent: tuple[str, ...] = ()
+
+
+def turns(seed: int, duration_s: float) -> list[Turn]:
+    """The last part of a soak of this length: every other turn is quiet."""
+    random = Random(f"{seed}/turns")
+    lasts_s = duration_s * TURNS_SHARE / TURNS
+    return [Turn(lasts_s, tuple(random.sample(sorted(KINDS), 2)) if turn % 2 else ()) for turn in range(TURNS)]
+
+
 @dataclass(frozen=True, slots=True)
 class Trouble:
     """One thing that goes wrong."""

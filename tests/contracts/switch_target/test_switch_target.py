@@ -185,6 +185,7 @@ class TnaBench(P4SwitchBench):
         self.every_kind = TOFINO_KINDS
 
     def ask_for_what_is_lost(self) -> None:
+        self._switch.send(1, _control(Op.JOIN, 1))
         self._switch.send(1, _control(Op.GET, 1, segment=3, count=1))
 
 

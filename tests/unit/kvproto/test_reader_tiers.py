@@ -51,7 +51,7 @@ def test_loaded_chunks_are_delivered_in_prefix_order_and_nobody_is_asked() -> No
 def test_progress_is_told_as_the_prefix_grows() -> None:
     it = Reader(ReaderParameters(ME))
     it.handle(request(loading(KEYS[0]), loading(KEYS[1])), 0)
-    assert it.handle(ChunkLoaded(KEYS[0]), MS) == [FetchProgress(FetchId(1), 1)]
+    assert it.handle(ChunkLoaded(KEYS[0]), MS) == [FetchProgress(FetchId(1), 1, (ChunkSource.DISK,))]
 
 
 def test_a_failed_load_turns_to_holders() -> None:
@@ -123,7 +123,7 @@ def test_a_put_chunk_leaves_the_interest_set_and_counts_once() -> None:
     it.handle(request(ChunkWanted(KEYS[0], SEGMENTS, SEGMENTS * 4096, (HOLDER,)), loading(KEYS[1])), 0)
     commands = it.handle(ChunkPut(KEYS[0]), MS)
     assert [sent.message.op for sent in of_kind(commands, SendControl)] == [Op.LEAVE]
-    assert of_kind(commands, FetchProgress) == [FetchProgress(FetchId(1), 1)]
+    assert of_kind(commands, FetchProgress) == [FetchProgress(FetchId(1), 1, (ChunkSource.LOCAL,))]
     assert it.handle(ChunkPut(KEYS[0]), 2 * MS) == []
     (answer,) = of_kind(it.handle(ChunkPut(KEYS[1]), 3 * MS), DeliverFetch)
     assert answer.sources == (ChunkSource.LOCAL, ChunkSource.LOCAL)
