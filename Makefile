@@ -15,7 +15,7 @@ export XDG_CACHE_HOME ?= $(CURDIR)/build/cache
 help: ## this list
 	@awk -F':.*## ' '/^[a-z0-9_-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-.PHONY: help setup system system-checks lint types test unit sim fuzz soak test-long test-security roce test-roce test-vllm test-engines wheels wheelhouse test-wheels test-field demo demo-vllm bench wire rpc p4 docs clean
+.PHONY: help setup system system-checks lint types test unit sim fuzz soak test-long test-security roce test-roce test-vllm test-engines wheels wheelhouse test-wheels test-field demo demo-vllm demo-pd bench wire rpc p4 docs clean
 
 $(VENV)/.installed: pyproject.toml client/pyproject.toml p4switch/pyproject.toml tools/setup_python.sh
 	tools/setup_python.sh $(VENV)
@@ -118,6 +118,9 @@ demo: setup ## watch it work: an incast, then workloads with and without a pool;
 
 demo-vllm: system .venv-vllm/.installed ## two vLLM engines share a document; one warms four at once by a cast
 	PATH="$(CURDIR)/.venv-vllm/bin:$$PATH" .venv-vllm/bin/python -m kvcast.cli demo-vllm
+
+demo-pd: system .venv-vllm/.installed ## one vLLM engine computes prompts, one and four decode: bytes and times
+	PATH="$(CURDIR)/.venv-vllm/bin:$$PATH" .venv-vllm/bin/python -m kvcast.cli demo-pd
 
 bench: setup ## the incast benchmark in all modes
 	$(RUN) $(PY) -m kvcast.cli bench incast --mode all --json out/incast.json
