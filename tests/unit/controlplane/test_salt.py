@@ -1,4 +1,4 @@
-"""The salt of the interest table: kept over a restart of the controller, new with the epoch, told once it is written."""
+"""The salt of the interest table: kept over a restart of the controller, new with the epoch, told once written."""
 
 from __future__ import annotations
 
