@@ -12,6 +12,7 @@ from controlplane.limits import BITMAP_GROUPS_MAX, NAMESPACE_LABEL_BYTES_MAX, SW
 from controlplane.switch.codec import V1ModelCodec
 from controlplane.switch.entries import FabricEntry
 from controlplane.switch.p4runtime import P4RuntimeOptions
+from controlplane.switch.rates import PortLimits
 from controlplane.switch.tofino import RECIRCULATION_PORT, OrbitOptions, TofinoCodec, frame_bytes
 from controlplane.switch_cache import SwitchCacheRules
 from kvdaemon import checks, settings
@@ -27,6 +28,7 @@ from kvproto.integrity import Integrity
 _MS = 1_000_000
 """Nanoseconds."""
 _HOUR_MS = 3_600_000
+_PER_S_MAX = 10**12
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,8 @@ class SwitchConfig:
     reconcile_ns: int
     groups_max: int
     """Groups by bitmap, on a Tofino."""
+    limits: PortLimits
+    """Of what each member's port may cause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +137,7 @@ def parse(values: object, folder: Path) -> Config:
         membership=_membership(top.section("membership")),
         remote_cost=top.take("remote_cost", checks.flag, False),
         read_token_ms=top.take("read_token_ms", checks.whole(1000, _HOUR_MS), 600_000),
-        namespaces=_namespaces(top.take("namespaces", _lists, {})),
+        namespaces=_namespaces(top.take("namespaces", _lists, None) or {}),
     )
     top.done()
     demand_tls("listen", config.listen, tls, insecure=config.insecure)
@@ -176,6 +180,7 @@ def _switch(section: Section, folder: Path, segment_bytes: int, own: TlsSettings
     groups_max = section.take("groups_max", checks.whole(0, 0xFFFF), BITMAP_GROUPS_MAX)
     orbit_bytes = section.take("orbit_bytes", checks.whole(0, 2**40), 0)
     recirculation_port = section.take("recirculation_port", _recirculation_port, RECIRCULATION_PORT)
+    limits = _limits(section, segment_bytes)
     by_tls = section.take("tls", checks.flag, None)
     ca = section.take("ca", _file_in(folder), None)
     server_name = section.take("server_name", checks.text, "")
@@ -183,7 +188,7 @@ def _switch(section: Section, folder: Path, segment_bytes: int, own: TlsSettings
     if orbit_bytes and target != "tofino":
         raise ConfigError("switch.orbit_bytes goes with target tofino: elsewhere cached segments do not circulate")
     if target == "none":
-        return SwitchConfig(target, None, None, (), reconcile_ns, groups_max)
+        return SwitchConfig(target, None, None, (), reconcile_ns, groups_max, limits)
     if address is None:
         raise ConfigError(f"switch.address is missing: where does the {target} listen for P4Runtime?")
     if (p4info is None) != (program is None):
@@ -202,7 +207,17 @@ def _switch(section: Section, folder: Path, segment_bytes: int, own: TlsSettings
     codec = V1ModelCodec()
     if target == "tofino":
         codec = TofinoCodec(_orbit(orbit_bytes, segment_bytes, recirculation_port))
-    return SwitchConfig(target, reach, codec, flood_ports, reconcile_ns, groups_max)
+    return SwitchConfig(target, reach, codec, flood_ports, reconcile_ns, groups_max, limits)
+
+
+def _limits(section: Section, segment_bytes: int) -> PortLimits:
+    """From the rate of a port, unless the file says a limit itself."""
+    derived = PortLimits.of_rate(section.take("port_rate", checks.rate, 100_000_000_000), segment_bytes)
+    return PortLimits(
+        section.take("joins_per_s", checks.whole(1, _PER_S_MAX), derived.joins_per_s),
+        section.take("gets_per_s", checks.whole(1, _PER_S_MAX), derived.gets_per_s),
+        section.take("segments_per_s", checks.whole(1, _PER_S_MAX), derived.segments_per_s),
+    )
 
 
 def _switch_tls(address: str, asked: bool | None, ca: Path | None, own: TlsSettings | None) -> TlsSettings | None:
@@ -291,7 +306,7 @@ def _membership(section: Section) -> MembershipConfig:
 # -- values
 
 
-def _lists(value: object) -> Mapping[str, tuple[str, ...]]:
+def _lists(value: object) -> Mapping[str, tuple[str, ...]] | None:
     """Lists of names by name."""
     if not isinstance(value, dict) or not all(isinstance(names, list) for names in value.values()):
         raise ValueError("not a mapping of patterns to lists of nodes")

@@ -453,6 +453,7 @@ def _options(config: Config, with_switch: bool) -> CoreOptions:
         is_p4switch=config.switch.target == "p4switch",
         member_order=MEMBER_ORDER if config.switch.target == "tofino" else ASCENDING,
         bitmap_groups_max=config.switch.groups_max,
+        limits=config.switch.limits,
         check_switch_ns=config.switch.reconcile_ns,
         fill_timeout_ms=config.fill_timeout_ms,
         transfer_timeout_ms=config.transfer_timeout_ms,

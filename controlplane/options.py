@@ -9,6 +9,7 @@ from controlplane.ids import Member, SwitchPort
 from controlplane.limits import BITMAP_GROUPS_MAX
 from controlplane.nodes import ASCENDING, Graces
 from controlplane.switch.entries import FabricEntry
+from controlplane.switch.rates import PortLimits
 from controlplane.switch_cache import SwitchCacheRules
 from controlplane.switch_link import SwitchLinkOptions
 from kvpolicy.tiers.push import PushParameters
@@ -50,6 +51,8 @@ class CoreOptions:
     member_order: tuple[Member, ...] = ASCENDING
     """Members in the order in which ports get them."""
     bitmap_groups_max: int = BITMAP_GROUPS_MAX
+    limits: PortLimits | None = None
+    """Of what each member's port may cause."""
     check_switch_ns: int = 2_000_000_000
     fill_timeout_ms: int = 10_000
     transfer_timeout_ms: int = 60_000
@@ -72,4 +75,5 @@ class CoreOptions:
             self.flood_ports,
             self.is_p4switch,
             self.bitmap_groups_max,
+            self.limits,
         )

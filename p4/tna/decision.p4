@@ -20,20 +20,22 @@ control Decision(inout metadata_t m, inout ingress_intrinsic_metadata_for_tm_t t
             m.task    : ternary;
             m.mine    : ternary;
             m.deliver : ternary;
+            m.segment_color : ternary;
         }
         actions = { cast; cast_cached; tell; refuse; end_entry; nothing; }
         const default_action = nothing();
         const entries = {
-            (Task.JOIN, _, _)  : tell();
-            (Task.LEAVE, 0, _) : refuse(DropReason.NO_INTEREST);
-            (Task.LEAVE, _, 0) : end_entry();
-            (Task.LEAVE, _, _) : tell();
-            (Task.CAST, _, 0)  : refuse(DropReason.NO_INTEREST);
-            (Task.CAST, _, _)  : cast();
-            (Task.PASS, _, 0)  : nothing();
-            (Task.PASS, _, _)  : cast_cached();
-            (Task.GET, 0, _)   : refuse(DropReason.NOT_JOINED);
-            (Task.SERVE, 0, _) : refuse(DropReason.NOT_JOINED);
+            (Task.JOIN, _, _, _)  : tell();
+            (Task.LEAVE, 0, _, _) : refuse(DropReason.NO_INTEREST);
+            (Task.LEAVE, _, 0, _) : end_entry();
+            (Task.LEAVE, _, _, _) : tell();
+            (Task.CAST, _, 0, _)  : refuse(DropReason.NO_INTEREST);
+            (Task.CAST, _, _, METER_RED) : refuse(DropReason.METERED);
+            (Task.CAST, _, _, _)  : cast();
+            (Task.PASS, _, 0, _)  : nothing();
+            (Task.PASS, _, _, _)  : cast_cached();
+            (Task.GET, 0, _, _)   : refuse(DropReason.NOT_JOINED);
+            (Task.SERVE, 0, _, _) : refuse(DropReason.NOT_JOINED);
         }
         size = 16;
     }
