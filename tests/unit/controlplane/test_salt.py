@@ -1,4 +1,4 @@
-"""The salt of the interest table: kept over a controller's restart, changed with the epoch, told after it is written."""
+"""The salt of the interest table: kept over a restart of the controller, changed with the epoch, told when written."""
 
 from __future__ import annotations
 
