@@ -15,7 +15,7 @@ export XDG_CACHE_HOME ?= $(CURDIR)/build/cache
 help: ## this list
 	@awk -F':.*## ' '/^[a-z0-9_-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-.PHONY: help setup system system-checks lint types test unit sim fuzz soak test-long test-security roce test-roce test-vllm test-engines wheels wheelhouse test-wheels test-field demo demo-vllm bench wire rpc p4 docs clean
+.PHONY: help setup system system-checks lint types test unit sim fuzz soak test-long test-security roce test-roce test-vllm test-engines wheels wheelhouse test-wheels test-field demo demo-vllm demo-pd bench wire rpc p4 docs clean
 
 $(VENV)/.installed: pyproject.toml client/pyproject.toml p4switch/pyproject.toml tools/setup_python.sh
 	tools/setup_python.sh $(VENV)
@@ -82,8 +82,8 @@ roce: $(VENV)/.installed ## packages and the image for guests with soft-RoCE (ne
 test-roce: setup roce ## the RDMA transport in guests with soft-RoCE, in software emulation
 	$(RUN) $(PY) -m pytest -m roce tests/roce
 
-test-security: setup ## attacks on the running product
-	$(RUN) $(PY) -m pytest -m security tests/security
+test-security: setup ## attacks on the running product: each row of docs/explanation/security.md
+	$(RUN) $(PY) -m tests.security
 
 test-long: setup ## sanitizers and soak tests
 	$(RUN) $(PY) -m pytest -m long
@@ -118,6 +118,9 @@ demo: setup ## watch it work: an incast, then workloads with and without a pool;
 
 demo-vllm: system .venv-vllm/.installed ## two vLLM engines share a document; one warms four at once by a cast
 	PATH="$(CURDIR)/.venv-vllm/bin:$$PATH" .venv-vllm/bin/python -m kvcast.cli demo-vllm
+
+demo-pd: system .venv-vllm/.installed ## one vLLM engine computes prompts, one and four decode: bytes and times
+	PATH="$(CURDIR)/.venv-vllm/bin:$$PATH" .venv-vllm/bin/python -m kvcast.cli demo-pd
 
 bench: setup ## the incast benchmark in all modes
 	$(RUN) $(PY) -m kvcast.cli bench incast --mode all --json out/incast.json

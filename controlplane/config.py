@@ -139,7 +139,7 @@ def parse(values: object, folder: Path) -> Config:
         membership=_membership(top.section("membership")),
         remote_cost=top.take("remote_cost", checks.flag, False),
         read_token_ms=top.take("read_token_ms", checks.whole(1000, _HOUR_MS), 600_000),
-        namespaces=_namespaces(top.take("namespaces", _lists, {})),
+        namespaces=_namespaces(top.take("namespaces", _lists, None)),
     )
     top.done()
     demand_tls("listen", config.listen, tls, insecure=config.insecure)
@@ -159,7 +159,8 @@ def _ports(nodes: Section) -> dict[str, SwitchPort]:
     return {name: port for port, name in owners.items()}
 
 
-def _namespaces(lists: Mapping[str, tuple[str, ...]]) -> Mapping[str, tuple[str, ...]]:
+def _namespaces(lists: Mapping[str, tuple[str, ...]] | None) -> Mapping[str, tuple[str, ...]]:
+    lists = lists or {}
     if len(lists) > PATTERNS_MAX:
         raise ConfigError(f"namespaces: {len(lists)} patterns, {PATTERNS_MAX} at most: beginnings with * take less")
     for pattern in lists:
@@ -309,7 +310,7 @@ def _membership(section: Section) -> MembershipConfig:
 # -- values
 
 
-def _lists(value: object) -> Mapping[str, tuple[str, ...]]:
+def _lists(value: object) -> Mapping[str, tuple[str, ...]] | None:
     """Lists of names by name."""
     if not isinstance(value, dict) or not all(isinstance(names, list) for names in value.values()):
         raise ValueError("not a mapping of patterns to lists of nodes")

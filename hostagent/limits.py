@@ -25,7 +25,7 @@ ADOPTED_HELD_S = 120.0
 """Extents that an engine may still use although its agent ended are given to nobody for this long: copies of a lease
 take milliseconds, and a client that waits for an agent gives up earlier."""
 
-ADOPTED_SHOWN_S = 5.0
+ADOPTED_SHOWN_S = 2.0
 """And whole chunks for this long: an engine may have leased them without asking, which no index says. It looks whether
 its agent is there whenever it takes a lease (`kvclient.local`)."""
 

@@ -32,6 +32,7 @@ COMMANDS: dict[str, str] = {
     "completion": "the script that completes kvcast's words in bash, zsh or fish",
     "demo": "the whole thing at work: an incast, then workloads with and without a pool",
     "demo-vllm": "vLLM engines share a document through the pool; one warms four by a cast",
+    "demo-pd": "one vLLM engine computes prompts, four decode: bytes and times",
 }
 
 

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from bmv2_testbed import client
 from bmv2_testbed.client import Testbed
@@ -108,12 +109,12 @@ def run_vllm_demo(plan: VllmDemoPlan, model: Path, folder: Path, say: Say) -> Vl
             engine.generate([texts.warm_up], max_tokens=plan.answer_tokens, kv_transfer_params=ALONE)
         say("one engine reads a document, another answers a question on it")
         _read(engines[WARM_HOST], texts.documents[0], engines[ASKED_HOST : ASKED_HOST + 1])
-        answered = _one(engines[ASKED_HOST].generate([texts.prompts[0]], max_tokens=plan.answer_tokens))
+        answered = one_answer(engines[ASKED_HOST].generate([texts.prompts[0]], max_tokens=plan.answer_tokens))
         asked = _figures("second engine", engines[ASKED_HOST], answered, plain[0])
         say(f"one engine reads a document, {plan.cold_engines} answer questions on it at once")
         _read(engines[WARM_HOST], texts.documents[1], engines[FIRST_COLD_HOST:])
         before = _sent(testbed)
-        answers = _at_once(engines[FIRST_COLD_HOST:], texts.prompts[1:], plan.answer_tokens)
+        answers = answers_at_once(engines[FIRST_COLD_HOST:], texts.prompts[1:], plan.answer_tokens)
         sent = _sent(testbed).tx_bytes - before.tx_bytes
         cold = [
             _figures(f"cold engine {index + 1}", engine, answer, truth)
@@ -150,18 +151,20 @@ def _plain_answers(launcher: Launcher, plan: VllmDemoPlan, texts: _Texts, model:
     """What an engine without kvcast says, and when. Only the first question on a document costs computing it."""
     with running(launcher, engine_arguments(model, None, enable_prefix_caching=True), folder, "plain") as engine:
         engine.generate([texts.warm_up], max_tokens=plan.answer_tokens)
-        return [
-            _one(engine.generate([prompt], max_tokens=plan.answer_tokens, margins=True)) for prompt in texts.prompts
-        ]
+        answers = [engine.generate([prompt], max_tokens=plan.answer_tokens, margins=True) for prompt in texts.prompts]
+        return [one_answer(answer) for answer in answers]
 
 
-def _at_once(engines: Sequence[Engine], prompts: Sequence[list[int]], answer_tokens: int) -> list[Generated]:
+def answers_at_once(
+    engines: Sequence[Engine], prompts: Sequence[list[int]], answer_tokens: int, **more: Any
+) -> list[Generated]:
+    """Each engine's answer to its prompt, all asked at the same time. Raises TestbedError where one does not answer."""
     with ThreadPoolExecutor(len(engines)) as threads:
         futures = [
-            threads.submit(engine.generate, [prompt], max_tokens=answer_tokens)
+            threads.submit(engine.generate, [prompt], max_tokens=answer_tokens, **more)
             for engine, prompt in zip(engines, prompts, strict=True)
         ]
-        return [_one(future.result()) for future in futures]
+        return [one_answer(future.result()) for future in futures]
 
 
 def _start_engines(launcher: Launcher, testbed: Testbed, stack: ExitStack, model: Path, folder: Path) -> list[Engine]:
@@ -198,7 +201,8 @@ def _figures(name: str, engine: Engine, answered: Generated, truth: Generated) -
     return EngineFigures(name, answered, same, engine.metrics().get("hits", {}))
 
 
-def _one(results: Sequence[Generated | None]) -> Generated:
+def one_answer(results: Sequence[Generated | None]) -> Generated:
+    """The only answer. Raises TestbedError where there is none."""
     (result,) = results
     if result is None or result.finish_reason == "error":
         raise TestbedError("an engine did not answer")

@@ -61,13 +61,15 @@ class Deliveries:
         for chunk in plan.pinned.values():
             self._observer.chunk_came(chunk.key, ChunkSource.LOCAL, chunk.size_bytes, 0.0, 0)
         self.count(plan.stopped, 0.0, [(ChunkSource.LOCAL, plan.pinned[key].size_bytes) for key in plan.keys])
+
+    def learn_soon(self, plan: FetchPlan) -> None:
+        """The pools learn from a plan once its engine has been answered, or a holder asked: others go on meanwhile."""
         if plan.untaught:
-            # The engine goes on while the pools learn.
             self._untaught.append(plan)
             self._teach_soon.set(self._clock.now_ns)
 
     def teach(self) -> None:
-        """Have the pools learn from local deliveries, if they have not."""
+        """Have the pools learn from the fetches before, if they have not."""
         if not self._untaught:
             return
         self._teach_soon.cancel()

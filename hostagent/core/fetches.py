@@ -196,6 +196,7 @@ class Fetches:
             started = self._begin_planned(plan, purpose, deadline_ns, ended, progressed, any_order=any_order)
         if plan.verdict.probe is not None:
             self._begin_probe(keys[plan.verdict.probe.place], plan.verdict.probe)
+        self._deliveries.learn_soon(plan)
         return started
 
     def quote(self, keys: Sequence[ChunkKey], prefill: Prefill | None) -> Quote:

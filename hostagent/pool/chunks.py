@@ -473,6 +473,10 @@ class ChunkPool:
             key=lambda chunk: chunk.position,
         )
 
+    def has_room(self, sizes_bytes: Iterable[int]) -> bool:
+        """Whether there is so much room that, most likely, none of these has others evicted."""
+        return sum(map(self._extents.extent_bytes, sizes_bytes)) <= self._extents.free_bytes
+
     def usage(self) -> PoolUsage:
         """Figures of this moment."""
         taken = self._extents.size_bytes - self._extents.free_bytes

@@ -242,7 +242,10 @@ class Transfers:
         self._clock.call_later(self._delivery.rtt_s, then)
 
     def ended(self, delivered: Delivered) -> None:
-        self._then.pop(delivered.work.id)(delivered)
+        """It came; what was given up at this very moment concerns nobody."""
+        then = self._then.pop(delivered.work.id, None)
+        if then is not None:
+            then(delivered)
 
 
 class Peer(Protocol):

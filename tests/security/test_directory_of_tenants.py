@@ -121,3 +121,11 @@ def test_no_task_names_a_chunk_that_its_node_may_not_have() -> None:
     scene.advance()
     assert scene.tasks(2, "fetch")
     assert not scene.tasks(3)
+
+
+def test_a_warm_up_names_nothing_of_another_tenants() -> None:
+    scene = tenants_scene()
+    scene.say(3, usage=rpc.Usage(warms=[rpc.WarmWish(namespace="acme/llama", bytes=1 << 30, nodes=1)]))
+    scene.wait(1.0)
+    assert not scene.tasks(3)
+    assert not mentions(scene, 3, "a")

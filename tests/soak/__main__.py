@@ -55,7 +55,9 @@ def tell(report: Report, seed: int, console: Console) -> None:
     speed = "not measured"
     if report.speed_under_attack is not None:
         rates = [report.chunks_per_s(attacked=attacked) or 0.0 for attacked in (True, False)]
-        speed = f"{report.speed_under_attack:.0%} ({rates[0]:.1f} chunks/s, {rates[1]:.1f} without attackers, by turns)"
+        speed = (
+            f"{report.speed_under_attack:.0%} ({rates[0]:.1f} chunks/s, {rates[1]:.1f} beside as many harmless frames)"
+        )
     for name, value in (
         ("fetches", f"{report.fetches:,}: {outcomes}"),
         ("chunks compared", f"{report.chunks:,}"),

@@ -27,17 +27,24 @@ TURNS_SHARE: Final = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Some seconds of fetches, with what the member and the stranger send meanwhile; nothing: they are quiet."""
+    """Some seconds of fetches, with what the member and the stranger send meanwhile."""
 
     lasts_s: float
-    sent: tuple[str, ...] = ()
+    sent: tuple[str, str]
+    harmless: bool
+    """As many frames, as large, that mean nothing: what attackers cost a small machine just by sending is no attack."""
 
 
 def turns(seed: int, duration_s: float) -> list[Turn]:
-    """The last part of a soak of this length: every other turn is quiet."""
+    """The last part of a soak of this length: in pairs, without and with attacks. They leave a third of their time to
+    attackers that begin and end."""
     random = Random(f"{seed}/turns")
-    lasts_s = duration_s * TURNS_SHARE / TURNS
-    return [Turn(lasts_s, tuple(random.sample(sorted(KINDS), 2)) if turn % 2 else ()) for turn in range(TURNS)]
+    lasts_s = duration_s * TURNS_SHARE / TURNS * 2 / 3
+    made: list[Turn] = []
+    for _ in range(TURNS // 2):
+        one, other = random.sample(sorted(KINDS), 2)
+        made += [Turn(lasts_s, (one, other), harmless) for harmless in (True, False)]
+    return made
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,6 +56,11 @@ class TurnTaken:
         """How long it was."""
         return self.ended_s - self.began_s
 
+    @property
+    def per_s(self) -> float:
+        """Chunks a second."""
+        return self.chunks / self.seconds
+
 
 @dataclass(slots=True)
 class Report:
@@ -96,9 +101,10 @@ class Report:
 
     @property
     def speed_under_attack(self) -> float | None:
-        """Share of their speed without attackers that honest fetches keep."""
-        attacked, quiet = self.chunks_per_s(attacked=True), self.chunks_per_s(attacked=False)
-        return attacked / quiet if attacked is not None and quiet else None
+        """Share of their speed without attackers that honest fetches keep: the median of the pairs of turns."""
+        pairs = zip(self.turns[::2], self.turns[1::2], strict=False)
+        ratios = [attacked.per_s / quiet.per_s for quiet, attacked in pairs if quiet.chunks]
+        return median(ratios) if ratios else None
 
     def to_json(self) -> dict[str, Any]:
         """For a file."""

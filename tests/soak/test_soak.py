@@ -11,7 +11,7 @@ import pytest
 from bmv2_testbed.network.namespaces import can_unshare
 from bmv2_testbed.network.wired import have_mininet
 from tests.soak import __main__ as command
-from tests.soak.attacker import KINDS, frames
+from tests.soak.attacker import KINDS, frames, harmless
 from tests.soak.load import DEADLINE_S, EPOCH_S, HUNG_S, LATE_S, WINDOW_EPOCHS, Clock
 from tests.soak.plan import DISTURBANCES, HONEST, MEMBER, PORTS, STRANGER, troubles, turns
 from tests.soak.report import FDS_SPARE, Note, Report, Size, TurnTaken, compare_sizes, made, take_leftovers, take_turns
@@ -47,6 +47,15 @@ def test_attackers_send_what_a_link_carries(kind: str) -> None:
     made_frames = frames(kind, CLOCK, STRANGER + 1, 1, lambda: 120.0)
     for _ in range(20):
         assert 60 <= len(next(made_frames)) <= 9014
+
+
+def test_harmless_frames_are_as_large_and_mean_nothing() -> None:
+    made_frames, sizes = (frames("noise", CLOCK, MEMBER + 1, 1, lambda: 120.0) for _ in range(2))
+    for frame, as_large in zip(harmless(made_frames, MEMBER + 1), sizes, strict=False):
+        assert len(frame) == len(as_large)
+        assert frame[12:14] == b"\x88\xb5"
+        if len(frame) > 200:
+            break
 
 
 def test_what_is_fetched_is_what_was_put_lately() -> None:
@@ -119,13 +128,14 @@ def test_descriptors_that_pile_up_are_a_leak_and_memory_is_told() -> None:
 
 def test_speed_under_attack_is_measured_by_turns() -> None:
     assert turns(5, 80.0) == turns(5, 80.0)
-    assert [bool(turn.sent) for turn in turns(5, 80.0)] == [False, True] * 4
-    assert sum(turn.lasts_s for turn in turns(5, 80.0)) == pytest.approx(20.0)
+    assert [turn.harmless for turn in turns(5, 80.0)] == [True, False] * 4
+    assert [turn.sent for turn in turns(5, 80.0)[::2]] == [turn.sent for turn in turns(5, 80.0)[1::2]]
+    assert sum(turn.lasts_s for turn in turns(5, 80.0)) == pytest.approx(20.0 * 2 / 3)
     report = Report()
     assert report.speed_under_attack is None
     taken = [TurnTaken(False, 10.0, 20.0), TurnTaken(True, 20.0, 30.0), TurnTaken(False, 30.0, 40.0)]
     lines = [fetched(11), fetched(21), fetched(22, chunks=2), fetched(23, outcome="DEADLINE"), fetched(31), begun(32)]
     take_turns(report, taken, lines)
     assert [turn.chunks for turn in report.turns] == [4, 6, 4]
-    assert report.speed_under_attack == pytest.approx(0.6 / 0.4)
+    assert report.speed_under_attack == pytest.approx(0.6 / 0.4), "the last turn has no other half"
     assert report.to_json()["turns"][1] == [True, 10.0, 6]

@@ -253,6 +253,9 @@ class AgentClient:
         For engines whose keys name no parents: a chunk that is missing, refused or late costs only itself. `keys` are
         distinct, in any order. The agent fetches whatever it takes, and waits for nobody who computes.
         """
+        here = self.fetch_local(keys) if traceparent is None else None
+        if here is not None:
+            return Found(here.release, here.views, here.sources, here.outcome)
         body = messages.FETCH_EACH.pack(int(deadline_s * 1e6)) + messages.pack_keys(keys)
         request = self._ask_for(Kind.FETCH_EACH, keys, body, traceparent)
         answer = check_fetched(self._connection.wait(request, self._give_up_s(deadline_s)))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from controlplane.parse import WARM_WISHES_MAX
+from collections import Counter
+
+from controlplane.limits import WARM_WISHES_MAX
+from controlplane.warmups import Warmups, WarmWish
 from kvproto.rpc import control_pb2 as rpc
-from tests.unit.controlplane.helpers import CHUNK, MILLISECOND, Scene, key, record
+from tests.unit.controlplane.helpers import CHUNK, MILLISECOND, SECOND, Scene, key, record
 
 MODEL, OTHER = "llama@1", "other@2"
 PLENTY = 100 * CHUNK
@@ -105,6 +108,20 @@ def test_a_node_that_is_emptied_gets_nothing() -> None:
     scene.core.operations.drain(rpc.DrainRequest(node="n2"))
     wish(scene, 2)
     assert scene.tasks(2, "fetch") == []
+
+
+def test_nobody_hears_of_chunks_that_are_withheld_from_it() -> None:
+    scene = scene_with_hot_prefixes()
+    core = scene.core
+    may_have = lambda node, namespace: (node.facts.name, namespace) != ("n2", MODEL)  # noqa: E731
+    warmups = Warmups(core.directory, core.nodes, core.tasks, core.hottest, Counter(), may_have)
+    indexes = {node.facts.name: node.index for node in core.nodes}
+    for name in ("n2", "n3"):
+        warmups.asked(indexes[name], [WarmWish(MODEL, PLENTY, 2, SECOND)], scene.now)
+    warmups.advance(scene.now)
+    scene.advance()
+    assert brought(scene, 2) == []
+    assert brought(scene, 3) == keys("abcde")
 
 
 def test_too_many_wishes_end_the_stream() -> None:

@@ -105,7 +105,7 @@ class ChunkNames:
         after `wait_s`. Raises WeightsError, SettingsError."""
         if not self.label and (digest := self._weights.get(wait_s)) is not None:
             identity = make_identity(self._vllm_config, self._settings, self._block_tokens, digest, ())
-            self.label = chunks_label(self._vllm_config, identity)
+            self.label = chunks_label(self._vllm_config, self._kv_cache_config, identity)
         return self.label or None
 
     def find(self) -> RequestKeys | None:
@@ -127,7 +127,7 @@ class ChunkNames:
         if digest is None:
             return
         identity = make_identity(self._vllm_config, self._settings, self._block_tokens, digest, self._shards)
-        self.label = chunks_label(self._vllm_config, identity)
+        self.label = chunks_label(self._vllm_config, self._kv_cache_config, identity)
         self.keys = RequestKeys(identity)
         log.info(
             "kvcast: %s, weights %s, layout %s, chunks of %d tokens and %d bytes in %d shard(s), agent at %s%s",

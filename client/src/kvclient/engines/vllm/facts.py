@@ -27,6 +27,10 @@ WorkerRank: TypeAlias = tuple[int, int]
 """Pipeline rank, tensor rank."""
 
 
+LABEL_MODEL_CHARACTERS = 200
+"""Of the end of a model's name or path, in the label of its chunks."""
+
+
 @dataclass(frozen=True, slots=True)
 class ShardFacts:
     """What a worker says of its part of the cache, in the reports of its first step. (vLLM's handshake would bring it
@@ -251,9 +255,12 @@ def make_identity(
     )
 
 
-def chunks_label(vllm_config: Any, identity: EngineIdentity) -> str:
-    """What chunks are put under: the model, and eight digits of all that engines must have in common to share them,
-    but for the layout of each worker's cache, which a starting engine does not know yet."""
+def chunks_label(vllm_config: Any, kv_cache_config: Any, identity: EngineIdentity) -> str:
+    """What chunks are put under: the model as it was configured, digits of its weights, and eight digits of all that
+    engines must have in common to share chunks, but for the layout of each worker's cache, which a starting engine does
+    not know yet."""
     parallel = vllm_config.parallel_config
-    anyone = Shard(0, parallel.tensor_parallel_size, 0, parallel.pipeline_parallel_size, "", 0)
-    return f"{identity.label}.{identity.namespace(anyone, RequestBinding()).digest().hex()[:8]}"
+    different = max(1, parallel.tensor_parallel_size // kv_cache_config.kv_tp_replicas)
+    anyone = Shard(0, different, 0, parallel.pipeline_parallel_size, "", 0)
+    shared = identity.namespace(anyone, RequestBinding()).digest().hex()
+    return f"{vllm_config.model_config.model[-LABEL_MODEL_CHARACTERS:]}@{identity.weights_digest[:8]}.{shared[:8]}"

@@ -1,0 +1,80 @@
+"""`kvcast demo-pd`: one vLLM engine, on the CPU, computes prompts; one and four others decode them through the pool."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from bmv2_testbed.demo.prefill import PrefillDemoFigures, PrefillDemoPlan, run_prefill_demo
+from bmv2_testbed.demo.vllm import CHUNK_TOKENS, MODEL
+from bmv2_testbed.engines.small_models import make_model
+from bmv2_testbed.errors import TestbedError
+from kvcast.arguments import output_file, whole
+from kvcast.cli import UsageError
+from kvcast.figures import machine_facts, write_figures
+from kvcast.wiring import add_no_root, wiring_of
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare `kvcast demo-pd`."""
+    parser.add_argument("--tokens", type=whole(1), default=4000, help="length of a prompt (default 4000)")
+    parser.add_argument("--rounds", type=whole(1), default=3, help="prompts with one, and with four (default 3)")
+    add_no_root(parser)
+    parser.add_argument("--seed", type=whole(), default=1, help="of the prompts (default 1)")
+    parser.add_argument("--json", type=output_file, default="out/demo-pd.json", help="where the figures go")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run it; 1 if any engine said other tokens than the one without kvcast."""
+    if importlib.util.find_spec("vllm") is None:
+        raise UsageError("there is no vLLM in this environment: run it with `make demo-pd`, which makes one")
+    if not CHUNK_TOKENS < args.tokens <= 8000:
+        raise UsageError(f"--tokens is {args.tokens}; the small model reads {CHUNK_TOKENS + 1} to 8000")
+    console = Console()
+    plan = PrefillDemoPlan(
+        prompt_tokens=args.tokens, rounds=args.rounds, seed=args.seed, wiring=wiring_of(args.no_root)
+    )
+    console.print(
+        f"[bold]kvcast demo-pd[/bold]: one vLLM engine computes prompts, {plan.decoders} decode (float32, CPU), each "
+        "on a host of its own with its agent; a controller; one switch."
+    )
+    try:
+        with tempfile.TemporaryDirectory(prefix="kvcast-") as made, console.status("model") as status:
+            folder = Path(made)
+            model = make_model(folder / "model", "llama", **MODEL)
+            figures = run_prefill_demo(plan, model, folder, lambda text: status.update(text))
+    except TestbedError as error:
+        raise UsageError(str(error)) from error
+    _show(console, plan, figures)
+    write_figures(console, args.json, {"machine": machine_facts(), **asdict(figures)})
+    return 0 if figures.good else 1
+
+
+def _show(console: Console, plan: PrefillDemoPlan, figures: PrefillDemoFigures) -> None:
+    table = Table(title=f"a prompt of {plan.prompt_tokens} tokens, {figures.prompt_bytes / 2**20:.1f} MiB of KV")
+    for heading in ("decoders", "first token", "beside one decoder", "producer sent", "unicast", "same tokens"):
+        table.add_column(heading, justify="right")
+    alone_s = figures.of(1).first_token_s[0]
+    for count in (1, plan.decoders):
+        each = figures.of(count)
+        times = [f"{time_s * 1000:.0f}" for time_s in each.first_token_s]
+        table.add_row(
+            str(count),
+            f"{times[0] if count == 1 else f'{times[0]} to {times[-1]}'} ms",
+            f"{each.first_token_s[-1] / alone_s:.2f}",
+            f"{each.sent_bytes / figures.prompt_bytes:.2f} S",
+            f"{count}.00 S",
+            "yes" if each.same_tokens else "[red]NO[/red]",
+        )
+    console.print(table)
+    console.print(
+        f"S is the KV of a prompt's whole chunks. Medians of {plan.rounds} prompts. The slowest of "
+        f"{plan.decoders} decoders beside a decoder alone. An engine without kvcast computes a prompt in "
+        f"{figures.computing_s * 1000:.0f} ms."
+    )
