@@ -2,6 +2,7 @@
 // of the key before the CRC (key_hash.p4), and only carries keep that from being linear.
 
 control Salt(inout metadata_t m) {
+    @noWarn("unused")
     @id(0x01000c01)
     action set_salt(@id(1) bit<32> w0, @id(2) bit<32> w1, @id(3) bit<32> w2, @id(4) bit<32> w3,
                     @id(5) bit<32> w4, @id(6) bit<32> w5, @id(7) bit<32> w6, @id(8) bit<32> w7) {
