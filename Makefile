@@ -82,8 +82,8 @@ roce: $(VENV)/.installed ## packages and the image for guests with soft-RoCE (ne
 test-roce: setup roce ## the RDMA transport in guests with soft-RoCE, in software emulation
 	$(RUN) $(PY) -m pytest -m roce tests/roce
 
-test-security: setup ## attacks on the running product
-	$(RUN) $(PY) -m pytest -m security tests/security
+test-security: setup ## attacks on the running product: each row of docs/explanation/security.md
+	$(RUN) $(PY) -m tests.security
 
 test-long: setup ## sanitizers and soak tests
 	$(RUN) $(PY) -m pytest -m long

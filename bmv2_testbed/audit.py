@@ -18,6 +18,7 @@ from controlplane.ids import Member, SwitchPort
 from controlplane.switch.codec import V1ModelCodec, is_tofino
 from controlplane.switch.entries import (
     FLOOD_GROUP,
+    FabricEntry,
     FillingEntry,
     GroupEntry,
     PortMemberEntry,
@@ -32,6 +33,7 @@ from kvproto.ids import members_of
 from kvproto.rpc import control_pb2
 
 _INTEREST: Final = "interest_members"
+_TOUCHED: Final = "interest_last_seen"
 _ELECTION_ID: Final = 1
 """Below any controller's: the audit only looks and must never become primary in a controller's place."""
 _POLL_S: Final = 0.05
@@ -53,6 +55,26 @@ def agent_problems(name: str, metrics: str) -> list[str]:
             if what is not None and sample.value:
                 found.append(f"{name}: {sample.value:.0f} {what}")
     return found
+
+
+class InterestWatch:
+    """Interest sets of a switch, looked at again and again. A set that nothing has touched for the switch's TTL is
+    free: whoever is in it has left, and the LEAVE was lost. Pure."""
+
+    def __init__(self, ttl_s: float) -> None:
+        self._ttl_s = ttl_s
+        self._since_s: dict[int, tuple[int, float]] = {}
+        """By index: when the set was last touched, as the switch's clock says, and since when it has looked so here."""
+
+    def live(self, sets: Iterable[tuple[int, int, int]], now_s: float) -> list[int]:
+        """Members (bits) of the sets that are in use, of (index, members, last touched)."""
+        found = []
+        for index, members, touched in sets:
+            if self._since_s.get(index, (-1, 0.0))[0] != touched:
+                self._since_s[index] = (touched, now_s)
+            if members and now_s - self._since_s[index][1] <= self._ttl_s:
+                found.append(members)
+        return found
 
 
 def interest_problems(interest: Iterable[int], dead: Collection[Member]) -> list[str]:
@@ -133,16 +155,30 @@ class Scene:
             return await self._look(switch, deadline_s)
 
     async def _look(self, switch: finsy.Switch | None, deadline_s: float) -> list[str]:
+        watch: InterestWatch | None = None
         while True:
             found = [problem for name, metrics in self.agents.items() for problem in agent_problems(name, metrics())]
             if switch is not None:
-                found += await self._switch_problems(switch)
+                contents = await read_contents(switch, V1ModelCodec())
+                watch = watch or _watch(contents)
+                found += contents_problems(contents, self.status())
+                found += interest_problems(await _interest(switch, watch), self.dead)
             if not found or time.monotonic() > deadline_s:
                 return found
             await asyncio.sleep(_POLL_S)
 
-    async def _switch_problems(self, switch: finsy.Switch) -> list[str]:
-        found = contents_problems(await read_contents(switch, V1ModelCodec()), self.status())
-        entities: Any = switch.read([finsy.P4RegisterEntry(_INTEREST)])
-        cells = [one async for one in entities]
-        return found + interest_problems((int(one.data) for one in cells if one.data), self.dead)
+
+def _watch(contents: SwitchContents) -> InterestWatch:
+    """With the TTL that the switch was programmed with."""
+    ttl_us = max((one.interest_ttl_us for one in contents.values() if isinstance(one, FabricEntry)), default=0)
+    return InterestWatch(ttl_us / 1e6)
+
+
+async def _interest(switch: finsy.Switch, watch: InterestWatch) -> list[int]:
+    """Members of the sets that are in use."""
+    cells: dict[str, list[Any]] = {}
+    for name in (_INTEREST, _TOUCHED):
+        entities: Any = switch.read([finsy.P4RegisterEntry(name)])
+        cells[name] = [int(one.data or 0) async for one in entities]
+    sets = zip(range(len(cells[_INTEREST])), cells[_INTEREST], cells[_TOUCHED], strict=True)
+    return watch.live(((index, members, touched) for index, members, touched in sets if members), time.monotonic())

@@ -18,6 +18,8 @@ from controlplane.pushes import Pushes
 from controlplane.switch_cache import SwitchCache
 from controlplane.tasks import TaskTable
 from controlplane.value import ClusterValues
+from controlplane.warmups import Warmups
+from kvproto.grants import NamespaceRules
 from kvproto.integrity import Integrity
 from kvproto.rpc import control_pb2 as rpc
 from kvproto.sources import PEERS
@@ -37,13 +39,16 @@ class AgentReports:
         publication: Publication,
         tasks: TaskTable[Purpose],
         pushes: Pushes,
+        warmups: Warmups,
         claims: ClaimTable,
         accounting: Accounting,
         observer: Observer,
         price: FillPrice,
         integrity: Integrity,
+        rules: NamespaceRules,
     ) -> None:
-        """`integrity`: how the fabric's chunks are digested."""
+        """`integrity`: how the fabric's chunks are digested; `rules`: who may have chunks of which namespaces."""
+        self._rules = rules
         self._integrity = integrity
         self._directory = directory
         self._values = values
@@ -51,6 +56,7 @@ class AgentReports:
         self._publication = publication
         self._tasks = tasks
         self._pushes = pushes
+        self._warmups = warmups
         self._claims = claims
         self._accounting = accounting
         self._observer = observer
@@ -60,8 +66,12 @@ class AgentReports:
 
     def announced(self, node: Node, announce: rpc.Announce, now_ns: int) -> None:
         """Copies that a node has or no longer has."""
+        grant = self._rules.grant(node.facts.name)
         for copy in parse.announced(announce, self._integrity):
             facts = copy.facts
+            if not grant.allows(facts.namespace):
+                self._accounting.decisions["foreign_copy"] += 1
+                continue
             add = self._directory.add_disk_copy if copy.on_disk else self._directory.add_copy
             outcome = add(node.index, facts)
             if outcome in _REFUSED:
@@ -105,6 +115,7 @@ class AgentReports:
             self._fetched(node, fetch, now_ns)
         for hint in usage.hints:
             self._hinted(hint, now_ns)
+        self._warmups.asked(node.index, parse.warm_wishes(usage), now_ns)
 
     def bad_copy(self, node: Node, report: rpc.BadCopy, now_ns: int) -> None:
         """A reader says that a copy does not match its digest. Nobody's word drops another's copy: the holder is told

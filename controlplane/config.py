@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from controlplane.ids import SwitchPort
-from controlplane.limits import BITMAP_GROUPS_MAX, SWITCH_PORT_MAX
+from controlplane.limits import BITMAP_GROUPS_MAX, NAMESPACE_LABEL_BYTES_MAX, SWITCH_PORT_MAX
 from controlplane.switch.codec import V1ModelCodec
 from controlplane.switch.entries import FabricEntry
 from controlplane.switch.p4runtime import P4RuntimeOptions
+from controlplane.switch.rates import PortLimits
 from controlplane.switch.tofino import RECIRCULATION_PORT, OrbitOptions, TofinoCodec, frame_bytes
 from controlplane.switch_cache import SwitchCacheRules
 from kvdaemon import checks, settings
@@ -21,11 +22,13 @@ from kvdaemon.settings import Section
 from kvdaemon.tls_settings import TlsSettings, demand_tls, is_loopback, take_tls
 from kvpolicy.tiers.push import PushParameters
 from kvpolicy.value import ValueParameters
+from kvproto.grants import PATTERNS_MAX
 from kvproto.integrity import Integrity
 
 _MS = 1_000_000
 """Nanoseconds."""
 _HOUR_MS = 3_600_000
+_PER_S_MAX = 10**12
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,8 @@ class SwitchConfig:
     reconcile_ns: int
     groups_max: int
     """Groups by bitmap, on a Tofino."""
+    limits: PortLimits
+    """Of what each member's port may cause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +90,11 @@ class Config:
     fill_timeout_ms: int
     transfer_timeout_ms: int
     membership: MembershipConfig
+    remote_cost: bool
+    """Other machines may ask what chunks would cost."""
+    read_token_ms: int
+    namespaces: Mapping[str, tuple[str, ...]]
+    """By pattern: the nodes that may have chunks of these namespaces."""
 
     @property
     def security(self) -> str:
@@ -125,6 +135,9 @@ def parse(values: object, folder: Path) -> Config:
         fill_timeout_ms=policy.take("fill_timeout_ms", checks.whole(10, _HOUR_MS), 10_000),
         transfer_timeout_ms=policy.take("transfer_timeout_ms", checks.whole(10, _HOUR_MS), 60_000),
         membership=_membership(top.section("membership")),
+        remote_cost=top.take("remote_cost", checks.flag, False),
+        read_token_ms=top.take("read_token_ms", checks.whole(1000, _HOUR_MS), 600_000),
+        namespaces=_namespaces(top.take("namespaces", _lists, None) or {}),
     )
     top.done()
     demand_tls("listen", config.listen, tls, insecure=config.insecure)
@@ -144,6 +157,15 @@ def _ports(nodes: Section) -> dict[str, SwitchPort]:
     return {name: port for port, name in owners.items()}
 
 
+def _namespaces(lists: Mapping[str, tuple[str, ...]]) -> Mapping[str, tuple[str, ...]]:
+    if len(lists) > PATTERNS_MAX:
+        raise ConfigError(f"namespaces: {len(lists)} patterns, {PATTERNS_MAX} at most: beginnings with * take less")
+    for pattern in lists:
+        if not pattern or len(pattern.encode()) > NAMESPACE_LABEL_BYTES_MAX or "*" in pattern[:-1]:
+            raise ConfigError(f"namespaces: {pattern!r} is not a label, or the beginning of one with * behind it")
+    return lists
+
+
 def _switch(section: Section, folder: Path, segment_bytes: int, own: TlsSettings | None) -> SwitchConfig:
     target = section.take("target", checks.one_of(("none", "p4switch", "bmv2", "tofino")), "none")
     address = section.take("address", checks.endpoint, None)
@@ -158,6 +180,7 @@ def _switch(section: Section, folder: Path, segment_bytes: int, own: TlsSettings
     groups_max = section.take("groups_max", checks.whole(0, 0xFFFF), BITMAP_GROUPS_MAX)
     orbit_bytes = section.take("orbit_bytes", checks.whole(0, 2**40), 0)
     recirculation_port = section.take("recirculation_port", _recirculation_port, RECIRCULATION_PORT)
+    limits = _limits(section, segment_bytes)
     by_tls = section.take("tls", checks.flag, None)
     ca = section.take("ca", _file_in(folder), None)
     server_name = section.take("server_name", checks.text, "")
@@ -165,7 +188,7 @@ def _switch(section: Section, folder: Path, segment_bytes: int, own: TlsSettings
     if orbit_bytes and target != "tofino":
         raise ConfigError("switch.orbit_bytes goes with target tofino: elsewhere cached segments do not circulate")
     if target == "none":
-        return SwitchConfig(target, None, None, (), reconcile_ns, groups_max)
+        return SwitchConfig(target, None, None, (), reconcile_ns, groups_max, limits)
     if address is None:
         raise ConfigError(f"switch.address is missing: where does the {target} listen for P4Runtime?")
     if (p4info is None) != (program is None):
@@ -184,7 +207,17 @@ def _switch(section: Section, folder: Path, segment_bytes: int, own: TlsSettings
     codec = V1ModelCodec()
     if target == "tofino":
         codec = TofinoCodec(_orbit(orbit_bytes, segment_bytes, recirculation_port))
-    return SwitchConfig(target, reach, codec, flood_ports, reconcile_ns, groups_max)
+    return SwitchConfig(target, reach, codec, flood_ports, reconcile_ns, groups_max, limits)
+
+
+def _limits(section: Section, segment_bytes: int) -> PortLimits:
+    """From the rate of a port, unless the file says a limit itself."""
+    derived = PortLimits.of_rate(section.take("port_rate", checks.rate, 100_000_000_000), segment_bytes)
+    return PortLimits(
+        section.take("joins_per_s", checks.whole(1, _PER_S_MAX), derived.joins_per_s),
+        section.take("gets_per_s", checks.whole(1, _PER_S_MAX), derived.gets_per_s),
+        section.take("segments_per_s", checks.whole(1, _PER_S_MAX), derived.segments_per_s),
+    )
 
 
 def _switch_tls(address: str, asked: bool | None, ca: Path | None, own: TlsSettings | None) -> TlsSettings | None:
@@ -271,6 +304,13 @@ def _membership(section: Section) -> MembershipConfig:
 
 
 # -- values
+
+
+def _lists(value: object) -> Mapping[str, tuple[str, ...]] | None:
+    """Lists of names by name."""
+    if not isinstance(value, dict) or not all(isinstance(names, list) for names in value.values()):
+        raise ValueError("not a mapping of patterns to lists of nodes")
+    return {str(pattern): tuple(str(name) for name in names) for pattern, names in value.items()}
 
 
 def _metrics(value: object) -> str:

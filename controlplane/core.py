@@ -3,7 +3,7 @@
 Everything that affects the state of the control plane happens here or in what is called from here: `NodeRegistry`
 (who), `Places` (where), `Directory` (what), `ClaimTable` (what is being computed), `ClusterValues` (worth),
 `AgentReports` (what agents say of chunks), `SwitchLink`, `SwitchCache` and `SwitchProgrammer` (the switch),
-`TaskTable` (work given away), `Pushes` and `LastCopyReplication` (policies), `Operations` and `Examinations`
+`TaskTable` (work given away), `Pushes`, `Warmups` and `LastCopyReplication` (policies), `Operations` and `Examinations`
 (operators), `Publication` (what agents get). The daemon owns clock, streams and the switch's session, calls one
 method per event and carries out `take_effects()`.
 """
@@ -11,7 +11,7 @@ method per event and carries out `take_effects()`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from controlplane import parse
 from controlplane.accounting import Accounting
@@ -36,6 +36,7 @@ from controlplane.publication import Publication
 from controlplane.purposes import FillFor, Housekeeping, JobPart, ProbeStep, Purpose, PushTo, RecoveryOf, ReplicationOf
 from controlplane.pushes import Pushes
 from controlplane.quotes import Quotes
+from controlplane.read_tokens import ReadTokens
 from controlplane.settling import Settling
 from controlplane.spill import Host
 from controlplane.switch.entries import SwitchContents
@@ -45,8 +46,11 @@ from controlplane.switch_cache import FillUnwanted, FillWanted, RecoveryWanted, 
 from controlplane.switch_link import SwitchLink
 from controlplane.tasks import PendingTask, TaskTable
 from controlplane.value import ClusterValues
+from controlplane.visibility import Visibility, keys_of
+from controlplane.warmups import Warmups
 from kvpolicy.tiers.holder_load import HolderLoad
 from kvproto import __version__
+from kvproto.grants import NamespaceRules
 from kvproto.integrity import code_of
 from kvproto.rpc import control_pb2 as rpc
 from kvproto.rpc.versions import PROTOCOL, skew
@@ -62,8 +66,9 @@ class Core:
         """`observer`: hears everything, decides nothing."""
         self.options = options
         self._observer = observer or Observer()
+        self.namespace_rules = NamespaceRules(options.namespaces)
         self.nodes = NodeRegistry(options.graces, options.ports, options.with_switch, options.member_order)
-        self.directory = Directory()
+        self.directory = Directory(self.namespace_rules.apart)
         self.values = ClusterValues(self.directory, options.values)
         self.hottest = Hottest(self.directory, self.values)
         self.accounting = Accounting()
@@ -88,13 +93,19 @@ class Core:
             self.nodes,
             Settling(options.settle_ns),
             self.claims,
+            Visibility(self.namespace_rules),
             incarnation=options.incarnation,
             with_switch=options.with_switch,
         )
         decisions = self.accounting.decisions
-        self.last_copies = LastCopyReplication(self.directory, self.nodes, self.tasks, self.values, decisions)
+        self.last_copies = LastCopyReplication(
+            self.directory, self.nodes, self.tasks, self.values, decisions, self._may_have
+        )
         cheapest = self.last_copies.cheapest_value
-        self.pushes = Pushes(self.directory, self.nodes, self.tasks, self.values, cheapest, decisions, options.pushes)
+        self.pushes = Pushes(
+            self.directory, self.nodes, self.tasks, self.values, cheapest, decisions, options.pushes, self._may_have
+        )
+        self.warmups = Warmups(self.directory, self.nodes, self.tasks, self.hottest, decisions, self._may_have)
         self.reports = AgentReports(
             self.directory,
             self.values,
@@ -102,17 +113,21 @@ class Core:
             self.publication,
             self.tasks,
             self.pushes,
+            self.warmups,
             self.claims,
             self.accounting,
             self._observer,
             self.fill_price,
             options.fabric.integrity,
+            self.namespace_rules,
         )
         self._places = Places(
             options, self.nodes, self.link, self.programmer, self.switch_cache, self.publication, decisions, self._emit
         )
         self.quotes = Quotes(self.directory, self.nodes, self.values.costs)
         self.operator_state = OperatorState()
+        self.read_tokens = ReadTokens(options.secret, options.read_token_ms, self.namespace_rules)
+        self._tokens_due_ns = 0
         cache = self.switch_cache if options.with_switch else None
         self.operations = Operations(
             self.directory, self.nodes, self.tasks, cache, self.publication, self.operator_state, decisions
@@ -187,6 +202,9 @@ class Core:
         self.publication.node_changed(node.index)
         self._places.give_key(node)
         self._emit(SendTo(session, self._welcome(node)))
+        self._emit(SendTo(session, self.read_tokens.access_of(facts, now_ns)))
+        interests = hello.interests if hello.HasField("interests") else None
+        self.publication.visibility.attached(session, facts.name, interests)
         for effect in self.publication.attach(session, facts):
             self._emit(effect)
         self._take_up_places()
@@ -250,6 +268,8 @@ class Core:
                 task = self.tasks.get(TaskId(message.task_progress.task))
                 if task is not None and task.node == node.index and isinstance(task.purpose, JobPart):
                     self.operations.part_progress(task, message.task_progress)
+            case "interests":
+                self.publication.visibility.said(node.session, message.interests)
             case "claims":
                 self.reports.claimed(node, message.claims, now_ns)
             case "bad_copy":
@@ -430,8 +450,9 @@ class Core:
         for session, revision in self._state_told.items():
             if revision != self.operator_state.revision:
                 self._state_told[session] = self.operator_state.revision
-                self._emit(SendTo(session, self.operator_state.message()))
+                self._emit(SendTo(session, self.operator_state.message(self._may_pin(session))))
         self.pushes.flush()
+        self.warmups.advance(now_ns)
         for index, task_id in self.tasks.take_cancelled():
             node = self.nodes.get(index)
             if node is not None and node.attached:
@@ -442,7 +463,31 @@ class Core:
                 self.tasks.finish(task.id)
                 self._end_tasks([task])
                 continue
+            if not self._may_know(node, keys_of(task.message)):
+                self.tasks.finish(task.id)
+                self._end_tasks([task])
+                continue
             self._emit(SendTo(node.session, rpc.ToAgent(task=task.message)))
+
+    def _may_pin(self, session: int) -> Callable[[ChunkKey], bool]:
+        """Which pinned chunks the agent of a stream may hear of: those that it may have."""
+        grant = self.publication.visibility.of(session).grant
+
+        def may(key: ChunkKey) -> bool:
+            chunk = self.directory.get(key)
+            return grant.is_everything or (chunk is not None and grant.allows(chunk.facts.namespace))
+
+        return may
+
+    def _may_have(self, node: Node, namespace: str) -> bool:
+        """Whether a node that is attached is told of chunks of this namespace."""
+        return node.attached and self.publication.visibility.of(node.session).shows(namespace)
+
+    def _may_know(self, node: Node, keys: Iterable[bytes]) -> bool:
+        """Whether a node is told of these chunks: nobody hears of another tenant's by a task."""
+        view = self.publication.visibility.of(node.session)
+        chunks = (self.directory.get(ChunkKey(key)) for key in keys)
+        return all(chunk is None or view.shows(chunk.facts.namespace) for chunk in chunks)
 
     def _sweep(self, now_ns: int) -> None:
         """Handle what the passing of time alone brings about; runs now and then, not at every event."""
@@ -462,6 +507,17 @@ class Core:
         if expiry.nodes or expiry.reservations:
             self._program_members()
         self._end_tasks(self.tasks.expire(now_ns))
+        self._renew_tokens(now_ns)
+
+    def _renew_tokens(self, now_ns: int) -> None:
+        """Give every agent a token that is good for longer than its last."""
+        if now_ns < self._tokens_due_ns:
+            return
+        self._tokens_due_ns = now_ns + self.read_tokens.renew_ns
+        for session, index in self._sessions.items():
+            node = self.nodes.get(index)
+            if node is not None:
+                self._emit(SendTo(session, self.read_tokens.access_of(node.facts, now_ns)))
 
     def _advance_switch(self, now_ns: int) -> None:
         self.switch_cache.advance(now_ns)
@@ -503,6 +559,7 @@ class Core:
             switch_state=self._places.switch_state(node),
             protocol=PROTOCOL,
             takes_loads=True,
+            read_tokens=True,
             version=__version__,
             fabric=rpc.Fabric(
                 group_ip=fabric.entry.group_ip,

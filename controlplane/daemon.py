@@ -112,6 +112,7 @@ class Controller:
             },
             streams={"/live": self.live.events},
             services={"/v1/cost": json_service(self._cost, QuestionError, TooManyQuestionsError)},
+            private=_private_pages(config),
         )
         self._stopping = False
         self._complaint = ""
@@ -419,6 +420,14 @@ class Controller:
         return Health(missing, facts)
 
 
+def _private_pages(config: Config) -> Mapping[str, str]:
+    """Pages that name chunks of all tenants, or say where chunks are."""
+    if config.insecure:
+        return {}
+    pages = dict.fromkeys(("/", "/live"), "open it through a tunnel (ssh -L), or use kvcast top")
+    return pages if config.remote_cost else {**pages, "/v1/cost": "set remote_cost: true"}
+
+
 def _target(switch: SwitchConfig) -> SwitchTarget | None:
     return None if switch.reach is None or switch.codec is None else P4RuntimeTarget(switch.reach, switch.codec)
 
@@ -444,10 +453,13 @@ def _options(config: Config, with_switch: bool) -> CoreOptions:
         is_p4switch=config.switch.target == "p4switch",
         member_order=MEMBER_ORDER if config.switch.target == "tofino" else ASCENDING,
         bitmap_groups_max=config.switch.groups_max,
+        limits=config.switch.limits,
         check_switch_ns=config.switch.reconcile_ns,
         fill_timeout_ms=config.fill_timeout_ms,
         transfer_timeout_ms=config.transfer_timeout_ms,
         secret=secrets.token_bytes(32),
+        read_token_ms=config.read_token_ms,
+        namespaces=config.namespaces,
         settle_ns=config.membership.settle_ns,
     )
 

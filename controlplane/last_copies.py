@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Callable
 
 from controlplane.directory import Directory
 from controlplane.ids import ChunkKey, NodeIndex
@@ -29,20 +30,24 @@ class LastCopyReplication:
         tasks: TaskTable[Purpose],
         values: ClusterValues,
         decisions: Counter[str],
+        may_have: Callable[[Node, str], bool] = lambda node, namespace: True,
     ) -> None:
-        """`decisions`: the counters of what is done."""
+        """`decisions`: the counters of what is done; `may_have(node, namespace)`: whether a node is told of such
+        chunks."""
+        self._may_have = may_have
         self._directory = directory
         self._nodes = nodes
         self._tasks = tasks
         self._values = values
         self._decisions = decisions
 
-    def hosts(self, excluded: NodeIndex | None, now_ns: int) -> list[Host]:
-        """Pools that could take a chunk, with what it would cost them."""
+    def hosts(self, excluded: NodeIndex | None, now_ns: int, namespace: str | None = None) -> list[Host]:
+        """Pools that could take a chunk (of this namespace), with what it would cost them."""
         return [
             Host(node.index, node.free_bytes, self.cheapest_value(node, now_ns), node.disk_free_bytes)
             for node in self._nodes
             if node.state is NodeState.ATTACHED and not node.draining and node.index != excluded
+            if namespace is None or self._may_have(node, namespace)
         ]
 
     def cheapest_value(self, node: Node, now_ns: int) -> float:
@@ -65,11 +70,18 @@ class LastCopyReplication:
         endangered = self._endangered(node, now_ns) if limit > 0 else []
         moving = {task.purpose.key for task in under_way if isinstance(task.purpose, ReplicationOf)}
         busy = {task.node for task in under_way}
-        hosts = [host for host in self.hosts(node.index, now_ns) if host.node not in busy]
-        for step in plan_replications([chunk for chunk in endangered if chunk.key not in moving], hosts, limit):
-            self._decisions["last_copies_replicating"] += 1
-            work = rpc.Task(fetch=rpc.Fetch(keys=[step.key], reason=rpc.Fetch.SPILL))
-            self._tasks.add(step.node, ReplicationOf(step.key), work)
+        by_namespace: dict[str, list[Endangered]] = {}
+        for chunk in endangered:
+            if chunk.key not in moving:
+                by_namespace.setdefault(self._namespace(chunk.key), []).append(chunk)
+        for namespace, chunks in by_namespace.items():
+            hosts = [host for host in self.hosts(node.index, now_ns, namespace) if host.node not in busy]
+            for step in plan_replications(chunks, hosts, limit):
+                self._decisions["last_copies_replicating"] += 1
+                work = rpc.Task(fetch=rpc.Fetch(keys=[step.key], reason=rpc.Fetch.SPILL))
+                self._tasks.add(step.node, ReplicationOf(step.key), work)
+                busy.add(step.node)
+                limit -= 1
 
     def ended(self, done: bool) -> None:
         """A replication is over."""
@@ -88,6 +100,10 @@ class LastCopyReplication:
                 value = self._values.value_moved(key, size_bytes, rooted, now_ns, losing=node.index)
                 found.append(Endangered(key, size_bytes, value))
         return found
+
+    def _namespace(self, key: ChunkKey) -> str:
+        chunk = self._directory.get(key)
+        return "" if chunk is None else chunk.facts.namespace
 
     def _value(self, node: Node, key: ChunkKey, size_bytes: int, now_ns: int) -> float:
         """What the node's copy is worth."""

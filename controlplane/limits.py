@@ -104,6 +104,18 @@ PUSHES_PER_NODE: Final = 2
 PUSH_JOINED_CHUNKS_MAX: Final = 256
 """Chunks offered to a node that has just come."""
 
+WARM_WISHES_MAX: Final = 64
+"""Wishes of starting engines in one message."""
+
+WARM_NAMESPACES_MAX: Final = 256
+"""Namespaces whose engines are starting at the same time; others are not warmed."""
+
+WARM_WAIT_MS_MAX: Final = 600_000
+"""The longest that an engine may wait for others that start with it."""
+
+WARM_CANDIDATES_MAX: Final = 4096
+"""Chunks of the whole pool, the hottest ones, among which those for a starting engine are looked for."""
+
 HEARTBEATS_MISSED_MAX: Final = 3
 """After this many missed heartbeats a node is suspect: nothing new is asked of it."""
 HEARTBEATS_UNSEEN_MAX: Final = 5

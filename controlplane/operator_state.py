@@ -6,7 +6,7 @@ counts; what an operator has set at this controller since it started takes prece
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from controlplane.ids import ChunkKey
 from kvproto.rpc import control_pb2 as rpc
@@ -21,6 +21,8 @@ class OperatorState:
         self._pins: set[ChunkKey] = set()
         self._drained_here: dict[str, bool] = {}
         """By name: what operators said to this controller."""
+        self._adopted = 0
+        """The revision that agents brought and that counts."""
         self._pinned_here: dict[ChunkKey, bool] = {}
 
     @property
@@ -46,20 +48,28 @@ class OperatorState:
 
     def heard(self, state: rpc.OperatorState) -> bool:
         """An agent repeats what some controller sent it (checked by `parse`). True if that is news."""
-        if state.revision <= self.revision:
+        pins = {ChunkKey(key) for key in state.switch_pins}
+        if self._adopted and state.revision == self._adopted:
+            # Another part of the same state: no agent hears of what is not its.
+            pins |= self._pins
+        elif state.revision <= self.revision:
             return False
-        self.revision = state.revision
-        self._drained, self._pins = set(state.drained), {ChunkKey(key) for key in state.switch_pins}
+        before = self._pins
+        self._adopted = state.revision
+        self.revision = max(self.revision, state.revision)
+        self._drained, self._pins = set(state.drained), pins
         drained = dict.fromkeys(self._drained, True) | self._drained_here
         pinned = dict.fromkeys(self._pins, True) | self._pinned_here
         self._set({name for name, said in drained.items() if said}, {key for key, said in pinned.items() if said})
-        return True
+        return self._pins != before or state.revision == self.revision
 
-    def message(self) -> rpc.ToAgent:
-        """For every agent to keep."""
+    def message(self, may_know: Callable[[ChunkKey], bool] = lambda key: True) -> rpc.ToAgent:
+        """For an agent to keep; `may_know`: pins that it may hear of. The others are with other agents."""
         return rpc.ToAgent(
             operator_state=rpc.OperatorState(
-                revision=self.revision, drained=sorted(self._drained), switch_pins=sorted(self._pins)
+                revision=self.revision,
+                drained=sorted(self._drained),
+                switch_pins=sorted(one for one in self._pins if may_know(one)),
             )
         )
 

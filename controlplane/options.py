@@ -9,6 +9,7 @@ from controlplane.ids import Member, SwitchPort
 from controlplane.limits import BITMAP_GROUPS_MAX
 from controlplane.nodes import ASCENDING, Graces
 from controlplane.switch.entries import FabricEntry
+from controlplane.switch.rates import PortLimits
 from controlplane.switch_cache import SwitchCacheRules
 from controlplane.switch_link import SwitchLinkOptions
 from kvpolicy.tiers.push import PushParameters
@@ -50,11 +51,17 @@ class CoreOptions:
     member_order: tuple[Member, ...] = ASCENDING
     """Members in the order in which ports get them."""
     bitmap_groups_max: int = BITMAP_GROUPS_MAX
+    limits: PortLimits | None = None
+    """Of what each member's port may cause."""
     check_switch_ns: int = 2_000_000_000
     fill_timeout_ms: int = 10_000
     transfer_timeout_ms: int = 60_000
     secret: bytes = b""
     """From which follows what agents say in HERE: nobody else knows it."""
+    read_token_ms: int = 600_000
+    """For how long a token opens connections for reads."""
+    namespaces: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """By pattern: the nodes that may have chunks of these namespaces, see `kvproto.grants`."""
     settle_ns: int = 3_000_000_000
     """For this time after its start a controller lets agents keep the directory of its predecessor."""
 
@@ -68,4 +75,5 @@ class CoreOptions:
             self.flood_ports,
             self.is_p4switch,
             self.bitmap_groups_max,
+            self.limits,
         )

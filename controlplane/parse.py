@@ -27,8 +27,11 @@ from controlplane.limits import (
     REVISION_MAX,
     SWITCH_PINS_MAX,
     SWITCH_PORT_MAX,
+    WARM_WAIT_MS_MAX,
+    WARM_WISHES_MAX,
 )
 from controlplane.nodes import NodeFacts
+from controlplane.warmups import WarmWish
 from kvpolicy.tiers.cost_question import CostQuestion, question_from
 from kvpolicy.value import Measurement, PastFetches, Tier
 from kvpolicy.value.costs import MEASUREMENTS_MAX
@@ -187,6 +190,21 @@ def measurements(usage: rpc.Usage) -> list[Measurement]:
         Measurement(_TIERS[one.source], one.bytes, one.took_us / 1e6)
         for one in usage.measurements[:MEASUREMENTS_MAX]
         if one.source in _TIERS
+    ]
+
+
+def warm_wishes(usage: rpc.Usage) -> list[WarmWish]:
+    """What starting engines ask for. Raises MalformedError."""
+    if len(usage.warms) > WARM_WISHES_MAX:
+        raise MalformedError(f"{len(usage.warms)} wishes of starting engines, at most {WARM_WISHES_MAX} allowed")
+    return [
+        WarmWish(
+            one.namespace[:NAMESPACE_LABEL_BYTES_MAX],
+            one.bytes,
+            one.nodes,
+            min(one.wait_ms, WARM_WAIT_MS_MAX) * 1_000_000,
+        )
+        for one in usage.warms
     ]
 
 

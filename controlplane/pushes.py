@@ -34,15 +34,17 @@ class Pushes:
         cheapest_value: Callable[[Node, int], float],
         decisions: Counter[str],
         parameters: PushParameters,
+        may_have: Callable[[Node, str], bool] = lambda node, namespace: True,
     ) -> None:
-        """`cheapest_value(node, now_ns)`: value per byte of what a node would lose first to make room. `decisions`: the
-        counters of what is done."""
+        """`may_have(node, namespace)`: whether a node is told of such chunks. `cheapest_value(node, now_ns)`: value per
+        byte of what a node would lose first to make room. `decisions`: the counters of what is done."""
         self._directory = directory
         self._nodes = nodes
         self._tasks = tasks
         self._values = values
         self._cheapest_value = cheapest_value
         self._decisions = decisions
+        self._may_have = may_have
         self.policy: PushPolicy[NodeIndex] = PushPolicy(parameters)
         self._collected: dict[NodeIndex, dict[ChunkKey, int]] = {}
         """Bytes of chunks that nodes are to get."""
@@ -116,7 +118,7 @@ class Pushes:
     def _collect(self, index: NodeIndex, chunk: Chunk, now_ns: int) -> None:
         size_bytes = chunk.facts.size_bytes
         node = self._nodes.get(index)
-        if node is None:
+        if node is None or not self._may_have(node, chunk.facts.namespace):
             return
         if node.free_bytes < size_bytes:
             rooted = self._directory.is_rooted(chunk.key)

@@ -29,12 +29,14 @@ from controlplane.switch.entries import (
     TakenAddressEntry,
 )
 from controlplane.switch.programmer import SwitchProgrammer
+from controlplane.switch.rates import LIMIT_KINDS, PortLimits
 from controlplane.switch.target import SwitchFacts
 
 _MEMBER_KINDS = frozenset(
     {
         *("station", "source", "address", "port_member", "egress_member", "dmac"),
         *("replicate", "replicate_default", "group", "clone_session"),
+        *LIMIT_KINDS,
     }
 )
 _DIGEST_KINDS = frozenset({"digest"})
@@ -55,6 +57,8 @@ class SwitchLinkOptions:
     """A program that asks for it gets its flooding from the switch itself, to all ports, until somebody writes the
     group: leave it so."""
     bitmap_groups_max: int = BITMAP_GROUPS_MAX
+    limits: PortLimits | None = None
+    """Of each member's port; None: there are none."""
 
 
 class SwitchLink:
@@ -136,6 +140,8 @@ class SwitchLink:
         ports: dict[Member, SwitchPort] = self._nodes.member_ports()
         for member, port in ports.items():
             entries += [PortMemberEntry(port, member), EgressMemberEntry(port, member)]
+        if self._options.limits is not None:
+            entries += self._options.limits.entries(ports)
         # Packets go where their node was seen, whatever anybody configured: a typo must not cost TCP.
         locations = self._nodes.locations()
         for place in locations:

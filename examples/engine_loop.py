@@ -23,8 +23,8 @@ NAMESPACE = Namespace(model="example-7b", dtype="bfloat16", chunk_tokens=CHUNK_T
 def serve(agent: AgentClient, prompt: list[int]) -> tuple[int, int]:
     """One request; returns the chunks that the pool had and those that were computed."""
     keys = prefix_keys(NAMESPACE, prompt)
-    with agent.fetch(keys, deadline_s=0.5, recompute_s=PREFILL_S_PER_CHUNK * len(keys)) as got:
-        for view in got.views:
+    with agent.fetch_stream(keys, deadline_s=0.5, recompute_s=PREFILL_S_PER_CHUNK * len(keys)) as got:
+        for view in got:  # each as soon as it is whole, while those behind it are still on their way
             load_into_gpu(view)
         hits = got.count
     for position in range(hits, len(keys)):

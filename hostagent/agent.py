@@ -38,6 +38,7 @@ from hostagent.link_rate import link_rate_bit_s
 from hostagent.metrics import AgentMetrics
 from hostagent.pool.chunks import Chunk
 from hostagent.pool.intake import Intake
+from hostagent.pool.leases import local_leases
 from hostagent.pool.opening import opened
 from hostagent.tenant_metrics import WatchedTenants
 from hostagent.timers import MachineTimer
@@ -52,6 +53,7 @@ from hostagent.transport.base import (
     ReadRequest,
     TransportFacts,
 )
+from hostagent.transport.read_tokens import TokenBook
 from hostagent.tree import Hashed
 from kvdaemon.health import Health, health_pages
 from kvdaemon.http import HttpServer, Question, json_service, metrics_page
@@ -113,6 +115,7 @@ class Agent:
         self.http = HttpServer(
             {"/metrics": metrics_page(self.metrics.registry, "agent"), **health_pages(self.health)},
             services={"/v1/cost": json_service(self._cost, QuestionError, TooManyQuestionsError)},
+            private={} if config.insecure or config.remote_cost else {"/v1/cost": "set http.remote_cost: true"},
         )
         self.http_address = await self.http.listen(*config.http, "change http.address or http.port")
         try:
@@ -138,7 +141,8 @@ class Agent:
     async def _start_parts(self) -> None:
         """All the rest. Raises what `start` does; nothing but the HTTP server is left open then."""
         config = self.config
-        self.transport = make_transport(config.data, self.memory)
+        self.tokens = TokenBook(demands=bool(config.controllers))
+        self.transport = make_transport(config.data, self.memory, self.tokens)
         self._hashing = Hashing(self.memory, self._loop)
         self._intake = Intake(self.memory, config.write_region_bytes, self._loop)
         knowledge = Knowledge(config.node, priors(config.link_rate_bit_s or link_rate_bit_s(config.data)))
@@ -149,8 +153,14 @@ class Agent:
         self.cold: ColdTier | None = None
         if config.cold is not None and self._cold_store is not None:
             self.cold = ColdTier(config.cold, self._cold_store, self.memory, self._loop, self.handle, config.node)
+        self._leases = local_leases(config.pool.size_bytes)
         self.core = AgentCore(
-            core_options(config), knowledge, self.store, served_reads=self.transport.counters, index=self._pool.index
+            core_options(config),
+            knowledge,
+            self.store,
+            served_reads=self.transport.counters,
+            index=self._pool.index,
+            catalog=self._leases.catalog if self._leases is not None else None,
         )
         self._timer = MachineTimer(self._loop, self._timer_fired)
         self.attachment = Attachment(
@@ -162,6 +172,7 @@ class Agent:
             lambda task: self.examined.run(task),
             self._certificates,
             config.data.integrity,
+            self.tokens,
         )
         self.examined = Examined(
             self.handle,
@@ -184,6 +195,7 @@ class Agent:
             self._intake,
             Admission(config.api_access, self.metrics.api_refused, self.tenancy.connections_max),
             self.tenancy,
+            self._leases,
         )
         try:
             if self.store is not None:
@@ -229,6 +241,8 @@ class Agent:
         if self.cold is not None:
             await self.cold.close()
         self._hashing.close()
+        if self._leases is not None:
+            self._leases.close()
         self.memory.close()
 
     def _tracing_broke(self, error: Exception) -> None:
@@ -272,6 +286,7 @@ class Agent:
             effects.ReserveAnswered: self._answer,
             effects.CommitAnswered: self._answer,
             effects.FetchAnswered: self._answer,
+            effects.FetchPartAnswered: self._answer,
             effects.KeysAnswered: self._answer,
             SendControl: lambda effect: self.transport.send_control(effect.message, effect.address),
             effects.CastSegments: lambda one: self.transport.cast(_place(one.chunk), one.first, one.count),
@@ -301,6 +316,7 @@ class Agent:
             effects.ReportUsage: report,
             effects.ReportLoad: report,
             effects.ReportClaims: report,
+            effects.ReportInterests: report,
             effects.ReportTaskProgress: report,
             effects.ReportTaskEnd: report,
             effects.ReportBadCopy: self._report_bad_copy,
@@ -363,6 +379,7 @@ class Agent:
                 version=__version__,
                 integrities=[pb.Integrity.ValueType(code_of(one)) for one in Integrity],
                 protocol=PROTOCOL,
+                interests=convert.interests_of(self.core.interests.current),
             )
         )
 
@@ -426,6 +443,10 @@ class Agent:
         chunk = self.core.lend(key, now_ns)
         self._arm(now_ns)
         return Extent(chunk.offset, chunk.size_bytes, chunk) if chunk is not None else None
+
+    def namespace_of(self, key: ChunkKey) -> str | None:
+        """Whose a chunk of this node is."""
+        return self.core.namespace_of(key)
 
     def leaves(self, key: ChunkKey) -> bytes | None:
         """A peer wants to know which part of a chunk it got wrong."""
@@ -598,6 +619,7 @@ class Agent:
 
     def stats(self) -> dict[str, float]:
         """Figures for an engine: everything in the metrics, flat."""
+        self.handle(events.FiguresWanted())
         figures = self.metrics.flat()
         figures["directory_chunks"] = self.core.directory.chunks_count
         figures["gate_rate_bytes_per_s"] = self.core.gate.costs.cost(Tier.REMOTE_DRAM).rate_bytes_per_s

@@ -112,6 +112,8 @@ class AgentConfig:
     tenants: Mapping[str, TenantTerms] = field(default_factory=dict)
     """By name."""
     http: tuple[str, int] = ("127.0.0.1", 9475)
+    remote_cost: bool = False
+    """Other machines may ask what chunks would cost."""
     ready_file: Path | None = None
     log_level: str = "info"
     log_format: str = "text"
@@ -160,6 +162,7 @@ def parse(values: object, folder: Path = Path()) -> AgentConfig:
         write_region_wanted_bytes=api.take("write_region", _write_region, None),
         tenants=_tenants(top.section("tenants")),
         http=(http.take("address", checks.ipv4, "127.0.0.1"), http.take("port", checks.whole(0, 65535), 9475)),
+        remote_cost=http.take("remote_cost", checks.flag, False),
         ready_file=top.take("ready_file", checks.optional_path, None),
         log_level=top.take("log_level", checks.one_of(checks.LOG_LEVELS), "info"),
         log_format=top.take("log_format", checks.one_of(LOG_FORMATS), "text"),
@@ -196,10 +199,18 @@ def _tenants(section: Section) -> dict[str, TenantTerms]:
             tenant.take("weight", checks.number(0.001, 1000), default.weight),
             tenant.take("connections", checks.whole(1, limits.API_CONNECTIONS_MAX), default.connections_max),
             tenant.take("requests_per_s", checks.number(0, 1e9), default.requests_per_s),
+            tenant.take("namespace", _namespace, default.namespace),
         )
         if not terms.users and not terms.groups:
             raise ConfigError(f"tenants.{name}: nobody belongs to it: name users or groups")
     return tenants
+
+
+def _namespace(value: object) -> str:
+    """The first part of labels."""
+    if value != "" and not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", str(value)):
+        raise ValueError(f"{value!r} is not a name of letters, digits, '.', '_' and '-', 64 at most")
+    return str(value)
 
 
 def _groups(value: object) -> frozenset[int]:

@@ -29,6 +29,7 @@ def core_options(config: AgentConfig) -> CoreOptions:
         parse_address(config.data.pool_address) or None,
         merge_wait_max_s=config.merge_wait_max_s,
         tenant_weights={name: terms.weight for name, terms in config.tenants.items()},
+        tenant_namespaces={name: terms.namespace for name, terms in config.tenants.items() if terms.namespace},
     )
     if config.cold is not None:
         options = replace(

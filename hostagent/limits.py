@@ -25,6 +25,10 @@ ADOPTED_HELD_S = 120.0
 """Extents that an engine may still use although its agent ended are given to nobody for this long: copies of a lease
 take milliseconds, and a client that waits for an agent gives up earlier."""
 
+ADOPTED_SHOWN_S = 5.0
+"""And whole chunks for this long: an engine may have leased them without asking, which no index says. It looks whether
+its agent is there whenever it takes a lease (`kvclient.local`)."""
+
 DISK_BYTES_MIN = 1 * MIB
 DISK_BYTES_MAX = 1 << 48
 
@@ -49,6 +53,9 @@ API_LOCKS_MAX = 16384
 """Locks of one engine: four times the keys of one request."""
 API_LOCKED_SHARE_MAX = 0.5
 """Of the pool, locked by all engines together: what is fetched and put needs room, too."""
+LOCAL_READS_LOOK_S = 0.25
+"""How often the agent looks at what engines read without asking, and at chunks that had to stay for them. It learns of
+so many hits of a connection at most (`kvclient.catalog.HITS`) as come within that time."""
 HASH_INLINE_BYTES_MAX = {Integrity.BLAKE3: 512 * KIB, Integrity.XXH3: 4 * MIB}
 """Up to here hashing holds the event loop up for less (about 0.15 and 0.03 ms per MiB) than hops to a thread and back
 would cost."""
@@ -112,6 +119,13 @@ READ_CONNECT_TIMEOUT_S = 3.0
 READ_RENEW_S = 0.5
 """A connection that moved nothing for this long gets no more requests: they go over a new one. TCP doubles its pauses
 while a path is broken, so that an old connection may stay silent for many seconds after the path is whole again."""
+READ_TOKEN_S = 5.0
+"""A connection on which nobody shows a good token for so long ends."""
+READ_TOKEN_AGAIN_S = 1.0
+"""How often a token whose time is over is looked at again while time stands still."""
+READ_UNWANTED_BYTES_MAX = 64 * KIB
+"""Bytes of reads that were given up, which a connection without any other reads takes in. Where more are to come a new
+connection is quicker than waiting for them, and the holder's uplink is spared."""
 READ_STALLED_CONNECTIONS_MAX = 2
 """Connections to one peer that stand still, beside the newest; with more, requests wait on the newest."""
 READ_STALL_TIMEOUT_S = 30.0
@@ -178,6 +192,8 @@ LOAD_AGAIN_S = 0.25
 ANNOUNCE_DELAY_S = 0.03
 """Long enough for the chunks of one fetch or put to go out together, and not in the middle of it."""
 USAGE_DELAY_S = 0.25
+WARM_WISHES_MAX = 64
+"""Of engines that start, not told to the controller yet; beyond it the oldest are dropped."""
 USAGE_EVENTS_MAX = 4096
 USAGE_BATCH_EVENTS = 1000
 PAST_FETCHES_MAX = 16_384

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import json
 import math
 import os
@@ -121,8 +122,11 @@ class HttpServer:
         pages: Mapping[str, Page],
         streams: Mapping[str, Stream] | None = None,
         services: Mapping[str, Service] | None = None,
+        private: Mapping[str, str] | None = None,
     ) -> None:
-        """All by their paths."""
+        """All by their paths. `private`: those that only processes of this machine get, each with what others are told
+        to do."""
+        self._private = private or {}
         self._pages = pages
         self._streams = streams or {}
         self._services = services or {}
@@ -166,7 +170,10 @@ class HttpServer:
             head = await _request_head(reader)
             if head is not None:
                 method, path, query = _request(head)
-                if method == "GET" and path in self._streams and self._streaming < STREAMS_MAX:
+                if path in self._private and not _is_near(writer):
+                    refusal = f"{path} is for this machine only: {self._private[path]}"
+                    await _send(writer, _encode(words_page(HTTPStatus.FORBIDDEN, refusal)))
+                elif method == "GET" and path in self._streams and self._streaming < STREAMS_MAX:
                     await self._stream(path, reader, writer)
                 else:
                     await _send(writer, await self._reply(method, path, query, head, reader))
@@ -215,6 +222,12 @@ class HttpServer:
             told = {"message": f"the page {path} cannot be made", "exception": error}
             asyncio.get_running_loop().call_exception_handler(told)
             return words_page(HTTPStatus.INTERNAL_SERVER_ERROR, "a bug: the log has more")
+
+
+def _is_near(writer: asyncio.StreamWriter) -> bool:
+    """Whether the peer is a process of this machine, as far as its address says."""
+    peer = writer.get_extra_info("peername")
+    return peer is not None and ipaddress.ip_address(peer[0].partition("%")[0]).is_loopback
 
 
 async def _request_head(reader: asyncio.StreamReader) -> bytes | None:

@@ -143,10 +143,11 @@ class SwitchModel:
             return True
         if message.op is Op.GET:
             entry = self._entry(message.key)
-            if entry is not None:
-                entry.seen_ns = self._engine.now_ns
-                if not message.flags & Flag.ONLY_ME and entry.members >> member & 1:
-                    entry.leader = member + 1
+            if entry is None or not entry.members >> member & 1:
+                return True  # only who waits for a chunk may ask for it
+            entry.seen_ns = self._engine.now_ns
+            if not message.flags & Flag.ONLY_ME:
+                entry.leader = member + 1
             if self._serve(message, member, entry):
                 return True
             self._forward(replace(packet, body=ControlBody(message.encode())), member)
@@ -205,12 +206,12 @@ class SwitchModel:
 
     # --- cache -------------------------------------------------------------------------------------------------------
 
-    def _serve(self, get: Control, member: Member, entry: Interest | None) -> bool:
+    def _serve(self, get: Control, member: Member, entry: Interest) -> bool:
         cached = self.cache.get(get.key)
         if cached is None or cached.filling_member is not None:
             return False
         to = 1 << member
-        if entry is not None and not get.flags & Flag.ONLY_ME:
+        if not get.flags & Flag.ONLY_ME:
             to |= entry.members
         for segment in range(get.segment, min(get.segment + get.count, cached.segments)):
             stored = cached.slots[segment]

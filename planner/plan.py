@@ -12,6 +12,7 @@ import numpy as np
 
 from kvproto.limits import MEMBERS_MAX
 from planner.bursts import Burst, bursts
+from planner.cells import replay_cells
 from planner.cluster.figures import ReplayFigures
 from planner.cluster.options import Cluster, Scenario, Sharing
 from planner.cluster.replay import Replay
@@ -25,6 +26,8 @@ LINKS_GBIT_S: Final = (10, 25, 50, 100, 200, 400)
 SPEEDS: Final = (0.25, 1.0, 4.0, 16.0)
 MODELS: Final = ("deepseek-v3", "llama-3-8b", "llama-3-70b", "llama-2-7b")
 """From least to most KV per token, and the sizes of engine that they run on."""
+NODES_MAX: Final = 16 * MEMBERS_MAX
+"""Of a plan: sixteen cells."""
 _BIG_PARAMETERS: Final = 30e9
 """A model with more parameters (at two bytes each) does not fit on one accelerator: it gets a node of eight."""
 
@@ -128,9 +131,10 @@ class PlanFigures:
 
 def check(cluster: Cluster) -> None:
     """Raises PlanError for a cluster that cannot be replayed."""
-    if not 2 <= cluster.nodes <= MEMBERS_MAX:
+    if not 2 <= cluster.nodes <= NODES_MAX:
         raise PlanError(
-            f"{cluster.nodes} nodes: a replay has 2 to {MEMBERS_MAX}, what one switch takes; beyond that use --scale"
+            f"{cluster.nodes} nodes: a replay has 2 to {NODES_MAX:,}, beyond {MEMBERS_MAX} in cells;"
+            " for more use --scale"
         )
     if cluster.local_dram_bytes < cluster.chunk_bytes:
         raise PlanError(
@@ -236,6 +240,8 @@ def _load(trace: list[TraceRequest]) -> None:
 
 def _replay(scenario: Scenario, count: int, progress: Callable[[float], None] = lambda _: None) -> ReplayFigures:
     requests: list[Request] = requests_of(_TRACE[:count] if count else _TRACE, scenario.speed, scenario.jitter_seed)
+    if scenario.cluster.nodes > MEMBERS_MAX:
+        return replay_cells(scenario, requests, progress)
     return Replay(scenario).run(requests, progress)
 
 

@@ -141,6 +141,10 @@ class Node:
     def segments_sent(self, key: ChunkKey, count: int) -> None: ...
     def segments_failed(self, key: ChunkKey, count: int) -> None: ...
     def fill_sent(self, key: ChunkKey, count: int) -> None: ...
+    def namespace_of(self, _key: ChunkKey) -> str | None:
+        """Of no namespace."""
+        return ""
+
     def leaves(self, key: ChunkKey) -> bytes | None:
         """There is no tree: all bytes are right."""
         return None

@@ -41,6 +41,7 @@ from controlplane.switch.entries import (
     PortMemberEntry,
     ReplicateToPortEntry,
     ServingEntry,
+    SourceEntry,
 )
 from controlplane.switch.p4runtime import P4RuntimeOptions, P4RuntimeTarget
 from controlplane.switch.target import Operation, SwitchEvent, Up, Update
@@ -74,15 +75,17 @@ def run_get_comparison() -> Iterator[Measurement]:
         print(f"GET on simple_switch is left out: {' and '.join(missing)} not on PATH", flush=True)
         return
     wire, traffic = Wire(), ChunkTraffic(_HOLDER, SEGMENT_BYTES)
-    get = traffic.get(_ASKER, 0)
+    join, get = traffic.join(_ASKER), traffic.get(_ASKER, 0)
     with tempfile.TemporaryDirectory() as scratch, namespace():
         folder = Path(scratch)
         with _simple_switch(folder) as (options, process):
             asyncio.run(_fill(options, traffic))
+            _exchange(_ASKER, join)
             expected = _exchange(_ASKER, get)
             theirs = flow(wire, get, _ASKER.port, lambda: process_cpu_ns(process))
         with _p4switch(folder) as options:
             asyncio.run(_fill(options, traffic))
+            _exchange(_ASKER, join)
             if _exchange(_ASKER, get) != expected:
                 raise SwitchError(f"p4switch and {PEER} answer a GET with different bytes")
             ours = flow(wire, get, _ASKER.port, switch_thread_cpu_ns)
@@ -157,6 +160,7 @@ def _attachment(traffic: ChunkTraffic) -> list[Entry]:
             PortMemberEntry(port, member),
             EgressMemberEntry(port, member),
             AddressEntry(host.mac.to_bytes(6, "big"), port),
+            SourceEntry(port, host.mac.to_bytes(6, "big"), host.ip.to_bytes(4, "big")),
             ReplicateToPortEntry(host.bit, port),
         ]
     return entries

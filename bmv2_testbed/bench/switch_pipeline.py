@@ -65,6 +65,7 @@ class _KvcastSwitch:
             batch.insert(self._table("port_member"), [(port, 0)], self._call("set_member", host.member, host.bit))
             batch.insert(self._table("egress_member"), [(port, 0)], self._call("set_receiver", host.bit))
             batch.insert(self._table("dmac"), [(host.mac, 0)], self._call("forward", port))
+            batch.insert(self._table("source"), [(part, 0) for part in (port, host.mac, host.ip)], self._call("known"))
             batch.insert(self._table("replicate"), [(host.bit, 0)], self._call("to_port", port))
         batch.insert(self._table("replicate"), [(_MASK_ALL, 0)], self._call("to_group", GROUP_CAST))
         for group in (GROUP_ALL, GROUP_CAST):
@@ -123,13 +124,13 @@ def run_switch_pipeline() -> Iterator[Measurement]:
         plain = Host(2).mac.to_bytes(6, "big") + Host(3).mac.to_bytes(6, "big") + b"\x90\x00" + bytes(50)
         _copies(made, 3, plain, 1)
         yield measured("kvcast.p4: L2, 64 B", rate(switch, [plain]))
+        made.join(range(2, 3))
         _copies(made, 2, made.gets(1)[0], 1)
         alone = measured("kvcast.p4: GET of a 4 KiB segment", _rate_of(made, 2, made.gets(1)))
         yield alone
         _copies(made, 2, made.gets(SEGMENTS)[0], SEGMENTS)
         seconds = _rate_of(made, 2, made.gets(SEGMENTS)) / SEGMENTS
         yield measured(f"kvcast.p4: GET of {SEGMENTS} segments, each", seconds, alone)
-        made.join(range(2, 3))
         _copies(made, 1, made.traffic.cast(), 1)
         one = measured("kvcast.p4: cast of 4 KiB to one member", rate(switch, [made.traffic.cast()]))
         yield one

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Set
 from dataclasses import dataclass, field
 
 from controlplane.ids import ChunkKey, NodeIndex
@@ -30,9 +31,19 @@ class AddOutcome(enum.Enum):
     NEW_COPY = "new copy"
     KNOWN = "known"
     CONFLICT = "conflict"
-    """Size or digest differ from what the directory has: not offered to anybody while the other copies live."""
+    """Size, digest or owners differ from what the directory has: kept apart, and offered after the other copies."""
     CYCLE = "cycle"
     """Its parent hangs on the chunk itself: not offered to anybody."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """Copies of one key with the same bytes."""
+
+    facts: ChunkFacts
+    holders: Set[NodeIndex]
+    disk_holders: Set[NodeIndex] = frozenset()
+    served: bool = False
 
 
 @dataclass(slots=True)
@@ -50,12 +61,21 @@ class Chunk:
     score_told: float = 0.0
     """The value last published with it."""
     dissenters: dict[NodeIndex, ChunkFacts] = field(default_factory=dict)
-    """Nodes whose copy of the same key has other bytes (two engines need not round alike)."""
+    """Nodes whose copy of the same key has other bytes (two engines need not round alike), or is said to be of another
+    namespace that not the same nodes may have; in the order in which they said so."""
 
     @property
     def key(self) -> ChunkKey:
         """The chunk's key."""
         return self.facts.key
+
+    def variants(self) -> list[Variant]:
+        """Copies that agree with each other, those of the bytes that were known first before the others."""
+        found = [Variant(self.facts, self.holders, self.disk_holders, self.served)]
+        others: dict[ChunkFacts, set[NodeIndex]] = {}
+        for node, facts in self.dissenters.items():
+            others.setdefault(facts, set()).add(node)
+        return [*found, *(Variant(facts, nodes) for facts, nodes in others.items())]
 
     @property
     def available(self) -> bool:

@@ -29,7 +29,11 @@ class Directory:
     children, so that prefixes join up again in whatever order nodes announce them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, apart: Callable[[str, str], bool] = lambda one, other: False) -> None:
+        """`apart(namespace, other)`: whether not the same nodes may have both."""
+        self._apart = apart
+        self._left: dict[ChunkKey, set[str]] = {}
+        """Namespaces that keys were known under, since somebody last asked (`take_left`)."""
         self._chunks: dict[ChunkKey, Chunk] = {}
         self._by_node: dict[NodeIndex, set[ChunkKey]] = {}
         self._on_disk: dict[NodeIndex, set[ChunkKey]] = {}
@@ -153,19 +157,22 @@ class Directory:
             chunk = self._insert(facts)
             self._add_holder(chunk, node)
             return AddOutcome.NEW_CHUNK
-        if (chunk.facts.size_bytes, chunk.facts.digest) != (facts.size_bytes, facts.digest):
+        if self._differ(chunk.facts, facts):
+            if chunk.dissenters.get(node) == facts:
+                return AddOutcome.CONFLICT
             if chunk.holders == {node} and not self._closes_cycle(facts):
                 # The only holder replaced its copy; nobody else is contradicted.
                 self._replace_facts(chunk, facts)
                 return AddOutcome.NEW_COPY
             self._remove_holder(chunk, node)
+            self._leave_dissent(chunk, node)
             chunk.dissenters[node] = facts
             self._dissents.setdefault(node, set()).add(facts.key)
+            self._note(facts.key)
             return AddOutcome.CONFLICT
         if node in chunk.holders:
             return AddOutcome.KNOWN
-        if chunk.dissenters.pop(node, None) is not None:
-            self._dissents[node].discard(facts.key)
+        self._leave_dissent(chunk, node)
         self._add_holder(chunk, node)
         return AddOutcome.NEW_COPY
 
@@ -178,7 +185,7 @@ class Directory:
             return AddOutcome.CYCLE
         if chunk is None:
             chunk, outcome = self._insert(facts), AddOutcome.NEW_CHUNK
-        elif (chunk.facts.size_bytes, chunk.facts.digest) != (facts.size_bytes, facts.digest):
+        elif self._differ(chunk.facts, facts):
             self.remove_disk_copy(node, facts.key)
             return AddOutcome.CONFLICT
         elif node in chunk.disk_holders:
@@ -208,8 +215,7 @@ class Directory:
         chunk = self._chunks.get(key)
         if chunk is None:
             return False
-        if chunk.dissenters.pop(node, None) is not None:
-            self._dissents[node].discard(key)
+        if self._leave_dissent(chunk, node):
             return False
         if node not in chunk.holders:
             return False
@@ -219,13 +225,14 @@ class Directory:
 
     def remove_node(self, node: NodeIndex) -> list[ChunkKey]:
         """Forget every copy of a node; returns the keys it held in its pool."""
-        for key in list(self._dissents.pop(node, ())):
-            self._chunks[key].dissenters.pop(node, None)
+        for key in list(self._dissents.get(node, ())):
+            self._leave_dissent(self._chunks[key], node)
         held = sorted(self._by_node.get(node, ()))
         for key in held:
             self.remove_copy(node, key)
         for key in sorted(self._on_disk.get(node, ())):
             self.remove_disk_copy(node, key)
+        self._dissents.pop(node, None)
         self._by_node.pop(node, None)
         self._on_disk.pop(node, None)
         self._unconfirmed.pop(node, None)
@@ -234,7 +241,7 @@ class Directory:
 
     def begin_snapshot(self, node: NodeIndex) -> None:
         """The node is about to name all it holds; what it does not name is gone at `end_snapshot`."""
-        self._unconfirmed[node] = set(self._by_node.get(node, ()))
+        self._unconfirmed[node] = self._by_node.get(node, set()) | self._dissents.get(node, set())
         self._unconfirmed_on_disk[node] = set(self._on_disk.get(node, ()))
 
     def end_snapshot(self, node: NodeIndex) -> list[ChunkKey]:
@@ -285,6 +292,11 @@ class Directory:
         gone.sort()
         return changed, gone
 
+    def take_left(self) -> dict[ChunkKey, set[str]]:
+        """Keys that are not known any more under namespaces that they were known under, since the last call."""
+        left, self._left = self._left, {}
+        return left
+
     def watch(self, changed: Callable[[ChunkKey, bool], None]) -> None:
         """Call `changed(key, came_or_went)` whenever something about a chunk is different."""
         self._watchers.append(changed)
@@ -334,7 +346,23 @@ class Directory:
             if not siblings:
                 del self._orphans[facts.parent]
 
+    def _differ(self, known: ChunkFacts, facts: ChunkFacts) -> bool:
+        """Whether they are not of the same copy."""
+        same = (known.size_bytes, known.digest) == (facts.size_bytes, facts.digest)
+        return not same or self._apart(known.namespace, facts.namespace)
+
+    def _leave_dissent(self, chunk: Chunk, node: NodeIndex) -> bool:
+        """The node's other bytes are gone, or no longer other. True if it had any."""
+        facts = chunk.dissenters.pop(node, None)
+        if facts is None:
+            return False
+        self._dissents[node].discard(chunk.key)
+        self._left.setdefault(chunk.key, set()).add(facts.namespace)
+        self._note(chunk.key)
+        return True
+
     def _replace_facts(self, chunk: Chunk, facts: ChunkFacts) -> None:
+        self._left.setdefault(chunk.key, set()).add(chunk.facts.namespace)
         self._unlink(chunk.facts)
         self._bytes += facts.size_bytes - chunk.facts.size_bytes
         chunk.facts = facts
@@ -372,21 +400,19 @@ class Directory:
         if chunk.available:
             return
         for node in [one for one, facts in chunk.dissenters.items() if self._closes_cycle(facts)]:
-            del chunk.dissenters[node]
-            self._dissents[node].discard(chunk.key)
+            self._leave_dissent(chunk, node)
         if chunk.dissenters:
-            node = min(chunk.dissenters)
-            facts = chunk.dissenters.pop(node)
-            self._dissents[node].discard(chunk.key)
+            node, facts = next(iter(chunk.dissenters.items()))
+            self._leave_dissent(chunk, node)
             self._replace_facts(chunk, facts)
             self._add_holder(chunk, node)
             for other, theirs in list(chunk.dissenters.items()):
-                if (theirs.size_bytes, theirs.digest) == (facts.size_bytes, facts.digest):
-                    del chunk.dissenters[other]
-                    self._dissents[other].discard(chunk.key)
+                if not self._differ(facts, theirs):
+                    self._leave_dissent(chunk, other)
                     self._add_holder(chunk, other)
             return
         del self._chunks[chunk.key]
+        self._left.setdefault(chunk.key, set()).add(chunk.facts.namespace)
         self._unlink(chunk.facts)
         if chunk.children:
             self._orphans[chunk.key] = chunk.children

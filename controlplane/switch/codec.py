@@ -8,7 +8,18 @@ from typing import Any, ClassVar, TypeAlias
 
 import finsy
 
-from controlplane.switch import admission, chunk_cache, drops, fabric, forwarding, heat, here, replication, sources
+from controlplane.switch import (
+    admission,
+    chunk_cache,
+    drops,
+    fabric,
+    forwarding,
+    heat,
+    here,
+    port_limits,
+    replication,
+    sources,
+)
 from controlplane.switch.entries import (
     AddressEntry,
     CloneSessionEntry,
@@ -24,6 +35,8 @@ from controlplane.switch.entries import (
     ReplicateByBitmapEntry,
     ReplicateToGroupEntry,
     ReplicateToPortEntry,
+    RequestLimitEntry,
+    SegmentLimitEntry,
     ServingEntry,
     SightingSubscriptionEntry,
     SourceEntry,
@@ -60,6 +73,7 @@ class V1ModelCodec:
         replication.REPLICATE_TABLE,
         replication.EGRESS_TABLE,
         *sources.TABLES,
+        *port_limits.TABLES,
     )
     counter_names: ClassVar[tuple[str, ...]] = drops.COUNTERS
 
@@ -89,6 +103,7 @@ class V1ModelCodec:
             *chunk_cache.queries(),
             *replication.queries(),
             *sources.queries(),
+            *port_limits.queries(),
         ]
 
     def encode(self, update: Update, schema: finsy.P4Schema) -> list[Any]:
@@ -152,6 +167,8 @@ class V1ModelCodec:
                 return replication.encode(entry)
             case StationEntry() | SourceEntry() | TakenAddressEntry():
                 return sources.encode(entry)
+            case RequestLimitEntry() | SegmentLimitEntry():
+                return port_limits.encode(entry)
             case HeatSubscriptionEntry():
                 return heat.encode(entry)
             case SightingSubscriptionEntry():
@@ -174,6 +191,8 @@ class V1ModelCodec:
                     return chunk_cache.decode(found)
                 case sources.STATION_TABLE | sources.SOURCE_TABLE | sources.ADDRESS_TABLE:
                     return sources.decode(found)
+                case port_limits.REQUEST_TABLE | port_limits.SEGMENT_TABLE:
+                    return port_limits.decode(found)
         if isinstance(found, finsy.P4DigestEntry):
             return here.decode(found) if found.digest_id == here.DIGEST else heat.decode(found)
         return replication.decode(found)
@@ -199,6 +218,8 @@ def _encode_foreign(entry: ForeignEntry) -> Any:
         return finsy.P4CloneSessionEntry(_number(entry.match))
     if entry.table in sources.TABLES:
         return finsy.P4TableEntry(entry.table, match=sources.encode_match(entry.table, entry.match))
+    if entry.table in port_limits.TABLES:
+        return finsy.P4TableEntry(entry.table, match=port_limits.encode_match(entry.table, entry.match))
     fields = {
         admission.TABLE: "ingress_port",
         forwarding.TABLE: "dst",

@@ -28,6 +28,9 @@ REASONS = (
     "forged_source",
     "forged_arp",
     "not_plain",
+    "not_joined",
+    "metered",
+    "get_too_large",
 )
 """Index is the reason's number in p4/include/drops.p4 (a test compares); P4Info does not carry enum members."""
 

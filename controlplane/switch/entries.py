@@ -124,6 +124,44 @@ class PortMemberEntry:
         return ("port_member", self.port)
 
 
+class Request(enum.Enum):
+    """What ports ask for; the value is the operation's number (p4/include/headers.p4, a test compares)."""
+
+    JOIN = 1
+    GET = 4
+
+
+@dataclass(frozen=True, slots=True)
+class RequestLimitEntry:
+    """From this port, no more of these requests."""
+
+    port: SwitchPort
+    request: Request
+    per_s: int
+    burst: int
+    """Packets at once."""
+
+    @property
+    def identity(self) -> Identity:
+        """By port and operation."""
+        return ("request_limit", (self.port, self.request.value))
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentLimitEntry:
+    """Because of this member, no more segments."""
+
+    member: Member
+    per_s: int
+    burst: int
+    """Segments at once."""
+
+    @property
+    def identity(self) -> Identity:
+        """By leader: 1 + the member."""
+        return ("segment_limit", self.member + 1)
+
+
 @dataclass(frozen=True, slots=True)
 class EgressMemberEntry:
     """Copies for this port are for this member."""
@@ -279,6 +317,8 @@ Entry: TypeAlias = (
     | SourceEntry
     | TakenAddressEntry
     | PortMemberEntry
+    | RequestLimitEntry
+    | SegmentLimitEntry
     | EgressMemberEntry
     | AddressEntry
     | GroupEntry

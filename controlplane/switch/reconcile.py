@@ -21,6 +21,8 @@ _ORDER = (
     "source",
     "address",
     "station",
+    "request_limit",
+    "segment_limit",
     "port_member",
     "egress_member",
     "dmac",

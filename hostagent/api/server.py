@@ -32,7 +32,13 @@ from kvproto.ids import ChunkKey
 
 log = logging.getLogger(__name__)
 
-Answer: TypeAlias = effects.ReserveAnswered | effects.CommitAnswered | effects.FetchAnswered | effects.KeysAnswered
+Answer: TypeAlias = (
+    effects.ReserveAnswered
+    | effects.CommitAnswered
+    | effects.FetchAnswered
+    | effects.FetchPartAnswered
+    | effects.KeysAnswered
+)
 
 
 class ApiError(Exception):
@@ -49,10 +55,10 @@ class Welcome:
     writers: frozenset[int] = frozenset()
     """Users whose engines could write to the pool all the same."""
 
-    def send(self, sock: socket.socket, region_fd: int) -> None:
-        """Greet; `region_fd`: the engine's own write region. Raises OSError."""
+    def send(self, sock: socket.socket, region_fd: int, local: tuple[int, int] | None) -> None:
+        """Greet; `region_fd`: the engine's own write region; `local`: see `LocalTables.open`. Raises OSError."""
         body = messages.WELCOME.pack(messages.VERSION, self.pool_bytes, self.incarnation)
-        socket.send_fds(sock, [messages.pack(Kind.WELCOME, 0, body)], [self.pool_fd, region_fd])
+        socket.send_fds(sock, [messages.pack(Kind.WELCOME, 0, body)], [self.pool_fd, region_fd, *(local or ())])
 
 
 class Regions(Protocol):
@@ -60,6 +66,19 @@ class Regions(Protocol):
 
     def open(self, engine: EngineId) -> int:
         """A write region for a new engine; its descriptor, to be passed on. Raises OSError."""
+        ...
+
+    def end(self, engine: EngineId) -> None:
+        """The engine has gone."""
+        ...
+
+
+class LocalTables(Protocol):
+    """Of whoever reads what engines lease without asking (`hostagent.pool.leases`)."""
+
+    def open(self, engine: EngineId, tenant: str) -> tuple[int, int] | None:
+        """Descriptors of the catalog and of a new engine's table, to be passed on; None: it gets none. Raises
+        OSError."""
         ...
 
     def end(self, engine: EngineId) -> None:
@@ -78,12 +97,15 @@ class ApiServer:
         regions: Regions,
         admission: Admission,
         tenancy: Tenancy,
+        local: LocalTables | None = None,
     ) -> None:
-        """`handle(event)`: takes engines' requests, which `answer` answers later; `stats()`: figures for engines."""
+        """`handle(event)`: takes engines' requests, which `answer` answers later; `stats()`: figures for engines.
+        `local`: None: engines ask for every chunk."""
         self._handle = handle
         self._stats = stats
         self._welcome = welcome
         self._regions = regions
+        self._local = local
         self._admission = admission
         self._tenancy = tenancy
         self._loop = asyncio.get_running_loop()
@@ -144,7 +166,7 @@ class ApiServer:
         status = self._admission.admit(peer, tenant)
         engine = EngineId(self._connections_made + 1)
         # A fresh socket's buffer is empty: the greeting goes in whole.
-        if status is Status.OK and not self._greeted(sock, engine):
+        if status is Status.OK and not self._greeted(sock, engine, tenant):
             self._admission.left(peer, tenant)
             status = Status.BUSY
         if status is not Status.OK:
@@ -173,7 +195,7 @@ class ApiServer:
             )
         self._told_writer = True
 
-    def _greeted(self, sock: socket.socket, engine: EngineId) -> bool:
+    def _greeted(self, sock: socket.socket, engine: EngineId, tenant: str) -> bool:
         """Whether the engine has a region and knows of it."""
         try:
             region_fd = self._regions.open(engine)
@@ -181,15 +203,21 @@ class ApiServer:
             log.warning("no write region for another engine: %s", error.strerror)
             return False
         try:
-            self._welcome.send(sock, region_fd)
-        except OSError:
-            self._regions.end(engine)
+            self._welcome.send(sock, region_fd, self._local.open(engine, tenant) if self._local is not None else None)
+        except OSError as error:
+            log.warning("an engine could not be greeted: %s", error.strerror)
+            self._end_memory(engine)
             return False
         return True
 
+    def _end_memory(self, engine: EngineId) -> None:
+        self._regions.end(engine)
+        if self._local is not None:
+            self._local.end(engine)
+
     def _gone(self, peer: Peer, tenant: str, engine: EngineId) -> None:
         self._admission.left(peer, tenant)
-        self._regions.end(engine)
+        self._end_memory(engine)
         del self._connections[engine]
         self._handle(events.EngineGone(engine))
 
@@ -325,6 +353,9 @@ class _Connection(asyncio.Protocol):
                 self._send(Kind.FETCH_EACH, request, status, messages.pack_found(lease, places, chunks), len(chunks))
             case effects.FetchAnswered(_, request, status, lease, chunks):
                 self._send(Kind.FETCH, request, status, messages.pack_fetched(lease, chunks), len(chunks))
+            case effects.FetchPartAnswered(_, request, lease, chunks):
+                body = messages.pack_fetched(lease, chunks)
+                self._send(Kind.FETCH_PART, request, Status.OK, body, len(chunks))
             case effects.ReserveAnswered(_, request, status, lease):
                 body = messages.LEASE.pack(lease) if status is Status.OK else b""
                 self._send(Kind.RESERVE, request, status, body)
@@ -367,7 +398,14 @@ class _Connection(asyncio.Protocol):
         expected_s = min(expected_us / 1e6, limits.API_DEADLINE_S_MAX)
         self._handle(
             events.ChunksRequested(
-                self._engine, frame.request, keys, deadline_s, prefill, expected_s, traceparent=traceparent
+                self._engine,
+                frame.request,
+                keys,
+                deadline_s,
+                prefill,
+                expected_s,
+                traceparent=traceparent,
+                streamed=frame.kind == Kind.FETCH_STREAM,
             )
         )
 
@@ -402,10 +440,6 @@ class _Connection(asyncio.Protocol):
         if not 0 < size_bytes <= limits.CHUNK_BYTES_MAX or len(label) > limits.API_NAMESPACE_BYTES_MAX:
             self._send(Kind.RESERVE, frame.request, Status.MALFORMED)
             return
-        try:
-            namespace = label.decode()
-        except UnicodeDecodeError as error:
-            raise MalformedFrameError("a namespace label is not UTF-8") from error
         self._handle(
             events.ReserveRequested(
                 self._engine,
@@ -414,7 +448,7 @@ class _Connection(asyncio.Protocol):
                 ChunkKey(parent) if parent != messages.NO_KEY else None,
                 size_bytes,
                 position if position != messages.NO_POSITION else None,
-                namespace,
+                _text(label),
             )
         )
 
@@ -456,9 +490,23 @@ class _Connection(asyncio.Protocol):
             raise MalformedFrameError(f"unknown hint {hint}")
         self._handle(events.HintGiven(_keys(frame, messages.HINT.size), Hint(hint), within_ms))
 
+    def _on_warm(self, frame: Frame) -> None:
+        size_bytes, nodes, wait_ms = messages.WARM.unpack_from(frame.body)
+        label = frame.body[messages.WARM.size :]
+        if len(label) > limits.API_NAMESPACE_BYTES_MAX:
+            raise MalformedFrameError(f"a namespace label of {len(label)} bytes")
+        self._handle(events.WarmWished(self._engine, _text(label), size_bytes, nodes, wait_ms))
+
 
 def _keys(frame: Frame, offset: int = 0) -> tuple[ChunkKey, ...]:
     return tuple(map(ChunkKey, messages.unpack_keys(frame.body, frame.count, offset)))
+
+
+def _text(label: bytes) -> str:
+    try:
+        return label.decode()
+    except UnicodeDecodeError as error:
+        raise MalformedFrameError("a namespace label is not UTF-8") from error
 
 
 def _lease(frame: Frame) -> LeaseId:
@@ -470,6 +518,7 @@ _HANDLERS: dict[int, Callable[[_Connection, Frame], None]] = {
     Kind.COMMIT: _Connection._on_commit,
     Kind.ABORT: _Connection._on_abort,
     Kind.FETCH: _Connection._on_fetch,
+    Kind.FETCH_STREAM: _Connection._on_fetch,
     Kind.RELEASE: _Connection._on_release,
     Kind.CONTAINS: _Connection._on_contains,
     Kind.PIN: _Connection._on_pin,
@@ -477,6 +526,7 @@ _HANDLERS: dict[int, Callable[[_Connection, Frame], None]] = {
     Kind.DROP: _Connection._on_drop,
     Kind.STATS: _Connection._on_stats,
     Kind.HINT: _Connection._on_hint,
+    Kind.WARM: _Connection._on_warm,
     Kind.CANCEL: _Connection._on_cancel,
     Kind.CLAIM: _Connection._on_claim,
     Kind.DISCLAIM: _Connection._on_disclaim,

@@ -29,6 +29,9 @@ class TenantTerms:
     connections_max: int = limits.API_CONNECTIONS_PER_TENANT_MAX
     requests_per_s: float = 0.0
     """More wait; 0: no limit."""
+    namespace: str = ""
+    """Its chunks go to namespaces NAMESPACE/LABEL, and it is told of no others; empty: labels are as engines say, and
+    it is told of all that the node may have."""
 
 
 NO_TERMS: Final = TenantTerms()

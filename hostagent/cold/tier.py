@@ -180,7 +180,9 @@ class ColdTier:
         record = record_of(key, bytes(packed)) if got else None
         if record is None or not record.digest:
             return got is not None
-        return ChunkEntry(key, record.parent, record.size_bytes, record.digest, record.position, ())
+        return ChunkEntry(
+            key, record.parent, record.size_bytes, record.digest, record.position, (), namespace=record.namespace
+        )
 
     async def _load(self, key: ChunkKey, view: memoryview, expected: Digest) -> tuple[LoadOutcome, Hashed]:
         packed = bytearray(RECORD_BYTES)

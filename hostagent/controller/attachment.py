@@ -6,6 +6,7 @@ Owns the link, and the parts of the fabric that only the shell needs.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 
 from hostagent.controller import convert
@@ -13,6 +14,7 @@ from hostagent.controller.convert import RemoteProtocolError, VersionSkewError
 from hostagent.controller.link import ControllerLink
 from hostagent.core.events import ControllerEvent, ControllerLost, MemberGiven, Welcomed
 from hostagent.transport.base import TransportError
+from hostagent.transport.read_tokens import TokenBook
 from kvdaemon.tls import Certificates
 from kvproto import __version__
 from kvproto.integrity import Integrity
@@ -36,11 +38,13 @@ class Attachment:
         probe: Callable[[pb.Task], None],
         certificates: Certificates | None = None,
         integrity: Integrity | None = None,
+        tokens: TokenBook | None = None,
     ) -> None:
         """`fabric`: as configured, until the controller names one; `use_fabric` raises TransportError where this node
         cannot use it; `hello()`: who this node is; `handle(event)`: takes the controller's events;
         `probe(task)`: does a step of an examination; `certificates` None: no TLS;
-        `integrity`: how chunks have to be digested, None: as the controller says."""
+        `integrity`: how chunks have to be digested, None: as the controller says; `tokens`: learns who may read."""
+        self._tokens = tokens
         self.fabric = fabric
         self._use_fabric = use_fabric
         self._handle = handle
@@ -85,6 +89,13 @@ class Attachment:
             except TransportError as error:
                 raise RemoteProtocolError(f"a fabric that this node cannot use: {error}") from error
             self.fabric = fabric
+            if self._tokens is not None:
+                self._tokens.attached(time.monotonic(), gives_tokens=message.welcome.read_tokens)
+        if message.HasField("read_access") and self._tokens is not None:
+            try:
+                self._tokens.told(message.read_access, time.monotonic())
+            except ValueError as error:
+                raise RemoteProtocolError("a key for tokens that is none") from error
         if message.HasField("task") and message.task.HasField("probe"):
             self._probe(message.task)
             return
@@ -97,4 +108,6 @@ class Attachment:
 
     def lost(self) -> None:
         """The stream ended."""
+        if self._tokens is not None:
+            self._tokens.lost(time.monotonic())
         self._handle(ControllerLost())

@@ -8,7 +8,7 @@ from typing import TypeAlias, assert_never
 
 from hostagent import limits
 from hostagent.core import effects
-from hostagent.core.directory import ChunkEntry, ClaimedChunk, Delta, NodeClaims, NodeEntry
+from hostagent.core.directory import ChunkEntry, ClaimedChunk, Delta, NodeClaims, NodeEntry, Variant
 from hostagent.core.events import (
     ControllerEvent,
     DirectoryChanged,
@@ -146,7 +146,7 @@ def _member(message: pb.Welcome | pb.Membership | pb.Node) -> Member | None:
     return Member(message.member)
 
 
-def _size_bytes(message: pb.ChunkEntry | pb.Claim) -> int:
+def _size_bytes(message: pb.ChunkEntry | pb.Claim | pb.Variant) -> int:
     """Of a chunk that may exist."""
     if not 0 < message.size_bytes <= limits.CHUNK_BYTES_MAX:
         raise RemoteProtocolError(f"a chunk of {message.size_bytes} bytes")
@@ -188,7 +188,7 @@ def delta_of(message: pb.DirectoryDelta, integrity: Integrity = Integrity.BLAKE3
         message.snapshot_end,
         tuple(_node(node) for node in message.nodes),
         tuple(message.nodes_gone),
-        tuple(_chunk(chunk, integrity) for chunk in message.chunks),
+        tuple(_chunk(chunk, integrity, message.namespaces) for chunk in message.chunks),
         tuple(key_of(key) for key in message.chunks_gone),
         tuple(_claims(one) for one in message.claims),
         tuple((load.node, HolderLoad(load.queued_bytes, load.readers)) for load in message.loads),
@@ -229,7 +229,7 @@ def _digest(raw: bytes, integrity: Integrity) -> Digest:
     return digest
 
 
-def _chunk(message: pb.ChunkEntry, integrity: Integrity) -> ChunkEntry:
+def _chunk(message: pb.ChunkEntry, integrity: Integrity, labels: Sequence[str]) -> ChunkEntry:
     return ChunkEntry(
         key_of(message.key),
         key_of(message.parent) if message.parent else None,
@@ -241,6 +241,8 @@ def _chunk(message: pb.ChunkEntry, integrity: Integrity) -> ChunkEntry:
         message.pinned,
         message.value,
         tuple(message.disk_holders),
+        labels[message.namespace_index] if message.namespace_index < len(labels) else "",
+        tuple(Variant(_size_bytes(one), _digest(one.digest, integrity), tuple(one.holders)) for one in message.others),
     )
 
 
@@ -249,6 +251,7 @@ ControllerEffect: TypeAlias = (
     | effects.ReportUsage
     | effects.ReportLoad
     | effects.ReportClaims
+    | effects.ReportInterests
     | effects.ReportTaskProgress
     | effects.ReportTaskEnd
     | effects.ReportBadCopy
@@ -267,6 +270,8 @@ def message_of(effect: ControllerEffect) -> pb.FromAgent:
             return pb.FromAgent(load=pb.HolderLoad(queued_bytes=load.queued_bytes, readers=load.readers))
         case effects.ReportClaims(made, withdrawn):
             return pb.FromAgent(claims=pb.Claims(made=_runs(made), withdrawn=withdrawn))
+        case effects.ReportInterests(patterns):
+            return pb.FromAgent(interests=interests_of(patterns))
         case effects.ReportTaskProgress(task, done, total, moved_bytes):
             return pb.FromAgent(task_progress=pb.TaskProgress(task=task, done=done, total=total, bytes=moved_bytes))
         case effects.ReportTaskEnd(task, status, done, moved_bytes, failed_keys, detail):
@@ -351,6 +356,11 @@ def _announcement(effect: effects.Announce) -> pb.Announce:
     )
 
 
+def interests_of(patterns: tuple[str, ...] | None) -> pb.Interests:
+    """Namespaces of which the node wants to be told."""
+    return pb.Interests(namespaces=patterns or (), all=patterns is None)
+
+
 def _runs(made: Sequence[ClaimedChunk]) -> list[pb.Claim]:
     """Chunks of one size go together."""
     runs: list[pb.Claim] = []
@@ -384,7 +394,11 @@ def _usage(effect: effects.ReportUsage) -> pb.Usage:
         for one in effect.measurements
     ]
     past = [_past_fetches(key, counted) for key, counted in effect.past]
-    return pb.Usage(fetches=fetches, hints=hints, measurements=measurements, past=past)
+    warms = [
+        pb.WarmWish(namespace=one.namespace, bytes=one.size_bytes, nodes=one.nodes, wait_ms=one.wait_ms)
+        for one in effect.warms
+    ]
+    return pb.Usage(fetches=fetches, hints=hints, measurements=measurements, past=past, warms=warms)
 
 
 def _past_fetches(key: ChunkKey, past: PastFetches) -> pb.PastFetches:

@@ -1,7 +1,8 @@
 """Takes over the pool of the agent before: compares its chunks with their digests, a few at a time.
 
 A chunk is not to be found until its bytes are known to be right. Extents that an engine may still read or write,
-because it does not know yet that the agent it talked to has gone, are given to nobody for ADOPTED_HELD_S.
+because it does not know yet that the agent it talked to has gone, are given to nobody for ADOPTED_HELD_S; all others
+for ADOPTED_SHOWN_S, because engines lease chunks without asking.
 """
 
 from __future__ import annotations
@@ -38,6 +39,9 @@ class Adoption:
         self._held: list[Chunk] = []
         """Pinned until engines have surely noticed."""
         self._let_go = alarms.add(self._engines_have_noticed)
+        self._shown: list[Chunk] = []
+        """Pinned until engines that leased them without asking have noticed."""
+        self._let_shown_go = alarms.add(self._readers_have_noticed)
         self._good_count = 0
         self._good_bytes = 0
         self._lost_count = 0
@@ -53,6 +57,8 @@ class Adoption:
             self._take(found)
         if self._held:
             self._let_go.set(self._clock.now_ns + int(limits.ADOPTED_HELD_S * 1e9))
+        if self._shown:
+            self._let_shown_go.set(self._clock.now_ns + int(limits.ADOPTED_SHOWN_S * 1e9))
         self._go_on()
 
     def _take(self, found: Found) -> None:
@@ -63,9 +69,8 @@ class Adoption:
             self._held.append(chunk)
         else:
             self._waiting.append(chunk)
-            if found.in_use:
-                self._pool.pin(chunk)
-                self._held.append(chunk)
+            self._pool.pin(chunk)
+            (self._held if found.in_use else self._shown).append(chunk)
 
     def _go_on(self) -> None:
         while self._waiting and len(self._verifying) < limits.ADOPTED_AT_ONCE:
@@ -97,6 +102,11 @@ class Adoption:
             self._pool.unpin(chunk)
         self._held.clear()
 
+    def _readers_have_noticed(self) -> None:
+        for chunk in self._shown:
+            self._pool.unpin(chunk)
+        self._shown.clear()
+
     def close(self) -> None:
         """Give back all pins; what is not compared yet stays in the index for the next agent."""
         for chunk in self._verifying:
@@ -104,3 +114,4 @@ class Adoption:
         self._verifying.clear()
         self._waiting.clear()
         self._engines_have_noticed()
+        self._readers_have_noticed()

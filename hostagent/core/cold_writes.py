@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -164,7 +164,8 @@ class ColdWrites:
         self._writing.remove(chunk)
         if outcome is SaveOutcome.STORED:
             self.counts.stored += 1
-            self._index.stored(ChunkEntry(chunk.key, chunk.parent, chunk.size_bytes, chunk.digest, chunk.position, ()))
+            entry = ChunkEntry(chunk.key, chunk.parent, chunk.size_bytes, chunk.digest, chunk.position, ())
+            self._index.stored(replace(entry, namespace=chunk.namespace))
         else:
             self.counts.failed += 1
             if len(self._failed_ns) >= _FAILED_MAX:

@@ -27,8 +27,10 @@ from hostagent.core.directory_news import DirectoryNews
 from hostagent.core.engines import Engines
 from hostagent.core.fetch import MakeReader, Wanted
 from hostagent.core.fetches import Fetches
+from hostagent.core.interests import Interests
 from hostagent.core.knowledge import Knowledge
 from hostagent.core.load_reports import LoadReports, NoReads, ServedReads
+from hostagent.core.local_reads import LocalReads
 from hostagent.core.locks import Locks
 from hostagent.core.membership import Membership
 from hostagent.core.options import CoreOptions
@@ -39,6 +41,7 @@ from hostagent.core.sources import DiskIndex, Sources
 from hostagent.core.tasks import SwitchPlace, Tasks
 from hostagent.core.tiering import Tiering
 from hostagent.core.waits import Waits
+from hostagent.pool.catalog import Catalog
 from hostagent.pool.chunks import Chunk, ChunkPool, DropOutcome
 from hostagent.pool.index import PoolIndex
 from hostagent.pool.tenants import Tenants
@@ -73,9 +76,10 @@ class AgentCore:
         make_reader: MakeReader = Reader,
         served_reads: ServedReads | None = None,
         index: PoolIndex | None = None,
+        catalog: Catalog | None = None,
     ) -> None:
         """`served_reads`: of peers, by the shell; None: it serves none. `index`: of the pool's memory, where somebody
-        keeps that for the next agent."""
+        keeps that for the next agent. `catalog`: of the pool's chunks, for engines that read without asking."""
         self._served_reads = served_reads or NoReads()
         self._knowledge = knowledge
         self._allowance = Allowance()
@@ -91,6 +95,7 @@ class AgentCore:
             self._cost_of_dram,
             index,
             Tenants(options.pool_bytes, options.tenant_weights),
+            catalog,
         )
         self.gate = Gate(knowledge.costs, GateParameters(wait_max_s=options.merge_wait_max_s))
         loads = HolderLoads(lambda: knowledge.costs.cost(Tier.REMOTE_DRAM).rate_bytes_per_s)
@@ -127,15 +132,20 @@ class AgentCore:
         self._reports = Reports(alarms, emit, self.pool, disk, self._tasks.pinned_keys, self.gate.take_measurements)
         self._load_reports = LoadReports(alarms, emit, lambda: self.load, lambda: self.connected)
         self.locks = Locks(alarms, self.pool)
+        self.interests = Interests(emit, options.tenant_namespaces)
+        self.local_reads = LocalReads(alarms, emit, self.pool, self)
         self._engines = Engines(
             self._clock,
             emit,
+            self.interests,
             self.pool,
             self.directory,
             disk,
+            self.fetches,
             self.waits,
             self.claims,
             self.locks,
+            self.local_reads,
             stored=self._put,
             changed=self._reports.pool_changed,
             drop=self._drop_everywhere,
@@ -226,6 +236,7 @@ class AgentCore:
             events.UnlockRequested: engines.unlock,
             events.DropRequested: engines.drop,
             events.HintGiven: self._hinted,
+            events.WarmWished: self._warm_wished,
             events.ClaimMade: engines.claim,
             events.ClaimWithdrawn: engines.disclaim,
             events.EngineCame: engines.came,
@@ -259,6 +270,7 @@ class AgentCore:
             events.HolderTold: self._directory_news.holder_told,
             events.PeerLoadRequested: self._peer_load_requested,
             events.PeerReadEnded: lambda event: self._serving.taken_back(event.chunk),
+            events.FiguresWanted: lambda _: self.local_reads.look(),
             events.Started: self._started,
             events.PoolFound: self.adoption.begin,
             events.FlushRequested: self._flush_requested,
@@ -300,6 +312,13 @@ class AgentCore:
         self._allowance.take(len(question.keys), now_ns)
         self._clock.now_ns = now_ns
         return self.fetches.quote(question.keys, question.prefill(self._knowledge.node))
+
+    def namespace_of(self, key: ChunkKey) -> str | None:
+        """The label of a chunk in the pool or on disk; None: it is not here."""
+        chunk = self.pool.find(key)
+        if chunk is None and self._disk is not None:
+            chunk = self._disk.find(key)
+        return chunk.namespace if chunk is not None else None
 
     def can_load_for_peer(self, key: ChunkKey) -> bool:
         """Whether PeerLoadRequested makes sense: the chunk is on this node's disk."""
@@ -402,6 +421,10 @@ class AgentCore:
     def _chunk_adopted(self, chunk: Chunk) -> None:
         self._stored(chunk)
         self._reports.pool_changed()
+
+    def _warm_wished(self, event: events.WarmWished) -> None:
+        label = self._engines.label(event.engine, event.namespace)
+        self._reports.warm_wished(effects.WarmWish(label, event.size_bytes, event.nodes, event.wait_ms))
 
     def _hinted(self, event: events.HintGiven) -> None:
         for pool in [self.pool] if self._disk is None else [self.pool, self._disk.pool]:
@@ -525,3 +548,4 @@ class AgentCore:
         if self.cold_writes is not None:
             self.cold_writes.close()
         self._serving.close()
+        self.local_reads.close()

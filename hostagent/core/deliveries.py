@@ -61,13 +61,15 @@ class Deliveries:
         for chunk in plan.pinned.values():
             self._observer.chunk_came(chunk.key, ChunkSource.LOCAL, chunk.size_bytes, 0.0, 0)
         self.count(plan.stopped, 0.0, [(ChunkSource.LOCAL, plan.pinned[key].size_bytes) for key in plan.keys])
+
+    def learn_soon(self, plan: FetchPlan) -> None:
+        """The pools learn from a plan once its engine has been answered, or a holder asked: others go on meanwhile."""
         if plan.untaught:
-            # The engine goes on while the pools learn.
             self._untaught.append(plan)
             self._teach_soon.set(self._clock.now_ns)
 
     def teach(self) -> None:
-        """Have the pools learn from local deliveries, if they have not."""
+        """Have the pools learn from the fetches before, if they have not."""
         if not self._untaught:
             return
         self._teach_soon.cancel()
@@ -100,6 +102,8 @@ class Deliveries:
         for place, key in enumerate(fetch.keys):
             if place not in came:
                 self._observer.chunk_missed(key, seconds)
+        if command.leading < len(fetch.keys):
+            self._directory.failed(fetch.keys[command.leading])
         self.count(status, seconds, [(source, chunk.size_bytes) for chunk, source in delivered])
 
     def _delivered(
@@ -111,8 +115,7 @@ class Deliveries:
         for key, source in zip(keys, sources, strict=True):
             chunk, route = fetch.pinned[key], fetch.routes.get(key)
             self._pool.pin(chunk)
-            if source is ChunkSource.DISK and route is Tier.COLD:
-                source = ChunkSource.COLD
+            source = fetch.source_of(key, source)
             if source is not ChunkSource.LOCAL:
                 arrived[Tier.REMOTE_DISK if route is Tier.REMOTE_DISK else _TIERS[source]] += chunk.size_bytes
             delivered.append((chunk, source))

@@ -9,7 +9,7 @@ chunk says so by itself (NAK, ABSENT).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kvpolicy.tiers.holder_load import HolderLoad
 from kvpolicy.value import Tier
@@ -30,6 +30,17 @@ class NodeEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class Variant:
+    """Copies of a key with other bytes than those of its entry."""
+
+    size_bytes: int
+    digest: Digest
+    holders: tuple[int, ...]
+    served: bool = False
+    disk_holders: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class ChunkEntry:
     """A chunk somewhere in the fabric."""
 
@@ -44,6 +55,28 @@ class ChunkEntry:
     value: float = 0.0
     disk_holders: tuple[int, ...] = ()
     """Nodes that have it on disk: slower to begin, as good afterwards."""
+    namespace: str = ""
+    """The label that it was put with."""
+    others: tuple[Variant, ...] = ()
+    """To be asked for in this order when nothing of these comes."""
+
+    @property
+    def own(self) -> Variant:
+        """What is asked for first."""
+        return Variant(self.size_bytes, self.digest, self.holders, self.served, self.disk_holders)
+
+    def preferring(self, place: int) -> ChunkEntry:
+        """The same with `others[place]` asked for first, and what was first last."""
+        chosen = self.others[place]
+        return replace(
+            self,
+            size_bytes=chosen.size_bytes,
+            digest=chosen.digest,
+            holders=chosen.holders,
+            served=chosen.served,
+            disk_holders=chosen.disk_holders,
+            others=(*self.others[:place], *self.others[place + 1 :], self.own),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +178,7 @@ class DirectoryReplica:
         self.sequence = delta.sequence
         self._sequence_known = True
         lost = tuple(self._current.nodes[node].name for node in delta.nodes_gone if node in self._current.nodes)
-        _merge(self._current, delta)
+        _merge(self._current, delta, self._current.chunks)
         if self._stale is not None:
             for key in delta.chunks_gone:
                 self._stale.chunks.pop(key, None)
@@ -157,6 +190,12 @@ class DirectoryReplica:
         if entry is None and self._stale is not None:
             entry = self._stale.chunks.get(key)
         return entry
+
+    def failed(self, key: ChunkKey) -> None:
+        """Nothing of a chunk came: its other bytes are asked for next, if there are any."""
+        entry = self._current.chunks.get(key)
+        if entry is not None and entry.others:
+            self._current.chunks[key] = entry.preferring(0)
 
     def node(self, node: int) -> NodeEntry | None:
         """The entry of a node, if there is one."""
@@ -213,7 +252,7 @@ class DirectoryReplica:
     def _apply_snapshot(self, delta: Delta) -> Applied:
         if self._staged is None:
             self._staged = _Content()
-        _merge(self._staged, delta)
+        _merge(self._staged, delta, self._current.chunks)
         if not delta.snapshot_end:
             return Applied()
         before, self._current, self._staged = self._current, self._staged, None
@@ -236,12 +275,22 @@ def _is_draining(node: NodeEntry) -> bool:
     return node.draining
 
 
-def _merge(content: _Content, delta: Delta) -> None:
+def _as_known(entry: ChunkEntry, known: ChunkEntry | None) -> ChunkEntry:
+    """What was asked for first stays so while it is offered: nobody gets before it by being quick after a failover."""
+    if known is None or known.digest == entry.digest:
+        return entry
+    for place, other in enumerate(entry.others):
+        if other.digest == known.digest:
+            return entry.preferring(place)
+    return entry
+
+
+def _merge(content: _Content, delta: Delta, known: Mapping[ChunkKey, ChunkEntry]) -> None:
     for node in delta.nodes:
         content.nodes[node.node] = node
     for gone in delta.nodes_gone:
         content.nodes.pop(gone, None)
     for chunk in delta.chunks:
-        content.chunks[chunk.key] = chunk
+        content.chunks[chunk.key] = _as_known(chunk, known.get(chunk.key))
     for key in delta.chunks_gone:
         content.chunks.pop(key, None)

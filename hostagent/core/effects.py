@@ -63,6 +63,16 @@ class FetchAnswered:
 
 
 @dataclass(frozen=True, slots=True)
+class FetchPartAnswered:
+    """Leading chunks of a fetch that streams, which follow on those of the parts before; pinned for the lease."""
+
+    engine: EngineId
+    request: int
+    lease: LeaseId
+    chunks: tuple[FetchedChunk, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class KeysAnswered:
     """One byte for each key: a `Where` for CONTAINS; for all others whether it was done."""
 
@@ -294,6 +304,20 @@ class ReuseHint:
 
 
 @dataclass(frozen=True, slots=True)
+class WarmWish:
+    """A starting engine would like the hottest chunks of a namespace."""
+
+    namespace: str
+    """As the fabric calls it."""
+    size_bytes: int
+    """The most to bring."""
+    nodes: int
+    """So many nodes start such an engine about now; 0: unknown."""
+    wait_ms: int
+    """How long it waits for the others."""
+
+
+@dataclass(frozen=True, slots=True)
 class ReportUsage:
     """What fetches used, what engines hinted, and what sources took since the last report."""
 
@@ -303,6 +327,8 @@ class ReportUsage:
     at_ns: int
     past: Sequence[tuple[ChunkKey, PastFetches]] = ()
     """What other controllers were told of, for one that has just come to lead."""
+    warms: Sequence[WarmWish] = ()
+    """What starting engines would like to have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,6 +358,13 @@ class ReportClaims:
 
     made: Sequence[ClaimedChunk]
     withdrawn: Sequence[ChunkKey]
+
+
+@dataclass(frozen=True, slots=True)
+class ReportInterests:
+    """Namespaces that this node's engines use now; None: all that it may have."""
+
+    patterns: tuple[str, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -442,6 +475,7 @@ Effect: TypeAlias = (
     ReserveAnswered
     | CommitAnswered
     | FetchAnswered
+    | FetchPartAnswered
     | KeysAnswered
     | SendControl
     | CastSegments
@@ -470,6 +504,7 @@ Effect: TypeAlias = (
     | ReportClaims
     | BeatHeart
     | ReportLoad
+    | ReportInterests
     | ReportTaskProgress
     | ReportTaskEnd
     | ReportBadCopy

@@ -5,7 +5,7 @@ When an engine's connection ends, however it ends, the agent gives back all that
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -16,6 +16,9 @@ from hostagent.core.clock import Clock
 from hostagent.core.directory import DirectoryReplica
 from hostagent.core.events import NO_LEASE, EngineId, LeaseId
 from hostagent.core.fetch import FetchResult
+from hostagent.core.fetches import Fetches
+from hostagent.core.interests import Interests
+from hostagent.core.local_reads import LocalReads
 from hostagent.core.locks import Locks
 from hostagent.core.sources import DiskIndex
 from hostagent.core.waits import Wait, Waits
@@ -25,6 +28,7 @@ from hostagent.tree import Hashed
 from kvclient.messages import FetchedChunk, Kind, Status, Where
 from kvproto.ids import ChunkKey
 from kvproto.integrity import Integrity
+from kvproto.sources import ChunkSource
 
 _REFUSALS = {
     Refusal.EXISTS: Status.EXISTS,
@@ -43,6 +47,8 @@ class _Holdings:
     reservations: dict[LeaseId, Chunk] = field(default_factory=dict)
     fetches: dict[int, Wait] = field(default_factory=dict)
     """By request."""
+    told: dict[int, int] = field(default_factory=dict)
+    """Chunks that parts of fetches under way had, by request."""
     pins: dict[ChunkKey, list[Chunk]] = field(default_factory=dict)
 
 
@@ -59,12 +65,15 @@ class Engines:
         self,
         clock: Clock,
         emit: Callable[[effects.Effect], None],
+        interests: Interests,
         pool: ChunkPool,
         directory: DirectoryReplica,
         disk: DiskIndex | None,
+        fetches: Fetches,
         waits: Waits,
         claims: Claims,
         locks: Locks,
+        local_reads: LocalReads,
         *,
         stored: Callable[[Chunk], None],
         changed: Callable[[], None],
@@ -76,12 +85,15 @@ class Engines:
         can be read from there, as far as is known."""
         self._clock = clock
         self._emit = emit
+        self._interests = interests
         self._pool = pool
         self._directory = directory
         self._disk = disk
+        self._fetches = fetches
         self._waits = waits
         self._claims = claims
         self._locks = locks
+        self._local_reads = local_reads
         self._stored = stored
         self._changed = changed
         self._drop = drop
@@ -109,6 +121,12 @@ class Engines:
         """A connection begins."""
         self._of(event.engine).tenant = event.tenant
         self._pool.tenants.came(event.tenant)
+        self._interests.came(event.engine, event.tenant)
+        self._local_reads.came()
+
+    def label(self, engine: EngineId, said: str) -> str:
+        """What the fabric calls a namespace of this engine."""
+        return self._interests.label(self._of(engine).tenant, said)
 
     # ------------------------------------------------------------------ writing
 
@@ -122,7 +140,12 @@ class Engines:
         if position is None and event.parent is not None and self._pool.find(event.parent) is None:
             before = self._directory.find(event.parent)
             position = before.position + 1 if before is not None else None
-        made = self._pool.reserve(event.key, event.parent, event.size_bytes, position, event.namespace, holdings.tenant)
+        label = self.label(event.engine, event.namespace)
+        made = self._pool.reserve(event.key, event.parent, event.size_bytes, position, label, holdings.tenant)
+        if made is Refusal.FILLING and self._fetches.is_arriving(event.key):
+            # Its bytes are here, and those of the fetch may come late or never.
+            beside = self._pool.reserve_beside(event.key, event.size_bytes, holdings.tenant)
+            made = made if isinstance(beside, Refusal) else beside
         if isinstance(made, Refusal):
             if made is not Refusal.FILLING:
                 self._claims.not_put(event.key)
@@ -163,7 +186,15 @@ class Engines:
         commit = self._commits.pop(chunk, None)
         if commit is None:
             return
-        self._pool.commit(chunk, hashed)
+        quicker = self._pool.find(chunk.key)
+        if quicker is not None:
+            # A fetch brought the chunk while the engine wrote it.
+            self._pool.abort(chunk)
+            self._claims.not_put(chunk.key)
+            self._emit(effects.CommitAnswered(commit.engine, commit.request, Status.OK, quicker.digest))
+            return
+        if not self._fetches.put_instead(chunk, hashed):
+            self._pool.commit(chunk, hashed)
         self._emit(effects.CommitAnswered(commit.engine, commit.request, Status.OK, hashed.digest))
         self._stored(chunk)
         self._changed()
@@ -211,6 +242,7 @@ class Engines:
             traced=event.traced,
             any_order=event.any_order,
             tenant=holdings.tenant,
+            progressed=partial(self._part_came, event.engine, event.request) if event.streamed else None,
         )
         if wait is not None:
             holdings.fetches[event.request] = wait
@@ -222,22 +254,37 @@ class Engines:
         self, engine: EngineId, request: int, scattered: tuple[ChunkKey, ...] | None, result: FetchResult
     ) -> None:
         """`scattered`: the keys of a fetch in any order."""
-        holdings = self._of(engine)
-        holdings.fetches.pop(request, None)
-        lease = NO_LEASE
-        if result.chunks:
-            lease = self._next_lease()
-            holdings.leases[lease] = tuple(chunk for chunk, _ in result.chunks)
-        chunks = tuple(FetchedChunk(chunk.offset, chunk.size_bytes, source) for chunk, source in result.chunks)
+        self._of(engine).fetches.pop(request, None)
+        told_count = self._of(engine).told.pop(request, 0)
+        for chunk, _ in result.chunks[:told_count]:
+            self._pool.unpin(chunk)  # each part has a lease of its own
+        lease, chunks = self._lease_of(engine, result.chunks[told_count:])
         places = None
         if scattered is not None:
             index = {key: place for place, key in enumerate(scattered)}
             places = tuple(index[chunk.key] for chunk, _ in result.chunks)
         self._emit(effects.FetchAnswered(engine, request, result.status, lease, chunks, places))
 
+    def _part_came(self, engine: EngineId, request: int, came: Sequence[tuple[Chunk, ChunkSource]]) -> None:
+        """More leading chunks of a fetch that streams, each pinned for this."""
+        lease, chunks = self._lease_of(engine, came)
+        self._of(engine).told[request] = self._of(engine).told.get(request, 0) + len(chunks)
+        self._emit(effects.FetchPartAnswered(engine, request, lease, chunks))
+
+    def _lease_of(
+        self, engine: EngineId, came: Sequence[tuple[Chunk, ChunkSource]]
+    ) -> tuple[LeaseId, tuple[FetchedChunk, ...]]:
+        """A lease of pinned chunks."""
+        lease = NO_LEASE
+        if came:
+            lease = self._next_lease()
+            self._of(engine).leases[lease] = tuple(chunk for chunk, _ in came)
+        return lease, tuple(FetchedChunk(chunk.offset, chunk.size_bytes, source) for chunk, source in came)
+
     def cancel(self, event: events.CancelRequested) -> None:
         """A fetch is no longer wanted."""
         wait = self._of(event.engine).fetches.pop(event.request, None)
+        self._of(event.engine).told.pop(event.request, None)
         if wait is not None:
             self._waits.cancel(wait)
             self._emit(effects.FetchAnswered(event.engine, event.request, Status.CANCELLED))
@@ -325,11 +372,13 @@ class Engines:
 
     def gone(self, engine: EngineId) -> None:
         """The connection ended: give back all that its engine held."""
+        self._interests.gone(engine)
         holdings = self._engines.pop(engine, None)
         if holdings is None:
             return
         if holdings.tenant != NOBODY:
             self._pool.tenants.left(holdings.tenant)
+            self._local_reads.left()
         for wait in holdings.fetches.values():
             self._waits.cancel(wait)
         for chunks in holdings.leases.values():

@@ -80,6 +80,9 @@ class ChunksRequested:
     """Whether FetchPlanned is wanted."""
     any_order: bool = False
     """Each chunk is of use by itself: one that is missing ends nothing."""
+    streamed: bool = False
+    """Leading chunks are answered as they come, by FetchPartAnswered, and FetchAnswered has the rest. Not with
+    `any_order`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +166,21 @@ class HintGiven:
 
 
 @dataclass(frozen=True, slots=True)
+class WarmWished:
+    """An engine starts: it would like the hottest chunks of a namespace."""
+
+    engine: EngineId
+    namespace: str
+    """As the engine calls it."""
+    size_bytes: int
+    """The most to bring."""
+    nodes: int
+    """So many nodes start such an engine about now; 0: unknown."""
+    wait_ms: int
+    """How long it waits for the others."""
+
+
+@dataclass(frozen=True, slots=True)
 class ClaimMade:
     """The engine computes chunks, in prefix order; again with other times whenever these change."""
 
@@ -198,6 +216,11 @@ class EngineGone:
 
 
 # --- of the controller ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class FiguresWanted:
+    """Somebody is about to look at the figures: count what engines have read without asking first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -474,6 +497,7 @@ EngineEvent: TypeAlias = (
     | UnlockRequested
     | DropRequested
     | HintGiven
+    | WarmWished
     | ClaimMade
     | ClaimWithdrawn
     | EngineCame
@@ -508,6 +532,7 @@ Event: TypeAlias = (
     | HolderTold
     | PeerLoadRequested
     | PeerReadEnded
+    | FiguresWanted
     | Started
     | PoolFound
     | FlushRequested

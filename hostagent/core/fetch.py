@@ -92,6 +92,11 @@ class FetchResult:
     chunks: tuple[tuple[Chunk, ChunkSource], ...]
 
 
+Progressed = Callable[[int, Sequence[tuple[Chunk, ChunkSource]]], None]
+"""Hears the leading chunks of a fetch that came since the last time, and how many came before. Whoever wants to keep
+them pins them."""
+
+
 class Wanted(NamedTuple):
     """A chunk of which cast segments may be placed."""
 
@@ -135,7 +140,7 @@ class Fetch:
     stopped: Status
     """Why the keys asked for go no further than `keys`; OK when they do."""
     ended: Callable[[FetchResult], None]
-    progressed: Callable[[int], None] | None
+    progressed: Progressed | None
     started_ns: int
     ticket: Ticket
     pinned: dict[ChunkKey, Chunk]
@@ -145,3 +150,8 @@ class Fetch:
     """Each chunk is of use by itself."""
     came_from: dict[ChunkKey, Address | None] = field(default_factory=dict)
     routes: dict[ChunkKey, Tier] = field(default_factory=dict)
+
+    def source_of(self, key: ChunkKey, source: ChunkSource) -> ChunkSource:
+        """Where a chunk came from: the reader does not tell the cold store from the disk."""
+        cold = source is ChunkSource.DISK and self.routes.get(key) is Tier.COLD
+        return ChunkSource.COLD if cold else source

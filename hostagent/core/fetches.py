@@ -21,7 +21,7 @@ from hostagent.core.deliveries import Deliveries
 from hostagent.core.directory import DirectoryReplica, NodeEntry
 from hostagent.core.early_pieces import EarlyPieces
 from hostagent.core.events import LeavesRead, LoadOutcome
-from hostagent.core.fetch import Fetch, FetchObserver, FetchResult, MakeReader, Purpose, Wanted
+from hostagent.core.fetch import Fetch, FetchObserver, FetchResult, MakeReader, Progressed, Purpose, Wanted
 from hostagent.core.inbound import InboundChunk
 from hostagent.core.outgoing_reads import OutgoingReads
 from hostagent.core.plan import FetchPlan, FetchPlanner
@@ -153,7 +153,7 @@ class Fetches:
         ended: Callable[[FetchResult], None],
         *,
         prefill: Prefill | None = None,
-        progressed: Callable[[int], None] | None = None,
+        progressed: Progressed | None = None,
         waits: Callable[[FetchPlan], None] | None = None,
         expected_s: float = 0.0,
         traced: bool = False,
@@ -162,7 +162,7 @@ class Fetches:
     ) -> FetchId | None:
         """Bring chunks (distinct, in prefix order; or `any_order`, without a prefill: each is of use by itself).
 
-        `ended` comes once, unless it is cancelled; `progressed` hears how many leading chunks are here. `prefill`: the
+        `ended` comes once, unless it is cancelled; `progressed` hears of leading chunks that came. `prefill`: the
         engine's own way to them; a fetch that falls behind it is given up. `waits`: hears the plan before anything
         else, and takes care of the chunks in it that are being computed; `expected_s`: others will be computed or put
         within this time. `traced`: the plan is told, too. `tenant`: whom the chunks count for. None: it has ended
@@ -196,6 +196,7 @@ class Fetches:
             started = self._begin_planned(plan, purpose, deadline_ns, ended, progressed, any_order=any_order)
         if plan.verdict.probe is not None:
             self._begin_probe(keys[plan.verdict.probe.place], plan.verdict.probe)
+        self._deliveries.learn_soon(plan)
         return started
 
     def quote(self, keys: Sequence[ChunkKey], prefill: Prefill | None) -> Quote:
@@ -208,7 +209,7 @@ class Fetches:
         purpose: Purpose,
         deadline_ns: int,
         ended: Callable[[FetchResult], None],
-        progressed: Callable[[int], None] | None,
+        progressed: Progressed | None,
         probe: Probe | None = None,
         *,
         any_order: bool = False,
@@ -501,6 +502,25 @@ class Fetches:
             asked_for |= fetch.purpose is not Purpose.ENGINE
         self._observer.copy_arrived(chunk, asked_for=asked_for)
 
+    def is_arriving(self, key: ChunkKey) -> bool:
+        """Whether a chunk is on its way into the pool."""
+        return key in self._inbound
+
+    def put_instead(self, chunk: Chunk, hashed: Hashed) -> bool:
+        """An engine has written a chunk beside the one that is on its way: it is the chunk, READY, and all who wait for
+        it have it. Returns whether one was on its way; else nothing was done."""
+        inbound = self._inbound.pop(chunk.key, None)
+        if inbound is None:
+            return False
+        self._give_up(inbound)
+        self._pool.commit(chunk, hashed)
+        for number in inbound.fetches:
+            fetch = self._fetches[number]
+            self._pool.pin(chunk)
+            fetch.pinned[chunk.key] = chunk
+        self._handle(events.ChunkPut(chunk.key))
+        return True
+
     # ------------------------------------------------------------------ the machine
 
     def close(self) -> None:
@@ -560,10 +580,8 @@ class Fetches:
                     dropped = self._inbound.pop(key, None)
                     if dropped is not None:
                         self._give_up(dropped)
-                case FetchProgress(number, leading):
-                    fetch = self._fetches.get(number)
-                    if fetch is not None and fetch.progressed is not None:
-                        fetch.progressed(leading)
+                case FetchProgress():
+                    self._progressed(command)
                 case DeliverFetch():
                     self._deliver(command)
                 case ReportBadCopy():
@@ -585,6 +603,13 @@ class Fetches:
             for inbound in self._inbound.values()
             if not inbound.whole and self._comes_from(inbound, holder)
         )
+
+    def _progressed(self, command: FetchProgress) -> None:
+        fetch = self._fetches.get(command.fetch)
+        if fetch is not None and fetch.progressed is not None:
+            first = command.leading - len(command.sources)
+            came = zip(fetch.keys[first : command.leading], command.sources, strict=True)
+            fetch.progressed(first, [(fetch.pinned[key], fetch.source_of(key, source)) for key, source in came])
 
     def _deliver(self, command: DeliverFetch) -> None:
         fetch = self._fetches.pop(command.fetch, None)

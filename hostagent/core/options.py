@@ -29,6 +29,8 @@ class CoreOptions:
     merge_wait_max_s: float = WAIT_MAX_S
     """How much later an engine may get chunks that are being computed, to spare the requests behind it."""
     tenant_weights: Mapping[str, float] = field(default_factory=dict)
+    tenant_namespaces: Mapping[str, str] = field(default_factory=dict)
+    """By tenant: where its chunks go, and what it is told of."""
     """Of the tenants that are named; others have weight 1."""
     promote: bool = True
     """Bring the most valuable chunks on disk back into free DRAM."""

@@ -39,7 +39,8 @@ class FetchPlan:
     to_come: list[tuple[Found, Chunk, Tier]] = field(default_factory=list)
     """Chunks with room in the pool, FILLING, and where each is asked of."""
     untaught: Sequence[Touch] = ()
-    """What the pools are to learn after the fetch, when all its chunks are here: handing them over comes first."""
+    """What the pools are to learn when the engine has its chunks, or others have been asked for them: that comes
+    first."""
 
 
 class FetchPlanner:
@@ -106,8 +107,8 @@ class FetchPlanner:
             offers.append(offer)
             offered.append(key)
         touches = self._touches(offered, offers, here, found) if is_engines else []
-        if len(here) < len(offers):
-            # Before room is made for arriving chunks.
+        if found and not self._pool.has_room([one.entry.size_bytes for one in found.values()]):
+            # Others may have to go: what this request says of all of them counts.
             self.teach(touches)
             touches = []
         absent = len(keys) - len(offers)
@@ -246,7 +247,9 @@ class FetchPlanner:
     def _make_room(self, plan: FetchPlan, found: Found, route: Tier, tenant: str) -> Status | None:
         """Memory for an arriving chunk; the reason when there is none."""
         entry = found.entry
-        made = self._pool.reserve(entry.key, entry.parent, entry.size_bytes, entry.position, tenant=tenant)
+        made = self._pool.reserve(
+            entry.key, entry.parent, entry.size_bytes, entry.position, entry.namespace, tenant=tenant
+        )
         if isinstance(made, Refusal):
             # FILLING: an engine here is putting this very chunk; it will be there by itself in a moment.
             return Status.FILLING if made is Refusal.FILLING else Status.POOL_FULL

@@ -50,6 +50,7 @@ class Reports:
         self._held_back: dict[ChunkKey, Chunk] = {}
         self._uses: deque[effects.ChunkUse] = deque(maxlen=limits.USAGE_EVENTS_MAX)
         self._hints: deque[effects.ReuseHint] = deque(maxlen=limits.USAGE_EVENTS_MAX)
+        self._warms: deque[effects.WarmWish] = deque(maxlen=limits.WARM_WISHES_MAX)
         self._tally = FetchTally(limits.PAST_FETCHES_MAX)
         """What was reported to any controller."""
         self._controllers: deque[int] = deque(maxlen=limits.CONTROLLERS_TOLD_MAX)
@@ -122,9 +123,14 @@ class Reports:
         self._hints.extend(effects.ReuseHint(key, hint, within_ms) for key in keys)
         self._usage_changed()
 
+    def warm_wished(self, wish: effects.WarmWish) -> None:
+        """An engine starts."""
+        self._warms.append(wish)
+        self._usage_changed()
+
     def _usage_changed(self) -> None:
         """Report what was collected, in a moment."""
-        if self._usage_alarm.due_ns is None and self._connected and (self._uses or self._hints):
+        if self._usage_alarm.due_ns is None and self._connected and (self._uses or self._hints or self._warms):
             self._usage_alarm.set(self._clock.now_ns + _USAGE_DELAY_NS)
 
     def _announce(self) -> None:
@@ -169,7 +175,9 @@ class Reports:
             return
         uses = [self._uses.popleft() for _ in range(min(len(self._uses), limits.USAGE_BATCH_EVENTS))]
         hints = [self._hints.popleft() for _ in range(min(len(self._hints), limits.USAGE_BATCH_EVENTS))]
-        self._emit(effects.ReportUsage(uses, hints, self._take_measurements(), self._clock.now_ns))
+        warms = tuple(self._warms)
+        self._warms.clear()
+        self._emit(effects.ReportUsage(uses, hints, self._take_measurements(), self._clock.now_ns, warms=warms))
         for use in uses:
             self._tally.fetched(use.key, use.at_ns)
         self._usage_changed()

@@ -61,6 +61,9 @@ class Serving:
     ) -> None:
         self._clock = alarms.clock
         self._holder_alarm = alarms.add(self._holder_due)
+        self._touch_soon = alarms.add(self._touch)
+        self._touched: list[ChunkKey] = []
+        """Chunks that were lent, and that the pool has not learned of: peers get their answers first."""
         self._emit = emit
         self._pool = pool
         self._load = load
@@ -139,8 +142,15 @@ class Serving:
         chunk = self._pool.find(key)
         if chunk is not None:
             self._pool.pin(chunk)
-            self._pool.touch(key)
+            self._touched.append(key)
+            self._touch_soon.set(self._clock.now_ns)
         return chunk
+
+    def _touch(self) -> None:
+        self._touch_soon.cancel()
+        touched, self._touched = self._touched, []
+        for key in touched:
+            self._pool.touch(key)
 
     def taken_back(self, chunk: Chunk) -> None:
         """The peer has it, or went away."""

@@ -88,7 +88,9 @@ class Sources:
         stored = self._disk.find(key) if self._disk is not None else None
         entry = None if from_disk_only else self._directory.find(key)
         if stored is not None and (entry is None or entry.size_bytes != stored.size_bytes):
-            own = ChunkEntry(key, stored.parent, stored.size_bytes, stored.digest, stored.position, ())
+            own = ChunkEntry(
+                key, stored.parent, stored.size_bytes, stored.digest, stored.position, (), namespace=stored.namespace
+            )
             return Found(own, (Tier.LOCAL_DISK,), ())
         cold = None if from_disk_only else self._cold.find(key)
         if entry is None:

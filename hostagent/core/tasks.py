@@ -31,6 +31,7 @@ from kvpolicy.tiers.lane import Lane, LaneLimits
 from kvproto.commands import FillEnded
 from kvproto.ids import Address, ChunkKey, FetchId, FillId
 from kvproto.integrity import algorithm_of
+from kvproto.sources import ChunkSource
 
 BACKGROUND_FETCHES_MAX = 2
 """Background fetch tasks at once; they stay below what engines wait for."""
@@ -275,8 +276,17 @@ class Tasks:
             Purpose.TASK,
             running.deadline_ns,
             partial(self._fetched, running, keys),
-            progressed=partial(self._progressed, running, keys),
+            progressed=partial(self._heard, running, keys),
         )
+
+    def _heard(
+        self,
+        running: _Running,
+        keys: Sequence[ChunkKey],
+        first: int,
+        came: Sequence[tuple[Chunk, ChunkSource]],
+    ) -> None:
+        self._progressed(running, keys, first + len(came))
 
     def _progressed(self, running: _Running, keys: Sequence[ChunkKey], leading: int) -> None:
         done = [self._pool.find(key) for key in keys[:leading]]

@@ -17,7 +17,7 @@ from hostagent import limits
 from hostagent.core.claims import Claims, Freed
 from hostagent.core.clock import Alarms
 from hostagent.core.cold import ColdIndex
-from hostagent.core.fetch import FetchResult, Purpose
+from hostagent.core.fetch import FetchResult, Progressed, Purpose
 from hostagent.core.fetches import Fetches
 from hostagent.core.plan import FetchPlan
 from hostagent.pool.chunks import Chunk, ChunkPool
@@ -41,6 +41,10 @@ class _Part:
     """They were being computed when the fetch began."""
     fetch: FetchId | None = None
     result: FetchResult | None = None
+    so_far: list[tuple[Chunk, ChunkSource]] = field(default_factory=list)
+    """Leading chunks that have come while it is under way, for one who wants to hear of them."""
+    told_count: int = 0
+    """Of its leading chunks, those that whoever waits has heard of."""
 
     @property
     def is_whole(self) -> bool:
@@ -64,6 +68,8 @@ class Wait:
     verdict: Verdict | None = None
     """Of a fetch that waited."""
     tenant: str = NOBODY
+    progressed: Callable[[Sequence[tuple[Chunk, ChunkSource]]], None] | None = None
+    """Hears of more leading chunks that have come, each pinned once for it."""
     over: bool = False
 
 
@@ -119,13 +125,15 @@ class Waits:
         traced: bool = False,
         any_order: bool = False,
         tenant: str = NOBODY,
+        progressed: Callable[[Sequence[tuple[Chunk, ChunkSource]]], None] | None = None,
     ) -> Wait | None:
         """As `Fetches.begin`, for an engine, which may have to wait. None: it has ended already. What nothing else has
-        is looked for in the cold store first."""
+        is looked for in the cold store first. `progressed`: hears of leading chunks that have come, each pinned once
+        for it; `ended` has all of them all the same."""
         now_ns = self._clock.now_ns
         if prefill is not None and self._claims:
             prefill = replace(prefill, behind=max(prefill.behind, self._claims.behind))
-        wait = Wait(ended, now_ns, deadline_ns, now_ns + int(expected_s * 1e9), tenant=tenant)
+        wait = Wait(ended, now_ns, deadline_ns, now_ns + int(expected_s * 1e9), tenant=tenant, progressed=progressed)
         part = _Part(tuple(keys))
         wait.parts.append(part)
 
@@ -138,6 +146,7 @@ class Waits:
                 deadline_ns,
                 partial(self._part_ended, wait, part),
                 prefill=prefill,
+                progressed=self._heard_by(wait, part),
                 waits=partial(self._planned, wait, part),
                 expected_s=expected_s,
                 traced=traced,
@@ -269,6 +278,7 @@ class Waits:
             wait.deadline_ns,
             partial(self._part_ended, wait, part),
             tenant=wait.tenant,
+            progressed=self._heard_by(wait, part),
         )
 
     def _check(self, wait: Wait, why: Freed) -> None:
@@ -298,6 +308,7 @@ class Waits:
 
     def _part_ended(self, wait: Wait, part: _Part, result: FetchResult) -> None:
         part.result = result
+        part.so_far = list(result.chunks)
         if part.awaited:
             self.counts.chunks += len(result.chunks)
         if not part.is_whole and wait.awaited:
@@ -305,9 +316,35 @@ class Waits:
             wait.awaited = []
         self._settle(wait)
 
+    def _heard_by(self, wait: Wait, part: _Part) -> Progressed | None:
+        """Whoever wants to hear of the leading chunks of a part."""
+        if wait.progressed is None:
+            return None
+
+        def progressed(_: int, came: Sequence[tuple[Chunk, ChunkSource]]) -> None:
+            part.so_far += came
+            self._tell(wait)
+
+        return progressed
+
+    def _tell(self, wait: Wait) -> None:
+        """Say which chunks have come, up to the first that has not."""
+        if wait.progressed is None or wait.over:
+            return
+        for part in wait.parts:
+            new = part.so_far[part.told_count :]
+            if new:
+                part.told_count = len(part.so_far)
+                for chunk, _ in new:
+                    self._pool.pin(chunk)
+                wait.progressed(new)
+            if not part.is_whole:
+                break
+
     def _settle(self, wait: Wait) -> None:
         """Answer when nothing is under way or waited for any more."""
         if wait.over or wait.awaited or any(part.result is None for part in wait.parts):
+            self._tell(wait)
             return
         wait.over = True
         chunks: list[tuple[Chunk, ChunkSource]] = []

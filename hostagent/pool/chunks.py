@@ -15,8 +15,10 @@ from functools import partial
 from itertools import islice
 
 from hostagent.disk.records import Record
+from hostagent.pool.catalog import NOT_SHOWN, Catalog, Hits
 from hostagent.pool.extents import ExtentAllocator
 from hostagent.pool.index import NO_SLOT, Found, PoolIndex
+from hostagent.pool.shown import Shown
 from hostagent.pool.tenants import NOBODY, Tenants
 from hostagent.pool.turns import Spared, SparedTooManyError, Turns
 from hostagent.tree import Hashed
@@ -88,6 +90,8 @@ class Chunk:
     """Where the pool's index has it."""
     tenant: str = NOBODY
     """Whom it counts for (`hostagent.pool.tenants`)."""
+    shown: int = NOT_SHOWN
+    """Its word in the catalog that engines read, while it is READY."""
 
     @property
     def is_held(self) -> bool:
@@ -128,16 +132,20 @@ class ChunkPool:
         eviction_cost: EvictionCost | None = None,
         index: PoolIndex | None = None,
         tenants: Tenants | None = None,
+        catalog: Catalog | None = None,
     ) -> None:
         """`now_ns`: the shell's monotonic clock; nothing but the value of chunks depends on it. `eviction_cost`: see
         `CacheValues`. `index`: is told of everything before it happens to the memory. `tenants`: by default there is
-        none but nobody."""
+        none but nobody. `catalog`: shows READY chunks to engines, which lease them by themselves."""
         self._index = index
         self.tenants = tenants if tenants is not None else Tenants(size_bytes)
+        self.shown: Shown[Chunk] = Shown(catalog)
         self._extents = ExtentAllocator(size_bytes, align_bytes)
         self._now_ns = now_ns
         self.values = CacheValues(size_bytes, eviction_cost=eviction_cost)
         self._chunks: dict[ChunkKey, Chunk] = {}
+        self._beside: dict[ChunkKey, Chunk] = {}
+        """Second copies that engines write of chunks which are FILLING otherwise (`reserve_beside`)."""
         self._turns = Turns()
         self._evicting: set[Chunk] = set()
         self._added: dict[ChunkKey, Chunk] = {}
@@ -159,7 +167,8 @@ class ChunkPool:
         namespace: str = "",
         tenant: str = NOBODY,
     ) -> Chunk | Refusal:
-        """Room for a chunk, state FILLING, evicting what must go. Atomic: a Refusal leaves everything as it was.
+        """Room for a chunk, state FILLING, evicting what must go. Atomic: a Refusal leaves everything as it was (but
+        for chunks that were to go when an engine leased them).
         Everybody who wants a chunk here needs its bytes in this memory, so the newcomer is never weighed against them.
         The chunks of its own prefix stay: without them nobody finds it.
         """
@@ -168,40 +177,85 @@ class ChunkPool:
             return Refusal.EXISTS if present.state is ChunkState.READY else Refusal.FILLING
         if self._extents.extent_bytes(size_bytes) > self._extents.size_bytes:
             return Refusal.TOO_LARGE
-        extent_bytes = self._extents.extent_bytes(size_bytes)
-        if not self.tenants.may_hold(tenant, extent_bytes):
-            self.tenants.refused_count[tenant] += 1
-            return Refusal.FULL
         if position is None:
             before = self._chunks.get(parent) if parent is not None else None
             position = before.position + 1 if before is not None else 0
-        offset = self._extents.allocate(size_bytes)
+        offset = self._make_room(size_bytes, parent, tenant)
         if offset is None:
-            victims = self._plan(size_bytes, self._prefix(parent), tenant)
-            if victims is None:
-                self.tenants.refused_count[tenant] += 1
-                return Refusal.FULL
-            for victim in victims:
-                self._remove(victim)
-                self.evicted_count += 1
+            return Refusal.FULL
+        chunk = self._begin_filling(
+            Chunk(key, parent, position, namespace, offset, size_bytes, ChunkState.FILLING, tenant=tenant)
+        )
+        self._enter(chunk)
+        return chunk
+
+    def reserve_beside(self, key: ChunkKey, size_bytes: int, tenant: str = NOBODY) -> Chunk | Refusal:
+        """Room for an engine's own copy of a chunk that is FILLING by other means. Whichever is whole first is the
+        chunk: when the first is given up, this one takes its place, and when that is READY, abort this one."""
+        first = self._chunks.get(key)
+        if first is None or first.state is not ChunkState.FILLING:
+            raise ValueError(f"chunk {key.hex()} is not filling")
+        if key in self._beside or first.size_bytes != size_bytes:
+            return Refusal.FILLING
+        offset = self._make_room(size_bytes, first.parent, tenant)
+        if offset is None:
+            return Refusal.FULL
+        chunk = self._beside[key] = self._begin_filling(
+            Chunk(
+                key,
+                first.parent,
+                first.position,
+                first.namespace,
+                offset,
+                size_bytes,
+                ChunkState.FILLING,
+                tenant=tenant,
+            )
+        )
+        return chunk
+
+    def _make_room(self, size_bytes: int, parent: ChunkKey | None, tenant: str) -> int | None:
+        """The offset of an extent, for which others may have been evicted; None: there is no room for this tenant."""
+        offset = None
+        if self.tenants.may_hold(tenant, self._extents.extent_bytes(size_bytes)):
             offset = self._extents.allocate(size_bytes)
             if offset is None:
-                raise AssertionError("the plan of an eviction did not make the room it promised")
-        chunk = Chunk(key, parent, position, namespace, offset, size_bytes, ChunkState.FILLING, tenant=tenant)
+                self.sweep()
+                offset = self._extents.allocate(size_bytes)
+            while offset is None:
+                victims = self._plan(size_bytes, self._prefix(parent), tenant)
+                if victims is None:
+                    break
+                self._retire(victims)
+                self.evicted_count += len(victims)
+                # An engine may have leased one of them since `sweep`: it stays, and others go.
+                offset = self._extents.allocate(size_bytes)
+        if offset is None:
+            self.tenants.refused_count[tenant] += 1
+        return offset
+
+    def _begin_filling(self, chunk: Chunk) -> Chunk:
+        """Its extent is given out, and counted."""
         if self._index is not None:
             chunk.slot = self._index.hold(_record(chunk))
-        self._chunks[key] = chunk
-        self._turns.add(tenant, key, parent)
+        extent_bytes = self._extents.extent_bytes(chunk.size_bytes)
         self._filling_bytes += extent_bytes
-        self.tenants.use(tenant, extent_bytes)
-        self.tenants.hold(tenant, extent_bytes)
-        self.values.add(_touch(chunk), self._now_ns())
+        self.tenants.use(chunk.tenant, extent_bytes)
+        self.tenants.hold(chunk.tenant, extent_bytes)
         return chunk
+
+    def _enter(self, chunk: Chunk) -> None:
+        """It is the chunk of its key from now on."""
+        self._chunks[chunk.key] = chunk
+        self._turns.add(chunk.tenant, chunk.key, chunk.parent)
+        self.values.add(_touch(chunk), self._now_ns())
 
     def commit(self, chunk: Chunk, hashed: Hashed) -> None:
         """The chunk is whole, and this is what it is: READY, and an event for the directory."""
         if chunk.state is not ChunkState.FILLING:
             raise ValueError(f"chunk {chunk.key.hex()} is {chunk.state.value}, not filling")
+        if self._chunks.get(chunk.key) is not chunk:
+            raise ValueError(f"chunk {chunk.key.hex()} has another copy that is not given up")
         chunk.state = ChunkState.READY
         chunk.digest, chunk.leaves = hashed.digest, hashed.leaves
         if self._index is not None:
@@ -215,12 +269,13 @@ class ChunkPool:
             self.values.fetched([_touch(chunk)], self._now_ns())
         self._added[chunk.key] = chunk
         self._removed.discard(chunk.key)
+        self.shown.show(chunk)
 
     def abort(self, chunk: Chunk) -> None:
         """A chunk being filled is given up; its memory is free again once nothing pins it."""
         if chunk.state is not ChunkState.FILLING:
             raise ValueError(f"chunk {chunk.key.hex()} is {chunk.state.value}, not filling")
-        self._retire(chunk)
+        self._retire([chunk])
 
     def restore(
         self,
@@ -383,9 +438,8 @@ class ChunkPool:
             return DropOutcome.ABSENT
         if chunk.holds and not force:
             return DropOutcome.HELD
-        in_use = chunk.pins > 0
-        self._retire(chunk)
-        return DropOutcome.WAITING if in_use else DropOutcome.DROPPED
+        self._retire([chunk])
+        return DropOutcome.WAITING if chunk.pins else DropOutcome.DROPPED
 
     # -------------------------------------------------------------- order, events, figures
 
@@ -419,6 +473,10 @@ class ChunkPool:
             key=lambda chunk: chunk.position,
         )
 
+    def has_room(self, sizes_bytes: Iterable[int]) -> bool:
+        """Whether there is so much room that, most likely, none of these has others evicted."""
+        return sum(map(self._extents.extent_bytes, sizes_bytes)) <= self._extents.free_bytes
+
     def usage(self) -> PoolUsage:
         """Figures of this moment."""
         taken = self._extents.size_bytes - self._extents.free_bytes
@@ -449,7 +507,9 @@ class ChunkPool:
 
     def _evictable(self, key: ChunkKey) -> bool:
         chunk = self._chunks[key]
-        return chunk.state is ChunkState.READY and not chunk.pins and not chunk.holds
+        return (
+            chunk.state is ChunkState.READY and not chunk.pins and not chunk.holds and not self.shown.is_leased(chunk)
+        )
 
     def _prefix(self, parent: ChunkKey | None) -> set[ChunkKey]:
         """`parent` and those before it, as far back as they are here without a gap."""
@@ -529,24 +589,50 @@ class ChunkPool:
             for victim in victims.values():
                 self.tenants.use(victim.tenant, self._extents.extent_bytes(victim.size_bytes))
 
-    def _remove(self, chunk: Chunk) -> None:
-        self._forget(chunk)
-        self._free(chunk)
+    def _retire(self, chunks: Sequence[Chunk]) -> None:
+        """Nobody finds these any more; the memory of those that nobody uses is free."""
+        for chunk in chunks:
+            self._forget(chunk)
+        for chunk in self.shown.hide(chunks):
+            self._keep(chunk, pins=1)
+        for chunk in chunks:
+            if chunk.pins:
+                chunk.state = ChunkState.EVICTING  # held as before: by its pins
+                self._evicting.add(chunk)
+                if self._index is not None:
+                    self._index.retire(chunk.slot)
+            else:
+                self._free(chunk)
 
-    def _retire(self, chunk: Chunk) -> None:
-        self._forget(chunk)
-        if chunk.pins:
-            chunk.state = ChunkState.EVICTING  # held as before: by its pins
-            self._evicting.add(chunk)
-            if self._index is not None:
-                self._index.retire(chunk.slot)
-        else:
-            self._free(chunk)
+    # -------------------------------------------------------------- engines that read without asking
+
+    def sweep(self) -> None:
+        """Look at what engines have leased without asking, and free what had to stay only for them."""
+        for chunk in self.shown.look():
+            self.unpin(chunk)
+
+    def take_hits(self) -> list[tuple[Hits, list[Chunk]]]:
+        """What engines have read without asking since the last call, and which chunks that was; the values learn of
+        each chunk once. A chunk that was nobody's is the tenant's then, as far as it may hold it."""
+        taken = list(self.shown.take_hits())
+        for hits, chunks in taken:
+            distinct = list(dict.fromkeys(chunks))
+            for chunk in distinct:
+                if chunk.tenant == NOBODY:
+                    self.lend(chunk, hits.tenant)
+            self.values.fetched([_touch(chunk) for chunk in distinct], self._now_ns())
+        return taken
 
     def _forget(self, chunk: Chunk) -> None:
-        del self._chunks[chunk.key]
-        self._turns.remove(chunk.tenant, chunk.key, chunk.parent)
-        self.values.remove(chunk.key)
+        if self._beside.get(chunk.key) is chunk:
+            del self._beside[chunk.key]
+        else:
+            del self._chunks[chunk.key]
+            self._turns.remove(chunk.tenant, chunk.key, chunk.parent)
+            self.values.remove(chunk.key)
+            beside = self._beside.pop(chunk.key, None)
+            if beside is not None:
+                self._enter(beside)
         self._keep(chunk, holds=-chunk.holds)
         if chunk.state is ChunkState.FILLING:
             self._filling_bytes -= self._extents.extent_bytes(chunk.size_bytes)

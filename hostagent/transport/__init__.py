@@ -6,6 +6,7 @@ from hostagent.config import DataConfig
 from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import Transport
 from hostagent.transport.frames import FramesTransport
+from hostagent.transport.read_tokens import TokenBook
 from hostagent.transport.sockets import SocketsTransport
 from hostagent.transport.verbs.device import device_names
 from hostagent.transport.verbs.transport import VerbsTransport
@@ -16,10 +17,10 @@ def wants_huge_pages(config: DataConfig) -> bool:
     return config.transport in ("auto", "verbs") and bool(device_names())
 
 
-def make_transport(config: DataConfig, memory: PoolMemory) -> Transport:
-    """The transport that the configuration names."""
+def make_transport(config: DataConfig, memory: PoolMemory, tokens: TokenBook | None = None) -> Transport:
+    """The transport that the configuration names. `tokens`: who may read; None: everybody."""
     if config.frames is not None:
-        return FramesTransport(config, config.frames, memory)
+        return FramesTransport(config, config.frames, memory, tokens)
     if config.transport in ("auto", "verbs"):
-        return VerbsTransport(config, memory)
-    return SocketsTransport(config, memory)
+        return VerbsTransport(config, memory, tokens)
+    return SocketsTransport(config, memory, tokens)

@@ -98,6 +98,7 @@ class Extent:
     offset: int
     size_bytes: int
     token: object
+    """The owner's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +154,11 @@ class TransportCounters:
 
     def refuse_version(self, peer: str, line: str) -> None:
         """Count a peer of another release, and say so once for each peer's host."""
-        self.drop("read_version_other")
+        self.refuse("read_version_other", peer, line)
+
+    def refuse(self, reason: str, peer: str, line: str) -> None:
+        """Count what cannot be with a peer, and say so once for each peer's host."""
+        self.drop(reason)
         if peer not in self._told and len(self._told) < PEERS_TOLD_MAX:
             self._told.add(peer)
             log.warning("%s: %s", peer, line)
@@ -220,6 +225,10 @@ class TransportSink(Protocol):
         """A chunk that `open_extent` did not find: True when it is being brought from this node's disk. `then` is
         called once, later; from then on `open_extent` answers correctly. A transport that does not ask says ABSENT.
         """
+        ...
+
+    def namespace_of(self, key: ChunkKey) -> str | None:
+        """The label of a chunk that is here or on this node's disk."""
         ...
 
     def leaves(self, key: ChunkKey) -> bytes | None:

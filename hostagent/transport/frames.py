@@ -33,6 +33,7 @@ from hostagent.transport.base import (
 from hostagent.transport.casts import BatchPoller, CastSender, FramingCache, control_poll_s_max, pass_on, row_bytes
 from hostagent.transport.read_client import ReadClient
 from hostagent.transport.read_server import ReadServer
+from hostagent.transport.read_tokens import TokenBook
 from hostagent.transport.sockets import fill_headers
 from kvproto.errors import WireError
 from kvproto.ids import Address, ChunkKey, parse_address
@@ -56,7 +57,10 @@ _ARP_AGAIN_S = 0.2
 class FramesTransport:
     """See the module's docstring and the contract in `base`."""
 
-    def __init__(self, config: DataConfig, frames: FramesConfig, memory: PoolMemory) -> None:
+    def __init__(
+        self, config: DataConfig, frames: FramesConfig, memory: PoolMemory, tokens: TokenBook | None = None
+    ) -> None:
+        self._tokens = tokens
         self._config = config
         self._frames = frames
         self._memory = memory
@@ -77,12 +81,18 @@ class FramesTransport:
         try:
             self._framings = FramingCache(self._memory, self._own, self._config.cast_port)
             self._sender = CastSender(sock, self._loop)
-            self._reads = ReadServer(self._memory, sink, self.counters)
+            self._reads = ReadServer(self._memory, sink, self.counters, tokens=self._tokens)
             host, port = self._reads.listen(self._frames.read_address, self._config.read_port)
         except BaseException:
             sock.close()
             raise
-        self._client = ReadClient(self._memory, self.counters, stall_timeout_s=limits.READ_STALL_TIMEOUT_S)
+        self._client = ReadClient(
+            self._memory,
+            self.counters,
+            stall_timeout_s=limits.READ_STALL_TIMEOUT_S,
+            tokens=self._tokens,
+            own_address=self._frames.read_address,
+        )
         self._use(fabric)
         self._open = True
         granted = mmsg.granted_receive_bytes(sock)

@@ -32,6 +32,7 @@ from hostagent.transport.base import (
     TransportSink,
 )
 from hostagent.transport.casts import ControlIntake
+from hostagent.transport.read_tokens import TokenBook
 from kvproto.ids import Address, ChunkKey, format_address, parse_address
 from kvproto.wire.control import Control
 from kvproto.wire.data import Fabric
@@ -58,6 +59,8 @@ class Host:
     own: Address
     native: ctypes.CDLL | None = None
     """The data path in C; None: Python does the same work."""
+    tokens: TokenBook | None = None
+    """Who may read; None: everybody."""
 
 
 class CastPart(Protocol):
@@ -132,9 +135,10 @@ class Parts:
 class HostTransport:
     """See the module's docstring and the contract in `base`."""
 
-    def __init__(self, config: DataConfig, memory: PoolMemory) -> None:
+    def __init__(self, config: DataConfig, memory: PoolMemory, tokens: TokenBook | None = None) -> None:
         self._config = config
         self._memory = memory
+        self._tokens = tokens
         self.counters = TransportCounters()
         self._parts: Parts | None = None
         self._control: _Control | None = None
@@ -157,6 +161,7 @@ class HostTransport:
             address=address,
             own=parse_address(address),
             native=datapath_or_none() if self._config.native == "auto" else None,
+            tokens=self._tokens,
         )
         try:
             self._control = _Control(self._host)

@@ -30,11 +30,15 @@ from hostagent.transport.read_protocol import (
     load_of,
     number_with,
     pack_request,
+    pack_tokens,
     skew,
     watch_peer,
 )
+from hostagent.transport.read_tokens import REFUSALS, Refusal, TokenBook, refused_words
 
 _NOTHING_NOW = (errno.EAGAIN, errno.EINTR)
+_IP_BIND_ADDRESS_NO_PORT = 24
+"""ip(7): the port is chosen when the connection is made, so that ports last."""
 
 
 @dataclass(slots=True, eq=False)
@@ -56,9 +60,20 @@ class ReadClient:
     """Reliable reads from any number of peers over one persistent connection each. A connection that stands still keeps
     its reads; those that come later go over a new one."""
 
-    def __init__(self, memory: PoolMemory, counters: TransportCounters, *, stall_timeout_s: float) -> None:
+    def __init__(
+        self,
+        memory: PoolMemory,
+        counters: TransportCounters,
+        *,
+        stall_timeout_s: float,
+        tokens: TokenBook | None = None,
+        own_address: str = "",
+    ) -> None:
+        """`tokens`: what is shown to holders; `own_address`: where connections come from, empty: any of this host."""
         self._memory = memory
         self._counters = counters
+        self._tokens = tokens
+        self._own_address = own_address
         self._stall_timeout_s = stall_timeout_s
         self._peers: dict[str, _PeerConnection] = {}
         self._stalled: list[_PeerConnection] = []
@@ -69,7 +84,14 @@ class ReadClient:
         peer = self._peers.get(request.endpoint)
         if peer is None or (peer.is_stalled and self._retire(peer)):
             peer = _PeerConnection(
-                request.endpoint, self._loop, self._memory, self._counters, self._stall_timeout_s, self._peer_closed
+                request.endpoint,
+                self._loop,
+                self._memory,
+                self._counters,
+                self._stall_timeout_s,
+                self._peer_closed,
+                self._tokens,
+                self._own_address,
             )
             self._peers[request.endpoint] = peer
         return peer.add(request)
@@ -105,8 +127,14 @@ class _PeerConnection:
         counters: TransportCounters,
         stall_timeout_s: float,
         closed: Callable[[_PeerConnection], None],
+        tokens: TokenBook | None,
+        own_address: str,
     ) -> None:
         self.endpoint = endpoint
+        self._tokens = tokens
+        self._own_address = own_address
+        self._shown = b""
+        """Tokens that the peer has seen here."""
         self._loop = loop
         self._memory = memory
         self._counters = counters
@@ -150,7 +178,8 @@ class _PeerConnection:
         return read
 
     def forget(self, read: _Read) -> None:
-        """A cancelled read: not asked for if it is not yet, its bytes thrown away if they are coming."""
+        """A cancelled read: not asked for if it is not yet, its bytes thrown away if they are coming. A holder whose
+        connection ends sends no more: it does when nothing but such bytes is to come, and many of them."""
         if read in self._waiting:
             self._waiting.remove(read)
         elif self._asked and self._asked[0] is read and self._body_left:
@@ -169,8 +198,16 @@ class _PeerConnection:
         self._close_if_left()
 
     def _close_if_left(self) -> None:
-        if self._retired and all(read.cancelled for read in (*self._asked, *self._waiting)):
+        if all(read.cancelled for read in (*self._asked, *self._waiting)) and (
+            self._retired or self._to_come_bytes > limits.READ_UNWANTED_BYTES_MAX
+        ):
             self.close()
+
+    @property
+    def _to_come_bytes(self) -> int:
+        """Of the reads that are asked for."""
+        first_bytes = self._asked[0].request.size_bytes if self._asked and self._body_left else 0
+        return sum(read.request.size_bytes for read in self._asked) - first_bytes + self._body_left
 
     def close(self) -> None:
         """End the connection; every read that is not finished fails. Idempotent."""
@@ -197,6 +234,9 @@ class _PeerConnection:
     def _connect(self) -> None:
         host, _, port = self.endpoint.rpartition(":")
         try:
+            if self._own_address:
+                self._sock.setsockopt(socket.IPPROTO_IP, _IP_BIND_ADDRESS_NO_PORT, 1)
+                self._sock.bind((self._own_address, 0))
             code = self._sock.connect_ex((host, int(port)))
         except (OSError, ValueError, OverflowError):
             code = errno.EINVAL
@@ -219,6 +259,9 @@ class _PeerConnection:
 
     def _ask(self) -> None:
         """Put as many requests on the wire as are allowed there."""
+        if self._waiting and self._tokens is not None and self._tokens.shown != self._shown:
+            self._shown = self._tokens.shown
+            self._unsent += pack_tokens(self._shown)
         while self._waiting and len(self._asked) < limits.READS_PER_PEER_MAX:
             read = self._waiting.popleft()
             if not self._asked:
@@ -290,8 +333,17 @@ class _PeerConnection:
                 self._target = self._memory.view(read.request.pool_offset, size_bytes)
             self._set_low_water()
             return True
+        if status in REFUSALS:
+            self._refused(Refusal(status))
+            return False
         self._finish(ReadOutcome.ABSENT if status in (STATUS_ABSENT, STATUS_RANGE) else ReadOutcome.FAILED)
         return bool(self._asked)
+
+    def _refused(self, refusal: Refusal) -> None:
+        """The peer does not serve this node. The next read asks again, on a connection of its own."""
+        host = self.endpoint.rpartition(":")[0]
+        self._counters.refuse(f"read_refused_{refusal.name.lower()}", host, refused_words(refusal))
+        self.close()
 
     def _receive_body(self) -> bool:
         received = self._sock.recv_into(self._target)

@@ -7,10 +7,14 @@ Request, 48 bytes: magic u32, version u8, kind u8, zero u16, request u64, then 3
     OPEN     zero u64, zero u64, key 16 bytes: pin this chunk and tell me where it lies, I read it with RDMA
     LEAVES   zero u64, size u64, key 16 bytes: send me the leaves of this chunk's tree (`hostagent.tree`), so many bytes
     CLOSE    bytes read u64, zero u64, zero 16 bytes: unpin what the OPEN of this number pinned; not answered
+    TOKEN    size u64, zero u64, zero 16 bytes: `size` bytes of tokens follow (`kvproto.read_tokens`), filled up with
+             zeros to a multiple of 48; not answered. It comes first, and again when the asker has newer tokens
 Answer, 24 bytes: magic u32, version u8, status u8, load u16, request u64, size u64, followed by `size` bytes when the
 status is 0: the range (READ), the leaves (LEAVES), the 32 bytes of CONNECT, or where the chunk lies (OPEN: address u64,
 size u64, rkey u32, zero u32). Answers come in the order of the requests. Status 1: chunk not here; 2: range outside of
-the chunk; 3: no RDMA here. Anything else ends the connection, and with it go its pins and its queue pair.
+the chunk; 3: no RDMA here; 4 to 7: not served (`read_tokens.Refusal`): no token, a token of a controller that is not
+known here, one that has expired, a wrong one. What the asker's token does not allow is not here, as far as it is told.
+Anything else ends the connection, and with it go its pins and its queue pair.
 
 The asker chooses `request`, a holder only repeats it; an agent of an earlier version knows nothing of the following.
 The top bit says that the asker reads `load`, and bits 48 to 57 what it still wants of this holder, this request
@@ -31,12 +35,14 @@ from kvpolicy.tiers.holder_load import IDLE, HolderLoad
 from kvproto import __version__
 
 MAGIC = 0x4B565244
-VERSION = 1
+VERSION = 2
+"""2: with TOKEN."""
 KIND_READ = 1
 KIND_CONNECT = 2
 KIND_OPEN = 3
 KIND_CLOSE = 4
 KIND_LEAVES = 5
+KIND_TOKEN = 6
 STATUS_OK = 0
 STATUS_ABSENT = 1
 STATUS_RANGE = 2
@@ -70,6 +76,17 @@ def skew(version: int) -> str:
 def pack_request(kind: int, request: int, body: bytes) -> bytes:
     """One request; `body`: its 32 bytes."""
     return HEAD.pack(MAGIC, VERSION, kind, 0, request) + body
+
+
+def pack_tokens(shown: bytes) -> bytes:
+    """The request TOKEN with what follows it."""
+    size = len(shown)
+    return pack_request(KIND_TOKEN, 0, RANGE.pack(size, 0, bytes(16))) + shown.ljust(padded_bytes(size), b"\0")
+
+
+def padded_bytes(size: int) -> int:
+    """What `size` bytes of tokens take on the wire."""
+    return -(-size // REQUEST_BYTES) * REQUEST_BYTES
 
 
 def pack_answer(status: int, request: int, body_bytes: int) -> bytes:

@@ -32,6 +32,7 @@ from hostagent.transport.read_protocol import (
     KIND_LEAVES,
     KIND_OPEN,
     KIND_READ,
+    KIND_TOKEN,
     MAGIC,
     RANGE,
     REQUEST_BYTES,
@@ -44,13 +45,17 @@ from hostagent.transport.read_protocol import (
     QueuePairEnd,
     RemoteExtent,
     pack_answer,
+    padded_bytes,
     set_load,
     skew,
     wanted_of,
     watch_peer,
 )
+from hostagent.transport.read_tokens import TokenBook
+from hostagent.transport.reader import Reader
 from kvpolicy.tiers.holder_load import HolderLoad
 from kvproto.ids import ChunkKey
+from kvproto.read_tokens import SHOWN_BYTES_MAX
 
 LINGER_CHECK_S = 0.02
 """How often a sender looks whether the peer has acknowledged all of a chunk that it still pins."""
@@ -68,8 +73,12 @@ class RemoteAccess(Protocol):
         """Our end of a fresh reliable connection, instead of the last one; None: it cannot be had."""
         ...
 
-    def where(self, extent: Extent) -> RemoteExtent:
-        """Where the peer finds these bytes of the pool."""
+    def where(self, number: int, extent: Extent) -> RemoteExtent | None:
+        """Let the peer read these bytes of the pool, and nothing else, until `forget`; None: it cannot be had."""
+        ...
+
+    def forget(self, number: int) -> None:
+        """The peer reads what `where` gave under this number no more."""
         ...
 
     def close(self) -> None:
@@ -88,9 +97,12 @@ class ReadServer:
         remote_access: Callable[[], RemoteAccess | None] = lambda: None,
         *,
         stall_timeout_s: float = limits.READ_STALL_TIMEOUT_S,
+        tokens: TokenBook | None = None,
     ) -> None:
         """`remote_access`: makes one for a connection, or None where there is no RDMA. A peer that takes in nothing of
-        what it asked for, for `stall_timeout_s`, is cut off: it holds pins."""
+        what it asked for, for `stall_timeout_s`, is cut off: it holds pins. `tokens`: checks who reads; None: everybody
+        may."""
+        self._tokens = tokens
         self._remote_access = remote_access
         self._stall_timeout_s = stall_timeout_s
         self._memory = memory
@@ -149,12 +161,14 @@ class ReadServer:
                 self._connections.discard,
                 peer,
                 self._stall_timeout_s,
+                self._tokens,
             )
         )
 
     def _make_room(self, peer: str) -> bool:
         """Room for one more connection from this address: the one idle for longest ends where there are too many, of
-        this address's or of all. A peer whose idle connection ends makes another when it reads next."""
+        this address's or of all, one without a token before all others. A peer whose idle connection ends makes another
+        when it reads next."""
         own = [one for one in self._connections if one.peer == peer]
         if len(own) < limits.READ_CONNECTIONS_PER_PEER_MAX:
             if len(self._connections) < limits.READ_CONNECTIONS_MAX:
@@ -163,7 +177,7 @@ class ReadServer:
         idle = [one for one in own if one.is_idle]
         if not idle:
             return False
-        min(idle, key=lambda one: one.used_s).close()
+        min(idle, key=lambda one: (one.is_admitted, one.used_s)).close()
         self._counters.drop("read_idle_ended")
         return True
 
@@ -203,9 +217,15 @@ class _ServedConnection:
         closed: Callable[[_ServedConnection], None],
         peer: str,
         stall_timeout_s: float,
+        tokens: TokenBook | None,
     ) -> None:
         self.peer = peer
         """Address of the reader."""
+        self._reader = Reader(tokens, peer, loop, counters, self.close)
+        self._tokens_awaited = 0
+        """Bytes of a TOKEN request that are still to come, padding included."""
+        self._tokens_bytes = 0
+        self._tokens_come = b""
         self.used_s = loop.time()
         """When it last asked, or acknowledged bytes."""
         self._stall_timeout_s = stall_timeout_s
@@ -236,6 +256,11 @@ class _ServedConnection:
         loop.add_reader(self._fd, self._readable)
 
     @property
+    def is_admitted(self) -> bool:
+        """The peer may read."""
+        return self._reader.refusal is None
+
+    @property
     def is_idle(self) -> bool:
         """The peer waits for nothing and reads nothing."""
         return not (self._answers or self._lingering or self._opened)
@@ -245,6 +270,7 @@ class _ServedConnection:
         if not self._open:
             return
         self._open = False
+        self._reader.close()
         self._loop.remove_reader(self._fd)
         if self._writing:
             self._loop.remove_writer(self._fd)
@@ -283,7 +309,9 @@ class _ServedConnection:
         stream = self._partial + received
         whole = len(stream) // REQUEST_BYTES * REQUEST_BYTES
         for start in range(0, whole, REQUEST_BYTES):
-            if not self._take_request(stream[start : start + REQUEST_BYTES]):
+            if self._tokens_awaited:
+                self._take_tokens(stream[start : start + REQUEST_BYTES])
+            elif not self._take_request(stream[start : start + REQUEST_BYTES]):
                 self.close()
                 return
         self._partial = stream[whole:]
@@ -304,12 +332,42 @@ class _ServedConnection:
         if len(self._answers) + len(self._opened) >= limits.READ_REQUESTS_QUEUED_MAX:
             self._counters.drop("read_requests_too_many")
             return False
+        refusal = None if kind == KIND_TOKEN else self._reader.refusal
         try:
-            take(self, request, packed[HEAD.size :])
+            if refusal is None:
+                take(self, request, packed[HEAD.size :])
+            else:
+                self._reader.count_refused()
+                answer = _Answer(request)
+                answer.tell(refusal)
+                self._answers.append(answer)
         except ValueError:
             self._counters.drop("read_request_malformed")
             return False
         return True
+
+    def _take_token(self, _request: int, body: bytes) -> None:
+        size_bytes, _, _ = RANGE.unpack(body)
+        if not 0 < size_bytes <= SHOWN_BYTES_MAX:
+            raise ValueError("tokens of no size")
+        self._tokens_bytes, self._tokens_awaited, self._tokens_come = size_bytes, padded_bytes(size_bytes), b""
+
+    def _take_tokens(self, block: bytes) -> None:
+        self._tokens_come += block
+        self._tokens_awaited -= len(block)
+        if not self._tokens_awaited:
+            self._reader.shows(self._tokens_come[: self._tokens_bytes])
+
+    def _may_have(self, key: ChunkKey) -> bool:
+        """Whether the reader's token allows the chunk, should it be here."""
+        grant = self._reader.grant
+        if grant.is_everything:
+            return True
+        label = self._sink.namespace_of(key)
+        if label is None or self._reader.allows(label):
+            return True
+        self._counters.drop("read_foreign_namespace")
+        return False
 
     def _take_read(self, request: int, body: bytes) -> None:
         offset, size_bytes, key = RANGE.unpack(body)
@@ -342,7 +400,7 @@ class _ServedConnection:
 
     def _take_leaves(self, request: int, body: bytes) -> None:
         _, size_bytes, key = RANGE.unpack(body)
-        leaves = self._sink.leaves(ChunkKey(key))
+        leaves = self._sink.leaves(ChunkKey(key)) if self._may_have(ChunkKey(key)) else None
         answer = _Answer(request)
         if leaves is None or len(leaves) != size_bytes:
             answer.tell(STATUS_ABSENT)
@@ -357,6 +415,9 @@ class _ServedConnection:
             raise ValueError("closed what was not open")
         self._counters.read_bytes_sent += read_bytes
         self._sent(extent.size_bytes)
+        if self._remote is not None:
+            # Before the pin: the chunk's place may be another's then.
+            self._remote.forget(request)
         self._sink.close_extent(extent)
 
     _TAKERS: ClassVar[Mapping[int, Callable[[_ServedConnection, int, bytes], None]]] = {
@@ -365,12 +426,14 @@ class _ServedConnection:
         KIND_OPEN: _take_open,
         KIND_CLOSE: _take_close,
         KIND_LEAVES: _take_leaves,
+        KIND_TOKEN: _take_token,
     }
 
     def _resolve(self, answer: _Answer, *, again: bool) -> None:
         """Find the bytes to answer with; while they are on their way from disk, the answer stays open."""
-        extent = self._sink.open_extent(answer.key)
-        if extent is None and not again and self._sink.prepare(answer.key, partial(self._prepared, answer)):
+        allowed = self._may_have(answer.key)
+        extent = self._sink.open_extent(answer.key) if allowed else None
+        if extent is None and allowed and not again and self._sink.prepare(answer.key, partial(self._prepared, answer)):
             return
         status = STATUS_ABSENT if extent is None else STATUS_OK
         if extent is not None and answer.offset + answer.left_bytes > extent.size_bytes:
@@ -380,15 +443,23 @@ class _ServedConnection:
             answer.left_bytes = 0
             answer.tell(status)
         elif answer.one_sided:
-            assert self._remote is not None
-            self._opened[answer.request] = extent
-            self._asked(extent.size_bytes, answer.request)
-            answer.tell(status, self._remote.where(extent).pack())
+            self._open_one_sided(answer, extent)
         else:
             answer.offset += extent.offset
             answer.extent = extent
             self._asked(answer.left_bytes, answer.request)
             answer.tell(status)
+
+    def _open_one_sided(self, answer: _Answer, extent: Extent) -> None:
+        assert self._remote is not None
+        where = self._remote.where(answer.request, extent)
+        if where is None:
+            self._sink.close_extent(extent)
+            answer.tell(STATUS_NO_RDMA)
+            return
+        self._opened[answer.request] = extent
+        self._asked(extent.size_bytes, answer.request)
+        answer.tell(STATUS_OK, where.pack())
 
     def _prepared(self, answer: _Answer) -> None:
         """The disk has delivered, or has not."""

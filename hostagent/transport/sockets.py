@@ -228,13 +228,24 @@ class SocketCasts:
             self._group_socket = None
 
 
+def read_client(host: Host) -> ReadClient:
+    """Reads over TCP, from this host's address on the data network."""
+    return ReadClient(
+        host.memory,
+        host.counters,
+        stall_timeout_s=limits.READ_STALL_TIMEOUT_S,
+        tokens=host.tokens,
+        own_address=host.address,
+    )
+
+
 class TcpReads:
     """Reliable reads over TCP."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
-        self._server = ReadServer(host.memory, host.sink, host.counters)
-        self._client = ReadClient(host.memory, host.counters, stall_timeout_s=limits.READ_STALL_TIMEOUT_S)
+        self._server = ReadServer(host.memory, host.sink, host.counters, tokens=host.tokens)
+        self._client = read_client(host)
 
     def listen(self) -> str:
         """See `ReadPart.listen`."""

@@ -40,7 +40,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--speed", type=above_zero, default=1.0, help="speed-up factor of the arrivals (default 1)")
     parser.add_argument("--seed", type=whole(), default=1, help="of arrivals within a tick (default 1)")
     cluster = parser.add_argument_group("the cluster")
-    cluster.add_argument("--nodes", type=whole(1), default=16, help="2 to 64 (default 16)")
+    cluster.add_argument("--nodes", type=whole(1), default=16, help="2 to 1024, beyond 64 in cells (default 16)")
+    cluster.add_argument(
+        "--cells-by",
+        choices=["session", "any"],
+        default="session",
+        help="beyond 64 nodes: a session's requests go to one cell, or to any (default session)",
+    )
     cluster.add_argument("--link", default="100g", help="every node's link, Gbit/s (default 100g)")
     cluster.add_argument("--switch", default="16g", help="its memory for chunks: sram, none, or GiB (default 16g)")
     cluster.add_argument("--local-dram", default="256g", help="of each node for KV, GiB (default 256g)")
@@ -143,6 +149,7 @@ def _plan(args: argparse.Namespace) -> PlanFigures:
         disk_rate=args.disk_rate * 1e9,
         switch_bytes=switch_bytes(args.switch),
         routing=Routing(args.routing),
+        sessions_in_cells=args.cells_by == "session",
         replicas=min(_REPLICAS, args.nodes) if args.replicas is None else args.replicas,
     )
     check(cluster)

@@ -23,8 +23,9 @@ chunk to *probe*: it is fetched in the background, and the request does not wait
 time, down to one per `probe_after_max_ns`.
 
 *Regret* is what a decision cost beyond the other choice. Of what was brought: the time it took against recomputing
-and against the best other source, at the costs known by then. Of what was refused: recomputing against bringing, at
-the first measurement of the source within `regret_ns` after the refusal.
+and against the best other source, at the costs known by then. Of what was refused: the plan that was taken against
+bringing everything, at the first measurement of the source within `regret_ns` after the refusal. What bringing had to
+wait for is as it was known then: other transfers, holders' queues, and chunks that were still being computed.
 """
 
 from __future__ import annotations
@@ -153,9 +154,23 @@ class GateCounts:
 
 @dataclass(slots=True)
 class _Refusal:
+    """Something of a request was left to the engine. Times from the decision on."""
+
     at_ns: int
-    recompute_s: float
+    takes_s: float
+    """The plan that was taken, to its end."""
+    sources: frozenset[Tier]
+    """Of what was refused."""
     loads: Mapping[Tier, int]
+    """Bytes by source, had everything been brought."""
+    waits_s: float
+    """What that would have waited for other transfers, holders' queues and computations."""
+    not_before_s: float
+    """The engine does not begin, or somebody has not computed the last chunk."""
+
+    def would_s(self, costs: SourceCosts) -> float:
+        """Until everything would have been here, at these costs."""
+        return max(self.not_before_s, self.waits_s + side_by_side_s(costs, self.loads))
 
 
 def priors(link_rate_bit_s: float) -> Mapping[Tier, SourceCost]:
@@ -212,7 +227,7 @@ class Gate:
         self.counts.decisions[verdict.choice] += 1
         self.counts.last = verdict
         if count < len(behind) and prefill is not None:
-            self._refusals.append(_Refusal(now_ns, plan.compute_left_s[count], plan.loads_behind(count)))
+            self._refusals.append(_refusal(plan, count, now_ns))
         return verdict
 
     def _probe(self, plan: Plan, count: int, first: int, now_ns: int) -> Probe | None:
@@ -298,12 +313,12 @@ class Gate:
         for refusal in self._refusals:
             if now_ns - refusal.at_ns > self._parameters.regret_ns:
                 continue
-            if source not in refusal.loads:
+            if source not in refusal.sources:
                 still.append(refusal)
                 continue
-            would_s = side_by_side_s(self.costs, refusal.loads)
-            self._regret(Choice.RECOMPUTE, refusal.recompute_s - would_s)
-            if would_s < refusal.recompute_s:
+            would_s = refusal.would_s(self.costs)
+            self._regret(Choice.RECOMPUTE, refusal.takes_s - would_s)
+            if would_s < refusal.takes_s:
                 self._probe_after_ns.pop(source, None)
         self._refusals = deque(still, maxlen=_REFUSALS_MAX)
 
@@ -337,6 +352,19 @@ class Gate:
     def _regret(self, choice: Choice, seconds: float) -> None:
         if seconds > 0:
             self.counts.regret_s[choice] = self.counts.regret_s.get(choice, 0.0) + seconds
+
+
+def _refusal(plan: Plan, count: int, now_ns: int) -> _Refusal:
+    """Of what lies behind the first `count` chunks."""
+    everything = len(plan.routes)
+    return _Refusal(
+        now_ns,
+        plan.total_s(count),
+        frozenset(plan.loads_behind(count)),
+        plan.loads(everything),
+        plan.waits_s(everything),
+        max(plan.queue_s, plan.ready_s),
+    )
 
 
 def _verdict(plan: Plan, local: tuple[Tier, ...], count: int, probe: Probe | None) -> Verdict:

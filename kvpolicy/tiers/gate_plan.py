@@ -144,6 +144,11 @@ class Plan:
         """Until the engine begins with the request in any case."""
         return 0.0 if self.prefill is None else self.prefill.queue_s
 
+    @property
+    def ready_s(self) -> float:
+        """Until the last chunk that is being computed can be had; 0: none is."""
+        return max((offer.ready_s for offer in self._offers), default=0.0)
+
     def total_s(self, count: int) -> float:
         """Until the engine has everything when it waits for the first `count` chunks and computes the rest."""
         return max(self.finish_s[count], self.queue_s) + self.compute_left_s[count]

@@ -22,7 +22,10 @@ enum bit<8> DropReason {
     HERE           = 15,    // HERE: done, it goes no further than the switch
     FORGED_SOURCE  = 16,    // the sender's address is another port's
     FORGED_ARP     = 17,    // ARP that gives a known IP address to somebody else
-    NOT_PLAIN      = 18     // to kvcast, with IP options, in fragments, or behind VLAN tags
+    NOT_PLAIN      = 18,    // to kvcast, with IP options, in fragments, or behind VLAN tags
+    NOT_JOINED     = 19,    // GET of a chunk for which its sender is not waiting: no JOIN, or that was long ago
+    METERED        = 20,    // more JOINs, GETs or segments than its port may cause
+    GET_TOO_LARGE  = 21     // GET of more than GET_COUNT_MOST segments
 }
 
 const bit<32> DROP_REASONS = 32;

@@ -15,6 +15,9 @@
 #define MEMBERS 64
 #endif
 
+// Limits of requests that can be written: of JOINs and of GETs for each member's port.
+#define REQUEST_LIMITS (2 * MEMBERS)
+
 // Segments that the switch can hold (SLOTS * SEGMENT_BYTES bytes of payload).
 #ifndef SLOTS
 #define SLOTS 16384

@@ -10,6 +10,10 @@ typedef bit<48> time_us_t;          // microseconds
 typedef bit<32> slot_t;             // room for one segment
 typedef bit<32> signature_t;        // second hash of a key
 
+// Segments that one GET may ask for: what bounds the burst that 82 bytes cause. Readers ask for 64 at most.
+@noWarn("unused")
+const bit<16> GET_COUNT_MOST = 127;
+
 enum bit<8> ChunkState {
     ABSENT  = 0,
     FILLING = 1,

@@ -129,16 +129,18 @@ control ChunkStore(inout headers_t h, inout metadata_t m, inout ingress_intrinsi
             m.circulates : ternary;
             h.kvc.count  : ternary;
             m.left       : ternary;
+            m.mine       : ternary;
         }
         actions = { enter_orbit; repeat; wait; wait_and_go_on; lose; nothing; }
         const default_action = nothing();
         const entries = {
-            (Task.FILL, MINE, _, _)  : repeat();
-            (Task.FILL, _, _, _)     : enter_orbit();
-            (Task.SERVE, MINE, 1, _) : wait();
-            (Task.SERVE, MINE, _, 1) : wait();
-            (Task.SERVE, MINE, _, _) : wait_and_go_on();
-            (Task.SERVE, _, _, _)    : lose();
+            (Task.FILL, MINE, _, _, _)  : repeat();
+            (Task.FILL, _, _, _, _)     : enter_orbit();
+            (Task.SERVE, _, _, _, 0)    : nothing();    // of who has not joined: refused (decision.p4)
+            (Task.SERVE, MINE, 1, _, _) : wait();
+            (Task.SERVE, MINE, _, 1, _) : wait();
+            (Task.SERVE, MINE, _, _, _) : wait_and_go_on();
+            (Task.SERVE, _, _, _, _)    : lose();
         }
         size = 8;
     }

@@ -149,13 +149,22 @@ control Classification(inout headers_t h, inout metadata_t m, in bit<16> fault) 
             (_, 0, KV_VERSION, OP_GET,      CONTROL_BYTES, _,    _,               _,        _, _, _, 0)  : refuse(DropReason.FORGED_SOURCE);
             (_, _, KV_VERSION, OP_GET,      CONTROL_BYTES, _,    _,               _,        _, _, 0, _)  : refuse(DropReason.BEYOND_END);
             (_, _, KV_VERSION, OP_GET,      CONTROL_BYTES, _,    _,               _,        _, 0, _, _)  : refuse(DropReason.BEYOND_END);
+            (_, _, KV_VERSION, OP_GET,      CONTROL_BYTES, _,    _,               _,        _, _, 0x0080 &&& 0x0080, _)  : refuse(DropReason.GET_TOO_LARGE);
+            (_, _, KV_VERSION, OP_GET,      CONTROL_BYTES, _,    _,               _,        _, _, 0x0100 &&& 0x0100, _)  : refuse(DropReason.GET_TOO_LARGE);
+            (_, _, KV_VERSION, OP_GET,      CONTROL_BYTES, _,    _,               _,        _, _, 0x0200 &&& 0x0200, _)  : refuse(DropReason.GET_TOO_LARGE);
+            (_, _, KV_VERSION, OP_GET,      CONTROL_BYTES, _,    _,               _,        _, _, 0x0400 &&& 0x0400, _)  : refuse(DropReason.GET_TOO_LARGE);
+            (_, _, KV_VERSION, OP_GET,      CONTROL_BYTES, _,    _,               _,        _, _, 0x0800 &&& 0x0800, _)  : refuse(DropReason.GET_TOO_LARGE);
+            (_, _, KV_VERSION, OP_GET,      CONTROL_BYTES, _,    _,               _,        _, _, 0x1000 &&& 0x1000, _)  : refuse(DropReason.GET_TOO_LARGE);
+            (_, _, KV_VERSION, OP_GET,      CONTROL_BYTES, _,    _,               _,        _, _, 0x2000 &&& 0x2000, _)  : refuse(DropReason.GET_TOO_LARGE);
+            (_, _, KV_VERSION, OP_GET,      CONTROL_BYTES, _,    _,               _,        _, _, 0x4000 &&& 0x4000, _)  : refuse(DropReason.GET_TOO_LARGE);
+            (_, _, KV_VERSION, OP_GET,      CONTROL_BYTES, _,    _,               _,        _, _, 0x8000 &&& 0x8000, _)  : refuse(DropReason.GET_TOO_LARGE);
             (_, _, KV_VERSION, OP_GET,      CONTROL_BYTES, _,    _,               _, ChunkState.SERVING, _, _, _) : take(Task.SERVE);
             (_, _, KV_VERSION, OP_GET,      CONTROL_BYTES, _,    _,               _,        _, _, _, _)  : pass_on(Task.GET);
             (_, _, KV_VERSION, OP_GET,      _, _,          _,    _,               _,        _, _, _, _)  : refuse(DropReason.BAD_LENGTH);
 
             (_, _, KV_VERSION, _,           _, _,          _,    _,               _,        _, _, _, _)  : refuse(DropReason.UNKNOWN_OP);
         }
-        size = 32;
+        size = 64;
     }
 
     // To RoCE's port; most of that is not for the fabric's group and none of kvcast's.
@@ -242,6 +251,8 @@ control Classification(inout headers_t h, inout metadata_t m, in bit<16> fault) 
         if (m.fabric.enabled == 1) {
             if (m.round == 0 && m.off_station != 0 && !(h.kvc.isValid() && h.kvc.op == OP_HERE)) {
                 refuse(DropReason.FORGED_SOURCE);       // a node that moved says HERE first
+            } else if (m.request_color == METER_RED) {
+                refuse(DropReason.METERED);
             } else if (h.arp.isValid()) {
                 if (m.taken == 1 && m.known == 0) {
                     refuse(DropReason.FORGED_ARP);

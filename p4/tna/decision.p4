@@ -4,7 +4,7 @@ control Decision(inout metadata_t m, inout ingress_intrinsic_metadata_for_tm_t t
     @hidden action cast()        { m.cast = 1; }
     @hidden action cast_cached() { m.cast = 1; m.event = OrbitEvent.CAST; }
     @hidden action tell()        { m.notice = 1; m.cast = 1; m.checksum = 1; }
-    @hidden action refuse()      { m.drop = DropReason.NO_INTEREST; }
+    @hidden action refuse(DropReason reason) { m.drop = reason; }
     @hidden
     action end_entry() {
         m.drop = DropReason.LAST_LEFT;
@@ -20,20 +20,24 @@ control Decision(inout metadata_t m, inout ingress_intrinsic_metadata_for_tm_t t
             m.task    : ternary;
             m.mine    : ternary;
             m.deliver : ternary;
+            m.segment_color : ternary;
         }
         actions = { cast; cast_cached; tell; refuse; end_entry; nothing; }
         const default_action = nothing();
         const entries = {
-            (Task.JOIN, _, _)  : tell();
-            (Task.LEAVE, 0, _) : refuse();
-            (Task.LEAVE, _, 0) : end_entry();
-            (Task.LEAVE, _, _) : tell();
-            (Task.CAST, _, 0)  : refuse();
-            (Task.CAST, _, _)  : cast();
-            (Task.PASS, _, 0)  : nothing();
-            (Task.PASS, _, _)  : cast_cached();
+            (Task.JOIN, _, _, _)  : tell();
+            (Task.LEAVE, 0, _, _) : refuse(DropReason.NO_INTEREST);
+            (Task.LEAVE, _, 0, _) : end_entry();
+            (Task.LEAVE, _, _, _) : tell();
+            (Task.CAST, _, 0, _)  : refuse(DropReason.NO_INTEREST);
+            (Task.CAST, _, _, METER_RED) : refuse(DropReason.METERED);
+            (Task.CAST, _, _, _)  : cast();
+            (Task.PASS, _, 0, _)  : nothing();
+            (Task.PASS, _, _, _)  : cast_cached();
+            (Task.GET, 0, _, _)   : refuse(DropReason.NOT_JOINED);
+            (Task.SERVE, 0, _, _) : refuse(DropReason.NOT_JOINED);
         }
-        size = 8;
+        size = 16;
     }
 
     apply {

@@ -21,16 +21,18 @@ control Name(inout metadata_t m) { \
         key = { \
             m.task       : exact; \
             m.circulates : ternary; \
+            m.mine       : ternary; \
         } \
         actions = { do_want; do_settle; nothing; } \
         const default_action = nothing(); \
         const entries = { \
-            (Task.SERVE, MINE) : do_want(); \
-            (Task.PASS, _)     : do_settle(); \
-            (Task.FILL, MINE)  : nothing(); \
-            (Task.FILL, _)     : do_settle(); \
+            (Task.SERVE, MINE, 0) : nothing(); \
+            (Task.SERVE, MINE, _) : do_want(); \
+            (Task.PASS, _, _)     : do_settle(); \
+            (Task.FILL, MINE, _)  : nothing(); \
+            (Task.FILL, _, _)     : do_settle(); \
         } \
-        size = 4; \
+        size = 8; \
     } \
     apply { \
         due.apply(); \
@@ -65,15 +67,17 @@ control DueAll(in headers_t h, inout metadata_t m) {
             m.task       : exact;
             m.circulates : ternary;
             h.kvc.flags  : ternary;
+            m.mine       : ternary;
         }
         actions = { do_want; do_settle; nothing; }
         const default_action = nothing();
         const entries = {
-            (Task.SERVE, MINE, FLAG_ONLY_ME &&& FLAG_ONLY_ME) : nothing();
-            (Task.SERVE, MINE, _) : do_want();
-            (Task.PASS, _, _)     : do_settle();
-            (Task.FILL, MINE, _)  : nothing();
-            (Task.FILL, _, _)     : do_settle();
+            (Task.SERVE, MINE, FLAG_ONLY_ME &&& FLAG_ONLY_ME, _) : nothing();
+            (Task.SERVE, MINE, _, 0) : nothing();
+            (Task.SERVE, MINE, _, _) : do_want();
+            (Task.PASS, _, _, _)     : do_settle();
+            (Task.FILL, MINE, _, _)  : nothing();
+            (Task.FILL, _, _, _)     : do_settle();
         }
         size = 8;
     }

@@ -80,14 +80,16 @@ control Heat(inout metadata_t m, inout ingress_intrinsic_metadata_for_deparser_t
             m.state     : ternary;
             m.missing_a : ternary;
             m.missing_b : ternary;
+            m.mine      : ternary;
         }
         actions = { do_report; nothing; }
         const default_action = nothing();
         const entries = {
-            (1, _, _, _, _)                        : do_report();
-            (_, Task.GET, ChunkState.ABSENT, 0, 0) : do_report();
+            (1, _, _, _, _, _)                        : do_report();
+            (_, Task.GET, _, _, _, 0)                 : nothing();
+            (_, Task.GET, ChunkState.ABSENT, 0, 0, _) : do_report();
         }
-        size = 2;
+        size = 4;
     }
 
     HeatRowA() row_a;

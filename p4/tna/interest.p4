@@ -66,12 +66,13 @@ control InterestOwner(inout metadata_t m) {
             (Task.LEAVE, 0) : do_look();
             (Task.FREE, 1)  : do_free();
             (Task.GET, 0)   : do_refresh();
+            (Task.GET, 1)   : do_look();
             (Task.SERVE, 0) : do_refresh();
             (Task.SERVE, 1) : do_look();
             (Task.CAST, 0)  : do_refresh();
             (Task.PASS, 1)  : do_look();
         }
-        size = 8;
+        size = 16;
     }
 
     apply {

@@ -28,6 +28,7 @@ control InterestLeader(in headers_t h, inout metadata_t m) {
     };
     @hidden action do_read()   { m.leader = read.execute(m.index); }
     @hidden action do_lead()   { lead.execute(m.index); }
+    @hidden action do_charge() { m.charged = read.execute(m.index); }
     @hidden action do_forget() { forget.execute(m.index); }
     @hidden action do_resign() { m.leader = resign.execute(m.index); }
 
@@ -42,10 +43,11 @@ control InterestLeader(in headers_t h, inout metadata_t m) {
             h.kvc.flags : ternary;
             m.mine      : ternary;
         }
-        actions = { do_read; do_lead; do_forget; do_resign; nothing; }
+        actions = { do_read; do_charge; do_lead; do_forget; do_resign; nothing; }
         const default_action = nothing();
         const entries = {
             (Task.JOIN, MINE, _, _, _)     : do_read();
+            (Task.CAST, MINE, _, _, _)     : do_charge();
             (Task.JOIN, ANOTHERS, _, _, _) : nothing();
             (Task.JOIN, _, _, _, _)        : do_forget();
             (Task.LEAVE, MINE, _, _, _)    : do_resign();

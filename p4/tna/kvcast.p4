@@ -45,6 +45,7 @@
 #include "../include/admission.p4"
 #include "../include/pool_source.p4"
 #include "../include/sources.p4"
+#include "limits.p4"
 #include "key_hash.p4"
 #include "chunk_cache.p4"
 #include "classification.p4"
@@ -74,6 +75,8 @@ control KvcastIngress(inout headers_t h, inout metadata_t m, in ingress_intrinsi
     KeyHash()         key_hash;
     ChunkCache()      chunk_cache;
     Admission()       admission;
+    RequestLimit()    request_limit;
+    SegmentLimit()    segment_limit;
     Sources()         sources;
     Classification()  classification;
     Here()            here;
@@ -114,6 +117,7 @@ control KvcastIngress(inout headers_t h, inout metadata_t m, in ingress_intrinsi
             m.member = h.kvc.member;            // what goes round carries its sender along
             m.me = h.kvc.members;
         }
+        request_limit.apply(m);
         sources.apply(h, m);
         differences.apply(h, m);
         forwarding.apply(h, m);                 // whether it counts is known later
@@ -144,6 +148,7 @@ control KvcastIngress(inout headers_t h, inout metadata_t m, in ingress_intrinsi
         due_all.apply(h, m);
         chunk_store.apply(h, m, d);
 
+        segment_limit.apply(m);
         company.apply(m);
         whom_due.apply(m);
         unicast.apply(m, tm);

@@ -21,6 +21,10 @@ parser KvcastIngressParser(packet_in packet, out headers_t h, out metadata_t m, 
         m.taken = 0;
         m.odd = 0;
         m.buried = 0;
+        m.op = 0;
+        m.request_color = 0;
+        m.segment_color = 0;
+        m.charged = 0;
         m.key = 0;
         m.state = ChunkState.ABSENT;
         m.cached = 0;
@@ -83,6 +87,7 @@ parser KvcastIngressParser(packet_in packet, out headers_t h, out metadata_t m, 
 #include "../include/parser_states.p4"
     state parse_control {
         packet.extract(h.kvc);
+        m.op = h.kvc.op;
         m.key = h.kvc.key;
         m.segment = h.kvc.segment[15:0];
         transition select(h.kvc.version, h.kvc.op) {

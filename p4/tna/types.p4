@@ -136,6 +136,11 @@ struct metadata_t {
     bit<1>         odd;
     bit<1>         buried;          // behind more tags than the parser counts
 
+    bit<8>      op;                             // of a control datagram, 0 for anything else
+    bit<8>      request_color;
+    bit<8>      segment_color;
+    bit<16>     charged;                        // 1 + member because of which a segment is cast, 0 = nobody
+
     chunk_key_t key;
     slot_index_t segment;                       // low bits of the index
     ChunkState  state;

@@ -67,6 +67,7 @@ control Interest(in headers_t h, inout metadata_t m, in standard_metadata_t s) {
                 }
             } else if (mine) {
                 m.interest = before;
+                m.leader = leader;
                 if (s.instance_type == INSTANCE_ARRIVED) {
                     interest_last_seen.write(index, m.now);
                     if (m.op == OP_GET && (h.kvc.flags & FLAG_ONLY_ME) == 0 && (before & m.me) != 0) {
@@ -74,6 +75,9 @@ control Interest(in headers_t h, inout metadata_t m, in standard_metadata_t s) {
                     }
                 }
             }
+        }
+        if (m.op == OP_GET && (m.interest & m.me) == 0) {
+            m.drop = DropReason.NOT_JOINED;
         }
     }
 }

@@ -6,7 +6,7 @@
 //                        |
 //                        +-- HERE --> here -> digest
 //                        |
-//                        +-- control --> admission -> chunk_cache -> interest
+//                        +-- control --> admission -> request_limit -> chunk_cache -> interest -> segment_limit
 //                        |               JOIN, LEAVE ---> notice --------------> replication
 //                        |               FILL ----------> chunk_store -> (FILL_ACK to its port)
 //                        |               GET if served -> chunk_store ---------> replication
@@ -24,6 +24,7 @@
 // * classification: ordinary, control datagram, cast data or ARP for the pool; malformed and forged ones go.
 // * here: a node says where it is, to the controller.
 // * admission: which member is behind the port. No member, no kvcast.
+// * request_limit, segment_limit: how much a port may ask for, and what it may cause.
 // * chunk_cache: is the chunk absent, being filled, or served from here.
 // * interest: who is waiting for the chunk. JOIN adds, LEAVE removes, data and GET keep it alive.
 // * notice: JOIN and LEAVE go no further; what they did is told to the members.
@@ -35,7 +36,7 @@
 // * drops: whatever is dropped is counted by reason.
 //
 // The control plane programs: fabric (default action), port_member, egress_member, kv_cache, replicate,
-// dmac, station, source, address; multicast group 1 (all ports) and the groups that replicate names; clone session 500
+// dmac, station, source, address, request_limit, segment_limit; multicast group 1 (all ports) and the groups that replicate names; clone session 500
 // (any port); the digests heat_report_t and sighting_t. docs/reference/dataplane.md is its reference.
 
 #include <core.p4>
@@ -55,6 +56,7 @@
 #include "classification.p4"
 #include "here.p4"
 #include "../include/admission.p4"
+#include "limits.p4"
 #include "segment_range.p4"
 #include "chunk_cache.p4"
 #include "interest.p4"
@@ -75,6 +77,8 @@ control KvcastIngress(inout headers_t h, inout metadata_t m, inout standard_meta
     Classification() classification;
     Here()           here;
     Admission()      admission;
+    RequestLimit()   request_limit;
+    SegmentLimit()   segment_limit;
     ChunkCache()     chunk_cache;
     Interest()       interest;
     Notice()         notice;
@@ -111,6 +115,9 @@ control KvcastIngress(inout headers_t h, inout metadata_t m, inout standard_meta
                 if (m.drop == DropReason.NONE && m.known == 0) {
                     m.drop = DropReason.FORGED_SOURCE;  // a member speaks from its own addresses
                 }
+                if (m.drop == DropReason.NONE && (m.op == OP_JOIN || m.op == OP_GET)) {
+                    request_limit.apply(m);
+                }
             }
             if (m.drop == DropReason.NONE && h.kvc.isValid()) {
                 h.kvc.member = m.member;    // a host cannot speak for another
@@ -121,6 +128,16 @@ control KvcastIngress(inout headers_t h, inout metadata_t m, inout standard_meta
             }
             if (m.drop == DropReason.NONE && m.op != OP_FILL && m.op != OP_NAK) {
                 interest.apply(h, m, s);
+            }
+            if (m.drop == DropReason.NONE) {
+                if (m.kind == PacketKind.CAST) {
+                    m.charged = (bit<16>) m.leader;
+                } else if (m.op == OP_GET && m.state == ChunkState.SERVING) {
+                    m.charged = (bit<16>) m.member + 1;
+                }
+                if (m.charged != 0) {
+                    segment_limit.apply(m);
+                }
             }
             if (m.drop == DropReason.NONE) {
                 if (m.kind == PacketKind.CAST) {

@@ -1,4 +1,4 @@
-// Refuses a GET of no segment of the chunk. `left` is how many segments there are from the one that the datagram names,
+// Refuses a GET of no segment of the chunk, and one of too many. `left` is how many segments there are from the one that the datagram names,
 // of the chunk in the switch, or of the one that the sender speaks of.
 
 control SegmentRange(in headers_t h, inout metadata_t m) {
@@ -13,6 +13,8 @@ control SegmentRange(in headers_t h, inout metadata_t m) {
                 m.drop = DropReason.BEYOND_END;
             } else if (m.left == 0) {
                 m.drop = DropReason.BEYOND_END;
+            } else if (h.kvc.count > GET_COUNT_MOST) {
+                m.drop = DropReason.GET_TOO_LARGE;
             }
         }
     }

@@ -70,6 +70,10 @@ struct metadata_t {
     bit<1>         odd;
     bit<1>         buried;          // behind more tags than the parser counts
 
+    bit<2>      request_color;
+    bit<2>      segment_color;
+    bit<16>     charged;            // 1 + member because of which segments are cast, 0 = nobody
+
     chunk_key_t key;
     ChunkState  state;
     bit<8>      cached;                     // FLAG_CACHED where the chunk is served here

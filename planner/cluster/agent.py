@@ -226,6 +226,7 @@ class Agent:
             effects.Announce: self._announce,
             effects.ReportUsage: self._report,
             effects.ReportClaims: self._report,
+            effects.ReportInterests: self._report,
             effects.ReportTaskProgress: self._report,
             effects.ReportTaskEnd: self._report,
             effects.ReportLoad: self._report,

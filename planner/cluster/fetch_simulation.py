@@ -138,6 +138,11 @@ class FlowReader:
             case events.ChunkLoaded(key):
                 del self._loading[key]
                 return self._here(key, ChunkSource.DISK)
+            case events.ChunkPut(key):
+                if self._coming.pop(key, None) is not None:
+                    self._dropped.append(key)
+                self._loading.pop(key, None)
+                return self._here(key, ChunkSource.LOCAL)
             case events.HoldersChanged() | events.HolderLost() | events.SwitchChanged():
                 return []  # flows that have begun come to their end
             case events.ControlReceived() | events.ReadProgress() | events.ReadDone() | events.ReadFailed():
@@ -237,7 +242,10 @@ class Transfers:
         self._clock.call_later(self._delivery.rtt_s, then)
 
     def ended(self, delivered: Delivered) -> None:
-        self._then.pop(delivered.work.id)(delivered)
+        """It came; what was given up at this very moment concerns nobody."""
+        then = self._then.pop(delivered.work.id, None)
+        if then is not None:
+            then(delivered)
 
 
 class Peer(Protocol):

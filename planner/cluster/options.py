@@ -64,6 +64,9 @@ class Cluster:
     switch_bytes: int = 0
     """Room for chunks in the switch."""
     routing: Routing = Routing.ROUND_ROBIN
+    """Within a cell, where there are several (`planner.cells`)."""
+    sessions_in_cells: bool = True
+    """With more nodes than one switch takes: a session's requests go to one cell; otherwise to any."""
     replicas: int = 3
     """Copies of a chunk under REPLICAS."""
     rtt_s: float = 20e-6

@@ -46,6 +46,7 @@ ORBIT_FENCE_PORT = MEMBER_PORTS[-1]
 ORBIT_FENCE_SLOT = 255
 TICK_NS = 1 << 16
 TTL_US = 60_000_000
+EXPIRES_US = 1000
 WINDOW_US = 60_000_000
 HEAT_GETS = 4
 LIMIT_S = 10.0
@@ -86,6 +87,10 @@ class Bench:
         self._orbit_fence: bytes | None = None
         """Key of the chunk whose segment is the fence of the orbit."""
         self._orbit_fences = 0
+        self._waiting: set[tuple[int, bytes]] = set()
+        """Who has joined what."""
+        self._expires = False
+        """Interest ends at once, and with it the orbit's fence, which is a GET."""
         self.segment_bytes = target.segment_bytes
 
     # -- control plane ---------------------------------------------------------------------------
@@ -118,6 +123,7 @@ class Bench:
             heat_gets=heat_gets,
         )
         self.target.control.modify([fy.P4TableEntry("fabric", action=action, is_default_action=True)])
+        self._expires = ttl_us < EXPIRES_US
         if self.target.profile.circulates:
             ticks = {"interest_ttl": ttl_us, "row_a.heat_window": window_us, "row_b.heat_window": window_us}
             ticks["report_window"] = window_us
@@ -167,13 +173,14 @@ class Bench:
     def circulate(self) -> None:
         """Where cached segments circulate, fill in one that is the fence."""
         if self.target.profile.circulates:
-            key, host = self.any_key(), Host(ORBIT_FENCE_PORT)
+            key, host = self.key(), Host(ORBIT_FENCE_PORT)
             (segment,) = self.segments(key, 1, holder=host.port)
             self.insert(self.chunk(key, "filling", base_slot=ORBIT_FENCE_SLOT, segments=1, port=host.port))
             self.exchange((host.port, segment.fill_frame()), expect=1)
             self.serve(key, ORBIT_FENCE_SLOT, 1)
             self.insert(table("replicate", {"members": host.bit}, "to_group", group=host.bit))
             self._orbit_fence = key
+            self.exchange()
 
     def chunk(self, key: bytes, action: str, **parameters: int) -> fy.P4TableEntry:
         return table("kv_cache", {"key": int.from_bytes(key, "big")}, action, **parameters)
@@ -201,10 +208,12 @@ class Bench:
         return found
 
     def registers(self) -> dict[str, list[Any]]:
-        """Every cell of every register, but for when a circulating segment last came by."""
+        """Every cell of every register, but for when a circulating segment last came by, and the fence its JOIN."""
         found = self.target.control.registers()
         if self.target.profile.circulates:
             found["slot_owner"] = [cell["signature"] for cell in found["slot_owner"]]
+            if self._orbit_fence is not None:
+                del found["interest_owner"][interest_index(self._orbit_fence)]  # it joins again and again
         return found
 
     def heat(self, key: bytes, base_slot: int) -> int:
@@ -224,6 +233,7 @@ class Bench:
         self.target.control.delete([*self._entries, *self._groups])
         self._entries, self._groups = [], []
         self._orbit_fence = None
+        self._waiting.clear()
         self.plain()
         self.target.control.drain_digests()
 
@@ -244,7 +254,7 @@ class Bench:
         # First a fence behind each sender's frames, so that ingress has seen them all; then one to every port.
         for port in dict.fromkeys(port for port, _ in frames):
             self._pass_fence(received, port, [other for other in self.target.ports if other != port][:1])
-        if self._orbit_fence is not None:
+        if self._orbit_fence is not None and not self._expires:
             for _ in range(2):
                 self._pass_orbit_fence(received, self._orbit_fence)
         self._pass_fence(received, STRANGER_PORT, [port for port in self.target.ports if port != STRANGER_PORT])
@@ -262,6 +272,7 @@ class Bench:
     def _pass_orbit_fence(self, received: dict[int, list[bytes]], key: bytes) -> None:
         host = Host(ORBIT_FENCE_PORT)
         get = self.get(key, 0, segments=1, flags=Flag.ONLY_ME)
+        self.target.send(host.port, control_frame(host, Control(Op.JOIN, key), host))
         self.target.send(host.port, control_frame(host, get, host))
         deadline = time.monotonic() + LIMIT_S
         before = self._orbit_fences
@@ -280,6 +291,8 @@ class Bench:
                     del waiting[port]
             elif self._is_orbit_fence(frame):
                 self._orbit_fences += 1
+            elif self._orbit_fence is not None and frame[58:74] == self._orbit_fence:
+                pass  # the NOTICE of its JOIN
             else:
                 received[port].append(frame)
 
@@ -287,10 +300,21 @@ class Bench:
         """One control datagram from the host on `port` to the holder on port `holder`."""
         return self.exchange((port, control_frame(Host(port), control, Host(holder))), expect=expect)
 
+    def ask(self, port: int, get: Control, holder: int = 1, *, expect: int = 0) -> Received:
+        """A GET of somebody who waits for the chunk, if only for this one."""
+        if (port, get.key) in self._waiting:
+            return self.control(port, get, holder, expect=expect)
+        self.join(port, get.key)
+        received = self.control(port, get, holder, expect=expect)
+        self.leave(port, get.key)
+        return received
+
     def join(self, port: int, key: bytes, *, tag: int = 0) -> Received:
+        self._waiting.add((port, key))
         return self.control(port, Control(Op.JOIN, key, tag=tag))
 
     def leave(self, port: int, key: bytes) -> Received:
+        self._waiting.discard((port, key))
         return self.control(port, Control(Op.LEAVE, key))
 
     @staticmethod

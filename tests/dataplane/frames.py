@@ -67,6 +67,9 @@ class Drop(IntEnum):
     FORGED_SOURCE = 16
     FORGED_ARP = 17
     NOT_PLAIN = 18
+    NOT_JOINED = 19
+    METERED = 20
+    GET_TOO_LARGE = 21
 
 
 @dataclass(frozen=True, slots=True)

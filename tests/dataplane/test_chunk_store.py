@@ -30,7 +30,7 @@ def test_every_segment_is_served_byte_for_byte(bench: Bench) -> None:
     segments = bench.segments(key)
     bench.cache(segments, base_slot=16)
     for segment in segments:
-        received = bench.control(2, bench.get(key, segment.segment))
+        received = bench.ask(2, bench.get(key, segment.segment))
         assert counts(received) == {2: 1}
         served(received[2][0], segment)
 
@@ -40,7 +40,7 @@ def test_served_bytes_are_the_holders_own_headers(bench: Bench) -> None:
     key = bench.key()
     segments = bench.segments(key, holder=6, src_port=0xABCD, src_qpn=0xF00BA5, partition_key=0x8001, flags=0x5A)
     bench.cache(segments, base_slot=32)
-    received = bench.control(2, bench.get(key, 7), holder=6)
+    received = bench.ask(2, bench.get(key, 7), holder=6)
     served(received[2][0], segments[7])
 
 
@@ -50,7 +50,7 @@ def test_get_goes_to_the_interest_set_and_the_asker(bench: Bench) -> None:
     bench.cache(segments, base_slot=48)
     bench.join(3, key)
     bench.join(4, key)
-    received = bench.control(2, bench.get(key, 5))
+    received = bench.ask(2, bench.get(key, 5))
     assert counts(received) == {2: 1, 3: 1, 4: 1}
     for frames in received.values():
         served(frames[0], segments[5])
@@ -62,7 +62,7 @@ def test_get_only_me_goes_to_the_asker_alone(bench: Bench) -> None:
     bench.cache(segments, base_slot=56)
     bench.join(2, key)
     bench.join(3, key)
-    received = bench.control(2, bench.get(key, 1, amount=3, flags=Flag.ONLY_ME), expect=3)
+    received = bench.ask(2, bench.get(key, 1, amount=3, flags=Flag.ONLY_ME), expect=3)
     assert counts(received) == {2: 3}
     for frame, segment in zip(bench.in_order(received[2]), segments[1:4], strict=True):
         served(frame, segment)
@@ -75,22 +75,46 @@ def test_get_of_several_segments_reaches_the_whole_interest_set(bench: Bench) ->
     bench.cache(segments, base_slot=64)
     bench.join(2, key)
     bench.join(3, key)
-    received = bench.control(4, bench.get(key, 0, amount=8), expect=24)
+    received = bench.ask(4, bench.get(key, 0, amount=8), expect=24)
     assert counts(received) == {2: 8, 3: 8, 4: 8}
     for frames in received.values():
         for frame, segment in zip(bench.in_order(frames), segments, strict=True):
             served(frame, segment)
 
 
-def test_expired_interest_gets_nothing_of_a_get_of_several_segments(bench: Bench) -> None:
-    """The recirculated part of a GET knows what time it is."""
+def test_who_has_not_joined_gets_nothing(bench: Bench) -> None:
+    """Neither from the switch nor, through it, from the holder; nor does it cost those who wait anything."""
+    served_here, absent = bench.key(), bench.key()
+    bench.cache(bench.segments(served_here), base_slot=168)
+    for key in (served_here, absent):
+        before = bench.drops()[Drop.NOT_JOINED]
+        for flags in (0, Flag.ONLY_ME):
+            assert counts(bench.control(2, bench.get(key, 0, amount=4, flags=flags))) == {}, "nobody waits"
+        bench.join(3, key)
+        for flags in (0, Flag.ONLY_ME):
+            assert counts(bench.control(2, bench.get(key, 0, amount=4, flags=flags))) == {}, "somebody else waits"
+        assert bench.drops()[Drop.NOT_JOINED] == before + 4
+        assert notices(bench.join(4, key))[4].count == 0, "it leads nobody"
+        bench.leave(4, key)
+        received = bench.ask(3, bench.get(key, 0, amount=4), expect=4 if key == served_here else 1)
+        assert counts(received) == ({3: 4} if key == served_here else {1: 1})
+
+
+def test_who_left_or_was_forgotten_gets_nothing(bench: Bench) -> None:
+    """Until it joins again: a lost JOIN, a switch that restarted or a pause of its process cost a round trip."""
     key = bench.key()
-    segments = bench.segments(key)
-    bench.cache(segments, base_slot=168)
+    bench.cache(bench.segments(key), base_slot=168)
+    bench.join(2, key)
     bench.join(3, key)
+    bench.leave(3, key)
+    assert counts(bench.control(3, bench.get(key, 1))) == {}
+    bench.join(3, key)
+    assert counts(bench.control(3, bench.get(key, 1))) == {2: 1, 3: 1}
     bench.fabric(ttl_us=1)
-    received = bench.control(2, bench.get(key, 0, amount=4), expect=4)
-    assert counts(received) == {2: 4}
+    assert counts(bench.control(3, bench.get(key, 1))) == {}
+    bench.fabric()
+    bench.join(3, key)
+    assert 3 in counts(bench.control(3, bench.get(key, 1)))
 
 
 def test_rest_of_a_get_is_not_flooded_back_to_its_asker(bench: Bench) -> None:
@@ -101,7 +125,7 @@ def test_rest_of_a_get_is_not_flooded_back_to_its_asker(bench: Bench) -> None:
     bench.exchange((1, segments[0].fill_frame()))
     bench.serve(key, 176, 8)
     echoed = bench.target.profile.circulates  # what comes round from the recirculation port has no other port
-    received = bench.control(2, bench.get(key, 0, amount=8), holder=unknown_holder, expect=10 if echoed else 9)
+    received = bench.ask(2, bench.get(key, 0, amount=8), holder=unknown_holder, expect=10 if echoed else 9)
     assert counts(received) == dict.fromkeys(ALL_PORTS, 1) | {2: 2 if echoed else 1}
     served(next(frame for frame in received[2] if frame[:6] == GROUP_MAC), segments[0])
     assert {parse(frames[0]).control.segment for port, frames in received.items() if port != 2} == {1}
@@ -111,8 +135,9 @@ def test_get_beyond_the_end_is_clipped(bench: Bench) -> None:
     key = bench.key()
     segments = bench.segments(key)
     bench.cache(segments, base_slot=72)
+    bench.join(2, key)
     before = bench.drops()
-    received = bench.control(2, bench.get(key, 6, amount=100), expect=2)
+    received = bench.ask(2, bench.get(key, 6, amount=100), expect=2)
     assert [
         served(frame, segment).segment for frame, segment in zip(bench.in_order(received[2]), segments[6:], strict=True)
     ] == [6, 7]
@@ -126,7 +151,7 @@ def test_get_of_no_segment_is_dropped_and_counted(bench: Bench, segment: int, am
     bench.cache(bench.segments(key), base_slot=80)
     for asked in (key, bench.key()):
         before = bench.drops()[Drop.BEYOND_END]
-        assert counts(bench.control(2, bench.get(asked, segment, amount=amount))) == {}
+        assert counts(bench.ask(2, bench.get(asked, segment, amount=amount))) == {}
         assert bench.drops()[Drop.BEYOND_END] == before + 1
 
 
@@ -136,7 +161,7 @@ def test_get_while_filling_goes_to_the_holder(bench: Bench) -> None:
     bench.insert(bench.chunk(key, "filling", base_slot=88, segments=8, port=1))
     for segment in segments[:5]:
         bench.exchange((1, segment.fill_frame()))
-    received = bench.control(2, bench.get(key, 0, amount=8))
+    received = bench.ask(2, bench.get(key, 0, amount=8))
     assert counts(received) == {1: 1}
     assert parse(received[1][0]).control.count == 8
 
@@ -151,7 +176,7 @@ def test_slot_of_another_chunk_is_never_served(bench: Bench) -> None:
     for segment in new_segments[:4]:
         bench.exchange((1, segment.fill_frame()))
     bench.serve(new, 96, 8)  # too early: half of it is missing
-    received = bench.control(2, bench.get(new, 0, amount=8), expect=5)
+    received = bench.ask(2, bench.get(new, 0, amount=8), expect=5)
     assert counts(received) == {1: 1, 2: 4}
     for frame, segment in zip(bench.in_order(received[2]), new_segments[:4], strict=True):
         served(frame, segment)
@@ -163,7 +188,7 @@ def test_evicted_chunk_goes_to_its_holder_again(bench: Bench) -> None:
     key = bench.key()
     bench.cache(bench.segments(key), base_slot=104)
     bench.remove(bench.chunk(key, "filling", base_slot=104, segments=8, port=1))
-    assert counts(bench.control(2, bench.get(key, 0))) == {1: 1}
+    assert counts(bench.ask(2, bench.get(key, 0))) == {1: 1}
 
 
 def test_two_chunks_are_served_beside_each_other(bench: Bench) -> None:
@@ -171,7 +196,7 @@ def test_two_chunks_are_served_beside_each_other(bench: Bench) -> None:
     for number, segments in enumerate(chunks):
         bench.cache(segments, base_slot=112 + 8 * number)
     for segments in chunks:
-        received = bench.control(3, bench.get(segments[0].key, 0, amount=8), expect=8)
+        received = bench.ask(3, bench.get(segments[0].key, 0, amount=8), expect=8)
         for frame, segment in zip(bench.in_order(received[3]), segments, strict=True):
             served(frame, segment)
 
@@ -220,7 +245,7 @@ def test_refused_fill_changes_nothing(bench: Bench, kind: str) -> None:
     assert counts(bench.exchange((port, frame))) == {}
     assert bench.drops()[reason] == before + 1
     bench.serve(key, 136, 8)
-    received = bench.control(2, bench.get(key, 0, amount=8), expect=8)
+    received = bench.ask(2, bench.get(key, 0, amount=8), expect=8)
     for got, segment in zip(bench.in_order(received[2]), segments, strict=True):
         served(got, segment)
 
@@ -237,7 +262,7 @@ def test_truncated_fill_is_never_served(bench: Bench) -> None:
     assert counts(bench.exchange((1, segments[5].fill_frame()[:-8]))) == ({1: 1} if late else {})
     assert bench.drops()[Drop.TRUNCATED] == before + 1
     bench.serve(key, 184, 6)
-    received = bench.control(2, bench.get(key, 0, segments=6, amount=6), expect=5 if late else 6)
+    received = bench.ask(2, bench.get(key, 0, segments=6, amount=6), expect=5 if late else 6)
     assert counts(received) == ({2: 5} if late else {1: 1, 2: 5})
     for got, segment in zip(bench.in_order(received[2]), segments[:5], strict=True):
         served(got, segment)
@@ -251,16 +276,16 @@ def test_fill_after_serving_is_refused(bench: Bench) -> None:
     forged = dataclasses.replace(segments[2], payload=bytes(bench.segment_bytes))
     assert counts(bench.exchange((1, forged.fill_frame()))) == {}
     assert bench.drops()[Drop.FILL_REFUSED] == before + 1
-    served(bench.control(2, bench.get(key, 2))[2][0], segments[2])
+    served(bench.ask(2, bench.get(key, 2))[2][0], segments[2])
 
 
 def test_direct_counter_counts_what_is_served(bench: Bench) -> None:
     key = bench.key()
     bench.cache(bench.segments(key), base_slot=152)
     before = bench.heat(key, 152)
-    bench.control(2, bench.get(key, 0, amount=8), expect=8)
+    bench.ask(2, bench.get(key, 0, amount=8), expect=8)
     bench.join(2, key)
-    assert bench.heat(key, 152) == before + 9
+    assert bench.heat(key, 152) == before + 8 + 3, "JOIN, LEAVE and JOIN beside them"
 
 
 def test_set_of_the_asker_alone(bench: Bench) -> None:
@@ -268,5 +293,5 @@ def test_set_of_the_asker_alone(bench: Bench) -> None:
     segments = bench.segments(key)
     bench.cache(segments, base_slot=160)
     assert notices(bench.join(2, key))[2].members == mask(2)
-    received = bench.control(2, bench.get(key, 0, amount=2), expect=2)
+    received = bench.ask(2, bench.get(key, 0, amount=2), expect=2)
     assert counts(received) == {2: 2}

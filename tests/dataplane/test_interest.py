@@ -191,7 +191,7 @@ def test_data_and_get_keep_an_entry_alive(bench: Bench, kind: str) -> None:
         if kind == "data" or finished:
             arrived = cast(bench, key)
         else:
-            bench.control(3, bench.get(key, 0))
+            bench.ask(3, bench.get(key, 0))
         now_us = bench.clock_us()
         if now_us - touched_us >= ttl_us:  # the test was held up, the entry may rightly be gone
             bench.join(2, key)
@@ -216,15 +216,15 @@ def test_notice_echoes_what_the_protocol_puts_into_a_join(bench: Bench) -> None:
 def test_notice_names_the_leader(bench: Bench) -> None:
     key = bench.key()
     assert notices(bench.join(2, key))[2].count == 0
-    bench.control(2, bench.get(key, 0))
+    bench.ask(2, bench.get(key, 0))
     assert notices(bench.join(3, key))[3].count == 1 + Host(2).member
-    bench.control(3, bench.get(key, 4, flags=Flag.ONLY_ME))
+    bench.ask(3, bench.get(key, 4, flags=Flag.ONLY_ME))
     assert notices(bench.join(4, key))[4].count == 1 + Host(2).member, "a GET for oneself leads nobody"
     bench.control(5, bench.get(key, 4))
     assert notices(bench.join(4, key))[4].count == 1 + Host(2).member, "who has not joined leads nobody"
     told = notices(bench.leave(2, key))
     assert {notice.count for notice in told.values()} == {0}, "the leader left"
-    bench.control(4, bench.get(key, 5))
+    bench.ask(4, bench.get(key, 5))
     told = notices(bench.leave(3, key))
     assert {notice.count for notice in told.values()} == {1 + Host(4).member}, "a follower left"
 
@@ -232,11 +232,11 @@ def test_notice_names_the_leader(bench: Bench) -> None:
 def test_new_owner_of_an_entry_inherits_no_leader(bench: Bench) -> None:
     owner, late = colliding_keys(bench)
     bench.join(2, owner)
-    bench.control(2, bench.get(owner, 0))
+    bench.ask(2, bench.get(owner, 0))
     bench.fabric(ttl_us=1)
     assert notices(bench.join(3, late))[3].count == 0
     bench.fabric()
-    bench.control(3, bench.get(late, 0))
+    bench.ask(3, bench.get(late, 0))
     bench.leave(3, late)
     assert notices(bench.join(4, late))[4].count == 0, "the last leader left"
 
@@ -244,7 +244,7 @@ def test_new_owner_of_an_entry_inherits_no_leader(bench: Bench) -> None:
 def test_get_of_an_absent_chunk_goes_to_its_holder_with_the_right_member(bench: Bench) -> None:
     key = bench.key()
     liar = bench.get(key, 2, amount=4, tag=99, member=7)
-    received = bench.control(3, liar, holder=1)
+    received = bench.ask(3, liar, holder=1)
     assert counts(received) == {1: 1}
     sent = control_frame(Host(3), liar, Host(1))
     (frame,) = received[1]

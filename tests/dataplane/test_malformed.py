@@ -184,7 +184,7 @@ def test_hostile_datagrams_leave_no_trace(bench: Bench, seed: int) -> None:
     if bench.target.can_read_registers:
         assert bench.registers() == registers
     assert notices(bench.join(2, waiting))[2].members == mask(2, 3)
-    received = bench.control(5, bench.get(cached, 0, amount=8), expect=16)
+    received = bench.ask(5, bench.get(cached, 0, amount=8), expect=16)
     assert counts(received) == {4: 8, 5: 8}
     for frames in received.values():
         for frame, segment in zip(bench.in_order(frames), segments, strict=True):

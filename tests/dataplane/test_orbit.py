@@ -56,7 +56,7 @@ def test_repeated_fill_is_acknowledged_and_adds_nothing(bench: Bench) -> None:
     after = orbit(bench)
     assert (after[ENTERED] - before[ENTERED], after[REPEATED] - before[REPEATED]) == (0, 1)
     bench.serve(key, 16, 8)
-    assert counts(bench.control(2, bench.get(key, 2))) == {2: 1}
+    assert counts(bench.ask(2, bench.get(key, 2))) == {2: 1}
 
 
 def test_a_lost_segment_is_reported_asked_of_its_holder_and_can_be_filled_in(bench: Bench) -> None:
@@ -66,7 +66,7 @@ def test_a_lost_segment_is_reported_asked_of_its_holder_and_can_be_filled_in(ben
     bench.exchange(*((1, segment.fill_frame()) for segment in segments if segment.segment != 5))
     bench.serve(key, 24, 8)
     lost = orbit(bench)[LOST]
-    assert counts(bench.control(2, bench.get(key, 5))) == {1: 1}, "its reader waits for nothing"
+    assert counts(bench.ask(2, bench.get(key, 5))) == {1: 1}, "its reader waits for nothing"
     assert orbit(bench)[LOST] == lost + 1
     report = bench.target.control.next_digest(5.0, "lost_report_t")
     assert report == {"key": int.from_bytes(key, "big"), "segment": 5}
@@ -77,7 +77,7 @@ def test_a_lost_segment_is_reported_asked_of_its_holder_and_can_be_filled_in(ben
     after = orbit(bench)
     assert (after[ENTERED] - before[ENTERED], after[REPEATED] - before[REPEATED]) == (1, 7)
     bench.serve(key, 24, 8)
-    received = bench.control(2, bench.get(key, 0, amount=8), expect=8)
+    received = bench.ask(2, bench.get(key, 0, amount=8), expect=8)
     assert counts(received) == {2: 8}
     for got, segment in zip(bench.in_order(received[2]), segments, strict=True):
         served(got, segment)
@@ -87,7 +87,7 @@ def test_nothing_is_served_while_a_chunk_is_filled_in_again(bench: Bench) -> Non
     key = bench.key()
     bench.cache(bench.segments(key), base_slot=32)
     bench.target.control.modify([bench.chunk(key, "filling", base_slot=32, segments=8, port=1)])
-    assert counts(bench.control(2, bench.get(key, 3))) == {1: 1}
+    assert counts(bench.ask(2, bench.get(key, 3))) == {1: 1}
 
 
 def become(bench: Bench, members: dict[int, int]) -> None:
@@ -152,5 +152,5 @@ def test_what_is_cast_from_the_orbit_reaches_both_halves_and_goes_on(bench: Benc
     bench.cache(segments, base_slot=40)
     bench.join(2, key)
     for _ in range(2):
-        assert counts(bench.control(3, bench.get(key, 1))) == {2: 1, 3: 1}
-    assert counts(bench.control(ORBIT_FENCE_PORT, bench.get(key, 1, flags=Flag.ONLY_ME))) == {ORBIT_FENCE_PORT: 1}
+        assert counts(bench.ask(3, bench.get(key, 1))) == {2: 1, 3: 1}
+    assert counts(bench.ask(ORBIT_FENCE_PORT, bench.get(key, 1, flags=Flag.ONLY_ME))) == {ORBIT_FENCE_PORT: 1}

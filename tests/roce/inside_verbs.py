@@ -433,8 +433,8 @@ def test_reads_go_over_tcp_once_nobody_tells_what_completes(nics: Nics) -> None:
 def test_a_wrong_key_is_an_access_error_and_no_hang(monkeypatch: pytest.MonkeyPatch) -> None:
     where = PoolAccess.where
 
-    def wrong(access: PoolAccess, extent: Extent) -> RemoteExtent:
-        right = where(access, extent)
+    def wrong(access: PoolAccess, number: int, extent: Extent) -> RemoteExtent:
+        right = where(access, number, extent)
         return dataclasses.replace(right, rkey=right.rkey ^ 0xFF00)
 
     async def scenario(one, two) -> None:  # type: ignore[no-untyped-def]
@@ -444,6 +444,27 @@ def test_a_wrong_key_is_an_access_error_and_no_hang(monkeypatch: pytest.MonkeyPa
             assert await two.read(one, KEY, 0, 1000, 0) is ReadOutcome.FAILED
         assert list(two.transport.counters.dropped) == ["read_remote_access_error"]
         assert await two.read(one, KEY, 0, 1000, 0) is ReadOutcome.DONE
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("beside", [-(1 << 20), 1 << 20], ids=["before", "behind"])
+def test_a_key_reaches_no_other_chunk(monkeypatch: pytest.MonkeyPatch, beside: int) -> None:
+    """A peer has a chunk open and reads with its key what lies beside it in the pool."""
+    where = PoolAccess.where
+
+    def moved(access: PoolAccess, number: int, extent: Extent) -> RemoteExtent:
+        right = where(access, number, extent)
+        return dataclasses.replace(right, address=right.address + beside)
+
+    async def scenario(one, two) -> None:  # type: ignore[no-untyped-def]
+        one.hold(KEY, content(100_000))
+        with monkeypatch.context() as holder:
+            holder.setattr(PoolAccess, "where", moved)
+            assert await two.read(one, KEY, 0, 1000, 0) is ReadOutcome.FAILED
+        assert list(two.transport.counters.dropped) == ["read_remote_access_error"]
+        assert await two.read(one, KEY, 0, 100_000, 0) is ReadOutcome.DONE
+        assert bytes(two.memory.view(0, 100_000)) == content(100_000)
 
     play(scenario)
 

@@ -52,6 +52,12 @@ def tell(report: Report, seed: int, console: Console) -> None:
     recovery = ", ".join(
         f"{kind} {median(times):.1f} s (at most {max(times):.1f})" for kind, times in sorted(report.recovery_s.items())
     )
+    speed = "not measured"
+    if report.speed_under_attack is not None:
+        rates = [report.chunks_per_s(attacked=attacked) or 0.0 for attacked in (True, False)]
+        speed = (
+            f"{report.speed_under_attack:.0%} ({rates[0]:.1f} chunks/s, {rates[1]:.1f} beside as many harmless frames)"
+        )
     for name, value in (
         ("fetches", f"{report.fetches:,}: {outcomes}"),
         ("chunks compared", f"{report.chunks:,}"),
@@ -59,9 +65,9 @@ def tell(report: Report, seed: int, console: Console) -> None:
         ("late", str(report.late)),
         ("hung", str(report.hung)),
         ("leaked", "\n".join(report.leaked) or "nothing"),
-        ("interest by lost LEAVEs", f"{report.leaves_lost} sets, until they expire"),
         ("puts", f"{report.puts:,}" + (f"; refused: {refused}" if refused else "")),
         ("median complete fetch", f"{median(report.fetch_s) * 1e3:.0f} ms" if report.fetch_s else "none"),
+        ("speed under attack", speed),
         ("troubles", f"{report.troubles.total()} of {len(report.troubles)} kinds"),
         ("agent away", f"{report.away} tries of engines"),
         ("RSS growth", growth or "nobody lived all along"),

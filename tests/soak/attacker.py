@@ -9,12 +9,15 @@ from collections.abc import Callable, Iterator
 from random import Random
 
 from bmv2_testbed.configs import DATA_INTERFACE
-from tests.dataplane.frames import Control, Flag, Host, Op, Segment, arp_request, control_frame, here_frame
+from tests.dataplane.frames import Control, Flag, Host, Op, Segment, arp_request, control_frame, ethernet, here_frame
 from tests.fuzz.mutation import mutated_bytes
 from tests.soak.load import CHUNK_BYTES, SEGMENT_BYTES, Clock
 
 _SEGMENTS = CHUNK_BYTES // SEGMENT_BYTES
 _LEADS = 0x8000
+ETHERNET_BYTES = 14
+LOCAL_EXPERIMENT = 0x88B5
+"""IEEE 802, clause 9.2.4: a type for trials."""
 Frames = Callable[[Random, Host, Host, bytes], bytes]
 
 
@@ -70,6 +73,13 @@ KINDS: dict[str, Frames] = {
 }
 
 
+def harmless(frames: Iterator[bytes], port: int) -> Iterator[bytes]:
+    """Frames as large as those, of a type that nobody takes, to a host whose place the switch knows."""
+    sender, receiver = Host(port), Host(1 + port % 2)
+    for frame in frames:
+        yield ethernet(sender.mac, receiver.mac, bytes(len(frame) - ETHERNET_BYTES), LOCAL_EXPERIMENT)
+
+
 def frames(kind: str, clock: Clock, port: int, seed: int, now_s: Callable[[], float]) -> Iterator[bytes]:
     """Frames of a kind without end, about chunks that are fetched at this moment."""
     random, make = Random(seed), KINDS[kind]
@@ -86,12 +96,14 @@ def main() -> int:
         parser.add_argument(name, type=float, required=True)
     for name in ("--seed", "--hosts", "--port"):
         parser.add_argument(name, type=int, required=True)
+    parser.add_argument("--harmless", action="store_true", help="as many frames, as large, that mean nothing")
     args = parser.parse_args()
     clock = Clock(args.began, args.seed, args.hosts)
     sent, began_s = 0, time.monotonic()
     with socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as link:
         link.bind((DATA_INTERFACE, 0))
-        for frame in frames(args.kind, clock, args.port, args.seed, time.monotonic):
+        made = frames(args.kind, clock, args.port, args.seed, time.monotonic)
+        for frame in harmless(made, args.port) if args.harmless else made:
             ahead_s = began_s + sent / args.rate - time.monotonic()
             if time.monotonic() - began_s >= args.seconds:
                 break

@@ -19,6 +19,34 @@ CALM_S: Final = (2.0, 5.0)
 """Between the end of one trouble and the next."""
 
 
+TURNS: Final = 8
+"""Without attackers and with them, by turns: at the end, when nothing else is wrong."""
+TURNS_SHARE: Final = 0.25
+"""Of a soak."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Some seconds of fetches, with what the member and the stranger send meanwhile."""
+
+    lasts_s: float
+    sent: tuple[str, str]
+    harmless: bool
+    """As many frames, as large, that mean nothing: what attackers cost a small machine just by sending is no attack."""
+
+
+def turns(seed: int, duration_s: float) -> list[Turn]:
+    """The last part of a soak of this length: in pairs, without and with attacks. They leave a third of their time to
+    attackers that begin and end."""
+    random = Random(f"{seed}/turns")
+    lasts_s = duration_s * TURNS_SHARE / TURNS * 2 / 3
+    made: list[Turn] = []
+    for _ in range(TURNS // 2):
+        one, other = random.sample(sorted(KINDS), 2)
+        made += [Turn(lasts_s, (one, other), harmless) for harmless in (True, False)]
+    return made
+
+
 @dataclass(frozen=True, slots=True)
 class Trouble:
     """One thing that goes wrong."""

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
 from tests.soak.load import DEADLINE_S, HUNG_S, LATE_S
 
-LEAVES_LOST_MAX = 16
-"""A LEAVE is sent once: where frames are lost, so is one now and then, and the interest stays until it expires. More of
-one member are a leak."""
-_INTEREST = re.compile(r"switch: member \d+ is in (\d+) interest sets")
 FDS_SPARE = 48
 """Descriptors that an idle daemon may have more than at the start: connections to peers stay open."""
 
@@ -46,6 +41,27 @@ class Size:
     fds: int
 
 
+@dataclass(frozen=True, slots=True)
+class TurnTaken:
+    """One turn, with and without attackers."""
+
+    attacked: bool
+    began_s: float
+    ended_s: float
+    chunks: int = 0
+    """Of fetches that were complete in it."""
+
+    @property
+    def seconds(self) -> float:
+        """How long it was."""
+        return self.ended_s - self.began_s
+
+    @property
+    def per_s(self) -> float:
+        """Chunks a second."""
+        return self.chunks / self.seconds
+
+
 @dataclass(slots=True)
 class Report:
     """`bad` is what a soak is run for: anything in it fails it."""
@@ -63,8 +79,8 @@ class Report:
     """Times that an engine found no agent: it was killed or frozen."""
     troubles: Counter[str] = field(default_factory=Counter)
     leaked: list[str] = field(default_factory=list)
-    leaves_lost: int = 0
-    """Interest sets that honest members are still in, because the switch never got their LEAVE."""
+    turns: list[TurnTaken] = field(default_factory=list)
+    """With and without attackers, as they were."""
     rss_growth_bytes: dict[str, int] = field(default_factory=dict)
     """By process that lived from the first look to the last."""
     recovery_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -77,6 +93,19 @@ class Report:
         """Whether something came to light that may not be."""
         return bool(self.wrong or self.hung or self.leaked)
 
+    def chunks_per_s(self, *, attacked: bool) -> float | None:
+        """What honest hosts together fetched whole in the turns with or without attackers; None: there were none."""
+        some = [turn for turn in self.turns if turn.attacked is attacked]
+        seconds = sum(turn.seconds for turn in some)
+        return sum(turn.chunks for turn in some) / seconds if seconds else None
+
+    @property
+    def speed_under_attack(self) -> float | None:
+        """Share of their speed without attackers that honest fetches keep: the median of the pairs of turns."""
+        pairs = zip(self.turns[::2], self.turns[1::2], strict=False)
+        ratios = [attacked.per_s / quiet.per_s for quiet, attacked in pairs if quiet.chunks]
+        return median(ratios) if ratios else None
+
     def to_json(self) -> dict[str, Any]:
         """For a file."""
         return {
@@ -87,7 +116,8 @@ class Report:
             "late": self.late,
             "hung": self.hung,
             "leaked": self.leaked,
-            "leaves_lost": self.leaves_lost,
+            "speed_under_attack": self.speed_under_attack,
+            "turns": [[turn.attacked, round(turn.seconds, 2), turn.chunks] for turn in self.turns],
             "outcomes": dict(self.outcomes),
             "puts": self.puts,
             "puts_refused": dict(self.puts_refused),
@@ -147,14 +177,18 @@ def _count_fetch(
         complete_s[host].append(began_s + took_s)
 
 
+def take_turns(report: Report, turns: Iterable[TurnTaken], lines: Iterable[Mapping[str, Any]]) -> None:
+    """Count what was fetched in each turn."""
+    done = [(line["at_s"], line["chunks"]) for line in lines if line["what"] == "fetched" and line["outcome"] == "OK"]
+    for turn in turns:
+        chunks = sum(count for at_s, count in done if turn.began_s <= at_s < turn.ended_s)
+        report.turns.append(replace(turn, chunks=chunks))
+
+
 def take_leftovers(report: Report, found: Iterable[str]) -> None:
-    """What `Testbed.leftovers` found when all was calm: leaks, but for interest that lost LEAVEs explain."""
-    for line in found:
-        interest = _INTEREST.fullmatch(line)
-        if interest is not None and int(interest[1]) <= LEAVES_LOST_MAX:
-            report.leaves_lost += int(interest[1])
-        else:
-            report.leaked.append(line)
+    """What `Testbed.leftovers` found when all was calm: leaks. Interest by a LEAVE that was lost is none of them: the
+    switch's TTL frees it, and what is in use after that is renewed by somebody."""
+    report.leaked.extend(found)
 
 
 def compare_sizes(report: Report, before: Mapping[str, Size], after: Mapping[str, Size]) -> None:

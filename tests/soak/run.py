@@ -17,8 +17,8 @@ from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.processes import python_module
 from bmv2_testbed.spec import CONTROLLER_MANAGEMENT_IP, NO_FAULTS, Faults, TestbedSpec, host_name
 from tests.soak.load import DEADLINE_S, HUNG_S, LATE_S, Clock
-from tests.soak.plan import HONEST, HOSTS, MEMBER, STRANGER, Trouble, troubles
-from tests.soak.report import Note, Report, Size, compare_sizes, made, take_leftovers
+from tests.soak.plan import HONEST, HOSTS, MEMBER, STRANGER, TURNS_SHARE, Trouble, Turn, troubles, turns
+from tests.soak.report import Note, Report, Size, TurnTaken, compare_sizes, made, take_leftovers, take_turns
 
 MIB: Final = 1 << 20
 _HURT: Final = {
@@ -69,16 +69,21 @@ class Soak:
         with self._engines(until_s):
             time.sleep(WARM_S)
             warm = self._sizes()
-            for trouble in troubles(self._seed, self._duration_s):
-                if time.monotonic() >= until_s:
+            turns_s = self._duration_s * TURNS_SHARE
+            for trouble in troubles(self._seed, self._duration_s - turns_s):
+                if time.monotonic() >= until_s - turns_s:
                     break
                 self._say(f"{trouble.name} ({host_name(trouble.host)})")
                 moved(min(0.99, (time.monotonic() - began_s) / (until_s - began_s)))
                 self._suffer(trouble)
-                time.sleep(max(0.0, min(trouble.calm_s, until_s - time.monotonic())))
+                time.sleep(max(0.0, min(trouble.calm_s, until_s - turns_s - time.monotonic())))
+            taken = [self._take_turn(turn) for turn in turns(self._seed, self._duration_s)]
             self._say("all is calm")
             ended_s = self._await_engines(until_s)
-        report = made(self._lines(), self._notes, ended_s)
+        lines = list(self._lines())
+        report = made(lines, self._notes, ended_s)
+        # On a busy machine the last ones may come after the engines' time.
+        take_turns(report, [turn for turn in taken if turn.ended_s <= until_s], lines)
         # What liars joined stays in the switch until it expires, as what the dead joined.
         take_leftovers(report, self._testbed.leftovers([MEMBER, STRANGER], patience_s=20.0))
         after = self._sizes()
@@ -195,15 +200,33 @@ class Soak:
         self._testbed.wait("evict", DEADLINE_S)
         self._testbed.forget("evict")
 
+    def _take_turn(self, turn: Turn) -> TurnTaken:
+        """Both liars at once."""
+        hosts = dict(zip((MEMBER, STRANGER), turn.sent, strict=True))
+        self._say(f"turn: {', '.join(turn.sent)}{', as harmless frames' if turn.harmless else ''}")
+        words = ("--harmless",) if turn.harmless else ()
+        for host, kind in hosts.items():
+            self._attack(f"attacker{host}", Trouble("turn", host, turn.lasts_s, 0.0, kind), *words)
+        began_s = time.monotonic()
+        time.sleep(turn.lasts_s)
+        ended_s = time.monotonic()
+        for host in hosts:
+            self._testbed.finish(f"attacker{host}", turn.lasts_s + _ATTACK_SPARE_S)
+        return TurnTaken(not turn.harmless, began_s, ended_s)
+
     def _attacked(self, trouble: Trouble) -> None:
-        clock = ["--began", str(self._clock.began_s), "--seed", str(self._seed), "--hosts", str(HONEST)]
-        words = ["--kind", trouble.detail, "--seconds", str(trouble.lasts_s), "--rate", str(ATTACK_FRAMES_S)]
-        words += ["--port", str(trouble.host + 1)]
-        argv = python_module("tests.soak.attacker", *words, *clock)
-        self._testbed.run("attacker", host_name(trouble.host), argv)
+        self._attack("attacker", trouble)
         outcome = self._testbed.finish("attacker", trouble.lasts_s + _ATTACK_SPARE_S)
         if not int(outcome.stdout):
             raise TestbedError("an attacker sent nothing")
+
+    def _attack(self, name: str, trouble: Trouble, *more: str) -> None:
+        """Begin; it ends by itself."""
+        clock = ["--began", str(self._clock.began_s), "--seed", str(self._seed), "--hosts", str(HONEST)]
+        words = ["--kind", trouble.detail, "--seconds", str(trouble.lasts_s), "--rate", str(ATTACK_FRAMES_S)]
+        words += ["--port", str(trouble.host + 1)]
+        argv = python_module("tests.soak.attacker", *words, *clock, *more)
+        self._testbed.run(name, host_name(trouble.host), argv)
 
     # ------------------------------------------------------------------ looks
 

@@ -11,10 +11,10 @@ import pytest
 from bmv2_testbed.network.namespaces import can_unshare
 from bmv2_testbed.network.wired import have_mininet
 from tests.soak import __main__ as command
-from tests.soak.attacker import KINDS, frames
+from tests.soak.attacker import KINDS, frames, harmless
 from tests.soak.load import DEADLINE_S, EPOCH_S, HUNG_S, LATE_S, WINDOW_EPOCHS, Clock
-from tests.soak.plan import DISTURBANCES, HONEST, MEMBER, PORTS, STRANGER, troubles
-from tests.soak.report import FDS_SPARE, LEAVES_LOST_MAX, Note, Report, Size, compare_sizes, made, take_leftovers
+from tests.soak.plan import DISTURBANCES, HONEST, MEMBER, PORTS, STRANGER, troubles, turns
+from tests.soak.report import FDS_SPARE, Note, Report, Size, TurnTaken, compare_sizes, made, take_leftovers, take_turns
 
 CLOCK = Clock(100.0, 7, HONEST)
 
@@ -47,6 +47,15 @@ def test_attackers_send_what_a_link_carries(kind: str) -> None:
     made_frames = frames(kind, CLOCK, STRANGER + 1, 1, lambda: 120.0)
     for _ in range(20):
         assert 60 <= len(next(made_frames)) <= 9014
+
+
+def test_harmless_frames_are_as_large_and_mean_nothing() -> None:
+    made_frames, sizes = (frames("noise", CLOCK, MEMBER + 1, 1, lambda: 120.0) for _ in range(2))
+    for frame, as_large in zip(harmless(made_frames, MEMBER + 1), sizes, strict=False):
+        assert len(frame) == len(as_large)
+        assert frame[12:14] == b"\x88\xb5"
+        if len(frame) > 200:
+            break
 
 
 def test_what_is_fetched_is_what_was_put_lately() -> None:
@@ -98,13 +107,12 @@ def test_recovery_is_when_everybody_fetches_again() -> None:
     assert report.to_json()["recovery_s"] == {"agent frozen": [2.1]}
 
 
-def test_interest_of_a_lost_leave_is_no_leak_but_of_many_it_is() -> None:
+def test_whatever_is_left_is_a_leak_interest_too() -> None:
     report = Report()
-    take_leftovers(report, ["switch: member 1 is in 2 interest sets", "switch: member 3 is in 1 interest sets"])
-    assert (report.leaves_lost, report.bad) == (3, False)
-    many = f"switch: member 0 is in {LEAVES_LOST_MAX + 1} interest sets"
-    take_leftovers(report, [many, "agent1: 1 pins"])
-    assert (report.leaves_lost, report.leaked, report.bad) == (3, [many, "agent1: 1 pins"], True)
+    take_leftovers(report, [])
+    assert not report.bad
+    take_leftovers(report, ["switch: member 1 is in 1 interest sets"])
+    assert (report.leaked, report.bad) == (["switch: member 1 is in 1 interest sets"], True)
 
 
 def test_descriptors_that_pile_up_are_a_leak_and_memory_is_told() -> None:
@@ -116,3 +124,18 @@ def test_descriptors_that_pile_up_are_a_leak_and_memory_is_told() -> None:
     assert report.rss_growth_bytes == {"agent0": 50, "controller": 0}
     assert report.leaked == [f"agent0: {most + 1} descriptors, 22 at the start"]
     assert report.bad
+
+
+def test_speed_under_attack_is_measured_by_turns() -> None:
+    assert turns(5, 80.0) == turns(5, 80.0)
+    assert [turn.harmless for turn in turns(5, 80.0)] == [True, False] * 4
+    assert [turn.sent for turn in turns(5, 80.0)[::2]] == [turn.sent for turn in turns(5, 80.0)[1::2]]
+    assert sum(turn.lasts_s for turn in turns(5, 80.0)) == pytest.approx(20.0 * 2 / 3)
+    report = Report()
+    assert report.speed_under_attack is None
+    taken = [TurnTaken(False, 10.0, 20.0), TurnTaken(True, 20.0, 30.0), TurnTaken(False, 30.0, 40.0)]
+    lines = [fetched(11), fetched(21), fetched(22, chunks=2), fetched(23, outcome="DEADLINE"), fetched(31), begun(32)]
+    take_turns(report, taken, lines)
+    assert [turn.chunks for turn in report.turns] == [4, 6, 4]
+    assert report.speed_under_attack == pytest.approx(0.6 / 0.4), "the last turn has no other half"
+    assert report.to_json()["turns"][1] == [True, 10.0, 6]

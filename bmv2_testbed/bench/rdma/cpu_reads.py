@@ -54,6 +54,9 @@ class _Holder:
     def open_extent(self, _key: ChunkKey) -> Extent | None:
         return Extent(0, _CHUNK_BYTES, None)
 
+    def namespace_of(self, _key: ChunkKey) -> str | None:
+        return None
+
     def leaves(self, key: ChunkKey) -> bytes | None:
         """There is no tree: all bytes are right."""
         return None
@@ -65,8 +68,10 @@ class _Holder:
     def connect(self, _peer: QueuePairEnd) -> QueuePairEnd:
         return _END
 
-    def where(self, extent: Extent) -> RemoteExtent:
+    def where(self, _number: int, extent: Extent) -> RemoteExtent:
         return RemoteExtent(4096, extent.size_bytes, 3)
+
+    def forget(self, _number: int) -> None: ...
 
     def close(self) -> None: ...
 
@@ -79,6 +84,7 @@ class _Host:
         self.address = "127.0.0.1"
         self.target = _Target()
         self.counters = TransportCounters()
+        self.tokens = None
         self.idle_s = self.stall_timeout_s = 60.0
         self._window_bytes = window_bytes
         self._working: dict[int, PeerReads] = {}

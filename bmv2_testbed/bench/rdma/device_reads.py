@@ -70,6 +70,10 @@ class _OnePattern:
     def open_extent(self, _key: ChunkKey) -> Extent | None:
         return Extent(0, self._size_bytes, None)
 
+    def namespace_of(self, _key: ChunkKey) -> str | None:
+        """Of no namespace."""
+        return ""
+
     def leaves(self, key: ChunkKey) -> bytes | None:
         """There is no tree: all bytes are right."""
         return None

@@ -55,6 +55,10 @@ class BenchSink:
     def open_extent(self, _key: ChunkKey) -> Extent | None:
         return Extent(self._place.offset, self._place.size_bytes, None)
 
+    def namespace_of(self, _key: ChunkKey) -> str | None:
+        """Of no namespace."""
+        return ""
+
     def leaves(self, key: ChunkKey) -> bytes | None:
         """There is no tree: all bytes are right."""
         return None

@@ -14,6 +14,8 @@ from kvclient.messages import Kind, Status
 ANSWER_TIMEOUT_S = 30.0
 """How long an agent may owe an answer before the client gives it up, unless the engine says otherwise."""
 CONNECT_TIMEOUT_S = 5.0
+FILES_MAX = 4
+"""Memory files that come with the greeting."""
 
 
 _REFUSALS: dict[int, str] = {
@@ -35,8 +37,15 @@ class Attached:
     """Descriptor of the pool's memory file, to be read only."""
     region: int
     """Descriptor of this connection's write region."""
+    local: tuple[int, int] | None
+    """Descriptors of the catalog and of this connection's table of leases; None: the agent offers none."""
     pool_bytes: int
     incarnation: int
+
+    def close_files(self) -> None:
+        """The descriptors: what is mapped stays mapped."""
+        for descriptor in (self.memory, self.region, *(self.local or ())):
+            os.close(descriptor)
 
 
 def attach(path: str) -> Attached:
@@ -48,7 +57,7 @@ def attach(path: str) -> Attached:
         try:
             sock.connect(path)
             size = messages.HEADER.size + messages.WELCOME.size
-            received, descriptors, _, _ = socket.recv_fds(sock, size, 2, socket.MSG_WAITALL)
+            received, descriptors, _, _ = socket.recv_fds(sock, size, FILES_MAX, socket.MSG_WAITALL)
         except PermissionError as error:
             raise AgentUnavailableError(f"no access to the agent at {path}: {who_may(path)}") from error
         except OSError as error:
@@ -59,11 +68,11 @@ def attach(path: str) -> Attached:
         if len(received) != size:
             raise AgentUnavailableError(f"what listens at {path} is not a kvcast-agent")
         pool_bytes, incarnation = _greeted(path, received)
-        if len(descriptors) != 2:
+        if len(descriptors) not in (FILES_MAX - 2, FILES_MAX):
             raise AgentUnavailableError(f"what listens at {path} is not a kvcast-agent")
         sock.settimeout(None)
-        memory, region = descriptors
-        return Attached(sock, memory, region, pool_bytes, incarnation)
+        memory, region, *local = descriptors
+        return Attached(sock, memory, region, (local[0], local[1]) if local else None, pool_bytes, incarnation)
     except BaseException:
         for descriptor in descriptors:
             os.close(descriptor)

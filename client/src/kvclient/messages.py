@@ -11,9 +11,10 @@ and a body:
 | 6 | count | 16 | items in the body (keys, chunks) |
 | 8 | request | 32 | chosen by the client, echoed in the answer |
 
-The agent speaks first: WELCOME, with two memory files as SCM_RIGHTS ancillary content: the pool, to be read, and the
-connection's own write region. What is put is written to the region; the agent copies it into the pool. Bodies, with as
-many keys as `count` says:
+The agent speaks first: WELCOME, with two or four memory files as SCM_RIGHTS ancillary content: the pool, to be read,
+and the connection's own write region; then, where the agent offers them, the catalog of what is in the pool, to be
+read, and the connection's own table of leases (`kvclient.catalog`). What is put is written to the region; the agent
+copies it into the pool. Bodies, with as many keys as `count` says:
 
     WELCOME      answer: version u32, pool bytes u64, incarnation u64
     RESERVE      key, parent (zeros: none), size u64, position u32 (2^32-1: derive it), namespace label in UTF-8
@@ -39,8 +40,12 @@ many keys as `count` says:
     LOCK         hold us u64, keys: keep what is in the pool, so long at most
     UNLOCK       keys: take one lock of each back, the one that ends first
                  answer to both: a byte for each, 1 done, 0 not
+    FETCH_STREAM as FETCH
+                 answers: any number of FETCH_PART, each lease u64 and the chunks that follow on those before, as in
+                 FETCH; at last FETCH, as the answer to that, with the chunks that no part had
     CLAIM        bytes of each chunk u64, keys, then for each key the us from now on until it is there u64; not answered
     DISCLAIM     keys, or none for all claims of this connection; not answered
+    WARM         bytes u64, nodes u32, wait ms u32, namespace label in UTF-8; not answered
 
 A key is 16 bytes. Leases, pins, locks and claims belong to the connection and end with it.
 """
@@ -54,7 +59,7 @@ from dataclasses import dataclass
 
 from kvproto.sources import ChunkSource
 
-VERSION = 4
+VERSION = 5
 KEY_BYTES = 16
 NO_KEY = bytes(KEY_BYTES)
 NO_POSITION = 0xFFFF_FFFF
@@ -82,6 +87,7 @@ LOCK = struct.Struct("!Q")
 HINT = struct.Struct("!BI")
 CANCEL = struct.Struct("!I")
 CLAIM = struct.Struct("!Q")
+WARM = struct.Struct("!QII")
 
 
 class Kind(enum.IntEnum):
@@ -103,9 +109,12 @@ class Kind(enum.IntEnum):
     FETCH_EACH = 16
     LOCK = 17
     UNLOCK = 18
+    FETCH_STREAM = 19
+    FETCH_PART = 20
+    WARM = 21
 
 
-ONE_WAY = frozenset({Kind.ABORT, Kind.RELEASE, Kind.HINT, Kind.CANCEL, Kind.CLAIM, Kind.DISCLAIM})
+ONE_WAY = frozenset({Kind.ABORT, Kind.RELEASE, Kind.HINT, Kind.CANCEL, Kind.CLAIM, Kind.DISCLAIM, Kind.WARM})
 """Kinds that are never answered."""
 
 

@@ -37,8 +37,7 @@ class PolledClient:
         self._answer_timeout_s = answer_timeout_s
         attached = attach(self._path)
         # Others copy the chunks: only numbers about them are here.
-        os.close(attached.memory)
-        os.close(attached.region)
+        attached.close_files()
         self._sock = attached.sock
         self._sock.setblocking(False)
         self._wanted = select.POLLIN

@@ -94,10 +94,14 @@ class DropChunk:
 
 @dataclass(frozen=True, slots=True)
 class FetchProgress:
-    """The first `leading` chunks of a fetch are here and verified; sent when the number grows, before DeliverFetch."""
+    """The first `leading` chunks of a fetch are here and verified; sent when the number grows, before DeliverFetch.
+
+    `sources` has one entry for each that came since the last time.
+    """
 
     fetch: FetchId
     leading: int
+    sources: tuple[ChunkSource, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -155,6 +155,14 @@ class ChunkLoaded:
 
 
 @dataclass(frozen=True, slots=True)
+class ChunkPut:
+    """An engine of this node has put a chunk that is on its way: it lies in memory, whole, and nothing more of it is
+    wanted. A key that no fetch wants is ignored."""
+
+    key: ChunkKey
+
+
+@dataclass(frozen=True, slots=True)
 class LoadFailed:
     """This node's disk did not deliver: bring the chunk from its holders."""
 
@@ -192,6 +200,7 @@ ReaderEvent: TypeAlias = (
     | ChunkJudged
     | ChunkVerified
     | ChunkLoaded
+    | ChunkPut
     | LoadFailed
     | HoldersChanged
     | HolderLost

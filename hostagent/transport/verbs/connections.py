@@ -12,7 +12,7 @@ from hostagent import limits
 from hostagent.transport.base import Extent, TransportCounters
 from hostagent.transport.read_protocol import QueuePairEnd, RemoteExtent
 from hostagent.transport.verbs import abi
-from hostagent.transport.verbs.device import MemoryRegion, RdmaPort, VerbsError
+from hostagent.transport.verbs.device import Domain, MemoryRegion, RdmaPort, VerbsError
 from hostagent.transport.verbs.queues import CompletionQueue, QueuePair, route
 
 _MTU_CODES = {size_bytes: code for code, size_bytes in abi.MTU_BYTES.items()}
@@ -23,11 +23,13 @@ _RNR_TIMER = 12
 class ReadQueuePair:
     """One end of a reliable connection, made in two steps: the peer gets `end`; `answer` or `ask` take the peer's."""
 
-    def __init__(self, port: RdmaPort, completions: CompletionQueue, send_entries: int) -> None:
-        """Raises VerbsError."""
+    def __init__(
+        self, port: RdmaPort, completions: CompletionQueue, send_entries: int, domain: Domain | None = None
+    ) -> None:
+        """`domain`: see `QueuePair`. Raises VerbsError."""
         self._port = port
         facts = port.facts
-        self.queue_pair = QueuePair(port, abi.QPT_RC, (completions, send_entries, 1), (completions, 1))
+        self.queue_pair = QueuePair(port, abi.QPT_RC, (completions, send_entries, 1), (completions, 1), domain)
         self.end = QueuePairEnd(
             number=self.queue_pair.number,
             psn=secrets.randbits(24),
@@ -77,27 +79,33 @@ class ReadQueuePair:
 
 
 class PoolAccess:
-    """RDMA for one peer that reads from our pool; see `read_server.RemoteAccess`."""
+    """RDMA for one peer that reads from our pool; see `read_server.RemoteAccess`.
+
+    Each peer has a protection domain of its own, and in it only the chunks that it has opened: no other key is of any
+    use to it, whoever's it may be.
+    """
 
     def __init__(
-        self,
-        port: RdmaPort,
-        completions: CompletionQueue,
-        region: MemoryRegion,
-        counters: TransportCounters,
+        self, port: RdmaPort, completions: CompletionQueue, pool_address: int, counters: TransportCounters
     ) -> None:
-        """`completions`: where completions of the answering end would go; it makes none."""
+        """`completions`: where completions of the answering end would go; it makes none. `pool_address`: of the pool's
+        first byte."""
         self._port = port
         self._completions = completions
-        self._region = region
+        self._pool_address = pool_address
         self._counters = counters
+        self._domain: Domain | None = None
         self._connection: ReadQueuePair | None = None
+        self._regions: dict[int, MemoryRegion] = {}
+        """What the peer may read, by the number of its OPEN."""
 
     def connect(self, peer: QueuePairEnd) -> QueuePairEnd | None:
         """Our end of a fresh connection; None when the NIC has no queue pair left or cannot reach the peer."""
-        self.close()
+        self._drop_connection()
         try:
-            connection = ReadQueuePair(self._port, self._completions, 1)
+            if self._domain is None:
+                self._domain = self._port.new_domain()
+            connection = ReadQueuePair(self._port, self._completions, 1, self._domain)
         except VerbsError:
             self._counters.drop("read_queue_pair")
             return None
@@ -110,12 +118,35 @@ class PoolAccess:
         self._connection = connection
         return connection.end
 
-    def where(self, extent: Extent) -> RemoteExtent:
-        """Where the peer finds these bytes of the pool."""
-        return RemoteExtent(self._region.address + extent.offset, extent.size_bytes, self._region.remote_key)
+    def where(self, number: int, extent: Extent) -> RemoteExtent | None:
+        """Let the peer read these bytes of the pool; None: the NIC does not take them, or nobody has connected."""
+        if self._domain is None:
+            return None
+        address = self._pool_address + extent.offset
+        try:
+            region = self._domain.register(address, extent.size_bytes, abi.ACCESS_REMOTE_READ, "a chunk")
+        except VerbsError:
+            self._counters.drop("read_region")
+            return None
+        self._regions[number] = region
+        return RemoteExtent(address, extent.size_bytes, region.remote_key)
+
+    def forget(self, number: int) -> None:
+        """The peer reads them no more. Idempotent."""
+        region = self._regions.pop(number, None)
+        if region is not None:
+            region.close()
 
     def close(self) -> None:
         """When it returns, the peer reads nothing any more. Idempotent."""
+        self._drop_connection()
+        for number in list(self._regions):
+            self.forget(number)
+        if self._domain is not None:
+            self._domain.close()
+            self._domain = None
+
+    def _drop_connection(self) -> None:
         if self._connection is not None:
             self._connection.destroy()
             self._connection = None

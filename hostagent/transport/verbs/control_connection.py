@@ -17,8 +17,10 @@ from hostagent.transport.read_protocol import (
     load_of,
     number_with,
     pack_request,
+    pack_tokens,
     watch_peer,
 )
+from hostagent.transport.read_tokens import REFUSALS, Refusal, TokenBook
 from kvpolicy.tiers.holder_load import HolderLoad
 
 ANSWER_BODY_BYTES_MAX = 64
@@ -42,6 +44,10 @@ class ControlOwner(Protocol):
         """The peer says, with an answer, what it has queued for others."""
         ...
 
+    def refused(self, refusal: Refusal) -> None:
+        """The peer does not serve this node; `disconnected` follows."""
+        ...
+
     def control_malformed(self) -> None:
         """The peer answered nonsense; `disconnected` follows."""
         ...
@@ -50,8 +56,18 @@ class ControlOwner(Protocol):
 class ControlConnection(asyncio.Protocol):
     """Requests are answered in order; each has a continuation."""
 
-    def __init__(self, endpoint: str, own_address: str, loop: asyncio.AbstractEventLoop, owner: ControlOwner) -> None:
-        """`own_address`: on the data network, so that control traffic takes the same way as the data."""
+    def __init__(
+        self,
+        endpoint: str,
+        own_address: str,
+        loop: asyncio.AbstractEventLoop,
+        owner: ControlOwner,
+        tokens: TokenBook | None = None,
+    ) -> None:
+        """`own_address`: on the data network, so that control traffic takes the same way as the data. `tokens`: what is
+        shown to the peer."""
+        self._tokens = tokens
+        self._shown = b""
         self._endpoint = endpoint
         self._own_address = own_address
         self._loop = loop
@@ -73,6 +89,9 @@ class ControlConnection(asyncio.Protocol):
         """Send a request that is not answered (or whose answer `ask` waits for)."""
         if self._transport is None:
             raise RuntimeError("not connected")
+        if self._tokens is not None and self._tokens.shown != self._shown:
+            self._shown = self._tokens.shown
+            self._transport.write(pack_tokens(self._shown))
         self._transport.write(pack_request(kind, request, body))
         return request
 
@@ -134,6 +153,11 @@ class ControlConnection(asyncio.Protocol):
             return False
         body = bytes(self._received[ANSWER.size : end])
         del self._received[:end]
+        if status in REFUSALS:
+            if self._owner is not None:
+                self._owner.refused(Refusal(status))
+            self._lost()
+            return False
         if self._owner is not None:
             self._owner.holder_told(load_of(load))
         self._waiting.popleft()[1](status, body)

@@ -72,6 +72,26 @@ class MemoryRegion:
             check_status("ibv_dereg_mr", self._library.ibv_dereg_mr(region))
 
 
+class Domain:
+    """A protection domain: queue pairs in it reach memory that is registered in it, and no other."""
+
+    def __init__(self, library: ctypes.CDLL, context: int) -> None:
+        """Raises VerbsError."""
+        self._library = library
+        self.pointer: int = check_pointer("ibv_alloc_pd", library.ibv_alloc_pd(context))
+
+    def register(self, address: int, size_bytes: int, access: int, what: str) -> MemoryRegion:
+        """Register memory of this process. `what`: for the message, when it fails with VerbsError."""
+        region = self._library.ibv_reg_mr(self.pointer, address, size_bytes, access)
+        if not region:
+            raise _registration_error(what, size_bytes)
+        return MemoryRegion(self._library, region, address, size_bytes)
+
+    def close(self) -> None:
+        """Give it back; everything made in it has to be gone."""
+        check_status("ibv_dealloc_pd", self._library.ibv_dealloc_pd(self.pointer))
+
+
 class RdmaPort:
     """An open port with a protection domain."""
 
@@ -84,7 +104,7 @@ class RdmaPort:
         self.request_notify = abi.RequestNotify(operations.req_notify_cq)
         self.post_send = abi.Post(operations.post_send)
         self.post_recv = abi.Post(operations.post_recv)
-        self.domain: int = check_pointer("ibv_alloc_pd", library.ibv_alloc_pd(context))
+        self.domain = Domain(library, context)
 
     @classmethod
     def open(cls, address: str, device: str = "") -> Self:
@@ -113,10 +133,11 @@ class RdmaPort:
 
     def register(self, address: int, size_bytes: int, access: int, what: str) -> MemoryRegion:
         """Register memory of this process. `what`: for the message, when it fails with VerbsError."""
-        region = self.library.ibv_reg_mr(self.domain, address, size_bytes, access)
-        if not region:
-            raise _registration_error(what, size_bytes)
-        return MemoryRegion(self.library, region, address, size_bytes)
+        return self.domain.register(address, size_bytes, access, what)
+
+    def new_domain(self) -> Domain:
+        """One more, with nothing in it. Raises VerbsError."""
+        return Domain(self.library, self.context)
 
     def register_dmabuf(self, fd: int, offset: int, size_bytes: int, access: int, what: str) -> MemoryRegion:
         """Register memory of another device, such as a GPU's, by its dma-buf (ibv_reg_dmabuf_mr(3)).
@@ -125,7 +146,7 @@ class RdmaPort:
         it fails with VerbsError.
         """
         ctypes.set_errno(0)
-        region = self.library.ibv_reg_dmabuf_mr(self.domain, offset, size_bytes, 0, fd, access)
+        region = self.library.ibv_reg_dmabuf_mr(self.domain.pointer, offset, size_bytes, 0, fd, access)
         if not region:
             raise _dmabuf_error(what, size_bytes, fd, self.facts.device)
         return MemoryRegion(self.library, region, 0, size_bytes)
@@ -133,7 +154,7 @@ class RdmaPort:
     def takes_dmabuf(self) -> bool:
         """Whether the NIC's driver registers dma-bufs: one that does reports descriptor -1 as invalid."""
         ctypes.set_errno(0)
-        region = self.library.ibv_reg_dmabuf_mr(self.domain, 0, 4096, 0, -1, abi.ACCESS_LOCAL_WRITE)
+        region = self.library.ibv_reg_dmabuf_mr(self.domain.pointer, 0, 4096, 0, -1, abi.ACCESS_LOCAL_WRITE)
         if region:  # pragma: no cover - no kernel takes descriptor -1
             self.library.ibv_dereg_mr(region)
             return True
@@ -160,7 +181,7 @@ class RdmaPort:
 
     def close(self) -> None:
         """Close the device; everything made on it has to be gone."""
-        check_status("ibv_dealloc_pd", self.library.ibv_dealloc_pd(self.domain))
+        self.domain.close()
         check_status("ibv_close_device", self.library.ibv_close_device(self.context))
 
 

@@ -29,6 +29,7 @@ from hostagent.transport.read_protocol import (
     QueuePairEnd,
     RemoteExtent,
 )
+from hostagent.transport.read_tokens import Refusal, TokenBook, refused_words
 from hostagent.transport.verbs import abi
 from hostagent.transport.verbs.connections import ReadQueuePair
 from hostagent.transport.verbs.control_connection import ControlConnection
@@ -112,6 +113,8 @@ class PeerHost(Protocol):
     target: MemoryRegion
     """Where reads go: the pool, as a rule."""
     counters: TransportCounters
+    tokens: TokenBook | None
+    """What is shown to peers."""
     idle_s: float
     stall_timeout_s: float
 
@@ -176,7 +179,7 @@ class PeerReads:
         self._target_address = host.target.address
         self._progress_s = host.loop.time()
         self._timer: asyncio.TimerHandle | None = None
-        self._control = ControlConnection(endpoint, host.address, host.loop, self)
+        self._control = ControlConnection(endpoint, host.address, host.loop, self, host.tokens)
         self._arm_timer()
 
     # ------------------------------------------------------------------ reads
@@ -256,6 +259,11 @@ class PeerReads:
         told = next((read.request.holder_told for read in self._reads if read.request.holder_told is not None), None)
         if told is not None:
             told(load)
+
+    def refused(self, refusal: Refusal) -> None:
+        """Count it, and say so once."""
+        host = self.endpoint.rpartition(":")[0]
+        self._host.counters.refuse(f"read_refused_{refusal.name.lower()}", host, refused_words(refusal))
 
     def control_malformed(self) -> None:
         """Count it."""

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hostagent.transport.verbs import abi
-from hostagent.transport.verbs.device import RdmaPort, VerbsError, check_pointer, check_status
+from hostagent.transport.verbs.device import Domain, RdmaPort, VerbsError, check_pointer, check_status
 
 Completions = npt.NDArray[np.void]
 """Records of `abi.WC`, shape (n,)."""
@@ -101,14 +101,22 @@ class QueuePair:
     """A queue pair of type RC or UD."""
 
     def __init__(
-        self, port: RdmaPort, kind: int, send: tuple[CompletionQueue, int, int], receive: tuple[CompletionQueue, int]
+        self,
+        port: RdmaPort,
+        kind: int,
+        send: tuple[CompletionQueue, int, int],
+        receive: tuple[CompletionQueue, int],
+        domain: Domain | None = None,
     ) -> None:
-        """`send`: queue, work requests, pieces of memory in each; `receive`: queue, work requests."""
+        """`send`: queue, work requests, pieces of memory in each; `receive`: queue, work requests; `domain`: whose
+        memory it may touch, None: the port's."""
         self._port = port
         self._groups: list[bytes] = []
         capacity = abi.QpCap(send[1], receive[1], send[2], 1, 0)
         attr = abi.QpInitAttr(None, send[0].pointer, receive[0].pointer, None, capacity, kind, 0)
-        self._pointer: Any = check_pointer("ibv_create_qp", port.library.ibv_create_qp(port.domain, byref(attr)))
+        self._pointer: Any = check_pointer(
+            "ibv_create_qp", port.library.ibv_create_qp((domain or port.domain).pointer, byref(attr))
+        )
         self._address = ctypes.addressof(self._pointer.contents)
         self.number: int = self._pointer.contents.qp_num
         self._bad = ctypes.c_void_p()
@@ -161,7 +169,7 @@ class AddressHandle:
     def __init__(self, port: RdmaPort, destination_gid: bytes, hop_limit: int) -> None:
         self._library = port.library
         attr = route(port, destination_gid, hop_limit)
-        self.pointer: int = check_pointer("ibv_create_ah", port.library.ibv_create_ah(port.domain, byref(attr)))
+        self.pointer: int = check_pointer("ibv_create_ah", port.library.ibv_create_ah(port.domain.pointer, byref(attr)))
 
     def close(self) -> None:
         """Call after the last send with it has completed."""

@@ -12,8 +12,8 @@ import logging
 from hostagent import limits
 from hostagent.transport.base import ReadHandle, ReadOutcome, ReadRequest
 from hostagent.transport.host import Host
-from hostagent.transport.read_client import ReadClient
 from hostagent.transport.read_server import ReadServer
+from hostagent.transport.sockets import read_client
 from hostagent.transport.verbs.connections import PoolAccess, ReadQueuePair
 from hostagent.transport.verbs.device import MemoryRegion, RdmaPort, VerbsError
 from hostagent.transport.verbs.peer_reads import PeerReads, hand_out
@@ -34,7 +34,7 @@ class VerbsReads:
     def __init__(
         self, host: Host, port: RdmaPort, region: MemoryRegion, *, idle_s: float, target: MemoryRegion | None = None
     ) -> None:
-        """`region`: the pool's, which peers read from, and where our own reads go unless there is another `target`
+        """`region`: the pool's, where our own reads go unless there is another `target`
         (into which they then go at their offset, one-sided only). Raises VerbsError."""
         self.loop = host.loop
         self.address = host.address
@@ -65,8 +65,9 @@ class VerbsReads:
             )
             undo.callback(self._watch.close)
             self._closing = undo.pop_all()
-        self._server = ReadServer(host.memory, host.sink, host.counters, self._make_access)
-        self._tcp = ReadClient(host.memory, host.counters, stall_timeout_s=limits.READ_STALL_TIMEOUT_S)
+        self.tokens = host.tokens
+        self._server = ReadServer(host.memory, host.sink, host.counters, self._make_access, tokens=host.tokens)
+        self._tcp = read_client(host)
 
     def listen(self) -> str:
         """See `ReadPart.listen`."""
@@ -132,7 +133,7 @@ class VerbsReads:
             del self._peers[peer.endpoint]
 
     def _make_access(self) -> PoolAccess:
-        return PoolAccess(self._port, self._completions, self._region, self.counters)
+        return PoolAccess(self._port, self._completions, self._region.address, self.counters)
 
     def _completed(self, completions: Completions) -> None:
         hand_out(self._completions.works(len(completions)), self._working, int(self.loop.time() * 1e9))

@@ -19,6 +19,7 @@ from hostagent.config import DataConfig
 from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import ChunkPlace, TransportError
 from hostagent.transport.host import Host, HostTransport, Parts
+from hostagent.transport.read_tokens import TokenBook
 from hostagent.transport.sockets import SegmentSocket, SocketCasts, TcpReads
 from hostagent.transport.verbs import abi
 from hostagent.transport.verbs.cast_receiver import CastReceiver
@@ -36,9 +37,14 @@ class VerbsTransport(HostTransport):
     """See the module's docstring and the contract in `base`."""
 
     def __init__(
-        self, config: DataConfig, memory: PoolMemory, *, read_idle_s: float = limits.VERBS_READ_IDLE_S
+        self,
+        config: DataConfig,
+        memory: PoolMemory,
+        tokens: TokenBook | None = None,
+        *,
+        read_idle_s: float = limits.VERBS_READ_IDLE_S,
     ) -> None:
-        super().__init__(config, memory)
+        super().__init__(config, memory, tokens)
         self._read_idle_s = read_idle_s
 
     def read_counters(self) -> None:
@@ -79,7 +85,7 @@ def _open_port(host: Host) -> tuple[RdmaPort, MemoryRegion]:
         region = port.register(
             memory.bytes_.ctypes.data,
             memory.size_bytes,
-            abi.ACCESS_LOCAL_WRITE | abi.ACCESS_REMOTE_READ,
+            abi.ACCESS_LOCAL_WRITE,
             "the pool (pool.size)",
         )
     except VerbsError:

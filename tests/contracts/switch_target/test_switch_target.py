@@ -31,6 +31,9 @@ from controlplane.switch.entries import (
     ReplicateByBitmapEntry,
     ReplicateToGroupEntry,
     ReplicateToPortEntry,
+    Request,
+    RequestLimitEntry,
+    SegmentLimitEntry,
     ServingEntry,
     SightingSubscriptionEntry,
     SourceEntry,
@@ -81,6 +84,9 @@ _COMMON_KINDS: list[Entry] = [
     PortMemberEntry(TWO, 63),
     EgressMemberEntry(ONE, 0),
     EgressMemberEntry(TWO, 63),
+    RequestLimitEntry(TWO, Request.JOIN, 4096, 1024),
+    RequestLimitEntry(TWO, Request.GET, 740_000, 74_000),
+    SegmentLimitEntry(63, 5_926_000, 592_600),
     AddressEntry(bytes([2, 0x4B, 0x56, 0, 0, 1]), ONE),
     ReplicateToGroupEntry((1 << 63) | 1, GroupId(0x103)),
     FABRIC.entry,
@@ -185,6 +191,7 @@ class TnaBench(P4SwitchBench):
         self.every_kind = TOFINO_KINDS
 
     def ask_for_what_is_lost(self) -> None:
+        self._switch.send(1, _control(Op.JOIN, 1))
         self._switch.send(1, _control(Op.GET, 1, segment=3, count=1))
 
 

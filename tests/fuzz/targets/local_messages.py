@@ -35,7 +35,7 @@ def request_frame(random: Random) -> bytes:
             body = messages.LOCK.pack(random.choice((0, 1000, 1 << 63))) + messages.pack_keys(keys)
         case Kind.ABORT | Kind.RELEASE:
             count, body = 0, messages.LEASE.pack(lease)
-        case Kind.FETCH:
+        case Kind.FETCH | Kind.FETCH_STREAM:
             deadline_s = random.choice((0.0, 0.001, 0.05, 1e9))
             share = random.choice((0.0, 0.5, 1.0, -1.0, float("nan"), float("inf")))
             recompute_s = random.choice((None, 0.0, 0.01, 1e9))
@@ -44,6 +44,9 @@ def request_frame(random: Random) -> bytes:
             body, status = body + trace, len(trace)
         case Kind.HINT:
             body = messages.HINT.pack(random.randrange(4), random.randrange(1 << 32)) + messages.pack_keys(keys)
+        case Kind.WARM:
+            sizes = random.choice((0, 4096, (1 << 64) - 1)), random.randrange(1 << 32), random.randrange(1 << 32)
+            count, body = 0, messages.WARM.pack(*sizes) + random.choice((b"m@1", bytes(300), b"\xff"))
         case Kind.CANCEL:
             count, body = 0, messages.CANCEL.pack(request)
         case Kind.CLAIM:

@@ -17,6 +17,7 @@ from hostagent.transport.read_protocol import (
     KIND_CONNECT,
     KIND_OPEN,
     KIND_READ,
+    KIND_TOKEN,
     MAGIC,
     RANGE,
     STATUS_OK,
@@ -25,6 +26,7 @@ from hostagent.transport.read_protocol import (
     number_with,
     pack_answer,
     pack_request,
+    pack_tokens,
 )
 from hostagent.transport.read_server import ReadServer
 from kvproto.ids import ChunkKey
@@ -150,7 +152,11 @@ class ReadsAsked:
 def _request(random: Random) -> bytes:
     number = random.choice((1, 2, 3, number_with(4, 1 << 20), (1 << 64) - 1))
     key = random.choice(_KEYS)
-    match random.randrange(8):
+    match random.randrange(10):
+        case 8:
+            return pack_tokens(random.randbytes(random.choice((1, 47, 48, 49, 500))))
+        case 9:
+            return pack_request(KIND_TOKEN, number, RANGE.pack(random.choice((0, 1, 65536, 65537, 1 << 63)), 0, key))
         case 0:
             end = QueuePairEnd(random.randrange(1 << 24), 7, 1024, 1, bytes(16))
             return pack_request(KIND_CONNECT, number, end.pack())

@@ -74,8 +74,8 @@ def hello(number: int, **changes: object) -> rpc.Hello:
         transports=[rpc.TRANSPORT_SOCKETS],
     )
     for name, value in changes.items():
-        if isinstance(value, rpc.OperatorState):
-            message.operator_state.CopyFrom(value)
+        if isinstance(value, rpc.OperatorState | rpc.Interests):
+            getattr(message, name).CopyFrom(value)
         else:
             setattr(message, name, value)
     return message

@@ -27,12 +27,12 @@ def test_welcome_comes_first_then_a_snapshot() -> None:
     scene.attach(1, [record("a"), record("b", "a", 1)])
     scene.attach(2)
     kinds = [message.WhichOneof("message") for message in scene.sent[2]]
-    assert kinds[:2] == ["welcome", "directory"]
+    assert kinds[:3] == ["welcome", "read_access", "directory"]
     welcome = scene.sent[2][0].welcome
     assert (welcome.node, welcome.fabric.segment_bytes) == (1, 4096)
     assert not welcome.HasField("member"), "nothing was seen of it yet"
     assert welcome.fabric.group_mac == bytes.fromhex("01005e4b5601")
-    first = scene.sent[2][1].directory
+    first = scene.sent[2][2].directory
     assert first.snapshot
     assert first.snapshot_end
     assert {node.name for node in first.nodes} == {"n1", "n2"}

@@ -143,6 +143,7 @@ def join(switch: RunningSwitch, port: int) -> None:
 def get(switch: RunningSwitch, port: int) -> list[bytes]:
     """Payloads of the chunk as the switch serves them to one member alone; checks that it is the switch."""
     flags = int(Flag.ONLY_ME)
+    join(switch, port)
     switch.send(port, control_frame(Host(port), Control(Op.GET, key("a"), 0, SEGMENTS, SEGMENTS, flags=flags), Host(1)))
     frames: list[bytes] = []
     while len(frames) < SEGMENTS:
@@ -221,6 +222,7 @@ def test_what_the_recirculation_queue_loses_is_filled_in_again_and_given_up_wher
     """Two frames may wait there and four shall circulate."""
 
     def ask(switch: RunningSwitch, segment: int) -> None:
+        join(switch, 2)
         switch.send(2, control_frame(Host(2), Control(Op.GET, key("a"), segment, SEGMENTS, 1), Host(1)))
 
     async def steps(switch: RunningSwitch) -> None:

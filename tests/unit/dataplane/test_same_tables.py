@@ -56,7 +56,7 @@ TNA = tables(P4 / "tna" / "kvcast.p4")
 def test_the_tables_are_those_of_the_reference() -> None:
     assert set(V1MODEL) == {
         *("fabric", "port_member", "kv_cache", "replicate", "dmac", "egress_member"),
-        *("station", "source", "address"),
+        *("station", "source", "address", "request_limit", "segment_limit"),
     }
     assert V1MODEL["kv_cache"].keys == ('exact @name("key")',)
     assert ("serving", "0x01000303", "@id(1) slot_t base_slot, @id(2) bit<32> segments") in V1MODEL["kv_cache"].actions

@@ -96,7 +96,7 @@ def test_full_pool_is_a_typed_outcome_and_evicts_what_nobody_holds(one: Cluster)
 def test_leases_and_pins_end_with_the_connection(one: Cluster) -> None:
     keeper, dying = one.client(0), one.client(0)
     keeper.put(key(1), None, bytes(1000))
-    dying.fetch([key(1)], deadline_s=1)
+    dying.start_fetch([key(1)], deadline_s=1).wait()
     assert dying.pin([key(1), key(5)]) == [True, False]
     slot = dying.reserve(key(2), None, 1000)
     assert slot is not None

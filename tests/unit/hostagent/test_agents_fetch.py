@@ -16,7 +16,7 @@ import pytest
 from hostagent.tree import hashed
 from kvclient import messages
 from kvclient.attach import attach
-from kvclient.client import ChunkSource, Fetched, PoolFullError, Status, Where
+from kvclient.client import ChunkSource, Fetched, PoolFullError, PutOutcome, Status, Where
 from kvproto.ids import format_address
 from kvproto.integrity import Integrity
 from kvproto.wire.control import Control, Op
@@ -235,6 +235,25 @@ def test_chunk_dropped_here_while_a_fetch_still_has_it_is_had_again(pair: Cluste
         first.join(30)
     with got[0] as lease:
         assert [bytes(view) for view in lease.views] == bodies[:1]
+
+
+def test_what_an_engine_puts_ends_a_fetch_that_does_not_come(pair: Cluster) -> None:
+    """Its bytes are kept, and who waits for the holder has them at once."""
+    (body,) = put_prefix(pair, 0, 1, MIB)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        endpoint = "{}:{}".format(*listener.getsockname())
+        pair.tell(nodes=(dataclasses.replace(pair.node(0), read_endpoint=endpoint),))
+        core, got = pair.agents[1].core, []
+        waiting = threading.Thread(target=lambda: got.append(pair.client(1).fetch([key(1)], deadline_s=20)))
+        waiting.start()
+        pair.until(lambda: core.fetches.under_way_count == 1)
+        started = time.monotonic()
+        assert pair.client(1).put(key(1), None, body) is PutOutcome.STORED
+        waiting.join(30)
+        assert time.monotonic() - started < 5
+    with got[0] as lease:
+        assert (lease.outcome, lease.sources, bytes(lease.views[0])) == (Status.OK, [ChunkSource.LOCAL], body)
+    assert pair.client(1).contains([key(1)]) == [Where.LOCAL]
 
 
 def test_client_that_dies_mid_fetch_leaves_nothing_behind(pair: Cluster) -> None:

@@ -39,6 +39,14 @@ def said(**message: object) -> list[object]:
             "a chunk of 4294967297 bytes",
         ),
         ({"directory": rpc.DirectoryDelta(chunks=[rpc.ChunkEntry(key=b"short", size_bytes=1)])}, "a key of 5 bytes"),
+        (
+            {
+                "directory": rpc.DirectoryDelta(
+                    chunks=[rpc.ChunkEntry(key=KEY, size_bytes=1, digest=b"\x01" + bytes(8))]
+                )
+            },
+            "a digest by xxh3, the fabric's are by blake3",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused(message: dict[str, object], why: str) -> None:

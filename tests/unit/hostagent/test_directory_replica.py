@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from hostagent.core.directory import ChunkEntry, Delta, DirectoryReplica, NodeEntry, SequenceGapError
+from hostagent.core.directory import ChunkEntry, Delta, DirectoryReplica, NodeEntry, SequenceGapError, Variant
 from kvpolicy.value import Tier
 from kvproto.ids import parse_address
 from tests.digests import digest
@@ -110,3 +110,41 @@ def test_own_copies_are_no_others_and_a_copy_on_disk_counts_where_there_is_none_
     assert ([one.name for one in in_dram], [one.name for one in on_disk]) == (["b"], ["c"])
     assert made.tiers_elsewhere(key(1)) == [Tier.REMOTE_DRAM]
     assert made.tiers_elsewhere(key(2)) == []
+
+
+HONEST, POISON = Variant(100, digest(7), (1,)), Variant(200, digest(8), (2,))
+
+
+def offered(first: Variant, *others: Variant) -> Delta:
+    one = ChunkEntry(key(1), None, first.size_bytes, first.digest, 0, first.holders, others=others)
+    return Delta(0, snapshot=True, snapshot_end=True, chunks=(one,))
+
+
+def test_when_nothing_of_a_chunk_comes_its_other_bytes_are_asked_for() -> None:
+    replica = DirectoryReplica("n0")
+    replica.restart(1)
+    replica.apply(offered(POISON, HONEST))
+    replica.failed(key(1))
+    replica.failed(key(2))
+    found = replica.find(key(1))
+    assert found is not None
+    assert (found.own, found.others) == (HONEST, (POISON,))
+    replica.failed(key(1))
+    again = replica.find(key(1))
+    assert again is not None
+    assert again.own == POISON, "and then the first again"
+
+
+def test_nobody_gets_before_what_is_known_by_being_quick_after_a_failover() -> None:
+    replica = DirectoryReplica("n0")
+    replica.restart(1)
+    replica.apply(offered(HONEST))
+    replica.restart(2)
+    replica.apply(offered(POISON, HONEST))
+    found = replica.find(key(1))
+    assert found is not None
+    assert (found.own, found.others) == (HONEST, (POISON,))
+    replica.apply(Delta(1, chunks=offered(POISON).chunks))
+    gone = replica.find(key(1))
+    assert gone is not None
+    assert gone.own == POISON, "what is offered no more is not asked for"

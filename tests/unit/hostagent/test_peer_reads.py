@@ -128,8 +128,10 @@ class Holder:
         self.ends.append(peer)
         return PEER_END
 
-    def where(self, extent: Extent) -> RemoteExtent:
+    def where(self, _number: int, extent: Extent) -> RemoteExtent:
         return RemoteExtent(self.memory.bytes_.ctypes.data + extent.offset, extent.size_bytes, 3)
+
+    def forget(self, _number: int) -> None: ...
 
     def close(self) -> None: ...
 
@@ -142,6 +144,7 @@ class Reader:
         self.memory = PoolMemory(POOL_BYTES, prefault=False)
         self.address = "127.0.0.1"
         self.target = Target(self.memory)
+        self.tokens = None
         self.counters = TransportCounters()
         self.window_bytes = limits.VERBS_READ_WINDOW_BYTES
         self.idle_s = 60.0

@@ -59,6 +59,25 @@ def test_chunk_is_invisible_until_committed() -> None:
     assert pool.take_changes() == ([], [])
 
 
+def test_of_two_that_write_a_chunk_the_first_to_be_whole_is_the_chunk() -> None:
+    pool = make_pool(4)
+    arriving = pool.reserve(key(1), None, PAGE)
+    assert isinstance(arriving, Chunk)
+    put = pool.reserve_beside(key(1), PAGE)
+    assert isinstance(put, Chunk)
+    assert pool.usage().filling_bytes == 2 * PAGE
+    assert pool.reserve_beside(key(1), PAGE) is Refusal.FILLING, "two are enough"
+    with pytest.raises(ValueError, match="another copy that is not given up"):
+        pool.commit(put, hashed(1))
+    pool.abort(arriving)
+    assert pool.is_filling(key(1)), "the other one goes on"
+    pool.commit(put, hashed(1))
+    assert pool.find(key(1)) is put
+    assert (pool.usage().filling_bytes, pool.usage().free_bytes) == (0, 3 * PAGE)
+    with pytest.raises(ValueError, match="is not filling"):
+        pool.reserve_beside(key(1), PAGE)
+
+
 def test_abort_gives_the_room_back_without_an_event() -> None:
     pool = make_pool(1)
     chunk = pool.reserve(key(1), None, PAGE)

@@ -256,6 +256,14 @@ def test_what_an_engine_may_still_use_is_given_to_nobody_for_a_while() -> None:
     heir.verify({key(number): number for number in (1, 2, 3)})
     pool = heir.core.pool
     assert pool.find(key(3)) is None
+    full = [pool.reserve(key(number), None, PAGE) for number in range(10, 10 + PAGES - 3)]
+    assert all(isinstance(chunk, Chunk) for chunk in full)
+    assert pool.reserve(key(9), None, PAGE) is Refusal.FULL, "an engine may have leased the first without asking"
+    for chunk in full:
+        assert isinstance(chunk, Chunk)
+        pool.abort(chunk)
+    heir.now_ns += int(limits.ADOPTED_SHOWN_S * SECOND)
+    heir.say(events.TimerFired())
     others = [pool.reserve(key(number), None, PAGE) for number in range(10, 10 + PAGES - 2)]
     assert pool.find(key(1)) is None, "it went to make room"
     assert pool.reserve(key(9), None, PAGE) is Refusal.FULL

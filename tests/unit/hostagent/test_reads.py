@@ -212,6 +212,50 @@ def test_a_connection_that_stands_still_holds_up_only_the_reads_that_it_has(monk
     asyncio.run(scenario())
 
 
+def test_a_holder_stops_sending_what_its_reader_has_given_up() -> None:
+    """The connection ends with its last read, unless little is to come; the next read makes another."""
+
+    async def scenario() -> None:
+        memory, sink, counters = PoolMemory(32 << 20, prefault=False), Sink(), TransportCounters()
+        server = ReadServer(memory, sink, counters)  # type: ignore[arg-type]
+        endpoint = "{}:{}".format(*server.listen("127.0.0.1", 0))
+        taken = TransportCounters()
+        client = ReadClient(memory, taken, stall_timeout_s=10)
+        begun, kept = asyncio.Event(), asyncio.Event()
+        ends: list[ReadOutcome] = []
+
+        def large(progressed: asyncio.Event) -> ReadRequest:
+            return ReadRequest(endpoint, LARGE, 0, SIZES[LARGE], 0, ends.append, lambda _: progressed.set())
+
+        def small(done: asyncio.Event) -> ReadRequest:
+            return ReadRequest(endpoint, SMALL, 0, SIZES[SMALL], 0, lambda outcome: (ends.append(outcome), done.set()))
+
+        async with asyncio.timeout(10):
+            unwanted = client.read(large(begun))
+            await begun.wait()
+            client.read(small(kept))
+            unwanted.cancel()
+            await kept.wait()
+            assert counters.read_bytes_sent == SIZES[LARGE] + SIZES[SMALL], "somebody waits behind it: it goes on"
+            begun.clear()
+            unwanted = client.read(large(begun))
+            await begun.wait()
+            unwanted.cancel()
+            while sink.open:
+                sink.changed.clear()
+                await sink.changed.wait()
+            assert taken.read_bytes_received < 2 * SIZES[LARGE]
+            kept.clear()
+            client.read(small(kept))
+            await kept.wait()
+        assert ends == [ReadOutcome.DONE] * 2
+        client.close()
+        server.close()
+        memory.close()
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize(("offset", "size_bytes"), [(0, 0), (0, -1), (-1, 10)])
 def test_a_range_that_no_chunk_has_is_no_request(offset: int, size_bytes: int) -> None:
     with pytest.raises(ValueError, match=f"{size_bytes} bytes from byte {offset}"):

@@ -387,6 +387,9 @@ def test_a_fetch_between_two_agents(pair: Cluster, memory: Memory) -> None:
             assert span.end_time <= fetch.end_time
     with client.fetch([key(1)], deadline_s=10) as again:
         assert again.count == 1
+    assert len(memory.named("fetch")) == 1, "the agent was not asked"
+    with client.start_fetch([key(1)], deadline_s=10).wait() as again:
+        assert again.count == 1
     assert len(memory.named("fetch")) == 2
     assert says(memory.named("lookup")[1])["kvcast.chunks.local"] == 1
 

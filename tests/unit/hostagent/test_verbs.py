@@ -132,14 +132,18 @@ class Access:
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
         self.ends: list[QueuePairEnd] = []
+        self.forgotten: list[int] = []
         self.pins_at_close: int | None = None
 
     def connect(self, peer: QueuePairEnd) -> QueuePairEnd | None:
         self.ends.append(peer)
         return PEER
 
-    def where(self, extent: Extent) -> RemoteExtent:
+    def where(self, _number: int, extent: Extent) -> RemoteExtent:
         return RemoteExtent(0xABC000 + extent.offset, extent.size_bytes, 77)
+
+    def forget(self, number: int) -> None:
+        self.forgotten.append(number)
 
     def close(self) -> None:
         self.pins_at_close = self._sink.pins
@@ -340,7 +344,7 @@ def dmabuf_port(library: DmabufLibrary) -> RdmaPort:
         poll_cq=never_called, req_notify_cq=never_called, post_send=never_called, post_recv=never_called
     )
     port = RdmaPort(library, ctypes.addressof(operations), facts)  # type: ignore[arg-type]
-    assert port.domain == 77
+    assert port.domain.pointer == 77
     return port
 
 

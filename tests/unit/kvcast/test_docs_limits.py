@@ -11,6 +11,8 @@ import controlplane.limits
 import hostagent.limits
 import kvdaemon.http
 import kvproto.limits
+from hostagent.pool.catalog import CONNECTION_SHARE
+from kvclient.catalog import LEASES
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "reference" / "limits.md").read_text()
@@ -36,6 +38,7 @@ def row(words: str) -> str:
             "engines per agent",
             [hostagent.limits.API_CONNECTIONS_MAX, hostagent.limits.API_REQUESTS_IN_FLIGHT_MAX],
         ),
+        ("leased by an engine without asking", [1, round(1 / CONNECTION_SHARE), LEASES]),
         ("streams of the live page", [kvdaemon.http.STREAMS_MAX]),
         (
             "chunks that engines say they",

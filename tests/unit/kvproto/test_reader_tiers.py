@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from kvproto.commands import DeliverFetch, DropChunk, FetchProgress, Outcome, SendControl, StartRead
+from kvproto.commands import AbortRead, DeliverFetch, DropChunk, FetchProgress, Outcome, SendControl, StartRead
 from kvproto.events import (
     ChunkLoaded,
+    ChunkPut,
     ChunkWanted,
     ControlReceived,
     FetchCancelled,
@@ -50,7 +51,7 @@ def test_loaded_chunks_are_delivered_in_prefix_order_and_nobody_is_asked() -> No
 def test_progress_is_told_as_the_prefix_grows() -> None:
     it = Reader(ReaderParameters(ME))
     it.handle(request(loading(KEYS[0]), loading(KEYS[1])), 0)
-    assert it.handle(ChunkLoaded(KEYS[0]), MS) == [FetchProgress(FetchId(1), 1)]
+    assert it.handle(ChunkLoaded(KEYS[0]), MS) == [FetchProgress(FetchId(1), 1, (ChunkSource.DISK,))]
 
 
 def test_a_failed_load_turns_to_holders() -> None:
@@ -105,3 +106,26 @@ def test_a_lone_reader_passes_the_switch_by_where_it_is_told_to() -> None:
         commands = it.handle(served(members), MS)
         gets = [each for each in of_kind(commands, SendControl) if each.message.op is Op.GET]
         assert (bool(of_kind(commands, StartRead)), bool(gets)) == (read, not read)
+
+
+def test_a_chunk_that_an_engine_puts_ends_all_that_was_under_way_for_it() -> None:
+    it = Reader(ReaderParameters(None))
+    wanted = ChunkWanted(KEYS[0], SEGMENTS, SEGMENTS * 4096, (HOLDER,))
+    (read,) = of_kind(it.handle(request(wanted), 0), StartRead)
+    assert it.handle(ChunkPut(KEYS[1]), MS) == [], "nobody wants that one"
+    commands = it.handle(ChunkPut(KEYS[0]), MS)
+    assert commands == [AbortRead(read.read), DeliverFetch(FetchId(1), Outcome.COMPLETE, 1, (ChunkSource.LOCAL,))]
+    assert it.idle
+
+
+def test_a_put_chunk_leaves_the_interest_set_and_counts_once() -> None:
+    it = Reader(ReaderParameters(ME))
+    it.handle(request(ChunkWanted(KEYS[0], SEGMENTS, SEGMENTS * 4096, (HOLDER,)), loading(KEYS[1])), 0)
+    commands = it.handle(ChunkPut(KEYS[0]), MS)
+    assert [sent.message.op for sent in of_kind(commands, SendControl)] == [Op.LEAVE]
+    assert of_kind(commands, FetchProgress) == [FetchProgress(FetchId(1), 1, (ChunkSource.LOCAL,))]
+    assert it.handle(ChunkPut(KEYS[0]), 2 * MS) == []
+    (answer,) = of_kind(it.handle(ChunkPut(KEYS[1]), 3 * MS), DeliverFetch)
+    assert answer.sources == (ChunkSource.LOCAL, ChunkSource.LOCAL)
+    assert it.handle(ChunkLoaded(KEYS[1]), 4 * MS) == []
+    assert it.idle

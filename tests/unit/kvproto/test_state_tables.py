@@ -17,7 +17,8 @@ IMPOSSIBLE = (
     | {(phase, Cause.JOIN) for phase in (Phase.DIRECT, Phase.STRICT, Phase.VERIFYING, Phase.HERE, Phase.GONE)}
     | {(phase, Cause.UNHEARD) for phase in (Phase.WAITING, Phase.STRICT, Phase.VERIFYING, Phase.HERE, Phase.GONE)}
     | {(phase, Cause.LOAD) for phase in Phase if phase is not Phase.WAITING}
-    | {(Phase.LOADING, cause) for cause in Cause}
+    | {(Phase.LOADING, cause) for cause in Cause if cause is not Cause.PUT}
+    | {(Phase.HERE, Cause.PUT)}
     | {(phase, cause) for phase in Phase for cause in (Cause.LOADED, Cause.UNLOADED)}
 ) - {(Phase.LOADING, Cause.LOADED), (Phase.LOADING, Cause.UNLOADED)}
 

@@ -12,6 +12,7 @@ from p4switch.compiler import compile_program
 from p4switch.runtime import SwitchConfig
 from p4switch.values import ActionCall
 from tests.dataplane.frames import (
+    CONTROL_PORT,
     FROM_SWITCH_DSCP,
     GROUP_IP,
     GROUP_MAC,
@@ -120,7 +121,14 @@ class KvcastBench(TnaBench):
 
     def get(self, key: bytes, segment: int, segments: int) -> list[tuple[int, bytes]]:
         control = Control(Op.GET, key, segment, segments, count=1)
-        return self.exchange(READER, control_frame(Host(READER), control, Host(HOLDER)))
+        join = Control(Op.JOIN, key, segments=segments)
+        frames = [control_frame(Host(READER), one, Host(HOLDER)) for one in (join, control)]
+        return [(port, octets) for port, octets in self.exchange(READER, *frames) if _is_no_notice(octets)]
+
+
+def _is_no_notice(octets: bytes) -> bool:
+    datagram = parse(octets)
+    return datagram.dst_port != CONTROL_PORT or datagram.control.op != Op.NOTICE
 
 
 def chunk(name: int, amount: int) -> list[Segment]:

@@ -73,7 +73,7 @@ def test_jobs_side_by_side_find_the_same(tmp_path: Path, capsys: pytest.CaptureF
         (["--local-dram", "256"], "size '256' has no unit: write 256g, 256GiB, or none"),
         (["--local-dram", "none"], "does not hold one chunk"),
         (["--switch", "tofino"], "size 'tofino' is not"),
-        (["--nodes", "65"], "65 nodes: a replay has 2 to 64, what one switch takes; beyond that use --scale"),
+        (["--nodes", "1025"], "1025 nodes: a replay has 2 to 1,024, beyond 64 in cells; for more use --scale"),
         (["--trace", "no/such.jsonl"], "trace no/such.jsonl: no such file"),
         (["--trace", "trace.parquet"], "a file that ends in .jsonl"),
         (["--trace", "talk"], "no trace talk: there are conversation, toolmix"),

@@ -94,11 +94,8 @@ def test_colours_are_far_enough_apart() -> None:
 def test_the_report_opens_with_the_verdict() -> None:
     plan = some_plan()
     verdict = headline(plan)
-    assert verdict == (
-        "A pool pays here: casts+switch brings the mean time to first token from 400 ms to 150 ms,"
-        " 62% less than without a pool."
-    )
+    assert verdict.startswith("Casts pay: casts+switch brings the mean time to first token to 150 ms")
     text = page("title", verdict, ["said"], [], {}, ["limit"])
     assert text.index(verdict) < text.index("said")
     nothing = PlanFigures(PlanOptions(CLUSTER, "t"), FACTS, figures(0.995))
-    assert headline(nothing).startswith("No pool pays here")
+    assert headline(nothing).startswith("You need no pool")

@@ -12,7 +12,7 @@ from planner.errors import PlanError
 from planner.hardware import engine_of, find_model
 from planner.plan import Noise, PlanFigures, PlanOptions, SweepPoint, TraceFacts, check, facts_of
 from planner.traces import TraceRequest
-from planner.verdict import Range, benefit, conclusions, ranges
+from planner.verdict import Range, benefit, conclusions, headline, ranges
 
 CLUSTER = Cluster(engine_of(find_model("llama-3-8b")), switch_bytes=15 * 2**20)
 BASE = ReplayFigures(
@@ -116,3 +116,47 @@ def test_less_than_chance_changes_means_nothing() -> None:
     said = conclusions(PlanFigures(PlanOptions(CLUSTER, "t"), facts, figures(0.92), noise=noise))
     assert "Unicast against no pool: gains almost nothing (mean -8.0%, p99 -0.0%)." in said
     assert "Chance alone changes the mean by up to 10.0% here; less than that means nothing." in said
+
+
+def options(**mean_s: float) -> PlanFigures:
+    """A plan of some options: mean seconds by name, 1 s without a pool; casts halve the busiest uplink's load."""
+    replays = {Sharing.NONE: BASE}
+    for name, seconds in mean_s.items():
+        sharing = Sharing[name.upper()]
+        crowded = 0.2 if sharing.name.startswith("CAST") else 0.85
+        replays[sharing] = replace(BASE, sharing=sharing, ttft_mean_s=seconds, uplink_p99=crowded)
+    return PlanFigures(PlanOptions(CLUSTER, "t"), facts_of([TraceRequest(0, 512, 1, (1,))], CLUSTER), replays)
+
+
+@pytest.mark.parametrize(
+    ("mean_s", "said"),
+    [
+        ({"unicast": 0.99, "cast": 0.985}, "You need no pool: no option brings"),
+        ({"unicast": 1.4, "cast": 1.3}, "You need no pool: no option brings"),
+        (
+            {"unicast": 0.6, "replicas": 0.595, "cast": 0.595},
+            "You do not need kvcast: any unicast pool will do, with 600 ms to the first token instead of 1 s (40% ",
+        ),
+        (
+            {"unicast": 0.8, "replicas": 0.6, "cast": 0.6},
+            "You do not need kvcast: a pool with replicas will do, with 600 ms to the first token instead of 1 s",
+        ),
+        (
+            {"unicast": 0.8, "relay": 0.7, "cast": 0.5, "cast_switch": 0.45},
+            "Casts pay: casts+switch brings the mean time to first token to 450 ms, from 800 ms with a unicast",
+        ),
+        (
+            {"unicast": 1.5, "cast": 0.5},
+            "Casts pay: casts brings the mean time to first token to 500 ms, from 1.5 s with a unicast pool and 1 s",
+        ),
+    ],
+)
+def test_the_verdict_is_one_sentence(mean_s: dict[str, float], said: str) -> None:
+    verdict = headline(options(**mean_s))
+    assert verdict.startswith(said)
+    assert verdict.count(". ") == 0
+    assert verdict.endswith(".")
+
+
+def test_the_verdict_names_the_links_that_casts_would_spare() -> None:
+    assert headline(options(unicast=0.6, cast=0.6)).endswith("; casts would only empty the busiest uplink, 85% -> 20%.")

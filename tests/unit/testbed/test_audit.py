@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bmv2_testbed.audit import agent_problems, contents_problems, group_problems, interest_problems
+from bmv2_testbed.audit import InterestWatch, agent_problems, contents_problems, group_problems, interest_problems
 from bmv2_testbed.errors import TestbedError
 from controlplane.ids import ChunkKey, GroupId, Member, Slot, SwitchPort
 from controlplane.switch.entries import (
@@ -78,6 +78,15 @@ def test_more_members_than_it_knows_groups_for() -> None:
 def test_interest_of_the_living_and_the_dead() -> None:
     assert interest_problems([0b0110, 0b0100], dead=(Member(1), Member(2))) == []
     assert interest_problems([0b0110, 0b0100], dead=(Member(1),)) == ["switch: member 2 is in 2 interest sets"]
+
+
+def test_interest_that_nothing_renews_is_free_after_the_switchs_ttl() -> None:
+    watch = InterestWatch(2.0)
+    assert watch.live([(1, 0b10, 500), (7, 0b1, 600)], 100.0) == [0b10, 0b1]
+    assert watch.live([(1, 0b10, 900), (7, 0b1, 600)], 101.9) == [0b10, 0b1]
+    assert watch.live([(1, 0b10, 900), (7, 0b1, 600)], 102.1) == [0b10], "nobody has touched the other one"
+    assert watch.live([(1, 0b10, 900), (7, 0b100, 700)], 103.0) == [0b10, 0b100], "others are in it now"
+    assert watch.live([(1, 0, 900), (7, 0b100, 700)], 104.0) == [0b100]
 
 
 def test_an_agent_that_is_not_idle() -> None:

@@ -331,6 +331,18 @@ def test_regret_of_refusing_shows_with_the_next_measurement() -> None:
     assert made.counts.regret_s == {Choice.RECOMPUTE: pytest.approx(0.1)}, "told once"
 
 
+def test_refusing_what_would_have_come_too_late_is_not_regretted() -> None:
+    """A holder with a long queue, and a chunk that somebody still computes: a quick network would not have helped."""
+    for late in (
+        Offer(10**8, (REMOTE,), holder_load=HolderLoad(10**9, 4)),
+        Offer(10**8, (REMOTE,), ready_s=0.3),
+    ):
+        made = fresh(remote=1e9)
+        assert made.decide([late], computing(0.15), 0).choice is Choice.RECOMPUTE
+        made.measured(REMOTE, 2 * 10**8, 0.05, SECOND)
+        assert made.counts.regret_s == {}
+
+
 def test_old_refusals_are_not_judged_by_a_new_network() -> None:
     made = Gate(gate(remote=1e9).costs, GateParameters(regret_ns=SECOND))
     made.decide(offers(REMOTE), computing(0.05), 0)

@@ -105,7 +105,6 @@ class Transfers:
         blocks_in_chunk: int,
         deadline_s: float,
         threads: int,
-        label: str,
         log: logging.Logger,
         clock: Callable[[], float],
     ) -> None:
@@ -117,7 +116,7 @@ class Transfers:
         self._blocks_in_chunk = blocks_in_chunk
         self._chunk_bytes = layers.chunk_bytes(blocks_in_chunk)
         self._deadline_s = deadline_s
-        self._label = label
+        self._label = ""
         self._log = log
         self._clock = clock
         self._loaders = ThreadPoolExecutor(threads, thread_name_prefix="kvcast-load")
@@ -145,10 +144,12 @@ class Transfers:
             self._failed("beginning a load")
             self._load_over(load, 0, self._clock(), gate, _Progress())
 
-    def save(self, saves: Sequence[Save]) -> None:
-        """Begin saves of blocks that the work submitted so far computes."""
+    def save(self, saves: Sequence[Save], label: str) -> None:
+        """Begin saves of blocks that the work submitted so far computes. `label`: of an engine's chunks, for people and
+        for engines that start; it does not change."""
         if not saves:
             return
+        self._label = label
         with self._lock:
             self._saves_count += len(saves)
         try:

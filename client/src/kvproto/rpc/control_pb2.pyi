@@ -126,6 +126,7 @@ class FromAgent(_message.Message):
     LEAVING_FIELD_NUMBER: _builtins.int
     LOAD_FIELD_NUMBER: _builtins.int
     CLAIMS_FIELD_NUMBER: _builtins.int
+    INTERESTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___Hello: ...
     @_builtins.property
@@ -146,6 +147,8 @@ class FromAgent(_message.Message):
     def load(self) -> Global___HolderLoad: ...
     @_builtins.property
     def claims(self) -> Global___Claims: ...
+    @_builtins.property
+    def interests(self) -> Global___Interests: ...
     def __init__(
         self,
         *,
@@ -159,12 +162,13 @@ class FromAgent(_message.Message):
         leaving: Global___Leaving | None = ...,
         load: Global___HolderLoad | None = ...,
         claims: Global___Claims | None = ...,
+        interests: Global___Interests | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["announce", b"announce", "bad_copy", b"bad_copy", "claims", b"claims", "heartbeat", b"heartbeat", "hello", b"hello", "leaving", b"leaving", "load", b"load", "message", b"message", "task_progress", b"task_progress", "task_result", b"task_result", "usage", b"usage"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["announce", b"announce", "bad_copy", b"bad_copy", "claims", b"claims", "heartbeat", b"heartbeat", "hello", b"hello", "interests", b"interests", "leaving", b"leaving", "load", b"load", "message", b"message", "task_progress", b"task_progress", "task_result", b"task_result", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["announce", b"announce", "bad_copy", b"bad_copy", "claims", b"claims", "heartbeat", b"heartbeat", "hello", b"hello", "leaving", b"leaving", "load", b"load", "message", b"message", "task_progress", b"task_progress", "task_result", b"task_result", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["announce", b"announce", "bad_copy", b"bad_copy", "claims", b"claims", "heartbeat", b"heartbeat", "hello", b"hello", "interests", b"interests", "leaving", b"leaving", "load", b"load", "message", b"message", "task_progress", b"task_progress", "task_result", b"task_result", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "announce", "bad_copy", "task_result", "task_progress", "usage", "heartbeat", "leaving", "load", "claims"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "announce", "bad_copy", "task_result", "task_progress", "usage", "heartbeat", "leaving", "load", "claims", "interests"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -192,6 +196,7 @@ class Hello(_message.Message):
     RDMA_MTU_FIELD_NUMBER: _builtins.int
     OPERATOR_STATE_FIELD_NUMBER: _builtins.int
     PROTOCOL_FIELD_NUMBER: _builtins.int
+    INTERESTS_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     """name, unique in the cluster"""
     incarnation: _builtins.int
@@ -233,6 +238,10 @@ class Hello(_message.Message):
     def operator_state(self) -> Global___OperatorState:
         """the last one that a controller sent, whichever controller it was"""
 
+    @_builtins.property
+    def interests(self) -> Global___Interests:
+        """of its engines, as far as they have said; absent: all that it may have"""
+
     def __init__(
         self,
         *,
@@ -254,10 +263,11 @@ class Hello(_message.Message):
         rdma_mtu: _builtins.int = ...,
         operator_state: Global___OperatorState | None = ...,
         protocol: _builtins.int = ...,
+        interests: Global___Interests | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["operator_state", b"operator_state"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["interests", b"interests", "operator_state", b"operator_state"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["control_port", b"control_port", "data_ip", b"data_ip", "data_mac", b"data_mac", "disk_bytes", b"disk_bytes", "incarnation", b"incarnation", "integrities", b"integrities", "node", b"node", "operator_state", b"operator_state", "pool_bytes", b"pool_bytes", "protocol", b"protocol", "rdma_mtu", b"rdma_mtu", "read_endpoint", b"read_endpoint", "replica_nodes", b"replica_nodes", "replica_of", b"replica_of", "segment_bytes", b"segment_bytes", "switch_port", b"switch_port", "transports", b"transports", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["control_port", b"control_port", "data_ip", b"data_ip", "data_mac", b"data_mac", "disk_bytes", b"disk_bytes", "incarnation", b"incarnation", "integrities", b"integrities", "interests", b"interests", "node", b"node", "operator_state", b"operator_state", "pool_bytes", b"pool_bytes", "protocol", b"protocol", "rdma_mtu", b"rdma_mtu", "read_endpoint", b"read_endpoint", "replica_nodes", b"replica_nodes", "replica_of", b"replica_of", "segment_bytes", b"segment_bytes", "switch_port", b"switch_port", "transports", b"transports", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -493,6 +503,7 @@ class Usage(_message.Message):
     HINTS_FIELD_NUMBER: _builtins.int
     MEASUREMENTS_FIELD_NUMBER: _builtins.int
     PAST_FIELD_NUMBER: _builtins.int
+    WARMS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def fetches(self) -> _containers.RepeatedCompositeFieldContainer[Global___FetchEvent]: ...
     @_builtins.property
@@ -503,6 +514,10 @@ class Usage(_message.Message):
     def past(self) -> _containers.RepeatedCompositeFieldContainer[Global___PastFetches]:
         """after a Welcome by a controller that heard nothing of them; at most 1,000"""
 
+    @_builtins.property
+    def warms(self) -> _containers.RepeatedCompositeFieldContainer[Global___WarmWish]:
+        """at most 64"""
+
     def __init__(
         self,
         *,
@@ -510,14 +525,49 @@ class Usage(_message.Message):
         hints: _abc.Iterable[Global___ReuseHint] | None = ...,
         measurements: _abc.Iterable[Global___SourceMeasurement] | None = ...,
         past: _abc.Iterable[Global___PastFetches] | None = ...,
+        warms: _abc.Iterable[Global___WarmWish] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fetches", b"fetches", "hints", b"hints", "measurements", b"measurements", "past", b"past"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fetches", b"fetches", "hints", b"hints", "measurements", b"measurements", "past", b"past", "warms", b"warms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Usage: _TypeAlias = Usage  # noqa: Y015
+
+@_typing.final
+class WarmWish(_message.Message):
+    """An engine of the node starts: it would like the hottest prefixes of its model, brought in the background."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    NODES_FIELD_NUMBER: _builtins.int
+    WAIT_MS_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    """label of the chunks that it can use"""
+    bytes: _builtins.int
+    """the most to bring"""
+    nodes: _builtins.int
+    """so many nodes start such an engine about now: one cast for all; 0: not known"""
+    wait_ms: _builtins.int
+    """how long it waits for the others"""
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        bytes: _builtins.int = ...,
+        nodes: _builtins.int = ...,
+        wait_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "namespace", b"namespace", "nodes", b"nodes", "wait_ms", b"wait_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WarmWish: _TypeAlias = WarmWish  # noqa: Y015
 
 @_typing.final
 class PastFetches(_message.Message):
@@ -962,6 +1012,36 @@ class HolderLoad(_message.Message):
 Global___HolderLoad: _TypeAlias = HolderLoad  # noqa: Y015
 
 @_typing.final
+class Interests(_message.Message):
+    """Namespaces that the node's engines use now, all of them: the directory tells it of no others. Without any such message
+    it is told of all that it may have.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACES_FIELD_NUMBER: _builtins.int
+    ALL_FIELD_NUMBER: _builtins.int
+    all: _builtins.bool
+    """some engine's tenant has no namespace of its own"""
+    @_builtins.property
+    def namespaces(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """patterns, as in Grant"""
+
+    def __init__(
+        self,
+        *,
+        namespaces: _abc.Iterable[_builtins.str] | None = ...,
+        all: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["all", b"all", "namespaces", b"namespaces"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Interests: _TypeAlias = Interests  # noqa: Y015
+
+@_typing.final
 class Leaving(_message.Message):
     """An orderly goodbye: the node's copies are gone from the directory at once."""
 
@@ -995,6 +1075,7 @@ class ToAgent(_message.Message):
     SWITCH_STATE_FIELD_NUMBER: _builtins.int
     OPERATOR_STATE_FIELD_NUMBER: _builtins.int
     MEMBERSHIP_FIELD_NUMBER: _builtins.int
+    READ_ACCESS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def welcome(self) -> Global___Welcome: ...
     @_builtins.property
@@ -1009,6 +1090,8 @@ class ToAgent(_message.Message):
     def operator_state(self) -> Global___OperatorState: ...
     @_builtins.property
     def membership(self) -> Global___Membership: ...
+    @_builtins.property
+    def read_access(self) -> Global___ReadAccess: ...
     def __init__(
         self,
         *,
@@ -1019,16 +1102,164 @@ class ToAgent(_message.Message):
         switch_state: Global___SwitchState | None = ...,
         operator_state: Global___OperatorState | None = ...,
         membership: Global___Membership | None = ...,
+        read_access: Global___ReadAccess | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "directory", b"directory", "membership", b"membership", "message", b"message", "operator_state", b"operator_state", "switch_state", b"switch_state", "task", b"task", "welcome", b"welcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "directory", b"directory", "membership", b"membership", "message", b"message", "operator_state", b"operator_state", "read_access", b"read_access", "switch_state", b"switch_state", "task", b"task", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "directory", b"directory", "membership", b"membership", "message", b"message", "operator_state", b"operator_state", "switch_state", b"switch_state", "task", b"task", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "directory", b"directory", "membership", b"membership", "message", b"message", "operator_state", b"operator_state", "read_access", b"read_access", "switch_state", b"switch_state", "task", b"task", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["welcome", "directory", "task", "cancel", "switch_state", "operator_state", "membership"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["welcome", "directory", "task", "cancel", "switch_state", "operator_state", "membership", "read_access"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
 Global___ToAgent: _TypeAlias = ToAgent  # noqa: Y015
+
+@_typing.final
+class ReadAccess(_message.Message):
+    """What opens connections for reliable reads, here and at others: after Welcome.read_tokens, and again before the token
+    ends. A holder that has lost its controller lets the time of tokens stand still.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERIFY_KEY_FIELD_NUMBER: _builtins.int
+    NOW_MS_FIELD_NUMBER: _builtins.int
+    LIFETIME_MS_FIELD_NUMBER: _builtins.int
+    TOKEN_FIELD_NUMBER: _builtins.int
+    verify_key: _builtins.bytes
+    """Ed25519 key of this controller: tokens that it signed are good here"""
+    now_ms: _builtins.int
+    """of this controller's clock, which its tokens go by"""
+    lifetime_ms: _builtins.int
+    """no token of this controller is good for longer"""
+    @_builtins.property
+    def token(self) -> Global___SignedReadToken:
+        """this node's own, to be shown to others"""
+
+    def __init__(
+        self,
+        *,
+        verify_key: _builtins.bytes = ...,
+        now_ms: _builtins.int = ...,
+        lifetime_ms: _builtins.int = ...,
+        token: Global___SignedReadToken | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["token", b"token"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lifetime_ms", b"lifetime_ms", "now_ms", b"now_ms", "token", b"token", "verify_key", b"verify_key"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadAccess: _TypeAlias = ReadAccess  # noqa: Y015
+
+@_typing.final
+class SignedReadToken(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKEN_FIELD_NUMBER: _builtins.int
+    SIGNATURE_FIELD_NUMBER: _builtins.int
+    token: _builtins.bytes
+    """a ReadToken"""
+    signature: _builtins.bytes
+    """Ed25519 over "kvcast read token" and it"""
+    def __init__(
+        self,
+        *,
+        token: _builtins.bytes = ...,
+        signature: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["signature", b"signature", "token", b"token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SignedReadToken: _TypeAlias = SignedReadToken  # noqa: Y015
+
+@_typing.final
+class ReadToken(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERIFY_KEY_FIELD_NUMBER: _builtins.int
+    NODE_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    EXPIRES_MS_FIELD_NUMBER: _builtins.int
+    GRANT_FIELD_NUMBER: _builtins.int
+    verify_key: _builtins.bytes
+    """whose signature it is"""
+    node: _builtins.str
+    address: _builtins.bytes
+    """IPv4: connections of the node come from there"""
+    expires_ms: _builtins.int
+    """on the clock of the controller with that key"""
+    @_builtins.property
+    def grant(self) -> Global___Grant: ...
+    def __init__(
+        self,
+        *,
+        verify_key: _builtins.bytes = ...,
+        node: _builtins.str = ...,
+        address: _builtins.bytes = ...,
+        expires_ms: _builtins.int = ...,
+        grant: Global___Grant | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["grant", b"grant"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "expires_ms", b"expires_ms", "grant", b"grant", "node", b"node", "verify_key", b"verify_key"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadToken: _TypeAlias = ReadToken  # noqa: Y015
+
+@_typing.final
+class Grant(_message.Message):
+    """Namespaces that a node may have chunks of: those that `granted` matches, and those that `withheld` does not match.
+    "*" at the end of a pattern stands for any rest.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GRANTED_FIELD_NUMBER: _builtins.int
+    WITHHELD_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def granted(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def withheld(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        granted: _abc.Iterable[_builtins.str] | None = ...,
+        withheld: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["granted", b"granted", "withheld", b"withheld"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Grant: _TypeAlias = Grant  # noqa: Y015
+
+@_typing.final
+class ShownReadTokens(_message.Message):
+    """What a reader shows first on a connection: of several, one that the holder can check is enough."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKENS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def tokens(self) -> _containers.RepeatedCompositeFieldContainer[Global___SignedReadToken]: ...
+    def __init__(
+        self,
+        *,
+        tokens: _abc.Iterable[Global___SignedReadToken] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["tokens", b"tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ShownReadTokens: _TypeAlias = ShownReadTokens  # noqa: Y015
 
 @_typing.final
 class OperatorState(_message.Message):
@@ -1130,6 +1361,7 @@ class Welcome(_message.Message):
     PROTOCOL_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     TAKES_LOADS_FIELD_NUMBER: _builtins.int
+    READ_TOKENS_FIELD_NUMBER: _builtins.int
     node: _builtins.int
     member: _builtins.int
     """absent: no kvcast switch, or not known yet: see Membership"""
@@ -1142,6 +1374,8 @@ class Welcome(_message.Message):
     """of the controller's program"""
     takes_loads: _builtins.bool
     """it understands FromAgent.load"""
+    read_tokens: _builtins.bool
+    """it gives tokens for reads: who shows none is not served"""
     @_builtins.property
     def fabric(self) -> Global___Fabric: ...
     @_builtins.property
@@ -1158,10 +1392,11 @@ class Welcome(_message.Message):
         protocol: _builtins.int = ...,
         version: _builtins.str = ...,
         takes_loads: _builtins.bool = ...,
+        read_tokens: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_member", b"_member", "fabric", b"fabric", "member", b"member", "switch_state", b"switch_state"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_member", b"_member", "controller", b"controller", "fabric", b"fabric", "heartbeat_ms", b"heartbeat_ms", "member", b"member", "node", b"node", "protocol", b"protocol", "switch_state", b"switch_state", "takes_loads", b"takes_loads", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_member", b"_member", "controller", b"controller", "fabric", b"fabric", "heartbeat_ms", b"heartbeat_ms", "member", b"member", "node", b"node", "protocol", b"protocol", "read_tokens", b"read_tokens", "switch_state", b"switch_state", "takes_loads", b"takes_loads", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__member: _TypeAlias = _typing.Literal["member"]  # noqa: Y015
     _WhichOneofArgType__member: _TypeAlias = _typing.Literal["_member", b"_member"]  # noqa: Y015
@@ -1242,6 +1477,7 @@ class DirectoryDelta(_message.Message):
     CHUNKS_GONE_FIELD_NUMBER: _builtins.int
     LOADS_FIELD_NUMBER: _builtins.int
     CLAIMS_FIELD_NUMBER: _builtins.int
+    NAMESPACES_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     snapshot: _builtins.bool
     snapshot_end: _builtins.bool
@@ -1269,6 +1505,10 @@ class DirectoryDelta(_message.Message):
         never in a snapshot: they are over soon
         """
 
+    @_builtins.property
+    def namespaces(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """labels that ChunkEntry.namespace_index of this message points into"""
+
     def __init__(
         self,
         *,
@@ -1281,10 +1521,11 @@ class DirectoryDelta(_message.Message):
         chunks_gone: _abc.Iterable[_builtins.bytes] | None = ...,
         loads: _abc.Iterable[Global___HolderLoad] | None = ...,
         claims: _abc.Iterable[Global___NodeClaims] | None = ...,
+        namespaces: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunks", b"chunks", "chunks_gone", b"chunks_gone", "claims", b"claims", "loads", b"loads", "nodes", b"nodes", "nodes_gone", b"nodes_gone", "sequence", b"sequence", "snapshot", b"snapshot", "snapshot_end", b"snapshot_end"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunks", b"chunks", "chunks_gone", b"chunks_gone", "claims", b"claims", "loads", b"loads", "namespaces", b"namespaces", "nodes", b"nodes", "nodes_gone", b"nodes_gone", "sequence", b"sequence", "snapshot", b"snapshot", "snapshot_end", b"snapshot_end"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1374,6 +1615,8 @@ class ChunkEntry(_message.Message):
     VALUE_FIELD_NUMBER: _builtins.int
     DISK_HOLDERS_FIELD_NUMBER: _builtins.int
     DIGEST_FIELD_NUMBER: _builtins.int
+    NAMESPACE_INDEX_FIELD_NUMBER: _builtins.int
+    OTHERS_FIELD_NUMBER: _builtins.int
     key: _builtins.bytes
     parent: _builtins.bytes
     size_bytes: _builtins.int
@@ -1385,6 +1628,8 @@ class ChunkEntry(_message.Message):
     """higher is worth more; only its order among chunks means something"""
     digest: _builtins.bytes
     """as in ChunkRecord"""
+    namespace_index: _builtins.int
+    """into DirectoryDelta.namespaces of this message"""
     @_builtins.property
     def holders(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """nodes; may be empty while `served`: then ask the switch at Fabric.pool_ip"""
@@ -1392,6 +1637,10 @@ class ChunkEntry(_message.Message):
     @_builtins.property
     def disk_holders(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """nodes with a copy on disk: they bring it into their pool when asked for it"""
+
+    @_builtins.property
+    def others(self) -> _containers.RepeatedCompositeFieldContainer[Global___Variant]:
+        """copies with other bytes, to be asked for in this order when those above fail"""
 
     def __init__(
         self,
@@ -1406,14 +1655,46 @@ class ChunkEntry(_message.Message):
         value: _builtins.float = ...,
         disk_holders: _abc.Iterable[_builtins.int] | None = ...,
         digest: _builtins.bytes = ...,
+        namespace_index: _builtins.int = ...,
+        others: _abc.Iterable[Global___Variant] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "disk_holders", b"disk_holders", "holders", b"holders", "key", b"key", "parent", b"parent", "pinned", b"pinned", "position", b"position", "served", b"served", "size_bytes", b"size_bytes", "value", b"value"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "disk_holders", b"disk_holders", "holders", b"holders", "key", b"key", "namespace_index", b"namespace_index", "others", b"others", "parent", b"parent", "pinned", b"pinned", "position", b"position", "served", b"served", "size_bytes", b"size_bytes", "value", b"value"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ChunkEntry: _TypeAlias = ChunkEntry  # noqa: Y015
+
+@_typing.final
+class Variant(_message.Message):
+    """Copies of a chunk that agree with each other and not with the others: two engines need not round alike, and somebody
+    may lie.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DIGEST_FIELD_NUMBER: _builtins.int
+    SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    HOLDERS_FIELD_NUMBER: _builtins.int
+    digest: _builtins.bytes
+    size_bytes: _builtins.int
+    @_builtins.property
+    def holders(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        digest: _builtins.bytes = ...,
+        size_bytes: _builtins.int = ...,
+        holders: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "holders", b"holders", "size_bytes", b"size_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Variant: _TypeAlias = Variant  # noqa: Y015
 
 @_typing.final
 class Task(_message.Message):

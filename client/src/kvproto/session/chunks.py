@@ -106,6 +106,13 @@ class Chunks:
             chunk.move(Cause.FOUND)
             self._waiting[chunk.key] = chunk
 
+    def put(self, chunk: Chunk, now_ns: int) -> None:
+        """It is here by other means: whatever is under way for it ends."""
+        self._waiting.pop(chunk.key, None)
+        chunk.move(Cause.PUT)
+        chunk.provenance.note_put()
+        self.close(chunk, now_ns)
+
     def exhaust(self, chunk: Chunk, now_ns: int) -> None:
         """No holder is left."""
         self._waiting.pop(chunk.key, None)

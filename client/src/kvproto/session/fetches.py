@@ -137,7 +137,7 @@ class Fetches:
         if fetch.over:
             self._deliver(fetch, fetch.outcome or Outcome.COMPLETE, now_ns)
         elif fetch.leading > before:
-            self._out.append(FetchProgress(fetch.fetch, fetch.leading))
+            self._out.append(FetchProgress(fetch.fetch, fetch.leading, tuple(fetch.sources[before:])))
 
     def _source(self, fetch: Fetch, key: ChunkKey) -> ChunkSource | None:
         """Where a chunk that is here came from; None: it is not here."""

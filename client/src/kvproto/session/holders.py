@@ -20,6 +20,7 @@ class Provenance:
         "_holders",
         "_loaded",
         "_order",
+        "_put",
         "_strict",
     )
 
@@ -31,6 +32,7 @@ class Provenance:
         self._chosen: NodeId | None = None
         self._strict: NodeId | None = None
         self._loaded = False
+        self._put = False
         self.wipe()
 
     def wipe(self) -> None:
@@ -141,6 +143,10 @@ class Provenance:
         """All of it came from this node's disk."""
         self._loaded = True
 
+    def note_put(self) -> None:
+        """An engine of this node put it."""
+        self._put = True
+
     def to_blame(self) -> list[NodeId]:
         """Who brought wrong bytes: the holder that everything new was read from while nothing else could be written.
 
@@ -150,6 +156,8 @@ class Provenance:
 
     def source(self) -> ChunkSource:
         """Where most of it came from."""
+        if self._put:
+            return ChunkSource.LOCAL
         if self._loaded:
             return ChunkSource.DISK
         best = max(self._by_read, self._by_cast, self._by_switch)

@@ -1,6 +1,7 @@
 """How a chunk is being fetched, and what changes that: a table that is total."""
 
 import enum
+from collections.abc import Mapping
 
 from kvproto.session.machine import Table
 
@@ -38,80 +39,84 @@ class Cause(enum.Enum):
     LOAD = "it lies on this node's disk"
     LOADED = "the disk delivered"
     UNLOADED = "the disk did not deliver"
+    PUT = "an engine of this node has put it"
 
 
 _OPEN = {Cause.WHOLE: Phase.VERIFYING, Cause.EXHAUSTED: Phase.GONE}
 
+_ROWS: Mapping[Phase, Mapping[Cause, Phase]] = {
+    Phase.WAITING: {
+        Cause.JOIN: Phase.JOINING,
+        Cause.ADMITTED: Phase.WAITING,
+        Cause.REFUSED: Phase.DIRECT,
+        Cause.REBOOT: Phase.WAITING,
+        Cause.EXHAUSTED: Phase.GONE,
+        Cause.LOAD: Phase.LOADING,
+    },
+    Phase.LOADING: {
+        Cause.LOADED: Phase.HERE,
+        Cause.UNLOADED: Phase.WAITING,
+    },
+    Phase.JOINING: {
+        Cause.JOIN: Phase.JOINING,
+        Cause.ADMITTED: Phase.JOINED,
+        Cause.REFUSED: Phase.DIRECT,
+        Cause.UNHEARD: Phase.DIRECT,
+        Cause.REBOOT: Phase.JOINING,
+        **_OPEN,
+    },
+    Phase.JOINED: {
+        Cause.JOIN: Phase.JOINED,
+        Cause.ADMITTED: Phase.JOINED,
+        Cause.REFUSED: Phase.DIRECT,
+        Cause.UNHEARD: Phase.DIRECT,
+        Cause.REBOOT: Phase.JOINING,
+        **_OPEN,
+    },
+    Phase.DIRECT: {
+        Cause.ADMITTED: Phase.DIRECT,
+        Cause.REFUSED: Phase.DIRECT,
+        Cause.UNHEARD: Phase.DIRECT,
+        Cause.REBOOT: Phase.JOINING,
+        **_OPEN,
+    },
+    Phase.STRICT: {
+        Cause.ADMITTED: Phase.STRICT,
+        Cause.REFUSED: Phase.STRICT,
+        Cause.REBOOT: Phase.STRICT,
+        **_OPEN,
+    },
+    Phase.VERIFYING: {
+        Cause.ADMITTED: Phase.VERIFYING,
+        Cause.REFUSED: Phase.VERIFYING,
+        Cause.REBOOT: Phase.VERIFYING,
+        Cause.GOOD: Phase.HERE,
+        Cause.BAD: Phase.PROVING,
+    },
+    Phase.PROVING: {
+        Cause.ADMITTED: Phase.PROVING,
+        Cause.REFUSED: Phase.PROVING,
+        Cause.REBOOT: Phase.PROVING,
+        Cause.JUDGED: Phase.STRICT,
+        Cause.AGAIN: Phase.WAITING,
+        Cause.EXHAUSTED: Phase.GONE,
+    },
+    Phase.HERE: {
+        Cause.ADMITTED: Phase.HERE,
+        Cause.REFUSED: Phase.HERE,
+        Cause.REBOOT: Phase.HERE,
+    },
+    Phase.GONE: {
+        Cause.ADMITTED: Phase.GONE,
+        Cause.REFUSED: Phase.GONE,
+        Cause.REBOOT: Phase.GONE,
+        Cause.EXHAUSTED: Phase.GONE,
+        Cause.FOUND: Phase.WAITING,
+    },
+}
+
 PHASES: Table[Phase, Cause] = Table(
     "chunk",
-    {
-        Phase.WAITING: {
-            Cause.JOIN: Phase.JOINING,
-            Cause.ADMITTED: Phase.WAITING,
-            Cause.REFUSED: Phase.DIRECT,
-            Cause.REBOOT: Phase.WAITING,
-            Cause.EXHAUSTED: Phase.GONE,
-            Cause.LOAD: Phase.LOADING,
-        },
-        Phase.LOADING: {
-            Cause.LOADED: Phase.HERE,
-            Cause.UNLOADED: Phase.WAITING,
-        },
-        Phase.JOINING: {
-            Cause.JOIN: Phase.JOINING,
-            Cause.ADMITTED: Phase.JOINED,
-            Cause.REFUSED: Phase.DIRECT,
-            Cause.UNHEARD: Phase.DIRECT,
-            Cause.REBOOT: Phase.JOINING,
-            **_OPEN,
-        },
-        Phase.JOINED: {
-            Cause.JOIN: Phase.JOINED,
-            Cause.ADMITTED: Phase.JOINED,
-            Cause.REFUSED: Phase.DIRECT,
-            Cause.UNHEARD: Phase.DIRECT,
-            Cause.REBOOT: Phase.JOINING,
-            **_OPEN,
-        },
-        Phase.DIRECT: {
-            Cause.ADMITTED: Phase.DIRECT,
-            Cause.REFUSED: Phase.DIRECT,
-            Cause.UNHEARD: Phase.DIRECT,
-            Cause.REBOOT: Phase.JOINING,
-            **_OPEN,
-        },
-        Phase.STRICT: {
-            Cause.ADMITTED: Phase.STRICT,
-            Cause.REFUSED: Phase.STRICT,
-            Cause.REBOOT: Phase.STRICT,
-            **_OPEN,
-        },
-        Phase.VERIFYING: {
-            Cause.ADMITTED: Phase.VERIFYING,
-            Cause.REFUSED: Phase.VERIFYING,
-            Cause.REBOOT: Phase.VERIFYING,
-            Cause.GOOD: Phase.HERE,
-            Cause.BAD: Phase.PROVING,
-        },
-        Phase.PROVING: {
-            Cause.ADMITTED: Phase.PROVING,
-            Cause.REFUSED: Phase.PROVING,
-            Cause.REBOOT: Phase.PROVING,
-            Cause.JUDGED: Phase.STRICT,
-            Cause.AGAIN: Phase.WAITING,
-            Cause.EXHAUSTED: Phase.GONE,
-        },
-        Phase.HERE: {
-            Cause.ADMITTED: Phase.HERE,
-            Cause.REFUSED: Phase.HERE,
-            Cause.REBOOT: Phase.HERE,
-        },
-        Phase.GONE: {
-            Cause.ADMITTED: Phase.GONE,
-            Cause.REFUSED: Phase.GONE,
-            Cause.REBOOT: Phase.GONE,
-            Cause.EXHAUSTED: Phase.GONE,
-            Cause.FOUND: Phase.WAITING,
-        },
-    },
+    # Whatever is under way: an engine's bytes are as good.
+    {phase: row if phase is Phase.HERE else {**row, Cause.PUT: Phase.HERE} for phase, row in _ROWS.items()},
 )

@@ -15,6 +15,7 @@ from kvproto.commands import ReaderCommand, VerifyChunk
 from kvproto.events import (
     ChunkJudged,
     ChunkLoaded,
+    ChunkPut,
     ChunkVerified,
     ControlReceived,
     FetchCancelled,
@@ -92,6 +93,7 @@ class Reader:
             ChunkVerified: self._on_verified,
             ChunkJudged: self._on_judged,
             ChunkLoaded: self._on_loaded,
+            ChunkPut: self._on_put,
             LoadFailed: self._on_load_failed,
             HoldersChanged: self._on_holders_changed,
             HolderLost: lambda event, now_ns: self._copies.lose(event.node, now_ns),
@@ -331,6 +333,12 @@ class Reader:
         chunk.provenance.note_loaded()
         chunk.move(Cause.LOADED)
         self._fetches.chunk_here(chunk, now_ns)
+
+    def _on_put(self, event: ChunkPut, now_ns: int) -> None:
+        chunk = self._chunks.get(event.key)
+        if chunk is not None and chunk.phase is not Phase.HERE:
+            self._chunks.put(chunk, now_ns)
+            self._fetches.chunk_here(chunk, now_ns)
 
     def _on_load_failed(self, event: LoadFailed, _: int) -> None:
         chunk = self._chunks.get(event.key)

@@ -47,7 +47,6 @@ def transfers_of(
         blocks_in_chunk=BLOCKS_IN_CHUNK,
         deadline_s=5.0,
         threads=2,
-        label="test",
         log=log,
         clock=time.monotonic,
     )
@@ -70,7 +69,7 @@ def save(number: int, blocks: tuple[int, ...]) -> Save:
 
 def saved(link: AgentLink[AgentClient], layers: list[np.ndarray], *saves: Save) -> None:
     transfers = transfers_of(link, layers)
-    transfers.save(saves)
+    transfers.save(saves, "test")
     results = finish(transfers, saves=len(saves))
     assert all(results.saves.values())
 
@@ -132,7 +131,7 @@ def test_without_an_agent_everything_fails_at_once(tmp_path: Path, layerwise: bo
         gate.expect()
     transfers = transfers_of(link, random_layers(1))
     transfers.load(load(1, (1, 2, 3, 4)), gate)
-    transfers.save([save(1, (1, 2, 3, 4))])
+    transfers.save([save(1, (1, 2, 3, 4))], "test")
     results = finish(transfers, loads=1, saves=1)
     assert (results.loads, results.saves) == ({"r": False}, {1: False})
     assert transfers.take_figures().saves_failed == {"away": 1}
@@ -167,8 +166,8 @@ def test_a_bug_at_the_beginning_is_told_not_raised(link: AgentLink[AgentClient])
     gate.expect()
     transfers.load(load(1, (1, 2, 3, 4)), gate)
     gate.wait_all()
-    transfers.save([save(1, (1, 2, 3, 4)), save(2, (5, 6, 7, 8))])
-    transfers.save([])
+    transfers.save([save(1, (1, 2, 3, 4)), save(2, (5, 6, 7, 8))], "test")
+    transfers.save([], "test")
     results = finish(transfers, loads=1, saves=2)
     assert (results.loads, results.failed_blocks, results.saves) == ({"r": False}, {1, 2, 3, 4}, {1: False, 2: False})
     figures = transfers.take_figures()
@@ -184,14 +183,14 @@ def test_a_full_pool_is_told(link: AgentLink[AgentClient]) -> None:
         client.put(held, None, bytes(240 * 1024))
     client.pin(keys)
     transfers = transfers_of(link, layers)
-    transfers.save([save(1, (0, 1, 2, 3))])
+    transfers.save([save(1, (0, 1, 2, 3))], "test")
     assert finish(transfers, saves=1).saves == {1: False}
     assert transfers.take_figures().saves_failed == {"pool_full": 1}
 
 
 def test_who_does_not_write_only_answers(cluster: Cluster, link: AgentLink[AgentClient]) -> None:
     transfers = transfers_of(link, random_layers(1), writes=False)
-    transfers.save([save(1, (0, 1, 2, 3))])
+    transfers.save([save(1, (0, 1, 2, 3))], "test")
     assert finish(transfers, saves=1).saves == {1: True}
     assert cluster.call(lambda: cluster.agents[0].core.pool.find(key(1))) is None
 

@@ -13,7 +13,7 @@ from kvclient.engines.core.identity import Shard
 from kvclient.engines.link import AgentLink
 from kvclient.engines.settings import Settings, SettingsError
 from kvclient.engines.vllm.bindings import RequestKeys
-from kvclient.engines.vllm.facts import ShardFacts, WorkerRank, make_identity, weights_digest
+from kvclient.engines.vllm.facts import ShardFacts, WorkerRank, chunks_label, make_identity, weights_digest
 from kvclient.engines.weights import WeightsError
 from kvclient.polled_client import PolledClient
 
@@ -50,6 +50,8 @@ class ChunkNames:
         self._silent_steps = 0
         self._given_up = False
         self.keys: RequestKeys | None = None
+        self.label = ""
+        """Under which chunks are put: what `kvcast ls` shows, and what engines that start ask for. Empty: not known."""
         try:
             self._weights.get(WEIGHTS_WAIT_S)
         except WeightsError as error:
@@ -98,6 +100,14 @@ class ChunkNames:
         """Of a chunk at one worker; 0 until workers have said what their caches are."""
         return self._shards[0].chunk_bytes if self._shards else 0
 
+    def find_label(self, wait_s: float) -> str | None:
+        """As `label`, also before workers have spoken; from any thread. None: the digest of the weights is not known
+        after `wait_s`. Raises WeightsError, SettingsError."""
+        if not self.label and (digest := self._weights.get(wait_s)) is not None:
+            identity = make_identity(self._vllm_config, self._settings, self._block_tokens, digest, ())
+            self.label = chunks_label(self._vllm_config, identity)
+        return self.label or None
+
     def find(self) -> RequestKeys | None:
         """The keys, if there are any by now. If there never will be, one line says why."""
         if self.keys is None and self._shards and not self._given_up:
@@ -117,6 +127,7 @@ class ChunkNames:
         if digest is None:
             return
         identity = make_identity(self._vllm_config, self._settings, self._block_tokens, digest, self._shards)
+        self.label = chunks_label(self._vllm_config, identity)
         self.keys = RequestKeys(identity)
         log.info(
             "kvcast: %s, weights %s, layout %s, chunks of %d tokens and %d bytes in %d shard(s), agent at %s%s",

@@ -17,7 +17,7 @@ from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.platforms import current_platform
 from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec, group_kernel_blocks, iter_layer_specs
 
-from kvclient.engines.core.identity import EngineIdentity, Shard
+from kvclient.engines.core.identity import EngineIdentity, RequestBinding, Shard
 from kvclient.engines.core.windows import kept_blocks
 from kvclient.engines.layout import page_view
 from kvclient.engines.settings import Settings, SettingsError, tenant_secret
@@ -249,3 +249,11 @@ def make_identity(
         shards=shards,
         tenant_secret=tenant_secret(settings.tenant_secret_file),
     )
+
+
+def chunks_label(vllm_config: Any, identity: EngineIdentity) -> str:
+    """What chunks are put under: the model, and eight digits of all that engines must have in common to share them,
+    but for the layout of each worker's cache, which a starting engine does not know yet."""
+    parallel = vllm_config.parallel_config
+    anyone = Shard(0, parallel.tensor_parallel_size, 0, parallel.pipeline_parallel_size, "", 0)
+    return f"{identity.label}.{identity.namespace(anyone, RequestBinding()).digest().hex()[:8]}"

@@ -42,7 +42,9 @@ from kvclient.engines.vllm.handoffs import Handoffs
 from kvclient.engines.vllm.idle import IdleNews
 from kvclient.engines.vllm.metadata import NOTHING, StepOrders, StepReports
 from kvclient.engines.vllm.metrics import GAUGES, KvcastStats
+from kvclient.engines.vllm.saving import Saving
 from kvclient.engines.vllm.waiting_line import StepTimes, WaitingLine
+from kvclient.engines.warming import Warming
 from kvclient.polled_client import PolledClient
 from kvproto.ids import ChunkKey
 
@@ -76,8 +78,6 @@ class KvcastConnectorScheduler:
         self._stats = KvcastStats()
         self._gauges_told: tuple[float, ...] = ()
         self._requests: dict[str, Any] = {}
-        self._save_due: dict[str, int] = {}
-        """How many tokens of a request have to be computed until it has chunks to save: all that a step looks at."""
         self._waiting: dict[tuple[str, int], _Waiting] = {}
         self._silent: set[tuple[str, int]] = set()
         """Lookups and fetches that nobody waits for any more and that are not answered yet."""
@@ -111,14 +111,10 @@ class KvcastConnectorScheduler:
         """Workers done with a load, and those of them that failed, while others are still at it."""
         self._waited_s = 0.0
         """In this step, for answers."""
-        self._ledger = SaveLedger(
-            vllm_config.parallel_config.world_size,
-            max(1, int(kv_cache_config.num_blocks * settings.save_blocks_share)),
-        )
-        self._block_pool: Any = None
-        self._chunks_to_tell: dict[int, tuple[Any, int]] = {}
-        """By save: the request and the chunk, for the event when it is whole."""
         self._news = PoolNews(vllm_config, kv_cache_config, settings, groups)
+        kept_blocks = max(1, int(kv_cache_config.num_blocks * settings.save_blocks_share))
+        ledger = SaveLedger(vllm_config.parallel_config.world_size, kept_blocks)
+        self._saving = Saving(settings, self._caches, ledger, self._news, self._offered)
         self._idle_news: IdleNews | None = None
         self._swept_s = time.monotonic()
         self._link = AgentLink(PolledClient, settings.socket, log, answer_timeout_s=settings.answer_timeout_s)
@@ -127,6 +123,7 @@ class KvcastConnectorScheduler:
         """Requests that came before the workers had said what their caches are."""
         self._outages_told = 0
         self._io = PoolIo(self._link, log, time.monotonic)
+        self._warming = Warming(settings, self._names.find_label, log) if settings.warm_bytes else None
         if vllm_config.kv_transfer_config.kv_load_failure_policy == "fail":
             log.warning(
                 'kvcast: kv_load_failure_policy is "fail": requests end when a load fails; "recompute" is better'
@@ -136,7 +133,7 @@ class KvcastConnectorScheduler:
 
     def bind_block_pool(self, block_pool: Any) -> None:
         """vLLM's own counts of who uses a block: saves keep theirs by it."""
-        self._block_pool = block_pool
+        self._saving.bind(block_pool)
 
     def watch_while_idle(self, scheduler: Any) -> None:
         """Tell routers through vLLM's `scheduler` (None: it is not known), also while it makes no steps."""
@@ -150,8 +147,7 @@ class KvcastConnectorScheduler:
         self._do(self._caches.distrust())
         for request_id in self._requests:
             self._disclaim(request_id)
-        self._save_due.clear()
-        self._chunks_to_tell.clear()
+        self._saving.distrust()
         self._news.withdraw()
         return True
 
@@ -192,6 +188,8 @@ class KvcastConnectorScheduler:
 
     def close(self) -> None:
         """End everything."""
+        if self._warming is not None:
+            self._warming.close()
         if self._idle_news is not None:
             self._idle_news.close()
         self._link.close()
@@ -225,7 +223,7 @@ class KvcastConnectorScheduler:
                 expected_chunks=self._handoffs.expected_chunks(request, wish, keys) if may_load else 0,
             )
         )
-        self._set_save_due(request)
+        self._saving.look(request)
         self._stats.add("lookups")
 
     def matched_tokens(self, request: Any, computed_tokens: int) -> tuple[int | None, bool]:
@@ -338,7 +336,7 @@ class KvcastConnectorScheduler:
             self._do(self._caches.ended(request_id))
         self._early.pop(request_id, None)
         self._requests.pop(request_id, None)
-        self._save_due.pop(request_id, None)
+        self._saving.forget(request_id)
         self._by_layers.discard(request_id)
         self._handoffs.ended(request_id)
         return answer
@@ -366,7 +364,7 @@ class KvcastConnectorScheduler:
                 positions += positions_of(known.num_computed_tokens if known is not None else 0, count)
             else:
                 decode_tokens += count
-            due = self._save_due.get(request_id)
+            due = self._saving.due_tokens(request_id)
             if due is None or not may_save:
                 continue
             request = self._requests[request_id]
@@ -417,58 +415,30 @@ class KvcastConnectorScheduler:
             else:
                 self._layers_open.discard(request_id)
                 self._do(self._caches.loaded(request_id, whole=not failed))
-        for save, (done, failed) in reports.saves.items():
-            saved = self._ledger.answered(save, done, failed)
-            if saved is None:
-                continue
-            self._block_pool.free_blocks([self._block_pool.blocks[block] for block in saved.save.block_ids])
-            request, chunk = self._chunks_to_tell.pop(save, (None, 0))
-            if saved.whole and request is not None:
-                self._news.there(request, chunk, saved.save.keys, Where.LOCAL)
+        self._saving.answered(reports.saves)
 
     def _offer_saves(self, orders: StepOrders, request: Any, computed_tokens: int, state: Any) -> None:
-        tokens = request.all_token_ids
         if self._names.keys is None or not self._names.keys.are_true(request):
             # This request's keys no longer name what its adapter is by now: nothing of it is saved any more.
             self._disclaim(request.request_id)
-            self._save_due.pop(request.request_id, None)
+            self._saving.forget(request.request_id)
             return
-        if self._settings.save == "prompt":
-            computed_tokens = min(computed_tokens, request.num_prompt_tokens)
         block_ids = state.get_block_ids(request.request_id)
-        if block_ids is None:
-            return
-        for chunk in self._caches.saves(request.request_id, tokens, computed_tokens, *self._tables(block_ids)):
-            self._offer_save(orders, request, chunk)
-        self._set_save_due(request)
+        if block_ids is not None:
+            orders.label = self._names.label
+            self._saving.offer(orders, request, computed_tokens, *self._tables(block_ids))
 
-    def _set_save_due(self, request: Any) -> None:
-        due = self._caches.next_save_tokens(request.request_id)
-        if due is None or (self._settings.save == "prompt" and due > request.num_prompt_tokens):
-            self._save_due.pop(request.request_id, None)
-        else:
-            self._save_due[request.request_id] = due
-
-    def _offer_save(self, orders: StepOrders, request: Any, chunk: SavableChunk) -> None:
-        dropped = self._ledger.dropped_count
-        save = self._ledger.offer(chunk)
+    def _offered(self, request: Any, chunk: SavableChunk, dropped: bool) -> None:
         self._claims.offered(request.request_id, chunk.chunk)
-        if save is None:
-            if self._ledger.dropped_count > dropped:
-                self._stats.add("saves_dropped")
-                self._handoffs.lost(request.request_id, chunk.chunk)
-                self._io.disclaim(Disclaim(chunk.keys))
-            return
-        # Kept like a prefix that another request uses: neither the end nor a preemption of this one frees them.
-        self._block_pool.touch([self._block_pool.blocks[block] for block in save.block_ids])
-        orders.saves.append(save)
-        if self._news.is_on:
-            self._chunks_to_tell[save.save] = (request, chunk.chunk)
+        if dropped:
+            self._stats.add("saves_dropped")
+            self._handoffs.lost(request.request_id, chunk.chunk)
+            self._io.disclaim(Disclaim(chunk.keys))
 
     @property
     def has_saves(self) -> bool:
         """Whether blocks are kept for saves: vLLM goes on stepping until they are given back."""
-        return self._ledger.pending_count > 0
+        return self._saving.is_pending
 
     # ------------------------------------------------------------------ the agent's answers
 

@@ -212,9 +212,9 @@ class KvcastTier(SecondaryTierManager):
         while wanted:
             part = wanted[: messages.KEYS_MAX]
             keys = [self._key(key) for key, _ in part]
-            with client.fetch(keys, deadline_s=max(0.001, give_up_s - time.monotonic())) as got:
-                for (_, row), view in zip(part, got.views, strict=False):
-                    self._row(int(row))[:] = view
+            with client.fetch_stream(keys, deadline_s=max(0.001, give_up_s - time.monotonic())) as got:
+                for place, view in enumerate(got):
+                    self._row(int(part[place][1]))[:] = view
                 # The lease must have held until the copy was over; an agent that answers has kept it.
                 client.contains(keys[:1])
                 done += [key for key, _ in part[: got.count]]

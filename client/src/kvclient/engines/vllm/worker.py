@@ -78,7 +78,6 @@ class KvcastConnectorWorker:
             # What the scheduler promised is leased on its node; elsewhere it has to come over the network first.
             deadline_s=self._settings.load_deadline_s if self._spans_nodes else LOCAL_DEADLINE_S,
             threads=self._settings.threads,
-            label=self._vllm_config.model_config.model[-200:],
             log=log,
             clock=time.monotonic,
         )
@@ -115,7 +114,7 @@ class KvcastConnectorWorker:
             self._gate.wait_all()
             self._gate = None
         if self._transfers is not None:
-            self._transfers.save(orders.saves)
+            self._transfers.save(orders.saves, orders.label)
             if orders.holds_answers:
                 self._transfers.await_saves(self._settings.answer_timeout_s)
 

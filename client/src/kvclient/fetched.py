@@ -1,0 +1,200 @@
+"""What fetches in prefix order bring: at once, later, or chunk by chunk. Standard library only."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+
+from kvclient import messages
+from kvclient.attach import AgentUnavailableError
+from kvclient.connection import Connection
+from kvclient.errors import expect
+from kvclient.messages import FetchedChunk, Frame, Kind, Status
+from kvproto.sources import ChunkSource
+
+MISSES = frozenset(
+    {
+        Status.FILLING,
+        Status.OK,
+        Status.NOT_FOUND,
+        Status.DEADLINE,
+        Status.GATE,
+        Status.UNAVAILABLE,
+        Status.POOL_FULL,
+        Status.CANCELLED,
+        Status.ABANDONED,
+    }
+)
+"""Outcomes of a fetch that are no error."""
+
+ViewsOf = Callable[[Sequence[FetchedChunk]], list[memoryview]]
+"""Read-only views of chunks in the pool. Raises AgentUnavailableError when the client was closed."""
+
+
+def check_fetched(answer: Frame) -> Frame:
+    """The answer to a fetch. Raises AgentError when it is a refusal."""
+    return answer if answer.status in MISSES else expect(answer, "fetch")
+
+
+class Fetched:
+    """The leading chunks that arrived. They are pinned in the pool until `release`."""
+
+    __slots__ = ("_release", "outcome", "sources", "views")
+
+    def __init__(
+        self, release: Callable[[], None], views: list[memoryview], sources: list[ChunkSource], outcome: Status
+    ) -> None:
+        """`release`: gives the lease back."""
+        self._release: Callable[[], None] | None = release
+        self.views = views
+        self.sources = sources
+        self.outcome = outcome
+        """OK when all arrived, otherwise why the first one missing is missing."""
+
+    def __repr__(self) -> str:
+        return f"<Fetched: {self.count} chunks, {self.outcome}>"
+
+    @property
+    def count(self) -> int:
+        """Leading chunks that arrived."""
+        return len(self.sources)
+
+    def release(self) -> None:
+        """Unpin; the views are void. Idempotent."""
+        if self._release is None:
+            return
+        for view in self.views:
+            try:
+                view.release()
+            except BufferError:
+                # An array made from the view by the caller keeps it; using that after release is the caller's risk.
+                continue
+        self.views = []
+        release, self._release = self._release, None
+        if self.sources:
+            release()
+
+    def __enter__(self) -> Fetched:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
+        self.release()
+
+
+class FetchUnderWay:
+    """A fetch that the agent works on."""
+
+    def __init__(self, connection: Connection, request: int, give_up_s: float, views_of: ViewsOf) -> None:
+        self._connection = connection
+        self._request = request
+        self._give_up_s = give_up_s
+        self._views_of = views_of
+
+    def wait(self) -> Fetched:
+        """Wait for the outcome; once."""
+        answer = check_fetched(self._connection.wait(self._request, self._give_up_s))
+        lease, chunks = messages.unpack_fetched(answer)
+        connection = self._connection
+        return Fetched(
+            lambda: connection.give_back(Kind.RELEASE, lease),
+            self._views_of(chunks),
+            [chunk.source for chunk in chunks],
+            Status(answer.status),
+        )
+
+    def cancel(self) -> None:
+        """It is no longer wanted: `wait` soon returns, with nothing unless it was done already. From any thread."""
+        cancel(self._connection, self._request)
+
+
+def cancel(connection: Connection, request: int) -> None:
+    """A fetch is no longer wanted; nobody is there to hear of it if the agent is gone."""
+    with contextlib.suppress(AgentUnavailableError):
+        connection.send(Kind.CANCEL, messages.CANCEL.pack(request))
+
+
+class FetchStream:
+    """Leading chunks of a fetch, each as soon as it is whole and verified. Views stay until the end of its `with`.
+
+    Iterate once, in one thread. Leaving the `with` early gives the rest up.
+    """
+
+    def __init__(self, connection: Connection, request: int, give_up_s: float, views_of: ViewsOf) -> None:
+        self._connection = connection
+        self._request: int | None = request
+        self._give_up_s = give_up_s
+        self._views_of = views_of
+        self._releases: list[Callable[[], None]] = []
+        self.views: list[memoryview] = []
+        """Of the chunks that have come so far."""
+        self.sources: list[ChunkSource] = []
+        self.outcome: Status | None = None
+        """None: more may come. OK when all arrived, otherwise why the first one missing is missing."""
+
+    @staticmethod
+    def of(connection: Connection, whole: Fetched, views_of: ViewsOf) -> FetchStream:
+        """Of chunks that are here already."""
+        stream = FetchStream(connection, 0, 0.0, views_of)
+        stream._request = None
+        stream.views, stream.sources, stream.outcome = whole.views, whole.sources, whole.outcome
+        stream._releases.append(whole.release)
+        return stream
+
+    @property
+    def count(self) -> int:
+        """Leading chunks that have come so far."""
+        return len(self.sources)
+
+    def __iter__(self) -> Iterator[memoryview]:
+        """Waits for one chunk after the other. Raises AgentError, AgentUnavailableError."""
+        given = 0
+        while True:
+            while given < len(self.views):
+                given += 1
+                yield self.views[given - 1]
+            if self._request is None:
+                return
+            self._take()
+
+    def _take(self) -> None:
+        """Wait for the agent's next word."""
+        if self._request is None:
+            raise AssertionError("nothing is to come")
+        try:
+            answer = self._connection.wait(self._request, self._give_up_s)
+        except BaseException:
+            self._request = None
+            raise
+        if answer.kind != Kind.FETCH_PART:
+            self._request = None
+            self.outcome = Status(check_fetched(answer).status)
+        lease, chunks = messages.unpack_fetched(answer)
+        if chunks:
+            self._releases.append(lambda: self._connection.give_back(Kind.RELEASE, lease))
+            self.views += self._views_of(chunks)
+            self.sources += [chunk.source for chunk in chunks]
+
+    def release(self) -> None:
+        """Give up what is still to come, and unpin; the views are void. Idempotent."""
+        try:
+            if self._request is not None:
+                cancel(self._connection, self._request)
+                while self._request is not None:
+                    self._take()
+        except AgentUnavailableError:
+            self.outcome = Status.UNAVAILABLE
+        finally:
+            views, self.views = self.views, []
+            for view in views:
+                with contextlib.suppress(BufferError):
+                    view.release()
+            releases, self._releases = self._releases, []
+            for release in releases:
+                release()
+
+    def __enter__(self) -> FetchStream:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
+        self.release()

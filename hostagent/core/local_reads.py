@@ -1,0 +1,73 @@
+"""Chunks that engines read without asking (`hostagent.pool.catalog`): what the pools and the metrics learn of them, and
+what becomes of chunks that an engine had leased when they left the pool. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hostagent import limits
+from hostagent.core import effects
+from hostagent.core.clock import Alarms
+from hostagent.core.fetch import FetchObserver
+from hostagent.pool.chunks import Chunk, ChunkPool
+from kvclient.messages import Status
+from kvproto.sources import ChunkSource
+
+
+class LocalReads:
+    """One node's. Looks at the tables from time to time, while engines are connected."""
+
+    def __init__(
+        self,
+        alarms: Alarms,
+        emit: Callable[[effects.Effect], None],
+        pool: ChunkPool,
+        observer: FetchObserver,
+    ) -> None:
+        self._clock = alarms.clock
+        self._emit = emit
+        self._pool = pool
+        self._observer = observer
+        self._alarm = alarms.add(self._look)
+        self._engines_count = 0
+        self.hits_count = 0
+        """Chunks that engines read without asking, as far as they say so."""
+
+    def came(self) -> None:
+        """An engine connected."""
+        self._engines_count += 1
+        if self._pool.shown.is_on and self._alarm.due_ns is None:
+            self._look_again()
+
+    def left(self) -> None:
+        """An engine is gone, and its leases with it."""
+        self._engines_count -= 1
+        self._pool.sweep()
+        if not self._engines_count:
+            self._alarm.cancel()
+
+    def close(self) -> None:
+        """The process ends: nobody reads any more."""
+        self._alarm.cancel()
+        self._pool.sweep()
+
+    def _look_again(self) -> None:
+        self._alarm.set(self._clock.now_ns + int(limits.LOCAL_READS_LOOK_S * 1e9))
+
+    def _look(self) -> None:
+        self.look()
+        self._look_again()
+
+    def look(self) -> None:
+        """Learn what was read since the last look, and free what is not read any more."""
+        for hits, chunks in self._pool.take_hits():
+            self.hits_count += hits.count
+            for chunk in chunks:
+                self._observer.chunk_came(chunk.key, ChunkSource.LOCAL, chunk.size_bytes, 0.0, 0)
+            self._told(chunks)
+        self._pool.sweep()
+
+    def _told(self, chunks: list[Chunk]) -> None:
+        delivered = tuple((ChunkSource.LOCAL, chunk.size_bytes) for chunk in chunks)
+        self._emit(effects.FetchEnded(Status.OK, 0.0, delivered))

@@ -1,0 +1,39 @@
+"""What this node's engines use, by the tenants that they are of."""
+
+from __future__ import annotations
+
+from hostagent.core import effects
+from hostagent.core.events import EngineId
+from hostagent.core.interests import Interests
+
+
+def made() -> tuple[Interests, list[effects.Effect]]:
+    said: list[effects.Effect] = []
+    return Interests(said.append, {"acme": "acme", "globex-batch": "globex"}), said
+
+
+def test_the_tenants_of_the_engines_decide_and_the_last_ones_count() -> None:
+    interests, said = made()
+    assert interests.current is None, "before any engine has come"
+    interests.came(EngineId(1), "acme")
+    interests.came(EngineId(2), "globex-batch")
+    assert interests.current == ("acme/*", "globex/*")
+    interests.came(EngineId(3), "user-1000")
+    interests.gone(EngineId(3))
+    interests.gone(EngineId(2))
+    interests.gone(EngineId(1))
+    interests.gone(EngineId(1))
+    patterns = [("acme/*",), ("acme/*", "globex/*"), None, ("acme/*", "globex/*"), ("acme/*",)]
+    assert said == [effects.ReportInterests(one) for one in patterns]
+    assert interests.current == ("acme/*",)
+
+
+def test_nobody_gets_into_anothers_namespace_by_a_label() -> None:
+    interests, _ = made()
+    assert interests.label("acme", "llama") == "acme/llama"
+    assert interests.label("acme", "globex/llama") == "acme/globex/llama"
+    assert interests.label("globex-batch", "") == "globex/"
+    assert interests.label("user-1000", "llama") == "llama"
+    assert interests.label("user-1000", "globex/llama") == "user-1000/globex/llama"
+    assert interests.label("user-1000", "globex") == "user-1000/globex"
+    assert len(interests.label("acme", "é" * 128).encode()) <= 256
