@@ -14,7 +14,9 @@ from kvproto.session.timing import (
     PULL_TIMEOUT_MIN,
     PULL_TIMEOUT_QUIET,
     WINDOW_DELAY,
+    WINDOW_DELAY_MAX_NS,
     WINDOW_MIN,
+    WINDOW_REACTIONS,
 )
 from kvproto.session.window import Window
 
@@ -40,6 +42,7 @@ class Pull:
 
     __slots__ = (
         "_batches",
+        "_by_switch",
         "_ended",
         "_lost",
         "_overtaken",
@@ -63,6 +66,8 @@ class Pull:
         self.quiet = False
         """No segments that others pull are under way to us."""
         self._serial = 0
+        self._by_switch = False
+        """The last GET was for a chunk that the switch serves."""
         self._batches: dict[int, Batch] = {}
         self._overtaken: dict[NodeId, int] = {}
         self._progress_ns = 0
@@ -71,7 +76,8 @@ class Pull:
 
     def keep_pace(self) -> None:
         """Bring the window's times in line with what was measured."""
-        self.window.target_ns = self._pace.ns(WINDOW_DELAY)
+        late_ns = 0 if self._by_switch else WINDOW_REACTIONS * (self._pace.reaction_ns or 0)
+        self.window.target_ns = min(WINDOW_DELAY_MAX_NS, self._pace.ns(WINDOW_DELAY) + late_ns)
         self.window.timeout_min_ns = self._pace.ns(PULL_TIMEOUT_MIN)
 
     def ask(self, chunk: Chunk, holder: NodeId, first: int, count: int, now_ns: int) -> None:
@@ -82,6 +88,7 @@ class Pull:
         batch = Batch(self._serial, chunk, holder, first, count, now_ns, count, now_ns)
         self._batches[batch.serial] = batch
         chunk.progress.ask(first, count, batch.serial)
+        self._by_switch = chunk.interest.cached
         self.outstanding += count
 
     def arrived(self, serials: npt.NDArray[np.int32], now_ns: int) -> None:

@@ -26,6 +26,7 @@ holds until both are measured. Times about people and processes are plain nanose
 | REPAIR_DELAY_UNLED | retransmissions of a leader that is not known | 10 | 128 | 25 ms |
 | REPAIR_RANK_STEP | that what several miss is asked for by the first | 1 | 8 | 1 ms |
 | WINDOW_DELAY | what a window must cover: reactions of reader and holder | 10 | 128 | 15 ms |
+| WINDOW_REACTIONS | what a holder's window covers besides: late processes; both at most 30 ms | 1 | | |
 | GAP | reordering of segments | 0.5 | 32 | 5 ms |
 | PULL_TIMEOUT_MIN | segments asked for, at least | 10 | 256 | 60 ms |
 | PULL_TIMEOUT_QUIET | a few segments with nothing else under way | 5 | 96 | 30 ms |
@@ -105,6 +106,12 @@ REPAIR_FRACTION: Final = 8
 # --- windows ---------------------------------------------------------------------------------------------------------
 WINDOW_DELAY: Final = Span(10, 128, 50 * US, 15 * MS)
 """Segments asked for come within about this: covers processes that run late, and stays below usual queue limits."""
+WINDOW_REACTIONS: Final = 1
+"""The window of what a holder sends also covers a reaction, its reader's: while either process does not run, what is
+queued at the holder keeps its uplink busy. A holder's queue drops nothing. A switch's does, and a switch is never late:
+the window of what it serves covers WINDOW_DELAY only."""
+WINDOW_DELAY_MAX_NS: Final = 30 * MS
+"""Both together at most."""
 WINDOW_BEST_OF: Final = 6
 """GETs over which the least delay is taken: about one and a half windows."""
 WINDOW_MIN: Final = 8
@@ -174,6 +181,7 @@ assert FAIR_FRACTION < 0.5 < SLOW_FRACTION
 assert SILENCE.ceiling_ns < PATIENCE_UNLED.ceiling_ns < PATIENCE_ANNOUNCED.ceiling_ns
 assert PATIENCE_ANNOUNCED.ceiling_ns < LIVENESS.ceiling_ns < READ_STALL_NS
 assert LOOKAHEAD.ceiling_ns < WINDOW_DELAY.ceiling_ns < PULL_TIMEOUT_MIN.ceiling_ns < PULL_TIMEOUT_MAX_NS
+assert WINDOW_DELAY.ceiling_ns < WINDOW_DELAY_MAX_NS < PULL_TIMEOUT_MIN.ceiling_ns
 assert PROBE_RANK_STEP.ceiling_ns > INFLOW_SLOT.ceiling_ns
 assert BATCH_MIN <= WINDOW_MIN <= WINDOW_START
 assert BATCH_MAX <= GET_COUNT_MAX
