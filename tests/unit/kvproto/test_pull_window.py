@@ -23,10 +23,15 @@ def measured(answer_ns: int) -> Pace:
 
 @pytest.mark.parametrize(
     ("answer_ns", "cached", "more_ns"),
-    [(3 * MS, False, 3 * MS), (3 * MS, True, 0), (40 * MS, False, WINDOW_DELAY_MAX_NS - WINDOW_DELAY.ceiling_ns)],
-    ids=["from a holder", "from the switch", "very late"],
+    [
+        (MS, False, 0),
+        (3 * MS, False, 3 * MS // 2),
+        (3 * MS, True, 0),
+        (40 * MS, False, WINDOW_DELAY_MAX_NS - WINDOW_DELAY.ceiling_ns),
+    ],
+    ids=["quick", "late", "from the switch", "very late"],
 )
-def test_a_holders_window_covers_a_reaction(answer_ns: int, cached: bool, more_ns: int) -> None:
+def test_a_holders_window_covers_long_reactions(answer_ns: int, cached: bool, more_ns: int) -> None:
     chunk = Chunk(ChunkKey(bytes(16)), 64, 64 * 4096, 0, (HolderRef(NodeId("a"), Address(1)),))
     chunk.interest.cached = cached
     pull = Pull(1024, measured(answer_ns))

@@ -16,7 +16,7 @@ from kvproto.session.timing import (
     WINDOW_DELAY,
     WINDOW_DELAY_MAX_NS,
     WINDOW_MIN,
-    WINDOW_REACTIONS,
+    WINDOW_REACTION_NS,
 )
 from kvproto.session.window import Window
 
@@ -76,7 +76,7 @@ class Pull:
 
     def keep_pace(self) -> None:
         """Bring the window's times in line with what was measured."""
-        late_ns = 0 if self._by_switch else WINDOW_REACTIONS * (self._pace.reaction_ns or 0)
+        late_ns = 0 if self._by_switch else max(0, (self._pace.reaction_ns or 0) - WINDOW_REACTION_NS)
         self.window.target_ns = min(WINDOW_DELAY_MAX_NS, self._pace.ns(WINDOW_DELAY) + late_ns)
         self.window.timeout_min_ns = self._pace.ns(PULL_TIMEOUT_MIN)
 

@@ -26,7 +26,7 @@ holds until both are measured. Times about people and processes are plain nanose
 | REPAIR_DELAY_UNLED | retransmissions of a leader that is not known | 10 | 128 | 25 ms |
 | REPAIR_RANK_STEP | that what several miss is asked for by the first | 1 | 8 | 1 ms |
 | WINDOW_DELAY | what a window must cover: reactions of reader and holder | 10 | 128 | 15 ms |
-| WINDOW_REACTIONS | what a holder's window covers besides: late processes; both at most 30 ms | 1 | | |
+| WINDOW_REACTION | what a holder's window covers besides: late processes; both at most 30 ms | 1 - 1.5 ms | | |
 | GAP | reordering of segments | 0.5 | 32 | 5 ms |
 | PULL_TIMEOUT_MIN | segments asked for, at least | 10 | 256 | 60 ms |
 | PULL_TIMEOUT_QUIET | a few segments with nothing else under way | 5 | 96 | 30 ms |
@@ -106,10 +106,10 @@ REPAIR_FRACTION: Final = 8
 # --- windows ---------------------------------------------------------------------------------------------------------
 WINDOW_DELAY: Final = Span(10, 128, 50 * US, 15 * MS)
 """Segments asked for come within about this: covers processes that run late, and stays below usual queue limits."""
-WINDOW_REACTIONS: Final = 1
-"""The window of what a holder sends also covers a reaction, its reader's: while either process does not run, what is
-queued at the holder keeps its uplink busy. A holder's queue drops nothing. A switch's does, and a switch is never late:
-the window of what it serves covers WINDOW_DELAY only."""
+WINDOW_REACTION_NS: Final = int(WINDOW_DELAY.ceiling_ns // WINDOW_DELAY.reactions)
+"""The ceiling of WINDOW_DELAY covers reactions up to this. What a reader's is longer, the window of what a holder sends
+covers besides: while either process does not run, what is queued at the holder keeps its uplink busy. A holder's queue
+drops nothing. A switch's does, and a switch is never late: the window of what it serves covers WINDOW_DELAY only."""
 WINDOW_DELAY_MAX_NS: Final = 30 * MS
 """Both together at most."""
 WINDOW_BEST_OF: Final = 6
