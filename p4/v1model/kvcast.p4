@@ -118,6 +118,9 @@ control KvcastIngress(inout headers_t h, inout metadata_t m, inout standard_meta
                 }
                 if (m.drop == DropReason.NONE && (m.op == OP_JOIN || m.op == OP_GET)) {
                     request_limit.apply(m);
+                    if (m.request_color == METER_RED) {
+                        m.drop = DropReason.METERED;
+                    }
                 }
             }
             if (m.drop == DropReason.NONE && h.kvc.isValid()) {
@@ -138,6 +141,9 @@ control KvcastIngress(inout headers_t h, inout metadata_t m, inout standard_meta
                 }
                 if (m.charged != 0) {
                     segment_limit.apply(m);
+                    if (m.segment_color == METER_RED) {
+                        m.drop = DropReason.METERED;
+                    }
                 }
             }
             if (m.drop == DropReason.NONE) {
