@@ -14,12 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from kvpolicy.value import formula
+from kvpolicy.value.ages import FINISHED_SCORE, ReuseAges
 from kvpolicy.value.history import AccessHistory, PastFetches, Touch
 from kvpolicy.value.order import EvictionOrder
 from kvpolicy.value.parameters import NS, ValueParameters
-from kvpolicy.value.policies import POLICIES, Policy, Scorer
+from kvpolicy.value.policies import POLICIES, Policy, Rule, Scorer
 from kvpolicy.value.reuse import KIND_KNOWN, KIND_NEW, ReuseTimes, class_of, kind_of_session
-from kvpolicy.value.selector import FINISHED_SCORE, PolicySelector
+from kvpolicy.value.selector import PolicySelector, Sampled
 from kvpolicy.value.table import FINISHED, NONE, ORPHAN, RESIDENT, ChunkTable, mixed
 from kvproto.ids import ChunkKey
 
@@ -29,7 +30,7 @@ _PURGE_SHARE = 64
 _ROOM_SHARE = 8
 _TIE_S = 1e-6
 """Fetches of one moment still come one after the other."""
-
+_AGE = Rule.AGE
 
 EvictionCost: TypeAlias = Callable[[ChunkKey, int], float]
 """(key, bytes) -> seconds above 0 that a reader waits longer when this pool's copy is gone. See
@@ -59,22 +60,25 @@ class CacheValues:
         self._base_ns: int | None = None
         """Seconds count from the first moment heard of: floats keep microseconds for years."""
         self._table = ChunkTable(self.parameters.tracked_max)
-        self._reuse = ReuseTimes(
-            self.parameters.horizons_s, self.parameters.class_prior, self.parameters.learn_half_touches
-        )
+        learning = (self.parameters.class_prior, self.parameters.learn_half_touches)
+        self._reuse = ReuseTimes(self.parameters.horizon_s, *learning)
+        self._ages = ReuseAges(*learning)
         self._half_life_s = self.parameters.half_life_s
-        self._access_history = AccessHistory(self._table, self._reuse, self._half_life_s)
+        self._access_history = AccessHistory(self._table, self._reuse, self._ages, self._half_life_s)
         self._scorer = Scorer(policies, self.parameters.rate_prior, self._half_life_s)
         self._selector = PolicySelector(
             policies,
             capacity_bytes,
+            self._ages,
             self.parameters.shadow_chunks_max,
             self.parameters.selector_half_touches,
         )
         self._policies = policies
         self._active = policies[0]
         self._sample_mask = 0
-        self._order = EvictionOrder(self._table, self._score_one, self._score_many)
+        self._as_of_s = 0.0
+        """Moment of the chunks' ages in the order of eviction: that of its last pass."""
+        self._order = EvictionOrder(self._table, self._score_one, self._score_many, self._begin_pass)
         self._near: dict[ChunkKey, int] = {}
         """Slots of the chunks of the last fetch and of what they displace: most questions are about those."""
         self._held: set[int] = set()
@@ -100,6 +104,7 @@ class CacheValues:
         touches = [touches_at[slot] for slot in slots]
         kind = self._kind(touches, chunks[0].parent)
         self._access_history.fetched(chunks, slots, touches, kind, now_s)
+        self._learn_ages()
         if self._eviction_cost is not None:
             for slot, touch in zip(slots, chunks, strict=True):
                 self._describe(slot, touch)
@@ -114,6 +119,7 @@ class CacheValues:
         now_s = self._seconds(now_ns)
         slots = self._slots([touch.key for touch in chunks], [mixed(touch.key) for touch in chunks])
         self._access_history.remember(chunks, slots, pasts, now_s)
+        self._learn_ages()
         for slot in slots:
             if self._table.flags_at[slot] & RESIDENT:
                 self._order.changed(slot)
@@ -231,6 +237,7 @@ class CacheValues:
         self._describe(slot, touch)
         score = self._score_one(slot)
         keep = NONE if touch.parent is None else self._find(touch.parent)
+        self._expire()
         cheapest = self._order.cheapest()
         if cheapest is None or cheapest[0] >= score:
             return None
@@ -264,6 +271,7 @@ class CacheValues:
     def victims(self, now_ns: int, evictable: Callable[[ChunkKey], bool] = _always) -> Iterator[ChunkKey]:
         """Keys in the order they should go: leaves first, cheapest first, each assumed gone before the next."""
         self._seconds(now_ns)
+        self._expire()
         for slot in self._order.victims(evictable):
             yield self._table.key(slot)
 
@@ -276,7 +284,7 @@ class CacheValues:
         table = self._table
         if slot == NONE or table.flags_at[slot] & FINISHED or table.weight_at[slot] == 0.0:
             return 0.0
-        mean = self._scorer.mean_rate_per_s(table.level_at[-1][slot], table.weight_at[slot])
+        mean = self._scorer.mean_rate_per_s(table.level_at[slot], table.weight_at[slot])
         return mean * self._decay(now_s - table.last_at[slot])
 
     def score(self, key: ChunkKey) -> float | None:
@@ -285,7 +293,7 @@ class CacheValues:
         table = self._table
         if slot == NONE or table.flags_at[slot] & FINISHED or table.weight_at[slot] == 0.0:
             return None
-        mean = self._scorer.mean_rate_per_s(table.level_at[-1][slot], table.weight_at[slot])
+        mean = self._scorer.mean_rate_per_s(table.level_at[slot], table.weight_at[slot])
         return log2(mean) + float(table.last_at[slot]) / self._half_life_s
 
     def value(
@@ -376,30 +384,43 @@ class CacheValues:
         if not sampled:
             return
         table = self._table
-        last_at, weight_at, worth_at, (short_at, long_at) = (
-            table.last_at,
-            table.weight_at,
-            table.worth_at,
-            table.level_at,
-        )
+        last_at, weight_at, worth_at = table.last_at, table.weight_at, table.worth_at
+        level_at, fresh, groups = table.level_at, self._ages.fresh, self._groups_behind(slots)
         terms: tuple[float, ...] = ()
-        scores, sizes, saved = [], [], []
+        scores, sizes, saved, aged = [], [], [], []
         for at in sampled:
             slot, touch = slots[at], chunks[at]
-            own = (weight_at[slot], touches[at], short_at[slot], long_at[slot], worth_at[slot])
+            own = (weight_at[slot], touches[at], level_at[slot], worth_at[slot], groups[at])
             if own != terms:
                 terms = own
-                weight, before, *levels, worth = own
-                every = self._scorer.every(last_at[slot], weight, before + 1, levels, worth)
+                weight, before, level, worth, group = own
+                every = self._scorer.every(last_at[slot], weight, before + 1, level, worth, fresh[group])
                 saved_of_byte = exp2(worth)
+                of_age = (group, worth)
             scores.append(every)
             sizes.append(touch.size_bytes)
             saved.append(saved_of_byte * touch.size_bytes * touch.readers)
+            aged.append(of_age)
         known = [touches[at] > 0 for at in sampled]
-        if self._selector.fetched([mixes[at] for at in sampled], scores, sizes, saved, known):
+        seen = Sampled([mixes[at] for at in sampled], scores, sizes, saved, known, aged, self._now_s)
+        if self._selector.fetched(seen):
             self._active = self._policies[self._selector.active]
             self._order.forget()
         self._sample_mask = self._selector.sample_mask
+
+    def _groups_behind(self, slots: Sequence[int]) -> list[int]:
+        """Of each chunk of a fetch the class, of its own and of those behind it, of which most is expected now. Shadows
+        know no prefixes, and an ancestor is fetched whenever its descendants are."""
+        group_at, fresh = self._table.group_at, self._ages.fresh
+        groups = []
+        best = group_at[slots[-1]]
+        for slot in reversed(slots):
+            group = group_at[slot]
+            if group != best and fresh[group] > fresh[best]:
+                best = group
+            groups.append(best)
+        groups.reverse()
+        return groups
 
     def _presume(self, slot: int) -> None:
         """Nobody has fetched the chunk yet: it was put here for somebody who will, as if fetched once now."""
@@ -407,8 +428,8 @@ class CacheValues:
         table.last_at[slot], table.weight_at[slot] = self._now_s, 1.0
         group = class_of(1, None, KIND_NEW, 0, False)
         self._reuse.work_out(group)
-        for levels, level_at in zip(self._reuse.levels, table.level_at, strict=True):
-            level_at[slot] = levels[group]
+        table.group_at[slot] = group
+        table.level_at[slot] = self._reuse.levels[group]
 
     def _describe(self, slot: int, touch: Touch) -> None:
         table = self._table
@@ -421,16 +442,33 @@ class CacheValues:
         table = self._table
         if table.flags_at[slot] & (FINISHED | ORPHAN):
             return FINISHED_SCORE
-        active, last_s, worth = self._active, table.last_at[slot], table.worth_at[slot]
-        level = table.level_at[active.horizon][slot]
-        return self._scorer.one(active, last_s, table.weight_at[slot], table.touches_at[slot], level, worth)
+        last_s, worth = table.last_at[slot], table.worth_at[slot]
+        if self._active.rule is _AGE:
+            return float(worth + self._ages.score(table.group_at[slot], self._as_of_s - last_s))
+        weight, touches = table.weight_at[slot], table.touches_at[slot]
+        return self._scorer.one(self._active, last_s, weight, touches, table.level_at[slot], worth)
 
     def _score_many(self, slots: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         table = self._table
-        weight, worth = table.weight[slots].astype(np.float64), table.worth[slots].astype(np.float64)
-        level = table.level[self._active.horizon][slots]
-        scores = self._scorer.many(self._active, table.last_s[slots], weight, table.touches[slots], level, worth)
+        last_s, worth = table.last_s[slots], table.worth[slots].astype(np.float64)
+        if self._active.rule is _AGE:
+            scores = worth + self._ages.scores(table.group[slots], self._as_of_s - last_s)
+        else:
+            weight, touches = table.weight[slots].astype(np.float64), table.touches[slots]
+            scores = self._scorer.many(self._active, last_s, weight, touches, table.level[slots], worth)
         return np.where(table.flags[slots] & (FINISHED | ORPHAN) != 0, FINISHED_SCORE, scores)
+
+    def _begin_pass(self) -> None:
+        self._as_of_s = self._now_s
+
+    def _expire(self) -> None:
+        """Whoever asks for an order by age gets one that is not too old."""
+        if self._active.rule is _AGE:
+            self._order.expire()
+
+    def _learn_ages(self) -> None:
+        if self._ages.work_out(self._now_s) and self._active.rule is _AGE:
+            self._order.forget()
 
     def _find(self, key: ChunkKey) -> int:
         """Slot of a key, NONE if it has none."""

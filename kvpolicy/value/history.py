@@ -1,6 +1,6 @@
 """What a fetch teaches of its chunks: fetches, times between them, classes, and what the classes say of each.
 
-Owns nothing: rows stand in the table, counts of classes in `ReuseTimes`.
+Owns nothing: rows stand in the table, counts of classes in `ReuseTimes` and `ReuseAges`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from math import exp2
 from typing import TypeAlias
 
+from kvpolicy.value.ages import ReuseAges
 from kvpolicy.value.reuse import KIND_KNOWN, KIND_NEW, ReuseTimes, class_of, place_in_prefix
 from kvpolicy.value.table import FINISHED, MOVED, RESIDENT, ChunkTable
 from kvproto.ids import ChunkKey
@@ -78,10 +79,11 @@ class _Run:
 class AccessHistory:
     """Learns from fetches."""
 
-    def __init__(self, table: ChunkTable, reuse: ReuseTimes, half_life_s: float) -> None:
+    def __init__(self, table: ChunkTable, reuse: ReuseTimes, ages: ReuseAges, half_life_s: float) -> None:
         """`half_life_s`: of the decayed fetches."""
         self._table = table
         self._reuse = reuse
+        self._ages = ages
         self._half_life_s = half_life_s
 
     def fetched(
@@ -101,13 +103,13 @@ class AccessHistory:
         ]
         for group in set(groups):
             self._reuse.work_out(group)
-        for levels, level_at in zip(self._reuse.levels, self._table.level_at, strict=True):
-            for slot, group in zip(slots, groups, strict=True):
-                level_at[slot] = max(level_at[slot], levels[group])
+        levels, level_at = self._reuse.levels, self._table.level_at
+        for slot, group in zip(slots, groups, strict=True):
+            level_at[slot] = max(level_at[slot], levels[group])
 
     def _remember_one(self, touch: Touch, slot: int, past: PastFetches, now_s: float) -> int:
         """The row of one chunk, with what it knew already. Returns the class of the chunk."""
-        table, reuse = self._table, self._reuse
+        table = self._table
         place = place_in_prefix(touch.position)
         told = past.touches
         if known := table.touches_at[slot]:
@@ -115,11 +117,12 @@ class AccessHistory:
             own = PastFetches(known, table.weight_at[slot], max(0.0, now_s - table.last_at[slot]), gap_s)
             past = past.with_others(own, self._half_life_s)
         group = class_of(past.touches, past.gap_s, KIND_NEW if past.gap_s is None else KIND_KNOWN, place, False)
-        reuse.entered(group, told)
-        if past.gap_s is not None:
-            reuse.left(group, past.gap_s, told - 1)
-            if known:
-                reuse.left(table.group_at[slot], past.gap_s, 1)
+        for learned in (self._reuse, self._ages):
+            learned.entered(group, told)
+            if past.gap_s is not None:
+                learned.left(group, past.gap_s, told - 1)
+                if known:
+                    learned.left(table.group_at[slot], past.gap_s, 1)
         table.touches_at[slot] = past.touches
         table.last_at[slot] = now_s - past.idle_s
         table.weight_at[slot] = past.weight
@@ -180,17 +183,17 @@ class AccessHistory:
     def _rank(self, slots: Sequence[int], runs: Sequence[_Run]) -> None:
         """Learn how long classes waited, and note what their classes say of chunks just fetched. An ancestor is worth
         at least what its descendants are, so it takes the highest level behind it."""
-        reuse = self._reuse
+        reuse, ages = self._reuse, self._ages
         ends = [*(run.begin for run in runs[1:]), len(slots)]
         for run, end in zip(runs, ends, strict=True):
             if run.left is not None:
                 reuse.left(run.left, run.gap_s, end - run.begin)
+                ages.left(run.left, run.gap_s, end - run.begin)
             reuse.entered(run.group, end - run.begin)
-        (short, long), (short_at, long_at) = reuse.levels, self._table.level_at
-        best_short = best_long = 0
+            ages.entered(run.group, end - run.begin)
+        level_at, best = self._table.level_at, 0
         for run, end in zip(reversed(runs), reversed(ends), strict=True):
             reuse.work_out(run.group)
-            best_short, best_long = max(best_short, short[run.group]), max(best_long, long[run.group])
+            best = max(best, reuse.levels[run.group])
             for slot in slots[run.begin : end]:
-                short_at[slot] = best_short
-                long_at[slot] = best_long
+                level_at[slot] = best

@@ -27,7 +27,7 @@ Numbers: TypeAlias = npt.NDArray[np.int64]
 class LowestFirst:
     """Members by ascending score. The owner keeps scores; it calls `fill` when `first` finds nothing."""
 
-    __slots__ = ("_queue", "_queue_min", "_queue_share", "_side", "_side_max", "border", "is_true")
+    __slots__ = ("_asks", "_queue", "_queue_min", "_queue_share", "_side", "_side_max", "border", "is_true")
 
     def __init__(self, is_true: Callable[[float, int], bool], queue_min: int, queue_share: int) -> None:
         """`is_true(score, place)`: there is such a member, and that is its score. A pass queues one in `queue_share`
@@ -45,6 +45,14 @@ class LowestFirst:
         self.border = -math.inf
         """Members that score less are in the queue or in the heap."""
         self._side_max = 0
+        self._asks = 0
+
+    def expire(self) -> None:
+        """Somebody asks for the lowest of scores that change as time passes: those of the last pass hold for as many
+        questions as it queued members."""
+        self._asks -= 1
+        if self._asks < 0:
+            self.forget()
 
     def changed(self, score: float, rank: int, place: int) -> None:
         """A member came, or has this score now. Owners may leave out the call unless `score < border`."""
@@ -90,7 +98,7 @@ class LowestFirst:
         if not len(scores):
             return False
         self._side_max = _SIDE_SLACK * (len(scores) + self._queue_min)
-        count = max(self._queue_min, len(scores) // self._queue_share)
+        count = self._asks = max(self._queue_min, len(scores) // self._queue_share)
         self.border = math.inf
         if count < len(scores):
             self.border = float(np.partition(scores, count)[count])

@@ -1,6 +1,7 @@
 """The order in which chunks leave one pool: leaves before their ancestors, cheaper before dearer.
 
-Scores change only when a chunk is fetched, so `LowestFirst` keeps the order, without an object for each chunk.
+Scores change when a chunk is fetched, and those that depend on age with each pass of `LowestFirst`, which keeps the
+order without an object for each chunk.
 Residents, children and scores stand in the table.
 """
 
@@ -32,11 +33,14 @@ class EvictionOrder:
         table: ChunkTable,
         score_one: Callable[[int], float],
         score_many: Callable[[Slots], npt.NDArray[np.float64]],
+        begin_pass: Callable[[], None],
     ) -> None:
-        """`score_one(slot)`, `score_many(slots)`: what rows of the table score now; lower goes first."""
+        """`score_one(slot)`, `score_many(slots)`: what rows of the table score; lower goes first. Scores may change
+        with time where `begin_pass` is called, and at no other time unless `changed` or `forget` says so."""
         self._table = table
         self._score_one = score_one
         self._score_many = score_many
+        self._begin_pass = begin_pass
         self._leaves = LowestFirst(self._is_leaf, _QUEUE_MIN, _QUEUE_SHARE)
 
     def changed(self, slot: int) -> None:
@@ -50,6 +54,10 @@ class EvictionOrder:
     def forget(self) -> None:
         """Scores mean something else now."""
         self._leaves.forget()
+
+    def expire(self) -> None:
+        """See `LowestFirst.expire`."""
+        self._leaves.expire()
 
     def cheapest(self) -> tuple[float, int] | None:
         """Score and slot of the first of `victims`, without going through them; None if there is no leaf."""
@@ -115,6 +123,7 @@ class EvictionOrder:
 
     def _fill(self, seen: set[int]) -> bool:
         """Work out the order of the leaves that are not in `seen`. False if there are none."""
+        self._begin_pass()
         table, end = self._table, self._table.end
         leaves = np.flatnonzero((table.flags[:end] & RESIDENT != 0) & (table.children[:end] == 0))
         table.flags[:end] &= ~np.uint8(MOVED)

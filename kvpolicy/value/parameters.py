@@ -36,8 +36,8 @@ class ValueParameters:
     second_touch_s: float = 60.0
     """Two fetches within this time are evidence of reuse, for the switch's admission."""
     tracked_max: int = TRACKED_MAX
-    horizons_s: tuple[float, float] = (60.0, 600.0)
-    """Reuse is learned as hits per second of stay, up to these limits: for pools that turn over fast and slowly."""
+    horizon_s: float = 600.0
+    """Rates of classes are learned as hits per second of stay, up to this limit."""
     class_prior: float = 4.0
     """Observations that the coarser class counts for when a class is young."""
     rate_prior: float = 0.2

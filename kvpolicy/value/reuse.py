@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_right
-from dataclasses import dataclass, field
 from typing import Final
 
 from kvpolicy.value.parameters import GAP_EDGES_S, POSITION_EARLY, TOUCHES_EXACT
@@ -25,8 +24,9 @@ KINDS: Final = 6
 POSITIONS: Final = 3
 GAPS: Final = len(GAP_EDGES_S) + 2
 CLASSES: Final = TOUCH_CLASSES * 2 * KINDS * POSITIONS * GAPS
-_PER_TOUCH: Final = CLASSES // TOUCH_CLASSES
-_PER_GAP: Final = _PER_TOUCH // GAPS
+PER_TOUCH: Final = CLASSES // TOUCH_CLASSES
+"""Classes with equally many fetches, side by side."""
+_PER_GAP: Final = PER_TOUCH // GAPS
 _TOUCHES_MAX: Final = 0xFFFF
 
 KIND_NEW: Final = 0
@@ -63,7 +63,7 @@ def _touch_class(touches: int) -> int:
     return min(TOUCH_CLASSES - 1, TOUCHES_EXACT + int(2 * math.log2(touches / TOUCHES_EXACT)))
 
 
-_TOUCH_OFFSET: Final = tuple(_touch_class(touches) * _PER_TOUCH for touches in range(_TOUCHES_MAX + 1))
+_TOUCH_OFFSET: Final = tuple(_touch_class(touches) * PER_TOUCH for touches in range(_TOUCHES_MAX + 1))
 
 
 def kind_of_session(touches_of_branch: int) -> int:
@@ -84,53 +84,44 @@ def class_of(touches: int, gap_s: float | None, kind: int, place: int, is_last: 
     return _TOUCH_OFFSET[touches] + gap * _PER_GAP + (kind * POSITIONS + place) * 2 + is_last
 
 
-@dataclass(slots=True)
-class _Horizon:
-    """Counts for one horizon: hits and the waiting time that they cut short, by class and by number of fetches."""
-
-    seconds: float
-    hits: array[float] = field(default_factory=lambda: array("d", bytes(8 * CLASSES)))
-    spared_s: array[float] = field(default_factory=lambda: array("d", bytes(8 * CLASSES)))
-    coarse_hits: array[float] = field(default_factory=lambda: array("d", bytes(8 * TOUCH_CLASSES)))
-    coarse_spared_s: array[float] = field(default_factory=lambda: array("d", bytes(8 * TOUCH_CLASSES)))
-    all_hits: float = _HITS_BEFORE
-    levels: array[int] = field(default_factory=lambda: array("H", bytes(2 * CLASSES)))
-
-
 class ReuseTimes:
-    """Hits per second by class, for each horizon."""
+    """Hits per second by class: hits within the horizon and the waiting time that they cut short, by class and by
+    number of fetches."""
 
-    def __init__(self, horizons_s: tuple[float, ...], class_prior: float, learn_half_touches: int) -> None:
-        self._horizons = tuple(_Horizon(seconds) for seconds in horizons_s)
+    def __init__(self, horizon_s: float, class_prior: float, learn_half_touches: int) -> None:
+        self._horizon_s = horizon_s
+        self._hits = array("d", bytes(8 * CLASSES))
+        self._spared_s = array("d", bytes(8 * CLASSES))
+        self._coarse_hits = array("d", bytes(8 * TOUCH_CLASSES))
+        self._coarse_spared_s = array("d", bytes(8 * TOUCH_CLASSES))
+        self._all_hits = _HITS_BEFORE
         self._prior = class_prior
         self._learn_half_touches = learn_half_touches
         self._entered = array("d", bytes(8 * CLASSES))
         self._coarse_entered = array("d", bytes(8 * TOUCH_CLASSES))
         self._all_entered = 4.0
-        self.levels = tuple(horizon.levels for horizon in self._horizons)
-        """By horizon and class, as last worked out: `work_out` a class before reading."""
+        self.levels = array("H", bytes(2 * CLASSES))
+        """By class, as last worked out: `work_out` a class before reading."""
         self._due = array("d", bytes(8 * CLASSES))
         """Once a class has been entered this many times, its rates are recomputed."""
 
     def entered(self, group: int, chunks: int) -> None:
         """`chunks` more chunks are in this class from now on."""
         self._entered[group] += chunks
-        self._coarse_entered[group // _PER_TOUCH] += chunks
+        self._coarse_entered[group // PER_TOUCH] += chunks
         self._all_entered += chunks
         if self._all_entered >= self._learn_half_touches:
             self._halve()
 
     def left(self, group: int, gap_s: float, chunks: int) -> None:
         """`chunks` chunks of this class were fetched again after `gap_s`."""
-        coarse = group // _PER_TOUCH
-        for horizon in self._horizons:
-            if gap_s <= horizon.seconds:
-                spared_s = (horizon.seconds - gap_s) * chunks
-                horizon.hits[group] += chunks
-                horizon.spared_s[group] += spared_s
-                horizon.coarse_hits[coarse] += chunks
-                horizon.coarse_spared_s[coarse] += spared_s
-                horizon.all_hits += chunks
+        if gap_s <= self._horizon_s:
+            coarse, spared_s = group // PER_TOUCH, (self._horizon_s - gap_s) * chunks
+            self._hits[group] += chunks
+            self._spared_s[group] += spared_s
+            self._coarse_hits[coarse] += chunks
+            self._coarse_spared_s[coarse] += spared_s
+            self._all_hits += chunks
 
     def work_out(self, group: int) -> None:
         """Bring `levels` of a class up to date; cheap when little was learned since the last time."""
@@ -138,28 +129,20 @@ class ReuseTimes:
             self._work_out(group)
 
     def _work_out(self, group: int) -> None:
-        entered, coarse, prior = self._entered[group], group // _PER_TOUCH, self._prior
-        coarse_entered = self._coarse_entered[coarse]
-        for horizon in self._horizons:
-            if horizon.all_hits <= _HITS_BEFORE:
-                continue  # nothing was ever fetched again: all chunks are equal, and below those of later times
-            seconds = horizon.seconds
-            above = (horizon.coarse_hits[coarse] + prior * horizon.all_hits / self._all_entered) / (
-                (coarse_entered + prior) * seconds - horizon.coarse_spared_s[coarse]
+        entered, coarse, prior = self._entered[group], group // PER_TOUCH, self._prior
+        if self._all_hits > _HITS_BEFORE:  # else all chunks are equal, and below those of later times
+            seconds = self._horizon_s
+            above = (self._coarse_hits[coarse] + prior * self._all_hits / self._all_entered) / (
+                (self._coarse_entered[coarse] + prior) * seconds - self._coarse_spared_s[coarse]
             )
-            rate = (horizon.hits[group] + prior * above * seconds) / (
-                (entered + prior) * seconds - horizon.spared_s[group]
-            )
-            horizon.levels[group] = level_of(rate)
+            rate = (self._hits[group] + prior * above * seconds) / ((entered + prior) * seconds - self._spared_s[group])
+            self.levels[group] = level_of(rate)
         self._due[group] = entered + 1 + entered / 512
 
     def _halve(self) -> None:
-        for counts in (self._entered, self._coarse_entered, self._due):
+        self._all_entered /= 2
+        self._all_hits /= 2
+        counted = (self._entered, self._coarse_entered, self._hits, self._spared_s)
+        for counts in (*counted, self._coarse_hits, self._coarse_spared_s, self._due):
             for at, count in enumerate(counts):
                 counts[at] = count / 2
-        self._all_entered /= 2
-        for horizon in self._horizons:
-            horizon.all_hits /= 2
-            for counts in (horizon.hits, horizon.spared_s, horizon.coarse_hits, horizon.coarse_spared_s):
-                for at, count in enumerate(counts):
-                    counts[at] = count / 2

@@ -11,16 +11,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
+from kvpolicy.value.ages import FINISHED_SCORE, NEVER, ReuseAges
 from kvpolicy.value.lowest import LowestFirst
-from kvpolicy.value.policies import Policy
+from kvpolicy.value.policies import LEAD_CHUNKS, MARGIN, Policy, Rule
 from kvpolicy.value.table import MIX_BITS
 
-FINISHED_SCORE = -1e18
-"""Below any score: the session has ended."""
 _CHECK_EVERY: Final = 64
 """Sampled chunks between two looks at who is ahead."""
 _PLACES_FIRST: Final = 64
@@ -28,18 +29,39 @@ _QUEUE_MIN: Final = 8
 _QUEUE_SHARE: Final = 8
 
 
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """Sampled chunks of one fetch, in its order."""
+
+    chunks: Sequence[int]
+    scores: Sequence[Sequence[float]]
+    """By chunk and policy."""
+    sizes: Sequence[float]
+    saved: Sequence[float]
+    """What a hit is worth."""
+    again: Sequence[bool]
+    """Fetched before."""
+    aged: Sequence[tuple[int, float]]
+    """Class and log2 of the worth of a byte."""
+    now_s: float
+
+
 class ShadowCache:
     """One policy's pool of sampled chunks.
 
-    Scores stand in an array; `LowestFirst` says who goes next.
+    Scores stand in an array; `LowestFirst` says who goes next. Scores that depend on age are worked out now and then.
     """
 
     __slots__ = (
-        "_chunks", "_filtered", "_order", "_places", "_scores", "_scores_at", "_sizes", "_vacant", "capacity_bytes",
-        "hits", "used_bytes",
+        "_ages", "_asks", "_chunks", "_facts", "_facts_at", "_filtered", "_order", "_places", "_scores", "_scores_at",
+        "_sizes", "_vacant", "capacity_bytes", "hits", "used_bytes",
     )  # fmt: skip
 
-    def __init__(self, capacity_bytes: float, filtered: bool) -> None:
+    def __init__(self, capacity_bytes: float, filtered: bool, ages: ReuseAges | None = None) -> None:
+        """`ages`: what scores come from that depend on age; `grow_older` and `note` go with each fetch then."""
+        self._ages = ages
+        self._asks = 0
+        """Questions for the lowest that the last scores by age will do for."""
         self.capacity_bytes = capacity_bytes
         self.used_bytes = 0.0
         self.hits = 0.0
@@ -99,21 +121,40 @@ class ShadowCache:
             used_bytes = self.used_bytes
         self.used_bytes, self.hits = used_bytes, hits
 
+    def grow_older(self, now_s: float) -> None:
+        """It is `now_s`, and the next fetch is still to be told of."""
+        if self._ages is not None and self._asks <= 0:
+            self._asks = max(_QUEUE_MIN, len(self._places) // _QUEUE_SHARE)
+            places = np.array(list(self._places.values()), np.int64)
+            groups, lasts_s, log_worths = self._facts[:, places]
+            self._scores[places] = log_worths + self._ages.scores(groups.astype(np.int64), now_s - lasts_s)
+            self._order.forget()
+
+    def note(self, seen: Sampled) -> None:
+        """Of the chunks of a fetch that was told of, what `grow_older` needs: classes, worths, and when this was."""
+        now_s, places, facts_at = seen.now_s, self._places, self._facts_at
+        for chunk, (group, log_worth) in zip(seen.chunks, seen.aged, strict=True):
+            place = places.get(chunk)
+            if place is not None:
+                facts_at[0, place], facts_at[1, place], facts_at[2, place] = group, now_s, log_worth
+
     def finished(self, chunk: int) -> None:
         """The chunk goes first."""
         place = self._places.get(chunk)
         if place is not None:
             self._scores_at[place] = FINISHED_SCORE
+            self._facts_at[0, place] = NEVER
             self._order.changed(FINISHED_SCORE, chunk, place)
 
     def shrink(self, odd: int) -> None:
         """Keep only chunks outside the half of the sample that `odd` names; capacity follows."""
-        kept = [(chunk, self._scores_at[place], self._sizes[place]) for chunk, place in self._places.items()]
+        before, scores_at, sizes, facts = self._places, self._scores_at, self._sizes, self._facts
         self._clear()
         self.used_bytes = 0.0
-        for chunk, score, size_bytes in kept:
+        for chunk, place in before.items():
             if not chunk & odd:
-                self._put(chunk, score, size_bytes)
+                self._put(chunk, scores_at[place], sizes[place])
+                self._facts[:, self._places[chunk]] = facts[:, place]
         self.capacity_bytes /= 2
         while self.used_bytes > self.capacity_bytes:
             self._drop(*self._lowest()[1:])
@@ -126,7 +167,13 @@ class ShadowCache:
         self._chunks: list[int] = []
         self._sizes: list[float] = []
         self._vacant: list[int] = []
+        self._keep_facts(np.zeros((3, _PLACES_FIRST)))
         self._order = LowestFirst(self._has, _QUEUE_MIN, _QUEUE_SHARE)
+
+    def _keep_facts(self, facts: npt.NDArray[np.float64]) -> None:
+        """Class, last fetch and log2 of the worth, by place."""
+        self._facts = facts
+        self._facts_at: Any = facts.data
 
     def _make_room(self, score: float, size_bytes: float) -> bool:
         """Drop what scores less than a newcomer until that fits; False if it does not."""
@@ -148,6 +195,7 @@ class ShadowCache:
             if place == len(self._scores):
                 self._scores = np.concatenate([self._scores, np.full(place, math.inf)])
                 self._scores_at = self._scores.data
+                self._keep_facts(np.concatenate([self._facts, np.zeros((3, place))], axis=1))
         self._places[chunk] = place
         self._scores_at[place] = score
         self.used_bytes += size_bytes
@@ -168,6 +216,7 @@ class ShadowCache:
         The chunk is who has the place now: an entry that outlived its chunk is true again if the next one there scores
         the same, as all finished ones do.
         """
+        self._asks -= 1
         while (entry := self._order.first()) is None:
             scores = self._scores[: len(self._chunks)]
             places = np.flatnonzero(scores < math.inf)
@@ -183,11 +232,18 @@ class PolicySelector:
         self,
         policies: Sequence[Policy],
         capacity_bytes: float,
+        ages: ReuseAges,
         shadow_chunks_max: int,
         half_touches: int,
     ) -> None:
         self._policies = tuple(policies)
-        self._shadows = tuple(ShadowCache(capacity_bytes, policy.filtered) for policy in policies)
+        self._shadows = tuple(
+            ShadowCache(capacity_bytes, policy.filtered, ages if policy.rule is Rule.AGE else None)
+            for policy in policies
+        )
+        self._aged = tuple(
+            shadow for shadow, policy in zip(self._shadows, policies, strict=True) if policy.rule is Rule.AGE
+        )
         self._chunks_max = shadow_chunks_max
         self._fade = 0.5 ** (1 / half_touches)
         self._unit = 1.0
@@ -195,6 +251,8 @@ class PolicySelector:
         self._shift = 0
         self._until_check = 0
         self._total = 0.0
+        self._seen = 0.0
+        """Chunks, and what they were worth: recent ones count more, as hits do."""
         self.active = 0
         """Index of the policy that decides."""
 
@@ -208,27 +266,24 @@ class PolicySelector:
         """A chunk is sampled if its mixed key has none of these bits."""
         return ((1 << self._shift) - 1) << (MIX_BITS - self._shift)
 
-    def fetched(
-        self,
-        chunks: Sequence[int],
-        scores: Sequence[Sequence[float]],
-        sizes: Sequence[float],
-        saved: Sequence[float],
-        again: Sequence[bool],
-    ) -> bool:
-        """Sampled chunks of one fetch, in its order; `scores` by chunk and policy. True if another policy decides
-        from now on."""
-        unit, fade, total = self._unit, self._fade, self._total
+    def fetched(self, seen: Sampled) -> bool:
+        """True if another policy decides from now on."""
+        for shadow in self._aged:
+            shadow.grow_older(seen.now_s)
+        unit, fade, total, many = self._unit, self._fade, self._total, self._seen
         weighted = []
-        for seconds in saved:
+        for seconds in seen.saved:
             seconds *= unit
             total += seconds
+            many += unit
             weighted.append(seconds)
             unit /= fade
-        self._unit, self._total = unit, total
-        for shadow, own in zip(self._shadows, zip(*scores, strict=True), strict=True):
-            shadow.fetched(chunks, own, sizes, weighted, again)
-        self._until_check -= len(chunks)
+        self._unit, self._total, self._seen = unit, total, many
+        for shadow, own in zip(self._shadows, zip(*seen.scores, strict=True), strict=True):
+            shadow.fetched(seen.chunks, own, seen.sizes, weighted, seen.again)
+        for shadow in self._aged:
+            shadow.note(seen)
+        self._until_check -= len(seen.chunks)
         if self._until_check > 0:
             return False
         self._until_check = _CHECK_EVERY
@@ -253,14 +308,11 @@ class PolicySelector:
             for shadow in self._shadows:
                 shadow.hits /= self._unit
             self._total /= self._unit
+            self._seen /= self._unit
             self._unit = 1.0
-        to_beat = self._shadows[self.active].hits
-        leads = [
-            shadow.hits - to_beat * (1 + policy.margin)
-            for shadow, policy in zip(self._shadows, self._policies, strict=True)
-        ]
-        best = max(range(len(leads)), key=leads.__getitem__)
-        if leads[best] > 0.0:
+        best = max(range(len(self._shadows)), key=lambda at: self._shadows[at].hits)
+        chance = LEAD_CHUNKS * self._unit * self._total / self._seen
+        if self._shadows[best].hits > self._shadows[self.active].hits * (1 + MARGIN) + chance:
             self.active = best
             return True
         return False

@@ -42,8 +42,7 @@ _COLUMNS: Final[dict[str, str]] = {
     "touches": "u2",
     "group": "u2",
     "gap_ds": "u2",
-    "level_0": "u2",
-    "level_1": "u2",
+    "level": "u2",
     "flags": "u1",
 }
 
@@ -69,8 +68,7 @@ class ChunkTable:
     touches: npt.NDArray[np.uint16]
     group: npt.NDArray[np.uint16]
     gap_ds: npt.NDArray[np.uint16]
-    level_0: npt.NDArray[np.uint16]
-    level_1: npt.NDArray[np.uint16]
+    level: npt.NDArray[np.uint16]
     flags: npt.NDArray[np.uint8]
     high: npt.NDArray[np.uint64]
     low: npt.NDArray[np.uint64]
@@ -83,8 +81,7 @@ class ChunkTable:
     children_at: Any
     touches_at: Any
     group_at: Any
-    level_at: tuple[Any, Any]
-    """By horizon."""
+    level_at: Any
     flags_at: Any
 
     def __init__(self, slots_max: int) -> None:
@@ -207,9 +204,7 @@ class ChunkTable:
         self.gap_at, self.worth_at, self.size_at = self.gap_ds.data, self.worth.data, self.size.data
         self.parent_at, self.children_at = self.parent.data, self.children.data
         self.touches_at, self.group_at = self.touches.data, self.group.data
-        self.flags_at = self.flags.data
-        self.level = (self.level_0, self.level_1)
-        self.level_at = (self.level_0.data, self.level_1.data)
+        self.flags_at, self.level_at = self.flags.data, self.level.data
         self._high_at, self._low_at = self.high.data, self.low.data
         self._columns_at = [getattr(self, name).data for name in _COLUMNS]
         places = 1 << (slots * 4 // 3).bit_length()

@@ -146,7 +146,7 @@ def test_what_costs_more_to_get_again_stays() -> None:
 
 def test_readers_at_once_count_as_so_many_fetches() -> None:
     for policy in POLICIES:
-        if policy.rule not in (Rule.DECAY, Rule.RATE):
+        if policy.rule is not Rule.RATE:
             continue
         values = CacheValues(2, policies=(policy,))
         for one in (dataclasses.replace(touch(1), readers=3), touch(2)):
@@ -161,7 +161,7 @@ def test_readers_at_once_count_as_so_many_fetches() -> None:
 
 
 def test_a_newcomer_worth_less_stays_out_and_pins_are_the_owners_say() -> None:
-    values = CacheValues(1, policies=tuple(one for one in POLICIES if one.rule is Rule.DECAY))
+    values = CacheValues(1, policies=tuple(one for one in POLICIES if one.rule is Rule.RATE))
     for at in range(5):
         values.fetched([touch(1)], at * SECOND)
     values.add(touch(1), 5 * SECOND)
