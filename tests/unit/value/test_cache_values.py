@@ -371,7 +371,7 @@ def test_the_command_writes_every_policy_and_pool(tmp_path: Path, capsys: pytest
 
 
 @pytest.mark.parametrize("name", MADE)
-def test_on_loads_that_nobody_tuned_on_it_is_not_below_lru(name: str) -> None:
+def test_on_many_kinds_of_load_it_is_not_below_lru(name: str) -> None:
     trees = forest(MADE[name](1, 600.0))
     for share in (0.01, 0.1):
         capacity = int(trees.count * share)
