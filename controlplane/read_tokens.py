@@ -13,8 +13,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from controlplane.nodes import NodeFacts
 from kvproto.grants import NamespaceRules
-from kvproto.read_tokens import ReadToken, signed_bytes
 from kvproto.rpc import control_pb2 as rpc
+from kvproto.rpc.read_tokens import ReadToken, signed_bytes
 
 
 class ReadTokens:

@@ -55,7 +55,7 @@ from hostagent.transport.read_tokens import TokenBook
 from hostagent.transport.reader import Reader
 from kvpolicy.tiers.holder_load import HolderLoad
 from kvproto.ids import ChunkKey
-from kvproto.read_tokens import SHOWN_BYTES_MAX
+from kvproto.rpc.read_tokens import SHOWN_BYTES_MAX
 
 LINGER_CHECK_S = 0.02
 """How often a sender looks whether the peer has acknowledged all of a chunk that it still pins."""

@@ -14,8 +14,8 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from kvproto.grants import Grant
-from kvproto.read_tokens import SHOWN_MAX, ReadToken, pack_shown, signed_bytes, unpack_shown, unpack_token
 from kvproto.rpc import control_pb2 as pb
+from kvproto.rpc.read_tokens import SHOWN_MAX, ReadToken, pack_shown, signed_bytes, unpack_shown, unpack_token
 
 
 class Refusal(enum.IntEnum):

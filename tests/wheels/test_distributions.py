@@ -98,6 +98,7 @@ def test_the_client_needs_numpy_and_its_engines_modules_nothing_but_the_engine(c
     assert {name for name in missing if name not in engine} == {
         "kvproto.rpc.control_pb2",
         "kvproto.rpc.control_pb2_grpc",
+        "kvproto.rpc.read_tokens",
     }
 
 

@@ -12,8 +12,8 @@ from controlplane.read_tokens import ReadTokens
 from hostagent.transport.read_tokens import Admitted, Refusal, TokenBook
 from kvproto.grants import NamespaceRules
 from kvproto.probes import PROBE_LABEL
-from kvproto.read_tokens import pack_shown, unpack_token
 from kvproto.rpc import control_pb2 as pb
+from kvproto.rpc.read_tokens import pack_shown, unpack_token
 
 LIFETIME_S = 600
 READER = socket.inet_aton("10.75.0.1")
