@@ -1,4 +1,7 @@
-"""An engine that starts finds the hottest prefixes of its model on its own node, before it has seen a request."""
+"""An engine that starts finds the hottest prefixes of its model on its own node, before it has seen a request.
+
+Run by itself: what is hot follows from all that was fetched on the testbed.
+"""
 
 from __future__ import annotations
 
