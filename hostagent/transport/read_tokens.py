@@ -7,6 +7,7 @@ agree. Without a controller nobody could get another token, so its time stands s
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -75,6 +76,7 @@ class TokenBook:
         self.demands = demands
         self.shown = b""
         """What this node shows to holders; empty: it has nothing to show."""
+        self._watchers: list[Callable[[], None]] = []
         self._controllers: dict[bytes, _Controller] = {}
         """By key, the last to be heard last."""
         self._book_s = 0.0
@@ -85,6 +87,12 @@ class TokenBook:
         """A controller has said Welcome."""
         self._book_s, self._since_s = self._time_s(now_s), now_s
         self.demands = gives_tokens
+        for watcher in self._watchers:
+            watcher()
+
+    def watch(self, watcher: Callable[[], None]) -> None:
+        """Have `watcher` called whenever `demands` may have changed."""
+        self._watchers.append(watcher)
 
     def lost(self, now_s: float) -> None:
         """There is no controller any more."""
