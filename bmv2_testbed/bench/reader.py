@@ -24,7 +24,7 @@ _PEERS: Mapping[str, Callable[[str], Source]] = {"tcp": TcpSource, "redis": Redi
 def open_source(kind: str, address: str, deadline_s: float) -> Source:
     """`pool` with the agent's socket, `tcp` or `redis` with the holder's address, `relay` with a place in the chain."""
     if kind == "pool":
-        return PoolSource(address, deadline_s)
+        return PoolSource(address, deadline_s, streams=True)
     return _PEERS[kind](address)
 
 
