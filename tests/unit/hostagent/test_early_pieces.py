@@ -138,7 +138,8 @@ def test_a_few_pieces_are_hashed_at_once(memory: PoolMemory) -> None:
     right = hashed(view, Integrity.BLAKE3)
 
     async def run() -> list[Hashed]:
-        hashing, found = Hashing(memory, asyncio.get_running_loop()), []
+        found: list[Hashed] = []
+        hashing = Hashing(memory, asyncio.get_running_loop())
         for first in range(0, PIECES, few):
             hashing.begin(0, len(view), range(first, min(first + few, PIECES)))
         view[:] = bytes(len(view))  # Too late for what is hashed already.
