@@ -23,7 +23,7 @@ from kvpolicy.value.table import NONE, ChunkTable, mixed
 from kvproto.ids import ChunkKey
 from planner.traces import TraceRequest, read_trace
 from planner.traces.catalog import CARRIED
-from planner.traces.holdout import MADE
+from planner.traces.tuning import MADE
 
 SECOND = 1_000_000_000
 LRU = tuple(one for one in POLICIES if one.name == "lru")
