@@ -130,7 +130,14 @@ class Core:
         self._tokens_due_ns = 0
         cache = self.switch_cache if options.with_switch else None
         self.operations = Operations(
-            self.directory, self.nodes, self.tasks, cache, self.publication, self.operator_state, decisions
+            self.directory,
+            self.nodes,
+            self.tasks,
+            cache,
+            self.publication,
+            self.operator_state,
+            decisions,
+            self._may_have,
         )
         self.examinations = Examinations(
             self.directory, self.nodes, self.tasks, cache, lambda: self.link.segment_bytes, options.incarnation
@@ -592,8 +599,8 @@ class Core:
             if node.state is NodeState.ATTACHED and node.port is not None and node.member is not None
         ]
 
-    def _recovery_hosts(self, excluded: NodeIndex | None) -> list[Host]:
-        return self.last_copies.hosts(excluded, self.now_ns)
+    def _recovery_hosts(self, excluded: NodeIndex | None, namespace: str) -> list[Host]:
+        return self.last_copies.hosts(excluded, self.now_ns, namespace)
 
 
 def _members(bits: int) -> frozenset[Member]:
