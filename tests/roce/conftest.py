@@ -26,9 +26,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason=reason))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def two_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guest]:
-    """One guest with two nodes."""
+    """One guest with two nodes, fresh for each test: what one does to its kernel is nothing to the next."""
     with pair.running(tmp_path_factory.mktemp("pair")) as guest:
         yield guest
 

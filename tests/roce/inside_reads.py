@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from hostagent import limits
 from hostagent.transport.base import Extent, ReadOutcome, ReadRequest
 from hostagent.transport.read_protocol import RemoteExtent
 from hostagent.transport.verbs.connections import PoolAccess
+from hostagent.transport.verbs.queues import CompletionQueue
 from kvproto.ids import format_address
 from kvproto.session.read_window import ReadWindow
 from tests.roce.rdma_pair import (
@@ -53,17 +55,42 @@ def test_reads_go_over_tcp_once_nobody_tells_what_completes(nics: Nics) -> None:
     play(scenario)
 
 
-def test_a_wrong_key_is_an_access_error_and_no_hang(monkeypatch: pytest.MonkeyPatch) -> None:
-    where = PoolAccess.where
+def test_reads_end_though_no_event_tells_of_completions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CompletionQueue, "arm", lambda _queue: None)
 
-    def wrong(access: PoolAccess, number: int, extent: Extent) -> RemoteExtent:
-        right = where(access, number, extent)
-        return dataclasses.replace(right, rkey=right.rkey ^ 0xFF00)
+    async def scenario(one, two) -> None:  # type: ignore[no-untyped-def]
+        one.hold(KEY, content(1 << 20))
+        assert await two.read(one, KEY, 0, 1 << 20, 0) is ReadOutcome.DONE
+        assert two.transport.counters.read_bytes_rdma == 1 << 20
+        assert two.transport.counters.dropped == {}
 
+    play(scenario)
+
+
+def wrong_key(access: PoolAccess, number: int, extent: Extent, where: Any = PoolAccess.where) -> RemoteExtent:
+    right = where(access, number, extent)
+    return dataclasses.replace(right, rkey=right.rkey ^ 0xFF00)
+
+
+def test_a_peer_whose_connections_break_is_read_over_tcp(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(one, two) -> None:  # type: ignore[no-untyped-def]
         one.hold(KEY, content(100_000))
         with monkeypatch.context() as holder:
-            holder.setattr(PoolAccess, "where", wrong)
+            holder.setattr(PoolAccess, "where", wrong_key)
+            for _ in range(limits.VERBS_READ_FAILURES_MAX):
+                assert await two.read(one, KEY, 0, 100_000, 0) is ReadOutcome.FAILED
+        assert await two.read(one, KEY, 0, 100_000, 0) is ReadOutcome.DONE
+        assert two.transport.counters.read_bytes_rdma == 0
+        assert bytes(two.memory.view(0, 100_000)) == content(100_000)
+
+    play(scenario)
+
+
+def test_a_wrong_key_is_an_access_error_and_no_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(one, two) -> None:  # type: ignore[no-untyped-def]
+        one.hold(KEY, content(100_000))
+        with monkeypatch.context() as holder:
+            holder.setattr(PoolAccess, "where", wrong_key)
             assert await two.read(one, KEY, 0, 1000, 0) is ReadOutcome.FAILED
         assert list(two.transport.counters.dropped) == ["read_remote_access_error"]
         assert await two.read(one, KEY, 0, 1000, 0) is ReadOutcome.DONE
