@@ -40,8 +40,6 @@ class ReadServer:
         may. `native`: gets the connections of readers that may have everything; it ends after this."""
         self._tokens = tokens
         self._native = native
-        if tokens is not None and native is not None:
-            tokens.watch(self._demand_changed)
         self._remote_access = remote_access
         self._stall_timeout_s = stall_timeout_s
         self._memory = memory
@@ -104,10 +102,6 @@ class ReadServer:
                 self._native,
             )
         )
-
-    def _demand_changed(self) -> None:
-        for connection in list(self._connections):
-            connection.look_again()
 
     def _make_room(self, peer: str) -> bool:
         """Room for one more connection from this address: the one idle for longest ends where there are too many, of

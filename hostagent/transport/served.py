@@ -130,7 +130,7 @@ class ServedConnection:
         """Its number while the thread in C has it."""
         self.peer = peer
         """Address of the reader."""
-        self._reader = Reader(tokens, peer, loop, counters, self.close)
+        self._reader = Reader(tokens, peer, loop, counters, self.close, self._look_again)
         self._tokens_awaited = 0
         """Bytes of a TOKEN request that are still to come, padding included."""
         self._tokens_bytes = 0
@@ -182,7 +182,7 @@ class ServedConnection:
             return self._native.idle_since_s(self._lent) is not None
         return not (self._answers or self._lingering or self._opened)
 
-    def look_again(self) -> None:
+    def _look_again(self) -> None:
         """Who may read has changed."""
         if self._native is not None and self._lent is not None and not self._may_be_lent:
             self._native.recall(self._lent)
