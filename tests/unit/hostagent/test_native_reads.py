@@ -11,6 +11,8 @@ from random import Random
 
 import pytest
 
+from controlplane.nodes import NodeFacts
+from controlplane.read_tokens import ReadTokens
 from hostagent import limits
 from hostagent.native.library import datapath_or_none
 from hostagent.pool.leases import LocalLeases
@@ -27,9 +29,11 @@ from hostagent.transport.read_protocol import (
     load_of,
     number_with,
     pack_request,
+    pack_tokens,
 )
 from hostagent.transport.read_server import ReadServer
 from hostagent.transport.read_tokens import Refusal, TokenBook
+from kvproto.grants import NamespaceRules
 from kvproto.ids import ChunkKey
 
 SMALL, LARGE, OPENED = ChunkKey(b"s" * 16), ChunkKey(b"l" * 16), ChunkKey(b"o" * 16)
@@ -300,6 +304,44 @@ def test_who_has_no_token_is_asked_for_one_as_soon_as_tokens_are_demanded() -> N
             peer.ask(SMALL, 0, 10)
             assert (await peer.answer())[0] == Refusal.NO_TOKEN
             book.attached(0.0, gives_tokens=False)
+
+    asyncio.run(scenario())
+
+
+def token_book(rules: NamespaceRules) -> TokenBook:
+    """Of a holder, which shows to itself what a reader at 127.0.0.1 would."""
+    facts = NodeFacts(
+        name="n1",
+        incarnation=1,
+        data_ip=socket.inet_aton("127.0.0.1"),
+        data_mac=bytes(6),
+        read_endpoint="127.0.0.1:4790",
+        control_port=4793,
+        switch_port=None,
+        pool_bytes=1,
+        segment_bytes=frozenset(),
+    )
+    book, now_s = TokenBook(demands=True), asyncio.get_running_loop().time()
+    book.attached(now_s, gives_tokens=True)
+    book.told(ReadTokens(bytes(32), 600_000, rules).access_of(facts, 0).read_access, now_s)
+    return book
+
+
+@pytest.mark.parametrize("may_have_all", [True, False])
+def test_only_readers_whose_token_gives_them_everything_are_lent(may_have_all: bool) -> None:
+    async def scenario() -> None:
+        book = token_book(NamespaceRules(None if may_have_all else {"globex": ["n2"]}))
+        async with node(tokens=book) as one, peer_of(one) as peer:
+            peer.ask(SMALL, 0, 10)
+            assert (await peer.answer())[0] == Refusal.NO_TOKEN
+            peer.writer.write(pack_tokens(book.shown))
+            for _ in range(20):
+                peer.ask(SMALL, 0, 10)
+                assert (await peer.answer())[0] == STATUS_OK
+                await eventually(lambda: not one.opened)
+            assert may_have_all or not one.read
+            await eventually(lambda: one.read or not may_have_all)
+            assert (len(one.was_opened) < 20) is may_have_all
 
     asyncio.run(scenario())
 
