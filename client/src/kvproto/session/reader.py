@@ -278,6 +278,8 @@ class Reader:
         fresh = span[chunk.progress.missing[span]]
         self._arrive(chunk, fresh, now_ns)
         chunk.provenance.note_read(len(fresh))
+        if chunk.alone:
+            self._liveness.was_read(len(fresh))
         if len(fresh):
             self._schedule.inflow.add(0, len(fresh), now_ns)
         if not chunk.progress.missing_count:
@@ -383,7 +385,8 @@ class Reader:
     def _feed_starved(self, now_ns: int) -> None:
         """Where casts bring nothing new, read: the first chunks first."""
         waiting = [chunk for chunk in self._chunks.open.values() if chunk.joined and chunk.provenance.any_readable]
-        count = self._liveness.starved(self._schedule.inflow.link, now_ns, waits=bool(waiting))
+        reads = any(chunk.alone for chunk in self._chunks.open.values())
+        count = self._liveness.starved(self._schedule.inflow.link, now_ns, waits=bool(waiting), reads=reads)
         if count:
             unread = [chunk for chunk in waiting if not self._stripes.of_chunk(chunk)]
             for chunk in sorted(unread, key=lambda chunk: chunk.order)[:count]:
@@ -392,6 +395,7 @@ class Reader:
     def _heard(self, now_ns: int) -> None:
         """The network is alive."""
         self._heard_ns = now_ns
+        self._liveness.heard(now_ns)
         self._rejoin_ns = self._pace.ns(QUIET_REJOIN)
 
     def _rejoin_if_quiet(self, now_ns: int) -> None:
