@@ -99,16 +99,19 @@ def test_a_difference_has_a_cause() -> None:
     assert not slower.explained
 
 
-def test_a_machine_without_enough_processors_explains_what_is_late_and_nothing_else() -> None:
-    waited = ProcessorTimes(2.0, 0.3)
+def test_a_crowded_machine_explains_what_is_late_and_nothing_else() -> None:
+    waited = ProcessorTimes(0.05, 0.3)
     late = row(ready_s=[0.2, 0.3], computed_blocks=10, processors=waited)
     (difference,) = differences([late])
     assert difference.explained
     assert str(difference).endswith(
-        "agents, engines and switch waited 0.3 s for processors and used 2.0 s; requests came 0.3 s later, all together"
+        "the machine is crowded: agents, engines and switch waited 0.3 s for processors and used 0.1 s; requests came"
+        " 0.3 s later, all together"
     )
     (later,) = differences([replace(late, ready_s=[0.2, 0.4])])
     assert not later.explained, "0.4 s are missing"
+    (alone,) = differences([replace(late, processors=ProcessorTimes(0.2, 0.3))])
+    assert not alone.explained, "it is its own processes that they wait for"
     (early,) = differences([replace(late, ready_s=[0.01])])
     assert not early.explained
     busy = row(Mode.NONE, ready_s=[0.15], computed_blocks=10)
