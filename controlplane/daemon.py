@@ -11,6 +11,7 @@ import logging
 import secrets
 import time
 from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import replace
 
 import grpc
 
@@ -31,7 +32,7 @@ from controlplane.effects import (
 from controlplane.examination.observations import Surroundings
 from controlplane.expelled_file import ExpelledFile
 from controlplane.expulsions import ExpulsionError, checked
-from controlplane.limits import NODE_NAME_BYTES_MAX, PUBLISH_S
+from controlplane.limits import NODE_NAME_BYTES_MAX, PUBLISH_S, PUSHES_AT_ONCE_UNICAST
 from controlplane.live import Tables
 from controlplane.live.live import Live
 from controlplane.metrics import metrics_registry
@@ -483,7 +484,7 @@ def _options(config: Config, seals: Seals | None, *, with_switch: bool) -> CoreO
         with_switch=with_switch,
         values=config.values,
         rules=config.rules,
-        pushes=config.pushes,
+        pushes=replace(config.pushes, nodes_at_once=0 if with_switch else PUSHES_AT_ONCE_UNICAST),
         ports=config.ports,
         flood_ports=config.switch.flood_ports,
         is_p4switch=config.switch.target == "p4switch",
