@@ -120,6 +120,7 @@ class Core:
             self.fill_price,
             options.fabric.integrity,
             self.namespace_rules,
+            options.copies_max,
         )
         self._places = Places(
             options, self.nodes, self.link, self.programmer, self.switch_cache, self.publication, decisions, self._emit

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from controlplane.ids import Member, SwitchPort
-from controlplane.limits import BITMAP_GROUPS_MAX
+from controlplane.limits import BITMAP_GROUPS_MAX, COPIES_PER_NODE_MAX
 from controlplane.nodes import ASCENDING, Graces
 from controlplane.switch.entries import FabricEntry
 from controlplane.switch.rates import PortLimits
@@ -79,6 +79,8 @@ class CoreOptions:
     """For how long a token opens connections for reads."""
     namespaces: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """By pattern: the nodes that may have chunks of these namespaces, see `kvproto.grants`."""
+    copies_max: int = COPIES_PER_NODE_MAX
+    """Of each node, in its pool and on its disk, each."""
     settle_ns: int = 3_000_000_000
     """For this time after its start a controller lets agents keep the directory of its predecessor."""
 

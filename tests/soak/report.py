@@ -10,6 +10,7 @@ from typing import Any
 
 from tests.soak.load import DEADLINE_S, HUNG_S, LATE_S
 
+_HONEST_PROCESSES = frozenset({"agent", "engine", "controller", "switch"})
 FDS_SPARE = 48
 """Descriptors that an idle daemon may have more than at the start: connections to peers stay open."""
 
@@ -60,11 +61,6 @@ class TurnTaken:
         """How long it was."""
         return self.ended_s - self.began_s
 
-    @property
-    def per_s(self) -> float:
-        """Chunks a second."""
-        return self.chunks / self.seconds
-
 
 @dataclass(slots=True)
 class Report:
@@ -105,10 +101,20 @@ class Report:
 
     @property
     def speed_under_attack(self) -> float | None:
-        """Share of their speed without attackers that honest fetches keep: the median of the pairs of turns."""
-        pairs = zip(self.turns[::2], self.turns[1::2], strict=False)
-        ratios = [attacked.per_s / quiet.per_s for quiet, attacked in pairs if quiet.chunks]
-        return median(ratios) if ratios else None
+        """Share of their speed without attackers that honest fetches keep, of all turns together."""
+        attacked, quiet = (self.chunks_per_s(attacked=attacked) for attacked in (True, False))
+        return attacked / quiet if attacked is not None and quiet else None
+
+    @property
+    def work_under_attack(self) -> float | None:
+        """The same for each second of CPU that daemons and engines used: where a machine is full, speed says what else
+        ran on it, too."""
+        per_cpu_s = []
+        for attacked in (True, False):
+            some = [turn for turn in self.turns if turn.attacked is attacked]
+            used_s = sum(used for turn in some for name, used in turn.cpu_s.items() if name in _HONEST_PROCESSES)
+            per_cpu_s.append(sum(turn.chunks for turn in some) / used_s if used_s else 0.0)
+        return per_cpu_s[0] / per_cpu_s[1] if all(per_cpu_s) else None
 
     @property
     def cpu_under_attack(self) -> dict[str, float]:
@@ -133,6 +139,7 @@ class Report:
             "hung": self.hung,
             "leaked": self.leaked,
             "speed_under_attack": self.speed_under_attack,
+            "work_under_attack": self.work_under_attack,
             "turns": [[turn.attacked, round(turn.seconds, 2), turn.chunks] for turn in self.turns],
             "turns_sent": [list(turn.sent) for turn in self.turns],
             "turns_cpu_s": [{name: round(used, 2) for name, used in turn.cpu_s.items()} for turn in self.turns],
