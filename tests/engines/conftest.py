@@ -16,7 +16,13 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-NEEDS = {"sglang": ("sglang",), "lmcache": ("lmcache",), "ucm": ("ucm",)}
+NEEDS = {
+    "sglang": ("sglang",),
+    "lmcache": ("lmcache",),
+    "ucm": ("ucm",),
+    "dynamo": ("dynamo",),
+    "chain": ("vllm", "lmcache"),
+}
 """Which engines a test module needs, by the first word of its name behind `test_`."""
 WARN_AT_IMPORT = (
     "torch",
