@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
     console.print(_policy_table(hits, args.pool))
     write_figures(console, args.json, [asdict(hit) for hit in hits])
     if args.plot is not None:
-        from bmv2_testbed.bench.policy.picture import draw
+        from bmv2_testbed.bench.policy.policy_picture import draw
 
         stem = args.plot.with_suffix("") if args.plot.suffix in (".svg", ".png") else args.plot
         console.print(f"drawn in {' and '.join(map(str, draw(hits, stem)))}", soft_wrap=True)
