@@ -30,6 +30,8 @@ from controlplane.effects import (
     WriteTheSwitch,
 )
 from controlplane.examination.observations import Surroundings
+from controlplane.expelled_file import ExpelledFile
+from controlplane.expulsions import ExpulsionError, checked
 from controlplane.limits import NODE_NAME_BYTES_MAX, PUBLISH_S, PUSHES_AT_ONCE_UNICAST
 from controlplane.live import Tables
 from controlplane.live.live import Live
@@ -61,6 +63,7 @@ from kvdaemon.identity import Role
 from kvdaemon.log import change_level_by_signals, log_to_stderr
 from kvdaemon.process import run_daemon
 from kvdaemon.readiness import ready
+from kvdaemon.seals import Seals
 from kvdaemon.tls import Certificates, expired_words
 from kvpolicy.tiers.cost_question import QuestionError, TooManyQuestionsError, question_of
 from kvproto import __version__
@@ -72,6 +75,7 @@ LOG = logging.getLogger(__name__)
 TICK_S = 0.05
 COUNTERS_S = 2.0
 CERTIFICATES_S = 10.0
+EXPELLED_S = 1.0
 READ_AGAIN_S = 0.25
 """After a read that failed."""
 _STOP_GRACE_S = 0.5
@@ -92,11 +96,13 @@ class Controller:
         self._target = target or _target(config.switch)
         self._certificates = Certificates(config.tls, Role.CONTROLLER) if config.tls is not None else None
         self._news = Live()
-        self.core = Core(_options(config, with_switch=self._target is not None), self._news)
+        seals = Seals(self._certificates, Role.CONTROLLER) if self._certificates is not None else None
+        self.core = Core(_options(config, seals, with_switch=self._target is not None), self._news)
         self._news.watch(self.core)
         self.live = LiveFeed(self._look, self.core.options.incarnation)
         self.grpc_address = ""
         self.metrics_address = ""
+        self._expelled = ExpelledFile(config.expelled) if config.expelled is not None else None
         self._streams: dict[int, AgentStream] = {}
         self._next_session = 1
         self._jobs: dict[JobId, asyncio.Queue[tuple[rpc.Progress, bool]]] = {}
@@ -127,6 +133,12 @@ class Controller:
 
     async def start(self) -> None:
         """Bind and begin. Raises CannotRunError."""
+        if self._expelled is not None:
+            try:
+                self.core.expel(self._expelled.read(), self.now_ns())
+            except ExpulsionError as error:
+                raise CannotRunError(f"expelled: {error}") from error
+            self._spawn(self._watch_expelled(self._expelled))
         await self._start_grpc()
         try:
             await self._start_http()
@@ -218,6 +230,19 @@ class Controller:
         status = views.status(self.core, self._config.switch.target, self._switch_address, self.now_ns())
         status.security = self._config.security
         return status
+
+    def expel(self, request: rpc.ExpelRequest) -> rpc.ExpelReply:
+        """Put a node out, or take it in again. Raises ExpulsionError."""
+        core = self.core
+        node = core.nodes.named(request.node)
+        attached = node is not None and node.attached
+        if request.node:
+            names = core.expelled - {request.node} if request.cancel else checked(core.expelled | {request.node})
+            # First what counts at once, whatever becomes of the file.
+            core.expel(names, self.now_ns())
+            if self._expelled is not None:
+                self._expelled.write(names)
+        return rpc.ExpelReply(expelled=sorted(core.expelled), lasting=self._expelled is not None, was_attached=attached)
 
     def surroundings(self) -> Surroundings:
         """What an examination wants to know of this daemon."""
@@ -363,6 +388,17 @@ class Controller:
             await asyncio.sleep(CERTIFICATES_S)
             certificates.look()
 
+    async def _watch_expelled(self, file: ExpelledFile) -> None:
+        """Follow what operators write; a list that cannot be changes nothing."""
+        while True:
+            await asyncio.sleep(EXPELLED_S)
+            if file.changed():
+                try:
+                    self.core.expel(file.read(), self.now_ns())
+                except ExpulsionError as error:
+                    LOG.warning("expelled: %s: the list stays as it was", error)
+                self.advance()
+
     async def _tick(self) -> None:
         while True:
             self.advance()
@@ -433,7 +469,7 @@ def _target(switch: SwitchConfig) -> SwitchTarget | None:
     return None if switch.reach is None or switch.codec is None else P4RuntimeTarget(switch.reach, switch.codec)
 
 
-def _options(config: Config, with_switch: bool) -> CoreOptions:
+def _options(config: Config, seals: Seals | None, *, with_switch: bool) -> CoreOptions:
     return CoreOptions(
         fabric=FabricParameters(
             config.fabric.entry,
@@ -460,6 +496,7 @@ def _options(config: Config, with_switch: bool) -> CoreOptions:
         fill_timeout_ms=config.fill_timeout_ms,
         transfer_timeout_ms=config.transfer_timeout_ms,
         secret=secrets.token_bytes(32),
+        seals=seals,
         read_token_ms=config.read_token_ms,
         namespaces=config.namespaces,
         settle_ns=config.membership.settle_ns,

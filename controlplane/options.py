@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from controlplane.ids import Member, SwitchPort
 from controlplane.limits import BITMAP_GROUPS_MAX
@@ -29,6 +30,18 @@ class FabricParameters:
     """Until a switch says otherwise."""
     integrity: Integrity = Integrity.BLAKE3
     """How chunks are digested."""
+
+
+class StateSeals(Protocol):
+    """Signatures of controllers, by which they know again what agents kept for them."""
+
+    def seal(self, content: bytes) -> tuple[bytes, bytes]:
+        """(signature, certificate) of this controller."""
+        ...
+
+    def holds(self, content: bytes, signature: bytes, certificate: bytes) -> bool:
+        """Whether some controller of the cluster has signed it."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +73,8 @@ class CoreOptions:
     transfer_timeout_ms: int = 60_000
     secret: bytes = b""
     """From which follows what agents say in HERE: nobody else knows it."""
+    seals: StateSeals | None = None
+    """None: agents are believed what they say that operators had set."""
     read_token_ms: int = 600_000
     """For how long a token opens connections for reads."""
     namespaces: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

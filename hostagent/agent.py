@@ -142,7 +142,8 @@ class Agent:
         """All the rest. Raises what `start` does; nothing but the HTTP server is left open then."""
         config = self.config
         self.tokens = TokenBook(demands=bool(config.controllers))
-        self.transport = make_transport(config.data, self.memory, self.tokens)
+        self._leases = local_leases(config.pool.size_bytes)
+        self.transport = make_transport(config.data, self.memory, self.tokens, self._leases)
         self._hashing = Hashing(self.memory, self._loop)
         self._intake = Intake(self.memory, config.write_region_bytes, self._loop)
         knowledge = Knowledge(config.node, priors(config.link_rate_bit_s or link_rate_bit_s(config.data)))
@@ -153,7 +154,6 @@ class Agent:
         self.cold: ColdTier | None = None
         if config.cold is not None and self._cold_store is not None:
             self.cold = ColdTier(config.cold, self._cold_store, self.memory, self._loop, self.handle, config.node)
-        self._leases = local_leases(config.pool.size_bytes)
         self.core = AgentCore(
             core_options(config),
             knowledge,
@@ -458,6 +458,10 @@ class Agent:
         if not isinstance(extent.token, Chunk):
             raise TypeError("an extent that was not opened here")
         self.handle(events.PeerReadEnded(extent.token))
+
+    def peers_read(self, keys: Sequence[ChunkKey]) -> None:
+        """Peers have read, without a word."""
+        self.handle(events.PeersRead(tuple(keys)))
 
     def prepare(self, key: ChunkKey, then: Callable[[], None]) -> bool:
         """A peer wants a chunk that may lie on this node's disk."""

@@ -59,9 +59,14 @@ class Hashing:
 
     def begin(self, offset: int, size_bytes: int, pieces: Sequence[int]) -> None:
         """Hash these pieces of a chunk that is not whole yet: `start` for the same place uses their leaves. The caller
-        says `forget` if that is not going to come."""
+        says `forget` if that is not going to come. A few pieces are hashed before this returns."""
         tree = self._begun.setdefault(offset, _Tree(size_bytes))
-        self._give(tree, offset, [piece for piece in pieces if piece not in tree.given])
+        fresh = [piece for piece in pieces if piece not in tree.given]
+        if len(fresh) * PIECE_BYTES <= limits.HASH_INLINE_BYTES_MAX[Integrity.BLAKE3]:
+            tree.given.update(fresh)
+            tree.leaves |= _leaves(self._memory.view(offset, size_bytes), fresh)
+        else:
+            self._give(tree, offset, fresh)
 
     def forget(self, offset: int) -> None:
         """What `begin` hashed is of no use."""

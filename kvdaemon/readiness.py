@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -28,6 +29,7 @@ def ready(name: str, facts: Mapping[str, str], path: Path | None) -> Iterator[No
             write_ready_file(path, {"pid": os.getpid(), **facts})
         except OSError as error:
             raise CannotRunError(f"cannot write ready_file {path}: {error.strerror}") from error
+    spare_collections()
     try:
         print(name, "ready", *(f"{key}={value or 'off'}" for key, value in facts.items()), flush=True)
         notify_ready()
@@ -35,6 +37,16 @@ def ready(name: str, facts: Mapping[str, str], path: Path | None) -> Iterator[No
     finally:
         if path is not None:
             path.unlink(missing_ok=True)
+
+
+def spare_collections() -> None:
+    """Take what the start has made (modules, classes, configuration) out of what the garbage collector looks at.
+
+    It stays until the process ends. A full collection that visits all of it stops a daemon for 30 ms of processor time,
+    in the middle of somebody's fetch.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def write_ready_file(path: Path, facts: Mapping[str, object]) -> None:

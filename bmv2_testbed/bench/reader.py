@@ -17,6 +17,7 @@ from bmv2_testbed.bench.sources import PoolSource, RedisSource, Source, TcpSourc
 from bmv2_testbed.content import Prefix, add_prefix_arguments, prefix_of, same_content
 from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.limits import FETCH_DEADLINE_S, START_DEADLINE_S
+from kvdaemon.readiness import spare_collections
 
 _PEERS: Mapping[str, Callable[[str], Source]] = {"tcp": TcpSource, "redis": RedisSource, "relay": RelaySource}
 
@@ -24,7 +25,7 @@ _PEERS: Mapping[str, Callable[[str], Source]] = {"tcp": TcpSource, "redis": Redi
 def open_source(kind: str, address: str, deadline_s: float) -> Source:
     """`pool` with the agent's socket, `tcp` or `redis` with the holder's address, `relay` with a place in the chain."""
     if kind == "pool":
-        return PoolSource(address, deadline_s)
+        return PoolSource(address, deadline_s, streams=True)
     return _PEERS[kind](address)
 
 
@@ -66,6 +67,7 @@ def main() -> int:
     source = open_source(args.source, args.address, args.deadline)
     if isinstance(source, PoolSource):
         source.await_known(prefix, START_DEADLINE_S / 2)
+    spare_collections()  # As engines do, whatever the source.
     with meet(args.rendezvous, args.name) as connection:
         start_s = await_start(connection)
         late_s = time.monotonic() - start_s

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from bmv2_testbed.content import Prefix
 from bmv2_testbed.errors import TestbedError
-from kvclient.client import AgentClient, AgentError, AgentUnavailableError, Where
+from kvclient.client import AgentClient, AgentError, AgentUnavailableError, FetchStream, Where
 
 TCP_PEER_PORT = 5501
 REDIS_PORT = 5502
@@ -132,19 +132,21 @@ def receive_into(connection: socket.socket, view: memoryview) -> None:
 class PoolSource:
     """The pool, through the agent of this reader's own node."""
 
-    def __init__(self, agent_socket: str, deadline_s: float) -> None:
+    def __init__(self, agent_socket: str, deadline_s: float, *, streams: bool = False) -> None:
+        """`streams`: take each chunk as soon as it is whole, as the peers' sources do; else all of them together."""
         self._agent = AgentClient(agent_socket)
         self._deadline_s = deadline_s
+        self._begin = self._agent.fetch_stream if streams else self._agent.fetch
         self._origins: dict[str, int] = {}
 
     def fetch(self, prefix: Prefix) -> Iterator[tuple[int, memoryview]]:
         keys = prefix.chunk_keys()
         try:
-            with self._agent.fetch(keys, deadline_s=self._deadline_s) as got:
-                self._count(got.sources[: got.count])
-                yield from enumerate(got.views[: got.count])
+            with self._begin(keys, deadline_s=self._deadline_s) as got:
+                yield from enumerate(got if isinstance(got, FetchStream) else got.views)
+                self._count(got.sources)
                 if got.count != len(keys):
-                    outcome = str(got.outcome.name).lower()
+                    outcome = "none" if got.outcome is None else got.outcome.name.lower()
                     raise TestbedError(f"miss ({outcome}): {got.count} of {len(keys)} chunks arrived")
         except (AgentError, AgentUnavailableError) as error:
             raise TestbedError(f"the agent: {error}") from error

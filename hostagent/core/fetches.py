@@ -19,7 +19,7 @@ from hostagent.core.claims import Computed
 from hostagent.core.clock import Alarm, Alarms
 from hostagent.core.deliveries import Deliveries
 from hostagent.core.directory import DirectoryReplica, NodeEntry
-from hostagent.core.early_pieces import EarlyPieces
+from hostagent.core.early_pieces import PIECES_MIN, EarlyPieces
 from hostagent.core.events import LeavesRead, LoadOutcome
 from hostagent.core.fetch import Fetch, FetchObserver, FetchResult, MakeReader, Progressed, Purpose, Wanted
 from hostagent.core.inbound import InboundChunk
@@ -29,7 +29,7 @@ from hostagent.core.sources import DiskIndex, Sources
 from hostagent.core.wrong_bytes import WrongBytes
 from hostagent.pool.chunks import Chunk, ChunkPool
 from hostagent.pool.tenants import NOBODY
-from hostagent.tree import Hashed
+from hostagent.tree import PIECE_BYTES, Hashed
 from kvclient.messages import Status
 from kvpolicy.tiers.gate import Gate, Prefill, Probe
 from kvpolicy.tiers.holder_load import HolderLoad
@@ -399,9 +399,13 @@ class Fetches:
             if inbound is not None and self._reader.missing(arrived.key) is not None:
                 inbound.last_source = arrived.source
                 inbound.from_switch += arrived.from_switch
+                inbound.unlooked += len(arrived.segments)
         self._carry_out(self._reader.handle_all(arrivals, self._clock.now_ns))
+        enough = PIECES_MIN * PIECE_BYTES // self._parameters.segment_bytes
         for key in {arrived.key for arrived in arrivals}:
-            self._hash_early(key)
+            inbound = self._inbound.get(key)
+            if inbound is not None and inbound.unlooked >= enough:
+                self._hash_early(key)
 
     def casts_unexpected(self, arrivals: Sequence[events.SegmentsReceived]) -> None:
         """Casts of chunks that the transport did not expect came, and are lost."""
@@ -439,6 +443,7 @@ class Fetches:
         """Some of a chunk came: what nobody writes any more is hashed while the rest comes."""
         inbound, unsettled = self._inbound.get(key), self._reader.unsettled(key)
         if inbound is not None and unsettled is not None:
+            inbound.unlooked = 0
             self._early.look(inbound, unsettled, self._parameters.segment_bytes)
 
     def leaves_read(self, event: LeavesRead) -> None:

@@ -36,5 +36,7 @@ class InboundChunk:
     """Segments that came from the switch's memory."""
     pieces_given: npt.NDArray[np.bool_] | None = None
     """Pieces that are being hashed already (`EarlyPieces`); None: none."""
+    unlooked: int = 0
+    """Segments that came since `EarlyPieces` was asked last."""
     found: Hashed = NOT_HASHED
     """What its bytes turned out to be."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
 import os
@@ -13,7 +14,7 @@ import pytest
 
 from kvdaemon.errors import CannotRunError
 from kvdaemon.notify import NOTIFY_VARIABLE
-from kvdaemon.readiness import notify_ready, ready, tell_alive, write_ready_file
+from kvdaemon.readiness import notify_ready, ready, spare_collections, tell_alive, write_ready_file
 
 
 @pytest.mark.parametrize("abstract", [False, True], ids=["path", "abstract"])
@@ -37,6 +38,15 @@ def test_who_asked_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capl
     with caplog.at_level(logging.WARNING):
         notify_ready()
     assert "cannot notify" in caplog.text
+
+
+def test_what_the_start_made_is_not_visited_by_collections() -> None:
+    gc.unfreeze()
+    try:
+        spare_collections()
+        assert gc.get_freeze_count() > 10_000, "modules, classes and functions of this very process"
+    finally:
+        gc.unfreeze()
 
 
 def test_the_file_appears_whole(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from hostagent.core.directory import ChunkEntry
 from hostagent.core.early_pieces import CHUNK_PIECES_MIN, PIECES_MIN, EarlyPieces
 from hostagent.core.inbound import InboundChunk
 from hostagent.hashing import Hashing
+from hostagent.limits import HASH_INLINE_BYTES_MAX
 from hostagent.pool.chunks import Chunk, ChunkPool
 from hostagent.pool.memory import PoolMemory
 from hostagent.tree import PIECE_BYTES, Hashed, hashed
@@ -129,3 +130,22 @@ def test_the_digest_takes_the_leaves_that_are_there(memory: PoolMemory) -> None:
     *found, changed = asyncio.run(run())
     assert found == [right] * 4
     assert changed == hashed(view, Integrity.BLAKE3) != right, "forgotten leaves are not used"
+
+
+def test_a_few_pieces_are_hashed_at_once(memory: PoolMemory) -> None:
+    view = memory.view(0, PIECES * PIECE_BYTES)
+    few = HASH_INLINE_BYTES_MAX[Integrity.BLAKE3] // PIECE_BYTES
+    right = hashed(view, Integrity.BLAKE3)
+
+    async def run() -> list[Hashed]:
+        found: list[Hashed] = []
+        hashing = Hashing(memory, asyncio.get_running_loop())
+        for first in range(0, PIECES, few):
+            hashing.begin(0, len(view), range(first, min(first + few, PIECES)))
+        view[:] = bytes(len(view))  # Too late for what is hashed already.
+        hashing.start(0, len(view), Integrity.BLAKE3, found.append)
+        await asyncio.sleep(0)
+        hashing.close()
+        return found
+
+    assert asyncio.run(run()) == [right]

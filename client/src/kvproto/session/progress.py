@@ -126,10 +126,13 @@ class Progress:
 
     def free_runs(self, limit: int) -> list[tuple[int, int]]:
         """Runs (first, count) of segments missing and not asked for, lowest first, `limit` segments at most."""
-        free = np.flatnonzero(self._free())[:limit]
-        if not len(free):
+        if not self.free_count or limit <= 0:
             return []
-        breaks = np.flatnonzero(np.diff(free) != 1) + 1
+        first, count = self.free_run()
+        if count >= min(limit, self.free_count):
+            return [(first, min(count, limit))]
+        free = self._free().nonzero()[0][:limit]
+        breaks = (free[1:] - free[:-1] != 1).nonzero()[0] + 1
         starts = free[np.concatenate(([0], breaks))]
         ends = free[np.concatenate((breaks - 1, [len(free) - 1]))]
         return [(int(first), int(last - first + 1)) for first, last in zip(starts, ends, strict=True)]

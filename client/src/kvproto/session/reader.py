@@ -278,6 +278,8 @@ class Reader:
         fresh = span[chunk.progress.missing[span]]
         self._arrive(chunk, fresh, now_ns)
         chunk.provenance.note_read(len(fresh))
+        if chunk.alone:
+            self._liveness.was_read(len(fresh))
         if len(fresh):
             self._schedule.inflow.add(0, len(fresh), now_ns)
         if not chunk.progress.missing_count:
@@ -382,16 +384,19 @@ class Reader:
 
     def _feed_starved(self, now_ns: int) -> None:
         """Where casts bring nothing new, read: the first chunks first."""
-        waiting = [chunk for chunk in self._chunks.open.values() if chunk.joined and chunk.provenance.any_readable]
-        count = self._liveness.starved(self._schedule.inflow.link, now_ns, waits=bool(waiting))
-        if count:
-            unread = [chunk for chunk in waiting if not self._stripes.of_chunk(chunk)]
+        waiting = (chunk for chunk in self._chunks.open.values() if chunk.joined and chunk.provenance.any_readable)
+        first = next(waiting, None)
+        reads = any(chunk.alone for chunk in self._chunks.open.values())
+        count = self._liveness.starved(self._schedule.inflow.link, now_ns, waits=first is not None, reads=reads)
+        if count and first is not None:
+            unread = [chunk for chunk in (first, *waiting) if not self._stripes.of_chunk(chunk)]
             for chunk in sorted(unread, key=lambda chunk: chunk.order)[:count]:
                 self._read_alone(chunk)
 
     def _heard(self, now_ns: int) -> None:
         """The network is alive."""
         self._heard_ns = now_ns
+        self._liveness.heard(now_ns)
         self._rejoin_ns = self._pace.ns(QUIET_REJOIN)
 
     def _rejoin_if_quiet(self, now_ns: int) -> None:
@@ -444,6 +449,6 @@ class Reader:
 
 
 def _distinct(segments: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
-    """Each of them once, in order. Mostly they are so already: a path keeps order, and copies are rare."""
-    in_order = len(segments) < 2 or bool((segments[1:] > segments[:-1]).all())
-    return segments if in_order else np.unique(segments)
+    """Each of them once. Mostly they are so already: copies are rare."""
+    once = dict.fromkeys(segments.tolist())
+    return segments if len(once) == len(segments) else np.fromiter(once, np.uint32, len(once))
