@@ -125,7 +125,7 @@ def test_the_demos_picture_shows_what_a_pool_loses(tmp_path: Path) -> None:
     text = files[0].read_text()
     for colour in (palette.COMPUTED, palette.HOLDER, palette.CAST, palette.SWITCH):
         assert colour in text
-    for words in ("150 ms", "(+50%)", "20 ms", "(-80%)", "what the pool loses", "planned"):
+    for words in ("150 ms", "(+50 %)", "20 ms", "(-80 %)", "what the pool loses", "planned"):
         assert words in text
     assert draw(DemoFigures([incast("cast")], []), tmp_path / "again")[0].stat().st_size > 1000
 

@@ -114,6 +114,10 @@ def test_a_crowded_machine_explains_what_is_late_and_nothing_else() -> None:
     assert not alone.explained, "it is its own processes that they wait for"
     (early,) = differences([replace(late, ready_s=[0.01])])
     assert not early.explained
+    own = row(Mode.NONE, ready_s=[0.1], computed_blocks=10, processors=ProcessorTimes(0.2, 0.1))
+    (burst,) = differences([own, replace(late, processors=ProcessorTimes(0.2, 0.35))])
+    assert "processes waited 0.2 s longer for processors than without a pool" in str(burst)
+    assert not burst.explained, "the planner misses bursts"
     busy = row(Mode.NONE, ready_s=[0.15], computed_blocks=10)
     assert "without a pool" in str(differences([busy, late])[1])
 
