@@ -97,6 +97,8 @@ class Config:
     read_token_ms: int
     namespaces: Mapping[str, tuple[str, ...]]
     """By pattern: the nodes that may have chunks of these namespaces."""
+    expelled: Path | None
+    """Names nodes that are put out; None: what operators say is forgotten with this controller."""
 
     @property
     def security(self) -> str:
@@ -140,6 +142,7 @@ def parse(values: object, folder: Path) -> Config:
         remote_cost=top.take("remote_cost", checks.flag, False),
         read_token_ms=top.take("read_token_ms", checks.whole(1000, _HOUR_MS), 600_000),
         namespaces=_namespaces(top.take("namespaces", _lists, None)),
+        expelled=top.take("expelled", _path_in(folder), None),
     )
     top.done()
     demand_tls("listen", config.listen, tls, insecure=config.insecure)
@@ -353,6 +356,11 @@ def _file_in(folder: Path) -> Callable[[object], Path]:
         return path
 
     return check
+
+
+def _path_in(folder: Path) -> Callable[[object], Path]:
+    """Files that need not be there; relative paths start at `folder`."""
+    return lambda value: folder / checks.text(value)
 
 
 def _packed(address: str) -> bytes:

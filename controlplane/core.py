@@ -130,7 +130,14 @@ class Core:
         self._tokens_due_ns = 0
         cache = self.switch_cache if options.with_switch else None
         self.operations = Operations(
-            self.directory, self.nodes, self.tasks, cache, self.publication, self.operator_state, decisions
+            self.directory,
+            self.nodes,
+            self.tasks,
+            cache,
+            self.publication,
+            self.operator_state,
+            decisions,
+            self._may_have,
         )
         self.examinations = Examinations(
             self.directory, self.nodes, self.tasks, cache, lambda: self.link.segment_bytes, options.incarnation
@@ -165,6 +172,8 @@ class Core:
             if reason := skew(f"agent {name}", version, hello.protocol, __version__):
                 raise RefusedNodeError("FAILED_PRECONDITION", reason)
             facts = parse.node_facts(hello, speaker)
+            if facts.name in self.expelled:
+                raise RefusedNodeError("PERMISSION_DENIED", _expelled_words(facts.name))
             if facts.segment_bytes and self.link.segment_bytes not in facts.segment_bytes:
                 raise RefusedNodeError(
                     "FAILED_PRECONDITION",
@@ -227,6 +236,37 @@ class Core:
             self._dispatch(node, message, now_ns)
         except parse.MalformedError as error:
             self._emit(CloseSession(session, "INVALID_ARGUMENT", str(error)))
+
+    @property
+    def expelled(self) -> frozenset[str]:
+        """Nodes that are put out."""
+        return self.read_tokens.expelled
+
+    def expel(self, names: frozenset[str], now_ns: int) -> None:
+        """These nodes, and no others, are put out from now on: their streams end, their copies and members go, and
+        every holder hears that their tokens are no good."""
+        if names == self.expelled:
+            return
+        self.now_ns = now_ns
+        for name in sorted(self.expelled - names):
+            self._emit(Inform(f"node {name} may come back: it is not expelled any more"))
+        self.read_tokens.expelled = names
+        for name in sorted(names):
+            node = self.nodes.named(name)
+            if node is not None:
+                self._put_out(node, now_ns)
+        self._send_tokens(now_ns)
+
+    def _put_out(self, node: Node, now_ns: int) -> None:
+        self._emit(Warn(f"node {node.facts.name} is expelled: its copies are forgotten, its member and port are free"))
+        session = node.session
+        if session in self._sessions:
+            self.closed(session, now_ns)
+            self._emit(CloseSession(session, "PERMISSION_DENIED", _expelled_words(node.facts.name)))
+        self.nodes.put_out(node)
+        self._forget_node(node.index)
+        self._take_up_places()
+        self._program_members()
 
     def closed(self, session: int, now_ns: int) -> None:
         """A stream ended, whoever ended it."""
@@ -513,6 +553,9 @@ class Core:
         """Give every agent a token that is good for longer than its last."""
         if now_ns < self._tokens_due_ns:
             return
+        self._send_tokens(now_ns)
+
+    def _send_tokens(self, now_ns: int) -> None:
         self._tokens_due_ns = now_ns + self.read_tokens.renew_ns
         for session, index in self._sessions.items():
             node = self.nodes.get(index)
@@ -592,8 +635,12 @@ class Core:
             if node.state is NodeState.ATTACHED and node.port is not None and node.member is not None
         ]
 
-    def _recovery_hosts(self, excluded: NodeIndex | None) -> list[Host]:
-        return self.last_copies.hosts(excluded, self.now_ns)
+    def _recovery_hosts(self, excluded: NodeIndex | None, namespace: str) -> list[Host]:
+        return self.last_copies.hosts(excluded, self.now_ns, namespace)
+
+
+def _expelled_words(name: str) -> str:
+    return f"node '{name}' is expelled: an operator has put it out (kvcast expel {name} --cancel takes it in again)"
 
 
 def _members(bits: int) -> frozenset[Member]:

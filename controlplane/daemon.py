@@ -11,6 +11,7 @@ import logging
 import secrets
 import time
 from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import replace
 
 import grpc
 
@@ -29,7 +30,9 @@ from controlplane.effects import (
     WriteTheSwitch,
 )
 from controlplane.examination.observations import Surroundings
-from controlplane.limits import NODE_NAME_BYTES_MAX, PUBLISH_S
+from controlplane.expelled_file import ExpelledFile
+from controlplane.expulsions import ExpulsionError, checked
+from controlplane.limits import NODE_NAME_BYTES_MAX, PUBLISH_S, PUSHES_AT_ONCE_UNICAST
 from controlplane.live import Tables
 from controlplane.live.live import Live
 from controlplane.metrics import metrics_registry
@@ -71,6 +74,7 @@ LOG = logging.getLogger(__name__)
 TICK_S = 0.05
 COUNTERS_S = 2.0
 CERTIFICATES_S = 10.0
+EXPELLED_S = 1.0
 READ_AGAIN_S = 0.25
 """After a read that failed."""
 _STOP_GRACE_S = 0.5
@@ -96,6 +100,7 @@ class Controller:
         self.live = LiveFeed(self._look, self.core.options.incarnation)
         self.grpc_address = ""
         self.metrics_address = ""
+        self._expelled = ExpelledFile(config.expelled) if config.expelled is not None else None
         self._streams: dict[int, AgentStream] = {}
         self._next_session = 1
         self._jobs: dict[JobId, asyncio.Queue[tuple[rpc.Progress, bool]]] = {}
@@ -126,6 +131,12 @@ class Controller:
 
     async def start(self) -> None:
         """Bind and begin. Raises CannotRunError."""
+        if self._expelled is not None:
+            try:
+                self.core.expel(self._expelled.read(), self.now_ns())
+            except ExpulsionError as error:
+                raise CannotRunError(f"expelled: {error}") from error
+            self._spawn(self._watch_expelled(self._expelled))
         await self._start_grpc()
         try:
             await self._start_http()
@@ -217,6 +228,19 @@ class Controller:
         status = views.status(self.core, self._config.switch.target, self._switch_address, self.now_ns())
         status.security = self._config.security
         return status
+
+    def expel(self, request: rpc.ExpelRequest) -> rpc.ExpelReply:
+        """Put a node out, or take it in again. Raises ExpulsionError."""
+        core = self.core
+        node = core.nodes.named(request.node)
+        attached = node is not None and node.attached
+        if request.node:
+            names = core.expelled - {request.node} if request.cancel else checked(core.expelled | {request.node})
+            # First what counts at once, whatever becomes of the file.
+            core.expel(names, self.now_ns())
+            if self._expelled is not None:
+                self._expelled.write(names)
+        return rpc.ExpelReply(expelled=sorted(core.expelled), lasting=self._expelled is not None, was_attached=attached)
 
     def surroundings(self) -> Surroundings:
         """What an examination wants to know of this daemon."""
@@ -362,6 +386,17 @@ class Controller:
             await asyncio.sleep(CERTIFICATES_S)
             certificates.look()
 
+    async def _watch_expelled(self, file: ExpelledFile) -> None:
+        """Follow what operators write; a list that cannot be changes nothing."""
+        while True:
+            await asyncio.sleep(EXPELLED_S)
+            if file.changed():
+                try:
+                    self.core.expel(file.read(), self.now_ns())
+                except ExpulsionError as error:
+                    LOG.warning("expelled: %s: the list stays as it was", error)
+                self.advance()
+
     async def _tick(self) -> None:
         while True:
             self.advance()
@@ -447,7 +482,7 @@ def _options(config: Config, with_switch: bool) -> CoreOptions:
         with_switch=with_switch,
         values=config.values,
         rules=config.rules,
-        pushes=config.pushes,
+        pushes=replace(config.pushes, nodes_at_once=0 if with_switch else PUSHES_AT_ONCE_UNICAST),
         ports=config.ports,
         flood_ports=config.switch.flood_ports,
         is_p4switch=config.switch.target == "p4switch",

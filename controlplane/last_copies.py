@@ -41,13 +41,13 @@ class LastCopyReplication:
         self._values = values
         self._decisions = decisions
 
-    def hosts(self, excluded: NodeIndex | None, now_ns: int, namespace: str | None = None) -> list[Host]:
-        """Pools that could take a chunk (of this namespace), with what it would cost them."""
+    def hosts(self, excluded: NodeIndex | None, now_ns: int, namespace: str) -> list[Host]:
+        """Pools that could take a chunk of this namespace, with what it would cost them."""
         return [
             Host(node.index, node.free_bytes, self.cheapest_value(node, now_ns), node.disk_free_bytes)
             for node in self._nodes
             if node.state is NodeState.ATTACHED and not node.draining and node.index != excluded
-            if namespace is None or self._may_have(node, namespace)
+            if self._may_have(node, namespace)
         ]
 
     def cheapest_value(self, node: Node, now_ns: int) -> float:

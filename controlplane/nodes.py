@@ -246,6 +246,12 @@ class NodeRegistry:
             self._recall(node)
         self._settle()
 
+    def put_out(self, node: Node) -> None:
+        """Forget a node now, and free its member and its port."""
+        self._forget(node)
+        self._changed.pop(node.index, None)
+        self._settle()
+
     def take_changed(self) -> list[Node]:
         """Nodes whose port, member or problem is different since the last call."""
         changed, self._changed = list(self._changed), {}

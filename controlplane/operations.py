@@ -69,8 +69,10 @@ class Operations:
         publication: Publication,
         state: OperatorState,
         decisions: Counter[str],
+        may_have: Callable[[Node, str], bool],
     ) -> None:
-        """`switch_cache`: None where there is no kvcast switch. `decisions`: the counters of what is done."""
+        """`switch_cache`: None where there is no kvcast switch. `decisions`: the counters of what is done.
+        `may_have(node, namespace)`: whether a node is told of such chunks."""
         self._directory = directory
         self._nodes = nodes
         self._tasks = tasks
@@ -78,6 +80,7 @@ class Operations:
         self._publication = publication
         self._state = state
         self._decisions = decisions
+        self._may_have = may_have
         self._jobs: dict[JobId, _Job] = {}
         self._next_job = 1
         self._effects: list[Effect] = []
@@ -232,7 +235,7 @@ class Operations:
             for other in self._nodes
             if other.state is NodeState.ATTACHED and not other.draining and other.index != node.index
         ]
-        plan = plan_drain(chunks, hosts)
+        plan = plan_drain(chunks, hosts, self._may_take)
         job.stranded = len(plan.stranded)
         for move in plan.moves:
             share = job.shares.setdefault(move.node, _Share(total=0))
@@ -241,6 +244,10 @@ class Operations:
         self._decisions["drain_moves"] += sum(len(move.keys) for move in plan.moves)
         for index in job.shares:
             self._report(job, index)
+
+    def _may_take(self, node: NodeIndex, key: ChunkKey) -> bool:
+        taker, chunk = self._nodes.get(node), self._directory.get(key)
+        return taker is not None and chunk is not None and self._may_have(taker, chunk.facts.namespace)
 
     def _cancel_drains(self, node: NodeIndex, but: _Job) -> None:
         for other in [one for one in self._jobs.values() if one.drained == node and one is not but]:
@@ -286,7 +293,7 @@ class Operations:
             node = self._nodes.get(job.drained)
             last.node = node.facts.name if node else ""
             if job.stranded:
-                last.problem = f"{job.stranded} chunks fit into no other pool"
+                last.problem = f"{job.stranded} chunks fit into no other pool that may have them"
         self._effects.append(JobProgress(job.id, last, last=True))
 
     def _new_job(self, drained: NodeIndex | None = None) -> _Job:

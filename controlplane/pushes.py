@@ -1,14 +1,16 @@
 """Pushes: carries out what `PushPolicy` decides, as background fetches of the nodes concerned. Pure; part of the core.
 
-All nodes that get a chunk get the task at the same moment, so that one cast serves them. A node is left out if it is
-behind with its tasks, if it is leaving, or if it would have to give up something more valuable.
+All nodes that get a chunk get the task at the same moment, so that one cast serves them. Where nothing is cast, each
+copy crosses its holder's uplink by itself, and readers would queue behind all of them: there nodes take turns
+(`PushParameters.nodes_at_once`). A node is left out if it is behind with its tasks, if it is leaving, or if it would
+have to give up something more valuable.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from controlplane.directory import Chunk, Directory
 from controlplane.ids import ChunkKey, NodeIndex
@@ -88,24 +90,36 @@ class Pushes:
                 self._collect(node.index, chunk, now_ns)
 
     def flush(self) -> None:
-        """Give out what was collected."""
+        """Give out what was collected; where nodes take turns, to those whose turn it is."""
         if not self._collected:
             return
-        busy: dict[NodeIndex, int] = {}
-        for task in self._tasks.matching(lambda purpose: isinstance(purpose, PushTo)):
-            busy[task.node] = busy.get(task.node, 0) + 1
-        for index, keys in self._collected.items():
-            room = TASK_KEYS_MAX if busy.get(index, 0) < PUSHES_PER_NODE else 0
+        busy: Counter[NodeIndex] = Counter(
+            task.node for task in self._tasks.matching(lambda purpose: isinstance(purpose, PushTo))
+        )
+        turns = self.policy.parameters.nodes_at_once or len(self._collected) + len(busy)
+        for index in list(self._collected):
+            if len(busy) >= turns:
+                return
+            keys = self._still_lacking(index, self._collected.pop(index))
+            room = TASK_KEYS_MAX if busy[index] < PUSHES_PER_NODE else 0
             some = dict(itertools.islice(keys.items(), room))
             self._decisions["push_skipped_behind"] += len(keys) - len(some)
-            if not some:
-                continue
-            for key, size_bytes in some.items():
-                self.policy.sent(key, size_bytes, index)
-            self._decisions["pushed_chunks"] += len(some)
-            work = rpc.Task(fetch=rpc.Fetch(keys=list(some), reason=rpc.Fetch.PUSH))
-            self._tasks.add(index, PushTo(len(some)), work)
-        self._collected.clear()
+            if some:
+                self._give(index, some)
+                busy[index] += 1
+
+    def _still_lacking(self, index: NodeIndex, keys: Mapping[ChunkKey, int]) -> Mapping[ChunkKey, int]:
+        """While it waited for its turn a node may have fetched chunks or gone, and chunks may be gone."""
+        if all(node.index != index for node in self._takers()):
+            return {}
+        found = ((key, size_bytes, self._directory.get(key)) for key, size_bytes in keys.items())
+        return {key: size_bytes for key, size_bytes, chunk in found if chunk and index not in chunk.holders}
+
+    def _give(self, index: NodeIndex, keys: Mapping[ChunkKey, int]) -> None:
+        for key, size_bytes in keys.items():
+            self.policy.sent(key, size_bytes, index)
+        self._decisions["pushed_chunks"] += len(keys)
+        self._tasks.add(index, PushTo(len(keys)), rpc.Task(fetch=rpc.Fetch(keys=list(keys), reason=rpc.Fetch.PUSH)))
 
     def ended(self, node: NodeIndex, result: rpc.TaskResult) -> None:
         """A push is over: count the chunks that arrived and those that did not."""
@@ -125,4 +139,8 @@ class Pushes:
             if self._values.value(chunk.key, size_bytes, rooted, now_ns) <= self._cheapest_value(node, now_ns):
                 self._decisions["push_skipped_full"] += 1
                 return
-        self._collected.setdefault(index, {})[chunk.key] = size_bytes
+        collected = self._collected.setdefault(index, {})
+        if len(collected) < TASK_KEYS_MAX:
+            collected[chunk.key] = size_bytes
+        else:
+            self._decisions["push_skipped_behind"] += 1

@@ -27,6 +27,8 @@ class ReadTokens:
         self._verify_key = self._key.public_key().public_bytes_raw()
         self._rules = rules
         self._lifetime_ms = lifetime_ms
+        self.expelled: frozenset[str] = frozenset()
+        """Nodes whose tokens are no good any more."""
         self.renew_ns = lifetime_ms * 1_000_000 // 4
         """So often every agent is sent another one: it may miss some."""
 
@@ -42,6 +44,7 @@ class ReadTokens:
                 now_ms=now_ms,
                 lifetime_ms=self._lifetime_ms,
                 token=rpc.SignedReadToken(token=token, signature=signature),
+                expelled=sorted(self.expelled),
             )
         )
 

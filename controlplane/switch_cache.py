@@ -104,11 +104,12 @@ class SwitchCache:
         programmer: SwitchProgrammer,
         rules: SwitchCacheRules,
         sources: Callable[[ChunkKey], Sequence[Source]],
-        hosts: Callable[[NodeIndex | None], Sequence[Host]],
+        hosts: Callable[[NodeIndex | None, str], Sequence[Host]],
         observer: Observer | None = None,
         price: FillPrice | None = None,
     ) -> None:
-        """`sources(key)` lists holders that could fill; `hosts(excluded)` lists pools that could take a chunk.
+        """`sources(key)` lists holders that could fill; `hosts(excluded, namespace)` lists pools that could take
+        a chunk of this namespace.
         `price`: of fills; None: they are free."""
         self._observer = observer or Observer()
         self._directory = directory
@@ -473,7 +474,7 @@ class SwitchCache:
         rooted = self._directory.is_rooted(chunk.key)
         value = self._values.value(chunk.key, known.facts.size_bytes, rooted, now_ns)
         # A host does not take packets that carry its own address: who filled the chunk cannot get it back.
-        hosts = self._hosts(chunk.source.node if chunk.source else None)
+        hosts = self._hosts(chunk.source.node if chunk.source else None, known.facts.namespace)
         plan = plan_recovery(chunk.key, known.facts.size_bytes, value, self._admissions.is_kept(chunk.key), hosts)
         return None if plan is None else plan.node
 

@@ -161,6 +161,15 @@ VERBS_READ_TIMEOUT_EXPONENT = 16
 """RDMA's acknowledgement timeout, 4.096 us * 2^n: 0.27 s (IBTA 9.7.6.1.3)."""
 VERBS_READ_RETRIES = 6
 """So a read from a dead peer fails after about 2 s. Not 7: soft-RoCE takes it to mean for ever (as RNR retries do)."""
+VERBS_READ_SILENCE_S = 8.0
+"""A READ that the NIC has neither done nor given up after this long is lost: each of its retries takes four times the
+timeout at most (IBTA 9.7.6.1.3). What the peer is asked for then goes over TCP."""
+VERBS_READ_FAILURES_MAX = 2
+"""Connections to a peer in a row that broke before they brought a read: then it is read over TCP for a while."""
+VERBS_READ_DETOUR_S = 30.0
+"""How long; then RDMA gets another try."""
+VERBS_PEERS_REMEMBERED_MAX = 4096
+"""Peers with such a history that are remembered."""
 VERBS_READ_LOSSES_S = 0.025
 """How often the agent looks at the NIC's counters of retransmissions while reads are in flight. Drivers ask their
 hardware at most every 10 ms; 25 ms are a thousand round trips, and what a loss costs of a window that is too large."""
@@ -260,4 +269,6 @@ assert KEYS_MAX <= API_LOCKS_MAX
 assert 0 < API_LOCKED_SHARE_MAX < 1
 assert CAST_POLL_S_MAX <= CAST_FOLLOWER_POLL_S_MAX
 assert VERBS_CAST_CHAIN_SEGMENTS <= VERBS_CAST_QUEUE_SEGMENTS
+assert VERBS_READ_SILENCE_S > 4 * 4.096e-6 * 2**VERBS_READ_TIMEOUT_EXPONENT * (VERBS_READ_RETRIES + 1)
+assert VERBS_READ_SILENCE_S < READ_STALL_TIMEOUT_S
 assert EXTENT_ALIGN_BYTES & (EXTENT_ALIGN_BYTES - 1) == 0

@@ -22,6 +22,7 @@ COMMANDS: dict[str, str] = {
     "unpin": "take a pin back",
     "evict": "stop serving a prefix from the switch, or delete it everywhere",
     "drain": "move the last copies off a node before it leaves",
+    "expel": "put a node out: its certificate, its tokens and its copies are no good any more",
     "init": "configuration files for this machine, from flags or a few questions",
     "pki": "an authority and certificates for a cluster, for TLS with identities",
     "switch": "a switch made of interfaces of this machine: p4switch with kvcast's program",
@@ -53,7 +54,7 @@ class UsageError(Exception):
 
 def load(name: str) -> Command:
     """A command, or a benchmark as `bench_NAME`; imports what it needs."""
-    if name in ("pin", "unpin", "evict", "warm", "drain"):
+    if name in ("pin", "unpin", "evict", "warm", "drain", "expel"):
         from kvcast.commands import placement
 
         return placement.COMMANDS[name]

@@ -18,6 +18,8 @@ from kvsim.switch import POOL_ADDRESS
 from kvsim.world import World
 
 _WRONG_CONTENT = 0x0BAD
+_CAMPED = 64
+"""Keys that are joined at a time."""
 
 
 class Attack(enum.Enum):
@@ -29,6 +31,7 @@ class Attack(enum.Enum):
     NOTICES = "forges NOTICEs of all kinds"
     NAKS = "says with the holder's address that the chunks are not there"
     MARKS = "casts segments with wrong bytes and the switch's mark"
+    CAMPS = "takes entries of the interest table with keys that nobody wants, and renews them"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,7 @@ class Attacker:
             for way in ("up", "down")
         )
         self.packets_sent = 0
+        self._camps: list[ChunkKey] = []
         world.switch.attach(self.member, self.address, down, self)
         world.engine.at(harm.period_ns, self._strike)
 
@@ -90,6 +94,11 @@ class Attacker:
             case Attack.NOTICES:
                 flags = (Flag.JOINED, Flag.REFUSED, Flag.JOINED | Flag.CACHED, Flag.LEFT, Flag.NO_SWITCH)
                 return [self._notice(key, flags[self._chance.below(len(flags))], self._chance.below(1 << 16))]
+            case Attack.CAMPS:
+                self._camps += [ChunkKey(self._chance.below(1 << 128).to_bytes(16, "big")) for _ in range(_CAMPED)]
+                renewed = [self._camps[self._chance.below(len(self._camps))] for _ in range(_CAMPED)]
+                joins = (Control(Op.JOIN, one, setting.segments) for one in (*self._camps[-_CAMPED:], *renewed))
+                return [self._control(join, holder.address) for join in joins]
             case Attack.NAKS:
                 nak = Control(Op.NAK, key, setting.segments)
                 return [self._control(nak, reader.address, source=holder.address) for reader in self._world.readers]

@@ -38,6 +38,8 @@ def _members(bitmap: int) -> tuple[Member, ...]:
 
 
 POOL_ADDRESS = Address(0x0A4BFFFE)
+INTEREST_OF_PORT = 512
+"""Entries that a member can pay for in a time to live; a test compares with p4/include/sizes.p4."""
 
 
 @dataclass(slots=True)
@@ -49,6 +51,16 @@ class Interest:
     seen_ns: int
     leader: int = 0
     """1 + the member that sent the last GET; 0: nobody."""
+    sponsor: Member | None = None
+    """Who has paid for it."""
+
+
+@dataclass(slots=True)
+class Budget:
+    """What a member has paid for in its window."""
+
+    since_ns: int
+    used: int = 0
 
 
 @dataclass(slots=True)
@@ -64,13 +76,26 @@ class Cached:
 class SwitchModel:
     """Ports are members; `attach` gives each its links. `plain`: an ordinary switch that knows nothing of kvcast."""
 
-    def __init__(self, engine: Engine, entries: int, ttl_ns: int, segment_bytes: int, *, plain: bool = False) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        entries: int,
+        ttl_ns: int,
+        segment_bytes: int,
+        *,
+        entries_of_port: int = INTEREST_OF_PORT,
+        plain: bool = False,
+    ) -> None:
         self._engine = engine
         self._entries = entries
+        self._entries_of_port = entries_of_port
         self._ttl_ns = ttl_ns
         self._segment_bytes = segment_bytes
         self.plain = plain
         self._table: dict[int, Interest] = {}
+        self._budgets: dict[Member, Budget] = {}
+        self.refused_entries = 0
+        """JOINs of ports that had too many entries already."""
         self.cache: dict[ChunkKey, Cached] = {}
         self._ports: dict[Member, tuple[Link, Port]] = {}
         self._members: dict[Address, Member] = {}
@@ -85,12 +110,18 @@ class SwitchModel:
     def reboot(self) -> None:
         """The program restarts: interest and cache are empty."""
         self._table.clear()
+        self._budgets.clear()
         self.cache.clear()
 
     def interest_left(self) -> dict[ChunkKey, int]:
         """Entries that are alive now."""
         now = self._engine.now_ns
         return {entry.key: entry.members for entry in self._table.values() if self._alive(entry, now)}
+
+    def entries_paid_by(self, member: Member) -> int:
+        """Live entries of the interest table that this member has paid for."""
+        now = self._engine.now_ns
+        return sum(entry.sponsor == member and self._alive(entry, now) for entry in self._table.values())
 
     # --- packets -----------------------------------------------------------------------------------------------------
 
@@ -145,7 +176,7 @@ class SwitchModel:
             entry = self._entry(message.key)
             if entry is None or not entry.members >> member & 1:
                 return True  # only who waits for a chunk may ask for it
-            entry.seen_ns = self._engine.now_ns
+            self._touch(entry, member)
             if not message.flags & Flag.ONLY_ME:
                 entry.leader = member + 1
             if self._serve(message, member, entry):
@@ -171,10 +202,36 @@ class SwitchModel:
             self._notice(join, Flag.REFUSED, 0, 0, 1 << member)
             return
         if entry is None or entry.key != join.key or not self._alive(entry, now):
-            entry = self._table[self._index(join.key)] = Interest(join.key, 0, now)
+            entry = Interest(join.key, 0, now)
+            if not self._touch(entry, member):
+                self.refused_entries += 1
+                return
+            self._table[self._index(join.key)] = entry
+        else:
+            self._touch(entry, member)
         entry.members |= 1 << member
-        entry.seen_ns = now
         self._notice(join, Flag.JOINED, entry.members, entry.leader, entry.members)
+
+    def _paid(self, entry: Interest) -> bool:
+        """It counts in the window of its sponsor."""
+        budget = None if entry.sponsor is None else self._budgets.get(entry.sponsor)
+        if budget is None or self._engine.now_ns >= budget.since_ns + self._ttl_ns:
+            return False
+        return entry.seen_ns >= budget.since_ns
+
+    def _touch(self, entry: Interest, payer: Member) -> bool:
+        """Keep an entry alive. False: nobody has paid for it, and this member has paid for as many as it may."""
+        now = self._engine.now_ns
+        if not self._paid(entry):
+            budget = self._budgets.setdefault(payer, Budget(now))
+            if now >= budget.since_ns + self._ttl_ns:
+                budget.since_ns, budget.used = now, 0
+            if budget.used >= self._entries_of_port:
+                return False
+            budget.used += 1
+            entry.sponsor = payer
+        entry.seen_ns = now
+        return True
 
     def _leave(self, leave: Control, member: Member) -> None:
         entry = self._entry(leave.key)
@@ -183,6 +240,10 @@ class SwitchModel:
         entry.members &= ~(1 << member)
         if entry.leader == member + 1:
             entry.leader = 0
+        if entry.sponsor == member:
+            if self._paid(entry):
+                self._budgets[member].used -= 1
+            entry.sponsor = None
         if entry.members:
             self._notice(leave, Flag.LEFT, entry.members, entry.leader, entry.members)
 
@@ -200,7 +261,8 @@ class SwitchModel:
         entry = self._entry(body.key)
         if entry is None:
             return
-        entry.seen_ns = self._engine.now_ns
+        if entry.sponsor is not None:
+            self._touch(entry, entry.sponsor)
         for other in _members(entry.members & ~(1 << member)):
             self._emit(other, packet)
 

@@ -18,7 +18,7 @@ from kvsim.link import CLEAN, Faults, Link, Packet
 from kvsim.node import Node, Scheduling
 from kvsim.racks import RackSwitch
 from kvsim.storage import Equipment, hashed_of, right_contents
-from kvsim.switch import Cached, SwitchModel
+from kvsim.switch import INTEREST_OF_PORT, Cached, SwitchModel
 
 PUBLISH_NS = 20 * MS
 """From what a node announces to what others know."""
@@ -65,6 +65,7 @@ class Setting:
     """Of readers whose hosts differ."""
     ttl_ns: int = 10_000 * MS
     interest_entries: int = 65536
+    interest_of_port: int = INTEREST_OF_PORT
     deadline_ns: int = 60_000 * MS
     receive_window: int = 1024
     recompute_s: float | None = None
@@ -197,7 +198,10 @@ class World:
         setting = self.setting
         sizes = (setting.interest_entries, setting.ttl_ns, setting.segment_bytes)
         if not setting.tunnels:
-            self.switches += [SwitchModel(self.engine, *sizes, plain=setting.plain) for _ in range(setting.racks)]
+            self.switches += [
+                SwitchModel(self.engine, *sizes, entries_of_port=setting.interest_of_port, plain=setting.plain)
+                for _ in range(setting.racks)
+            ]
         else:
             racks = [RackSwitch(self.engine, *sizes, rack, self.core) for rack in range(setting.racks)]
             for switch in racks:

@@ -17,6 +17,9 @@ install torch==2.13.0 numba==0.65.1 transformers==5.19.0 tokenizers==0.23.2 open
 	pybase64 pydantic python-multipart pyzmq regex requests scipy sentencepiece setproctitle soundfile tiktoken tqdm \
 	uvicorn uvloop watchfiles xxhash zstandard anthropic triton dill gguf easydict datasets modelscope py-spy mistral_common
 install --no-deps sglang==0.5.23 xgrammar==0.2.7 apache-tvm-ffi
+# FlashInfer's kernels are for GPUs, its references in torch are not: tests hold our copies against them. In a folder of
+# its own, where SGLang does not find it.
+install --no-deps --target "$venv/flashinfer" flashinfer-python==0.7.2.post1
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
 	--editable p4switch --editable client --editable '.[testbed]' 'pytest>=8.0' 'hypothesis>=6.100'
 "$venv/bin/python" -c 'import torch; assert not torch.version.cuda, "a CPU build of torch is needed"'

@@ -15,6 +15,7 @@ from controlplane.core import Core
 from controlplane.directory import AmbiguousKeyError, UnknownKeyError
 from controlplane.effects import JobId
 from controlplane.examination.observations import Surroundings
+from controlplane.expulsions import ExpulsionError
 from controlplane.operations import OperatorError
 from controlplane.rpc.live_feed import LiveFeed
 from kvpolicy.tiers.cost_question import QuestionError, TooManyQuestionsError
@@ -51,6 +52,9 @@ class OperatorDesk(Protocol):
 
     def status(self) -> rpc.StatusReply:
         """Nodes, switch and counts."""
+
+    def expel(self, request: rpc.ExpelRequest) -> rpc.ExpelReply:
+        """Put a node out, or take it in again. Raises ExpulsionError."""
 
     def surroundings(self) -> Surroundings:
         """What an examination wants to know of this daemon."""
@@ -152,6 +156,14 @@ class Operator(control_pb2_grpc.OperatorServicer):
             progress = self._desk.watch(job)
         async for one in self._follow(job, progress):
             yield one
+
+    async def Expel(self, request: rpc.ExpelRequest, context: Any) -> rpc.ExpelReply:  # noqa: N802
+        """Put a node out of the cluster, or take it in again."""
+        async with self._asking(context):
+            try:
+                return self._desk.expel(request)
+            except ExpulsionError as error:
+                raise OperatorError("INVALID_ARGUMENT", str(error)) from error
 
     async def Cost(self, request: rpc.CostRequest, context: Any) -> rpc.CostReply:  # noqa: N802
         """What it would take nodes to have the chunks of a prefix."""

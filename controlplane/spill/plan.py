@@ -7,7 +7,7 @@ core's business.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -62,7 +62,7 @@ class DrainPlan:
 
     moves: tuple[Move, ...]
     stranded: tuple[ChunkKey, ...]
-    """No other pool has room for them."""
+    """No other pool has room for them, of those that may have them."""
 
 
 def plan_recovery(key: ChunkKey, size_bytes: int, value: float, pinned: bool, hosts: Sequence[Host]) -> Recovery | None:
@@ -111,18 +111,24 @@ def plan_replications(endangered: Iterable[Endangered], hosts: Sequence[Host], l
     return tuple(plan)
 
 
-def plan_drain(chunks: Iterable[tuple[ChunkKey, int]], hosts: Sequence[Host]) -> DrainPlan:
+def plan_drain(
+    chunks: Iterable[tuple[ChunkKey, int]],
+    hosts: Sequence[Host],
+    may_take: Callable[[NodeIndex, ChunkKey], bool] = lambda node, key: True,
+) -> DrainPlan:
     """Spread last copies, given as (key, size_bytes) in prefix order, over the hosts with most free room.
 
-    Consecutive chunks stay together while they fit, because they are fetched together later.
+    Consecutive chunks stay together while they fit, because they are fetched together later. `may_take(node, key)`:
+    whether a node may have the chunk at all.
     """
     free = {host.node: host.free_bytes for host in hosts}
     moves: list[tuple[NodeIndex, list[ChunkKey]]] = []
     stranded: list[ChunkKey] = []
     for key, size_bytes in chunks:
         current = moves[-1][0] if moves else None
-        if current is None or free[current] < size_bytes:
-            current = max(free, key=lambda node: (free[node], -node), default=None)
+        if current is None or free[current] < size_bytes or not may_take(current, key):
+            takers = [node for node in free if may_take(node, key)]
+            current = max(takers, key=lambda node: (free[node], -node), default=None)
             if current is None or free[current] < size_bytes:
                 stranded.append(key)
                 continue

@@ -31,6 +31,7 @@ REASONS = (
     "not_joined",
     "metered",
     "get_too_large",
+    "too_many_entries",
 )
 """Index is the reason's number in p4/include/drops.p4 (a test compares); P4Info does not carry enum members."""
 

@@ -17,7 +17,7 @@ from kvpolicy.value import Tier
 from kvproto.ids import ChunkKey
 
 LeftBytes = Callable[[ChunkKey], int]
-_LATE = 2
+_LATE = 1
 """A fetch that has taken this many times what was expected is looked at, and again after as long once more."""
 
 

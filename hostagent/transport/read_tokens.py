@@ -7,6 +7,7 @@ agree. Without a controller nobody could get another token, so its time stands s
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -27,6 +28,8 @@ class Refusal(enum.IntEnum):
     EXPIRED = 6
     WRONG_TOKEN = 7
     """Malformed, forged, or of another address."""
+    EXPELLED = 8
+    """Of a node that an operator has put out."""
 
 
 REFUSALS: Final = frozenset(one.value for one in Refusal)
@@ -43,6 +46,7 @@ _WORDS = {
     Refusal.UNKNOWN_CONTROLLER: "it does not know our controller: do both nodes have the same one?",
     Refusal.EXPIRED: "our token has expired; the controller has sent no other",
     Refusal.WRONG_TOKEN: "our token is not for this address: do data.address and the way to it agree?",
+    Refusal.EXPELLED: "an operator has put this node out of the cluster",
 }
 
 
@@ -75,6 +79,8 @@ class TokenBook:
         self.demands = demands
         self.shown = b""
         """What this node shows to holders; empty: it has nothing to show."""
+        self._expelled: frozenset[str] = frozenset()
+        self._watchers: set[Callable[[], None]] = set()
         self._controllers: dict[bytes, _Controller] = {}
         """By key, the last to be heard last."""
         self._book_s = 0.0
@@ -102,6 +108,19 @@ class TokenBook:
         for one in [*old, *list(self._controllers)[:-SHOWN_MAX]]:
             self._controllers.pop(one, None)
         self.shown = pack_shown([known.token for known in reversed(self._controllers.values())])
+        expelled = frozenset(access.expelled)
+        news, self._expelled = expelled - self._expelled, expelled
+        if news:
+            for look_again in list(self._watchers):
+                look_again()
+
+    def watch(self, look_again: Callable[[], None]) -> None:
+        """Call this whenever tokens that were good may be so no more."""
+        self._watchers.add(look_again)
+
+    def unwatch(self, look_again: Callable[[], None]) -> None:
+        """Never again. Idempotent."""
+        self._watchers.discard(look_again)
 
     def check(self, shown: bytes, address: bytes, now_s: float) -> Admitted | Refusal:
         """Of what a reader at this IPv4 address shows: the first token that is good, or what is wrong with the best."""
@@ -131,6 +150,8 @@ class TokenBook:
             return Refusal.WRONG_TOKEN
         if token.address != address:
             return Refusal.WRONG_TOKEN
+        if token.node in self._expelled:
+            return Refusal.EXPELLED
         left_s = self._left_s(token, controller, now_s)
         return Admitted(token.node, token.grant, left_s) if left_s > 0 else Refusal.EXPIRED
 

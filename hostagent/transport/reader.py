@@ -38,6 +38,8 @@ class Reader:
         self._shown = b""
         self._labels: dict[str, bool] = {}
         self._timer: asyncio.TimerHandle | None = None
+        if tokens is not None:
+            tokens.watch(self._hear_who_is_out)
         if tokens is not None and tokens.demands:
             self._timer = loop.call_later(limits.READ_TOKEN_S, self._look_again)
 
@@ -82,8 +84,17 @@ class Reader:
 
     def close(self) -> None:
         """The connection has ended."""
+        if self._tokens is not None:
+            self._tokens.unwatch(self._hear_who_is_out)
         if self._timer is not None:
             self._timer.cancel()
+
+    def _hear_who_is_out(self) -> None:
+        """Nodes were expelled: if this is one of them, its connection ends, and with it all that it has open."""
+        if self._shown:
+            self.shows(self._shown)
+        if self._verdict is Refusal.EXPELLED:
+            self._end()
 
     def _look_again(self) -> None:
         """The token has expired, unless time stands still; or none that is good has come."""

@@ -1,4 +1,4 @@
-"""Where a prefix is kept, by an operator's word: `kvcast pin`, `unpin`, `evict`, `warm` and `drain`.
+"""Where a prefix is kept, by an operator's word: `kvcast pin`, `unpin`, `evict`, `warm`, `drain` and `expel`.
 
 Each is a class with what `kvcast.cli.Command` says; keys may be given by their first digits.
 """
@@ -172,10 +172,46 @@ class Drain:
             return follow(stub.Drain(asked), args.json)
 
 
+class Expel:
+    """Put a node out of the cluster."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declare `kvcast expel [NODE [--cancel]]`."""
+        parser.add_argument("node", nargs="?", default="", help="its name (default: only show who is out)")
+        parser.add_argument("--cancel", action="store_true", help="take the node in again")
+        add_common(parser)
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Do it at once: its stream ends, its copies are forgotten, holders refuse its tokens, its port is nobody's."""
+        if args.cancel and not args.node:
+            raise UsageError("--cancel needs the name of a node")
+        with controller(args) as stub:
+            reply = stub.Expel(rpc.ExpelRequest(node=args.node, cancel=args.cancel))
+        if args.json:
+            print_json(
+                {
+                    "expelled": list(reply.expelled),
+                    "lasting": reply.lasting,
+                    "was_attached": reply.was_attached,
+                }
+            )
+            return 0
+        out = console()
+        if args.node and not args.cancel:
+            out.print(f"{args.node} is expelled" + ("" if reply.was_attached else "; it was not attached"))
+        elif args.node:
+            out.print(f"{args.node} may attach again")
+        out.print("expelled nodes:", ", ".join(reply.expelled) or "none")
+        if reply.expelled and not reply.lasting:
+            out.print("until this controller ends: name a file (expelled: FILE in controller.yaml) to make it last")
+        return 0
+
+
 COMMANDS: Final[dict[str, Command]] = {
     "pin": Pin(),
     "unpin": Unpin(),
     "evict": Evict(),
     "warm": Warm(),
     "drain": Drain(),
+    "expel": Expel(),
 }

@@ -38,6 +38,8 @@ class PushParameters:
     """What an operator may tune."""
 
     enabled: bool = True
+    nodes_at_once: int = 0
+    """How many nodes get pushes at the same time, where each copy is read by itself; 0: all, by one cast."""
     window_ns: int = 60_000_000_000
     horizon_ns: int = 60_000_000_000
     half_life_ns: int = 300_000_000_000

@@ -25,7 +25,8 @@ enum bit<8> DropReason {
     NOT_PLAIN      = 18,    // to kvcast, with IP options, in fragments, or behind VLAN tags
     NOT_JOINED     = 19,    // GET of a chunk for which its sender is not waiting: no JOIN, or that was long ago
     METERED        = 20,    // more JOINs, GETs or segments than its port may cause
-    GET_TOO_LARGE  = 21     // GET of more than GET_COUNT_MOST segments
+    GET_TOO_LARGE  = 21,    // GET of more than GET_COUNT_MOST segments
+    TOO_MANY_ENTRIES = 22   // JOIN that takes an entry, of a port that keeps as many as it may
 }
 
 const bit<32> DROP_REASONS = 32;

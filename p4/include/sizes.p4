@@ -33,6 +33,12 @@
 #define INTEREST 65536
 #endif
 
+// Entries of the interest table that one member can pay for in a time to live; twice as many live at most. A node waits
+// for 128 chunks at a time (JOINED_MAX of its reader), twice that when the salt has changed, and LEAVEs get lost.
+#ifndef INTEREST_OF_PORT
+#define INTEREST_OF_PORT 512
+#endif
+
 // Exact replication groups: every subset of eight members, or those in use beyond.
 #ifndef REPLICATION_GROUPS
 #define REPLICATION_GROUPS 4096

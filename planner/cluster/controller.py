@@ -14,7 +14,7 @@ from typing import Protocol
 from controlplane.core import Core
 from controlplane.effects import Effect, Inform, ReadTheSwitch, SendTo, Warn, WriteTheSwitch
 from controlplane.ids import ChunkKey, SwitchPort
-from controlplane.limits import LOADS_PUBLISH_S, PUBLISH_S
+from controlplane.limits import LOADS_PUBLISH_S, PUBLISH_S, PUSHES_AT_ONCE_UNICAST
 from controlplane.locations import Location
 from controlplane.nodes import Graces
 from controlplane.options import CoreOptions, FabricParameters
@@ -22,6 +22,7 @@ from controlplane.switch.entries import FabricEntry
 from controlplane.switch.target import HeatReport, Sighting, Up
 from hostagent.controller import convert
 from hostagent.core.events import ControllerEvent
+from kvpolicy.tiers.push import PushParameters
 from kvproto.rpc import control_pb2 as rpc
 from kvproto.wire.data import Fabric
 from planner.cluster.clock import VirtualClock
@@ -64,8 +65,16 @@ class VirtualController:
     """Owns the core, and the clock's ticks for it."""
 
     def __init__(
-        self, clock: VirtualClock, peers: int, pool_bytes: int, switch: VirtualSwitch | None, disk_bytes: int = 0
+        self,
+        clock: VirtualClock,
+        peers: int,
+        pool_bytes: int,
+        switch: VirtualSwitch | None,
+        disk_bytes: int = 0,
+        *,
+        casts: bool = True,
     ) -> None:
+        """`casts`: the network copies chunks in flight; otherwise nodes take turns to be pushed to."""
         self._clock = clock
         self._switch = switch
         self._peers: list[Peer] = []
@@ -82,6 +91,7 @@ class VirtualController:
                 graces=Graces(int(_HEARTBEAT_S * 1e9), 10**10, 10**11),
                 incarnation=1,
                 with_switch=switch is not None,
+                pushes=PushParameters(nodes_at_once=0 if casts else PUSHES_AT_ONCE_UNICAST),
             )
         )
         for node in range(peers):

@@ -82,7 +82,12 @@ class Replay:
         self.controller: VirtualController | None = None
         if self._sharing is not Sharing.NONE:
             self.controller = VirtualController(
-                self.clock, cluster.nodes, cluster.local_dram_bytes, switch, cluster.local_disk_bytes
+                self.clock,
+                cluster.nodes,
+                cluster.local_dram_bytes,
+                switch,
+                cluster.local_disk_bytes,
+                casts=self._sharing in _CASTING,
             )
         self._transfers = Transfers(self.clock, self.delivery)
         self.agents: list[Agent] = []

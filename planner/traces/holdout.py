@@ -1,231 +1,265 @@
-"""Makes holdout traces, unlike those that policies are compared on: other lengths of sessions, other popularity, other
-sizes of groups, phases and scans. To see whether what was chosen for some loads holds on others. Seeded.
+"""Makes the holdout set: loads that no policy was tuned on, to see whether what was chosen for others holds on them.
+
+Frozen: a change of a policy must not follow from a result on these, and none of them may change because of a result.
+Whoever breaks that moves the trace to `tuning` and makes new ones. Seeded.
 
 `python -m planner.traces.holdout DIRECTORY`
 """
 
 from __future__ import annotations
 
-import json
+import math
 import random
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate, count
-from pathlib import Path
+from itertools import count
 from typing import Final
 
-from planner.traces.request import BLOCK_TOKENS, TraceRequest
+from planner.traces.generate import Generator, arrivals, main, ordered, request, side_by_side, zipf
+from planner.traces.request import TraceRequest
 
-DURATION_S: Final = 3600.0
-_OUTPUT_TOKENS: Final = 128
+DURATION_S: Final = 1800.0
+_GROUP_SIZES: Final = (4, 8, 16, 32, 64)
 
 
-def long_chats(seed: int, duration_s: float = DURATION_S) -> list[TraceRequest]:
-    """Few sessions of many short turns (mean 25, a minute apart) on 64 templates of 1 to 20 chunks, Zipf 1.2."""
+def growing_groups(seed: int, duration_s: float = DURATION_S) -> list[TraceRequest]:
+    """Rollouts of 4 to 64 members whose usual size grows, then falls again, over the trace: a prompt of 6 to 60 chunks,
+    half of them behind one of 10 templates, 1 to 6 steps; a member drops out after each step one time in five."""
     rng, fresh = random.Random(seed), count()
-    templates = [[next(fresh) for _ in range(rng.randint(1, 20))] for _ in range(64)]
-    choose = _zipf(rng, templates, 1.2)
+    templates = [[next(fresh) for _ in range(rng.randint(2, 12))] for _ in range(10)]
     requests = []
-    for begin_s in _arrivals(rng, 0.0, duration_s, 12.0):
-        blocks, at_s = list(choose()), begin_s
-        for _ in range(1 + int(rng.expovariate(1 / 25))):
-            blocks = blocks + [next(fresh) for _ in range(rng.randint(1, 4))]
-            requests.append(_request(at_s, blocks))
-            at_s += rng.expovariate(1 / 60)
-    return _ordered(requests, duration_s)
-
-
-def phases(seed: int, duration_s: float = DURATION_S) -> list[TraceRequest]:
-    """A quarter each: an API with 300 templates (Zipf 1.1), rollouts in groups of 4, 16 and 32, short chats, and the
-    API again with templates that nobody has seen."""
-    rng, fresh = random.Random(seed), count()
-    quarter_s = duration_s / 4
-    requests = []
-    for begin_s in (0.0, 3 * quarter_s):
-        choose = _zipf(rng, [[next(fresh) for _ in range(rng.randint(2, 30))] for _ in range(300)], 1.1)
-        requests += [
-            _request(at_s, [*choose(), *(next(fresh) for _ in range(rng.randint(1, 3)))])
-            for at_s in _arrivals(rng, begin_s, begin_s + quarter_s, 0.4)
-        ]
-    for begin_s in _arrivals(rng, quarter_s, 2 * quarter_s, 6.0):
-        prompt = [next(fresh) for _ in range(rng.randint(10, 60))]
-        for _ in range(rng.choice((4, 16, 32))):
-            tail = [next(fresh) for _ in range(rng.randint(1, 6))]
-            requests.append(_request(begin_s + 3 * rng.random(), prompt + tail))
-    for begin_s in _arrivals(rng, 2 * quarter_s, 3 * quarter_s, 1.5):
-        blocks: list[int] = []
+    for begin_s in arrivals(rng, 0.0, duration_s, 14.0):
+        usual = 4 * (1 - abs(2 * begin_s / duration_s - 1))
+        size = rng.choices(_GROUP_SIZES, [math.exp(-abs(at - usual)) for at in range(len(_GROUP_SIZES))])[0]
+        prompt = list(rng.choice(templates)) if rng.random() < 0.5 else []
+        prompt += [next(fresh) for _ in range(rng.randint(6, 60))]
+        tails: list[list[int]] = [[] for _ in range(size)]
         at_s = begin_s
-        for _ in range(rng.randint(1, 3)):
-            blocks = blocks + [next(fresh) for _ in range(rng.randint(2, 16))]
-            requests.append(_request(at_s, blocks))
-            at_s += rng.expovariate(1 / 15)
-    return _ordered(requests, duration_s)
-
-
-def scans(seed: int, duration_s: float = DURATION_S) -> list[TraceRequest]:
-    """400 documents of 12 chunks asked about again and again (Zipf 0.6), and every ten minutes, for three, a batch job
-    that reads prompts once, ten times as many as anybody else asks for."""
-    rng, fresh = random.Random(seed), count()
-    choose = _zipf(rng, [[next(fresh) for _ in range(12)] for _ in range(400)], 0.6)
-    requests = [_request(at_s, [*choose(), next(fresh)]) for at_s in _arrivals(rng, 0.0, duration_s, 1.5)]
-    requests += [
-        _request(at_s, [next(fresh) for _ in range(20)])
-        for at_s in _arrivals(rng, 0.0, duration_s, 0.75)
-        if at_s % 600 > 420
-    ]
-    return _ordered(requests, duration_s)
-
-
-def tree_search(seed: int, duration_s: float = DURATION_S) -> list[TraceRequest]:
-    """Agents that search: each task grows a tree of 5 to 80 states from a prompt of 4 to 16 chunks and one of 12 tool
-    prefixes. A step goes on from one of the eight newest states (depth first), or from any, one time in four."""
-    rng, fresh = random.Random(seed), count()
-    tools = [[next(fresh) for _ in range(rng.randint(2, 10))] for _ in range(12)]
-    requests = []
-    for begin_s in _arrivals(rng, 0.0, duration_s, 9.0):
-        states = [[*rng.choice(tools), *(next(fresh) for _ in range(rng.randint(4, 16)))]]
-        at_s = begin_s
-        for _ in range(rng.randint(5, 80)):
-            state = rng.choice(states if rng.random() < 0.25 else states[-8:])
-            states.append(state + [next(fresh) for _ in range(rng.randint(1, 3))])
-            requests.append(_request(at_s, states[-1]))
-            at_s += rng.expovariate(1 / 4)
-    return _ordered(requests, duration_s)
-
-
-def retrieval(seed: int, duration_s: float = DURATION_S) -> list[TraceRequest]:
-    """A template of 2 chunks, then 1 to 3 of 3,000 documents of 2 to 8 chunks (Zipf 0.9), the most popular first, so
-    that a document is found again only behind the same ones; then a question. Every fifth asks once more."""
-    rng, fresh = random.Random(seed), count()
-    template = [next(fresh) for _ in range(2)]
-    lengths = [rng.randint(2, 8) for _ in range(3000)]
-    choose = _zipf(rng, [[document] for document in range(3000)], 0.9)
-    behind: dict[tuple[int, ...], list[int]] = {(): template}
-    requests = []
-    for at_s in _arrivals(rng, 0.0, duration_s, 0.8):
-        documents = tuple(sorted({choose()[0] for _ in range(rng.randint(1, 3))}))
-        for depth, document in enumerate(documents, 1):
-            if documents[:depth] not in behind:
-                new = [next(fresh) for _ in range(lengths[document])]
-                behind[documents[:depth]] = behind[documents[: depth - 1]] + new
-        asked = [*behind[documents], next(fresh)]
-        requests.append(_request(at_s, asked))
-        if rng.random() < 0.2:
-            requests.append(_request(at_s + rng.expovariate(1 / 40), [*asked, next(fresh)]))
-    return _ordered(requests, duration_s)
-
-
-def day_and_night(seed: int, duration_s: float = DURATION_S) -> list[TraceRequest]:
-    """Forty tenants, each with a template of 3 to 25 chunks and chats of 1 to 6 turns, half of them awake at a time: a
-    day lasts half an hour, and by night a tenant has a twentieth of its arrivals."""
-    rng, fresh = random.Random(seed), count()
-    requests = []
-    for tenant in range(40):
-        template = [next(fresh) for _ in range(rng.randint(3, 25))]
-        for begin_s in _arrivals(rng, 0.0, duration_s, 20.0):
-            awake = (begin_s / (duration_s / 2) + tenant / 40) % 1.0 < 0.5
-            if not awake and rng.random() > 0.05:
-                continue
-            blocks, at_s = list(template), begin_s
-            for _ in range(rng.randint(1, 6)):
-                blocks = blocks + [next(fresh) for _ in range(rng.randint(1, 5))]
-                requests.append(_request(at_s, blocks))
-                at_s += rng.expovariate(1 / 45)
-    return _ordered(requests, duration_s)
-
-
-def groups(seed: int, duration_s: float = DURATION_S, sizes: Sequence[int] = (4, 8, 16, 32, 64)) -> list[TraceRequest]:
-    """Rollouts: a prompt of 8 to 48 chunks asked for by a group of one of these sizes within two seconds, which takes 1
-    to 4 steps, a few seconds apart, each member with a tail of its own."""
-    rng, fresh = random.Random(seed), count()
-    requests = []
-    for begin_s in _arrivals(rng, 0.0, duration_s, 6.0):
-        prompt = [next(fresh) for _ in range(rng.randint(8, 48))]
-        tails: list[list[int]] = [[] for _ in range(rng.choice(sizes))]
-        at_s = begin_s
-        for _ in range(rng.randint(1, 4)):
+        for _ in range(rng.randint(1, 6)):
             for tail in tails:
-                requests.append(_request(at_s + 2 * rng.random(), prompt + tail))
-                tail += [next(fresh) for _ in range(rng.randint(1, 4))]
-            at_s += rng.expovariate(1 / 8)
-    return _ordered(requests, duration_s)
+                requests.append(request(at_s + rng.uniform(0.0, 5.0), prompt + tail))
+                tail += [next(fresh) for _ in range(rng.randint(1, 3))]
+            tails = [tail for tail in tails if rng.random() < 0.8]
+            at_s += 5.0 + rng.expovariate(1 / 10)
+    return ordered(requests, duration_s)
 
 
-def samples(seed: int, duration_s: float = DURATION_S) -> list[TraceRequest]:
-    """4 to 32 answers to one question, sampled one after the other within a minute, and never asked for again; prompts
-    of 4 to 24 chunks share one of 20 templates."""
+def waves_of_groups(seed: int, duration_s: float = DURATION_S) -> list[TraceRequest]:
+    """Training: 2 to 8 prompts of 4 to 30 chunks at a time, each sampled by a group of 4, 8, 16, 32 or 64 over 20 s,
+    once more by half of the group a minute later, and one prompt in four again in the next epoch, a third of the trace
+    later; between waves of generation the model learns for 30 s and nothing is asked."""
     rng, fresh = random.Random(seed), count()
-    templates = [[next(fresh) for _ in range(rng.randint(1, 8))] for _ in range(20)]
     requests = []
-    for begin_s in _arrivals(rng, 0.0, duration_s, 4.0):
-        prompt = [*rng.choice(templates), *(next(fresh) for _ in range(rng.randint(4, 24)))]
+    begin_s = 0.0
+    while begin_s < duration_s:
+        for _ in range(rng.randint(2, 8)):
+            prompt = [next(fresh) for _ in range(rng.randint(4, 30))]
+            epochs = (begin_s, begin_s + duration_s / 3) if rng.random() < 0.25 else (begin_s,)
+            for epoch_s in epochs:
+                for _ in range(rng.choice(_GROUP_SIZES)):
+                    at_s = epoch_s + rng.uniform(0.0, 20.0)
+                    answered = [*prompt, *(next(fresh) for _ in range(rng.randint(1, 4)))]
+                    requests.append(request(at_s, answered))
+                    if rng.random() < 0.5:
+                        requests.append(request(at_s + rng.uniform(50.0, 70.0), [*answered, next(fresh)]))
+        begin_s += 20.0 + 30.0
+    return ordered(requests, duration_s)
+
+
+def tool_loops(seed: int, duration_s: float = DURATION_S) -> list[TraceRequest]:
+    """Agents that call tools: a role of 4 to 20 chunks (8 of them), a task, 3 to 60 steps that each add a tool's answer
+    of 1 to 6 chunks; a tool takes a second, or half a minute one time in six. One step in eight starts 2 to 5 branches
+    that each go 1 to 8 steps from there and leave one chunk to the agent."""
+    rng, fresh = random.Random(seed), count()
+    roles = [[next(fresh) for _ in range(rng.randint(4, 20))] for _ in range(8)]
+    requests = []
+    for begin_s in arrivals(rng, 0.0, duration_s, 30.0):
+        state = [*rng.choice(roles), *(next(fresh) for _ in range(rng.randint(1, 6)))]
         at_s = begin_s
-        for _ in range(rng.randint(4, 32)):
-            requests.append(_request(at_s, [*prompt, *(next(fresh) for _ in range(rng.randint(1, 2)))]))
-            at_s += rng.expovariate(1 / 2)
-    return _ordered(requests, duration_s)
+        for _ in range(rng.randint(3, 60)):
+            requests.append(request(at_s, state))
+            at_s += rng.expovariate(1 / 30 if rng.random() < 1 / 6 else 1.0)
+            if rng.random() < 1 / 8:
+                ends_s = []
+                for _ in range(rng.randint(2, 5)):
+                    branch, branch_s = list(state), at_s
+                    for _ in range(rng.randint(1, 8)):
+                        branch = branch + [next(fresh) for _ in range(rng.randint(1, 4))]
+                        requests.append(request(branch_s, branch))
+                        branch_s += rng.expovariate(1 / 3)
+                    ends_s.append(branch_s)
+                    state = [*state, next(fresh)]
+                at_s = max(ends_s)
+            state = state + [next(fresh) for _ in range(rng.randint(1, 6))]
+    return ordered(requests, duration_s)
 
 
-def mixture(seed: int, duration_s: float = DURATION_S) -> list[TraceRequest]:
-    """Groups of 8 and 32, samples and long chats side by side, for machines that do everything at once."""
-    parts = [groups(seed, duration_s, (8, 32)), samples(seed + 1, duration_s), long_chats(seed + 2, duration_s)]
-    return _ordered([_apart(one, part) for part, made in enumerate(parts) for one in made[:: 1 + part % 2]], duration_s)
+def shifting_tenants(seed: int, duration_s: float = DURATION_S) -> list[TraceRequest]:
+    """A dozen tenants whose shares of the arrivals wander (each doubles or halves now and then): four with an API of 20
+    to 200 templates (Zipf 0.7 to 1.3), four with chats of 1 to 12 turns, four that sample 4 to 16 answers."""
+    rng, fresh = random.Random(seed), count()
+    templates = [
+        zipf(rng, [[next(fresh) for _ in range(rng.randint(1, 16))] for _ in range(rng.randint(20, 200))], exponent)
+        for exponent in (0.7, 0.9, 1.1, 1.3)
+    ]
+    systems = [[next(fresh) for _ in range(rng.randint(1, 10))] for _ in range(4)]
+    shares = [1.0] * 12
+    requests = []
+    for begin_s in arrivals(rng, 0.0, duration_s, 1.2):
+        if rng.random() < 0.05:
+            moved = rng.randrange(12)
+            shares[moved] = min(16.0, max(1 / 16, shares[moved] * rng.choice((0.5, 2.0))))
+        tenant = rng.choices(range(12), shares)[0]
+        if tenant < 4:
+            requests.append(request(begin_s, [*templates[tenant](), *(next(fresh) for _ in range(rng.randint(1, 2)))]))
+        elif tenant < 8:
+            blocks, at_s = list(systems[tenant - 4]), begin_s
+            for _ in range(rng.randint(1, 12)):
+                blocks = blocks + [next(fresh) for _ in range(rng.randint(1, 5))]
+                requests.append(request(at_s, blocks))
+                at_s += rng.lognormvariate(3.0, 1.0)
+        else:
+            prompt = [next(fresh) for _ in range(rng.randint(3, 20))]
+            requests += [
+                request(begin_s + rng.expovariate(1 / 6), [*prompt, next(fresh)]) for _ in range(rng.randint(4, 16))
+            ]
+    return ordered(requests, duration_s)
 
 
-def _apart(request: TraceRequest, part: int) -> TraceRequest:
-    """The same with blocks that no other part has."""
-    blocks = tuple(block * 4 + part for block in request.blocks)
-    return TraceRequest(request.arrival_ms, request.input_tokens, request.output_tokens, blocks)
+def long_documents(seed: int, duration_s: float = DURATION_S) -> list[TraceRequest]:
+    """Documents of 30 to 250 chunks: whoever opens one asks 1 to 12 questions, half a minute apart (log-normal), and
+    two times in three those questions and their answers stay in the prompt; one document in ten is opened by a whole
+    team of 3 to 10 within five minutes."""
+    rng, fresh = random.Random(seed), count()
+    requests = []
+    for begin_s in arrivals(rng, 0.0, duration_s, 9.0):
+        document = [next(fresh) for _ in range(rng.randint(30, 250))]
+        for _ in range(rng.randint(3, 10) if rng.random() < 0.1 else 1):
+            asked, at_s = list(document), begin_s + (rng.uniform(0.0, 300.0) if rng.random() < 0.5 else 0.0)
+            keeps = rng.random() < 2 / 3
+            for _ in range(rng.randint(1, 12)):
+                with_question = [*asked, next(fresh)]
+                requests.append(request(at_s, with_question))
+                asked = with_question if keeps else asked
+                at_s += rng.lognormvariate(3.4, 1.0)
+    return ordered(requests, duration_s)
 
 
-MADE: Final[dict[str, Callable[..., list[TraceRequest]]]] = {
-    "long_chats": long_chats,
-    "phases": phases,
-    "scans": scans,
-    "tree_search": tree_search,
-    "retrieval": retrieval,
-    "day_and_night": day_and_night,
-    "groups_of_4": lambda seed, duration_s=DURATION_S: groups(seed, duration_s, (4,)),
-    "groups_of_16": lambda seed, duration_s=DURATION_S: groups(seed, duration_s, (16,)),
-    "groups_of_64": lambda seed, duration_s=DURATION_S: groups(seed, duration_s, (64,)),
-    "groups": groups,
-    "samples": samples,
-    "mixture": mixture,
+def flash_crowds(seed: int, duration_s: float = DURATION_S) -> list[TraceRequest]:
+    """150 prompts of 4 to 24 chunks (Zipf 0.8); every two minutes or so a new one that 30 to 200 ask for within 20
+    seconds and some for minutes after; and a crawler that always reads: new pages, and as often the next of 800 pages
+    that it reads in the same order for ever."""
+    rng, fresh = random.Random(seed), count()
+    choose = zipf(rng, [[next(fresh) for _ in range(rng.randint(4, 24))] for _ in range(150)], 0.8)
+    requests = [request(at_s, [*choose(), next(fresh)]) for at_s in arrivals(rng, 0.0, duration_s, 1.0)]
+    for begin_s in arrivals(rng, 0.0, duration_s, 120.0):
+        prompt = [next(fresh) for _ in range(rng.randint(8, 40))]
+        for _ in range(rng.randint(30, 200)):
+            after_s = rng.uniform(0.0, 20.0) if rng.random() < 0.85 else rng.expovariate(1 / 180)
+            requests.append(request(begin_s + after_s, [*prompt, next(fresh)]))
+    pages = [[next(fresh) for _ in range(6)] for _ in range(800)]
+    at_page = 0
+    for at_s in arrivals(rng, 0.0, duration_s, 0.9):
+        if rng.random() < 0.5:
+            requests.append(request(at_s, [next(fresh) for _ in range(rng.randint(3, 12))]))
+        else:
+            requests.append(request(at_s, pages[at_page % len(pages)]))
+            at_page += 1
+    return ordered(requests, duration_s)
+
+
+def drifting_days(seed: int, duration_s: float = DURATION_S) -> list[TraceRequest]:
+    """Days of ten minutes with eight times as many arrivals at noon as at night; 250 templates (Zipf 1.0) of which one,
+    of any rank, is replaced by a new one every six seconds; half of the requests go on as chats, slower by night."""
+    rng, fresh = random.Random(seed), count()
+    templates = [[next(fresh) for _ in range(rng.randint(2, 18))] for _ in range(250)]
+    choose = zipf(rng, templates, 1.0)
+    requests = []
+    replaced_s = 0.0
+    for begin_s in arrivals(rng, 0.0, duration_s, 0.5):
+        while replaced_s < begin_s:
+            templates[rng.randrange(250)] = [next(fresh) for _ in range(rng.randint(2, 18))]
+            replaced_s += 6.0
+        if rng.random() > _daylight(begin_s):
+            continue
+        blocks, at_s = [*choose(), next(fresh)], begin_s
+        requests.append(request(at_s, blocks))
+        while rng.random() < 0.5:
+            at_s += rng.expovariate(1 / 25) / _daylight(at_s)
+            blocks = blocks + [next(fresh) for _ in range(rng.randint(1, 4))]
+            requests.append(request(at_s, blocks))
+    return ordered(requests, duration_s)
+
+
+def _daylight(at_s: float) -> float:
+    """Share of the arrivals of noon: an eighth by night."""
+    return 9 / 16 - 7 / 16 * math.cos(2 * math.pi * at_s / 600)
+
+
+def retries(seed: int, duration_s: float = DURATION_S) -> list[TraceRequest]:
+    """Prompts of 2 to 40 chunks, three in four behind one of 30 templates; one request in five fails and is sent again
+    after 1, 2, 4, ... seconds (up to six times), and one answer in six is asked for anew 5 to 120 s later, up to four
+    times. While a service is down (a minute, every five) nine of ten fail."""
+    rng, fresh = random.Random(seed), count()
+    choose = zipf(rng, [[next(fresh) for _ in range(rng.randint(2, 14))] for _ in range(30)], 0.6)
+    requests = []
+    for begin_s in arrivals(rng, 0.0, duration_s, 0.6):
+        prompt = [*(choose() if rng.random() < 0.75 else []), *(next(fresh) for _ in range(rng.randint(2, 40)))]
+        at_s = begin_s
+        for _ in range(5):
+            wait_s = 1.0
+            for _ in range(7):
+                requests.append(request(at_s, prompt))
+                if rng.random() > (0.9 if at_s % 300 > 240 else 0.2):
+                    break
+                at_s += wait_s * rng.uniform(0.8, 1.2)
+                wait_s *= 2
+            if rng.random() > 1 / 6:
+                break
+            at_s += rng.uniform(5.0, 120.0)
+    return ordered(requests, duration_s)
+
+
+def editors(seed: int, duration_s: float = DURATION_S) -> list[TraceRequest]:
+    """Programmers whose editor asks every few seconds: a prompt of 10 to 60 chunks of files, in which each edit changes
+    a chunk and so everything behind it, mostly near the end; pauses of minutes, undo (the last version but one) one
+    time in ten, and 3 to 8 programmers who start from the same files."""
+    rng, fresh = random.Random(seed), count()
+    requests = []
+    for begin_s in arrivals(rng, 0.0, duration_s, 40.0):
+        files = [next(fresh) for _ in range(rng.randint(10, 60))]
+        for _ in range(rng.randint(3, 8)):
+            before, now = files, files
+            at_s = begin_s + rng.expovariate(1 / 120)
+            for _ in range(rng.randint(10, 80)):
+                requests.append(request(at_s, now))
+                at_s += rng.expovariate(1 / 90 if rng.random() < 0.08 else 1 / 4)
+                if rng.random() < 0.1:
+                    before, now = now, before
+                    continue
+                same = max(1, len(now) - 1 - int(rng.expovariate(1 / 4)))
+                edited = now[:same] + [next(fresh) for _ in range(max(1, len(files) - same))]
+                before, now = now, edited
+    return ordered(requests, duration_s)
+
+
+def everything(seed: int, duration_s: float = DURATION_S) -> list[TraceRequest]:
+    """Growing groups, tool loops, shifting tenants and drifting days side by side, every second request of each."""
+    made = (growing_groups, tool_loops, shifting_tenants, drifting_days)
+    return side_by_side([make(seed + at, duration_s)[::2] for at, make in enumerate(made)], duration_s)
+
+
+MADE: Final[dict[str, Generator]] = {
+    "growing_groups": growing_groups,
+    "waves_of_groups": waves_of_groups,
+    "tool_loops": tool_loops,
+    "shifting_tenants": shifting_tenants,
+    "long_documents": long_documents,
+    "flash_crowds": flash_crowds,
+    "drifting_days": drifting_days,
+    "retries": retries,
+    "editors": editors,
+    "everything": everything,
 }
 
 
-def _zipf(rng: random.Random, templates: list[list[int]], exponent: float) -> Callable[[], list[int]]:
-    weights = list(accumulate((rank + 1) ** -exponent for rank in range(len(templates))))
-    return lambda: rng.choices(templates, cum_weights=weights)[0]
-
-
-def _arrivals(rng: random.Random, begin_s: float, end_s: float, mean_s: float) -> Iterator[float]:
-    at_s = begin_s + rng.expovariate(1 / mean_s)
-    while at_s < end_s:
-        yield at_s
-        at_s += rng.expovariate(1 / mean_s)
-
-
-def _request(at_s: float, blocks: list[int]) -> TraceRequest:
-    return TraceRequest(round(at_s * 1000), len(blocks) * BLOCK_TOKENS, _OUTPUT_TOKENS, tuple(blocks))
-
-
-def _lines(requests: list[TraceRequest]) -> Iterator[str]:
-    for one in requests:
-        fields = {"timestamp": one.arrival_ms, "input_length": one.input_tokens, "output_length": one.output_tokens}
-        yield json.dumps(fields | {"hash_ids": one.blocks}, separators=(",", ":")) + "\n"
-
-
-def _ordered(requests: list[TraceRequest], duration_s: float) -> list[TraceRequest]:
-    return sorted((one for one in requests if one.arrival_ms < duration_s * 1000), key=lambda one: one.arrival_ms)
-
-
-def main() -> int:
-    """Write all of them into a directory."""
-    for name, make in MADE.items():
-        (Path(sys.argv[1]) / f"{name}.jsonl").write_text("".join(_lines(make(1))))
-    return 0
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(main(MADE))

@@ -145,6 +145,13 @@ class Bench:
             registers = [fy.P4RegisterEntry(name, index=0, data=us * 1000 // TICK_NS) for name, us in ticks.items()]
             self.target.control.modify(registers)
 
+    def fresh_budgets(self) -> None:
+        """What members paid for in tests before is forgotten: windows of a microsecond are over."""
+        keys = {port: self.any_key() for port in MEMBER_PORTS}
+        for ttl_us, op in ((1, Op.JOIN), (TTL_US, Op.LEAVE)):
+            self.fabric(ttl_us=ttl_us)
+            self.exchange(*((port, control_frame(Host(port), Control(op, key), Host(1))) for port, key in keys.items()))
+
     def salt(self, salt: bytes) -> None:
         """Changes the salt of the interest table."""
         words = {f"w{at}": int.from_bytes(salt[4 * at : 4 * at + 4], "big") for at in range(8)}

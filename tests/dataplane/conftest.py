@@ -55,6 +55,7 @@ def bench(bare: Bench) -> Bench:
     """A kvcast switch with a member on each of ports 1 to 8 and a host without an agent on port 9."""
     bare.attach()
     bare.fabric()
+    bare.fresh_budgets()
     bare.by_bitmap()
     bare.circulate()
     return bare

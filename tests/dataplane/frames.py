@@ -70,6 +70,7 @@ class Drop(IntEnum):
     NOT_JOINED = 19
     METERED = 20
     GET_TOO_LARGE = 21
+    TOO_MANY_ENTRIES = 22
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,8 +36,14 @@ SEND_LIMIT_S = 5
 # Sizes of the program under test: small, so that all registers can be read and compared.
 SLOTS = 256
 INTEREST = 4096
+INTEREST_OF_PORT = 24
 HEAT_CELLS = 1024
-SIZES = (f"-DSLOTS={SLOTS}", f"-DINTEREST={INTEREST}", f"-DHEAT_CELLS={HEAT_CELLS}")
+SIZES = (
+    f"-DSLOTS={SLOTS}",
+    f"-DINTEREST={INTEREST}",
+    f"-DINTEREST_OF_PORT={INTEREST_OF_PORT}",
+    f"-DHEAT_CELLS={HEAT_CELLS}",
+)
 
 # A segment is not lost before the tests are over, however slow this machine is.
 TNA_SIZES = (*SIZES, "-DORBIT_LOST_TICKS=0x40000000")

@@ -16,6 +16,7 @@ from tests.dataplane.frames import (
     parse,
     signature,
 )
+from tests.dataplane.targets import INTEREST_OF_PORT
 
 
 def colliding_keys(bench: Bench) -> tuple[bytes, bytes]:
@@ -316,3 +317,89 @@ def test_cast_is_told_by_its_ip_group_not_its_mac(bench: Bench) -> None:
     frame = data.frame(dst_mac=Host(5).mac)
     assert frame[:6] != GROUP_MAC
     assert counts(bench.exchange((1, frame))) == {2: 1}
+
+
+V1MODEL_ONLY = pytest.mark.parametrize(
+    "target", ["p4switch", pytest.param("bmv2", marks=[pytest.mark.bmv2, pytest.mark.root])], indirect=True
+)
+"""On Tofino ports have no share of entries."""
+
+
+def joined(bench: Bench, port: int, key: bytes) -> bool:
+    """Whether a JOIN is answered; one that takes too many entries is not."""
+    return port in bench.join(port, key)
+
+
+def take_all(bench: Bench, port: int, *, but: int = 0) -> list[bytes]:
+    """Takes as many entries as a port may pay for, less `but`; returns their keys."""
+    keys = [bench.key() for _ in range(INTEREST_OF_PORT - but)]
+    joins = [(port, control_frame(Host(port), Control(Op.JOIN, key), Host(1))) for key in keys]
+    assert counts(bench.exchange(*joins)) == {port: len(keys)}
+    return keys
+
+
+@V1MODEL_ONLY
+def test_a_port_takes_its_share_of_entries_and_no_more(bench: Bench) -> None:
+    """Who camps on entries of keys that nobody wants gets so many, and hinders neither others nor what it has."""
+    before = bench.drops()[Drop.TOO_MANY_ENTRIES]
+    camped = take_all(bench, 2)
+    beyond = bench.key()
+    assert not joined(bench, 2, beyond)
+    assert bench.drops()[Drop.TOO_MANY_ENTRIES] == before + 1
+    assert cast(bench, beyond) == {}, "the entry was not taken"
+    assert joined(bench, 3, beyond), "another port has a share of its own"
+    assert joined(bench, 2, beyond), "an entry that another one pays for costs nothing"
+    assert joined(bench, 2, camped[0]), "what it has it may renew"
+    assert cast(bench, camped[0]) == {2: 1}
+
+
+@V1MODEL_ONLY
+def test_who_leaves_may_take_others(bench: Bench) -> None:
+    for key in take_all(bench, 2):
+        bench.leave(2, key)
+    assert all(joined(bench, 2, key) for key in take_all(bench, 2, but=1))
+    assert joined(bench, 2, bench.key())
+    assert not joined(bench, 2, bench.key())
+
+
+@V1MODEL_ONLY
+def test_entries_that_expire_cost_nothing(bench: Bench) -> None:
+    """Nobody has to give them back: a count that is not renewed ends with its window."""
+    take_all(bench, 2)
+    assert not joined(bench, 2, bench.key())
+    bench.fresh_budgets()
+    take_all(bench, 2)
+    assert not joined(bench, 2, bench.key())
+
+
+@V1MODEL_ONLY
+def test_an_entry_whose_sponsor_left_is_paid_for_by_who_needs_it(bench: Bench) -> None:
+    shared = bench.key()
+    take_all(bench, 2, but=1)
+    assert joined(bench, 2, shared)
+    assert joined(bench, 3, shared)
+    take_all(bench, 3, but=1)
+    bench.leave(2, shared)
+    assert joined(bench, 2, bench.key()), "it is not counted for who has left"
+    assert cast(bench, shared) == {3: 1}
+    assert joined(bench, 3, shared), "renewed, and paid for"
+    assert not joined(bench, 3, bench.key())
+    bench.leave(3, shared)
+    assert joined(bench, 3, bench.key())
+
+
+@V1MODEL_ONLY
+def test_an_entry_that_lives_on_is_paid_for_in_each_window(bench: Bench) -> None:
+    """A port that renews what it has never gets more than its share, however many windows go by."""
+    ttl_us = 400_000
+    keys = [bench.key() for _ in range(INTEREST_OF_PORT)]
+    joins = [(2, control_frame(Host(2), Control(Op.JOIN, key), Host(1))) for key in keys]
+    bench.fabric(ttl_us=ttl_us)
+    began_us, taken, windows = bench.clock_us(), 0, 3
+    for _ in range(60):
+        bench.exchange(*joins)
+        taken += joined(bench, 2, bench.any_key())
+        if bench.clock_us() - began_us > windows * ttl_us:
+            break
+    passed = int((bench.clock_us() - began_us) // ttl_us) + 2
+    assert taken <= passed, "the first JOIN of a window may be one of another key: then one of the old entries ends"

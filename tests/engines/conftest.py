@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import sys
+import tempfile
 import warnings
 from pathlib import Path
 
 import pytest
 
 HERE = Path(__file__).parent
-NEEDS = {"sglang": "sglang", "lmcache": "lmcache"}
+NEEDS = {"sglang": "sglang", "lmcache": "lmcache", "ucm": "ucm"}
 """Which engine a test module needs, by the first word of its name behind `test_`."""
 WARN_AT_IMPORT = ("torch", "transformers", "sglang", "lmcache", "pydantic", "triton", "numba", "google", "fastapi")
 """What these say of themselves is no failure of ours."""
@@ -22,8 +24,11 @@ WARN_AT_IMPORT = ("torch", "transformers", "sglang", "lmcache", "pydantic", "tri
 IMPORTED = {
     "sglang": ("sitecustomize", "sglang.srt.mem_cache.pool_host.mha", "sglang.srt.mem_cache.storage"),
     "lmcache": ("lmcache.v1.distributed.l2_adapters.factory", "kvclient.engines.lmcache.second_level"),
+    "ucm": ("ucm.store.factory_v1", "ucm.store.pipeline.connector"),
 }
 """What the tests import of each engine, here, where warnings are no errors."""
+
+os.environ.setdefault("UCM_LOG_PATH", str(Path(tempfile.gettempdir()) / "kvcast-ucm-logs"))
 
 for engine, modules in IMPORTED.items():
     if importlib.util.find_spec(engine) is None:

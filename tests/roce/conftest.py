@@ -12,6 +12,7 @@ from bmv2_testbed.guests import image, pair
 from bmv2_testbed.guests.machine import Guest
 from bmv2_testbed.spec import TestbedSpec, Wiring
 from kvproto.wire.rdma import rdma_segment_bytes_max
+from tests.roce.rdma_pair import Nics
 
 SOCKETS_HOST = 2
 
@@ -25,11 +26,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason=reason))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def two_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guest]:
-    """One guest with two nodes."""
+    """One guest with two nodes, fresh for each test: what one does to its kernel is nothing to the next."""
     with pair.running(tmp_path_factory.mktemp("pair")) as guest:
         yield guest
+
+
+@pytest.fixture
+def nics(monkeypatch: pytest.MonkeyPatch) -> Nics:
+    return Nics(monkeypatch)
 
 
 @pytest.fixture(scope="session")

@@ -19,6 +19,17 @@ ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 1200.0
 """About 100 s on a machine with nothing else to do."""
 
+STATE_SCRIPT = """
+dmesg | tail -n 20
+grep -E 'CPU|TASKLET|NET_' /proc/softirqs
+rdma resource show
+for device in rxe0 rxe1; do
+    grep -H . /sys/class/infiniband/$device/ports/1/hw_counters/* | sed 's|.*/infiniband/||'
+done
+ip -s link
+"""
+"""What soft-RoCE and the cards have come to, for whoever has to find out whether a failure was ours."""
+
 
 def run_inside(guest: Guest, *words: str) -> None:
     """Run pytest in the guest; what it said becomes this test's failure."""
@@ -34,6 +45,8 @@ def run_inside(guest: Guest, *words: str) -> None:
     argv += ["-c", str(ROOT / "pytest.ini"), *words]
     status, out, err = guest.run(argv, environment, TIMEOUT_S)
     print(out[-2000:])
+    if status != 0:
+        print(guest.shell(STATE_SCRIPT))
     assert status == 0, (out + err)[-8000:]
     assert " passed" in out
 
@@ -43,4 +56,4 @@ def test_contract(two_nodes: Guest) -> None:
 
 
 def test_what_only_rdma_has(two_nodes: Guest) -> None:
-    run_inside(two_nodes, *(str(Path(__file__).with_name(f"inside_{what}.py")) for what in ("verbs", "doctor")))
+    run_inside(two_nodes, *sorted(str(module) for module in Path(__file__).parent.glob("inside_*.py")))

@@ -129,3 +129,40 @@ def test_a_warm_up_names_nothing_of_another_tenants() -> None:
     scene.wait(1.0)
     assert not scene.tasks(3)
     assert not mentions(scene, 3, "a")
+
+
+def test_a_last_copy_in_the_switch_is_saved_by_who_may_have_it() -> None:
+    """Node 3 has the most room, and may not have the chunk: its task would be dropped, and the last copy with it."""
+    scene = Scene(slots=64, namespaces={"acme/*": ("n1", "n2")})
+    for number, pool_bytes in ((1, 1 << 30), (2, 1 << 30), (3, 1 << 40)):
+        scene.attach(number, pool_bytes=pool_bytes)
+    scene.up()
+    labelled(scene, 1, "acme/llama", record("a"))
+    scene.fill("a")
+    scene.say(2, usage=rpc.Usage(fetches=[rpc.FetchEvent(key=key("a"), bytes=1)] * 3))
+    scene.announce(1, removed=[key("a")])
+    scene.core.switch_cache.evict(key("a"), scene.now)
+    scene.advance()
+    assert [bytes(one.fetch.keys[0]) for one in scene.tasks(2, "fetch")] == [key("a")]
+    assert not scene.tasks(3, "fetch")
+    assert not mentions(scene, 3, "a")
+
+
+def test_a_drained_nodes_last_copies_go_to_who_may_have_them() -> None:
+    scene = Scene(namespaces={"acme/*": ("n1", "n2"), "globex": ("n1",)})
+    for number, pool_bytes in ((1, 1 << 30), (2, 1 << 30), (3, 1 << 40)):
+        scene.attach(number, pool_bytes=pool_bytes)
+    labelled(scene, 1, "acme/llama", record("a"))
+    labelled(scene, 1, "of all", record("o"))
+    labelled(scene, 1, "globex", record("g"))
+    scene.core.operations.drain(rpc.DrainRequest(node="n1"))
+    scene.advance()
+    taken = {session: {one for task in scene.tasks(session, "fetch") for one in task.fetch.keys} for session in (2, 3)}
+    assert key("a") in taken[2]
+    assert taken[2] | taken[3] == {key("a"), key("o")}
+    assert not mentions(scene, 3, "a")
+    for session in (2, 3):
+        for task in scene.tasks(session, "fetch"):
+            scene.finish(session, task)
+    assert scene.progress[-1].last
+    assert scene.progress[-1].progress.problem.startswith("1 chunks fit"), "nobody else may have globex's"

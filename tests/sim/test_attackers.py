@@ -37,3 +37,25 @@ def test_one_forged_segment_costs_one_piece(stranger: bool, checked) -> None:
     assert set(checked(world).outcomes) == {Status.OK}
     payload = world.setting.segments * world.setting.segment_bytes
     assert world.holders[0].link.sent_bytes < 2 * payload, "the rest of the chunk is kept"
+
+
+def test_a_member_that_camps_has_its_share_of_the_interest_table(checked) -> None:
+    """The others find their entries free: the chunk is cast to all of them."""
+    share, entries = 256, 65536
+    world = World(replace(QUIET, interest_of_port=share, interest_entries=entries, ttl_ns=300 * MS))
+    attacker = Attacker(world, Harm(Attack.CAMPS, stranger=False))
+    held = 0
+
+    def look() -> None:
+        nonlocal held
+        held = max(held, world.switch.entries_paid_by(attacker.member))
+        if not world.finished():
+            world.engine.at(world.engine.now_ns + 10 * MS, look)
+
+    world.engine.at(10 * MS, look)
+    report = checked(world)
+    assert set(report.outcomes) == {Status.OK}
+    assert attacker.packets_sent > 4 * share, "it tried for more"
+    assert share <= held <= 2 * share
+    assert world.switch.refused_entries > share
+    assert report.holder_tx < 2, "casts, not a read for each of six"

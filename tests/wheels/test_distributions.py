@@ -43,7 +43,7 @@ for package in (kvclient, kvproto):
         except ModuleNotFoundError as error:
             print(module.name, error.name.partition(".")[0])
 """
-ENGINES_OWN = ("torch", "vllm", "prometheus_client", "sglang", "lmcache")
+ENGINES_OWN = ("torch", "vllm", "prometheus_client", "sglang", "lmcache", "ucm")
 """What engines are, or bring."""
 USER = """
 from kvclient import AgentClient, AgentUnavailableError, ChunkKey, Namespace, PutOutcome, Status, prefix_keys

@@ -42,7 +42,12 @@ class _FullSwitch:
         self.values = ClusterValues(self.directory)
         self.programmer = SwitchProgrammer(check_interval_ns=1 << 62)
         self.cache = SwitchCache(
-            self.directory, self.values, self.programmer, SwitchCacheRules(), self._sources, lambda excluded: []
+            self.directory,
+            self.values,
+            self.programmer,
+            SwitchCacheRules(),
+            self._sources,
+            lambda excluded, namespace: [],
         )
         facts = SwitchFacts(residents * _SEGMENTS, _SEGMENT_BYTES, residents, 64)
         self.programmer.up(facts)

@@ -21,6 +21,7 @@ import os
 import time
 from collections.abc import Sequence
 from types import TracebackType
+from typing import Unpack
 
 from kvclient import messages
 from kvclient.attach import ANSWER_TIMEOUT_S, AgentUnavailableError, attach
@@ -32,6 +33,7 @@ from kvclient.local import LocalReads
 from kvclient.messages import FetchedChunk, Hint, Kind, Status, Where
 from kvclient.puts import ChunkToPut, PutOutcome, Puts, Reservation
 from kvclient.region import WriteRegion
+from kvclient.terms import FetchTerms, check_terms
 from kvproto.sources import ChunkSource
 
 __all__ = [
@@ -41,6 +43,7 @@ __all__ = [
     "ChunkSource",
     "ChunkToPut",
     "FetchStream",
+    "FetchTerms",
     "FetchUnderWay",
     "Fetched",
     "Found",
@@ -139,71 +142,29 @@ class AgentClient:
     # ------------------------------------------------------------------ fetch
 
     def fetch(
-        self,
-        keys: Sequence[bytes],
-        *,
-        deadline_s: float,
-        recompute_s: float | None = None,
-        queue_s: float = 0.0,
-        attention_share: float = 0.0,
-        behind: int = 0,
-        expected_s: float = 0.0,
-        traceparent: str | None = None,
+        self, keys: Sequence[bytes], *, deadline_s: float, traceparent: str | None = None, **terms: Unpack[FetchTerms]
     ) -> Fetched:
         """Bring chunks, in prefix order, into the pool and lease the leading ones that arrived by the deadline.
 
-        `recompute_s`: seconds to compute all of them; the agent answers GATE at once when it cannot beat that. None:
-        fetch whatever it takes. `queue_s`: seconds until the engine would begin to compute, because others come first.
-        `attention_share`: share of `recompute_s` that grows with the position, 0 to 1: late chunks are worth more.
-        `behind`: requests that wait for the engine behind this one; with some the agent rather waits for chunks that
-        somebody computes at this moment. `expected_s`: chunks that nobody has or computes yet will be announced within
-        this time (a prefill elsewhere that is about to begin): wait for them.
+        `terms`: what the agent weighs the fetch by, see FetchTerms; raises TypeError for what is none of them.
         `traceparent`: trace context of the caller (W3C Trace Context), of which the agent's spans become children.
         A miss is no exception: see `Fetched.count` and `Fetched.outcome`.
         """
-        if traceparent is None:
-            here = self.fetch_local(keys)
-            if here is not None:
-                return here
-        return self.start_fetch(
-            keys,
-            deadline_s=deadline_s,
-            recompute_s=recompute_s,
-            queue_s=queue_s,
-            attention_share=attention_share,
-            behind=behind,
-            expected_s=expected_s,
-            traceparent=traceparent,
-        ).wait()
+        here = self._here(keys, terms) if traceparent is None else None
+        if here is not None:
+            return here
+        return self.start_fetch(keys, deadline_s=deadline_s, traceparent=traceparent, **terms).wait()
 
     def start_fetch(
-        self,
-        keys: Sequence[bytes],
-        *,
-        deadline_s: float,
-        recompute_s: float | None = None,
-        queue_s: float = 0.0,
-        attention_share: float = 0.0,
-        behind: int = 0,
-        expected_s: float = 0.0,
-        traceparent: str | None = None,
+        self, keys: Sequence[bytes], *, deadline_s: float, traceparent: str | None = None, **terms: Unpack[FetchTerms]
     ) -> FetchUnderWay:
         """As `fetch`, without waiting: the agent begins now. `wait` must be called, also after `cancel`."""
-        body = messages.pack_fetch(keys, deadline_s, recompute_s, queue_s, attention_share, behind, expected_s)
+        body = messages.pack_fetch(keys, deadline_s, terms)
         request = self._ask_for(Kind.FETCH, keys, body, traceparent)
         return FetchUnderWay(self._connection, request, self._give_up_s(deadline_s), self._views)
 
     def fetch_stream(
-        self,
-        keys: Sequence[bytes],
-        *,
-        deadline_s: float,
-        recompute_s: float | None = None,
-        queue_s: float = 0.0,
-        attention_share: float = 0.0,
-        behind: int = 0,
-        expected_s: float = 0.0,
-        traceparent: str | None = None,
+        self, keys: Sequence[bytes], *, deadline_s: float, traceparent: str | None = None, **terms: Unpack[FetchTerms]
     ) -> FetchStream:
         """As `fetch`, but the leading chunks come one by one, each as soon as it is whole: load them meanwhile.
 
@@ -211,10 +172,10 @@ class AgentClient:
         ...     for view in stream:
         ...         load(view)
         """
-        here = self.fetch_local(keys) if traceparent is None else None
+        here = self._here(keys, terms) if traceparent is None else None
         if here is not None:
             return FetchStream.of(self._connection, here, self._views)
-        body = messages.pack_fetch(keys, deadline_s, recompute_s, queue_s, attention_share, behind, expected_s)
+        body = messages.pack_fetch(keys, deadline_s, terms)
         request = self._ask_for(Kind.FETCH_STREAM, keys, body, traceparent)
         return FetchStream(self._connection, request, self._give_up_s(deadline_s), self._views)
 
@@ -234,6 +195,12 @@ class AgentClient:
             pool = self._pool
             views = [pool[offset : offset + size_bytes] for offset, size_bytes in lease.found]
         return Fetched(lease.release, views, [ChunkSource.LOCAL] * len(views), Status.OK)
+
+    def _here(self, keys: Sequence[bytes], terms: FetchTerms) -> Fetched | None:
+        """As `fetch_local`; a keyword that a fetch does not take is an error here, too."""
+        if terms:
+            check_terms(terms)
+        return self.fetch_local(keys)
 
     def _ask_for(self, kind: Kind, keys: Sequence[bytes], body: bytes, traceparent: str | None) -> int:
         """Number of the request."""

@@ -57,6 +57,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kvclient.terms import FetchTerms, check_terms
 from kvproto.sources import ChunkSource
 
 VERSION = 5
@@ -234,19 +235,16 @@ def unpack_keys(body: bytes, count: int, start: int = 0) -> list[bytes]:
     return [body[at : at + KEY_BYTES] for at in range(start, len(body), KEY_BYTES)]
 
 
-def pack_fetch(
-    keys: Sequence[bytes],
-    deadline_s: float,
-    recompute_s: float | None,
-    queue_s: float = 0.0,
-    attention_share: float = 0.0,
-    behind: int = 0,
-    expected_s: float = 0.0,
-) -> bytes:
-    """Body of FETCH; raises ValueError as `pack_keys`. A trace context (`pack_traceparent`) may follow it."""
+def pack_fetch(keys: Sequence[bytes], deadline_s: float, terms: FetchTerms) -> bytes:
+    """Body of FETCH; raises ValueError as `pack_keys`, TypeError as `check_terms`. A trace context (`pack_traceparent`)
+    may follow it."""
+    if terms:
+        check_terms(terms)
+    recompute_s = terms.get("recompute_s")
     recompute_us = NO_RECOMPUTE if recompute_s is None else int(recompute_s * 1e6)
-    times_us = int(deadline_s * 1e6), recompute_us, int(queue_s * 1e6)
-    return FETCH.pack(*times_us, attention_share, behind, int(expected_s * 1e6)) + pack_keys(keys)
+    queue_us, expected_us = int(terms.get("queue_s", 0.0) * 1e6), int(terms.get("expected_s", 0.0) * 1e6)
+    share, behind = terms.get("attention_share", 0.0), terms.get("behind", 0)
+    return FETCH.pack(int(deadline_s * 1e6), recompute_us, queue_us, share, behind, expected_us) + pack_keys(keys)
 
 
 def pack_claim(keys: Sequence[bytes], size_bytes: int, etas_s: Sequence[float]) -> bytes:

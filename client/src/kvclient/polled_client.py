@@ -16,10 +16,12 @@ import select
 import time
 from collections import deque
 from collections.abc import Sequence
+from typing import Unpack
 
 from kvclient import messages
 from kvclient.attach import ANSWER_TIMEOUT_S, AgentUnavailableError, attach
 from kvclient.messages import Frame, Hint, Kind, MalformedFrameError, Status, Where
+from kvclient.terms import FetchTerms
 from kvproto.sources import ChunkSource
 
 RECEIVE_BYTES = 1 << 16
@@ -68,19 +70,10 @@ class PolledClient:
         return self._ask(Kind.CONTAINS, messages.pack_keys(keys), len(keys))
 
     def fetch(
-        self,
-        keys: Sequence[bytes],
-        *,
-        deadline_s: float,
-        recompute_s: float | None = None,
-        queue_s: float = 0.0,
-        attention_share: float = 0.0,
-        behind: int = 0,
-        expected_s: float = 0.0,
-        traceparent: str | None = None,
+        self, keys: Sequence[bytes], *, deadline_s: float, traceparent: str | None = None, **terms: Unpack[FetchTerms]
     ) -> int:
         """As AgentClient.fetch; `lease_of` the answer."""
-        body = messages.pack_fetch(keys, deadline_s, recompute_s, queue_s, attention_share, behind, expected_s)
+        body = messages.pack_fetch(keys, deadline_s, terms)
         trace = messages.pack_traceparent(traceparent)
         return self._ask(Kind.FETCH, body + trace, len(keys), deadline_s, status=len(trace))
 

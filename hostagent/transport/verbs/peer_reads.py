@@ -2,7 +2,8 @@
 
 The states of a peer: CONNECTING (TCP, then the exchange of queue pairs), READY, REFUSED (it has no RDMA: its reads go
 over TCP), CLOSED. Whatever goes wrong on the way ends in CLOSED, where every read fails; the next one finds a fresh
-peer, with a fresh queue pair. A read that is given up while the NIC works on it costs the queue pair: only when that
+peer, with a fresh queue pair. A NIC that neither brings a piece nor gives it up ends in REFUSED: the reads go on over
+TCP. A read that is given up while the NIC works on it costs the queue pair: only when that
 is destroyed is its memory sure to be left alone. The other reads go on with a new one.
 """
 
@@ -117,6 +118,8 @@ class PeerHost(Protocol):
     """What is shown to peers."""
     idle_s: float
     stall_timeout_s: float
+    silence_s: float
+    """What the NIC has not done for so long it will not do."""
 
     def make_queue_pair(self) -> ReadQueuePair:
         """A queue pair for asking. Raises VerbsError."""
@@ -140,6 +143,22 @@ class PeerHost(Protocol):
 
     def peer_refused(self, peer: PeerReads) -> None:
         """The peer does no RDMA with this node."""
+        ...
+
+    def look_for_completions(self) -> None:
+        """Take what has completed, whether there was an event or not."""
+        ...
+
+    def nic_worked(self, peer: PeerReads) -> None:
+        """A read by RDMA is done."""
+        ...
+
+    def nic_failed(self, peer: PeerReads) -> None:
+        """The NIC gave up what it was to read from the peer; the connection ends."""
+        ...
+
+    def nic_silent(self, peer: PeerReads) -> None:
+        """The NIC neither brings what it was to read from the peer nor gives it up; the reads go on over TCP."""
         ...
 
     def peer_closed(self, peer: PeerReads) -> None:
@@ -178,6 +197,8 @@ class PeerReads:
         self._key_word = host.target.local_key << 32
         self._target_address = host.target.address
         self._progress_s = host.loop.time()
+        self._completed_ns = 0
+        """When the NIC last did something."""
         self._timer: asyncio.TimerHandle | None = None
         self._control = ControlConnection(endpoint, host.address, host.loop, self, host.tokens)
         self._arm_timer()
@@ -297,12 +318,16 @@ class PeerReads:
 
     def _refuse(self) -> None:
         """No RDMA with this peer: reads from it go over TCP."""
+        self._host.peer_refused(self)
+        self._go_over_tcp()
+
+    def _go_over_tcp(self) -> None:
         self._state = _State.REFUSED
         self._drop_queue_pair()
         self._queue.clear()
+        self._posted.clear()
         self._forget_opened()
         self._control.close()
-        self._host.peer_refused(self)
         for read in list(self._reads):
             self._read_instead(read)
 
@@ -312,7 +337,7 @@ class PeerReads:
             self._tell(read, outcome)
 
         read.posted_count = 0
-        read.instead = self._host.read_instead(replace(read.request, done=done))
+        read.instead = self._host.read_instead(replace(_rest_of(read), done=done))
 
     # ------------------------------------------------------------------ opened chunks
 
@@ -448,9 +473,11 @@ class PeerReads:
         if not broken:
             self.pump(now_ns)
         self._progress_s = now_ns / 1e9
+        self._completed_ns = now_ns
         for read in touched:
             self._tell_progress(read)
         if broken:
+            self._host.nic_failed(self)
             self.close()
 
     def _tell_progress(self, read: RdmaRead) -> None:
@@ -460,6 +487,7 @@ class PeerReads:
         self._host.counters.read_bytes_rdma += new_bytes
         request = read.request
         if read.have_bytes == request.size_bytes:
+            self._host.nic_worked(self)
             self._end(read, ReadOutcome.DONE)
         elif request.progressed is not None and not read.over:
             request.progressed(read.have_bytes)
@@ -501,11 +529,20 @@ class PeerReads:
 
     def _arm_timer(self) -> None:
         # At a steady pace: which of the two limits counts changes with every read.
-        period_s = min(self._host.stall_timeout_s, self._host.idle_s)
+        period_s = min(self._host.stall_timeout_s, self._host.idle_s, self._host.silence_s / 4)
         self._timer = self._host.loop.call_later(period_s, self._check_time)
 
     def _check_time(self) -> None:
         """Stalled with reads, or idle without: both end the connection. Reads over TCP have timers of their own."""
+        if self._is_silent():
+            # An event that never came is no silence of the NIC.
+            self._host.look_for_completions()
+            if self._state is _State.CLOSED:
+                return
+            if self._is_silent():
+                self._host.counters.drop("read_nic_silent")
+                self._host.nic_silent(self)
+                self._go_over_tcp()
         waiting = any(read.instead is None for read in self._reads)
         limit_s = self._host.stall_timeout_s if waiting else self._host.idle_s
         over_tcp = self._reads and not waiting
@@ -517,6 +554,28 @@ class PeerReads:
             if over_tcp:
                 self._progress_s = self._host.loop.time()
             self._arm_timer()
+
+    def _is_silent(self) -> bool:
+        """Whether the NIC has done nothing for long, though it has something to do."""
+        oldest = next(iter(self._posted.values()), None)
+        if oldest is None:
+            return False
+        return self._now_ns() - max(oldest.posted_ns, self._completed_ns) >= self._host.silence_s * 1e9
+
+
+def _rest_of(read: RdmaRead) -> ReadRequest:
+    """What the NIC has not brought of a read: its pieces come in order."""
+    request, have_bytes = read.request, read.have_bytes
+    if not have_bytes:
+        return request
+    tell = request.progressed
+    return replace(
+        request,
+        offset=request.offset + have_bytes,
+        size_bytes=request.size_bytes - have_bytes,
+        pool_offset=request.pool_offset + have_bytes,
+        progressed=None if tell is None else lambda more_bytes: tell(have_bytes + more_bytes),
+    )
 
 
 def hand_out(works: Iterable[tuple[int, int]], working: dict[int, PeerReads], now_ns: int) -> None:

@@ -221,6 +221,11 @@ class CompletionWatch:
             self._timer.cancel()
         self._loop.remove_reader(self._channel.fd)
 
+    def look(self) -> None:
+        """Take what has completed without waiting for an event, which may be lost."""
+        if self._open and self._timer is None:
+            self._look()
+
     def _event(self) -> None:
         self._or_break(self._drain)
 

@@ -15,6 +15,7 @@ from hostagent.transport.host import Host
 from hostagent.transport.read_server import ReadServer
 from hostagent.transport.sockets import read_client
 from hostagent.transport.verbs.connections import PoolAccess, ReadQueuePair
+from hostagent.transport.verbs.detours import Detours
 from hostagent.transport.verbs.device import MemoryRegion, RdmaPort, VerbsError
 from hostagent.transport.verbs.peer_reads import PeerReads, hand_out
 from hostagent.transport.verbs.queues import CompletionChannel, CompletionQueue, Completions, CompletionWatch
@@ -42,10 +43,12 @@ class VerbsReads:
         self.counters = host.counters
         self.idle_s = idle_s
         self.stall_timeout_s = limits.READ_STALL_TIMEOUT_S
+        self.silence_s = limits.VERBS_READ_SILENCE_S
         self._host = host
         self._port = port
         self._region = region
         self._peers: dict[str, PeerReads] = {}
+        self._detours = Detours()
         self._working: dict[int, PeerReads] = {}
         """The peer that each piece belongs to, by work id."""
         self._work_id = 0
@@ -53,7 +56,9 @@ class VerbsReads:
         self._usable = True
         """Whether completions are still reported."""
         counters = Retransmissions(*port.counter_directories)
-        self._losses = LossWatch(counters, host.loop, lambda: bool(self._working), self._lost)
+        self._losses = LossWatch(
+            counters, host.loop, lambda: bool(self._working), self._lost, self.look_for_completions
+        )
         with contextlib.ExitStack() as undo:
             undo.callback(self._losses.close)
             self._channel = CompletionChannel(port)
@@ -78,7 +83,7 @@ class VerbsReads:
         """See `Transport.read`."""
         if request.leaves is not None:
             return self._tcp.read(request)
-        if not self._usable:
+        if not self._usable or self._detours.needed(request.endpoint, self.loop.time()):
             return self.read_instead(request)
         peer = self._peers.get(request.endpoint)
         if peer is None:
@@ -126,6 +131,25 @@ class VerbsReads:
     def peer_refused(self, peer: PeerReads) -> None:
         """See `PeerHost`."""
         log.info("%s has no RDMA for us: reading from it over TCP", peer.endpoint)
+
+    def look_for_completions(self) -> None:
+        """See `PeerHost`."""
+        self._watch.look()
+
+    def nic_worked(self, peer: PeerReads) -> None:
+        """See `PeerHost`."""
+        self._detours.worked(peer.endpoint)
+
+    def nic_failed(self, peer: PeerReads) -> None:
+        """See `PeerHost`."""
+        if self._detours.failed(peer.endpoint, self.loop.time()):
+            log.warning("RDMA brings nothing from %s: reading over TCP for a while", peer.endpoint)
+
+    def nic_silent(self, peer: PeerReads) -> None:
+        """See `PeerHost`. What comes now goes over TCP, too; later there will be a fresh peer."""
+        log.warning("the NIC is silent about reads from %s: reading over TCP for a while", peer.endpoint)
+        self._detours.begin(peer.endpoint, self.loop.time())
+        self.peer_closed(peer)
 
     def peer_closed(self, peer: PeerReads) -> None:
         """See `PeerHost`."""

@@ -73,12 +73,15 @@ class LossWatch:
         loop: asyncio.AbstractEventLoop,
         in_flight: Callable[[], bool],
         lost: Callable[[int, int, int], None],
+        looks: Callable[[], None],
     ) -> None:
-        """`lost` hears how many retransmissions there were, and between which times of the loop (nanoseconds)."""
+        """`lost` hears how many retransmissions there were, and between which times of the loop (nanoseconds). `looks`
+        is called each time that the counters are looked at."""
         self._counters = counters
         self._loop = loop
         self._in_flight = in_flight
         self._lost = lost
+        self._looks = looks
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self) -> None:
@@ -98,6 +101,7 @@ class LossWatch:
 
     def _look(self, since_ns: int) -> None:
         self._timer = None
+        self._looks()
         count = self._counters.since_last()
         if count:
             self._lost(count, since_ns, self._now_ns())

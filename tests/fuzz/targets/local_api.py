@@ -112,7 +112,7 @@ class LocalApi:
         content = Random(2).randbytes(_HELD_BYTES)
         os.pwrite(self._region, content, 0)
         self._asked(Kind.COMMIT, messages.COMMIT.pack(lease, 0))
-        self._asked(Kind.FETCH, messages.pack_fetch([_HELD], 1.0, None), 1)
+        self._asked(Kind.FETCH, messages.pack_fetch([_HELD], 1.0, {}), 1)
         return content
 
     def _asked(self, kind: Kind, body: bytes, count: int = 0) -> Frame:

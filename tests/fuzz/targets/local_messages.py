@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from kvclient import messages
 from kvclient.messages import FetchedChunk, Frame, FrameReader, Kind, MalformedFrameError, Status
+from kvclient.terms import FetchTerms
 from kvproto.sources import ChunkSource
 from tests.fuzz.target import Case, check
 
@@ -39,7 +40,9 @@ def request_frame(random: Random) -> bytes:
             deadline_s = random.choice((0.0, 0.001, 0.05, 1e9))
             share = random.choice((0.0, 0.5, 1.0, -1.0, float("nan"), float("inf")))
             recompute_s = random.choice((None, 0.0, 0.01, 1e9))
-            body = messages.pack_fetch(keys, deadline_s, recompute_s, 0.1, share, 1, random.choice((0.0, 0.01, 1e6)))
+            terms = FetchTerms(recompute_s=recompute_s, queue_s=0.1, attention_share=share, behind=1)
+            terms["expected_s"] = random.choice((0.0, 0.01, 1e6))
+            body = messages.pack_fetch(keys, deadline_s, terms)
             trace = messages.pack_traceparent(random.choice((None, WORDS[-2].decode(), "é", "x" * 100)))
             body, status = body + trace, len(trace)
         case Kind.HINT:

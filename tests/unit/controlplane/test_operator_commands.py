@@ -195,3 +195,22 @@ def test_trees_read_well() -> None:
         for at, parent in ((1, 9), (2, 9), (3, 1), (4, 2), (5, 1))
     ]
     assert [chunk.key[0] for chunk in in_tree_order(chunks)] == [1, 3, 5, 2, 4]
+
+
+def test_expel_puts_a_node_out_and_takes_it_in_again(capsys: pytest.CaptureFixture[str]) -> None:
+    async def steps(kvcast: Command, _first: FakeAgent, _second: FakeAgent, third: FakeAgent) -> None:
+        assert await kvcast("expel") == 0
+        assert capsys.readouterr().out.split() == ["expelled", "nodes:", "none"]
+        assert await kvcast("expel", "n3") == 0
+        said = capsys.readouterr().out
+        assert "n3 is expelled" in said
+        assert "until this controller ends" in said
+        await third.until(lambda: third.error is not None, "n3 is out")
+        assert "kvcast expel n3 --cancel" in str(third.error)
+        assert await kvcast("expel", "n3", "--cancel", "--json") == 0
+        assert json.loads(capsys.readouterr().out) == {"expelled": [], "lasting": False, "was_attached": False}
+        assert await kvcast("expel", "a b") == 2
+        assert "'a b' is no name of a node" in capsys.readouterr().err
+        assert await kvcast("expel", "--cancel") == 2
+
+    on_a_pool(steps)

@@ -247,6 +247,24 @@ def test_the_second_remote_fetch_pushes_the_prefix_to_all_others_at_once() -> No
     assert scene.core.accounting.decisions["push_done_chunks"] == 1
 
 
+def test_where_nothing_is_cast_nodes_take_turns() -> None:
+    """Each copy crosses its holder's uplink by itself: engines' reads queue behind no more than one at a time."""
+    scene = Scene(pushes=PushParameters(evidence_min=1, use_min=0.0, nodes_at_once=1))
+    scene.attach(1, [record("seed"), record("below seed", "seed", 1), record("a"), record("b", "a", 1)])
+    for number in (2, 3, 4, 5, 6):
+        scene.attach(number)
+    warmed(scene)
+    for number in (2, 3):
+        use(scene, number, "a", "b", source=rpc.SOURCE_HOLDER)
+    assert (pushed(scene, 4), pushed(scene, 5), pushed(scene, 6)) == ([key("a"), key("b")], [], [])
+    scene.announce(5, [record("a")])  # it has fetched that by itself while it waited
+    (task,) = scene.tasks(4, "fetch")
+    scene.finish(4, task)
+    assert (pushed(scene, 5), pushed(scene, 6)) == ([key("b")], [])
+    scene.say(5, leaving=rpc.Leaving())
+    assert pushed(scene, 6) == [key("a"), key("b")]
+
+
 def test_a_closed_gate_pushes_nothing() -> None:
     scene = Scene(pushes=PushParameters(enabled=False))
     scene.attach(1, [record("seed"), record("a")])

@@ -261,7 +261,7 @@ def test_client_that_dies_mid_fetch_leaves_nothing_behind(pair: Cluster) -> None
     attached = attach(pair.agents[1].config.api_socket)
     os.close(attached.memory)
     os.close(attached.region)
-    body = messages.pack_fetch(keys(7), 10.0, None)
+    body = messages.pack_fetch(keys(7), 10.0, {})
     core = pair.agents[1].core
     with attached.sock as engine:
         engine.sendall(messages.pack(messages.Kind.FETCH, 1, body, count=7))

@@ -323,6 +323,14 @@ def test_a_local_chunk_is_read_without_the_agent_and_the_agent_hears_of_it(one: 
     assert client.fetch_local([key(1), key(1)]) is None
 
 
+def test_a_keyword_that_no_fetch_takes_is_an_error_for_local_chunks_too(one: Cluster) -> None:
+    client = one.client(0)
+    client.put(key(1), None, bytes(4096))
+    for fetch in (client.fetch, client.fetch_stream, client.start_fetch):
+        with pytest.raises(TypeError, match="takes no 'recompute': there are recompute_s, queue_s"):
+            fetch([key(1)], deadline_s=1.0, recompute=2.0)  # type: ignore[call-arg, operator]
+
+
 def test_bytes_stay_while_others_fill_the_pool(one: Cluster) -> None:
     reader, writer = one.client(0), one.client(0)
     writer.put(key(0), None, b"x" * 100_000)

@@ -26,6 +26,7 @@ from hostagent.transport.read_protocol import (
 )
 from hostagent.transport.read_server import ReadServer
 from hostagent.transport.verbs import abi
+from hostagent.transport.verbs.detours import Detours
 from hostagent.transport.verbs.device import VerbsError
 from hostagent.transport.verbs.peer_reads import PeerReads, hand_out
 from kvproto.ids import ChunkKey
@@ -149,6 +150,10 @@ class Reader:
         self.window_bytes = limits.VERBS_READ_WINDOW_BYTES
         self.idle_s = 60.0
         self.stall_timeout_s = 30.0
+        self.silence_s = 8.0
+        self.looks = 0
+        self.nic: list[str] = []
+        """What peers said of the NIC, in order."""
         self.connections: list[CopyingConnection] = []
         self.work: dict[int, PeerReads] = {}
         self.closed: list[PeerReads] = []
@@ -179,6 +184,18 @@ class Reader:
 
     def peer_refused(self, peer: PeerReads) -> None:
         self.refused.append(peer)
+
+    def look_for_completions(self) -> None:
+        self.looks += 1
+
+    def nic_worked(self, _peer: PeerReads) -> None:
+        self.nic.append("worked")
+
+    def nic_failed(self, _peer: PeerReads) -> None:
+        self.nic.append("failed")
+
+    def nic_silent(self, _peer: PeerReads) -> None:
+        self.nic.append("silent")
 
     def peer_closed(self, peer: PeerReads) -> None:
         self.closed.append(peer)
@@ -485,3 +502,68 @@ def test_a_stalled_connection_and_an_idle_one_are_given_up(stalled: bool) -> Non
         holder.server.close()
 
     asyncio.run(main())
+
+
+def test_what_the_nic_neither_brings_nor_gives_up_comes_over_tcp() -> None:
+    """Two pieces are there when the NIC falls silent: the rest comes over TCP, into memory that the NIC has lost."""
+
+    async def main() -> None:
+        reader, holder = Reader(), Holder(rdma=True)
+        reader.silence_s = 0.05
+        peer = PeerReads(holder.endpoint, reader)  # type: ignore[arg-type]
+        outcomes: list[ReadOutcome] = []
+        progress: list[int] = []
+        peer.add(ReadRequest(peer.endpoint, KEY, 100, 4 * PIECE, 4096, outcomes.append, progress.append))
+        await eventually(lambda: reader.connections and len(reader.queue_pair.posted) == 4)
+        nic = reader.queue_pair
+        reader.complete(2)
+        await eventually(lambda: outcomes == [ReadOutcome.DONE])
+        assert nic.destroyed
+        assert reader.looks, "a lost event is no silence"
+        assert reader.counters.dropped == {"read_nic_silent": 1}
+        assert reader.nic == ["silent"]
+        assert reader.memory.view(4096, 4 * PIECE) == holder.memory.view(100, 4 * PIECE)
+        assert reader.counters.read_bytes_rdma == 2 * PIECE
+        assert reader.counters.read_bytes_received == 4 * PIECE, "and no byte twice"
+        assert progress == sorted(progress)
+        peer.close()
+        reader.tcp.close()
+        holder.server.close()
+
+    asyncio.run(main())
+
+
+def test_silence_that_was_a_lost_event_changes_nothing() -> None:
+    async def main() -> None:
+        reader, holder = Reader(), Holder(rdma=True)
+        reader.silence_s = 0.05
+        reader.look_for_completions = lambda: reader.complete(1)  # type: ignore[method-assign]
+        peer = PeerReads(holder.endpoint, reader)  # type: ignore[arg-type]
+        outcomes: list[ReadOutcome] = []
+        peer.add(ReadRequest(peer.endpoint, KEY, 0, 1000, 0, outcomes.append))
+        await eventually(lambda: outcomes == [ReadOutcome.DONE])
+        assert reader.counters.dropped == {}
+        assert reader.nic == ["worked"]
+        peer.close()
+        reader.tcp.close()
+        holder.server.close()
+
+    asyncio.run(main())
+
+
+def test_a_peer_from_which_rdma_brings_nothing_is_read_over_tcp_for_a_while() -> None:
+    detours = Detours()
+    assert not detours.failed("a", 0.0)
+    assert not detours.needed("a", 0.0), "once is an accident"
+    detours.worked("a")
+    assert not detours.failed("a", 1.0)
+    assert not detours.failed("b", 1.0)
+    assert detours.failed("a", 2.0)
+    assert detours.needed("a", 2.0)
+    assert not detours.needed("b", 2.0)
+    assert detours.needed("a", 1.9 + limits.VERBS_READ_DETOUR_S)
+    assert not detours.needed("a", 2.0 + limits.VERBS_READ_DETOUR_S), "RDMA gets another try"
+    assert not detours.failed("a", 60.0)
+    for number in range(2 * limits.VERBS_PEERS_REMEMBERED_MAX):
+        detours.begin(str(number), 0.0)
+    assert not detours.needed("0", 0.0), "a bounded memory"

@@ -424,7 +424,7 @@ def test_a_ratio_of_zero_traces_only_what_the_engine_samples() -> None:
 
 
 def test_a_trace_context_travels_behind_the_keys() -> None:
-    body, trace = messages.pack_fetch([key(1)], 1.0, None), messages.pack_traceparent(SAMPLED)
+    body, trace = messages.pack_fetch([key(1)], 1.0, {}), messages.pack_traceparent(SAMPLED)
     (frame,) = messages.FrameReader().feed(messages.pack(Kind.FETCH, 1, body + trace, status=len(trace), count=1))
     assert messages.split_traceparent(frame) == (body, SAMPLED)
     assert messages.split_traceparent(Frame(Kind.FETCH, 0, 1, 1, body)) == (body, "")

@@ -478,8 +478,14 @@ class SteppedLoop:
 def test_counters_are_looked_at_while_reads_are_in_flight(tmp_path: Path) -> None:
     counter = tmp_path / "completer_retry_err"
     counter.write_text("5\n")
-    loop, in_flight, told = SteppedLoop(), [True], []
-    watch = LossWatch(Retransmissions(tmp_path), loop, lambda: in_flight[0], lambda *what: told.append(what))  # type: ignore[arg-type]
+    loop, in_flight, told, looks = SteppedLoop(), [True], [], []
+    watch = LossWatch(
+        Retransmissions(tmp_path),
+        loop,  # type: ignore[arg-type]
+        lambda: in_flight[0],
+        lambda *what: told.append(what),
+        lambda: looks.append(loop.now_s),
+    )
     assert loop.timer is None
     counter.write_text("6\n")
     watch.begin()
@@ -494,6 +500,7 @@ def test_counters_are_looked_at_while_reads_are_in_flight(tmp_path: Path) -> Non
     in_flight[0] = False
     loop.step()
     assert loop.timer is None, "nothing is in flight: the NIC is left alone"
+    assert len(looks) == 3, "completions are looked for as often"
     watch.begin()
     watch.close()
     assert loop.timer is None

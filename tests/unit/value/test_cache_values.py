@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bmv2_testbed.bench.policy.library import has_library, replay_library
+from bmv2_testbed.bench.policy.library import LibraryCache, has_library
+from bmv2_testbed.bench.policy.peers import PEERS, replay_blocks
 from bmv2_testbed.bench.policy.replay import replay_belady, replay_lru, replay_ours
 from bmv2_testbed.bench.policy.trees import Forest, forest, session_ends
 from kvcast.cli import main
@@ -23,7 +24,7 @@ from kvpolicy.value.table import NONE, ChunkTable, mixed
 from kvproto.ids import ChunkKey
 from planner.traces import TraceRequest, read_trace
 from planner.traces.catalog import CARRIED
-from planner.traces.holdout import MADE
+from planner.traces.tuning import MADE
 
 SECOND = 1_000_000_000
 LRU = tuple(one for one in POLICIES if one.name == "lru")
@@ -343,7 +344,7 @@ def test_on_single_chunks_the_library_lru_is_ours() -> None:
     requests = [TraceRequest(float(at), 512, 1, (int(rng.zipf(1.3)) % 300,)) for at in range(3000)]
     trees = forest(requests)
     for capacity in (5, 30, 100):
-        assert replay_library(trees, capacity, "lru-library") == pytest.approx(replay_lru(trees, capacity))
+        assert replay_blocks(trees, LibraryCache("LRU", capacity)) == pytest.approx(replay_lru(trees, capacity))
 
 
 @pytest.mark.parametrize("name", ["chat_small.jsonl", "rollout_small.jsonl"])
@@ -364,10 +365,36 @@ def test_the_command_writes_every_policy_and_pool(tmp_path: Path, capsys: pytest
     trace = str(CARRIED / "rollout_small.jsonl")
     assert main(["bench", "policy", "--trace", trace, "--pool", "0.05,0.2", "--json", str(out), "--hints"]) == 0
     hits = json.loads(out.read_text())
-    assert {"ours", "ours-without-hints", "lru", "belady"} <= {one["policy"] for one in hits}
-    assert all(0 <= one["hit"] <= 1 and one["pool"] in (0.05, 0.2) for one in hits)
+    assert {"ours", "ours-without-hints", "lru", "belady", *PEERS} <= {one["policy"] for one in hits}
+    assert all(0 <= one["hit"] <= 1 and one["pool"] in (0.05, 0.2) and one["chunk_us"] > 0 for one in hits)
+    told = capsys.readouterr().out
+    assert "cases" in told and "w-tinylfu" in told and max(map(len, told.splitlines())) <= 80
     assert main(["bench", "policy", "--trace", str(tmp_path / "none.jsonl")]) == 2
     assert "none.jsonl" in capsys.readouterr().err
+
+
+def test_the_command_replays_a_whole_set_and_draws_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    out, stem = tmp_path / "hits.json", tmp_path / "hits.svg"
+    asked = [
+        "bench",
+        "policy",
+        "--tuning",
+        "--requests",
+        "12",
+        "--pool",
+        "0.5",
+        "--json",
+        str(out),
+        "--plot",
+        str(stem),
+    ]
+    assert main(asked) == 0
+    hits = json.loads(out.read_text())
+    assert {one["trace"] for one in hits} == set(MADE)
+    assert {one["pool"] for one in hits} == {0.5}
+    assert "W-TinyLFU" in stem.read_text() and stem.with_suffix(".png").stat().st_size
+    assert f"of {len(MADE)} cases" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", MADE)

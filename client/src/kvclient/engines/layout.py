@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import warnings
 from collections.abc import Iterator, Sequence
@@ -18,6 +19,8 @@ with warnings.catch_warnings():
     torch.frombuffer(bytes(1), dtype=torch.uint8)
 
 WORD_BYTES = 8
+_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""Numbers are copied as whole numbers of their size: no kernel has to know the type of the cache."""
 
 
 class LayoutError(ValueError):
@@ -54,13 +57,15 @@ class DeviceLayers:
     """
 
     def __init__(self, views: Sequence[torch.Tensor]) -> None:
-        """`views`: `page_view` of each layer, all on one device."""
+        """`views`: of each layer, shape (blocks, ...), with any strides, all on one device: `page_view` where pages are
+        opaque bytes. A chunk has a page's numbers in the order of the view's dimensions."""
         self._device = views[0].device
-        self._spans = spans_of([view.shape[1] for view in views])
+        self._spans = spans_of([math.prod(view.shape[1:]) * view.element_size() for view in views])
         self._bytes = sum(span.page_bytes for span in self._spans)
-        # Kernels move one element per thread: eight bytes at a time where pages allow it.
-        self._word = torch.int64 if all(_is_aligned(view, WORD_BYTES) for view in views) else torch.uint8
-        self._layers = [view.view(self._word) for view in views]
+        self._layers = [view.view(_WORDS[view.element_size()]) for view in views]
+        # Kernels move one element per thread: eight bytes at a time where pages are bytes and allow it.
+        if all(_is_aligned(view, WORD_BYTES) for view in views):
+            self._layers = [view.view(torch.int64) for view in views]
         self._is_cuda = self._device.type == "cuda"
         self._own = threading.local()
 
@@ -107,7 +112,7 @@ class DeviceLayers:
             ids = torch.tensor(block_ids, dtype=torch.long).to(self._device, non_blocking=True)
             staging = torch.empty(self._bytes * count, dtype=torch.uint8, device=self._device)
             for layer, span in zip(self._layers, self._spans, strict=True):
-                torch.index_select(layer, 0, ids, out=self._part(staging, span, count).view(self._word))
+                torch.index_select(layer, 0, ids, out=_as_pages(self._part(staging, span, count), layer))
             landing.copy_(staging, non_blocking=True)
         if landing is not content:
             content.copy_(landing)
@@ -129,7 +134,7 @@ class DeviceLayers:
                 part = self._part(content, self._spans[index], blocks_count)[skip_blocks : skip_blocks + len(block_ids)]
                 if self._is_cuda:
                     part = part.pin_memory().to(self._device, non_blocking=True)
-                self._layers[index].index_copy_(0, ids, part.view(self._word))
+                self._layers[index].index_copy_(0, ids, _as_pages(part, self._layers[index]))
 
     @staticmethod
     def _part(content: torch.Tensor, span: Span, blocks_count: int) -> torch.Tensor:
@@ -137,7 +142,14 @@ class DeviceLayers:
         return content[start : start + span.page_bytes * blocks_count].view(blocks_count, span.page_bytes)
 
 
+def _as_pages(part: torch.Tensor, layer: torch.Tensor) -> torch.Tensor:
+    """Pages as bytes, shape (blocks, page_bytes), as pages of the layer."""
+    return part.view(layer.dtype).view(part.shape[0], *layer.shape[1:])
+
+
 def _is_aligned(view: torch.Tensor, word_bytes: int) -> bool:
+    if view.dim() != 2 or view.dtype != torch.uint8:
+        return False
     numbers = (view.shape[1], view.stride(0), view.storage_offset(), view.data_ptr())
     return all(number % word_bytes == 0 for number in numbers)
 

@@ -1126,6 +1126,7 @@ class ReadAccess(_message.Message):
     NOW_MS_FIELD_NUMBER: _builtins.int
     LIFETIME_MS_FIELD_NUMBER: _builtins.int
     TOKEN_FIELD_NUMBER: _builtins.int
+    EXPELLED_FIELD_NUMBER: _builtins.int
     verify_key: _builtins.bytes
     """Ed25519 key of this controller: tokens that it signed are good here"""
     now_ms: _builtins.int
@@ -1136,6 +1137,10 @@ class ReadAccess(_message.Message):
     def token(self) -> Global___SignedReadToken:
         """this node's own, to be shown to others"""
 
+    @_builtins.property
+    def expelled(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """nodes that are put out: their tokens are no good, whoever signed them"""
+
     def __init__(
         self,
         *,
@@ -1143,10 +1148,11 @@ class ReadAccess(_message.Message):
         now_ms: _builtins.int = ...,
         lifetime_ms: _builtins.int = ...,
         token: Global___SignedReadToken | None = ...,
+        expelled: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["token", b"token"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["lifetime_ms", b"lifetime_ms", "now_ms", b"now_ms", "token", b"token", "verify_key", b"verify_key"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["expelled", b"expelled", "lifetime_ms", b"lifetime_ms", "now_ms", b"now_ms", "token", b"token", "verify_key", b"verify_key"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3021,6 +3027,59 @@ class DrainRequest(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DrainRequest: _TypeAlias = DrainRequest  # noqa: Y015
+
+@_typing.final
+class ExpelRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: _builtins.int
+    CANCEL_FIELD_NUMBER: _builtins.int
+    node: _builtins.str
+    """empty: nothing changes"""
+    cancel: _builtins.bool
+    """take the node in again"""
+    def __init__(
+        self,
+        *,
+        node: _builtins.str = ...,
+        cancel: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "node", b"node"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExpelRequest: _TypeAlias = ExpelRequest  # noqa: Y015
+
+@_typing.final
+class ExpelReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EXPELLED_FIELD_NUMBER: _builtins.int
+    LASTING_FIELD_NUMBER: _builtins.int
+    WAS_ATTACHED_FIELD_NUMBER: _builtins.int
+    lasting: _builtins.bool
+    """they are in the controller's file: they stay out when it starts again"""
+    was_attached: _builtins.bool
+    @_builtins.property
+    def expelled(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """all that are out now"""
+
+    def __init__(
+        self,
+        *,
+        expelled: _abc.Iterable[_builtins.str] | None = ...,
+        lasting: _builtins.bool = ...,
+        was_attached: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["expelled", b"expelled", "lasting", b"lasting", "was_attached", b"was_attached"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExpelReply: _TypeAlias = ExpelReply  # noqa: Y015
 
 @_typing.final
 class ExamineRequest(_message.Message):

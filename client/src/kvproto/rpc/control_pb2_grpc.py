@@ -155,6 +155,11 @@ class OperatorStub:
                 request_serializer=kvproto_dot_rpc_dot_control__pb2.DrainRequest.SerializeToString,
                 response_deserializer=kvproto_dot_rpc_dot_control__pb2.Progress.FromString,
                 _registered_method=True)
+        self.Expel = channel.unary_unary(
+                '/kvcast.control.v1.Operator/Expel',
+                request_serializer=kvproto_dot_rpc_dot_control__pb2.ExpelRequest.SerializeToString,
+                response_deserializer=kvproto_dot_rpc_dot_control__pb2.ExpelReply.FromString,
+                _registered_method=True)
         self.Cost = channel.unary_unary(
                 '/kvcast.control.v1.Operator/Cost',
                 request_serializer=kvproto_dot_rpc_dot_control__pb2.CostRequest.SerializeToString,
@@ -231,6 +236,14 @@ class OperatorServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Expel(self, request, context):
+        """Put a node out of the cluster, or take it in again: its stream ends, its copies, its member and its tokens are no
+        good from now on. INVALID_ARGUMENT for what is no name. Without a name: only say who is out.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Cost(self, request, context):
         """What it would take each node to have the chunks of a prefix, for routers. INVALID_ARGUMENT for a question that makes
         no sense, RESOURCE_EXHAUSTED when there are too many.
@@ -302,6 +315,11 @@ def add_OperatorServicer_to_server(servicer, server):
                     servicer.Drain,
                     request_deserializer=kvproto_dot_rpc_dot_control__pb2.DrainRequest.FromString,
                     response_serializer=kvproto_dot_rpc_dot_control__pb2.Progress.SerializeToString,
+            ),
+            'Expel': grpc.unary_unary_rpc_method_handler(
+                    servicer.Expel,
+                    request_deserializer=kvproto_dot_rpc_dot_control__pb2.ExpelRequest.FromString,
+                    response_serializer=kvproto_dot_rpc_dot_control__pb2.ExpelReply.SerializeToString,
             ),
             'Cost': grpc.unary_unary_rpc_method_handler(
                     servicer.Cost,
@@ -562,6 +580,33 @@ class Operator:
             '/kvcast.control.v1.Operator/Drain',
             kvproto_dot_rpc_dot_control__pb2.DrainRequest.SerializeToString,
             kvproto_dot_rpc_dot_control__pb2.Progress.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Expel(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kvcast.control.v1.Operator/Expel',
+            kvproto_dot_rpc_dot_control__pb2.ExpelRequest.SerializeToString,
+            kvproto_dot_rpc_dot_control__pb2.ExpelReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -88,6 +88,10 @@ class OperatorStub:
     Unpin: _grpc.UnaryUnaryMultiCallable[_control_pb2.PinRequest, _control_pb2.PinReply]
     Evict: _grpc.UnaryUnaryMultiCallable[_control_pb2.EvictRequest, _control_pb2.EvictReply]
     Drain: _grpc.UnaryStreamMultiCallable[_control_pb2.DrainRequest, _control_pb2.Progress]
+    Expel: _grpc.UnaryUnaryMultiCallable[_control_pb2.ExpelRequest, _control_pb2.ExpelReply]
+    """Put a node out of the cluster, or take it in again: its stream ends, its copies, its member and its tokens are no
+    good from now on. INVALID_ARGUMENT for what is no name. Without a name: only say who is out.
+    """
     Cost: _grpc.UnaryUnaryMultiCallable[_control_pb2.CostRequest, _control_pb2.CostReply]
     """What it would take each node to have the chunks of a prefix, for routers. INVALID_ARGUMENT for a question that makes
     no sense, RESOURCE_EXHAUSTED when there are too many.
@@ -115,6 +119,10 @@ class OperatorAsyncStub(OperatorStub):
     Unpin: _aio.UnaryUnaryMultiCallable[_control_pb2.PinRequest, _control_pb2.PinReply]  # type: ignore[assignment]
     Evict: _aio.UnaryUnaryMultiCallable[_control_pb2.EvictRequest, _control_pb2.EvictReply]  # type: ignore[assignment]
     Drain: _aio.UnaryStreamMultiCallable[_control_pb2.DrainRequest, _control_pb2.Progress]  # type: ignore[assignment]
+    Expel: _aio.UnaryUnaryMultiCallable[_control_pb2.ExpelRequest, _control_pb2.ExpelReply]  # type: ignore[assignment]
+    """Put a node out of the cluster, or take it in again: its stream ends, its copies, its member and its tokens are no
+    good from now on. INVALID_ARGUMENT for what is no name. Without a name: only say who is out.
+    """
     Cost: _aio.UnaryUnaryMultiCallable[_control_pb2.CostRequest, _control_pb2.CostReply]  # type: ignore[assignment]
     """What it would take each node to have the chunks of a prefix, for routers. INVALID_ARGUMENT for a question that makes
     no sense, RESOURCE_EXHAUSTED when there are too many.
@@ -193,6 +201,16 @@ class OperatorServicer(metaclass=_abc_1.ABCMeta):
         request: _control_pb2.DrainRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_control_pb2.Progress], _abc.AsyncIterator[_control_pb2.Progress]]: ...
+
+    @_abc_1.abstractmethod
+    def Expel(
+        self,
+        request: _control_pb2.ExpelRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_control_pb2.ExpelReply, _abc.Awaitable[_control_pb2.ExpelReply]]:
+        """Put a node out of the cluster, or take it in again: its stream ends, its copies, its member and its tokens are no
+        good from now on. INVALID_ARGUMENT for what is no name. Without a name: only say who is out.
+        """
 
     @_abc_1.abstractmethod
     def Cost(

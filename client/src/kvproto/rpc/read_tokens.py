@@ -18,6 +18,8 @@ from kvproto.rpc import control_pb2 as pb
 SHOWN_BYTES_MAX: Final = 64 * 1024
 """Of all tokens that a reader shows at once."""
 SHOWN_MAX: Final = 4
+EXPELLED_MAX: Final = 256
+"""Nodes whose tokens are no good any more, that agents are told of."""
 _CONTEXT: Final = b"kvcast read token\0"
 
 

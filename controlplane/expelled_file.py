@@ -1,0 +1,62 @@
+"""The list of expelled nodes in a file: operators edit it, or `kvcast expel` does, and the controller follows it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from pathlib import Path
+
+from controlplane.expulsions import ExpulsionError, file_of, names_in
+
+
+class ExpelledFile:
+    """One file, which need not be there yet."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._seen: tuple[int, int, int] | None = None
+        """Inode, size and time of what was read last."""
+
+    def read(self) -> frozenset[str]:
+        """What it says now. Raises ExpulsionError: it cannot be read, or says what cannot be."""
+        self._seen = self._look()
+        if self._seen is None:
+            return frozenset()
+        try:
+            return names_in(self.path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            raise ExpulsionError(f"cannot read {self.path}: {_reason(error)}") from error
+        except ExpulsionError as error:
+            raise ExpulsionError(f"{self.path}: {error}") from error
+
+    def changed(self) -> bool:
+        """Whether there is another file than the one that was read last."""
+        return self._look() != self._seen
+
+    def write(self, names: frozenset[str]) -> None:
+        """Replace it as a whole. Raises ExpulsionError."""
+        try:
+            with tempfile.NamedTemporaryFile(
+                "w", encoding="utf-8", dir=self.path.parent, prefix=f".{self.path.name}.", delete=False
+            ) as new:
+                new.write(file_of(names))
+                new.flush()
+                os.fsync(new.fileno())
+            os.replace(new.name, self.path)
+        except OSError as error:
+            with contextlib.suppress(OSError, UnboundLocalError):
+                os.unlink(new.name)
+            raise ExpulsionError(f"cannot write {self.path}: {_reason(error)}") from error
+        self._seen = self._look()
+
+    def _look(self) -> tuple[int, int, int] | None:
+        try:
+            stat = self.path.stat()
+        except OSError:
+            return None
+        return stat.st_ino, stat.st_size, stat.st_mtime_ns
+
+
+def _reason(error: OSError | UnicodeDecodeError) -> str:
+    return (error.strerror or str(error)) if isinstance(error, OSError) else "it is no UTF-8 text"

@@ -1,0 +1,286 @@
+"""All tables of docs/research/planner.md that come from replays of traces, taken again with the present code.
+
+    python tools/planner_tables.py [--table pays] [--most 2000] [--results out/tables] [--page docs/research/planner.md]
+
+Each case is a `kvcast plan` without sweeps. What a case found stays in a file of `--results`, so that a run that was
+ended goes on where it was; another `--most` or another commit makes other files. With `--page` the tables go between
+the page's `<!-- table: NAME -->` and `<!-- end of table -->`; otherwise they are printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from rich.console import Console
+
+from kvcast.bars import bar
+from kvproto.units import format_bytes
+from planner.cluster.figures import Management, ReplayFigures
+from planner.cluster.options import Cluster, Routing, Sharing
+from planner.hardware import engine_of, find_model
+from planner.plan import Noise, PlanOptions, run_plan
+from planner.traces import open_trace
+from planner.units import format_seconds, link_rate
+from planner.verdict import AGAINST, benefit
+
+_GIB: Final = 1 << 30
+_ROOT: Final = Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One plan."""
+
+    trace: str
+    requests: int = 0
+    """0: all."""
+    routing: Routing = Routing.ROUND_ROBIN
+    speed: float = 1.0
+    nodes: int = 16
+    link: str = "100g"
+    model: str = "llama-3-8b"
+    sessions_in_cells: bool = True
+    switch: bool = True
+
+    @property
+    def cluster(self) -> Cluster:
+        """As `kvcast plan` makes it from its defaults."""
+        model = find_model(self.model)
+        return Cluster(
+            engine_of(model, "h100", 8 if model.parameters > 30e9 else 1),
+            nodes=self.nodes,
+            link_rate=link_rate(self.link),
+            local_dram_bytes=256 * _GIB,
+            switch_bytes=16 * _GIB if self.switch else 0,
+            routing=self.routing,
+            sessions_in_cells=self.sessions_in_cells,
+        )
+
+    @property
+    def name(self) -> str:
+        """Of its file."""
+        parts = [self.trace, self.requests or "all", self.routing.value, self.speed, self.nodes, self.link, self.model]
+        return "-".join(map(str, [*parts, "session" if self.sessions_in_cells else "any"])).replace("/", "_")
+
+
+_PAYS: Final = (
+    Case("conversation"),
+    Case("conversation", 4000, Routing.PREFIX),
+    Case("toolmix", 4000),
+    Case("tenant", 8000),
+    Case("rollout8"),
+    Case("mooncake_synthetic"),
+    Case("azure", 2000),
+)
+_FAST: Final = (
+    Case("rollout8", speed=16, nodes=32, link="100g"),
+    Case("rollout8", speed=16, nodes=32, link="25g", model="deepseek-v3"),
+    Case("rollout8", speed=16, nodes=32, link="25g", model="llama-3-70b"),
+)
+_CELLS: Final = tuple(
+    Case(trace, 3000, speed=16, nodes=128, sessions_in_cells=together, switch=False)
+    for trace in ("rollout8", "tenant")
+    for together in (True, False)
+)
+_REGRET: Final = (Case("conversation", 1200), Case("toolmix", 800), Case("tenant", 1500), Case("rollout8", 800))
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a case found."""
+
+    case: Case
+    replayed: int
+    """Requests."""
+    whole: bool
+    """All of the trace."""
+    replays: Mapping[Sharing, ReplayFigures]
+    noise: Noise
+
+    @property
+    def title(self) -> str:
+        """Of its row."""
+        routing = ", `--routing prefix`" if self.case.routing is Routing.PREFIX else ""
+        return f"{self.case.trace}{routing}, {'all ' if self.whole else ''}{self.replayed:,}"
+
+    def times(self, sharing: Sharing) -> str:
+        """Mean / 99th percentile, bold where it pays."""
+        if sharing not in self.replays:
+            return ""
+        figures = self.replays[sharing]
+        text = f"{format_seconds(figures.ttft_mean_s)} / {format_seconds(figures.ttft_p99_s)}"
+        pays = sharing in AGAINST and benefit(sharing, self.replays, self.noise).pays
+        return f"**{text}**" if pays else text
+
+
+def _row(cells: Sequence[object]) -> str:
+    return "| " + " | ".join(map(str, cells)) + " |"
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    return "\n".join([_row(heads), "|" + "---|" * len(heads), *map(_row, rows)])
+
+
+def pays(found: Sequence[Found]) -> str:
+    """Time to first token of all options."""
+    heads = ["trace, requests", *(one.value for one in Sharing)]
+    return _table(heads, [[one.title, *map(one.times, Sharing)] for one in found])
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def management(found: Sequence[Found]) -> str:
+    """Where the KV came from, and what managing costs."""
+    heads = "trace|own DRAM: no pool / casts|others'|switch|busiest uplink, p99: unicast / casts|sent: unicast / casts"
+    heads += "|messages/s: unicast / casts / + switch|controller CPU"
+    rows = []
+    for one in found:
+        managed = [one.replays[sharing] for sharing in (Sharing.UNICAST, Sharing.CAST, Sharing.CAST_SWITCH)]
+        unicast, cast, switch = managed
+        none = one.replays[Sharing.NONE]
+        rows.append(
+            [
+                one.title.rsplit(", ", 1)[0],
+                f"{100 * none.hits['local']:.1f} % / {100 * cast.hits['local']:.1f} %",
+                f"{100 * (cast.hits['holder'] + cast.hits['cast']):.1f} %",
+                f"{100 * switch.hits['switch']:.1f} %",
+                f"{_percent(unicast.uplink_p99)} / {_percent(cast.uplink_p99)}",
+                f"{format_bytes(int(unicast.uplink_bytes))} / {format_bytes(int(cast.uplink_bytes))}",
+                " / ".join(
+                    f"{way.management.messages / max(1, way.duration_s):.0f}" for way in (unicast, cast, switch)
+                ),
+                " / ".join(f"{100 * way.core_cpu_s / max(1, way.duration_s):.1f} %" for way in managed),
+            ]
+        )
+    return _table(heads.split("|"), rows)
+
+
+def fast(found: Sequence[Found]) -> str:
+    """Rollouts that come quickly."""
+    rows = []
+    for one in found:
+        name = f"{one.case.model}, {one.case.link}, {one.replayed:,} requests"
+        for sharing, figures in one.replays.items():
+            own, switch = figures.hits["local"], figures.hits["switch"]
+            mean, p99 = one.times(sharing).strip("*").split(" / ")
+            mean = f"**{mean}**" if one.times(sharing).startswith("*") else mean
+            others = figures.hits["holder"] + figures.hits["cast"]
+            rows.append([name, sharing.value, *(f"{100 * share:.1f} %" for share in (own, others, switch)), mean, p99])
+            name = ""
+    return _table(["model, link", "", "from own DRAM", "from others", "switch", "mean", "p99"], rows)
+
+
+def cells(found: Sequence[Found]) -> str:
+    """Two cells."""
+    ways = (Sharing.NONE, Sharing.UNICAST, Sharing.CAST)
+    rows = [
+        [
+            one.title,
+            "by session" if one.case.sessions_in_cells else "anywhere",
+            *(f"{one.times(way)}, {_percent(one.replays[way].hit)}" for way in ways),
+        ]
+        for one in found
+    ]
+    return _table(["trace, requests", "requests go", *(way.value for way in ways)], rows)
+
+
+def regret(found: Sequence[Found]) -> str:
+    """What decisions lost, of what fetches saved."""
+
+    def share(figures: ReplayFigures) -> str:
+        lost = f" ({100 * figures.regret_s / figures.saved_s:.1f} %)" if figures.saved_s else ""
+        return f"{figures.regret_s:.2f} / {figures.saved_s:.1f} s{lost}"
+
+    rows = [[one.title, *(share(one.replays[way]) for way in (Sharing.CAST, Sharing.UNICAST))] for one in found]
+    return _table(["trace, requests", "casts: regret / saved", "unicast: regret / saved"], rows)
+
+
+TABLES: Final[Mapping[str, tuple[Sequence[Case], Callable[[Sequence[Found]], str]]]] = {
+    "regret": (_REGRET, regret),
+    "pays": (_PAYS, pays),
+    "management": (_PAYS, management),
+    "cells": (_CELLS, cells),
+    "fast": (_FAST, fast),
+}
+
+
+def run_case(case: Case, results: Path, commit: str, told: Callable[[str, float], None]) -> Found:
+    """What the case found: from its file, or replayed now."""
+    file = results / f"{commit}-{case.name}.json"
+    _, trace = open_trace(case.trace, 1)
+    some = trace[: case.requests] if case.requests else trace
+    if not file.exists():
+        options = PlanOptions(case.cluster, case.trace, case.speed, sweep=False)
+        document = run_plan(options, some, told).to_json()
+        results.mkdir(parents=True, exist_ok=True)
+        unfinished = file.with_suffix(".part")
+        unfinished.write_text(json.dumps(document) + "\n")
+        unfinished.replace(file)
+    read = json.loads(file.read_text())
+    replays = {Sharing(name): _figures(fields) for name, fields in read["replays"].items()}
+    return Found(case, len(some), len(some) == len(trace), replays, Noise(**read["noise"]))
+
+
+def _figures(fields: dict[str, Any]) -> ReplayFigures:
+    given = fields | {"sharing": Sharing(fields["sharing"]), "management": Management(**fields["management"])}
+    return ReplayFigures(**given)
+
+
+def put_into(page: str, name: str, table: str) -> str:
+    """The page with another table between the marks of this name. Raises ValueError if it has none."""
+    marks = re.compile(rf"(<!-- table: {name} -->\n).*?(\n<!-- end of table -->)", re.DOTALL)
+    changed, count = marks.subn(lambda found: f"{found[1]}\n{table}\n{found[2]}", page)
+    if count != 1:
+        raise ValueError(f"the page has {count} places for the table {name!r}: one is needed")
+    return changed
+
+
+def main() -> int:
+    """Make the tables."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--table", action="append", choices=list(TABLES), help="may be given again (default all)")
+    parser.add_argument("--most", type=int, default=0, metavar="N", help="replay no more requests of any trace")
+    parser.add_argument("--results", type=Path, default=_ROOT / "out" / "planner-tables", help="a file for each case")
+    parser.add_argument("--page", type=Path, help="put the tables there")
+    options = parser.parse_args()
+    commit = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], cwd=_ROOT, check=True, capture_output=True, text=True
+    ).stdout.strip()
+    names = options.table or list(TABLES)
+    wanted = list(dict.fromkeys(_at_most(case, options.most) for name in names for case in TABLES[name][0]))
+    found: dict[Case, Found] = {}
+    with bar(Console(stderr=True)) as shown:
+        task = shown.add_task("", total=float(len(wanted)))
+        for number, case in enumerate(wanted):
+
+            def told(what: str, share: float, case: Case = case, number: int = number) -> None:
+                shown.update(task, description=f"{case.name}: {what}", completed=number + share)
+
+            found[case] = run_case(case, options.results, commit, told)
+            print(f"{number + 1} of {len(wanted)}: {case.name}", file=sys.stderr, flush=True)
+    for name in names:
+        cases, make = TABLES[name]
+        table = make([found[_at_most(case, options.most)] for case in cases])
+        if options.page is None:
+            print(f"\n## {name}\n\n{table}")
+        else:
+            options.page.write_text(put_into(options.page.read_text(), name, table))
+    return 0
+
+
+def _at_most(case: Case, most: int) -> Case:
+    return replace(case, requests=min(case.requests or most, most)) if most else case
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
