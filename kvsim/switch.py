@@ -101,6 +101,11 @@ class SwitchModel:
         self._members: dict[Address, Member] = {}
         self.uplink: Uplink | None = None
         self.notices = 0
+        self._stalled_until_ns = 0
+
+    def stall(self, until_ns: int) -> None:
+        """Its process does not run until then: what comes meanwhile waits at its ports."""
+        self._stalled_until_ns = until_ns
 
     def attach(self, member: Member, address: Address, link: Link, port: Port) -> None:
         """A node's link from the switch, and where its packets go."""
@@ -127,6 +132,9 @@ class SwitchModel:
 
     def receive(self, packet: Packet, member: Member | None) -> None:
         """A packet came in from a member's port, or from another switch (None)."""
+        if self._engine.now_ns < self._stalled_until_ns:
+            self._engine.at(self._stalled_until_ns, functools.partial(self.receive, packet, member))
+            return
         body = packet.body
         if not self.plain and member is not None:
             if isinstance(body, ControlBody) and self._control(packet, body, member):

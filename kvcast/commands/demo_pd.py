@@ -3,39 +3,28 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
-import tempfile
 from dataclasses import asdict
-from pathlib import Path
+from functools import partial
 
 from rich.console import Console
 from rich.table import Table
 
 from bmv2_testbed.demo.prefill import PrefillDemoFigures, PrefillDemoPlan, run_prefill_demo
-from bmv2_testbed.demo.vllm import CHUNK_TOKENS, MODEL
-from bmv2_testbed.engines.small_models import make_model
-from bmv2_testbed.errors import TestbedError
-from kvcast.arguments import output_file, whole
-from kvcast.cli import UsageError
+from kvcast.arguments import whole
+from kvcast.engine_demo import add_demo_arguments, check_demo_arguments, play
 from kvcast.figures import machine_facts, write_figures
-from kvcast.wiring import add_no_root, wiring_of
+from kvcast.wiring import wiring_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare `kvcast demo-pd`."""
-    parser.add_argument("--tokens", type=whole(1), default=4000, help="length of a prompt (default 4000)")
+    add_demo_arguments(parser, "demo-pd", "a prompt")
     parser.add_argument("--rounds", type=whole(1), default=3, help="prompts with one, and with four (default 3)")
-    add_no_root(parser)
-    parser.add_argument("--seed", type=whole(), default=1, help="of the prompts (default 1)")
-    parser.add_argument("--json", type=output_file, default="out/demo-pd.json", help="where the figures go")
 
 
 def run(args: argparse.Namespace) -> int:
     """Run it; 1 if any engine said other tokens than the one without kvcast."""
-    if importlib.util.find_spec("vllm") is None:
-        raise UsageError("there is no vLLM in this environment: run it with `make demo-pd`, which makes one")
-    if not CHUNK_TOKENS < args.tokens <= 8000:
-        raise UsageError(f"--tokens is {args.tokens}; the small model reads {CHUNK_TOKENS + 1} to 8000")
+    check_demo_arguments(args, "demo-pd")
     console = Console()
     plan = PrefillDemoPlan(
         prompt_tokens=args.tokens, rounds=args.rounds, seed=args.seed, wiring=wiring_of(args.no_root)
@@ -44,15 +33,9 @@ def run(args: argparse.Namespace) -> int:
         f"[bold]kvcast demo-pd[/bold]: one vLLM engine computes prompts, {plan.decoders} decode (float32, CPU), each "
         "on a host of its own with its agent; a controller; one switch."
     )
-    try:
-        with tempfile.TemporaryDirectory(prefix="kvcast-") as made, console.status("model") as status:
-            folder = Path(made)
-            model = make_model(folder / "model", "llama", **MODEL)
-            figures = run_prefill_demo(plan, model, folder, lambda text: status.update(text))
-    except TestbedError as error:
-        raise UsageError(str(error)) from error
+    figures, isolation = play(args, console, partial(run_prefill_demo, plan))
     _show(console, plan, figures)
-    write_figures(console, args.json, {"machine": machine_facts(), **asdict(figures)})
+    write_figures(console, args.json, {"machine": machine_facts(), "isolation": isolation, **asdict(figures)})
     return 0 if figures.good else 1
 
 

@@ -3,46 +3,33 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict
-from pathlib import Path
+from functools import partial
 
 from rich.console import Console
 from rich.table import Table
 
 from bmv2_testbed.demo.vllm import (
-    CHUNK_TOKENS,
     FIRST_COLD_HOST,
-    MODEL,
     EngineFigures,
     VllmDemoFigures,
     VllmDemoPlan,
     run_vllm_demo,
 )
-from bmv2_testbed.engines.small_models import make_model
-from bmv2_testbed.errors import TestbedError
-from kvcast.arguments import output_file, whole
-from kvcast.cli import UsageError
+from kvcast.engine_demo import add_demo_arguments, check_demo_arguments, play
 from kvcast.figures import machine_facts, write_figures
-from kvcast.wiring import add_no_root, wiring_of
+from kvcast.wiring import wiring_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare `kvcast demo-vllm`."""
-    parser.add_argument("--tokens", type=whole(1), default=4000, help="length of the document (default 4000)")
-    add_no_root(parser)
-    parser.add_argument("--seed", type=whole(), default=1, help="of the document and the weights (default 1)")
-    parser.add_argument("--json", type=output_file, default="out/demo-vllm.json", help="where the figures go")
+    add_demo_arguments(parser, "demo-vllm", "the document")
 
 
 def run(args: argparse.Namespace) -> int:
     """Run it; 1 if any engine said other tokens than the one without kvcast."""
-    if importlib.util.find_spec("vllm") is None:
-        raise UsageError("there is no vLLM in this environment: run it with `make demo-vllm`, which makes one")
-    if not CHUNK_TOKENS < args.tokens <= 8000:
-        raise UsageError(f"--tokens is {args.tokens}; the small model reads {CHUNK_TOKENS + 1} to 8000")
+    check_demo_arguments(args, "demo-vllm")
     console = Console()
     plan = VllmDemoPlan(document_tokens=args.tokens, seed=args.seed, wiring=wiring_of(args.no_root))
     hosts = FIRST_COLD_HOST + plan.cold_engines
@@ -51,15 +38,9 @@ def run(args: argparse.Namespace) -> int:
         "each with its agent; a controller; one switch.\nThe model is small and its weights are random: what it says "
         "means nothing, that all engines say the same does."
     )
-    try:
-        with tempfile.TemporaryDirectory(prefix="kvcast-") as made, console.status("model") as status:
-            folder = Path(made)
-            model = make_model(folder / "model", "llama", **MODEL)
-            figures = run_vllm_demo(plan, model, folder, lambda text: status.update(text))
-    except TestbedError as error:
-        raise UsageError(str(error)) from error
+    figures, isolation = play(args, console, partial(run_vllm_demo, plan))
     _show(console, plan, figures)
-    write_figures(console, args.json, {"machine": machine_facts(), **asdict(figures)})
+    write_figures(console, args.json, {"machine": machine_facts(), "isolation": isolation, **asdict(figures)})
     return 0 if figures.good else 1
 
 

@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -14,6 +15,7 @@ from kvsim.chance import Chance
 from kvsim.checks import LATE_NS, violations
 from kvsim.computing import Computing
 from kvsim.link import Faults
+from kvsim.node import Scheduling
 from kvsim.world import Setting, World
 
 CHUNK_NS = 30 * MS
@@ -65,6 +67,20 @@ def test_all_who_wait_are_served_by_casts_as_the_chunks_come() -> None:
     assert last_s(made) < computed_s + 0.08, "soon after the last chunk is computed"
     payload = SETTING.chunks * SETTING.segments * SETTING.segment_bytes
     assert made.holders[0].link.sent_bytes < 2.5 * payload, "six readers, and not six times the bytes"
+
+
+@pytest.mark.parametrize("stall_ms", [300, 400])
+def test_a_switch_that_stands_still_at_times_does_not_make_everybody_read(stall_ms: int) -> None:
+    """As the process of a software switch on a machine with too much to do: hosts run late, too."""
+    late = Scheduling(mean_ns=5 * MS, stall_probability=0.02, stall_ns=100 * MS)
+    made = world(readers=4, chunks=12, segments=256, recompute_s=20.0, ttl_ns=2000 * MS, scheduling=late)
+    Computing(made, made.holders[0], 2 * CHUNK_NS).begin(BEGINS_NS)
+    for round_number in range(8):
+        begins_ms = 200 + round_number * (stall_ms + 300)
+        made.engine.at(begins_ms * MS, partial(made.switch.stall, (begins_ms + stall_ms) * MS))
+    assert outcomes(made) == {Status.OK}
+    payload = 12 * 256 * SETTING.segment_bytes
+    assert made.holders[0].link.sent_bytes < 1.25 * payload, "each of four reading for itself takes two to four times"
 
 
 def test_where_computing_is_sooner_nobody_waits() -> None:

@@ -33,8 +33,9 @@ PREFILL = {"do_remote_decode": True, "do_remote_prefill": False, "remote_engine_
 DECODE = {"do_remote_prefill": True, "do_remote_decode": False}
 """What it sends to those that decode when it does not wait for the first one's answer."""
 PROMPT_TOKENS = 20 * CHUNK_TOKENS + 9
-ALONE_SHARE = 1.7
+SHARE_MAX = 1.5
 """Of the chunks' bytes, what the producer sends to two: 1 and headers on a machine with time, 2 without casts."""
+ROUNDS_MAX = 6
 
 
 @pytest.fixture(scope="module")
@@ -108,22 +109,33 @@ def hit_tokens(engine: Engine) -> float:
 
 
 def test_one_prefill_one_cast(truth: Truth, producer: Engine, consumers: list[Engine], testbed: Testbed) -> None:
-    """Both ask before anybody computes, and get the chunks as they are computed, sent once."""
-    prompt = random_tokens(random.Random(70), PROMPT_TOKENS)
-    casts = [engine.metrics().get("hits", {}).get("cast", 0) for engine in consumers]
-    sent = sent_bytes(testbed)
-    decoding = at_once(consumers, prompt, DECODE)
-    for host in (1, 2):
-        until(lambda host=host: agent_metric(testbed, host, "waiting_fetches") == 1, "a decoder waits")
-    prefill(producer, prompt)
-    said = decoding()
-    assert_same(tokens_of(said), truth([prompt]) * 2)
+    """Both ask before anybody computes, and get the chunks as they are computed, sent once.
+
+    What one of them asks for a little before the other it reads alone, and on a machine that stands still for a second
+    that may be all of it: one round of several has to show the cast. What they say is right in each.
+    """
     chunks = PROMPT_TOKENS // CHUNK_TOKENS
-    assert [result.cached_tokens for result in said] == [chunks * CHUNK_TOKENS] * 2
-    by_cast = [engine.metrics()["hits"]["cast"] - before for engine, before in zip(consumers, casts, strict=True)]
-    assert min(by_cast) > 0
-    # What one of them asks for a little before the other it reads alone: on a busy machine that is a part.
-    assert sent_bytes(testbed) - sent <= ALONE_SHARE * chunks * CHUNK_BYTES, by_cast
+    shares = []
+    for seed in range(70, 70 + ROUNDS_MAX):
+        prompt = random_tokens(random.Random(seed), PROMPT_TOKENS)
+        casts = [hits_by_cast(engine) for engine in consumers]
+        sent = sent_bytes(testbed)
+        decoding = at_once(consumers, prompt, DECODE)
+        for host in (1, 2):
+            until(lambda host=host: agent_metric(testbed, host, "waiting_fetches") == 1, "a decoder waits")
+        prefill(producer, prompt)
+        said = decoding()
+        assert_same(tokens_of(said), truth([prompt]) * 2)
+        assert [result.cached_tokens for result in said] == [chunks * CHUNK_TOKENS] * 2
+        shares.append((sent_bytes(testbed) - sent) / (chunks * CHUNK_BYTES))
+        by_cast = [hits_by_cast(engine) - before for engine, before in zip(consumers, casts, strict=True)]
+        if min(by_cast) > 0 and shares[-1] <= SHARE_MAX:
+            return
+    raise AssertionError(f"the producer sent {shares} times the chunks' bytes")
+
+
+def hits_by_cast(engine: Engine) -> float:
+    return engine.metrics().get("hits", {}).get("cast", 0)
 
 
 def sent_bytes(testbed: Testbed) -> int:

@@ -18,6 +18,7 @@ IMPOSSIBLE = (
     | {(phase, Cause.UNHEARD) for phase in (Phase.WAITING, Phase.STRICT, Phase.VERIFYING, Phase.HERE, Phase.GONE)}
     | {(phase, Cause.LOAD) for phase in Phase if phase is not Phase.WAITING}
     | {(Phase.LOADING, cause) for cause in Cause if cause is not Cause.PUT}
+    | {(phase, Cause.ANSWERED) for phase in Phase if phase is not Phase.DIRECT}
     | {(Phase.HERE, Cause.PUT)}
     | {(phase, cause) for phase in Phase for cause in (Cause.LOADED, Cause.UNLOADED)}
 ) - {(Phase.LOADING, Cause.LOADED), (Phase.LOADING, Cause.UNLOADED)}

@@ -13,6 +13,8 @@ class Interest:
     """Where the last JOIN went, as long as no LEAVE has followed it: the switch may keep our interest."""
     join_sent_ns: int = 0
     join_tries: int = 0
+    unanswered: bool = False
+    """No NOTICE came after several tries, and nothing worse is known of the switch."""
     members: int = 0
     """Interest set as of the last NOTICE, as a bitmap."""
     cached: bool = False

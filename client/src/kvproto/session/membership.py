@@ -77,6 +77,7 @@ class Membership:
             chunk.move(Cause.REFUSED)
             return []
         chunk.interest.join_tries = 0
+        chunk.interest.unanswered = False
         return self.join(chunk, now_ns)
 
     def join(self, chunk: Chunk, now_ns: int, tag: int = 0) -> list[ReaderCommand]:
@@ -147,9 +148,14 @@ class Membership:
             if chunk.phase is Phase.JOINING and now_ns >= self.newcomer_until_ns and interest.leader is None:
                 self.newcomer_since_ns = now_ns
                 self.newcomer_until_ns = now_ns + self._pace.ns(NEWCOMER_SPAN)
-            if chunk.castable:
+            if interest.unanswered and chunk.phase is Phase.DIRECT and not chunk.alone:
+                chunk.move(Cause.ANSWERED)
+                self._no_switch_until_ns = -1
+            elif chunk.castable:
                 chunk.move(Cause.ADMITTED)
+            if chunk.castable:
                 interest.join_tries = 0
+                interest.unanswered = False
         if notice.flags & Flag.LEFT or notice.tag & TAG_YIELDS:
             if interest.leader == member or (interest.leader is None and notice.flags & Flag.LEFT and not notice.count):
                 interest.leader, interest.left_ns = None, now_ns
@@ -190,6 +196,7 @@ class Membership:
                 chunk.interest.join_tries = JOIN_TRIES_MAX - 1
                 return self.join(chunk, now_ns)
             chunk.move(Cause.UNHEARD)
+            chunk.interest.unanswered = True
             self._no_switch_until_ns = now_ns + NO_SWITCH_MEMORY_NS
             return []
         return self.join(chunk, now_ns)

@@ -28,6 +28,7 @@ class Cause(enum.Enum):
     ADMITTED = "a NOTICE says that the switch keeps our interest"
     REFUSED = "a NOTICE says that it does not, or that there is no switch"
     UNHEARD = "no NOTICE, or no segment, after several tries"
+    ANSWERED = "a NOTICE answers late: there is a switch after all, and it keeps our interest"
     REBOOT = "the switch forgot everything"
     WHOLE = "no segment is missing"
     GOOD = "the digest is right"
@@ -75,6 +76,7 @@ _ROWS: Mapping[Phase, Mapping[Cause, Phase]] = {
     },
     Phase.DIRECT: {
         Cause.ADMITTED: Phase.DIRECT,
+        Cause.ANSWERED: Phase.JOINED,
         Cause.REFUSED: Phase.DIRECT,
         Cause.UNHEARD: Phase.DIRECT,
         Cause.REBOOT: Phase.JOINING,

@@ -6,13 +6,22 @@ from typing import Any
 
 import pytest
 
-from kvclient.engines.core.handoff import ANNOUNCED_S, Wish, answer_of, shares, wish_of
+from kvclient.engines.core.handoff import (
+    ANNOUNCED_S,
+    GROUP_DRAW_S,
+    GROUP_STEP_S,
+    Wish,
+    answer_of,
+    shares,
+    wish_of,
+)
 from kvclient.engines.core.keys import PrefixKeys
 from kvclient.engines.core.prefill import expecting_terms
 from kvclient.engines.settings import CONSUMER, PRODUCER, Settings, SettingsError, parse_settings
 from kvclient.engines.vllm.version import check_version
 
 EXPECTED_S = 7.0
+DRAW = 0.25
 NIXL_ASKS = {"do_remote_decode": True, "do_remote_prefill": False, "remote_engine_id": None, "remote_block_ids": None}
 
 
@@ -33,13 +42,19 @@ def keys_of(tokens: int, namespace: bytes = b"n" * 32) -> PrefixKeys:
         ({"do_remote_prefill": True, "kvcast.chunks": 3}, Wish(expected_s=ANNOUNCED_S, chunks=3)),
         ({"do_remote_prefill": True, "kvcast.chunks": 0}, Wish(chunks=0)),
         ({"kvcast.expected_s": 1.5}, Wish(expected_s=1.5)),
+        ({"kvcast.group": 8, "kvcast.group_place": 0}, Wish()),
+        ({"kvcast.group": 8, "kvcast.group_place": 3}, Wish(expected_s=3 * GROUP_STEP_S)),
+        ({"kvcast.group": 8}, Wish(expected_s=8 * GROUP_DRAW_S * DRAW)),
+        ({"kvcast.group": 1}, Wish()),
+        ({"kvcast.group": 8, "kvcast.expected_s": 9}, Wish(expected_s=9)),
+        ({"do_remote_prefill": True, "kvcast.group": 8}, Wish(expected_s=EXPECTED_S)),
         ({"kvcast.no_load": True, "kvcast.no_save": True}, Wish(may_load=False, may_save=False)),
         ({"kvcast.session_end": True}, Wish(ends_session=True)),
         ({"kvcast.no_laod": True, "other.thing": 1}, Wish(unknown=("kvcast.no_laod",))),
     ],
 )
 def test_what_a_request_asks_for(parameters: dict[str, Any] | None, wish: Wish) -> None:
-    assert wish_of(parameters, EXPECTED_S) == wish
+    assert wish_of(parameters, EXPECTED_S, DRAW) == wish
 
 
 @pytest.mark.parametrize(
@@ -52,10 +67,18 @@ def test_what_a_request_asks_for(parameters: dict[str, Any] | None, wish: Wish) 
         ("kvcast.chunks", "three"),
         ("kvcast.chunks", -3),
         ("kvcast.last_key", 5),
+        ("kvcast.group", 0),
+        ("kvcast.group", "all"),
+        ("kvcast.group_place", 1),
     ],
 )
 def test_values_that_say_nothing(name: str, value: object) -> None:
     assert wish_of({name: value}, EXPECTED_S).wrong == (name,)
+
+
+@pytest.mark.parametrize("place", [8, -1, True, "first"])
+def test_a_place_is_one_of_the_group(place: object) -> None:
+    assert wish_of({"kvcast.group": 8, "kvcast.group_place": place}, EXPECTED_S).wrong == ("kvcast.group_place",)
 
 
 @pytest.mark.parametrize("nixl", [True, False])

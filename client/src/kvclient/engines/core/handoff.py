@@ -20,7 +20,9 @@ SESSION_END: Final = "kvcast.session_end"
 EXPECTED_S: Final = "kvcast.expected_s"
 CHUNKS: Final = "kvcast.chunks"
 LAST_KEY: Final = "kvcast.last_key"
-PARAMETERS: Final = frozenset({NO_LOAD, NO_SAVE, SESSION_END, EXPECTED_S, CHUNKS, LAST_KEY})
+GROUP: Final = "kvcast.group"
+GROUP_PLACE: Final = "kvcast.group_place"
+PARAMETERS: Final = frozenset({NO_LOAD, NO_SAVE, SESSION_END, EXPECTED_S, CHUNKS, LAST_KEY, GROUP, GROUP_PLACE})
 """What a request's `kv_transfer_params` may hold of ours; other connectors' names are none of our business."""
 PREFIX: Final = "kvcast."
 
@@ -31,6 +33,12 @@ REMOTE_BLOCKS: Final = "remote_block_ids"
 ANNOUNCED_S: Final = 2.0
 """A producer that has answered has put its chunks: what the directory does not show by then is lost."""
 EXPECTED_S_MAX: Final = 600.0
+GROUP_MAX: Final = 4096
+GROUP_DRAW_S: Final = 0.1
+"""Of members without a place, each begins at some time within this for each member. A claim is known everywhere after
+some 20 ms, so 1.2 of them compute on average, and the first begins after less than 0.1 s."""
+GROUP_STEP_S: Final = 0.5
+"""A member with a place begins so long after the one before it, if nobody has begun by then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +62,9 @@ class Wish:
     """Names of ours with values that say nothing."""
 
 
-def wish_of(parameters: Mapping[str, Any] | None, expected_s: float) -> Wish:
-    """Read a request's `kv_transfer_params`. `expected_s`: how long to wait for a prefill elsewhere."""
+def wish_of(parameters: Mapping[str, Any] | None, expected_s: float, draw: float = 0.0) -> Wish:
+    """Read a request's `kv_transfer_params`. `expected_s`: how long to wait for a prefill elsewhere; `draw`: a random
+    number from 0 to 1, for when this member of a group begins."""
     if not parameters:
         return Wish()
     wrong = [name for name in (NO_LOAD, NO_SAVE, SESSION_END) if not isinstance(parameters.get(name, False), bool)]
@@ -63,14 +72,15 @@ def wish_of(parameters: Mapping[str, Any] | None, expected_s: float) -> Wish:
     if expected is not None and not (_is_number(expected) and 0 <= expected <= EXPECTED_S_MAX):
         wrong.append(EXPECTED_S)
         expected = None
-    if not (chunks is None or (isinstance(chunks, int) and not isinstance(chunks, bool) and chunks >= 0)):
+    if not (chunks is None or (_is_whole(chunks) and chunks >= 0)):
         wrong.append(CHUNKS)
         chunks = None
     if not (last_key is None or isinstance(last_key, str)):
         wrong.append(LAST_KEY)
         last_key = None
+    group_s = _group_s(parameters, draw, wrong)
     if expected is None:
-        expected = _expected_s(parameters, chunks, expected_s)
+        expected = _expected_s(parameters, chunks, expected_s) or group_s
     return Wish(
         may_load=not parameters.get(NO_LOAD),
         may_save=not parameters.get(NO_SAVE),
@@ -82,6 +92,27 @@ def wish_of(parameters: Mapping[str, Any] | None, expected_s: float) -> Wish:
         unknown=tuple(sorted(name for name in parameters if name.startswith(PREFIX) and name not in PARAMETERS)),
         wrong=tuple(wrong),
     )
+
+
+def _group_s(parameters: Mapping[str, Any], draw: float, wrong: list[str]) -> float:
+    """How long a member of a group waits for another one to begin, before it computes the prompt for all."""
+    group, place = parameters.get(GROUP), parameters.get(GROUP_PLACE)
+    if group is None:
+        wrong += [GROUP_PLACE] if place is not None else []
+        return 0.0
+    if not (_is_whole(group) and 1 <= group <= GROUP_MAX):
+        wrong.append(GROUP)
+        return 0.0
+    if place is None:
+        return draw * GROUP_DRAW_S * float(group) if group > 1 else 0.0
+    if not (_is_whole(place) and 0 <= place < group):
+        wrong.append(GROUP_PLACE)
+        return 0.0
+    return min(EXPECTED_S_MAX, float(place) * GROUP_STEP_S)
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _is_number(value: object) -> bool:

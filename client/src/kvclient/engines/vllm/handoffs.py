@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 from typing import Any, Final
 
 from vllm.v1.request import RequestStatus
@@ -39,7 +40,7 @@ class Handoffs:
         """A new request: what it asks for. A name that we do not know is told once."""
         if not request.kv_transfer_params:
             return NOTHING_WISHED
-        wish = wish_of(request.kv_transfer_params, self._settings.expected_s)
+        wish = wish_of(request.kv_transfer_params, self._settings.expected_s, random.random())
         for name in wish.unknown:
             self._warn(name, f"a request asks for {name!r}, which kvcast does not know: it is ignored. {KNOWN}")
         for name in wish.wrong:
