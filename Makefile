@@ -39,9 +39,14 @@ system-checks: ## Debian packages with which more checks can run: shells, promto
 	tools/setup_vllm.sh .venv-vllm
 	@touch $@
 
-# So do SGLang's, LMCache's and UCM's.
-.venv-sglang/.installed .venv-lmcache/.installed .venv-ucm/.installed: .venv-%/.installed: pyproject.toml client/pyproject.toml p4switch/pyproject.toml tools/setup_%.sh
+# So do SGLang's, LMCache's, UCM's and Dynamo's.
+.venv-sglang/.installed .venv-lmcache/.installed .venv-ucm/.installed .venv-dynamo/.installed: .venv-%/.installed: pyproject.toml client/pyproject.toml p4switch/pyproject.toml tools/setup_%.sh
 	tools/setup_$*.sh .venv-$*
+	@touch $@
+
+# LMCache's connector needs vLLM beside it: an environment upon vLLM's.
+.venv-chain/.installed: .venv-vllm/.installed tools/setup_chain.sh
+	tools/setup_chain.sh .venv-chain
 	@touch $@
 
 setup: system $(VENV)/.installed ## everything needed to run
@@ -94,8 +99,8 @@ test-vllm: system .venv-vllm/.installed ## real vLLM engines on the pool, on the
 	PATH="$(CURDIR)/.venv-vllm/bin:$$PATH" .venv-vllm/bin/python -m pytest -m "not long" tests/vllm --ignore $(VLLM_ALONE)
 	PATH="$(CURDIR)/.venv-vllm/bin:$$PATH" .venv-vllm/bin/python -m pytest -m "not long" $(VLLM_ALONE)
 
-test-engines: system .venv-sglang/.installed .venv-lmcache/.installed .venv-ucm/.installed ## real SGLang, LMCache and UCM on the pool, on the CPU
-	@for engine in sglang lmcache ucm; do \
+test-engines: system .venv-sglang/.installed .venv-lmcache/.installed .venv-ucm/.installed .venv-dynamo/.installed .venv-chain/.installed ## real SGLang, LMCache, UCM and Dynamo's router, on the CPU
+	@for engine in sglang lmcache ucm dynamo chain; do \
 		echo "$$engine:"; \
 		[ -x .venv-$$engine/bin/python ] || { echo "left out: tools/setup_$$engine.sh says why"; continue; }; \
 		PATH="$(CURDIR)/.venv-$$engine/bin:$$PATH" .venv-$$engine/bin/python -m pytest \

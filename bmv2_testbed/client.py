@@ -19,7 +19,7 @@ from typing import Any
 from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.limits import STOP_GRACE_S
 from bmv2_testbed.network.counters import InterfaceCounters
-from bmv2_testbed.processes import Outcome, child_environment, last_line, python_module
+from bmv2_testbed.processes import Outcome, ProcessorTimes, child_environment, last_line, python_module
 from bmv2_testbed.spec import CONTROL_SOCKET, Faults, TestbedSpec
 
 
@@ -146,6 +146,10 @@ class Testbed:
         """CPU seconds used so far, by process."""
         cpu: dict[str, float] = self._ask("cpu")
         return cpu
+
+    def processor_times(self) -> dict[str, ProcessorTimes]:
+        """What each process used of the machine's processors, and what it waited for them."""
+        return {name: ProcessorTimes(*times) for name, times in self._ask("processor_times").items()}
 
     def log(self, name: str) -> str:
         """The last words of a process."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+import subprocess
 import time
 import urllib.error
 import urllib.request
@@ -16,7 +17,7 @@ from typing import Any, Final
 import grpc
 import yaml
 
-from bmv2_testbed.configs import agent_config, controller_config, namespace_endpoints
+from bmv2_testbed.configs import TLS_FOLDER, agent_config, controller_config, namespace_endpoints, tls_section
 from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.limits import START_DEADLINE_S, STOP_GRACE_S
 from bmv2_testbed.network.counters import InterfaceCounters
@@ -25,7 +26,7 @@ from bmv2_testbed.network.guests import GuestNetwork
 from bmv2_testbed.network.taps import make_taps
 from bmv2_testbed.network.wired import WiredNetwork
 from bmv2_testbed.operator_calls import RECONNECT_AT_ONCE, ControllerCalls
-from bmv2_testbed.processes import Launch, Supervisor, last_line, python_module
+from bmv2_testbed.processes import Launch, Supervisor, child_environment, last_line, python_module
 from bmv2_testbed.spec import Faults, Target, TestbedSpec, Wiring, host_name, switch_port
 from bmv2_testbed.switch_admin import SwitchAdmin, port_options
 from bmv2_testbed.switches import (
@@ -85,6 +86,8 @@ class Cluster:
             self._start_switch(deadline_s)
         if not self.spec.daemons:
             return
+        if self.spec.tls:
+            self._make_certificates()
         self._start_controller(deadline_s)
         for host in range(self.spec.hosts):
             self._start_agent(host)
@@ -108,6 +111,13 @@ class Cluster:
         self.await_ready(SWITCH, deadline_s)
         if self.spec.faults.any and not self.spec.target.is_p4switch:
             self.set_faults(None, self.spec.faults)
+
+    def _make_certificates(self) -> None:
+        nodes = ",".join(host_name(host) for host in range(self.spec.hosts))
+        argv = python_module("kvcast.cli", "pki", "--dir", str(self.directory / TLS_FOLDER), "--nodes", nodes)
+        made = subprocess.run(argv, env=child_environment(), capture_output=True, text=True, check=False)
+        if made.returncode:
+            raise TestbedError(f"no certificates: {made.stderr.strip()}")
 
     def _start_controller(self, deadline_s: float) -> None:
         config = controller_config(self.spec, self._endpoints, str(self.directory), str(self.directory / "kvcast"))
@@ -208,7 +218,8 @@ class Cluster:
         return text.decode()
 
     def _calls(self) -> ControllerCalls:
-        return ControllerCalls(self._endpoints.controller)
+        tls = tls_section(str(self.directory), "operator") if self.spec.tls else None
+        return ControllerCalls(self._endpoints.controller, tls)
 
     def await_cluster(self, deadline_s: float) -> None:
         """Wait until every agent that runs is attached and the switch, if there is one, is programmed."""

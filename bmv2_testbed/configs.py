@@ -27,6 +27,9 @@ GUEST_AGENT_SOCKET: Final = "/run/kvcast-agent.sock"
 POOL_MAC: Final = "02:4b:56:00:ff:fe"
 
 
+TLS_FOLDER = "tls"
+
+
 @dataclass(frozen=True, slots=True)
 class Endpoints:
     """Where daemons listen. In namespaces: the well-known ports on addresses of their own; otherwise: free ports."""
@@ -61,8 +64,10 @@ def agent_config(spec: TestbedSpec, host: int, endpoints: Endpoints, directory: 
         "pool": {"size": spec.pool_bytes},
         "api": {"socket": agent_socket(spec, host, directory)},
         "http": {"address": http_address, "port": int(http_port)},
-        "insecure": True,
+        "insecure": not spec.tls,
     }
+    if spec.tls:
+        plain["tls"] = tls_section(directory, f"agent-{host_name(host)}")
     rate_bit_s = spec.link_rate_bit_s(host)
     if rate_bit_s is not None:
         plain["gate"] = {"link_rate": rate_bit_s}
@@ -74,6 +79,12 @@ def agent_config(spec: TestbedSpec, host: int, endpoints: Endpoints, directory: 
     if spec.disk_bytes:
         plain["disk"] = {"path": f"{directory}/{host_name(host)}.disk", "size": spec.disk_bytes}
     return merged(plain, spec.agent_settings)
+
+
+def tls_section(directory: str, name: str) -> dict[str, str]:
+    """The files of one identity, as `kvcast pki` names them in the run's directory."""
+    folder = f"{directory}/{TLS_FOLDER}"
+    return {"cert": f"{folder}/{name}.pem", "key": f"{folder}/{name}.key", "ca": f"{folder}/ca.pem"}
 
 
 def agent_socket(spec: TestbedSpec, host: int, directory: str) -> str:
@@ -110,10 +121,12 @@ def controller_config(spec: TestbedSpec, endpoints: Endpoints, directory: str, p
     plain: dict[str, Any] = {
         "listen": endpoints.controller,
         "metrics": endpoints.controller_metrics,
-        "insecure": True,
+        "insecure": not spec.tls,
         "switch": {"target": "none"},
         "fabric": {"pool_mac": POOL_MAC},
     }
+    if spec.tls:
+        plain["tls"] = tls_section(directory, "controller")
     if spec.target is not Target.BRIDGE and not spec.plain:
         plain["switch"] = {"target": spec.target.value, "address": endpoints.p4runtime}
         if spec.target is Target.TNA:

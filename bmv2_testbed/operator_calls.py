@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import grpc
 
 from bmv2_testbed.errors import TestbedError
+from kvdaemon.identity import Role
+from kvdaemon.tls import Certificates
+from kvdaemon.tls_settings import TlsSettings
 from kvproto.rpc import control_pb2, control_pb2_grpc
 
 _CALL_S = 5.0
@@ -17,12 +21,21 @@ RECONNECT_AT_ONCE = (("grpc.min_reconnect_backoff_ms", 50), ("grpc.max_reconnect
 """Channel options: a restarted controller must be found at once, not after gRPC's backoff of minutes."""
 
 
+def _channel(address: str, tls: Mapping[str, str] | None) -> grpc.Channel:
+    if tls is None:
+        return grpc.insecure_channel(address, RECONNECT_AT_ONCE)
+    files = TlsSettings(Path(tls["cert"]), Path(tls["key"]), Path(tls["ca"]))
+    credentials, options = Certificates(files, Role.OPERATOR).for_channel()
+    return grpc.secure_channel(address, credentials, [*options, *RECONNECT_AT_ONCE])
+
+
 class ControllerCalls:
     """A channel to the controller. Methods raise TestbedError with one line."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, tls: Mapping[str, str] | None = None) -> None:
+        """`tls`: paths of the operator's `cert`, `key` and `ca`; None: the controller speaks plainly."""
         self._address = address
-        self._channel = grpc.insecure_channel(address, RECONNECT_AT_ONCE)
+        self._channel = _channel(address, tls)
         self._operator = control_pb2_grpc.OperatorStub(self._channel)
 
     def __enter__(self) -> Self:

@@ -156,6 +156,10 @@ class Supervisor:
         """CPU seconds, user and system, used so far by each process that runs."""
         return {name: process_cpu_s(pid) for name, pid in self.pids().items()}
 
+    def processor_times(self) -> dict[str, ProcessorTimes]:
+        """Of each process that runs, since its start."""
+        return {name: processor_times(pid) for name, pid in self.pids().items()}
+
     def log_tail(self, name: str, size_bytes: int = LOG_TAIL_BYTES) -> str:
         """The last words of a process on stderr and stdout."""
         self._get(name)
@@ -235,6 +239,32 @@ def process_cpu_s(pid: int) -> float:
     except (FileNotFoundError, ProcessLookupError):
         return 0.0
     return (int(fields[11]) + int(fields[12])) / _CLOCK_TICKS_PER_S
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessorTimes:
+    """Of a process, all of its threads together, in seconds."""
+
+    used_s: float
+    waited_s: float
+    """It could have run, and no processor was free for it."""
+
+    def __add__(self, other: ProcessorTimes) -> ProcessorTimes:
+        return ProcessorTimes(self.used_s + other.used_s, self.waited_s + other.waited_s)
+
+    def since(self, before: ProcessorTimes) -> ProcessorTimes:
+        """What came after `before`; threads that ended meanwhile take theirs with them."""
+        return ProcessorTimes(max(0.0, self.used_s - before.used_s), max(0.0, self.waited_s - before.waited_s))
+
+
+def processor_times(pid: int) -> ProcessorTimes:
+    """Of the threads that a process has. Source: /proc/PID/task/*/schedstat (docs.kernel.org/scheduler/sched-stats)."""
+    used_ns = waited_ns = 0
+    for file in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            used, waited, _ = file.read_text().split()
+            used_ns, waited_ns = used_ns + int(used), waited_ns + int(waited)
+    return ProcessorTimes(used_ns / 1e9, waited_ns / 1e9)
 
 
 def last_line(text: str) -> str:

@@ -94,6 +94,8 @@ class TestbedSpec:
     """True: the switch process stays unprogrammed, an ordinary Ethernet switch."""
     daemons: bool = True
     """False: only the network (peers need no more)."""
+    tls: bool = False
+    """Certificates of the run's own between agents, controller and operators. P4Runtime stays on loopback, without."""
     agent_settings: Mapping[str, Any] = field(default_factory=dict)
     controller_settings: Mapping[str, Any] = field(default_factory=dict)
 

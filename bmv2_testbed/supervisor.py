@@ -17,6 +17,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import astuple
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
@@ -90,6 +91,9 @@ class Requests:
 
     def cpu(self) -> dict[str, float]:
         return self._cluster.processes.cpu_s()
+
+    def processor_times(self) -> dict[str, tuple[float, float]]:
+        return {name: astuple(times) for name, times in self._cluster.processes.processor_times().items()}
 
     def log(self, name: str) -> str:
         return self._cluster.processes.log_tail(name)

@@ -46,8 +46,11 @@ class AgentReports:
         price: FillPrice,
         integrity: Integrity,
         rules: NamespaceRules,
+        copies_max: int,
     ) -> None:
-        """`integrity`: how the fabric's chunks are digested; `rules`: who may have chunks of which namespaces."""
+        """`integrity`: how the fabric's chunks are digested; `rules`: who may have chunks of which namespaces;
+        `copies_max`: of each node, in its pool and on its disk, each."""
+        self._copies_max = copies_max
         self._rules = rules
         self._integrity = integrity
         self._directory = directory
@@ -72,6 +75,9 @@ class AgentReports:
             if not grant.allows(facts.namespace):
                 self._accounting.decisions["foreign_copy"] += 1
                 continue
+            if self._is_full(node, copy):
+                self._accounting.decisions["too_many_copies"] += 1
+                continue
             add = self._directory.add_disk_copy if copy.on_disk else self._directory.add_copy
             outcome = add(node.index, facts)
             if outcome in _REFUSED:
@@ -92,6 +98,15 @@ class AgentReports:
             self._directory.end_snapshot(node.index)
             self._publication.announced(node.index)
             self._pushes.joined(node, now_ns)
+
+    def _is_full(self, node: Node, copy: parse.AnnouncedCopy) -> bool:
+        """Whether this would be one copy more than a node can have."""
+        directory = self._directory
+        count = directory.count_on_disk_of if copy.on_disk else directory.count_held_by
+        if count(node.index) < self._copies_max:
+            return False
+        known = directory.get(copy.facts.key)
+        return known is None or node.index not in (known.disk_holders if copy.on_disk else known.holders)
 
     def claimed(self, node: Node, message: rpc.Claims, now_ns: int) -> None:
         """What a node's engines compute, and what of that they do not compute any more."""

@@ -53,8 +53,8 @@ class SwitchConfig:
     reconcile_ns: int
     groups_max: int
     """Groups by bitmap, on a Tofino."""
-    limits: PortLimits
-    """Of what each member's port may cause."""
+    limits: PortLimits | None
+    """Of what each member's port may cause; None: it may cause anything."""
     salt_interval_ns: int
     """After which the interest table gets another salt; 0: never."""
 
@@ -186,7 +186,9 @@ def _switch(section: Section, folder: Path, segment_bytes: int, own: TlsSettings
     groups_max = section.take("groups_max", checks.whole(0, 0xFFFF), BITMAP_GROUPS_MAX)
     orbit_bytes = section.take("orbit_bytes", checks.whole(0, 2**40), 0)
     recirculation_port = section.take("recirculation_port", _recirculation_port, RECIRCULATION_PORT)
-    limits = _limits(section, segment_bytes)
+    limits: PortLimits | None = _limits(section, segment_bytes)
+    if not section.take("meters", checks.flag, True):
+        limits = None
     salt_ns = section.take("salt_interval_ms", checks.whole(0, 24 * _HOUR_MS), 600_000) * _MS
     by_tls = section.take("tls", checks.flag, None)
     ca = section.take("ca", _file_in(folder), None)

@@ -29,7 +29,7 @@ from controlplane.limits import NODE_NAME_BYTES_MAX
 from controlplane.nodes import Node, NodeFacts, NodeRegistry, NodeState, RefusedNodeError
 from controlplane.observer import Observer
 from controlplane.operations import Operations
-from controlplane.operator_state import OperatorState
+from controlplane.operator_state import OperatorState, is_genuine, sealed
 from controlplane.options import CoreOptions
 from controlplane.places import Places, place_words
 from controlplane.publication import Publication
@@ -120,6 +120,7 @@ class Core:
             self.fill_price,
             options.fabric.integrity,
             self.namespace_rules,
+            options.copies_max,
         )
         self._places = Places(
             options, self.nodes, self.link, self.programmer, self.switch_cache, self.publication, decisions, self._emit
@@ -185,7 +186,7 @@ class Core:
                     f"the fabric's chunks are digested by {self.options.fabric.integrity.value}, which agent"
                     f" {facts.name} (kvcast {facts.version or 'of an unknown version'}) lacks: upgrade it",
                 )
-            state = parse.operator_state(hello)
+            state = self._remembered(parse.operator_state(hello), facts.name)
             node = self.nodes.hello(session, facts, now_ns)
         except parse.MalformedError as error:
             self._emit(CloseSession(session, "INVALID_ARGUMENT", str(error)))
@@ -219,6 +220,14 @@ class Core:
         self._take_up_places()
         self._program_members()
         self.switch_cache.sources_changed()
+
+    def _remembered(self, state: rpc.OperatorState, node: str) -> rpc.OperatorState:
+        """What an agent repeats of operators' wishes, if a controller has said it."""
+        if is_genuine(state, self.options.seals):
+            return state
+        self.accounting.decisions["operator_state_unsigned"] += 1
+        self._emit(Warn(f"node {node} repeats wishes of operators that no controller has signed: they are not taken"))
+        return rpc.OperatorState()
 
     def message(self, session: int, message: rpc.FromAgent, now_ns: int) -> None:
         """Any later message of a stream."""
@@ -490,7 +499,8 @@ class Core:
         for session, revision in self._state_told.items():
             if revision != self.operator_state.revision:
                 self._state_told[session] = self.operator_state.revision
-                self._emit(SendTo(session, self.operator_state.message(self._may_pin(session))))
+                state = self.operator_state.message(self._may_pin(session))
+                self._emit(SendTo(session, rpc.ToAgent(operator_state=sealed(state, self.options.seals))))
         self.pushes.flush()
         self.warmups.advance(now_ns)
         for index, task_id in self.tasks.take_cancelled():
@@ -554,6 +564,9 @@ class Core:
         if now_ns < self._tokens_due_ns:
             return
         self._send_tokens(now_ns)
+        if self.options.seals is not None and self.operator_state.revision:
+            # Signed anew, before the certificate that it was signed with ends.
+            self._state_told = dict.fromkeys(self._state_told, 0)
 
     def _send_tokens(self, now_ns: int) -> None:
         self._tokens_due_ns = now_ns + self.read_tokens.renew_ns

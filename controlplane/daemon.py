@@ -63,6 +63,7 @@ from kvdaemon.identity import Role
 from kvdaemon.log import change_level_by_signals, log_to_stderr
 from kvdaemon.process import run_daemon
 from kvdaemon.readiness import ready
+from kvdaemon.seals import Seals
 from kvdaemon.tls import Certificates, expired_words
 from kvpolicy.tiers.cost_question import QuestionError, TooManyQuestionsError, question_of
 from kvproto import __version__
@@ -95,7 +96,8 @@ class Controller:
         self._target = target or _target(config.switch)
         self._certificates = Certificates(config.tls, Role.CONTROLLER) if config.tls is not None else None
         self._news = Live()
-        self.core = Core(_options(config, with_switch=self._target is not None), self._news)
+        seals = Seals(self._certificates, Role.CONTROLLER) if self._certificates is not None else None
+        self.core = Core(_options(config, seals, with_switch=self._target is not None), self._news)
         self._news.watch(self.core)
         self.live = LiveFeed(self._look, self.core.options.incarnation)
         self.grpc_address = ""
@@ -467,7 +469,7 @@ def _target(switch: SwitchConfig) -> SwitchTarget | None:
     return None if switch.reach is None or switch.codec is None else P4RuntimeTarget(switch.reach, switch.codec)
 
 
-def _options(config: Config, with_switch: bool) -> CoreOptions:
+def _options(config: Config, seals: Seals | None, *, with_switch: bool) -> CoreOptions:
     return CoreOptions(
         fabric=FabricParameters(
             config.fabric.entry,
@@ -494,6 +496,7 @@ def _options(config: Config, with_switch: bool) -> CoreOptions:
         fill_timeout_ms=config.fill_timeout_ms,
         transfer_timeout_ms=config.transfer_timeout_ms,
         secret=secrets.token_bytes(32),
+        seals=seals,
         read_token_ms=config.read_token_ms,
         namespaces=config.namespaces,
         settle_ns=config.membership.settle_ns,

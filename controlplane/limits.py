@@ -72,6 +72,9 @@ REVISION_MAX: Final = 1 << 62
 
 NAMESPACE_LABEL_BYTES_MAX: Final = 256
 NODE_NAME_BYTES_MAX: Final = 64
+COPIES_PER_NODE_MAX: Final = 1 << 21
+"""In a node's pool and on its disk, each: 2 TiB in chunks of 1 MiB. What a node announces beyond that is not taken:
+every agent keeps the directory."""
 HELLO_TEXT_BYTES_MAX: Final = 256
 """Of an agent's version and endpoint: both are shown and passed on."""
 

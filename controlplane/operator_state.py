@@ -1,15 +1,39 @@
 """What operators set and only the controller knows: drains, pins into the switch. Pure.
 
 It survives the controller because every agent keeps a copy and repeats it when it attaches. The highest revision
-counts; what an operator has set at this controller since it started takes precedence over what agents repeat.
+counts; what an operator has set at this controller since it started takes precedence over what agents repeat. With
+TLS controllers sign it: an agent could otherwise drain all nodes, and fill the switch, by what it says to remember.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Final
 
 from controlplane.ids import ChunkKey
+from controlplane.options import StateSeals
 from kvproto.rpc import control_pb2 as rpc
+
+_CONTEXT: Final = b"kvcast operator state\0"
+
+
+def sealed(state: rpc.OperatorState, seals: StateSeals | None) -> rpc.OperatorState:
+    """The state with this controller's signature, for an agent to keep."""
+    if seals is not None:
+        state.signature, state.certificate = seals.seal(_content(state))
+    return state
+
+
+def is_genuine(state: rpc.OperatorState, seals: StateSeals | None) -> bool:
+    """Whether what an agent repeats is what a controller once sent to some agent."""
+    if seals is None or not state.revision:
+        return True
+    return seals.holds(_content(state), state.signature, state.certificate)
+
+
+def _content(state: rpc.OperatorState) -> bytes:
+    plain = rpc.OperatorState(revision=state.revision, drained=state.drained, switch_pins=state.switch_pins)
+    return _CONTEXT + plain.SerializeToString(deterministic=True)
 
 
 class OperatorState:
@@ -63,14 +87,12 @@ class OperatorState:
         self._set({name for name, said in drained.items() if said}, {key for key, said in pinned.items() if said})
         return self._pins != before or state.revision == self.revision
 
-    def message(self, may_know: Callable[[ChunkKey], bool] = lambda key: True) -> rpc.ToAgent:
+    def message(self, may_know: Callable[[ChunkKey], bool] = lambda key: True) -> rpc.OperatorState:
         """For an agent to keep; `may_know`: pins that it may hear of. The others are with other agents."""
-        return rpc.ToAgent(
-            operator_state=rpc.OperatorState(
-                revision=self.revision,
-                drained=sorted(self._drained),
-                switch_pins=sorted(one for one in self._pins if may_know(one)),
-            )
+        return rpc.OperatorState(
+            revision=self.revision,
+            drained=sorted(self._drained),
+            switch_pins=sorted(one for one in self._pins if may_know(one)),
         )
 
     def _set(self, drained: set[str], pins: set[ChunkKey]) -> None:

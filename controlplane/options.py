@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from controlplane.ids import Member, SwitchPort
-from controlplane.limits import BITMAP_GROUPS_MAX
+from controlplane.limits import BITMAP_GROUPS_MAX, COPIES_PER_NODE_MAX
 from controlplane.nodes import ASCENDING, Graces
 from controlplane.switch.entries import FabricEntry
 from controlplane.switch.rates import PortLimits
@@ -29,6 +30,18 @@ class FabricParameters:
     """Until a switch says otherwise."""
     integrity: Integrity = Integrity.BLAKE3
     """How chunks are digested."""
+
+
+class StateSeals(Protocol):
+    """Signatures of controllers, by which they know again what agents kept for them."""
+
+    def seal(self, content: bytes) -> tuple[bytes, bytes]:
+        """(signature, certificate) of this controller."""
+        ...
+
+    def holds(self, content: bytes, signature: bytes, certificate: bytes) -> bool:
+        """Whether some controller of the cluster has signed it."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +73,14 @@ class CoreOptions:
     transfer_timeout_ms: int = 60_000
     secret: bytes = b""
     """From which follows what agents say in HERE: nobody else knows it."""
+    seals: StateSeals | None = None
+    """None: agents are believed what they say that operators had set."""
     read_token_ms: int = 600_000
     """For how long a token opens connections for reads."""
     namespaces: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """By pattern: the nodes that may have chunks of these namespaces, see `kvproto.grants`."""
+    copies_max: int = COPIES_PER_NODE_MAX
+    """Of each node, in its pool and on its disk, each."""
     settle_ns: int = 3_000_000_000
     """For this time after its start a controller lets agents keep the directory of its predecessor."""
 

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import os
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -61,6 +61,7 @@ from kvdaemon.identity import Role
 from kvdaemon.tls import Certificates
 from kvpolicy.tiers.cost_question import QuestionError, TooManyQuestionsError, question_of
 from kvpolicy.tiers.gate import priors
+from kvpolicy.tiers.holder_load import HolderLoad
 from kvpolicy.value.costs import Tier
 from kvproto import __version__
 from kvproto import events as protocol
@@ -94,6 +95,12 @@ class Agent:
         self._peers_waiting: dict[ChunkKey, list[Callable[[], None]]] = defaultdict(list)
         """Callbacks of peers that wait for chunks from this node's disk."""
         self._flushed = asyncio.Event()
+        self._carrying = 0
+        """Events whose effects are being carried out, one within the other."""
+        self._next: deque[Callable[[], None]] = deque()
+        """What follows on them,"""
+        self._following = False
+        """at this moment."""
         self._certificates: Certificates | None = None
         self._carriers = self._carriers_by_effect()
 
@@ -142,8 +149,9 @@ class Agent:
         """All the rest. Raises what `start` does; nothing but the HTTP server is left open then."""
         config = self.config
         self.tokens = TokenBook(demands=bool(config.controllers))
-        self.transport = make_transport(config.data, self.memory, self.tokens)
-        self._hashing = Hashing(self.memory, self._loop)
+        self._leases = local_leases(config.pool.size_bytes)
+        self.transport = make_transport(config.data, self.memory, self.tokens, self._leases)
+        self._hashing = Hashing(self.memory, self._loop, self._soon)
         self._intake = Intake(self.memory, config.write_region_bytes, self._loop)
         knowledge = Knowledge(config.node, priors(config.link_rate_bit_s or link_rate_bit_s(config.data)))
         self.store: DiskStore | None = None
@@ -153,7 +161,6 @@ class Agent:
         self.cold: ColdTier | None = None
         if config.cold is not None and self._cold_store is not None:
             self.cold = ColdTier(config.cold, self._cold_store, self.memory, self._loop, self.handle, config.node)
-        self._leases = local_leases(config.pool.size_bytes)
         self.core = AgentCore(
             core_options(config),
             knowledge,
@@ -265,9 +272,31 @@ class Agent:
             event = tracer.begun(event, now_ns)
             made = self.core.handle(event, now_ns)
             tracer.saw(event, made, now_ns, member=self.core.member, segment_bytes=self.core.segment_bytes)
-        for effect in made:
-            self._carriers[type(effect)](effect)
+        self._carrying += 1
+        try:
+            for effect in made:
+                self._carriers[type(effect)](effect)
+        finally:
+            self._carrying -= 1
         self._arm(now_ns)
+        if self._next and not self._carrying and not self._following:
+            self._follow()
+
+    def _follow(self) -> None:
+        """What `_soon` was given, one after the other."""
+        self._following = True
+        try:
+            while self._next:
+                self._next.popleft()()
+        finally:
+            self._following = False
+
+    def _soon(self, call: Callable[[], None]) -> None:
+        """Once the effects of the event at hand are carried out: a turn of the event loop sooner than the next one."""
+        if self._carrying:
+            self._next.append(call)
+        else:
+            self._loop.call_soon(call)
 
     def _arm(self, now_ns: int) -> None:
         due_ns = self.core.next_timeout_ns()
@@ -459,6 +488,10 @@ class Agent:
             raise TypeError("an extent that was not opened here")
         self.handle(events.PeerReadEnded(extent.token))
 
+    def peers_read(self, keys: Sequence[ChunkKey]) -> None:
+        """Peers have read, without a word."""
+        self.handle(events.PeersRead(tuple(keys)))
+
     def prepare(self, key: ChunkKey, then: Callable[[], None]) -> bool:
         """A peer wants a chunk that may lie on this node's disk."""
         if not self.core.can_load_for_peer(key):
@@ -488,10 +521,14 @@ class Agent:
                 chunk.offset + offset,
                 ended,
                 progressed,
-                lambda load: self.handle(events.HolderTold(effect.node, load)),
+                partial(self._holder_told, effect.node),
                 effect.wanted_bytes,
             )
         )
+
+    def _holder_told(self, node: str, load: HolderLoad) -> None:
+        """What a peer has queued for others; whoever waits for what comes with it comes first."""
+        self._loop.call_later(0, self.handle, events.HolderTold(node, load))
 
     def _abort_read(self, effect: AbortRead) -> None:
         handle = self._reads.pop(effect.read, None)

@@ -49,7 +49,14 @@ class _Tree:
 class Hashing:
     """Hashes ranges of the pool, which the caller keeps as they are until `done`."""
 
-    def __init__(self, memory: PoolMemory, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        memory: PoolMemory,
+        loop: asyncio.AbstractEventLoop,
+        soon: Callable[[Callable[[], None]], object] | None = None,
+    ) -> None:
+        """`soon(call)`: makes a call on the event loop, after the one at hand; None: on its next turn."""
+        self._soon = loop.call_soon if soon is None else soon
         self._memory = memory
         self._loop = loop
         # Hashing lets go of the GIL: the pieces of a tree are hashed by all threads at a time.
@@ -86,7 +93,7 @@ class Hashing:
         tree = self._begun.pop(offset, None)
         inline_bytes_max = 0 if in_background else limits.HASH_INLINE_BYTES_MAX[algorithm]
         if tree is None and size_bytes <= inline_bytes_max:
-            self._loop.call_soon(done, hashed(view, algorithm))
+            self._soon(partial(done, hashed(view, algorithm)))
         elif algorithm is Integrity.BLAKE3 and not in_background:
             self._finish(tree or _Tree(size_bytes), offset, view, done, inline_bytes_max)
         else:
@@ -105,7 +112,7 @@ class Hashing:
             for start in range(0, len(rest), share):
                 self._give(tree, offset, rest[start : start + share])
         if tree.is_whole:
-            self._loop.call_soon(done, tree.hashed())
+            self._soon(partial(done, tree.hashed()))
         else:
             tree.done = done
 

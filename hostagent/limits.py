@@ -119,6 +119,8 @@ READ_CONNECT_TIMEOUT_S = 3.0
 READ_RENEW_S = 0.5
 """A connection that moved nothing for this long gets no more requests: they go over a new one. TCP doubles its pauses
 while a path is broken, so that an old connection may stay silent for many seconds after the path is whole again."""
+READS_TOLD_S = 0.025
+"""How late the pool and the metrics may learn of reads that the thread in C answered."""
 READ_TOKEN_S = 5.0
 """A connection on which nobody shows a good token for so long ends."""
 READ_TOKEN_AGAIN_S = 1.0
@@ -137,6 +139,8 @@ READ_PROGRESS_BYTES = 512 * KIB
 """Reads larger than this report their progress, so that a slow one is not taken for a dead one."""
 READ_RECEIVE_LOW_WATER_BYTES = 256 * KIB
 """Wake for at least this much of a big reliable read: fewer, larger copies."""
+READ_TURN_BYTES = 1 * MIB
+"""Of one connection are received before others have their turn: a holder may send as fast as this is received."""
 MULTICAST_TTL = 64
 RECEIVE_WINDOW_SEGMENTS_MIN = 8
 """A window below this cannot keep a link busy; a receive buffer that small loses segments, which are then read."""

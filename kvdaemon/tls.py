@@ -144,6 +144,19 @@ class Certificates:
         return _configuration(self._served)
 
 
+def checked_chain(pem: bytes, ca: bytes, role: Role, now: datetime) -> tuple[x509.Certificate, Identity]:
+    """A certificate that somebody shows, the others of its chain behind it, and whose it is. Raises TlsError unless an
+    authority in `ca` has signed it, it is good now, and it is of this role."""
+    shown = TlsSettings(Path("the certificate shown"), Path("no key"), Path("the authorities"))
+    try:
+        chain, authorities = _certificates(shown.cert, pem), _certificates(shown.ca, ca)
+        for one in _path(shown, chain, authorities):
+            _check_time(shown, one, now)
+        return chain[0], _identity(shown, chain[0], role, "")
+    except _DAMAGES as error:
+        raise TlsError("the certificate shown is damaged") from error
+
+
 def stamps(settings: TlsSettings) -> tuple[tuple[int, int, int] | None, ...]:
     """Changes when one of the files is replaced or written, also behind a symbolic link (Kubernetes)."""
     found: list[tuple[int, int, int] | None] = []

@@ -150,6 +150,8 @@ class Node:
         return None
 
     def close_extent(self, extent: Extent) -> None: ...
+    def peers_read(self, keys: Sequence[ChunkKey]) -> None: ...
+
     def cast_patience_s(self) -> float:
         return limits.CAST_POLL_S_MAX
 

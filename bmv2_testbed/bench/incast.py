@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
 from bmv2_testbed import client
 from bmv2_testbed.bench.figures import Curves, IncastFigures, incast_figures
@@ -43,6 +43,15 @@ class Mode(StrEnum):
     """Served by the switch itself."""
 
 
+class Trust(StrEnum):
+    """What stands between nodes that do not trust each other. Tokens are there either way: a connection shows one."""
+
+    ON = "on"
+    """BLAKE3, certificates on the control channel, meters in the switch."""
+    OFF = "off"
+    """xxh3, `insecure: true`, no meters."""
+
+
 class Peer(StrEnum):
     """The alternatives that bring the prefix to its readers over the same links."""
 
@@ -68,6 +77,8 @@ class IncastPlan:
     faults: Faults = NO_FAULTS
     target: Target = Target.P4SWITCH
     wiring: Wiring = Wiring.NAMESPACES
+    trust: Trust | None = None
+    """None: as the testbed is, which is all of it but the certificates."""
     curves: bool = False
     """Look at the interfaces all the time, for a picture."""
 
@@ -100,9 +111,17 @@ class IncastPlan:
             pool_bytes=max(_POOL_BYTES_MIN, 3 * self.size_bytes),
             slots=max(_SLOTS_MIN, 2 * self.size_bytes // segment_bytes),
             plain=mode is Mode.UNICAST,
-            controller_settings={"policy": {"admission": mode is Mode.CACHE, "price_fills": False}},
+            tls=self.trust is Trust.ON,
+            controller_settings=self._settings(mode),
             segment_bytes=segment_bytes,
         )
+
+    def _settings(self, mode: Mode) -> dict[str, Any]:
+        """Of the controller."""
+        settings: dict[str, Any] = {"policy": {"admission": mode is Mode.CACHE, "price_fills": False}}
+        if self.trust is Trust.OFF:
+            settings |= {"fabric": {"integrity": "xxh3"}, "switch": {"meters": False}}
+        return settings
 
 
 class IncastRun:

@@ -52,6 +52,8 @@ _STYLE: Final[Any] = {
 _COLUMNS: Final = 3
 _LOSS_MIN: Final = 0.02
 """A mode that is slower than no pool by less is as quick."""
+_CLEAR: Final = 0.03
+"""Half of a mark's height, of the tallest bar's."""
 
 
 def draw(figures: DemoFigures, directory: Path) -> list[Path]:
@@ -90,25 +92,50 @@ def _workload_panel(axis: Any, name: Name, rows: Sequence[Row]) -> None:
     labels = [f"{height:.0f} ms" for height in heights]
     if none_ms is not None:
         labels = [
-            label if mode == Mode.NONE.value else f"{label}\n({height / none_ms - 1:+.0%})"
+            label if mode == Mode.NONE.value else f"{label}\n({_change(height / none_ms - 1)})"
             for mode, height, label in zip(names, heights, labels, strict=True)
         ]
         axis.axhline(none_ms, color=palette.LIMIT, linestyle="--", linewidth=1)
-    _bars(axis, names, heights, labels)
+    planned = [row.predicted.mean_s * 1e3 for row in rows]
+    _bars(axis, names, heights, labels, planned)
     for place, height in enumerate(heights):
         if none_ms is not None and height > none_ms * (1 + _LOSS_MIN):
             bottom = none_ms
             axis.bar(place, height - bottom, 0.62, bottom=bottom, facecolor="none", edgecolor="white", hatch="//")
-    planned = [row.predicted.mean_s * 1e3 for row in rows]
     axis.plot(range(len(rows)), planned, "D", color="white", markeredgecolor=palette.LIMIT, markersize=7, zorder=5)
     axis.set_ylim(top=1.32 * max([*heights, *planned]))
     axis.set_title(TITLES[name])
     axis.set_ylabel("mean time until the KV is there, ms")
 
 
-def _bars(axis: Any, names: Sequence[str], heights: Sequence[float], labels: Sequence[str]) -> None:
-    drawn = axis.bar(range(len(names)), heights, 0.62, color=[_COLOURS[name] for name in names])
-    axis.bar_label(drawn, labels, padding=5)
+def _change(share: float) -> str:
+    """Against no pool, in whole per cent."""
+    percent = round(100 * share)
+    return f"{percent:+d} %" if percent else "±0 %"
+
+
+def _bars(
+    axis: Any,
+    names: Sequence[str],
+    heights: Sequence[float],
+    labels: Sequence[str],
+    marks: Sequence[float] = (),
+) -> None:
+    """`marks`: of each bar, what will be marked on it; a label stays clear of a mark that is just above its bar."""
+    axis.bar(range(len(names)), heights, 0.62, color=[_COLOURS[name] for name in names])
+    for place, (height, label) in enumerate(zip(heights, labels, strict=True)):
+        mark = marks[place] if marks else height
+        above = mark > height - _CLEAR * max(heights)
+        axis.annotate(
+            label,
+            (place, max(height, mark)),
+            xytext=(0, 11 if marks and above else 5),
+            textcoords="offset points",
+            ha="center",
+            va="bottom",
+            zorder=6,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.0, "alpha": 0.9},
+        )
     axis.set_xticks(range(len(names)), [_LABELS[name] for name in names])
     axis.set_xlim(-0.6, len(names) - 0.4)
     axis.set_ylim(0, 1.25 * max(heights, default=1.0))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bmv2_testbed.engines.launcher import LaunchedProcess, Launcher
+from bmv2_testbed.engines.launcher import ENGINE, LaunchedProcess, Launcher
 from bmv2_testbed.errors import TestbedError
 
 START_S = 900.0
@@ -177,11 +177,16 @@ def running(
     folder: Path,
     name: str = "engine",
     environment: Mapping[str, str] | None = None,
+    *,
+    program: str = ENGINE,
 ) -> Iterator[Engine]:
-    """An engine for the time of a `with` block; its log is `folder/name.log`. Raises TestbedError with its words."""
+    """An engine for the time of a `with` block; its log is `folder/name.log`. Raises TestbedError with its words.
+
+    `program`: a module whose `main` takes what that of `vllm_process` does.
+    """
     socket_path, log_path = folder / f"{name}.sock", folder / f"{name}.log"
     log_path.unlink(missing_ok=True)
-    process = launcher.start(engine_argv(socket_path, arguments), log_path, environment or {})
+    process = launcher.start(engine_argv(socket_path, arguments), log_path, environment or {}, program=program)
     engine = None
     try:
         engine = _connect(socket_path, process, log_path)

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
 
-from bmv2_testbed.bench.rendezvous import await_start, meet, send_line
+from bmv2_testbed.bench.rendezvous import await_start, meet, receive_line, send_line
 from bmv2_testbed.content import KEY_BYTES, content_of, same_content
 from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.limits import START_DEADLINE_S
@@ -125,7 +125,7 @@ class Node:
         self._agent.put(keys[place], keys[place - 1] if place else None, self._contents[keys[place]], position=place)
 
     def run(self, start_s: float) -> NodeReport:
-        """All requests; the pool is as empty afterwards as it was before."""
+        """All requests."""
         before = self._agent.stats()
         checker = Checker(self._contents)
         gpu = Gpu(
@@ -142,8 +142,6 @@ class Node:
         gpu.end()
         checker.end()
         after = self._agent.stats()
-        self._agent.session_end(list(self._keys.values()))
-        self._agent.drop(list(self._keys.values()))
         return NodeReport(
             ready_s=[job.ready_s - job.arrived_s for job in gpu.done],
             computed_blocks=sum(job.computed for job in gpu.done),
@@ -152,6 +150,11 @@ class Node:
             verified_bytes=checker.verified_bytes,
             figures={name: after[name] - before.get(name, 0.0) for name in after if name.startswith("gate_")},
         )
+
+    def leave(self) -> None:
+        """The pool is as empty again as it was before. Only when all nodes are through: others read from this one."""
+        self._agent.session_end(list(self._keys.values()))
+        self._agent.drop(list(self._keys.values()))
 
 
 def _give_up(failed: threading.ExceptHookArgs) -> None:
@@ -178,6 +181,8 @@ def main() -> int:
         with meet(args.rendezvous, f"node{args.node}") as connection:
             start_s = await_start(connection)
             send_line(connection, asdict(node.run(start_s)))
+            receive_line(connection)  # None: the others are through, too
+            node.leave()
     return 0
 
 

@@ -21,7 +21,7 @@ from bmv2_testbed.bench.rendezvous import Rendezvous
 from bmv2_testbed.client import Testbed
 from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.limits import START_DEADLINE_S
-from bmv2_testbed.processes import last_line, python_module
+from bmv2_testbed.processes import ProcessorTimes, last_line, python_module
 from bmv2_testbed.scale import SCALES, Scale
 from bmv2_testbed.spec import Target, TestbedSpec, host_name
 from planner.workloads.prediction import POOL_BYTES, Prediction, predict
@@ -61,6 +61,8 @@ class Row:
     given_up: int
     uplink_bytes: int
     """That all nodes sent."""
+    processors: ProcessorTimes
+    """Of agents, engines, switch and controller, all together."""
     problems: Sequence[str]
     predicted: Prediction
 
@@ -103,6 +105,9 @@ class Row:
             "decisions": dict(self.decisions),
             "given_up": self.given_up,
             "uplink_bytes": self.uplink_bytes,
+            "predicted_uplink_bytes": self.predicted.uplink_bytes,
+            "processors_used_s": self.processors.used_s,
+            "processors_waited_s": self.processors.waited_s,
             "happened": happened(self),
             "problems": list(self.problems),
         }
@@ -213,21 +218,24 @@ def _run_row(plan: RowsPlan, testbed: Testbed, made: Workload, mode: Mode, say: 
         rendezvous.await_ready(NODES, time.monotonic() + START_DEADLINE_S, lambda: _check_alive(testbed, names))
         # What the planner needs to think about is thought of while nothing is measured.
         predicted = predict(made, mode, terms_of(made, link_bit_s), plan.scale.slots * plan.target.segment_bytes)
-        before = testbed.counters()
+        before, processors_before = testbed.counters(), testbed.processor_times()
         say(f"{title}: {len(made.prompts)} requests in {made.length_s:.1f} s")
         start_s = time.monotonic() + _HEAD_START_S
         rendezvous.start(dict.fromkeys(names, start_s))
         reports = rendezvous.results(
             start_s + made.length_s + _SPARE_S, lambda: moved(min(1.0, (time.monotonic() - start_s) / made.length_s))
         )
-        after = testbed.counters()
+        after, processors = testbed.counters(), testbed.processor_times()
     problems = [f"{name}: no report: {last_line(testbed.log(name))}" for name in names if name not in reports]
     for name in names:
         if testbed.wait(name, 5) is None:
             testbed.kill(name)
         testbed.forget(name)
     sent = sum(after[host].since(before[host]).tx_bytes for host in after)
-    return row_of(made, mode, predicted, list(reports.values()), sent, problems)
+    took = [times.since(processors_before[name]) for name, times in processors.items() if name in processors_before]
+    return row_of(
+        made, mode, predicted, list(reports.values()), sent, sum(took, start=ProcessorTimes(0.0, 0.0)), problems
+    )
 
 
 def row_of(
@@ -236,6 +244,7 @@ def row_of(
     predicted: Prediction,
     reports: Sequence[Mapping[str, Any]],
     uplink_bytes: int,
+    processors: ProcessorTimes,
     problems: list[str],
 ) -> Row:
     """Sum up what the nodes report."""
@@ -269,6 +278,7 @@ def row_of(
         saved_s=figures["gate_saved_seconds_total"],
         given_up=round(figures["gate_given_up_total"]),
         uplink_bytes=uplink_bytes,
+        processors=processors,
         problems=problems,
         predicted=predicted,
     )

@@ -78,6 +78,10 @@ class Directory:
         """Chunks in the node's pool."""
         return len(self._by_node.get(node, ()))
 
+    def count_on_disk_of(self, node: NodeIndex) -> int:
+        """Chunks on the node's disk."""
+        return len(self._on_disk.get(node, ()))
+
     def count_last_copies(self, node: NodeIndex) -> int:
         """How many chunks no other host would have, in its pool or on its disk."""
         return self._last_copies[node]

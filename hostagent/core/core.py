@@ -270,6 +270,7 @@ class AgentCore:
             events.HolderTold: self._directory_news.holder_told,
             events.PeerLoadRequested: self._peer_load_requested,
             events.PeerReadEnded: lambda event: self._serving.taken_back(event.chunk),
+            events.PeersRead: self._peers_read,
             events.FiguresWanted: lambda _: self.local_reads.look(),
             events.Started: self._started,
             events.PoolFound: self.adoption.begin,
@@ -306,6 +307,11 @@ class AgentCore:
         self._clock.now_ns = now_ns
         self._load_reports.queued()
         return self._serving.lend(key)
+
+    def _peers_read(self, event: events.PeersRead) -> None:
+        self._load_reports.queued()
+        self._serving.lent(event.keys)
+        self.local_reads.lent()
 
     def quote(self, question: CostQuestion, now_ns: int) -> Quote:
         """What it would take this node to have the chunks of a prefix. Raises TooManyQuestionsError."""

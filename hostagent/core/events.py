@@ -445,6 +445,13 @@ class PeerReadEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class PeersRead:
+    """Peers have read chunks that the shell leased by itself (`hostagent.pool.leases`)."""
+
+    keys: tuple[ChunkKey, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Started:
     """The shell's sockets are open, and its disk, if it has one."""
 
@@ -532,6 +539,7 @@ Event: TypeAlias = (
     | HolderTold
     | PeerLoadRequested
     | PeerReadEnded
+    | PeersRead
     | FiguresWanted
     | Started
     | PoolFound

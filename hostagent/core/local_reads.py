@@ -44,8 +44,13 @@ class LocalReads:
         """An engine is gone, and its leases with it."""
         self._engines_count -= 1
         self._pool.sweep()
-        if not self._engines_count:
+        if not (self._engines_count or self._pool.shown.lingering_count):
             self._alarm.cancel()
+
+    def lent(self) -> None:
+        """The shell has leased chunks for peers: those that have left the pool meanwhile are looked after."""
+        if self._pool.shown.lingering_count and self._alarm.due_ns is None:
+            self._look_again()
 
     def close(self) -> None:
         """The process ends: nobody reads any more."""
@@ -57,7 +62,8 @@ class LocalReads:
 
     def _look(self) -> None:
         self.look()
-        self._look_again()
+        if self._engines_count or self._pool.shown.lingering_count:
+            self._look_again()
 
     def look(self) -> None:
         """Learn what was read since the last look, and free what is not read any more."""

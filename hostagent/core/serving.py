@@ -6,7 +6,7 @@ A question about a chunk on this node's disk waits until the chunk is in the poo
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import assert_never
@@ -145,6 +145,11 @@ class Serving:
             self._touched.append(key)
             self._touch_soon.set(self._clock.now_ns)
         return chunk
+
+    def lent(self, keys: Sequence[ChunkKey]) -> None:
+        """Peers have read these chunks, which the shell kept."""
+        self._touched += keys
+        self._touch_soon.set(self._clock.now_ns)
 
     def _touch(self) -> None:
         self._touch_soon.cancel()

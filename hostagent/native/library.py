@@ -11,6 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
+from hostagent.native.read_thread import SIGNATURES as READ_SIGNATURES
+from hostagent.native.read_thread import STRUCTURE_BYTES as READ_STRUCTURE_BYTES
+from kvclient import catalog
 from kvproto.limits import CHUNK_SEGMENTS_MAX, SEGMENT_BYTES_MAX
 from kvproto.wire import layouts
 from kvproto.wire.data import DATA_HEADER_BYTES
@@ -31,7 +34,7 @@ def offset_of(dtype: np.dtype[np.void], field: str) -> int:
 
 
 def _macros() -> dict[str, int]:
-    """What the C code knows about a datagram."""
+    """What the C code knows about a datagram, and about a catalog."""
     deth, chunk = layouts.BTH_BYTES, layouts.BTH_BYTES + layouts.DETH_BYTES
     bth = {name: offset_of(layouts.BTH_DTYPE, name) for name in ("opcode", "qpn", "psn")}
     kv = {
@@ -50,6 +53,13 @@ def _macros() -> dict[str, int]:
         "DP_BTH_RESERVED": BTH_RESERVED_OFFSET,
         "DP_DETH_QKEY": deth + offset_of(layouts.DETH_DTYPE, "qkey"),
         "DP_DETH_SOURCE_QPN": deth + offset_of(layouts.DETH_DTYPE, "src_qpn"),
+        "DP_CATALOG_HEADER_BYTES": catalog.HEADER_BYTES,
+        "DP_CATALOG_WORDS": catalog.ENTRY_WORDS,
+        "DP_CATALOG_WAYS": catalog.WAYS,
+        "DP_ENTRY_BITS": catalog.ENTRY_BITS,
+        "DP_GENERATION_MASK": catalog.GENERATION_MASK,
+        "DP_LEASES": catalog.LEASES,
+        "DP_LEASES_AT": catalog.LEASES_AT,
         **{f"DP_BTH_{name.upper()}": offset for name, offset in bth.items()},
         **{f"DP_KV_{name.upper()}": offset for name, offset in kv.items()},
     }
@@ -161,12 +171,14 @@ def datapath() -> ctypes.CDLL:
         "datapath", sorted(_SOURCE_DIR.glob("*.c")), include_dirs=(_SOURCE_DIR,), flags=(*FLAGS_FAST, *defines)
     )
     library = ctypes.CDLL(str(path))
-    for name, (result, arguments) in _SIGNATURES.items():
+    for name, (result, arguments) in (_SIGNATURES | READ_SIGNATURES).items():
         function = getattr(library, name)
         function.restype = result
         function.argtypes = arguments
     mirrored = [ctypes.sizeof(ReceiverConfig), REPORT.size, *map(ctypes.sizeof, (Drained, Job, Outcome))]
     assert list((c_uint32 * len(mirrored)).in_dll(library, "dp_structure_bytes")) == mirrored
+    read_mirrored = list(READ_STRUCTURE_BYTES)
+    assert list((c_uint32 * len(read_mirrored)).in_dll(library, "dp_read_structure_bytes")) == read_mirrored
     return library
 
 
@@ -181,4 +193,4 @@ def datapath_or_none() -> ctypes.CDLL | None:
 
 @functools.cache
 def _say_once(reason: str) -> None:
-    log.warning("casts without the native data path, at several times the cost: %s", reason)
+    log.warning("casts and reads without the native data path, at several times the cost: %s", reason)

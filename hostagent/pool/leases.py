@@ -17,6 +17,8 @@ from hostagent import limits
 from hostagent.core.events import EngineId
 from hostagent.pool import seals
 from hostagent.pool.catalog import Catalog, Grants
+from hostagent.pool.memory import address_of
+from hostagent.pool.tenants import NOBODY
 from kvclient import barrier, catalog
 
 log = logging.getLogger(__name__)
@@ -54,6 +56,36 @@ class LeaseTable:
         os.close(self.fd)
 
 
+class OwnTable:
+    """Of this process itself, which reads chunks for peers. Nobody else has it, so that it may lease what it likes."""
+
+    tenant = NOBODY
+    allowance_bytes = 1 << 62
+
+    def __init__(self) -> None:
+        """Raises OSError when no descriptor or memory is left."""
+        self._fd = os.memfd_create("kvcast-own-leases", os.MFD_CLOEXEC)
+        try:
+            os.ftruncate(self._fd, catalog.TABLE_BYTES)
+            self._map = mmap.mmap(self._fd, catalog.TABLE_BYTES)
+        except BaseException:
+            os.close(self._fd)
+            raise
+
+    @property
+    def address(self) -> int:
+        """Where it is mapped."""
+        return address_of(self._map)
+
+    def read(self) -> bytes:
+        """As it is now."""
+        return os.pread(self._fd, catalog.TABLE_BYTES, 0)
+
+    def close(self) -> None:
+        """Nobody leases in it any more."""
+        os.close(self._fd)
+
+
 class LocalLeases:
     """Of one node."""
 
@@ -72,6 +104,7 @@ class LocalLeases:
         finally:
             os.close(fd)
         self._tables: dict[EngineId, LeaseTable] = {}
+        self._own: list[OwnTable] = []
         self._grants = Grants(pool_bytes)
         self.catalog = Catalog(memoryview(self._map).cast("Q"), sets, os.urandom(catalog.SALT_BYTES), self)
 
@@ -95,9 +128,25 @@ class LocalLeases:
             self._grants.end(table.tenant, table.allowance_bytes)
             table.close()
 
-    def all(self) -> Sequence[LeaseTable]:
-        """Tables of the connections that have one."""
-        return list(self._tables.values())
+    @property
+    def address(self) -> int:
+        """Where the catalog is mapped in this process."""
+        return address_of(self._map)
+
+    def own_table(self) -> OwnTable:
+        """A table for this process. Raises OSError when there is no memory."""
+        table = OwnTable()
+        self._own.append(table)
+        return table
+
+    def end_own_table(self, table: OwnTable) -> None:
+        """Nothing is leased in it any more."""
+        self._own.remove(table)
+        table.close()
+
+    def all(self) -> Sequence[LeaseTable | OwnTable]:
+        """Tables of the connections that have one, and this process' own."""
+        return [*self._tables.values(), *self._own]
 
     def fence(self) -> None:
         """See `kvclient.barrier`."""

@@ -92,6 +92,11 @@ def _check_room(size_bytes: int) -> None:
         )
 
 
+def address_of(mapping: mmap.mmap) -> int:
+    """Where it is mapped in this process."""
+    return ctypes.addressof(ctypes.c_char.from_buffer(mapping))
+
+
 class PoolMemory:
     """`size_bytes` of shared memory: `fd` to sendfile from, `readers_fd` for engines, `bytes_` as a flat uint8 array.
 
@@ -137,7 +142,7 @@ class PoolMemory:
     @property
     def address(self) -> int:
         """Where it is mapped in this process."""
-        return ctypes.addressof(ctypes.c_char.from_buffer(self._map))
+        return address_of(self._map)
 
     def view(self, offset: int, size_bytes: int) -> memoryview:
         """Writable bytes [offset, offset + size_bytes)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hostagent.config import DataConfig
+from hostagent.pool.leases import LocalLeases
 from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import Transport
 from hostagent.transport.frames import FramesTransport
@@ -17,10 +18,13 @@ def wants_huge_pages(config: DataConfig) -> bool:
     return config.transport in ("auto", "verbs") and bool(device_names())
 
 
-def make_transport(config: DataConfig, memory: PoolMemory, tokens: TokenBook | None = None) -> Transport:
-    """The transport that the configuration names. `tokens`: who may read; None: everybody."""
+def make_transport(
+    config: DataConfig, memory: PoolMemory, tokens: TokenBook | None = None, leases: LocalLeases | None = None
+) -> Transport:
+    """The transport that the configuration names. `tokens`: who may read; None: everybody. `leases`: of the pool's
+    chunks, for transports that answer reads by themselves."""
     if config.frames is not None:
         return FramesTransport(config, config.frames, memory, tokens)
     if config.transport in ("auto", "verbs"):
-        return VerbsTransport(config, memory, tokens)
-    return SocketsTransport(config, memory, tokens)
+        return VerbsTransport(config, memory, tokens, leases)
+    return SocketsTransport(config, memory, tokens, leases)

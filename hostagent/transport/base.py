@@ -221,6 +221,10 @@ class TransportSink(Protocol):
         """Pin a chunk to send from it; None when it is not here (any more)."""
         ...
 
+    def peers_read(self, keys: Sequence[ChunkKey]) -> None:
+        """Peers have read these chunks, which were leased (`hostagent.pool.leases`) instead of opened."""
+        ...
+
     def prepare(self, key: ChunkKey, then: Callable[[], None]) -> bool:
         """A chunk that `open_extent` did not find: True when it is being brought from this node's disk. `then` is
         called once, later; from then on `open_extent` answers correctly. A transport that does not ask says ABSENT.

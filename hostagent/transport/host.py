@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from hostagent.config import DataConfig
 from hostagent.native.library import datapath_or_none
+from hostagent.pool.leases import LocalLeases
 from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import (
     ChunkPlace,
@@ -61,6 +62,8 @@ class Host:
     """The data path in C; None: Python does the same work."""
     tokens: TokenBook | None = None
     """Who may read; None: everybody."""
+    leases: LocalLeases | None = None
+    """Where the thread that answers reads finds chunks; None: the event loop answers."""
 
 
 class CastPart(Protocol):
@@ -135,7 +138,16 @@ class Parts:
 class HostTransport:
     """See the module's docstring and the contract in `base`."""
 
-    def __init__(self, config: DataConfig, memory: PoolMemory, tokens: TokenBook | None = None) -> None:
+    def __init__(
+        self,
+        config: DataConfig,
+        memory: PoolMemory,
+        tokens: TokenBook | None = None,
+        leases: LocalLeases | None = None,
+    ) -> None:
+        """`tokens`: who may read, None: everybody; `leases`: of the pool's chunks, by which reads are answered without
+        asking the sink. They end after this."""
+        self._leases = leases
         self._config = config
         self._memory = memory
         self._tokens = tokens
@@ -162,6 +174,7 @@ class HostTransport:
             own=parse_address(address),
             native=datapath_or_none() if self._config.native == "auto" else None,
             tokens=self._tokens,
+            leases=self._leases,
         )
         try:
             self._control = _Control(self._host)

@@ -146,6 +146,7 @@ class _PeerConnection:
         self._header = bytearray(ANSWER.size)
         self._header_have = 0
         self._body_left = 0
+        self._received_bytes = 0
         self._target = memoryview(b"")
         self._scratch: memoryview | None = None
         self._low_water = 1
@@ -290,7 +291,8 @@ class _PeerConnection:
     def _readable(self) -> None:
         try:
             self._acknowledge_at_once()
-            while self._open:
+            until_bytes = self._received_bytes + limits.READ_TURN_BYTES
+            while self._open and self._received_bytes < until_bytes:
                 if not (self._receive_body() if self._body_left else self._receive_header()):
                     return
         except OSError as error:
@@ -351,6 +353,7 @@ class _PeerConnection:
             self.close()
             return False
         self._body_left -= received
+        self._received_bytes += received
         self._progress_s = self._loop.time()
         self._counters.read_bytes_received += received
         if self._body_left:

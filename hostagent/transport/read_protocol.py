@@ -52,6 +52,10 @@ HEAD = struct.Struct("!IBBHQ")
 RANGE = struct.Struct("!QQ16s")
 REQUEST_BYTES = HEAD.size + RANGE.size
 ANSWER = struct.Struct("!IBBHQQ")
+READ_HEAD = struct.pack("!IBBH", MAGIC, VERSION, KIND_READ, 0)
+"""What a READ begins with, up to its number."""
+ANSWER_HEAD = struct.pack("!IBB", MAGIC, VERSION, STATUS_OK)
+"""What its answer begins with, up to `load`."""
 _WANTED_SHIFT = 48
 _LOAD = struct.Struct("!H")
 _LOAD_AT = 6
@@ -123,6 +127,10 @@ def _level_of(size_bytes: int) -> int:
 
 def _bytes_of(level: int) -> int:
     return round(limits.KIB * 2 ** ((level - 1) / _LEVELS_PER_OCTAVE)) if level else 0
+
+
+LEVELS_BYTES = tuple(map(_bytes_of, range(_LEVEL_MAX + 1)))
+"""Amounts that `request` and `load` can say, by level."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,7 +90,9 @@ class TokenBook:
     def attached(self, now_s: float, *, gives_tokens: bool) -> None:
         """A controller has said Welcome."""
         self._book_s, self._since_s = self._time_s(now_s), now_s
-        self.demands = gives_tokens
+        before, self.demands = self.demands, gives_tokens
+        if gives_tokens and not before:
+            self._have_all_look_again()
 
     def lost(self, now_s: float) -> None:
         """There is no controller any more."""
@@ -111,12 +113,15 @@ class TokenBook:
         expelled = frozenset(access.expelled)
         news, self._expelled = expelled - self._expelled, expelled
         if news:
-            for look_again in list(self._watchers):
-                look_again()
+            self._have_all_look_again()
 
     def watch(self, look_again: Callable[[], None]) -> None:
-        """Call this whenever tokens that were good may be so no more."""
+        """Call this whenever tokens that were good, or none, may be so no more."""
         self._watchers.add(look_again)
+
+    def _have_all_look_again(self) -> None:
+        for look_again in list(self._watchers):
+            look_again()
 
     def unwatch(self, look_again: Callable[[], None]) -> None:
         """Never again. Idempotent."""

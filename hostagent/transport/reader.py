@@ -27,8 +27,11 @@ class Reader:
         loop: asyncio.AbstractEventLoop,
         counters: TransportCounters,
         end: Callable[[], None],
+        changed: Callable[[], None] = lambda: None,
     ) -> None:
-        """`tokens` None: everybody may read; `peer`: IPv4 address; `end()`: the connection has to end."""
+        """`tokens` None: everybody may read; `peer`: IPv4 address; `end()`: the connection has to end; `changed()`: it
+        may have something else than before, although it has shown nothing new."""
+        self._changed = changed
         self._tokens = tokens
         self._peer = peer
         self._loop = loop
@@ -90,11 +93,14 @@ class Reader:
             self._timer.cancel()
 
     def _hear_who_is_out(self) -> None:
-        """Nodes were expelled: if this is one of them, its connection ends, and with it all that it has open."""
+        """Nodes were expelled, or tokens are demanded now. If this one is out, its connection ends, and with it all
+        that it has open."""
         if self._shown:
             self.shows(self._shown)
         if self._verdict is Refusal.EXPELLED:
             self._end()
+        else:
+            self._changed()
 
     def _look_again(self) -> None:
         """The token has expired, unless time stands still; or none that is good has come."""
@@ -104,3 +110,5 @@ class Reader:
             self.shows(self._shown)
         if isinstance(self._verdict, Refusal):
             self._end()
+        else:
+            self._changed()

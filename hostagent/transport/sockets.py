@@ -18,6 +18,7 @@ from hostagent.transport import mmsg
 from hostagent.transport.base import ChunkPlace, ReadHandle, ReadRequest
 from hostagent.transport.casts import CastIntake, CastSender, FramingCache
 from hostagent.transport.host import Host, HostTransport, Parts, bound_udp, group_socket
+from hostagent.transport.native_reads import NativeReads
 from hostagent.transport.native_receiver import NativeIntake
 from hostagent.transport.native_sender import NativeSender, SegmentRun, Told
 from hostagent.transport.read_client import ReadClient
@@ -244,7 +245,10 @@ class TcpReads:
 
     def __init__(self, host: Host) -> None:
         self._host = host
-        self._server = ReadServer(host.memory, host.sink, host.counters, tokens=host.tokens)
+        self._native: NativeReads | None = None
+        if host.native is not None and host.leases is not None:
+            self._native = NativeReads(host.native, host.memory, host.leases, host.loop, host.sink, host.counters)
+        self._server = ReadServer(host.memory, host.sink, host.counters, tokens=host.tokens, native=self._native)
         self._client = read_client(host)
 
     def listen(self) -> str:
@@ -259,6 +263,8 @@ class TcpReads:
     def close(self) -> None:
         """End all connections."""
         self._server.close()
+        if self._native is not None:
+            self._native.close()
         self._client.close()
 
 

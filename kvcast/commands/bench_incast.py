@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import statistics
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 from rich.console import Console
 
 from bmv2_testbed.bench.figures import IncastFigures, incast_table, spread_table, typical
-from bmv2_testbed.bench.incast import IncastPlan, IncastRun, Mode, Peer
+from bmv2_testbed.bench.incast import IncastPlan, IncastRun, Mode, Peer, Trust
 from bmv2_testbed.cpu_group import isolated
 from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.scale import SCALES
@@ -36,6 +38,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         choices=[*(mode.value for mode in Mode), "all", "none"],
         help="how kvcast does it; may be given again (default cast)",
+    )
+    parser.add_argument(
+        "--trust",
+        choices=[*(trust.value for trust in Trust), "both"],
+        help="on: BLAKE3, certificates, meters; off: xxh3 and none of them; both: by turns, with the ratio of the two"
+        " (default: as the testbed is, on but for the certificates)",
     )
     parser.add_argument("--slow", type=rate, metavar="RATE", help="rate of one reader's link")
     parser.add_argument("--slow-reader", type=whole(), default=0, metavar="I", help="which reader that is (default 0)")
@@ -85,6 +93,7 @@ def run(args: argparse.Namespace) -> int:
         faults=Faults(loss=args.loss),
         target=target,
         wiring=wiring_of(args.no_root),
+        trust=Trust(args.trust) if args.trust in list(Trust) else None,
         curves=args.plot is not None,
     )
     if plan.wiring is Wiring.DATAGRAMS and args.peer:
@@ -100,10 +109,11 @@ def run(args: argparse.Namespace) -> int:
         with isolated(args.busy) if args.isolate else nullcontext("") as isolation:
             if isolation:
                 console.print(isolation)
-            runs = _run_by_turns(console, args.runs, plan, modes, peers)
+            runs = _run_by_turns(console, args.runs, plan, modes, peers, both=args.trust == "both")
     except TestbedError as error:
         raise UsageError(str(error)) from error
     cases = {name: typical([run[0][name] for run in runs]) for name in runs[0][0]}
+    ratios = trust_ratios([run[0] for run in runs])
     found = {name: typical([run[1][name] for run in runs]) for name in runs[0][1]}
     everything = [*cases.values(), *found.values()]
     what = ("starts within one transfer time" if plan.stagger else "all at once") + (
@@ -112,6 +122,8 @@ def run(args: argparse.Namespace) -> int:
     if args.runs > 1:
         what += f", the median run of {args.runs}"
     console.print(incast_table(everything, plan.readers, plan.size_bytes, plan.rate_bit_s, what))
+    for name, ratio in ratios.items():
+        console.print(f"{name}: with trust on {ratio['time']:.3f} times as long, {ratio['cpu']:.3f} times the CPU time")
     if plan.wiring is Wiring.DATAGRAMS:
         console.print(
             "Without root: casts are shaped and counted where they leave the switch, what hosts send is not shaped; "
@@ -124,6 +136,8 @@ def run(args: argparse.Namespace) -> int:
         files = draw({**cases, **found}, plan.size_bytes, plan.rate_bit_s, stem)
         console.print(f"drawn in {' and '.join(map(str, files))}", soft_wrap=True)
     document = incast_json(plan, cases, found) | {"isolation": isolation}
+    if ratios:
+        document["trust_ratios"] = ratios
     if args.runs > 1:
         document["runs"] = [
             {name: case.to_json() for name, case in (of_modes | of_peers).items()} for of_modes, of_peers in runs
@@ -135,19 +149,29 @@ def run(args: argparse.Namespace) -> int:
 
 Figures = dict[str, IncastFigures]
 """By mode or by peer."""
+_TRUSTED = ", trust "
+"""Between mode and `Trust` in the name of a case."""
 
 
 def _run_by_turns(
-    console: Console, runs: int, plan: IncastPlan, modes: list[Mode], peers: list[Peer]
+    console: Console, runs: int, plan: IncastPlan, modes: list[Mode], peers: list[Peer], *, both: bool
 ) -> list[tuple[Figures, Figures]]:
-    """Figures of modes and peers, run by run."""
-    found = []
+    """Figures of modes and peers, run by run. `both`: of each mode with trust on and off, who is first changes."""
+    found: list[tuple[Figures, Figures]] = []
     for run_index in range(runs):
         with progress(console) as (say, moved):
 
             def say_which(text: str, run_index: int = run_index) -> None:
                 say(f"run {run_index + 1} of {runs}: {text}" if runs > 1 else text)
 
+            if both:
+                found.append(({}, {}))
+                for trust in (Trust.ON, Trust.OFF) if run_index % 2 else (Trust.OFF, Trust.ON):
+                    cases, of_peers = run_incast(replace(plan, trust=trust), modes, peers, say_which, moved)
+                    for name, case in cases.items():
+                        found[-1][0][f"{name}{_TRUSTED}{trust}"] = replace(case, mode=f"{name}{_TRUSTED}{trust}")
+                    found[-1][1].update(of_peers)
+                continue
             found.append(run_incast(plan, modes, peers, say_which, moved))
     return found
 
@@ -165,6 +189,23 @@ def run_incast(
         cases[mode.value], of_peers = runner.mode(mode, peers if index == 0 else ())
         found |= of_peers
     return cases, found
+
+
+def trust_ratios(runs: list[Figures]) -> dict[str, dict[str, float]]:
+    """By mode: medians over runs of `time` and `cpu` with trust on, divided by those with trust off in the same run."""
+    pairs: dict[str, list[tuple[IncastFigures, IncastFigures]]] = {}
+    for run in runs:
+        for name, case in run.items():
+            mode, _, trust = name.partition(_TRUSTED)
+            if trust == Trust.ON:
+                pairs.setdefault(mode, []).append((case, run[f"{mode}{_TRUSTED}{Trust.OFF}"]))
+    return {
+        mode: {
+            "time": statistics.median(on.mean_ratio / off.mean_ratio for on, off in found),
+            "cpu": statistics.median(sum(on.cpu_s.values()) / sum(off.cpu_s.values()) for on, off in found),
+        }
+        for mode, found in pairs.items()
+    }
 
 
 def incast_json(plan: IncastPlan, cases: dict[str, IncastFigures], peers: dict[str, IncastFigures]) -> dict[str, Any]:

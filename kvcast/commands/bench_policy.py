@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
     console.print(_policy_table(hits, args.pool))
     write_figures(console, args.json, [asdict(hit) for hit in hits])
     if args.plot is not None:
-        from bmv2_testbed.bench.policy.picture import draw
+        from bmv2_testbed.bench.policy.policy_picture import draw
 
         stem = args.plot.with_suffix("") if args.plot.suffix in (".svg", ".png") else args.plot
         console.print(f"drawn in {' and '.join(map(str, draw(hits, stem)))}", soft_wrap=True)
@@ -146,11 +146,11 @@ def _case_table(traces: dict[str, Forest], hits: list[PolicyHit]) -> Table:
 
 def _policy_table(hits: list[PolicyHit], pools: Sequence[float]) -> Table:
     """Means over the cases, by policy."""
-    table = Table(title="means of tokens found in the pool; CPU time of the replay per chunk asked for")
-    table.add_column("policy")
+    table = Table(title="means; cases ahead of ours; CPU time of the replay a chunk asked for")
+    table.add_column("policy", no_wrap=True)
     for pool in pools:
         table.add_column(f"{pool:.4g}", justify="right")
-    for name in ("mean", "ahead of ours", "µs"):
+    for name in ("mean", "ahead", "µs"):
         table.add_column(name, justify="right")
     for one in summaries(hits):
         own = [hit for hit in hits if hit.policy == one.policy]

@@ -57,11 +57,12 @@ class Policy:
     filtered: bool = False
 
 
-MARGIN: Final = 0.005
+MARGIN: Final = 0.002
 """To take over, a policy's recent hits must exceed the active one's by this share: a change of order costs hits."""
 
-LEAD_CHUNKS: Final = 64
-"""And by so many average chunks: a few hits more are chance."""
+LEAD_CHUNKS: Final = 16
+"""And by so many average chunks: a few hits more are chance. Four times as many cost bursts hits while a pool is
+young (docs/research/policies.md)."""
 
 POLICIES: tuple[Policy, ...] = (
     Policy("reuse-60s", Rule.REUSE, 60.0),

@@ -40,6 +40,8 @@ class Prediction:
     saved_s: float
     decisions: Mapping[str, int]
     given_up: int
+    uplink_bytes: int
+    """That all nodes send, headers included."""
 
     @property
     def mean_s(self) -> float:
@@ -79,6 +81,7 @@ def predict(workload: Workload, mode: Mode, terms: Terms, switch_bytes: int = 0)
             for name in sorted(names)
         },
         given_up=figures.given_up,
+        uplink_bytes=round(figures.uplink_bytes),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bmv2_testbed.bench.figures import IncastFigures
-from bmv2_testbed.bench.incast import IncastPlan, IncastRun, Mode, Peer
+from bmv2_testbed.bench.incast import IncastPlan, IncastRun, Mode, Peer, Trust
 from bmv2_testbed.spec import Wiring
 
 SIZE_BYTES = 2 * 2**20
@@ -49,6 +49,13 @@ def test_unicast_sends_everything_once_a_reader() -> None:
 def test_cast_sends_less_than_everything_once_a_reader(stagger: bool) -> None:
     figures = _run(_plan(stagger=stagger), Mode.CAST)
     assert _sent_S(figures) < READERS - 0.5
+    assert "cast" in figures.origins
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("trust", Trust)
+def test_casts_with_and_without_everything_that_stands_between_strangers(trust: Trust) -> None:
+    figures = _run(_plan(trust=trust, readers=2, size_bytes=CHUNK_BYTES), Mode.CAST)
     assert "cast" in figures.origins
 
 

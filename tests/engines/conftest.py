@@ -16,9 +16,26 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-NEEDS = {"sglang": "sglang", "lmcache": "lmcache", "ucm": "ucm"}
-"""Which engine a test module needs, by the first word of its name behind `test_`."""
-WARN_AT_IMPORT = ("torch", "transformers", "sglang", "lmcache", "pydantic", "triton", "numba", "google", "fastapi")
+NEEDS = {
+    "sglang": ("sglang",),
+    "lmcache": ("lmcache",),
+    "ucm": ("ucm",),
+    "dynamo": ("dynamo",),
+    "chain": ("vllm", "lmcache"),
+}
+"""Which engines a test module needs, by the first word of its name behind `test_`."""
+WARN_AT_IMPORT = (
+    "torch",
+    "transformers",
+    "sglang",
+    "lmcache",
+    "vllm",
+    "pydantic",
+    "triton",
+    "numba",
+    "google",
+    "fastapi",
+)
 """What these say of themselves is no failure of ours."""
 
 IMPORTED = {
@@ -51,6 +68,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker(pytest.mark.engines)
         for mark in marks:
             item.add_marker(mark)
-        engine = NEEDS[item.path.stem.split("_")[1]]
-        if importlib.util.find_spec(engine) is None:
-            item.add_marker(pytest.mark.skip(reason=f"no {engine} in this environment: make test-engines has one"))
+        for engine in NEEDS[item.path.stem.split("_")[1]]:
+            if importlib.util.find_spec(engine) is None:
+                item.add_marker(pytest.mark.skip(reason=f"no {engine} in this environment: make test-engines has one"))

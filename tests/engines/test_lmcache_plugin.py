@@ -24,6 +24,7 @@ from lmcache.v1.distributed.l2_adapters.plugin_l2_adapter import PluginL2Adapter
 from kvclient.engines.lmcache.second_level import KvcastL2
 from kvclient.engines.settings import SettingsError
 from tests.contracts.engine_store.contract import CHUNK_BYTES, Bench, Driver, EngineStoreContract, content_of
+from tests.engines.lmcache_server import plugin
 from tests.unit.hostagent.agent_harness import cluster
 
 ANSWER_S = 30.0
@@ -41,21 +42,12 @@ def object_key(number: int, model: str = "m", **changes: Any) -> ObjectKey:
     return ObjectKey(**{**facts, **changes})
 
 
-def adapter_spec(socket: str, **settings: Any) -> dict[str, Any]:
-    return {
-        "type": "plugin",
-        "module_path": "kvclient.engines.lmcache.second_level",
-        "class_name": "KvcastL2",
-        "adapter_params": {"socket": socket, "weights_digest": "w", "load_deadline_s": 5, **settings},
-    }
-
-
 class L2Driver:
     """The adapter as LMCache's controllers drive it: submit, wait for the descriptor, ask for the result."""
 
     def __init__(self, socket: str, model: str, **settings: Any) -> None:
         self.model = model
-        self.adapter = KvcastL2(adapter_spec(socket, **settings)["adapter_params"])
+        self.adapter = KvcastL2(plugin(socket, **settings)["adapter_params"])
 
     @staticmethod
     def await_event(descriptor: int) -> None:
@@ -158,7 +150,7 @@ def test_the_weights_of_a_model_on_this_machine_count(socket: str, tmp_path: Pat
 
 
 def test_unknown_parameters_are_refused(socket: str) -> None:
-    spec = adapter_spec(socket, sockets="/x")
+    spec = plugin(socket, sockets="/x")
     with pytest.raises((SettingsError, RuntimeError), match="unknown setting 'sockets'"):
         create_l2_adapter_from_registry(PluginL2AdapterConfig.from_dict(spec), None)
 
@@ -168,7 +160,7 @@ def test_lmcaches_own_conformance_benchmark(socket: str) -> None:
     lmcache = Path(sys.executable).with_name("lmcache")
     run = subprocess.run(
         [
-            *(lmcache, "bench", "l2", "--l2-adapter", json.dumps(adapter_spec(socket)), "--no-skip-verify"),
+            *(lmcache, "bench", "l2", "--l2-adapter", json.dumps(plugin(socket)), "--no-skip-verify"),
             *("--num-keys", "16", "--data-size-kb", "64", "--rounds", "2", "--lookup-max-hit-rate", "0.5"),
             *("--format", "json"),
         ],

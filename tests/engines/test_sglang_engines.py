@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import random
-import subprocess
-import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 
 pytest.importorskip("sglang")
 
@@ -20,19 +15,11 @@ from bmv2_testbed import client
 from bmv2_testbed.engines.small_models import make_model
 from bmv2_testbed.spec import Target, TestbedSpec, Wiring
 from kvclient.client import AgentClient, Where
+from tests.engines.pool import keys_in_pool, until
 from tests.engines.sglang_client import PAGE_TOKENS, Engine, engine_arguments
 
 HOSTS = 3
 PROMPT_TOKENS = 4000
-PATIENCE_S = 60.0
-
-
-def until(condition: Callable[[], bool], what: str) -> None:
-    """Wait for the cluster, which tells nobody when it is done."""
-    give_up_s = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < give_up_s, what
-        time.sleep(0.05)
 
 
 @pytest.fixture(scope="module")
@@ -71,17 +58,6 @@ def engines(folder: Path, sockets: list[str]) -> Iterator[list[Engine]]:
     finally:
         for engine in made:
             engine.close()
-
-
-def keys_in_pool(testbed: client.Testbed) -> list[bytes]:
-    """Keys of all chunks that the controller knows."""
-    listen = yaml.safe_load((testbed.directory / "controller.yaml").read_text())["listen"]
-    listing = subprocess.run(
-        [sys.executable, "-m", "kvcast.cli", "ls", "--json", "--limit", "0", "--controller", listen],
-        check=True,
-        capture_output=True,
-    )
-    return [bytes.fromhex(chunk["key"]) for chunk in json.loads(listing.stdout)]
 
 
 def test_after_a_flush_the_same_tokens_come_from_the_pool(engines: list[Engine], testbed: client.Testbed) -> None:

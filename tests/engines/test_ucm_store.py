@@ -21,7 +21,7 @@ from ucm.store.factory_v1 import UcmConnectorFactoryV1
 from ucm.store.pipeline.errors import StoreNotFoundError, StoreUnhealthyError
 
 from kvclient.engines.settings import SettingsError
-from kvclient.engines.ucm.store import KvcastStore
+from kvclient.engines.ucm.ucm_store import KvcastStore
 from tests.contracts.engine_store.contract import (
     CHUNK_BYTES,
     PIECE_BYTES,
@@ -50,7 +50,7 @@ def sizes(shards: int = 1) -> dict[str, Any]:
 def make_store(socket: str, weights: str = "w", **more: Any) -> KvcastStore:
     """By UCM's factory, as `ucm_connector_name` and `ucm_connector_module_path` name it."""
     config = {"kvcast": kvcast_settings(socket, weights), "unique_id": "u", "share_buffer_enable": False, **more}
-    store = UcmConnectorFactoryV1.create_connector("KvcastStore", config, "kvclient.engines.ucm.store")
+    store = UcmConnectorFactoryV1.create_connector("KvcastStore", config, "kvclient.engines.ucm.ucm_store")
     assert isinstance(store, KvcastStore)
     return store
 
@@ -252,7 +252,7 @@ class TestBesideUcmsOwn:
             }
             module = None
             if request.param == "KvcastStore":
-                module = "kvclient.engines.ucm.store"
+                module = "kvclient.engines.ucm.ucm_store"
                 shared["kvcast"] = kvcast_settings(agents.agents[0].config.api_socket)
             made = [
                 UcmConnectorFactoryV1.create_connector(request.param, {**shared, "device_id": device}, module)
@@ -294,7 +294,7 @@ class TestBesideUcmsOwn:
 def test_bad_configurations_are_refused(changes: dict[str, Any], says: str) -> None:
     config = {"kvcast": {"socket": "/nowhere", "weights_digest": "w"}, **changes}
     with pytest.raises(SettingsError, match=says):
-        UcmConnectorFactoryV1.create_connector("KvcastStore", config, "kvclient.engines.ucm.store")
+        UcmConnectorFactoryV1.create_connector("KvcastStore", config, "kvclient.engines.ucm.ucm_store")
 
 
 def test_nothing_native_stacks_on_it(tmp_path: Path) -> None:

@@ -58,6 +58,8 @@ def tell(report: Report, seed: int, console: Console) -> None:
         speed = (
             f"{report.speed_under_attack:.0%} ({rates[0]:.1f} chunks/s, {rates[1]:.1f} beside as many harmless frames)"
         )
+    if report.work_under_attack is not None:
+        speed += f"; {report.work_under_attack:.0%} for each second of CPU"
     for name, value in (
         ("fetches", f"{report.fetches:,}: {outcomes}"),
         ("chunks compared", f"{report.chunks:,}"),

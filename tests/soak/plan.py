@@ -43,7 +43,9 @@ def turns(seed: int, duration_s: float) -> list[Turn]:
     made: list[Turn] = []
     for _ in range(TURNS // 2):
         one, other = random.sample(sorted(KINDS), 2)
-        made += [Turn(lasts_s, (one, other), harmless) for harmless in (True, False)]
+        # Who is first changes, so that what drifts with time is nobody's doing.
+        order = (True, False) if len(made) % 4 == 0 else (False, True)
+        made += [Turn(lasts_s, (one, other), harmless) for harmless in order]
     return made
 
 

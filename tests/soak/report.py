@@ -10,6 +10,7 @@ from typing import Any
 
 from tests.soak.load import DEADLINE_S, HUNG_S, LATE_S
 
+_HONEST_PROCESSES = frozenset({"agent", "engine", "controller", "switch"})
 FDS_SPARE = 48
 """Descriptors that an idle daemon may have more than at the start: connections to peers stay open."""
 
@@ -50,16 +51,15 @@ class TurnTaken:
     ended_s: float
     chunks: int = 0
     """Of fetches that were complete in it."""
+    sent: tuple[str, ...] = ()
+    """What attackers sent."""
+    cpu_s: Mapping[str, float] = field(default_factory=dict)
+    """What processes used meanwhile, by kind."""
 
     @property
     def seconds(self) -> float:
         """How long it was."""
         return self.ended_s - self.began_s
-
-    @property
-    def per_s(self) -> float:
-        """Chunks a second."""
-        return self.chunks / self.seconds
 
 
 @dataclass(slots=True)
@@ -101,10 +101,32 @@ class Report:
 
     @property
     def speed_under_attack(self) -> float | None:
-        """Share of their speed without attackers that honest fetches keep: the median of the pairs of turns."""
-        pairs = zip(self.turns[::2], self.turns[1::2], strict=False)
-        ratios = [attacked.per_s / quiet.per_s for quiet, attacked in pairs if quiet.chunks]
-        return median(ratios) if ratios else None
+        """Share of their speed without attackers that honest fetches keep, of all turns together."""
+        attacked, quiet = (self.chunks_per_s(attacked=attacked) for attacked in (True, False))
+        return attacked / quiet if attacked is not None and quiet else None
+
+    @property
+    def work_under_attack(self) -> float | None:
+        """The same for each second of CPU that daemons and engines used: where a machine is full, speed says what else
+        ran on it, too."""
+        per_cpu_s = []
+        for attacked in (True, False):
+            some = [turn for turn in self.turns if turn.attacked is attacked]
+            used_s = sum(used for turn in some for name, used in turn.cpu_s.items() if name in _HONEST_PROCESSES)
+            per_cpu_s.append(sum(turn.chunks for turn in some) / used_s if used_s else 0.0)
+        return per_cpu_s[0] / per_cpu_s[1] if all(per_cpu_s) else None
+
+    @property
+    def cpu_under_attack(self) -> dict[str, float]:
+        """CPU seconds a second in turns with attackers, less those beside harmless frames, by kind of process."""
+        shares: dict[bool, dict[str, float]] = {}
+        for attacked in (True, False):
+            some = [turn for turn in self.turns if turn.attacked is attacked]
+            seconds = sum(turn.seconds for turn in some) or 1.0
+            names = {name for turn in some for name in turn.cpu_s}
+            shares[attacked] = {name: sum(turn.cpu_s.get(name, 0.0) for turn in some) / seconds for name in names}
+        names = shares[True].keys() & shares[False].keys()
+        return {name: round(shares[True][name] - shares[False][name], 3) for name in sorted(names)}
 
     def to_json(self) -> dict[str, Any]:
         """For a file."""
@@ -117,7 +139,11 @@ class Report:
             "hung": self.hung,
             "leaked": self.leaked,
             "speed_under_attack": self.speed_under_attack,
+            "work_under_attack": self.work_under_attack,
             "turns": [[turn.attacked, round(turn.seconds, 2), turn.chunks] for turn in self.turns],
+            "turns_sent": [list(turn.sent) for turn in self.turns],
+            "turns_cpu_s": [{name: round(used, 2) for name, used in turn.cpu_s.items()} for turn in self.turns],
+            "cpu_under_attack": self.cpu_under_attack,
             "outcomes": dict(self.outcomes),
             "puts": self.puts,
             "puts_refused": dict(self.puts_refused),
@@ -183,6 +209,14 @@ def take_turns(report: Report, turns: Iterable[TurnTaken], lines: Iterable[Mappi
     for turn in turns:
         chunks = sum(count for at_s, count in done if turn.began_s <= at_s < turn.ended_s)
         report.turns.append(replace(turn, chunks=chunks))
+
+
+def cpu_by_kind(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
+    """What processes that were there at both times used in between: agent0 to agent5 together are `agent`."""
+    used: dict[str, float] = defaultdict(float)
+    for name in before.keys() & after.keys():
+        used[name.rstrip("0123456789")] += after[name] - before[name]
+    return dict(used)
 
 
 def take_leftovers(report: Report, found: Iterable[str]) -> None:

@@ -18,7 +18,17 @@ from bmv2_testbed.processes import python_module
 from bmv2_testbed.spec import CONTROLLER_MANAGEMENT_IP, NO_FAULTS, Faults, TestbedSpec, host_name
 from tests.soak.load import DEADLINE_S, HUNG_S, LATE_S, Clock
 from tests.soak.plan import HONEST, HOSTS, MEMBER, STRANGER, TURNS_SHARE, Trouble, Turn, troubles, turns
-from tests.soak.report import Note, Report, Size, TurnTaken, compare_sizes, made, take_leftovers, take_turns
+from tests.soak.report import (
+    Note,
+    Report,
+    Size,
+    TurnTaken,
+    compare_sizes,
+    cpu_by_kind,
+    made,
+    take_leftovers,
+    take_turns,
+)
 
 MIB: Final = 1 << 20
 _HURT: Final = {
@@ -207,12 +217,12 @@ class Soak:
         words = ("--harmless",) if turn.harmless else ()
         for host, kind in hosts.items():
             self._attack(f"attacker{host}", Trouble("turn", host, turn.lasts_s, 0.0, kind), *words)
-        began_s = time.monotonic()
+        began_s, before = time.monotonic(), self._testbed.cpu_s()
         time.sleep(turn.lasts_s)
-        ended_s = time.monotonic()
+        ended_s, after = time.monotonic(), self._testbed.cpu_s()
         for host in hosts:
             self._testbed.finish(f"attacker{host}", turn.lasts_s + _ATTACK_SPARE_S)
-        return TurnTaken(not turn.harmless, began_s, ended_s)
+        return TurnTaken(not turn.harmless, began_s, ended_s, sent=turn.sent, cpu_s=cpu_by_kind(before, after))
 
     def _attacked(self, trouble: Trouble) -> None:
         self._attack("attacker", trouble)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,18 @@ from tests.soak import __main__ as command
 from tests.soak.attacker import KINDS, frames, harmless
 from tests.soak.load import DEADLINE_S, EPOCH_S, HUNG_S, LATE_S, WINDOW_EPOCHS, Clock
 from tests.soak.plan import DISTURBANCES, HONEST, MEMBER, PORTS, STRANGER, troubles, turns
-from tests.soak.report import FDS_SPARE, Note, Report, Size, TurnTaken, compare_sizes, made, take_leftovers, take_turns
+from tests.soak.report import (
+    FDS_SPARE,
+    Note,
+    Report,
+    Size,
+    TurnTaken,
+    compare_sizes,
+    cpu_by_kind,
+    made,
+    take_leftovers,
+    take_turns,
+)
 
 CLOCK = Clock(100.0, 7, HONEST)
 
@@ -128,7 +140,7 @@ def test_descriptors_that_pile_up_are_a_leak_and_memory_is_told() -> None:
 
 def test_speed_under_attack_is_measured_by_turns() -> None:
     assert turns(5, 80.0) == turns(5, 80.0)
-    assert [turn.harmless for turn in turns(5, 80.0)] == [True, False] * 4
+    assert [turn.harmless for turn in turns(5, 80.0)] == [True, False, False, True] * 2
     assert [turn.sent for turn in turns(5, 80.0)[::2]] == [turn.sent for turn in turns(5, 80.0)[1::2]]
     assert sum(turn.lasts_s for turn in turns(5, 80.0)) == pytest.approx(20.0 * 2 / 3)
     report = Report()
@@ -137,5 +149,17 @@ def test_speed_under_attack_is_measured_by_turns() -> None:
     lines = [fetched(11), fetched(21), fetched(22, chunks=2), fetched(23, outcome="DEADLINE"), fetched(31), begun(32)]
     take_turns(report, taken, lines)
     assert [turn.chunks for turn in report.turns] == [4, 6, 4]
-    assert report.speed_under_attack == pytest.approx(0.6 / 0.4), "the last turn has no other half"
+    assert report.speed_under_attack == pytest.approx(0.6 / 0.4)
+    assert report.work_under_attack is None, "nobody looked at what they used"
     assert report.to_json()["turns"][1] == [True, 10.0, 6]
+
+
+def test_what_attackers_make_daemons_do_is_told_by_kind_of_process() -> None:
+    used = cpu_by_kind(
+        {"agent0": 1.0, "agent1": 2.0, "switch": 5.0, "gone": 1.0}, {"agent0": 1.5, "agent1": 3.0, "switch": 5.0}
+    )
+    assert used == {"agent": 1.5, "switch": 0.0}
+    report = Report(turns=[TurnTaken(False, 0.0, 10.0, cpu_s={"agent": 1.0}), TurnTaken(True, 10.0, 20.0, cpu_s=used)])
+    assert report.cpu_under_attack == {"agent": pytest.approx(0.05)}
+    fetches = [replace(turn, chunks=30) for turn in report.turns]
+    assert Report(turns=fetches).work_under_attack == pytest.approx(1.0 / 1.5)

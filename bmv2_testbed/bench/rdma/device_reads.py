@@ -79,6 +79,7 @@ class _OnePattern:
         return None
 
     def close_extent(self, _extent: Extent) -> None: ...
+    def peers_read(self, _keys: Sequence[ChunkKey]) -> None: ...
     def prepare(self, _key: ChunkKey, _then: Callable[[], None]) -> bool:
         return False
 

@@ -64,6 +64,7 @@ class BenchSink:
         return None
 
     def close_extent(self, _extent: Extent) -> None: ...
+    def peers_read(self, _keys: Sequence[ChunkKey]) -> None: ...
     def casts_received(self, group: SegmentGroup, payload: npt.NDArray[np.uint8]) -> None:
         self._rows[group.segments] = payload
         self.arrived += len(group.rows)

@@ -66,14 +66,14 @@ HITS_AT: Final = LEASES_AT + LEASES
 TABLE_WORDS: Final = HITS_AT + HITS
 TABLE_BYTES: Final = TABLE_WORDS * WORD_BYTES
 
-_ENTRY_BITS: Final = 20
-_ENTRY_MASK: Final = (1 << _ENTRY_BITS) - 1
-_GENERATION_MASK: Final = (1 << 44) - 1
+ENTRY_BITS: Final = 20
+_ENTRY_MASK: Final = (1 << ENTRY_BITS) - 1
+GENERATION_MASK: Final = (1 << 44) - 1
 _WORD_MASK: Final = (1 << 64) - 1
 _WORDS_AT: Final = HEADER_BYTES // WORD_BYTES
 _TAG: Final = struct.Struct("=QQ")
 
-assert SETS_MAX * WAYS <= 1 << _ENTRY_BITS
+assert SETS_MAX * WAYS <= 1 << ENTRY_BITS
 assert TABLE_BYTES % 4096 == 0
 
 
@@ -94,12 +94,12 @@ def word_of(entry: int) -> int:
 
 def lease_word(entry: int, generation: int) -> int:
     """What says that a chunk is being read: its entry, as it was in a generation. Never 0, as generations are odd."""
-    return (generation & _GENERATION_MASK) << _ENTRY_BITS | entry
+    return (generation & GENERATION_MASK) << ENTRY_BITS | entry
 
 
 def of_lease_word(word: int) -> tuple[int, int]:
     """(entry, generation)"""
-    return word & _ENTRY_MASK, word >> _ENTRY_BITS
+    return word & _ENTRY_MASK, word >> ENTRY_BITS
 
 
 class Tags:
@@ -170,7 +170,7 @@ class CatalogReader:
             size_bytes = words[first + 4]
             if size_bytes > most_bytes:
                 return None
-            word = (generation & _GENERATION_MASK) << _ENTRY_BITS | (first - _WORDS_AT) // ENTRY_WORDS
+            word = (generation & GENERATION_MASK) << ENTRY_BITS | (first - _WORDS_AT) // ENTRY_WORDS
             leases = self._leases
             leases[place] = word
             offset = words[first + 3]

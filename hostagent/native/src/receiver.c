@@ -25,7 +25,6 @@
 #define BATCH 64            /* datagrams taken by one call */
 #define BATCHES_MAX 8       /* calls in a row before a caller that drains gets its turn */
 #define NAP_SEGMENTS 32     /* a nap lasts until at most this many should have arrived */
-#define PAUSE_SEGMENTS 6    /* a flow that brings none for as long as this many take has paused */
 #define NAP_NS_MIN 20000    /* a shorter nap costs more than waiting for the socket */
 #define RATE_NS_MAX 10000000 /* older arrivals say nothing about the present rate */
 #define CONTROL_BYTES 64
@@ -196,15 +195,6 @@ static void measure(struct dp_receiver *receiver, uint32_t taken, int64_t at_ns)
     receiver->measured_ns = at_ns;
 }
 
-/* After this long without a segment the flow has paused: several times what one takes, where that is known. The caller
- * holds `state`. */
-static int64_t pause_of(const struct dp_receiver *receiver)
-{
-    int64_t least = receiver->patience_ns / 8, most = receiver->patience_ns / 2;
-    double several = receiver->rate > 0 ? PAUSE_SEGMENTS / receiver->rate : 0;
-    return several >= (double)most ? most : several > (double)least ? (int64_t)several : least;
-}
-
 /* After a round that took `taken` datagrams: wakes the caller's side if it should drain. Returns how long the next
  * round may wait; -1: until the socket has something. */
 static int64_t decide(struct dp_receiver *receiver, uint32_t taken, int64_t at_ns)
@@ -220,7 +210,7 @@ static int64_t decide(struct dp_receiver *receiver, uint32_t taken, int64_t at_n
             receiver->woken = 1;
             write_event(receiver->wake);
         } else {
-            int64_t pause_ns = pause_of(receiver);
+            int64_t pause_ns = receiver->patience_ns / 8;
             wait_ns = due_ns - at_ns < pause_ns ? due_ns - at_ns : pause_ns;
         }
     }
@@ -233,7 +223,7 @@ static int64_t decide(struct dp_receiver *receiver, uint32_t taken, int64_t at_n
 static int64_t nap_ns(struct dp_receiver *receiver, uint32_t taken)
 {
     pthread_mutex_lock(&receiver->state);
-    double longest = (double)receiver->patience_ns / 2;
+    double longest = (double)receiver->patience_ns / 4;
     double wanted = receiver->left_min < NAP_SEGMENTS ? receiver->left_min : NAP_SEGMENTS;
     receiver->left_min = UINT32_MAX;
     pthread_mutex_unlock(&receiver->state);

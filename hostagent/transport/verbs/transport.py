@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from hostagent import limits
 from hostagent.config import DataConfig
+from hostagent.pool.leases import LocalLeases
 from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import ChunkPlace, TransportError
 from hostagent.transport.host import Host, HostTransport, Parts
@@ -41,10 +42,11 @@ class VerbsTransport(HostTransport):
         config: DataConfig,
         memory: PoolMemory,
         tokens: TokenBook | None = None,
+        leases: LocalLeases | None = None,
         *,
         read_idle_s: float = limits.VERBS_READ_IDLE_S,
     ) -> None:
-        super().__init__(config, memory, tokens)
+        super().__init__(config, memory, tokens, leases)
         self._read_idle_s = read_idle_s
 
     def read_counters(self) -> None:

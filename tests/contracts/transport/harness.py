@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 from collections.abc import Callable, Sequence
@@ -14,6 +15,7 @@ import numpy.typing as npt
 
 from hostagent import limits
 from hostagent.config import DataConfig, FramesConfig
+from hostagent.pool.leases import LocalLeases, local_leases
 from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import (
     ChunkPlace,
@@ -56,7 +58,19 @@ class RecordingSink:
         self.sent: dict[ChunkKey, int] = {}
         self.failed: dict[ChunkKey, int] = {}
         self.filled: dict[ChunkKey, int] = {}
+        self.leases: LocalLeases | None = None
+        """By which the transport reads chunks without opening them."""
+        self.read_by_lease: list[ChunkKey] = []
         self._changed = asyncio.Event()
+
+    @property
+    def in_use(self) -> int:
+        """Reads of peers that are not over."""
+        return self.open_extents + (len(self.leases.catalog.leased()) if self.leases is not None else 0)
+
+    def peers_read(self, keys: Sequence[ChunkKey]) -> None:
+        self.read_by_lease += keys
+        self._changed.set()
 
     def controls_received(self, arrivals: Sequence[ControlArrival]) -> None:
         self.controls.extend(tuple(arrival) for arrival in arrivals)
@@ -130,11 +144,12 @@ class RecordingSink:
         self._changed.set()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait until something reported makes the condition true."""
+        """Wait until something reported makes the condition true; the end of a lease is not reported."""
         async with asyncio.timeout(DEADLINE_S):
             while not condition():
                 self._changed.clear()
-                await self._changed.wait()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._changed.wait(), None if self.leases is None else 0.005)
 
 
 @dataclass
@@ -156,6 +171,8 @@ class Node:
         self.memory.view(offset, len(content))[:] = content
         place = ChunkPlace(key, offset, len(content))
         self.sink.held[key] = place
+        if self.sink.leases is not None:
+            self.sink.leases.catalog.show(key, offset, len(content))
         return place
 
     def expect(self, key: ChunkKey, size_bytes: int, segment_bytes: int, offset: int = 0) -> npt.NDArray[np.bool_]:
@@ -230,6 +247,8 @@ class Network:
     async def close(self) -> None:
         for node in self.nodes:
             await node.transport.close()
+            if node.sink.leases is not None:
+                node.sink.leases.close()
             node.memory.close()
         if self.hub is not None:
             self.hub.close()
@@ -258,8 +277,9 @@ async def sockets_network(fabric: Fabric, count: int = 2, native: str = "auto") 
             native=native,
         )
         memory = PoolMemory(POOL_BYTES, prefault=False)
-        transport = SocketsTransport(config, memory)
         sink = RecordingSink()
+        sink.leases = local_leases(POOL_BYTES) if native == "auto" else None
+        transport = SocketsTransport(config, memory, leases=sink.leases)
         facts = await transport.start(sink, fabric)
         network.nodes.append(Node(transport, memory, sink, facts))
     return network

@@ -108,7 +108,7 @@ def test_reliable_read_brings_the_range(play: Callable[..., None], offset: int, 
         assert await two.read(one, KEY, offset, size, 1 << 20) is ReadOutcome.DONE
         assert bytes(two.memory.view(1 << 20, size)) == chunk[offset : offset + size]
         assert bytes(two.memory.view((1 << 20) + size, 1)) == b"\0"
-        await one.sink.until(lambda: one.sink.open_extents == 0)
+        await one.sink.until(lambda: one.sink.in_use == 0)
         assert two.transport.counters.read_bytes_received == size
 
     play(scenario)
@@ -144,7 +144,7 @@ def test_a_read_waits_for_a_chunk_that_comes_from_disk(play: Callable[..., None]
         assert await reads[1] is ReadOutcome.DONE
         assert bytes(two.memory.view(0, len(chunk))) == (chunk if delivers else bytes(len(chunk)))
         assert bytes(two.memory.view(1 << 20, len(chunk))) == chunk
-        await one.sink.until(lambda: one.sink.open_extents == 0)
+        await one.sink.until(lambda: one.sink.in_use == 0)
 
     play(scenario)
 
@@ -194,7 +194,7 @@ def test_reads_under_way_fail_when_the_peer_goes_away_and_work_again_when_it_is_
         await one.transport.close()
         outcomes = await asyncio.gather(*reads)
         assert ReadOutcome.FAILED in outcomes
-        assert one.sink.open_extents == 0
+        assert one.sink.in_use == 0
         one.facts = await one.transport.start(one.sink, Fabric(segment_bytes=SEGMENT))
         assert await two.read(one, KEY, 0, 8 << 20, 0) is ReadOutcome.DONE
 

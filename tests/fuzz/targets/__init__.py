@@ -18,10 +18,11 @@ _TARGETS = {
     "packets": "switch.Packets",
     "reads-answered": "reads.ReadsAnswered",
     "reads-asked": "reads.ReadsAsked",
+    "reads-native": "reads.ReadsAskedInC",
     "traces": "traces.Traces",
 }
 NAMES = tuple(_TARGETS)
-NATIVE = frozenset({"datagrams", "local-api", "p4runtime", "packets"})
+NATIVE = frozenset({"datagrams", "local-api", "p4runtime", "packets", "reads-native"})
 """Targets that run code in C: under sanitizers where the compiler has them."""
 
 

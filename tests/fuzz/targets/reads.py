@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import ClassVar
 
+from hostagent.native.library import datapath
+from hostagent.pool.leases import LocalLeases
 from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import Extent, ReadOutcome, ReadRequest, TransportCounters
+from hostagent.transport.native_reads import NativeReads
 from hostagent.transport.read_client import ReadClient
 from hostagent.transport.read_protocol import (
     ANSWER,
@@ -49,6 +52,9 @@ class _Sink:
 
     def casts_queued_bytes(self) -> int:
         return 0
+
+    def peers_read(self, keys: Sequence[ChunkKey]) -> None:
+        check(set(keys) <= set(_CHUNKS), "chunks are read that are not here")
 
     def open_extent(self, key: ChunkKey) -> Extent | None:
         place = _CHUNKS.get(key)
@@ -97,8 +103,16 @@ class ReadsAsked:
         self._loop.run_until_complete(self._start())
 
     async def _start(self) -> None:
-        self._server = ReadServer(self._memory, self._sink, self._counters)  # type: ignore[arg-type]
+        self._server = ReadServer(self._memory, self._sink, self._counters, native=self._native())  # type: ignore[arg-type]
         self._address = self._server.listen("127.0.0.1", 0)
+
+    def _native(self) -> NativeReads | None:
+        """What answers beside the event loop."""
+        return None
+
+    def _pins(self) -> int:
+        """Chunks that somebody reads."""
+        return self._sink.open
 
     def fresh(self, random: Random) -> Case:
         return [_request(random) for _ in range(random.choice((1, 2, 5, 20)))]
@@ -126,7 +140,7 @@ class ReadsAsked:
             except OSError:
                 pass  # It was cut off, as who speaks nonsense is.
             _turn_until(self._loop, talk, "a connection stays open after its peer has ended it")
-        _turn_until(self._loop, lambda: not self._sink.open, "a pin outlives its connection")
+        _turn_until(self._loop, lambda: not self._pins(), "a pin outlives its connection")
         counters = self._counters
         check(not counters.reads_queued_bytes and not counters.readers_served, "something stays queued for who is gone")
         self._check_answers(bytes(received), case)
@@ -147,6 +161,36 @@ class ReadsAsked:
         self._server.close()
         self._memory.close()
         self._loop.close()
+
+
+class ReadsAskedInC(ReadsAsked):
+    """The same, of a holder whose thread in C answers what it can."""
+
+    name: ClassVar[str] = "reads-native"
+
+    def _native(self) -> NativeReads:
+        self._leases = LocalLeases(_POOL_BYTES)
+        for key in list(_CHUNKS)[:3]:  # The last one only the event loop knows.
+            self._leases.catalog.show(key, *_CHUNKS[key])
+        self._reads = NativeReads(
+            datapath(),
+            self._memory,
+            self._leases,
+            self._loop,
+            self._sink,  # type: ignore[arg-type]
+            self._counters,
+        )
+        return self._reads
+
+    def _pins(self) -> int:
+        self._reads.drain()
+        return self._sink.open + len(self._leases.catalog.leased())
+
+    def close(self) -> None:
+        self._server.close()
+        self._reads.close()
+        self._leases.close()
+        super().close()
 
 
 def _request(random: Random) -> bytes:

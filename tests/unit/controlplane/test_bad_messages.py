@@ -126,3 +126,19 @@ def test_an_entry_that_the_program_cannot_have_is_refused_alone() -> None:
             await asyncio.gather(session, return_exceptions=True)
 
     run(steps())
+
+
+def test_copies_without_end_are_not_taken_and_what_a_node_really_has_stays() -> None:
+    scene = Scene(copies_max=3)
+    for number in (1, 2):
+        scene.attach(number)
+    scene.announce(1, [record(name) for name in "abcde"])
+    assert set(scene.replica(2)) == {key(name) for name in "abc"}
+    assert scene.core.decisions["too_many_copies"] == 2
+    scene.announce(1, [record("a")])
+    assert scene.core.decisions["too_many_copies"] == 2, "known already"
+    scene.announce(1, [record("d")], removed=[key("a")])
+    scene.announce(1, [record("d")])
+    assert set(scene.replica(2)) == {key(name) for name in "bcd"}
+    scene.announce(2, [record("e")])
+    assert key("e") in scene.replica(1), "each node for itself"

@@ -66,7 +66,7 @@ class Player:
         old, self.scene = self.scene, self.controller(self.scene.core.options.incarnation + 1000)
         self.scene.switch, self.scene.now, self.scene.cabled = old.switch, old.now, old.cabled
         held = {number: self.held(old, number) for number in sorted(self.here)}
-        state = old.core.operator_state.message().operator_state
+        state = old.core.operator_state.message()
         if old.connected and not agents_first:
             self.scene.up()
             self.scene.wait(0.2)

@@ -457,9 +457,7 @@ def test_pinned_chunks_are_taken_over_whoever_comes_first(agents_first: bool) ->
     contents = dict(old.switch.contents)
     scene = restarted(old)
     comes = [
-        lambda: scene.attach(
-            1, [record("a"), record("b", "a", 1)], operator_state=old.core.operator_state.message().operator_state
-        ),
+        lambda: scene.attach(1, [record("a"), record("b", "a", 1)], operator_state=old.core.operator_state.message()),
         scene.up,
     ]
     for come in comes if agents_first else comes[::-1]:

@@ -62,7 +62,7 @@ def test_the_highest_revision_counts_and_what_is_said_here_stands_above_it() -> 
     assert here.drained == {"d"}, "it was taken back here"
     assert here.switch_pins == {key("y"), key("z")}
     assert here.revision == 10
-    assert not here.heard(here.message().operator_state)
+    assert not here.heard(here.message())
 
 
 @pytest.mark.parametrize("bad", [state(1 << 63), rpc.OperatorState(revision=1, switch_pins=[b"short"])])

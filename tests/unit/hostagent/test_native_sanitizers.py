@@ -16,7 +16,11 @@ _KINDS = {
     "address": ("-fsanitize=address,undefined -fno-sanitize-recover=all -g", ("libasan.so", "libubsan.so")),
     "thread": ("-fsanitize=thread -g", ("libtsan.so",)),
 }
-_TESTS = (str(_HERE / "test_native_datapath.py"), str(_HERE.parents[1] / "contracts" / "transport"))
+_TESTS = (
+    str(_HERE / "test_native_datapath.py"),
+    str(_HERE / "test_native_reads.py"),
+    str(_HERE.parents[1] / "contracts" / "transport"),
+)
 
 
 def library(name: str) -> str | None:

@@ -15,6 +15,7 @@ from bmv2_testbed.demo.picture import draw
 from bmv2_testbed.demo.run import DemoFigures
 from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.network.datagrams import datagram_endpoints
+from bmv2_testbed.processes import ProcessorTimes
 from bmv2_testbed.scale import SCALES
 from bmv2_testbed.spec import Target, TestbedSpec, Wiring
 from bmv2_testbed.switches import switch_command
@@ -113,8 +114,8 @@ def incast(mode: str = "cast", curves: Curves | None = None) -> IncastFigures:
 
 
 def row(mode: Mode, name: Name = Name.SCALE_OUT, mean_s: float = 0.1) -> Row:
-    planned = Prediction([0.1], computed_blocks=10, regret_s=0.0, saved_s=0.0, decisions={}, given_up=0)
-    return replace(row_of(workload(name), mode, planned, [], 0, []), ready_s=[mean_s])
+    planned = Prediction([0.1], computed_blocks=10, regret_s=0.0, saved_s=0.0, decisions={}, given_up=0, uplink_bytes=0)
+    return replace(row_of(workload(name), mode, planned, [], 0, ProcessorTimes(0.0, 0.0), []), ready_s=[mean_s])
 
 
 def test_the_demos_picture_shows_what_a_pool_loses(tmp_path: Path) -> None:
@@ -124,7 +125,7 @@ def test_the_demos_picture_shows_what_a_pool_loses(tmp_path: Path) -> None:
     text = files[0].read_text()
     for colour in (palette.COMPUTED, palette.HOLDER, palette.CAST, palette.SWITCH):
         assert colour in text
-    for words in ("150 ms", "(+50%)", "20 ms", "(-80%)", "what the pool loses", "planned"):
+    for words in ("150 ms", "(+50 %)", "20 ms", "(-80 %)", "what the pool loses", "planned"):
         assert words in text
     assert draw(DemoFigures([incast("cast")], []), tmp_path / "again")[0].stat().st_size > 1000
 

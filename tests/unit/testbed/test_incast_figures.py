@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import io
 from dataclasses import replace
+from pathlib import Path
 
 from rich.console import Console
 
 from bmv2_testbed.bench.figures import IncastFigures, incast_figures, spread_table, typical
+from bmv2_testbed.bench.incast import IncastPlan, Mode, Trust
 from bmv2_testbed.bench.relay import chain
+from bmv2_testbed.configs import agent_config, controller_config, namespace_endpoints
 from bmv2_testbed.network.counters import InterfaceCounters
+from controlplane.config import parse
+from kvcast.commands.bench_incast import trust_ratios
 
 
 def _figures(mean_ratio: float) -> IncastFigures:
@@ -41,6 +46,31 @@ def test_the_spread_names_least_median_and_greatest() -> None:
     console.print(spread_table([{"cast": _figures(ratio)} for ratio in (1.3, 1.1, 9.0)]))
     row = next(line for line in console.export_text().splitlines() if "cast" in line)
     assert [word for word in row.split() if word[0].isdigit()] == ["1.100", "1.300", "9.000"]
+
+
+def test_what_trust_costs_is_the_median_of_pairs_of_one_run() -> None:
+    def run(on: float, off: float) -> dict[str, IncastFigures]:
+        return {
+            "cast, trust on": replace(_figures(on), cpu_s={"agent0": 2.0, "readers": 1.0}),
+            "cast, trust off": replace(_figures(off), cpu_s={"agent0": 1.0, "readers": 1.0}),
+        }
+
+    assert trust_ratios([run(1.1, 1.0), run(4.4, 4.0), run(9.0, 1.0)]) == {"cast": {"time": 1.1, "cpu": 1.5}}
+    assert trust_ratios([{"cast": _figures(1.0)}]) == {}
+
+
+def test_trust_on_and_off_are_other_settings_of_the_daemons() -> None:
+    trusting, wary = (IncastPlan(trust=trust).testbed(Mode.CAST) for trust in (Trust.OFF, Trust.ON))
+    config = parse(controller_config(trusting, namespace_endpoints(trusting), "/run", ""), Path())
+    assert (config.fabric.integrity.value, config.switch.limits, config.security) == ("xxh3", None, "insecure")
+    plain = controller_config(wary, namespace_endpoints(wary), "/run", "")
+    assert plain["tls"]["cert"] == "/run/tls/controller.pem"
+    config = parse(plain, Path())
+    assert config.fabric.integrity.value == "blake3"
+    assert config.switch.limits is not None
+    assert config.security == "tls"
+    agent = agent_config(wary, 3, namespace_endpoints(wary), "/run")
+    assert (agent["tls"]["key"], agent["insecure"]) == ("/run/tls/agent-h3.key", False)
 
 
 def test_each_reader_of_a_chain_reads_from_the_one_that_started_before_it() -> None:

@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 
+from bmv2_testbed.processes import ProcessorTimes
 from bmv2_testbed.workloads.comparison import differences
 from bmv2_testbed.workloads.gpu import Job, Saver
 from bmv2_testbed.workloads.rows import Row, RowsPlan, happened, row_of
 from planner.workloads.prediction import Prediction
 from planner.workloads.workload_catalog import Mode, Name, Prompt, workload
 
-PLANNED = Prediction([0.1], computed_blocks=10, regret_s=0.0, saved_s=0.0, decisions={}, given_up=0)
+PLANNED = Prediction([0.1], computed_blocks=10, regret_s=0.0, saved_s=0.0, decisions={}, given_up=0, uplink_bytes=5000)
+QUIET = ProcessorTimes(1.0, 0.01)
 
 
 def report(**changes: Any) -> dict[str, Any]:
@@ -31,7 +33,7 @@ def report(**changes: Any) -> dict[str, Any]:
 
 
 def row(mode: Mode = Mode.CAST, **changes: Any) -> Row:
-    made = row_of(workload(Name.SCALE_OUT), mode, PLANNED, [report() for _ in range(8)], 5000, [])
+    made = row_of(workload(Name.SCALE_OUT), mode, PLANNED, [report() for _ in range(8)], 5000, QUIET, [])
     return replace(made, **changes)
 
 
@@ -63,7 +65,7 @@ def test_a_row_adds_up_what_nodes_report() -> None:
 
 def test_wrong_bytes_and_lost_requests_are_told() -> None:
     reports = [report(verified_bytes=900), *(report() for _ in range(6))]
-    made = row_of(workload(Name.SCALE_OUT), Mode.CAST, PLANNED, reports, 0, ["node7: no report: boom"])
+    made = row_of(workload(Name.SCALE_OUT), Mode.CAST, PLANNED, reports, 0, QUIET, ["node7: no report: boom"])
     assert made.problems == [
         "node7: no report: boom",
         "6 requests did not end",
@@ -85,18 +87,39 @@ def test_rows_within_the_tolerance_are_no_differences() -> None:
 
 def test_a_difference_has_a_cause() -> None:
     quiet = row(Mode.NONE, ready_s=[0.1], computed_blocks=10)
-    fewer = row(ready_s=[0.2], computed_blocks=15, given_up=3)
-    (difference,) = differences([quiet, fewer])
+    more = row(ready_s=[0.2], computed_blocks=15, given_up=3, uplink_bytes=10_000_000)
+    (difference,) = differences([quiet, more])
     assert str(difference) == (
-        "scale-out, cast: the plan is -50% off: engines computed 15 blocks, 10 planned; 3 fetches were given up, "
-        "0 planned"
+        "scale-out, cast: the plan is -50% off: engines computed 15 blocks, 10 planned (3 fetches were given up, "
+        "0 planned); nodes sent 10.0 MB, 0.0 planned"
     )
-    busy = row(Mode.NONE, ready_s=[0.15], computed_blocks=10)
-    causes = [difference.cause for difference in differences([busy, fewer])]
-    assert len(causes) == 2
-    assert all(cause.startswith("the machine is busy") for cause in causes)
+    assert not difference.explained
     (slower,) = differences([row(ready_s=[0.2], computed_blocks=10)])
-    assert "transfers and waits" in slower.cause
+    assert "nothing else that was measured differs" in str(slower)
+    assert not slower.explained
+
+
+def test_a_crowded_machine_explains_what_is_late_and_nothing_else() -> None:
+    waited = ProcessorTimes(0.05, 0.3)
+    late = row(ready_s=[0.2, 0.3], computed_blocks=10, processors=waited)
+    (difference,) = differences([late])
+    assert difference.explained
+    assert str(difference).endswith(
+        "the machine is crowded: agents, engines and switch waited 0.3 s for processors and used 0.1 s; requests came"
+        " 0.3 s later, all together"
+    )
+    (later,) = differences([replace(late, ready_s=[0.2, 0.4])])
+    assert not later.explained, "0.4 s are missing"
+    (alone,) = differences([replace(late, processors=ProcessorTimes(0.2, 0.3))])
+    assert not alone.explained, "it is its own processes that they wait for"
+    (early,) = differences([replace(late, ready_s=[0.01])])
+    assert not early.explained
+    own = row(Mode.NONE, ready_s=[0.1], computed_blocks=10, processors=ProcessorTimes(0.2, 0.1))
+    (burst,) = differences([own, replace(late, processors=ProcessorTimes(0.2, 0.35))])
+    assert "processes waited 0.2 s longer for processors than without a pool" in str(burst)
+    assert not burst.explained, "the planner misses bursts"
+    busy = row(Mode.NONE, ready_s=[0.15], computed_blocks=10)
+    assert "without a pool" in str(differences([busy, late])[1])
 
 
 def test_a_row_without_requests_that_ended_differs() -> None:

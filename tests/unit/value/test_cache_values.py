@@ -22,7 +22,7 @@ from kvpolicy.value.formula import value
 from kvpolicy.value.selector import ShadowCache
 from kvpolicy.value.table import NONE, ChunkTable, mixed
 from kvproto.ids import ChunkKey
-from planner.traces import TraceRequest, read_trace
+from planner.traces import TraceRequest, holdout, read_trace
 from planner.traces.catalog import CARRIED
 from planner.traces.tuning import MADE
 
@@ -379,7 +379,7 @@ def test_the_command_replays_a_whole_set_and_draws_it(tmp_path: Path, capsys: py
     asked = [
         "bench",
         "policy",
-        "--tuning",
+        "--holdout",
         "--requests",
         "12",
         "--pool",
@@ -391,10 +391,10 @@ def test_the_command_replays_a_whole_set_and_draws_it(tmp_path: Path, capsys: py
     ]
     assert main(asked) == 0
     hits = json.loads(out.read_text())
-    assert {one["trace"] for one in hits} == set(MADE)
+    assert {one["trace"] for one in hits} == set(holdout.MADE)
     assert {one["pool"] for one in hits} == {0.5}
     assert "W-TinyLFU" in stem.read_text() and stem.with_suffix(".png").stat().st_size
-    assert f"of {len(MADE)} cases" in capsys.readouterr().out
+    assert f"of {len(holdout.MADE)} cases" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", MADE)

@@ -1278,8 +1278,14 @@ class OperatorState(_message.Message):
     REVISION_FIELD_NUMBER: _builtins.int
     DRAINED_FIELD_NUMBER: _builtins.int
     SWITCH_PINS_FIELD_NUMBER: _builtins.int
+    SIGNATURE_FIELD_NUMBER: _builtins.int
+    CERTIFICATE_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     """higher with each change; a controller goes on counting where its predecessor ended"""
+    signature: _builtins.bytes
+    """of a controller with TLS, over "kvcast operator state" and the fields before"""
+    certificate: _builtins.bytes
+    """PEM: whose signature it is"""
     @_builtins.property
     def drained(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """names of nodes"""
@@ -1294,10 +1300,12 @@ class OperatorState(_message.Message):
         revision: _builtins.int = ...,
         drained: _abc.Iterable[_builtins.str] | None = ...,
         switch_pins: _abc.Iterable[_builtins.bytes] | None = ...,
+        signature: _builtins.bytes = ...,
+        certificate: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["drained", b"drained", "revision", b"revision", "switch_pins", b"switch_pins"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate", b"certificate", "drained", b"drained", "revision", b"revision", "signature", b"signature", "switch_pins", b"switch_pins"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -278,8 +278,6 @@ class Reader:
         fresh = span[chunk.progress.missing[span]]
         self._arrive(chunk, fresh, now_ns)
         chunk.provenance.note_read(len(fresh))
-        if chunk.alone:
-            self._liveness.was_read(len(fresh))
         if len(fresh):
             self._schedule.inflow.add(0, len(fresh), now_ns)
         if not chunk.progress.missing_count:
@@ -386,8 +384,7 @@ class Reader:
         """Where casts bring nothing new, read: the first chunks first."""
         waiting = (chunk for chunk in self._chunks.open.values() if chunk.joined and chunk.provenance.any_readable)
         first = next(waiting, None)
-        reads = any(chunk.alone for chunk in self._chunks.open.values())
-        count = self._liveness.starved(self._schedule.inflow.link, now_ns, waits=first is not None, reads=reads)
+        count = self._liveness.starved(self._schedule.inflow.link, now_ns, waits=first is not None)
         if count and first is not None:
             unread = [chunk for chunk in (first, *waiting) if not self._stripes.of_chunk(chunk)]
             for chunk in sorted(unread, key=lambda chunk: chunk.order)[:count]:
@@ -396,7 +393,6 @@ class Reader:
     def _heard(self, now_ns: int) -> None:
         """The network is alive."""
         self._heard_ns = now_ns
-        self._liveness.heard(now_ns)
         self._rejoin_ns = self._pace.ns(QUIET_REJOIN)
 
     def _rejoin_if_quiet(self, now_ns: int) -> None:

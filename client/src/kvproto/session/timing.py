@@ -158,13 +158,6 @@ LIVENESS: Final = Span(120, 2048, 20 * MS, 250 * MS)
 """Longer than any patience of the rules above: casts that bring nothing new for this long are not waited for."""
 LIVENESS_FRACTION: Final = 1 / 16
 """Of what the link takes: less than that in a window is nothing."""
-LIVENESS_STALLED: Final = 4
-"""Windows after which silence itself counts: where nothing at all is heard, a process or the switch stands still, and
-reads would stand still with it."""
-READS_NO_BETTER: Final = 2
-"""Where reads bring less than this times what casts bring, everything is slow, and more reads make it slower."""
-LIVENESS_WINDOWS_MAX: Final = 8
-"""So many windows are taken as one where reads have turned out to be no better: 2 s."""
 
 # --- measuring -------------------------------------------------------------------------------------------------------
 INFLOW_SLOT: Final = Span(12, 256, 100 * US, 50 * MS)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import TypeAlias
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,22 +60,19 @@ class Cascade:
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Requests that share chunks `start` to `end`, with a level for them (or none, when they are as many)."""
+    """Requests that read chunks `start` to `end` once, on one level."""
 
-    first: int
-    last: int
+    level: int
     start: int
     end: int
+    first: int
+    """Rank of the first request that could be in it: with level and end, its name."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Best:
-    """How to spend levels on a range of requests."""
-
-    saved: int
-    """Chunks that need not be read."""
-    groups: tuple[tuple[_Group, ...], ...]
-    """Of each level that was to be spent."""
+Reached: TypeAlias = tuple[int, ...]
+"""How many leading chunks the levels before the first, up to the first, up to the second, ... can have read."""
+Chains: TypeAlias = tuple[tuple[_Group, ...], ...]
+"""The groups by which they did so."""
 
 
 def cascade(requests: Sequence[PagedRequest], *, page_size: int, pages_in_chunk: int, levels: int = 2) -> Cascade:
@@ -88,16 +86,16 @@ def cascade(requests: Sequence[PagedRequest], *, page_size: int, pages_in_chunk:
     for number, request in enumerate(requests):
         _check(number, request, page_size)
     shareable = [_shareable(request, page_size * pages_in_chunk) for request in requests]
-    order = sorted(range(len(requests)), key=lambda number: shareable[number])
-    ranked = [shareable[number] for number in order]
-    best = _best(ranked, 0, len(ranked), 0, levels - 1)
-    alone_from = [0] * len(ranked)
-    made: list[Level] = []
-    for groups in best.groups:
-        for group in groups:
-            alone_from[group.first : group.last] = [group.end] * (group.last - group.first)
-        made.append(_shared_level(requests, order, groups, page_size, pages_in_chunk))
-    made.append(_last_level(requests, order, alone_from, page_size, pages_in_chunk))
+    by_rank = sorted(range(len(requests)), key=lambda number: shareable[number])
+    chains = _Plan([shareable[number] for number in by_rank], levels - 1).chains()
+    # Who is in a group has the same groups on the levels before: sorted by groups, each is one run on its level.
+    ranks = sorted(
+        range(len(requests)), key=lambda rank: [(group.level, group.first, group.end) for group in chains[rank]]
+    )
+    order = [by_rank[rank] for rank in ranks]
+    ordered = [chains[rank] for rank in ranks]
+    made = [_shared_level(requests, order, ordered, level, page_size, pages_in_chunk) for level in range(1, levels)]
+    made.append(_last_level(requests, order, ordered, page_size, pages_in_chunk))
     return Cascade(
         order,
         made,
@@ -122,96 +120,123 @@ def _shareable(request: PagedRequest, chunk_tokens: int) -> tuple[bytes, ...]:
     return tuple(request.keys[: (request.tokens - request.queries) // chunk_tokens])
 
 
-def _best(ranked: Sequence[tuple[bytes, ...]], first: int, last: int, start: int, levels: int) -> _Best:
-    """Requests `first` to `last` of the ranked ones, which share all chunks before `start`."""
-    if levels == 0 or first == last:
-        return _Best(0, ((),) * levels)
-    parts = _parts(ranked, first, last, start)
-    if len(parts) > 1:
-        return _side_by_side([_best(ranked, *part, start, levels) for part in parts], levels)
-    end = _common(ranked, first, last)
-    if last - first == 1 or end == start:
-        return _Best(0, ((),) * levels)
-    below = _parts(ranked, first, last, end)
-    # Either a level for what they all share and fewer for what parts of them share beyond, or all levels for the parts,
-    # which then read what they all share once each.
-    deeper = _side_by_side([_best(ranked, *part, end, levels - 1) for part in below], levels - 1)
-    together = _Best(
-        (last - first - 1) * (end - start) + deeper.saved, ((_Group(first, last, start, end),), *deeper.groups)
-    )
-    apart = _side_by_side([_of_part(ranked, part, start, levels) for part in below], levels)
-    return max((together, apart), key=lambda best: best.saved)
+class _Plan:
+    """The groups that save most, by dynamic programming over the tree of prefixes.
+
+    Where requests part, a group may be made of what they share, on any level: it costs one reading of the chunks that
+    levels before it have not read. Each request then goes as far as the groups on its way take it.
+    """
+
+    def __init__(self, ranked: Sequence[tuple[bytes, ...]], levels: int) -> None:
+        self._ranked = ranked
+        self._levels = levels
+        self._known: dict[tuple[int, int, Reached], tuple[int, _Group | None]] = {}
+
+    def chains(self) -> list[tuple[_Group, ...]]:
+        """The groups of each request, by rank."""
+        found: list[tuple[_Group, ...]] = []
+        for first, last in self._parts(0, len(self._ranked), 0):
+            self._follow(first, last, (0,) * (self._levels + 1), ((),) * (self._levels + 1), found)
+        return found
+
+    def _best(self, first: int, last: int, reached: Reached) -> tuple[int, _Group | None]:
+        """What requests `first` to `last` save, who share a chunk at least, and the group to make where they part."""
+        if last - first == 1:
+            return reached[-1], None
+        asked = first, last, reached
+        if asked not in self._known:
+            self._known[asked] = self._found(*asked)
+        return self._known[asked]
+
+    def _found(self, first: int, last: int, reached: Reached) -> tuple[int, _Group | None]:
+        end = self._common(first, last)
+        parts = self._parts(first, last, end)
+        best: tuple[int, _Group | None] = sum(self._best(*part, reached)[0] for part in parts), None
+        for level in range(1, self._levels + 1):
+            if reached[level] < end:
+                group = _Group(level, reached[level - 1], end, first)
+                further = _further(reached, group)
+                saved = group.start - end + sum(self._best(*part, further)[0] for part in parts)
+                best = max(best, (saved, group), key=lambda one: one[0])
+        return best
+
+    def _follow(self, first: int, last: int, reached: Reached, chains: Chains, found: list[tuple[_Group, ...]]) -> None:
+        """Add the groups of requests `first` to `last`."""
+        _, group = self._best(first, last, reached)
+        if last - first == 1:
+            found.append(chains[-1])
+            return
+        if group is not None:
+            chain = (*chains[group.level - 1], group)
+            pairs = zip(reached[group.level :], chains[group.level :], strict=True)
+            chains = (*chains[: group.level], *(chain if depth < group.end else old for depth, old in pairs))
+            reached = _further(reached, group)
+        for part in self._parts(first, last, self._common(first, last)):
+            self._follow(*part, reached, chains, found)
+
+    def _parts(self, first: int, last: int, depth: int) -> list[tuple[int, int]]:
+        """Runs of requests with the same chunk at `depth`; those that end before are a run each."""
+        parts: list[tuple[int, int]] = []
+
+        def at(rank: int) -> tuple[int, bytes]:
+            chunks = self._ranked[rank]
+            # Keys are never empty, so a request that ends here is like no other.
+            return (0, chunks[depth]) if depth < len(chunks) else (rank + 1, b"")
+
+        for _, run in groupby(range(first, last), key=at):
+            ranks = list(run)
+            parts.append((ranks[0], ranks[-1] + 1))
+        return parts
+
+    def _common(self, first: int, last: int) -> int:
+        """How many leading chunks they all share: the first and the last of a sorted run differ most."""
+        pairs = enumerate(zip(self._ranked[first], self._ranked[last - 1], strict=False))
+        return next((at for at, (one, other) in pairs if one != other), len(self._ranked[first]))
 
 
-def _of_part(ranked: Sequence[tuple[bytes, ...]], part: tuple[int, int], start: int, levels: int) -> _Best:
-    """As `_best` for a part that shares more than its siblings: its first level begins at `start`, too."""
-    first, last = part
-    end = _common(ranked, first, last)
-    if last - first == 1 or end == start:
-        return _Best(0, ((),) * levels)
-    return _best(ranked, first, last, start, levels)
-
-
-def _parts(ranked: Sequence[tuple[bytes, ...]], first: int, last: int, depth: int) -> list[tuple[int, int]]:
-    """Runs of requests with the same chunk at `depth`; those that end before are a run each."""
-    parts: list[tuple[int, int]] = []
-
-    def at(number: int) -> tuple[int, bytes]:
-        # Keys are never empty, so a request that ends here is like no other.
-        return (0, ranked[number][depth]) if depth < len(ranked[number]) else (number + 1, b"")
-
-    for _, run in groupby(range(first, last), key=at):
-        numbers = list(run)
-        parts.append((numbers[0], numbers[-1] + 1))
-    return parts
-
-
-def _common(ranked: Sequence[tuple[bytes, ...]], first: int, last: int) -> int:
-    """How many leading chunks they all share: the first and the last of a sorted run differ most."""
-    least, most = ranked[first], ranked[last - 1]
-    return next((at for at, (one, other) in enumerate(zip(least, most, strict=False)) if one != other), len(least))
-
-
-def _side_by_side(parts: Sequence[_Best], levels: int) -> _Best:
-    groups = tuple(tuple(group for part in parts for group in part.groups[level]) for level in range(levels))
-    return _Best(sum(part.saved for part in parts), groups)
+def _further(reached: Reached, group: _Group) -> Reached:
+    """What can have been read behind a group."""
+    return (*reached[: group.level], *(max(depth, group.end) for depth in reached[group.level :]))
 
 
 def _shared_level(
     requests: Sequence[PagedRequest],
     order: Sequence[int],
-    groups: Sequence[_Group],
+    chains: Sequence[tuple[_Group, ...]],
+    level: int,
     page_size: int,
     pages_in_chunk: int,
 ) -> Level:
     """Groups, and between them requests that share nothing on this level."""
-    level = Level([0], [0], [], [])
-    at = 0
-    for group in groups:
-        for alone in range(at, group.first):
-            _add(level, requests[order[alone]].queries, (), 0)
-        queries = sum(requests[order[place]].queries for place in range(group.first, group.last))
-        pages = requests[order[group.first]].pages[group.start * pages_in_chunk : group.end * pages_in_chunk]
-        _add(level, queries, pages, page_size)
-        at = group.last
-    for alone in range(at, len(order)):
-        _add(level, requests[order[alone]].queries, (), 0)
-    return level
+    made = Level([0], [0], [], [])
+    for group, run in groupby(zip(order, chains, strict=True), key=lambda one: _on_level(one[1], level)):
+        numbers = [number for number, _ in run]
+        if group is None:
+            for number in numbers:
+                _add(made, requests[number].queries, (), 0)
+        else:
+            pages = requests[numbers[0]].pages[group.start * pages_in_chunk : group.end * pages_in_chunk]
+            _add(made, sum(requests[number].queries for number in numbers), pages, page_size)
+    return made
+
+
+def _on_level(chain: Sequence[_Group], level: int) -> _Group | None:
+    return next((group for group in chain if group.level == level), None)
 
 
 def _last_level(
     requests: Sequence[PagedRequest],
     order: Sequence[int],
-    alone_from: Sequence[int],
+    chains: Sequence[tuple[_Group, ...]],
     page_size: int,
     pages_in_chunk: int,
 ) -> Level:
-    level = Level([0], [0], [], [])
-    for number, start in zip(order, alone_from, strict=True):
-        request = requests[number]
+    made = Level([0], [0], [], [])
+    for number, chain in zip(order, chains, strict=True):
+        request, start = requests[number], chain[-1].end if chain else 0
         pages = request.pages[start * pages_in_chunk : _pages_of(request, page_size)]
-        _add(level, request.queries, pages, (request.tokens - 1) % page_size + 1)
-    return level
+        _add(made, request.queries, pages, (request.tokens - 1) % page_size + 1)
+    return made
 
 
 def _add(level: Level, queries: int, pages: Sequence[int], last_page_len: int) -> None:
