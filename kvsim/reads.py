@@ -91,7 +91,7 @@ class Reads:
         self._lent: dict[ChunkKey, list[Chunk]] = defaultdict(list)
         self._requests: set[tuple[Address, ReadId]] = set()
         """Requests seen: a connection delivers each once."""
-        self._waiting_reads: dict[ChunkKey, list[tuple[ReadRequest, Address]]] = defaultdict(list)
+        self._waiting_reads: dict[ChunkKey, list[tuple[ReadRequest | LeavesRequest, Address]]] = defaultdict(list)
         """Of chunks that are being loaded from disk."""
         self._probing = False
         self._asked: dict[Address, int] = defaultdict(int)
@@ -195,6 +195,13 @@ class Reads:
 
     def _on_leaves_request(self, request: LeavesRequest, source: Address) -> None:
         chunk = self._host.core.pool.find(request.key)
+        if chunk is None and self._host.core.can_load_for_peer(request.key):
+            self._load_for(request, source)
+        else:
+            self._answer_leaves(request, source)
+
+    def _answer_leaves(self, request: LeavesRequest, source: Address) -> None:
+        chunk = self._host.core.pool.find(request.key)
         answer = LeavesAnswer(request.read, chunk.leaves if chunk is not None else None)
         self._host.send(Packet(self._address, source, _LEAVES_BYTES + len(answer.leaves or b""), answer))
 
@@ -249,15 +256,21 @@ class Reads:
         self._requests.add((source, request.read))
         if not self._serve_read(request, source):
             if self._host.core.can_load_for_peer(request.key):
-                self._waiting_reads[request.key].append((request, source))
-                self._host.handle(events.PeerLoadRequested(request.key))
+                self._load_for(request, source)
             else:
                 self._refuse_read(request, source)
+
+    def _load_for(self, request: ReadRequest | LeavesRequest, source: Address) -> None:
+        """A peer waits for a chunk that is on disk."""
+        self._waiting_reads[request.key].append((request, source))
+        self._host.handle(events.PeerLoadRequested(request.key))
 
     def load_ended(self, effect: effects.PeerLoadEnded) -> None:
         """What peers wait for came from disk, or did not."""
         for request, source in self._waiting_reads.pop(effect.key, ()):
-            if not self._serve_read(request, source):
+            if isinstance(request, LeavesRequest):
+                self._answer_leaves(request, source)
+            elif not self._serve_read(request, source):
                 self._refuse_read(request, source)
         chunk = effect.chunk
         if chunk is not None:

@@ -87,6 +87,14 @@ class RemoteAccess(Protocol):
         ...
 
 
+class _Resolve(Protocol):
+    """Finds what to answer with."""
+
+    def __call__(self, *, again: bool) -> None:
+        """`again`: whatever could be brought from disk has been."""
+        ...
+
+
 @dataclass(slots=True, eq=False)
 class _Answer:
     """Requests are answered in order: one whose chunk comes from disk makes those behind it wait."""
@@ -357,13 +365,9 @@ class ServedConnection:
 
     def _take_leaves(self, request: int, body: bytes) -> None:
         _, size_bytes, key = RANGE.unpack(body)
-        leaves = self._sink.leaves(ChunkKey(key)) if self._may_have(ChunkKey(key)) else None
-        answer = _Answer(request)
-        if leaves is None or len(leaves) != size_bytes:
-            answer.tell(STATUS_ABSENT)
-        else:
-            answer.tell(STATUS_OK, leaves)
+        answer = _Answer(request, ChunkKey(key))
         self._answers.append(answer)
+        self._resolve_leaves(answer, size_bytes, again=False)
 
     def _take_close(self, request: int, body: bytes) -> None:
         read_bytes, _, _ = RANGE.unpack(body)
@@ -390,7 +394,7 @@ class ServedConnection:
         """Find the bytes to answer with; while they are on their way from disk, the answer stays open."""
         allowed = self._may_have(answer.key)
         extent = self._sink.open_extent(answer.key) if allowed else None
-        if extent is None and allowed and not again and self._sink.prepare(answer.key, partial(self._prepared, answer)):
+        if extent is None and allowed and not again and self._prepare(answer.key, partial(self._resolve, answer)):
             return
         status = STATUS_ABSENT if extent is None else STATUS_OK
         if extent is not None and answer.offset + answer.left_bytes > extent.size_bytes:
@@ -407,6 +411,18 @@ class ServedConnection:
             self._asked(answer.left_bytes, answer.request)
             answer.tell(status)
 
+    def _resolve_leaves(self, answer: _Answer, size_bytes: int, *, again: bool) -> None:
+        """Find the leaves of a chunk's tree; a chunk that is on disk has them only when it is here."""
+        allowed = self._may_have(answer.key)
+        leaves = self._sink.leaves(answer.key) if allowed else None
+        resolve = partial(self._resolve_leaves, answer, size_bytes)
+        if leaves is None and allowed and not again and self._prepare(answer.key, resolve):
+            return
+        if leaves is None or len(leaves) != size_bytes:
+            answer.tell(STATUS_ABSENT)
+        else:
+            answer.tell(STATUS_OK, leaves)
+
     def _open_one_sided(self, answer: _Answer, extent: Extent) -> None:
         assert self._remote is not None
         where = self._remote.where(answer.request, extent)
@@ -418,12 +434,16 @@ class ServedConnection:
         self._asked(extent.size_bytes, answer.request)
         answer.tell(STATUS_OK, where.pack())
 
-    def _prepared(self, answer: _Answer) -> None:
-        """The disk has delivered, or has not."""
-        if self._open:
-            self._resolve(answer, again=True)
-            if not self._writing:
-                self._write()
+    def _prepare(self, key: ChunkKey, resolve: _Resolve) -> bool:
+        """Bring a chunk from disk, then resolve again; False: it is not there."""
+
+        def prepared() -> None:
+            if self._open:
+                resolve(again=True)
+                if not self._writing:
+                    self._write()
+
+        return self._sink.prepare(key, prepared)
 
     def _asked(self, size_bytes: int, request: int) -> None:
         self._asked_bytes += size_bytes

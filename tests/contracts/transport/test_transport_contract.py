@@ -126,6 +126,24 @@ def test_the_leaves_of_a_tree_come_by_the_same_way_and_leave_the_pool_alone(play
 
 
 @pytest.mark.parametrize("delivers", [True, False])
+def test_leaves_wait_for_a_chunk_that_comes_from_disk(play: Callable[..., None], delivers: bool) -> None:
+    """A holder that has a chunk on its disk only can judge another's copy, too."""
+
+    async def scenario(one, two) -> None:  # type: ignore[no-untyped-def]
+        one.sink.on_disk.add(KEY)
+        asking = asyncio.create_task(two.read_leaves(one, KEY, 32))
+        await one.sink.until(lambda: KEY in one.sink.asked_of_disk)
+        if delivers:
+            one.sink.trees[KEY] = content(32)
+        one.sink.on_disk.clear()
+        one.sink.asked_of_disk[KEY]()
+        outcome, leaves = await asking
+        assert (outcome, leaves) == ((ReadOutcome.DONE, content(32)) if delivers else (ReadOutcome.ABSENT, bytes(32)))
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("delivers", [True, False])
 def test_a_read_waits_for_a_chunk_that_comes_from_disk(play: Callable[..., None], delivers: bool) -> None:
     async def scenario(one, two) -> None:  # type: ignore[no-untyped-def]
         chunk, behind = content(40 * SEGMENT), ChunkKey(b"\x07" * 16)
