@@ -228,7 +228,11 @@ class _FakeRead:
         request = self.request
         if request.leaves is not None:
             leaves = self.peer._sink.leaves(request.key)
-            request.leaves[:] = leaves or b""
+            if leaves is None and not self.prepared and self.peer._sink.prepare(request.key, self._prepared):
+                self.waiting = True
+                return
+            if leaves is not None:
+                request.leaves[:] = leaves
             self.end(ReadOutcome.ABSENT if leaves is None else ReadOutcome.DONE)
             return
         if self.extent is None:
