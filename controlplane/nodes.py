@@ -66,6 +66,8 @@ class NodeFacts:
     """0: it has no RDMA."""
     integrities: frozenset[Integrity] = frozenset(Integrity)
     """How it can digest chunks."""
+    link_rate_bit_s: int = 0
+    """Of the port that carries its data; 0: it has not said."""
     speaker: str = ""
     """Who speaks for it: the name in its certificate, or without TLS its host."""
 

@@ -90,6 +90,7 @@ def node_facts(hello: rpc.Hello, speaker: str = "") -> NodeFacts:
         replica_nodes=hello.replica_nodes,
         disk_bytes=hello.disk_bytes,
         rdma_mtu_bytes=hello.rdma_mtu,
+        link_rate_bit_s=hello.link_rate,
         speaker=speaker,
         integrities=algorithms_of(list(hello.integrities)),
     )

@@ -12,6 +12,7 @@ from controlplane.directory import Chunk, Directory
 from controlplane.ids import NodeIndex
 from controlplane.nodes import Node, NodeRegistry
 from kvpolicy.tiers.cost_question import Allowance, CostQuestion, QuestionError
+from kvpolicy.tiers.gate import priors
 from kvpolicy.tiers.gate_plan import Offer
 from kvpolicy.tiers.holder_load import IDLE
 from kvpolicy.tiers.quote import Quote, quote
@@ -66,7 +67,7 @@ class Quotes:
         index = node.index
         in_dram = tuple(place for place, chunk in enumerate(chunks) if index in chunk.holders)
         on_disk = tuple(place for place, chunk in enumerate(chunks) if index in chunk.disk_holders)
-        return in_dram, on_disk, question.queues_s.get(node.facts.name, question.queue_s)
+        return in_dram, on_disk, question.queues_s.get(node.facts.name, question.queue_s), node.facts.link_rate_bit_s
 
     def _quote(self, question: CostQuestion, chunks: Sequence[Chunk], node: Node) -> Quote:
         offers: list[Offer] = []
@@ -76,7 +77,9 @@ class Quotes:
                 break
             offers.append(offer)
         absent = len(question.keys) - len(offers)
-        return quote(self._costs, offers, absent, question.prefill(node.facts.name), {})
+        rate_bit_s = node.facts.link_rate_bit_s
+        costs = self._costs.over(priors(rate_bit_s)) if rate_bit_s else self._costs
+        return quote(costs, offers, absent, question.prefill(node.facts.name), {})
 
     def _offer(self, chunk: Chunk, index: NodeIndex) -> Offer | None:
         size_bytes = chunk.facts.size_bytes

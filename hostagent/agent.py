@@ -153,7 +153,8 @@ class Agent:
         self.transport = make_transport(config.data, self.memory, self.tokens, self._leases)
         self._hashing = Hashing(self.memory, self._loop, self._soon)
         self._intake = Intake(self.memory, config.write_region_bytes, self._loop)
-        knowledge = Knowledge(config.node, priors(config.link_rate_bit_s or link_rate_bit_s(config.data)))
+        self._link_rate_bit_s = config.link_rate_bit_s or link_rate_bit_s(config.data)
+        knowledge = Knowledge(config.node, priors(self._link_rate_bit_s))
         self.store: DiskStore | None = None
         if config.disk is not None:
             disk_pool = knowledge.disk_pool(config.disk.size_bytes)
@@ -409,6 +410,7 @@ class Agent:
                 integrities=[pb.Integrity.ValueType(code_of(one)) for one in Integrity],
                 protocol=PROTOCOL,
                 interests=convert.interests_of(self.core.interests.current),
+                link_rate=self._link_rate_bit_s,
             )
         )
 

@@ -124,6 +124,10 @@ class SourceCosts:
         sums.add(size_bytes, seconds)
         self._fitted[source] = sums.fit(self.cost(source))
 
+    def over(self, priors: Mapping[Tier, SourceCost]) -> SourceCosts:
+        """The same measurements, now and later; other costs are assumed of sources that have none."""
+        return SourceCosts(priors, self._sums, self._fitted)
+
     def cost(self, source: Tier) -> SourceCost:
         """The line of a source."""
         return self._fitted.get(source) or self.priors[source]

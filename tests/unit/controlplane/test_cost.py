@@ -12,7 +12,9 @@ import pytest
 
 from controlplane.core import Core
 from kvpolicy.tiers.cost_question import KEYS_PER_S_MAX, CostQuestion, QuestionError, TooManyQuestionsError
+from kvpolicy.tiers.gate import priors
 from kvpolicy.tiers.quote import Part
+from kvpolicy.value import Tier
 from kvproto.ids import ChunkKey
 from kvproto.rpc import control_pb2 as rpc
 from tests.unit.controlplane.fake_agent import agents
@@ -59,6 +61,22 @@ def test_a_holders_queue_counts() -> None:
     assert busy.wait_s > 0.0
     assert busy.fetch_s == pytest.approx(idle.fetch_s + busy.wait_s)
     assert busy.parts["remote"] == Part(3, 3 * CHUNK)
+
+
+def test_what_nobody_has_measured_costs_what_the_nodes_link_can_do() -> None:
+    scene = Scene(with_switch=False)
+    scene.attach(1, PREFIX)
+    for number, rate_bit_s in ((2, 100_000_000), (3, 100_000_000_000), (4, 0)):
+        scene.attach(number, link_rate=rate_bit_s)
+    question = CostQuestion(KEYS[:3])
+    found = scene.core.quotes.of(question, scene.now)
+    assert found["n2"].fetch_s == pytest.approx(priors(100_000_000)[Tier.REMOTE_DRAM].of(3 * CHUNK))
+    assert found["n3"].fetch_s < found["n4"].fetch_s < found["n2"].fetch_s
+    # What has been measured counts for all of them.
+    scene.core.values.costs.measured(Tier.REMOTE_DRAM, 10**9, 1.0)
+    assert (
+        len({quote.fetch_s for node, quote in scene.core.quotes.of(question, scene.now).items() if node != "n1"}) == 1
+    )
 
 
 def test_nobody_asks_without_end() -> None:

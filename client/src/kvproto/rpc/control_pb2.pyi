@@ -197,6 +197,7 @@ class Hello(_message.Message):
     OPERATOR_STATE_FIELD_NUMBER: _builtins.int
     PROTOCOL_FIELD_NUMBER: _builtins.int
     INTERESTS_FIELD_NUMBER: _builtins.int
+    LINK_RATE_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     """name, unique in the cluster"""
     incarnation: _builtins.int
@@ -224,6 +225,8 @@ class Hello(_message.Message):
     """payload of its NIC's largest RDMA packet, in bytes; 0: it has no RDMA"""
     protocol: _builtins.int
     """of this channel (kvproto.rpc.versions); 0: from before it was said"""
+    link_rate: _builtins.int
+    """of the port that carries its data, in bit/s; 0: from before it was said"""
     @_builtins.property
     def segment_bytes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """sizes this agent can send and receive"""
@@ -264,10 +267,11 @@ class Hello(_message.Message):
         operator_state: Global___OperatorState | None = ...,
         protocol: _builtins.int = ...,
         interests: Global___Interests | None = ...,
+        link_rate: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["interests", b"interests", "operator_state", b"operator_state"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["control_port", b"control_port", "data_ip", b"data_ip", "data_mac", b"data_mac", "disk_bytes", b"disk_bytes", "incarnation", b"incarnation", "integrities", b"integrities", "interests", b"interests", "node", b"node", "operator_state", b"operator_state", "pool_bytes", b"pool_bytes", "protocol", b"protocol", "rdma_mtu", b"rdma_mtu", "read_endpoint", b"read_endpoint", "replica_nodes", b"replica_nodes", "replica_of", b"replica_of", "segment_bytes", b"segment_bytes", "switch_port", b"switch_port", "transports", b"transports", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["control_port", b"control_port", "data_ip", b"data_ip", "data_mac", b"data_mac", "disk_bytes", b"disk_bytes", "incarnation", b"incarnation", "integrities", b"integrities", "interests", b"interests", "link_rate", b"link_rate", "node", b"node", "operator_state", b"operator_state", "pool_bytes", b"pool_bytes", "protocol", b"protocol", "rdma_mtu", b"rdma_mtu", "read_endpoint", b"read_endpoint", "replica_nodes", b"replica_nodes", "replica_of", b"replica_of", "segment_bytes", b"segment_bytes", "switch_port", b"switch_port", "transports", b"transports", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
