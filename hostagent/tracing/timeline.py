@@ -85,6 +85,8 @@ class Timeline:
     plan: effects.FetchPlanned | None = None
     status: Status = Status.CANCELLED
     chunks: tuple[FetchedChunk, ...] = ()
+    leases_held: int = 0
+    """That its engine has: one, or one of each part of a fetch that streams."""
     phases: dict[tuple[Step, str], Phase] = field(default_factory=dict)
     notes: list[tuple[int, str, dict[str, str]]] = field(default_factory=list)
     """(when, what, details) of single happenings: a NAK, a bad copy."""
@@ -150,6 +152,7 @@ class FetchWatch:
         self._effect_handlers: dict[type, Callable[[Any, int], None]] = {
             effects.FetchPlanned: self._planned,
             effects.FetchAnswered: self._ended,
+            effects.FetchPartAnswered: self._part_answered,
             effects.StartRead: self._read_started,
             effects.ComputeDigest: self._verified,
             effects.LoadChunk: lambda one, now_ns: self._begin(Step.LOAD, one.into.key, now_ns),
@@ -220,16 +223,29 @@ class FetchWatch:
         unplanned = (one for one in self._fetches.values() if one.plan is None)
         return next((one for one in unplanned if named <= set(one.keys)), None)
 
+    def _part_answered(self, answer: effects.FetchPartAnswered, _now_ns: int) -> None:
+        timeline = self._fetches.get((answer.engine, answer.request))
+        if timeline is not None:
+            self._lent(timeline, answer)
+
     def _ended(self, answer: effects.FetchAnswered, now_ns: int) -> None:
         timeline = self._fetches.pop((answer.engine, answer.request), None)
         if timeline is None:
             return
-        timeline.status, timeline.chunks = answer.status, answer.chunks
+        timeline.status = answer.status
+        self._lent(timeline, answer)
         self._close(timeline, now_ns)
+        if timeline.chunks and not timeline.leases_held:
+            self._copied(timeline, now_ns)  # part by part, before the last one came
+
+    def _lent(self, timeline: Timeline, answer: effects.FetchAnswered | effects.FetchPartAnswered) -> None:
+        """More chunks of a fetch, until their lease is given back."""
+        timeline.chunks += answer.chunks
         if answer.lease != NO_LEASE:
             if len(self._leases) >= COPIES_MAX:
                 del self._leases[next(iter(self._leases))]
             self._leases[answer.engine, answer.lease] = timeline
+            timeline.leases_held += 1
 
     def _close(self, timeline: Timeline, now_ns: int) -> None:
         timeline.ended_ns = now_ns
@@ -247,13 +263,16 @@ class FetchWatch:
     def _released(self, event: events.LeaseReleased, now_ns: int) -> None:
         timeline = self._leases.pop((event.engine, event.lease), None)
         if timeline is not None:
-            self._copied(timeline, now_ns)
+            timeline.leases_held -= 1
+            if timeline.ended_ns and not timeline.leases_held:
+                self._copied(timeline, now_ns)
 
     def _engine_gone(self, event: events.EngineGone, now_ns: int) -> None:
         for asked in [one for one in self._fetches if one[0] == event.engine]:
             self._close(self._fetches.pop(asked), now_ns)
-        for held in [one for one in self._leases if one[0] == event.engine]:
-            self._copied(self._leases.pop(held), now_ns)
+        held = [one for one in self._leases if one[0] == event.engine]
+        for timeline in dict.fromkeys(self._leases.pop(one) for one in held):
+            self._copied(timeline, now_ns)
 
     # ------------------------------------------------------------------ who pulls
 
