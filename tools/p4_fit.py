@@ -25,7 +25,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 PROGRAM = REPOSITORY / "p4" / "tna" / "kvcast.p4"
 BUILD = REPOSITORY / "build" / "p4" / "tofino"
 COMPILERS = ("p4c-barefoot", "bf-p4c")
-STAGES_MOST = 9
+STAGES_MOST = 11
 """What the program may use of Tofino's 12 stages; the rest is for what an operator adds."""
 
 

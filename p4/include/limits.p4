@@ -22,7 +22,7 @@ control RequestLimit(inout metadata_t m) {
             m.port : exact @name("ingress_port");
             m.op   : exact @name("op");
         }
-        actions = { limit_requests; any_requests; }
+        actions = { limit_requests; @defaultonly any_requests; }
         default_action = any_requests();
         meters = request_meter;
         size = REQUEST_LIMITS;
@@ -52,7 +52,7 @@ control SegmentLimit(inout metadata_t m) {
     @id(0x0200000b)
     table segment_limit {
         key = { m.charged : exact @name("leader"); }
-        actions = { limit_segments; any_segments; }
+        actions = { limit_segments; @defaultonly any_segments; }
         default_action = any_segments();
         meters = segment_meter;
         size = MEMBERS;

@@ -40,13 +40,11 @@
     }
     state parse_arp {
         packet.extract(h.arp);
-        m.sender_mac = h.arp.sender_mac;
         m.sender_ip = h.arp.sender_ip;
         transition accept;
     }
     state parse_ipv4 {
         packet.extract(h.ipv4);
-        m.sender_mac = h.ethernet.src;
         m.sender_ip = h.ipv4.src;
         transition select(h.ipv4.version, h.ipv4.ihl, h.ipv4.flags, h.ipv4.fragment_offset, h.ipv4.protocol) {
             (4,  5, 0 &&& 1, 0, IP_PROTOCOL_UDP): parse_udp;

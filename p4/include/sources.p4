@@ -62,6 +62,11 @@ control Sources(in headers_t h, inout metadata_t m) {
     }
 
     apply {
+        if (h.arp.isValid()) {
+            m.sender_mac = h.arp.sender_mac;
+        } else {
+            m.sender_mac = h.ethernet.src;      // not in the parser: a Tofino's cannot look back over tags
+        }
         station.apply();
         source.apply();
         address.apply();

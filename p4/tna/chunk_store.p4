@@ -37,7 +37,7 @@ control SlotOwner(inout metadata_t m) {
     @hidden action do_enter() { m.circulates = enter.execute(m.slot); }
     @hidden action nothing()  { }
 
-    @hidden @stage(4)
+    @hidden @stage(5)
     table owner {
         key = { m.task : exact; }
         actions = { do_pass; do_look; do_enter; nothing; }

@@ -50,7 +50,7 @@ control Company(inout metadata_t m) {
     @hidden action raise()   { m.raised = 1; }
     @hidden action nothing() { }
 
-    @hidden @stage(6)
+    @hidden @stage(7)
     table company {
         key = {
             m.newcomer : ternary;

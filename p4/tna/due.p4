@@ -17,7 +17,7 @@ control Name(inout metadata_t m) { \
     @hidden action do_want()   { want.execute(m.slot); } \
     @hidden action do_settle() { DUE = settle.execute(m.slot); } \
     @hidden action nothing()   { } \
-    @hidden @stage(5) table due { \
+    @hidden @stage(6) table due { \
         key = { \
             m.task       : exact; \
             m.circulates : ternary; \

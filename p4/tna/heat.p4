@@ -72,7 +72,7 @@ control Heat(inout metadata_t m, inout ingress_intrinsic_metadata_for_deparser_t
     @hidden table least   { actions = { set_gets; }    const default_action = set_gets();    size = 1; }
     @hidden table missing { actions = { set_missing; } const default_action = set_missing(); size = 1; }
 
-    @hidden @stage(7)
+    @hidden @stage(8)
     table worth {
         key = {
             m.raised    : ternary;

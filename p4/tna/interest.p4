@@ -53,7 +53,7 @@ control InterestOwner(inout metadata_t m) {
     @hidden action do_free()    { free.execute(m.index); }
     @hidden action nothing()    { }
 
-    @hidden @stage(2)
+    @hidden @stage(3)
     table owner {
         key = {
             m.task  : exact;

@@ -31,7 +31,7 @@ control Name(inout metadata_t m) { \
     @hidden action do_start()  { start.execute(m.index); } \
     @hidden action do_remove() { BEFORE = remove.execute(m.index); } \
     @hidden action nothing()   { } \
-    @hidden @stage(3) table members { \
+    @hidden @stage(4) table members { \
         key = { \
             m.task  : exact; \
             m.owner : exact; \

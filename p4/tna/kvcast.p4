@@ -3,13 +3,11 @@
 // Every packet takes the same way; what is done about it is decided once (`task`, classification.p4) and then looked up.
 // A column is a stage of the pipeline, for what stands in it needs what stands left of it:
 //
-//   fabric       classification  interest    interest  interest  interest  unicast   decision       drops
-//   key_hash                     owner       members   sets      leader    company   second_group   notice
-//   chunk_cache                  fill_check  heat      slot      due       whom_due  heat (report)  replication
-//   admission                    here                  owner     chunk               traffic        traffic
-//   sources                                            heat      store
-//   differences
-//   forwarding
+//   fabric       sources      classification  interest    interest  interest  interest  unicast   decision       drops
+//   key_hash     differences                  owner       members   sets      leader    company   second_group   notice
+//   chunk_cache  forwarding                   fill_check  heat      slot      due       whom_due  heat (report)  replication
+//   admission                                 here                  owner     chunk               traffic        traffic
+//   limits                                                          heat      store
 //
 //   in the task                  what it leads to
 //   ORDINARY, GET, NAK           forwarding (whose answer is there already)

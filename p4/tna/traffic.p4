@@ -13,7 +13,7 @@ control Traffic(in metadata_t m) {
     @hidden action nothing() { }
 
     // In a stage where no other register needs the memory.
-    @hidden @stage(7)
+    @hidden @stage(8)
     table heat {
         key = {
             m.state : ternary;

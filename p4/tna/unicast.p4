@@ -31,7 +31,7 @@ control Unicast(inout metadata_t m, inout ingress_intrinsic_metadata_for_tm_t tm
 
     @hidden action flood() { }
 
-    @hidden @stage(6)
+    @hidden @stage(7)
     table unicast {
         key = {
             m.task    : ternary;
