@@ -44,7 +44,7 @@ def tables(program: Path) -> dict[str, Table]:
         keys = tuple(re.findall(r'(\w+ @name\("\w+"\))', body))
         named = re.search(r"actions = \{(.*?)\}", body)
         assert named is not None, name
-        uses = frozenset(actions[action.strip()] for action in named[1].split(";") if action.strip())
+        uses = frozenset(actions[action.split()[-1]] for action in named[1].split(";") if action.strip())
         found[name] = Table(identity, keys, uses)
     return found
 
