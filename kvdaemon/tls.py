@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,6 +18,7 @@ import grpc
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from cryptography.utils import CryptographyDeprecationWarning
 
 from kvdaemon.errors import CannotRunError
 from kvdaemon.identity import Identity, Role, identities
@@ -191,8 +193,11 @@ def _read(path: Path) -> bytes:
 
 def _certificates(path: Path, pem: bytes) -> list[x509.Certificate]:
     try:
-        return x509.load_pem_x509_certificates(pem)
-    except ValueError as error:
+        with warnings.catch_warnings():
+            # What breaks RFC 5280 (a serial number below 1) is no certificate, also where it can still be read.
+            warnings.simplefilter("error", CryptographyDeprecationWarning)
+            return x509.load_pem_x509_certificates(pem)
+    except (ValueError, CryptographyDeprecationWarning) as error:
         raise TlsError(f"{path} has no certificate in PEM") from error
 
 

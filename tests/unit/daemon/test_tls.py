@@ -141,6 +141,7 @@ def test_the_section_of_a_file() -> None:
         take_tls(Section({"cert": "a.pem"}, "tls"))
 
 
+@example("cert", 15, 128)  # a serial number below 1
 @given(st.sampled_from(["cert", "key", "ca"]), st.integers(0, 2000), st.integers(0, 255))
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_damaged_files_are_one_line_and_nothing_else(pki: Pki, which: str, place: int, byte: int) -> None:
