@@ -1,4 +1,4 @@
-"""What a testbed's pool holds, and waiting for it."""
+"""A testbed for engines, what its pool holds, and waiting for it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,30 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import yaml
 
 from bmv2_testbed import client
+from bmv2_testbed.spec import Target, TestbedSpec, Wiring
 
 PATIENCE_S = 60.0
 POLL_S = 0.05
+
+
+@contextmanager
+def running(hosts: int, pool_bytes: int) -> Iterator[client.Testbed]:
+    """Nodes, a controller that moves nothing by itself, and a switch that serves nothing by itself."""
+    spec = TestbedSpec(
+        target=Target.P4SWITCH,
+        wiring=Wiring.DATAGRAMS,
+        hosts=hosts,
+        pool_bytes=pool_bytes,
+        controller_settings={"policy": {"admission": False}, "push": {"enabled": False}},
+    )
+    with client.running(spec) as made:
+        yield made
 
 
 def until(condition: Callable[[], bool], what: str) -> None:

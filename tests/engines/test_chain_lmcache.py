@@ -22,7 +22,7 @@ from bmv2_testbed import client
 from bmv2_testbed.engines.engine_client import Engine, engine_arguments, running
 from bmv2_testbed.engines.launcher import ONE_THREAD, launching
 from bmv2_testbed.engines.small_models import make_model
-from bmv2_testbed.spec import Target, TestbedSpec, Wiring
+from tests.engines import pool
 from tests.engines.lmcache_server import Server, plugin
 from tests.engines.pool import keys_in_pool, until
 
@@ -49,15 +49,7 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def testbed() -> Iterator[client.Testbed]:
-    settings = {"policy": {"admission": False}, "push": {"enabled": False}}
-    spec = TestbedSpec(
-        target=Target.P4SWITCH,
-        wiring=Wiring.DATAGRAMS,
-        hosts=HOSTS,
-        pool_bytes=64 * 2**20,
-        controller_settings=settings,
-    )
-    with client.running(spec) as made:
+    with pool.running(HOSTS, 64 * 2**20) as made:
         yield made
 
 

@@ -13,8 +13,8 @@ pytest.importorskip("sglang")
 
 from bmv2_testbed import client
 from bmv2_testbed.engines.small_models import make_model
-from bmv2_testbed.spec import Target, TestbedSpec, Wiring
 from kvclient.client import AgentClient, Where
+from tests.engines import pool
 from tests.engines.pool import keys_in_pool, until
 from tests.engines.sglang_client import PAGE_TOKENS, Engine, engine_arguments
 
@@ -30,16 +30,7 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def testbed() -> Iterator[client.Testbed]:
-    """Three nodes, a controller and a switch that serves nothing by itself."""
-    settings = {"policy": {"admission": False}, "push": {"enabled": False}}
-    spec = TestbedSpec(
-        target=Target.P4SWITCH,
-        wiring=Wiring.DATAGRAMS,
-        hosts=HOSTS,
-        pool_bytes=128 * 2**20,
-        controller_settings=settings,
-    )
-    with client.running(spec) as made:
+    with pool.running(HOSTS, 128 * 2**20) as made:
         yield made
 
 

@@ -30,8 +30,7 @@ DTYPES = [torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float32]
 def append() -> Callable[..., Any]:
     """FlashInfer's reference of `append_paged_kv_cache`; importing the package itself would want a GPU's kernels."""
     where = Path(sys.prefix) / "flashinfer"
-    if not where.is_dir():
-        pytest.skip("no FlashInfer in this environment: tools/setup_sglang.sh puts its wheel there")
+    assert where.is_dir(), "tools/setup_sglang.sh puts FlashInfer's wheel there: make .venv-sglang/.installed"
     package = types.ModuleType("flashinfer")
     package.__path__ = [str(where / "flashinfer")]
     sys.modules["flashinfer"] = package

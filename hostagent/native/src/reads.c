@@ -13,10 +13,10 @@
 #include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "leases.h"
+#include "threads.h"
 
 #define ANSWERS 64             /* of a connection: being sent, and kept until acknowledged; more stay in its socket */
 #define EVENTS 32
@@ -75,20 +75,6 @@ struct dp_server {
     int64_t tick_ns;        /* of the next look at all connections */
     int woken;
 };
-
-static int64_t now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
-
-static void write_event(int fd)
-{
-    uint64_t one = 1;
-    /* A full counter is readable, and nobody needs more. */
-    (void)!write(fd, &one, sizeof one);
-}
 
 static void wake(struct dp_server *server)
 {

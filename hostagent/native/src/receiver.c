@@ -14,12 +14,12 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <netinet/in.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "datapath.h"
 #include "expected.h"
 #include "reports.h"
+#include "threads.h"
 #include "wire.h"
 
 #define BATCH 64            /* datagrams taken by one call */
@@ -70,20 +70,6 @@ struct dp_receiver {
     uint32_t measured;
     double rate; /* segments per nanosecond */
 };
-
-static int64_t now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
-
-static void write_event(int fd)
-{
-    uint64_t one = 1;
-    /* A full counter is readable, and nobody needs more. */
-    (void)!write(fd, &one, sizeof one);
-}
 
 /* ---- one batch from the socket ----------------------------------------------------------------------------------- */
 
