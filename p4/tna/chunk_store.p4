@@ -61,10 +61,10 @@ control ChunkStore(inout headers_t h, inout metadata_t m, inout ingress_intrinsi
     // Cut to its control header and sent round, to become the acknowledgement.
     @hidden
     action acknowledge() {
-        d.mirror_type = MIRROR_ACKNOWLEDGE;
+        d.mirror_type = MIRROR_HEAD;
         m.mirror_tag = TAG_MIRROR;
         m.mirror_port = (bit<16>) m.port;
-        m.mirror_session = SESSION_ACKNOWLEDGE;
+        m.mirror_session = SESSION_HEAD;
     }
 
     // The data datagram of a FILL, as it will circulate and be cast.

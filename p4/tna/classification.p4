@@ -80,6 +80,13 @@ control Classification(inout headers_t h, inout metadata_t m, in bit<16> fault) 
         m.checksum = 1;
     }
 
+    // The head of a JOIN or LEAVE, on its round: it has changed what its sender pays for.
+    @hidden
+    action account() {
+        m.task = Task.GONE;
+        m.drop = DropReason.NONE;
+    }
+
     // The last LEAVE, on its round, frees the entry: `now` becomes a time that is long over.
     @hidden
     action free() {
@@ -106,7 +113,7 @@ control Classification(inout headers_t h, inout metadata_t m, in bit<16> fault) 
             h.kvc.count          : ternary;
             m.known              : ternary;
         }
-        actions = { refuse; take; pass_on; free; acknowledge; announce; }
+        actions = { refuse; take; pass_on; free; account; acknowledge; announce; }
         const default_action = refuse(DropReason.BAD_VERSION);
         const entries = {
 #define CONTROL_BYTES CONTROL_UDP_BYTES, CONTROL_UDP_BYTES + IPV4_BYTES
@@ -116,6 +123,8 @@ control Classification(inout headers_t h, inout metadata_t m, in bit<16> fault) 
             (false, _, _, _, _, _, _, _, _, _, _, _, _)                                                  : refuse(DropReason.TRUNCATED);
 
             (_, 1, KV_VERSION, OP_LEAVE,    _, _,          _,    _,               _,        _, _, _, _)  : free();
+            (_, 1, KV_VERSION, OP_JOIN,     _, _,          _,    _,               _,        _, _, _, _)  : account();
+            (_, 1, KV_VERSION, OP_CREDIT,   _, _,          _,    _,               _,        _, _, _, _)  : account();
             (_, 1, KV_VERSION, OP_FILL_ACK, _, _,          _,    _,               _,        _, _, _, _)  : acknowledge();
 
             (_, _, KV_VERSION, OP_FILL,     FILL_BYTES,    true, PARSER_ERROR_OK, STRANGER, _, _, _, _)  : refuse(DropReason.NOT_A_MEMBER);

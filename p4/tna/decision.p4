@@ -25,6 +25,7 @@ control Decision(inout metadata_t m, inout ingress_intrinsic_metadata_for_tm_t t
         actions = { cast; cast_cached; tell; refuse; end_entry; nothing; }
         const default_action = nothing();
         const entries = {
+            (Task.JOIN, _, 0, _)  : nothing();          // it took too many entries
             (Task.JOIN, _, _, _)  : tell();
             (Task.LEAVE, 0, _, _) : refuse(DropReason.NO_INTEREST);
             (Task.LEAVE, _, 0, _) : end_entry();

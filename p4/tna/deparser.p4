@@ -3,7 +3,7 @@
 control KvcastIngressDeparser(packet_out packet, inout headers_t h, in metadata_t m,
                               in ingress_intrinsic_metadata_for_deparser_t d) {
     Checksum() ipv4_checksum;
-    Mirror() acknowledge;
+    Mirror() head;
     @name("heat_report_t") Digest<heat_report_t>() heat_report;
     @name("lost_report_t") Digest<lost_report_t>() lost_report;
     @name("sighting_t") Digest<sighting_t>() sighting;
@@ -15,8 +15,8 @@ control KvcastIngressDeparser(packet_out packet, inout headers_t h, in metadata_
                 h.ipv4.version, h.ipv4.ihl, h.ipv4.dscp, h.ipv4.ecn, h.ipv4.total_length, h.ipv4.identification,
                 h.ipv4.flags, h.ipv4.fragment_offset, h.ipv4.ttl, h.ipv4.protocol, h.ipv4.src, h.ipv4.dst });
         }
-        if (d.mirror_type == MIRROR_ACKNOWLEDGE) {
-            acknowledge.emit<mirror_t>(m.mirror_session, { m.mirror_tag, m.member, m.mirror_port });
+        if (d.mirror_type == MIRROR_HEAD) {
+            head.emit<mirror_t>(m.mirror_session, { m.mirror_tag, m.member, m.mirror_port });
         }
         if (d.digest_type == DIGEST_HEAT) {
             heat_report.pack({ m.key, m.interest, m.gets });

@@ -1,33 +1,27 @@
 // Who still wants a chunk, as ../v1model/interest.p4. A Tofino register is touched once a packet and in one stage, so an
-// entry lies in three registers that follow each other: owner and age, then members (two halves of 32), then leader.
+// entry lies in registers that follow each other: owner and age, then members (two halves of 32), then leader and sponsor.
 // What a packet does to each is a row of a table, by what is to be done (`task`) and what the register before said.
+//
+// Only a JOIN makes an entry younger, and only one that is paid for (interest_budget.p4): it claims the entry again once
+// half its time to live is over. From then on another key may take it, too.
 //
 // The first one has to decide before the others are known. That the last member has left it learns from the LEAVE itself,
 // which comes round once more to free the entry. A JOIN of the same key in that microsecond is told that it joined and
 // hears nothing; its reader renews the JOIN or reads reliably.
 
 control InterestOwner(inout metadata_t m) {
-    RegisterParam<tick_t>(INTEREST_TTL_TICKS) interest_ttl;
+    RegisterParam<tick_t>(INTEREST_TTL_TICKS)  interest_ttl;
+    RegisterParam<tick_t>(INTEREST_TURN_TICKS) interest_turn;
 
     Register<owned_t, interest_index_t>(INTEREST, { 0, 0x80000000 }) interest_owner;
 
-    // JOIN: whose entry it is; takes one that is free.
+    // JOIN of who can pay: whose entry it is; takes one that is not young.
     RegisterAction<owned_t, interest_index_t, ownership_t>(interest_owner) claim = {
         void apply(inout owned_t entry, out ownership_t owner) {
-            tick_t ttl = interest_ttl.read();
-            owner = this.predicate(entry.signature == m.signature, m.now - entry.stamp < ttl);
-            if (entry.signature == m.signature || !(m.now - entry.stamp < ttl)) {
+            tick_t turn = interest_turn.read();
+            owner = this.predicate(entry.signature == m.signature, m.now - entry.stamp < turn);
+            if (!(m.now - entry.stamp < turn)) {
                 entry.signature = m.signature;
-                entry.stamp = m.now;
-            }
-        }
-    };
-    // Data, or a GET that has just arrived: keeps it alive.
-    RegisterAction<owned_t, interest_index_t, ownership_t>(interest_owner) refresh = {
-        void apply(inout owned_t entry, out ownership_t owner) {
-            tick_t ttl = interest_ttl.read();
-            owner = this.predicate(entry.signature == m.signature, m.now - entry.stamp < ttl);
-            if (entry.signature == m.signature && m.now - entry.stamp < ttl) {
                 entry.stamp = m.now;
             }
         }
@@ -47,32 +41,30 @@ control InterestOwner(inout metadata_t m) {
             }
         }
     };
-    @hidden action do_claim()   { m.owner = claim.execute(m.index); }
-    @hidden action do_refresh() { m.owner = refresh.execute(m.index); }
-    @hidden action do_look()    { m.owner = look.execute(m.index); }
-    @hidden action do_free()    { free.execute(m.index); }
-    @hidden action nothing()    { }
+    @hidden action do_claim() { m.owner = claim.execute(m.index); }
+    @hidden action do_look()  { m.owner = look.execute(m.index); }
+    @hidden action do_free()  { free.execute(m.index); }
+    @hidden action nothing()  { }
 
     @hidden @stage(3)
     table owner {
         key = {
-            m.task  : exact;
-            m.round : exact;
+            m.task : ternary;
+            m.over : ternary;
         }
-        actions = { do_claim; do_refresh; do_look; do_free; nothing; }
+        actions = { do_claim; do_look; do_free; nothing; }
         const default_action = nothing();
         const entries = {
-            (Task.JOIN, 0)  : do_claim();
-            (Task.LEAVE, 0) : do_look();
-            (Task.FREE, 1)  : do_free();
-            (Task.GET, 0)   : do_refresh();
-            (Task.GET, 1)   : do_look();
-            (Task.SERVE, 0) : do_refresh();
-            (Task.SERVE, 1) : do_look();
-            (Task.CAST, 0)  : do_refresh();
-            (Task.PASS, 1)  : do_look();
+            (Task.JOIN, OVER) : do_look();
+            (Task.JOIN, _)    : do_claim();
+            (Task.LEAVE, _)   : do_look();
+            (Task.FREE, _)    : do_free();
+            (Task.GET, _)     : do_look();
+            (Task.SERVE, _)   : do_look();
+            (Task.CAST, _)    : do_look();
+            (Task.PASS, _)    : do_look();
         }
-        size = 16;
+        size = 8;
     }
 
     apply {
@@ -113,6 +105,7 @@ control InterestSets(inout metadata_t m) {
         m.deliver = m.before & ~m.me;
         m.mine = m.before & m.me;
     }
+    @hidden action too_many()  { m.drop = DropReason.TOO_MANY_ENTRIES; }
     @hidden action nobody()    { }
 
     @hidden
@@ -120,17 +113,20 @@ control InterestSets(inout metadata_t m) {
         key = {
             m.task  : exact;
             m.owner : ternary;
+            m.over  : ternary;
         }
-        actions = { joined; first; refused; left; others; nobody; }
+        actions = { joined; first; refused; left; others; too_many; nobody; }
         const default_action = nobody();
         const entries = {
-            (Task.JOIN, MINE)     : joined();
-            (Task.JOIN, ANOTHERS) : refused();
-            (Task.JOIN, _)        : first();
-            (Task.LEAVE, MINE)    : left();
-            (Task.GET, MINE)      : others();
-            (Task.SERVE, MINE)    : others();
-            (Task.CAST, MINE)     : others();
+            (Task.JOIN, MINE, _)       : joined();
+            (Task.JOIN, ANOTHERS, _)   : refused();
+            (Task.JOIN, _, OVER)       : too_many();
+            (Task.JOIN, MINE_STALE, _) : joined();      // claimed again
+            (Task.JOIN, _, _)          : first();
+            (Task.LEAVE, MINE, _)      : left();
+            (Task.GET, MINE, _)        : others();
+            (Task.SERVE, MINE, _)      : others();
+            (Task.CAST, MINE, _)       : others();
         }
         size = 16;
     }

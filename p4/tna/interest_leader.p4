@@ -48,8 +48,8 @@ control InterestLeader(in headers_t h, inout metadata_t m) {
         const entries = {
             (Task.JOIN, MINE, _, _, _)     : do_read();
             (Task.CAST, MINE, _, _, _)     : do_charge();
-            (Task.JOIN, ANOTHERS, _, _, _) : nothing();
-            (Task.JOIN, _, _, _, _)        : do_forget();
+            (Task.JOIN, MINE_STALE, _, _, _) : do_read();
+            (Task.JOIN, NEITHER, _, _, _)    : do_forget();
             (Task.LEAVE, MINE, _, _, _)    : do_resign();
             // GET of a member of the set for all of it, as it arrives.
             (_, _, 1, _, _)                                   : nothing();

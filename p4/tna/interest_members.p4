@@ -35,20 +35,23 @@ control Name(inout metadata_t m) { \
         key = { \
             m.task  : exact; \
             m.owner : exact; \
+            m.over  : ternary; \
         } \
         actions = { do_read; do_add; do_start; do_remove; nothing; } \
         const default_action = nothing(); \
         const entries = { \
-            (Task.JOIN, MINE)       : do_add(); \
-            (Task.JOIN, NEITHER)    : do_start(); \
-            (Task.JOIN, MINE_STALE) : do_start(); \
-            (Task.LEAVE, MINE)      : do_remove(); \
-            (Task.GET, MINE)        : do_read(); \
-            (Task.SERVE, MINE)      : do_read(); \
-            (Task.CAST, MINE)       : do_read(); \
-            (Task.PASS, MINE)       : do_read(); \
+            (Task.JOIN, MINE, _)          : do_add(); \
+            (Task.JOIN, NEITHER, OVER)    : nothing(); \
+            (Task.JOIN, NEITHER, _)       : do_start(); \
+            (Task.JOIN, MINE_STALE, OVER) : nothing(); \
+            (Task.JOIN, MINE_STALE, _)    : do_add(); \
+            (Task.LEAVE, MINE, _)         : do_remove(); \
+            (Task.GET, MINE, _)           : do_read(); \
+            (Task.SERVE, MINE, _)         : do_read(); \
+            (Task.CAST, MINE, _)          : do_read(); \
+            (Task.PASS, MINE, _)          : do_read(); \
         } \
-        size = 8; \
+        size = 16; \
     } \
     apply { \
         members.apply(); \

@@ -52,6 +52,7 @@
 #include "fill_check.p4"
 #include "interest_members.p4"
 #include "interest_leader.p4"
+#include "interest_budget.p4"
 #include "interest.p4"
 #include "due.p4"
 #include "chunk_store.p4"
@@ -82,11 +83,14 @@ control KvcastIngress(inout headers_t h, inout metadata_t m, in ingress_intrinsi
     Here()            here;
     Differences()     differences;
     FillCheck()       fill_check;
+    InterestBudget()  interest_budget;
     InterestOwner()   interest_owner;
     InterestLow()     interest_low;
     InterestHigh()    interest_high;
     InterestSets()    interest_sets;
     InterestLeader()  interest_leader;
+    InterestSponsor() interest_sponsor;
+    InterestPayment() interest_payment;
     SlotOwner()       slot_owner;
     DueLow()          due_low;
     DueHigh()         due_high;
@@ -119,6 +123,7 @@ control KvcastIngress(inout headers_t h, inout metadata_t m, in ingress_intrinsi
             m.me = h.kvc.members;
         }
         request_limit.apply(m);
+        interest_budget.apply(m);
         sources.apply(h, m);
         differences.apply(h, m);
         forwarding.apply(h, m);                 // whether it counts is known later
@@ -144,12 +149,14 @@ control KvcastIngress(inout headers_t h, inout metadata_t m, in ingress_intrinsi
         slot_owner.apply(m);
 
         interest_leader.apply(h, m);
+        interest_sponsor.apply(m);
         due_low.apply(m);
         due_high.apply(m);
         due_all.apply(h, m);
         chunk_store.apply(h, m, d);
 
         segment_limit.apply(m);
+        interest_payment.apply(m, d);
         company.apply(m);
         whom_due.apply(m);
         unicast.apply(m, tm);
@@ -195,7 +202,11 @@ control KvcastEgress(inout headers_t h, inout egress_metadata_t m, in egress_int
 
     apply {
         if (h.mirror.isValid()) {
-            h.kvc.op = OP_FILL_ACK;
+            if (h.kvc.op == OP_FILL) {
+                h.kvc.op = OP_FILL_ACK;
+            } else if (h.kvc.op == OP_LEAVE) {
+                h.kvc.op = OP_CREDIT;
+            }
             h.kvc.member = h.mirror.member;
             h.kvc.members = (members_t) h.mirror.port;
         } else {

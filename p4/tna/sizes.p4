@@ -16,10 +16,13 @@
 #define RECIRCULATION_PORT 68
 #endif
 
-// Times in ticks of 2^16 ns. The first two are only what a switch starts with: the controller sets both to the
-// fabric's interest_ttl_us and heat_window_us.
+// Times in ticks of 2^16 ns. The first three are only what a switch starts with: the controller sets them to the
+// fabric's interest_ttl_us, to half of it, and to heat_window_us.
 #ifndef INTEREST_TTL_TICKS
 #define INTEREST_TTL_TICKS 30518        // 2 s
+#endif
+#ifndef INTEREST_TURN_TICKS
+#define INTEREST_TURN_TICKS 15259       // 1 s
 #endif
 #ifndef HEAT_WINDOW_TICKS
 #define HEAT_WINDOW_TICKS 15259         // 1 s

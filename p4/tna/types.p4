@@ -14,9 +14,12 @@ typedef bit<16> slot_index_t;
 #define FLOOD_GROUP 0x8000
 const group_t GROUP_FLOOD = FLOOD_GROUP;
 
-// The mirror session that sends a FILL, cut to its control header, to the recirculation port.
-const MirrorId_t   SESSION_ACKNOWLEDGE = 500;
-const MirrorType_t MIRROR_ACKNOWLEDGE = 1;
+// The mirror session that sends a FILL, JOIN or LEAVE, cut to its control header, to the recirculation port.
+const MirrorId_t   SESSION_HEAD = 500;
+const MirrorType_t MIRROR_HEAD = 1;
+
+// Operation of the head of a LEAVE, on its round. No host can send it: rounds begin in the switch.
+const bit<8> OP_CREDIT = 0x80;
 
 // Control datagrams that go round do not wait behind the segments that circulate: they have a queue of their own at the
 // recirculation port. Mirrored ones take that of the session, its class of service.
@@ -75,6 +78,12 @@ const ownership_t MINE = 8;                     // mine and recent
 
 // And of one that only has a time: this.predicate(recent).
 const ownership_t NOT_RECENT = 1;
+
+// Of a budget: this.predicate(in its window, used up).
+const ownership_t OVER = 8;
+
+// Of a sponsor: this.predicate(it is nobody's, or it is the sender who leaves).
+const ownership_t CHANGES = 2;
 
 struct owned_t {
     signature_t signature;
@@ -160,6 +169,8 @@ struct metadata_t {
     signature_t signature;
     interest_index_t index;
     ownership_t owner;                          // of the interest entry
+    ownership_t over;                           // OVER: its sender can pay for no more entries
+    ownership_t payment;                        // CHANGES: what its sender pays for
     members_t   before;                         // interest set before this packet
     members_t   mine;                           // `me` if it was in it
     members_t   newcomer;                       // `me` if it was not

@@ -140,10 +140,14 @@ class Bench:
         self.target.control.modify([fy.P4TableEntry("fabric", action=action, is_default_action=True)])
         self._expires = ttl_us < EXPIRES_US
         if self.target.profile.circulates:
-            ticks = {"interest_ttl": ttl_us, "row_a.heat_window": window_us, "row_b.heat_window": window_us}
-            ticks["report_window"] = window_us
+            ticks = {"interest_ttl": ttl_us, "budget_window": ttl_us, "interest_turn": ttl_us // 2}
+            ticks |= dict.fromkeys(("row_a.heat_window", "row_b.heat_window", "report_window"), window_us)
             registers = [fy.P4RegisterEntry(name, index=0, data=us * 1000 // TICK_NS) for name, us in ticks.items()]
             self.target.control.modify(registers)
+
+    def old_at_once(self) -> None:
+        """On Tofino: an entry may be claimed again as soon as it is there, and lives as long as ever."""
+        self.target.control.modify([fy.P4RegisterEntry("interest_turn", index=0, data=0)])
 
     def fresh_budgets(self) -> None:
         """What members paid for in tests before is forgotten: windows of a microsecond are over."""

@@ -187,6 +187,14 @@ def test_expired_entry_is_free_and_gets_nothing(bench: Bench) -> None:
     assert cast(bench, owner) == {}
 
 
+V1MODEL_ONLY = pytest.mark.parametrize(
+    "target", ["p4switch", pytest.param("bmv2", marks=[pytest.mark.bmv2, pytest.mark.root])], indirect=True
+)
+"""On Tofino only a JOIN that is paid for makes an entry younger."""
+TNA_ONLY = pytest.mark.parametrize("target", ["tna"], indirect=True)
+
+
+@V1MODEL_ONLY
 def test_expired_entry_starts_again_for_its_own_chunk(bench: Bench) -> None:
     key = bench.key()
     bench.join(2, key)
@@ -194,6 +202,7 @@ def test_expired_entry_starts_again_for_its_own_chunk(bench: Bench) -> None:
     assert notices(bench.join(3, key))[3].members == mask(3), "the old member is forgotten"
 
 
+@V1MODEL_ONLY
 @pytest.mark.parametrize("kind", ["data", "get"])
 def test_data_and_get_keep_an_entry_alive(bench: Bench, kind: str) -> None:
     """An entry lives much longer than its TTL as long as packets touch it in time."""
@@ -319,12 +328,6 @@ def test_cast_is_told_by_its_ip_group_not_its_mac(bench: Bench) -> None:
     assert counts(bench.exchange((1, frame))) == {2: 1}
 
 
-V1MODEL_ONLY = pytest.mark.parametrize(
-    "target", ["p4switch", pytest.param("bmv2", marks=[pytest.mark.bmv2, pytest.mark.root])], indirect=True
-)
-"""On Tofino ports have no share of entries."""
-
-
 def joined(bench: Bench, port: int, key: bytes) -> bool:
     """Whether a JOIN is answered; one that takes too many entries is not."""
     return port in bench.join(port, key)
@@ -338,7 +341,6 @@ def take_all(bench: Bench, port: int, *, but: int = 0) -> list[bytes]:
     return keys
 
 
-@V1MODEL_ONLY
 def test_a_port_takes_its_share_of_entries_and_no_more(bench: Bench) -> None:
     """Who camps on entries of keys that nobody wants gets so many, and hinders neither others nor what it has."""
     before = bench.drops()[Drop.TOO_MANY_ENTRIES]
@@ -353,7 +355,6 @@ def test_a_port_takes_its_share_of_entries_and_no_more(bench: Bench) -> None:
     assert cast(bench, camped[0]) == {2: 1}
 
 
-@V1MODEL_ONLY
 def test_who_leaves_may_take_others(bench: Bench) -> None:
     for key in take_all(bench, 2):
         bench.leave(2, key)
@@ -362,7 +363,6 @@ def test_who_leaves_may_take_others(bench: Bench) -> None:
     assert not joined(bench, 2, bench.key())
 
 
-@V1MODEL_ONLY
 def test_entries_that_expire_cost_nothing(bench: Bench) -> None:
     """Nobody has to give them back: a count that is not renewed ends with its window."""
     take_all(bench, 2)
@@ -372,7 +372,6 @@ def test_entries_that_expire_cost_nothing(bench: Bench) -> None:
     assert not joined(bench, 2, bench.key())
 
 
-@V1MODEL_ONLY
 def test_an_entry_whose_sponsor_left_is_paid_for_by_who_needs_it(bench: Bench) -> None:
     shared = bench.key()
     take_all(bench, 2, but=1)
@@ -402,3 +401,44 @@ def test_an_entry_that_lives_on_is_paid_for_in_each_window(bench: Bench) -> None
             taken, one_more = taken + 1, bench.key()
     passed = int((bench.clock_us() - began_us) // ttl_us) + 2
     assert taken <= passed, "the first JOIN of a window may be one of another key: then one of the old entries ends"
+
+
+@TNA_ONLY
+def test_an_old_entry_is_claimed_again_by_who_renews_it(bench: Bench) -> None:
+    """From half its time to live on: the set stays, and who renews pays."""
+    shared = bench.key()
+    bench.join(2, shared)
+    take_all(bench, 3, but=1)
+    bench.old_at_once()
+    assert notices(bench.join(3, shared))[2].members == mask(2, 3)
+    assert not joined(bench, 3, bench.key())
+    bench.fabric()
+    assert cast(bench, shared) == {2: 1, 3: 1}
+
+
+@TNA_ONLY
+def test_who_cannot_pay_renews_nothing_and_joins_what_others_pay_for(bench: Bench) -> None:
+    own, others = bench.key(), bench.key()
+    bench.join(2, own)
+    bench.join(3, others)
+    take_all(bench, 2, but=1)
+    assert not joined(bench, 2, bench.key())
+    assert joined(bench, 2, others)
+    assert joined(bench, 2, own)
+    assert cast(bench, others) == {2: 1, 3: 1}
+
+
+@TNA_ONLY
+def test_a_port_keeps_twice_its_share_at_most_whatever_it_renews(bench: Bench) -> None:
+    """A camper that joins all that it has ever had, and new keys, for several windows. One JOIN at a time: those that
+    come while the head of another one goes round are not bounded."""
+    ttl_us = 400_000
+    keys = [bench.key() for _ in range(3 * INTEREST_OF_PORT)]
+    frames = [bench.segments(key)[0].frame() for key in keys]
+    bench.fabric(ttl_us=ttl_us)
+    began_us, most = bench.clock_us(), 0
+    while bench.clock_us() - began_us <= 4 * ttl_us or not most:
+        for key in keys:
+            bench.join(2, key)
+        most = max(most, counts(bench.exchange(*((1, frame) for frame in frames))).get(2, 0))
+    assert most <= 2 * INTEREST_OF_PORT
