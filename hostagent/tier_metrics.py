@@ -100,6 +100,7 @@ class WatchedDisk(Collector):
         yield _gauge("disk_unsaved_chunks", "Chunks in the pool that a crash would lose", self._tiering.unsaved_count)
         yield _gauge("disk_restored_chunks", "Chunks found at start", counters.restored_chunks)
         yield _counter("disk_written_bytes", "Chunks copied to disk", counters.written_bytes)
+        yield _counter("disk_stored_bytes", "What the written chunks took on disk", counters.stored_bytes)
         yield _counter("disk_read_bytes", "Chunks loaded from disk, right ones", counters.read_bytes)
         yield _counter("disk_evictions", "Chunks that left the disk for others", disk.pool.evicted_count)
         yield _counter("disk_refused", "Chunks that the disk would not take", self._tiering.refused_count)

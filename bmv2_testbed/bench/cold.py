@@ -1,14 +1,17 @@
 """The cold store beside native clients: put and get of one chunk, by turns, on this machine.
 
-The tier adds to opendal a record, a digest of every byte, the copy into the pool, and two hops between threads.
-Native is what a careful program does: redis-py's SET and GET; a file written, renamed and read by `os`.
+The tier adds to its client a record, a digest of every byte, the copy into the pool, and two hops between threads.
+Native is what a careful program does: redis-py's SET and GET; a file written, renamed and read by `os`; Mooncake's
+client in this process.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import importlib
+import mmap
 import os
 import shutil
 import socket
@@ -16,7 +19,7 @@ import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -24,12 +27,21 @@ from typing import Any, Final
 from rich import box
 from rich.table import Table
 
+from bmv2_testbed.bench.mooncake_servers import (
+    ADDRESS,
+    LENT_BYTES_MIN,
+    mooncake_client,
+    mooncake_installed,
+    mooncake_servers,
+)
 from bmv2_testbed.content import chained_key
 from bmv2_testbed.errors import TestbedError
+from bmv2_testbed.processes import await_listening
+from hostagent.cold.cold_opening import open_store
 from hostagent.cold.cold_options import ColdConfig
 from hostagent.cold.cold_state import ColdState
-from hostagent.cold.opendal_store import OpendalStore, open_store
-from hostagent.cold.stores import ColdStoreError
+from hostagent.cold.opendal_store import OpendalStore, open_opendal
+from hostagent.cold.stores import ColdStore, ColdStoreError
 from hostagent.cold.tier import NOT_TRIED, ColdTier
 from hostagent.core import effects, events
 from hostagent.core.events import LoadOutcome, SaveOutcome
@@ -45,7 +57,6 @@ from kvproto.units import format_bytes
 KEYS: Final = 8
 """Objects written and read in turn."""
 START_S: Final = 10.0
-_LOOK_S: Final = 0.01
 """Between two looks whether the server listens."""
 Operation = Callable[[int], Awaitable[None]]
 
@@ -136,7 +147,7 @@ class TierWay:
 
 
 def run_cold(plan: ColdPlan, say: Callable[[str], None], moved: Callable[[float], None]) -> list[ColdFigures]:
-    """Measure a file system, and Redis where there is a server. Raises TestbedError."""
+    """Measure a file system, Redis, and Mooncake Store where its wheel is installed. Raises TestbedError."""
     if plan.chunk_bytes < 1 or plan.rounds < 1:
         raise TestbedError("a chunk of a byte or more, and a round")
     plan.folder.mkdir(parents=True, exist_ok=True)
@@ -150,6 +161,14 @@ def run_cold(plan: ColdPlan, say: Callable[[str], None], moved: Callable[[float]
             say("redis")
             redis = ColdConfig("redis", {"endpoint": f"tcp://127.0.0.1:{port}", "root": "/kvcast"})
             figures += _measured(plan, redis, "redis-py", _redis_ways(plan, port))
+        moved(0.7)
+        if mooncake_installed():
+            say("mooncake")
+            lent_bytes = max(LENT_BYTES_MIN, 8 * KEYS * plan.chunk_bytes)
+            with mooncake_servers(_free_port(), _free_port(), lent_bytes) as servers:
+                options = {"master": f"{ADDRESS}:{servers.port}", "buffer": str(lent_bytes)}
+                mooncake = ColdConfig("mooncake", options)
+                figures += _measured(plan, mooncake, "its client", _mooncake_ways(plan, servers.port))
         moved(1.0)
     return figures
 
@@ -165,13 +184,13 @@ async def _by_turns(
     plan: ColdPlan, config: ColdConfig, name: str, native: tuple[Operation, Operation]
 ) -> list[ColdFigures]:
     tier = TierWay(config, plan)
+    ways: dict[str, tuple[Operation, Operation]] = {"kvcast": (tier.put, tier.get)}
+    stores = _clients(config)
     try:
         await tier.open()
-        ways: Mapping[str, tuple[Operation, Operation]] = {
-            "kvcast": (tier.put, tier.get),
-            "opendal": _store_ways(plan, open_store(config)),
-            name: native,
-        }
+        for client, store in stores.items():
+            ways[client] = _store_ways(plan, client, store)
+        ways[name] = native
         times: dict[str, tuple[list[float], list[float]]] = {way: ([], []) for way in ways}
         for index in range(plan.rounds):
             for way, operations in ways.items():
@@ -181,22 +200,32 @@ async def _by_turns(
                     taken.append(time.perf_counter() - started_s)
     finally:
         await tier.close()
+        for store in stores.values():
+            await store.close()
     return [
         ColdFigures(config.scheme, way, statistics.median(puts), statistics.median(gets))
         for way, (puts, gets) in times.items()
     ]
 
 
-def _store_ways(plan: ColdPlan, store: OpendalStore) -> tuple[Operation, Operation]:
-    """opendal alone, into memory of ours."""
+def _clients(config: ColdConfig) -> dict[str, ColdStore]:
+    """The agent's client of a service alone, and opendal where that is another one."""
+    own = open_store(config)
+    if isinstance(own, OpendalStore):
+        return {"opendal": own}
+    return {"client": own, "opendal": open_opendal(config, {})} if config.scheme == "redis" else {"client": own}
+
+
+def _store_ways(plan: ColdPlan, client: str, store: ColdStore) -> tuple[Operation, Operation]:
+    """A client alone, into memory of ours."""
     content, buffer = os.urandom(plan.chunk_bytes), bytearray(plan.chunk_bytes)
 
     async def put(number: int) -> None:
-        await store.put(f"alone/{number}", content)
+        await store.put(f"{client}/{number}", content)
 
     async def get(number: int) -> None:
-        if not await store.get_into(f"alone/{number}", (memoryview(buffer),)) or buffer != content:
-            raise TestbedError("opendal gave back something else")
+        if not await store.get_into(f"{client}/{number}", (memoryview(buffer),)) or buffer != content:
+            raise TestbedError(f"{client} gave back something else")
 
     return put, get
 
@@ -236,29 +265,50 @@ def _redis_ways(plan: ColdPlan, port: int) -> tuple[Operation, Operation]:
     return put, get
 
 
+def _mooncake_ways(plan: ColdPlan, port: int) -> tuple[Operation, Operation]:
+    """From and into registered memory."""
+    client = mooncake_client(port)
+    memory = mmap.mmap(-1, 2 * plan.chunk_bytes)
+    memory[: plan.chunk_bytes] = content = os.urandom(plan.chunk_bytes)
+    base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    into = base + plan.chunk_bytes
+    if client.register_buffer(base, len(memory)) != 0:
+        raise TestbedError("mooncake does not register memory")
+
+    async def put(number: int) -> None:
+        if (status := client.upsert_from(f"native/{number}", base, plan.chunk_bytes)) != 0:
+            raise TestbedError(f"mooncake refused a put: status {status}")
+
+    async def get(number: int) -> None:
+        if client.get_into(f"native/{number}", into, plan.chunk_bytes) != plan.chunk_bytes:
+            raise TestbedError("mooncake refused a get")
+        if memory[plan.chunk_bytes :] != content:
+            raise TestbedError("mooncake gave back something else")
+
+    return put, get
+
+
 @contextlib.contextmanager
 def _redis_server(folder: Path) -> Iterator[int]:
     """The port of a server of this benchmark's own, without files."""
     program = shutil.which("redis-server")
     if program is None:
         raise TestbedError("redis-server is missing: apt install redis-server")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
+    port = _free_port()
     arguments = [program, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder)]
     server = subprocess.Popen(arguments, stdout=subprocess.DEVNULL)
     try:
-        deadline_s = time.monotonic() + START_S
-        while True:
-            with contextlib.suppress(ConnectionError), socket.create_connection(("127.0.0.1", port), START_S):
-                break
-            if time.monotonic() > deadline_s or server.poll() is not None:
-                raise TestbedError("redis-server does not begin")
-            time.sleep(_LOOK_S)
+        await_listening(server, "redis-server", "127.0.0.1", port, START_S)
         yield port
     finally:
         server.kill()
         server.wait()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((ADDRESS, 0))
+        return int(probe.getsockname()[1])
 
 
 def cold_table(plan: ColdPlan, figures: list[ColdFigures]) -> Table:

@@ -47,6 +47,7 @@ class WatchedCold(Collector):
         counters, looks, writes = self._tier.counters, self._index.counts, self._writes.counts
         yield "outages", "Times that the store went away", counters.outages
         yield "written_bytes", "Chunks written behind", counters.written_bytes
+        yield "stored_bytes", "What the written chunks took in the store", counters.stored_bytes
         yield "read_bytes", "Chunks loaded, right ones", counters.read_bytes
         yield "written_chunks", "Chunks written behind", writes.stored
         yield "dropped", "Chunks worth storing that left before their turn came", writes.dropped

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from kvpolicy.tiers.form_costs import FormChoice
+
 TIMEOUT_S: Final = 10.0
 LOOKUP_WAIT_S: Final = 0.05
 WRITE_BYTES_PER_S: Final = 128 << 20
@@ -30,9 +32,9 @@ class ColdConfig:
     """The section `cold` of the agent's configuration."""
 
     scheme: str
-    """A service of opendal: fs, s3, redis, ..."""
+    """A service of opendal: fs, s3, redis, ...; or mooncake."""
     options: Mapping[str, str] = field(default_factory=dict)
-    """Of that service, as opendal names them; none is a credential."""
+    """Of that service, as opendal (or `mooncake_options`) names them; none is a credential."""
     secrets: Mapping[str, SecretPlace] = field(default_factory=dict)
     """Further options of the service, read at start from where they are kept."""
     timeout_s: float = TIMEOUT_S
@@ -41,6 +43,7 @@ class ColdConfig:
     """A request waits at most this long to learn whether the store has its chunks."""
     write_bytes_per_s: int = WRITE_BYTES_PER_S
     """Chunks are written behind no faster than this."""
+    form: FormChoice = FormChoice.AUTO
 
 
 def is_secret(name: str) -> bool:

@@ -10,7 +10,9 @@ from hostagent.cold.cold_options import ColdConfig, SecretPlace, is_secret
 from kvdaemon import checks
 from kvdaemon.errors import ConfigError
 from kvdaemon.settings import Section
+from kvpolicy.tiers.form_costs import FormChoice
 
+FORMS = tuple(choice.value for choice in FormChoice)
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 
 
@@ -26,11 +28,14 @@ def take_cold(section: Section) -> ColdConfig | None:
         timeout_s=section.take("timeout_s", checks.number(0.1, 600), default.timeout_s),
         lookup_wait_s=section.take("lookup_wait_s", checks.number(0, 10), default.lookup_wait_s),
         write_bytes_per_s=section.take("write_rate", checks.size, default.write_bytes_per_s),
+        form=FormChoice(section.take("form", checks.one_of(FORMS), default.form.value)),
     )
     section.done()
     if not config.scheme:
         if config.options or config.secrets:
-            raise ConfigError("cold.scheme is missing: name the service that cold.options are for, as in fs, s3, redis")
+            raise ConfigError(
+                "cold.scheme is missing: name the service that cold.options are for, as in fs, s3, redis, mooncake"
+            )
         return None
     twice = sorted(set(config.options) & set(config.secrets))
     if twice:
@@ -41,7 +46,7 @@ def take_cold(section: Section) -> ColdConfig | None:
 def _scheme(value: object) -> str:
     scheme = checks.text(value)
     if not _NAME.fullmatch(scheme):
-        raise ValueError("not the name of a service, like fs, s3 or redis")
+        raise ValueError("not the name of a service, like fs, s3, redis or mooncake")
     return scheme
 
 

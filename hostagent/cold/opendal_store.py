@@ -1,26 +1,24 @@
 """A cold store through opendal: a file system, S3, Redis and some fifty other services, by configuration alone.
 
-opendal (PyPI, Apache-2.0) is an optional dependency: nothing imports it before `open_store`. Credentials go from their
-files or variables straight into opendal's operator; they are in no object of ours, and cut out of its error texts.
+opendal (PyPI, Apache-2.0) is an optional dependency: nothing imports it before `open_opendal`. Credentials go straight
+into opendal's operator, and are cut out of its error texts.
 """
 
 from __future__ import annotations
 
 import importlib
-import os
 from collections.abc import Awaitable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import numpy as np
 
-from hostagent.cold.cold_options import ColdConfig, SecretPlace
+from hostagent.cold.cold_options import ColdConfig
+from hostagent.cold.credentials import one_line
 from hostagent.cold.stores import ColdStoreError
 from kvdaemon.errors import CannotRunError
 
 T = TypeVar("T")
-SECRET_BYTES_MAX: Final = 65536
-_TEXT_MAX: Final = 300
 ATOMIC_FOLDER: Final = ".kvcast-partial"
 """Below the root of a file system: an object is written there and renamed, so none is ever half there."""
 
@@ -34,7 +32,7 @@ class OpendalStore:
         self._operator = operator
         self._exceptions = exceptions
         self._errors = errors_of(exceptions)
-        self._hide = tuple(secret for secret in secrets if secret)
+        self._hide = secrets
 
     def __repr__(self) -> str:
         return f"OpendalStore({self._scheme})"
@@ -81,6 +79,9 @@ class OpendalStore:
         """See `ColdStore`."""
         await self._do(self._operator.delete(name))
 
+    async def close(self) -> None:
+        """See `ColdStore`: connections are opendal's own affair."""
+
     async def _do(self, operation: Awaitable[T]) -> T:
         exceptions = self._exceptions
         try:
@@ -91,8 +92,8 @@ class OpendalStore:
             raise ColdStoreError(one_line(str(error), self._hide)) from None
 
 
-def open_store(config: ColdConfig, environment: Mapping[str, str] = os.environ) -> OpendalStore:
-    """The store that a configuration describes; nothing is asked of it yet. Raises CannotRunError."""
+def open_opendal(config: ColdConfig, secrets: Mapping[str, str]) -> OpendalStore:
+    """Any service of opendal; `secrets`: credentials by option. Raises CannotRunError."""
     try:
         opendal = importlib.import_module("opendal")
         exceptions = importlib.import_module("opendal.exceptions")
@@ -100,7 +101,6 @@ def open_store(config: ColdConfig, environment: Mapping[str, str] = os.environ) 
         raise CannotRunError(
             f"cold.scheme is {config.scheme}, and the package opendal is not installed: pip install 'kvcast[cold]'"
         ) from None
-    secrets = {name: read_secret(name, place, environment) for name, place in config.secrets.items()}
     options = dict(config.options)
     if config.scheme == "fs" and "root" in options:
         options.setdefault("atomic_write_dir", str(Path(options["root"]) / ATOMIC_FOLDER))
@@ -121,33 +121,3 @@ def errors_of(exceptions: Any) -> tuple[type[Exception], ...]:
     """All that opendal raises: its exceptions have no base of their own."""
     found = [getattr(exceptions, name) for name in dir(exceptions)]
     return tuple(one for one in found if isinstance(one, type) and issubclass(one, Exception))
-
-
-def read_secret(name: str, place: SecretPlace, environment: Mapping[str, str]) -> str:
-    """A credential from where it is kept, without the end of its line. Raises CannotRunError."""
-    if place.variable:
-        value = environment.get(place.variable)
-        if not value:
-            raise CannotRunError(f"cold.secrets.{name}: the environment variable {place.variable} is not set")
-        return value
-    try:
-        with open(place.file, "rb") as file:
-            content = file.read(SECRET_BYTES_MAX + 1)
-        value = content.decode().strip()
-    except OSError as error:
-        raise CannotRunError(f"cold.secrets.{name}: cannot read {place.file}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise CannotRunError(f"cold.secrets.{name}: {place.file} is not text") from None
-    if not value or len(content) > SECRET_BYTES_MAX:
-        raise CannotRunError(f"cold.secrets.{name}: {place.file} is empty, or too long for a credential")
-    return value
-
-
-def one_line(text: str, hide: tuple[str, ...]) -> str:
-    """A text of opendal as one line for the log: its first lines and the source of the error, no credential in it."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    source = [line for at, line in enumerate(lines) if at and lines[at - 1] == "Source:"]
-    joined = "; ".join([*lines[:1], *source[:1]])
-    for secret in sorted(hide, key=len, reverse=True):
-        joined = joined.replace(secret, "***")
-    return joined[:_TEXT_MAX]

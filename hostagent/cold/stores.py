@@ -35,3 +35,7 @@ class ColdStore(Protocol):
     async def delete(self, name: str) -> None:
         """Take an object away; one that is not there is no error."""
         ...
+
+    async def close(self) -> None:
+        """Let go of connections and processes, once nothing is under way any more; the last call. Raises nothing."""
+        ...

@@ -11,17 +11,18 @@ again after COLD_RETRY_S_MIN, then less and less often, with an object of its ow
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from hostagent import limits
+from hostagent import coding, limits
 from hostagent.cold.cold_options import ColdConfig
 from hostagent.cold.cold_state import ColdState
 from hostagent.cold.objects import RECORD_BYTES, object_name, packed_record, record_of
@@ -32,6 +33,8 @@ from hostagent.core.events import LoadOutcome, SaveOutcome
 from hostagent.disk.records import NAMESPACE_BYTES_MAX, Record
 from hostagent.pool.memory import PoolMemory
 from hostagent.tree import NOT_HASHED, Hashed, hashed
+from kvcodec.forms import CodecError, Form, StoredForm
+from kvpolicy.tiers.form_costs import FormWork
 from kvproto.ids import ChunkKey
 from kvproto.integrity import Digest, algorithm_of
 
@@ -49,6 +52,8 @@ class ColdCounters:
 
     read_bytes: int = 0
     written_bytes: int = 0
+    stored_bytes: int = 0
+    """What the written ones took in the store."""
     reads_failed: int = 0
     writes_failed: int = 0
     outages: int = 0
@@ -63,6 +68,23 @@ class Trial:
     put_s: float
     get_s: float
     lookup_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """How a load ended in the thread."""
+
+    outcome: LoadOutcome
+    hashed: Hashed = NOT_HASHED
+    work: FormWork | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Saved:
+    """What was written."""
+
+    record: Record
+    works: list[FormWork]
 
 
 class ColdTier:
@@ -112,7 +134,7 @@ class ColdTier:
         if self._retry is not None:
             self._retry.cancel()
         if self._thread.is_alive():
-            drained = asyncio.run_coroutine_threadsafe(_cancel_all(), self._work)
+            drained = asyncio.run_coroutine_threadsafe(_end(self._store), self._work)
             await asyncio.wrap_future(drained)
             self._work.call_soon_threadsafe(self._work.stop)
             await self._loop.run_in_executor(None, self._thread.join, CLOSE_S)
@@ -133,7 +155,7 @@ class ColdTier:
         """Answered by ColdLoadEnded."""
         into = effect.into
         view = self._memory.view(into.offset, into.size_bytes)
-        self._run(self._load(into.key, view, effect.digest), partial(self._loaded, effect))
+        self._run(self._load(into.key, view, effect.digest, effect.stored), partial(self._loaded, effect))
 
     def save(self, effect: effects.SaveCold) -> None:
         """Answered by ColdSaveEnded."""
@@ -149,7 +171,7 @@ class ColdTier:
             0,
         )
         view = self._memory.view(chunk.offset, chunk.size_bytes)
-        self._run(self._save(record, view), partial(self._saved, effect))
+        self._run(self._save(record, view, effect.form, chunk.namespace), partial(self._saved, effect))
 
     def forget(self, effect: effects.ForgetCold) -> None:
         """Not answered; where the store is away the object stays."""
@@ -181,25 +203,67 @@ class ColdTier:
         if record is None or not record.digest:
             return got is not None
         return ChunkEntry(
-            key, record.parent, record.size_bytes, record.digest, record.position, (), namespace=record.namespace
+            key,
+            record.parent,
+            record.size_bytes,
+            record.digest,
+            record.position,
+            (),
+            namespace=record.namespace,
+            stored=record.stored,
         )
 
-    async def _load(self, key: ChunkKey, view: memoryview, expected: Digest) -> tuple[LoadOutcome, Hashed]:
-        packed = bytearray(RECORD_BYTES)
-        got = await self._read(object_name(key), memoryview(packed), view)
+    async def _load(self, key: ChunkKey, view: memoryview, expected: Digest, stored: StoredForm | None) -> _Loaded:
+        got = await self._read_as(key, view, stored)
+        if got is not None and got[0] is not None and got[0].stored != stored and got[0].size_bytes == len(view):
+            # Some node has put it there in another form since.
+            stored = got[0].stored
+            got = await self._read_as(key, view, stored)
         if got is None:
-            return LoadOutcome.ABSENT, NOT_HASHED
-        record = record_of(key, bytes(packed)) if got else None
-        if record is None or record.size_bytes != len(view):
-            return LoadOutcome.DAMAGED, NOT_HASHED
+            return _Loaded(LoadOutcome.ABSENT)
+        record, content = got
+        if record is None or content is None or record.size_bytes != len(view) or record.stored != stored:
+            return _Loaded(LoadOutcome.DAMAGED)
+        work = None
+        if stored is not None:
+            try:
+                work = coding.decode(stored.form, content, view)
+            except CodecError:
+                return _Loaded(LoadOutcome.DAMAGED)
         found = hashed(view, algorithm_of(expected))
         right = found.digest == expected == record.digest
-        return LoadOutcome.DONE if right else LoadOutcome.DAMAGED, found
+        return _Loaded(LoadOutcome.DONE if right else LoadOutcome.DAMAGED, found, work)
 
-    async def _save(self, record: Record, view: memoryview) -> int:
-        content = b"".join((packed_record(record), view))
+    async def _read_as(
+        self, key: ChunkKey, view: memoryview, stored: StoredForm | None
+    ) -> tuple[Record | None, memoryview | None] | None:
+        """(what an object says of itself, its bytes, read into `view` where they are the chunk's own); None: there is
+        no object; None for the record: it is damaged, or not this chunk's; None for the bytes: they are fewer than
+        believed. No more than those are read."""
+        packed = bytearray(RECORD_BYTES)
+        content = view if stored is None else memoryview(bytearray(stored.size_bytes))
+        got = await self._read(object_name(key), memoryview(packed), content)
+        is_whole = got is not False
+        if not is_whole:
+            # It may be another form of the chunk.
+            got = await self._read(object_name(key), memoryview(packed))
+        if got is None:
+            return None
+        return record_of(key, bytes(packed)) if got else None, content if is_whole else None
+
+    async def _save(self, record: Record, view: memoryview, form: Form, label: str) -> _Saved:
+        encoded = coding.encode(view, form, label)
+        works = [] if encoded.work is None else [encoded.work]
+        if encoded.form is Form.LOSSY:
+            back = memoryview(bytearray(len(view)))
+            decoding = coding.decode(encoded.form, memoryview(encoded.content), back)
+            works += [] if decoding is None else [decoding]
+            record = replace(record, digest=hashed(back, algorithm_of(record.digest)).digest)
+        if encoded.form is not Form.RAW:
+            record = replace(record, stored=encoded.stored)
+        content = b"".join((packed_record(record), encoded.content))
         await self._timed(self._store.put(object_name(record.key), content))
-        return len(view)
+        return _Saved(record, works)
 
     async def _try_out(self) -> Trial | ColdStoreError:
         """See `try_out`."""
@@ -222,21 +286,28 @@ class ColdTier:
 
     def _loaded(self, effect: effects.LoadCold, error: ColdStoreError | None, found: Any) -> None:
         self._counts(error, writes=False)
-        outcome, read = (LoadOutcome.FAILED, NOT_HASHED) if error is not None else found
+        loaded: _Loaded = _Loaded(LoadOutcome.FAILED) if error is not None else found
+        outcome = loaded.outcome
+        if loaded.work is not None:
+            self._handle(events.FormMeasured(loaded.work))
         if outcome is LoadOutcome.DONE:
             self.counters.read_bytes += effect.into.size_bytes
         elif outcome is LoadOutcome.DAMAGED:
             log.warning("the copy of %s in the cold store is damaged: taken as a miss", effect.into.key.hex())
-        self._handle(events.ColdLoadEnded(effect.into, outcome, read))
+        self._handle(events.ColdLoadEnded(effect.into, outcome, loaded.hashed))
 
-    def _saved(self, effect: effects.SaveCold, error: ColdStoreError | None, size_bytes: Any) -> None:
+    def _saved(self, effect: effects.SaveCold, error: ColdStoreError | None, saved: Any) -> None:
         self._counts(error, writes=True)
-        if error is None:
-            self.counters.written_bytes += size_bytes
-        else:
+        if error is not None:
             self._trial_bytes = min(limits.COLD_TRIAL_BYTES_MAX, max(self._trial_bytes, effect.chunk.size_bytes))
-        outcome = SaveOutcome.STORED if error is None else SaveOutcome.FAILED
-        self._handle(events.ColdSaveEnded(effect.chunk, outcome))
+            self._handle(events.ColdSaveEnded(effect.chunk, SaveOutcome.FAILED))
+            return
+        record: Record = saved.record
+        self.counters.written_bytes += record.size_bytes
+        self.counters.stored_bytes += record.stored_bytes
+        for work in saved.works:
+            self._handle(events.FormMeasured(work))
+        self._handle(events.ColdSaveEnded(effect.chunk, SaveOutcome.STORED, record.stored, record.digest))
 
     # ------------------------------------------------------------------ the store's state
 
@@ -349,6 +420,8 @@ async def try_out(
     """
     buffer = bytearray(size_bytes)
     content = os.urandom(size_bytes)
+    # The first operation connects, too, which no later one does.
+    await timed(store.exists(name))
     started_s = time.perf_counter()
     await timed(store.exists(name))
     looked_s = time.perf_counter()
@@ -365,10 +438,12 @@ async def try_out(
     return Trial(size_bytes, put_s - looked_s, got_s - put_s, looked_s - started_s)
 
 
-async def _cancel_all() -> None:
-    """End whatever runs on this event loop; what does not end in time is left to the process's end."""
+async def _end(store: ColdStore) -> None:
+    """End whatever runs on this event loop, then the store; what does not end in time is left to the process's end."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
         task.cancel()
     if others:
         await asyncio.wait(others, timeout=CLOSE_S)
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(store.close(), CLOSE_S)

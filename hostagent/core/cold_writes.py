@@ -12,7 +12,8 @@ from hostagent.core import effects
 from hostagent.core.clock import NEVER, Alarms
 from hostagent.core.cold import ColdIndex
 from hostagent.core.directory import ChunkEntry, DirectoryReplica
-from hostagent.core.events import SaveOutcome
+from hostagent.core.events import ColdSaveEnded, SaveOutcome
+from hostagent.core.forms import Forms
 from hostagent.core.sources import DiskIndex
 from hostagent.core.tiering import Promoter
 from hostagent.disk.state import DiskState
@@ -55,6 +56,7 @@ class ColdWrites:
         costs: SourceCosts,
         promoter: Promoter,
         busy: Callable[[], bool],
+        forms: Forms,
         *,
         write_bytes_per_s: int,
     ) -> None:
@@ -68,6 +70,7 @@ class ColdWrites:
         self._costs = costs
         self._promoter = promoter
         self._busy = busy
+        self._forms = forms
         self.counts = ColdWriteCounts()
         self.lane: Lane[ChunkKey] = Lane(
             LaneLimits(WRITES_WAITING_MAX, WRITES_AT_ONCE, patience_ns=PATIENCE_NS, bytes_per_s=write_bytes_per_s)
@@ -125,7 +128,7 @@ class ColdWrites:
         if self._failed_ns.get(key, 0) > self._clock.now_ns:
             return
         rate = pool.values.rate(key, self._clock.now_ns)
-        if not worth_storing(self._costs, chunk.size_bytes, rate):
+        if not worth_storing(self._costs, chunk.size_bytes, rate, self._forms.cold_bytes(chunk)):
             return
         self.lane.offer(key, chunk.size_bytes, self._clock.now_ns)
 
@@ -155,17 +158,19 @@ class ColdWrites:
             return
         self._pool.pin(chunk)
         self._writing.add(chunk)
-        self._emit(effects.SaveCold(chunk))
+        self._emit(effects.SaveCold(chunk, self._forms.for_cold(chunk)))
 
-    def save_ended(self, chunk: Chunk, outcome: SaveOutcome) -> None:
+    def save_ended(self, event: ColdSaveEnded) -> None:
         """What became of SaveCold."""
+        chunk, outcome = event.chunk, event.outcome
         if chunk not in self._writing:
             return
         self._writing.remove(chunk)
         if outcome is SaveOutcome.STORED:
             self.counts.stored += 1
-            entry = ChunkEntry(chunk.key, chunk.parent, chunk.size_bytes, chunk.digest, chunk.position, ())
-            self._index.stored(replace(entry, namespace=chunk.namespace))
+            digest = event.digest or chunk.digest
+            entry = ChunkEntry(chunk.key, chunk.parent, chunk.size_bytes, digest, chunk.position, ())
+            self._index.stored(replace(entry, namespace=chunk.namespace, stored=event.stored))
         else:
             self.counts.failed += 1
             if len(self._failed_ns) >= _FAILED_MAX:

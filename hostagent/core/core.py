@@ -27,6 +27,7 @@ from hostagent.core.directory_news import DirectoryNews
 from hostagent.core.engines import Engines
 from hostagent.core.fetch import MakeReader, Wanted
 from hostagent.core.fetches import Fetches
+from hostagent.core.forms import Forms
 from hostagent.core.interests import Interests
 from hostagent.core.knowledge import Knowledge
 from hostagent.core.load_reports import LoadReports, NoReads, ServedReads
@@ -106,6 +107,7 @@ class AgentCore:
             link_rate_bytes_per_s=options.link_rate_bytes_per_s,
         )
         self._alarms = alarms = Alarms(self._clock)
+        self.forms = Forms(knowledge.costs, options)
         self.cold = ColdIndex(alarms, emit, options.cold_wait_max_s, options.has_cold)
         self._sources = Sources(self._clock, self.directory, disk, loads, options.pool_address, self.cold)
         self.claims = Claims(
@@ -121,6 +123,7 @@ class AgentCore:
             self.gate,
             self,
             self.claims.find,
+            self.forms,
             parameters,
             make_reader,
         )
@@ -197,6 +200,7 @@ class AgentCore:
             self._peer_loads,
             lambda: self.fetches.busy,
             self._reports.pool_changed,
+            self.forms.for_disk,
             write_bytes_per_s=options.disk_write_bytes_per_s,
             promote=options.promote,
         )
@@ -215,6 +219,7 @@ class AgentCore:
             self._knowledge.costs,
             self._peer_loads,
             lambda: self.fetches.busy,
+            self.forms,
             write_bytes_per_s=options.cold_write_bytes_per_s,
         )
 
@@ -250,6 +255,7 @@ class AgentCore:
             events.ControllerLost: membership.controller_lost,
             events.LoadEnded: lambda event: fetches.load_ended(event.into, event.outcome, event.hashed),
             events.SaveEnded: self._save_ended,
+            events.FormMeasured: lambda event: self.forms.costs.measured(event.work),
             events.ColdStateGiven: self._cold_state_given,
             events.ColdProbed: self._cold_probed,
             events.ColdLookedUp: self.cold.looked_up,
@@ -482,7 +488,7 @@ class AgentCore:
 
     def _cold_save_ended(self, event: events.ColdSaveEnded) -> None:
         if self.cold_writes is not None:
-            self.cold_writes.save_ended(event.chunk, event.outcome)
+            self.cold_writes.save_ended(event)
 
     def _peer_load_requested(self, event: events.PeerLoadRequested) -> None:
         loaded = partial(self._peer_load_ended, event.key)

@@ -117,7 +117,9 @@ class Deliveries:
             self._pool.pin(chunk)
             source = fetch.source_of(key, source)
             if source is not ChunkSource.LOCAL:
-                arrived[Tier.REMOTE_DISK if route is Tier.REMOTE_DISK else _TIERS[source]] += chunk.size_bytes
+                tier = Tier.REMOTE_DISK if route is Tier.REMOTE_DISK else _TIERS[source]
+                reckoned = fetch.reckoned.get(key) if route is tier else None
+                arrived[tier] += chunk.size_bytes if reckoned is None else reckoned
             delivered.append((chunk, source))
         return tuple(delivered), arrived
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from kvcodec.forms import StoredForm
 from kvpolicy.tiers.holder_load import HolderLoad
 from kvpolicy.value import Tier
 from kvproto.ids import Address, ChunkKey
@@ -59,6 +60,8 @@ class ChunkEntry:
     """The label that it was put with."""
     others: tuple[Variant, ...] = ()
     """To be asked for in this order when nothing of these comes."""
+    stored: StoredForm | None = None
+    """How it lies in the cold store, where the entry is of one there; None: as it is."""
 
     @property
     def own(self) -> Variant:

@@ -17,6 +17,7 @@ from hostagent.core.events import NO_LEASE, EngineId, LeaseId
 from hostagent.core.work import TaskStatus
 from hostagent.pool.chunks import Chunk, PoolUsage
 from kvclient.messages import FetchedChunk, Hint, Kind, Status
+from kvcodec.forms import Form, StoredForm
 from kvpolicy.tiers.gate import Choice, Verdict
 from kvpolicy.tiers.holder_load import HolderLoad
 from kvpolicy.value import Measurement, PastFetches, Tier
@@ -220,6 +221,7 @@ class SaveChunk:
     """Store a READY chunk on disk; answered by SaveEnded."""
 
     chunk: Chunk
+    form: Form = Form.RAW
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +246,8 @@ class LoadCold:
     into: Chunk
     digest: Digest
     """That its bytes must have."""
+    stored: StoredForm | None = None
+    """How it lies there, as far as is known; None: as it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +255,7 @@ class SaveCold:
     """Write a READY chunk to the cold store; answered by ColdSaveEnded."""
 
     chunk: Chunk
+    form: Form = Form.RAW
 
 
 @dataclass(frozen=True, slots=True)

@@ -351,9 +351,10 @@ class Engines:
         self._answer(event, Kind.UNLOCK, unlocked)
 
     def drop(self, event: events.DropRequested) -> None:
-        """Take chunks out of the pool and off the disk."""
-        dropped = bytes(self._drop(key) in (DropOutcome.DROPPED, DropOutcome.WAITING) for key in event.keys)
-        self._answer(event, Kind.DROP, dropped)
+        """Take chunks out of the pool and off the disk, the last one first: then a prefix goes from its end."""
+        gone = (DropOutcome.DROPPED, DropOutcome.WAITING)
+        dropped = bytes([self._drop(key) in gone for key in reversed(event.keys)])
+        self._answer(event, Kind.DROP, dropped[::-1])
 
     def _answer(
         self,

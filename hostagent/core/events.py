@@ -16,11 +16,13 @@ from hostagent.pool.chunks import Chunk
 from hostagent.pool.index import Found
 from hostagent.tree import Hashed
 from kvclient.messages import Hint
+from kvcodec.forms import StoredForm
+from kvpolicy.tiers.form_costs import FormWork
 from kvpolicy.tiers.holder_load import HolderLoad
 from kvpolicy.tiers.prefill import Prefill
 from kvproto import events as protocol
 from kvproto.ids import Address, ChunkKey, Member, ReadId
-from kvproto.integrity import Integrity
+from kvproto.integrity import NO_DIGEST, Digest, Integrity
 
 EngineId = NewType("EngineId", int)
 """One connection of an engine; never used again."""
@@ -351,6 +353,13 @@ class LeavesRead:
     leaves: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class FormMeasured:
+    """A chunk was turned into a form of fewer bytes, or back."""
+
+    work: FormWork
+
+
 # --- of the cold store ------------------------------------------------------------------------------------------------
 
 
@@ -396,6 +405,10 @@ class ColdSaveEnded:
 
     chunk: Chunk
     outcome: SaveOutcome
+    stored: StoredForm | None = None
+    """How it lies there; None: as it is."""
+    digest: Digest = NO_DIGEST
+    """Of what a load will give, where that is not what was saved."""
 
 
 # --- of peers, time and the process -----------------------------------------------------------------------------------
@@ -518,6 +531,7 @@ Event: TypeAlias = (
     | ControllerEvent
     | LoadEnded
     | SaveEnded
+    | FormMeasured
     | ChunkTaken
     | ColdStateGiven
     | ColdProbed

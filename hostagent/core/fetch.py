@@ -150,6 +150,8 @@ class Fetch:
     """Each chunk is of use by itself."""
     came_from: dict[ChunkKey, Address | None] = field(default_factory=dict)
     routes: dict[ChunkKey, Tier] = field(default_factory=dict)
+    reckoned: dict[ChunkKey, int] = field(default_factory=dict)
+    """Bytes that the gate reckons with for chunks that their source has in fewer bytes."""
 
     def source_of(self, key: ChunkKey, source: ChunkSource) -> ChunkSource:
         """Where a chunk came from: the reader does not tell the cold store from the disk."""

@@ -22,6 +22,7 @@ from hostagent.core.directory import DirectoryReplica, NodeEntry
 from hostagent.core.early_pieces import PIECES_MIN, EarlyPieces
 from hostagent.core.events import LeavesRead, LoadOutcome
 from hostagent.core.fetch import Fetch, FetchObserver, FetchResult, MakeReader, Progressed, Purpose, Wanted
+from hostagent.core.forms import Forms
 from hostagent.core.inbound import InboundChunk
 from hostagent.core.outgoing_reads import OutgoingReads
 from hostagent.core.plan import FetchPlan, FetchPlanner
@@ -75,6 +76,7 @@ class Fetches:
         gate: Gate,
         observer: FetchObserver,
         computed: Callable[[ChunkKey], Computed | None],
+        forms: Forms,
         parameters: ReaderParameters,
         make_reader: MakeReader,
     ) -> None:
@@ -98,7 +100,7 @@ class Fetches:
         self._fetch_id = 0
         self._reviews = Reviews(alarms, gate, self._left_of, self._cut)
         self._planner = FetchPlanner(
-            alarms.clock, pool, disk, sources, gate, self._inbound, self.left_bytes, self._kept, computed
+            alarms.clock, pool, disk, sources, gate, self._inbound, self.left_bytes, self._kept, computed, forms
         )
         self._deliveries = Deliveries(alarms, emit, pool, directory, gate, self._planner, observer, lambda: self.busy)
 
@@ -136,7 +138,7 @@ class Fetches:
         missing = self._reader.missing(inbound.chunk.key)
         size_bytes = inbound.entry.size_bytes
         if missing is None:
-            return size_bytes
+            return size_bytes if inbound.reckoned_bytes is None else inbound.reckoned_bytes
         return min(size_bytes, int(np.count_nonzero(missing)) * self._parameters.segment_bytes)
 
     def _left_of(self, key: ChunkKey) -> int:
@@ -240,7 +242,8 @@ class Fetches:
             if route in _LOADED and inbound is not None and inbound.chunk is chunk:
                 self._pool.pin(chunk)
                 by_disk = route is Tier.LOCAL_DISK
-                self._emit(effects.LoadChunk(chunk) if by_disk else effects.LoadCold(chunk, found.entry.digest))
+                stored = found.stored.get(Tier.COLD)
+                self._emit(effects.LoadChunk(chunk) if by_disk else effects.LoadCold(chunk, found.entry.digest, stored))
         if fetch.fetch not in self._fetches:
             return None
         self._reviews.began(fetch)
@@ -288,7 +291,7 @@ class Fetches:
         holders = {}
         for found, chunk, route in plan.to_come:
             key, count = found.entry.key, self._segments_of(found.entry.size_bytes)
-            self._inbound[key] = InboundChunk(chunk, found.entry, count, route)
+            self._inbound[key] = InboundChunk(chunk, found.entry, count, route, reckoned_bytes=plan.reckoned.get(key))
             holders[key] = found.holders
         wanted = []
         for key in fetch.keys:
@@ -300,6 +303,8 @@ class Fetches:
             inbound = self._inbound[key]
             inbound.fetches.add(fetch.fetch)
             fetch.routes[key] = inbound.route
+            if inbound.reckoned_bytes is not None:
+                fetch.reckoned[key] = inbound.reckoned_bytes
             if from_disk_only:
                 refs: tuple[events.HolderRef, ...] = ()
             elif key in holders:
@@ -490,7 +495,7 @@ class Fetches:
             self._take_in(inbound, from_here=True)
             self._handle(events.ChunkLoaded(into.key))
         else:
-            inbound.route = Tier.REMOTE_DRAM
+            inbound.route, inbound.reckoned_bytes = Tier.REMOTE_DRAM, None
             self._handle(events.LoadFailed(into.key))
 
     def _take_in(self, inbound: InboundChunk, *, from_here: bool) -> None:

@@ -38,5 +38,7 @@ class InboundChunk:
     """Pieces that are being hashed already (`EarlyPieces`); None: none."""
     unlooked: int = 0
     """Segments that came since `EarlyPieces` was asked last."""
+    reckoned_bytes: int | None = None
+    """What the gate reckons with, where the source has the chunk in fewer bytes; None: the chunk's own."""
     found: Hashed = NOT_HASHED
     """What its bytes turned out to be."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from hostagent.cold.cold_options import LOOKUP_WAIT_S
+from kvpolicy.tiers.form_costs import FormChoice
 from kvpolicy.tiers.merging import WAIT_MAX_S
 from kvproto.ids import Address, Member
 from kvproto.session.parameters import ReaderParameters
@@ -40,3 +41,5 @@ class CoreOptions:
     """A request waits at most this long to learn what the cold store has."""
     cold_write_bytes_per_s: int = 0
     """Writes to the cold store are no faster; 0: no limit."""
+    disk_form: FormChoice = FormChoice.AUTO
+    cold_form: FormChoice = FormChoice.AUTO

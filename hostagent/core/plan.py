@@ -14,6 +14,7 @@ from hostagent.core.claims import Computed
 from hostagent.core.clock import Clock
 from hostagent.core.directory import ChunkEntry
 from hostagent.core.effects import FetchPlanned
+from hostagent.core.forms import Forms
 from hostagent.core.inbound import InboundChunk
 from hostagent.core.sources import DiskIndex, Found, Sources
 from hostagent.pool.chunks import Chunk, ChunkPool, Refusal
@@ -38,6 +39,8 @@ class FetchPlan:
     pinned: dict[ChunkKey, Chunk] = field(default_factory=dict)
     to_come: list[tuple[Found, Chunk, Tier]] = field(default_factory=list)
     """Chunks with room in the pool, FILLING, and where each is asked of."""
+    reckoned: dict[ChunkKey, int] = field(default_factory=dict)
+    """Of these, bytes that the gate reckoned with, where not the chunk's own."""
     untaught: Sequence[Touch] = ()
     """What the pools are to learn when the engine has its chunks, or others have been asked for them: that comes
     first."""
@@ -60,8 +63,10 @@ class FetchPlanner:
         left_bytes: Callable[[InboundChunk], int],
         kept: Callable[[ChunkKey], Chunk | None],
         computed: Callable[[ChunkKey], Computed | None],
+        forms: Forms,
     ) -> None:
         """`computed(key)`: whether somebody computes a chunk."""
+        self._forms = forms
         self._clock = clock
         self._pool = pool
         self._disk = disk
@@ -205,7 +210,8 @@ class FetchPlanner:
         if one is None:
             return None
         found[key] = one
-        return Offer(one.entry.size_bytes, one.tiers, holder_load=one.load)
+        size_bytes = one.entry.size_bytes
+        return Offer(size_bytes, one.tiers, holder_load=one.load, reckoned=self._forms.reckoned(size_bytes, one.stored))
 
     def _offer_computed(self, key: ChunkKey, expected_s: float, size_bytes: int) -> Offer | None:
         """A chunk that somebody computes, or will before long (it has `size_bytes`, by guess); None: nobody does."""
@@ -254,4 +260,7 @@ class FetchPlanner:
             # FILLING: an engine here is putting this very chunk; it will be there by itself in a moment.
             return Status.FILLING if made is Refusal.FILLING else Status.POOL_FULL
         plan.to_come.append((found, made, route))
+        reckoned = self._forms.reckoned(entry.size_bytes, found.stored)
+        if route in reckoned:
+            plan.reckoned[entry.key] = reckoned[route]
         return None

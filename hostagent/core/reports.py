@@ -137,10 +137,12 @@ class Reports:
         if not self._connected:
             return
         changed, removed = self._pool.take_changes()
-        self._fresh.difference_update(removed)
+        self._fresh.difference_update(set(removed).difference(chunk.key for chunk in changed))
         # Chunks that came and went unannounced do not concern the directory.
         removed = [key for key in removed if self._held_back.pop(key, None) is None]
         added = self._ripe(changed)
+        # What came back is announced again, unless it is held back: the directory must not know of it then.
+        removed = _without(removed, added)
         pinned = self._pinned_keys()
         for part in _batches(added):
             self._emit(effects.Announce(part, (), pinned))
@@ -148,6 +150,7 @@ class Reports:
             self._emit(effects.Announce((), gone, ()))
         if self._disk is not None:
             stored, lost = self._disk.take_changes()
+            lost = _without(lost, stored)
             for part in _batches(self._digested(stored)):
                 self._emit(effects.Announce(part, (), (), on_disk=True))
             for gone in _batches(lost):
@@ -181,6 +184,12 @@ class Reports:
         for use in uses:
             self._tally.fetched(use.key, use.at_ns)
         self._usage_changed()
+
+
+def _without(keys: Sequence[ChunkKey], chunks: Iterable[Chunk]) -> list[ChunkKey]:
+    """Keys that are none of these chunks'."""
+    here = {chunk.key for chunk in chunks}
+    return [key for key in keys if key not in here]
 
 
 def _batches(items: Sequence[T], size: int = limits.ANNOUNCE_BATCH_CHUNKS) -> Iterator[Sequence[T]]:

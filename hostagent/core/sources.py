@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from hostagent.core.clock import Clock
@@ -11,6 +11,7 @@ from hostagent.core.cold import ColdIndex
 from hostagent.core.directory import ChunkEntry, DirectoryReplica, NodeEntry
 from hostagent.disk.state import DiskState
 from hostagent.pool.chunks import Chunk, ChunkPool
+from kvcodec.forms import StoredForm
 from kvpolicy.tiers.holder_load import IDLE, HolderLoad, HolderLoads
 from kvpolicy.value import Tier
 from kvproto.events import HolderRef
@@ -58,6 +59,8 @@ class Found:
     holders: tuple[HolderRef, ...]
     load: HolderLoad = IDLE
     """What the least busy of them has queued for its readers."""
+    stored: Mapping[Tier, StoredForm] = field(default_factory=dict)
+    """By tier: how it lies there, where in fewer bytes than it has."""
 
 
 class Sources:
@@ -86,15 +89,16 @@ class Sources:
     def find(self, key: ChunkKey, *, from_disk_only: bool = False) -> Found | None:
         """Where a chunk can be had; None: nowhere. Where disk and directory differ, the disk is right."""
         stored = self._disk.find(key) if self._disk is not None else None
+        forms = _forms(Tier.LOCAL_DISK, stored)
         entry = None if from_disk_only else self._directory.find(key)
         if stored is not None and (entry is None or entry.size_bytes != stored.size_bytes):
             own = ChunkEntry(
                 key, stored.parent, stored.size_bytes, stored.digest, stored.position, (), namespace=stored.namespace
             )
-            return Found(own, (Tier.LOCAL_DISK,), ())
+            return Found(own, (Tier.LOCAL_DISK,), (), stored=forms)
         cold = None if from_disk_only else self._cold.find(key)
         if entry is None:
-            return None if cold is None else Found(cold, (Tier.COLD,), ())
+            return None if cold is None else _in_cold(cold)
         in_dram, on_disk = self._directory.holders_elsewhere(entry.key)
         refs = self._refs(entry, in_dram, on_disk)
         tiers = [Tier.LOCAL_DISK] if stored is not None else []
@@ -103,10 +107,11 @@ class Sources:
         if in_dram or on_disk:
             tiers.append(Tier.REMOTE_DRAM if in_dram else Tier.REMOTE_DISK)
         if cold is not None and not tiers:
-            return Found(cold, (Tier.COLD,), ())
+            return _in_cold(cold)
         if cold is not None and (cold.size_bytes, cold.digest) == (entry.size_bytes, entry.digest):
             tiers.append(Tier.COLD)
-        return Found(entry, tuple(tiers), refs, self._least_load(in_dram or on_disk)) if tiers else None
+            forms |= _forms(Tier.COLD, cold)
+        return Found(entry, tuple(tiers), refs, self._least_load(in_dram or on_disk), forms) if tiers else None
 
     def holders(self, entry: ChunkEntry) -> tuple[HolderRef, ...]:
         """Other nodes with a copy, or the switch where it alone has one."""
@@ -131,6 +136,15 @@ class Sources:
     def _least_load(self, nodes: Sequence[NodeEntry]) -> HolderLoad:
         loads = [self._loads.of(node.name, self._clock.now_ns) for node in nodes]
         return min(loads, key=lambda load: load.queued_bytes, default=IDLE)
+
+
+def _forms(tier: Tier, found: Chunk | ChunkEntry | None) -> dict[Tier, StoredForm]:
+    return {} if found is None or found.stored is None else {tier: found.stored}
+
+
+def _in_cold(entry: ChunkEntry) -> Found:
+    """A chunk that only the cold store has."""
+    return Found(entry, (Tier.COLD,), (), stored=_forms(Tier.COLD, entry))
 
 
 def _busy(load: HolderLoad) -> float:

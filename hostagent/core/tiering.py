@@ -15,6 +15,7 @@ from hostagent.core.events import SaveOutcome
 from hostagent.core.sources import DiskIndex
 from hostagent.disk.state import DiskState
 from hostagent.pool.chunks import Chunk, ChunkPool
+from kvcodec.forms import Form
 from kvpolicy.tiers.flow import PROMOTE_FREE_SHARE, Stored, plan_demotions, plan_promotions
 from kvpolicy.tiers.lane import Lane, LaneLimits
 from kvproto.ids import ChunkKey
@@ -53,11 +54,13 @@ class Tiering:
         promoter: Promoter,
         busy: Callable[[], bool],
         changed: Callable[[], None],
+        form_of: Callable[[Chunk], Form],
         *,
         write_bytes_per_s: int,
         promote: bool,
     ) -> None:
         """`busy()`: an engine waits for something; `changed()`: chunks came to the disk or left it;
+        `form_of(chunk)`: what it is stored in;
         `write_bytes_per_s`: demotions are no faster; `promote`: free DRAM is filled from disk."""
         self._clock = alarms.clock
         self._emit = emit
@@ -66,6 +69,7 @@ class Tiering:
         self._promoter = promoter
         self._busy = busy
         self._changed = changed
+        self._form_of = form_of
         self._promotes = promote
         self._unsaved: dict[ChunkKey, None] = {}
         self.refused_count = 0
@@ -166,7 +170,7 @@ class Tiering:
             self._no_longer_unsaved(key)
         elif self._disk.pool.admits(chunk):
             self._pool.pin(chunk)
-            self._emit(effects.SaveChunk(chunk))
+            self._emit(effects.SaveChunk(chunk, self._form_of(chunk)))
         else:
             self.refused_count += 1
             self._no_longer_unsaved(key)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kvpolicy.tiers.form_costs import FormChoice
+
 
 @dataclass(frozen=True, slots=True)
 class DiskConfig:
@@ -24,3 +26,4 @@ class DiskConfig:
     """Bring the most valuable chunks back into free DRAM when there is nothing else to do."""
     flush_s: float = 5.0
     """How long an orderly stop may take to write unsaved chunks to disk."""
+    form: FormChoice = FormChoice.AUTO

@@ -28,6 +28,8 @@ record that outlived its bytes (a power failure may undo a later write) costs a 
 | 64 | position in the prefix | 4 |
 | 68 | digest of the chunk (`kvproto.integrity`), zero-padded; zeros: none yet | 33 |
 | 101 | namespace label, zero-padded | 256 |
+| 357 | form of the chunk's bytes (`kvcodec.forms`); 0: as they are | 1 |
+| 358 | bytes in that form; 0: as many as the chunk has | 8 |
 | 504 | xxh3-64 of the bytes before, seeded with identity and slot | 8 |
 
 Integers are big-endian.
@@ -42,6 +44,7 @@ from typing import Final
 
 import xxhash
 
+from kvcodec.forms import Form, StoredForm
 from kvproto.ids import ChunkKey
 from kvproto.integrity import NO_DIGEST, OUTPUT_BYTES, Digest, parse_digest
 
@@ -54,7 +57,7 @@ STORE_ID_BYTES: Final = 16
 _MAGIC = b"KVCASTDI"
 _HEADER = struct.Struct("!8sII16s")
 _RECORD_MAGIC = b"KVCR"
-_RECORD = struct.Struct("!4sHHQ16s16sQQI33s256s")
+_RECORD = struct.Struct("!4sHHQ16s16sQQI33s256sBQ")
 _CHECKSUM = struct.Struct("!Q")
 _CHECKSUM_AT = RECORD_BYTES - _CHECKSUM.size
 _HAS_PARENT = 1
@@ -84,6 +87,13 @@ class Record:
     digest: Digest
     """NO_DIGEST: its bytes are not all there yet."""
     sequence: int
+    stored: StoredForm | None = None
+    """How its bytes lie in the store, where in fewer of them; None: as they are."""
+
+    @property
+    def stored_bytes(self) -> int:
+        """What its bytes take in the store."""
+        return self.size_bytes if self.stored is None else self.stored.size_bytes
 
 
 def pack_header(store_id: bytes) -> bytes:
@@ -129,6 +139,8 @@ def pack_record(record: Record, store_id: bytes, slot: int) -> bytes:
         record.position,
         record.digest,
         label,
+        0 if record.stored is None else record.stored.form,
+        0 if record.stored is None else record.stored.size_bytes,
     ).ljust(_CHECKSUM_AT, b"\0")
     return body + _CHECKSUM.pack(xxhash.xxh3_64_intdigest(body, _seed(store_id, slot)))
 
@@ -140,9 +152,21 @@ def unpack_record(sector: bytes, store_id: bytes, slot: int) -> Record | None:
     (checksum,) = _CHECKSUM.unpack_from(sector, _CHECKSUM_AT)
     if checksum != xxhash.xxh3_64_intdigest(sector[:_CHECKSUM_AT], _seed(store_id, slot)):
         raise ValueError(f"record {slot} does not match its checksum")
-    magic, label_bytes, flags, sequence, key, parent, offset, size_bytes, position, raw, label = _RECORD.unpack_from(
-        sector
-    )
+    (
+        magic,
+        label_bytes,
+        flags,
+        sequence,
+        key,
+        parent,
+        offset,
+        size_bytes,
+        position,
+        raw,
+        label,
+        form,
+        stored_bytes,
+    ) = _RECORD.unpack_from(sector)
     if magic != _RECORD_MAGIC or label_bytes > NAMESPACE_BYTES_MAX or not size_bytes:
         raise ValueError(f"record {slot} is not one of format {FORMAT}")
     return Record(
@@ -154,6 +178,7 @@ def unpack_record(sector: bytes, store_id: bytes, slot: int) -> Record | None:
         size_bytes,
         _digest(raw),
         sequence,
+        _stored(form, stored_bytes, size_bytes),
     )
 
 
@@ -162,6 +187,16 @@ def _digest(raw: bytes) -> Digest:
     if not raw[0]:
         return NO_DIGEST
     return parse_digest(raw[: 1 + OUTPUT_BYTES.get(raw[0], 0)])
+
+
+def _stored(form: int, stored_bytes: int, size_bytes: int) -> StoredForm | None:
+    """Raises ValueError."""
+    if not form and not stored_bytes:
+        return None
+    stored = StoredForm(Form(form), stored_bytes)
+    if stored.form is Form.RAW or stored_bytes >= size_bytes:
+        raise ValueError(f"a form that does not make {size_bytes} bytes fewer")
+    return stored
 
 
 def _seed(store_id: bytes, slot: int) -> int:

@@ -13,14 +13,15 @@ from __future__ import annotations
 import asyncio
 import heapq
 import logging
+import mmap
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from hostagent import limits
+from hostagent import coding, limits
 from hostagent.core.events import LoadOutcome
 from hostagent.disk.disk_options import DiskConfig
 from hostagent.disk.files import DiskError, StoreFiles
@@ -29,6 +30,8 @@ from hostagent.disk.state import DiskState
 from hostagent.pool.chunks import Chunk, ChunkPool, DropOutcome
 from hostagent.pool.memory import PoolMemory
 from hostagent.tree import NOT_HASHED, Hashed, hashed
+from kvcodec.forms import CodecError, Form, StoredForm
+from kvpolicy.tiers.form_costs import FormWork
 from kvproto.ids import ChunkKey
 from kvproto.integrity import Integrity, algorithm_of
 
@@ -48,6 +51,8 @@ class DiskCounters:
     damaged_records: int = 0
     written_chunks: int = 0
     written_bytes: int = 0
+    stored_bytes: int = 0
+    """What the written ones took on the disk."""
     read_bytes: int = 0
     damaged_chunks: int = 0
     reads_failed: int = 0
@@ -66,9 +71,12 @@ class DiskStore:
         memory: PoolMemory,
         loop: asyncio.AbstractEventLoop,
         pool: ChunkPool,
+        measured: Callable[[FormWork], None] = lambda _: None,
     ) -> None:
         """`pool`: the index of the slab (of `config.size_bytes`), with its order of eviction. Chunks of the DRAM pool
-        that are loaded or saved stay pinned by the caller until `done`."""
+        that are loaded or saved stay pinned by the caller until `done`. `measured(work)`: a chunk was turned into a
+        form of fewer bytes, or back; called before `done`."""
+        self._measured = measured
         self.config = config
         self.counters = DiskCounters()
         self.state = DiskState.OFF
@@ -141,6 +149,7 @@ class DiskStore:
                 record.offset,
                 record.size_bytes,
                 record.digest,
+                record.stored,
             )
             if chunk is None:
                 void.append(slot)
@@ -187,7 +196,8 @@ class DiskStore:
         return self.pool.ready_chunks() if self.state is not DiskState.OFF else []
 
     def take_changes(self) -> tuple[list[Chunk], list[ChunkKey]]:
-        """(chunks stored and still there, keys gone) since the last call."""
+        """(chunks stored and still there, keys of those stored before and gone) since the last call. A key in both went
+        and came back."""
         self._collect()
         added, removed = list(self._added.values()), sorted(self._removed)
         self._added.clear()
@@ -198,13 +208,13 @@ class DiskStore:
         """Take note of the pool's changes; returns the slots of chunks that went."""
         added, removed = self.pool.take_changes()
         freed = []
+        # This is called before anything that went can come back.
         for key in removed:
             freed.append(self._slots.pop(key))
             if self._added.pop(key, None) is None:
                 self._removed.add(key)
         for chunk in added:
             self._added[chunk.key] = chunk
-            self._removed.discard(chunk.key)
         for slot in freed:
             heapq.heappush(self._free_slots, slot)
         return freed
@@ -227,9 +237,10 @@ class DiskStore:
 
     # ------------------------------------------------------------------ storing
 
-    def save(self, chunk: Chunk, done: Callable[[bool], None]) -> bool:
+    def save(self, chunk: Chunk, done: Callable[[bool], None], form: Form = Form.RAW) -> bool:
         """Store a READY chunk of the DRAM pool, evicting what must go; `done(stored)` comes later. False: refused: it
-        is here already, or being written, or there is no room for it."""
+        is here already, or being written, or there is no room for it. `form`: of its bytes on disk, one that loses
+        nothing; until it is known how many bytes that takes, it has room for all of them."""
         files = self._files
         if self.state is not DiskState.ON or files is None:
             return False
@@ -251,15 +262,22 @@ class DiskStore:
         )
         self.counters.writing += 1
         view = self._memory.view(chunk.offset, limits.extent_bytes(chunk.size_bytes))
-        future = self._writer.submit(self._write, files, view, record, slot, cleared)
+        future = self._writer.submit(self._write, files, view, record, slot, cleared, form)
         future.add_done_callback(partial(self._from_thread, partial(self._written, chunk, place, slot, done)))
         return True
 
-    def _write(self, files: StoreFiles, view: memoryview, record: Record, slot: int, cleared: Iterable[int]) -> None:
+    def _write(
+        self, files: StoreFiles, view: memoryview, record: Record, slot: int, cleared: Iterable[int], form: Form
+    ) -> FormWork | None:
         for old in cleared:
             files.clear_record(old)
+        encoded = coding.encode(view[: record.size_bytes], form, record.namespace)
+        if encoded.form is not Form.RAW:
+            view = _whole_pages(encoded.content)
+            record = replace(record, stored=encoded.stored)
         files.write(view, record.offset, self._give_way)
         files.put_record(record, slot)
+        return encoded.work
 
     def _written(
         self,
@@ -268,11 +286,15 @@ class DiskStore:
         slot: int,
         done: Callable[[bool], None],
         error: BaseException | None,
-        _: object,
+        work: object,
     ) -> None:
         self.counters.writing -= 1
         if error is None:
             self._slots[place.key] = slot
+            if isinstance(work, FormWork):
+                self.pool.shrink(place, StoredForm(work.form, work.stored_bytes))
+                self._measured(work)
+            self.counters.stored_bytes += place.room_bytes
             self.pool.commit(place, Hashed(chunk.digest))
             self.counters.written_chunks += 1
             self.counters.written_bytes += chunk.size_bytes
@@ -325,7 +347,8 @@ class DiskStore:
         with self._way:
             self._reading += 1
         view = self._memory.view(into.offset, limits.extent_bytes(into.size_bytes))
-        future = self._readers.submit(_read, files, view, stored.offset, into.size_bytes, algorithm_of(stored.digest))
+        algorithm = algorithm_of(stored.digest)
+        future = self._readers.submit(_read, files, view, stored.offset, into.size_bytes, stored.stored, algorithm)
         future.add_done_callback(partial(self._from_thread, partial(self._read_ended, stored, done)))
 
     def _read_ended(
@@ -343,21 +366,23 @@ class DiskStore:
         done(*self._judge(stored, error, found))
 
     def _judge(self, stored: Chunk, error: BaseException | None, found: object) -> tuple[LoadOutcome, Hashed]:
-        if not isinstance(found, Hashed):
+        if not isinstance(found, _Read):
             self.counters.reads_failed += 1
             self._failures += 1
             if self._failures >= READ_FAILURES_MAX:
                 self._turn_off(f"reads fail: {_reason(error)}")
             return LoadOutcome.FAILED, NOT_HASHED
         self._failures = 0
-        if found.digest != stored.digest:
+        if found.work is not None:
+            self._measured(found.work)
+        if found.hashed.digest != stored.digest:
             self.counters.damaged_chunks += 1
             log.warning("the copy of %s on disk is damaged: dropped", stored.key.hex())
             if self.pool.find(stored.key) is stored:
                 self.drop(stored.key)
-            return LoadOutcome.DAMAGED, found
+            return LoadOutcome.DAMAGED, found.hashed
         self.counters.read_bytes += stored.size_bytes
-        return LoadOutcome.DONE, found
+        return LoadOutcome.DONE, found.hashed
 
     # ------------------------------------------------------------------ trouble, time, threads
 
@@ -405,7 +430,7 @@ def without_overlaps(
     kept: list[tuple[int, Record]] = []
     void: list[int] = []
     for slot, record in sorted(found, key=lambda one: (one[1].offset, one[1].sequence)):
-        if record.offset + limits.extent_bytes(record.size_bytes) > size_bytes:
+        if _end(record) > size_bytes:
             void.append(slot)
             continue
         while kept and _end(kept[-1][1]) > record.offset and kept[-1][1].sequence < record.sequence:
@@ -423,13 +448,44 @@ def without_overlaps(
 
 
 def _end(record: Record) -> int:
-    return record.offset + limits.extent_bytes(record.size_bytes)
+    return record.offset + limits.extent_bytes(record.stored_bytes)
 
 
-def _read(files: StoreFiles, view: memoryview, offset: int, size_bytes: int, algorithm: Integrity) -> Hashed:
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What a reading thread found."""
+
+    hashed: Hashed
+    """Of the chunk; NOT_HASHED: its form is damaged."""
+    work: FormWork | None = None
+
+
+def _read(
+    files: StoreFiles, view: memoryview, offset: int, size_bytes: int, stored: StoredForm | None, algorithm: Integrity
+) -> _Read:
     """In a reading thread: the bytes, and what they are."""
-    files.read(view, offset)
-    return hashed(view[:size_bytes], algorithm)
+    if stored is None:
+        files.read(view, offset)
+        return _Read(hashed(view[:size_bytes], algorithm))
+    content = _pages(stored.size_bytes)
+    files.read(content, offset)
+    try:
+        work = coding.decode(stored.form, content[: stored.size_bytes], view[:size_bytes])
+    except CodecError:
+        return _Read(NOT_HASHED)
+    return _Read(hashed(view[:size_bytes], algorithm), work)
+
+
+def _pages(size_bytes: int) -> memoryview:
+    """Memory on whole pages, as reads and writes past the page cache want it."""
+    return memoryview(mmap.mmap(-1, limits.extent_bytes(size_bytes)))
+
+
+def _whole_pages(content: bytes | memoryview) -> memoryview:
+    """The same bytes, and zeros behind them."""
+    pages = _pages(len(content))
+    pages[: len(content)] = content
+    return pages
 
 
 def _clear_all(files: StoreFiles, slots: Iterable[int]) -> None:

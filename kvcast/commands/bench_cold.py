@@ -1,4 +1,4 @@
-"""`kvcast bench cold`: put and get through the agent's cold store, opendal alone, and native clients, by turns."""
+"""`kvcast bench cold`: put and get through the agent's cold store, its clients alone, and native ones, by turns."""
 
 from __future__ import annotations
 

@@ -21,10 +21,12 @@ LOOK_SHARE: Final = 0.1
 __all__ = ["PRESSURE_FREE_SHARE", "VICTIMS_LOOKED_AT", "may_wait_s", "worth_storing"]
 
 
-def worth_storing(costs: SourceCosts, size_bytes: int, uses_per_s: float) -> bool:
+def worth_storing(costs: SourceCosts, size_bytes: int, uses_per_s: float, reckoned_bytes: int | None = None) -> bool:
     """Whether a last copy of `size_bytes` is to be written to the store before it is evicted; `uses_per_s`: as
-    expected (`CacheValues.rate`), 0 for what nobody is expected to ask for."""
-    return uses_per_s > 0 and costs.cost_s(Tier.COLD, size_bytes) < costs.cost_s(Tier.RECOMPUTE, size_bytes)
+    expected (`CacheValues.rate`), 0 for what nobody is expected to ask for; `reckoned_bytes`: what the store is
+    reckoned with (`kvpolicy.tiers.form_costs`), None: the chunk's own."""
+    read_s = costs.cost_s(Tier.COLD, size_bytes if reckoned_bytes is None else reckoned_bytes)
+    return uses_per_s > 0 and read_s < costs.cost_s(Tier.RECOMPUTE, size_bytes)
 
 
 def may_wait_s(lookup_s: float, compute_s: float | None, wait_max_s: float) -> float:

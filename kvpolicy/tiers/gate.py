@@ -236,7 +236,7 @@ class Gate:
             route = plan.routes[place]
             if plan.asks_nothing(place):
                 continue
-            size_bytes = plan.brought_bytes[place + 1] - plan.brought_bytes[place]
+            size_bytes = plan.asked_bytes(place)
             if self._is_due(route, size_bytes, now_ns):
                 self._measured_ns[route] = now_ns
                 self.counts.probes += 1

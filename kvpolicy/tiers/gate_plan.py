@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final
 
 from kvpolicy.tiers.holder_load import IDLE, HolderLoad
@@ -21,6 +22,7 @@ LOCAL: Final = Tier.LOCAL_DRAM
 ON_DISK: Final = Tier.LOCAL_DISK
 _PATHS: Final = {ON_DISK: ON_DISK, Tier.COLD: Tier.COLD}
 """Sources with a way of their own: this node's disk, and the cold store. All others share the link between nodes."""
+_AS_MANY: Final[Mapping[Tier, int]] = MappingProxyType({})
 _ROUNDING: Final = 1e-6
 _BY_HOLDERS: Final = frozenset({Tier.REMOTE_DRAM, Tier.REMOTE_DISK})
 """Sources that wait for what their holders have queued; the switch has an uplink for each reader."""
@@ -40,6 +42,13 @@ class Offer:
     """What its least busy holder has queued for others."""
     ready_s: float = 0.0
     """It is being computed, and nobody can have it before. 0: it is there."""
+    reckoned: Mapping[Tier, int] = field(default_factory=lambda: _AS_MANY)
+    """By source: as many bytes of it as cost what the chunk does, where it lies there in fewer bytes and is decoded
+    (`kvpolicy.tiers.form_costs`); all others have `size_bytes`."""
+
+    def asked_bytes(self, source: Tier) -> int:
+        """What a source is reckoned with."""
+        return self.reckoned.get(source, self.size_bytes)
 
     @property
     def coming(self) -> bool:
@@ -111,7 +120,7 @@ class Plan:
         if offer.coming:
             self._coming_s[path_of(route)] = ends_s[route]
         elif route is not LOCAL:
-            self._asked[route] += offer.size_bytes
+            self._asked[route] += offer.asked_bytes(route)
         self.routes.append(route)
         self._others.append(ranked[1] if len(ranked) > 1 and route is not LOCAL else None)
         self.finish_s.append(max(self.finish_s[-1], ends_s[route]))
@@ -124,7 +133,7 @@ class Plan:
             rest_s = offer.coming_bytes / self.costs.cost(source).rate_bytes_per_s
             return max(offer.ready_s, self._coming_s.get(path_of(source), 0.0) + rest_s)
         own = {one: size for one, size in self._asked.items() if path_of(one) is path_of(source)}
-        own[source] = own.get(source, 0) + offer.size_bytes
+        own[source] = own.get(source, 0) + offer.asked_bytes(source)
         wait_s = self._waits_s[source]
         if source in _BY_HOLDERS:
             rate = self.costs.cost(source).rate_bytes_per_s
@@ -132,7 +141,7 @@ class Plan:
         in_turn_s = wait_s + sum(self.costs.cost_s(one, size) for one, size in own.items())
         if not offer.ready_s:
             return in_turn_s
-        return max(in_turn_s, offer.ready_s + self.costs.cost_s(source, offer.size_bytes))
+        return max(in_turn_s, offer.ready_s + self.costs.cost_s(source, offer.asked_bytes(source)))
 
     @property
     def wanted_bytes(self) -> int:
@@ -171,11 +180,15 @@ class Plan:
             return 0.0
         unnecessary_s = self.compute_left_s[self._unready] - self.compute_left_s[count]
         transfer_s = sum(
-            self._offers[place].size_bytes / self.costs.cost(self.routes[place]).rate_bytes_per_s
+            self._offers[place].asked_bytes(self.routes[place]) / self.costs.cost(self.routes[place]).rate_bytes_per_s
             for place in range(self._unready, count)
             if not self._offers[place].coming
         )
         return spared_s(self.prefill.behind, unnecessary_s - transfer_s, self._wait_max_s)
+
+    def asked_bytes(self, place: int) -> int:
+        """What the source of a chunk is reckoned with."""
+        return self._offers[place].asked_bytes(self.routes[place])
 
     def asks_nothing(self, place: int) -> bool:
         """Whether bringing this chunk would measure nothing: it is here, on its way, or not yet computed."""
@@ -208,5 +221,5 @@ class Plan:
         found: Counter[Tier] = Counter()
         for source, offer in zip(sources, offers, strict=True):
             if source is not None and source is not LOCAL and not offer.coming:
-                found[source] += offer.size_bytes
+                found[source] += offer.asked_bytes(source)
         return found

@@ -536,14 +536,20 @@ class CacheValues:
         return not table.flags_at[slot] & RESIDENT and not table.children_at[slot] and slot not in self._held
 
     def _mark_orphans(self, slot: int, orphans: bool) -> None:
-        """All residents that hang on this slot have lost their ancestor, or got it back. Rare, so a pass will do."""
+        """All residents that hang on this slot have lost their ancestor, or got it back. Rare, so a few passes over the
+        table will do: each looks twice as far up as the one before, so parents that lead in a circle end, too."""
         table = self._table
         end = table.end
-        above = np.array([slot], np.uint32)
-        while len(above):
-            # Only those that do not say so yet: parents that lead in a circle end the walk.
-            here = table.flags[:end] & (RESIDENT | ORPHAN) == (RESIDENT if orphans else RESIDENT | ORPHAN)
-            below = np.flatnonzero(here & np.isin(table.parent[:end], above))
-            table.flags[below] ^= np.uint8(ORPHAN)
-            above = below.astype(np.uint32)
+        # Only those that do not say so yet.
+        here = table.flags[:end] & (RESIDENT | ORPHAN) == (RESIDENT if orphans else RESIDENT | ORPHAN)
+        parent = table.parent[:end]
+        # One more entry stands for nobody.
+        up = np.append(np.where(here & (parent != NONE), parent, end), end)
+        below = np.append(here & (parent == slot), False)
+        before, found = 0, int(np.count_nonzero(below))
+        while found > before:
+            below |= below[up]
+            up = up[up]
+            before, found = found, int(np.count_nonzero(below))
+        table.flags[:end][below[:end]] ^= np.uint8(ORPHAN)
         self._order.forget()

@@ -8,6 +8,7 @@ from tests.fuzz.target import Target
 
 _TARGETS = {
     "agent": "agent.Agent",
+    "codecs": "codecs.Codecs",
     "configurations": "configurations.Configurations",
     "controller": "controller.Controller",
     "datagrams": "datagrams.Datagrams",
@@ -16,13 +17,15 @@ _TARGETS = {
     "p4-sources": "p4_sources.P4Sources",
     "p4runtime": "switch.P4Runtime",
     "packets": "switch.Packets",
+    "redis": "redis_replies.RedisReplies",
     "reads-answered": "reads.ReadsAnswered",
     "reads-asked": "reads.ReadsAsked",
     "reads-native": "reads.ReadsAskedInC",
+    "reads-pulled": "reads.ReadsAnsweredToC",
     "traces": "traces.Traces",
 }
 NAMES = tuple(_TARGETS)
-NATIVE = frozenset({"datagrams", "local-api", "p4runtime", "packets", "reads-native"})
+NATIVE = frozenset({"codecs", "datagrams", "local-api", "p4runtime", "packets", "reads-native", "reads-pulled"})
 """Targets that run code in C: under sanitizers where the compiler has them."""
 
 

@@ -12,6 +12,7 @@ from hostagent.native.library import datapath
 from hostagent.pool.leases import LocalLeases
 from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import Extent, ReadOutcome, ReadRequest, TransportCounters
+from hostagent.transport.native_pulls import NativePulls
 from hostagent.transport.native_reads import NativeReads
 from hostagent.transport.read_client import ReadClient
 from hostagent.transport.read_protocol import (
@@ -269,7 +270,12 @@ class ReadsAnswered:
         check(bytes(written) == b"\xee" * _POOL_BYTES, "bytes are written that were not asked for")
 
     async def _client(self) -> ReadClient:
-        return ReadClient(self._memory, TransportCounters(), stall_timeout_s=1.0)
+        return ReadClient(
+            self._memory, TransportCounters(), stall_timeout_s=1.0, pulls=self._pulls(), small_bytes_max=0
+        )
+
+    def _pulls(self) -> NativePulls | None:
+        return None
 
     def _accepted(self) -> bool:
         try:
@@ -283,6 +289,15 @@ class ReadsAnswered:
         self._listener.close()
         self._memory.close()
         self._loop.close()
+
+
+class ReadsAnsweredToC(ReadsAnswered):
+    """The same, to a reader whose thread in C takes them in."""
+
+    name: ClassVar[str] = "reads-pulled"
+
+    def _pulls(self) -> NativePulls:
+        return NativePulls(datapath(), self._loop)
 
 
 def _asked(number: int) -> tuple[int, int]:

@@ -5,18 +5,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import logging
+import os
 import shutil
+import signal
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from hostagent.cold.cold_opening import open_store
 from hostagent.cold.cold_options import ColdConfig
 from hostagent.cold.cold_state import ColdState
-from hostagent.cold.opendal_store import open_store
 from hostagent.cold.stores import ColdStore, ColdStoreError
 from hostagent.cold.tier import ColdTier
 from hostagent.core import effects, events
@@ -121,6 +127,12 @@ class Bench:
         self.memory.close()
 
 
+def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What the tier warned of."""
+    records = [record for record in caplog.records if record.name == "hostagent.cold.tier"]
+    return [record.message for record in records if record.levelno == logging.WARNING]
+
+
 @contextlib.asynccontextmanager
 async def bench(config: ColdConfig, store: ColdStore | None = None):
     """A tier that is closed in the end, all within DEADLINE_S."""
@@ -132,6 +144,20 @@ async def bench(config: ColdConfig, store: ColdStore | None = None):
             await made.close()
 
 
+async def round_trip(made: Bench) -> None:
+    """What every store must do."""
+    await made.until(ColdState.ON)
+    assert [await made.save(number) for number in (1, 2)] == [SaveOutcome.STORED] * 2
+    assert await made.look(1, 2, 3) == ([1, 2], [3], [])
+    assert [await made.load(number) for number in (1, 2, 3)] == [LoadOutcome.DONE] * 2 + [LoadOutcome.ABSENT]
+    assert await made.save(1) is SaveOutcome.STORED, "again, in place of what is there"
+    made.tier.forget(effects.ForgetCold(key(1)))
+    while await made.look(1) != ([], [1], []):
+        pass
+    assert made.tier.counters.read_bytes == 2 * SIZE
+    assert made.tier.counters.written_bytes == 3 * SIZE
+
+
 class BrokenStore:
     """A store that fails, or hangs, or gives garbage, as the test says; else it keeps objects in a dictionary."""
 
@@ -141,6 +167,7 @@ class BrokenStore:
         self.fails_writes = False
         self.hangs = False
         self.calls = 0
+        self.closed = False
 
     async def _pass(self, fails: bool, name: str) -> None:
         self.calls += 1
@@ -171,6 +198,30 @@ class BrokenStore:
     async def delete(self, name: str) -> None:
         await self._pass(self.fails_reads, name)
         self.objects.pop(name, None)
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+@contextlib.contextmanager
+def hung(process: int) -> Iterator[None]:
+    """A process that is there and does nothing, for the time of a block."""
+    os.kill(process, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(process, signal.SIGCONT)
+
+
+@contextlib.contextmanager
+def impatient(made: Bench) -> Iterator[None]:
+    """Operations that begin in the block have 0.3 s."""
+    patient = made.tier.config
+    made.tier.config = replace(patient, timeout_s=0.3)
+    try:
+        yield
+    finally:
+        made.tier.config = patient
 
 
 class RedisServer:
@@ -228,3 +279,32 @@ def silent_server() -> Iterator[int]:
         listening.bind(("127.0.0.1", 0))
         listening.listen(64)
         yield listening.getsockname()[1]
+
+
+@contextlib.contextmanager
+def babbling_server(answer: bytes) -> Iterator[int]:
+    """The port of a server that says the same to whatever it is told, to one connection after another."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(64)
+
+        def babble() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    connection, _ = listening.accept()
+                    with connection, contextlib.suppress(OSError):
+                        while connection.recv(1 << 16):
+                            connection.sendall(answer)
+
+        thread = threading.Thread(target=babble, daemon=True)
+        thread.start()
+        yield listening.getsockname()[1]
+        listening.shutdown(socket.SHUT_RDWR)
+        thread.join(DEADLINE_S)
+
+
+def redis_config(port: int, client: str, **values: Any) -> ColdConfig:
+    """A configuration that the client, "own" or "opendal", serves: ours takes no addresses that begin with redis://."""
+    scheme = {"own": "tcp", "opendal": "redis"}[client]
+    options = {"endpoint": f"{scheme}://127.0.0.1:{port}", "root": "/pool", **values.pop("options", {})}
+    return ColdConfig("redis", options, **values)

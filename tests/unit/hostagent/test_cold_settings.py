@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from hostagent.cold.cold_opening import open_store
 from hostagent.cold.cold_options import ColdConfig, SecretPlace
-from hostagent.cold.opendal_store import one_line, open_store
+from hostagent.cold.credentials import one_line
 from hostagent.config import parse
 from kvdaemon.errors import CannotRunError, ConfigError
+from kvpolicy.tiers.form_costs import FormChoice
 
 
 def cold(**values: Any) -> ColdConfig | None:
@@ -30,6 +32,7 @@ def test_options_become_text() -> None:
         timeout_s=3,
         lookup_wait_s=0.1,
         write_rate="64MiB",
+        form="lossless",
     )
     assert found == ColdConfig(
         "s3",
@@ -38,6 +41,7 @@ def test_options_become_text() -> None:
         3.0,
         0.1,
         64 << 20,
+        FormChoice.LOSSLESS,
     )
 
 
@@ -55,6 +59,7 @@ def test_options_become_text() -> None:
         ({"scheme": "redis", "secrets": {"password": {"value": "hunter2"}}}, "never the credential itself"),
         ({"scheme": "redis", "options": {"db": 1}, "secrets": {"db": {"file": "x"}}}, "stands in cold.options as well"),
         ({"scheme": "fs", "timeout_s": 0}, "cold.timeout_s"),
+        ({"scheme": "fs", "form": "zip"}, "cold.form: 'zip' is not one of auto, raw, lossless"),
         ({"scheme": "fs", "timeout": 1}, "unknown key 'cold.timeout'"),
     ],
 )
@@ -82,4 +87,6 @@ def test_errors_are_one_line_without_credentials() -> None:
     text = (
         "Unexpected (temporary) at read => send: hunter2-secret\n\nContext:\n   uri: x\n\nSource:\n   hunter2 refused\n"
     )
-    assert one_line(text, ("hunter2", "hunter2-secret")) == "Unexpected (temporary) at read => send: ***; *** refused"
+    assert (
+        one_line(text, ("hunter2", "", "hunter2-secret")) == "Unexpected (temporary) at read => send: ***; *** refused"
+    )

@@ -1,4 +1,4 @@
-"""The cold store of an agent, with real services behind opendal: what they take and give, and what trouble becomes."""
+"""The cold store of an agent, with real services: what they take and give, and what trouble becomes."""
 
 from __future__ import annotations
 
@@ -9,23 +9,32 @@ from pathlib import Path
 import pytest
 
 from hostagent import limits
+from hostagent.cold.cold_opening import open_store
 from hostagent.cold.cold_options import ColdConfig, SecretPlace
 from hostagent.cold.cold_state import ColdState
 from hostagent.cold.objects import RECORD_BYTES, object_name
-from hostagent.cold.opendal_store import open_store
+from hostagent.cold.opendal_store import OpendalStore
+from hostagent.cold.redis_store import RedisStore
 from hostagent.core import effects, events
 from hostagent.core.events import LoadOutcome, SaveOutcome
 from kvdaemon.errors import CannotRunError
 from tests.unit.hostagent.cold_harness import (
     SIZE,
-    Bench,
     BrokenStore,
+    babbling_server,
     bench,
+    hung,
+    impatient,
     key,
+    redis_config,
     redis_server,
+    round_trip,
     silent_server,
+    warnings_of,
 )
 
+CLIENTS = ("own", "opendal")
+"""Of Redis."""
 DONE, STORED = LoadOutcome.DONE, SaveOutcome.STORED
 pytest.importorskip("opendal", reason="no opendal here: pip install 'kvcast[cold]'")
 
@@ -46,20 +55,6 @@ def path_of(config: ColdConfig, number: int) -> Path:
     return Path(config.options["root"]) / object_name(key(number))
 
 
-async def round_trip(made: Bench) -> None:
-    """What every store must do."""
-    await made.until(ColdState.ON)
-    assert [await made.save(number) for number in (1, 2)] == [STORED, STORED]
-    assert await made.look(1, 2, 3) == ([1, 2], [3], [])
-    assert [await made.load(number) for number in (1, 2, 3)] == [DONE, DONE, LoadOutcome.ABSENT]
-    assert await made.save(1) is STORED, "again, in place of what is there"
-    made.tier.forget(effects.ForgetCold(key(1)))
-    while await made.look(1) != ([], [1], []):
-        pass
-    assert made.tier.counters.read_bytes == 2 * SIZE
-    assert made.tier.counters.written_bytes == 3 * SIZE
-
-
 def test_a_file_system(fs: ColdConfig) -> None:
     async def scenario() -> None:
         async with bench(fs) as made:
@@ -75,15 +70,16 @@ def test_a_file_system(fs: ColdConfig) -> None:
     asyncio.run(scenario())
 
 
-def test_redis_with_a_password_from_a_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("client", CLIENTS)
+def test_redis_with_a_password_from_a_file(tmp_path: Path, caplog: pytest.LogCaptureFixture, client: str) -> None:
     password = "correct-horse-battery"
     (tmp_path / "password").write_text(f"{password}\n")
     caplog.set_level(logging.DEBUG)
 
     async def scenario() -> None:
         with redis_server(tmp_path, password) as server:
-            options = {"endpoint": f"tcp://127.0.0.1:{server.port}", "root": "/pool"}
-            config = ColdConfig("redis", options, {"password": SecretPlace(file=str(tmp_path / "password"))}, 0.5)
+            secrets = {"password": SecretPlace(file=str(tmp_path / "password"))}
+            config = redis_config(server.port, client, secrets=secrets, timeout_s=0.5, options={"db": "2"})
             async with bench(config) as made:
                 await round_trip(made)
                 assert password not in repr((config, made.tier.config, open_store(config)))
@@ -179,19 +175,21 @@ def test_another_chunks_object_under_a_name_is_garbage(fs: ColdConfig) -> None:
     asyncio.run(scenario())
 
 
-def test_a_killed_redis_is_one_line_and_comes_back(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_killed_redis_is_one_line_and_comes_back(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, client: str
+) -> None:
     caplog.set_level(logging.INFO)
 
     async def scenario() -> None:
         with redis_server(tmp_path) as server:
-            config = ColdConfig("redis", {"endpoint": f"tcp://127.0.0.1:{server.port}"}, timeout_s=0.5)
-            async with bench(config) as made:
+            async with bench(redis_config(server.port, client)) as made:
                 await made.until(ColdState.ON)
                 await made.save(1)
                 server.kill()
-                loads = [made.look(number) for number in range(3)]
-                for load in loads:
-                    assert await load == ([], [], [])
+                with impatient(made):
+                    for number in range(3):
+                        assert await made.look(number) == ([], [], [])
                 assert made.tier.state is ColdState.AWAY
                 assert made.tier.counters.outages == 1
                 await asyncio.to_thread(server.start)
@@ -201,16 +199,115 @@ def test_a_killed_redis_is_one_line_and_comes_back(tmp_path: Path, caplog: pytes
                 assert await made.load(1) is DONE
 
     asyncio.run(scenario())
-    warnings = [record.message for record in caplog.records if record.levelno == logging.WARNING]
-    assert len(warnings) == 1
-    assert "the cold store (redis) is away" in warnings[0]
+    (warning,) = warnings_of(caplog)
+    assert "the cold store (redis) is away" in warning
 
 
-def test_a_full_redis_is_still_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_hung_redis_is_away_until_it_goes_on(tmp_path: Path, client: str) -> None:
     async def scenario() -> None:
         with redis_server(tmp_path) as server:
-            config = ColdConfig("redis", {"endpoint": f"tcp://127.0.0.1:{server.port}"}, timeout_s=5)
-            async with bench(config) as made:
+            async with bench(redis_config(server.port, client)) as made:
+                await made.until(ColdState.ON)
+                assert await made.save(1) is STORED
+                with hung(server.process.pid), impatient(made):
+                    assert [await made.load(1) for _ in range(3)] == [LoadOutcome.FAILED] * 3
+                    await made.until(ColdState.AWAY)
+                    assert made.tier.reason == "no answer within 0.3 s"
+                await made.until(ColdState.ON)
+                assert await made.load(1) is DONE
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_garbage_in_redis_is_a_miss(tmp_path: Path, client: str) -> None:
+    async def scenario() -> None:
+        with redis_server(tmp_path) as server:
+            async with bench(redis_config(server.port, client, timeout_s=5)) as made:
+                await made.until(ColdState.ON)
+                await made.save(1)
+                name = f"pool/{object_name(key(1))}"
+                for garbage in ("", "short", "x" * (RECORD_BYTES + SIZE)):
+                    assert server.ask("SET", name, garbage).startswith(b"+OK")
+                    assert await made.look(1) == ([], [], [1])
+                    assert await made.load(1) is LoadOutcome.DAMAGED
+                assert made.tier.state is ColdState.ON, "garbage is no outage"
+                server.ask("DEL", name)
+                server.ask("LPUSH", name, "a list")
+                assert await made.load(1) is LoadOutcome.FAILED
+                server.ask("DEL", name)
+                assert await made.load(1) is LoadOutcome.ABSENT
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    "answer", [b"+OK\r\n", b":1\r\n", b"$-1\r\n", b"$3\r\nabc\r\n", b"HTTP/1.1 400\r\n\r\n", bytes(999)]
+)
+def test_a_server_that_is_no_redis_is_away(answer: bytes) -> None:
+    async def scenario() -> None:
+        with babbling_server(answer) as port:
+            async with bench(redis_config(port, "own", timeout_s=5)) as made:
+                await made.tried()
+                assert made.tier.state is not ColdState.ON
+                assert "not an answer of Redis" in made.tier.reason or "something else" in made.tier.reason
+                assert await made.load(1) in (LoadOutcome.FAILED, LoadOutcome.DAMAGED)
+
+    asyncio.run(scenario())
+
+
+def test_both_clients_of_redis_read_what_the_other_one_wrote(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        with redis_server(tmp_path) as server:
+            configs = [redis_config(server.port, client, options={"db": "3"}) for client in CLIENTS]
+            assert {type(open_store(config)) for config in configs} == {RedisStore, OpendalStore}
+            async with bench(configs[0]) as one, bench(configs[1]) as other:
+                for made in (one, other):
+                    await made.until(ColdState.ON)
+                assert [await one.save(1), await other.save(2)] == [STORED, STORED]
+                assert [await one.load(2), await other.load(1)] == [DONE, DONE]
+                other.tier.forget(effects.ForgetCold(key(1)))
+                while await one.look(1) != ([], [1], []):
+                    pass
+
+    asyncio.run(scenario())
+
+
+def test_connections_that_redis_ended_are_made_anew(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        with redis_server(tmp_path) as server:
+            async with bench(redis_config(server.port, "own", timeout_s=5)) as made:
+                await made.until(ColdState.ON)
+                await made.save(1)
+                assert server.ask("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes").startswith(b":")
+                assert await made.load(1) is DONE
+                assert made.tier.counters.reads_failed == 0
+
+    asyncio.run(scenario())
+
+
+def test_many_reads_at_once_get_each_its_own(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        with redis_server(tmp_path) as server:
+            store = open_store(redis_config(server.port, "own"))
+            bodies = {f"{number}": bytes([number]) * (100_000 + number) for number in range(40)}
+            await asyncio.gather(*(store.put(name, body) for name, body in bodies.items()))
+            into = {name: [bytearray(1), bytearray(len(body) - 1)] for name, body in bodies.items()}
+            reads = [store.get_into(name, list(map(memoryview, parts))) for name, parts in into.items()]
+            assert await asyncio.gather(*reads) == [True] * 40
+            assert {name: b"".join(parts) for name, parts in into.items()} == bodies
+            await store.close()
+            assert server.ask("CLIENT", "LIST").count(b" addr=") == 1, "the one that asks"
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_full_redis_is_still_read(tmp_path: Path, caplog: pytest.LogCaptureFixture, client: str) -> None:
+    async def scenario() -> None:
+        with redis_server(tmp_path) as server:
+            async with bench(redis_config(server.port, client, timeout_s=5)) as made:
                 await made.until(ColdState.ON)
                 await made.save(1)
                 assert server.ask("CONFIG", "SET", "maxmemory", "1").startswith(b"+OK")
@@ -239,11 +336,11 @@ def test_a_full_file_system_takes_nothing(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_a_server_that_never_answers_counts_as_away_in_time(tmp_path: Path) -> None:
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_server_that_never_answers_counts_as_away_in_time(client: str) -> None:
     async def scenario() -> None:
         with silent_server() as port:
-            config = ColdConfig("redis", {"endpoint": f"tcp://127.0.0.1:{port}"}, timeout_s=0.2)
-            async with bench(config) as made:
+            async with bench(redis_config(port, client, timeout_s=0.2)) as made:
                 await made.tried()
                 assert made.tier.state is ColdState.AWAY
                 assert made.tier.reason == "no answer within 0.2 s"
@@ -279,6 +376,7 @@ def test_closing_while_everything_hangs() -> None:
             store.hangs = True
             for number in range(4):
                 made.tier.save(effects.SaveCold(made.put(number)))
+        assert store.closed
 
     asyncio.run(scenario())
 

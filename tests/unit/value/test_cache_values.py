@@ -20,7 +20,7 @@ from kvcast.cli import main
 from kvpolicy.value import POLICIES, CacheValues, Policy, Rule, Touch, ValueParameters
 from kvpolicy.value.formula import value
 from kvpolicy.value.selector import ShadowCache
-from kvpolicy.value.table import NONE, ChunkTable, mixed
+from kvpolicy.value.table import NONE, ORPHAN, RESIDENT, ChunkTable, mixed
 from kvproto.ids import ChunkKey
 from planner.traces import TraceRequest, holdout, read_trace
 from planner.traces.catalog import CARRIED
@@ -199,6 +199,39 @@ def test_descendants_of_what_went_go_first() -> None:
     assert list(values.victims(2 * SECOND)) == [key(3), key(2), key(9)]
     values.add(touch(1), 2 * SECOND)
     assert next(values.victims(2 * SECOND)) in (key(3), key(9))
+
+
+class Walked(CacheValues):
+    """Finds those that hang on a chunk by walking from parent to child."""
+
+    def _mark_orphans(self, slot: int, orphans: bool) -> None:
+        table = self._table
+        wanted = RESIDENT if orphans else RESIDENT | ORPHAN
+        above = [slot]
+        for one in above:
+            for child in range(table.end):
+                if table.parent[child] == one and table.flags[child] & (RESIDENT | ORPHAN) == wanted:
+                    table.flags[child] ^= ORPHAN
+                    above.append(child)
+        self._order.forget()
+
+
+@settings(derandomize=True, deadline=None, max_examples=200)
+@given(st.lists(st.integers(0, 20), min_size=2, max_size=20), st.lists(st.integers(0, 19), max_size=30))
+def test_all_that_hang_on_a_chunk_lose_their_ancestor_with_it(parents: list[int], changes: list[int]) -> None:
+    """Chunk n hangs on parents[n], whoever that is: on itself, on one that never came, in circles."""
+    both = CacheValues(len(parents)), Walked(len(parents))
+    here: set[int] = set()
+    for change in [*range(len(parents)), *changes]:
+        number = change % len(parents)
+        for values in both:
+            if number in here:
+                values.remove(key(number))
+            else:
+                values.add(touch(number, parents[number]), SECOND)
+        here ^= {number}
+        ours, walked = (list(values.victims(2 * SECOND)) for values in both)
+        assert ours == walked
 
 
 def test_what_is_remembered_is_bounded_and_residents_never_forgotten() -> None:

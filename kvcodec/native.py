@@ -1,0 +1,169 @@
+"""The loops in C, built when first used; where there is no C compiler, the ones in numpy."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import logging
+from collections.abc import Sequence
+from ctypes import POINTER, c_int, c_int64, c_uint32, c_uint64, c_void_p
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from kvcodec.loops import LANES, Bytes, Coded, Element, Loops, Place, Quantised, States, Steps
+from kvcodec.reference import NumpyLoops
+from p4switch.build import BuildError, build_shared_object
+
+log = logging.getLogger(__name__)
+
+_SOURCE_DIR = Path(__file__).parent / "src"
+
+
+class _Place(ctypes.Structure):
+    """struct kc_place"""
+
+    _fields_ = (
+        ("token_at", c_void_p),
+        ("head_at", c_void_p),
+        ("tokens", c_uint64),
+        ("heads", c_uint64),
+        ("head_numbers", c_uint64),
+    )
+
+
+_SIGNATURES = {
+    "kc_split": (None, (c_void_p, c_uint64, c_uint32, c_void_p)),
+    "kc_join": (None, (POINTER(c_void_p), c_uint64, c_uint32, c_void_p)),
+    "kc_rans_encode": (c_int64, (c_void_p, c_uint64, c_void_p, c_void_p, c_void_p, c_uint64)),
+    "kc_rans_decode": (c_int64, (c_void_p, c_uint64, c_void_p, c_void_p, c_void_p, c_uint64)),
+    "kc_largest": (None, (c_void_p, c_int, POINTER(_Place), c_void_p)),
+    "kc_quantise": (
+        c_int64,
+        (c_void_p, c_int, POINTER(_Place), c_void_p, c_uint64, c_void_p, c_void_p, c_void_p, c_uint64, c_void_p),
+    ),
+    "kc_restore": (
+        c_int64,
+        (c_void_p, c_void_p, c_void_p, c_uint64, c_void_p, c_uint64, POINTER(_Place), c_int, c_void_p, c_void_p),
+    ),
+}
+
+
+class NativeLoops:
+    """See `Loops`. Calls let go of the GIL."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._library = library
+
+    def split(self, content: Bytes, width: int) -> list[Bytes]:
+        """See `Loops`."""
+        count = len(content) // width
+        planes = np.empty((width, count), np.uint8)
+        self._library.kc_split(_at(content), count, width, _at(planes))
+        return list(planes)
+
+    def join(self, planes: Sequence[Bytes], out: Bytes) -> None:
+        """See `Loops`."""
+        places = (c_void_p * len(planes))(*map(_at, planes))
+        self._library.kc_join(places, len(out) // len(planes), len(planes), _at(out))
+
+    def largest(self, chunk: Bytes, element: Element, place: Place) -> Steps:
+        """See `Loops`."""
+        bits = np.empty(place.channels, np.uint32)
+        self._library.kc_largest(_at(chunk), element, _place(place), _at(bits))
+        return bits.view(np.float32)
+
+    def quantise(self, chunk: Bytes, element: Element, place: Place, steps: Steps, group: int) -> Quantised:
+        """See `Loops`."""
+        tokens, channels = len(place.token_at), place.channels
+        groups = -(-tokens // group)
+        anchors, deltas = np.empty(groups * channels, np.uint8), np.empty((tokens - groups) * channels, np.uint8)
+        escapes, scratch = np.empty(tokens * channels, np.int16), np.empty(3 * channels, np.int32)
+        count = self._library.kc_quantise(
+            _at(chunk),
+            element,
+            _place(place),
+            _at(steps),
+            group,
+            _at(anchors),
+            _at(deltas),
+            _at(escapes),
+            len(escapes),
+            _at(scratch),
+        )
+        assert count >= 0, "there is room for every number to escape"
+        return Quantised(anchors, deltas, escapes[:count].copy())
+
+    def restore(self, found: Quantised, steps: Steps, group: int, place: Place, element: Element, chunk: Bytes) -> int:
+        """See `Loops`."""
+        scratch = np.empty(2 * place.channels, np.int32)
+        used = int(
+            self._library.kc_restore(
+                _at(found.anchors),
+                _at(found.deltas),
+                _at(found.escapes),
+                len(found.escapes),
+                _at(steps),
+                group,
+                _place(place),
+                element,
+                _at(chunk),
+                _at(scratch),
+            )
+        )
+        if used < 0:
+            raise ValueError("too few escapes")
+        return used
+
+    def rans_encode(self, symbols: Bytes, frequency: npt.NDArray[np.uint32]) -> Coded:
+        """See `Loops`."""
+        states, words = np.empty(LANES, np.uint32), np.empty(len(symbols), np.uint16)
+        count = self._library.kc_rans_encode(
+            _at(symbols), len(symbols), _at(frequency), _at(states), _at(words), len(words)
+        )
+        assert count >= 0, "no symbol takes more than a word"
+        return Coded(states, words[len(words) - count :].copy())
+
+    def rans_decode(self, coded: Coded, frequency: npt.NDArray[np.uint32], count: int) -> tuple[Bytes, States, int]:
+        """See `Loops`."""
+        symbols, states = np.empty(count, np.uint8), coded.states.copy()
+        used = int(
+            self._library.kc_rans_decode(
+                _at(coded.words), len(coded.words), _at(states), _at(frequency), _at(symbols), count
+            )
+        )
+        if used < 0:
+            raise ValueError("too few words")
+        return symbols, states, used
+
+
+@functools.cache
+def native_loops() -> NativeLoops:
+    """The loops in C, built on first use. Raises BuildError: no compiler, or it refuses."""
+    path = build_shared_object("kvcodec", sorted(_SOURCE_DIR.glob("*.c")), include_dirs=(_SOURCE_DIR,))
+    library = ctypes.CDLL(str(path))
+    for name, (result, arguments) in _SIGNATURES.items():
+        function = getattr(library, name)
+        function.restype = result
+        function.argtypes = arguments
+    return NativeLoops(library)
+
+
+@functools.cache
+def best_loops() -> Loops:
+    """Those in C, or where they cannot be built the ones in numpy, which the log says once."""
+    try:
+        return native_loops()
+    except BuildError as error:
+        log.warning("KV is stored in fewer bytes without the native codec, at many times the cost: %s", error)
+        return NumpyLoops()
+
+
+def _at(array: npt.NDArray[np.generic]) -> int:
+    assert array.flags.c_contiguous
+    return array.ctypes.data
+
+
+def _place(place: Place) -> _Place:
+    return _Place(_at(place.token_at), _at(place.head_at), len(place.token_at), len(place.head_at), place.head_numbers)
