@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hostagent import limits
+from hostagent import coding, limits
 from hostagent.api.access import Admission
 from hostagent.api.server import ApiServer, Welcome
 from hostagent.api.tenancy import Tenancy
-from hostagent.cold.opendal_store import open_store
+from hostagent.cold.cold_opening import open_store
 from hostagent.cold.stores import ColdStore
 from hostagent.cold.tier import ColdTier
 from hostagent.config import AgentConfig
@@ -60,6 +60,7 @@ from kvdaemon.http import HttpServer, Question, json_service, metrics_page
 from kvdaemon.identity import Role
 from kvdaemon.tls import Certificates
 from kvpolicy.tiers.cost_question import QuestionError, TooManyQuestionsError, question_of
+from kvpolicy.tiers.form_costs import FormWork
 from kvpolicy.tiers.gate import priors
 from kvpolicy.tiers.holder_load import HolderLoad
 from kvpolicy.value.costs import Tier
@@ -102,6 +103,7 @@ class Agent:
         self._following = False
         """at this moment."""
         self._certificates: Certificates | None = None
+        self._forms_tried: asyncio.Task[None] | None = None
         self._carriers = self._carriers_by_effect()
 
     # ------------------------------------------------------------------ lifetime
@@ -139,6 +141,8 @@ class Agent:
         self.handle(events.Started(self.facts.receive_buffer_bytes))
         if self.cold is not None:
             self.cold.open()
+        if self.store is not None or self.cold is not None:
+            self._forms_tried = self._loop.create_task(self._try_forms())
         self._missing = None
         self.attachment.start()
 
@@ -158,7 +162,7 @@ class Agent:
         self.store: DiskStore | None = None
         if config.disk is not None:
             disk_pool = knowledge.disk_pool(config.disk.size_bytes)
-            self.store = DiskStore(config.disk, self.memory, self._loop, disk_pool)
+            self.store = DiskStore(config.disk, self.memory, self._loop, disk_pool, self._form_measured)
         self.cold: ColdTier | None = None
         if config.cold is not None and self._cold_store is not None:
             self.cold = ColdTier(config.cold, self._cold_store, self.memory, self._loop, self.handle, config.node)
@@ -238,6 +242,9 @@ class Agent:
             log.info("stopping before all of the pool is on disk")
 
     async def _close_parts(self) -> None:
+        if self._forms_tried is not None:
+            # A thread ends what it has begun; nobody hears of it.
+            self._forms_tried.cancel()
         self.api.close()
         self.examined.close()
         self.handle(events.Stopped())
@@ -602,13 +609,21 @@ class Agent:
     def _save(self, effect: effects.SaveChunk) -> None:
         if self.store is None:
             raise AssertionError("a save without a disk")
-        if not self.store.save(effect.chunk, partial(self._saved, effect.chunk)):
+        if not self.store.save(effect.chunk, partial(self._saved, effect.chunk), effect.form):
             ended = events.SaveEnded(effect.chunk, events.SaveOutcome.REFUSED)
             self._loop.call_soon(self.handle, ended)
 
     def _saved(self, chunk: Chunk, stored: bool) -> None:
         outcome = events.SaveOutcome.STORED if stored else events.SaveOutcome.FAILED
         self.handle(events.SaveEnded(chunk, outcome))
+
+    def _form_measured(self, work: FormWork) -> None:
+        self.handle(events.FormMeasured(work))
+
+    async def _try_forms(self) -> None:
+        """Learn what storing chunks in fewer bytes takes here; until then they are stored as they are."""
+        for work in await self._loop.run_in_executor(None, coding.try_out):
+            self._form_measured(work)
 
     def _in_cold(self, method: Callable[[ColdTier, Any], None]) -> Callable[[Any], None]:
         """What carries out an effect in the cold store."""

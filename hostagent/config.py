@@ -20,7 +20,7 @@ from hostagent import limits
 from hostagent.api.access import Access
 from hostagent.api.tenancy import TenantTerms
 from hostagent.cold.cold_options import ColdConfig
-from hostagent.cold.cold_settings import take_cold
+from hostagent.cold.cold_settings import FORMS, take_cold
 from hostagent.disk.disk_options import DiskConfig
 from hostagent.tracing.tracing_options import TracingConfig
 from kvdaemon import checks, settings
@@ -28,6 +28,7 @@ from kvdaemon.errors import ConfigError
 from kvdaemon.log import LOG_FORMATS
 from kvdaemon.settings import Section
 from kvdaemon.tls_settings import TlsSettings, demand_tls, is_loopback, take_tls
+from kvpolicy.tiers.form_costs import FormChoice
 from kvpolicy.tiers.merging import WAIT_MAX_S
 from kvproto.integrity import Integrity
 from kvproto.session.read_window import READ_WINDOW_MIN_BYTES
@@ -323,6 +324,7 @@ def _disk(section: Section) -> DiskConfig | None:
         write_bytes_per_s=section.take("write_rate", checks.size, default.write_bytes_per_s),
         promote=section.take("promote", checks.flag, default.promote),
         flush_s=section.take("flush_s", checks.number(0, 86_400), default.flush_s),
+        form=FormChoice(section.take("form", checks.one_of(FORMS), default.form.value)),
     )
     section.done()
     if bool(path) != bool(size_bytes):

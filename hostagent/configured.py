@@ -37,7 +37,13 @@ def core_options(config: AgentConfig) -> CoreOptions:
             has_cold=True,
             cold_wait_max_s=config.cold.lookup_wait_s,
             cold_write_bytes_per_s=config.cold.write_bytes_per_s,
+            cold_form=config.cold.form,
         )
     if config.disk is None:
         return options
-    return replace(options, disk_write_bytes_per_s=config.disk.write_bytes_per_s, promote=config.disk.promote)
+    return replace(
+        options,
+        disk_write_bytes_per_s=config.disk.write_bytes_per_s,
+        disk_form=config.disk.form,
+        promote=config.disk.promote,
+    )

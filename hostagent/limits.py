@@ -112,7 +112,11 @@ READS_PER_PEER_MAX = 8
 """Reliable reads in flight on one connection; more wait in order."""
 READ_CONNECTIONS_MAX = 256
 READ_CONNECTIONS_PER_PEER_MAX = 8
-"""From one address: a peer has one, and READ_STALLED_CONNECTIONS_MAX more that stand still."""
+"""From one address: a peer has one for small and one for large reads, and READ_STALLED_CONNECTIONS_MAX more that stand
+still."""
+READ_SMALL_BYTES_MAX = 256 * KIB
+"""Where no more than this is wanted of a peer, reads do not go through the thread in C: handing them over takes longer
+than they do."""
 READ_REQUESTS_QUEUED_MAX = 256
 """Requests a serving connection may have waiting; a peer beyond that is not ours and is cut off."""
 READ_CONNECT_TIMEOUT_S = 3.0
@@ -267,7 +271,7 @@ def extent_bytes(size_bytes: int) -> int:
     return -(-size_bytes // EXTENT_ALIGN_BYTES) * EXTENT_ALIGN_BYTES
 
 
-assert READ_STALLED_CONNECTIONS_MAX < READ_CONNECTIONS_PER_PEER_MAX < READ_CONNECTIONS_MAX
+assert READ_STALLED_CONNECTIONS_MAX + 2 <= READ_CONNECTIONS_PER_PEER_MAX < READ_CONNECTIONS_MAX
 assert API_CONNECTIONS_PER_PROCESS_MAX < API_CONNECTIONS_PER_TENANT_MAX < API_CONNECTIONS_MAX
 assert KEYS_MAX <= API_LOCKS_MAX
 assert 0 < API_LOCKED_SHARE_MAX < 1

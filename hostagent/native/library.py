@@ -11,8 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hostagent.native.read_thread import SIGNATURES as READ_SIGNATURES
-from hostagent.native.read_thread import STRUCTURE_BYTES as READ_STRUCTURE_BYTES
+from hostagent.native import pull_thread, read_thread
 from kvclient import catalog
 from kvproto.limits import CHUNK_SEGMENTS_MAX, SEGMENT_BYTES_MAX
 from kvproto.wire import layouts
@@ -171,14 +170,14 @@ def datapath() -> ctypes.CDLL:
         "datapath", sorted(_SOURCE_DIR.glob("*.c")), include_dirs=(_SOURCE_DIR,), flags=(*FLAGS_FAST, *defines)
     )
     library = ctypes.CDLL(str(path))
-    for name, (result, arguments) in (_SIGNATURES | READ_SIGNATURES).items():
+    for name, (result, arguments) in (_SIGNATURES | read_thread.SIGNATURES | pull_thread.SIGNATURES).items():
         function = getattr(library, name)
         function.restype = result
         function.argtypes = arguments
     mirrored = [ctypes.sizeof(ReceiverConfig), REPORT.size, *map(ctypes.sizeof, (Drained, Job, Outcome))]
     assert list((c_uint32 * len(mirrored)).in_dll(library, "dp_structure_bytes")) == mirrored
-    read_mirrored = list(READ_STRUCTURE_BYTES)
-    assert list((c_uint32 * len(read_mirrored)).in_dll(library, "dp_read_structure_bytes")) == read_mirrored
+    for name, mirror in (("dp_read", read_thread.STRUCTURE_BYTES), ("dp_pull", pull_thread.STRUCTURE_BYTES)):
+        assert tuple((c_uint32 * len(mirror)).in_dll(library, f"{name}_structure_bytes")) == mirror
     return library
 
 

@@ -8,10 +8,9 @@ objects, not to keys, so a key that is dropped and put again while the old copy 
 from __future__ import annotations
 
 import enum
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 
 from hostagent.disk.records import Record
@@ -20,8 +19,10 @@ from hostagent.pool.extents import ExtentAllocator
 from hostagent.pool.index import NO_SLOT, Found, PoolIndex
 from hostagent.pool.shown import Shown
 from hostagent.pool.tenants import NOBODY, Tenants
-from hostagent.pool.turns import Spared, SparedTooManyError, Turns
+from hostagent.pool.turns import Turns
+from hostagent.pool.victims import Victims
 from hostagent.tree import Hashed
+from kvcodec.forms import StoredForm
 from kvpolicy.value import CacheValues, EvictionCost, Touch
 from kvproto.ids import ChunkKey
 from kvproto.integrity import NO_DIGEST, Digest
@@ -92,6 +93,13 @@ class Chunk:
     """Whom it counts for (`hostagent.pool.tenants`)."""
     shown: int = NOT_SHOWN
     """Its word in the catalog that engines read, while it is READY."""
+    stored: StoredForm | None = None
+    """How it lies in the slab of a disk, where it lies there in fewer bytes; None: as it is."""
+
+    @property
+    def room_bytes(self) -> int:
+        """Of its extent, but for rounding up to pages."""
+        return self.size_bytes if self.stored is None else self.stored.size_bytes
 
     @property
     def is_held(self) -> bool:
@@ -147,6 +155,7 @@ class ChunkPool:
         self._beside: dict[ChunkKey, Chunk] = {}
         """Second copies that engines write of chunks which are FILLING otherwise (`reserve_beside`)."""
         self._turns = Turns()
+        self._victims = Victims(self._chunks, self._extents, self.tenants, self._turns, self.values, self._evictable)
         self._evicting: set[Chunk] = set()
         self._added: dict[ChunkKey, Chunk] = {}
         self._removed: set[ChunkKey] = set()
@@ -223,7 +232,7 @@ class ChunkPool:
                 self.sweep()
                 offset = self._extents.allocate(size_bytes)
             while offset is None:
-                victims = self._plan(size_bytes, self._prefix(parent), tenant)
+                victims = self._victims.plan(size_bytes, self._prefix(parent), tenant, self._now_ns())
                 if victims is None:
                     break
                 self._retire(victims)
@@ -238,7 +247,7 @@ class ChunkPool:
         """Its extent is given out, and counted."""
         if self._index is not None:
             chunk.slot = self._index.hold(_record(chunk))
-        extent_bytes = self._extents.extent_bytes(chunk.size_bytes)
+        extent_bytes = self._extents.extent_bytes(chunk.room_bytes)
         self._filling_bytes += extent_bytes
         self.tenants.use(chunk.tenant, extent_bytes)
         self.tenants.hold(chunk.tenant, extent_bytes)
@@ -260,7 +269,7 @@ class ChunkPool:
         chunk.digest, chunk.leaves = hashed.digest, hashed.leaves
         if self._index is not None:
             self._index.ready(chunk.slot, _record(chunk), in_use=chunk.pins > 0)
-        extent_bytes = self._extents.extent_bytes(chunk.size_bytes)
+        extent_bytes = self._extents.extent_bytes(chunk.room_bytes)
         self._filling_bytes -= extent_bytes
         if not chunk.is_held:
             self.tenants.hold(chunk.tenant, -extent_bytes)
@@ -268,8 +277,22 @@ class ChunkPool:
             # An engine asks for a chunk before it computes it: the put is the chunk's first use.
             self.values.fetched([_touch(chunk)], self._now_ns())
         self._added[chunk.key] = chunk
-        self._removed.discard(chunk.key)
         self.shown.show(chunk)
+
+    def shrink(self, chunk: Chunk, stored: StoredForm) -> None:
+        """A FILLING chunk of a disk's slab took fewer bytes than it has: the end of its extent is free again."""
+        if chunk.state is not ChunkState.FILLING or stored.size_bytes > chunk.room_bytes:
+            raise ValueError(f"chunk {chunk.key.hex()} cannot shrink to {stored.size_bytes} bytes")
+        before_bytes = self._extents.extent_bytes(chunk.room_bytes)
+        after_bytes = self._extents.extent_bytes(stored.size_bytes)
+        chunk.stored = stored
+        freed_bytes = before_bytes - after_bytes
+        if freed_bytes:
+            self._extents.free(chunk.offset + after_bytes, freed_bytes)
+            self._filling_bytes -= freed_bytes
+            self._pinned_bytes -= freed_bytes * bool(chunk.pins or chunk.holds)
+            self.tenants.use(chunk.tenant, -freed_bytes)
+            self.tenants.hold(chunk.tenant, -freed_bytes)
 
     def abort(self, chunk: Chunk) -> None:
         """A chunk being filled is given up; its memory is free again once nothing pins it."""
@@ -286,15 +309,16 @@ class ChunkPool:
         offset: int,
         size_bytes: int,
         digest: Digest,
+        stored: StoredForm | None = None,
     ) -> Chunk | None:
         """Add a chunk that was found in storage, READY; None when another one has its key or part of its place."""
-        if key in self._chunks or not self._extents.take(offset, size_bytes):
+        chunk = Chunk(key, parent, position, namespace, offset, size_bytes, ChunkState.READY, digest, stored=stored)
+        if key in self._chunks or not self._extents.take(offset, chunk.room_bytes):
             return None
-        chunk = Chunk(key, parent, position, namespace, offset, size_bytes, ChunkState.READY, digest)
         self._chunks[key] = chunk
         self._added[key] = chunk
         self._turns.add(NOBODY, key, parent)
-        self.tenants.use(NOBODY, self._extents.extent_bytes(size_bytes))
+        self.tenants.use(NOBODY, self._extents.extent_bytes(chunk.room_bytes))
         self.values.add(_touch(chunk), self._now_ns())
         return chunk
 
@@ -399,7 +423,7 @@ class ChunkPool:
     def lend(self, chunk: Chunk, tenant: str) -> bool:
         """Whether an engine of a tenant may pin or retain a chunk now. A chunk that was nobody's is the tenant's then:
         somebody here has asked for it."""
-        extent_bytes = self._extents.extent_bytes(chunk.size_bytes)
+        extent_bytes = self._extents.extent_bytes(chunk.room_bytes)
         owner = tenant if chunk.tenant == NOBODY else chunk.tenant
         if not chunk.is_held or owner != chunk.tenant:
             if not self.tenants.may_hold(owner, extent_bytes):
@@ -460,7 +484,8 @@ class ChunkPool:
         return list(reversed(last))
 
     def take_changes(self) -> tuple[list[Chunk], list[ChunkKey]]:
-        """(chunks that became READY and still are, keys that went) since the last call."""
+        """(chunks that became READY and still are, keys of those that were READY before and went) since the last call.
+        A key in both went and came back."""
         added, removed = list(self._added.values()), sorted(self._removed)
         self._added.clear()
         self._removed.clear()
@@ -501,7 +526,7 @@ class ChunkPool:
             self._index.use(chunk.slot, in_use=chunk.pins > 0)
         after = bool(chunk.pins or chunk.holds)
         if before is not after:
-            extent_bytes = self._extents.extent_bytes(chunk.size_bytes)
+            extent_bytes = self._extents.extent_bytes(chunk.room_bytes)
             self._pinned_bytes += (after - before) * extent_bytes
             self.tenants.hold(chunk.tenant, (chunk.is_held - was_held) * extent_bytes)
 
@@ -518,76 +543,6 @@ class ChunkPool:
             keys.add(parent)
             parent = chunk.parent
         return keys
-
-    def _plan(self, size_bytes: int, kept: set[ChunkKey], tenant: str) -> list[Chunk] | None:
-        """The victims whose eviction makes room for `size_bytes`; None when even evicting all but `kept` does not."""
-        if not self.tenants.is_shared:
-            return self._victims(size_bytes, lambda key, _: key not in kept)
-        for last_resort in (False, True):
-            may_lose = partial(self.tenants.may_lose, tenant=tenant, more_bytes=size_bytes, last_resort=last_resort)
-            try:
-                victims = self._victims(size_bytes, Spared(kept, may_lose).may_go)
-            except SparedTooManyError:
-                victims = self._victims_by_turns(size_bytes, kept, may_lose)
-            if victims is not None or self.tenants.is_beyond(tenant, size_bytes):
-                return victims
-        return None
-
-    def _victims(self, size_bytes: int, may_go: Callable[[ChunkKey, str], bool]) -> list[Chunk] | None:
-        """`may_go(key, tenant)` is asked when a chunk's turn comes, with those before it taken off their tenants: a
-        tenant that has come down to its share loses no more."""
-        trial = self._extents.copy()
-        victims: list[Chunk] = []
-        order = self.values.victims(
-            self._now_ns(), lambda key: self._evictable(key) and may_go(key, self._chunks[key].tenant)
-        )
-        try:
-            for key in order:
-                victim = self._chunks[key]
-                victims.append(victim)
-                self.tenants.use(victim.tenant, -self._extents.extent_bytes(victim.size_bytes))
-                trial.free(victim.offset, victim.size_bytes)
-                if trial.allocate(size_bytes) is not None:
-                    return victims
-        finally:
-            close = getattr(order, "close", None)
-            if close is not None:
-                close()
-            for victim in victims:
-                self.tenants.use(victim.tenant, self._extents.extent_bytes(victim.size_bytes))
-        return None
-
-    def _victims_by_turns(
-        self, size_bytes: int, kept: set[ChunkKey], may_lose: Callable[[str], bool]
-    ) -> list[Chunk] | None:
-        """As `_victims`, from the tenant that has most beyond its share, and nearly by value."""
-        trial = self._extents.copy()
-        victims: dict[ChunkKey, Chunk] = {}
-        gone: Counter[ChunkKey] = Counter()
-        try:
-            while trial.allocate(size_bytes) is None:
-                losers = sorted(filter(may_lose, self._turns.tenants), key=self.tenants.excess_bytes, reverse=True)
-                picks = (
-                    self._turns.pick(
-                        loser,
-                        lambda key: key not in kept and key not in victims and self._evictable(key),
-                        gone,
-                        self.values.score,
-                    )
-                    for loser in losers
-                )
-                key = next((key for key in picks if key is not None), None)
-                if key is None:
-                    return None
-                victim = victims[key] = self._chunks[key]
-                if victim.parent is not None:
-                    gone[victim.parent] += 1
-                self.tenants.use(victim.tenant, -self._extents.extent_bytes(victim.size_bytes))
-                trial.free(victim.offset, victim.size_bytes)
-            return list(victims.values())
-        finally:
-            for victim in victims.values():
-                self.tenants.use(victim.tenant, self._extents.extent_bytes(victim.size_bytes))
 
     def _retire(self, chunks: Sequence[Chunk]) -> None:
         """Nobody finds these any more; the memory of those that nobody uses is free."""
@@ -635,15 +590,15 @@ class ChunkPool:
                 self._enter(beside)
         self._keep(chunk, holds=-chunk.holds)
         if chunk.state is ChunkState.FILLING:
-            self._filling_bytes -= self._extents.extent_bytes(chunk.size_bytes)
+            self._filling_bytes -= self._extents.extent_bytes(chunk.room_bytes)
         if chunk.state is ChunkState.READY and self._added.pop(chunk.key, None) is None:
             self._removed.add(chunk.key)
 
     def _free(self, chunk: Chunk) -> None:
         if self._index is not None:
             self._index.free(chunk.slot)
-        self._extents.free(chunk.offset, chunk.size_bytes)
-        extent_bytes = self._extents.extent_bytes(chunk.size_bytes)
+        self._extents.free(chunk.offset, chunk.room_bytes)
+        extent_bytes = self._extents.extent_bytes(chunk.room_bytes)
         self.tenants.use(chunk.tenant, -extent_bytes)
         if chunk.is_held:
             self.tenants.hold(chunk.tenant, -extent_bytes)  # one that was being written, and is given up

@@ -18,6 +18,7 @@ from hostagent.transport import mmsg
 from hostagent.transport.base import ChunkPlace, ReadHandle, ReadRequest
 from hostagent.transport.casts import CastIntake, CastSender, FramingCache
 from hostagent.transport.host import Host, HostTransport, Parts, bound_udp, group_socket
+from hostagent.transport.native_pulls import NativePulls
 from hostagent.transport.native_reads import NativeReads
 from hostagent.transport.native_receiver import NativeIntake
 from hostagent.transport.native_sender import NativeSender, SegmentRun, Told
@@ -237,6 +238,7 @@ def read_client(host: Host) -> ReadClient:
         stall_timeout_s=limits.READ_STALL_TIMEOUT_S,
         tokens=host.tokens,
         own_address=host.address,
+        pulls=None if host.native is None else NativePulls(host.native, host.loop),
     )
 
 

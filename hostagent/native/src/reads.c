@@ -15,6 +15,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "bigendian.h"
 #include "leases.h"
 #include "threads.h"
 
@@ -81,20 +82,6 @@ static void wake(struct dp_server *server)
     if (!server->woken)
         write_event(server->config.wake);
     server->woken = 1;
-}
-
-static uint64_t get64be(const uint8_t *bytes)
-{
-    uint64_t value = 0;
-    for (int i = 0; i < 8; i++)
-        value = value << 8 | bytes[i];
-    return value;
-}
-
-static void put64be(uint8_t *bytes, uint64_t value)
-{
-    for (int i = 7; i >= 0; i--, value >>= 8)
-        bytes[i] = (uint8_t)value;
 }
 
 /* ---- what is queued ---------------------------------------------------------------------------------------------- */

@@ -104,6 +104,22 @@ def test_least_recently_used_leaf_goes_first_then_its_parent() -> None:
     assert pool.take_changes()[1] == sorted([key(1), key(2), key(5)])
 
 
+def test_what_went_is_told_however_often_it_came_back() -> None:
+    pool = make_pool(2)
+    stored(pool, 1)
+    pool.take_changes()
+    pool.drop(key(1))
+    again = stored(pool, 1)
+    assert pool.take_changes() == ([again], [key(1)])
+    pool.drop(key(1))
+    stored(pool, 1)
+    pool.drop(key(1))
+    assert pool.take_changes() == ([], [key(1)])
+    stored(pool, 2)
+    pool.drop(key(2))
+    assert pool.take_changes() == ([], []), "nobody has heard of it"
+
+
 def test_what_is_fetched_often_outlives_what_is_not() -> None:
     clock = Clock()
     pool = ChunkPool(3 * PAGE, PAGE, clock)

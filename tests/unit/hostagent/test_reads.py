@@ -4,30 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from typing import Any
 
 import pytest
 
 from hostagent import limits
 from hostagent.pool.memory import PoolMemory
-from hostagent.transport.base import Extent, ReadOutcome, ReadRequest, TransportCounters
-from hostagent.transport.read_client import ReadClient
+from hostagent.transport.base import Extent, ReadRequest, TransportCounters
 from hostagent.transport.read_protocol import (
     ANSWER,
-    HEAD,
     KIND_READ,
     RANGE,
-    REQUEST_BYTES,
-    STATUS_OK,
     load_of,
     number_with,
-    pack_answer,
     pack_request,
-    set_load,
-    wanted_of,
 )
 from hostagent.transport.read_server import ReadServer
-from kvpolicy.tiers.holder_load import IDLE, HolderLoad
+from kvpolicy.tiers.holder_load import IDLE
 from kvproto.ids import ChunkKey
 
 SMALL, LARGE = ChunkKey(b"s" * 16), ChunkKey(b"l" * 16)
@@ -128,134 +120,6 @@ def test_connections_of_one_peer_shut_nobody_out() -> None:
     asyncio.run(scenario())
 
 
-async def given_up(endpoint: tuple[str, int], stall_timeout_s: float) -> dict[str, int]:
-    """What is counted when a read from there fails."""
-    memory, counters = PoolMemory(1 << 20, prefault=False), TransportCounters()
-    client = ReadClient(memory, counters, stall_timeout_s=stall_timeout_s)
-    ended: asyncio.Future[ReadOutcome] = asyncio.get_running_loop().create_future()
-    client.read(ReadRequest("{}:{}".format(*endpoint), SMALL, 0, 4096, 0, ended.set_result))
-    async with asyncio.timeout(10):
-        assert await ended is ReadOutcome.FAILED
-    client.close()
-    memory.close()
-    return counters.dropped
-
-
-def test_a_host_that_does_not_answer_is_given_up_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Long before a connection that merely stands still would be."""
-    monkeypatch.setattr(limits, "READ_CONNECT_TIMEOUT_S", 0.05)
-    with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
-        # Connections that nobody accepts fill the queue: the kernel answers no further SYN.
-        waiting = [socket.socket() for _ in range(4)]
-        for one in waiting:
-            one.setblocking(False)
-            one.connect_ex(full.getsockname())
-        assert asyncio.run(given_up(full.getsockname(), 3600)) == {"read_unreachable": 1}
-        for one in waiting:
-            one.close()
-
-
-def test_a_peer_that_takes_a_request_and_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "READ_CONNECT_TIMEOUT_S", 0.05)  # It looks first after so long.
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        assert asyncio.run(given_up(silent.getsockname(), 0.05)) == {"read_stalled": 1}
-
-
-def test_a_connection_that_stands_still_holds_up_only_the_reads_that_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A path that was broken and is whole again: TCP pauses for long on the old connection, never on a new one."""
-
-    async def scenario() -> None:
-        monkeypatch.setattr(limits, "READ_RENEW_S", 0)
-        memory, counters = PoolMemory(1 << 20, prefault=False), TransportCounters()
-        client = ReadClient(memory, counters, stall_timeout_s=3600)
-        loop = asyncio.get_running_loop()
-        ended: list[asyncio.Future[ReadOutcome]] = []
-        with socket.create_server(("127.0.0.1", 0)) as holder:
-            holder.setblocking(False)
-
-            async def read() -> tuple[Any, socket.socket | None]:
-                """A read, and the connection that the holder gets for it, if it is a new one."""
-                ended.append(loop.create_future())
-                endpoint = "{}:{}".format(*holder.getsockname())
-                asked = client.read(ReadRequest(endpoint, SMALL, 0, 4, 0, ended[-1].set_result))
-                try:
-                    connection, _ = holder.accept()  # The kernel has made it, on loopback, before connect() returns.
-                except BlockingIOError:
-                    return asked, None
-                connection.setblocking(False)
-                async with asyncio.timeout(10):
-                    await loop.sock_recv(connection, REQUEST_BYTES)
-                return asked, connection
-
-            cancelled, first = await read()
-            _, second = await read()
-            _, third = await read()
-            assert first is not None and second is not None and third is not None
-            _, fourth = await read()
-            assert fourth is None, "two of its connections stand still already"
-            # What nobody waits for ends at once ...
-            cancelled.cancel()
-            async with asyncio.timeout(10):
-                assert await loop.sock_recv(first, 1) == b""
-            # ... and what comes after all is taken, and its connection ends.
-            second.sendall(pack_answer(STATUS_OK, number_with(1, 0), 4) + b"late")
-            async with asyncio.timeout(10):
-                assert await ended[1] is ReadOutcome.DONE
-                assert await loop.sock_recv(second, 1) == b""
-            for connection in (first, second, third):
-                connection.close()
-        client.close()
-        async with asyncio.timeout(10):
-            assert await asyncio.gather(*ended[2:]) == [ReadOutcome.FAILED] * 2
-        memory.close()
-
-    asyncio.run(scenario())
-
-
-def test_a_holder_stops_sending_what_its_reader_has_given_up() -> None:
-    """The connection ends with its last read, unless little is to come; the next read makes another."""
-
-    async def scenario() -> None:
-        memory, sink, counters = PoolMemory(32 << 20, prefault=False), Sink(), TransportCounters()
-        server = ReadServer(memory, sink, counters)  # type: ignore[arg-type]
-        endpoint = "{}:{}".format(*server.listen("127.0.0.1", 0))
-        taken = TransportCounters()
-        client = ReadClient(memory, taken, stall_timeout_s=10)
-        begun, kept = asyncio.Event(), asyncio.Event()
-        ends: list[ReadOutcome] = []
-
-        def large(progressed: asyncio.Event) -> ReadRequest:
-            return ReadRequest(endpoint, LARGE, 0, SIZES[LARGE], 0, ends.append, lambda _: progressed.set())
-
-        def small(done: asyncio.Event) -> ReadRequest:
-            return ReadRequest(endpoint, SMALL, 0, SIZES[SMALL], 0, lambda outcome: (ends.append(outcome), done.set()))
-
-        async with asyncio.timeout(10):
-            unwanted = client.read(large(begun))
-            await begun.wait()
-            client.read(small(kept))
-            unwanted.cancel()
-            await kept.wait()
-            assert counters.read_bytes_sent == SIZES[LARGE] + SIZES[SMALL], "somebody waits behind it: it goes on"
-            begun.clear()
-            unwanted = client.read(large(begun))
-            await begun.wait()
-            unwanted.cancel()
-            while sink.open:
-                sink.changed.clear()
-                await sink.changed.wait()
-            assert taken.read_bytes_received < 2 * SIZES[LARGE]
-            kept.clear()
-            client.read(small(kept))
-            await kept.wait()
-        assert ends == [ReadOutcome.DONE] * 2
-        client.close()
-        server.close()
-        memory.close()
-
-    asyncio.run(scenario())
-
-
 @pytest.mark.parametrize(("offset", "size_bytes"), [(0, 0), (0, -1), (-1, 10)])
 def test_a_range_that_no_chunk_has_is_no_request(offset: int, size_bytes: int) -> None:
     with pytest.raises(ValueError, match=f"{size_bytes} bytes from byte {offset}"):
@@ -289,41 +153,6 @@ def test_an_answer_says_what_others_want_of_the_holder_to_who_understands_it() -
                 await asyncio.sleep(0)
         assert counters.reads_queued_bytes == 0
         writer.close()
-        server.close()
-        memory.close()
-
-    asyncio.run(scenario())
-
-
-def test_a_reader_hears_the_holders_load_and_says_what_it_wants() -> None:
-    async def scenario() -> None:
-        requests: list[int] = []
-        hung_up = asyncio.Event()
-
-        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            _, _, _, _, request = HEAD.unpack((await reader.readexactly(REQUEST_BYTES))[: HEAD.size])
-            requests.append(request)
-            head = memoryview(bytearray(pack_answer(0, request, 10)))
-            set_load(head, HolderLoad(5 << 30, 200))
-            writer.write(bytes(head) + bytes(10))
-            await reader.read()
-            writer.close()
-            hung_up.set()
-
-        server = await asyncio.start_server(answer, "127.0.0.1", 0)
-        memory = PoolMemory(1 << 20, prefault=False)
-        client = ReadClient(memory, TransportCounters(), stall_timeout_s=10)
-        ended: asyncio.Future[ReadOutcome] = asyncio.get_running_loop().create_future()
-        heard: list[HolderLoad] = []
-        port = server.sockets[0].getsockname()[1]
-        client.read(ReadRequest(f"127.0.0.1:{port}", SMALL, 0, 10, 0, ended.set_result, None, heard.append, 3 << 20))
-        async with asyncio.timeout(10):
-            assert await ended is ReadOutcome.DONE
-        assert wanted_of(requests[0]) == pytest.approx(3 << 20, rel=0.03)
-        assert (heard[0].readers, heard[0].queued_bytes) == (63, pytest.approx(5 << 30, rel=0.03))
-        client.close()
-        async with asyncio.timeout(10):
-            await hung_up.wait()
         server.close()
         memory.close()
 

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,50 @@ def test_lookups_fetches_and_their_leases(cluster: Cluster, io: PoolIo) -> None:
     cluster.until(lambda: pool.pins_count == 0)
     assert io.leases_count == 0
     assert io.answers() == []
+
+
+def test_what_is_here_is_found_and_leased_without_the_agent(
+    cluster: Cluster, io: PoolIo, link: AgentLink[PolledClient]
+) -> None:
+    for number in (1, 2):
+        cluster.client(0).put(key(number), None, b"x" * 100)
+    io.do(LookUp("a", 1, many(2)))
+    io.do(Fetch("a", 2, many(2), TERMS))
+    assert link.client is not None
+    assert link.client.is_idle, "the agent was asked nothing"
+    assert io.answers() == [
+        LookedUp("a", 1, (Where.LOCAL,) * 2),
+        FetchEnded("a", 2, (ChunkSource.LOCAL,) * 2, Status.OK, 0.0),
+    ]
+    pool = cluster.agents[0].core.pool
+    assert cluster.client(0).drop(many(2)) == [True, True]
+    assert cluster.call(lambda: pool.shown.lingering_count) == 2, "their memory stays"
+    io.do(Release("a", 2))
+    assert io.leases_count == 0
+    cluster.until(lambda: pool.pins_count == 0)
+
+
+def test_a_fetch_that_is_traced_is_the_agents(cluster: Cluster, io: PoolIo, link: AgentLink[PolledClient]) -> None:
+    cluster.client(0).put(key(1), None, b"x" * 100)
+    io.do(Fetch("a", 1, many(1), replace(TERMS, traceparent=f"00-{'1' * 32}-{'2' * 16}-01")))
+    assert link.client is not None
+    assert not link.client.is_idle
+    ended = next_answer(io)
+    assert isinstance(ended, FetchEnded)
+    assert ended.sources == (ChunkSource.LOCAL,)
+    io.do(Release("a", 1))
+    cluster.until(lambda: cluster.agents[0].core.pool.pins_count == 0)
+
+
+def test_nothing_is_here_once_the_agent_went(cluster: Cluster, io: PoolIo, link: AgentLink[PolledClient]) -> None:
+    """Its catalog is still mapped, and what it says is not true any more."""
+    cluster.client(0).put(key(1), None, b"x" * 100)
+    client = link.client
+    assert client is not None
+    assert client.holds_here(many(1))
+    cluster.replace(0)
+    assert not client.holds_here(many(1))
+    assert client.lease_here(many(1)) is None
 
 
 def test_a_fetch_that_brings_nothing_keeps_nothing(io: PoolIo) -> None:
