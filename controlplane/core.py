@@ -4,20 +4,21 @@ Everything that affects the state of the control plane happens here or in what i
 (who), `Places` (where), `Directory` (what), `ClaimTable` (what is being computed), `ClusterValues` (worth),
 `AgentReports` (what agents say of chunks), `SwitchLink`, `SwitchCache` and `SwitchProgrammer` (the switch),
 `TaskTable` (work given away), `Pushes`, `Warmups` and `LastCopyReplication` (policies), `Operations` and `Examinations`
-(operators), `Publication` (what agents get). The daemon owns clock, streams and the switch's session, calls one
-method per event and carries out `take_effects()`.
+(operators), `Publication` (what agents get), `Clearance` (who may hear of what). The daemon owns clock, streams and the
+switch's session, calls one method per event and carries out `take_effects()`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from controlplane import parse
 from controlplane.accounting import Accounting
 from controlplane.admission.admissions import Source
 from controlplane.agent_reports import AgentReports
 from controlplane.claims import ClaimTable
+from controlplane.clearance import Clearance
 from controlplane.directory import Directory
 from controlplane.effects import CloseSession, Effect, Inform, ReadTheSwitch, SendTo, Warn, WriteTheSwitch
 from controlplane.examination.examinations import Examinations
@@ -26,19 +27,21 @@ from controlplane.hottest import Hottest
 from controlplane.ids import ChunkKey, Member, NodeIndex, TaskId
 from controlplane.last_copies import LastCopyReplication
 from controlplane.limits import NODE_NAME_BYTES_MAX
-from controlplane.nodes import Node, NodeFacts, NodeRegistry, NodeState, RefusedNodeError
+from controlplane.nodes import Node, NodeRegistry, NodeState, RefusedNodeError
 from controlplane.observer import Observer
 from controlplane.operations import Operations
-from controlplane.operator_state import OperatorState, is_genuine, sealed
+from controlplane.operator_state import OperatorState
 from controlplane.options import CoreOptions
 from controlplane.places import Places, place_words
 from controlplane.publication import Publication
 from controlplane.purposes import FillFor, Housekeeping, JobPart, ProbeStep, Purpose, PushTo, RecoveryOf, ReplicationOf
 from controlplane.pushes import Pushes
 from controlplane.quotes import Quotes
+from controlplane.rdma_fits import RdmaFits
 from controlplane.read_tokens import ReadTokens
 from controlplane.settling import Settling
 from controlplane.spill import Host
+from controlplane.state_copies import StateCopies
 from controlplane.switch.entries import SwitchContents
 from controlplane.switch.programmer import ReadSwitch, SwitchProgrammer, WriteSwitch
 from controlplane.switch.target import Down, HeatReport, LostReport, Sighting, Standby, SwitchEvent, Up
@@ -48,13 +51,12 @@ from controlplane.tasks import PendingTask, TaskTable
 from controlplane.value import ClusterValues
 from controlplane.visibility import Visibility, keys_of
 from controlplane.warmups import Warmups
+from controlplane.welcome import welcome_of
 from kvpolicy.tiers.holder_load import HolderLoad
 from kvproto import __version__
 from kvproto.grants import NamespaceRules
-from kvproto.integrity import code_of
 from kvproto.rpc import control_pb2 as rpc
-from kvproto.rpc.versions import PROTOCOL, skew
-from kvproto.wire.rdma import rdma_segment_bytes_max
+from kvproto.rpc.versions import skew
 
 _SWEEP_NS = 20_000_000
 
@@ -87,25 +89,26 @@ class Core:
             price=self.fill_price,
         )
         self.claims = ClaimTable()
+        visibility = Visibility(self.namespace_rules)
+        self._clearance = Clearance(self.directory, visibility)
+        may_have = self._clearance.may_have
         self.publication = Publication(
             self.directory,
             self.values,
             self.nodes,
             Settling(options.settle_ns),
             self.claims,
-            Visibility(self.namespace_rules),
+            visibility,
             incarnation=options.incarnation,
             with_switch=options.with_switch,
         )
         decisions = self.accounting.decisions
-        self.last_copies = LastCopyReplication(
-            self.directory, self.nodes, self.tasks, self.values, decisions, self._may_have
-        )
+        self.last_copies = LastCopyReplication(self.directory, self.nodes, self.tasks, self.values, decisions, may_have)
         cheapest = self.last_copies.cheapest_value
         self.pushes = Pushes(
-            self.directory, self.nodes, self.tasks, self.values, cheapest, decisions, options.pushes, self._may_have
+            self.directory, self.nodes, self.tasks, self.values, cheapest, decisions, options.pushes, may_have
         )
-        self.warmups = Warmups(self.directory, self.nodes, self.tasks, self.hottest, decisions, self._may_have)
+        self.warmups = Warmups(self.directory, self.nodes, self.tasks, self.hottest, decisions, may_have)
         self.reports = AgentReports(
             self.directory,
             self.values,
@@ -127,6 +130,7 @@ class Core:
         )
         self.quotes = Quotes(self.directory, self.nodes, self.values.costs)
         self.operator_state = OperatorState()
+        self._state_copies = StateCopies(self.operator_state, options.seals, self._clearance.may_pin)
         self.read_tokens = ReadTokens(options.secret, options.read_token_ms, self.namespace_rules)
         self._tokens_due_ns = 0
         cache = self.switch_cache if options.with_switch else None
@@ -138,7 +142,7 @@ class Core:
             self.publication,
             self.operator_state,
             decisions,
-            self._may_have,
+            may_have,
         )
         self.examinations = Examinations(
             self.directory, self.nodes, self.tasks, cache, lambda: self.link.segment_bytes, options.incarnation
@@ -149,10 +153,7 @@ class Core:
         self._swept_ns = -_SWEEP_NS
         self._effects: list[Effect] = []
         self._sessions: dict[int, NodeIndex] = {}
-        self._rdma_problems: dict[str, str] = {}
-        """The last reported problem of each node's NIC, by node name."""
-        self._state_told: dict[int, int] = {}
-        """By session: revision of the operators' state that its agent has."""
+        self._rdma_fits = RdmaFits()
 
     def take_effects(self) -> list[Effect]:
         """What the daemon has to do, in order; each effect is returned once."""
@@ -186,7 +187,7 @@ class Core:
                     f"the fabric's chunks are digested by {self.options.fabric.integrity.value}, which agent"
                     f" {facts.name} (kvcast {facts.version or 'of an unknown version'}) lacks: upgrade it",
                 )
-            state = self._remembered(parse.operator_state(hello), facts.name)
+            state = parse.operator_state(hello)
             node = self.nodes.hello(session, facts, now_ns)
         except parse.MalformedError as error:
             self._emit(CloseSession(session, "INVALID_ARGUMENT", str(error)))
@@ -195,23 +196,24 @@ class Core:
             self._emit(CloseSession(session, refusal.code, str(refusal)))
             return
         self._emit(Inform(f"node {facts.name} is attached: {place_words(node)}"))
-        self._look_at_rdma(facts)
+        if problem := self._rdma_fits.news(facts, self.link.segment_bytes):
+            self._emit(Warn(problem))
         for old, index in list(self._sessions.items()):
             if index == node.index:
                 # With its stream an agent gives up the tasks that came on it.
                 self._end_tasks(self.tasks.node_gone(index))
-                del self._sessions[old], self._state_told[old]
+                del self._sessions[old]
+                self._state_copies.left(old)
                 self.claims.node_gone(index)
                 self._emit(CloseSession(old, "ABORTED", "this node attached again on another stream"))
         self._sessions[session] = node.index
-        self._state_told[session] = state.revision
-        if self.operator_state.heard(state):
-            self._restore(now_ns)
+        self._take_wishes(session, state, facts.name, now_ns)
         node.draining = facts.name in self.operator_state.drained
         self.directory.begin_snapshot(node.index)
         self.publication.node_changed(node.index)
         self._places.give_key(node)
-        self._emit(SendTo(session, self._welcome(node)))
+        welcome = welcome_of(self.options, node, self.link.segment_bytes, self._places.switch_state(node))
+        self._emit(SendTo(session, welcome))
         self._emit(SendTo(session, self.read_tokens.access_of(facts, now_ns)))
         interests = hello.interests if hello.HasField("interests") else None
         self.publication.visibility.attached(session, facts.name, interests)
@@ -220,14 +222,6 @@ class Core:
         self._take_up_places()
         self._program_members()
         self.switch_cache.sources_changed()
-
-    def _remembered(self, state: rpc.OperatorState, node: str) -> rpc.OperatorState:
-        """What an agent repeats of operators' wishes, if a controller has said it."""
-        if is_genuine(state, self.options.seals):
-            return state
-        self.accounting.decisions["operator_state_unsigned"] += 1
-        self._emit(Warn(f"node {node} repeats wishes of operators that no controller has signed: they are not taken"))
-        return rpc.OperatorState()
 
     def message(self, session: int, message: rpc.FromAgent, now_ns: int) -> None:
         """Any later message of a stream."""
@@ -280,7 +274,7 @@ class Core:
     def closed(self, session: int, now_ns: int) -> None:
         """A stream ended, whoever ended it."""
         self._sessions.pop(session, None)
-        self._state_told.pop(session, None)
+        self._state_copies.left(session)
         self.publication.left(session)
         node = self.nodes.closed(session, now_ns)
         if node is not None:
@@ -381,9 +375,19 @@ class Core:
         name = node.facts.name if node is not None else f"node {task.node}"
         return f"{name}: {result.detail or rpc.TaskResult.Status.Name(result.status).lower()}"
 
-    def _restore(self, now_ns: int) -> None:
+    def _take_wishes(self, session: int, said: rpc.OperatorState, name: str, now_ns: int) -> None:
         """A predecessor's agents say what operators had set."""
+        genuine = self._state_copies.is_genuine(said)
+        self._state_copies.attached(session, said.revision if genuine else 0)
+        if not genuine:
+            self.accounting.decisions["operator_state_unsigned"] += 1
+            self._emit(
+                Warn(f"node {name} repeats wishes of operators that no controller has signed: they are not taken")
+            )
+            return
         state = self.operator_state
+        if not state.heard(said):
+            return
         self._emit(
             Inform(
                 f"operators had set: {len(state.drained)} nodes drained, {len(state.switch_pins)} chunks in the switch"
@@ -401,22 +405,6 @@ class Core:
         for index in self.nodes.take_displaced():
             self._forget_node(index)
         self._places.take_up_changes()
-
-    def _look_at_rdma(self, facts: NodeFacts) -> None:
-        """Say once, while it stays so, that a node's NIC cannot carry the fabric's casts."""
-        segment_bytes = self.link.segment_bytes
-        fits_bytes = rdma_segment_bytes_max(facts.rdma_mtu_bytes) if facts.rdma_mtu_bytes else segment_bytes
-        problem = ""
-        if fits_bytes < segment_bytes:
-            problem = (
-                f"{facts.name}: its RDMA MTU of {facts.rdma_mtu_bytes} bytes takes segments of {fits_bytes} at most,"
-                f" the fabric's have {segment_bytes}: its casts go over sockets, its reads over RDMA. Build the"
-                f" switch program with SEGMENT_BYTES={fits_bytes} or raise the interface's MTU"
-            )
-        if problem != self._rdma_problems.get(facts.name, ""):
-            self._rdma_problems[facts.name] = problem
-            if problem:
-                self._emit(Warn(problem))
 
     # -- the switch
 
@@ -496,11 +484,8 @@ class Core:
         if self.options.with_switch:
             self._advance_switch(now_ns)
         self.reports.give_out_pins()
-        for session, revision in self._state_told.items():
-            if revision != self.operator_state.revision:
-                self._state_told[session] = self.operator_state.revision
-                state = self.operator_state.message(self._may_pin(session))
-                self._emit(SendTo(session, rpc.ToAgent(operator_state=sealed(state, self.options.seals))))
+        for effect in self._state_copies.due():
+            self._emit(effect)
         self.pushes.flush()
         self.warmups.advance(now_ns)
         for index, task_id in self.tasks.take_cancelled():
@@ -509,35 +494,11 @@ class Core:
                 self._emit(SendTo(node.session, rpc.ToAgent(cancel=rpc.CancelTask(task=task_id))))
         for task in self.tasks.take_ready(now_ns):
             node = self.nodes.get(task.node)
-            if node is None or not node.attached:
-                self.tasks.finish(task.id)
-                self._end_tasks([task])
-                continue
-            if not self._may_know(node, keys_of(task.message)):
+            if node is None or not node.attached or not self._clearance.may_know(node, keys_of(task.message)):
                 self.tasks.finish(task.id)
                 self._end_tasks([task])
                 continue
             self._emit(SendTo(node.session, rpc.ToAgent(task=task.message)))
-
-    def _may_pin(self, session: int) -> Callable[[ChunkKey], bool]:
-        """Which pinned chunks the agent of a stream may hear of: those that it may have."""
-        grant = self.publication.visibility.of(session).grant
-
-        def may(key: ChunkKey) -> bool:
-            chunk = self.directory.get(key)
-            return grant.is_everything or (chunk is not None and grant.allows(chunk.facts.namespace))
-
-        return may
-
-    def _may_have(self, node: Node, namespace: str) -> bool:
-        """Whether a node that is attached is told of chunks of this namespace."""
-        return node.attached and self.publication.visibility.of(node.session).shows(namespace)
-
-    def _may_know(self, node: Node, keys: Iterable[bytes]) -> bool:
-        """Whether a node is told of these chunks: nobody hears of another tenant's by a task."""
-        view = self.publication.visibility.of(node.session)
-        chunks = (self.directory.get(ChunkKey(key)) for key in keys)
-        return all(chunk is None or view.shows(chunk.facts.namespace) for chunk in chunks)
 
     def _sweep(self, now_ns: int) -> None:
         """Handle what the passing of time alone brings about; runs now and then, not at every event."""
@@ -564,9 +525,7 @@ class Core:
         if now_ns < self._tokens_due_ns:
             return
         self._send_tokens(now_ns)
-        if self.options.seals is not None and self.operator_state.revision:
-            # Signed anew, before the certificate that it was signed with ends.
-            self._state_told = dict.fromkeys(self._state_told, 0)
+        self._state_copies.renew()
 
     def _send_tokens(self, now_ns: int) -> None:
         self._tokens_due_ns = now_ns + self.read_tokens.renew_ns
@@ -606,34 +565,6 @@ class Core:
         """Send every agent the changes since the last call."""
         for effect in self.publication.publish(self._sessions, self.now_ns):
             self._emit(effect)
-
-    def _welcome(self, node: Node) -> rpc.ToAgent:
-        fabric = self.options.fabric
-        welcome = rpc.Welcome(
-            node=node.index,
-            controller=self.options.incarnation,
-            heartbeat_ms=self.options.graces.heartbeat_ns // 1_000_000,
-            switch_state=self._places.switch_state(node),
-            protocol=PROTOCOL,
-            takes_loads=True,
-            read_tokens=True,
-            version=__version__,
-            fabric=rpc.Fabric(
-                group_ip=fabric.entry.group_ip,
-                group_mac=fabric.entry.group_mac,
-                pool_ip=fabric.entry.pool_ip,
-                qkey=fabric.qkey,
-                data_port=fabric.data_port,
-                control_port=fabric.control_port,
-                segment_bytes=self.link.segment_bytes,
-                from_switch_dscp=fabric.entry.from_switch_dscp,
-                interest_ttl_ms=fabric.entry.interest_ttl_us // 1000,
-                integrity=rpc.Integrity.ValueType(code_of(fabric.integrity)),
-            ),
-        )
-        if node.member is not None and self.options.with_switch:
-            welcome.member = node.member
-        return rpc.ToAgent(welcome=welcome)
 
     # -- asked by the switch cache
 

@@ -41,6 +41,11 @@ class Hottest:
             self._clean_up(max(count, KEPT))
         return [key for _, key in heapq.nsmallest(count, self._ranks.values())]
 
+    def of(self, namespace: str) -> list[ChunkKey]:
+        """The chunks of a namespace that were fetched, those fetched most first. One pass over the directory."""
+        ranks = (self._rank(chunk.key) for chunk in self._directory if chunk.facts.namespace == namespace)
+        return [key for _, key in sorted(rank for rank in ranks if rank is not None)]
+
     def _changed(self, key: ChunkKey) -> None:
         """A chunk was fetched, came or went, or is not expected any more."""
         rank = self._rank(key) if key in self._directory else None

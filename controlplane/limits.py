@@ -119,9 +119,6 @@ WARM_NAMESPACES_MAX: Final = 256
 WARM_WAIT_MS_MAX: Final = 600_000
 """The longest that an engine may wait for others that start with it."""
 
-WARM_CANDIDATES_MAX: Final = 4096
-"""Chunks of the whole pool, the hottest ones, among which those for a starting engine are looked for."""
-
 HEARTBEATS_MISSED_MAX: Final = 3
 """After this many missed heartbeats a node is suspect: nothing new is asked of it."""
 HEARTBEATS_UNSEEN_MAX: Final = 5

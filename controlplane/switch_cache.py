@@ -283,6 +283,7 @@ class SwitchCache:
         """Every segment is acknowledged."""
         chunk = self._chunks.get(key)
         if chunk is not None and chunk.state is ChunkState.FILLING:
+            self._admissions.filled(key)
             self._move(chunk, ChunkEvent.FILLED)
 
     def fill_failed(self, key: ChunkKey, reason: str = "") -> None:
@@ -293,6 +294,8 @@ class SwitchCache:
             while len(self._problems) > CANDIDATES_MAX:
                 del self._problems[next(iter(self._problems))]
             self._decisions["fill_aborted"] += 1
+            if chunk.source is not None:
+                self._admissions.fill_failed(key, chunk.source.node)
             self._move(chunk, ChunkEvent.FILL_FAILED)
 
     def recovered(self, key: ChunkKey) -> None:

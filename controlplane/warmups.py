@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from controlplane.directory import Chunk, Directory
 from controlplane.hottest import Hottest
 from controlplane.ids import ChunkKey, NodeIndex
-from controlplane.limits import PREFIX_CHUNKS_MAX, TASK_KEYS_MAX, WARM_CANDIDATES_MAX, WARM_NAMESPACES_MAX
+from controlplane.limits import PREFIX_CHUNKS_MAX, TASK_KEYS_MAX, WARM_NAMESPACES_MAX
 from controlplane.nodes import Node, NodeRegistry, NodeState
 from controlplane.purposes import Housekeeping, Purpose
 from controlplane.tasks import TaskTable
@@ -105,10 +105,9 @@ class Warmups:
         """The hottest chunks of a namespace with all that comes before them, parents first; `most_bytes` at most."""
         chosen: dict[ChunkKey, Chunk] = {}
         left_bytes = most_bytes
-        for key in self._hottest.first(WARM_CANDIDATES_MAX):
-            chunk = self._directory.get(key)
-            if chunk is None or chunk.facts.namespace != label:
-                continue
+        for key in self._hottest.of(label):
+            if left_bytes <= 0:
+                break
             path = self._path(key, chosen)
             size_bytes = sum(one.facts.size_bytes for one in path)
             if size_bytes <= left_bytes:

@@ -17,6 +17,7 @@ from controlplane.admission.residents import Residents
 from controlplane.directory import Directory
 from controlplane.fill_price import FillPrice
 from controlplane.ids import ChunkKey, NodeIndex, SwitchPort
+from controlplane.limits import CANDIDATES_MAX
 from controlplane.observer import Observer
 from controlplane.value import ClusterValues
 
@@ -85,6 +86,8 @@ class Admissions:
         self._pinned: set[ChunkKey] = set()
         """Chunks that must be in the switch and stay there."""
         self._filling: Counter[NodeIndex] = Counter()
+        self._failed_at: dict[ChunkKey, NodeIndex] = {}
+        """Who filled a chunk last, in vain; the oldest first."""
         """Fills under way, by who fills."""
         self.refusals: Counter[str] = Counter()
         """How often candidates were refused, by `refused_` and the reason."""
@@ -134,6 +137,17 @@ class Admissions:
     def fill_ended(self, node: NodeIndex) -> None:
         """The node has one fill less under way."""
         self._filling[node] -= 1
+
+    def fill_failed(self, key: ChunkKey, node: NodeIndex) -> None:
+        """The node did not fill the chunk: another holder is asked first when it comes in again."""
+        self._failed_at.pop(key, None)
+        self._failed_at[key] = node
+        while len(self._failed_at) > CANDIDATES_MAX:
+            del self._failed_at[next(iter(self._failed_at))]
+
+    def filled(self, key: ChunkKey) -> None:
+        """The chunk is in the switch."""
+        self._failed_at.pop(key, None)
 
     # -- the switch
 
@@ -256,9 +270,13 @@ class Admissions:
             self.candidates.drop(candidate.key)
 
     def choose_source(self, key: ChunkKey, *, even_if_busy: bool = False) -> Source | None:
-        """The holder with fewest fills under way; None: there is none, or none has time for it."""
+        """The holder with fewest fills under way, one that did not fail last if possible; None: there is none, or none
+        has time for it."""
         able = [source for source in self._sources(key) if even_if_busy or self._has_time(source.node)]
-        return min(able, key=lambda source: (self._filling[source.node], source.node), default=None)
+        failed = self._failed_at.get(key)
+        return min(
+            able, key=lambda source: (source.node == failed, self._filling[source.node], source.node), default=None
+        )
 
     def _has_time(self, node: NodeIndex) -> bool:
         return self._filling[node] < self._rules.fills_per_holder

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import finsy
@@ -10,8 +10,14 @@ import finsy
 from controlplane.limits import TICK_NS
 from controlplane.switch.entries import FabricEntry
 
-_TTL = "interest_ttl"
-_WINDOWS = ("heat_window", "report_window")
+_WANTED: Mapping[str, Callable[[FabricEntry], int]] = {
+    "interest_ttl": lambda entry: of_us(entry.interest_ttl_us),
+    "budget_window": lambda entry: of_us(entry.interest_ttl_us),
+    "interest_turn": lambda entry: of_us(entry.interest_ttl_us) // 2,
+    "heat_window": lambda entry: of_us(entry.heat_window_us),
+    "report_window": lambda entry: of_us(entry.heat_window_us),
+}
+"""Ticks that a register parameter has, by the last part of its name."""
 
 
 def of_us(time_us: int) -> int:
@@ -26,9 +32,9 @@ def to_us(ticks: int) -> int:
 
 def names(schema: finsy.P4Schema) -> tuple[str, ...]:
     """The program's register parameters; none where P4Info leaves them out, as p4c's does: then the program keeps the
-    times that it was built with. Raises ValueError if only some of the three kinds are there."""
-    found = tuple(one.alias for one in schema.registers if _kind(one.alias) in (_TTL, *_WINDOWS))
-    missing = {_TTL, *_WINDOWS} - set(map(_kind, found))
+    times that it was built with. Raises ValueError if only some of the kinds are there."""
+    found = tuple(one.alias for one in schema.registers if _kind(one.alias) in _WANTED)
+    missing = _WANTED.keys() - set(map(_kind, found))
     if found and missing:
         raise ValueError(f"no register parameter {', '.join(sorted(missing))}")
     return found
@@ -50,15 +56,18 @@ def checked(entry: FabricEntry, found: Iterable[finsy.P4RegisterEntry]) -> Fabri
         ticks = register.data
         if not isinstance(ticks, int) or ticks == _wanted(entry, register.register_id):
             continue
-        if _kind(register.register_id) == _TTL:
-            entry = replace(entry, interest_ttl_us=to_us(ticks))
-        else:
-            entry = replace(entry, heat_window_us=to_us(ticks))
+        match _kind(register.register_id):
+            case "interest_ttl" | "budget_window":
+                entry = replace(entry, interest_ttl_us=to_us(ticks))
+            case "interest_turn":
+                entry = replace(entry, interest_ttl_us=to_us(2 * ticks))
+            case _:
+                entry = replace(entry, heat_window_us=to_us(ticks))
     return entry
 
 
 def _wanted(entry: FabricEntry, register: str) -> int:
-    return of_us(entry.interest_ttl_us if _kind(register) == _TTL else entry.heat_window_us)
+    return _WANTED[_kind(register)](entry)
 
 
 def _kind(alias: str) -> str:

@@ -70,10 +70,12 @@ def test_times_to_live_are_registers_too(schemas: dict[str, finsy.P4Schema]) -> 
     *registers, default = entities
     assert {one.register_id.rpartition(".")[2]: one.data for one in registers} == {
         "interest_ttl": ticks.of_us(2_000_000),
+        "interest_turn": ticks.of_us(2_000_000) // 2,
+        "budget_window": ticks.of_us(2_000_000),
         "heat_window": ticks.of_us(1_000_000),
         "report_window": ticks.of_us(1_000_000),
     }
-    assert len(registers) == 4, "two rows of the sketch have a window each"
+    assert len(registers) == 6, "two rows of the sketch have a window each"
     assert ORBIT.decode([default, *registers]) == [FABRIC.entry]
     registers[0].data += 15_000
     (found,) = ORBIT.decode([default, *registers])
@@ -83,7 +85,7 @@ def test_times_to_live_are_registers_too(schemas: dict[str, finsy.P4Schema]) -> 
 def test_without_registers_for_them_times_are_the_programs_own(schemas: dict[str, finsy.P4Schema]) -> None:
     """p4c's own P4Info has no register parameters."""
     p4info = schemas["tna"].p4info
-    kept = [one for one in p4info.registers if "ttl" not in one.preamble.name and "window" not in one.preamble.name]
+    kept = [one for one in p4info.registers if not one.preamble.name.endswith(("_ttl", "_turn", "_window"))]
     bare = type(p4info)()
     bare.CopyFrom(p4info)
     del bare.registers[:]
@@ -94,7 +96,9 @@ def test_without_registers_for_them_times_are_the_programs_own(schemas: dict[str
     assert len(entities) == 1
     assert ORBIT.decode(entities) == [FABRIC.entry]
     bare.registers.extend(one for one in p4info.registers if one.preamble.alias == "interest_ttl")
-    with pytest.raises(UnsuitableProgramError, match="no register parameter heat_window, report_window"):
+    with pytest.raises(
+        UnsuitableProgramError, match="no register parameter budget_window, heat_window, interest_turn, report_window"
+    ):
         ORBIT.facts(finsy.P4Schema(bare))
 
 

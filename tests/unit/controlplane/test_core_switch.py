@@ -192,6 +192,20 @@ def test_a_fill_that_never_ends_is_aborted() -> None:
     assert scene.core.switch_cache.decisions["fill_aborted"] == 1
 
 
+def test_after_a_fill_in_vain_another_holder_is_asked() -> None:
+    """A directory may name a node that has the chunk no more."""
+    scene = scene_with()
+    scene.announce(2, [record("a")])
+    scene.heat("a")
+    (task,) = scene.tasks(1, "fill")
+    scene.finish(1, task, rpc.TaskResult.FAILED)
+    scene.heat("a")
+    assert scene.tasks(1, "fill") == [task]
+    (task,) = scene.tasks(2, "fill")
+    scene.finish(2, task)
+    assert scene.served() == {key("a")}
+
+
 def test_the_holder_dies_while_it_fills() -> None:
     scene = scene_with()
     scene.announce(2, [record("a")])

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
 from controlplane import hottest as module
 from controlplane import views
-from controlplane.directory import Directory
+from controlplane.directory import ChunkFacts, Directory
 from controlplane.hottest import Hottest
 from controlplane.ids import ChunkKey, NodeIndex
 from controlplane.value import ClusterValues
 from kvproto.rpc import control_pb2 as rpc
 from tests.unit.controlplane.helpers import SECOND, Scene, facts, key, record
+
+MODELS = ("a", "b", "c")
+
+
+def of_model(name: int) -> ChunkFacts:
+    return replace(facts(name), namespace=MODELS[name % len(MODELS)])
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -29,9 +36,9 @@ def test_the_first_are_those_of_all_sorted(seed: int, monkeypatch: pytest.Monkey
         name, node = rng.randrange(60), NodeIndex(rng.randrange(3))
         match rng.randrange(8):
             case 0:
-                directory.add_disk_copy(node, facts(name))
+                directory.add_disk_copy(node, of_model(name))
             case 1 | 2:
-                directory.add_copy(node, facts(name))
+                directory.add_copy(node, of_model(name))
             case 3:
                 directory.remove_copy(node, key(name))
             case 4 if rng.random() < 0.2:
@@ -47,7 +54,11 @@ def test_the_first_are_those_of_all_sorted(seed: int, monkeypatch: pytest.Monkey
                 if score is not None:
                     rates.append((-score, chunk.key))
             count = rng.choice([1, 5, 12, 100])
-            assert hottest.first(count) == [one for _, one in sorted(rates)[:count]]
+            in_order = [one for _, one in sorted(rates)]
+            assert hottest.first(count) == in_order[:count]
+            names = {chunk.key: chunk.facts.namespace for chunk in directory}
+            for model in MODELS:
+                assert hottest.of(model) == [one for one in in_order if names[one] == model]
         for one in map(NodeIndex, range(3)):
             assert directory.count_last_copies(one) == len(directory.last_copies(one))
 
