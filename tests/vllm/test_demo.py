@@ -1,12 +1,17 @@
-"""`kvcast demo-vllm` and `kvcast demo-pd`, smaller."""
+"""`kvcast demo-vllm`, `kvcast demo-pd` and `kvcast bench ttft`, smaller."""
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+from bmv2_testbed.bench.first_token import Case, FirstTokenPlan, run_first_token_bench
 from bmv2_testbed.demo.prefill import PrefillDemoPlan, run_prefill_demo
 from bmv2_testbed.demo.vllm import CHUNK_TOKENS, VllmDemoPlan, run_vllm_demo
+from bmv2_testbed.network.namespaces import can_unshare
 from bmv2_testbed.spec import Wiring
 
 
@@ -30,4 +35,29 @@ def test_one_computes_and_others_decode(models: Callable[..., Path], tmp_path: P
     for each in figures.rounds:
         assert set(each.cached_tokens) == {1000 // CHUNK_TOKENS * CHUNK_TOKENS}, "the decoders computed nothing of it"
         assert each.sent_bytes >= figures.prompt_bytes
-        assert len(figures.of(each.decoders).first_token_s) == each.decoders
+        assert len(figures.of(each.system, each.decoders).first_token_s) == each.decoders
+
+
+@pytest.mark.skipif(not can_unshare(), reason="hosts with networks of their own need root")
+@pytest.mark.skipif(importlib.util.find_spec("nixl") is None, reason="no NIXL here: tools/setup_vllm.sh installs it")
+def test_nixl_does_the_same_on_the_same_hosts(models: Callable[..., Path], tmp_path: Path) -> None:
+    plan = PrefillDemoPlan(prompt_tokens=1000, decoders=2, rounds=1, with_nixl=True)
+    figures = run_prefill_demo(plan, models(), tmp_path, lambda text: None)
+    assert figures.good
+    assert [(each.system, each.decoders) for each in figures.rounds] == [
+        ("kvcast", 1),
+        ("kvcast", 2),
+        ("NIXL", 1),
+        ("NIXL", 2),
+    ]
+    for count in (1, 2):
+        sent_bytes = figures.of("NIXL", count).sent_bytes
+        assert sent_bytes >= count * figures.prompt_bytes, "each decoder reads all of it over the host's link"
+
+
+def test_first_tokens_from_every_place(models: Callable[..., Path], tmp_path: Path) -> None:
+    """The benchmark itself refuses a prompt that was not found whole where it should be."""
+    plan = FirstTokenPlan(prompt_tokens=500, repeat=1, engines_at_once=2, wiring=Wiring.DATAGRAMS)
+    figures = run_first_token_bench(plan, models(), tmp_path, lambda text: None)
+    assert figures.same_tokens
+    assert {case: len(seconds) for case, seconds in figures.seconds.items()} == dict.fromkeys(Case, 1)

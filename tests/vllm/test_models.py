@@ -29,6 +29,13 @@ from tests.vllm.vllm_suite import (
 NO_LOAD = {"kvcast.no_load": True}
 GROUPS = {"llama": 1, "gemma3": 2, "gemma3narrow": 4, "gptoss": 2}
 """Of layers, each with a block table of its own."""
+HAS_AMX = "amx_tile" in Path("/proc/cpuinfo").read_text().split()
+REFUSED_WITH: dict[str, dict[str, Any]] = {
+    # Each as vLLM runs it with a prefix cache: states at the ends of blocks.
+    kind: {"enable_prefix_caching": True, "mamba_cache_mode": "align", "block_size": None}
+    for kind in ("jamba", "granitehybrid")
+}
+REFUSED_WITH["qwen3next"] = {"dtype": "bfloat16", "enable_prefix_caching": True, "block_size": None}
 TRACED = {"enforce_eager": False, "compilation_config": {"mode": 2, "backend": "eager"}}
 """vLLM 0.32 on a CPU makes what pipeline stages hand on when it warms up, and warms up only what is traced."""
 
@@ -64,6 +71,28 @@ def test_loaded_as_computed(
     assert_same(tokens_of(loaded), computed)
     assert [result.cached_tokens for result in loaded if result is not None] == [576, 320, 64]
     run_until_idle(engine)
+
+
+@pytest.mark.skipif(not HAS_AMX, reason="latent attention on CPUs needs AMX")
+def test_latent_attention_is_loaded_as_from_the_engines_own_cache(
+    start: StartEngine, models: Callable[..., Path], agent_sockets: list[str]
+) -> None:
+    """In bfloat16, all that AMX takes: an engine's tokens depend on where a cached prefix ends, so this is compared
+    with vLLM's own prefix cache, of blocks as long as chunks."""
+    chance = random.Random(5)
+    document = random_tokens(chance, 600)
+    prompts = [document[:kept] + random_tokens(chance, 20) for kept in (600, 350, 70)]
+    common: dict[str, Any] = {"dtype": "bfloat16", "block_size": CHUNK_TOKENS}
+    own = start(models("deepseek"), None, enable_prefix_caching=True, **common)
+    engine = start(models("deepseek"), agent_sockets[0], enable_prefix_caching=False, **common)
+    for prompt, cached_tokens in zip(prompts, (576, 320, 64), strict=True):
+        for each in (own, engine):
+            one(each, prompt)
+        run_until_idle(engine)
+        expected, loaded = one(own, prompt), one(engine, prompt)
+        assert (expected.cached_tokens, loaded.cached_tokens) == (cached_tokens, cached_tokens)
+        assert loaded.tokens == expected.tokens
+    assert engine.metrics()["hits"]["local"] > 0
 
 
 def processors(arguments: dict[str, Any]) -> dict[str, str]:
@@ -177,14 +206,22 @@ def test_windows_beside_the_engines_own_cache(
     [
         ("mistral", "its layers keep sliding windows only"),
         ("mamba", "its layers keep MambaSpec"),
-        ("deepseek", "computes nothing behind a cached prefix"),
+        ("jamba", "its layers keep MambaSpec"),
+        ("granitehybrid", "its layers keep MambaSpec"),
+        ("qwen3next", "its layers keep MambaSpec"),
+        pytest.param(
+            "deepseek",
+            "computes nothing behind a cached prefix",
+            marks=pytest.mark.skipif(HAS_AMX, reason="this processor has AMX, and so latent attention"),
+        ),
     ],
 )
 def test_refused_at_start(
     kind: str, why: str, start: StartEngine, models: Callable[..., Path], agent_sockets: list[str]
 ) -> None:
+    """In one line, before anything is computed."""
     with pytest.raises(TestbedError, match=why) as error:
-        start(models(kind), agent_sockets[0])
+        start(models(kind), agent_sockets[0], **REFUSED_WITH.get(kind, {}))
     assert "\n" not in str(error.value)
 
 

@@ -116,7 +116,7 @@ def test_one_prefill_one_cast(truth: Truth, producer: Engine, consumers: list[En
     """
     chunks = PROMPT_TOKENS // CHUNK_TOKENS
     shares = []
-    for seed in range(70, 70 + ROUNDS_MAX):
+    for seed in range(700, 700 + ROUNDS_MAX):
         prompt = random_tokens(random.Random(seed), PROMPT_TOKENS)
         casts = [hits_by_cast(engine) for engine in consumers]
         sent = sent_bytes(testbed)

@@ -23,7 +23,12 @@ from tests.vllm.vllm_suite import (
 )
 
 PROMPT_TOKENS = 5 * CHUNK_TOKENS + 7
-NIXL = pytest.param("nixl", marks=pytest.mark.skipif(importlib.util.find_spec("nixl") is None, reason="no NIXL here"))
+NIXL = pytest.param(
+    "nixl",
+    marks=pytest.mark.skipif(
+        importlib.util.find_spec("nixl") is None, reason="no NIXL here: tools/setup_vllm.sh installs it"
+    ),
+)
 
 
 def child(name: str, agent_socket: str, folder: Path) -> dict[str, Any]:

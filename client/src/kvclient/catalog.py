@@ -179,6 +179,18 @@ class CatalogReader:
             leases[place] = 0
         return None
 
+    def holds(self, key: bytes) -> bool:
+        """Whether a chunk is here at this moment; nothing is leased."""
+        made = self._hash.copy()
+        made.update(key)
+        low, high = _TAG.unpack(made.digest())
+        words = self._words
+        at = _WORDS_AT + (low & self._mask) * (WAYS * ENTRY_WORDS)
+        return any(
+            words[first] & 1 and words[first + 1] == low and words[first + 2] == high
+            for first in range(at, at + WAYS * ENTRY_WORDS, ENTRY_WORDS)
+        )
+
     def count_hits(self, places: Sequence[int]) -> None:
         """Tell the agent of chunks that are leased at these words of the table, when it looks."""
         table = self._leases

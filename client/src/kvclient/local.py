@@ -73,6 +73,11 @@ class LocalReads:
             taken_bytes, self._left_bytes = self._left_bytes - left_bytes, left_bytes
         return LocalLease(self, places, taken_bytes, found)
 
+    def holds(self, keys: Sequence[bytes]) -> bool:
+        """Whether all of these chunks are here at this moment: a hint, nothing is leased."""
+        with self._lock:
+            return not self._closed and all(self._reader.holds(key) for key in keys) and self._is_up()
+
     def _undo(self, count: int) -> None:
         for number in range(count):
             self._table[self._free[-1 - number]] = 0

@@ -1,7 +1,8 @@
 """The engine's side of the agent for a caller that may not wait: requests are posted, answers looked for later.
 
 For an engine's scheduler. Its thread sends and receives by itself, because handing a request to another thread costs
-more than sending it. One thread only; standard library only.
+more than sending it. What is in the pool already is found and leased without the agent. One thread only; standard
+library only.
 
 >>> request = client.contains(keys)
 >>> for answer in client.poll(0.002):
@@ -20,6 +21,7 @@ from typing import Unpack
 
 from kvclient import messages
 from kvclient.attach import ANSWER_TIMEOUT_S, AgentUnavailableError, attach
+from kvclient.local import LocalLease, LocalReads
 from kvclient.messages import Frame, Hint, Kind, MalformedFrameError, Status, Where
 from kvclient.terms import FetchTerms
 from kvproto.sources import ChunkSource
@@ -38,9 +40,20 @@ class PolledClient:
         self._path = os.fspath(socket_path)
         self._answer_timeout_s = answer_timeout_s
         attached = attach(self._path)
-        # Others copy the chunks: only numbers about them are here.
-        attached.close_files()
+        self._broken = ""
         self._sock = attached.sock
+        self._ended = select.poll()
+        self._ended.register(self._sock, 0)
+        # Others copy the chunks: only numbers about them are here.
+        self._local: LocalReads | None = None
+        try:
+            if attached.local is not None:
+                self._local = LocalReads.opened(*attached.local, self._is_up)
+        except BaseException:
+            self._sock.close()
+            raise
+        finally:
+            attached.close_files()
         self._sock.setblocking(False)
         self._wanted = select.POLLIN
         self._waiter = select.poll()
@@ -51,17 +64,34 @@ class PolledClient:
         self._owed: dict[int, float] = {}
         """Requests not answered yet, and when the agent is given up for each."""
         self._number = 0
-        self._broken = ""
 
     def close(self) -> None:
         """Gives everything back, leases too."""
         self._broken = self._broken or "the client was closed"
         self._sock.close()
+        if self._local is not None:
+            self._local.close()
 
     @property
     def is_idle(self) -> bool:
         """Nothing is owed, nothing waits to be sent: there is nothing to poll for."""
         return not self._owed and not self._unsent
+
+    def _is_up(self) -> bool:
+        return not self._broken and not self._ended.poll(0)
+
+    # ------------------------------------------------------------------ without the agent
+
+    def holds_here(self, keys: Sequence[bytes]) -> bool:
+        """Whether all of these chunks are in this node's pool at this moment. False also where only the agent knows."""
+        return self._local is not None and self._local.holds(keys)
+
+    def lease_here(self, keys: Sequence[bytes]) -> LocalLease | None:
+        """All of these chunks, if they are in this node's pool; None: one is not, or the agent has to be asked.
+
+        They stay until the lease is released, or the client is closed. `keys` are distinct.
+        """
+        return None if self._local is None else self._local.lease(keys)
 
     # ------------------------------------------------------------------ requests
 

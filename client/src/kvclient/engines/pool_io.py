@@ -1,7 +1,8 @@
 """Lookups and fetches of an engine's scheduler, and the leases they bring.
 
 The scheduler hands commands in and takes answers out; neither waits for the agent. All of it runs on the scheduler's
-own thread: a request leaves when it is made, and the agent works on it while the engine goes on.
+own thread: a request leaves when it is made, and the agent works on it while the engine goes on. Of chunks that are in
+this node's pool the agent is not asked at all.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from kvclient.attach import AgentUnavailableError
 from kvclient.engines.core.claims import Claim, Disclaim
 from kvclient.engines.core.requests import Command, Fetch, LookUp, Release
 from kvclient.engines.link import AgentLink
+from kvclient.local import LocalLease
 from kvclient.messages import Frame, MalformedFrameError, Status, Where
 from kvclient.polled_client import PolledClient, lease_of, places_of
 from kvproto.ids import ChunkKey
@@ -79,6 +81,8 @@ class _Fetching:
     """Number of the request under way."""
     sources: list[ChunkSource] = field(default_factory=list)
     leases: list[int] = field(default_factory=list)
+    here: LocalLease | None = None
+    """Leased without the agent."""
 
 
 class PoolIo:
@@ -106,12 +110,18 @@ class PoolIo:
     def do(self, command: Command) -> None:
         """Begin what the core decided."""
         match command:
-            case LookUp():
-                self._ask_where(_Lookup(command))
+            case LookUp(request, ticket, keys):
+                if self._holds_here(keys):
+                    self._answers.append(LookedUp(request, ticket, (Where.LOCAL,) * len(keys)))
+                else:
+                    self._ask_where(_Lookup(command))
             case Fetch():
                 fetching = _Fetching(command, self._clock())
                 self._fetches[command.request, command.ticket] = fetching
-                if command.terms.expected_s > 0:
+                if self._lease_here(fetching):
+                    sources = (ChunkSource.LOCAL,) * len(command.keys)
+                    self._answers.append(FetchEnded(command.request, command.ticket, sources, Status.OK, 0.0))
+                elif command.terms.expected_s > 0:
                     # It waits for another engine, perhaps for long, and keeps nobody from a fetch meanwhile.
                     self._ask_for(fetching)
                 else:
@@ -172,6 +182,19 @@ class PoolIo:
         self._fetches.clear()
         self._queued.clear()
 
+    # ------------------------------------------------------------------ without the agent
+
+    def _holds_here(self, keys: Sequence[ChunkKey]) -> bool:
+        client = self._link.client
+        return bool(keys) and client is not None and client.holds_here(keys)
+
+    def _lease_here(self, fetching: _Fetching) -> bool:
+        """Whether all of a fetch's chunks are leased now. A fetch that is traced is the agent's: it has spans."""
+        client, command = self._link.client, fetching.command
+        if client is not None and command.keys and command.terms.traceparent is None:
+            fetching.here = client.lease_here(command.keys)
+        return fetching.here is not None
+
     # ------------------------------------------------------------------ asking
 
     def _ask_where(self, asked: _Lookup | _Sweep) -> None:
@@ -221,6 +244,9 @@ class PoolIo:
             self._unanswered(fetching)
 
     def _release(self, fetching: _Fetching) -> None:
+        if fetching.here is not None:
+            fetching.here.release()
+
         def release(client: PolledClient) -> None:
             if client is not fetching.client:
                 return

@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from kvproto.ids import SECRET_BYTES_MIN
+from kvproto.kv_layout import EXACT, LOSSY
 
 SOCKET_VARIABLE = "KVCAST_AGENT_SOCKET"
 SOCKET_DEFAULT = "/run/kvcast/agent.sock"
@@ -27,7 +28,8 @@ class Settings:
     """`kv_connector_extra_config`, with the defaults."""
 
     socket: str = SOCKET_DEFAULT
-    chunk_tokens: int = 256
+    chunk_tokens: int = 0
+    """0: as the model's KV is large (`engines.core.chunk_sizes`)."""
     load: str = "auto"
     save: str = "all"
     gate: str = "auto"
@@ -45,6 +47,7 @@ class Settings:
     warm_wait_s: float = 2.0
     weights_digest: str = ""
     tenant_secret_file: str = ""
+    kv_form: str = EXACT
     events: bool = True
     events_medium: str = "EXTERNAL"
     events_sweep_s: float = 10.0
@@ -66,12 +69,14 @@ class StoreSettings:
 LOADS = ("auto", "async", "layerwise", "off")
 SAVES = ("all", "prompt", "off")
 GATES = ("auto", "off")
+KV_FORMS = (EXACT, LOSSY)
+"""Whether the pool may round KV where it stores it in fewer bytes."""
 KVCAST_MEDIA = "kvcast"
 """Routers are told `pool` and `switch`, and that both are remote."""
 MEDIA = ("EXTERNAL", "STORAGE", "CPU", KVCAST_MEDIA)
 """What routers are told of where a chunk is: names that Dynamo and llm-d know, or our own."""
 
-_CHOICES = {"load": LOADS, "save": SAVES, "gate": GATES, "events_medium": MEDIA}
+_CHOICES = {"kv_form": KV_FORMS, "load": LOADS, "save": SAVES, "gate": GATES, "events_medium": MEDIA}
 _BOUNDS: dict[str, tuple[float, float]] = {
     "chunk_tokens": (1, 65536),
     "prefill_tokens_per_s": (0, 1e12),

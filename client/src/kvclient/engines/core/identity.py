@@ -51,6 +51,8 @@ class EngineIdentity:
     shards: tuple[Shard, ...]
     tenant_secret: bytes = field(default=b"", repr=False)
     """See `Namespace.tenant_secret`."""
+    may_lose: bool = False
+    """Its KV may be rounded on its way: its chunks have other keys than those of engines whose KV is exact."""
 
     @property
     def chunk_bytes(self) -> int:
@@ -73,7 +75,7 @@ class EngineIdentity:
             pipeline_parallel_size=shard.pipeline_size,
             adapter=binding.adapter,
             tenant_salt=binding.salt,
-            extra=f"engine={self.engine};block_tokens={self.block_tokens};{self.extra}",
+            extra=f"engine={self.engine};block_tokens={self.block_tokens};{self.extra}{';kv=lossy' * self.may_lose}",
             tenant_secret=self.tenant_secret,
         )
 

@@ -16,6 +16,7 @@ from kvclient.engines.vllm.bindings import RequestKeys
 from kvclient.engines.vllm.facts import ShardFacts, WorkerRank, chunks_label, make_identity, weights_digest
 from kvclient.engines.weights import WeightsError
 from kvclient.polled_client import PolledClient
+from kvproto.kv_layout import LOSSY, KvTerms, parse_layout, with_terms
 
 log = logging.getLogger("vllm.kvcast")
 
@@ -103,10 +104,25 @@ class ChunkNames:
     def find_label(self, wait_s: float) -> str | None:
         """As `label`, also before workers have spoken; from any thread. None: the digest of the weights is not known
         after `wait_s`. Raises WeightsError, SettingsError."""
+        if self._settings.kv_form == LOSSY and not self._shards:
+            return None  # the label says how the workers' numbers lie
         if not self.label and (digest := self._weights.get(wait_s)) is not None:
             identity = make_identity(self._vllm_config, self._settings, self._block_tokens, digest, ())
-            self.label = chunks_label(self._vllm_config, self._kv_cache_config, identity)
+            self.label = self._with_terms(chunks_label(self._vllm_config, self._kv_cache_config, identity))
         return self.label or None
+
+    def _with_terms(self, label: str) -> str:
+        """The label, and that this engine's KV may be rounded, if it may. Raises SettingsError."""
+        if self._settings.kv_form != LOSSY:
+            return label
+        layouts = {facts.kv_layout for facts in self._workers.values()}
+        text = layouts.pop()
+        if layouts or not text:
+            raise SettingsError(
+                "kv_form is lossy, and kvcast cannot tell how the numbers lie in the caches of this engine's workers "
+                f"({self._workers[0, 0].backends}): leave kv_form at exact"
+            )
+        return with_terms(label, KvTerms(parse_layout(text), may_lose=True))
 
     def find(self) -> RequestKeys | None:
         """The keys, if there are any by now. If there never will be, one line says why."""
@@ -127,7 +143,7 @@ class ChunkNames:
         if digest is None:
             return
         identity = make_identity(self._vllm_config, self._settings, self._block_tokens, digest, self._shards)
-        self.label = chunks_label(self._vllm_config, self._kv_cache_config, identity)
+        self.label = self._with_terms(chunks_label(self._vllm_config, self._kv_cache_config, identity))
         self.keys = RequestKeys(identity)
         log.info(
             "kvcast: %s, weights %s, layout %s, chunks of %d tokens and %d bytes in %d shard(s), agent at %s%s",

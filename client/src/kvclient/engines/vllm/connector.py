@@ -45,7 +45,7 @@ class KvcastConnector(KVConnectorBase_V1, SupportsHMA):
         super().__init__(vllm_config=vllm_config, role=role, kv_cache_config=kv_cache_config)
         transfer = self._kv_transfer_config
         settings = parse_settings(transfer.kv_connector_extra_config, role=transfer.kv_role)
-        groups = check_engine(vllm_config, kv_cache_config, settings)
+        settings, groups = check_engine(vllm_config, kv_cache_config, settings)
         self._scheduler: KvcastConnectorScheduler | None = None
         self._worker: KvcastConnectorWorker | None = None
         if role is KVConnectorRole.SCHEDULER:
@@ -207,6 +207,14 @@ class KvcastConnector(KVConnectorBase_V1, SupportsHMA):
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
         """See base."""
         self._at_worker.register(kv_caches)
+
+    def unregister_kv_caches(self) -> None:
+        """vLLM 0.33, before the engine sleeps: the cache's memory goes."""
+        self._at_worker.sleep()
+
+    def restore_kv_caches(self) -> None:
+        """vLLM 0.33: the cache's memory is back, at the addresses of before."""
+        self._at_worker.wake()
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
         """See base."""

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -17,17 +17,20 @@ from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.platforms import current_platform
 from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec, group_kernel_blocks, iter_layer_specs
 
+from kvclient.engines.core.chunk_sizes import chunk_tokens_for
 from kvclient.engines.core.identity import EngineIdentity, RequestBinding, Shard
+from kvclient.engines.core.kv_axes import CachePage, chunk_layout
 from kvclient.engines.core.windows import kept_blocks
 from kvclient.engines.layout import page_view
 from kvclient.engines.settings import Settings, SettingsError, tenant_secret
 from kvclient.engines.weights import WeightsDigest, WeightsError, digest_of, signature_of
+from kvproto.kv_layout import LOSSY
 
 WorkerRank: TypeAlias = tuple[int, int]
 """Pipeline rank, tensor rank."""
 
 
-LABEL_MODEL_CHARACTERS = 200
+LABEL_MODEL_CHARACTERS = 140
 """Of the end of a model's name or path, in the label of its chunks."""
 
 
@@ -39,6 +42,8 @@ class ShardFacts:
     layout: str
     chunk_bytes: int
     backends: str
+    kv_layout: str = ""
+    """How a chunk's numbers lie (`kvproto.kv_layout`); empty: it cannot be told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +62,9 @@ class CacheGroups:
         return len(self.order) > 1
 
 
-def check_engine(vllm_config: Any, kv_cache_config: Any, settings: Settings) -> CacheGroups:
-    """What the engine caches. Raises SettingsError for what kvcast does not do."""
+def check_engine(vllm_config: Any, kv_cache_config: Any, settings: Settings) -> tuple[Settings, CacheGroups]:
+    """The settings with a number of tokens in a chunk, and what the engine caches. Raises SettingsError for what kvcast
+    does not do."""
     parallel = vllm_config.parallel_config
     for name in ("decode_context_parallel_size", "prefill_context_parallel_size"):
         if getattr(parallel, name, 1) > 1:
@@ -88,6 +94,9 @@ def check_engine(vllm_config: Any, kv_cache_config: Any, settings: Settings) -> 
             f"kvcast cannot cache this model: its groups of layers have blocks of {block_tokens} and of "
             f"{', '.join(map(str, sorted(others)))} tokens"
         )
+    if not settings.chunk_tokens:
+        token_bytes = _token_bytes(vllm_config.model_config, specs[full[0]][0])
+        settings = replace(settings, chunk_tokens=chunk_tokens_for(token_bytes, block_tokens))
     if settings.chunk_tokens % block_tokens:
         better = -(-settings.chunk_tokens // block_tokens) * block_tokens
         raise SettingsError(
@@ -98,9 +107,15 @@ def check_engine(vllm_config: Any, kv_cache_config: Any, settings: Settings) -> 
         raise SettingsError("load is layerwise; models with several groups of layers load with auto or async only")
     chunk_blocks = settings.chunk_tokens // block_tokens
     order = (full[0], *(number for number in range(len(specs)) if number != full[0]))
-    return CacheGroups(
-        block_tokens, order, tuple(_kept(specs[number], block_tokens, chunk_blocks) for number in order[1:])
-    )
+    kept = tuple(_kept(specs[number], block_tokens, chunk_blocks) for number in order[1:])
+    return settings, CacheGroups(block_tokens, order, kept)
+
+
+def _token_bytes(model: Any, spec: Any) -> int:
+    """KV of a token in the whole model, by the cache of one of its layers at one worker."""
+    head_bytes = spec.page_size_bytes // spec.block_size // spec.num_kv_heads
+    heads = 1 if getattr(model, "use_mla", False) else model.get_total_num_kv_heads()
+    return int(head_bytes * heads * model.get_total_num_hidden_layers())
 
 
 def _is_shareable(spec: Any) -> bool:
@@ -156,7 +171,27 @@ def shard_facts(
         facts.append([[len(group) for group in names], list(groups.kept_blocks)])
     canonical = json.dumps(facts, separators=(",", ":"))
     layout = hashlib.blake2b(canonical.encode(), digest_size=16, person=b"kvcast-layout").hexdigest()
-    return ShardFacts(layout, chunk_bytes, ",".join(backends))
+    kv_layout = _kv_layout(kv_cache_config, kv_caches, chunk_bytes, groups, backends)
+    return ShardFacts(layout, chunk_bytes, ",".join(backends), kv_layout)
+
+
+def _kv_layout(
+    kv_cache_config: Any,
+    kv_caches: dict[str, torch.Tensor],
+    chunk_bytes: int,
+    groups: CacheGroups,
+    backends: list[str],
+) -> str:
+    """Of a chunk; empty where it cannot be told: groups of layers, keys packed for a processor, odd axes."""
+    if groups.is_hybrid or any(name.startswith("CPU") for name in backends):
+        return ""
+    (views,) = layer_views(kv_cache_config, kv_caches, groups)
+    caches = [group_kernel_blocks(kv_caches[name], kv_cache_config.num_blocks) for name in views]
+    pages = [CachePage(str(cache.dtype), tuple(cache.shape[1:]), tuple(cache.stride()[1:])) for cache in caches]
+    spec = next(iter(iter_layer_specs(kv_cache_config.kv_cache_groups[groups.order[0]].kv_cache_spec)))
+    blocks = chunk_bytes // sum(view.shape[1] for view in views.values())
+    found = chunk_layout(pages, blocks, groups.block_tokens, spec.num_kv_heads)
+    return found.text if found is not None and found.size_bytes == chunk_bytes else ""
 
 
 def _backends(vllm_config: Any, names: list[str]) -> list[str]:
@@ -252,6 +287,7 @@ def make_identity(
         extra=json.dumps(extra, sort_keys=True, separators=(",", ":")),
         shards=shards,
         tenant_secret=tenant_secret(settings.tenant_secret_file),
+        may_lose=settings.kv_form == LOSSY,
     )
 
 

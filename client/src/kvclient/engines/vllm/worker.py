@@ -48,6 +48,8 @@ class KvcastConnectorWorker:
             answer_timeout_s=settings.answer_timeout_s,
         )
         self._transfers: Transfers | None = None
+        self._asleep: Transfers | None = None
+        """They, while the engine sleeps."""
         self._layers: dict[str, int] = {}
         self._gate: LayerGate | None = None
         self._async_loads: set[str] = set()
@@ -81,6 +83,17 @@ class KvcastConnectorWorker:
             log=log,
             clock=time.monotonic,
         )
+
+    def sleep(self) -> None:
+        """Copy nothing until `wake`. Idempotent; before the cache is registered nothing happens."""
+        if self._transfers is not None:
+            self._transfers.await_saves(self._settings.answer_timeout_s)
+            self._asleep, self._transfers = self._transfers, None
+
+    def wake(self) -> None:
+        """The cache is there again. Idempotent."""
+        if self._asleep is not None:
+            self._transfers, self._asleep = self._asleep, None
 
     def start_loads(self, orders: StepOrders) -> None:
         """Begin this step's loads."""
@@ -190,5 +203,6 @@ class KvcastConnectorWorker:
     def close(self) -> None:
         """End everything."""
         self._link.close()
+        self.wake()
         if self._transfers is not None:
             self._transfers.close()

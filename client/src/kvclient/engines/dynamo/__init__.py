@@ -1,0 +1,1 @@
+"""What NVIDIA Dynamo's router is told of the pool."""

@@ -1,0 +1,104 @@
+"""How a chunk's numbers lie in memory, and what may become of them: a few words in a chunk's namespace label. Pure.
+
+An engine that says it puts ` kv=FORM:LAYOUT` at the end of the label. FORM is `exact`, or `lossy` where those who share
+the namespace have agreed to KV that is rounded somewhere on its way. LAYOUT is the type of a number and the axes of the
+chunk in the order of memory, the innermost last: `bf16.l28.b16.p2.t16.h8.d128` is 28 layers, of each 16 blocks, of each
+K and V, of each 16 tokens, of each 8 heads of 128 numbers.
+
+What may be lossy is never decided by a label alone: an engine whose KV may be rounded names its chunks by other keys
+than one whose KV is exact (`kvclient.engines.core.identity`).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Final
+
+ELEMENT_BYTES: Final = {"bf16": 2, "fp16": 2, "fp32": 4}
+AXES: Final = "lpbthd"
+"""Layer, part (K, V), block, token of a block, head, number of a head."""
+AXIS_MAX: Final = 1 << 20
+LAYOUT_BYTES_MAX: Final = 80
+CHUNK_BYTES_MAX: Final = 1 << 32
+_WORD: Final = " kv="
+EXACT: Final = "exact"
+LOSSY: Final = "lossy"
+_AXIS: Final = re.compile(rf"([{AXES}])([1-9][0-9]{{0,6}})")
+
+
+@dataclass(frozen=True, slots=True)
+class KvLayout:
+    """Of one chunk."""
+
+    element: str
+    """One of ELEMENT_BYTES."""
+    axes: tuple[tuple[str, int], ...]
+    """(axis, size) in the order of memory; `d` is the last."""
+
+    def __post_init__(self) -> None:
+        if self.element not in ELEMENT_BYTES:
+            raise ValueError(f"numbers of type {self.element!r}; {', '.join(ELEMENT_BYTES)} are known")
+        names = [name for name, _ in self.axes]
+        if not names or names[-1] != "d" or len(set(names)) != len(names) or not set(names) <= set(AXES):
+            raise ValueError(f"axes {''.join(names)!r}: each of {AXES} at most once, and d last")
+        if any(not 1 <= size <= AXIS_MAX for _, size in self.axes) or self.size_bytes > CHUNK_BYTES_MAX:
+            raise ValueError("an axis without numbers, or a chunk larger than any")
+
+    @property
+    def numbers(self) -> int:
+        """In the whole chunk."""
+        return math.prod(size for _, size in self.axes)
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the whole chunk."""
+        return self.numbers * ELEMENT_BYTES[self.element]
+
+    def size(self, axis: str) -> int:
+        """Along an axis; 1 where there is none."""
+        return dict(self.axes).get(axis, 1)
+
+    @property
+    def text(self) -> str:
+        """As labels have it."""
+        return ".".join((self.element, *(f"{name}{size}" for name, size in self.axes)))
+
+
+def parse_layout(text: str) -> KvLayout:
+    """The reverse of `KvLayout.text`. Raises ValueError."""
+    if len(text) > LAYOUT_BYTES_MAX:
+        raise ValueError(f"a layout of {len(text)} characters; at most {LAYOUT_BYTES_MAX} are read")
+    element, *words = text.split(".")
+    found = [_AXIS.fullmatch(word) for word in words]
+    if any(one is None for one in found):
+        raise ValueError("an axis is one of its letters and a size, as in h8")
+    return KvLayout(element, tuple((one[1], int(one[2])) for one in found if one is not None))
+
+
+@dataclass(frozen=True, slots=True)
+class KvTerms:
+    """What a label says of a chunk's KV."""
+
+    layout: KvLayout
+    may_lose: bool
+    """Those who share the namespace take KV that is rounded."""
+
+
+def with_terms(label: str, terms: KvTerms) -> str:
+    """A label that says it."""
+    return f"{label}{_WORD}{LOSSY if terms.may_lose else EXACT}:{terms.layout.text}"
+
+
+def terms_of(label: str, size_bytes: int) -> KvTerms | None:
+    """What the label of a chunk of `size_bytes` says; None: nothing, or nothing that can be true of this chunk."""
+    _, word, said = label.rpartition(_WORD)
+    form, colon, text = said.partition(":")
+    if not word or not colon or form not in (EXACT, LOSSY):
+        return None
+    try:
+        layout = parse_layout(text)
+    except ValueError:
+        return None
+    return KvTerms(layout, form == LOSSY) if layout.size_bytes == size_bytes else None
