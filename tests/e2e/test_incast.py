@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from bmv2_testbed.bench.figures import IncastFigures
-from bmv2_testbed.bench.incast import IncastPlan, IncastRun, Mode, Peer, Trust
+from bmv2_testbed.bench.incast import IncastPlan, IncastRun, Mode, Trust
+from bmv2_testbed.bench.peer_servers import Peer, missing
 from bmv2_testbed.spec import Wiring
 
 SIZE_BYTES = 2 * 2**20
@@ -76,11 +77,21 @@ def test_a_slow_reader_slows_nobody_much() -> None:
 
 @pytest.mark.root
 def test_peers_run_on_the_same_links() -> None:
-    peers = IncastRun(_plan(), lambda _text: None, lambda _share: None).peers([Peer.TCP, Peer.RELAY])
-    assert peers["tcp"].verified
+    peers = IncastRun(_plan(), lambda _text: None, lambda _share: None).peers([Peer.TCP, Peer.RELAY, Peer.UFTP])
+    assert all(figures.verified for figures in peers.values()), peers
+    assert peers["uftp"].holder_tx_S < 2
     assert READERS <= peers["tcp"].holder_tx_S < 2 * READERS
     # One link carries four prefixes: the last of each come after 1, 2, 3 and 4 times S/B at the earliest.
     assert peers["tcp"].mean_ratio > 2
+
+
+@pytest.mark.root
+@pytest.mark.skipif(bool(missing(Peer.MOONCAKE)), reason=missing(Peer.MOONCAKE))
+def test_mooncake_store_is_a_peer() -> None:
+    peers = IncastRun(_plan(), lambda _text: None, lambda _share: None).peers([Peer.MOONCAKE])
+    assert peers["mooncake"].verified
+    # Two of the four readers lend memory, and have a replica.
+    assert peers["mooncake"].readers_tx_S > 0.5
 
 
 def test_cast_without_root() -> None:

@@ -6,27 +6,28 @@ import json
 import os
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
+from tests.engines.pool import stop, until
 from tests.unit.hostagent.agent_harness import free_port
 
 ROOT = Path(__file__).parents[2]
 START_S = 300.0
-STOP_S = 30.0
 ASK_S = 5.0
-POLL_S = 0.1
 
 
-def plugin(socket: str, **settings: Any) -> dict[str, Any]:
-    """LMCache's configuration of kvcast as a second level."""
+SHIPPED = {"module_path": "kvclient.engines.lmcache.second_level", "class_name": "KvcastL2"}
+
+
+def plugin(socket: str, loaded: Mapping[str, str] = SHIPPED, **settings: Any) -> dict[str, Any]:
+    """LMCache's configuration of kvcast as a second level; `loaded`: which class it is."""
     return {
         "type": "plugin",
-        "module_path": "kvclient.engines.lmcache.second_level",
-        "class_name": "KvcastL2",
+        **loaded,
         "adapter_params": {"socket": socket, "weights_digest": "w", "load_deadline_s": 5, **settings},
     }
 
@@ -36,6 +37,15 @@ def environment() -> dict[str, str]:
     made = os.environ | {"LMCACHE_DISABLE_BANNER": "1", "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     made.pop("PYTHONDONTWRITEBYTECODE", None)
     return made
+
+
+def is_healthy(url: str) -> bool:
+    """Whether a server says so."""
+    try:
+        with urllib.request.urlopen(f"{url}/healthcheck", timeout=ASK_S) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
 
 
 class Server:
@@ -77,25 +87,13 @@ class Server:
 
     def await_up(self) -> Self:
         """Wait until it says that it is healthy."""
-        give_up_s = time.monotonic() + START_S
-        while not self._is_healthy():
-            assert self._process.poll() is None, self.said
-            assert time.monotonic() < give_up_s, self.said
-            time.sleep(POLL_S)
+        until(self._is_healthy, lambda: self.said, START_S)
         return self
 
     def _is_healthy(self) -> bool:
-        try:
-            with urllib.request.urlopen(f"{self.url}/healthcheck", timeout=ASK_S) as answer:
-                return bool(answer.status == 200)
-        except OSError:
-            return False
+        assert self._process.poll() is None, self.said
+        return is_healthy(self.url)
 
     def close(self) -> None:
         """End it."""
-        self._process.terminate()
-        try:
-            self._process.wait(STOP_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        stop(self._process)

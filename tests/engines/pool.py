@@ -1,29 +1,49 @@
-"""A testbed for engines, what its pool holds, and waiting for it."""
+"""A testbed for engines, what its pool holds, what its nodes moved, and waiting for it."""
 
 from __future__ import annotations
 
+import functools
 import json
+import os
+import re
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 
+import pytest
 import yaml
 
 from bmv2_testbed import client
-from bmv2_testbed.spec import Target, TestbedSpec, Wiring
+from bmv2_testbed.network.namespaces import can_unshare
+from bmv2_testbed.network.wired import have_mininet
+from bmv2_testbed.processes import python_module
+from bmv2_testbed.spec import Target, TestbedSpec, Wiring, host_name
+from kvclient.client import AgentClient, Where
+from kvproto.sources import ChunkSource
 
 PATIENCE_S = 60.0
 POLL_S = 0.05
+FETCH_S = 60.0
+STOP_S = 30.0
+RATE_BIT_S = 100_000_000
+"""Of links that have one: bringing a prompt of tens of MB then takes longer than a busy machine delays anybody."""
+HAVE_LINKS = os.geteuid() == 0 and can_unshare() and have_mininet()
+"""Whether hosts can have links in network namespaces, which all that they send crosses."""
+needs_links = pytest.mark.skipif(not HAVE_LINKS, reason="needs root and mininet: what crosses links is counted")
 
 
 @contextmanager
 def running(hosts: int, pool_bytes: int) -> Iterator[client.Testbed]:
-    """Nodes, a controller that moves nothing by itself, and a switch that serves nothing by itself."""
+    """Nodes, a controller that moves nothing by itself, and a switch that serves nothing by itself.
+
+    Links have a rate where that is possible. Elsewhere they are datagrams on loopback, past which agents read from
+    each other as fast as memory is.
+    """
     spec = TestbedSpec(
         target=Target.P4SWITCH,
-        wiring=Wiring.DATAGRAMS,
+        wiring=Wiring.NAMESPACES if HAVE_LINKS else Wiring.DATAGRAMS,
+        rate_bit_s=RATE_BIT_S if HAVE_LINKS else None,
         hosts=hosts,
         pool_bytes=pool_bytes,
         controller_settings={"policy": {"admission": False}, "push": {"enabled": False}},
@@ -32,20 +52,63 @@ def running(hosts: int, pool_bytes: int) -> Iterator[client.Testbed]:
         yield made
 
 
-def until(condition: Callable[[], bool], what: str) -> None:
-    """Wait for the cluster, which tells nobody when it is done."""
-    give_up_s = time.monotonic() + PATIENCE_S
+def until(condition: Callable[[], bool], what: str | Callable[[], str], patience_s: float = PATIENCE_S) -> None:
+    """Wait for what other processes bring about and tell nobody; `what` they should have, or how to say it then."""
+    give_up_s = time.monotonic() + patience_s
     while not condition():
-        assert time.monotonic() < give_up_s, what
+        assert time.monotonic() < give_up_s, what if isinstance(what, str) else what()
         time.sleep(POLL_S)
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """End a process that was started here: asked first, then not."""
+    process.terminate()
+    try:
+        process.wait(STOP_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def agent_socket(testbed: client.Testbed, host: int) -> str:
+    """Where a host's agent serves engines."""
+    return str(testbed.directory / f"{host_name(host)}.sock")
 
 
 def keys_in_pool(testbed: client.Testbed) -> list[bytes]:
     """Keys of all chunks that the controller knows."""
     listen = yaml.safe_load((testbed.directory / "controller.yaml").read_text())["listen"]
-    listing = subprocess.run(
-        [sys.executable, "-m", "kvcast.cli", "ls", "--json", "--limit", "0", "--controller", listen],
-        check=True,
-        capture_output=True,
-    )
-    return [bytes.fromhex(chunk["key"]) for chunk in json.loads(listing.stdout)]
+    listing = python_module("kvcast.cli", "ls", "--json", "--limit", "0", "--controller", listen)
+    testbed.run("ls", "switch", listing)
+    return [bytes.fromhex(chunk["key"]) for chunk in json.loads(testbed.finish("ls", PATIENCE_S).stdout)]
+
+
+def keep_only_at(testbed: client.Testbed, keys: Sequence[bytes], holder: int, others: Sequence[int]) -> int:
+    """Move chunks to a host: it fetches them, and the other hosts drop theirs. Returns the bytes of all."""
+    with ExitStack() as stack:
+        at, *without = (stack.enter_context(AgentClient(agent_socket(testbed, host))) for host in (holder, *others))
+        with at.fetch_each(keys, deadline_s=FETCH_S) as found:
+            views = [view for view in found.views if view is not None]
+            assert len(views) == len(keys), f"{len(keys) - len(views)} of {len(keys)} chunks did not come"
+            size_bytes = sum(len(view) for view in views)
+        for each in without:
+            until(functools.partial(_drop, each, keys), "engines let go of what they stored, and the holder has it")
+    return size_bytes
+
+
+def _drop(agent: AgentClient, keys: Sequence[bytes]) -> bool:
+    """Whether all are on other nodes only."""
+    agent.drop(keys)
+    return set(agent.contains(keys)) == {Where.REMOTE}
+
+
+def sent_bytes(testbed: client.Testbed, host: int) -> int:
+    """What a host has sent since it is there, casts and reliable reads."""
+    return testbed.counters()[host_name(host)].tx_bytes
+
+
+def by_cast(testbed: client.Testbed, hosts: Sequence[int]) -> list[int]:
+    """Chunks that each of these hosts' agents has delivered from casts."""
+    named = re.compile(rf'^kvcast_agent_fetch_chunks_total{{source="{ChunkSource.CAST.label}"}} (\S+)$', re.MULTILINE)
+    found = [named.search(testbed.agent_metrics(host)) for host in hosts]
+    return [int(float(each[1])) if each else 0 for each in found]

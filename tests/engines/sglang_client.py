@@ -7,6 +7,7 @@ import os
 import select
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -16,10 +17,16 @@ ROOT = HERE.parent.parent
 START_S = 500.0
 ANSWER_S = 120.0
 PAGE_TOKENS = 16
+SHIPPED = {"module_path": "kvclient.engines.sglang.backend", "class_name": "KvcastHiCache"}
 
 
-def engine_arguments(model: Path, agent_socket: str | None, *, layout: str = "page_first_direct") -> dict[str, Any]:
-    """SGLang's, for a small model on the CPU; `agent_socket` None: without a storage tier."""
+def engine_arguments(
+    model: Path, agent_socket: str | None, *, layout: str = "page_first_direct", backend: Mapping[str, Any] = SHIPPED
+) -> dict[str, Any]:
+    """SGLang's, for a small model on the CPU; `agent_socket` None: without a storage tier.
+
+    `backend`: which class SGLang loads, and what else its extra configuration has.
+    """
     arguments: dict[str, Any] = {
         "model_path": str(model),
         "device": "cpu",
@@ -30,7 +37,7 @@ def engine_arguments(model: Path, agent_socket: str | None, *, layout: str = "pa
         "disable_overlap_schedule": True,
         "disable_cuda_graph": True,
         "mem_fraction_static": 0.3,
-        "max_total_tokens": 8192,
+        "max_total_tokens": 4096,
         "max_running_requests": 2,
         "page_size": PAGE_TOKENS,
         "log_level": "warning",
@@ -39,9 +46,8 @@ def engine_arguments(model: Path, agent_socket: str | None, *, layout: str = "pa
     if agent_socket is None:
         return arguments
     extra = {
+        **backend,
         "backend_name": "kvcast",
-        "module_path": "kvclient.engines.sglang.backend",
-        "class_name": "KvcastHiCache",
         "interface_v1": 1,
         "prefetch_threshold": 4 * PAGE_TOKENS,
         "hicache_storage_pass_prefix_keys": True,
@@ -68,18 +74,23 @@ class Generated:
     from_storage: int
 
 
+def environment() -> dict[str, str]:
+    """Of SGLang's processes, without a GPU: stand-ins for its kernels, and one core."""
+    return {
+        "PYTHONPATH": os.pathsep.join([str(HERE / "standins" / "sglang"), str(ROOT)]),
+        "SGLANG_USE_CPU_ENGINE": "1",
+        "SGLANG_CPU_OMP_THREADS_BIND": "0",
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+    }
+
+
 class Engine:
     """One engine. Starting takes a minute of processor time: start several before awaiting the first."""
 
     def __init__(self, arguments: dict[str, Any], log: Path) -> None:
-        environment = os.environ | {
-            "PYTHONPATH": os.pathsep.join([str(HERE / "standins" / "sglang"), str(ROOT)]),
-            "SGLANG_USE_CPU_ENGINE": "1",
-            "SGLANG_CPU_OMP_THREADS_BIND": "0",
-            "OMP_NUM_THREADS": "1",
-            "HF_HUB_OFFLINE": "1",
-        }
-        environment.pop("PYTHONDONTWRITEBYTECODE", None)
+        around = os.environ | environment()
+        around.pop("PYTHONDONTWRITEBYTECODE", None)
         self._log = log
         with open(log, "wb") as errors:
             self._process = subprocess.Popen(
@@ -87,7 +98,7 @@ class Engine:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
-                env=environment,
+                env=around,
                 cwd=ROOT,
             )
 

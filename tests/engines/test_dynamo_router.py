@@ -1,16 +1,17 @@
-"""Dynamo's own selection of workers, told by agents what their nodes hold.
+"""Dynamo's frontend and KV router with two workers, told by agents what nodes hold; docs/how-to/dynamo.md as it is.
 
-Real: Dynamo's indexer and scheduler (`SelectionService`, in this process, without etcd and NATS), ZMQ, two agents.
-Nobody computes: a node's announcer is told which chunks exist, as an engine's connector is, and asks its agent where
-they are. It publishes those that are in this node's own DRAM, in the form of vLLM's events.
+Real: the frontend, its router, workers on Dynamo's runtime, without etcd and NATS; agents, controller and switch. The
+workers are those of the page: what they compute is of no use, and where it is is their agents' matter.
 """
 
 from __future__ import annotations
 
-import asyncio
-import random
-from array import array
-from collections.abc import Iterator
+import json
+import tempfile
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,192 +19,177 @@ import pytest
 
 pytest.importorskip("dynamo.llm")
 
-import msgspec
-import zmq
-from dynamo.llm import SelectionService
-
-from kvclient.client import AgentClient
-from kvclient.engines.core.announcements import Announcement, Announcements, ChunkFacts, Medium, Stored
-from kvclient.messages import Where
+from bmv2_testbed import client
+from kvclient.client import AgentClient, Where
 from kvproto.ids import ChunkKey, Namespace, prefix_keys
-from tests.unit.hostagent.agent_harness import cluster
+from tests.engines import pool
+from tests.engines.followed import Running, blocks_of, on_this_machine, said
+from tests.engines.pool import agent_socket, until
+from tests.unit.hostagent.agent_harness import free_port
 
-BLOCK_TOKENS = 16
+WORKER, ENVIRONMENT, START_WORKER, START_FRONTEND, ASK = blocks_of("dynamo.md", __name__)
+CHUNK_TOKENS = 64
 CHUNKS = 8
-PATIENCE_S = 60.0
-POLL_S = 0.05
-MODEL = "m"
-NAMESPACE = Namespace(MODEL, chunk_tokens=BLOCK_TOKENS)
+WORDS = 4096
+START_S = 300.0
+ASK_S = 60.0
+SURE = 24
+"""Answers that have to be the same: a router that knows of no difference chooses by chance."""
+HOSTS = (0, 1)
+AT_ONCE = {"DYN_GRACEFUL_SHUTDOWN_GRACE_PERIOD_SECS": "0", "DYN_HTTP_GRACEFUL_SHUTDOWN_TIMEOUT_SECS": "0"}
+"""Parts that are told to stop wait for nobody."""
 
 
-class BlockStored(msgspec.Struct, array_like=True, tag=True, omit_defaults=True):
-    """As vLLM publishes it: fields by position."""
-
-    block_hashes: list[int]
-    parent_block_hash: int | None
-    token_ids: list[int]
-    block_size: int
-    lora_id: int | None
-    medium: str | None
-    lora_name: str | None
-
-
-class BlockRemoved(msgspec.Struct, array_like=True, tag=True, omit_defaults=True):
-    """As above."""
-
-    block_hashes: list[int]
-    medium: str | None
+def write_model(folder: Path) -> Path:
+    """What Dynamo reads of a model: its configuration, and a tokenizer of the words w0, w1, ..."""
+    folder.mkdir()
+    words = {"type": "WordLevel", "vocab": {f"w{number}": number for number in range(WORDS)}, "unk_token": "w0"}
+    tokenizer = {"version": "1.0", "pre_tokenizer": {"type": "WhitespaceSplit"}, "model": words}
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    config = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "max_position_embeddings": 8192}
+    (folder / "config.json").write_text(json.dumps({**config, "vocab_size": WORDS, "eos_token_id": 1}))
+    return folder
 
 
-class Node:
-    """A node's agent, and what tells the router of it."""
+class Cluster:
+    """The frontend and its workers, one on each node."""
 
-    def __init__(self, socket: str, endpoint: str, context: zmq.Context[Any]) -> None:
-        self.client = AgentClient(socket)
-        self.endpoint = endpoint
-        self._announcements = Announcements(chunks_max=100, tell_media_apart=False)
-        self._stream = context.socket(zmq.PUB)
-        self._stream.bind(endpoint)
-        self._sequence = 0
-
-    def close(self) -> None:
-        self.client.close()
-        self._stream.close(linger=0)
-
-    def put(self, prompt: list[int]) -> None:
-        """As an engine that computed the prompt."""
-        keys = prefix_keys(NAMESPACE, prompt)
-        for key, parent in zip(keys, (None, *keys), strict=False):
-            self.client.put(key, parent, bytes(4096))
-
-    def drop(self, prompt: list[int], chunks: int) -> None:
-        """The last chunks of a prompt leave this node."""
-        assert all(self.client.drop(prefix_keys(NAMESPACE, prompt)[-chunks:]))
-
-    def look(self, prompt: list[int]) -> None:
-        """Ask the agent what it has of a prompt here, and publish what changed."""
-        keys = prefix_keys(NAMESPACE, prompt)
-        here = [where is Where.LOCAL for where in self.client.contains(keys)]
-        news: list[Announcement] = []
-        for chunk, (key, present) in enumerate(zip(keys, here, strict=True)):
-            if present:
-                news += self._announcements.there((key,), Where.LOCAL, facts_of(prompt, keys, chunk))
-            elif key in self._announcements:
-                news += self._announcements.swept([(key,)], [Where.NOWHERE])
-        self.publish(news)
-
-    def publish(self, news: list[Announcement]) -> None:
-        """One batch."""
-        events = [event_of(one) for one in news]
-        frames = [b"", self._sequence.to_bytes(8, "big"), msgspec.msgpack.encode((0.0, events, 0))]
-        self._stream.send_multipart(frames)
-        self._sequence += 1
-
-
-def block_hash(key: ChunkKey) -> int:
-    return int.from_bytes(key[:8], "big") >> 1
-
-
-def facts_of(prompt: list[int], keys: list[ChunkKey], chunk: int) -> ChunkFacts:
-    parent = block_hash(keys[chunk - 1]) if chunk else None
-    tokens = array("I", prompt[chunk * BLOCK_TOKENS : (chunk + 1) * BLOCK_TOKENS])
-    return ChunkFacts((block_hash(keys[chunk]),), parent, tokens, None)
-
-
-def event_of(news: Announcement) -> BlockStored | BlockRemoved:
-    if not isinstance(news, Stored):
-        return BlockRemoved([int(str(one)) for one in news.block_hashes], "EXTERNAL")
-    facts = news.facts
-    hashes, parent = [int(str(one)) for one in facts.block_hashes], facts.parent_hash
-    return BlockStored(
-        hashes,
-        int(str(parent)) if parent is not None else None,
-        list(facts.tokens),
-        BLOCK_TOKENS,
-        None,
-        "EXTERNAL",
-        None,
-    )
-
-
-def prompt_of(seed: int) -> list[int]:
-    chance = random.Random(f"dynamo {seed}")
-    return [chance.randrange(3, 4000) for _ in range(CHUNKS * BLOCK_TOKENS)]
-
-
-@pytest.fixture
-def nodes(tmp_path: Path) -> Iterator[list[Node]]:
-    """Workers 1 and 2 of the router."""
-    with cluster(2, pool_bytes=4 << 20) as agents:
-        context = zmq.Context()
-        made = [
-            Node(agent.config.api_socket, f"ipc://{tmp_path}/{agent.config.node}", context) for agent in agents.agents
-        ]
-        yield made
-        for node in made:
-            node.close()
-        context.term()
-
-
-class Router:
-    """Dynamo's, with a worker for each node."""
-
-    def __init__(self) -> None:
-        self._service = SelectionService(indexer_threads=1)
-
-    async def add(self, number: int, node: Node) -> None:
-        """A worker, and wait until its events are heard: what is published before is lost."""
-        worker = {
-            "worker_id": number,
-            "model_name": MODEL,
-            "endpoint": f"http://127.0.0.1:{number}",
-            "block_size": BLOCK_TOKENS,
-            "kv_events_endpoints": {0: node.endpoint},
-            "total_kv_blocks": 4096,
-            "max_num_batched_tokens": 8192,
+    def __init__(self, folder: Path, testbed: client.Testbed, stack: ExitStack) -> None:
+        self.model = write_model(folder / "model")
+        self.testbed = testbed
+        self._port = free_port()
+        self._folder = folder
+        (folder / "worker.py").write_text(WORKER)
+        around = on_this_machine(ENVIRONMENT, {"/tmp/dynamo": str(folder / "discovery")})
+        commands = {
+            f"worker{host}": on_this_machine(
+                START_WORKER, {"MODEL": str(self.model), "/run/kvcast/agent.sock": agent_socket(testbed, host)}
+            )
+            for host in HOSTS
         }
-        await self._service.upsert_worker(worker)
-        prompt = prompt_of(-number)
-        facts = facts_of(prompt, prefix_keys(NAMESPACE, prompt), 0)
-        async with asyncio.timeout(PATIENCE_S):
-            while (await self.blocks(prompt))[number] == 0:
-                node.publish([Stored(Medium.POOL, facts)])
-                await asyncio.sleep(POLL_S)
+        commands["frontend"] = on_this_machine(START_FRONTEND, {"8000": str(self._port)})
+        self._parts = [
+            stack.enter_context(Running(name, command, folder, before=around, **AT_ONCE))
+            for name, command in commands.items()
+        ]
+        self.workers = self._meet()
 
-    async def blocks(self, prompt: list[int]) -> dict[int, int]:
-        """Leading blocks of a prompt below the memory of each worker, as the router knows."""
-        scores = await self._service.overlap_scores({"model_name": MODEL, "token_ids": prompt})
-        return {each["worker_id"]: each["disk_blocks"] for each in scores["workers"]}
+    def _meet(self) -> list[int]:
+        """The worker of each node: who is asked for a prompt has it on its node."""
+        found: dict[int, int] = {}
+        prompts = (prompt_of(number) for number in range(100, WORDS))
 
-    async def await_blocks(self, prompt: list[int], expected: dict[int, int]) -> None:
-        async with asyncio.timeout(PATIENCE_S):
-            while await self.blocks(prompt) != expected:
-                await asyncio.sleep(POLL_S)
+        def met_both() -> bool:
+            ended = [part for part in self._parts if part.ended]
+            assert not ended, ended[0].said
+            prompt = next(prompts)
+            try:
+                worker = self.ask(prompt)["worker"]
+            except (urllib.error.HTTPError, OSError):
+                return False  # it is not there yet, or knows no worker yet
+            if worker not in found.values():
+                (host,) = (host for host in HOSTS if self.places(host, prompt) == [Where.LOCAL] * CHUNKS)
+                found[host] = worker
+            return len(found) == len(HOSTS)
 
-    async def chosen(self, prompt: list[int]) -> int:
-        """The worker that a prompt is sent to."""
-        answer = await self._service.select({"model_name": MODEL, "token_ids": prompt})
-        return int(answer["worker_id"])
+        until(met_both, lambda: "\n".join(part.said for part in self._parts), START_S)
+        return [found[host] for host in HOSTS]
+
+    def ask_as_the_page(self) -> dict[str, Any]:
+        """What the page's question is answered with."""
+        command = on_this_machine(ASK, {"MODEL": str(self.model), ":8000": f":{self._port}"})
+        answer: dict[str, Any] = json.loads(said(command, self._folder))
+        return answer
+
+    def ask(self, prompt: Sequence[int], **hints: Any) -> dict[str, Any]:
+        """Who answers, and how many chunks of the prompt its engine found."""
+        nvext = {"extra_fields": ["worker_id"], **hints}
+        question = {"model": str(self.model), "prompt": list(prompt), "max_tokens": 1, "nvext": nvext}
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self._port}/v1/completions",
+            json.dumps(question).encode(),
+            {"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=ASK_S) as stream:
+            answer = json.load(stream)
+        return {
+            "worker": answer["nvext"]["worker_id"]["decode_worker_id"],
+            "found": answer["choices"][0]["text"].strip(),
+        }
+
+    def await_chosen(self, prompt: Sequence[int], host: int) -> None:
+        """Wait until the router would send a prompt to a node, whoever else is idle."""
+
+        def is_chosen() -> bool:
+            chosen = {self.ask(prompt, annotations=["query_instance_id:"])["worker"] for _ in range(SURE)}
+            return chosen == {self.workers[host]}
+
+        until(is_chosen, f"the router sends it to node {host}")
+
+    def keys(self, prompt: Sequence[int]) -> list[ChunkKey]:
+        return prefix_keys(Namespace(model=str(self.model), chunk_tokens=CHUNK_TOKENS), prompt)
+
+    def agent(self, host: int) -> AgentClient:
+        return AgentClient(agent_socket(self.testbed, host))
+
+    def places(self, host: int, prompt: Sequence[int]) -> list[Where]:
+        with self.agent(host) as agent:
+            return agent.contains(self.keys(prompt))
+
+    def bring(self, host: int, prompt: Sequence[int]) -> None:
+        """As a cast, a push or another engine of the node."""
+        until(lambda: Where.NOWHERE not in self.places(host, prompt), "the node knows where it is")
+        with self.agent(host) as agent, agent.fetch(self.keys(prompt), deadline_s=ASK_S) as got:
+            assert got.count == CHUNKS
+
+    def take(self, host: int, prompt: Sequence[int], chunks: int = CHUNKS) -> None:
+        """As eviction: the last chunks of a prompt leave the node."""
+        with self.agent(host) as agent:
+            assert all(agent.drop(self.keys(prompt)[-chunks:]))
 
 
-async def follow(nodes: list[Node]) -> None:
-    router = Router()
-    for number, node in enumerate(nodes, 1):
-        await router.add(number, node)
-    for seed, holder in enumerate((2, 1, 2), 1):
-        prompt, other = prompt_of(seed), 3 - holder
-        nodes[holder - 1].put(prompt)
-        for node in nodes:
-            node.look(prompt)
-        await router.await_blocks(prompt, {holder: CHUNKS, other: 0})
-        assert [await router.chosen(prompt) for _ in range(4)] == [holder] * 4
-        nodes[holder - 1].drop(prompt, chunks=CHUNKS // 2)
-        nodes[other - 1].put(prompt)
-        for node in nodes:
-            node.look(prompt)
-        await router.await_blocks(prompt, {holder: CHUNKS // 2, other: CHUNKS})
-        assert [await router.chosen(prompt) for _ in range(4)] == [other] * 4
+def prompt_of(number: int) -> list[int]:
+    return [number] * (CHUNKS * CHUNK_TOKENS)
 
 
-def test_requests_go_where_agents_have_their_blocks(nodes: list[Node]) -> None:
-    asyncio.run(follow(nodes))
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with tempfile.TemporaryDirectory(prefix="kvcast-dynamo-") as folder, ExitStack() as stack:
+        testbed = stack.enter_context(pool.running(len(HOSTS), 64 * 2**20))
+        yield Cluster(Path(folder), testbed, stack)
+
+
+def test_the_page_works_as_it_stands(cluster: Cluster) -> None:
+    first = cluster.ask_as_the_page()
+    assert first["choices"][0]["text"].strip() == "w0", "nobody had it"
+    again: dict[str, Any] = {}
+
+    def is_found() -> bool:
+        again.update(cluster.ask_as_the_page())
+        return bool(again["choices"][0]["text"].strip() == f"w{200 // CHUNK_TOKENS}")
+
+    until(is_found, "all whole chunks of it are there")
+    assert again["nvext"]["worker_id"] == first["nvext"]["worker_id"]
+
+
+def test_requests_follow_what_agents_have_though_engines_did_nothing(cluster: Cluster) -> None:
+    prompt = prompt_of(7)
+    assert cluster.ask(prompt, backend_instance_id=cluster.workers[0])["found"] == "w0"
+    cluster.await_chosen(prompt, 0)
+    until(lambda: cluster.places(1, prompt) == [Where.REMOTE] * CHUNKS, "the other node knows where it is")
+    assert cluster.ask(prompt, backend_instance_id=cluster.workers[1])["found"] == f"w{CHUNKS}", "over the pool"
+    cluster.take(0, prompt)
+    cluster.await_chosen(prompt, 1)
+    cluster.bring(0, prompt)
+    cluster.take(1, prompt, chunks=CHUNKS // 2)
+    cluster.await_chosen(prompt, 0)
+
+
+def test_a_worker_without_its_agent_is_chosen_no_more(cluster: Cluster) -> None:
+    prompt = prompt_of(8)
+    for worker in cluster.workers:
+        cluster.ask(prompt, backend_instance_id=worker)
+    cluster.take(1, prompt, chunks=1)
+    cluster.await_chosen(prompt, 0)
+    cluster.testbed.kill("agent0")
+    cluster.await_chosen(prompt, 1)

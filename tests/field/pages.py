@@ -7,6 +7,7 @@ A block says in a comment before it, which no reader sees, where its commands ru
     <!-- run: n1 restart -->       the same, after what runs there of this command was ended
     <!-- run: n1 shows "TEXT" -->  and what it says contains the text
     <!-- run: n1 fails -->         and it ends with a status other than 0
+    <!-- engines: MODULE -->       a test of this module in tests/engines follows it, beside a real engine
     <!-- file: n1 n2 -->           the block is a file: its name stands in its first line, or before it as `NAME`
     <!-- skip: REASON -->          it cannot run in namespaces of a test, and why
     <!-- shown: REASON -->         it is not there to be followed: what something prints, a form of a command
@@ -29,7 +30,7 @@ PAGES = (
 )
 FOLLOWED = ("", "sh", "bash", "console", "yaml")
 """Languages of fences that a reader types or writes into a file."""
-MARK = re.compile(r"^\s*<!-- (run|file|skip|shown): (.*?) ?-->\s*$")
+MARK = re.compile(r"^\s*<!-- (run|file|engines|skip|shown): (.*?) ?-->\s*$")
 FENCE = re.compile(r"^(\s*)```(\w*)")
 NAME = re.compile(r"`([\w.-]+\.(?:py|yaml|p4))`")
 FIRST_LINE = re.compile(r"^# (?:~/)?([\w./-]+\.(?:py|yaml))")
@@ -44,7 +45,7 @@ class Block:
     language: str
     text: str
     kind: str
-    """run, file, skip, shown; empty: no comment says."""
+    """run, file, engines, skip, shown; empty: no comment says."""
     machines: tuple[str, ...] = ()
     daemon: bool = False
     restart: bool = False
@@ -53,6 +54,7 @@ class Block:
     name: str = ""
     """Of the file."""
     reason: str = ""
+    """Why nobody follows it; of `engines` the module of tests that does."""
 
     @property
     def place(self) -> str:
@@ -109,7 +111,7 @@ def _in_list(lines: list[str], at: int) -> bool:
 def _block(page: Path, line: int, language: str, body: list[str], mark: _Mark, before: str) -> Block:
     indent = min((len(one) - len(one.lstrip()) for one in body if one.strip()), default=0)
     text = "\n".join(one[indent:] for one in body).strip("\n") + "\n"
-    if mark.kind in ("", "skip", "shown"):
+    if mark.kind in ("", "engines", "skip", "shown"):
         return Block(page, line, language, text, mark.kind, reason=mark.reason)
     machines, flags, shows, words = [], set(), [], list(mark.words)
     while words:
