@@ -63,7 +63,7 @@ lint: $(VENV)/.installed build/p4runtime_stubs/.written ## ruff, mypy --strict, 
 	$(VENV)/bin/lint-imports --no-logo
 
 types: $(VENV)/.installed ## mypy --strict alone
-	$(VENV)/bin/mypy client/src p4switch/src kvpolicy kvdaemon kvsim controlplane hostagent bmv2_testbed kvcast planner tools examples
+	$(VENV)/bin/mypy client/src p4switch/src kvcodec kvpolicy kvdaemon kvsim controlplane hostagent bmv2_testbed kvcast planner tools examples
 
 test: setup .venv-p4rt-shell/.installed lint ## everything that can run on this machine, under ten minutes
 	$(RUN) $(PY) -m pytest $(PARALLEL) -m "not long and not roce and not wheels and not field and not engines and not enters_namespace"

@@ -20,7 +20,7 @@ from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.limits import STOP_GRACE_S
 from bmv2_testbed.network.counters import InterfaceCounters
 from bmv2_testbed.processes import Outcome, ProcessorTimes, child_environment, last_line, python_module
-from bmv2_testbed.spec import CONTROL_SOCKET, Faults, TestbedSpec
+from bmv2_testbed.spec import CONTROL_SOCKET, Faults, TestbedSpec, agent_name
 
 
 class Testbed:
@@ -66,6 +66,11 @@ class Testbed:
     def spec(self) -> TestbedSpec:
         """What it is made of."""
         return TestbedSpec.from_json(json.dumps(self.status()["spec"]))
+
+    def network_of(self, host: int) -> str:
+        """Path of a host's network namespace, for processes that enter it. Only where hosts have one."""
+        pid = self.status()["pids"][agent_name(host)]
+        return f"/proc/{self.pid}/root/proc/{pid}/ns/net"
 
     def run(self, name: str, place: str, argv: Sequence[str]) -> None:
         """Start a process in a host (`h0`..) or next to the switch (`switch`)."""
@@ -114,9 +119,12 @@ class Testbed:
         """Wait until every agent that runs is attached and the switch, if there is one, is programmed."""
         self._ask("await_cluster")
 
-    def serve_from_switch(self, last_key: bytes, chunks: int) -> None:
-        """Have the switch take in the prefix that ends with this chunk, and wait until it serves all of it."""
-        self._ask("serve_from_switch", last_key=last_key.hex(), chunks=chunks)
+    def serve_from_switch(self, last_key: bytes, chunks: int, *, unpinned: bool = False) -> None:
+        """Have the switch take in the prefix that ends with this chunk, and wait until it serves all of it.
+
+        `unpinned`: no pin is left behind, so nodes may drop their copies.
+        """
+        self._ask("serve_from_switch", last_key=last_key.hex(), chunks=chunks, unpinned=unpinned)
 
     def agent_health(self, host: int) -> dict[str, Any]:
         """What an agent says of itself."""

@@ -27,7 +27,7 @@ from bmv2_testbed.network.taps import make_taps
 from bmv2_testbed.network.wired import WiredNetwork
 from bmv2_testbed.operator_calls import RECONNECT_AT_ONCE, ControllerCalls
 from bmv2_testbed.processes import Launch, Supervisor, child_environment, last_line, python_module
-from bmv2_testbed.spec import Faults, Target, TestbedSpec, Wiring, host_name, switch_port
+from bmv2_testbed.spec import Faults, Target, TestbedSpec, Wiring, agent_name, host_name, switch_port
 from bmv2_testbed.switch_admin import SwitchAdmin, port_options
 from bmv2_testbed.switches import (
     ADMIN_SOCKET,
@@ -53,11 +53,6 @@ def read_bytes(metrics: str) -> tuple[int, int]:
     for direction, value in _READ_BYTES.findall(metrics):
         total[direction] += int(float(value))
     return total["sent"], total["received"]
-
-
-def agent_name(host: int) -> str:
-    """Name of the agent's process."""
-    return f"agent{host}"
 
 
 class Cluster:
@@ -227,10 +222,10 @@ class Cluster:
         with self._calls() as calls:
             calls.await_ready(agents, self._programs_switch, deadline_s)
 
-    def serve_from_switch(self, last_key: bytes, chunks: int, deadline_s: float) -> None:
+    def serve_from_switch(self, last_key: bytes, chunks: int, unpinned: bool, deadline_s: float) -> None:
         """Have the switch take in a prefix, and wait until it serves all of it."""
         with self._calls() as calls:
-            calls.serve_from_switch(last_key, chunks, deadline_s)
+            calls.serve_from_switch(last_key, chunks, unpinned, deadline_s)
 
     def leftovers(self, dead: Sequence[int], deadline_s: float) -> list[str]:
         """What should be gone now that all fetches are over; `dead`: hosts whose agents died."""

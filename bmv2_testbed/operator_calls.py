@@ -77,14 +77,18 @@ class ControllerCalls:
                 return
         raise TestbedError(f"the cluster is not ready in time: {seen}")
 
-    def serve_from_switch(self, last_key: bytes, chunks: int, deadline_s: float) -> None:
-        """Have the switch take in a prefix, and wait until it serves every chunk of it."""
+    def serve_from_switch(self, last_key: bytes, chunks: int, unpinned: bool, deadline_s: float) -> None:
+        """Have the switch take in a prefix, and wait until it serves every chunk of it.
+
+        `unpinned`: the pin is taken back then. The switch keeps what nothing else needs room for."""
         pinned, served = False, 0
         for _ in self._statuses(deadline_s):
             # Agents announce chunks a moment after the put, many at a time.
             pinned = pinned or self._pin_in_switch(last_key)
             served = self._served(last_key) if pinned else 0
             if served >= chunks:
+                if unpinned:
+                    self._unpin(last_key)
                 return
         raise TestbedError(f"the switch serves only {served} of {chunks} chunks in time")
 
@@ -97,6 +101,12 @@ class ControllerCalls:
                 return False
             raise TestbedError(f"controller at {self._address}: {_words(error)}") from error
         return True
+
+    def _unpin(self, last_key: bytes) -> None:
+        try:
+            self._operator.Unpin(control_pb2.PinRequest(key_hex=last_key.hex()), timeout=_CALL_S)
+        except grpc.RpcError as error:
+            raise TestbedError(f"controller at {self._address}: {_words(error)}") from error
 
     def _served(self, last_key: bytes) -> int:
         try:

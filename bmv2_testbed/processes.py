@@ -42,6 +42,7 @@ _SPECS = (importlib.util.find_spec(package) for package in ("bmv2_testbed", "kvp
 _SEARCH = tuple({str(Path(spec.origin).resolve().parent.parent): None for spec in _SPECS if spec and spec.origin})
 """Where the packages of the three distributions were found."""
 _NOTIFICATION_BYTES_MAX = 4096
+_LISTENING_POLL_S = 0.02
 _CLOCK_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -265,6 +266,20 @@ def processor_times(pid: int) -> ProcessorTimes:
             used, waited, _ = file.read_text().split()
             used_ns, waited_ns = used_ns + int(used), waited_ns + int(waited)
     return ProcessorTimes(used_ns / 1e9, waited_ns / 1e9)
+
+
+def await_listening(server: subprocess.Popen[bytes], name: str, address: str, port: int, patience_s: float) -> None:
+    """Return when a server that tells nobody takes connections. Raises TestbedError when it ends or takes too long, and
+    has ended then."""
+    give_up_s = time.monotonic() + patience_s
+    while True:
+        with contextlib.suppress(OSError), socket.create_connection((address, port), patience_s):
+            return
+        if time.monotonic() > give_up_s or server.poll() is not None:
+            server.kill()
+            server.wait()
+            raise TestbedError(f"{name} does not listen at {address}:{port}")
+        time.sleep(_LISTENING_POLL_S)
 
 
 def last_line(text: str) -> str:

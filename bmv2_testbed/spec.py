@@ -144,6 +144,11 @@ def host_name(host: int) -> str:
     return f"h{host}"
 
 
+def agent_name(host: int) -> str:
+    """Name of the agent's process."""
+    return f"agent{host}"
+
+
 def data_ip(host: int) -> str:
     """Address on the data network; the last byte is the switch port, the member index is one less."""
     return f"10.75.0.{host + 1}"

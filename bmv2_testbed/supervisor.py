@@ -113,8 +113,8 @@ class Requests:
     def await_cluster(self) -> None:
         self._cluster.await_cluster(self._deadline_s())
 
-    def serve_from_switch(self, last_key: str, chunks: int) -> None:
-        self._cluster.serve_from_switch(bytes.fromhex(last_key), chunks, self._deadline_s())
+    def serve_from_switch(self, last_key: str, chunks: int, unpinned: bool) -> None:
+        self._cluster.serve_from_switch(bytes.fromhex(last_key), chunks, unpinned, self._deadline_s())
 
     def agent_health(self, host: int) -> dict[str, object]:
         return self._cluster.agent_health(host)

@@ -37,7 +37,7 @@ COMMANDS: dict[str, str] = {
 }
 
 
-EXTRAS = {"matplotlib": "plan", "zstandard": "plan"}
+EXTRAS = {"matplotlib": "plan"}
 """Modules that `pip install kvcast` alone leaves out, and the extra that brings each."""
 
 

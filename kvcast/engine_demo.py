@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rich.console import Console
 
@@ -46,7 +46,10 @@ def check_demo_arguments(args: argparse.Namespace, name: str) -> None:
 
 
 def play(
-    args: argparse.Namespace, console: Console, demo: Callable[[Path, Path, Say], FiguresT]
+    args: argparse.Namespace,
+    console: Console,
+    demo: Callable[[Path, Path, Say], FiguresT],
+    model_fields: Mapping[str, Any] = MODEL,
 ) -> tuple[FiguresT, str]:
     """Run `demo(model, folder, say)` with a small model. Returns its figures and, with `--isolate`, how it ran.
 
@@ -59,7 +62,7 @@ def play(
             console.status("model") as status,
         ):
             folder = Path(made)
-            model = make_model(folder / "model", "llama", **MODEL)
+            model = make_model(folder / "model", "llama", **model_fields)
             return demo(model, folder, lambda text: status.update(text)), isolation
     except TestbedError as error:
         raise UsageError(str(error)) from error

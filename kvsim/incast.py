@@ -49,6 +49,9 @@ class Incast:
     stagger: bool = False
     """Readers begin at random times within one transfer, not at once."""
     hosts: Hosts = Hosts.QUICK
+    racks: int = 1
+    """Readers are spread over so many, the holder is in the first. Their switches cast to each other's racks, over ways
+    as fast as one host's link."""
     loss: float = 0.0
     """At each link, as a probability."""
     seed: int = 1
@@ -56,6 +59,8 @@ class Incast:
     def __post_init__(self) -> None:
         if self.size_bytes < self.segment_bytes or self.chunk_bytes < self.segment_bytes:
             raise ValueError(f"prefix and chunk have at least one segment of {self.segment_bytes} bytes")
+        if not 1 <= self.racks <= self.readers:
+            raise ValueError(f"{self.readers} readers are not in {self.racks} racks")
 
     @property
     def transfer_ns(self) -> int:
@@ -76,6 +81,9 @@ class Incast:
             chunks=chunks,
             segments=-(-self.size_bytes // (chunks * self.segment_bytes)),
             segment_bytes=self.segment_bytes,
+            racks=self.racks,
+            tunnels=self.racks > 1,
+            core_rate_bytes_per_s=rate,
             rate_bytes_per_s=rate,
             delay_ns=DELAY_NS,
             queue_ns=int(min(QUEUE_NS, QUEUE_BYTES_MAX / rate * 1e9)),

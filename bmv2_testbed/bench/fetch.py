@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -17,14 +16,15 @@ from rich.table import Table
 
 from bmv2_testbed import client
 from bmv2_testbed.bench.group import agent_socket, put_prefix
-from bmv2_testbed.bench.incast import Peer, start_peer
+from bmv2_testbed.bench.peer_servers import Peer, missing, peer_running
 from bmv2_testbed.bench.sources import PoolSource, RedisSource, Source, TcpSource
 from bmv2_testbed.client import Testbed
 from bmv2_testbed.content import Prefix, add_prefix_arguments, prefix_arguments, prefix_of, same_content
+from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.limits import FETCH_DEADLINE_S, START_DEADLINE_S
 from bmv2_testbed.processes import python_module
 from bmv2_testbed.spec import Target, TestbedSpec, Wiring, data_ip, host_name
-from kvclient.client import AgentClient
+from kvclient.client import AgentClient, Where
 from kvproto.integrity import Integrity
 from kvproto.units import format_bytes
 
@@ -52,6 +52,7 @@ class FetchPlan:
     wiring: Wiring
     integrities: Sequence[Integrity] = (Integrity.BLAKE3,)
     """How chunks are digested, by turns."""
+    chunk_bytes: int = CHUNK_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +93,11 @@ def run_fetch(plan: FetchPlan, say: Callable[[str], None], moved: Callable[[floa
         with client.running(spec) as testbed:
             for size in plan.sizes_bytes:
                 say(f"{target}: {format_bytes(size)}, {integrity.value}")
-                prefix = Prefix(plan.seed, size, min(size, CHUNK_BYTES))
+                prefix = Prefix(plan.seed, size, min(size, plan.chunk_bytes))
                 put_prefix(testbed, prefix)
                 by_pool = [_run_pool(testbed, prefix, plan.repeat)]
                 if target is not Target.BRIDGE:
-                    testbed.serve_from_switch(prefix.chunk_keys()[-1], prefix.chunks)
+                    testbed.serve_from_switch(prefix.chunk_keys()[-1], prefix.chunks, unpinned=True)
                     by_pool.append(replace(_run_pool(testbed, prefix, plan.repeat), source="switch"))
                 by_pool.append(_run_reader(testbed, "local", agent_socket(testbed, 1), prefix, plan.repeat))
                 figures += [replace(one, integrity=integrity.value) for one in by_pool]
@@ -121,17 +122,12 @@ def _run_pool(testbed: Testbed, prefix: Prefix, repeat: int) -> FetchFigures:
 
 def _peers_here() -> list[str]:
     """Those that this machine has."""
-    return [source for source in PEERS if source != "redis" or shutil.which("redis-server") is not None]
+    return [source for source, peer in PEERS.items() if not missing(peer)]
 
 
 def _run_peer(testbed: Testbed, source: str, prefix: Prefix, repeat: int) -> FetchFigures:
-    peer = PEERS[source]
-    start_peer(testbed, peer, prefix)
-    try:
+    with peer_running(testbed, PEERS[source], prefix):
         return _run_reader(testbed, source, data_ip(0), prefix, repeat)
-    finally:
-        testbed.kill(f"{peer.value}-server")
-        testbed.forget(f"{peer.value}-server")
 
 
 def _run_reader(testbed: Testbed, source: str, address: str, prefix: Prefix, repeat: int) -> FetchFigures:
@@ -157,44 +153,55 @@ def _microseconds(seconds: float) -> str:
     return f"{seconds * 1e6:.0f}" if seconds >= 1e-4 else f"{seconds * 1e6:.1f}"
 
 
+def _names(figures: Sequence[FetchFigures]) -> list[str]:
+    """By whom each was fetched; with the digest where there are several."""
+    several = len({figure.integrity for figure in figures if figure.integrity}) > 1
+    return [
+        WAYS[figure.source] + (f", {figure.integrity}" if several and figure.integrity else "") for figure in figures
+    ]
+
+
 def fetch_table(figures: Sequence[FetchFigures]) -> Table:
     """The table that ends a fetch run."""
+    right = "every byte compared" if all(figure.verified for figure in figures) else "WRONG BYTES CAME"
     table = Table(
-        title="one reader alone, links not shaped", box=box.SIMPLE, caption="ratio: sendfile's p50 over this one"
+        title="one reader alone, links not shaped",
+        box=box.SIMPLE,
+        caption=f"ratio: sendfile's p50 over this one; {right}",
     )
-    for heading in ("network", "by", "digest", "size", "p50 µs", "p99 µs", "GB/s", "ratio", "right"):
-        table.add_column(heading, justify="left" if heading in ("network", "by", "digest") else "right", no_wrap=True)
+    for heading in ("network", "by", "size", "p50 µs", "p99 µs", "GB/s", "ratio"):
+        table.add_column(heading, justify="left" if heading in ("network", "by") else "right", no_wrap=True)
     sendfile = {(f.target, f.size_bytes): f.p50_s for f in figures if f.source == "tcp"}
-    for figure in figures:
+    for figure, name in zip(figures, _names(figures), strict=True):
         base = sendfile.get((figure.target, figure.size_bytes))
         table.add_row(
             figure.target,
-            WAYS[figure.source],
-            figure.integrity or "-",
+            name if figure.verified else f"{name}: WRONG",
             format_bytes(figure.size_bytes),
             _microseconds(figure.p50_s),
             _microseconds(figure.p99_s),
             f"{figure.gbytes_s_p50:.3f}",
             "-" if base is None else f"{base / figure.p50_s:.2f}",
-            "yes" if figure.verified else "NO",
         )
     return table
 
 
-def fetch_spread_table(runs: Sequence[Sequence[FetchFigures]]) -> Table:
-    """How far the runs of each row lie apart."""
-    table = Table(title=f"{len(runs)} runs by turns", caption="µs: least / median / greatest of the runs")
-    for heading in ("network", "by", "digest", "size", "p50", "p99"):
-        table.add_column(heading, justify="right" if heading.startswith("p") else "left", no_wrap=True)
-    for row in zip(*runs, strict=True):
-        first = row[0]
+def fetch_spread_tables(runs: Sequence[Sequence[FetchFigures]]) -> list[Table]:
+    """How far the runs of each row lie apart, a table a network."""
+    tables: dict[str, Table] = {}
+    for name, row in zip(_names(runs[0]), zip(*runs, strict=True), strict=True):
+        table = tables.get(row[0].target)
+        if table is None:
+            title = f"{len(runs)} runs by turns, {row[0].target}"
+            table = tables[row[0].target] = Table(title=title, caption="µs: least / median / greatest of the runs")
+            for heading in ("by", "size", "p50", "p99"):
+                table.add_column(heading, justify="left" if heading == "by" else "right", no_wrap=True)
         p50, p99 = (
             " / ".join(_microseconds(pick(times)) for pick in (min, statistics.median, max))
             for times in ([one.p50_s for one in row], [one.p99_s for one in row])
         )
-        size = format_bytes(first.size_bytes)
-        table.add_row(first.target, WAYS[first.source], first.integrity or "-", size, p50, p99)
-    return table
+        table.add_row(name, format_bytes(row[0].size_bytes), p50, p99)
+    return list(tables.values())
 
 
 def _measure(source: Source, drop: Callable[[], None], prefix: Prefix, repeat: int) -> dict[str, Any]:
@@ -240,6 +247,8 @@ def _drop_from_agent(address: str, prefix: Prefix) -> Callable[[], None]:
     def drop() -> None:
         # A chunk that was fetched stays; without this the next fetch would be local.
         agent.drop(keys)
+        if Where.LOCAL in agent.contains(keys):
+            raise TestbedError("the reader's agent keeps chunks that are to be fetched: they are pinned there")
 
     return drop
 
@@ -269,6 +278,8 @@ def main() -> int:
 
     _measure(source, drop, prefix, 2)
     print(json.dumps(_measure(source, drop, prefix, args.repeat)))
+    # The holder has the only copy again.
+    drop()
     return 0
 
 

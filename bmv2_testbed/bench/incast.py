@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,14 +12,11 @@ from typing import Any, Final
 from bmv2_testbed import client
 from bmv2_testbed.bench.figures import Curves, IncastFigures, incast_figures
 from bmv2_testbed.bench.group import ReaderGroup, agent_socket, put_prefix
+from bmv2_testbed.bench.peer_servers import Peer, peer_running
 from bmv2_testbed.bench.relay import chain
-from bmv2_testbed.bench.sources import REDIS_PORT
 from bmv2_testbed.client import Testbed
-from bmv2_testbed.content import Prefix, prefix_arguments
-from bmv2_testbed.errors import TestbedError
-from bmv2_testbed.limits import START_DEADLINE_S
+from bmv2_testbed.content import Prefix
 from bmv2_testbed.network.counters import InterfaceCounters
-from bmv2_testbed.processes import python_module
 from bmv2_testbed.scale import FULL
 from bmv2_testbed.spec import NO_FAULTS, Faults, Target, TestbedSpec, Wiring, data_ip, host_name
 
@@ -50,16 +46,6 @@ class Trust(StrEnum):
     """BLAKE3, certificates on the control channel, meters in the switch."""
     OFF = "off"
     """xxh3, `insecure: true`, no meters."""
-
-
-class Peer(StrEnum):
-    """The alternatives that bring the prefix to its readers over the same links."""
-
-    TCP = "tcp"
-    """A server with sendfile at the holder."""
-    REDIS = "redis"
-    RELAY = "relay"
-    """A chain of readers, each passing on what it receives (`bmv2_testbed.bench.relay`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,13 +141,8 @@ class IncastRun:
 
     def _peer(self, testbed: Testbed, peer: Peer) -> IncastFigures:
         self._say(f"peer {peer}: the holder loads the prefix")
-        server = f"{peer.value}-server"
-        start_peer(testbed, peer, self._plan.prefix)
-        try:
+        with peer_running(testbed, peer, self._plan.prefix):
             return self._incast(testbed, peer.value, peer.value, self._addresses(peer))
-        finally:
-            testbed.kill(server)
-            testbed.forget(server)
 
     def _addresses(self, peer: Peer) -> Callable[[int], str]:
         """Where the reader in a host finds a peer."""
@@ -239,32 +220,6 @@ class _Film:
     def curves(self) -> Curves:
         """All looks."""
         return Curves(self._times_s, self._received, self._sent)
-
-
-def start_peer(testbed: Testbed, peer: Peer, prefix: Prefix) -> None:
-    """Start a peer's server at the holder and load the prefix into it."""
-    holder = data_ip(0)
-    name = f"{peer.value}-server"
-    if peer in (Peer.TCP, Peer.RELAY):
-        directory = testbed.status()["directory"]
-        words = ["serve", "--address", holder, "--file", f"{directory}/served", *prefix_arguments(prefix)]
-        testbed.run(name, host_name(0), python_module("bmv2_testbed.bench.holder", *words))
-        testbed.await_ready(name)
-        return
-    if shutil.which("redis-server") is None:
-        raise TestbedError(
-            "no redis-server on PATH: install the Debian package redis-server, or leave out --peer redis"
-        )
-    words = ["--bind", holder, "--port", str(REDIS_PORT), "--protected-mode", "no", "--save", "", "--appendonly", "no"]
-    words += ["--supervised", "systemd"]  # It says when it listens.
-    testbed.run(name, host_name(0), ["redis-server", *words])
-    testbed.await_ready(name)
-    testbed.run(
-        "redis-load",
-        host_name(0),
-        python_module("bmv2_testbed.bench.holder", "redis", "--address", holder, *prefix_arguments(prefix)),
-    )
-    testbed.finish("redis-load", START_DEADLINE_S)
 
 
 def _without_daemons(spec: TestbedSpec) -> TestbedSpec:

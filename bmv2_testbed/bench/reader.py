@@ -11,19 +11,27 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from bmv2_testbed.bench.mooncake import MooncakeSource
 from bmv2_testbed.bench.relay import RelaySource
 from bmv2_testbed.bench.rendezvous import await_start, meet, send_line
 from bmv2_testbed.bench.sources import PoolSource, RedisSource, Source, TcpSource
+from bmv2_testbed.bench.uftp import UftpSource
 from bmv2_testbed.content import Prefix, add_prefix_arguments, prefix_of, same_content
 from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.limits import FETCH_DEADLINE_S, START_DEADLINE_S
 from kvdaemon.readiness import spare_collections
 
-_PEERS: Mapping[str, Callable[[str], Source]] = {"tcp": TcpSource, "redis": RedisSource, "relay": RelaySource}
+_PEERS: Mapping[str, Callable[[str], Source]] = {
+    "tcp": TcpSource,
+    "redis": RedisSource,
+    "relay": RelaySource,
+    "uftp": UftpSource,
+    "mooncake": MooncakeSource,
+}
 
 
 def open_source(kind: str, address: str, deadline_s: float) -> Source:
-    """`pool` with the agent's socket, `tcp` or `redis` with the holder's address, `relay` with a place in the chain."""
+    """`pool` with the agent's socket, `relay` with a place in the chain, other peers with the holder's address."""
     if kind == "pool":
         return PoolSource(address, deadline_s, streams=True)
     return _PEERS[kind](address)

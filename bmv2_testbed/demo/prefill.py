@@ -1,43 +1,22 @@
-"""What `kvcast demo-pd` does: one vLLM engine computes prompts, others decode them, on hosts of a testbed.
-
-Each round asks decoders and the engine that computes at the same moment: the decoders wait for keys that do not exist
-yet, and get each chunk while the next is computed.
-"""
+"""What `kvcast demo-pd` does: one vLLM engine computes prompts, others decode them, on hosts of a testbed."""
 
 from __future__ import annotations
 
 import random
 import statistics
-import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
 
 from bmv2_testbed import client
 from bmv2_testbed.client import Testbed
-from bmv2_testbed.demo.vllm import (
-    ALONE,
-    CHUNK_TOKENS,
-    LINK_BIT_S,
-    POOL_BYTES,
-    SETTINGS,
-    Say,
-    answers_at_once,
-    one_answer,
-)
+from bmv2_testbed.demo.prefill_systems import OverKvcast, OverNixl, PrefillSystem
+from bmv2_testbed.demo.vllm import CHUNK_TOKENS, LINK_BIT_S, POOL_BYTES, Say, one_answer
 from bmv2_testbed.engines.engine_client import Engine, Generated, engine_arguments, running
-from bmv2_testbed.engines.launcher import ONE_THREAD, launching
-from bmv2_testbed.errors import TestbedError
+from bmv2_testbed.engines.launcher import ONE_THREAD, Launcher, launching
+from bmv2_testbed.engines.small_models import kv_token_bytes
 from bmv2_testbed.spec import TestbedSpec, Wiring, host_name
-
-PREFILL: Final = {"do_remote_decode": True}
-DECODE: Final = {"do_remote_prefill": True}
-"""What a proxy sends that asks both sides at once."""
-KNOWN_S: Final = 60.0
-POLL_S: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +25,8 @@ class PrefillDemoPlan:
 
     prompt_tokens: int = 4000
     answer_tokens: int = 4
+    with_nixl: bool = False
+    """Whether vLLM's NIXL connector does the same afterwards, where `nixl_refusal` names nothing against it."""
     decoders: int = 4
     rounds: int = 3
     """Of each kind: with one decoder, and with all."""
@@ -58,9 +39,10 @@ class PrefillDemoPlan:
 class PrefillRound:
     """One prompt: computed once, decoded by some."""
 
+    system: str
     decoders: int
     first_token_s: tuple[float, ...]
-    """Of each decoder, from its request on."""
+    """Of each decoder, from when the engine that computes is asked."""
     cached_tokens: tuple[int, ...]
     sent_bytes: int
     """By the node that computed, until all had their first token."""
@@ -82,9 +64,14 @@ class PrefillDemoFigures:
     def good(self) -> bool:
         return all(each.same_tokens for each in self.rounds)
 
-    def of(self, decoders: int) -> PrefillRound:
-        """The rounds with so many decoders as one: medians over rounds, each decoder by its rank."""
-        rounds = [each for each in self.rounds if each.decoders == decoders]
+    @property
+    def systems(self) -> Sequence[str]:
+        """In the order in which they ran."""
+        return list(dict.fromkeys(each.system for each in self.rounds))
+
+    def of(self, system: str, decoders: int) -> PrefillRound:
+        """The rounds of a system with so many decoders as one: medians over rounds, each decoder by its rank."""
+        rounds = [each for each in self.rounds if (each.system, each.decoders) == (system, decoders)]
         ranks = zip(*(sorted(each.first_token_s) for each in rounds), strict=True)
         return replace(
             rounds[0],
@@ -112,68 +99,51 @@ def run_prefill_demo(plan: PrefillDemoPlan, model: Path, folder: Path, say: Say)
             ]
         say(f"network of {spec.hosts} hosts, controller, switch")
         testbed = stack.enter_context(client.running(spec))
-        say(f"{spec.hosts} engines")
-        engines = []
-        for host in range(spec.hosts):
-            arguments = engine_arguments(
-                model,
-                str(testbed.directory / f"{host_name(host)}.sock"),
-                chunk_tokens=CHUNK_TOKENS,
-                settings=SETTINGS,
-                connector={"kv_role": "kv_consumer" if host else "kv_producer"},
-                enable_prefix_caching=False,
-                max_num_batched_tokens=1024,
-            )
-            engines.append(stack.enter_context(running(launcher, arguments, folder, f"engine{host}")))
-        for engine in engines:
-            engine.generate([prompts[0][: 2 * CHUNK_TOKENS]], max_tokens=plan.answer_tokens, kv_transfer_params=ALONE)
-        rounds = []
-        for number, count in enumerate(counts, start=1):
-            say(f"one engine computes a prompt, {count} decode{'s' if count == 1 else ''}")
-            rounds.append(_round(testbed, plan, engines[: 1 + count], prompts[number], truth[number]))
-        metrics = engines[0].metrics()
-        chunks = plan.prompt_tokens // CHUNK_TOKENS
-        prompt_bytes = int(chunks * metrics["saved_bytes"][""] / metrics["saves"]["stored"])
-    return PrefillDemoFigures(statistics.median(each.first_token_s for each in truth[1:]), prompt_bytes, rounds)
+        systems: list[PrefillSystem] = [OverKvcast(testbed), *([OverNixl(testbed)] if plan.with_nixl else [])]
+        rounds: list[PrefillRound] = []
+        for system in systems:
+            say(f"{spec.hosts} engines with {system.name}")
+            with ExitStack() as stopping:
+                engines = [
+                    stopping.enter_context(_engine(launcher, system, model, folder, host)) for host in range(spec.hosts)
+                ]
+                system.warm_up(engines, prompts[0][: 2 * CHUNK_TOKENS])
+                for number, count in enumerate(counts, start=1):
+                    say(f"{system.name}: one engine computes a prompt, {count} decode{'s' if count == 1 else ''}")
+                    rounds.append(_round(testbed, system, engines[: 1 + count], prompts[number], truth[number]))
+    chunks_tokens = plan.prompt_tokens // CHUNK_TOKENS * CHUNK_TOKENS
+    computing_s = statistics.median(each.first_token_s for each in truth[1:])
+    return PrefillDemoFigures(computing_s, chunks_tokens * kv_token_bytes(model), rounds)
+
+
+def _engine(
+    launcher: Launcher, system: PrefillSystem, model: Path, folder: Path, host: int
+) -> AbstractContextManager[Engine]:
+    return running(
+        launcher,
+        system.arguments(model, host),
+        folder,
+        f"{system.name}{host}",
+        system.environment(host),
+        network=system.network(host),
+    )
 
 
 def _round(
-    testbed: Testbed, plan: PrefillDemoPlan, engines: Sequence[Engine], prompt: list[int], truth: Generated
+    testbed: Testbed, system: PrefillSystem, engines: Sequence[Engine], prompt: list[int], truth: Generated
 ) -> PrefillRound:
-    producer, *decoders = engines
     before = _sent_bytes(testbed)
-    with ThreadPoolExecutor(1) as thread:
-        decoding = thread.submit(
-            answers_at_once, decoders, [prompt] * len(decoders), plan.answer_tokens, kv_transfer_params=DECODE
-        )
-        _await_decoders(testbed, len(decoders))
-        one_answer(producer.generate([prompt], max_tokens=1, kv_transfer_params=PREFILL))
-        answers = decoding.result()
+    asked_s, answers = system.answers(engines, prompt, len(truth.tokens))
     return PrefillRound(
-        len(decoders),
-        tuple(answer.first_token_s for answer in answers),
+        system.name,
+        len(answers),
+        tuple(answer.first_token_at_s - asked_s for answer in answers),
         tuple(answer.cached_tokens for answer in answers),
         _sent_bytes(testbed) - before,
         all(answer.tokens[: len(truth.certain)] == truth.certain for answer in answers),
     )
 
 
-def _await_decoders(testbed: Testbed, count: int) -> None:
-    """Return when all decoders wait for the prompt: what follows is the network's time, not the engines'."""
-    give_up_s = time.monotonic() + KNOWN_S
-    while sum(_waiting_fetches(testbed, 1 + host) for host in range(count)) < count:
-        if time.monotonic() > give_up_s:
-            raise TestbedError(f"not all of {count} decoders wait for their prompt after {KNOWN_S:.0f} s")
-        time.sleep(POLL_S)
-
-
-def _waiting_fetches(testbed: Testbed, host: int) -> int:
-    lines = testbed.agent_metrics(host).splitlines()
-    return sum(
-        int(float(line.rpartition(" ")[2])) for line in lines if line.startswith("kvcast_agent_waiting_fetches ")
-    )
-
-
 def _sent_bytes(testbed: Testbed) -> int:
-    """What the producer's node has sent since it is there."""
+    """What the node of the engine that computes has sent since it is there."""
     return testbed.counters()[host_name(0)].tx_bytes

@@ -39,6 +39,8 @@ class Generated:
     tokens: tuple[int, ...]
     first_token_s: float
     """From the request's coming to its first token."""
+    first_token_at_s: float
+    """When that was, on the machine's monotonic clock."""
     total_s: float
     cached_tokens: int
     finish_reason: str
@@ -155,6 +157,7 @@ def _generated(result: Mapping[str, Any] | None) -> Generated | None:
     return Generated(
         tuple(result["tokens"]),
         result.get("first_token_s", 0.0),
+        result.get("first_token_at_s", 0.0),
         result["total_s"],
         result["cached_tokens"] or 0,
         str(result["finish_reason"]),
@@ -179,14 +182,16 @@ def running(
     environment: Mapping[str, str] | None = None,
     *,
     program: str = ENGINE,
+    network: str | None = None,
 ) -> Iterator[Engine]:
     """An engine for the time of a `with` block; its log is `folder/name.log`. Raises TestbedError with its words.
 
-    `program`: a module whose `main` takes what that of `vllm_process` does.
+    `program`: a module whose `main` takes what that of `vllm_process` does; `network`: see `Launcher.start`.
     """
     socket_path, log_path = folder / f"{name}.sock", folder / f"{name}.log"
     log_path.unlink(missing_ok=True)
-    process = launcher.start(engine_argv(socket_path, arguments), log_path, environment or {}, program=program)
+    argv = engine_argv(socket_path, arguments)
+    process = launcher.start(argv, log_path, environment or {}, program=program, network=network)
     engine = None
     try:
         engine = _connect(socket_path, process, log_path)

@@ -23,6 +23,7 @@ from typing import Any
 
 from bmv2_testbed.engines.vllm_process import ENVIRONMENT
 from bmv2_testbed.errors import TestbedError
+from bmv2_testbed.network.namespaces import enter_network
 from bmv2_testbed.processes import child_environment
 
 MODULE = "bmv2_testbed.engines.launcher"
@@ -100,10 +101,25 @@ class Launcher:
             raise TestbedError(f"no engine can be started: {log.read_text(errors='replace').strip()[-300:]}")
 
     def start(
-        self, argv: Sequence[str], log: Path, environment: Mapping[str, str], *, program: str = ENGINE
+        self,
+        argv: Sequence[str],
+        log: Path,
+        environment: Mapping[str, str],
+        *,
+        program: str = ENGINE,
+        network: str | None = None,
     ) -> LaunchedProcess:
-        """Fork an engine; `argv` as the module `program` takes it, what it says goes to `log`."""
-        request = {"program": program, "argv": list(argv), "log": str(log), "environment": dict(environment)}
+        """Fork an engine; `argv` as the module `program` takes it, what it says goes to `log`.
+
+        `network`: path of the network namespace that it is to see instead of this one.
+        """
+        request = {
+            "program": program,
+            "argv": list(argv),
+            "log": str(log),
+            "environment": dict(environment),
+            "network": network,
+        }
         self._requests.send(json.dumps(request).encode())
         answer, handles, _, _ = socket.recv_fds(self._requests, 64, 1)
         if not handles:
@@ -179,6 +195,8 @@ def run(handle: int) -> int:
     with open(request["log"], "ab") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
+    if request["network"] is not None:
+        enter_network(request["network"])
     status = importlib.import_module(request["program"]).main(request["argv"])
     sys.stdout.flush()
     # The engine has given everything back; taking the interpreter apart would take as long as all of that.

@@ -119,6 +119,55 @@ def _mamba() -> tuple[str, dict[str, Any]]:
     }
 
 
+def _jamba() -> tuple[str, dict[str, Any]]:
+    """Layers with Mamba's first kind of state and layers with attention, by turns."""
+    return "Jamba", {
+        **_COMMON,
+        **_SIZES,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "num_experts": 2,
+        "num_experts_per_tok": 1,
+        "attn_layer_period": 2,
+        "attn_layer_offset": 1,
+        "mamba_dt_rank": 16,
+    }
+
+
+def _granite_hybrid() -> tuple[str, dict[str, Any]]:
+    """Layers with Mamba's second kind of state and layers with attention, by turns, with experts."""
+    return "GraniteMoeHybrid", {
+        **_COMMON,
+        **_SIZES,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "shared_intermediate_size": 64,
+        "layer_types": ["mamba", "attention"] * 2,
+        "mamba_n_heads": 16,
+        "mamba_d_head": 32,
+        "mamba_d_state": 32,
+        "mamba_chunk_size": 64,
+    }
+
+
+def _qwen3_next() -> tuple[str, dict[str, Any]]:
+    """Layers with gated delta rules and layers with attention, by turns, with experts. On CPUs in bfloat16 only."""
+    return "Qwen3Next", {
+        **_COMMON,
+        **_SIZES,
+        **_HEADS,
+        "linear_num_key_heads": 4,
+        "linear_num_value_heads": 8,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 64,
+        "shared_expert_intermediate_size": 64,
+        "layer_types": ["linear_attention", "full_attention"] * 2,
+    }
+
+
 def _qwen2_audio() -> tuple[str, dict[str, Any]]:
     """Full attention, and an encoder of sounds before it."""
     return "Qwen2Audio", {
@@ -151,9 +200,18 @@ KINDS: dict[str, Callable[[], tuple[str, dict[str, Any]]]] = {
     "gptoss": _gpt_oss,
     "deepseek": _deepseek,
     "mamba": _mamba,
+    "jamba": _jamba,
+    "granitehybrid": _granite_hybrid,
+    "qwen3next": _qwen3_next,
     "qwen2audio": _qwen2_audio,
 }
-"""By attention: full, sliding window, both, latent, none; and one that hears."""
+"""By attention: full, sliding window, both, latent, none, some with recurrent layers; and one that hears."""
+
+
+def kv_token_bytes(model: Path) -> int:
+    """Of a token's KV in float32, in a model whose layers all have full attention."""
+    fields = json.loads((model / "config.json").read_text())
+    return int(2 * fields["num_hidden_layers"] * fields["num_key_value_heads"] * fields["head_dim"]) * 4
 
 
 def make_model(folder: Path, kind: str = "llama", seed: int = 0, **changes: Any) -> Path:

@@ -29,8 +29,23 @@ ENVIRONMENT = {
 }
 
 
+YIELD_S = 0.001
+"""As vLLM's `EngineCoreProc._process_engine_step` sleeps after a step that computed nothing."""
 TONE_RATE = 16000
 """Samples a second of the tones that requests may name instead of sounds."""
+
+
+def _yield_when_idle(core: Any) -> None:
+    """Have an engine of one process leave the machine to others after a step that computed nothing, as while all
+    requests wait for KV: vLLM's loop for an engine process does, and the one here is another."""
+    post_step = core.post_step
+
+    def post_step_and_yield(model_executed: bool) -> None:
+        post_step(model_executed)
+        if not model_executed and core.scheduler.has_requests():
+            time.sleep(YIELD_S)
+
+    core.post_step = post_step_and_yield
 
 
 class EngineProcess:
@@ -47,6 +62,7 @@ class EngineProcess:
         if "kv_events_config" in made:
             made["kv_events_config"] = KVEventsConfig(**made["kv_events_config"])
         self._engine = LLMEngine.from_engine_args(EngineArgs(**made))
+        _yield_when_idle(self._engine.engine_core.engine_core)
 
     def close(self) -> None:
         """End the engine's parts."""
@@ -81,7 +97,7 @@ class EngineProcess:
                 prompt["cache_salt"] = request["salt"]
             if request.get("tones"):
                 prompt["multi_modal_data"] = {"audio": [_tone(hertz) for hertz in request["tones"]]}
-            started[request["id"]] = time.perf_counter()
+            started[request["id"]] = time.monotonic()
             adapter = request.get("adapter")
             self._engine.add_request(
                 request["id"], prompt, parameters, lora_request=LoRARequest(*adapter) if adapter else None
@@ -103,14 +119,15 @@ class EngineProcess:
         result = results.setdefault(output.request_id, {})
         completion = output.outputs[0]
         if completion.token_ids and "first_token_s" not in result:
-            result["first_token_s"] = time.perf_counter() - started[output.request_id]
+            result["first_token_at_s"] = time.monotonic()
+            result["first_token_s"] = result["first_token_at_s"] - started[output.request_id]
         if output.finished:
             result["tokens"] = list(completion.token_ids)
             result["margins"] = [_margin(each) for each in completion.logprobs or ()]
             result["cached_tokens"] = output.num_cached_tokens
             result["kv_transfer_params"] = output.kv_transfer_params
             result["finish_reason"] = completion.finish_reason
-            result["total_s"] = time.perf_counter() - started[output.request_id]
+            result["total_s"] = time.monotonic() - started[output.request_id]
 
     def do_run_until_idle(self, timeout_s: float = 600.0) -> object:
         """Step on until the engine has nothing left to do, saves included; False when it goes on past the timeout."""
@@ -149,6 +166,13 @@ class EngineProcess:
     def do_reset(self, connector: bool = False) -> object:
         """Forget the engine's own prefix cache; with `connector`, also what kvcast knows."""
         return self._engine.reset_prefix_cache(reset_connector=connector)
+
+    def do_take_cache(self, away: bool) -> object:
+        """Call the hooks of vLLM 0.33 for a cache whose memory goes away and comes back, as its worker does."""
+        from vllm.distributed.kv_transfer import get_kv_transfer_group
+
+        connector = get_kv_transfer_group()
+        return connector.unregister_kv_caches() if away else connector.restore_kv_caches()
 
     def do_where(self, tokens: list[int]) -> object:
         """[key, where it is] of each full chunk of a prompt at each worker, as this engine's agent knows it now."""

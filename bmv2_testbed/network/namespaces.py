@@ -65,6 +65,26 @@ def _mount(source: str, target: str, kind: str | None, flags: int, options: str 
     _check(result, f"mount {target}")
 
 
+def enter_network(path: str) -> None:
+    """Have this process, which must have no other threads, see the network at `path` (`/proc/PID/ns/net`) as its own.
+
+    Raises TestbedError.
+    """
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        _check(_libc.setns(handle, CLONE_NEWNET), f"setns {path}")
+    finally:
+        os.close(handle)
+    _check(_libc.unshare(CLONE_NEWNS), "unshare")
+    _mount("none", "/", None, MS_REC | MS_PRIVATE)
+    _show_interfaces()
+
+
+def _show_interfaces() -> None:
+    """Programs look into /sys/class/net for their interfaces: it shows the namespace of who mounted it."""
+    _mount("sysfs", "/sys", "sysfs", MS_NOSUID | MS_NODEV | MS_NOEXEC)
+
+
 def run_in_private_namespaces(body: Callable[[], int], shm_bytes: int) -> tuple[int, Callable[[], int]]:
     """Run `body` as the first process of new PID, network, mount and IPC namespaces.
 
@@ -93,8 +113,7 @@ def _enter(body: Callable[[], int], shm_bytes: int, alive: int) -> NoReturn:
         raise SystemExit(1)
     _mount("none", "/", None, MS_REC | MS_PRIVATE)
     _mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
-    # Programs look into /sys/class/net for their interfaces: it shows the namespace of who mounted it.
-    _mount("sysfs", "/sys", "sysfs", MS_NOSUID | MS_NODEV | MS_NOEXEC)
+    _show_interfaces()
     _mount("tmpfs", "/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV, f"size={shm_bytes},mode=1777")
     os.mkdir(PRIVATE_DIRECTORY, 0o700)
     raise SystemExit(body())

@@ -7,7 +7,14 @@ from contextlib import nullcontext
 
 from rich.console import Console
 
-from bmv2_testbed.bench.fetch import FetchPlan, fetch_spread_table, fetch_table, run_fetch, typical_fetches
+from bmv2_testbed.bench.fetch import (
+    CHUNK_BYTES,
+    FetchPlan,
+    fetch_spread_tables,
+    fetch_table,
+    run_fetch,
+    typical_fetches,
+)
 from bmv2_testbed.cpu_group import isolated
 from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.scale import SCALES
@@ -28,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         help="may be given again (default 16MiB and 4KiB; tna and bmv2 1MiB and 4KiB)",
     )
+    parser.add_argument("--chunk", type=size, default=CHUNK_BYTES, help="its chunks (default 1MiB)")
     parser.add_argument("--repeat", type=whole(1), default=30, help="fetches of each size (default 30)")
     parser.add_argument(
         "--integrity",
@@ -54,6 +62,7 @@ def run(args: argparse.Namespace) -> int:
     """Run it; 1 if a byte was wrong or missing."""
     plan = FetchPlan(
         sizes_bytes=tuple(args.size or (SCALES[Target(args.target)].incast_bytes, 4096)),
+        chunk_bytes=args.chunk,
         repeat=args.repeat,
         seed=args.seed,
         target=Target(args.target),
@@ -74,7 +83,8 @@ def run(args: argparse.Namespace) -> int:
     figures = typical_fetches(runs)
     console.print(fetch_table(figures))
     if args.runs > 1:
-        console.print(fetch_spread_table(runs))
+        for table in fetch_spread_tables(runs):
+            console.print(table)
     document = {
         "benchmark": "fetch",
         "machine": machine_facts(),

@@ -12,7 +12,8 @@ from typing import Any
 from rich.console import Console
 
 from bmv2_testbed.bench.figures import IncastFigures, incast_table, spread_table, typical
-from bmv2_testbed.bench.incast import IncastPlan, IncastRun, Mode, Peer, Trust
+from bmv2_testbed.bench.incast import IncastPlan, IncastRun, Mode, Trust
+from bmv2_testbed.bench.peer_servers import Peer, missing
 from bmv2_testbed.cpu_group import isolated
 from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.scale import SCALES
@@ -101,10 +102,13 @@ def run(args: argparse.Namespace) -> int:
     if args.slow is not None and not 0 <= args.slow_reader < args.nodes:
         raise UsageError(f"--slow-reader {args.slow_reader}: readers are numbered 0 to {args.nodes - 1}")
     modes = _chosen(args.mode or [Mode.CAST.value], Mode)
-    peers = _chosen(args.peer or [], Peer)
+    absent = {peer: reason for peer in Peer if (reason := missing(peer))} if "all" in (args.peer or []) else {}
+    peers = [peer for peer in _chosen(args.peer or [], Peer) if peer not in absent]
     if args.busy and not args.isolate:
         raise UsageError("--busy N needs --isolate: only a CPU group can have the same weight as another")
     console = Console()
+    for peer, reason in absent.items():
+        console.print(f"peer {peer} is left out: {reason}")
     try:
         with isolated(args.busy) if args.isolate else nullcontext("") as isolation:
             if isolation:

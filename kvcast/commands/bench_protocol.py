@@ -34,6 +34,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=Hosts.QUICK.value,
         help="processes run 20 us late (quick), 0.45 ms (slow), or every other reader's 1 ms (mixed)",
     )
+    parser.add_argument(
+        "--racks",
+        type=whole(1),
+        default=1,
+        help="spread over so many, whose switches cast to each other: simulated only (default 1)",
+    )
     parser.add_argument("--loss", type=probability, default=0.0, metavar="P", help="at each link (default 0)")
     parser.add_argument("--repeat", type=whole(1), default=1, help="seeds, counted from --seed (default 1)")
     parser.add_argument("--seed", type=whole(), default=1, help="of the first simulation (default 1)")
@@ -52,11 +58,12 @@ def run(args: argparse.Namespace) -> int:
             chunk_bytes=args.chunk,
             stagger=args.stagger,
             hosts=Hosts(args.hosts),
+            racks=args.racks,
             loss=args.loss,
             seed=args.seed,
         )
     except ValueError as error:
-        raise UsageError(f"--size, --chunk: {error}") from error
+        raise UsageError(f"--size, --chunk, --racks: {error}") from error
     console, results = Console(), []
     with progress(console) as (say, moved):
         for seed in range(args.seed, args.seed + args.repeat):
@@ -72,6 +79,7 @@ def run(args: argparse.Namespace) -> int:
         "readers": incast.readers,
         "stagger": incast.stagger,
         "hosts": incast.hosts.value,
+        "racks": incast.racks,
         "loss": incast.loss,
         "seed": incast.seed,
         "repeat": args.repeat,
@@ -83,9 +91,10 @@ def run(args: argparse.Namespace) -> int:
 
 def _table(incast: Incast, result: IncastResult, repeat: int) -> Table:
     start = "staggered" if incast.stagger else "at once"
+    racks = f" in {incast.racks} racks" if incast.racks > 1 else ""
     title = (
-        f"{incast.readers} readers, {format_bytes(incast.size_bytes)} at {format_rate(incast.rate_bit_s)}, {start}, "
-        f"{incast.hosts.value} hosts; S/B = {incast.transfer_ns / 1e6:.3g} ms"
+        f"{incast.readers} readers{racks}, {format_bytes(incast.size_bytes)} at {format_rate(incast.rate_bit_s)}, "
+        f"{start}, {incast.hosts.value} hosts; S/B = {incast.transfer_ns / 1e6:.3g} ms"
     )
     table = Table(title=title, caption=f"simulated, {repeat} seed{'s' if repeat > 1 else ''} from {incast.seed}")
     table.add_column("what")

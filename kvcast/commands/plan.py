@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--trace",
         default="conversation",
-        help=f"a file, or one of {', '.join(NAMES)}; files that end in .zst need pip install 'kvcast[plan]'",
+        help=f"a file, or one of {', '.join(NAMES)}; it may end in .zst",
     )
     parser.add_argument("--requests", type=whole(), default=0, metavar="N", help="only the first N (default all)")
     parser.add_argument("--speed", type=above_zero, default=1.0, help="speed-up factor of the arrivals (default 1)")

@@ -7,8 +7,8 @@ import os
 from functools import partial
 from typing import Final
 
+from hostagent.cold.cold_opening import open_store
 from hostagent.cold.cold_options import ColdConfig
-from hostagent.cold.opendal_store import open_store
 from hostagent.cold.stores import ColdStoreError
 from hostagent.cold.tier import Trial, try_out, within
 from kvcast.doctor.findings import Finding, Level
@@ -36,4 +36,7 @@ def cold_store(config: ColdConfig) -> Finding:
 
 async def _try_out(config: ColdConfig) -> Trial | ColdStoreError:
     store = open_store(config)
-    return await try_out(store, f"kvcast/doctor-{os.getpid()}", TRIAL_BYTES, partial(within, config.timeout_s))
+    try:
+        return await try_out(store, f"kvcast/doctor-{os.getpid()}", TRIAL_BYTES, partial(within, config.timeout_s))
+    finally:
+        await store.close()

@@ -17,7 +17,7 @@ _OPTIONAL = {
     "p4c-bm2-ss": "build p4c, for --target bmv2",
     "simple_switch_grpc": "build bmv2, for --target bmv2",
 }
-_MODULES = ("matplotlib", "zstandard")
+_MODULES = ("matplotlib",)
 
 
 def examine(config: AgentConfig | None) -> list[Finding]:

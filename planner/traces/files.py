@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Final
 
+import zstandard
+
 from planner.traces.request import TraceError, TraceRequest, parse_lengths, parse_trace
 
 FORMATS: Final = (".jsonl", ".jsonl.zst", ".csv", ".tar.zst")
@@ -48,8 +50,6 @@ def _open_lines(path: Path) -> Iterator[Iterable[str]]:
 @contextmanager
 def _decompressed(file: IO[bytes]) -> Iterator[IO[bytes]]:
     """Raises TraceError for bytes that are not zstd."""
-    import zstandard  # of the extra `plan`: plain traces do without
-
     try:
         with zstandard.ZstdDecompressor().stream_reader(file) as plain:
             yield plain

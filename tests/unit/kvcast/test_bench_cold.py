@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from bmv2_testbed.bench.cold import ColdPlan, run_cold
+from bmv2_testbed.bench.mooncake_servers import mooncake_installed
 from bmv2_testbed.errors import TestbedError
 
 pytest.importorskip("opendal", reason="no opendal here: pip install 'kvcast[cold]'")
@@ -22,8 +23,10 @@ def test_all_ways_are_measured(tmp_path: Path) -> None:
         ("fs", "opendal"),
         ("fs", "os"),
         ("redis", "kvcast"),
+        ("redis", "client"),
         ("redis", "opendal"),
         ("redis", "redis-py"),
+        *([("mooncake", way) for way in ("kvcast", "client", "its client")] if mooncake_installed() else []),
     ]
     assert all(one.put_s > 0 and one.get_s > 0 for one in figures)
 

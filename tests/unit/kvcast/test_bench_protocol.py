@@ -54,3 +54,13 @@ def test_odd_sizes_lose_nothing() -> None:
     setting = Incast(10**9, 3_000_000, chunk_bytes=1 << 20).setting()
     assert setting.chunks * setting.segments * setting.segment_bytes >= 3_000_000
     assert setting.chunks == 3
+
+
+def test_readers_in_several_racks_are_served_by_one_cast() -> None:
+    incast = Incast(25_000_000_000, 4 << 20, 6, racks=3)
+    assert incast.setting().racks == 3
+    result = simulate(incast)
+    assert result.complete
+    assert result.holder_tx_S < 1.5, "one reader of each rack alone would make it 3"
+    with pytest.raises(ValueError, match="6 readers are not in 7 racks"):
+        Incast(25_000_000_000, 4 << 20, 6, racks=7)

@@ -38,6 +38,14 @@ def test_pages_with_blocks_to_follow_are_followed() -> None:
             assert str(block.page.relative_to(ROOT)) in tests, f"{block.place}: no test follows this page"
 
 
+def test_blocks_beside_engines_are_followed_where_they_say() -> None:
+    for block in all_blocks():
+        if block.kind == "engines":
+            module = ROOT / "tests" / "engines" / f"{block.reason}.py"
+            assert module.is_file(), f"{block.place}: there is no {module.relative_to(ROOT)}"
+            assert block.page.name in module.read_text(), f"{block.place}: {module.name} does not follow this page"
+
+
 def test_the_readers_of_pages(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     followed = 'Do:\n\n<!-- run: n1 n2 daemon shows "a b" -->\n\n    one\n    two\n'

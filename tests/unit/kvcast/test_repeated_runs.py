@@ -8,7 +8,18 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
 FOLDERS = (
-    *("bmv2_testbed", "client/src", "controlplane", "hostagent", "kvcast", "kvdaemon", "kvpolicy", "kvsim", "p4"),
+    *(
+        "bmv2_testbed",
+        "client/src",
+        "controlplane",
+        "hostagent",
+        "kvcast",
+        "kvcodec",
+        "kvdaemon",
+        "kvpolicy",
+        "kvsim",
+        "p4",
+    ),
     *("p4switch/src", "planner", "tools"),
 )
 SUFFIXES = {".py", ".c", ".h", ".p4", ".sh"}

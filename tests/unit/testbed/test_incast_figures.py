@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
 from bmv2_testbed.bench.figures import IncastFigures, incast_figures, spread_table, typical
 from bmv2_testbed.bench.incast import IncastPlan, Mode, Trust
+from bmv2_testbed.bench.peer_servers import Peer, missing
 from bmv2_testbed.bench.relay import chain
 from bmv2_testbed.configs import agent_config, controller_config, namespace_endpoints
 from bmv2_testbed.network.counters import InterfaceCounters
@@ -76,3 +79,15 @@ def test_trust_on_and_off_are_other_settings_of_the_daemons() -> None:
 def test_each_reader_of_a_chain_reads_from_the_one_that_started_before_it() -> None:
     assert chain([0.0, 0.0, 0.0]) == {0: None, 1: 0, 2: 1}
     assert chain([0.0, 0.9, 0.2, 0.5]) == {0: None, 2: 0, 3: 2, 1: 3}
+
+
+def test_a_peer_that_is_not_installed_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
+    assert {peer: missing(peer).rpartition(" ")[2] for peer in Peer} == {
+        Peer.TCP: "",
+        Peer.REDIS: "redis-server",
+        Peer.RELAY: "",
+        Peer.UFTP: "uftp",
+        Peer.MOONCAKE: "mooncake-transfer-engine-non-cuda",
+    }
