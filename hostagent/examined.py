@@ -256,8 +256,8 @@ class Examined:
             if self._loop.time() > until_s:
                 raise _StepError("the directory here does not name the chunk")
             await asyncio.sleep(limits.EXAMINATION_RETRY_S)
-        started_s = self._loop.time()
-        make = functools.partial(self._fetch_event, key, max(0.001, until_s - started_s))
+        started_ns = time.monotonic_ns()
+        make = functools.partial(self._fetch_event, key, max(0.001, until_s - self._loop.time()))
         got: effects.FetchAnswered = await self._ask(make)
         try:
             if not got.chunks:
@@ -267,7 +267,7 @@ class Examined:
                 raise _StepError("the bytes are wrong")
         finally:
             self._handle(events.LeaseReleased(EXAMINING_ENGINE, got.lease))
-        took_us = max(1, int((self._loop.time() - started_s) * 1e6))
+        took_us = max(1, (time.monotonic_ns() - started_ns) // 1000)
         return pb.ProbeResult(source=_SOURCES[chunk.source], took_us=took_us)
 
     def _is_announced(self, key: ChunkKey, from_switch: bool) -> bool:

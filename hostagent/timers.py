@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable
 
 _NEVER_NS = 1 << 63
+_TICK_NS = 1_000_000
+"""epoll and libuv count in milliseconds. What is rounded down would be called again and again until it is due."""
 
 
 class MachineTimer:
@@ -30,7 +32,7 @@ class MachineTimer:
         if due_ns <= now_ns:
             self._handle = self._loop.call_soon(self._run)
         else:
-            self._handle = self._loop.call_later((due_ns - now_ns) / 1e9, self._run)
+            self._handle = self._loop.call_later(-((now_ns - due_ns) // _TICK_NS) * _TICK_NS / 1e9, self._run)
 
     def cancel(self) -> None:
         """Never again."""

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, TypeAlias, assert_never
+from typing import Protocol, TypeAlias, assert_never, cast
 
 from hostagent import limits
 from hostagent.api.access import Admission, Peer, peer_of
@@ -280,7 +280,7 @@ class _Connection(asyncio.Protocol):
     # ------------------------------------------------------------------ connection
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+        transport = cast("asyncio.Transport", transport)  # uvloop's inherit from nothing
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
