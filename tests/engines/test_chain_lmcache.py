@@ -36,7 +36,7 @@ CHUNK_TOKENS = 64
 PROMPT_TOKENS = 1024
 CHUNKY = {"num_key_value_heads": 8, "head_dim": 64}
 """A chunk of 64 tokens is 1 MiB: bringing a prompt takes more than a second on links with a rate."""
-SHARE_MAX = 1.25
+SHARE_MAX = 1.5
 """Of the chunks' bytes, what the holder sends to two: 1 and headers on a machine with time, 2 without casts."""
 ROUNDS_MAX = 6
 LAYERS, FLOAT_BYTES = 4, 4

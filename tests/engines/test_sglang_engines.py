@@ -24,7 +24,7 @@ PROMPT_TOKENS = 2000
 PAGES = (PROMPT_TOKENS - 1) // PAGE_TOKENS
 CHUNKY = {"num_key_value_heads": 8, "head_dim": 64}
 """A page of 16 tokens is 256 KiB: bringing a prompt takes seconds on links with a rate."""
-SHARE_MAX = 1.25
+SHARE_MAX = 1.5
 """Of the pages' bytes, what the holder sends to two: 1 and headers on a machine with time, 2 without casts."""
 ROUNDS_MAX = 6
 
