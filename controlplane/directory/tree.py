@@ -87,9 +87,10 @@ class Directory:
         return self._last_copies[node]
 
     def last_copies(self, node: NodeIndex) -> list[ChunkKey]:
-        """Keys that no other host would have, in its pool or on its disk, ancestors first."""
+        """Keys that no other host would have, in its pool or on its disk, ancestors first; no twins."""
         theirs = self._by_node.get(node, set()) | self._on_disk.get(node, set())
         keys = [key for key in theirs if not (self._chunks[key].holders | self._chunks[key].disk_holders) - {node}]
+        keys = [key for key in keys if not self._chunks[key].facts.is_twin]
         return sorted(keys, key=lambda key: (self._chunks[key].facts.position, key))
 
     def children(self, key: ChunkKey) -> frozenset[ChunkKey]:
