@@ -60,7 +60,7 @@ def test_a_cast_of_twins_is_one_cast_and_has_two_thirds_of_the_bytes(checked) ->
 
 
 def auto(rate_bytes_per_s: float, decode_bytes_per_s: float) -> Setting:
-    """Somebody has read before: the holder expects readers of what it puts, and the second of two fetches counts."""
+    """Agents that decide for themselves."""
     traits = TwinTraits(FormChoice.AUTO, decode_bytes_per_s=decode_bytes_per_s)
     return replace(SMALL, rate_bytes_per_s=rate_bytes_per_s, twins=traits, segments=256, chunks=4)
 
@@ -105,6 +105,5 @@ def test_whatever_becomes_of_twins_bytes_are_right_and_answers_in_time(seed: int
         world.engine.at(MADE_NS + chance.below(300 * MS), drop_one)
     if chance.below(4) == 0:
         world.engine.at(MADE_NS + chance.below(300 * MS), world.readers[0].cancel)
-        world.readers[0].dead = False
     report = checked(world)
     assert {outcome for outcome in report.outcomes if outcome is not None} <= {Status.OK, Status.CANCELLED}
