@@ -66,6 +66,7 @@ class TwinFetches:
         self._failed: list[InboundChunk] = []
         self._settle_soon = alarms.add(self._settle)
         self.decoded_count = 0
+        self.saved_bytes = 0
 
     def begin(self, inbounds: Sequence[InboundChunk], deadline_ns: int, ticket: Ticket) -> None:
         """These chunks, which have just been wanted of the reader, come by their twins."""
@@ -116,6 +117,7 @@ class TwinFetches:
         is_right = event.whole and (decoding.form is Form.LOSSY or event.hashed.digest == expected)
         if is_right:
             self.decoded_count += 1
+            self.saved_bytes += event.into.size_bytes - decoding.twin.size_bytes
         else:
             self._twins.was_wrong(decoding.twin, expected)
         self._pool.unpin(decoding.twin)
