@@ -287,7 +287,7 @@ class Fetches:
     def _begin_probe(self, key: ChunkKey, probe: Probe) -> None:
         """Fetch one chunk from a refused source, in parallel with the request that was refused."""
         now_ns = self._clock.now_ns
-        plan = self._planner.plan([key], None, from_disk_only=False, is_engines=False)
+        plan = self._planner.plan([key], None, from_disk_only=False, is_engines=False, by_twins=False)
         if not plan.keys or len(plan.pinned) == len(plan.keys) or len(self._fetches) >= FETCHES_MAX:
             for chunk in plan.pinned.values():
                 self._pool.unpin(chunk)

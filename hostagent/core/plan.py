@@ -94,12 +94,13 @@ class FetchPlanner:
         expected_s: float = 0.0,
         any_order: bool = False,
         tenant: str = NOBODY,
+        by_twins: bool = True,
     ) -> FetchPlan:
         """Local chunks are pinned and room is reserved for the others when it returns.
 
         `may_wait`: also for chunks that somebody computes; `expected_s`: and so long for those that nobody does yet.
         `any_order`: each chunk is of use by itself; those that nobody has are left out, and nothing is waited for.
-        `tenant`: whom the chunks count for.
+        `tenant`: whom the chunks count for. `by_twins`: chunks may come so.
         """
         offers: list[Offer] = []
         offered: list[ChunkKey] = []
@@ -108,7 +109,7 @@ class FetchPlanner:
         twins: dict[ChunkKey, Twin] = {}
         unready: int | None = None
         for key in keys:
-            offer = self._offer(key, here, found, twins, from_disk_only=from_disk_only)
+            offer = self._offer(key, here, found, twins if by_twins else None, from_disk_only=from_disk_only)
             if offer is None and any_order:
                 continue
             if offer is None and may_wait:
@@ -208,12 +209,12 @@ class FetchPlanner:
         key: ChunkKey,
         here: dict[ChunkKey, Chunk],
         found: dict[ChunkKey, Found],
-        twins: dict[ChunkKey, Twin],
+        twins: dict[ChunkKey, Twin] | None,
         *,
         from_disk_only: bool,
     ) -> Offer | None:
         """Where a chunk can be had; None: nowhere. It goes into `here` or `found`, unless it is under way, and the twin
-        by which it should come into `twins`."""
+        by which it should come into `twins`; None: by none."""
         chunk = self._pool.find(key) or self._kept(key)
         if chunk is not None:
             here[key] = chunk
@@ -227,8 +228,8 @@ class FetchPlanner:
         found[key] = one
         size_bytes = one.entry.size_bytes
         reckoned = self._forms.reckoned(size_bytes, one.stored)
-        twin = self._twins.best_for(one)
-        if twin is not None:
+        twin = self._twins.best_for(one) if twins is not None else None
+        if twins is not None and twin is not None:
             twins[key] = twin
             reckoned = {**reckoned, **self._reckoned_twin(one, twin)}
         return Offer(size_bytes, one.tiers, holder_load=one.load, reckoned=reckoned)

@@ -85,6 +85,8 @@ def test_nobody_saves_the_last_copy_of_a_twin() -> None:
     scene = scene_with_twins()
     assert scene.core.directory.last_copies(scene.core.nodes.named("n1").index) == [key("a"), key("b"), key("c")]
     pool_bytes = 1 << 30
+    used = [rpc.FetchEvent(key=one, source=rpc.SOURCE_LOCAL) for one in (key("c"), twin_of("a"), twin_of("b"))]
+    scene.say(1, usage=rpc.Usage(fetches=used))
     beat = rpc.Heartbeat(pool_used_bytes=pool_bytes, next_victims=[twin_of("b"), twin_of("a")])
     scene.say(1, heartbeat=beat)
     scene.advance()
