@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from controlplane.switch.entries import FillingEntry
+from controlplane.switch.target import Down
 from controlplane.switch_cache import SwitchCacheRules
 from kvcodec.forms import Form
 from kvproto.rpc import control_pb2 as rpc
@@ -58,8 +60,12 @@ def test_the_switch_takes_in_the_twins_of_what_is_pinned_there_and_lets_them_go(
     assert scene.core.switch_cache.slots_used_count == 5 + 5 + 8
     assert scene.core.operations.pin_progress(asked).served_chunks == 3
     scene.core.operations.unpin(asked)
-    scene.core.operations.pin(rpc.PinRequest(key_hex=key("a").hex()), scene.now)
-    assert not any(scene.core.switch_cache._admissions.is_pinned(one) for one in scene.served())
+    scene.switch.contents.clear()
+    scene.core.switch_event(Down("gone"), scene.now)
+    scene.up()
+    scene.advance()
+    assert scene.served() == set(), "nothing is pinned any more"
+    assert not any(isinstance(entry, FillingEntry) for entry in scene.switch.contents.values())
 
 
 def test_a_twin_that_several_read_comes_into_the_switch_by_itself() -> None:
