@@ -40,6 +40,11 @@ class Forms:
         """Whether anything may cross the network in fewer bytes."""
         return self._options.wire_form is not FormChoice.RAW
 
+    @property
+    def decides_wire(self) -> bool:
+        """Whether this node decides by what it has measured; else the operator says what it is to be."""
+        return self._options.wire_form is FormChoice.AUTO
+
     def for_wire(self, chunk: Chunk, likely: float) -> Form:
         """What other nodes should be offered a chunk in, besides as it is; `likely`: how many will read it."""
         if not self.has_wire:

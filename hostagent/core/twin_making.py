@@ -16,7 +16,7 @@ from hostagent.pool.chunks import Chunk, ChunkPool, ChunkState, Refusal
 from hostagent.tree import Hashed
 from kvcodec.forms import Form
 from kvpolicy.tiers.lane import Lane, LaneLimits
-from kvpolicy.tiers.wire_forms import Demand
+from kvpolicy.tiers.wire_forms import Demand, Smaller
 from kvproto.ids import ChunkKey
 from kvproto.integrity import Integrity
 from kvproto.twins import twin_key
@@ -54,6 +54,7 @@ class TwinMaking:
         self._busy = busy
         self._changed = changed
         self._demand = Demand()
+        self._smaller = Smaller()
         self.lane: Lane[ChunkKey] = Lane(LaneLimits(WAITING_MAX, 1, PATIENCE_NS))
         """Encoding: one chunk at a time."""
         self._encoding: set[Chunk] = set()
@@ -89,7 +90,9 @@ class TwinMaking:
         if chunk.key in self.lane or chunk.key in self._useless or is_twin(chunk):
             return
         form = self._forms.for_wire(chunk, likely)
-        if form is not Form.RAW and not self._has_twin(chunk, form):
+        if form is Form.RAW or self._has_twin(chunk, form):
+            return
+        if not self._forms.decides_wire or self._smaller.worth_trying():
             self.lane.offer(chunk.key, chunk.size_bytes, self._clock.now_ns)
             self._alarm.set(self._clock.now_ns)
 
@@ -128,6 +131,7 @@ class TwinMaking:
         self._encoding.remove(chunk)
         if event.work is not None:
             self._forms.costs.measured(event.work)
+        self._smaller.tried(event.form is not Form.RAW)
         into = self._room_for(chunk, event.form, size_bytes)
         self._pool.unpin(chunk)
         if into is None:

@@ -27,6 +27,9 @@ CHUNK_BYTES_MIN: Final = 64 << 10
 """Smaller chunks cross as they are: a second key costs more than they have."""
 _REMEMBERED_MAX: Final = 1024
 _SMOOTHING: Final = 1 / 32
+_SMALLER_SMOOTHING: Final = 1 / 8
+_SMALLER_MIN: Final = 0.5
+_TRIED_OF: Final = 64
 
 
 class Demand:
@@ -50,6 +53,26 @@ class Demand:
         if key in self._unasked:
             del self._unasked[key]
             self.share += _SMOOTHING * (1 - self.share)
+
+
+class Smaller:
+    """Whether chunks become smaller at all: where most of the last ones did not, few more are tried."""
+
+    def __init__(self) -> None:
+        self._share = 1.0
+        """Of the last chunks that were encoded, about 8."""
+        self._left_out = 0
+
+    def worth_trying(self) -> bool:
+        """Whether the next chunk is encoded."""
+        if self._share > _SMALLER_MIN:
+            return True
+        self._left_out = (self._left_out + 1) % _TRIED_OF
+        return not self._left_out
+
+    def tried(self, is_smaller: bool) -> None:
+        """A chunk was encoded."""
+        self._share += _SMALLER_SMOOTHING * (is_smaller - self._share)
 
 
 def takes_twin(

@@ -12,6 +12,7 @@ from hostagent.tree import NOT_HASHED
 from kvclient.messages import Status
 from kvcodec.forms import Form
 from kvpolicy.tiers.form_costs import FormChoice, FormWork
+from kvpolicy.value.costs import Tier
 from kvproto.ids import ChunkKey
 from kvproto.integrity import NO_DIGEST
 from kvproto.sources import ChunkSource
@@ -94,6 +95,23 @@ def test_what_others_have_encoded_is_not_encoded_again_nor_what_no_form_makes_sm
     one.core.twin_making.asked(asked.chunk.key)
     one.pass_ms(1)
     assert one.take(effects.EncodeTwin) == []
+    one.close()
+
+
+def test_a_node_whose_chunks_become_no_smaller_soon_stops_trying() -> None:
+    one = scene(FormChoice.AUTO)
+    one.say(events.FormMeasured(FormWork(Form.PLANES, 1 << 20, 700_000, 0.000_001, 0.000_001)))
+    for size_bytes in (PAGE, 1 << 20) * 20:
+        one.core.gate.measured(Tier.REMOTE_DRAM, size_bytes, size_bytes / 1e7, one.now_ns)
+    tried = 0
+    for number in range(40):
+        one.put(number, SIZE)
+        one.core.twin_making.asked(key(number))
+        one.pass_ms(1)
+        for asked in one.take(effects.EncodeTwin):
+            tried += 1
+            one.say(events.TwinEncoded(asked.chunk, Form.RAW, b"", None))
+    assert 0 < tried < 10
     one.close()
 
 

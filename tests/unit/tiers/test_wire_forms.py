@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kvcodec.forms import Form, StoredForm
 from kvpolicy.tiers.form_costs import FormChoice, FormCosts, FormWork
-from kvpolicy.tiers.wire_forms import CHUNK_BYTES_MIN, Demand, form_to_make, takes_twin
+from kvpolicy.tiers.wire_forms import CHUNK_BYTES_MIN, Demand, Smaller, form_to_make, takes_twin
 from kvpolicy.value.costs import SourceCost
 from kvproto.ids import ChunkKey
 
@@ -97,6 +97,20 @@ def test_an_operator_may_say_which() -> None:
 def test_small_chunks_stay_as_they_are() -> None:
     size_bytes = CHUNK_BYTES_MIN - 1
     assert form_to_make(FormChoice.LOSSLESS, measured(), PLANES_ONLY, size_bytes, link(GBIT), 9.0) is Form.RAW
+
+
+def test_where_nothing_becomes_smaller_little_is_tried_until_something_does() -> None:
+    smaller = Smaller()
+    tried = 0
+    for _ in range(2048):
+        if smaller.worth_trying():
+            tried += 1
+            smaller.tried(False)
+    assert 2048 // 64 <= tried < 2048 // 64 + 8
+    for _ in range(2048):
+        if smaller.worth_trying():
+            smaller.tried(True)
+    assert all(smaller.worth_trying() for _ in range(64))
 
 
 def key(number: int) -> ChunkKey:
