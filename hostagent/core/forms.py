@@ -41,6 +41,11 @@ class Forms:
         return self._options.wire_form is not FormChoice.RAW
 
     @property
+    def reads_twins(self) -> bool:
+        """Whether any chunk could come in fewer bytes; without a codec that was tried out, none does by itself."""
+        return self.has_wire and not (self.decides_wire and self.costs.decode_s(Form.PLANES, 1) is None)
+
+    @property
     def decides_wire(self) -> bool:
         """Whether this node decides by what it has measured; else the operator says what it is to be."""
         return self._options.wire_form is FormChoice.AUTO

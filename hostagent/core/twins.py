@@ -96,7 +96,7 @@ class Twins:
     def best_for(self, found: Found) -> Twin | None:
         """The twin by which a chunk that others have should come; None: it should come as it is."""
         entry = found.entry
-        if not self._forms.has_wire or (Tier.REMOTE_DRAM not in found.tiers and Tier.SWITCH not in found.tiers):
+        if not self._forms.reads_twins or (Tier.REMOTE_DRAM not in found.tiers and Tier.SWITCH not in found.tiers):
             return None
         for form in (Form.LOSSY, Form.PLANES):
             key = twin_key(entry.key, form)
