@@ -10,6 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from bmv2_testbed.errors import TestbedError
+from kvcodec.forms import Form
+from kvproto.ids import ChunkKey
+from kvproto.twins import twin_key
 
 KEY_BYTES = 16
 
@@ -21,6 +24,13 @@ def content_of(key: bytes, size_bytes: int) -> bytes:
     """The content of a chunk: the Philox stream seeded with its key. Same bytes on every machine and numpy."""
     words = np.random.Philox(key=int.from_bytes(key, "big")).random_raw((size_bytes + 7) // 8)
     return np.asarray(words, dtype="<u8").tobytes()[:size_bytes]
+
+
+def kv_content_of(key: bytes, size_bytes: int) -> bytes:
+    """Content that KV could be: normal numbers of 16 bits (bf16), by a stream seeded with the chunk's key."""
+    count = -(-size_bytes // 2)
+    numbers = np.random.Generator(np.random.Philox(key=int.from_bytes(key, "big"))).standard_normal(count, np.float32)
+    return (numbers.view(np.uint32) >> 16).astype("<u2").tobytes()[:size_bytes]
 
 
 def same_content(found: memoryview | bytes, expected: bytes) -> bool:
@@ -43,6 +53,10 @@ class Prefix:
     seed: int
     size_bytes: int
     chunk_bytes: int
+    kv: bool = False
+    """Of numbers as KV has them, which codecs make smaller; else of random bytes."""
+    twins: bool = False
+    """The holder makes twins of the chunks: who waits for the prefix waits for those."""
 
     def __post_init__(self) -> None:
         if self.chunk_bytes <= 0 or self.size_bytes <= 0:
@@ -66,20 +80,29 @@ class Prefix:
 
     def contents(self) -> list[bytes]:
         """Content of every chunk in prefix order."""
-        return [content_of(key, self.chunk_size_bytes(index)) for index, key in enumerate(self.chunk_keys())]
+        content = kv_content_of if self.kv else content_of
+        return [content(key, self.chunk_size_bytes(index)) for index, key in enumerate(self.chunk_keys())]
+
+    def awaited_keys(self) -> list[bytes]:
+        """Keys that the directory has once readers may begin."""
+        keys = self.chunk_keys()
+        return [*keys, *(twin_key(ChunkKey(key), Form.PLANES) for key in keys)] if self.twins else keys
 
 
 def prefix_arguments(prefix: Prefix) -> list[str]:
     """A prefix as the words of a command line."""
-    return ["--seed", str(prefix.seed), "--size", str(prefix.size_bytes), "--chunk", str(prefix.chunk_bytes)]
+    words = ["--seed", str(prefix.seed), "--size", str(prefix.size_bytes), "--chunk", str(prefix.chunk_bytes)]
+    return words + ["--kv"] * prefix.kv + ["--twins"] * prefix.twins
 
 
 def add_prefix_arguments(parser: argparse.ArgumentParser) -> None:
     """What `prefix_of` needs of a command line with those words."""
     for name in ("--seed", "--size", "--chunk"):
         parser.add_argument(name, type=int, required=True)
+    for name in ("--kv", "--twins"):
+        parser.add_argument(name, action="store_true")
 
 
 def prefix_of(args: argparse.Namespace) -> Prefix:
     """The prefix that the words name."""
-    return Prefix(args.seed, args.size, args.chunk)
+    return Prefix(args.seed, args.size, args.chunk, args.kv, args.twins)

@@ -175,7 +175,11 @@ class AgentReports:
         chunk = self._directory.get(key)
         if chunk is None:
             return
-        self._pushes.fetched(node, chunk, fetch, now_ns)
+        # A twin that was read stands for its chunk, which the node has now.
+        parent = chunk.facts.parent
+        whole = self._directory.get(parent) if parent is not None and chunk.facts.is_twin else chunk
+        if whole is not None:
+            self._pushes.fetched(node, whole, fetch, now_ns)
         if fetch.source in PEERS and self._values.touched_again(key, now_ns):
             self._switch_cache.report(key, 1, now_ns)
 

@@ -42,9 +42,11 @@ class Hottest:
         return [key for _, key in heapq.nsmallest(count, self._ranks.values())]
 
     def of(self, namespace: str) -> list[ChunkKey]:
-        """The chunks of a namespace that were fetched, those fetched most first. One pass over the directory."""
+        """The chunks of a namespace that were fetched, those fetched most first; no twins. One pass over the
+        directory."""
         ranks = (self._rank(chunk.key) for chunk in self._directory if chunk.facts.namespace == namespace)
-        return [key for _, key in sorted(rank for rank in ranks if rank is not None)]
+        keys = [key for _, key in sorted(rank for rank in ranks if rank is not None)]
+        return [key for key in keys if (chunk := self._directory.get(key)) is not None and not chunk.facts.is_twin]
 
     def _changed(self, key: ChunkKey) -> None:
         """A chunk was fetched, came or went, or is not expected any more."""

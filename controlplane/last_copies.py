@@ -92,7 +92,9 @@ class LastCopyReplication:
         found = []
         for key in node.next_victims:
             chunk = self._directory.get(key)
-            if chunk is None or chunk.served or chunk.disk_holders or chunk.holders != {node.index}:
+            if chunk is None or chunk.facts.is_twin or chunk.served:
+                continue
+            if chunk.disk_holders or chunk.holders != {node.index}:
                 continue
             size_bytes = chunk.facts.size_bytes
             if node.disk_free_bytes < size_bytes:

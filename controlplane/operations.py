@@ -23,6 +23,7 @@ from controlplane.switch.chunk_states import ChunkState
 from controlplane.switch_cache import SwitchCache
 from controlplane.tasks import PendingTask, TaskTable
 from kvproto.rpc import control_pb2 as rpc
+from kvproto.twins import TWIN_CODES, twin_key
 
 _Work: TypeAlias = Callable[[Sequence[ChunkKey]], rpc.Task]
 
@@ -100,8 +101,9 @@ class Operations:
         self._directory.set_pinned(keys, True)
         self._for_holders(keys, lambda some: rpc.Task(pin=rpc.PinChunks(keys=some)), "pin")
         if request.in_switch and self._switch_cache is not None:
-            self._switch_cache.pin(keys, now_ns)
-            self._state.set_switch_pins(keys, True)
+            crossing = [self._directory.crossing(key) for key in keys]
+            self._switch_cache.pin(crossing, now_ns)
+            self._state.set_switch_pins(crossing, True)
         self._decisions["pinned"] += len(keys)
         return self._pin_reply(keys)
 
@@ -111,8 +113,10 @@ class Operations:
         reply = self._pin_reply(keys)
         if self._switch_cache is not None:
             cache = self._switch_cache
-            reply.served_chunks = sum(cache.state(key) is ChunkState.SERVING for key in keys)
-            reply.problems.extend(dict.fromkeys(why for key in keys if (why := cache.problem(key))))
+            served = [ChunkState.SERVING in map(cache.state, (key, self._directory.crossing(key))) for key in keys]
+            reply.served_chunks = sum(served)
+            crossing = [self._directory.crossing(key) for key in keys]
+            reply.problems.extend(dict.fromkeys(why for key in crossing if (why := cache.problem(key))))
         return reply
 
     def unpin(self, request: rpc.PinRequest) -> rpc.PinReply:
@@ -121,8 +125,9 @@ class Operations:
         changed = self._directory.set_pinned(keys, False)
         self._for_holders(changed, lambda some: rpc.Task(unpin=rpc.UnpinChunks(keys=some)), "unpin")
         if self._switch_cache is not None:
-            self._switch_cache.unpin(keys)
-            self._state.set_switch_pins(keys, False)
+            pinned = [one for key in keys for one in (key, *(twin_key(key, code) for code in TWIN_CODES))]
+            self._switch_cache.unpin(pinned)
+            self._state.set_switch_pins(pinned, False)
         self._decisions["unpinned"] += len(changed)
         return self._pin_reply(changed)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from controlplane.directory import Chunk
-from controlplane.ids import NodeIndex
+from controlplane.ids import ChunkKey, NodeIndex
 from controlplane.nodes import Node
 from controlplane.switch.chunk_states import ChunkState
 from controlplane.switch.programmer import Phase
@@ -31,7 +31,7 @@ def chunk_view(core: Core, chunk: Chunk, now_ns: int) -> rpc.ChunkView:
         size_bytes=facts.size_bytes,
         holders=holders,
         disk_holders=node_names(core, chunk.disk_holders),
-        switch_state=core.switch_cache.state(facts.key).shown,
+        switch_state=_in_switch(core, facts.key).shown,
         pinned=chunk.pinned,
         value=core.values.value(facts.key, facts.size_bytes, rooted, now_ns),
         fetches_per_s=core.values.rate(facts.key, now_ns),
@@ -39,6 +39,12 @@ def chunk_view(core: Core, chunk: Chunk, now_ns: int) -> rpc.ChunkView:
         children=len(chunk.children),
         switch_problem=core.switch_cache.problem(facts.key),
     )
+
+
+def _in_switch(core: Core, key: ChunkKey) -> ChunkState:
+    """The switch has a chunk, too, where it has what readers ask for in its place."""
+    own = core.switch_cache.state(key)
+    return own if own is not ChunkState.ABSENT else core.switch_cache.state(core.directory.crossing(key))
 
 
 def node_names(core: Core, indexes: Iterable[NodeIndex]) -> list[str]:

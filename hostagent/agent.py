@@ -55,12 +55,13 @@ from hostagent.transport.base import (
 )
 from hostagent.transport.read_tokens import TokenBook
 from hostagent.tree import Hashed
+from hostagent.twin_coding import TwinCoding
 from kvdaemon.health import Health, health_pages
 from kvdaemon.http import HttpServer, Question, json_service, metrics_page
 from kvdaemon.identity import Role
 from kvdaemon.tls import Certificates
 from kvpolicy.tiers.cost_question import QuestionError, TooManyQuestionsError, question_of
-from kvpolicy.tiers.form_costs import FormWork
+from kvpolicy.tiers.form_costs import FormChoice, FormWork
 from kvpolicy.tiers.gate import priors
 from kvpolicy.tiers.holder_load import HolderLoad
 from kvpolicy.value.costs import Tier
@@ -141,10 +142,15 @@ class Agent:
         self.handle(events.Started(self.facts.receive_buffer_bytes))
         if self.cold is not None:
             self.cold.open()
-        if self.store is not None or self.cold is not None:
+        if self.store is not None or self.cold is not None or self._wire_may_pay():
             self._forms_tried = self._loop.create_task(self._try_forms())
         self._missing = None
         self.attachment.start()
+
+    def _wire_may_pay(self) -> bool:
+        """Whether any chunk could cross the network in fewer bytes."""
+        slow = self._link_rate_bit_s <= limits.WIRE_FORM_LINK_BIT_S_MAX
+        return slow and self.config.wire.form is not FormChoice.RAW
 
     def _not_ready(self, why: str) -> None:
         self._missing = why
@@ -166,6 +172,7 @@ class Agent:
         self.cold: ColdTier | None = None
         if config.cold is not None and self._cold_store is not None:
             self.cold = ColdTier(config.cold, self._cold_store, self.memory, self._loop, self.handle, config.node)
+        self._twins = TwinCoding(self.memory, self._loop, self.handle)
         self.core = AgentCore(
             core_options(config),
             knowledge,
@@ -253,6 +260,7 @@ class Agent:
         if self.store is not None:
             await self.store.close()
         self._intake.close()
+        self._twins.close()
         if self.cold is not None:
             await self.cold.close()
         self._hashing.close()
@@ -348,6 +356,9 @@ class Agent:
             effects.LoadCold: self._in_cold(ColdTier.load),
             effects.SaveCold: self._in_cold(ColdTier.save),
             effects.ForgetCold: self._in_cold(ColdTier.forget),
+            effects.EncodeTwin: lambda one: self._twins.encode(one),
+            effects.PlaceTwin: lambda one: self._twins.place(one),
+            effects.DecodeTwin: lambda one: self._twins.decode(one),
             effects.Flushed: lambda _: self._flushed.set(),
             effects.Announce: report,
             effects.ReportUsage: report,
@@ -621,7 +632,7 @@ class Agent:
         self.handle(events.FormMeasured(work))
 
     async def _try_forms(self) -> None:
-        """Learn what storing chunks in fewer bytes takes here; until then they are stored as they are."""
+        """Learn what chunks in fewer bytes take here; until then they stay as they are."""
         for work in await self._loop.run_in_executor(None, coding.try_out):
             self._form_measured(work)
 

@@ -23,6 +23,7 @@ from hostagent.cold.cold_options import ColdConfig
 from hostagent.cold.cold_settings import FORMS, take_cold
 from hostagent.disk.disk_options import DiskConfig
 from hostagent.tracing.tracing_options import TracingConfig
+from hostagent.wire_options import WireConfig
 from kvdaemon import checks, settings
 from kvdaemon.errors import ConfigError
 from kvdaemon.log import LOG_FORMATS
@@ -122,6 +123,7 @@ class AgentConfig:
     """None: no disk tier."""
     cold: ColdConfig | None = None
     """None: no cold store."""
+    wire: WireConfig = field(default_factory=WireConfig)
     tracing: TracingConfig | None = None
     """None: no traces."""
     link_rate_bit_s: int | None = None
@@ -169,6 +171,7 @@ def parse(values: object, folder: Path = Path()) -> AgentConfig:
         log_format=top.take("log_format", checks.one_of(LOG_FORMATS), "text"),
         disk=_disk(top.section("disk")),
         cold=take_cold(top.section("cold")),
+        wire=_wire(top.section("wire")),
         tracing=_tracing(top.section("tracing")),
         link_rate_bit_s=gate.take("link_rate", checks.rate, None),
         merge_wait_max_s=gate.take("merge_wait_max", checks.number(0, 60), WAIT_MAX_S),
@@ -332,6 +335,12 @@ def _disk(section: Section) -> DiskConfig | None:
             "disk.path and disk.size go together: give a folder and how much of it may be used, or neither"
         )
     return config if path else None
+
+
+def _wire(section: Section) -> WireConfig:
+    config = WireConfig(FormChoice(section.take("form", checks.one_of(FORMS), WireConfig().form.value)))
+    section.done()
+    return config
 
 
 def _tracing(section: Section) -> TracingConfig | None:

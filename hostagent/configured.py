@@ -28,6 +28,7 @@ def core_options(config: AgentConfig) -> CoreOptions:
         config.data.segment_bytes,
         parse_address(config.data.pool_address) or None,
         merge_wait_max_s=config.merge_wait_max_s,
+        wire_form=config.wire.form,
         tenant_weights={name: terms.weight for name, terms in config.tenants.items()},
         tenant_namespaces={name: terms.namespace for name, terms in config.tenants.items() if terms.namespace},
     )

@@ -264,6 +264,8 @@ EXAMINATION_SMALL_BYTES = 128
 EXAMINATION_PACKET_BYTES_MAX = 9216
 EXAMINATION_RETRY_S = 0.02
 """A chunk that the directory does not name yet is asked for again."""
+WIRE_FORM_LINK_BIT_S_MAX = 25_000_000_000
+"""On faster links no codec here keeps up with the bytes that it would save; it is not even tried out."""
 
 
 def extent_bytes(size_bytes: int) -> int:

@@ -14,7 +14,7 @@ from hostagent.core.core import AgentCore
 from hostagent.core.effects import FetchEnded
 from hostagent.disk.store import DiskStore
 from hostagent.merging_metrics import WatchedMerging
-from hostagent.tier_metrics import PREFIX, WatchedDisk, WatchedGate, WatchedLanes, size_metrics
+from hostagent.tier_metrics import PREFIX, WatchedDisk, WatchedGate, WatchedLanes, WatchedTwins, size_metrics
 from hostagent.transport.base import TransportCounters
 from kvclient.messages import Status
 from kvproto.sources import ChunkSource
@@ -92,6 +92,7 @@ class AgentMetrics:
         self.registry.register(_WatchedCollector(core, transport))
         self.registry.register(WatchedGate(core.gate))
         self.registry.register(WatchedLanes(core.lanes))
+        self.registry.register(WatchedTwins(core))
         self.registry.register(WatchedMerging(core.claims, core.waits))
         if store is not None and core.tiering is not None:
             self.registry.register(WatchedDisk(store, core.tiering))

@@ -1,4 +1,4 @@
-"""Prometheus metrics of the agent's gate and its disk tier, read at each scrape."""
+"""Prometheus metrics of the agent's gate, its disk tier and its twins, read at each scrape."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from hostagent.core.core import AgentCore
 from hostagent.core.tiering import Tiering
 from hostagent.disk.state import DiskState
 from hostagent.disk.store import DiskStore
@@ -112,6 +113,27 @@ class WatchedDisk(Collector):
         failed.add_metric(["read"], counters.reads_failed)
         failed.add_metric(["write"], counters.writes_failed)
         yield failed
+
+
+class WatchedTwins(Collector):
+    """Chunks that cross the network in fewer bytes."""
+
+    def __init__(self, core: AgentCore) -> None:
+        self._core = core
+
+    def describe(self) -> Iterator[Metric]:
+        """Nothing ahead of time."""
+        return iter(())
+
+    def collect(self) -> Iterator[Metric]:
+        """Figures of this moment."""
+        twins, making, fetches = self._core.twins, self._core.twin_making, self._core.fetches.twins
+        yield _gauge("twin_bytes", "Of the pool, what twins take", twins.size_bytes)
+        yield _counter("twins_made", "Chunks that were encoded for other nodes", making.made_count)
+        yield _counter("twin_made_bytes", "What they took", making.made_bytes)
+        yield _counter("twins_decoded", "Chunks that came by their twins", fetches.decoded_count)
+        yield _counter("twin_saved_bytes", "What these had more than their twins", fetches.saved_bytes)
+        yield _counter("twins_wrong", "Twins that did not give their chunk", twins.wrong_count)
 
 
 class WatchedLanes(Collector):

@@ -19,6 +19,7 @@ from hostagent.core.options import CoreOptions
 from hostagent.core.work import DropWork, FillWork, Task, TaskStatus
 from hostagent.pool.chunks import Chunk
 from kvclient.messages import Status
+from kvpolicy.tiers.form_costs import FormChoice
 from kvpolicy.tiers.gate import priors
 from kvpolicy.tiers.prefill import Prefill
 from kvpolicy.value.costs import PRIORS
@@ -49,6 +50,7 @@ from kvsim.link import Link, Packet
 from kvsim.reads import SOCKET_BUFFER_NS, Reads
 from kvsim.storage import Equipment, Storage, hashed_of, right_contents
 from kvsim.switch import POOL_ADDRESS, SwitchModel
+from kvsim.twins import TwinWay
 
 FETCH_REQUEST = 1
 """The request of every engine's fetch."""
@@ -119,8 +121,14 @@ class Node:
         """Hears what its engine computes."""
         self.bad_copies: list[effects.ReportBadCopy] = []
         self.tasks_ended: list[effects.ReportTaskEnd] = []
+        self._carriers: Mapping[type, Callable[[Any], None]] = {}
         self.storage = Storage(self, engine, equipment, self._segment_bytes, scheduling.base_ns, chance)
         self._cold = None if equipment.cold is None else ColdWay(self, equipment.cold, self.storage.view)
+        traits = equipment.twins
+        self._twins = None
+        if traits is not None:
+            view, of_twins = self.storage.view, chance.fork("twins")
+            self._twins = TwinWay(self, traits, self._segment_bytes, view, hashed_of, of_twins)
         self._start_process()
         self._sending: deque[tuple[Chunk, int]] = deque()
         self._inbox: list[tuple[int, int, Packet]] = []
@@ -129,7 +137,9 @@ class Node:
         self._tell_of_cold()
 
     def _tell_of_cold(self) -> None:
-        """A process has begun: it hears of the cold store."""
+        """A process has begun: it hears of the cold store, and of its codec."""
+        if self._twins is not None:
+            self._twins.tell(1 << 20)
         if self._cold is not None:
             self._cold.tell()
 
@@ -148,6 +158,7 @@ class Node:
             reader.interest_ttl_ns,
             reader.link_rate_bytes_per_s,
             has_cold=equipment.cold is not None,
+            wire_form=FormChoice.RAW if equipment.twins is None else equipment.twins.form,
         )
         self._connections = Reads(
             self, self._engine, self.link, self.address, self.directory, self._segment_bytes, self._life
@@ -402,6 +413,7 @@ class Node:
             effects.ReportBadCopy: self.bad_copies.append,
             effects.ReportTaskEnd: self.tasks_ended.append,
             **self._cold_carriers(),
+            **self._twin_carriers(),
             **dict.fromkeys(_UNHEARD, lambda _: None),
         }
 
@@ -415,6 +427,17 @@ class Node:
             effects.SaveCold: way.save,
             effects.ForgetCold: way.forget,
         }
+
+    def _twin_carriers(self) -> Mapping[type, Callable[[Any], None]]:
+        way = self._twins
+        if way is None:
+            return {}
+        return {effects.EncodeTwin: way.encode, effects.PlaceTwin: way.place, effects.DecodeTwin: self._decode}
+
+    def _decode(self, effect: effects.DecodeTwin) -> None:
+        if self._twins is not None:
+            into = effect.into
+            self._twins.decode(effect, right_contents(into.key, into.size_bytes // self._segment_bytes))
 
     def _send_control(self, message: Control, address: Address) -> None:
         self.send(Packet(self.address, address, CONTROL_BYTES, ControlBody(message.encode())))

@@ -23,6 +23,7 @@ from kvsim.chance import Chance
 from kvsim.cold import SimulatedColdStore
 from kvsim.disk import DiskFaults, SimulatedDisk
 from kvsim.engine import Engine
+from kvsim.twins import TwinTraits
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,8 @@ class Equipment:
     disk_faults: DiskFaults = field(default_factory=DiskFaults)
     cold: SimulatedColdStore | None = None
     """Shared with other hosts; None: there is none."""
+    twins: TwinTraits | None = None
+    """None: it has no codec."""
     read_ns: int = 2 * MS
     """How long an engine reads what a fetch gave it."""
 

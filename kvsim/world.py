@@ -6,6 +6,7 @@ from functools import partial
 
 from hostagent.core import effects
 from hostagent.core.directory import ChunkEntry, NodeEntry
+from hostagent.core.twins import is_twin
 from kvclient.messages import Status
 from kvproto.ids import Address, ChunkKey, Member, NodeId
 from kvproto.limits import MS
@@ -19,6 +20,7 @@ from kvsim.node import Node, Scheduling
 from kvsim.racks import RackSwitch
 from kvsim.storage import Equipment, hashed_of, right_contents
 from kvsim.switch import INTEREST_OF_PORT, Cached, SwitchModel
+from kvsim.twins import TwinTraits
 
 PUBLISH_NS = 20 * MS
 """From what a node announces to what others know."""
@@ -79,6 +81,8 @@ class Setting:
     """Of a cold store that all nodes share; None: there is none."""
     in_cold: tuple[int, ...] = ()
     """Chunks that are in the cold store and nowhere else."""
+    twins: TwinTraits | None = None
+    """Of hosts that may have chunks cross the network in fewer bytes, with `announced`; None: they have no codec."""
     announced: bool = False
     """Nodes announce what they have, and the directory says it to all; otherwise it says what holders began with."""
     on_disk: tuple[int, ...] = ()
@@ -186,6 +190,8 @@ class World:
             for on_disk in (False, True)
         }
         """(chunk, on disk or in DRAM): numbers of the nodes that have it, as the directory knows."""
+        self._twins: dict[ChunkKey, ChunkEntry] = {}
+        """As the directory knows them, by their keys."""
         for node in self.nodes:
             node.directory |= {other.name: other.address for other in self.nodes}
             self.attach(node)
@@ -288,6 +294,7 @@ class World:
             setting.disk_chunks * chunk_bytes,
             disk_faults=setting.disk_faults,
             cold=self.cold,
+            twins=setting.twins,
         )
 
     def _cold_store(self) -> SimulatedColdStore | None:
@@ -373,6 +380,7 @@ class World:
     def _announced(self, node: Node, effect: effects.Announce) -> None:
         """A node says what it has; a moment later all hear it."""
         number = self.nodes.index(node)
+        entries = self._twins_announced(number, effect)
         added = {chunk.key for chunk in effect.added if chunk.key in self.keys}
         removed = {key for key in effect.removed if key in self.keys}
         for key in added:
@@ -380,10 +388,27 @@ class World:
         for key in removed:
             self._copies[key, effect.on_disk].discard(number)
         # A node no longer has what its snapshot does not name.
-        entries = self._entries(self.keys if effect.snapshot_end else sorted(added | removed))
+        entries += self._entries(self.keys if effect.snapshot_end else sorted(added | removed))
         if entries:
             for other in self.nodes:
                 self.engine.at(self.engine.now_ns + PUBLISH_NS, partial(other.learn, (), entries))
+
+    def _twins_announced(self, number: int, effect: effects.Announce) -> tuple[ChunkEntry, ...]:
+        """What has changed of them; another digest than the first is kept apart, and offered to nobody."""
+        changed = {}
+        for chunk in effect.added:
+            if is_twin(chunk):
+                known = self._twins.get(chunk.key) or ChunkEntry(
+                    chunk.key, chunk.parent, chunk.size_bytes, chunk.digest, chunk.position, ()
+                )
+                if known.digest == chunk.digest:
+                    changed[chunk.key] = replace(known, holders=tuple({*known.holders, number}))
+        for key in effect.removed:
+            if key in self._twins:
+                known = self._twins[key]
+                changed[key] = replace(known, holders=tuple({*known.holders} - {number}))
+        self._twins |= changed
+        return tuple(changed.values())
 
     def begin(self) -> None:
         """Schedule every reader's fetch."""

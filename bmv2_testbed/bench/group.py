@@ -108,6 +108,15 @@ def agent_socket(testbed: Testbed, host: int) -> str:
 
 def put_prefix(testbed: Testbed, prefix: Prefix, host: int = 0) -> None:
     """Put a prefix into the pool through a host's agent."""
-    words = ["put", "--address", agent_socket(testbed, host), *prefix_arguments(prefix)]
-    testbed.run(f"put{host}", host_name(host), python_module("bmv2_testbed.bench.holder", *words))
-    testbed.finish(f"put{host}", START_DEADLINE_S)
+    _do(testbed, "put", prefix, host)
+
+
+def await_prefix(testbed: Testbed, prefix: Prefix, host: int) -> None:
+    """Wait until a host's agent knows of a prefix, and of its twins if there are to be any."""
+    _do(testbed, "await", prefix, host)
+
+
+def _do(testbed: Testbed, job: str, prefix: Prefix, host: int) -> None:
+    words = [job, "--address", agent_socket(testbed, host), *prefix_arguments(prefix)]
+    testbed.run(f"{job}{host}", host_name(host), python_module("bmv2_testbed.bench.holder", *words))
+    testbed.finish(f"{job}{host}", START_DEADLINE_S)

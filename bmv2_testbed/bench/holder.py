@@ -8,8 +8,9 @@ import socket
 import threading
 from pathlib import Path
 
-from bmv2_testbed.bench.sources import TCP_PEER_PORT, RedisSource
+from bmv2_testbed.bench.sources import TCP_PEER_PORT, PoolSource, RedisSource
 from bmv2_testbed.content import Prefix, add_prefix_arguments, prefix_of
+from bmv2_testbed.limits import START_DEADLINE_S
 from kvclient.client import AgentClient
 from kvdaemon.readiness import notify_ready
 
@@ -21,6 +22,13 @@ def put_into_pool(prefix: Prefix, agent_socket: str) -> None:
         for key, content in zip(prefix.chunk_keys(), prefix.contents(), strict=True):
             agent.put(key, parent, content)
             parent = key
+
+
+def await_in_directory(prefix: Prefix, agent_socket: str) -> None:
+    """Wait until an agent knows of the whole prefix, and of its twins if there are to be any."""
+    source = PoolSource(agent_socket, START_DEADLINE_S)
+    source.await_known(prefix, START_DEADLINE_S)
+    source.close()
 
 
 def serve_file(path: Path, address: str) -> None:
@@ -47,9 +55,9 @@ def _serve_connection(path: Path, connection: socket.socket) -> None:
 
 
 def main() -> int:
-    """Entry point: `put`, `redis` or `serve`."""
+    """Entry point: `put`, `await`, `redis` or `serve`."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("job", choices=("put", "redis", "serve"))
+    parser.add_argument("job", choices=("put", "await", "redis", "serve"))
     parser.add_argument("--address", required=True, help="agent socket, or address to serve on or to reach redis at")
     parser.add_argument("--file", type=Path, help="where `serve` keeps the prefix")
     add_prefix_arguments(parser)
@@ -57,6 +65,8 @@ def main() -> int:
     prefix = prefix_of(args)
     if args.job == "put":
         put_into_pool(prefix, args.address)
+    elif args.job == "await":
+        await_in_directory(prefix, args.address)
     elif args.job == "redis":
         RedisSource(args.address).store(prefix)
     else:

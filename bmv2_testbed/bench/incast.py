@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from bmv2_testbed import client
 from bmv2_testbed.bench.figures import Curves, IncastFigures, incast_figures
-from bmv2_testbed.bench.group import ReaderGroup, agent_socket, put_prefix
+from bmv2_testbed.bench.group import ReaderGroup, agent_socket, await_prefix, put_prefix
 from bmv2_testbed.bench.peer_servers import Peer, peer_running
 from bmv2_testbed.bench.relay import chain
 from bmv2_testbed.client import Testbed
@@ -19,6 +19,7 @@ from bmv2_testbed.content import Prefix
 from bmv2_testbed.network.counters import InterfaceCounters
 from bmv2_testbed.scale import FULL
 from bmv2_testbed.spec import NO_FAULTS, Faults, Target, TestbedSpec, Wiring, data_ip, host_name
+from kvpolicy.tiers.form_costs import FormChoice
 
 _POOL_BYTES_MIN: Final = 64 * 2**20
 _SLOTS_MIN: Final = 1024
@@ -65,12 +66,16 @@ class IncastPlan:
     wiring: Wiring = Wiring.NAMESPACES
     trust: Trust | None = None
     """None: as the testbed is, which is all of it but the certificates."""
+    form: FormChoice | None = None
+    """What agents are told of chunks in fewer bytes, the content being numbers as KV has them; None: it is random
+    bytes, which no form makes smaller."""
     curves: bool = False
     """Look at the interfaces all the time, for a picture."""
 
     @property
     def prefix(self) -> Prefix:
-        return Prefix(self.seed, self.size_bytes, self.chunk_bytes)
+        kv, twins = self.form is not None, self.form is FormChoice.LOSSLESS
+        return Prefix(self.seed, self.size_bytes, self.chunk_bytes, kv, twins)
 
     @property
     def ideal_s(self) -> float:
@@ -99,6 +104,7 @@ class IncastPlan:
             plain=mode is Mode.UNICAST,
             tls=self.trust is Trust.ON,
             controller_settings=self._settings(mode),
+            agent_settings={} if self.form is None else {"wire": {"form": self.form.value}},
             segment_bytes=segment_bytes,
         )
 
@@ -127,6 +133,9 @@ class IncastRun:
             found = {peer.value: self._peer(testbed, peer) for peer in peers}
             self._say(f"{mode}: the holder puts the prefix")
             put_prefix(testbed, plan.prefix)
+            if plan.prefix.twins:
+                self._say(f"{mode}: the holder makes twins")
+                await_prefix(testbed, plan.prefix, host=1)
             if mode is Mode.CACHE:
                 self._say(f"{mode}: the switch takes the prefix in")
                 testbed.serve_from_switch(plan.prefix.chunk_keys()[-1], plan.prefix.chunks)

@@ -153,7 +153,7 @@ class PoolSource:
 
     def await_known(self, prefix: Prefix, timeout_s: float) -> None:
         """Wait until this node's replica of the directory has the whole prefix: agents announce in batches."""
-        keys = prefix.chunk_keys()
+        keys = prefix.awaited_keys()
         deadline_s = time.monotonic() + timeout_s
         while any(where is Where.NOWHERE for where in self._agent.contains(keys)):
             if time.monotonic() > deadline_s:

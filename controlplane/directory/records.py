@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from controlplane.ids import ChunkKey, NodeIndex
 from kvproto.integrity import Digest
+from kvproto.twins import twin_code
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,11 @@ class ChunkFacts:
     position: int
     """0 for the first chunk of a prefix."""
     namespace: str = ""
+
+    @property
+    def is_twin(self) -> bool:
+        """Whether it is its parent in fewer bytes (`kvproto.twins`)."""
+        return twin_code(self.key, self.parent) is not None
 
 
 class AddOutcome(enum.Enum):

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from controlplane.directory.records import AddOutcome, Chunk, ChunkFacts
 from controlplane.ids import ChunkKey, NodeIndex
 from controlplane.limits import PREFIX_CHUNKS_MAX
+from kvproto.twins import TWIN_CODES, twin_key
 
 
 class UnknownKeyError(LookupError):
@@ -87,10 +88,19 @@ class Directory:
         return self._last_copies[node]
 
     def last_copies(self, node: NodeIndex) -> list[ChunkKey]:
-        """Keys that no other host would have, in its pool or on its disk, ancestors first."""
+        """Keys that no other host would have, in its pool or on its disk, ancestors first; no twins."""
         theirs = self._by_node.get(node, set()) | self._on_disk.get(node, set())
         keys = [key for key in theirs if not (self._chunks[key].holders | self._chunks[key].disk_holders) - {node}]
+        keys = [key for key in keys if not self._chunks[key].facts.is_twin]
         return sorted(keys, key=lambda key: (self._chunks[key].facts.position, key))
+
+    def crossing(self, key: ChunkKey) -> ChunkKey:
+        """What readers ask for to have a chunk: its twin, the smallest that some node's pool has, or the chunk."""
+        for code in reversed(TWIN_CODES):
+            twin = self._chunks.get(twin_key(key, code))
+            if twin is not None and (twin.holders or twin.served):
+                return twin.key
+        return key
 
     def children(self, key: ChunkKey) -> frozenset[ChunkKey]:
         """Keys of the chunks that hang on this one, whether it is here or not."""

@@ -16,6 +16,7 @@ from hostagent.core.events import ColdSaveEnded, SaveOutcome
 from hostagent.core.forms import Forms
 from hostagent.core.sources import DiskIndex
 from hostagent.core.tiering import Promoter
+from hostagent.core.twins import is_twin
 from hostagent.disk.state import DiskState
 from hostagent.pool.chunks import Chunk, ChunkPool
 from kvpolicy.tiers.cold import PRESSURE_FREE_SHARE, VICTIMS_LOOKED_AT, worth_storing
@@ -123,7 +124,9 @@ class ColdWrites:
 
     def _consider(self, key: ChunkKey, pool: ChunkPool) -> None:
         chunk = pool.find(key)
-        if chunk is None or key in self.lane or not self.lane.has_room or not self._is_last(key, pool):
+        if chunk is None or is_twin(chunk):
+            return
+        if key in self.lane or not self.lane.has_room or not self._is_last(key, pool):
             return
         if self._failed_ns.get(key, 0) > self._clock.now_ns:
             return

@@ -41,6 +41,8 @@ from hostagent.core.serving import Serving
 from hostagent.core.sources import DiskIndex, Sources
 from hostagent.core.tasks import SwitchPlace, Tasks
 from hostagent.core.tiering import Tiering
+from hostagent.core.twin_making import TwinMaking
+from hostagent.core.twins import TWIN_COST_SHARE, Twins, is_twin
 from hostagent.core.waits import Waits
 from hostagent.pool.catalog import Catalog
 from hostagent.pool.chunks import Chunk, ChunkPool, DropOutcome
@@ -110,6 +112,7 @@ class AgentCore:
         self.forms = Forms(knowledge.costs, options)
         self.cold = ColdIndex(alarms, emit, options.cold_wait_max_s, options.has_cold)
         self._sources = Sources(self._clock, self.directory, disk, loads, options.pool_address, self.cold)
+        self.twins = Twins(self.pool, self._sources, self.forms)
         self.claims = Claims(
             alarms, emit, lambda key: self.pool.find(key) is not None, lambda keys, why: self.waits.freed(keys, why)
         )
@@ -124,15 +127,27 @@ class AgentCore:
             self,
             self.claims.find,
             self.forms,
+            self.twins,
             parameters,
             make_reader,
         )
         self.waits = Waits(alarms, self.pool, self.fetches, self.gate, self.claims, self.cold)
         self._peer_loads = PeerLoads(alarms, self.pool, disk, self.fetches)
-        self._serving = Serving(alarms, emit, self.pool, options.segment_bytes, self._peer_loads.load)
+        self._serving = Serving(alarms, emit, self.pool, options.segment_bytes, self._peer_loads.load, self._asked)
         switch = SwitchPlace(options.pool_address, options.segment_bytes)
         self._tasks = Tasks(alarms, emit, self.pool, self.fetches, self._serving, self.drop, switch)
         self._reports = Reports(alarms, emit, self.pool, disk, self._tasks.pinned_keys, self.gate.take_measurements)
+        self.twin_making = TwinMaking(
+            alarms,
+            emit,
+            self.pool,
+            self.directory,
+            self.forms,
+            self.twins,
+            lambda: self._reports.integrity,
+            lambda: self.fetches.busy,
+            self._reports.pool_changed,
+        )
         self._load_reports = LoadReports(alarms, emit, lambda: self.load, lambda: self.connected)
         self.locks = Locks(alarms, self.pool)
         self.interests = Interests(emit, options.tenant_namespaces)
@@ -261,6 +276,9 @@ class AgentCore:
             events.ColdLookedUp: self.cold.looked_up,
             events.ColdLoadEnded: self._cold_load_ended,
             events.ColdSaveEnded: self._cold_save_ended,
+            events.TwinEncoded: self.twin_making.encoded,
+            events.TwinPlaced: lambda event: self.twin_making.placed(event.into, event.hashed),
+            events.TwinDecoded: fetches.twins.decoded,
             events.DigestComputed: self._digest_computed,
             events.ControlsReceived: self._controls_received,
             events.CastsPlaced: lambda event: fetches.casts_placed(event.arrivals),
@@ -377,6 +395,8 @@ class AgentCore:
             lanes |= {"write": self.tiering.writes, "promote": self.tiering.promotions}
         if self.cold_writes is not None:
             lanes["cold"] = self.cold_writes.lane
+        if self.forms.has_wire:
+            lanes["twin"] = self.twin_making.lane
         return lanes
 
     @property
@@ -397,7 +417,12 @@ class AgentCore:
     def _cost_of_dram(self, key: ChunkKey, size_bytes: int) -> float:
         on_disk = self._disk is not None and self._disk.find(key) is not None
         in_cold = self.cold.knows(key)
-        return self._knowledge.eviction_cost.of_dram(key, size_bytes, on_disk=on_disk, in_cold=in_cold)
+        cost_s = self._knowledge.eviction_cost.of_dram(key, size_bytes, on_disk=on_disk, in_cold=in_cold)
+        return cost_s * TWIN_COST_SHARE if key in self.twins else cost_s
+
+    def _asked(self, key: ChunkKey) -> None:
+        """Another node wants a chunk of this one."""
+        self.twin_making.asked(key)
 
     def drop(self, key: ChunkKey) -> DropOutcome:
         """Take a chunk out of the pool and off the disk; a pinned chunk stays."""
@@ -420,11 +445,15 @@ class AgentCore:
     def _put(self, chunk: Chunk) -> None:
         """An engine's chunk is whole."""
         self._stored(chunk)
+        self.twin_making.put(chunk)
         if self.claims.kept(chunk.key):
             self._reports.announce_now()
         self.waits.came((chunk.key,))
 
     def _stored(self, chunk: Chunk) -> None:
+        if is_twin(chunk):
+            self.twins.arrived(chunk)
+            return  # a disk and a cold store have forms of their own
         if self.tiering is not None:
             self.tiering.arrived(chunk)
         if self.cold_writes is not None:
@@ -524,6 +553,7 @@ class AgentCore:
     def engines_served(self) -> None:
         """Background work may go on."""
         self._tasks.engines_served()
+        self.twin_making.engines_served()
         if self.tiering is not None:
             self.tiering.engines_served()
         if self.cold_writes is not None:
@@ -550,6 +580,7 @@ class AgentCore:
         self.cold.close()
         self.claims.close()
         self.fetches.close()
+        self.twin_making.close()
         self.adoption.close()
         self._reports.close()
         self._load_reports.close()

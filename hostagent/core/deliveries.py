@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from hostagent.core import effects
 from hostagent.core.clock import Alarms
 from hostagent.core.directory import DirectoryReplica
-from hostagent.core.fetch import Fetch, FetchObserver, FetchResult
+from hostagent.core.fetch import Fetch, FetchObserver, FetchResult, Purpose
 from hostagent.core.plan import FetchPlan, FetchPlanner
 from hostagent.pool.chunks import Chunk, ChunkPool
 from kvclient.messages import Status
@@ -85,7 +85,9 @@ class Deliveries:
         places = range(command.leading) if command.places is None else command.places
         delivered, arrived = self._delivered(fetch, [fetch.keys[place] for place in places], command.sources)
         status = fetch.stopped if command.leading == len(fetch.keys) else _OUTCOMES[command.outcome]
-        if fetch.probe is None:
+        if fetch.purpose is Purpose.TWIN:
+            self._gate.heard(fetch.ticket, arrived, seconds, now_ns)
+        elif fetch.probe is None:
             self._gate.ended(fetch.ticket, arrived, seconds, now_ns, brought=command.leading)
         else:
             self._gate.cancelled(fetch.ticket)
@@ -97,26 +99,30 @@ class Deliveries:
             address = fetch.came_from.get(chunk.key)
             holder = self._directory.node_at(address) if address is not None else None
             number = holder.node if holder is not None else 0
-            self._observer.chunk_came(chunk.key, source, chunk.size_bytes, seconds, number)
+            # Of what was decoded, the twin crossed the network: that is told of the twin.
+            told = ChunkSource.LOCAL if chunk.key in fetch.decoded else source
+            self._observer.chunk_came(chunk.key, told, chunk.size_bytes, seconds, number)
         came = set(places)
         for place, key in enumerate(fetch.keys):
             if place not in came:
                 self._observer.chunk_missed(key, seconds)
         if command.leading < len(fetch.keys):
             self._directory.failed(fetch.keys[command.leading])
-        self.count(status, seconds, [(source, chunk.size_bytes) for chunk, source in delivered])
+        if fetch.purpose is not Purpose.TWIN:
+            self.count(status, seconds, [(source, chunk.size_bytes) for chunk, source in delivered])
 
     def _delivered(
         self, fetch: Fetch, keys: Sequence[ChunkKey], sources: Sequence[ChunkSource]
     ) -> tuple[tuple[tuple[Chunk, ChunkSource], ...], Counter[Tier]]:
-        """The chunks, pinned, with how they came, and the bytes that arrived by tier."""
+        """The chunks, pinned, with how they came, and the bytes that arrived by tier; the fetch of the twins tells
+        of those that were decoded."""
         delivered: list[tuple[Chunk, ChunkSource]] = []
         arrived: Counter[Tier] = Counter()
         for key, source in zip(keys, sources, strict=True):
             chunk, route = fetch.pinned[key], fetch.routes.get(key)
             self._pool.pin(chunk)
             source = fetch.source_of(key, source)
-            if source is not ChunkSource.LOCAL:
+            if source is not ChunkSource.LOCAL and key not in fetch.decoded:
                 tier = Tier.REMOTE_DISK if route is Tier.REMOTE_DISK else _TIERS[source]
                 reckoned = fetch.reckoned.get(key) if route is tier else None
                 arrived[tier] += chunk.size_bytes if reckoned is None else reckoned

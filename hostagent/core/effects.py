@@ -266,6 +266,33 @@ class ForgetCold:
 
 
 @dataclass(frozen=True, slots=True)
+class EncodeTwin:
+    """Turn a READY chunk into a form of fewer bytes; answered by TwinEncoded."""
+
+    chunk: Chunk
+    form: Form
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceTwin:
+    """Write a chunk in its form into a FILLING chunk, and hash that; answered by TwinPlaced."""
+
+    into: Chunk
+    content: bytes | memoryview
+    integrity: Integrity
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeTwin:
+    """Turn a READY twin back into a FILLING chunk, and hash that; answered by TwinDecoded."""
+
+    twin: Chunk
+    into: Chunk
+    form: Form
+    integrity: Integrity
+
+
+@dataclass(frozen=True, slots=True)
 class Flushed:
     """Answer to FlushRequested: everything is on disk."""
 
@@ -503,6 +530,9 @@ Effect: TypeAlias = (
     | LoadCold
     | SaveCold
     | ForgetCold
+    | EncodeTwin
+    | PlaceTwin
+    | DecodeTwin
     | Flushed
     | Announce
     | ReportUsage

@@ -16,7 +16,7 @@ from hostagent.pool.chunks import Chunk
 from hostagent.pool.index import Found
 from hostagent.tree import Hashed
 from kvclient.messages import Hint
-from kvcodec.forms import StoredForm
+from kvcodec.forms import Form, StoredForm
 from kvpolicy.tiers.form_costs import FormWork
 from kvpolicy.tiers.holder_load import HolderLoad
 from kvpolicy.tiers.prefill import Prefill
@@ -411,6 +411,37 @@ class ColdSaveEnded:
     """Of what a load will give, where that is not what was saved."""
 
 
+@dataclass(frozen=True, slots=True)
+class TwinEncoded:
+    """Answer to EncodeTwin."""
+
+    chunk: Chunk
+    form: Form
+    """That it got: RAW where none is smaller."""
+    content: bytes | memoryview
+    work: FormWork | None
+
+
+@dataclass(frozen=True, slots=True)
+class TwinPlaced:
+    """Answer to PlaceTwin."""
+
+    into: Chunk
+    hashed: Hashed
+
+
+@dataclass(frozen=True, slots=True)
+class TwinDecoded:
+    """Answer to DecodeTwin."""
+
+    into: Chunk
+    whole: bool
+    """Whether the twin was one."""
+    hashed: Hashed
+    """Of the chunk; NOT_HASHED where there is none."""
+    work: FormWork | None
+
+
 # --- of peers, time and the process -----------------------------------------------------------------------------------
 
 
@@ -538,6 +569,9 @@ Event: TypeAlias = (
     | ColdLookedUp
     | ColdLoadEnded
     | ColdSaveEnded
+    | TwinEncoded
+    | TwinPlaced
+    | TwinDecoded
     | DigestComputed
     | LeavesRead
     | ControlsReceived

@@ -79,6 +79,8 @@ class Purpose(enum.Enum):
     """The controller wants copies here."""
     DISK = "disk"
     """From this node's disk only, never asked of others: for a peer, or to promote."""
+    TWIN = "twin"
+    """Brings twins of chunks that another fetch wants."""
     PROBE = "probe"
     """The gate refused a source and wants to measure it again, in parallel with engines' fetches."""
 
@@ -153,7 +155,12 @@ class Fetch:
     reckoned: dict[ChunkKey, int] = field(default_factory=dict)
     """Bytes that the gate reckons with for chunks that their source has in fewer bytes."""
 
+    decoded: dict[ChunkKey, ChunkSource] = field(default_factory=dict)
+    """Of chunks that came by their twins: where the twin came from."""
+
     def source_of(self, key: ChunkKey, source: ChunkSource) -> ChunkSource:
-        """Where a chunk came from: the reader does not tell the cold store from the disk."""
+        """Where a chunk came from: the reader does not tell the cold store, or a twin, from the disk."""
+        if source is ChunkSource.DISK and key in self.decoded:
+            return self.decoded[key]
         cold = source is ChunkSource.DISK and self.routes.get(key) is Tier.COLD
         return ChunkSource.COLD if cold else source

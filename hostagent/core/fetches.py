@@ -27,12 +27,14 @@ from hostagent.core.inbound import InboundChunk
 from hostagent.core.outgoing_reads import OutgoingReads
 from hostagent.core.plan import FetchPlan, FetchPlanner
 from hostagent.core.sources import DiskIndex, Sources
+from hostagent.core.twin_fetches import TwinFetches
+from hostagent.core.twins import Twins
 from hostagent.core.wrong_bytes import WrongBytes
 from hostagent.pool.chunks import Chunk, ChunkPool
 from hostagent.pool.tenants import NOBODY
 from hostagent.tree import PIECE_BYTES, Hashed
 from kvclient.messages import Status
-from kvpolicy.tiers.gate import Gate, Prefill, Probe
+from kvpolicy.tiers.gate import Gate, Prefill, Probe, Ticket
 from kvpolicy.tiers.holder_load import HolderLoad
 from kvpolicy.tiers.quote import Quote
 from kvpolicy.value import Tier
@@ -62,6 +64,10 @@ _LOADED = frozenset({Tier.LOCAL_DISK, Tier.COLD})
 """Sources that no peer delivers: the shell loads from them. The reader tells none of them from the disk."""
 
 
+_RUSH = frozenset({Purpose.ENGINE, Purpose.TWIN})
+"""What these bring is announced when they are over: until then everybody asks the one holder."""
+
+
 class Fetches:
     """One node's."""
 
@@ -77,6 +83,7 @@ class Fetches:
         observer: FetchObserver,
         computed: Callable[[ChunkKey], Computed | None],
         forms: Forms,
+        twins: Twins,
         parameters: ReaderParameters,
         make_reader: MakeReader,
     ) -> None:
@@ -100,7 +107,10 @@ class Fetches:
         self._fetch_id = 0
         self._reviews = Reviews(alarms, gate, self._left_of, self._cut)
         self._planner = FetchPlanner(
-            alarms.clock, pool, disk, sources, gate, self._inbound, self.left_bytes, self._kept, computed, forms
+            alarms.clock, pool, disk, sources, gate, self._inbound, self.left_bytes, self._kept, computed, forms, twins
+        )
+        self.twins = TwinFetches(
+            alarms, emit, pool, twins, forms.costs, self._bring_twins, self.cancel, self.load_ended
         )
         self._deliveries = Deliveries(alarms, emit, pool, directory, gate, self._planner, observer, lambda: self.busy)
 
@@ -135,6 +145,9 @@ class Fetches:
         """Bytes of a chunk still to come; all of them while it is loaded from disk."""
         if inbound.whole:
             return 0
+        if inbound.twin is not None:
+            twin = self._inbound.get(inbound.twin.key)
+            return 0 if twin is None else self.left_bytes(twin)
         missing = self._reader.missing(inbound.chunk.key)
         size_bytes = inbound.entry.size_bytes
         if missing is None:
@@ -215,7 +228,9 @@ class Fetches:
         probe: Probe | None = None,
         *,
         any_order: bool = False,
+        ticket: Ticket | None = None,
     ) -> FetchId | None:
+        """`ticket`: of another fetch that this one works for; it has none of its own then."""
         self._fetch_id += 1
         now_ns = self._clock.now_ns
         if plan.verdict.give_up_s is not None:
@@ -229,7 +244,7 @@ class Fetches:
             progressed,
             now_ns,
             # One who waits judges the whole when it is over; the parts teach what sources cost.
-            self._gate.started(replace(plan.verdict, recompute_s=None) if plan.awaited else plan.verdict),
+            ticket or self._gate.started(replace(plan.verdict, recompute_s=None) if plan.awaited else plan.verdict),
             plan.pinned,
             probe,
             any_order,
@@ -244,15 +259,35 @@ class Fetches:
                 by_disk = route is Tier.LOCAL_DISK
                 stored = found.stored.get(Tier.COLD)
                 self._emit(effects.LoadChunk(chunk) if by_disk else effects.LoadCold(chunk, found.entry.digest, stored))
+        by_twins = [self._inbound[key] for key in plan.twins if key in self._inbound]
+        if by_twins:
+            self.twins.begin(by_twins, deadline_ns, fetch.ticket)
         if fetch.fetch not in self._fetches:
             return None
         self._reviews.began(fetch)
         return fetch.fetch
 
+    def _bring_twins(
+        self,
+        wanted: Sequence[InboundChunk],
+        deadline_ns: int,
+        ticket: Ticket,
+        ended: Callable[[FetchResult], None],
+    ) -> FetchId | None:
+        """See `twin_fetches.Bring`."""
+        if len(self._fetches) >= FETCHES_MAX:
+            ended(FetchResult(Status.BUSY, ()))
+            return None
+        plan = self._planner.plan_twins(wanted)
+        if len(plan.pinned) == len(plan.keys):
+            ended(FetchResult(plan.stopped, tuple((chunk, ChunkSource.LOCAL) for chunk in plan.pinned.values())))
+            return None
+        return self._begin_planned(plan, Purpose.TWIN, deadline_ns, ended, None, any_order=True, ticket=ticket)
+
     def _begin_probe(self, key: ChunkKey, probe: Probe) -> None:
         """Fetch one chunk from a refused source, in parallel with the request that was refused."""
         now_ns = self._clock.now_ns
-        plan = self._planner.plan([key], None, from_disk_only=False, is_engines=False)
+        plan = self._planner.plan([key], None, from_disk_only=False, is_engines=False, by_twins=False)
         if not plan.keys or len(plan.pinned) == len(plan.keys) or len(self._fetches) >= FETCHES_MAX:
             for chunk in plan.pinned.values():
                 self._pool.unpin(chunk)
@@ -279,19 +314,23 @@ class Fetches:
         if fetch is None:
             return
         self._reviews.ended(fetch)
-        self._gate.cancelled(fetch.ticket)
+        if fetch.purpose is not Purpose.TWIN:
+            self._gate.cancelled(fetch.ticket)
         if fetch.probe is not None:
             self._gate.probed(fetch.probe, None, self._clock.now_ns)
         self._forget(fetch)
         self._handle(events.FetchCancelled(number))
-        self._deliveries.count(Status.CANCELLED, (self._clock.now_ns - fetch.started_ns) / 1e9, ())
+        if fetch.purpose is not Purpose.TWIN:
+            self._deliveries.count(Status.CANCELLED, (self._clock.now_ns - fetch.started_ns) / 1e9, ())
 
     def _want(self, fetch: Fetch, plan: FetchPlan, *, from_disk_only: bool) -> tuple[events.ChunkWanted, ...]:
         """The chunks to ask the reader for; those still to come are under way from now on."""
         holders = {}
         for found, chunk, route in plan.to_come:
             key, count = found.entry.key, self._segments_of(found.entry.size_bytes)
-            self._inbound[key] = InboundChunk(chunk, found.entry, count, route, reckoned_bytes=plan.reckoned.get(key))
+            self._inbound[key] = InboundChunk(
+                chunk, found.entry, count, route, reckoned_bytes=plan.reckoned.get(key), twin=plan.twins.get(key)
+            )
             holders[key] = found.holders
         wanted = []
         for key in fetch.keys:
@@ -317,7 +356,7 @@ class Fetches:
                     inbound.segments_count,
                     inbound.entry.size_bytes,
                     refs,
-                    loading=inbound.route in _LOADED,
+                    loading=inbound.route in _LOADED or inbound.twin is not None,
                     read_alone=inbound.route is Tier.REMOTE_DRAM and inbound.entry.served,
                 )
             )
@@ -357,8 +396,9 @@ class Fetches:
         if not coming:
             return
         if with_ours:
-            load = load.without(sum(self.left_bytes(inbound) for inbound in coming))
-        waiting = {number for inbound in coming for number in inbound.fetches}
+            load = load.without(sum(self.left_bytes(inbound) for inbound in coming if inbound.twin is None))
+        numbers = {number for inbound in coming for number in inbound.fetches}
+        waiting = [number for number in numbers if self._fetches[number].purpose is not Purpose.TWIN]
         self._reviews.told([self._fetches[number] for number in sorted(waiting)], load)
 
     @staticmethod
@@ -404,6 +444,7 @@ class Fetches:
             if inbound is not None and self._reader.missing(arrived.key) is not None:
                 inbound.last_source = arrived.source
                 inbound.from_switch += arrived.from_switch
+                inbound.from_casts += len(arrived.segments)
                 inbound.unlooked += len(arrived.segments)
         self._carry_out(self._reader.handle_all(arrivals, self._clock.now_ns))
         enough = PIECES_MIN * PIECE_BYTES // self._parameters.segment_bytes
@@ -432,6 +473,7 @@ class Fetches:
 
     def _give_up(self, inbound: InboundChunk) -> None:
         """A chunk that did not become whole: nothing writes to it any more, and its memory goes back to the pool."""
+        self.twins.given_up(inbound)
         self._emit(effects.ForgetCasts(inbound.chunk.key))
         self._early.forget(inbound)
         self._pool.abort(inbound.chunk)
@@ -483,8 +525,8 @@ class Fetches:
         return True
 
     def load_ended(self, into: Chunk, outcome: LoadOutcome, hashed: Hashed) -> None:
-        """This node's disk or the cold store delivered, or did not. From the latter only the bytes that are
-        expected are taken."""
+        """This node's disk, the cold store or a twin delivered, or did not. From the cold store only the bytes that
+        are expected are taken."""
         self._pool.unpin(into)
         inbound = self._inbound.get(into.key)
         if inbound is None or inbound.chunk is not into:
@@ -495,7 +537,11 @@ class Fetches:
             self._take_in(inbound, from_here=True)
             self._handle(events.ChunkLoaded(into.key))
         else:
-            inbound.route, inbound.reckoned_bytes = Tier.REMOTE_DRAM, None
+            if inbound.route in _LOADED:
+                inbound.route = Tier.REMOTE_DRAM
+            inbound.reckoned_bytes = inbound.twin = inbound.decoded_from = None
+            for number in inbound.fetches:
+                self._fetches[number].reckoned.pop(into.key, None)
             self._handle(events.LoadFailed(into.key))
 
     def _take_in(self, inbound: InboundChunk, *, from_here: bool) -> None:
@@ -509,8 +555,11 @@ class Fetches:
             self._pool.pin(chunk)
             fetch.pinned[chunk.key] = chunk
             fetch.came_from[chunk.key] = inbound.last_source
-            asked_for |= fetch.purpose is not Purpose.ENGINE
+            if inbound.decoded_from is not None:
+                fetch.decoded[chunk.key] = inbound.decoded_from
+            asked_for |= fetch.purpose not in _RUSH
         self._observer.copy_arrived(chunk, asked_for=asked_for)
+        self.twins.came(chunk, inbound.last_source, inbound.came_as)
 
     def is_arriving(self, key: ChunkKey) -> bool:
         """Whether a chunk is on its way into the pool."""
@@ -541,6 +590,7 @@ class Fetches:
             self._forget(fetch)
         self._fetches.clear()
         self._abort_inbound()
+        self.twins.close()
 
     def _abort_inbound(self) -> None:
         for inbound in self._inbound.values():
@@ -611,7 +661,7 @@ class Fetches:
         return sum(
             inbound.entry.size_bytes
             for inbound in self._inbound.values()
-            if not inbound.whole and self._comes_from(inbound, holder)
+            if not inbound.whole and inbound.twin is None and self._comes_from(inbound, holder)
         )
 
     def _progressed(self, command: FetchProgress) -> None:
@@ -637,5 +687,5 @@ class Fetches:
             inbound = self._inbound.get(key)
             if inbound is not None:
                 inbound.fetches.discard(fetch.fetch)
-        if fetch.purpose is Purpose.ENGINE:
+        if fetch.purpose in _RUSH:
             self._observer.fetch_over(fetch.keys)

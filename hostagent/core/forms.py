@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from hostagent.core.options import CoreOptions
 from hostagent.pool.chunks import Chunk
 from kvcodec.forms import Form, StoredForm
-from kvpolicy.tiers.form_costs import FormCosts
+from kvpolicy.tiers.form_costs import FormChoice, FormCosts
+from kvpolicy.tiers.wire_forms import form_to_make, takes_twin
 from kvpolicy.value import SourceCosts, Tier
 from kvproto.kv_layout import terms_of
 
@@ -31,10 +32,38 @@ class Forms:
     def for_cold(self, chunk: Chunk) -> Form:
         """With loss only where the label says that all who share the namespace take it."""
         options, source = self._options, self._source_costs.cost(Tier.COLD)
-        terms = terms_of(chunk.namespace, chunk.size_bytes)
-        may_lose = terms is not None and terms.may_lose
-        allowed = (Form.PLANES, Form.LOSSY) if may_lose else (Form.PLANES,)
+        allowed = _allowed(chunk.namespace, chunk.size_bytes)
         return self.costs.best(options.cold_form, allowed, chunk.size_bytes, source, options.cold_write_bytes_per_s)
+
+    @property
+    def has_wire(self) -> bool:
+        """Whether anything may cross the network in fewer bytes."""
+        return self._options.wire_form is not FormChoice.RAW
+
+    @property
+    def reads_twins(self) -> bool:
+        """Whether any chunk could come in fewer bytes; without a codec that was tried out, none does by itself."""
+        return self.has_wire and not (self.decides_wire and self.costs.decode_s(Form.PLANES, 1) is None)
+
+    @property
+    def decides_wire(self) -> bool:
+        """Whether this node decides by what it has measured; else the operator says what it is to be."""
+        return self._options.wire_form is FormChoice.AUTO
+
+    def for_wire(self, chunk: Chunk, likely: float) -> Form:
+        """What other nodes should be offered a chunk in, besides as it is; `likely`: how many will read it."""
+        if not self.has_wire:
+            return Form.RAW
+        source = self._source_costs.cost(Tier.REMOTE_DRAM)
+        allowed = _allowed(chunk.namespace, chunk.size_bytes)
+        return form_to_make(self._options.wire_form, self.costs, allowed, chunk.size_bytes, source, likely)
+
+    def takes_twin(self, twin: StoredForm, namespace: str, size_bytes: int, source: Tier, sharing: int) -> bool:
+        """Whether this node reads a chunk of `size_bytes` by its twin; `sharing`: others who read from its holder."""
+        if twin.form not in _allowed(namespace, size_bytes):
+            return False
+        cost = self._source_costs.cost(source)
+        return takes_twin(self._options.wire_form, self.costs, twin, size_bytes, cost, sharing)
 
     def cold_bytes(self, chunk: Chunk) -> int:
         """What the cold store is reckoned with for a chunk that would be stored now."""
@@ -49,3 +78,9 @@ class Forms:
             for tier, one in stored.items()
             if one.form is not Form.RAW
         }
+
+
+def _allowed(namespace: str, size_bytes: int) -> Sequence[Form]:
+    """Forms that a chunk may have, those that lose nothing first."""
+    terms = terms_of(namespace, size_bytes)
+    return (Form.PLANES, Form.LOSSY) if terms is not None and terms.may_lose else (Form.PLANES,)

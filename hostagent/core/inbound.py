@@ -11,10 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from hostagent.core.directory import ChunkEntry
+from hostagent.core.twins import Twin
 from hostagent.pool.chunks import Chunk
 from hostagent.tree import NOT_HASHED, Hashed
 from kvpolicy.value import Tier
 from kvproto.ids import Address, FetchId
+from kvproto.sources import ChunkSource
 
 
 @dataclass(slots=True, eq=False)
@@ -40,5 +42,18 @@ class InboundChunk:
     """Segments that came since `EarlyPieces` was asked last."""
     reckoned_bytes: int | None = None
     """What the gate reckons with, where the source has the chunk in fewer bytes; None: the chunk's own."""
+    from_casts: int = 0
+    """Segments that came by cast, those from the switch's memory included."""
+    twin: Twin | None = None
+    """By which it comes; None: as it is."""
+    decoded_from: ChunkSource | None = None
+    """Where its twin came from, once that is here."""
     found: Hashed = NOT_HASHED
     """What its bytes turned out to be."""
+
+    @property
+    def came_as(self) -> ChunkSource:
+        """How most of it came, of those that come over the network."""
+        if 2 * self.from_switch > self.segments_count:
+            return ChunkSource.SWITCH
+        return ChunkSource.CAST if 2 * self.from_casts > self.segments_count else ChunkSource.HOLDER

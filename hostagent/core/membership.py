@@ -21,6 +21,7 @@ from hostagent.core.reports import Reports
 from hostagent.core.serving import Serving
 from hostagent.core.sources import DiskIndex, Sources
 from hostagent.core.tasks import SwitchPlace, Tasks
+from hostagent.core.twins import is_twin
 from hostagent.disk.state import DiskState
 from hostagent.pool.chunks import ChunkPool
 from kvpolicy.tiers.gate import Gate
@@ -153,7 +154,7 @@ class Membership:
                 self._pool.usage(),
                 self._directory.sequence,
                 self._tasks.running_count,
-                self._pool.next_victims(limits.NEXT_VICTIMS_TOLD),
+                self._next_victims(),
                 disk.size_bytes - disk.free_bytes if disk is not None else 0,
                 [
                     effects.Arriving(one.chunk.key, one.entry.size_bytes, self._fetches.left_bytes(one))
@@ -163,6 +164,11 @@ class Membership:
             )
         )
         self._say_here()
+
+    def _next_victims(self) -> list[ChunkKey]:
+        """What others may want to save; twins are made again."""
+        chunks = (self._pool.find(key) for key in self._pool.next_victims(limits.NEXT_VICTIMS_TOLD))
+        return [chunk.key for chunk in chunks if chunk is not None and not is_twin(chunk)]
 
     def _gate_news(self) -> effects.GateNews:
         counts = self._gate.counts

@@ -17,10 +17,12 @@ from hostagent.core.effects import FetchPlanned
 from hostagent.core.forms import Forms
 from hostagent.core.inbound import InboundChunk
 from hostagent.core.sources import DiskIndex, Found, Sources
+from hostagent.core.twins import CROSSING, Twin, Twins
 from hostagent.pool.chunks import Chunk, ChunkPool, Refusal
 from hostagent.pool.tenants import NOBODY
 from kvclient.messages import Status
-from kvpolicy.tiers.gate import Gate, Offer, Prefill, Verdict
+from kvcodec.forms import StoredForm
+from kvpolicy.tiers.gate import Choice, Gate, Offer, Prefill, Verdict
 from kvpolicy.tiers.quote import Quote, quote
 from kvpolicy.value import Tier, Touch
 from kvproto.ids import ChunkKey
@@ -41,6 +43,8 @@ class FetchPlan:
     """Chunks with room in the pool, FILLING, and where each is asked of."""
     reckoned: dict[ChunkKey, int] = field(default_factory=dict)
     """Of these, bytes that the gate reckoned with, where not the chunk's own."""
+    twins: dict[ChunkKey, Twin] = field(default_factory=dict)
+    """Of these, those that come by their twins."""
     untaught: Sequence[Touch] = ()
     """What the pools are to learn when the engine has its chunks, or others have been asked for them: that comes
     first."""
@@ -64,9 +68,11 @@ class FetchPlanner:
         kept: Callable[[ChunkKey], Chunk | None],
         computed: Callable[[ChunkKey], Computed | None],
         forms: Forms,
+        twins: Twins,
     ) -> None:
         """`computed(key)`: whether somebody computes a chunk."""
         self._forms = forms
+        self._twins = twins
         self._clock = clock
         self._pool = pool
         self._disk = disk
@@ -88,20 +94,22 @@ class FetchPlanner:
         expected_s: float = 0.0,
         any_order: bool = False,
         tenant: str = NOBODY,
+        by_twins: bool = True,
     ) -> FetchPlan:
         """Local chunks are pinned and room is reserved for the others when it returns.
 
         `may_wait`: also for chunks that somebody computes; `expected_s`: and so long for those that nobody does yet.
         `any_order`: each chunk is of use by itself; those that nobody has are left out, and nothing is waited for.
-        `tenant`: whom the chunks count for.
+        `tenant`: whom the chunks count for. `by_twins`: chunks may come so.
         """
         offers: list[Offer] = []
         offered: list[ChunkKey] = []
         here: dict[ChunkKey, Chunk] = {}
         found: dict[ChunkKey, Found] = {}
+        twins: dict[ChunkKey, Twin] = {}
         unready: int | None = None
         for key in keys:
-            offer = self._offer(key, here, found, from_disk_only=from_disk_only)
+            offer = self._offer(key, here, found, twins if by_twins else None, from_disk_only=from_disk_only)
             if offer is None and any_order:
                 continue
             if offer is None and may_wait:
@@ -130,7 +138,7 @@ class FetchPlanner:
                 if not any_order:
                     break
         for key in plan.keys:
-            refusal = self._make_room(plan, found[key], routes[key], tenant) if key in found else None
+            refusal = self._make_room(plan, found[key], routes[key], twins, tenant) if key in found else None
             if refusal is not None:
                 self._leave_out(plan, key, refusal, any_order=any_order)
                 if not any_order:
@@ -175,7 +183,7 @@ class FetchPlanner:
         """What it would take this node to have these chunks; nothing is learned, pinned or asked for."""
         offers: list[Offer] = []
         for key in keys:
-            offer = self._offer(key, {}, {}, from_disk_only=False)
+            offer = self._offer(key, {}, {}, {}, from_disk_only=False)
             if offer is None:
                 break
             offers.append(offer)
@@ -185,7 +193,8 @@ class FetchPlanner:
         """Bytes left to come for other fetches, by where they were asked of."""
         left: Counter[Tier] = Counter()
         for inbound in self._inbound.values():
-            left[inbound.route] += self._left_bytes(inbound)
+            if inbound.twin is None:  # else what is on its way is the twin
+                left[inbound.route] += self._left_bytes(inbound)
         return left
 
     def teach(self, touches: Sequence[Touch]) -> None:
@@ -196,9 +205,16 @@ class FetchPlanner:
                 self._disk.pool.fetched(touches)
 
     def _offer(
-        self, key: ChunkKey, here: dict[ChunkKey, Chunk], found: dict[ChunkKey, Found], *, from_disk_only: bool
+        self,
+        key: ChunkKey,
+        here: dict[ChunkKey, Chunk],
+        found: dict[ChunkKey, Found],
+        twins: dict[ChunkKey, Twin] | None,
+        *,
+        from_disk_only: bool,
     ) -> Offer | None:
-        """Where a chunk can be had; None: nowhere. It goes into `here` or `found`, unless it is under way."""
+        """Where a chunk can be had; None: nowhere. It goes into `here` or `found`, unless it is under way, and the twin
+        by which it should come into `twins`; None: by none."""
         chunk = self._pool.find(key) or self._kept(key)
         if chunk is not None:
             here[key] = chunk
@@ -211,7 +227,18 @@ class FetchPlanner:
             return None
         found[key] = one
         size_bytes = one.entry.size_bytes
-        return Offer(size_bytes, one.tiers, holder_load=one.load, reckoned=self._forms.reckoned(size_bytes, one.stored))
+        reckoned = self._forms.reckoned(size_bytes, one.stored)
+        twin = self._twins.best_for(one) if twins is not None else None
+        if twins is not None and twin is not None:
+            twins[key] = twin
+            reckoned = {**reckoned, **self._reckoned_twin(one, twin)}
+        return Offer(size_bytes, one.tiers, holder_load=one.load, reckoned=reckoned)
+
+    def _reckoned_twin(self, found: Found, twin: Twin) -> Mapping[Tier, int]:
+        """Bytes by source that the gate reckons with for a chunk that comes by its twin."""
+        stored = StoredForm(twin.stored.form, 1) if twin.here else twin.stored
+        crossed: dict[Tier, StoredForm] = {tier: stored for tier in found.tiers if tier in CROSSING}
+        return self._forms.reckoned(found.entry.size_bytes, crossed)
 
     def _offer_computed(self, key: ChunkKey, expected_s: float, size_bytes: int) -> Offer | None:
         """A chunk that somebody computes, or will before long (it has `size_bytes`, by guess); None: nobody does."""
@@ -250,7 +277,9 @@ class FetchPlanner:
                 self._pool.unpin(chunk)
         plan.keys, plan.awaited, plan.stopped = plan.keys[:place], (), why
 
-    def _make_room(self, plan: FetchPlan, found: Found, route: Tier, tenant: str) -> Status | None:
+    def _make_room(
+        self, plan: FetchPlan, found: Found, route: Tier, twins: Mapping[ChunkKey, Twin], tenant: str
+    ) -> Status | None:
         """Memory for an arriving chunk; the reason when there is none."""
         entry = found.entry
         made = self._pool.reserve(
@@ -261,6 +290,40 @@ class FetchPlanner:
             return Status.FILLING if made is Refusal.FILLING else Status.POOL_FULL
         plan.to_come.append((found, made, route))
         reckoned = self._forms.reckoned(entry.size_bytes, found.stored)
+        twin = twins.get(entry.key)
+        if twin is not None and route in CROSSING and self._has_room(plan, twin, twins):
+            plan.twins[entry.key] = twin
+            reckoned = self._reckoned_twin(found, twin)
         if route in reckoned:
             plan.reckoned[entry.key] = reckoned[route]
         return None
+
+    def _has_room(self, plan: FetchPlan, twin: Twin, twins: Mapping[ChunkKey, Twin]) -> bool:
+        """Whether the pool takes one twin more than those of the plan."""
+        if twin.here:
+            return True
+        planned_bytes = sum(one.stored.size_bytes for one in plan.twins.values() if not one.here)
+        kept = frozenset(one.key for one in twins.values())
+        return self._twins.make_room(planned_bytes + twin.stored.size_bytes, kept)
+
+    def plan_twins(self, wanted: Sequence[InboundChunk]) -> FetchPlan:
+        """Of the twins of these chunks, those that can be brought; the gate has decided, and asks nothing more."""
+        plan = FetchPlan(Verdict(Choice.FETCH, (), 0.0), Status.OK)
+        keys = [inbound.twin.key for inbound in wanted if inbound.twin is not None]
+        plan.keys = tuple(key for key in keys if self._plan_twin(plan, key))
+        return plan
+
+    def _plan_twin(self, plan: FetchPlan, key: ChunkKey) -> bool:
+        chunk = self._pool.find(key) or self._kept(key)
+        if chunk is not None:
+            self._pool.pin(chunk)
+            plan.pinned[key] = chunk
+            return True
+        if key in self._inbound:
+            return True
+        found = self._sources.find(key)
+        route = None if found is None else next((tier for tier in CROSSING if tier in found.tiers), None)
+        if found is None or route is None or self._make_room(plan, found, route, {}, NOBODY) is not None:
+            return False
+        self._twins.arrived(plan.to_come[-1][1])
+        return True

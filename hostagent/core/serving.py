@@ -58,7 +58,10 @@ class Serving:
         pool: ChunkPool,
         segment_bytes: int,
         load: LoadForPeer,
+        asked: Callable[[ChunkKey], None],
     ) -> None:
+        """`asked(key)`: a peer reads a chunk that is here, or has it cast, or the switch is filled with it."""
+        self._asked = asked
         self._clock = alarms.clock
         self._holder_alarm = alarms.add(self._holder_due)
         self._touch_soon = alarms.add(self._touch)
@@ -156,6 +159,7 @@ class Serving:
         touched, self._touched = self._touched, []
         for key in touched:
             self._pool.touch(key)
+            self._asked(key)
 
     def taken_back(self, chunk: Chunk) -> None:
         """The peer has it, or went away."""
@@ -257,6 +261,7 @@ class Serving:
                     self._pool.pin(chunk)
                     self._pool.touch(key)
                     self._pinned[key] = chunk
+                    self._asked(key)
                 case UnpinChunk(key):
                     self._pool.unpin(self._pinned.pop(key))
                     del self._on_way[key]

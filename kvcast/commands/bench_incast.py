@@ -23,6 +23,7 @@ from kvcast.bars import progress
 from kvcast.cli import UsageError, need
 from kvcast.figures import machine_facts, write_figures
 from kvcast.wiring import add_no_root, add_target, rate, size, wiring_of
+from kvpolicy.tiers.form_costs import FormChoice
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,6 +46,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=[*(trust.value for trust in Trust), "both"],
         help="on: BLAKE3, certificates, meters; off: xxh3 and none of them; both: by turns, with the ratio of the two"
         " (default: as the testbed is, on but for the certificates)",
+    )
+    parser.add_argument(
+        "--form",
+        choices=[*(form.value for form in FormChoice), "both"],
+        help="numbers as KV has them in place of random bytes, and agents' wire.form; both: raw and lossless by turns",
     )
     parser.add_argument("--slow", type=rate, metavar="RATE", help="rate of one reader's link")
     parser.add_argument("--slow-reader", type=whole(), default=0, metavar="I", help="which reader that is (default 0)")
@@ -95,8 +101,11 @@ def run(args: argparse.Namespace) -> int:
         target=target,
         wiring=wiring_of(args.no_root),
         trust=Trust(args.trust) if args.trust in list(Trust) else None,
+        form=FormChoice(args.form) if args.form in [form.value for form in FormChoice] else None,
         curves=args.plot is not None,
     )
+    if args.form == "both" and args.trust == "both":
+        raise UsageError("--trust both and --form both: one of them at a time")
     if plan.wiring is Wiring.DATAGRAMS and args.peer:
         raise UsageError("peers need the links of namespaces: leave out --peer, or become root and leave out --no-root")
     if args.slow is not None and not 0 <= args.slow_reader < args.nodes:
@@ -113,7 +122,7 @@ def run(args: argparse.Namespace) -> int:
         with isolated(args.busy) if args.isolate else nullcontext("") as isolation:
             if isolation:
                 console.print(isolation)
-            runs = _run_by_turns(console, args.runs, plan, modes, peers, both=args.trust == "both")
+            runs = _run_by_turns(console, args.runs, _variants(plan, args), modes, peers)
     except TestbedError as error:
         raise UsageError(str(error)) from error
     cases = {name: typical([run[0][name] for run in runs]) for name in runs[0][0]}
@@ -157,10 +166,20 @@ _TRUSTED = ", trust "
 """Between mode and `Trust` in the name of a case."""
 
 
+def _variants(plan: IncastPlan, args: argparse.Namespace) -> list[tuple[str, IncastPlan]]:
+    """What is run by turns: what is added to the name of a case, and its plan."""
+    if args.trust == "both":
+        return [(f"{_TRUSTED}{trust}", replace(plan, trust=trust)) for trust in (Trust.OFF, Trust.ON)]
+    if args.form == "both":
+        forms = (FormChoice.RAW, FormChoice.LOSSLESS)
+        return [(f", {form.value}", replace(plan, form=form)) for form in forms]
+    return [("", plan)]
+
+
 def _run_by_turns(
-    console: Console, runs: int, plan: IncastPlan, modes: list[Mode], peers: list[Peer], *, both: bool
+    console: Console, runs: int, variants: list[tuple[str, IncastPlan]], modes: list[Mode], peers: list[Peer]
 ) -> list[tuple[Figures, Figures]]:
-    """Figures of modes and peers, run by run. `both`: of each mode with trust on and off, who is first changes."""
+    """Figures of modes and peers, run by run; who is first of the variants changes."""
     found: list[tuple[Figures, Figures]] = []
     for run_index in range(runs):
         with progress(console) as (say, moved):
@@ -168,15 +187,12 @@ def _run_by_turns(
             def say_which(text: str, run_index: int = run_index) -> None:
                 say(f"run {run_index + 1} of {runs}: {text}" if runs > 1 else text)
 
-            if both:
-                found.append(({}, {}))
-                for trust in (Trust.ON, Trust.OFF) if run_index % 2 else (Trust.OFF, Trust.ON):
-                    cases, of_peers = run_incast(replace(plan, trust=trust), modes, peers, say_which, moved)
-                    for name, case in cases.items():
-                        found[-1][0][f"{name}{_TRUSTED}{trust}"] = replace(case, mode=f"{name}{_TRUSTED}{trust}")
-                    found[-1][1].update(of_peers)
-                continue
-            found.append(run_incast(plan, modes, peers, say_which, moved))
+            found.append(({}, {}))
+            for name, plan in reversed(variants) if run_index % 2 else variants:
+                cases, of_peers = run_incast(plan, modes, peers, say_which, moved)
+                for mode, case in cases.items():
+                    found[-1][0][f"{mode}{name}"] = replace(case, mode=f"{mode}{name}")
+                found[-1][1].update(of_peers)
     return found
 
 
@@ -221,6 +237,7 @@ def incast_json(plan: IncastPlan, cases: dict[str, IncastFigures], peers: dict[s
         "size_bytes": plan.size_bytes,
         "chunk_bytes": plan.chunk_bytes,
         "stagger": plan.stagger,
+        "form": None if plan.form is None else plan.form.value,
         "seed": plan.seed,
         "slow": {str(reader): rate for reader, rate in plan.slow.items()},
         "loss": plan.faults.loss,

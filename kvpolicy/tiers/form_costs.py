@@ -76,6 +76,16 @@ class FormCosts:
         if work.decode_s is not None:
             learned.decode_s = _moved(learned.decode_s, work.decode_s / work.size_bytes)
 
+    def encode_s(self, form: Form, size_bytes: int) -> float | None:
+        """What turning a chunk into a form takes; None: never measured."""
+        learned = self._learned.get(form)
+        return learned.encode_s * size_bytes if learned is not None and learned.encode_s > 0 else None
+
+    def decode_s(self, form: Form, size_bytes: int) -> float | None:
+        """What turning it back takes; None: never measured."""
+        learned = self._learned.get(form)
+        return learned.decode_s * size_bytes if learned is not None and learned.decode_s > 0 else None
+
     def best(
         self, choice: FormChoice, allowed: Sequence[Form], size_bytes: int, source: SourceCost, write_bytes_per_s: int
     ) -> Form:

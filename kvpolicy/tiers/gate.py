@@ -271,14 +271,18 @@ class Gate:
         """It ended after `seconds`: `arrived` bytes by the source that they came from in the end; the first `brought`
         chunks of the request, local ones included, are here."""
         self.cancelled(ticket)
+        self.heard(ticket, arrived, seconds, now_ns)
+        behind = len(ticket.verdict.routes) > brought and ticket.verdict.give_up_s is not None
+        self.counts.given_up += behind
+        self._judge(ticket.verdict, brought, seconds)
+
+    def heard(self, ticket: Ticket, arrived: Mapping[Tier, int], seconds: float, now_ns: int) -> None:
+        """So many bytes arrived in so many seconds for a request, by the source that they came from in the end."""
         total_bytes = sum(arrived.values())
         if total_bytes > 0 and seconds > 0:
             source, most_bytes = max(arrived.items(), key=lambda one: one[1])
             if most_bytes >= _PURE_SHARE * total_bytes and self._teaches(ticket, source, total_bytes, seconds):
                 self.measured(source, total_bytes, seconds, now_ns)
-        behind = len(ticket.verdict.routes) > brought and ticket.verdict.give_up_s is not None
-        self.counts.given_up += behind
-        self._judge(ticket.verdict, brought, seconds)
 
     def _teaches(self, ticket: Ticket, source: Tier, size_bytes: int, seconds: float) -> bool:
         """A fetch that shared its link or its holder measures less than they give, unless it beat what is believed."""

@@ -21,7 +21,9 @@ from hostagent.config import AgentConfig, DataConfig, PoolConfig
 from hostagent.core.directory import ChunkEntry, Delta, NodeEntry
 from hostagent.core.events import DirectoryChanged
 from hostagent.disk.disk_options import DiskConfig
+from hostagent.wire_options import WireConfig
 from kvclient.client import AgentClient
+from kvpolicy.tiers.form_costs import FormChoice
 from kvproto.ids import ChunkKey
 
 T = TypeVar("T")
@@ -77,6 +79,7 @@ class Cluster:
         disk: DiskConfig | None = None,
         api_access: Access | None = None,
         cold: ColdConfig | None = None,
+        wire: FormChoice = FormChoice.AUTO,
     ) -> AgentConfig:
         return AgentConfig(
             node=f"n{index}",
@@ -94,6 +97,7 @@ class Cluster:
             http=("127.0.0.1", 0),
             disk=disk,
             cold=cold,
+            wire=WireConfig(wire),
         )
 
     def add(self, **options: Any) -> Agent:
@@ -182,6 +186,14 @@ class Cluster:
             holders,
         )
         self.tell(chunks=(dataclasses.replace(entry, **changes),))
+
+    def entry(self, index: int, key: ChunkKey) -> ChunkEntry:
+        """A chunk of an agent, as the directory describes it."""
+        chunk = self.call(lambda: self.agents[index].core.pool.find(key))
+        assert chunk is not None
+        return ChunkEntry(
+            key, chunk.parent, chunk.size_bytes, chunk.digest, chunk.position, (index,), namespace=chunk.namespace
+        )
 
     def tell(self, **content: Any) -> None:
         """A delta to every replica, as the controller would send it; agents that have a controller hear of it there."""

@@ -13,6 +13,7 @@ from hostagent.core.options import CoreOptions
 from hostagent.disk.state import DiskState
 from hostagent.pool.chunks import Chunk, ChunkPool
 from hostagent.tree import NOT_HASHED, Hashed
+from kvpolicy.tiers.form_costs import FormChoice
 from kvpolicy.tiers.prefill import Prefill
 from kvpolicy.value.costs import PRIORS
 from kvproto.commands import SendControl
@@ -65,10 +66,11 @@ class Scene:
         promote: bool = False,
         segment_bytes: int = PAGE,
         cold: bool = False,
+        wire: FormChoice = FormChoice.AUTO,
     ) -> None:
         knowledge = Knowledge("n0", PRIORS)
         self.disk = Disk(knowledge.disk_pool(disk_pages * PAGE)) if disk_pages else None
-        options = CoreOptions(pool_pages * PAGE, segment_bytes, promote=promote, has_cold=cold)
+        options = CoreOptions(pool_pages * PAGE, segment_bytes, promote=promote, has_cold=cold, wire_form=wire)
         self.core = AgentCore(options, knowledge, self.disk)
         self.now_ns = 1_000_000_000
         self.made: list[effects.Effect] = []
