@@ -153,18 +153,23 @@ def _granite_hybrid() -> tuple[str, dict[str, Any]]:
 
 
 def _qwen3_next() -> tuple[str, dict[str, Any]]:
-    """Layers with gated delta rules and layers with attention, by turns, with experts. On CPUs in bfloat16 only."""
+    """Three layers with gated delta rules to one with attention, with experts. On CPUs in bfloat16 only.
+
+    A state is as large as the KV of less than 64 tokens, so that vLLM's blocks are not larger than those of others."""
     return "Qwen3Next", {
         **_COMMON,
         **_SIZES,
         **_HEADS,
-        "linear_num_key_heads": 4,
-        "linear_num_value_heads": 8,
+        "head_dim": 64,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 2,
+        "linear_key_head_dim": 64,
+        "linear_value_head_dim": 64,
         "num_experts": 4,
         "num_experts_per_tok": 2,
         "moe_intermediate_size": 64,
         "shared_expert_intermediate_size": 64,
-        "layer_types": ["linear_attention", "full_attention"] * 2,
+        "layer_types": ["linear_attention"] * 3 + ["full_attention"],
     }
 
 
