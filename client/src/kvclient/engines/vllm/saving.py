@@ -92,8 +92,7 @@ class Saving:
     def _offer(self, orders: StepOrders, request: Any, chunk: SavableChunk) -> None:
         dropped = self._ledger.dropped_count
         save = self._ledger.offer(chunk)
-        if not chunk.is_state:
-            self._offered(request, chunk, self._ledger.dropped_count > dropped)
+        self._offered(request, chunk, self._ledger.dropped_count > dropped)
         if save is None:
             return
         # Kept like a prefix that another request uses: neither the end nor a preemption of this one frees them.
