@@ -173,6 +173,25 @@ def _qwen3_next() -> tuple[str, dict[str, Any]]:
     }
 
 
+def _lfm2() -> tuple[str, dict[str, Any]]:
+    """Layers with short convolutions, whose state is a few tokens' inputs, and layers with attention, by turns."""
+    return "Lfm2", {
+        **_COMMON,
+        **_SIZES,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "layer_types": ["conv", "full_attention"] * 2,
+        # vLLM reads these, and published models have them.
+        "conv_dim": 256,
+        "conv_dim_out": 256,
+        "block_dim": 256,
+        "block_ff_dim": 688,
+        "block_multiple_of": 8,
+        "block_ffn_dim_multiplier": 1.0,
+        "block_auto_adjust_ff_dim": False,
+    }
+
+
 def _qwen2_audio() -> tuple[str, dict[str, Any]]:
     """Full attention, and an encoder of sounds before it."""
     return "Qwen2Audio", {
@@ -208,6 +227,7 @@ KINDS: dict[str, Callable[[], tuple[str, dict[str, Any]]]] = {
     "jamba": _jamba,
     "granitehybrid": _granite_hybrid,
     "qwen3next": _qwen3_next,
+    "lfm2": _lfm2,
     "qwen2audio": _qwen2_audio,
 }
 """By attention: full, sliding window, both, latent, none, some with recurrent layers; and one that hears."""

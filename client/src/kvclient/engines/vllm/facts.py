@@ -50,6 +50,8 @@ class ShardFacts:
     backends: str
     kv_layout: str = ""
     """How a chunk's numbers lie (`kvproto.kv_layout`); empty: it cannot be told."""
+    state_bytes: int = 0
+    """Of the states of its recurrent layers behind one token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +247,8 @@ def shard_facts(
     canonical = json.dumps(facts, separators=(",", ":"))
     layout = hashlib.blake2b(canonical.encode(), digest_size=16, person=b"kvcast-layout").hexdigest()
     kv_layout = _kv_layout(kv_cache_config, kv_caches, chunk_bytes, groups, backends)
-    return ShardFacts(layout, chunk_bytes, ",".join(backends), kv_layout)
+    state_bytes = sum(view.shape[1] for views in state_views(kv_cache_config, kv_caches, groups) for view in views)
+    return ShardFacts(layout, chunk_bytes, ",".join(backends), kv_layout, state_bytes)
 
 
 def _kv_layout(

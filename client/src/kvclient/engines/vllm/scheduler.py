@@ -16,7 +16,7 @@ from vllm.platforms import current_platform
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from kvclient.client import AgentClient, AgentUnavailableError, ChunkSource, Status, Where
-from kvclient.engines.core.claims import ClaimLedger, Disclaim
+from kvclient.engines.core.claims import Claim, ClaimLedger, Disclaim
 from kvclient.engines.core.keys import PrefixKeys
 from kvclient.engines.core.prefill import FetchTerms, PrefillModel, positions_of
 from kvclient.engines.core.requests import (
@@ -32,6 +32,7 @@ from kvclient.engines.core.requests import (
     Stage,
 )
 from kvclient.engines.core.saves import SaveLedger
+from kvclient.engines.core.states import state_keys
 from kvclient.engines.link import AgentLink
 from kvclient.engines.pool_io import Answer, FetchEnded, LookedUp, PoolIo, Swept
 from kvclient.engines.settings import Settings
@@ -300,10 +301,17 @@ class KvcastConnectorScheduler:
         keys.extend(request.all_token_ids, chunks_count)
         chunks = keys.keys[:chunks_count]
         queue_s = self._line.queue_s(request_id)
-        claim = self._claims.begin(request_id, chunks, computed_tokens, queue_s, time.monotonic())
+        last = (request.num_prompt_tokens - 1) // self._settings.chunk_tokens
+        state = state_keys(chunks[last - 1]) if self._groups.states and last else ()
+        claim = self._claims.begin(request_id, chunks, computed_tokens, queue_s, time.monotonic(), state)
         if claim is not None:
-            self._io.claim(claim, self._names.shard_bytes)
+            self._tell_claim(claim)
             self._stats.add("claims", len(claim.keys))
+
+    def _tell_claim(self, claim: Claim) -> None:
+        self._io.claim(claim, self._names.shard_bytes)
+        if claim.state_claim is not None:
+            self._io.claim(claim.state_claim, self._names.state_bytes)
 
     def _disclaim(self, request_id: str) -> None:
         """A request computes no more of its prompt."""
@@ -383,7 +391,7 @@ class KvcastConnectorScheduler:
             if request_id in self._claims and not self._away:
                 claim = self._claims.progressed(request_id, request.num_computed_tokens, 0.0, time.monotonic())
                 if claim is not None:
-                    self._io.claim(claim, self._names.shard_bytes)
+                    self._tell_claim(claim)
         if self._groups.states and may_save and state is not None and state.boundary_state_offloads:
             self._offer_states(orders, state.boundary_state_offloads)
         now_s = time.monotonic()
