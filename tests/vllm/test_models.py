@@ -32,8 +32,10 @@ GROUPS = {"llama": 1, "gemma3": 2, "gemma3narrow": 4, "gptoss": 2}
 HAS_AMX = "amx_tile" in Path("/proc/cpuinfo").read_text().split()
 REFUSED_WITH: dict[str, dict[str, Any]] = {
     "mamba": {"enable_prefix_caching": True, "mamba_cache_mode": "align", "block_size": None},
-    "qwen3next": {"dtype": "bfloat16"},
+    # vLLM's default keeps their states at the ends of blocks, and then they are shared.
+    **{kind: {"enable_prefix_caching": False} for kind in ("jamba", "granitehybrid", "qwen3next")},
 }
+REFUSED_WITH["qwen3next"]["dtype"] = "bfloat16"
 TRACED = {"enforce_eager": False, "compilation_config": {"mode": 2, "backend": "eager"}}
 """vLLM 0.32 on a CPU makes what pipeline stages hand on when it warms up, and warms up only what is traced."""
 
