@@ -153,18 +153,42 @@ def _granite_hybrid() -> tuple[str, dict[str, Any]]:
 
 
 def _qwen3_next() -> tuple[str, dict[str, Any]]:
-    """Layers with gated delta rules and layers with attention, by turns, with experts. On CPUs in bfloat16 only."""
+    """Three layers with gated delta rules to one with attention, with experts. On CPUs in bfloat16 only.
+
+    A state is as large as the KV of less than 64 tokens, so that vLLM's blocks are not larger than those of others."""
     return "Qwen3Next", {
         **_COMMON,
         **_SIZES,
         **_HEADS,
-        "linear_num_key_heads": 4,
-        "linear_num_value_heads": 8,
+        "head_dim": 64,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 2,
+        "linear_key_head_dim": 64,
+        "linear_value_head_dim": 64,
         "num_experts": 4,
         "num_experts_per_tok": 2,
         "moe_intermediate_size": 64,
         "shared_expert_intermediate_size": 64,
-        "layer_types": ["linear_attention", "full_attention"] * 2,
+        "layer_types": ["linear_attention"] * 3 + ["full_attention"],
+    }
+
+
+def _lfm2() -> tuple[str, dict[str, Any]]:
+    """Layers with short convolutions, whose state is a few tokens' inputs, and layers with attention, by turns."""
+    return "Lfm2", {
+        **_COMMON,
+        **_SIZES,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "layer_types": ["conv", "full_attention"] * 2,
+        # vLLM reads these, and published models have them.
+        "conv_dim": 256,
+        "conv_dim_out": 256,
+        "block_dim": 256,
+        "block_ff_dim": 688,
+        "block_multiple_of": 8,
+        "block_ffn_dim_multiplier": 1.0,
+        "block_auto_adjust_ff_dim": False,
     }
 
 
@@ -203,6 +227,7 @@ KINDS: dict[str, Callable[[], tuple[str, dict[str, Any]]]] = {
     "jamba": _jamba,
     "granitehybrid": _granite_hybrid,
     "qwen3next": _qwen3_next,
+    "lfm2": _lfm2,
     "qwen2audio": _qwen2_audio,
 }
 """By attention: full, sliding window, both, latent, none, some with recurrent layers; and one that hears."""

@@ -295,15 +295,15 @@ class Claims:
 
     def _look_for_late(self) -> None:
         now_ns = self._clock.now_ns
-        late: dict[Claimer, list[ChunkKey]] = {}
+        late: dict[Claimer, dict[ChunkKey, None]] = {}  # a claim that was told twice for one time is there twice
         while self._due and self._due[0][0] <= now_ns:
             due, key, claimer = heapq.heappop(self._due)
             claim = self._claims.get(key, {}).get(claimer)
             if claim is not None and claim.due_ns == due:
-                late.setdefault(claimer, []).append(key)
+                late.setdefault(claimer, {})[key] = None
         for claimer, keys in late.items():
             self._trust.broken(claimer.name, now_ns)
-            self._end(claimer, keys, Freed.LATE)
+            self._end(claimer, tuple(keys), Freed.LATE)
         if self._due:
             self._late_alarm.set(self._due[0][0])
 

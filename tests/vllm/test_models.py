@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +19,7 @@ from tests.vllm.vllm_suite import (
     Truth,
     assert_same,
     one,
+    processors,
     random_tokens,
     run_batches,
     run_until_idle,
@@ -31,11 +31,11 @@ GROUPS = {"llama": 1, "gemma3": 2, "gemma3narrow": 4, "gptoss": 2}
 """Of layers, each with a block table of its own."""
 HAS_AMX = "amx_tile" in Path("/proc/cpuinfo").read_text().split()
 REFUSED_WITH: dict[str, dict[str, Any]] = {
-    # Each as vLLM runs it with a prefix cache: states at the ends of blocks.
-    kind: {"enable_prefix_caching": True, "mamba_cache_mode": "align", "block_size": None}
-    for kind in ("jamba", "granitehybrid")
+    "mamba": {"enable_prefix_caching": True, "mamba_cache_mode": "align", "block_size": None},
+    # vLLM's default keeps their states at the ends of blocks, and then they are shared.
+    **{kind: {"enable_prefix_caching": False} for kind in ("jamba", "granitehybrid", "qwen3next")},
 }
-REFUSED_WITH["qwen3next"] = {"dtype": "bfloat16", "enable_prefix_caching": True, "block_size": None}
+REFUSED_WITH["qwen3next"]["dtype"] = "bfloat16"
 TRACED = {"enforce_eager": False, "compilation_config": {"mode": 2, "backend": "eager"}}
 """vLLM 0.32 on a CPU makes what pipeline stages hand on when it warms up, and warms up only what is traced."""
 
@@ -93,16 +93,6 @@ def test_latent_attention_is_loaded_as_from_the_engines_own_cache(
         assert (expected.cached_tokens, loaded.cached_tokens) == (cached_tokens, cached_tokens)
         assert loaded.tokens == expected.tokens
     assert engine.metrics()["hits"]["local"] > 0
-
-
-def processors(arguments: dict[str, Any]) -> dict[str, str]:
-    """Workers on a machine of one NUMA node have to be told their processors."""
-    if not arguments:
-        return {}
-    allowed = sorted(os.sched_getaffinity(0))
-    if len(allowed) < 2:
-        pytest.skip("several workers need a processor each")
-    return {"VLLM_CPU_OMP_THREADS_BIND": f"{allowed[0]}|{allowed[1]}"}
 
 
 def test_adapters_do_not_share(
@@ -205,10 +195,10 @@ def test_windows_beside_the_engines_own_cache(
     ("kind", "why"),
     [
         ("mistral", "its layers keep sliding windows only"),
-        ("mamba", "its layers keep MambaSpec"),
-        ("jamba", "its layers keep MambaSpec"),
-        ("granitehybrid", "its layers keep MambaSpec"),
-        ("qwen3next", "its layers keep MambaSpec"),
+        ("mamba", "its layers keep states of recurrent layers only"),
+        ("jamba", "start it with --enable-prefix-caching --mamba-cache-mode align"),
+        ("granitehybrid", "start it with --enable-prefix-caching --mamba-cache-mode align"),
+        ("qwen3next", "start it with --enable-prefix-caching --mamba-cache-mode align"),
         pytest.param(
             "deepseek",
             "computes nothing behind a cached prefix",

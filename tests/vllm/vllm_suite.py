@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import pytest
+
 from bmv2_testbed.client import Testbed
 from bmv2_testbed.engines.engine_client import Engine, Generated
 from bmv2_testbed.errors import TestbedError
@@ -155,3 +157,13 @@ def assert_nothing_left(testbed: Testbed) -> None:
     """No pin, no lease, no chunk half filled, no interest, no internal error in agents and switch."""
     left = testbed.leftovers(patience_s=LEFTOVERS_PATIENCE_S)
     assert not left, "\n".join(left)
+
+
+def processors(arguments: dict[str, Any]) -> dict[str, str]:
+    """Workers on a machine of one NUMA node have to be told their processors."""
+    if not arguments:
+        return {}
+    allowed = sorted(os.sched_getaffinity(0))
+    if len(allowed) < 2:
+        pytest.skip("several workers need a processor each")
+    return {"VLLM_CPU_OMP_THREADS_BIND": f"{allowed[0]}|{allowed[1]}"}

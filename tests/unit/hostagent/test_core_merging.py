@@ -325,6 +325,19 @@ def test_what_ends_another_nodes_claim_frees_those_who_wait(how: str, why: Freed
     one.close()
 
 
+@pytest.mark.parametrize("from_here", [True, False])
+def test_a_claim_told_twice_for_one_time_is_late_once(from_here: bool) -> None:
+    """As when the news of two moments come together, and the time has passed in both."""
+    one = scene()
+    if from_here:
+        one.say(events.ClaimMade(OTHER, (key(1), key(1)), PAGE, (0.1, 0.1)))
+    else:
+        news(one, 1, 1)
+    one.pass_ms(5_000)
+    assert one.core.claims.claims_count == 0
+    one.close()
+
+
 def test_a_nodes_claims_are_not_believed_after_it_was_late() -> None:
     one = scene()
     news(one, 1)

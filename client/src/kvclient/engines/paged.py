@@ -172,6 +172,32 @@ class GroupedLayers:
                 group.scatter(content, count, part.skip_blocks, part.block_ids, None, after)
 
 
+class StateLayers:
+    """Recurrent layers, in groups with block tables of their own: one block of each group holds all tokens so far."""
+
+    def __init__(self, groups: Sequence[PagedLayers]) -> None:
+        self._groups = list(groups)
+        ends = list(accumulate(group.chunk_bytes(1) for group in self._groups))
+        self._parts = [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
+
+    @property
+    def state_bytes(self) -> int:
+        """Of the states of all layers behind one token."""
+        return self._parts[-1].stop
+
+    def gather(self, block_ids: Sequence[int], chunk: Buffer, after: Any = None) -> None:
+        """States -> chunk (writable, `state_bytes`), as they are `after` a mark; `block_ids`: one of each group."""
+        content = memoryview(chunk)
+        for group, part, block in zip(self._groups, self._parts, block_ids, strict=True):
+            group.gather([block], content[part], after)
+
+    def scatter(self, chunk: Buffer, block_ids: Sequence[int], after: Any = None) -> None:
+        """Chunk -> states, not before a mark."""
+        content = memoryview(chunk)
+        for group, part, block in zip(self._groups, self._parts, block_ids, strict=True):
+            group.scatter(content[part], 1, 0, [block], None, after)
+
+
 def _part(content: npt.NDArray[np.uint8], span: Span, blocks_count: int) -> npt.NDArray[np.uint8]:
     start = span.start * blocks_count
     return content[start : start + span.page_bytes * blocks_count].reshape(blocks_count, span.page_bytes)

@@ -16,8 +16,9 @@ from typing import Any
 from kvclient.client import AgentClient, AgentError, AgentUnavailableError, Fetched, PoolFullError
 from kvclient.engines.core.requests import Load
 from kvclient.engines.core.saves import Save
+from kvclient.engines.core.states import StatePart
 from kvclient.engines.link import AgentLink
-from kvclient.engines.paged import GroupedLayers, PagedLayers
+from kvclient.engines.paged import GroupedLayers, PagedLayers, StateLayers
 
 
 @dataclass(slots=True)
@@ -107,14 +108,18 @@ class Transfers:
         threads: int,
         log: logging.Logger,
         clock: Callable[[], float],
+        states: StateLayers | None = None,
     ) -> None:
-        """`writes`: false for a worker whose KV another one has too, which saves it for both."""
+        """`writes`: false for a worker whose KV another one has too, which saves it for both. `states`: recurrent
+        layers, if there are any."""
         self._link = link
         self._layers = layers
         self._shard = shard
         self._writes = writes
         self._blocks_in_chunk = blocks_in_chunk
         self._chunk_bytes = layers.chunk_bytes(blocks_in_chunk)
+        self._states = states
+        self._state_bytes = states.state_bytes if states is not None else 0
         self._deadline_s = deadline_s
         self._label = ""
         self._log = log
@@ -221,6 +226,8 @@ class Transfers:
             figures = self._figures
             figures.loaded_chunks += chunks
             figures.loaded_bytes += chunks * self._chunk_bytes
+            if load.state is not None and chunks:
+                figures.loaded_bytes += self._state_bytes
             figures.load_s.append(self._clock() - started_s)
             figures.failed_blocks += len(failed)
             self.has_results = self.has_figures = True
@@ -234,9 +241,16 @@ class Transfers:
         if client is None or not load.keys:
             return 0
         keys = [keys[self._shard] for keys in load.keys]
+        if load.state is not None:
+            keys.append(load.state.keys[self._shard])
         try:
             with client.fetch(keys, deadline_s=self._deadline_s) as got:
-                count = self._whole(got)
+                count = self._whole(got, len(load.keys))
+                if load.state is not None:
+                    if count < len(keys):
+                        return 0  # nothing can be computed behind these chunks without the state
+                    count -= 1
+                    self._copy_state(load.state, got.views[-1], after)
                 layers = range(self._layers.layers_count) if gate is not None else (None,)
                 for layer in layers:
                     self._copy_layer(load, got, count, layer, after)
@@ -249,13 +263,18 @@ class Transfers:
             self._link.lost(client, str(error))
             raise
 
-    def _whole(self, got: Fetched) -> int:
-        """Leading chunks of the size that this cache takes."""
+    def _whole(self, got: Fetched, chunks: int) -> int:
+        """Leading chunks of the size that this cache takes; what follows `chunks` of them is a state."""
         for count, view in enumerate(got.views):
-            if len(view) != self._chunk_bytes:
-                self._log.error("kvcast: a chunk has %d bytes, not %d: computing it", len(view), self._chunk_bytes)
+            size_bytes = self._chunk_bytes if count < chunks else self._state_bytes
+            if len(view) != size_bytes:
+                self._log.error("kvcast: a chunk has %d bytes, not %d: computing it", len(view), size_bytes)
                 return count
         return got.count
+
+    def _copy_state(self, part: StatePart, view: memoryview, after: Any) -> None:
+        assert self._states is not None, "a load brings a state to an engine without recurrent layers"
+        self._states.scatter(view, part.block_ids, after)
 
     def _copy_layer(self, load: Load, got: Fetched, count: int, layer: int | None, after: Any) -> None:
         size = self._blocks_in_chunk
@@ -297,7 +316,7 @@ class Transfers:
                 figures.saves_failed[reason] = figures.saves_failed.get(reason, 0) + 1
             elif wrote_s is not None:
                 figures.saved_chunks += 1
-                figures.saved_bytes += self._chunk_bytes
+                figures.saved_bytes += self._bytes_of(save)
                 figures.save_s.append(wrote_s)
 
     def _copy_out(self, save: Save, after: Any) -> tuple[str, bool]:
@@ -320,13 +339,20 @@ class Transfers:
         slot = client.reserve(
             save.keys[self._shard],
             save.parents[self._shard],
-            self._chunk_bytes,
+            self._bytes_of(save),
             position=save.position,
             namespace=self._label,
         )
         if slot is None:
             return False
         with slot:
-            self._layers.gather(save.block_ids, slot.view, after)
+            if save.is_state:
+                assert self._states is not None, "a state is saved of an engine without recurrent layers"
+                self._states.gather(save.block_ids, slot.view, after)
+            else:
+                self._layers.gather(save.block_ids, slot.view, after)
             slot.commit()
         return True
+
+    def _bytes_of(self, save: Save) -> int:
+        return self._state_bytes if save.is_state else self._chunk_bytes

@@ -66,3 +66,16 @@ def test_a_prompt_that_is_all_offered_is_over() -> None:
     one.offered("a", 1)
     assert "a" not in one
     assert one.ended("a") is None
+
+
+def test_the_state_behind_a_prompt_is_claimed_with_its_last_chunk() -> None:
+    one = ledger()
+    state = (ChunkKey(b"state of shard 0"), ChunkKey(b"state of shard 1"))
+    claim = one.begin("a", chunks(2, shards=2), 0, 0.0, now_s=0.0, state=state)
+    assert claim is not None
+    assert len(claim.keys) == 4
+    assert claim.state_claim is not None
+    assert claim.state_claim.keys == state
+    assert claim.state_claim.etas_s == pytest.approx((0.512, 0.512))
+    assert claim.state_claim.state_claim is None
+    assert one.ended("a") == Disclaim((*(key for chunk in chunks(2, shards=2) for key in chunk), *state))

@@ -13,8 +13,9 @@ import pytest
 from kvclient.client import AgentClient, AgentUnavailableError
 from kvclient.engines.core.requests import Load
 from kvclient.engines.core.saves import Save
+from kvclient.engines.core.states import StatePart
 from kvclient.engines.link import AgentLink
-from kvclient.engines.paged import HostLayers
+from kvclient.engines.paged import HostLayers, StateLayers
 from kvclient.engines.transfers import LayerGate, TransferResults, Transfers
 from tests.unit.hostagent.agent_harness import Cluster, key
 
@@ -37,7 +38,11 @@ def random_layers(seed: int) -> list[np.ndarray]:
 
 
 def transfers_of(
-    link: AgentLink[AgentClient], layers: list[np.ndarray] | HostLayers, *, writes: bool = True
+    link: AgentLink[AgentClient],
+    layers: list[np.ndarray] | HostLayers,
+    *,
+    writes: bool = True,
+    states: StateLayers | None = None,
 ) -> Transfers:
     return Transfers(
         link,
@@ -49,6 +54,7 @@ def transfers_of(
         threads=2,
         log=log,
         clock=time.monotonic,
+        states=states,
     )
 
 
@@ -210,3 +216,42 @@ def test_an_agent_that_comes_later_is_found(cluster: Cluster, tmp_path: Path) ->
     cluster.until(lambda: not link.away)
     assert attempts == [(path, 7.0)] * 3
     link.close()
+
+
+def state_save(number: int, key_number: int, blocks: tuple[int, ...]) -> Save:
+    return Save(number, (key(key_number),), (key(1),), 0, blocks, is_state=True)
+
+
+def test_a_state_is_saved_and_loaded_beside_the_chunks_before_it(link: AgentLink[AgentClient]) -> None:
+    chance = np.random.default_rng(5)
+    layers, states = random_layers(1), [chance.integers(0, 256, (8, size), dtype=np.uint8) for size in (48, 7)]
+    groups = StateLayers([HostLayers(states[:1]), HostLayers(states[1:])])
+    transfers = transfers_of(link, layers, states=groups)
+    transfers.save([save(1, (3, 1, 4, 30)), state_save(2, 100, (6, 2))], "test")
+    results = finish(transfers, saves=2)
+    assert all(results.saves.values())
+    kept = [layer.copy() for layer in states]
+    for layer in (*layers, *states):
+        layer[:3] = 0
+    transfers = transfers_of(link, layers, states=groups)
+    transfers.load(Load("r", ((key(1),),), 0, (20, 11, 12, 13), state=StatePart((key(100),), (0, 1))))
+    results = finish(transfers, loads=1)
+    assert (results.loads, results.failed_blocks) == ({"r": True}, set())
+    assert (states[0][0] == kept[0][6]).all()
+    assert (states[1][1] == kept[1][2]).all()
+    assert not states[0][1:3].any()
+    assert transfers.take_figures().loaded_bytes == 4 * sum(PAGES) + 48 + 7
+
+
+@pytest.mark.parametrize("there", ["nothing", "another size"])
+def test_without_the_state_nothing_of_a_load_counts(cluster: Cluster, link: AgentLink[AgentClient], there: str) -> None:
+    layers = random_layers(1)
+    saved(link, layers, save(1, (0, 1, 2, 3)))
+    if there == "another size":
+        cluster.client(0).put(key(100), key(1), b"x" * 49)
+    state = np.zeros((8, 48), np.uint8)
+    transfers = transfers_of(link, layers, states=StateLayers([HostLayers([state])]))
+    transfers.load(Load("r", ((key(1),),), 0, (10, 11, 12, 13), state=StatePart((key(100),), (5,))))
+    results = finish(transfers, loads=1)
+    assert (results.loads, results.failed_blocks) == ({"r": False}, {10, 11, 12, 13})
+    assert not state.any()

@@ -22,6 +22,13 @@ class Claim:
 
     keys: tuple[ChunkKey, ...]
     etas_s: tuple[float, ...]
+    state: tuple[ChunkKey, ...] = ()
+    """Of recurrent layers, behind the prompt: per shard. It is of another size, and there with the last chunk."""
+
+    @property
+    def state_claim(self) -> Claim | None:
+        """What is claimed of the state, if anything is."""
+        return Claim(self.state, self.etas_s[-1:] * len(self.state)) if self.state else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +44,8 @@ class _Claimed:
     """Of the whole prompt, all shards of each."""
     next: int
     """The first chunk that is not offered for saving yet."""
+    state: tuple[ChunkKey, ...] = ()
+    """See Claim."""
     ends_s: float = 0.0
     """When all of it will be there, as the agent was told."""
 
@@ -54,13 +63,20 @@ class ClaimLedger:
         return request in self._claimed
 
     def begin(
-        self, request: str, chunks: Sequence[tuple[ChunkKey, ...]], computed_tokens: int, queue_s: float, now_s: float
+        self,
+        request: str,
+        chunks: Sequence[tuple[ChunkKey, ...]],
+        computed_tokens: int,
+        queue_s: float,
+        now_s: float,
+        state: tuple[ChunkKey, ...] = (),
     ) -> Claim | None:
-        """A request begins to compute its prompt from `computed_tokens` on, behind others that take `queue_s`."""
+        """A request begins to compute its prompt from `computed_tokens` on, behind others that take `queue_s`; `state`:
+        keys of the state of recurrent layers behind it."""
         first = computed_tokens // self._chunk_tokens
         if first >= len(chunks):
             return None
-        self._claimed[request] = _Claimed(list(chunks), first)
+        self._claimed[request] = _Claimed(list(chunks), first, state)
         return self.progressed(request, computed_tokens, queue_s, now_s)
 
     def progressed(self, request: str, computed_tokens: int, queue_s: float, now_s: float) -> Claim | None:
@@ -83,7 +99,7 @@ class ClaimLedger:
         if claimed.ends_s and abs(now_s + left_s - claimed.ends_s) <= max(TOLERANCE_S, TOLERANCE_SHARE * left_s):
             return None
         claimed.ends_s = now_s + left_s
-        return Claim(tuple(keys), tuple(etas_s))
+        return Claim(tuple(keys), tuple(etas_s), claimed.state)
 
     def offered(self, request: str, chunk: int) -> None:
         """A chunk is on its way into the pool: the agent knows when it is there."""
@@ -98,4 +114,4 @@ class ClaimLedger:
         claimed = self._claimed.pop(request, None)
         if claimed is None or not claimed.ends_s:
             return None
-        return Disclaim(tuple(key for chunk in claimed.chunks[claimed.next :] for key in chunk))
+        return Disclaim((*(key for chunk in claimed.chunks[claimed.next :] for key in chunk), *claimed.state))

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 from kvclient.engines.core.keys import PrefixKeys
 from kvclient.engines.core.prefill import FetchTerms
+from kvclient.engines.core.states import StatePart, chunks_with_state, flat_state_keys, state_blocks, state_keys
 from kvclient.engines.core.windows import NULL_BLOCK, WindowPart, loaded_blocks, saved_blocks
 from kvclient.messages import Status, Where
 from kvproto.ids import ChunkKey
@@ -96,16 +97,19 @@ class Load:
     block_ids: tuple[int, ...]
     windows: tuple[tuple[WindowPart, ...], ...] = ()
     """Per chunk, per group of layers with a window; empty where there are none."""
+    state: StatePart | None = None
+    """Of recurrent layers, behind the last chunk."""
 
 
 @dataclass(frozen=True, slots=True)
 class SavableChunk:
-    """A chunk whose blocks are all computed."""
+    """A chunk whose blocks are all computed, or the state of recurrent layers at its end."""
 
     chunk: int
     keys: tuple[ChunkKey, ...]
     parents: tuple[ChunkKey | None, ...]
     block_ids: tuple[int, ...]
+    is_state: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +129,11 @@ class _Request:
     ticket: int = 0
     where: list[Where] = field(default_factory=list)
     """Per chunk looked up: where its farthest shard is."""
+    states: list[Where] = field(default_factory=list)
+    """Of recurrent layers, likewise: where the state at the chunk's end is."""
     first_chunk: int = 0
+    wanted_chunks: int = 0
+    """Leading chunks that the fetch is for: [first_chunk, wanted_chunks), and the state behind them."""
     held_chunks: int = 0
     """Leading chunks held: [first_chunk, held_chunks) by lease, before it by the engine itself."""
     sources: tuple[ChunkSource, ...] = ()
@@ -153,6 +161,8 @@ class Rules:
     """Whether requests wait when another one loads the same chunks (the engine's own prefix cache shares it)."""
     windows: tuple[int, ...] = ()
     """Blocks that a chunk holds of each group of layers with a window."""
+    has_states: bool = False
+    """Whether there are recurrent layers: a prefix is loaded with the state at its end, or not at all."""
 
 
 class RequestCaches:
@@ -256,11 +266,10 @@ class RequestCaches:
         if where is None:
             self._miss(state, Miss.AWAY, 0)
             return
-        shards = len(state.keys.keys[0])
-        whole = len(where) - len(where) % shards
-        state.where = (
-            [farthest(where[at : at + shards]) for at in range(0, whole, shards)] if shards > 1 else list(where)
-        )
+        state.where = _by_chunk(where, len(state.keys.keys[0]))
+        if self._rules.has_states:
+            chunks = len(state.where) // 2
+            state.where, state.states = state.where[:chunks], state.where[chunks:]
         if self._known_chunks(state) == 0:
             self._miss(state, Miss.ABSENT, len(state.where) * self._rules.chunk_tokens)
         else:
@@ -276,6 +285,10 @@ class RequestCaches:
         state.expected_chunks = 0
         shards = len(state.keys.keys[0])
         chunks = len(sources) // shards
+        if self._rules.has_states:
+            chunks -= 1  # the state comes last
+            if state.first_chunk + chunks < state.wanted_chunks:
+                return self._fell_short(request, state, sources, outcome)
         if chunks == 0:
             self._forget_load(state)
             self._miss(state, _MISSES.get(outcome, Miss.LOST), 0)
@@ -286,15 +299,21 @@ class RequestCaches:
         return ()
 
     def allocated(
-        self, request: str, external_tokens: int, block_ids: Sequence[int], tables: Sequence[Sequence[int]] = ()
+        self,
+        request: str,
+        external_tokens: int,
+        block_ids: Sequence[int],
+        tables: Sequence[Sequence[int]] = (),
+        state_tables: Sequence[Sequence[int]] = (),
     ) -> tuple[Load | None, tuple[Command, ...]]:
         """The scheduler has given a request its blocks; `external_tokens` of what was promised are to be loaded.
 
-        `tables`: blocks of the groups of layers with windows.
+        `tables`: blocks of the groups of layers with windows; `state_tables`: of those of recurrent layers. Raises
+        ValueError when there is no block for the state.
         """
         state = self._requests[request]
         if state.stage is Stage.HELD and external_tokens:
-            return self._load(request, state, external_tokens, block_ids, tables), ()
+            return self._load(request, state, external_tokens, block_ids, tables, state_tables), ()
         if state.stage in (Stage.LOADING, Stage.RUNNING):
             return None, ()
         commands = (Release(request, state.ticket),) if state.stage in (Stage.HELD, Stage.FETCHING) else ()
@@ -312,6 +331,7 @@ class RequestCaches:
             # What the pool has is uncertain again: an agent that restarted has lost it all.
             state.load_failed = True
             state.where = []
+            state.states = []
             state.first_chunk = state.held_chunks = 0
         self._forget_load(state)
         release = (Release(request, state.ticket),)
@@ -358,6 +378,31 @@ class RequestCaches:
         state.next_save = end
         return found
 
+    def state_save(
+        self, request: str, tokens: Sequence[int], end_tokens: int, block_ids: Sequence[int]
+    ) -> SavableChunk | None:
+        """The engine has the state behind `end_tokens` after a step: what to save of it, if the pool is to have it.
+
+        `block_ids`: one block of each group of recurrent layers.
+        """
+        state = self._requests.get(request)
+        end, rest = divmod(end_tokens, self._rules.chunk_tokens)
+        if state is None or not state.may_save or rest or end == 0 or end_tokens > len(tokens):
+            return None
+        chunk = end - 1
+        is_here = chunk < len(state.states) and state.states[chunk] is Where.LOCAL
+        if is_here or end == state.held_chunks:
+            return None
+        state.keys.extend(tokens, end)
+        parents = state.keys.keys[chunk]
+        return SavableChunk(chunk, state_keys(parents), parents, tuple(block_ids), is_state=True)
+
+    def shared_tokens(self, request: str) -> int:
+        """Leading tokens of a request whose chunks the pool has, also those that no state lets it load. Raises
+        KeyError."""
+        state = self._requests[request]
+        return _leading(state.where, 0) * self._rules.chunk_tokens
+
     def ended(self, request: str) -> tuple[Command, ...]:
         """A request is finished or aborted. One that is being loaded stays until its workers are done."""
         state = self._requests.get(request)
@@ -394,6 +439,7 @@ class RequestCaches:
         # The engine always computes at least the last token itself: something has to say what comes next.
         chunks = max(0, len(tokens) - 1) // size
         state.where = []
+        state.states = []
         state.first_chunk = state.held_chunks = 0
         state.sources = ()
         if not state.may_load or state.load_failed:
@@ -405,7 +451,10 @@ class RequestCaches:
         else:
             state.keys.extend(tokens, chunks)
             shards = len(state.keys.keys[0])
-            keys = state.keys.flat(0, min(chunks, LOOKUP_KEYS_MAX // shards))
+            chunks = min(chunks, LOOKUP_KEYS_MAX // (shards * (2 if self._rules.has_states else 1)))
+            keys = state.keys.flat(0, chunks)
+            if self._rules.has_states:
+                keys += flat_state_keys(state.keys.keys[:chunks])
             self._tickets += 1
             state.ticket = self._tickets
             state.stage = Stage.LOOKING
@@ -415,20 +464,22 @@ class RequestCaches:
     def _want(self, request: str, state: _Request, tokens_count: int, computed_tokens: int) -> Answer:
         """The lookup is answered: begin the fetch of what the engine lacks."""
         rules = self._rules
-        known = min(self._known_chunks(state), (tokens_count - 1) // rules.chunk_tokens)
+        known = self._known_chunks(state, (tokens_count - 1) // rules.chunk_tokens)
         spared = known * rules.chunk_tokens - computed_tokens
         if spared < max(1, rules.tokens_min):
             self._miss(state, Miss.SHORT, 0)
             return Answer(0)
         first = computed_tokens // rules.chunk_tokens
         keys = tuple(state.keys.flat(first, known))
+        if rules.has_states:
+            keys += state_keys(state.keys.keys[known - 1])
         if rules.share_loads:
             if self._loading.get(keys[0], request) != request:
                 return Answer(None)
             self._forget_load(state)
             self._loading[keys[0]] = request
             state.load_key = keys[0]
-        state.first_chunk = first
+        state.first_chunk, state.wanted_chunks = first, known
         self._tickets += 1
         state.ticket = self._tickets
         state.stage = Stage.FETCHING
@@ -438,6 +489,8 @@ class RequestCaches:
 
     def _contested(self, state: _Request, first: int, known: int, spared: int) -> int:
         """Tokens that computing would cost instead: what this node has already comes anyway."""
+        if self._rules.has_states:
+            return spared  # all of it, or nothing
         for chunk in range(first, known):
             if state.where[chunk] is not Where.LOCAL:
                 return min(spared, (known - chunk) * self._rules.chunk_tokens)
@@ -467,6 +520,7 @@ class RequestCaches:
         external_tokens: int,
         block_ids: Sequence[int],
         tables: Sequence[Sequence[int]],
+        state_tables: Sequence[Sequence[int]],
     ) -> Load:
         rules = self._rules
         end_tokens = state.held_chunks * rules.chunk_tokens
@@ -474,6 +528,10 @@ class RequestCaches:
         first = start_tokens // rules.chunk_tokens
         state.stage = Stage.LOADING
         blocks = range(start_tokens // rules.block_tokens, end_tokens // rules.block_tokens)
+        part = None
+        if rules.has_states:
+            last_keys = state.keys.keys[state.held_chunks - 1]
+            part = StatePart(state_keys(last_keys), state_blocks(state_tables, blocks.stop))
         chunk_blocks = rules.chunk_tokens // rules.block_tokens
         return Load(
             request,
@@ -481,7 +539,21 @@ class RequestCaches:
             blocks.start - first * chunk_blocks,
             tuple(block_ids[blocks.start : blocks.stop]),
             loaded_blocks(tables, rules.windows, blocks.start, blocks.stop, chunk_blocks) if rules.windows else (),
+            part,
         )
+
+    def _fell_short(
+        self, request: str, state: _Request, sources: Sequence[ChunkSource], outcome: Status
+    ) -> tuple[Command, ...]:
+        """A fetch did not bring the state at its end: what came may end with another one, which is fetched then."""
+        arrived = state.first_chunk + len(sources) // len(state.keys.keys[0])
+        state.where = state.where[: min(arrived, state.wanted_chunks - 1)]
+        self._forget_load(state)
+        if self._known_chunks(state) > state.first_chunk:
+            state.stage = Stage.LOOKED
+        else:
+            self._miss(state, _MISSES.get(outcome, Miss.LOST), 0)
+        return (Release(request, state.ticket),) if sources else ()
 
     def _is_here(self, state: _Request, chunk: int) -> bool:
         """Whether this node's pool has all of a chunk, as far as is known."""
@@ -489,11 +561,10 @@ class RequestCaches:
             return True
         return chunk < len(state.where) and state.where[chunk] is Where.LOCAL
 
-    def _known_chunks(self, state: _Request) -> int:
-        for chunk, where in enumerate(state.where):
-            if where is Where.NOWHERE and chunk >= state.expected_chunks:
-                return chunk
-        return len(state.where)
+    def _known_chunks(self, state: _Request, most: int = LOOKUP_KEYS_MAX) -> int:
+        """Leading chunks that can be fetched, at most so many."""
+        chunks = min(_leading(state.where, state.expected_chunks), most)
+        return chunks_with_state(state.states, chunks, state.expected_chunks) if self._rules.has_states else chunks
 
     def _miss(self, state: _Request, why: Miss, tokens: int) -> None:
         state.stage = Stage.MISSED
@@ -517,6 +588,22 @@ _MISSES = {
     Status.ABANDONED: Miss.LATE,
     Status.FILLING: Miss.ABSENT,
 }
+
+
+def _leading(where: Sequence[Where], expected_chunks: int) -> int:
+    """Leading chunks that are somewhere, or computed, or expected."""
+    for chunk, place in enumerate(where):
+        if place is Where.NOWHERE and chunk >= expected_chunks:
+            return chunk
+    return len(where)
+
+
+def _by_chunk(where: Sequence[Where], shards: int) -> list[Where]:
+    """Where chunks are, by where their shards are, all shards of a chunk next to each other."""
+    if shards == 1:
+        return list(where)
+    whole = len(where) - len(where) % shards
+    return [farthest(where[at : at + shards]) for at in range(0, whole, shards)]
 
 
 def farthest(where: Sequence[Where]) -> Where:

@@ -31,6 +31,8 @@ class Save:
     parents: tuple[ChunkKey | None, ...]
     position: int
     block_ids: tuple[int, ...]
+    is_state: bool = False
+    """Of recurrent layers, at the end of the chunk that is its parent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ class SaveLedger:
             self.dropped_count += 1
             return None
         self._next += 1
-        save = Save(self._next, chunk.keys, chunk.parents, chunk.chunk, chunk.block_ids)
+        save = Save(self._next, chunk.keys, chunk.parents, chunk.chunk, chunk.block_ids, chunk.is_state)
         self._pending[save.save] = _Pending(save, self._workers_count)
         self._keys.add(chunk.keys[0])
         self.blocks_count += len(chunk.block_ids)

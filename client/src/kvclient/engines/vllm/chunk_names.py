@@ -101,6 +101,11 @@ class ChunkNames:
         """Of a chunk at one worker; 0 until workers have said what their caches are."""
         return self._shards[0].chunk_bytes if self._shards else 0
 
+    @property
+    def state_bytes(self) -> int:
+        """Of the states of recurrent layers at one worker; 0 likewise, and where there are none."""
+        return next((facts.state_bytes for facts in self._workers.values()), 0)
+
     def find_label(self, wait_s: float) -> str | None:
         """As `label`, also before workers have spoken; from any thread. None: the digest of the weights is not known
         after `wait_s`. Raises WeightsError, SettingsError."""

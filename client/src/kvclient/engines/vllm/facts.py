@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -15,7 +15,13 @@ import vllm
 from vllm.config import get_layers_from_vllm_config
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.platforms import current_platform
-from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec, group_kernel_blocks, iter_layer_specs
+from vllm.v1.kv_cache_interface import (
+    FullAttentionSpec,
+    MambaSpec,
+    SlidingWindowSpec,
+    group_kernel_blocks,
+    iter_layer_specs,
+)
 
 from kvclient.engines.core.chunk_sizes import chunk_tokens_for
 from kvclient.engines.core.identity import EngineIdentity, RequestBinding, Shard
@@ -44,6 +50,8 @@ class ShardFacts:
     backends: str
     kv_layout: str = ""
     """How a chunk's numbers lie (`kvproto.kv_layout`); empty: it cannot be told."""
+    state_bytes: int = 0
+    """Of the states of its recurrent layers behind one token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +60,16 @@ class CacheGroups:
 
     block_tokens: int
     order: tuple[int, ...] = (0,)
-    """Numbers of the groups; first the one that holds every token and leads."""
+    """Numbers of the groups of layers with attention; first the one that holds every token and leads."""
     kept_blocks: tuple[int, ...] = ()
     """Of each group after the first: how many blocks a chunk holds of it."""
+    states: tuple[int, ...] = ()
+    """Numbers of the groups of recurrent layers, whose blocks hold one state for all tokens so far."""
 
     @property
     def is_hybrid(self) -> bool:
         """Whether there are several."""
-        return len(self.order) > 1
+        return len(self.order) + len(self.states) > 1
 
 
 def check_engine(vllm_config: Any, kv_cache_config: Any, settings: Settings) -> tuple[Settings, CacheGroups]:
@@ -79,14 +89,11 @@ def check_engine(vllm_config: Any, kv_cache_config: Any, settings: Settings) -> 
             "a cached prefix (its own prefix caching is off for it, too); GPUs and processors with AMX do"
         )
     specs = [list(iter_layer_specs(group.kv_cache_spec)) for group in kv_cache_config.kv_cache_groups]
-    odd = sorted({type(spec).__name__ for group in specs for spec in group if not _is_shareable(spec)})
+    states = tuple(number for number, group in enumerate(specs) if all(isinstance(spec, MambaSpec) for spec in group))
     full = [number for number, group in enumerate(specs) if all(isinstance(spec, FullAttentionSpec) for spec in group)]
-    if odd or not full:
-        kinds = ", ".join(odd) or "sliding windows only"
-        raise SettingsError(
-            f"kvcast cannot cache this model: its layers keep {kinds}, and what it shares are caches of layers that "
-            "hold every token of a prefix, beside layers with sliding windows"
-        )
+    _check_kinds(specs, full, states)
+    if states:
+        _check_states(vllm_config, [spec for number in states for spec in specs[number]])
     block_tokens = int(kv_cache_config.kv_cache_groups[full[0]].kv_cache_spec.block_size)
     others = {int(group.kv_cache_spec.block_size) for group in kv_cache_config.kv_cache_groups} - {block_tokens}
     if others:
@@ -94,6 +101,8 @@ def check_engine(vllm_config: Any, kv_cache_config: Any, settings: Settings) -> 
             f"kvcast cannot cache this model: its groups of layers have blocks of {block_tokens} and of "
             f"{', '.join(map(str, sorted(others)))} tokens"
         )
+    if states:
+        settings = _chunks_are_blocks(settings, block_tokens)
     if not settings.chunk_tokens:
         token_bytes = _token_bytes(vllm_config.model_config, specs[full[0]][0])
         settings = replace(settings, chunk_tokens=chunk_tokens_for(token_bytes, block_tokens))
@@ -106,9 +115,50 @@ def check_engine(vllm_config: Any, kv_cache_config: Any, settings: Settings) -> 
     if len(specs) > 1 and settings.load == "layerwise":
         raise SettingsError("load is layerwise; models with several groups of layers load with auto or async only")
     chunk_blocks = settings.chunk_tokens // block_tokens
-    order = (full[0], *(number for number in range(len(specs)) if number != full[0]))
+    order = (full[0], *(number for number in range(len(specs)) if number != full[0] and number not in states))
     kept = tuple(_kept(specs[number], block_tokens, chunk_blocks) for number in order[1:])
-    return settings, CacheGroups(block_tokens, order, kept)
+    return settings, CacheGroups(block_tokens, order, kept, states)
+
+
+def _check_kinds(specs: Sequence[Sequence[Any]], full: Sequence[int], states: Sequence[int]) -> None:
+    """Raises SettingsError for layers that keep something else than what kvcast knows, or no KV of every token."""
+    odd = {
+        type(spec).__name__
+        for number, group in enumerate(specs)
+        for spec in group
+        if number not in states and not _is_shareable(spec)
+    }
+    if odd or not full:
+        kinds = ", ".join(sorted(odd)) or ("states of recurrent layers only" if states else "sliding windows only")
+        raise SettingsError(
+            f"kvcast cannot cache this model: its layers keep {kinds}, and what it shares are caches of layers that "
+            "hold every token of a prefix, beside layers with sliding windows and recurrent layers"
+        )
+
+
+def _check_states(vllm_config: Any, specs: Sequence[Any]) -> None:
+    """Raises SettingsError where the engine does not keep the states of recurrent layers as kvcast shares them."""
+    modes = {spec.mamba_cache_mode for spec in specs} - {"align"}
+    if modes:
+        raise SettingsError(
+            "kvcast shares the states of recurrent layers at the ends of blocks, and with mamba_cache_mode "
+            f"{', '.join(sorted(modes))} vLLM does not keep them there: start it with --enable-prefix-caching "
+            "--mamba-cache-mode align"
+        )
+    if any(spec.num_speculative_blocks for spec in specs) or vllm_config.speculative_config is not None:
+        raise SettingsError(
+            "kvcast does not share the states of recurrent layers beside drafted tokens: leave speculative_config out"
+        )
+
+
+def _chunks_are_blocks(settings: Settings, block_tokens: int) -> Settings:
+    """With chunks of one block, the only ones whose ends the engine aims at. Raises SettingsError."""
+    if settings.chunk_tokens not in (0, block_tokens):
+        raise SettingsError(
+            f"chunk_tokens is {settings.chunk_tokens}; vLLM keeps the states of this model's recurrent layers at the "
+            f"ends of blocks of {block_tokens} tokens: use {block_tokens}, or leave it out"
+        )
+    return replace(settings, chunk_tokens=block_tokens)
 
 
 def _token_bytes(model: Any, spec: Any) -> int:
@@ -156,8 +206,24 @@ def layer_views(
     return found
 
 
+def state_views(kv_cache_config: Any, kv_caches: dict[str, Any], groups: CacheGroups) -> list[list[torch.Tensor]]:
+    """Byte views of the states of recurrent layers, group by group: a layer has several (of its convolution, of its
+    recurrence), each with a row for every block."""
+    found = []
+    for number in groups.states:
+        group = kv_cache_config.kv_cache_groups[number]
+        states = [state for name in group.layer_names for state in _states_of(kv_caches[name])]
+        found.append([page_view(state, group.kv_cache_spec.page_size_bytes) for state in states])
+    return found
+
+
+def _states_of(cache: Any) -> Iterable[torch.Tensor]:
+    """vLLM gives a recurrent layer's states as several tensors, or as one."""
+    return (cache,) if isinstance(cache, torch.Tensor) else cache
+
+
 def shard_facts(
-    vllm_config: Any, kv_cache_config: Any, kv_caches: dict[str, torch.Tensor], chunk_bytes: int, groups: CacheGroups
+    vllm_config: Any, kv_cache_config: Any, kv_caches: dict[str, Any], chunk_bytes: int, groups: CacheGroups
 ) -> ShardFacts:
     """This worker's cache: everything about it that decides what its bytes mean."""
     layers = []
@@ -165,14 +231,24 @@ def shard_facts(
     for name in (name for group in names for name in group):
         cache = group_kernel_blocks(kv_caches[name], kv_cache_config.num_blocks)
         layers.append([name, str(cache.dtype), list(cache.shape[1:]), list(cache.stride()[1:])])
-    backends = _backends(vllm_config, [name for group in names for name in group])
+    state_names = [kv_cache_config.kv_cache_groups[number].layer_names for number in groups.states]
+    layers += [
+        [name, str(state.dtype), list(state.shape[1:]), list(state.stride()[1:])]
+        for group in state_names
+        for name in group
+        for state in _states_of(kv_caches[name])
+    ]
+    backends = _backends(vllm_config, [name for group in (*names, *state_names) for name in group])
     facts: list[object] = [layers, backends]
     if groups.is_hybrid:
         facts.append([[len(group) for group in names], list(groups.kept_blocks)])
+    if groups.states:
+        facts.append([len(group) for group in state_names])
     canonical = json.dumps(facts, separators=(",", ":"))
     layout = hashlib.blake2b(canonical.encode(), digest_size=16, person=b"kvcast-layout").hexdigest()
     kv_layout = _kv_layout(kv_cache_config, kv_caches, chunk_bytes, groups, backends)
-    return ShardFacts(layout, chunk_bytes, ",".join(backends), kv_layout)
+    state_bytes = sum(view.shape[1] for views in state_views(kv_cache_config, kv_caches, groups) for view in views)
+    return ShardFacts(layout, chunk_bytes, ",".join(backends), kv_layout, state_bytes)
 
 
 def _kv_layout(

@@ -72,6 +72,23 @@ class Saving:
             self._offer(orders, request, chunk)
         self.look(request)
 
+    def offer_states(
+        self, orders: StepOrders, request: Any, ends: Mapping[int, Mapping[int, int]], groups: Sequence[int]
+    ) -> None:
+        """Order saves of the states of recurrent layers that the engine keeps after this step.
+
+        `ends`: by the tokens behind which they are, the block of each group; `groups`: all that there are.
+        """
+        for end_tokens, blocks in ends.items():
+            if self._settings.save == "prompt" and end_tokens > request.num_prompt_tokens:
+                continue
+            if any(group not in blocks for group in groups):
+                continue
+            block_ids = [blocks[group] for group in groups]
+            chunk = self._caches.state_save(request.request_id, request.all_token_ids, end_tokens, block_ids)
+            if chunk is not None:
+                self._offer(orders, request, chunk)
+
     def _offer(self, orders: StepOrders, request: Any, chunk: SavableChunk) -> None:
         dropped = self._ledger.dropped_count
         save = self._ledger.offer(chunk)
@@ -81,7 +98,7 @@ class Saving:
         # Kept like a prefix that another request uses: neither the end nor a preemption of this one frees them.
         self._block_pool.touch([self._block_pool.blocks[block] for block in save.block_ids])
         orders.saves.append(save)
-        if self._news.is_on:
+        if self._news.is_on and not chunk.is_state:
             self._to_tell[save.save] = (request, chunk.chunk)
 
     def answered(self, reports: Mapping[int, tuple[int, int]]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from vllm.platforms import current_platform
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from kvclient.client import AgentClient, AgentUnavailableError, ChunkSource, Status, Where
-from kvclient.engines.core.claims import ClaimLedger, Disclaim
+from kvclient.engines.core.claims import Claim, ClaimLedger, Disclaim
 from kvclient.engines.core.keys import PrefixKeys
 from kvclient.engines.core.prefill import FetchTerms, PrefillModel, positions_of
 from kvclient.engines.core.requests import (
@@ -32,6 +32,7 @@ from kvclient.engines.core.requests import (
     Stage,
 )
 from kvclient.engines.core.saves import SaveLedger
+from kvclient.engines.core.states import state_keys
 from kvclient.engines.link import AgentLink
 from kvclient.engines.pool_io import Answer, FetchEnded, LookedUp, PoolIo, Swept
 from kvclient.engines.settings import Settings
@@ -88,6 +89,7 @@ class KvcastConnectorScheduler:
                 settings.load_tokens_min,
                 share_loads=bool(vllm_config.cache_config.enable_prefix_caching),
                 windows=groups.kept_blocks,
+                has_states=bool(groups.states),
             ),
             self._terms,
             self._missed,
@@ -159,13 +161,17 @@ class KvcastConnectorScheduler:
     def fail_load(self, request: Any, blocks: Any, external_tokens: int) -> None:
         """Promised tokens cannot be ordered: workers report the request's blocks as failed, and vLLM computes them."""
         if external_tokens:
-            main, _ = self._tables(blocks.get_block_ids())
+            main, _, _ = self._tables(blocks.get_block_ids())
             self._order_load(Load(request.request_id, (), 0, tuple(main)))
 
-    def _tables(self, block_ids: Sequence[Sequence[int]]) -> tuple[Sequence[int], list[Sequence[int]]]:
-        """Block tables of a request: the leading group's, and those of the others in the order of their parts."""
+    def _tables(
+        self, block_ids: Sequence[Sequence[int]]
+    ) -> tuple[Sequence[int], list[Sequence[int]], list[Sequence[int]]]:
+        """Block tables of a request: the leading group's, those of the others in the order of their parts, and those of
+        recurrent layers."""
         first, *others = self._groups.order
-        return block_ids[first], [block_ids[number] for number in others]
+        states = [block_ids[number] for number in self._groups.states]
+        return block_ids[first], [block_ids[number] for number in others], states
 
     def _order_load(self, load: Load) -> None:
         if load.request in self._by_layers:
@@ -242,6 +248,8 @@ class KvcastConnectorScheduler:
             answer = self._caches.ask(request_id, request.all_token_ids, computed_tokens, away=self._away, again=again)
             self._do(answer.commands)
             if answer.tokens is not None:
+                if self._groups.states:
+                    self._aim_at_shared(request, computed_tokens + answer.tokens)
                 return answer.tokens, answer.tokens > 0 and not self._loads_by_layers(request_id)
             if not self._wait_for_answer(request_id):
                 return None, False
@@ -270,8 +278,8 @@ class KvcastConnectorScheduler:
         if request_id not in self._caches:
             return
         # vLLM copies the whole table when it is asked for it.
-        main, others = self._tables(blocks.get_block_ids()) if external_tokens else ((), [])
-        load, commands = self._caches.allocated(request_id, external_tokens, main, others)
+        main, others, states = self._tables(blocks.get_block_ids()) if external_tokens else ((), [], [])
+        load, commands = self._caches.allocated(request_id, external_tokens, main, others, states)
         self._do(commands)
         self._claim(request, self._own_tokens.get(request_id, 0) + external_tokens)
         if load is not None:
@@ -293,10 +301,17 @@ class KvcastConnectorScheduler:
         keys.extend(request.all_token_ids, chunks_count)
         chunks = keys.keys[:chunks_count]
         queue_s = self._line.queue_s(request_id)
-        claim = self._claims.begin(request_id, chunks, computed_tokens, queue_s, time.monotonic())
+        last = (request.num_prompt_tokens - 1) // self._settings.chunk_tokens
+        state = state_keys(chunks[last - 1]) if self._groups.states and last else ()
+        claim = self._claims.begin(request_id, chunks, computed_tokens, queue_s, time.monotonic(), state)
         if claim is not None:
-            self._io.claim(claim, self._names.shard_bytes)
+            self._tell_claim(claim)
             self._stats.add("claims", len(claim.keys))
+
+    def _tell_claim(self, claim: Claim) -> None:
+        self._io.claim(claim, self._names.shard_bytes)
+        if claim.state_claim is not None:
+            self._io.claim(claim.state_claim, self._names.state_bytes)
 
     def _disclaim(self, request_id: str) -> None:
         """A request computes no more of its prompt."""
@@ -376,7 +391,9 @@ class KvcastConnectorScheduler:
             if request_id in self._claims and not self._away:
                 claim = self._claims.progressed(request_id, request.num_computed_tokens, 0.0, time.monotonic())
                 if claim is not None:
-                    self._io.claim(claim, self._names.shard_bytes)
+                    self._tell_claim(claim)
+        if self._groups.states and may_save and state is not None and state.boundary_state_offloads:
+            self._offer_states(orders, state.boundary_state_offloads)
         now_s = time.monotonic()
         self._times.scheduled(now_s, prompt_tokens, positions, decode_tokens)
         if now_s - self._swept_s >= self._settings.events_sweep_s and not self._away:
@@ -418,7 +435,7 @@ class KvcastConnectorScheduler:
         self._saving.answered(reports.saves)
 
     def _offer_saves(self, orders: StepOrders, request: Any, computed_tokens: int, state: Any) -> None:
-        if self._names.keys is None or not self._names.keys.are_true(request):
+        if not self._keys_are_true(request):
             # This request's keys no longer name what its adapter is by now: nothing of it is saved any more.
             self._disclaim(request.request_id)
             self._saving.forget(request.request_id)
@@ -426,7 +443,33 @@ class KvcastConnectorScheduler:
         block_ids = state.get_block_ids(request.request_id)
         if block_ids is not None:
             orders.label = self._names.label
-            self._saving.offer(orders, request, computed_tokens, *self._tables(block_ids))
+            main, others, _ = self._tables(block_ids)
+            self._saving.offer(orders, request, computed_tokens, main, others)
+
+    def _keys_are_true(self, request: Any) -> bool:
+        return self._names.keys is not None and self._names.keys.are_true(request)
+
+    def _offer_states(self, orders: StepOrders, kept: Mapping[str, Sequence[tuple[int, int, int]]]) -> None:
+        """Save states of recurrent layers: those that vLLM says it keeps after this step, as (group, block, tokens)."""
+        for request_id, entries in kept.items():
+            request = self._requests.get(request_id)
+            if request is None or not self._keys_are_true(request):
+                continue
+            ends: dict[int, dict[int, int]] = {}
+            for group, block, tokens in entries:
+                ends.setdefault(tokens, {})[group] = block
+            orders.label = self._names.label
+            try:
+                self._saving.offer_states(orders, request, ends, self._groups.states)
+            except Exception:  # noqa: BLE001 - a bug of ours must not end the engine; logged in full and counted
+                self.failed("offering states")
+
+    def _aim_at_shared(self, request: Any, had_tokens: int) -> None:
+        """Others have computed more of this prompt than a state lets it load: have vLLM end a step where that ends, as
+        it does for prefixes in its own cache that no state is kept of. The next one can load it."""
+        shared_tokens = self._caches.shared_tokens(request.request_id)
+        if shared_tokens > max(had_tokens, request.shared_prefix_boundary):
+            request.shared_prefix_boundary = shared_tokens
 
     def _offered(self, request: Any, chunk: SavableChunk, dropped: bool) -> None:
         self._claims.offered(request.request_id, chunk.chunk)
@@ -501,7 +544,9 @@ class KvcastConnectorScheduler:
                 if self._waiting.pop((request, ticket), None) is not None:
                     self._caches.looked_up(request, ticket, where)
                     if where is not None and request in self._requests:
-                        self._news.found(self._requests[request], self._caches.keys(request).keys, where)
+                        # Behind the chunks come the states of recurrent layers, which routers do not know.
+                        chunks_where = where[: len(where) // 2] if self._groups.states else where
+                        self._news.found(self._requests[request], self._caches.keys(request).keys, chunks_where)
             case FetchEnded(request, ticket, sources, outcome, seconds):
                 self._silent.discard((request, ticket))
                 self._waiting.pop((request, ticket), None)

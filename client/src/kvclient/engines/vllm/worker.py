@@ -14,10 +14,10 @@ from kvclient.client import AgentClient
 from kvclient.engines.core.requests import Load
 from kvclient.engines.layout import paged_layers
 from kvclient.engines.link import AgentLink
-from kvclient.engines.paged import GroupedLayers
+from kvclient.engines.paged import GroupedLayers, StateLayers
 from kvclient.engines.settings import Settings
 from kvclient.engines.transfers import LayerGate, Transfers
-from kvclient.engines.vllm.facts import CacheGroups, layer_views, shard_facts
+from kvclient.engines.vllm.facts import CacheGroups, layer_views, shard_facts, state_views
 from kvclient.engines.vllm.metadata import NO_REPORTS, StepOrders, StepReports
 from kvclient.engines.vllm.metrics import KvcastStats
 
@@ -62,7 +62,8 @@ class KvcastConnectorWorker:
         groups = layer_views(self._kv_cache_config, kv_caches, self._groups)
         made = [paged_layers(list(views.values())) for views in groups]
         blocks = [self._blocks_in_chunk, *self._groups.kept_blocks]
-        layers = GroupedLayers(made, blocks) if self._groups.is_hybrid else made[0]
+        layers = GroupedLayers(made, blocks) if len(made) > 1 else made[0]
+        states = [paged_layers(views) for views in state_views(self._kv_cache_config, kv_caches, self._groups)]
         self._layers = {name: index for index, name in enumerate(groups[0])}
         chunk_bytes = layers.chunk_bytes(self._blocks_in_chunk)
         facts = shard_facts(self._vllm_config, self._kv_cache_config, kv_caches, chunk_bytes, self._groups)
@@ -82,6 +83,7 @@ class KvcastConnectorWorker:
             threads=self._settings.threads,
             log=log,
             clock=time.monotonic,
+            states=StateLayers(states) if states else None,
         )
 
     def sleep(self) -> None:
