@@ -301,6 +301,7 @@ class Core:
             case "load":
                 node.load = HolderLoad(message.load.queued_bytes, message.load.readers)
                 self.fill_price.told(node.index, node.load, now_ns)
+                self.switch_cache.holder_told()
                 self.publication.load_changed(node.index)
             case "task_result":
                 task = self.tasks.get(TaskId(message.task_result.task))
@@ -538,8 +539,9 @@ class Core:
         self.switch_cache.advance(now_ns)
         for effect in self.switch_cache.take_effects():
             match effect:
-                case FillWanted(key=key, node=node, segments=segments):
-                    work = rpc.Task(fill=rpc.Fill(key=key, segments=segments))
+                case FillWanted(key=key, node=node, segments=segments, cast_too=cast_too, readers=readers):
+                    fill = rpc.Fill(key=key, segments=segments, cast_too=cast_too, readers=readers)
+                    work = rpc.Task(fill=fill)
                     self.tasks.add(node, FillFor(key), work, self.options.fill_timeout_ms)
                 case FillUnwanted(key=key):
                     for task in self.tasks.with_purpose(FillFor(key)):

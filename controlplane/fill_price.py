@@ -6,6 +6,9 @@ queued for others at that moment:
     gain = fetches still expected * share of such fetches that came * mean delay at the least busy holder
     cost = the holder's uplink for as long as the fill takes
 
+Where nodes wait for the chunk and the switch casts FILLs, the fill rides on their cast: it costs its headers, and what
+of the cast is over. The holder is casting then, so the delay is at least what it has queued now.
+
 The delay is that of other fetches from the holder lately: at each reported fetch, what it had queued about then.
 Chunks may leave the switch before they are fetched; so the price remembers how many fetches fills were made for, and
 how many the switch has served. Where fills brought little, it makes fewer, and tries again as candidates go by.
@@ -29,6 +32,8 @@ _PRESUMED: Final = 8.0
 """Fetches that are presumed to have been expected, and to have come."""
 _FORGET: Final = 1 / 512
 """Share of what is remembered of fills that is forgotten with each candidate that is refused."""
+_HEADERS: Final = 40 / 4194
+"""What a FILL that is cast is longer than the data datagram, of a segment of 4 KiB."""
 _MEMORY: Final = 1 / 16
 """Weight of one more fetch in the mean of a holder."""
 
@@ -76,16 +81,21 @@ class FillPrice:
         """The node was forgotten."""
         self._holders.pop(node, None)
 
-    def delay_s(self, chunk: Chunk) -> float:
-        """How long a reader waits for others at the least busy holder; 0 where nobody holds it in DRAM."""
-        return min((self._delay_s(node, chunk.facts.size_bytes) for node in chunk.holders), default=0.0)
+    def delay_s(self, chunk: Chunk, now_ns: int | None = None) -> float:
+        """How long a reader waits for others at the least busy holder, usually or, with a time, at least then; 0 where
+        nobody holds it in DRAM."""
+        return min((self._delay_s(node, chunk.facts.size_bytes, now_ns) for node in chunk.holders), default=0.0)
 
-    def pays(self, chunk: Chunk, waiting: int, now_ns: int) -> bool:
-        """Whether the fill of a chunk is worth it; `waiting`: nodes that want it now, as the switch reports."""
+    def pays(self, chunk: Chunk, waiting: int, now_ns: int, cast_since_ns: int | None = None) -> bool:
+        """Whether the fill of a chunk is worth it; `waiting`: nodes that want it now, as the switch reports;
+        `cast_since_ns`: when the cast began on which the fill may ride, None: it would leave by itself."""
         if self._free:
             return True
         expected = self._expects(chunk, waiting, now_ns) * min(1.0, self._served / self._expected)
         fill_s = chunk.facts.size_bytes / self._values.costs.cost(Tier.REMOTE_DRAM).rate_bytes_per_s
+        if cast_since_ns is not None:
+            over_s = (now_ns - cast_since_ns) / 1e9
+            return expected * self.delay_s(chunk, now_ns) > min(fill_s, max(_HEADERS * fill_s, over_s))
         if expected * self.delay_s(chunk) > fill_s:
             return True
         self._expected += _FORGET * (_PRESUMED - self._expected)
@@ -104,9 +114,13 @@ class FillPrice:
         values = self._values
         return waiting + values.rate(chunk.key, now_ns) * values.half_life_s / math.log(2)
 
-    def _delay_s(self, node: NodeIndex, size_bytes: int) -> float:
+    def _delay_s(self, node: NodeIndex, size_bytes: int, now_ns: int | None) -> float:
         holder = self._holders.get(node)
         if holder is None:
             return 0.0
+        queued_bytes, readers = holder.queued_bytes, holder.readers
+        if now_ns is not None:
+            queued_bytes = max(queued_bytes, holder.share(now_ns) * holder.peak.queued_bytes)
+            readers = max(readers, holder.peak.readers)
         rate = self._values.costs.cost(Tier.REMOTE_DRAM).rate_bytes_per_s
-        return min(holder.queued_bytes, holder.readers * size_bytes) / rate
+        return min(queued_bytes, readers * size_bytes) / rate

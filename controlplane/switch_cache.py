@@ -60,6 +60,10 @@ class FillWanted:
     key: ChunkKey
     node: NodeIndex
     segments: int
+    cast_too: bool = False
+    """The switch casts FILLs that say so: what readers ask for at the same time need not leave twice."""
+    readers: int = 0
+    """Nodes that wait for the chunk, as the switch last reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +94,8 @@ class CachedChunk:
     source: Source | None
     """Who fills or filled it; None for a chunk found in the switch at start."""
     since_ns: int
+    readers: int = 0
+    """Nodes that waited for it when it was admitted."""
     refilled_ns: int | None = None
     """When it began to be filled in again, because segments were lost."""
 
@@ -200,7 +206,7 @@ class SwitchCache:
         if facts != self._facts:
             self._facts = facts
             self._slots = SlotAllocator(facts.slots)
-            self._admissions.use(self._slots, facts.segment_bytes)
+            self._admissions.use(self._slots, facts.segment_bytes, casts_fills=facts.casts_fills)
 
     def switch_read(self, actual: SwitchContents, trusted: bool, now_ns: int) -> None:
         """What the switch was found to hold. `trusted`: its fabric parameters are ours, so it has not restarted and
@@ -271,6 +277,10 @@ class SwitchCache:
         """These are all that is pinned into the switch."""
         self.unpin(self._admissions.pinned - keys)
         self.pin(keys - self._admissions.pinned, now_ns)
+
+    def holder_told(self) -> None:
+        """A holder said what it has queued: a fill may pay that rides on its casts."""
+        self._reconsider |= self._admissions.casts_fills and self._candidates.has_aside
 
     def sources_changed(self) -> None:
         """A node attached: it may fill what others have no time for."""
@@ -426,25 +436,25 @@ class SwitchCache:
             return
         self._admissions.begin(now_ns)
         while self._fills_at_work < self._rules.fills_at_once:
-            match self._admissions.next(self._chunks):
+            match entry := self._admissions.next(self._chunks):
                 case None:
                     return
                 case MakeRoom(displaced=displaced):
                     for key in displaced:
                         self.evict(key, now_ns)
-                case Start(key=key, slots=slots, source=source):
-                    self._start(key, slots, source, now_ns)
+                case Start():
+                    self._start(entry, now_ns)
 
     @property
     def _fills_at_work(self) -> int:
         return self.count(ChunkState.PLACING, ChunkState.FILLING, ChunkState.PUBLISHING)
 
-    def _start(self, key: ChunkKey, slots: SlotRange, source: Source, now_ns: int) -> None:
-        self._candidates.drop(key)
-        if not self._slots.reserve(slots):
+    def _start(self, start: Start, now_ns: int) -> None:
+        self._candidates.drop(start.key)
+        if not self._slots.reserve(start.slots):
             return
-        chunk = CachedChunk(key, slots, ChunkState.ABSENT, source, now_ns)
-        self._chunks[key] = chunk
+        chunk = CachedChunk(start.key, start.slots, ChunkState.ABSENT, start.source, now_ns, start.readers)
+        self._chunks[start.key] = chunk
         self._decisions["admitted"] += 1
         self._move(chunk, ChunkEvent.ADMIT)
 
@@ -498,7 +508,11 @@ class SwitchCache:
             case ChunkState.FILLING:
                 if chunk.source is None:
                     raise AssertionError("a chunk is filled by somebody")
-                self._effects.append(FillWanted(chunk.key, chunk.source.node, chunk.slots.count))
+                self._effects.append(
+                    FillWanted(
+                        chunk.key, chunk.source.node, chunk.slots.count, self._admissions.casts_fills, chunk.readers
+                    )
+                )
             case ChunkState.SERVING:
                 self._decisions["serving"] += 1
                 self._problems.pop(chunk.key, None)

@@ -139,7 +139,7 @@ class Agent:
             raise
         if self._pool.is_kept:
             self.handle(events.PoolFound(self._pool.found))
-        self.handle(events.Started(self.facts.receive_buffer_bytes))
+        self.handle(events.Started(self.facts.receive_buffer_bytes, self.facts.rdma_mtu_bytes > 0))
         if self.cold is not None:
             self.cold.open()
         if self.store is not None or self.cold is not None or self._wire_may_pay():
@@ -336,7 +336,7 @@ class Agent:
             SendControl: lambda effect: self.transport.send_control(effect.message, effect.address),
             effects.CastSegments: lambda one: self.transport.cast(_place(one.chunk), one.first, one.count),
             effects.FillSegments: lambda one: self.transport.fill(
-                _place(one.chunk), one.first, one.count, one.pool_address
+                _place(one.chunk), one.first, one.count, one.pool_address, cast_too=one.cast_too
             ),
             effects.ExpectCasts: lambda one: self.transport.expect(_place(one.chunk), one.missing),
             effects.ForgetCasts: lambda one: self.transport.forget(one.key),

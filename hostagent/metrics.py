@@ -183,6 +183,7 @@ class _WatchedCollector(Collector):
         )
         sent.add_metric(["readers"], counters.cast_packets_sent)
         sent.add_metric(["switch"], counters.fill_packets_sent)
+        sent.add_metric(["both"], counters.fill_packets_cast)
         yield sent
         yield CounterMetricFamily(
             f"{PREFIX}_fill_packets_failed",

@@ -30,7 +30,7 @@ from kvproto.ids import Address, ChunkKey, Member, NodeId
 from kvproto.limits import MS
 from kvproto.session.parameters import ReaderParameters
 from kvproto.sources import ChunkSource
-from kvproto.wire.control import Control, Op, decode_control
+from kvproto.wire.control import Control, Flag, Op, decode_control
 from kvsim.bodies import (
     CONTROL_BYTES,
     DATA_OVERHEAD_BYTES,
@@ -66,6 +66,18 @@ class Scheduling:
     stall_probability: float = 0.002
     stall_ns: int = 20 * MS
     """At most; uniform."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Leaving:
+    """A segment on its way into the socket."""
+
+    chunk: Chunk
+    segment: int
+    pool_address: Address | None = None
+    """As a FILL for the switch; None: as a cast."""
+    flags: Flag = Flag.NONE
+    """Of the FILL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +142,7 @@ class Node:
             view, of_twins = self.storage.view, chance.fork("twins")
             self._twins = TwinWay(self, traits, self._segment_bytes, view, hashed_of, of_twins)
         self._start_process()
-        self._sending: deque[tuple[Chunk, int]] = deque()
+        self._sending: deque[_Leaving] = deque()
         self._inbox: list[tuple[int, int, Packet]] = []
         self._serial = 0
         self._wake_at: int | None = None
@@ -248,10 +260,14 @@ class Node:
         self.tell(events.TaskGiven(Task(self._task, work, 10.0)))
         return self.tasks_ended.pop()
 
-    def fill(self, key: ChunkKey, segments: int, timeout_s: float) -> None:
+    def fill(self, key: ChunkKey, segments: int, timeout_s: float, *, cast_too: bool = False, readers: int = 0) -> None:
         """The controller orders a fill."""
         self._task += 1
-        self.tell(events.TaskGiven(Task(self._task, FillWork(key, segments), timeout_s)))
+        self.tell(events.TaskGiven(Task(self._task, FillWork(key, segments, cast_too, readers), timeout_s)))
+
+    def cancel_fill(self) -> None:
+        """The controller wants the last one no longer."""
+        self.tell(events.TaskCancelled(self._task))
 
     def kill(self) -> None:
         """The process dies; its kernel refuses its connections from now on."""
@@ -451,7 +467,7 @@ class Node:
     # --- the serving side --------------------------------------------------------------------------------------------
 
     def _cast(self, effect: effects.CastSegments) -> None:
-        self._sending.extend((effect.chunk, effect.first + place) for place in range(effect.count))
+        self._sending.extend(_Leaving(effect.chunk, effect.first + place) for place in range(effect.count))
         self._drain()
 
     def _data(self, chunk: Chunk, segment: int) -> DataBody:
@@ -463,21 +479,31 @@ class Node:
         now = self._engine.now_ns
         sent: dict[ChunkKey, int] = defaultdict(int)
         while self._sending and self.link.backlog_ns(now) < SOCKET_BUFFER_NS:
-            chunk, segment = self._sending.popleft()
-            size = self._segment_bytes + DATA_OVERHEAD_BYTES
-            self.send(Packet(self.address, None, size, self._data(chunk, segment)))
-            sent[chunk.key] += 1
+            leaving = self._sending.popleft()
+            self._send_segment(leaving)
+            sent[leaving.chunk.key] += 1
         for key, count in sent.items():
             self.after(0, partial(self.handle, protocol.SegmentsSent(key, count)))
         if self._sending:
             self._wake_by(now + SOCKET_BUFFER_NS // 4 + self._late())
 
+    def _send_segment(self, leaving: _Leaving) -> None:
+        data, pool = self._data(leaving.chunk, leaving.segment), leaving.pool_address
+        size = self._segment_bytes + DATA_OVERHEAD_BYTES
+        if pool is None:
+            self.send(Packet(self.address, None, size, data))
+            return
+        control = Control(Op.FILL, data.key, data.segments, segment=leaving.segment, flags=leaving.flags).encode()
+        self.send(Packet(self.address, pool, CONTROL_BYTES + size - 42, FillBody(control, data)))
+
     def _fill(self, effect: effects.FillSegments) -> None:
-        for segment in range(effect.first, effect.first + effect.count):
-            data = self._data(effect.chunk, segment)
-            control = Control(Op.FILL, data.key, data.segments, segment=segment).encode()
-            size = CONTROL_BYTES + self._segment_bytes + DATA_OVERHEAD_BYTES - 42
-            self.send(Packet(self.address, effect.pool_address, size, FillBody(control, data)))
+        segments, pool = range(effect.first, effect.first + effect.count), effect.pool_address
+        if effect.cast_too:
+            self._sending.extend(_Leaving(effect.chunk, segment, pool, Flag.CAST_TOO) for segment in segments)
+            self._drain()
+            return
+        for segment in segments:
+            self._send_segment(_Leaving(effect.chunk, segment, pool))
         key, count = effect.chunk.key, effect.count
         self.after(0, lambda: self.handle(events.FillSent(key, count)))
 

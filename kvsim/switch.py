@@ -140,7 +140,7 @@ class SwitchModel:
             if isinstance(body, ControlBody) and self._control(packet, body, member):
                 return
             if isinstance(body, FillBody):
-                self._fill(body, member, packet.source)
+                self._fill(packet, body, member)
                 return
             if isinstance(body, DataBody):
                 self._data(packet, body, member)
@@ -292,13 +292,17 @@ class SwitchModel:
                 self._emit(other, served)
         return True
 
-    def _fill(self, body: FillBody, member: Member, source: Address) -> None:
+    def _fill(self, packet: Packet, body: FillBody, member: Member) -> None:
         cached = self.cache.get(body.data.key)
         if cached is None or cached.filling_member != member:
             return
         cached.slots[body.data.segment] = body.data
-        ack = replace(_any_control(body.control), op=Op.FILL_ACK, member=member)
+        fill, source = _any_control(body.control), packet.source
+        ack = replace(fill, op=Op.FILL_ACK, member=member, flags=Flag.NONE)
         self._emit(self._members[source], Packet(POOL_ADDRESS, source, CONTROL_BYTES, ControlBody(ack.encode())))
+        if fill.flags & Flag.CAST_TOO:
+            data = Packet(source, None, self._segment_bytes + DATA_OVERHEAD_BYTES, body.data)
+            self._data(data, body.data, member)
 
 
 def _any_control(payload: bytes) -> Control:

@@ -271,11 +271,14 @@ class World:
             slots = {segment: self.holders[0].data(key, segment) for segment in range(self.setting.segments)}
             self.switch.cache[key] = Cached(self.setting.segments, None, slots)
 
-    def fill(self, index: int, timeout_s: float = 10.0) -> None:
-        """The controller has the first holder fill a chunk, and has it served when that is complete."""
+    def fill(self, index: int, timeout_s: float = 10.0, *, cast_too: bool = True, readers: int = 0) -> None:
+        """The controller has the first holder fill a chunk, and has it served when that is complete.
+
+        `cast_too`: the switch casts FILLs that say so; `readers`: how many nodes wait, as far as it knows.
+        """
         holder, key = self.holders[0], self.keys[index]
         self.switch.cache[key] = Cached(self.setting.segments, holder.member)
-        holder.fill(key, self.setting.segments, timeout_s)
+        holder.fill(key, self.setting.segments, timeout_s, cast_too=cast_too, readers=readers)
 
     def serve(self, index: int) -> None:
         """The controller has the switch serve a chunk whose fill is complete."""

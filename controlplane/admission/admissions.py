@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from controlplane.admission import Admission, AdmissionPolicy, Candidate, Refusal, SlotAllocator, SlotRange
 from controlplane.admission.candidates import Candidates, Evidence, Rank
@@ -20,6 +20,10 @@ from controlplane.ids import ChunkKey, NodeIndex, SwitchPort
 from controlplane.limits import CANDIDATES_MAX
 from controlplane.observer import Observer
 from controlplane.value import ClusterValues
+
+READERS_OF_A_CAST: Final = 2
+READERS_WAIT_NS: Final = 1_000_000_000
+"""Members that the switch reported longer ago have what they waited for, or read it from elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +36,12 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Have `source` fill the chunk at `slots`."""
+    """Have `source` fill the chunk at `slots`, which `readers` nodes wait for."""
 
     key: ChunkKey
     slots: SlotRange
     source: Source
+    readers: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +85,7 @@ class Admissions:
         self._observer = observer
         self._slots = SlotAllocator(0)
         self._segment_bytes = 1
+        self.casts_fills = False
         self._policy = AdmissionPolicy(0)
         self._claims: list[ChunkKey] = []
         self._now_ns = 0
@@ -151,9 +157,9 @@ class Admissions:
 
     # -- the switch
 
-    def use(self, slots: SlotAllocator, segment_bytes: int) -> None:
-        """The switch's slots."""
-        self._slots, self._segment_bytes = slots, segment_bytes
+    def use(self, slots: SlotAllocator, segment_bytes: int, *, casts_fills: bool) -> None:
+        """The switch's slots. `casts_fills`: a fill may ride on a cast."""
+        self._slots, self._segment_bytes, self.casts_fills = slots, segment_bytes, casts_fills
         self._policy = AdmissionPolicy(slots.capacity)
 
     def begin(self, now_ns: int) -> None:
@@ -210,9 +216,14 @@ class Admissions:
             touched_again=self._values.touched_again(key, self._now_ns),
             rooted=self._directory.is_rooted(key),
             fillable=bool(self._sources(key)),
-            fill_pays=self._price.pays(known, evidence.readers, self._now_ns),
+            fill_pays=self._price.pays(known, evidence.readers, self._now_ns, self._cast_since_ns(evidence)),
             pinned=key in self._pinned,
         )
+
+    def _cast_since_ns(self, evidence: Evidence) -> int | None:
+        """When the cast began that the fill may ride on; None: there is none, or it is over."""
+        casts = self.casts_fills and evidence.readers >= READERS_OF_A_CAST
+        return evidence.seen_ns if casts and self._now_ns - evidence.seen_ns < READERS_WAIT_NS else None
 
     # -- decisions
 
@@ -223,13 +234,14 @@ class Admissions:
         source = self.choose_source(key)
         if evidence.claim is None or evidence.awaits or source is None:
             return None
-        self._began(key, evidence.readers)
-        return Start(key, evidence.claim, source)
+        return self._begin(key, evidence.claim, source)
 
-    def _began(self, key: ChunkKey, readers: int) -> None:
-        chunk = self._directory.get(key)
+    def _begin(self, key: ChunkKey, slots: SlotRange, source: Source) -> Start:
+        evidence, chunk = self.candidates[key], self._directory.get(key)
         if chunk is not None:
-            self._price.fill_began(chunk, readers, self._now_ns)
+            self._price.fill_began(chunk, evidence.readers, self._now_ns)
+        waiting = evidence.readers if self._now_ns - evidence.seen_ns < READERS_WAIT_NS else 0
+        return Start(key, slots, source, waiting)
 
     def _consider(self, key: ChunkKey) -> Entry | None:
         candidate = self._candidate(key)
@@ -250,8 +262,7 @@ class Admissions:
             return MakeRoom(decision.displaced)
         if source is None:
             raise AssertionError("what nobody can fill is refused")
-        self._began(key, candidate.readers)
-        return Start(key, decision.slots, source)
+        return self._begin(key, decision.slots, source)
 
     def _decide(self, candidate: Candidate) -> Admission | Refusal:
         while True:
@@ -264,6 +275,9 @@ class Admissions:
         self._observer.refused(candidate.key, why.value)
         if candidate.pinned:
             self._refused[candidate.key] = why
+            self.candidates.set_aside(candidate.key)
+        elif why is Refusal.FILL_TOO_DEAR and self._cast_since_ns(self.candidates[candidate.key]) is not None:
+            # Its cast may only begin: its holder says within a moment what it has queued.
             self.candidates.set_aside(candidate.key)
         else:
             self.refusals[f"refused_{why.name.lower()}"] += 1

@@ -92,6 +92,11 @@ class Candidates:
         for key in list(self._evidence):
             self.wake(key)
 
+    @property
+    def has_aside(self) -> bool:
+        """Some were set aside."""
+        return bool(self._aside)
+
     def wake_aside(self) -> None:
         """Those that were set aside, back into line."""
         for key in list(self._aside):

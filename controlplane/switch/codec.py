@@ -53,6 +53,7 @@ Read: TypeAlias = Callable[[Sequence[Any]], Awaitable[list[Any]]]
 
 
 _FLOOD_ANNOTATION = "@p4switch_flood_group("
+_CASTS_FILLS_ANNOTATION = "@kvcast_cast_too"
 
 
 class UnsuitableProgramError(Exception):
@@ -93,6 +94,7 @@ class V1ModelCodec:
                 chunks_max=schema.tables[chunk_cache.TABLE].size,
                 groups_max=schema.tables[replication.REPLICATE_TABLE].size,
                 asks_to_flood=asks_to_flood(schema),
+                casts_fills=casts_fills(schema),
             )
         except (ValueError, KeyError, ZeroDivisionError) as error:
             raise _not_ours(error) from error
@@ -215,6 +217,11 @@ def is_tofino(schema: finsy.P4Schema) -> bool:
 def asks_to_flood(schema: finsy.P4Schema) -> bool:
     """Whether the program asks p4switch to fill its group of all ports (by an annotation at `main`)."""
     return any(annotation.startswith(_FLOOD_ANNOTATION) for annotation in schema.pkg_info.annotations)
+
+
+def casts_fills(schema: finsy.P4Schema) -> bool:
+    """Whether the program casts FILLs that say so (by an annotation at `main`)."""
+    return _CASTS_FILLS_ANNOTATION in schema.pkg_info.annotations
 
 
 def _not_ours(error: Exception) -> UnsuitableProgramError:

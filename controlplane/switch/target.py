@@ -41,6 +41,8 @@ class SwitchFacts:
     """Where cached segments circulate (Tofino); None: they lie in registers (v1model)."""
     asks_to_flood: bool = False
     """The program asks p4switch to fill the group of all ports by itself until a controller writes it."""
+    casts_fills: bool = False
+    """The program casts a FILL that says CAST_TOO; older ones store it and acknowledge it only."""
 
 
 @dataclass(frozen=True, slots=True)

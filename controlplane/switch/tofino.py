@@ -10,7 +10,7 @@ import finsy
 
 from controlplane.ids import SwitchPort
 from controlplane.switch import chunk_cache, drops, losses, orbit, replication, ticks
-from controlplane.switch.codec import Read, UnsuitableProgramError, V1ModelCodec, asks_to_flood, is_tofino
+from controlplane.switch.codec import Read, UnsuitableProgramError, V1ModelCodec, asks_to_flood, casts_fills, is_tofino
 from controlplane.switch.entries import (
     Entry,
     FabricEntry,
@@ -74,6 +74,7 @@ class TofinoCodec(V1ModelCodec):
             groups_max=schema.tables[replication.REPLICATE_TABLE].size,
             recirculation_port=self.options.recirculation_port,
             asks_to_flood=asks_to_flood(schema),
+            casts_fills=casts_fills(schema),
         )
 
     def queries(self, schema: finsy.P4Schema) -> list[Any]:

@@ -162,7 +162,8 @@ def task_of(message: pb.Task) -> Task:
 def _work_of(message: pb.Task) -> Work:
     kind = message.WhichOneof("work")
     if kind == "fill":
-        return FillWork(key_of(message.fill.key), message.fill.segments)
+        fill = message.fill
+        return FillWork(key_of(fill.key), fill.segments, fill.cast_too, fill.readers)
     if kind == "fetch":
         return FetchWork(_keys_of(message.fetch.keys), message.fetch.pin)
     if kind == "drop":

@@ -97,12 +97,16 @@ class CastSegments:
 
 @dataclass(frozen=True, slots=True)
 class FillSegments:
-    """Send segments [first, first+count) to the switch's pool address; answered by FillSent."""
+    """Send segments [first, first+count) to the switch's pool address; answered by FillSent.
+
+    With `cast_too` the switch casts them as well, and they are answered as CastSegments.
+    """
 
     chunk: Chunk
     first: int
     count: int
     pool_address: Address
+    cast_too: bool = False
 
 
 @dataclass(frozen=True, slots=True)

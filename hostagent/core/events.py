@@ -501,6 +501,8 @@ class Started:
 
     receive_buffer_bytes: int
     """Of casts, as really granted."""
+    casts_by_nic: bool = False
+    """An RDMA NIC may make this node's casts: datagrams with other contents it does not make."""
 
 
 @dataclass(frozen=True, slots=True)

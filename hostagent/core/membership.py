@@ -82,6 +82,7 @@ class Membership:
     def started(self, event: events.Started) -> None:
         """The transport is there: the window follows from its receive buffer."""
         self._receive_buffer_bytes = event.receive_buffer_bytes
+        self._serving.use_casts(made_by_nic=event.casts_by_nic)
         self._configure(self.parameters)
 
     def welcomed(self, event: events.Welcomed) -> None:

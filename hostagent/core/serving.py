@@ -13,6 +13,7 @@ from typing import assert_never
 
 from hostagent.core import effects
 from hostagent.core.clock import Alarms
+from hostagent.core.work import FillWork
 from hostagent.pool.chunks import Chunk, ChunkPool
 from kvproto.commands import FillEnded, HolderCommand, PinChunk, SendControl, SendFill, SendSegments, UnpinChunk
 from kvproto.events import ControlReceived, FillCancelled, FillRequested, HolderEvent, SegmentsSent, SendFailed
@@ -83,10 +84,15 @@ class Serving:
         """Chunks with FILLs in the transport, one entry and one pin per segment: they outlive an abandoned fill."""
         self._fills: dict[FillId, Callable[[FillEnded], None]] = {}
         self._fill_id = 0
+        self._fills_ride = True
 
     def _make_holder(self) -> Holder:
         inventory = PoolInventory(self._pool, self._segment_bytes)
         return Holder(HolderParameters(segment_bytes=self._segment_bytes), inventory)
+
+    def use_casts(self, *, made_by_nic: bool) -> None:
+        """Who makes cast datagrams. A NIC makes data datagrams only: fills do not ride on its casts."""
+        self._fills_ride = not made_by_nic
 
     def use_segment_bytes(self, segment_bytes: int) -> None:
         """The fabric's segment size changed: sends under way are void, and a fresh holder starts."""
@@ -204,13 +210,14 @@ class Serving:
     # ------------------------------------------------------------------ fills
 
     def fill(
-        self, key: ChunkKey, pool_address: Address, deadline_ns: int, ended: Callable[[FillEnded], None]
+        self, work: FillWork, pool_address: Address, deadline_ns: int, ended: Callable[[FillEnded], None]
     ) -> FillId:
         """Put a chunk into the switch; `ended` comes once, unless cancelled."""
         self._fill_id += 1
         fill = FillId(self._fill_id)
         self._fills[fill] = ended
-        self._handle(FillRequested(fill, key, pool_address, deadline_ns))
+        rides = work.cast_too and self._fills_ride
+        self._handle(FillRequested(fill, work.key, pool_address, deadline_ns, rides, work.readers))
         return fill
 
     def cancel_fill(self, fill: FillId) -> None:
@@ -248,6 +255,9 @@ class Serving:
                 case SendSegments(key, first, count):
                     self._on_way[key] += count
                     self._emit(effects.CastSegments(self._pinned[key], first, count))
+                case SendFill(key, first, count, pool_address, cast_too=True):
+                    self._on_way[key] += count
+                    self._emit(effects.FillSegments(self._pinned[key], first, count, pool_address, cast_too=True))
                 case SendFill(key, first, count, pool_address):
                     filled = self._pinned[key]
                     for _ in range(count):

@@ -214,9 +214,7 @@ class Tasks:
             detail = f"{work.segments} segments asked for, the chunk has {segments}"
             self._end(running, TaskStatus.REFUSED, failed=[work.key], detail=detail)
             return
-        running.fill = self._serving.fill(
-            work.key, pool_address, running.deadline_ns, partial(self._filled, running, work)
-        )
+        running.fill = self._serving.fill(work, pool_address, running.deadline_ns, partial(self._filled, running, work))
 
     def _filled(self, running: _Running, work: FillWork, ended: FillEnded) -> None:
         running.fill = None

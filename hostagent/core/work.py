@@ -15,6 +15,10 @@ class FillWork:
 
     key: ChunkKey
     segments: int
+    cast_too: bool = False
+    """The switch casts FILLs that say so."""
+    readers: int = 0
+    """Nodes that waited for the chunk when the controller decided."""
 
 
 @dataclass(frozen=True, slots=True)

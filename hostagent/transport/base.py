@@ -6,9 +6,9 @@ Memory. A transport is given the pool once, before it starts, and reads from and
     the transport and are valid only inside the call. Between `expect()` and `forget()` returning, the transport may
     write cast segments of that chunk to its place, those that `missing` says; afterwards it never touches it again.
 Completion. A read reports its end to its `ReadRequest`. Every segment given to `cast()` is reported once, by
-    `segments_sent` or `segments_failed`, and every one given to `fill()` by `fill_sent`, never inside the call itself;
-    the chunk must stay pinned until then. Reliable reads served to peers pin for themselves, with `open_extent` and
-    `close_extent`.
+    `segments_sent` or `segments_failed`, and every one given to `fill()` by `fill_sent` (with `cast_too` as those of
+    `cast()`), never inside the call itself; the chunk must stay pinned until then. Reliable reads served to peers pin
+    for themselves, with `open_extent` and `close_extent`.
 Failure. Losing datagrams is normal. A read that makes no progress for a while, whose peer goes away or answers nonsense
     ends in `ReadOutcome.FAILED`; the peer's "not here" is `ABSENT`. Malformed input is dropped and counted by reason in
     `counters`. A transport raises only for misuse and from `start()` (one clear line in a TransportError).
@@ -130,6 +130,8 @@ class TransportCounters:
     control_received: int = 0
     control_sent: int = 0
     fill_packets_sent: int = 0
+    fill_packets_cast: int = 0
+    """FILLs that the switch casts, too: one datagram for readers and switch, in neither of the other two."""
     fill_packets_failed: int = 0
     """That the network did not take: no route, interface down, a firewall here."""
     read_bytes_received: int = 0
@@ -300,8 +302,11 @@ class Transport(Protocol):
         """Report now all cast segments that have come: the next decision depends on them."""
         ...
 
-    def fill(self, chunk: ChunkPlace, first: int, count: int, pool: Address, /) -> None:
-        """Send segments [first, first + count) of a pinned chunk as FILL to the switch's pool address."""
+    def fill(self, chunk: ChunkPlace, first: int, count: int, pool: Address, /, *, cast_too: bool = False) -> None:
+        """Send segments [first, first + count) of a pinned chunk as FILL to the switch's pool address.
+
+        `cast_too`: the switch casts them as well; they are reported as those of `cast()`.
+        """
         ...
 
     def data_socket(self) -> socket.socket | None:

@@ -128,8 +128,11 @@ class FakeTransport:
     def settle(self) -> None:
         """Only the sink writes segments."""
 
-    def fill(self, chunk: ChunkPlace, _first: int, count: int, _pool: Address) -> None:
-        """There is no switch to fill: the segments leave and are never acknowledged."""
+    def fill(self, chunk: ChunkPlace, first: int, count: int, _pool: Address, *, cast_too: bool = False) -> None:
+        """There is no switch to fill: the segments leave, are cast if they say so, and are never acknowledged."""
+        if cast_too:
+            self.cast(chunk, first, count)
+            return
         self.counters.fill_packets_sent += count
         self._loop.call_soon(self._tell_sent, chunk.key, count)
 

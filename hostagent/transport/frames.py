@@ -38,7 +38,7 @@ from hostagent.transport.sockets import fill_headers
 from kvproto.errors import WireError
 from kvproto.ids import Address, ChunkKey, parse_address
 from kvproto.wire import layouts
-from kvproto.wire.control import Control, decode_control
+from kvproto.wire.control import Control, Flag, decode_control
 from kvproto.wire.data import Fabric
 
 _ETHERNET = struct.Struct("!6s6sH")
@@ -75,7 +75,7 @@ class FramesTransport:
         self._sink = sink
         self._neighbours: dict[Address, bytes] = {}
         self._pending: dict[Address, deque[bytes]] = {}
-        self._waiting_fills: dict[Address, list[tuple[ChunkPlace, int, int]]] = {}
+        self._waiting_fills: dict[Address, list[tuple[ChunkPlace, int, int, bool]]] = {}
         self._resolving: dict[Address, asyncio.TimerHandle] = {}
         self._sock = sock = self._make_socket()
         try:
@@ -149,26 +149,33 @@ class FramesTransport:
     def settle(self) -> None:
         """Only the sink writes cast segments."""
 
-    def fill(self, chunk: ChunkPlace, first: int, count: int, pool: Address) -> None:
+    def fill(self, chunk: ChunkPlace, first: int, count: int, pool: Address, *, cast_too: bool = False) -> None:
         """Send segments to the switch's memory, once its MAC is known."""
         mac = self._neighbours.get(pool)
         if mac is None:
-            self._waiting_fills.setdefault(pool, []).append((chunk, first, count))
+            self._waiting_fills.setdefault(pool, []).append((chunk, first, count, cast_too))
             self._resolve(pool)
             return
+        sent, failed, flags = self._fill_sent, self._fill_failed, Flag.NONE
+        if cast_too:
+            sent, failed, flags = self._fill_cast, self._sink.segments_failed, Flag.CAST_TOO
         prepared = self._framings.of(chunk, self._fabric)
-        controls = fill_headers(chunk.key, prepared.framing.segments, first, count)
+        controls = fill_headers(chunk.key, prepared.framing.segments, first, count, flags)
         size = controls.shape[1] + self._fabric.datagram_bytes
         ports = (self._config.cast_port, self._config.control_port)
         head = _ETHERNET.pack(mac, self._frames.mac, layouts.ETHERTYPE_IPV4) + udp_header(self._own, pool, *ports, size)
         prefixes = np.empty((count, len(head) + controls.shape[1]), np.uint8)
         prefixes[:, : len(head)] = np.frombuffer(head, np.uint8)
         prefixes[:, len(head) :] = controls
-        self._sender.add(prepared, first, count, self._frames.switch, prefixes, self._fill_sent, self._fill_failed)
+        self._sender.add(prepared, first, count, self._frames.switch, prefixes, sent, failed)
 
     def _fill_sent(self, key: ChunkKey, count: int) -> None:
         self.counters.fill_packets_sent += count
         self._sink.fill_sent(key, count)
+
+    def _fill_cast(self, key: ChunkKey, count: int) -> None:
+        self.counters.fill_packets_cast += count
+        self._sink.segments_sent(key, count)
 
     def _fill_failed(self, key: ChunkKey, count: int) -> None:
         self.counters.fill_packets_failed += count
@@ -299,8 +306,8 @@ class FramesTransport:
             timer.cancel()
         for packet in self._pending.pop(address, ()):
             self._send_frame(mac, layouts.ETHERTYPE_IPV4, packet)
-        for chunk, first, count in self._waiting_fills.pop(address, ()):
-            self.fill(chunk, first, count, address)
+        for chunk, first, count, cast_too in self._waiting_fills.pop(address, ()):
+            self.fill(chunk, first, count, address, cast_too=cast_too)
 
     def _resolve(self, address: Address) -> None:
         if address not in self._resolving:
@@ -318,8 +325,9 @@ class FramesTransport:
         """Nobody answered: waiting datagrams are lost, as on any network; segments of fills are reported as done."""
         self._resolving.pop(address, None)
         self.counters.drop("arp_unanswered", len(self._pending.pop(address, ())))
-        for chunk, _, count in self._waiting_fills.pop(address, ()):
-            self._sink.fill_sent(chunk.key, count)
+        for chunk, _, count, cast_too in self._waiting_fills.pop(address, ()):
+            lost = self._sink.segments_failed if cast_too else self._sink.fill_sent
+            lost(chunk.key, count)
 
     def _send_frame(self, mac: bytes, ether_type: int, packet: bytes) -> None:
         assert self._sock is not None

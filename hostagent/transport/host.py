@@ -96,7 +96,7 @@ class CastPart(Protocol):
         """See `Transport.cast`."""
         ...
 
-    def fill(self, chunk: ChunkPlace, first: int, count: int, pool: Address) -> None:
+    def fill(self, chunk: ChunkPlace, first: int, count: int, pool: Address, *, cast_too: bool = False) -> None:
         """See `Transport.fill`."""
         ...
 
@@ -234,9 +234,9 @@ class HostTransport:
         """Send segments to the group."""
         self._started()[1].casts.cast(chunk, first, count)
 
-    def fill(self, chunk: ChunkPlace, first: int, count: int, pool: Address) -> None:
+    def fill(self, chunk: ChunkPlace, first: int, count: int, pool: Address, *, cast_too: bool = False) -> None:
         """Send segments to the switch's memory."""
-        self._started()[1].casts.fill(chunk, first, count, pool)
+        self._started()[1].casts.fill(chunk, first, count, pool, cast_too=cast_too)
 
     def data_socket(self) -> socket.socket | None:
         """See `Transport.data_socket`."""

@@ -17,7 +17,7 @@ from hostagent.native.library import PREFIX_BYTES_MAX, Job, Outcome, offset_of
 from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import ChunkPlace
 from kvproto.ids import Address, ChunkKey
-from kvproto.wire.control import Control, Op
+from kvproto.wire.control import Control, Flag, Op
 from kvproto.wire.data import Fabric, header_template, segments_of
 from kvproto.wire.icrc import icrc_seed
 from kvproto.wire.layouts import KV_CONTROL_BYTES, KV_CONTROL_DTYPE
@@ -41,8 +41,8 @@ class SegmentRun:
     fabric: Fabric
     first: int
     count: int
-    as_fill: bool = False
-    """With the control header that stores them in a switch."""
+    fill: Flag | None = None
+    """Flags of the control header that stores them in a switch; None: without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +69,8 @@ class NativeSender:
         self._pool_address = memory.bytes_.ctypes.data
         self._jobs: dict[int, _Waiting] = {}
         self._last_job = 0
-        self._jobs_prepared: dict[tuple[ChunkPlace, bool], tuple[Job, int]] = {}
-        """By chunk and whether it is filled, for the fabric in use."""
+        self._jobs_prepared: dict[tuple[ChunkPlace, Flag | None], tuple[Job, int]] = {}
+        """By chunk and how it is filled, for the fabric in use."""
         self._outcomes = (Outcome * _OUTCOMES)()
         with contextlib.ExitStack() as undo:
             self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -119,13 +119,13 @@ class NativeSender:
     def _prepared(self, run: SegmentRun) -> tuple[Job, int]:
         """What all runs of a chunk have in common, prepared before or now; and the chunk's number of segments."""
         chunk, fabric = run.chunk, run.fabric
-        known = self._jobs_prepared.get((chunk, run.as_fill))
+        known = self._jobs_prepared.get((chunk, run.fill))
         if known is not None:
             return known
         segments = segments_of(chunk.size_bytes, fabric)
         # Checks that it lies in the pool.
         self._memory.view(chunk.offset, chunk.size_bytes)
-        prefix = Control(Op.FILL, chunk.key, segments).encode() if run.as_fill else b""
+        prefix = b"" if run.fill is None else Control(Op.FILL, chunk.key, segments, flags=run.fill).encode()
         job = Job(
             chunk=self._pool_address + chunk.offset,
             size_bytes=chunk.size_bytes,
@@ -138,7 +138,7 @@ class NativeSender:
         job.header[:] = header_template(chunk.key, chunk.size_bytes, fabric)
         if len(self._jobs_prepared) >= limits.CAST_PREPARED_CHUNKS_MAX:
             del self._jobs_prepared[next(iter(self._jobs_prepared))]
-        self._jobs_prepared[chunk, run.as_fill] = job, segments
+        self._jobs_prepared[chunk, run.fill] = job, segments
         return job, segments
 
     def _drain(self) -> None:

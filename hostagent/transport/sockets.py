@@ -25,7 +25,7 @@ from hostagent.transport.native_sender import NativeSender, SegmentRun, Told
 from hostagent.transport.read_client import ReadClient
 from hostagent.transport.read_server import ReadServer
 from kvproto.ids import Address, ChunkKey, format_address
-from kvproto.wire.control import Control, Op
+from kvproto.wire.control import Control, Flag, Op
 from kvproto.wire.data import Fabric
 
 _TRUESIZE_FACTOR = 2
@@ -71,8 +71,8 @@ class NumpySender:
         prepared = self._framings.of(run.chunk, run.fabric)
         to = (format_address(destination[0]), destination[1])
         prefixes = _NO_PREFIX
-        if run.as_fill:
-            prefixes = fill_headers(run.chunk.key, prepared.framing.segments, run.first, run.count)
+        if run.fill is not None:
+            prefixes = fill_headers(run.chunk.key, prepared.framing.segments, run.first, run.count, run.fill)
         self._sender.add(prepared, run.first, run.count, to, prefixes, sent, failed)
 
     def fabric_changed(self) -> None:
@@ -121,14 +121,21 @@ class SegmentSocket:
         )
         self._host.counters.cast_packets_sent += count
 
-    def fill(self, chunk: ChunkPlace, first: int, count: int, pool: Address) -> None:
+    def fill(self, chunk: ChunkPlace, first: int, count: int, pool: Address, *, cast_too: bool = False) -> None:
         """See `Transport.fill`. The switch keeps the port that they come from."""
-        run = SegmentRun(chunk, self._fabric, first, count, as_fill=True)
-        self._sender.send(run, (pool, self._host.config.control_port), self._fill_sent, self._fill_failed)
+        sent, failed, flags = self._fill_sent, self._fill_failed, Flag.NONE
+        if cast_too:
+            sent, failed, flags = self._fill_cast, self._host.sink.segments_failed, Flag.CAST_TOO
+        run = SegmentRun(chunk, self._fabric, first, count, fill=flags)
+        self._sender.send(run, (pool, self._host.config.control_port), sent, failed)
 
     def _fill_sent(self, key: ChunkKey, count: int) -> None:
         self._host.counters.fill_packets_sent += count
         self._host.sink.fill_sent(key, count)
+
+    def _fill_cast(self, key: ChunkKey, count: int) -> None:
+        self._host.counters.fill_packets_cast += count
+        self._host.sink.segments_sent(key, count)
 
     def _fill_failed(self, key: ChunkKey, count: int) -> None:
         self._host.counters.fill_packets_failed += count
@@ -198,9 +205,9 @@ class SocketCasts:
         """See `Transport.cast`."""
         self._outgoing.cast(chunk, first, count)
 
-    def fill(self, chunk: ChunkPlace, first: int, count: int, pool: Address) -> None:
+    def fill(self, chunk: ChunkPlace, first: int, count: int, pool: Address, *, cast_too: bool = False) -> None:
         """See `Transport.fill`."""
-        self._outgoing.fill(chunk, first, count, pool)
+        self._outgoing.fill(chunk, first, count, pool, cast_too=cast_too)
 
     def data_socket(self) -> socket.socket | None:
         """See `Transport.data_socket`."""
@@ -273,9 +280,10 @@ class TcpReads:
 _NO_PREFIX: mmsg.U8 = np.zeros((1, 0), np.uint8)
 
 
-def fill_headers(key: ChunkKey, segments: int, first: int, count: int) -> mmsg.U8:
+def fill_headers(key: ChunkKey, segments: int, first: int, count: int, flags: Flag) -> mmsg.U8:
     """Control headers of FILL for segments [first, first + count), shape (count, 40)."""
     packed = b"".join(
-        Control(Op.FILL, key, segments, segment=segment).encode() for segment in range(first, first + count)
+        Control(Op.FILL, key, segments, segment=segment, flags=flags).encode()
+        for segment in range(first, first + count)
     )
     return np.frombuffer(packed, np.uint8).reshape(count, -1)

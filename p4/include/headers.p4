@@ -42,6 +42,8 @@ const bit<8> FLAG_CACHED    = 0x08;     // the switch serves this chunk itself
 const bit<8> FLAG_NO_SWITCH = 0x10;     // answered by the holder: no kvcast switch on the path
 // Flag of a GET.
 const bit<8> FLAG_ONLY_ME   = 0x20;     // a serving switch answers the asker alone
+// Flag of a FILL.
+const bit<8> FLAG_CAST_TOO  = 0x40;     // the switch casts the segment, too, as if it had come as a data datagram
 
 // A UD SEND-only to the multicast queue pair number.
 const bit<8>  BTH_OPCODE_UD_SEND_ONLY = 0x64;

@@ -67,19 +67,18 @@ control ChunkStore(inout headers_t h, inout metadata_t m, inout ingress_intrinsi
         m.mirror_session = SESSION_HEAD;
     }
 
-    // The data datagram of a FILL, as it will circulate and be cast.
+    // The data datagram of a FILL, as it will circulate and be cast. The mark of the switch it gets when it comes by:
+    // what is cast of it now is the holder's.
     @hidden
-    action enter_orbit() {
+    action become_data() {
         acknowledge();
-        m.event = OrbitEvent.ENTERED;
         m.needed = FILL_FRAME_BYTES;
         m.checksum = 1;
-        m.again = 1;
         h.kvc.setInvalid();
         h.ethernet.dst = m.fabric.group_mac;
         h.ethernet.src = m.fabric.pool_mac;
         h.ipv4.dst = m.fabric.group_ip;
-        h.ipv4.dscp = m.fabric.from_switch_dscp;
+        h.ipv4.dscp = 0;
         h.ipv4.ecn = 0;
         h.ipv4.total_length = DATA_UDP_BYTES + IPV4_BYTES;
         h.ipv4.identification = 0;
@@ -87,6 +86,20 @@ control ChunkStore(inout headers_t h, inout metadata_t m, inout ingress_intrinsi
         h.ipv4.ttl = 64;
         h.udp.dst_port = UDP_PORT_ROCE;
         h.udp.length = DATA_UDP_BYTES;
+    }
+
+    @hidden
+    action enter_orbit() {
+        become_data();
+        m.event = OrbitEvent.ENTERED;
+        m.again = 1;
+    }
+
+    // It circulates already; its readers wait for it all the same.
+    @hidden
+    action repeat_and_cast() {
+        become_data();
+        m.event = OrbitEvent.REPEATED;
     }
 
     @hidden
@@ -130,17 +143,19 @@ control ChunkStore(inout headers_t h, inout metadata_t m, inout ingress_intrinsi
             h.kvc.count  : ternary;
             m.left       : ternary;
             m.mine       : ternary;
+            h.kvc.flags  : ternary;
         }
-        actions = { enter_orbit; repeat; wait; wait_and_go_on; lose; nothing; }
+        actions = { enter_orbit; repeat; repeat_and_cast; wait; wait_and_go_on; lose; nothing; }
         const default_action = nothing();
         const entries = {
-            (Task.FILL, MINE, _, _, _)  : repeat();
-            (Task.FILL, _, _, _, _)     : enter_orbit();
-            (Task.SERVE, _, _, _, 0)    : nothing();    // of who has not joined: refused (decision.p4)
-            (Task.SERVE, MINE, 1, _, _) : wait();
-            (Task.SERVE, MINE, _, 1, _) : wait();
-            (Task.SERVE, MINE, _, _, _) : wait_and_go_on();
-            (Task.SERVE, _, _, _, _)    : lose();
+            (Task.FILL, MINE, _, _, _, FLAG_CAST_TOO &&& FLAG_CAST_TOO) : repeat_and_cast();
+            (Task.FILL, MINE, _, _, _, _)  : repeat();
+            (Task.FILL, _, _, _, _, _)     : enter_orbit();
+            (Task.SERVE, _, _, _, 0, _)    : nothing(); // of who has not joined: refused (decision.p4)
+            (Task.SERVE, MINE, 1, _, _, _) : wait();
+            (Task.SERVE, MINE, _, 1, _, _) : wait();
+            (Task.SERVE, MINE, _, _, _, _) : wait_and_go_on();
+            (Task.SERVE, _, _, _, _, _)    : lose();
         }
         size = 8;
     }

@@ -48,6 +48,8 @@ control Classification(inout headers_t h, inout metadata_t m, in bit<16> fault) 
         m.event = event;
         m.again = again;
         m.needed = DATA_FRAME_BYTES;
+        h.ipv4.dscp = m.fabric.from_switch_dscp;    // from now on it is the switch's
+        m.checksum = 1;
     }
 
     @hidden

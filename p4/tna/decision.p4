@@ -33,6 +33,10 @@ control Decision(inout metadata_t m, inout ingress_intrinsic_metadata_for_tm_t t
             (Task.CAST, _, 0, _)  : refuse(DropReason.NO_INTEREST);
             (Task.CAST, _, _, METER_RED) : refuse(DropReason.METERED);
             (Task.CAST, _, _, _)  : cast();
+            // It is in the orbit already, and acknowledged: what may not be cast is stored only.
+            (Task.FILL, _, 0, _)  : nothing();
+            (Task.FILL, _, _, METER_RED) : nothing();
+            (Task.FILL, _, _, _)  : cast();
             (Task.PASS, _, 0, _)  : nothing();
             (Task.PASS, _, _, _)  : cast_cached();
             (Task.GET, 0, _, _)   : refuse(DropReason.NOT_JOINED);

@@ -63,8 +63,9 @@ control InterestOwner(inout metadata_t m) {
             (Task.SERVE, _)   : do_look();
             (Task.CAST, _)    : do_look();
             (Task.PASS, _)    : do_look();
+            (Task.FILL, _)    : do_look();
         }
-        size = 8;
+        size = 16;
     }
 
     apply {
@@ -73,7 +74,7 @@ control InterestOwner(inout metadata_t m) {
 }
 
 // The set after this packet, and whom it concerns.
-control InterestSets(inout metadata_t m) {
+control InterestSets(in headers_t h, inout metadata_t m) {
     @hidden
     action joined() {
         m.outcome = InterestOutcome.JOINED;
@@ -114,19 +115,21 @@ control InterestSets(inout metadata_t m) {
             m.task  : exact;
             m.owner : ternary;
             m.over  : ternary;
+            h.kvc.flags : ternary;
         }
         actions = { joined; first; refused; left; others; too_many; nobody; }
         const default_action = nobody();
         const entries = {
-            (Task.JOIN, MINE, _)       : joined();
-            (Task.JOIN, ANOTHERS, _)   : refused();
-            (Task.JOIN, _, OVER)       : too_many();
-            (Task.JOIN, MINE_STALE, _) : joined();      // claimed again
-            (Task.JOIN, _, _)          : first();
-            (Task.LEAVE, MINE, _)      : left();
-            (Task.GET, MINE, _)        : others();
-            (Task.SERVE, MINE, _)      : others();
-            (Task.CAST, MINE, _)       : others();
+            (Task.JOIN, MINE, _, _)       : joined();
+            (Task.JOIN, ANOTHERS, _, _)   : refused();
+            (Task.JOIN, _, OVER, _)       : too_many();
+            (Task.JOIN, MINE_STALE, _, _) : joined();   // claimed again
+            (Task.JOIN, _, _, _)          : first();
+            (Task.LEAVE, MINE, _, _)      : left();
+            (Task.GET, MINE, _, _)        : others();
+            (Task.SERVE, MINE, _, _)      : others();
+            (Task.CAST, MINE, _, _)       : others();
+            (Task.FILL, MINE, _, FLAG_CAST_TOO &&& FLAG_CAST_TOO) : others();
         }
         size = 16;
     }

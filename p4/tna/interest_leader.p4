@@ -51,6 +51,7 @@ control InterestLeader(in headers_t h, inout metadata_t m) {
             (Task.JOIN, MINE_STALE, _, _, _) : do_read();
             (Task.JOIN, NEITHER, _, _, _)    : do_forget();
             (Task.LEAVE, MINE, _, _, _)    : do_resign();
+            (Task.FILL, MINE, _, FLAG_CAST_TOO &&& FLAG_CAST_TOO, _) : do_charge();
             // GET of a member of the set for all of it, as it arrives.
             (_, _, 1, _, _)                                   : nothing();
             (_, _, _, FLAG_ONLY_ME &&& FLAG_ONLY_ME, _)       : nothing();

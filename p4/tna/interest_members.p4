@@ -50,6 +50,7 @@ control Name(inout metadata_t m) { \
             (Task.SERVE, MINE, _)         : do_read(); \
             (Task.CAST, MINE, _)          : do_read(); \
             (Task.PASS, MINE, _)          : do_read(); \
+            (Task.FILL, MINE, _)          : do_read(); \
         } \
         size = 16; \
     } \

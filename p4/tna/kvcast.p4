@@ -16,6 +16,7 @@
 //   JOIN, LEAVE                  interest -> notice -> replication; the last LEAVE comes round once more
 //   CAST                         interest -> replication
 //   FILL                         chunk_store -> orbit, mirror -> acknowledgement
+//   FILL, CAST_TOO               the same, and interest -> replication
 //   SERVE                        chunk_store -> due; its next segment comes round, what was lost is forwarded
 //   PASS, WAIT, GONE             from the recirculation port: -> orbit, replication to whom it is due
 //   FREE, ACKNOWLEDGE            from there, too: frees an entry; FILL_ACK to the holder's port
@@ -145,7 +146,7 @@ control KvcastIngress(inout headers_t h, inout metadata_t m, in ingress_intrinsi
         interest_low.apply(m);
         interest_high.apply(m);
 
-        interest_sets.apply(m);
+        interest_sets.apply(h, m);
         slot_owner.apply(m);
 
         interest_leader.apply(h, m);
@@ -230,5 +231,6 @@ control KvcastEgress(inout headers_t h, inout egress_metadata_t m, in egress_int
 
 Pipeline(KvcastIngressParser(), KvcastIngress(), KvcastIngressDeparser(),
          KvcastEgressParser(), KvcastEgress(), KvcastEgressDeparser()) pipe;
+@kvcast_cast_too
 @p4switch_flood_group(FLOOD_GROUP)
 Switch(pipe) main;

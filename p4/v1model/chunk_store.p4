@@ -11,12 +11,11 @@ control ChunkStore(inout headers_t h, inout metadata_t m) {
     @id(0x16000505) register<bit<32>>(SLOTS)                slot_icrc;
     @id(0x16000506) register<bit<2048>>(SLOTS * SEGMENT_BLOCKS) slot_block; // slot * SEGMENT_BLOCKS + block
 
-    FillCheck()  check;
-    PoolSource() pool_source;
+    FillAck() fill_ack;
 
-    // Stores the data datagram that a FILL carries and turns the packet round as its FILL_ACK.
+    // Stores the data datagram that a FILL carries.
     @hidden
-    action fill(in slot_t slot) {
+    action store(in slot_t slot) {
         slot_owner.write(slot, h.kvd.segment ++ h.kvd.key);
         slot_transport.write(slot,
             h.bth.opcode ++ h.bth.solicited_event ++ h.bth.mig_request ++ h.bth.pad_count ++ h.bth.transport_version
@@ -27,18 +26,24 @@ control ChunkStore(inout headers_t h, inout metadata_t m) {
         slot_src_ip.write(slot, h.ipv4.src);
         slot_src_port.write(slot, h.udp.src_port);
         slot_icrc.write(slot, h.icrc.value);
-#define STORE_BLOCK(i) slot_block.write(slot * SEGMENT_BLOCKS + i, h.block[i].bits); h.block[i].setInvalid();
+#define STORE_BLOCK(i) slot_block.write(slot * SEGMENT_BLOCKS + i, h.block[i].bits);
         FOR_EACH_BLOCK(STORE_BLOCK)
-        h.bth.setInvalid();
-        h.deth.setInvalid();
-        h.kvd.setInvalid();
-        h.icrc.setInvalid();
-        h.kvc.op = OP_FILL_ACK;
-        h.kvc.flags = 0;
-        h.ethernet.dst = h.ethernet.src;
-        h.ipv4.dst = h.ipv4.src;
-        m.egress = m.port;
-        m.unicast = 1;
+    }
+
+    // Makes the holder's data datagram of a FILL. Egress takes its control header off, or turns the sender's copy round.
+    @hidden
+    action cast_too() {
+        h.ethernet.dst = m.fabric.group_mac;
+        h.ipv4.dst = m.fabric.group_ip;
+        h.ipv4.total_length = DATA_UDP_BYTES + IPV4_BYTES;
+        h.ipv4.identification = 0;
+        h.ipv4.flags = IP_DONT_FRAGMENT;
+        h.udp.dst_port = UDP_PORT_ROCE;
+        h.udp.length = DATA_UDP_BYTES;
+        m.deliver = (m.interest & ~m.me) | m.me;
+        m.cast = 1;
+        m.cast_too = 1;
+        m.rewritten = 1;
     }
 
     // Turns a GET into the data datagram that the slot keeps.
@@ -70,10 +75,16 @@ control ChunkStore(inout headers_t h, inout metadata_t m) {
 
     apply {
         if (m.op == OP_FILL) {
-            check.apply(h, m);
-            if (m.drop == DropReason.NONE) {
-                fill(m.base_slot + h.kvd.segment);
-                pool_source.apply(h, m);
+            store(m.base_slot + h.kvd.segment);
+            if ((h.kvc.flags & FLAG_CAST_TOO) == 0) {
+                fill_ack.apply(h, m);
+                m.egress = m.port;
+                m.unicast = 1;
+            } else {
+                if (m.fabric.off_mark == 0) {
+                    h.ipv4.dscp = 0;        // as of a cast
+                }
+                cast_too();
             }
         } else {
             slot_t slot = m.base_slot + h.kvc.segment;

@@ -54,7 +54,7 @@ control Interest(in headers_t h, inout metadata_t m, in standard_metadata_t s) {
             member_t payer = 0;
             if (joins || (m.op == OP_GET && mine && arrived && (before & m.me) != 0)) {
                 payer = m.member + 1;
-            } else if (m.kind == PacketKind.CAST && mine) {
+            } else if ((m.kind == PacketKind.CAST || m.op == OP_FILL) && mine) {
                 payer = sponsor;
             }
             bool kept = paid && payer != 0;

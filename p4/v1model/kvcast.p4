@@ -8,7 +8,8 @@
 //                        |
 //                        +-- control --> admission -> request_limit -> chunk_cache -> interest -> segment_limit
 //                        |               JOIN, LEAVE ---> notice --------------> replication
-//                        |               FILL ----------> chunk_store -> (FILL_ACK to its port)
+//                        |               FILL ----------> fill_check -> chunk_store -> (FILL_ACK to its port)
+//                        |               FILL, CAST_TOO -> fill_check -> interest -> chunk_store -> replication
 //                        |               GET if served -> chunk_store ---------> replication
 //                        |               GET, NAK -----------------------------> forwarding
 //                        |
@@ -17,6 +18,7 @@
 //                        heat -> digest          whatever is dropped -> ingress_drops
 //
 // egress: a clone of a GET -> next segment -> recirculate
+//         a FILL that is cast, too -> FILL_ACK for its sender, data for all others
 //         a cast packet -> pruning,  a flooded one -> no echo -> egress_drops
 //
 // * fabric: parameters of the fabric. Until a controller writes them everything is ordinary.
@@ -64,6 +66,7 @@
 #include "../include/pool_source.p4"
 #include "../include/notice.p4"
 #include "fill_check.p4"
+#include "fill_ack.p4"
 #include "chunk_store.p4"
 #include "replication.p4"
 #include "../include/pruning.p4"
@@ -81,6 +84,7 @@ control KvcastIngress(inout headers_t h, inout metadata_t m, inout standard_meta
     RequestLimit()   request_limit;
     SegmentLimit()   segment_limit;
     ChunkCache()     chunk_cache;
+    FillCheck()      fill_check;
     Interest()       interest;
     Notice()         notice;
     ChunkStore()     chunk_store;
@@ -130,11 +134,15 @@ control KvcastIngress(inout headers_t h, inout metadata_t m, inout standard_meta
             if (m.drop == DropReason.NONE && m.kind == PacketKind.CONTROL) {
                 chunk_cache.apply(h, m);
             }
-            if (m.drop == DropReason.NONE && m.op != OP_FILL && m.op != OP_NAK) {
+            if (m.drop == DropReason.NONE && m.op == OP_FILL) {
+                fill_check.apply(h, m);
+            }
+            if (m.drop == DropReason.NONE && m.op != OP_NAK
+                    && (m.op != OP_FILL || (h.kvc.flags & FLAG_CAST_TOO) != 0)) {
                 interest.apply(h, m, s);
             }
             if (m.drop == DropReason.NONE) {
-                if (m.kind == PacketKind.CAST) {
+                if (m.kind == PacketKind.CAST || m.op == OP_FILL) {
                     m.charged = (bit<16>) m.leader;
                 } else if (m.op == OP_GET && m.state == ChunkState.SERVING) {
                     m.charged = (bit<16>) m.member + 1;
@@ -142,7 +150,11 @@ control KvcastIngress(inout headers_t h, inout metadata_t m, inout standard_meta
                 if (m.charged != 0) {
                     segment_limit.apply(m);
                     if (m.segment_color == METER_RED) {
-                        m.drop = DropReason.METERED;
+                        if (m.op == OP_FILL) {
+                            m.interest = 0;     // stored, not cast
+                        } else {
+                            m.drop = DropReason.METERED;
+                        }
                     }
                 }
             }
@@ -190,6 +202,7 @@ control KvcastIngress(inout headers_t h, inout metadata_t m, inout standard_meta
 
 control KvcastEgress(inout headers_t h, inout metadata_t m, inout standard_metadata_t s) {
     Pruning()     pruning;
+    FillAck()     fill_ack;
     EgressDrops() drops;
 
     apply {
@@ -200,6 +213,13 @@ control KvcastEgress(inout headers_t h, inout metadata_t m, inout standard_metad
         } else {
             if (m.cast == 1) {
                 pruning.apply(m.deliver, s.egress_port, m.drop);
+                if (m.cast_too == 1) {
+                    if (s.egress_port == m.port) {
+                        fill_ack.apply(h, m);
+                    } else {
+                        h.kvc.setInvalid();
+                    }
+                }
             } else if (m.flooded == 1 && s.egress_port == m.port) {
                 m.drop = DropReason.FLOOD_ECHO;
             }
@@ -210,5 +230,6 @@ control KvcastEgress(inout headers_t h, inout metadata_t m, inout standard_metad
     }
 }
 
+@kvcast_cast_too
 @p4switch_flood_group(FLOOD_GROUP)
 V1Switch(KvcastParser(), VerifyChecksums(), KvcastIngress(), KvcastEgress(), UpdateChecksums(), KvcastDeparser()) main;

@@ -95,6 +95,7 @@ struct metadata_t {
     bit<1>      unicast;                    // leaves by `egress`
     bit<1>      flooded;
     bit<1>      rewritten;                  // the IPv4 header changed
+    bit<1>      cast_too;                   // a FILL that is stored and cast
 }
 
 #endif

@@ -44,6 +44,7 @@ class Flag(IntFlag):
     CACHED = 0x08
     NO_SWITCH = 0x10
     ONLY_ME = 0x20
+    CAST_TOO = 0x40
 
 
 class Drop(IntEnum):

@@ -4,10 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 
+import finsy as fy
 import pytest
 
 from tests.dataplane.bench import ALL_PORTS, STRANGER_PORT, Bench, counts, mask, notices, served
-from tests.dataplane.frames import GROUP_MAC, POOL_IP, POOL_MAC, Control, Drop, Flag, Host, Op, Segment, parse
+from tests.dataplane.frames import (
+    FROM_SWITCH_DSCP,
+    GROUP_MAC,
+    POOL_IP,
+    POOL_MAC,
+    Control,
+    Drop,
+    Flag,
+    Host,
+    Op,
+    Segment,
+    internet_checksum,
+    parse,
+)
+
+FLAGS_AT = 14 + 20 + 8 + 2
+"""In the frame of a control datagram."""
 
 
 def test_fill_is_acknowledged_to_the_holder(bench: Bench) -> None:
@@ -295,3 +312,131 @@ def test_set_of_the_asker_alone(bench: Bench) -> None:
     assert notices(bench.join(2, key))[2].members == mask(2)
     received = bench.ask(2, bench.get(key, 0, amount=2), expect=2)
     assert counts(received) == {2: 2}
+
+
+# --- a FILL that is cast
+
+
+def cast_too(segment: Segment) -> bytes:
+    return segment.fill_frame(
+        control=Control(Op.FILL, segment.key, segment.segment, segment.segments, flags=Flag.CAST_TOO)
+    )
+
+
+def cast_of(frame: bytes, segment: Segment) -> None:
+    """A frame is `segment` as its holder casts it: byte for byte, and not marked as the switch's."""
+    datagram = parse(frame)
+    assert datagram.headers_valid
+    assert datagram.icrc_valid
+    assert frame[34:] == segment.frame()[34:], "UDP to ICRC differs"
+    assert (datagram.src_ip, datagram.dst_ip) == (segment.holder.ip, parse(segment.frame()).dst_ip)
+    assert (datagram.dst_mac, datagram.dscp) == (GROUP_MAC, 0)
+
+
+@pytest.mark.parametrize("waiting", [(), (2,), (2, 5), (2, 3, 4, 5)])
+def test_a_fill_that_is_cast_too_reaches_switch_and_set(bench: Bench, waiting: tuple[int, ...]) -> None:
+    key = bench.key()
+    segments = bench.segments(key)
+    bench.insert(bench.chunk(key, "filling", base_slot=192, segments=8, port=1))
+    for port in waiting:
+        bench.join(port, key)
+    for segment in segments:
+        received = bench.exchange((1, cast_too(segment)))
+        assert counts(received) == dict.fromkeys(waiting, 1) | {1: 1}
+        ack = parse(received[1][0])
+        assert ack.headers_valid
+        assert (ack.src_mac, ack.src_ip, ack.src_port) == (POOL_MAC, POOL_IP, 4793)
+        assert (ack.dst_mac, ack.dst_ip, ack.dst_port) == (Host(1).mac, Host(1).ip, 4793)
+        assert ack.payload == Control(Op.FILL_ACK, key, segment.segment, 8, member=Host(1).member).pack()
+        for port in waiting:
+            cast_of(received[port][0], segment)
+    bench.serve(key, 192, 8)
+    received = bench.ask(6, bench.get(key, 0, amount=8, flags=Flag.ONLY_ME), expect=8)
+    assert counts(received) == {6: 8}
+    for frame, segment in zip(bench.in_order(received[6]), segments, strict=True):
+        served(frame, segment)
+
+
+def test_a_fill_that_is_cast_twice_reaches_the_set_twice_and_is_kept_once(bench: Bench) -> None:
+    """Its acknowledgement was lost, or its reader's copy: what circulates already is cast all the same."""
+    key = bench.key()
+    (segment,) = bench.segments(key, 1)
+    bench.insert(bench.chunk(key, "filling", base_slot=200, segments=1, port=1))
+    bench.join(3, key)
+    for _ in range(2):
+        received = bench.exchange((1, cast_too(segment)))
+        assert counts(received) == {1: 1, 3: 1}
+        cast_of(received[3][0], segment)
+    bench.serve(key, 200, 1)
+    received = bench.ask(3, bench.get(key, 0, segments=1), expect=1)
+    assert counts(received) == {3: 1}
+    served(received[3][0], segment)
+
+
+def test_a_fill_that_is_cast_never_goes_back_as_data(bench: Bench) -> None:
+    """Its sender is in the set, too: it gets the acknowledgement."""
+    key = bench.key()
+    (segment,) = bench.segments(key, 1)
+    bench.insert(bench.chunk(key, "filling", base_slot=204, segments=1, port=1))
+    bench.join(1, key)
+    bench.join(4, key)
+    received = bench.exchange((1, cast_too(segment)))
+    assert counts(received) == {1: 1, 4: 1}
+    assert parse(received[1][0]).control.op == Op.FILL_ACK
+    cast_of(received[4][0], segment)
+
+
+def test_a_fill_that_is_cast_is_never_marked_as_the_switchs(bench: Bench) -> None:
+    """Whatever its sender wrote: readers would take it for served."""
+    key = bench.key()
+    (segment,) = bench.segments(key, 1)
+    bench.insert(bench.chunk(key, "filling", base_slot=206, segments=1, port=1))
+    bench.join(2, key)
+    frame = bytearray(cast_too(segment))
+    frame[15] = FROM_SWITCH_DSCP << 2
+    frame[24:26] = bytes(2)
+    frame[24:26] = internet_checksum(bytes(frame[14:34])).to_bytes(2, "big")
+    received = bench.exchange((1, bytes(frame)))
+    assert counts(received) == {1: 1, 2: 1}
+    cast_of(received[2][0], segment)
+
+
+@pytest.mark.parametrize("kind", refused_fills(Segment(Host(1), bytes(16), 0, 1, b"")))
+def test_a_refused_fill_is_not_cast(bench: Bench, kind: str) -> None:
+    key = bench.key()
+    segments = bench.segments(key)
+    bench.insert(bench.chunk(key, "filling", base_slot=208, segments=8, port=1))
+    bench.join(2, key)
+    bench.join(4, key)
+    port, frame, reason = refused_fills(dataclasses.replace(segments[5], payload=bytes(bench.segment_bytes)))[kind]
+    flagged = bytearray(frame)
+    flagged[FLAGS_AT] |= Flag.CAST_TOO
+    before = bench.drops()[reason]
+    assert counts(bench.exchange((port, bytes(flagged)))) == {}
+    assert bench.drops()[reason] == before + 1
+    bench.serve(key, 208, 8)
+    asked = counts(bench.ask(2, bench.get(key, segments[5].segment)))
+    assert asked == {1: 1}, "it was not stored either: its holder is asked"
+
+
+def test_a_fill_that_is_cast_keeps_its_set_alive_as_data_does(bench: Bench) -> None:
+    """On v1model; on Tofino only JOINs do."""
+    if bench.target.profile.circulates:
+        pytest.skip("only a JOIN makes an entry younger here")
+    key = bench.key()
+    (segment,) = bench.segments(key, 1)
+    bench.insert(bench.chunk(key, "filling", base_slot=216, segments=1, port=1))
+    bench.join(2, key)
+    if not bench.target.can_read_registers:
+        pytest.skip("registers cannot be read")
+
+    def last_seen() -> int:
+        entry = fy.P4RegisterEntry("interest_last_seen", index=bench.interest_index(key))
+        (found,) = bench.target.control.read(entry)
+        return int(found.data)
+
+    before = last_seen()
+    bench.exchange((1, segment.fill_frame()))
+    assert last_seen() == before, "a plain FILL has nothing to do with it"
+    bench.exchange((1, cast_too(segment)))
+    assert last_seen() > before

@@ -6,7 +6,7 @@ import finsy as fy
 import pytest
 
 from tests.dataplane.bench import Bench, counts, table
-from tests.dataplane.frames import Drop, Flag, Host, Op
+from tests.dataplane.frames import Control, Drop, Flag, Host, Op
 
 BURST = 3
 
@@ -71,6 +71,25 @@ def test_what_a_leader_causes_is_bounded(bench: Bench) -> None:
     assert metered(bench) == before + 8 - BURST
     bench.control(3, bench.get(key, 0, amount=8))
     assert counts(bench.exchange((1, chunk[0].frame()))) == {2: 1, 3: 1}, "another leader has a limit of its own"
+
+
+def test_fills_that_are_cast_are_charged_to_the_leader(bench: Bench) -> None:
+    """Beyond its limit they are stored and not cast; plain ones are nobody's."""
+    bench.insert(segments(2))
+    key = bench.key()
+    chunk = bench.segments(key)
+    bench.insert(bench.chunk(key, "filling", base_slot=224, segments=8, port=1))
+    bench.join(2, key)
+    bench.join(3, key)
+    bench.control(2, bench.get(key, 0, amount=8))
+    assert counts(bench.exchange(*((1, segment.fill_frame()) for segment in chunk))) == {1: 8}
+    control = [Control(Op.FILL, key, one.segment, 8, flags=Flag.CAST_TOO) for one in chunk]
+    frames = [(1, segment.fill_frame(control=fill)) for segment, fill in zip(chunk, control, strict=True)]
+    assert counts(bench.exchange(*frames)) == {1: 8, 2: BURST, 3: BURST}
+    bench.serve(key, 224, 8)
+    assert counts(bench.control(5, bench.get(key, 0, amount=8))) == {}
+    bench.join(5, key)
+    assert counts(bench.control(5, bench.get(key, 0, amount=8, flags=Flag.ONLY_ME), expect=8)) == {5: 8}
 
 
 @pytest.mark.parametrize("target", ["p4switch", pytest.param("bmv2", marks=[pytest.mark.bmv2])], indirect=True)

@@ -116,7 +116,7 @@ def test_model_and_program_send_the_same_packets(bench: Bench, seed: int) -> Non
         key = chunk[0].key
         port = rng.choice(MEMBER_PORTS[1:])
         tag = rng.randrange(1 << 16)
-        match rng.choice(["join", "join", "leave", "get", "get", "cast", "cast", "cache"]):
+        match rng.choice(["join", "join", "leave", "get", "get", "cast", "cast", "fill", "cache"]):
             case "join":
                 control = Control(Op.JOIN, key, rng.randrange(SEGMENTS), SEGMENTS, tag=tag)
             case "leave":
@@ -129,6 +129,13 @@ def test_model_and_program_send_the_same_packets(bench: Bench, seed: int) -> Non
             case "cast":
                 segment = rng.choice(chunk)
                 both(HOLDER_PORT, segment.frame(), as_body(segment), None)
+                continue
+            case "fill":
+                segment = rng.choice(chunk)
+                flags = rng.choice([0, Flag.CAST_TOO])
+                fill = Control(Op.FILL, key, segment.segment, SEGMENTS, tag=tag, flags=flags)
+                body = FillBody(fill.pack(), as_body(segment))
+                both(HOLDER_PORT, segment.fill_frame(control=fill), body, None)
                 continue
             case _:
                 if states[key] == "absent":

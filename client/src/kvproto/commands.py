@@ -155,12 +155,16 @@ class SendSegments:
 
 @dataclass(frozen=True, slots=True)
 class SendFill:
-    """Send segments [first, first+count) as FILL datagrams (control header, then the data packet from its BTH on)."""
+    """Send segments [first, first+count) as FILL datagrams (control header, then the data packet from its BTH on).
+
+    With `cast_too` the switch casts them as well, and the shell reports them as those of SendSegments.
+    """
 
     key: ChunkKey
     first: int
     count: int
     pool: Address
+    cast_too: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -234,6 +234,10 @@ class FillRequested:
     key: ChunkKey
     pool: Address
     deadline_ns: int
+    cast_too: bool = False
+    """The switch casts a FILL that says CAST_TOO: what readers ask for anyway need not leave twice."""
+    readers: int = 0
+    """Nodes that waited for the chunk when the controller decided: their GETs are worth waiting for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -182,11 +182,14 @@ class VerbsCasts:
         else:
             self._host.loop.call_soon(self._host.sink.segments_failed, chunk.key, count)
 
-    def fill(self, chunk: ChunkPlace, first: int, count: int, pool: Address) -> None:
-        """See `Transport.fill`. The switch wants whole packets, so those are made in software."""
+    def fill(self, chunk: ChunkPlace, first: int, count: int, pool: Address, *, cast_too: bool = False) -> None:
+        """See `Transport.fill`. The switch wants whole packets: those are made in software. What readers wait for, too,
+        the NIC casts."""
         filling = self._fills or self._sockets
-        if filling is not None:
-            filling.fill(chunk, first, count, pool)
+        if cast_too and (self._queue is not None or filling is None):
+            self.cast(chunk, first, count)
+        elif filling is not None:
+            filling.fill(chunk, first, count, pool, cast_too=cast_too)
         else:
             self._host.counters.fill_packets_failed += count
             self._host.loop.call_soon(self._host.sink.fill_sent, chunk.key, count)

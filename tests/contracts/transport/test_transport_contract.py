@@ -260,6 +260,20 @@ def test_change_of_fabric_applies_to_both_directions(play: Callable[..., None]) 
     play(scenario)
 
 
+def test_a_fill_that_is_cast_too_is_reported_as_a_cast(play: Callable[..., None]) -> None:
+    async def scenario(one, two) -> None:  # type: ignore[no-untyped-def]
+        place = one.hold(KEY, content(9 * SEGMENT))
+        one.transport.fill(place, 2, 5, two.facts.address, cast_too=True)
+        assert one.sink.sent == {}, "never reported inside the call"
+        await one.sink.until(lambda: one.sink.sent.get(KEY) == 5)
+        assert one.sink.filled == {}
+        counters = one.transport.counters
+        assert counters.fill_packets_sent == counters.fill_packets_failed == 0
+        assert counters.fill_packets_cast + counters.cast_packets_sent == 5
+
+    play(scenario)
+
+
 def test_fill_is_reported_apart_from_casts_even_if_nobody_answers(play: Callable[..., None]) -> None:
     async def scenario(one, two) -> None:  # type: ignore[no-untyped-def]
         place = one.hold(KEY, content(9 * SEGMENT))

@@ -35,12 +35,22 @@ def schemas(tmp_path_factory: pytest.TempPathFactory) -> dict[str, finsy.P4Schem
             [sys.executable, "-m", "p4switch", str(program), "--p4info", str(described)], cwd=ROOT, check=True
         )
         found[name] = finsy.P4Schema(described)
+    older = folder / "older.p4info.txtpb"
+    lines = (folder / "v1model.p4info.txtpb").read_text().splitlines(keepends=True)
+    older.write_text("".join(line for line in lines if "kvcast_cast_too" not in line))
+    found["older"] = finsy.P4Schema(older)
     return found
 
 
 def test_each_knows_the_sizes_of_its_program(schemas: dict[str, finsy.P4Schema]) -> None:
-    assert V1ModelCodec().facts(schemas["v1model"]) == SwitchFacts(16384, 4096, 4096, 4096, asks_to_flood=True)
-    assert ORBIT.facts(schemas["tna"]) == SwitchFacts(100, 4096, 4096, 4096, SwitchPort(68), asks_to_flood=True)
+    assert V1ModelCodec().facts(schemas["v1model"]) == SwitchFacts(
+        16384, 4096, 4096, 4096, asks_to_flood=True, casts_fills=True
+    )
+    assert ORBIT.facts(schemas["tna"]) == SwitchFacts(
+        100, 4096, 4096, 4096, SwitchPort(68), asks_to_flood=True, casts_fills=True
+    )
+    older = V1ModelCodec().facts(schemas["older"])
+    assert not older.casts_fills, "a program from before there was CAST_TOO"
     roomy = TofinoCodec(OrbitOptions(bytes_max=1 << 40, segment_bytes=4096))
     assert roomy.facts(schemas["tna"]).slots == 65536, "what the program has"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from controlplane.fill_price import FillPrice
 from controlplane.ids import NodeIndex
 from controlplane.switch_cache import SwitchCacheRules
@@ -95,3 +97,64 @@ def test_an_operators_pin_costs_what_it_costs() -> None:
     made.core.switch_cache.pin([ChunkKey(key("a"))], made.now)
     made.advance()
     assert made.core.decisions["admitted"] == 1
+
+
+def test_a_fill_that_rides_costs_what_of_the_cast_is_over() -> None:
+    made = scene()
+    fetches(made, 30)
+    price = FillPrice(made.core.values)
+    chunk = made.core.directory.get(ChunkKey(key("a")))
+    assert chunk is not None
+    assert not price.pays(chunk, 2, made.now, made.now), "an idle holder is as quick as the switch, even so"
+    price.told(NODE, HolderLoad(CHUNK, 2), made.now)
+    assert not price.pays(chunk, 2, made.now), "it has been busy for a moment only"
+    assert price.pays(chunk, 2, made.now, made.now)
+    assert price.pays(chunk, 2, made.now + 1000, made.now)
+    late = made.now + 10 * SECOND
+    assert not price.pays(chunk, 2, late, made.now), "the cast is over, and so is the queue"
+
+
+def casting(*, casts_fills: bool) -> Scene:
+    made = Scene(rules=SwitchCacheRules())
+    made.switch.facts = replace(made.switch.facts, casts_fills=casts_fills)
+    made.up()
+    made.attach(1, [record("a")])
+    made.attach(2)
+    made.core.switch_cache.report(ChunkKey(key("a")), 2, made.now)
+    made.advance()
+    assert made.core.decisions["admitted"] == 0, "the holder has said nothing of a queue"
+    made.say(1, load=rpc.HolderLoad(queued_bytes=4 * CHUNK, readers=4))
+    made.advance()
+    return made
+
+
+def test_a_hot_chunk_is_admitted_during_its_first_cast() -> None:
+    made = casting(casts_fills=True)
+    assert made.core.decisions["admitted"] == 1
+    made.advance()
+    (task,) = [one.fill for one in made.tasks(1, "fill")]
+    assert (task.cast_too, task.readers) == (True, 2)
+
+
+def test_a_program_that_does_not_know_the_flag_is_filled_as_before() -> None:
+    made = casting(casts_fills=False)
+    assert made.core.decisions["refused_fill_too_dear"] == 1
+    made.core.switch_cache.pin([ChunkKey(key("a"))], made.now)
+    made.advance()
+    made.advance()
+    (task,) = [one.fill for one in made.tasks(1, "fill")]
+    assert not task.cast_too
+
+
+def test_who_waits_for_nothing_any_more_is_dropped() -> None:
+    made = Scene(rules=SwitchCacheRules())
+    made.switch.facts = replace(made.switch.facts, casts_fills=True)
+    made.up()
+    made.attach(1, [record("a")])
+    made.attach(2)
+    made.core.switch_cache.report(ChunkKey(key("a")), 2, made.now)
+    made.advance()
+    assert made.core.decisions["refused_fill_too_dear"] == 0, "it is looked at again while its cast may run"
+    made.now += 2 * SECOND
+    made.advance()
+    assert made.core.decisions["refused_fill_too_dear"] == 1

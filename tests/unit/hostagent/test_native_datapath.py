@@ -32,7 +32,7 @@ from hostagent.transport.native_receiver import NativeIntake
 from hostagent.transport.native_sender import NativeSender, SegmentRun
 from kvproto.events import SegmentsReceived
 from kvproto.ids import Address, ChunkKey, parse_address
-from kvproto.wire.control import Control, Op
+from kvproto.wire.control import Control, Flag, Op
 from kvproto.wire.data import ChunkFraming, Fabric, decode_batch
 from kvproto.wire.icrc import icrc, icrc_seed
 from tests.unit.kvproto.datagrams import decode_datagram
@@ -170,15 +170,15 @@ def test_crc_is_that_of_zlib(content: bytes, start: int, by_tables: bool) -> Non
     assert datapath().dp_crc(start, content, len(content), by_tables) == zlib.crc32(content, start)
 
 
-@pytest.mark.parametrize("as_fill", [False, True], ids=["cast", "fill"])
-def test_what_leaves_is_what_python_makes_and_scapy_checks(as_fill: bool) -> None:
+@pytest.mark.parametrize("fill", [None, Flag.NONE, Flag.CAST_TOO], ids=["cast", "fill", "fill that is cast"])
+def test_what_leaves_is_what_python_makes_and_scapy_checks(fill: Flag | None) -> None:
     async def scenario() -> None:
         memory, content = PoolMemory(POOL_BYTES, prefault=False), body()
         memory.view(8192, SIZE)[:] = content
         sent: Counter[ChunkKey] = Counter()
         with udp_socket(SOURCE) as sock, udp_socket(TARGET) as target:
             sender = NativeSender(datapath(), sock, asyncio.get_running_loop(), memory, parse_address(SOURCE))
-            run = SegmentRun(ChunkPlace(KEY, 8192, SIZE), FABRIC, 1, SEGMENTS - 1, as_fill=as_fill)
+            run = SegmentRun(ChunkPlace(KEY, 8192, SIZE), FABRIC, 1, SEGMENTS - 1, fill=fill)
             to = parse_address(TARGET), target.getsockname()[1]
             sender.send(run, to, lambda key, count: sent.update({key: count}), lambda _key, _count: pytest.fail("sent"))
             async with asyncio.timeout(DEADLINE_S):
@@ -188,8 +188,8 @@ def test_what_leaves_is_what_python_makes_and_scapy_checks(as_fill: bool) -> Non
             framing = ChunkFraming(KEY, memoryview(content), FABRIC, parse_address(SOURCE), port)
             for segment in range(1, SEGMENTS):
                 datagram = target.recv(4096)
-                if as_fill:
-                    assert datagram[:40] == Control(Op.FILL, KEY, SEGMENTS, segment=segment).encode()
+                if fill is not None:
+                    assert datagram[:40] == Control(Op.FILL, KEY, SEGMENTS, segment=segment, flags=fill).encode()
                     datagram = datagram[40:]
                 assert datagram == framing.datagram(segment)
                 group = ".".join(map(str, FABRIC.group.to_bytes(4, "big")))

@@ -14,6 +14,7 @@ from kvproto.ids import Address, ChunkKey, FillId
 from kvproto.limits import FILL_WINDOW, HOLDER_QUEUE_SEGMENTS_MAX, MS
 from kvproto.session.holder import Holder
 from kvproto.session.parameters import HolderParameters
+from kvproto.session.timing import FILL_RIDES_MAX_NS, FILL_RIDES_NS, FILL_TIMEOUT_NS
 from kvproto.wire.control import TAG_LEADS, Control, Flag, Op
 
 KEY, OTHER = ChunkKey(b"k" * 16), ChunkKey(b"o" * 16)
@@ -119,6 +120,10 @@ def fill(deadline_ns: int = 1000 * MS) -> FillRequested:
     return FillRequested(FillId(5), KEY, POOL, deadline_ns)
 
 
+def riding(readers: int = 0, deadline_ns: int = 5000 * MS) -> FillRequested:
+    return FillRequested(FillId(5), KEY, POOL, deadline_ns, cast_too=True, readers=readers)
+
+
 def ack(segment: int) -> ControlReceived:
     return ControlReceived(Control(Op.FILL_ACK, KEY, 256, segment=segment), POOL)
 
@@ -187,3 +192,87 @@ def test_nothing_is_remembered_for_ever() -> None:
     assert due is not None
     assert it.handle_timer(due) == []
     assert it.next_timeout_ns() is None
+
+
+# --- fills that ride on a cast
+
+
+def ride(first: int, count: int) -> SendFill:
+    return SendFill(KEY, first, count, POOL, cast_too=True)
+
+
+def test_what_a_get_asks_for_leaves_once_for_readers_and_switch() -> None:
+    it = holder()
+    assert it.handle(riding(readers=2), 0) == [PinChunk(KEY)]
+    assert it.handle(get(8, 4), MS) == [ride(8, 4)]
+    assert it.counts.rode == 4
+    assert it.handle(SegmentsSent(KEY, 4), MS) == []
+    for segment in range(8, 12):
+        assert it.handle(ack(segment), 2 * MS) == []
+    # Half of this one has ridden already: a reader lost it.
+    assert it.handle(get(10, 4, member=2), 20 * MS) == [SendSegments(KEY, 10, 2), ride(12, 2)]
+
+
+def test_the_rest_goes_by_itself_when_nobody_asks_any_more() -> None:
+    it = holder()
+    it.handle(riding(readers=2), 0)
+    it.handle(get(0, 64), MS)
+    it.handle(SegmentsSent(KEY, 64), 2 * MS)
+    for segment in range(64):
+        assert it.handle(ack(segment), 3 * MS) == []
+    quiet = 2 * MS + FILL_RIDES_NS
+    assert it.next_timeout_ns() == quiet
+    assert it.handle_timer(quiet - 1) == []
+    assert sent(it.handle_timer(quiet)) == list(range(64, 64 + FILL_WINDOW))
+
+
+def test_the_window_is_for_what_does_not_ride() -> None:
+    it = holder(burst=256)
+    it.handle(riding(readers=2), 0)
+    assert it.handle(get(0, 127), 0) == [ride(0, 127)]
+    it.handle(SegmentsSent(KEY, 127), MS)
+    it.handle(ack(126), FILL_RIDES_NS)
+    commands = it.handle_timer(MS + FILL_RIDES_NS)
+    assert len(sent(commands)) == FILL_WINDOW
+
+
+def test_nobody_waits_so_nothing_is_waited_for() -> None:
+    it = holder()
+    assert sent(it.handle(riding(), 0)) == list(range(FILL_WINDOW))
+
+
+def test_a_chunk_waits_for_its_turn_while_others_are_cast_but_not_for_ever() -> None:
+    shelf = ChunkKey(b"other".ljust(16))
+    it = Holder(HolderParameters(send_burst_segments=64), Shelf(other=8))
+    now = 0
+    it.handle(riding(readers=2), now)
+    while now < FILL_RIDES_MAX_NS - 20 * MS:
+        now += 20 * MS
+        it.handle(get(0, 8, key=shelf, segments=8), now)
+        assert sent(it.handle(SegmentsSent(shelf, 8), now)) == []
+    now = FILL_RIDES_MAX_NS
+    assert len(sent(it.handle_timer(now))) == FILL_WINDOW
+
+
+def test_a_switch_that_does_not_answer_is_not_relied_on() -> None:
+    """It casts nothing of what it refuses: readers get data datagrams again."""
+    it = holder()
+    it.handle(riding(readers=2), 0)
+    assert it.handle(get(0, 4), 0) == [ride(0, 4)]
+    it.handle(SegmentsSent(KEY, 4), 0)
+    assert it.handle(get(4, 4), FILL_TIMEOUT_NS - 1) == [ride(4, 4)]
+    it.handle(SegmentsSent(KEY, 4), FILL_TIMEOUT_NS - 1)
+    assert it.handle(get(8, 4), FILL_TIMEOUT_NS) == [SendSegments(KEY, 8, 4)]
+    it.handle(SegmentsSent(KEY, 4), FILL_TIMEOUT_NS)
+    assert it.handle(ack(5), FILL_TIMEOUT_NS) == []
+    assert it.handle(get(12, 4), FILL_TIMEOUT_NS) == [ride(12, 4)]
+
+
+def test_a_fill_that_is_cancelled_leaves_its_casts_under_their_own_pin() -> None:
+    it = holder()
+    it.handle(riding(readers=2), 0)
+    it.handle(get(0, 4), 0)
+    assert it.handle(FillCancelled(FillId(5)), 0) == []
+    assert it.pinned == {KEY}
+    assert it.handle(SegmentsSent(KEY, 4), 1) == [UnpinChunk(KEY)]
+    assert it.handle(get(4, 4), 1) == [PinChunk(KEY), SendSegments(KEY, 4, 4)]

@@ -1779,17 +1779,25 @@ class Fill(_message.Message):
 
     KEY_FIELD_NUMBER: _builtins.int
     SEGMENTS_FIELD_NUMBER: _builtins.int
+    CAST_TOO_FIELD_NUMBER: _builtins.int
+    READERS_FIELD_NUMBER: _builtins.int
     key: _builtins.bytes
     segments: _builtins.int
+    cast_too: _builtins.bool
+    """the switch casts FILLs that say CAST_TOO: send what readers ask for as such"""
+    readers: _builtins.int
+    """nodes that wait for the chunk: their GETs are worth waiting for"""
     def __init__(
         self,
         *,
         key: _builtins.bytes = ...,
         segments: _builtins.int = ...,
+        cast_too: _builtins.bool = ...,
+        readers: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "segments", b"segments"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cast_too", b"cast_too", "key", b"key", "readers", b"readers", "segments", b"segments"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -26,7 +26,7 @@ from kvproto.limits import HOLDER_QUEUE_SEGMENTS_MAX, MS
 from kvproto.session.burst import Burst
 from kvproto.session.fill import Fill
 from kvproto.session.parameters import HolderParameters
-from kvproto.session.timing import ANSWERED
+from kvproto.session.timing import ANSWERED, FILL_RIDES_MAX_NS, FILL_RIDES_NS
 from kvproto.wire.control import Control, Flag, Op, reaction_of
 
 _SENDING_MEMORY_NS = 1000 * MS
@@ -76,6 +76,8 @@ class HolderCounts:
     segments_refused: int = 0
     """Asked for while the queue was full; whoever asked asks again."""
     naks: int = 0
+    rode: int = 0
+    """Segments whose cast filled the switch, too."""
 
 
 class Holder:
@@ -88,6 +90,8 @@ class Holder:
         self._queue: deque[_Order] = deque()
         self._waiting = 0
         self._on_way = 0
+        self._asked_ns: int | None = None
+        """When a GET came last."""
         self._burst = Burst(parameters.send_burst_segments)
         self._pins: dict[ChunkKey, int] = {}
         self._fills: dict[FillId, Fill] = {}
@@ -113,7 +117,12 @@ class Holder:
     def next_timeout_ns(self) -> int | None:
         """When handle_timer should be called next; None: not before another event."""
         behind = self.queued_segments > 0
-        dues = [fill.request.deadline_ns if behind else fill.next_timeout_ns() for fill in self._fills.values()]
+        dues = [
+            fill.request.deadline_ns
+            if behind
+            else min(fill.request.deadline_ns, max(fill.next_timeout_ns(), self._rides_until_ns(fill)))
+            for fill in self._fills.values()
+        ]
         dues += [sending.used_ns + _SENDING_MEMORY_NS for sending in self._sendings.values() if not self._busy(sending)]
         return min(dues, default=None)
 
@@ -159,6 +168,7 @@ class Holder:
         if self._waiting + get.count > HOLDER_QUEUE_SEGMENTS_MAX:
             self.counts.segments_refused += get.count
             return
+        self._asked_ns = now_ns
         sending = self._sendings.get(get.key)
         if sending is None:
             sending = _Sending(
@@ -203,12 +213,26 @@ class Holder:
             sending.on_way += count
             self._waiting -= count
             self._on_way += count
-            self._out.append(SendSegments(order.key, order.first, count))
+            self._hand_over(order.key, order.first, count, now_ns)
             if count == order.count:
                 self._queue.popleft()
             else:
                 order.first += count
                 order.count -= count
+
+    def _hand_over(self, key: ChunkKey, first: int, count: int, now_ns: int) -> None:
+        """As data datagrams; as FILLs that the switch casts, where a fill still has to send the segments."""
+        riders = (fill for fill in self._fills.values() if fill.request.cast_too and fill.request.key == key)
+        fill = next(riders, None)
+        if fill is None:
+            self._out.append(SendSegments(key, first, count))
+            return
+        for at, run, rides in fill.ride(first, count, now_ns):
+            if rides:
+                self.counts.rode += run
+                self._out.append(SendFill(key, at, run, fill.request.pool, cast_too=True))
+            else:
+                self._out.append(SendSegments(key, at, run))
 
     def _on_segments_sent(self, event: SegmentsSent | SendFailed, now_ns: int) -> None:
         sending = self._sendings.get(event.key)
@@ -259,6 +283,20 @@ class Holder:
         if fill is not None:
             self._unpin(fill.request.key)
 
+    def _rides_until_ns(self, fill: Fill) -> int:
+        """Until then GETs are expected that ask for what it has to send."""
+        request, until_ns = fill.request, fill.began_ns
+        if not request.cast_too:
+            return until_ns
+        sending = self._sendings.get(request.key)
+        if sending is not None:
+            until_ns = max(until_ns, sending.used_ns + FILL_RIDES_NS)
+        if request.readers:
+            until_ns = max(until_ns, fill.began_ns + FILL_RIDES_NS)
+            if self._asked_ns is not None:
+                until_ns = max(until_ns, min(self._asked_ns + FILL_RIDES_NS, fill.began_ns + FILL_RIDES_MAX_NS))
+        return until_ns
+
     def _drive_fills(self, now_ns: int) -> None:
         """Send the FILLs that the windows allow, behind all casts; end fills that are complete or late."""
         for fill in list(self._fills.values()):
@@ -268,7 +306,7 @@ class Holder:
                 self._out.append(FillEnded(request.fill, request.key, fill.complete, fill.acknowledged))
                 self._unpin(request.key)
                 continue
-            if self.queued_segments:
+            if self.queued_segments or now_ns < self._rides_until_ns(fill):
                 continue  # readers wait for what is cast; the switch does not
             for first, count in fill.due(now_ns):
                 self._out.append(SendFill(request.key, first, count, request.pool))

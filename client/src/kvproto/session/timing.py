@@ -40,6 +40,7 @@ holds until both are measured. Times about people and processes are plain nanose
 | EVALUATE | arrivals lead to a new decision at most so often | 0.5 | 8 | 2 ms |
 | ANSWERED | at the holder: what left this recently had not come when the asker asked; it says how late | 1 | | 8 ms |
 | FILL_TIMEOUT | the holder: the switch's acknowledgement of a FILL; doubled up to 400 ms | | | 40 ms |
+| FILL_RIDES | the holder: the next GET of a cast on which a fill rides | | | 120 ms |
 """
 
 from typing import Final
@@ -176,12 +177,18 @@ ANSWERED: Final = Span(1, 0, 20 * US, 8 * MS)
 FILL_TIMEOUT_NS: Final = 40 * MS
 """A switch acknowledges at once; a loaded holder sees it some milliseconds later. No fetch waits for a FILL."""
 FILL_TIMEOUT_MAX_NS: Final = 400 * MS
+FILL_RIDES_NS: Final = 120 * MS
+"""A fill that may ride on a cast lets this much time pass without a GET before it sends the rest by itself: two windows
+of a leader, as PATIENCE_ANNOUNCED. No fetch waits for a FILL."""
+FILL_RIDES_MAX_NS: Final = 2000 * MS
+"""While other chunks are cast it waits no longer than this for its own turn: a busy holder casts all the time."""
 
 assert FAIR_FRACTION < 0.5 < SLOW_FRACTION
 assert SILENCE.ceiling_ns < PATIENCE_UNLED.ceiling_ns < PATIENCE_ANNOUNCED.ceiling_ns
 assert PATIENCE_ANNOUNCED.ceiling_ns < LIVENESS.ceiling_ns < READ_STALL_NS
 assert LOOKAHEAD.ceiling_ns < WINDOW_DELAY.ceiling_ns < PULL_TIMEOUT_MIN.ceiling_ns < PULL_TIMEOUT_MAX_NS
 assert WINDOW_DELAY.ceiling_ns < WINDOW_DELAY_MAX_NS < PULL_TIMEOUT_MIN.ceiling_ns
+assert FILL_TIMEOUT_NS < FILL_RIDES_NS == PATIENCE_ANNOUNCED.ceiling_ns < FILL_RIDES_MAX_NS
 assert PROBE_RANK_STEP.ceiling_ns > INFLOW_SLOT.ceiling_ns
 assert BATCH_MIN <= WINDOW_MIN <= WINDOW_START
 assert BATCH_MAX <= GET_COUNT_MAX

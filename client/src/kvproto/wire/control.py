@@ -25,7 +25,7 @@ class Op(enum.IntEnum):
 
 
 class Flag(enum.IntFlag):
-    """Flags of NOTICE and GET."""
+    """Flags of NOTICE, GET and FILL."""
 
     NONE = 0
     JOINED = layouts.FLAG_JOINED
@@ -34,6 +34,7 @@ class Flag(enum.IntFlag):
     CACHED = layouts.FLAG_CACHED
     NO_SWITCH = layouts.FLAG_NO_SWITCH
     ONLY_ME = layouts.FLAG_ONLY_ME
+    CAST_TOO = layouts.FLAG_CAST_TOO
 
 
 TAG_LEADS = 0x8000
