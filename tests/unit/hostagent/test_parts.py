@@ -14,7 +14,7 @@ from kvclient.messages import Kind
 from kvproto.integrity import Integrity
 from kvproto.kv_layout import parse_layout
 from kvproto.parts import ranges_of
-from tests.unit.hostagent.agent_harness import MIB, Cluster, cluster, key
+from tests.unit.hostagent.agent_harness import Cluster, cluster, key
 
 LAYOUT = parse_layout("bf16.l8.p2.t256.h2.d128")
 SIZE_BYTES = LAYOUT.size_bytes
