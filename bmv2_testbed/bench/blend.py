@@ -303,13 +303,13 @@ def _received_bytes(agent: AgentClient) -> int:
 def blend_table(report: BlendReport) -> Table:
     """For a terminal of 80 columns."""
     table = Table(title="Documents reused behind others, by tokens computed again", box=box.SIMPLE)
-    for column in ("again", "computed", "perplexity", "divergence, nats", "same next token", "KV differs by"):
+    for column in ("again", "computed", "perplexity", "divergence", "same next", "KV differs by"):
         table.add_column(column, justify="right")
     for one in report.figures:
         table.add_row(
             f"{one.share:.0%}",
             f"{one.computed:.0%}",
-            f"{one.perplexity:.2f} ({100 * (one.perplexity / report.full_perplexity - 1):+.2f} %)",
+            f"{one.perplexity:.2f}",
             f"{one.divergence:.5f}",
             f"{100 * one.same_first:.1f} %",
             f"{one.kv_error:.1e}",
