@@ -332,6 +332,7 @@ class Agent:
             effects.CommitAnswered: self._answer,
             effects.FetchAnswered: self._answer,
             effects.FetchPartAnswered: self._answer,
+            effects.PartsAnswered: self._answer,
             effects.KeysAnswered: self._answer,
             SendControl: lambda effect: self.transport.send_control(effect.message, effect.address),
             effects.CastSegments: lambda one: self.transport.cast(_place(one.chunk), one.first, one.count),
@@ -341,6 +342,7 @@ class Agent:
             effects.ExpectCasts: lambda one: self.transport.expect(_place(one.chunk), one.missing),
             effects.ForgetCasts: lambda one: self.transport.forget(one.key),
             effects.StartRead: self._start_read,
+            effects.ReadPieces: self._read_pieces,
             effects.ReadLeaves: self._read_leaves,
             AbortRead: self._abort_read,
             effects.PeerLoadEnded: self._peer_load_ended,
@@ -541,6 +543,21 @@ class Agent:
                 chunk.offset + offset,
                 ended,
                 progressed,
+                partial(self._holder_told, effect.node),
+                effect.wanted_bytes,
+            )
+        )
+
+    def _read_pieces(self, effect: effects.ReadPieces) -> None:
+        self._reads[effect.read] = self.transport.read(
+            ReadRequest(
+                effect.endpoint,
+                effect.into.key,
+                effect.offset,
+                effect.size_bytes,
+                effect.pool_offset,
+                partial(self._read_ended, effect.read),
+                None,
                 partial(self._holder_told, effect.node),
                 effect.wanted_bytes,
             )

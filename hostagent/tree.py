@@ -13,6 +13,7 @@ A piece of 64 KiB is where BLAKE3 in one thread reaches nine tenths of its full 
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,6 +23,7 @@ import xxhash
 from blake3 import blake3
 
 from kvproto.integrity import NO_DIGEST, Digest, Integrity, digest_of
+from kvproto.parts import ByteRange
 
 PIECE_BYTES: Final = 64 * 1024
 LEAF_BYTES: Final = 32
@@ -68,6 +70,40 @@ def root_of(leaves: bytes, size_bytes: int) -> Digest:
 def leaves_bytes(size_bytes: int) -> int:
     """How many bytes the leaves of a chunk of this size have."""
     return -(-size_bytes // PIECE_BYTES) * LEAF_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class PieceRun:
+    """Pieces of a chunk that follow each other."""
+
+    first: int
+    count: int
+    size_bytes: int
+    """Of all of them; the chunk's last piece may be short."""
+
+    @property
+    def offset(self) -> int:
+        """Of the first one's first byte in the chunk."""
+        return self.first * PIECE_BYTES
+
+
+def piece_runs(ranges: Sequence[ByteRange], size_bytes: int) -> list[PieceRun]:
+    """The pieces that ranges (in order, without overlap, inside) of a chunk of `size_bytes` touch."""
+    spans: list[tuple[int, int]] = []
+    for one in ranges:
+        first, end = one.offset // PIECE_BYTES, -(-one.end // PIECE_BYTES)
+        if spans and first <= spans[-1][1]:
+            spans[-1] = spans[-1][0], end
+        else:
+            spans.append((first, end))
+    return [
+        PieceRun(first, end - first, min(end * PIECE_BYTES, size_bytes) - first * PIECE_BYTES) for first, end in spans
+    ]
+
+
+def leaves_in(leaves: bytes, runs: Sequence[PieceRun]) -> bytes:
+    """Those of a chunk's leaves that belong to these pieces."""
+    return b"".join(leaves[run.first * LEAF_BYTES : (run.first + run.count) * LEAF_BYTES] for run in runs)
 
 
 def wrong_segments(right: bytes, found: bytes, size_bytes: int, segment_bytes: int) -> npt.NDArray[np.uint32]:

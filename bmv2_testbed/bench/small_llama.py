@@ -1,7 +1,7 @@
 """A small Llama-like model in numpy: what `tools/train_kv_model.py` trained, run here without torch. Pure.
 
 It gives the KV of a prompt, and the logits of what follows on KV that it is handed: so the same tokens can be scored on
-exact KV and on KV that a codec has changed.
+exact KV and on KV that a codec or reuse has changed.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
+
+from kvclient.engines.blend.choice import deviation, most_deviating
 
 Floats = npt.NDArray[np.float32]
 
@@ -58,41 +60,66 @@ class SmallLlama:
         """(logits, shape (tokens, vocabulary); KV of past and tokens).
 
         `past`: KV of what comes before, shape (layers, 2, tokens, kv_heads, head_numbers), K with RoPE."""
-        shape, before = self.shape, past.shape[2]
-        angles = shape.angles(np.arange(before, before + len(tokens)))
-        turns = np.cos(angles)[:, None], np.sin(angles)[:, None]
+        before = past.shape[2]
+        positions = np.arange(before, before + len(tokens))
         hidden = self._weights["embedding.weight"][tokens]
-        kv = []
-        for layer in range(shape.layers):
-            hidden, own = self._layer(layer, hidden, past[layer], turns)
-            kv.append(own)
+        made = []
+        for layer in range(self.shape.layers):
+            query, own = self._own(layer, hidden, positions)
+            kv = np.concatenate((past[layer], own), axis=1)
+            hidden = self._mixed(layer, hidden, query, kv, positions)
+            made.append(kv)
         final = _normalised(hidden, self._weights["final_norm"])
-        return final @ self._weights["embedding.weight"].T, np.stack(kv)
+        return final @ self._weights["embedding.weight"].T, np.stack(made)
 
-    def _layer(self, layer: int, hidden: Floats, past: Floats, turns: tuple[Floats, Floats]) -> tuple[Floats, Floats]:
-        shape, count = self.shape, len(hidden)
+    def blend(self, tokens: npt.NDArray[np.int32], reused: Floats, share: float) -> Floats:
+        """KV of a prompt of which KV is reused; a share of its tokens is computed again on the layers from the second.
 
-        def weight(name: str) -> Floats:
-            return self._weights[f"layers.{layer}.{name}"]
+        `reused`: as `run` gives it, K turned to its place; that of the first layer and V of the second are not looked
+        at, because they are computed for all tokens (`kvclient.engines.blend.choice`). With no share at all nothing is
+        computed, and `reused` is the answer."""
+        if not share:
+            return reused
+        kv = reused.copy()
+        positions = np.arange(len(tokens))
+        hidden = self._weights["embedding.weight"][tokens]
+        query, kv[0] = self._own(0, hidden, positions)
+        hidden = self._mixed(0, hidden, query, kv[0], positions)
+        _, fresh = self._own(1, hidden, positions)
+        chosen = most_deviating(deviation(fresh, reused[1]), share)
+        kv[1], hidden = fresh, hidden[chosen]
+        for layer in range(1, self.shape.layers):
+            query, kv[layer][:, chosen] = self._own(layer, hidden, chosen)
+            hidden = self._mixed(layer, hidden, query, kv[layer], chosen)
+        return kv
 
-        normed = _normalised(hidden, weight("attention_norm"))
+    def _own(self, layer: int, hidden: Floats, positions: npt.NDArray[np.int64]) -> tuple[Floats, Floats]:
+        """(queries, KV) of tokens at these positions."""
+        normed = _normalised(hidden, self._weight(layer, "attention_norm"))
         query, key, value = (
-            (normed @ weight(f"{name}.weight").T).reshape(count, -1, shape.head_numbers)
+            (normed @ self._weight(layer, f"{name}.weight").T).reshape(len(hidden), -1, self.shape.head_numbers)
             for name in ("query", "key", "value")
         )
-        own = np.stack((_rotated(key, *turns), value))
-        kv = np.concatenate((past, own), axis=1)
-        groups = shape.heads // shape.kv_heads
-        keys, values = np.repeat(kv, groups, axis=2)
-        scores = np.einsum("thd,shd->hts", _rotated(query, *turns), keys) / np.float32(shape.head_numbers) ** 0.5
-        later = np.arange(kv.shape[1]) > np.arange(count)[:, None] + past.shape[1]
-        scores[:, later] = -np.inf
-        mixed = np.einsum("hts,shd->thd", _softmax(scores), values).reshape(count, -1)
-        hidden = hidden + mixed @ weight("output.weight").T
-        normed = _normalised(hidden, weight("feed_norm"))
-        gate = normed @ weight("gate.weight").T
-        fed = (gate / (1 + np.exp(-gate))) * (normed @ weight("up.weight").T)
-        return hidden + fed @ weight("down.weight").T, kv
+        angles = self.shape.angles(positions)
+        turns = np.cos(angles)[:, None], np.sin(angles)[:, None]
+        return _rotated(query, *turns), np.stack((_rotated(key, *turns), value))
+
+    def _mixed(self, layer: int, hidden: Floats, query: Floats, kv: Floats, positions: npt.NDArray[np.int64]) -> Floats:
+        """What the next layer gets of these tokens. `kv`: of all positions, their own included."""
+        shape = self.shape
+        keys, values = np.repeat(kv, shape.heads // shape.kv_heads, axis=2)
+        scores = np.einsum("thd,shd->hts", query, keys) / np.float32(shape.head_numbers) ** 0.5
+        scores[:, np.arange(kv.shape[1]) > positions[:, None]] = -np.inf
+        mixed = np.einsum("hts,shd->thd", _softmax(scores), values).reshape(len(hidden), -1)
+        hidden = hidden + mixed @ self._weight(layer, "output.weight").T
+        normed = _normalised(hidden, self._weight(layer, "feed_norm"))
+        gate = normed @ self._weight(layer, "gate.weight").T
+        fed = (gate / (1 + np.exp(-gate))) * (normed @ self._weight(layer, "up.weight").T)
+        made: Floats = hidden + fed @ self._weight(layer, "down.weight").T
+        return made
+
+    def _weight(self, layer: int, name: str) -> Floats:
+        return self._weights[f"layers.{layer}.{name}"]
 
     def no_past(self) -> Floats:
         """KV of nothing."""

@@ -27,6 +27,7 @@ from hostagent.core.events import EngineEvent, EngineId, LeaseId
 from hostagent.listener import Listener
 from kvclient import messages
 from kvclient.messages import Frame, Hint, Kind, MalformedFrameError, Status
+from kvclient.parts import check_parts
 from kvpolicy.tiers.prefill import Prefill
 from kvproto.ids import ChunkKey
 
@@ -37,6 +38,7 @@ Answer: TypeAlias = (
     | effects.CommitAnswered
     | effects.FetchAnswered
     | effects.FetchPartAnswered
+    | effects.PartsAnswered
     | effects.KeysAnswered
 )
 
@@ -356,6 +358,10 @@ class _Connection(asyncio.Protocol):
             case effects.FetchPartAnswered(_, request, lease, chunks):
                 body = messages.pack_fetched(lease, chunks)
                 self._send(Kind.FETCH_PART, request, Status.OK, body, len(chunks))
+            case effects.PartsAnswered(_, request, status, _, _, outside) if outside is not None:
+                self._send(Kind.FETCH_PARTS, request, status, messages.OUT_OF_CHUNK.pack(*outside))
+            case effects.PartsAnswered(_, request, status, lease, parts):
+                self._send(Kind.FETCH_PARTS, request, status, messages.pack_parts(lease, parts), len(parts))
             case effects.ReserveAnswered(_, request, status, lease):
                 body = messages.LEASE.pack(lease) if status is Status.OK else b""
                 self._send(Kind.RESERVE, request, status, body)
@@ -419,6 +425,16 @@ class _Connection(asyncio.Protocol):
                 self._engine, frame.request, keys, deadline_s, None, traceparent=traceparent, any_order=True
             )
         )
+
+    def _on_fetch_parts(self, frame: Frame) -> None:
+        deadline_s, keys, ranges = messages.unpack_fetch_parts(frame)
+        try:
+            check_parts(keys, ranges)
+        except ValueError:
+            self._send(Kind.FETCH_PARTS, frame.request, Status.MALFORMED)
+            return
+        deadline_s = min(deadline_s, limits.API_DEADLINE_S_MAX)
+        self._handle(events.PartsRequested(self._engine, frame.request, tuple(map(ChunkKey, keys)), ranges, deadline_s))
 
     def _on_lock(self, frame: Frame) -> None:
         (hold_us,) = messages.LOCK.unpack_from(frame.body)
@@ -531,6 +547,7 @@ _HANDLERS: dict[int, Callable[[_Connection, Frame], None]] = {
     Kind.CLAIM: _Connection._on_claim,
     Kind.DISCLAIM: _Connection._on_disclaim,
     Kind.FETCH_EACH: _Connection._on_fetch_each,
+    Kind.FETCH_PARTS: _Connection._on_fetch_parts,
     Kind.LOCK: _Connection._on_lock,
     Kind.UNLOCK: _Connection._on_unlock,
 }

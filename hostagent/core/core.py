@@ -3,11 +3,11 @@
     handle(event, now_ns) -> effects        next_timeout_ns() -> when TimerFired should come
 
 The agent makes every decision here or in a part called from here: `Engines` (who holds what), `Fetches` (chunks on
-their way), `Claims` and `Waits` (chunks that are still being computed), `FetchPlanner` (from where, or not at all),
-`Serving` (what peers get), `Tiering` and `PeerLoads` (the disk), `Membership` (this node's place in the fabric),
-`DirectoryNews` (what is heard of others), `Tasks` (the controller's work), `Reports` (news for the controller). The
-shell owns clock, sockets, the bytes of chunks, hashing and disk I/O: it feeds one event at a time and carries out the
-effects in the order given.
+their way), `PartFetches` (parts of chunks), `Claims` and `Waits` (chunks that are still being computed),
+`FetchPlanner` (from where, or not at all), `Serving` (what peers get), `Tiering` and `PeerLoads` (the disk),
+`Membership` (this node's place in the fabric), `DirectoryNews` (what is heard of others), `Tasks` (the controller's
+work), `Reports` (news for the controller). The shell owns clock, sockets, the bytes of chunks, hashing and disk I/O: it
+feeds one event at a time and carries out the effects in the order given.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from hostagent.core.local_reads import LocalReads
 from hostagent.core.locks import Locks
 from hostagent.core.membership import Membership
 from hostagent.core.options import CoreOptions
+from hostagent.core.parts import PartFetches
 from hostagent.core.peer_loads import PeerLoads
 from hostagent.core.reports import Reports
 from hostagent.core.serving import Serving
@@ -131,6 +132,7 @@ class AgentCore:
             parameters,
             make_reader,
         )
+        self.parts = PartFetches(alarms, emit, self.pool, self.directory, disk, self.fetches)
         self.waits = Waits(alarms, self.pool, self.fetches, self.gate, self.claims, self.cold)
         self._peer_loads = PeerLoads(alarms, self.pool, disk, self.fetches)
         self._serving = Serving(alarms, emit, self.pool, options.segment_bytes, self._peer_loads.load, self._asked)
@@ -164,6 +166,7 @@ class AgentCore:
             self.claims,
             self.locks,
             self.local_reads,
+            self.parts,
             stored=self._put,
             changed=self._reports.pool_changed,
             drop=self._drop_everywhere,
@@ -247,6 +250,7 @@ class AgentCore:
             events.ChunkTaken: engines.taken,
             events.AbortRequested: engines.abort,
             events.ChunksRequested: engines.fetch,
+            events.PartsRequested: engines.fetch_parts,
             events.CancelRequested: engines.cancel,
             events.LeaseReleased: engines.release,
             events.PlacesRequested: engines.places,
@@ -284,10 +288,10 @@ class AgentCore:
             events.CastsPlaced: lambda event: fetches.casts_placed(event.arrivals),
             events.CastsUnexpected: lambda event: fetches.casts_unexpected(event.arrivals),
             protocol.SegmentsReceived: lambda event: fetches.casts_placed((event,)),
-            protocol.ReadProgress: fetches.read_event,
-            protocol.ReadDone: fetches.read_event,
-            protocol.ReadFailed: fetches.read_event,
-            events.LeavesRead: fetches.leaves_read,
+            protocol.ReadProgress: self._read_event,
+            protocol.ReadDone: self._read_event,
+            protocol.ReadFailed: self._read_event,
+            events.LeavesRead: self._leaves_read,
             protocol.SegmentsSent: lambda event: self._serving.segments_sent(event.key, event.count),
             protocol.SendFailed: lambda event: self._serving.segments_failed(event.key, event.count),
             events.FillSent: lambda event: self._serving.fill_sent(event.key, event.count),
@@ -495,8 +499,18 @@ class AgentCore:
             return
         if self._tasks.digest_computed(event.chunk, event.hashed):
             return
+        if self.parts.digest_computed(event.chunk, event.hashed):
+            return
         if not self.fetches.digest_computed(event.chunk, event.hashed):
             self._engines.digest_computed(event.chunk, event.hashed)
+
+    def _read_event(self, event: protocol.ReadProgress | protocol.ReadDone | protocol.ReadFailed) -> None:
+        if not self.parts.read_event(event):
+            self.fetches.read_event(event)
+
+    def _leaves_read(self, event: events.LeavesRead) -> None:
+        if not self.parts.read_event(event):
+            self.fetches.leaves_read(event)
 
     def _save_ended(self, event: events.SaveEnded) -> None:
         if self.tiering is not None:
@@ -577,6 +591,7 @@ class AgentCore:
 
     def _stopped(self, _: events.Stopped) -> None:
         self.waits.close()
+        self.parts.close()
         self.cold.close()
         self.claims.close()
         self.fetches.close()

@@ -16,7 +16,7 @@ from hostagent.core.directory import ClaimedChunk
 from hostagent.core.events import NO_LEASE, EngineId, LeaseId
 from hostagent.core.work import TaskStatus
 from hostagent.pool.chunks import Chunk, PoolUsage
-from kvclient.messages import FetchedChunk, Hint, Kind, Status
+from kvclient.messages import FetchedChunk, FetchedParts, Hint, Kind, Status
 from kvcodec.forms import Form, StoredForm
 from kvpolicy.tiers.gate import Choice, Verdict
 from kvpolicy.tiers.holder_load import HolderLoad
@@ -74,6 +74,19 @@ class FetchPartAnswered:
 
 
 @dataclass(frozen=True, slots=True)
+class PartsAnswered:
+    """Where ranges of chunks lie, pinned for the lease, and why the first chunk missing is missing."""
+
+    engine: EngineId
+    request: int
+    status: Status
+    lease: LeaseId = NO_LEASE
+    parts: tuple[FetchedParts, ...] = ()
+    outside: tuple[int, int] | None = None
+    """With OUT_OF_CHUNK: index of a key, and the bytes that its chunk has."""
+
+
+@dataclass(frozen=True, slots=True)
 class KeysAnswered:
     """One byte for each key: a `Where` for CONTAINS; for all others whether it was done."""
 
@@ -126,6 +139,25 @@ class StartRead:
     size_bytes: int
     wanted_bytes: int
     """What this node still wants of the holder, this included."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPieces:
+    """Read a range of a chunk reliably into memory that is no chunk; answered by ReadDone or ReadFailed, unless
+    aborted."""
+
+    read: ReadId
+    node: str
+    endpoint: str
+    into: Chunk
+    """FILLING apart, with the chunk's key."""
+    pool_offset: int
+    """Where the range's first byte goes, inside of `into`."""
+    offset: int
+    """Bytes from the beginning of the chunk."""
+    size_bytes: int
+    wanted_bytes: int
+    """What this node wants of the chunk, this included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -512,6 +544,7 @@ Effect: TypeAlias = (
     | CommitAnswered
     | FetchAnswered
     | FetchPartAnswered
+    | PartsAnswered
     | KeysAnswered
     | SendControl
     | CastSegments
@@ -519,6 +552,7 @@ Effect: TypeAlias = (
     | ExpectCasts
     | ForgetCasts
     | StartRead
+    | ReadPieces
     | ReadLeaves
     | AbortRead
     | PeerLoadEnded

@@ -20,6 +20,7 @@ from hostagent.core.fetches import Fetches
 from hostagent.core.interests import Interests
 from hostagent.core.local_reads import LocalReads
 from hostagent.core.locks import Locks
+from hostagent.core.parts import PartFetches, PartsFetch, PartsResult
 from hostagent.core.sources import DiskIndex
 from hostagent.core.waits import Wait, Waits
 from hostagent.pool.chunks import Chunk, ChunkPool, ChunkState, DropOutcome, Refusal
@@ -46,6 +47,8 @@ class _Holdings:
     leases: dict[LeaseId, tuple[Chunk, ...]] = field(default_factory=dict)
     reservations: dict[LeaseId, Chunk] = field(default_factory=dict)
     fetches: dict[int, Wait] = field(default_factory=dict)
+    """By request."""
+    parts: dict[int, PartsFetch] = field(default_factory=dict)
     """By request."""
     told: dict[int, int] = field(default_factory=dict)
     """Chunks that parts of fetches under way had, by request."""
@@ -74,6 +77,7 @@ class Engines:
         claims: Claims,
         locks: Locks,
         local_reads: LocalReads,
+        parts: PartFetches,
         *,
         stored: Callable[[Chunk], None],
         changed: Callable[[], None],
@@ -94,6 +98,7 @@ class Engines:
         self._claims = claims
         self._locks = locks
         self._local_reads = local_reads
+        self._parts = parts
         self._stored = stored
         self._changed = changed
         self._drop = drop
@@ -281,8 +286,43 @@ class Engines:
             self._of(engine).leases[lease] = tuple(chunk for chunk, _ in came)
         return lease, tuple(FetchedChunk(chunk.offset, chunk.size_bytes, source) for chunk, source in came)
 
+    def fetch_parts(self, event: events.PartsRequested) -> None:
+        """Ranges of chunks for an engine."""
+        holdings = self._of(event.engine)
+        status = Status.OK
+        if len(holdings.parts) >= limits.API_REQUESTS_IN_FLIGHT_MAX:
+            status = Status.BUSY
+        elif not event.keys or len(set(event.keys)) != len(event.keys) or event.request in holdings.parts:
+            status = Status.MALFORMED
+        if status is not Status.OK:
+            self._emit(effects.PartsAnswered(event.engine, event.request, status))
+            return
+        fetch = self._parts.begin(
+            event.keys,
+            event.ranges,
+            self._clock.now_ns + int(event.deadline_s * 1e9),
+            partial(self._parts_came, event.engine, event.request),
+            holdings.tenant,
+        )
+        if fetch is not None:
+            holdings.parts[event.request] = fetch
+
+    def _parts_came(self, engine: EngineId, request: int, result: PartsResult) -> None:
+        holdings = self._of(engine)
+        holdings.parts.pop(request, None)
+        lease = NO_LEASE
+        if result.chunks:
+            lease = self._next_lease()
+            holdings.leases[lease] = result.chunks
+        self._emit(effects.PartsAnswered(engine, request, result.status, lease, result.parts, result.outside))
+
     def cancel(self, event: events.CancelRequested) -> None:
         """A fetch is no longer wanted."""
+        parts = self._of(event.engine).parts.pop(event.request, None)
+        if parts is not None:
+            self._parts.cancel(parts)
+            self._emit(effects.PartsAnswered(event.engine, event.request, Status.CANCELLED))
+            return
         wait = self._of(event.engine).fetches.pop(event.request, None)
         self._of(event.engine).told.pop(event.request, None)
         if wait is not None:
@@ -382,6 +422,8 @@ class Engines:
             self._local_reads.left()
         for wait in holdings.fetches.values():
             self._waits.cancel(wait)
+        for parts in holdings.parts.values():
+            self._parts.cancel(parts)
         for chunks in holdings.leases.values():
             for chunk in chunks:
                 self._pool.unpin(chunk)

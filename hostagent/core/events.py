@@ -23,6 +23,7 @@ from kvpolicy.tiers.prefill import Prefill
 from kvproto import events as protocol
 from kvproto.ids import Address, ChunkKey, Member, ReadId
 from kvproto.integrity import NO_DIGEST, Digest, Integrity
+from kvproto.parts import ByteRange
 
 EngineId = NewType("EngineId", int)
 """One connection of an engine; never used again."""
@@ -85,6 +86,17 @@ class ChunksRequested:
     streamed: bool = False
     """Leading chunks are answered as they come, by FetchPartAnswered, and FetchAnswered has the rest. Not with
     `any_order`."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartsRequested:
+    """The engine wants the same ranges of each of these chunks, distinct; answered by PartsAnswered."""
+
+    engine: EngineId
+    request: int
+    keys: tuple[ChunkKey, ...]
+    ranges: tuple[ByteRange, ...]
+    deadline_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -541,6 +553,7 @@ EngineEvent: TypeAlias = (
     | CommitRequested
     | AbortRequested
     | ChunksRequested
+    | PartsRequested
     | CancelRequested
     | LeaseReleased
     | PlacesRequested

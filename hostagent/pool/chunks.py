@@ -154,6 +154,8 @@ class ChunkPool:
         self._chunks: dict[ChunkKey, Chunk] = {}
         self._beside: dict[ChunkKey, Chunk] = {}
         """Second copies that engines write of chunks which are FILLING otherwise (`reserve_beside`)."""
+        self._apart: set[Chunk] = set()
+        """Memory that is no chunk (`reserve_apart`)."""
         self._turns = Turns()
         self._victims = Victims(self._chunks, self._extents, self.tenants, self._turns, self.values, self._evictable)
         self._evicting: set[Chunk] = set()
@@ -221,6 +223,18 @@ class ChunkPool:
                 tenant=tenant,
             )
         )
+        return chunk
+
+    def reserve_apart(self, key: ChunkKey, size_bytes: int, tenant: str = NOBODY) -> Chunk | Refusal:
+        """Room for parts of a chunk: FILLING, and never more than that. Nobody finds it, whatever its key; `abort` it,
+        and its memory goes with the last pin."""
+        if self._extents.extent_bytes(size_bytes) > self._extents.size_bytes:
+            return Refusal.TOO_LARGE
+        offset = self._make_room(size_bytes, None, tenant)
+        if offset is None:
+            return Refusal.FULL
+        chunk = self._begin_filling(Chunk(key, None, 0, "", offset, size_bytes, ChunkState.FILLING, tenant=tenant))
+        self._apart.add(chunk)
         return chunk
 
     def _make_room(self, size_bytes: int, parent: ChunkKey | None, tenant: str) -> int | None:
@@ -579,7 +593,9 @@ class ChunkPool:
         return taken
 
     def _forget(self, chunk: Chunk) -> None:
-        if self._beside.get(chunk.key) is chunk:
+        if chunk in self._apart:
+            self._apart.remove(chunk)
+        elif self._beside.get(chunk.key) is chunk:
             del self._beside[chunk.key]
         else:
             del self._chunks[chunk.key]

@@ -31,15 +31,18 @@ from kvclient.fetched import Fetched, FetchStream, FetchUnderWay, check_fetched
 from kvclient.found import Found
 from kvclient.local import LocalReads
 from kvclient.messages import FetchedChunk, Hint, Kind, Status, Where
+from kvclient.parts import Parts, check_answer, check_parts, out_of_chunk
 from kvclient.puts import ChunkToPut, PutOutcome, Puts, Reservation
 from kvclient.region import WriteRegion
 from kvclient.terms import FetchTerms, check_terms
+from kvproto.parts import ByteRange
 from kvproto.sources import ChunkSource
 
 __all__ = [
     "AgentClient",
     "AgentError",
     "AgentUnavailableError",
+    "ByteRange",
     "ChunkSource",
     "ChunkToPut",
     "FetchStream",
@@ -47,6 +50,7 @@ __all__ = [
     "FetchUnderWay",
     "Fetched",
     "Found",
+    "Parts",
     "PoolFullError",
     "PutOutcome",
     "Reservation",
@@ -235,6 +239,48 @@ class AgentClient:
             [None if chunk is None else chunk.source for chunk in places],
             Status(answer.status),
         )
+
+    def fetch_parts(self, keys: Sequence[bytes], ranges: Sequence[ByteRange], *, deadline_s: float) -> Parts:
+        """Bring only these ranges of each chunk here (distinct keys, in any order), and lease them.
+
+        Some layers or some tokens of chunks: `kvproto.parts.ranges_of` says where they lie. `ranges`: in order, without
+        overlap. From another node only the pieces of 64 KiB that they touch cross the network, each checked against the
+        chunk's digest. What comes so is no chunk of the pool: the next fetch brings it again. Where parts cannot be had
+        (`hostagent.core.parts`), the whole chunk comes. Raises ValueError for a range outside of a chunk.
+
+        >>> with agent.fetch_parts(keys, ranges_of(layout, layers=[0]), deadline_s=0.5) as parts:
+        ...     for views in parts.views:
+        ...         load(views)
+        """
+        check_parts(keys, ranges)
+        here = self.fetch_local(keys)
+        if here is not None:
+            return self._parts_of(here, ranges)
+        body = messages.pack_fetch_parts(keys, ranges, deadline_s)
+        request = self._connection.send(Kind.FETCH_PARTS, body, count=len(keys), answered=True)
+        answer = self._connection.wait(request, self._give_up_s(deadline_s))
+        check_answer(answer, ranges)
+        lease, chunks = messages.unpack_parts(check_fetched(answer), len(keys), len(ranges))
+        views: list[list[memoryview] | None] = [None] * len(keys)
+        sources: list[ChunkSource | None] = [None] * len(keys)
+        with while_open():
+            for one in chunks:
+                sources[one.place] = one.source
+                views[one.place] = [
+                    self._pool[offset : offset + part.size_bytes]
+                    for offset, part in zip(one.offsets, ranges, strict=True)
+                ]
+        return Parts(lambda: self._connection.give_back(Kind.RELEASE, lease), views, sources, Status(answer.status))
+
+    @staticmethod
+    def _parts_of(here: Fetched, ranges: Sequence[ByteRange]) -> Parts:
+        """Ranges of chunks that are here. Raises ValueError for one outside of a chunk."""
+        for place, view in enumerate(here.views):
+            if len(view) < ranges[-1].end:
+                here.release()
+                raise out_of_chunk(ranges[-1].end, place, len(view))
+        views = [[view[one.offset : one.end] for one in ranges] for view in here.views]
+        return Parts(here.release, views, here.sources, here.outcome)
 
     def contains(self, keys: Sequence[bytes]) -> list[Where]:
         """Where each chunk is known to be, without moving anything."""

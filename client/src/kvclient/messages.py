@@ -46,6 +46,10 @@ copies it into the pool. Bodies, with as many keys as `count` says:
     CLAIM        bytes of each chunk u64, keys, then for each key the us from now on until it is there u64; not answered
     DISCLAIM     keys, or none for all claims of this connection; not answered
     WARM         bytes u64, nodes u32, wait ms u32, namespace label in UTF-8; not answered
+    FETCH_PARTS  deadline us u64, ranges u32, keys in any order, then the ranges of each chunk: offset u64, size u64
+                 answer: lease u64, then per chunk that is here: index of its key u32, source u8, and for each range
+                 its offset in the pool u64; indexes rise; status says why the first one missing is missing. With
+                 OUT_OF_CHUNK instead: index of a key u32, bytes of its chunk u64
 
 A key is 16 bytes. Leases, pins, locks and claims belong to the connection and end with it.
 """
@@ -58,9 +62,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kvclient.terms import FetchTerms, check_terms
+from kvproto.parts import ByteRange
 from kvproto.sources import ChunkSource
 
-VERSION = 5
+VERSION = 6
+"""6: with FETCH_PARTS."""
 KEY_BYTES = 16
 NO_KEY = bytes(KEY_BYTES)
 NO_POSITION = 0xFFFF_FFFF
@@ -68,12 +74,18 @@ NO_RECOMPUTE = 0xFFFF_FFFF_FFFF_FFFF
 FRAME_BYTES_MAX = 256 * 1024
 KEYS_MAX = 4096
 """Keys in one request: a million tokens in chunks of 256."""
+RANGES_MAX = 4096
+"""Of each chunk in one request."""
+PARTS_MAX = 16384
+"""Ranges of all chunks in one request."""
 TRACEPARENT_BYTES_MAX = 128
 """Version 00 of W3C Trace Context takes 55; later versions may append to it."""
 
 assert KEYS_MAX * (KEY_BYTES + 8) + TRACEPARENT_BYTES_MAX + 64 <= FRAME_BYTES_MAX, (
     "a full fetch or claim fits in one frame, and so does the answer to a fetch"
 )
+assert (KEYS_MAX + RANGES_MAX) * KEY_BYTES + 64 <= FRAME_BYTES_MAX, "so does a full request for parts"
+assert KEYS_MAX * 5 + PARTS_MAX * 8 + 64 <= FRAME_BYTES_MAX, "and so does its answer"
 
 HEADER = struct.Struct("!IBBHI")
 WELCOME = struct.Struct("!IQQ")
@@ -89,6 +101,10 @@ HINT = struct.Struct("!BI")
 CANCEL = struct.Struct("!I")
 CLAIM = struct.Struct("!Q")
 WARM = struct.Struct("!QII")
+FETCH_PARTS = struct.Struct("!QI")
+RANGE = struct.Struct("!QQ")
+OUT_OF_CHUNK = struct.Struct("!IQ")
+_PART_HEAD = struct.Struct("!IB")
 
 
 class Kind(enum.IntEnum):
@@ -113,6 +129,7 @@ class Kind(enum.IntEnum):
     FETCH_STREAM = 19
     FETCH_PART = 20
     WARM = 21
+    FETCH_PARTS = 22
 
 
 ONE_WAY = frozenset({Kind.ABORT, Kind.RELEASE, Kind.HINT, Kind.CANCEL, Kind.CLAIM, Kind.DISCLAIM, Kind.WARM})
@@ -150,6 +167,8 @@ class Status(Named):
     MALFORMED = 32
     UNKNOWN_LEASE = 33
     TOO_MANY_KEYS = 35
+    OUT_OF_CHUNK = 36
+    """A range does not lie inside of a chunk."""
 
 
 class Where(Named):
@@ -187,6 +206,17 @@ class FetchedChunk:
     offset: int
     size_bytes: int
     source: ChunkSource
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedParts:
+    """Of one chunk."""
+
+    place: int
+    """Index of its key."""
+    source: ChunkSource
+    offsets: tuple[int, ...]
+    """Where each range begins in the pool."""
 
 
 def pack(kind: Kind, request: int, body: bytes = b"", *, status: int = 0, count: int = 0) -> bytes:
@@ -339,6 +369,45 @@ def unpack_found(frame: Frame, keys_count: int) -> tuple[int, dict[int, FetchedC
         if place >= keys_count or place in chunks or source not in _SOURCES:
             raise MalformedFrameError(f"answer to FETCH_EACH names chunk {place} of {keys_count}, source {source}")
         chunks[place] = FetchedChunk(offset, size_bytes, _SOURCES[source])
+    return lease, chunks
+
+
+def pack_fetch_parts(keys: Sequence[bytes], ranges: Sequence[ByteRange], deadline_s: float) -> bytes:
+    """Body of FETCH_PARTS; raises ValueError as `pack_keys`."""
+    head = FETCH_PARTS.pack(int(deadline_s * 1e6), len(ranges))
+    return head + pack_keys(keys) + b"".join(RANGE.pack(*one) for one in ranges)
+
+
+def unpack_fetch_parts(frame: Frame) -> tuple[float, list[bytes], tuple[ByteRange, ...]]:
+    """(deadline in seconds, keys, ranges) of FETCH_PARTS; raises MalformedFrameError."""
+    if len(frame.body) < FETCH_PARTS.size:
+        raise MalformedFrameError("a request for parts without a head")
+    deadline_us, ranges_count = FETCH_PARTS.unpack_from(frame.body)
+    split = FETCH_PARTS.size + frame.count * KEY_BYTES
+    if len(frame.body) != split + ranges_count * RANGE.size:
+        raise MalformedFrameError(f"{ranges_count} ranges of {frame.count} chunks in {len(frame.body)} bytes")
+    keys = unpack_keys(frame.body[:split], frame.count, FETCH_PARTS.size)
+    return deadline_us / 1e6, keys, tuple(ByteRange(*one) for one in RANGE.iter_unpack(frame.body[split:]))
+
+
+def pack_parts(lease: int, chunks: Sequence[FetchedParts]) -> bytes:
+    """Body of the answer to FETCH_PARTS."""
+    return LEASE.pack(lease) + b"".join(
+        _PART_HEAD.pack(one.place, one.source) + struct.pack(f"!{len(one.offsets)}Q", *one.offsets) for one in chunks
+    )
+
+
+def unpack_parts(frame: Frame, keys_count: int, ranges_count: int) -> tuple[int, list[FetchedParts]]:
+    """(lease, parts of the chunks that are here) of the answer to FETCH_PARTS; raises MalformedFrameError."""
+    layout = struct.Struct(f"!IB{ranges_count}Q")
+    if len(frame.body) != LEASE.size + frame.count * layout.size:
+        raise MalformedFrameError("answer to FETCH_PARTS has the wrong length")
+    (lease,) = LEASE.unpack_from(frame.body)
+    chunks: list[FetchedParts] = []
+    for place, source, *offsets in layout.iter_unpack(frame.body[LEASE.size :]):
+        if place >= keys_count or (chunks and place <= chunks[-1].place) or source not in _SOURCES:
+            raise MalformedFrameError(f"answer to FETCH_PARTS names chunk {place} of {keys_count}, source {source}")
+        chunks.append(FetchedParts(place, _SOURCES[source], tuple(offsets)))
     return lease, chunks
 
 

@@ -7,8 +7,9 @@ from random import Random
 from typing import ClassVar
 
 from kvclient import messages
-from kvclient.messages import FetchedChunk, Frame, FrameReader, Kind, MalformedFrameError, Status
+from kvclient.messages import FetchedChunk, FetchedParts, Frame, FrameReader, Kind, MalformedFrameError, Status
 from kvclient.terms import FetchTerms
+from kvproto.parts import ByteRange
 from kvproto.sources import ChunkSource
 from tests.fuzz.target import Case, check
 
@@ -32,6 +33,10 @@ def request_frame(random: Random) -> bytes:
             count, body = 0, messages.COMMIT.pack(lease, random.choice((0, 0, 4096, 1 << 20, 1 << 63, (1 << 64) - 1)))
         case Kind.FETCH_EACH:
             body = messages.FETCH_EACH.pack(random.choice((0, 1000, 50_000, 1 << 63))) + messages.pack_keys(keys)
+        case Kind.FETCH_PARTS:
+            sizes = (0, 1, 4096, 1 << 40)
+            ranges = [ByteRange(4096 * at, random.choice(sizes)) for at in range(random.randrange(4))]
+            body = messages.pack_fetch_parts(keys, ranges, random.choice((0.0, 0.001, 0.05)))
         case Kind.LOCK:
             body = messages.LOCK.pack(random.choice((0, 1000, 1 << 63))) + messages.pack_keys(keys)
         case Kind.ABORT | Kind.RELEASE:
@@ -65,7 +70,10 @@ def request_frame(random: Random) -> bytes:
 def answer_frame(random: Random) -> bytes:
     """An answer as an agent sends it."""
     status = random.choice(list(Status))
-    match random.randrange(6):
+    match random.randrange(7):
+        case 6:
+            parts = [FetchedParts(place, random.choice(list(ChunkSource)), (4096, 8192)) for place in (0, 2)]
+            return messages.pack(Kind.FETCH_PARTS, 1, messages.pack_parts(1, parts), status=status, count=2)
         case 5:
             chunk = FetchedChunk(4096, 4096, random.choice(list(ChunkSource)))
             return messages.pack(Kind.FETCH_EACH, 1, messages.pack_found(1, [0, 2], [chunk, chunk]), count=2)
@@ -109,6 +117,8 @@ class LocalMessages:
                 messages.unpack_sources,
                 lambda one: messages.unpack_keys(one.body, one.count),
                 lambda one: messages.unpack_found(one, 3),
+                messages.unpack_fetch_parts,
+                lambda one: messages.unpack_parts(one, 3, 2),
             ):
                 try:
                     unpack(frame)

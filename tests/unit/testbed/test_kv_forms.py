@@ -14,26 +14,26 @@ from bmv2_testbed.errors import TestbedError
 SHAPE = LlamaShape(vocabulary=40, hidden=32, layers=3, heads=4, kv_heads=2, head_numbers=16, feed_forward=48)
 
 
-def weights() -> dict[str, np.ndarray]:
+def weights(shape: LlamaShape = SHAPE) -> dict[str, np.ndarray]:
     random = np.random.default_rng(7)
 
-    def made(*shape: int) -> np.ndarray:
-        return (random.standard_normal(shape) / shape[-1] ** 0.5).astype(np.float32)
+    def made(*sizes: int) -> np.ndarray:
+        return (random.standard_normal(sizes) / sizes[-1] ** 0.5).astype(np.float32)
 
-    wide, narrow = SHAPE.heads * SHAPE.head_numbers, SHAPE.kv_heads * SHAPE.head_numbers
-    found = {"embedding.weight": made(SHAPE.vocabulary, SHAPE.hidden), "final_norm": np.ones(SHAPE.hidden, np.float32)}
+    wide, narrow = shape.heads * shape.head_numbers, shape.kv_heads * shape.head_numbers
+    found = {"embedding.weight": made(shape.vocabulary, shape.hidden), "final_norm": np.ones(shape.hidden, np.float32)}
     shapes = {
-        "query": (wide, SHAPE.hidden),
-        "key": (narrow, SHAPE.hidden),
-        "value": (narrow, SHAPE.hidden),
-        "output": (SHAPE.hidden, wide),
-        "gate": (SHAPE.feed_forward, SHAPE.hidden),
-        "up": (SHAPE.feed_forward, SHAPE.hidden),
-        "down": (SHAPE.hidden, SHAPE.feed_forward),
+        "query": (wide, shape.hidden),
+        "key": (narrow, shape.hidden),
+        "value": (narrow, shape.hidden),
+        "output": (shape.hidden, wide),
+        "gate": (shape.feed_forward, shape.hidden),
+        "up": (shape.feed_forward, shape.hidden),
+        "down": (shape.hidden, shape.feed_forward),
     }
-    for layer in range(SHAPE.layers):
-        found |= {f"layers.{layer}.{name}.weight": made(*shape) for name, shape in shapes.items()}
-        found |= {f"layers.{layer}.{name}_norm": np.ones(SHAPE.hidden, np.float32) for name in ("attention", "feed")}
+    for layer in range(shape.layers):
+        found |= {f"layers.{layer}.{name}.weight": made(*sizes) for name, sizes in shapes.items()}
+        found |= {f"layers.{layer}.{name}_norm": np.ones(shape.hidden, np.float32) for name in ("attention", "feed")}
     return found
 
 
