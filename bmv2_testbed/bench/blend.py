@@ -73,6 +73,8 @@ class BlendReport:
     """What was measured."""
 
     figures: tuple[BlendFigures, ...]
+    unturned: BlendFigures
+    """Nothing computed again, and K left as it was computed at the beginning: what turning is worth."""
     full_perplexity: float
     prefix_error: float
     """Of the first documents, which are prefixes: largest difference of a number as it came from the pool."""
@@ -141,10 +143,16 @@ def run_blend(plan: BlendPlan, carry: Carry, say: Callable[[str], None], moved: 
         moved(place / len(plan.shares))
         say(f"{share:.0%} of tokens computed again")
         figures.append(_measured(model, windows, later if share else reused, share))
+    say("K not turned")
+    unturned = [
+        _placed(model.shape, carried.whole[at : at + DOCUMENTS], layout, turn=False)
+        for at in range(0, len(documents), DOCUMENTS)
+    ]
     moved(1.0)
     first = slice(0, DOCUMENT_TOKENS)
     return BlendReport(
         tuple(figures),
+        _measured(model, windows, unturned, 0.0),
         _perplexity([window.scores for window in windows], windows),
         max(_error(one[:, :, first], window.kv[:, :, first]) for one, window in zip(reused, windows, strict=True)),
         len(documents),
@@ -191,13 +199,13 @@ def _through_pool(
     return Carried([whole[key] for key in keys], [later[key] for key in keys], carried.whole_bytes, carried.later_bytes)
 
 
-def _placed(shape: LlamaShape, chunks: Sequence[bytes], layout: KvLayout) -> Floats:
-    """KV of a context whose documents stand one behind the other: K of each turned to its place."""
+def _placed(shape: LlamaShape, chunks: Sequence[bytes], layout: KvLayout, *, turn: bool = True) -> Floats:
+    """KV of a context whose documents stand one behind the other: K of each turned to its place, or left alone."""
     sizes = [size for _, size in layout.axes]
     placed = []
     for number, chunk in enumerate(chunks):
         kv = np.frombuffer(chunk, np.float32).reshape(-1, *sizes[1:])
-        keys = turned(kv[:, 0], number * DOCUMENT_TOKENS, shape.ROPE_BASE)
+        keys = turned(kv[:, 0], number * DOCUMENT_TOKENS if turn else 0, shape.ROPE_BASE)
         placed.append(np.stack((keys, kv[:, 1]), axis=1))
     return np.concatenate(placed, axis=2)
 
@@ -305,9 +313,10 @@ def blend_table(report: BlendReport) -> Table:
     table = Table(title="Documents reused behind others, by tokens computed again", box=box.SIMPLE)
     for column in ("again", "computed", "perplexity", "divergence", "same next", "KV differs by"):
         table.add_column(column, justify="right")
-    for one in report.figures:
+    rows = [("K not turned", report.unturned), *((f"{one.share:.0%}", one) for one in report.figures)]
+    for name, one in rows:
         table.add_row(
-            f"{one.share:.0%}",
+            name,
             f"{one.computed:.0%}",
             f"{one.perplexity:.2f}",
             f"{one.divergence:.5f}",
