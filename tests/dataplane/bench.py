@@ -163,6 +163,17 @@ class Bench:
         self.target.control.modify([fy.P4TableEntry("salt", action=action, is_default_action=True)])
         self._salt = salt
 
+    def salt_apart(self, *keys: bytes) -> bytes:
+        """A salt with which these keys, and the orbit's fence, have entries of their own that no test has used."""
+        apart = [*keys, *([self._orbit_fence] if self._orbit_fence is not None else [])]
+        while True:
+            salt = hashlib.blake2b(f"{self._name} salt {next(self._keys)}".encode(), digest_size=32).digest()
+            circulates = self.target.profile.circulates
+            cells = {("interest", salted_index(key, salt, circulates=circulates)) for key in apart}
+            if len(cells) == len(apart) and not cells & self.target.used_cells:
+                self.target.used_cells |= cells
+                return salt
+
     def interest_index(self, key: bytes) -> int:
         return salted_index(key, self._salt, circulates=self.target.profile.circulates)
 

@@ -41,7 +41,7 @@ def test_round_trip(control: Control) -> None:
         (1, 0, WireReason.OP),
         (1, 5, WireReason.OP),
         (1, 16, WireReason.OP),
-        (2, 0x40, WireReason.RESERVED),
+        (2, 0x80, WireReason.RESERVED),
         (5, 0, WireReason.SEGMENT),
         (5, 255, WireReason.SEGMENT),
         (10, 1, WireReason.SEGMENT),
