@@ -11,4 +11,5 @@ from kvpolicy.tiers.form_costs import FormChoice
 class WireConfig:
     """The section `wire` of the agent's configuration."""
 
-    form: FormChoice = FormChoice.AUTO
+    form: FormChoice = FormChoice.RAW
+    """RAW unless somebody asks for more: on nodes whose processors are busy, decoding is slower than it is priced."""

@@ -43,5 +43,5 @@ class CoreOptions:
     """Writes to the cold store are no faster; 0: no limit."""
     disk_form: FormChoice = FormChoice.AUTO
     cold_form: FormChoice = FormChoice.AUTO
-    wire_form: FormChoice = FormChoice.AUTO
+    wire_form: FormChoice = FormChoice.RAW
     """What crosses the network in fewer bytes."""

@@ -79,7 +79,7 @@ class Cluster:
         disk: DiskConfig | None = None,
         api_access: Access | None = None,
         cold: ColdConfig | None = None,
-        wire: FormChoice = FormChoice.AUTO,
+        wire: FormChoice = FormChoice.RAW,
     ) -> AgentConfig:
         return AgentConfig(
             node=f"n{index}",

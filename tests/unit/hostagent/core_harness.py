@@ -66,7 +66,7 @@ class Scene:
         promote: bool = False,
         segment_bytes: int = PAGE,
         cold: bool = False,
-        wire: FormChoice = FormChoice.AUTO,
+        wire: FormChoice = FormChoice.RAW,
     ) -> None:
         knowledge = Knowledge("n0", PRIORS)
         self.disk = Disk(knowledge.disk_pool(disk_pages * PAGE)) if disk_pages else None

@@ -82,7 +82,7 @@ def learn(made: Cluster, index: int, rate: float, decode_s: float = 0.0006) -> N
 
 
 def test_by_itself_an_agent_encodes_nothing_that_nobody_reads_and_what_is_read_over_a_slow_link() -> None:
-    with cluster(2) as made:
+    with cluster(2, wire=FormChoice.AUTO) as made:
         for index in range(2):
             learn(made, index, 1e8 / 8)
         keys = put(made)
@@ -95,7 +95,7 @@ def test_by_itself_an_agent_encodes_nothing_that_nobody_reads_and_what_is_read_o
 
 
 def test_on_a_quick_link_nothing_is_ever_encoded() -> None:
-    with cluster(2) as made:
+    with cluster(2, wire=FormChoice.AUTO) as made:
         for index in range(2):
             learn(made, index, 1e11 / 8)
         keys = put(made)
@@ -192,7 +192,7 @@ def quick_lossy(made: Cluster, index: int) -> None:
 
 def test_only_a_namespace_that_allows_it_crosses_rounded() -> None:
     for label, form, exact in ((LOSSY, Form.LOSSY, False), (EXACT, Form.PLANES, True)):
-        with cluster(3) as made:
+        with cluster(3, wire=FormChoice.AUTO) as made:
             for index in range(3):
                 quick_lossy(made, index)
             keys = put(made, 1, label)
