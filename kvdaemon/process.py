@@ -11,8 +11,6 @@ from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-import uvloop
-
 from kvdaemon.errors import CannotRunError, ConfigError
 from kvdaemon.readiness import tell_alive
 from kvproto import __version__
@@ -46,7 +44,7 @@ def run_daemon(
             print(f"{args.config}: good")
             return 0
         with contextlib.suppress(KeyboardInterrupt):  # Before or after the loop has its handlers.
-            uvloop.run(_until_told(run, config))
+            asyncio.run(_until_told(run, config))
     except (ConfigError, CannotRunError) as error:
         print(f"{name}: {error}", file=sys.stderr)
         return EXIT_USAGE if isinstance(error, ConfigError) else EXIT_CANNOT_RUN

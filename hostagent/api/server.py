@@ -282,7 +282,7 @@ class _Connection(asyncio.Protocol):
     # ------------------------------------------------------------------ connection
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport = cast("asyncio.Transport", transport)  # uvloop's inherit from nothing
+        transport = cast("asyncio.Transport", transport)  # other loops' inherit from nothing
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:

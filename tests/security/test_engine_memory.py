@@ -159,14 +159,14 @@ def test_bytes_that_change_after_the_commit_change_nothing(agent: AttackedAgent,
 
 
 def test_an_engine_that_is_killed_in_a_commit_leaves_nothing(agent: AttackedAgent) -> None:
-    for number in range(200, 210):
-        liar = LyingEngine(agent.socket)
-        lease = liar.reserve(number, 4 * MIB)
-        liar.attached.sock.sendall(messages.pack(Kind.COMMIT, 2, messages.COMMIT.pack(lease, 0)))
-        liar.close()
     with AgentClient(agent.socket) as client:
-        while client.stats()["pool_bytes{filling}"]:
-            pass
+        for number in range(200, 210):
+            liar = LyingEngine(agent.socket)
+            lease = liar.reserve(number, 4 * MIB)
+            liar.attached.sock.sendall(messages.pack(Kind.COMMIT, 2, messages.COMMIT.pack(lease, 0)))
+            liar.close()
+            while client.stats()["pool_bytes{filling}"]:
+                pass
         client.drop([key(number) for number in range(200, 210)])
 
 

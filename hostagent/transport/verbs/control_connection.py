@@ -115,7 +115,7 @@ class ControlConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See asyncio.Protocol."""
-        transport = cast("asyncio.Transport", transport)  # uvloop's inherit from nothing
+        transport = cast("asyncio.Transport", transport)  # other loops' inherit from nothing
         if self._owner is None:
             transport.abort()
             return
