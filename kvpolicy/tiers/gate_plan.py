@@ -115,7 +115,7 @@ class Plan:
 
     def _route(self, offer: Offer) -> None:
         ends_s = {source: self._end_s(offer, source) for source in offer.sources}
-        ranked = sorted(ends_s, key=lambda source: ends_s[source])
+        ranked = sorted(ends_s, key=ends_s.__getitem__) if len(ends_s) > 1 else offer.sources
         route = ranked[0]
         if offer.coming:
             self._coming_s[path_of(route)] = ends_s[route]
@@ -132,13 +132,17 @@ class Plan:
         if offer.coming_bytes is not None:
             rest_s = offer.coming_bytes / self.costs.cost(source).rate_bytes_per_s
             return max(offer.ready_s, self._coming_s.get(path_of(source), 0.0) + rest_s)
-        own = {one: size for one, size in self._asked.items() if path_of(one) is path_of(source)}
-        own[source] = own.get(source, 0) + offer.asked_bytes(source)
+        own_bytes = self._asked[source] + offer.asked_bytes(source)
         wait_s = self._waits_s[source]
-        if source in _BY_HOLDERS:
+        if source in _BY_HOLDERS and offer.holder_load is not IDLE:
             rate = self.costs.cost(source).rate_bytes_per_s
-            wait_s = max(wait_s, offer.holder_load.delay_s(own[source], rate))
-        in_turn_s = wait_s + sum(self.costs.cost_s(one, size) for one, size in own.items())
+            wait_s = max(wait_s, offer.holder_load.delay_s(own_bytes, rate))
+        if len(self._asked) > (source in self._asked):
+            own = {one: size for one, size in self._asked.items() if path_of(one) is path_of(source)}
+            own[source] = own_bytes
+            in_turn_s = wait_s + sum(self.costs.cost_s(one, size) for one, size in own.items())
+        else:
+            in_turn_s = wait_s + self.costs.cost_s(source, own_bytes)
         if not offer.ready_s:
             return in_turn_s
         return max(in_turn_s, offer.ready_s + self.costs.cost_s(source, offer.asked_bytes(source)))

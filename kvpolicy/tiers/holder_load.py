@@ -60,6 +60,10 @@ class HolderLoads:
         else:
             self._told.pop(node, None)
 
+    def thinks_busy(self, node: str) -> bool:
+        """Whether a node said that it has something queued, and has not said otherwise."""
+        return node in self._told
+
     def forget(self, node: str) -> None:
         """The node is gone."""
         self._told.pop(node, None)

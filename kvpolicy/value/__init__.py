@@ -3,7 +3,7 @@
 Pure: no I/O, clock, randomness or threads. Explained in docs/explanation/value.md.
 """
 
-from kvpolicy.value.cache import CacheValues, EvictionCost
+from kvpolicy.value.cache import CacheValues, EvictionCosts
 from kvpolicy.value.costs import Measurement, SourceCosts, Tier
 from kvpolicy.value.formula import value
 from kvpolicy.value.history import PastFetches, Touch
@@ -14,7 +14,7 @@ from kvpolicy.value.tally import FetchTally
 __all__ = [
     "POLICIES",
     "CacheValues",
-    "EvictionCost",
+    "EvictionCosts",
     "FetchTally",
     "Measurement",
     "PastFetches",

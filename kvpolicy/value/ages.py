@@ -78,12 +78,10 @@ class ReuseAges:
 
     def score(self, group: int, age_s: float) -> float:
         """log2 of the index of one chunk, in hits/s."""
-        age_s = max(0.0, age_s)
         return float(self._index[group, bisect_right(AGE_EDGES_S, age_s)]) - _RECENCY * age_s
 
     def scores(self, groups: npt.NDArray[np.integer], ages_s: Floats) -> Floats:
         """`score` of many chunks."""
-        ages_s = np.maximum(ages_s, 0.0)
         index: Floats = self._index[groups, np.searchsorted(_EDGES, ages_s, side="right")]
         return index - _RECENCY * ages_s
 

@@ -6,7 +6,7 @@ that is remembered of a chunk, in the pool or not, is one row of a `ChunkTable`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import exp2, inf, log2
 from typing import TypeAlias
 
@@ -15,12 +15,13 @@ import numpy.typing as npt
 
 from kvpolicy.value import formula
 from kvpolicy.value.ages import FINISHED_SCORE, ReuseAges
-from kvpolicy.value.history import AccessHistory, PastFetches, Touch
+from kvpolicy.value.history import TOUCHES_MAX, AccessHistory, PastFetches, Touch
 from kvpolicy.value.order import EvictionOrder
 from kvpolicy.value.parameters import NS, ValueParameters
 from kvpolicy.value.policies import POLICIES, Policy, Rule, Scorer
 from kvpolicy.value.reuse import KIND_KNOWN, KIND_NEW, ReuseTimes, class_of, kind_of_session
-from kvpolicy.value.selector import PolicySelector, Sampled
+from kvpolicy.value.selector import PolicySelector
+from kvpolicy.value.shadows import ShownChunk
 from kvpolicy.value.table import FINISHED, NONE, ORPHAN, RESIDENT, ChunkTable, mixed
 from kvproto.ids import ChunkKey
 
@@ -32,8 +33,8 @@ _TIE_S = 1e-6
 """Fetches of one moment still come one after the other."""
 _AGE = Rule.AGE
 
-EvictionCost: TypeAlias = Callable[[ChunkKey, int], float]
-"""(key, bytes) -> seconds above 0 that a reader waits longer when this pool's copy is gone. See
+EvictionCosts: TypeAlias = Callable[[Sequence[Touch]], Sequence[float]]
+"""Of each of these chunks: seconds above 0 that a reader waits longer when this pool's copy is gone. See
 `SourceCosts.eviction_cost_s`."""
 
 
@@ -49,10 +50,10 @@ class CacheValues:
         capacity_bytes: int,
         parameters: ValueParameters | None = None,
         policies: tuple[Policy, ...] = POLICIES,
-        eviction_cost: EvictionCost | None = None,
+        eviction_costs: EvictionCosts | None = None,
     ) -> None:
-        """`eviction_cost`: asked at each fetch and arrival, for every chunk alike; None: all bytes are equal."""
-        self._eviction_cost = eviction_cost
+        """`eviction_costs`: asked at each fetch and arrival, for every chunk alike; None: all bytes are equal."""
+        self._eviction_costs = eviction_costs
         self.parameters = parameters or ValueParameters()
         self.capacity_bytes = capacity_bytes
         self._used_bytes = 0
@@ -70,6 +71,7 @@ class CacheValues:
             policies,
             capacity_bytes,
             self._ages,
+            self._scorer.every,
             self.parameters.shadow_chunks_max,
             self.parameters.selector_half_touches,
         )
@@ -105,12 +107,13 @@ class CacheValues:
         kind = self._kind(touches, chunks[0].parent)
         self._access_history.fetched(chunks, slots, touches, kind, now_s)
         self._learn_ages()
-        if self._eviction_cost is not None:
-            for slot, touch in zip(slots, chunks, strict=True):
-                self._describe(slot, touch)
-        self._shadow(chunks, slots, touches, mixes)
-        flags_at, children_at = self._table.flags_at, self._table.children_at
+        if self._eviction_costs is not None:
+            self._describe(slots, chunks)
+        turn = self._selector.turn
+        self._shadow(chunks, slots, touches, mixes, turn)
+        flags_at, children_at, turn_at = self._table.flags_at, self._table.children_at, self._table.turn_at
         for slot in slots:
+            turn_at[slot] = turn
             if not children_at[slot] and flags_at[slot] & RESIDENT:
                 self._order.changed(slot)
 
@@ -147,35 +150,42 @@ class CacheValues:
             table = self._table
             weight = self._weight(slot, now_s)
             if table.weight_at[slot] == 0.0:
-                self._presume(slot)
+                self._presume([slot])
             table.weight_at[slot] = max(weight, self._decay(max(0.0, within_s)), _WEIGHT_MIN)
-            table.last_at[slot] = now_s
+            self._stamp(slot)
             table.flags_at[slot] &= ~FINISHED & 0xFF
             if table.flags_at[slot] & RESIDENT:
                 self._order.changed(slot)
 
     # -- who is in the pool
 
-    def add(self, touch: Touch, now_ns: int) -> None:
-        """A chunk arrived. Raises ValueError when it is here already."""
+    def add(self, chunks: Sequence[Touch], now_ns: int) -> None:
+        """Chunks arrived. Raises ValueError when one is here already."""
         self._seconds(now_ns)
-        slot = self._slot(touch.key)
-        table = self._table
-        if table.flags_at[slot] & RESIDENT:
-            raise ValueError(f"chunk {touch.key.hex()} is in the pool already")
-        table.flags_at[slot] = (table.flags_at[slot] | RESIDENT) & ~ORPHAN & 0xFF
-        self._describe(slot, touch)
-        if table.weight_at[slot] == 0.0:
-            self._presume(slot)
-        table.parent_at[slot] = NONE
-        if touch.parent is not None:
-            parent = self._slot(touch.parent)
-            table.parent_at[slot] = parent
-            table.children_at[parent] += 1
-        self._count += 1
-        self._used_bytes += int(table.size_at[slot])
-        self._order.changed(slot)
-        if table.children_at[slot]:
+        table, slots = self._table, dict[ChunkKey, int]()
+        for touch in chunks:
+            slot = slots[touch.key] = self._slot(touch.key)
+            flags = table.flags_at[slot]
+            if flags & RESIDENT:
+                raise ValueError(f"chunk {touch.key.hex()} is in the pool already")
+            table.flags_at[slot] = (flags | RESIDENT) & ~ORPHAN & 0xFF
+        parents = [self._above(touch.parent, slots) for touch in chunks]
+        added = list(slots.values())
+        parent_at, children_at, weight_at, size_at = (
+            table.parent_at, table.children_at, table.weight_at, table.size_at,
+        )  # fmt: skip
+        rejoined = [slot for slot in added if children_at[slot]]
+        self._describe(added, chunks)
+        self._presume([slot for slot in added if weight_at[slot] == 0.0])
+        for slot, parent in zip(added, parents, strict=True):
+            parent_at[slot] = parent
+            if parent != NONE:
+                children_at[parent] += 1
+            self._used_bytes += int(size_at[slot])
+        self._count += len(added)
+        for slot in added:
+            self._order.changed(slot)
+        for slot in rejoined:
             self._mark_orphans(slot, False)
 
     def remove(self, key: ChunkKey) -> None:
@@ -233,8 +243,8 @@ class CacheValues:
         if self._active.filtered and table.touches_at[slot] < 2:
             return None
         if table.weight_at[slot] == 0.0:
-            self._presume(slot)
-        self._describe(slot, touch)
+            self._presume([slot])
+        self._describe([slot], [touch])
         score = self._score_one(slot)
         keep = NONE if touch.parent is None else self._find(touch.parent)
         self._expire()
@@ -376,7 +386,12 @@ class CacheValues:
         return kind_of_session(before) if before else KIND_NEW
 
     def _shadow(
-        self, chunks: Sequence[Touch], slots: Sequence[int], touches: Sequence[int], mixes: Sequence[int]
+        self,
+        chunks: Sequence[Touch],
+        slots: Sequence[int],
+        touches: Sequence[int],
+        mixes: Sequence[int],
+        turn: float,
     ) -> None:
         """Show the sampled chunks of a fetch to the selector."""
         mask = self._sample_mask
@@ -384,78 +399,79 @@ class CacheValues:
         if not sampled:
             return
         table = self._table
-        last_at, weight_at, worth_at = table.last_at, table.weight_at, table.worth_at
-        level_at, fresh, groups = table.level_at, self._ages.fresh, self._groups_behind(slots)
-        terms: tuple[float, ...] = ()
-        scores, sizes, saved, aged = [], [], [], []
+        last_s = table.last_at[slots[0]]
+        weight_at, worth_at, level_at, group_at = table.weight_at, table.worth_at, table.level_at, table.group_at
+        before: tuple[float, ...] = ()
+        shown = []
         for at in sampled:
             slot, touch = slots[at], chunks[at]
-            own = (weight_at[slot], touches[at], level_at[slot], worth_at[slot], groups[at])
-            if own != terms:
-                terms = own
-                weight, before, level, worth, group = own
-                every = self._scorer.every(last_at[slot], weight, before + 1, level, worth, fresh[group])
-                saved_of_byte = exp2(worth)
-                of_age = (group, worth)
-            scores.append(every)
-            sizes.append(touch.size_bytes)
-            saved.append(saved_of_byte * touch.size_bytes * touch.readers)
-            aged.append(of_age)
-        known = [touches[at] > 0 for at in sampled]
-        seen = Sampled([mixes[at] for at in sampled], scores, sizes, saved, known, aged, self._now_s)
-        if self._selector.fetched(seen):
+            facts = (
+                weight_at[slot], touches[at], level_at[slot], worth_at[slot], group_at[slot], touch.size_bytes,
+                touch.readers,
+            )  # fmt: skip
+            if facts != before:
+                before = facts
+                weight, known, level, worth, group, size_bytes, readers = facts
+                scored = (last_s, weight, min(known + 1, TOUCHES_MAX), level, worth, turn)
+                one = ShownChunk(scored, group, size_bytes, exp2(worth) * size_bytes * readers, known > 0)
+            shown.append(one)
+        if self._selector.fetched([mixes[at] for at in sampled] if mask else mixes, shown, self._now_s):
             self._active = self._policies[self._selector.active]
             self._order.forget()
         self._sample_mask = self._selector.sample_mask
 
-    def _groups_behind(self, slots: Sequence[int]) -> list[int]:
-        """Of each chunk of a fetch the class, of its own and of those behind it, of which most is expected now. Shadows
-        know no prefixes, and an ancestor is fetched whenever its descendants are."""
-        group_at, fresh = self._table.group_at, self._ages.fresh
-        groups = []
-        best = group_at[slots[-1]]
-        for slot in reversed(slots):
-            group = group_at[slot]
-            if group != best and fresh[group] > fresh[best]:
-                best = group
-            groups.append(best)
-        groups.reverse()
-        return groups
-
-    def _presume(self, slot: int) -> None:
-        """Nobody has fetched the chunk yet: it was put here for somebody who will, as if fetched once now."""
+    def _presume(self, slots: Sequence[int]) -> None:
+        """Nobody has fetched these yet: they were put here for somebody who will, as if fetched once now."""
         table = self._table
-        table.last_at[slot], table.weight_at[slot] = self._now_s, 1.0
         group = class_of(1, None, KIND_NEW, 0, False)
         self._reuse.work_out(group)
-        table.group_at[slot] = group
-        table.level_at[slot] = self._reuse.levels[group]
+        level = self._reuse.levels[group]
+        for slot in slots:
+            self._stamp(slot)
+            table.weight_at[slot], table.group_at[slot], table.level_at[slot] = 1.0, group, level
 
-    def _describe(self, slot: int, touch: Touch) -> None:
+    def _stamp(self, slot: int) -> None:
+        """As if the chunk were fetched now, for orders that ask when that was."""
         table = self._table
-        if not table.flags_at[slot] & RESIDENT or table.size_at[slot] == 0.0:
-            table.size_at[slot] = touch.size_bytes
-        if self._eviction_cost is not None:
-            table.worth_at[slot] = log2(self._eviction_cost(touch.key, touch.size_bytes) / max(1, touch.size_bytes))
+        table.last_at[slot], table.turn_at[slot] = self._now_s, self._selector.turn
+
+    def _describe(self, slots: Sequence[int], chunks: Sequence[Touch]) -> None:
+        flags_at, size_at, worth_at = self._table.flags_at, self._table.size_at, self._table.worth_at
+        for slot, touch in zip(slots, chunks, strict=True):
+            if not flags_at[slot] & RESIDENT or size_at[slot] == 0.0:
+                size_at[slot] = touch.size_bytes
+        if self._eviction_costs is not None:
+            for slot, touch, cost_s in zip(slots, chunks, self._eviction_costs(chunks), strict=True):
+                worth_at[slot] = log2(cost_s / max(1, touch.size_bytes))
 
     def _score_one(self, slot: int) -> float:
         table = self._table
         if table.flags_at[slot] & (FINISHED | ORPHAN):
             return FINISHED_SCORE
-        last_s, worth = table.last_at[slot], table.worth_at[slot]
+        last_s = table.last_at[slot]
+        facts = (
+            last_s, table.weight_at[slot], table.touches_at[slot], table.level_at[slot], table.worth_at[slot],
+            table.turn_at[slot],
+        )  # fmt: skip
+        score = self._scorer.one(self._active, facts)
         if self._active.rule is _AGE:
-            return float(worth + self._ages.score(table.group_at[slot], self._as_of_s - last_s))
-        weight, touches = table.weight_at[slot], table.touches_at[slot]
-        return self._scorer.one(self._active, last_s, weight, touches, table.level_at[slot], worth)
+            score += self._ages.score(table.group_at[slot], self._as_of_s - last_s)
+        return score
 
     def _score_many(self, slots: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         table = self._table
-        last_s, worth = table.last_s[slots], table.worth[slots].astype(np.float64)
+        last_s = table.last_s[slots]
+        scores = self._scorer.many(
+            self._active,
+            last_s,
+            table.weight[slots].astype(np.float64),
+            table.touches[slots],
+            table.level[slots],
+            table.worth[slots].astype(np.float64),
+            table.turn[slots],
+        )
         if self._active.rule is _AGE:
-            scores = worth + self._ages.scores(table.group[slots], self._as_of_s - last_s)
-        else:
-            weight, touches = table.weight[slots].astype(np.float64), table.touches[slots]
-            scores = self._scorer.many(self._active, last_s, weight, touches, table.level[slots], worth)
+            scores = scores + self._ages.scores(table.group[slots], self._as_of_s - last_s)
         return np.where(table.flags[slots] & (FINISHED | ORPHAN) != 0, FINISHED_SCORE, scores)
 
     def _begin_pass(self) -> None:
@@ -467,8 +483,10 @@ class CacheValues:
             self._order.expire()
 
     def _learn_ages(self) -> None:
-        if self._ages.work_out(self._now_s) and self._active.rule is _AGE:
-            self._order.forget()
+        if self._ages.work_out(self._now_s):
+            self._selector.ages_changed()
+            if self._active.rule is _AGE:
+                self._order.forget()
 
     def _find(self, key: ChunkKey) -> int:
         """Slot of a key, NONE if it has none."""
@@ -482,6 +500,13 @@ class CacheValues:
             return near
         slot = self._table.find(key)
         return self._new_slot(key, mixed(key)) if slot == NONE else slot
+
+    def _above(self, parent: ChunkKey | None, slots: Mapping[ChunkKey, int]) -> int:
+        """Slot of a parent, most likely one of `slots`; NONE for none."""
+        if parent is None:
+            return NONE
+        slot = slots.get(parent)
+        return self._slot(parent) if slot is None else slot
 
     def _slots(self, keys: Sequence[ChunkKey], mixes: Sequence[int]) -> list[int]:
         """Slots of the chunks of a fetch, new ones for those that have none."""
@@ -501,7 +526,7 @@ class CacheValues:
         if self._table.full:
             self._purge()
         slot = self._table.take(key, mix)
-        self._table.last_at[slot] = self._now_s
+        self._stamp(slot)
         return slot
 
     def _purge(self) -> None:

@@ -32,6 +32,10 @@ class Tier(enum.Enum):
     """In the cold store, which no node holds."""
     RECOMPUTE = "recompute"
 
+    __hash__ = object.__hash__
+    """Members are single objects. `Enum` hashes their names, in Python, and tables by tier are looked up 40 times for
+    each chunk of a fetch."""
+
 
 @dataclass(frozen=True, slots=True)
 class SourceCost:

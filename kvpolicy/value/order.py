@@ -19,8 +19,8 @@ from kvpolicy.value.lowest import Entry, LowestFirst
 from kvpolicy.value.table import MOVED, NONE, RESIDENT, ChunkTable
 from kvproto.ids import ChunkKey
 
-_QUEUE_MIN: Final = 64
-_QUEUE_SHARE: Final = 32
+QUEUE_MIN: Final = 64
+QUEUE_SHARE: Final = 32
 
 Slots = npt.NDArray[np.int64]
 
@@ -41,7 +41,7 @@ class EvictionOrder:
         self._score_one = score_one
         self._score_many = score_many
         self._begin_pass = begin_pass
-        self._leaves = LowestFirst(self._is_leaf, _QUEUE_MIN, _QUEUE_SHARE)
+        self._leaves = LowestFirst(self._is_leaf, QUEUE_MIN, QUEUE_SHARE)
 
     def changed(self, slot: int) -> None:
         """A resident came, was fetched, lost its last child, or is worth something else for another reason."""

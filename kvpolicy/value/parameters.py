@@ -12,7 +12,7 @@ HALF_LIFE_S: Final = 300.0
 """Of a fetch's weight, unless an operator says otherwise."""
 
 TRACKED_MAX: Final = 1_000_000
-"""Chunks whose fetches are remembered by one pool, in it or not; about 60 bytes each, taken as they come."""
+"""Chunks whose fetches are remembered by one pool, in it or not; about 70 bytes each, taken as they come."""
 
 SHADOW_CHUNKS_MAX: Final = 4096
 """Chunks that one shadow cache holds at most: a larger pool is shadowed by a sample of its keys."""

@@ -1,4 +1,4 @@
-"""What a pool remembers of each chunk, in arrays: a hash index over fixed-width columns, about 60 bytes per chunk.
+"""What a pool remembers of each chunk, in arrays: a hash index over fixed-width columns, about 70 bytes per chunk.
 
 Columns are numpy arrays for whole-pool passes and memoryviews of the same memory for single entries, which are several
 times faster than numpy's own scalars. Slots are stable while a chunk is tracked. Owns memory and lookup; what the
@@ -34,6 +34,7 @@ _COLUMNS: Final[dict[str, str]] = {
     "high": "u8",
     "low": "u8",
     "last_s": "f8",
+    "turn": "f8",
     "weight": "f4",
     "worth": "f4",
     "size": "f4",
@@ -60,6 +61,7 @@ class ChunkTable:
 
     # Columns, one entry per slot (see `_COLUMNS`): arrays for passes, `*_at` for single entries.
     last_s: npt.NDArray[np.float64]
+    turn: npt.NDArray[np.float64]
     weight: npt.NDArray[np.float32]
     worth: npt.NDArray[np.float32]
     size: npt.NDArray[np.float32]
@@ -73,6 +75,7 @@ class ChunkTable:
     high: npt.NDArray[np.uint64]
     low: npt.NDArray[np.uint64]
     last_at: Any
+    turn_at: Any
     weight_at: Any
     gap_at: Any
     worth_at: Any
@@ -201,6 +204,7 @@ class ChunkTable:
             setattr(self, name, column)
         self._slots = slots
         self.last_at, self.weight_at = self.last_s.data, self.weight.data
+        self.turn_at = self.turn.data
         self.gap_at, self.worth_at, self.size_at = self.gap_ds.data, self.worth.data, self.size.data
         self.parent_at, self.children_at = self.parent.data, self.children.data
         self.touches_at, self.group_at = self.touches.data, self.group.data

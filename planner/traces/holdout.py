@@ -1,14 +1,13 @@
 """Makes the holdout set: loads that no policy was tuned on, to see whether what was chosen for others holds on them.
 
 Frozen: a change of a policy must not follow from a result on these, and none of them may change because of a result.
-Whoever breaks that moves the trace to `tuning` and makes new ones. Seeded.
+Whoever breaks that moves the trace to `former_holdout` and makes new ones. Seeded.
 
 `python -m planner.traces.holdout DIRECTORY`
 """
 
 from __future__ import annotations
 
-import math
 import random
 from itertools import count
 from typing import Final
@@ -17,247 +16,178 @@ from planner.traces.generate import Generator, arrivals, main, ordered, request,
 from planner.traces.request import TraceRequest
 
 DURATION_S: Final = 1800.0
-_GROUP_SIZES: Final = (4, 8, 16, 32, 64)
 
 
-def growing_groups(seed: int, duration_s: float = DURATION_S) -> list[TraceRequest]:
-    """Rollouts of 4 to 64 members whose usual size grows, then falls again, over the trace: a prompt of 6 to 60 chunks,
-    half of them behind one of 10 templates, 1 to 6 steps; a member drops out after each step one time in five."""
+def rollout_batches(seed: int, duration_s: float = DURATION_S) -> list[TraceRequest]:
+    """Training in batches: every 40 s or so 2 to 6 tasks of 8 to 40 chunks behind one of 4 system prompts, each rolled
+    out by 16 members in 2 to 5 turns; a turn takes 2 to 15 s and adds 1 to 5 chunks."""
     rng, fresh = random.Random(seed), count()
-    templates = [[next(fresh) for _ in range(rng.randint(2, 12))] for _ in range(10)]
+    systems = [[next(fresh) for _ in range(rng.randint(4, 16))] for _ in range(4)]
     requests = []
-    for begin_s in arrivals(rng, 0.0, duration_s, 14.0):
-        usual = 4 * (1 - abs(2 * begin_s / duration_s - 1))
-        size = rng.choices(_GROUP_SIZES, [math.exp(-abs(at - usual)) for at in range(len(_GROUP_SIZES))])[0]
-        prompt = list(rng.choice(templates)) if rng.random() < 0.5 else []
-        prompt += [next(fresh) for _ in range(rng.randint(6, 60))]
-        tails: list[list[int]] = [[] for _ in range(size)]
+    for batch_s in arrivals(rng, 0.0, duration_s, 40.0):
+        for _ in range(rng.randint(2, 6)):
+            task = [*rng.choice(systems), *(next(fresh) for _ in range(rng.randint(8, 40)))]
+            turns = rng.randint(2, 5)
+            for _ in range(16):
+                state, at_s = list(task), batch_s + rng.uniform(0.0, 4.0)
+                for _ in range(turns):
+                    requests.append(request(at_s, state))
+                    state = state + [next(fresh) for _ in range(rng.randint(1, 5))]
+                    at_s += rng.uniform(2.0, 15.0)
+    return ordered(requests, duration_s)
+
+
+def voted_answers(seed: int, duration_s: float = DURATION_S) -> list[TraceRequest]:
+    """Questions of 3 to 30 chunks, half behind one of 12 instructions, answered 4 to 64 times one after the other until
+    enough answers agree; one question in six comes back a minute later, for as many answers again."""
+    rng, fresh = random.Random(seed), count()
+    instructions = [[next(fresh) for _ in range(rng.randint(2, 10))] for _ in range(12)]
+    requests = []
+    for begin_s in arrivals(rng, 0.0, duration_s, 5.0):
+        question = list(rng.choice(instructions)) if rng.random() < 0.5 else []
+        question += [next(fresh) for _ in range(rng.randint(3, 30))]
+        many = rng.choice((4, 8, 16, 32, 64))
+        for again in range(2 if rng.random() < 1 / 6 else 1):
+            at_s = begin_s + again * 60.0
+            for _ in range(many):
+                requests.append(request(at_s, [*question, next(fresh)]))
+                at_s += rng.expovariate(1.0)
+    return ordered(requests, duration_s)
+
+
+def assistants(seed: int, duration_s: float = DURATION_S) -> list[TraceRequest]:
+    """Chats with 25 assistants (Zipf 0.9) whose prompts have 2 to 30 chunks: 1 to 20 turns, 40 s apart in the middle
+    (log-normal), each with 1 to 6 chunks; one chat in eight is taken up again after 2 to 5 minutes."""
+    rng, fresh = random.Random(seed), count()
+    choose = zipf(rng, [[next(fresh) for _ in range(rng.randint(2, 30))] for _ in range(25)], 0.9)
+    requests = []
+    for begin_s in arrivals(rng, 0.0, duration_s, 2.5):
+        said, at_s = list(choose()), begin_s
+        for part in range(2 if rng.random() < 1 / 8 else 1):
+            at_s += part * rng.uniform(120.0, 300.0)
+            for _ in range(1 + int(rng.expovariate(1 / 5)) % 20):
+                said = said + [next(fresh) for _ in range(rng.randint(1, 6))]
+                requests.append(request(at_s, said))
+                at_s += rng.lognormvariate(3.7, 0.8)
+    return ordered(requests, duration_s)
+
+
+def tool_users(seed: int, duration_s: float = DURATION_S) -> list[TraceRequest]:
+    """Agents with one of 15 sets of tools (6 to 40 chunks, Zipf 1.0) that call a tool every few seconds, 2 to 25 times.
+    One run in five fails on the way and begins anew from its task; a plan after every sixth step drops all answers."""
+    rng, fresh = random.Random(seed), count()
+    choose = zipf(rng, [[next(fresh) for _ in range(rng.randint(6, 40))] for _ in range(15)], 1.0)
+    requests = []
+    for begin_s in arrivals(rng, 0.0, duration_s, 6.0):
+        task = [*choose(), *(next(fresh) for _ in range(rng.randint(1, 8)))]
         at_s = begin_s
-        for _ in range(rng.randint(1, 6)):
-            for tail in tails:
-                requests.append(request(at_s + rng.uniform(0.0, 5.0), prompt + tail))
-                tail += [next(fresh) for _ in range(rng.randint(1, 3))]
-            tails = [tail for tail in tails if rng.random() < 0.8]
-            at_s += 5.0 + rng.expovariate(1 / 10)
+        for _ in range(2 if rng.random() < 0.2 else 1):
+            state = list(task)
+            for step in range(rng.randint(2, 25)):
+                requests.append(request(at_s, state))
+                at_s += rng.lognormvariate(1.2, 0.9)
+                if step % 6 == 5:
+                    task = [*task, next(fresh)]
+                    state = list(task)
+                else:
+                    state = state + [next(fresh) for _ in range(rng.randint(1, 4))]
     return ordered(requests, duration_s)
 
 
-def waves_of_groups(seed: int, duration_s: float = DURATION_S) -> list[TraceRequest]:
-    """Training: 2 to 8 prompts of 4 to 30 chunks at a time, each sampled by a group of 4, 8, 16, 32 or 64 over 20 s,
-    once more by half of the group a minute later, and one prompt in four again in the next epoch, a third of the trace
-    later; between waves of generation the model learns for 30 s and nothing is asked."""
+def library(seed: int, duration_s: float = DURATION_S) -> list[TraceRequest]:
+    """120 documents of 10 to 120 chunks (Zipf 0.8), one of which, of any rank, is replaced every 20 s; 1 to 4 questions
+    by each reader, 20 s apart; every fourth reader looks once into 20 to 80 chunks that nobody else has."""
     rng, fresh = random.Random(seed), count()
-    requests = []
-    begin_s = 0.0
-    while begin_s < duration_s:
-        for _ in range(rng.randint(2, 8)):
-            prompt = [next(fresh) for _ in range(rng.randint(4, 30))]
-            epochs = (begin_s, begin_s + duration_s / 3) if rng.random() < 0.25 else (begin_s,)
-            for epoch_s in epochs:
-                for _ in range(rng.choice(_GROUP_SIZES)):
-                    at_s = epoch_s + rng.uniform(0.0, 20.0)
-                    answered = [*prompt, *(next(fresh) for _ in range(rng.randint(1, 4)))]
-                    requests.append(request(at_s, answered))
-                    if rng.random() < 0.5:
-                        requests.append(request(at_s + rng.uniform(50.0, 70.0), [*answered, next(fresh)]))
-        begin_s += 20.0 + 30.0
-    return ordered(requests, duration_s)
-
-
-def tool_loops(seed: int, duration_s: float = DURATION_S) -> list[TraceRequest]:
-    """Agents that call tools: a role of 4 to 20 chunks (8 of them), a task, 3 to 60 steps that each add a tool's answer
-    of 1 to 6 chunks; a tool takes a second, or half a minute one time in six. One step in eight starts 2 to 5 branches
-    that each go 1 to 8 steps from there and leave one chunk to the agent."""
-    rng, fresh = random.Random(seed), count()
-    roles = [[next(fresh) for _ in range(rng.randint(4, 20))] for _ in range(8)]
-    requests = []
-    for begin_s in arrivals(rng, 0.0, duration_s, 30.0):
-        state = [*rng.choice(roles), *(next(fresh) for _ in range(rng.randint(1, 6)))]
-        at_s = begin_s
-        for _ in range(rng.randint(3, 60)):
-            requests.append(request(at_s, state))
-            at_s += rng.expovariate(1 / 30 if rng.random() < 1 / 6 else 1.0)
-            if rng.random() < 1 / 8:
-                ends_s = []
-                for _ in range(rng.randint(2, 5)):
-                    branch, branch_s = list(state), at_s
-                    for _ in range(rng.randint(1, 8)):
-                        branch = branch + [next(fresh) for _ in range(rng.randint(1, 4))]
-                        requests.append(request(branch_s, branch))
-                        branch_s += rng.expovariate(1 / 3)
-                    ends_s.append(branch_s)
-                    state = [*state, next(fresh)]
-                at_s = max(ends_s)
-            state = state + [next(fresh) for _ in range(rng.randint(1, 6))]
-    return ordered(requests, duration_s)
-
-
-def shifting_tenants(seed: int, duration_s: float = DURATION_S) -> list[TraceRequest]:
-    """A dozen tenants whose shares of the arrivals wander (each doubles or halves now and then): four with an API of 20
-    to 200 templates (Zipf 0.7 to 1.3), four with chats of 1 to 12 turns, four that sample 4 to 16 answers."""
-    rng, fresh = random.Random(seed), count()
-    templates = [
-        zipf(rng, [[next(fresh) for _ in range(rng.randint(1, 16))] for _ in range(rng.randint(20, 200))], exponent)
-        for exponent in (0.7, 0.9, 1.1, 1.3)
-    ]
-    systems = [[next(fresh) for _ in range(rng.randint(1, 10))] for _ in range(4)]
-    shares = [1.0] * 12
-    requests = []
-    for begin_s in arrivals(rng, 0.0, duration_s, 1.2):
-        if rng.random() < 0.05:
-            moved = rng.randrange(12)
-            shares[moved] = min(16.0, max(1 / 16, shares[moved] * rng.choice((0.5, 2.0))))
-        tenant = rng.choices(range(12), shares)[0]
-        if tenant < 4:
-            requests.append(request(begin_s, [*templates[tenant](), *(next(fresh) for _ in range(rng.randint(1, 2)))]))
-        elif tenant < 8:
-            blocks, at_s = list(systems[tenant - 4]), begin_s
-            for _ in range(rng.randint(1, 12)):
-                blocks = blocks + [next(fresh) for _ in range(rng.randint(1, 5))]
-                requests.append(request(at_s, blocks))
-                at_s += rng.lognormvariate(3.0, 1.0)
-        else:
-            prompt = [next(fresh) for _ in range(rng.randint(3, 20))]
-            requests += [
-                request(begin_s + rng.expovariate(1 / 6), [*prompt, next(fresh)]) for _ in range(rng.randint(4, 16))
-            ]
-    return ordered(requests, duration_s)
-
-
-def long_documents(seed: int, duration_s: float = DURATION_S) -> list[TraceRequest]:
-    """Documents of 30 to 250 chunks: whoever opens one asks 1 to 12 questions, half a minute apart (log-normal), and
-    two times in three those questions and their answers stay in the prompt; one document in ten is opened by a whole
-    team of 3 to 10 within five minutes."""
-    rng, fresh = random.Random(seed), count()
-    requests = []
-    for begin_s in arrivals(rng, 0.0, duration_s, 9.0):
-        document = [next(fresh) for _ in range(rng.randint(30, 250))]
-        for _ in range(rng.randint(3, 10) if rng.random() < 0.1 else 1):
-            asked, at_s = list(document), begin_s + (rng.uniform(0.0, 300.0) if rng.random() < 0.5 else 0.0)
-            keeps = rng.random() < 2 / 3
-            for _ in range(rng.randint(1, 12)):
-                with_question = [*asked, next(fresh)]
-                requests.append(request(at_s, with_question))
-                asked = with_question if keeps else asked
-                at_s += rng.lognormvariate(3.4, 1.0)
-    return ordered(requests, duration_s)
-
-
-def flash_crowds(seed: int, duration_s: float = DURATION_S) -> list[TraceRequest]:
-    """150 prompts of 4 to 24 chunks (Zipf 0.8); every two minutes or so a new one that 30 to 200 ask for within 20
-    seconds and some for minutes after; and a crawler that always reads: new pages, and as often the next of 800 pages
-    that it reads in the same order for ever."""
-    rng, fresh = random.Random(seed), count()
-    choose = zipf(rng, [[next(fresh) for _ in range(rng.randint(4, 24))] for _ in range(150)], 0.8)
-    requests = [request(at_s, [*choose(), next(fresh)]) for at_s in arrivals(rng, 0.0, duration_s, 1.0)]
-    for begin_s in arrivals(rng, 0.0, duration_s, 120.0):
-        prompt = [next(fresh) for _ in range(rng.randint(8, 40))]
-        for _ in range(rng.randint(30, 200)):
-            after_s = rng.uniform(0.0, 20.0) if rng.random() < 0.85 else rng.expovariate(1 / 180)
-            requests.append(request(begin_s + after_s, [*prompt, next(fresh)]))
-    pages = [[next(fresh) for _ in range(6)] for _ in range(800)]
-    at_page = 0
-    for at_s in arrivals(rng, 0.0, duration_s, 0.9):
-        if rng.random() < 0.5:
-            requests.append(request(at_s, [next(fresh) for _ in range(rng.randint(3, 12))]))
-        else:
-            requests.append(request(at_s, pages[at_page % len(pages)]))
-            at_page += 1
-    return ordered(requests, duration_s)
-
-
-def drifting_days(seed: int, duration_s: float = DURATION_S) -> list[TraceRequest]:
-    """Days of ten minutes with eight times as many arrivals at noon as at night; 250 templates (Zipf 1.0) of which one,
-    of any rank, is replaced by a new one every six seconds; half of the requests go on as chats, slower by night."""
-    rng, fresh = random.Random(seed), count()
-    templates = [[next(fresh) for _ in range(rng.randint(2, 18))] for _ in range(250)]
-    choose = zipf(rng, templates, 1.0)
+    documents = [[next(fresh) for _ in range(rng.randint(10, 120))] for _ in range(120)]
+    choose = zipf(rng, documents, 0.8)
     requests = []
     replaced_s = 0.0
-    for begin_s in arrivals(rng, 0.0, duration_s, 0.5):
+    for begin_s in arrivals(rng, 0.0, duration_s, 1.5):
         while replaced_s < begin_s:
-            templates[rng.randrange(250)] = [next(fresh) for _ in range(rng.randint(2, 18))]
-            replaced_s += 6.0
-        if rng.random() > _daylight(begin_s):
+            documents[rng.randrange(120)] = [next(fresh) for _ in range(rng.randint(10, 120))]
+            replaced_s += 20.0
+        if rng.random() < 0.25:
+            requests.append(request(begin_s, [next(fresh) for _ in range(rng.randint(20, 80))]))
             continue
-        blocks, at_s = [*choose(), next(fresh)], begin_s
-        requests.append(request(at_s, blocks))
-        while rng.random() < 0.5:
-            at_s += rng.expovariate(1 / 25) / _daylight(at_s)
-            blocks = blocks + [next(fresh) for _ in range(rng.randint(1, 4))]
-            requests.append(request(at_s, blocks))
+        document, at_s = list(choose()), begin_s
+        for _ in range(rng.randint(1, 4)):
+            requests.append(request(at_s, [*document, next(fresh)]))
+            at_s += rng.expovariate(1 / 20)
     return ordered(requests, duration_s)
 
 
-def _daylight(at_s: float) -> float:
-    """Share of the arrivals of noon: an eighth by night."""
-    return 9 / 16 - 7 / 16 * math.cos(2 * math.pi * at_s / 600)
-
-
-def retries(seed: int, duration_s: float = DURATION_S) -> list[TraceRequest]:
-    """Prompts of 2 to 40 chunks, three in four behind one of 30 templates; one request in five fails and is sent again
-    after 1, 2, 4, ... seconds (up to six times), and one answer in six is asked for anew 5 to 120 s later, up to four
-    times. While a service is down (a minute, every five) nine of ten fail."""
+def templates_and_jobs(seed: int, duration_s: float = DURATION_S) -> list[TraceRequest]:
+    """An API with 400 templates of 1 to 12 chunks (Zipf 1.1); twice in ten minutes a job of two minutes sends 300
+    prompts of 2 to 20 chunks behind a template of its own, each once or, one in three, again half a minute later."""
     rng, fresh = random.Random(seed), count()
-    choose = zipf(rng, [[next(fresh) for _ in range(rng.randint(2, 14))] for _ in range(30)], 0.6)
-    requests = []
-    for begin_s in arrivals(rng, 0.0, duration_s, 0.6):
-        prompt = [*(choose() if rng.random() < 0.75 else []), *(next(fresh) for _ in range(rng.randint(2, 40)))]
-        at_s = begin_s
-        for _ in range(5):
-            wait_s = 1.0
-            for _ in range(7):
-                requests.append(request(at_s, prompt))
-                if rng.random() > (0.9 if at_s % 300 > 240 else 0.2):
-                    break
-                at_s += wait_s * rng.uniform(0.8, 1.2)
-                wait_s *= 2
-            if rng.random() > 1 / 6:
-                break
-            at_s += rng.uniform(5.0, 120.0)
+    choose = zipf(rng, [[next(fresh) for _ in range(rng.randint(1, 12))] for _ in range(400)], 1.1)
+    requests = [request(at_s, [*choose(), next(fresh)]) for at_s in arrivals(rng, 0.0, duration_s, 0.8)]
+    for begin_s in arrivals(rng, 0.0, duration_s, 300.0):
+        template = [next(fresh) for _ in range(rng.randint(4, 16))]
+        for _ in range(300):
+            asked = [*template, *(next(fresh) for _ in range(rng.randint(2, 20)))]
+            at_s = begin_s + rng.uniform(0.0, 120.0)
+            requests.append(request(at_s, asked))
+            if rng.random() < 1 / 3:
+                requests.append(request(at_s + rng.uniform(20.0, 40.0), [*asked, next(fresh)]))
     return ordered(requests, duration_s)
 
 
-def editors(seed: int, duration_s: float = DURATION_S) -> list[TraceRequest]:
-    """Programmers whose editor asks every few seconds: a prompt of 10 to 60 chunks of files, in which each edit changes
-    a chunk and so everything behind it, mostly near the end; pauses of minutes, undo (the last version but one) one
-    time in ten, and 3 to 8 programmers who start from the same files."""
-    rng, fresh = random.Random(seed), count()
-    requests = []
-    for begin_s in arrivals(rng, 0.0, duration_s, 40.0):
-        files = [next(fresh) for _ in range(rng.randint(10, 60))]
-        for _ in range(rng.randint(3, 8)):
-            before, now = files, files
-            at_s = begin_s + rng.expovariate(1 / 120)
-            for _ in range(rng.randint(10, 80)):
-                requests.append(request(at_s, now))
-                at_s += rng.expovariate(1 / 90 if rng.random() < 0.08 else 1 / 4)
-                if rng.random() < 0.1:
-                    before, now = now, before
-                    continue
-                same = max(1, len(now) - 1 - int(rng.expovariate(1 / 4)))
-                edited = now[:same] + [next(fresh) for _ in range(max(1, len(files) - same))]
-                before, now = now, edited
-    return ordered(requests, duration_s)
-
-
-def everything(seed: int, duration_s: float = DURATION_S) -> list[TraceRequest]:
-    """Growing groups, tool loops, shifting tenants and drifting days side by side, every second request of each."""
-    made = (growing_groups, tool_loops, shifting_tenants, drifting_days)
+def day_of_a_cluster(seed: int, duration_s: float = DURATION_S) -> list[TraceRequest]:
+    """Chats, tools, documents and answers that are voted on, side by side, every second request of each."""
+    made = (assistants, tool_users, library, voted_answers)
     return side_by_side([make(seed + at, duration_s)[::2] for at, make in enumerate(made)], duration_s)
 
 
+def training_beside_chats(seed: int, duration_s: float = DURATION_S) -> list[TraceRequest]:
+    """Chats all the time, and batches of rollouts in every other 100 s."""
+    batches = [one for one in rollout_batches(seed + 1, duration_s) if one.arrival_ms // 100_000 % 2 == 1]
+    return side_by_side([assistants(seed, duration_s), batches], duration_s)
+
+
+def mixed_groups(seed: int, duration_s: float = DURATION_S) -> list[TraceRequest]:
+    """Groups of any size from 4 to 64 on prompts of 4 to 50 chunks, one in three behind one of 6 system prompts; each
+    member takes 1 to 6 turns of 1 to 4 chunks at its own pace, and the weaker half stops after the second."""
+    rng, fresh = random.Random(seed), count()
+    systems = [[next(fresh) for _ in range(rng.randint(3, 14))] for _ in range(6)]
+    requests = []
+    for begin_s in arrivals(rng, 0.0, duration_s, 12.0):
+        prompt = list(rng.choice(systems)) if rng.random() < 1 / 3 else []
+        prompt += [next(fresh) for _ in range(rng.randint(4, 50))]
+        turns = rng.randint(1, 6)
+        for member in range(size := rng.randint(4, 64)):
+            state, at_s = list(prompt), begin_s + rng.expovariate(1 / 3)
+            for _ in range(turns if member < size / 2 else min(2, turns)):
+                requests.append(request(at_s, state))
+                state = state + [next(fresh) for _ in range(rng.randint(1, 4))]
+                at_s += rng.lognormvariate(1.6, 0.7)
+    return ordered(requests, duration_s)
+
+
+def groups_and_library(seed: int, duration_s: float = DURATION_S) -> list[TraceRequest]:
+    """Groups of 4 to 64 beside readers of documents, every third request of each."""
+    made = (mixed_groups, library)
+    return side_by_side([make(seed + at, duration_s)[::3] for at, make in enumerate(made)], duration_s)
+
+
+def votes_tools_and_templates(seed: int, duration_s: float = DURATION_S) -> list[TraceRequest]:
+    """Answers that are voted on, tools, and an API with its jobs, side by side; every second request of each."""
+    made = (voted_answers, tool_users, templates_and_jobs)
+    return side_by_side([make(seed + 10 + at, duration_s)[::2] for at, make in enumerate(made)], duration_s)
+
+
 MADE: Final[dict[str, Generator]] = {
-    "growing_groups": growing_groups,
-    "waves_of_groups": waves_of_groups,
-    "tool_loops": tool_loops,
-    "shifting_tenants": shifting_tenants,
-    "long_documents": long_documents,
-    "flash_crowds": flash_crowds,
-    "drifting_days": drifting_days,
-    "retries": retries,
-    "editors": editors,
-    "everything": everything,
+    "rollout_batches": rollout_batches,
+    "voted_answers": voted_answers,
+    "assistants": assistants,
+    "tool_users": tool_users,
+    "library": library,
+    "templates_and_jobs": templates_and_jobs,
+    "day_of_a_cluster": day_of_a_cluster,
+    "training_beside_chats": training_beside_chats,
+    "mixed_groups": mixed_groups,
+    "groups_and_library": groups_and_library,
+    "votes_tools_and_templates": votes_tools_and_templates,
 }
 
 

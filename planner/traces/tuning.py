@@ -1,4 +1,4 @@
-"""Makes the loads that policies are tuned on, beside the traces of `catalog`. They once were the holdout set; since the
+"""Makes the loads that policies are tuned on, beside the traces of `catalog`. All once were the holdout set; since the
 policies were changed by what they showed, `holdout` takes their place. Seeded.
 
 `python -m planner.traces.tuning DIRECTORY`
@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Final
 
+from planner.traces import former_holdout
 from planner.traces.generate import Generator, arrivals, main, ordered, request, side_by_side, zipf
 from planner.traces.request import TraceRequest
 
@@ -182,6 +183,7 @@ MADE: Final[dict[str, Generator]] = {
     "groups": groups,
     "samples": samples,
     "mixture": mixture,
+    **former_holdout.MADE,
 }
 
 

@@ -105,8 +105,7 @@ def _filled(sessions: int, policies: tuple[Policy, ...], room: int | None = None
         path = _path(session)
         values.fetched(path, now_ns)
         if len(values) + _PATH_CHUNKS <= values.capacity_bytes:
-            for touch in path:
-                values.add(touch, now_ns)
+            values.add(path, now_ns)
     return values, now_ns
 
 
@@ -148,7 +147,7 @@ def _displace(values: CacheValues, path: list[Touch], now_ns: int) -> int:
             return came
         for victim in displaced:
             values.remove(victim)
-        values.add(touch, now_ns)
+        values.add([touch], now_ns)
     return len(path)
 
 

@@ -24,12 +24,18 @@ def replay_ours(
     policies: tuple[Policy, ...] = POLICIES,
 ) -> float:
     """Token-weighted prefix hit of a pool of `capacity` chunks. `ends`: what engines say after each request."""
+    return replay_into(CacheValues(capacity, policies=policies), trees, tick, ends)
+
+
+def replay_into(
+    values: CacheValues, trees: Forest, tick: Tick = lambda _: None, ends: Sequence[Sequence[int]] | None = None
+) -> float:
+    """`replay_ours` through a pool that the caller made for single chunks of one byte."""
     keys = [ChunkKey(chunk.to_bytes(16, "big")) for chunk in range(trees.count)]
     touches = [
         Touch(keys[chunk], keys[parent] if parent >= 0 else None, position, 1)
         for chunk, (parent, position) in enumerate(zip(trees.parents, trees.positions, strict=True))
     ]
-    values = CacheValues(capacity, policies=policies)
     hit = 0
     for at, step in enumerate(trees.steps):
         leading = next((here for here, chunk in enumerate(step.path) if keys[chunk] not in values), len(step.path))
@@ -53,7 +59,7 @@ def _bring_in(values: CacheValues, path: Sequence[Touch], leading: int, now_ns: 
             for victim in displaced:
                 values.remove(victim)
         if touch.key not in values:
-            values.add(touch, now_ns)
+            values.add([touch], now_ns)
 
 
 def replay_lru(trees: Forest, capacity: int, tick: Tick = lambda _: None) -> float:

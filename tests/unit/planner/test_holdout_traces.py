@@ -9,16 +9,17 @@ import pytest
 from planner.traces import TraceRequest, holdout, tuning
 
 FROZEN = {
-    "growing_groups": "d774a4ddbcec9924",
-    "waves_of_groups": "34a2a83dadde0676",
-    "tool_loops": "2fa6e600da88f139",
-    "shifting_tenants": "8fab9ca46355ef32",
-    "long_documents": "0a5bc9c5c62cff2f",
-    "flash_crowds": "656f39da4b1cdd1c",
-    "drifting_days": "6a9b6ed21a3dad3a",
-    "retries": "af23eb14d61a19ae",
-    "editors": "14d50e351f94c1e2",
-    "everything": "30ca96fa17a30efb",
+    "rollout_batches": "da42729412bcfca0",
+    "voted_answers": "0cbf5776090ec158",
+    "assistants": "6d86cf6181cfdb4e",
+    "tool_users": "fe5f47491c8ba2a4",
+    "library": "3fc429c6014e4b47",
+    "templates_and_jobs": "e747e990b818faab",
+    "day_of_a_cluster": "1333c2c5b2e5d70a",
+    "training_beside_chats": "36549efb2a95aed6",
+    "mixed_groups": "40ed76dc139a8974",
+    "groups_and_library": "e3c944cd93b59738",
+    "votes_tools_and_templates": "bb957a4030c2c6a5",
 }
 
 

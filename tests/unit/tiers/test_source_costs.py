@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import pytest
 
 from kvpolicy.value.costs import EVICTION_COST_MIN_SHARE, PRIORS, SourceCosts, Tier
@@ -66,3 +69,9 @@ def test_a_loss_is_against_the_next_cheaper_and_always_above_zero() -> None:
     assert 0 < costs.eviction_cost_s(one_gb, here, [remote]) < 0.001, (
         "who recomputes faster than all others loses little"
     )
+
+
+def test_tiers_that_were_copied_or_sent_to_another_process_are_found_in_tables() -> None:
+    """They are hashed by identity."""
+    for tier in Tier:
+        assert PRIORS[pickle.loads(pickle.dumps(tier))] is PRIORS[copy.deepcopy(tier)] is PRIORS[Tier(tier.value)]

@@ -19,7 +19,6 @@ from bmv2_testbed.bench.policy.trees import Forest, forest, session_ends
 from kvcast.cli import main
 from kvpolicy.value import POLICIES, CacheValues, Policy, Rule, Touch, ValueParameters
 from kvpolicy.value.formula import value
-from kvpolicy.value.selector import ShadowCache
 from kvpolicy.value.table import NONE, ORPHAN, RESIDENT, ChunkTable, mixed
 from kvproto.ids import ChunkKey
 from planner.traces import TraceRequest, holdout, read_trace
@@ -125,7 +124,7 @@ def test_prefixes_stay_whole_and_the_order_is_by_score(
                     values.remove(victim)
                 if len(values) >= capacity:
                     break
-                values.add(one, now)
+                values.add([one], now)
         assert len(values) <= capacity
         here = {int.from_bytes(one, "big") for one in values.victims(now)}
         assert len(here) == len(values)
@@ -136,12 +135,12 @@ def test_prefixes_stay_whole_and_the_order_is_by_score(
 
 def test_what_costs_more_to_get_again_stays() -> None:
     for policy in POLICIES:
-        if policy.rule is Rule.LRU:
-            continue
-        values = CacheValues(2, policies=(policy,), eviction_cost=lambda one, size: 1.0 if one == key(1) else 0.1)
+        values = CacheValues(
+            2, policies=(policy,), eviction_costs=lambda chunks: [1.0 if one.key == key(1) else 0.1 for one in chunks]
+        )
         for one in (touch(1), touch(2)):
             values.fetched([one], 0)
-            values.add(one, 0)
+            values.add([one], 0)
         assert list(values.victims(SECOND)) == [key(2), key(1)], policy.name
 
 
@@ -152,7 +151,7 @@ def test_readers_at_once_count_as_so_many_fetches() -> None:
         values = CacheValues(2, policies=(policy,))
         for one in (dataclasses.replace(touch(1), readers=3), touch(2)):
             values.fetched([one], 0)
-            values.add(one, 0)
+            values.add([one], 0)
         assert list(values.victims(SECOND)) == [key(2), key(1)], policy.name
         assert values.rate(key(1), SECOND) > values.rate(key(2), SECOND)
     three, one = (value(0.5, saved_s=0.25, size_bytes=128, readers=readers) for readers in (3, 1))
@@ -165,7 +164,7 @@ def test_a_newcomer_worth_less_stays_out_and_pins_are_the_owners_say() -> None:
     values = CacheValues(1, policies=tuple(one for one in POLICIES if one.rule is Rule.RATE))
     for at in range(5):
         values.fetched([touch(1)], at * SECOND)
-    values.add(touch(1), 5 * SECOND)
+    values.add([touch(1)], 5 * SECOND)
     values.fetched([touch(2)], 6 * SECOND)
     assert not values.admits(touch(2), 6 * SECOND)
     assert values.admits(touch(2), 6 * SECOND, room_bytes=1)
@@ -179,7 +178,7 @@ def test_hints_lift_and_drop_until_the_next_fetch() -> None:
     values = CacheValues(3)
     for number in (1, 2, 3):
         values.fetched([touch(number)], number * SECOND)
-        values.add(touch(number), number * SECOND)
+        values.add([touch(number)], number * SECOND)
     values.finished([key(3)], 4 * SECOND)
     assert next(values.victims(4 * SECOND)) == key(3)
     assert values.rate(key(3), 4 * SECOND) == 0.0
@@ -194,10 +193,10 @@ def test_descendants_of_what_went_go_first() -> None:
     values = CacheValues(4)
     for number, parent in ((1, None), (2, 1), (3, 2), (9, None)):
         values.fetched([touch(number, parent, number)], SECOND)
-        values.add(touch(number, parent, number), SECOND)
+        values.add([touch(number, parent, number)], SECOND)
     values.remove(key(1))
     assert list(values.victims(2 * SECOND)) == [key(3), key(2), key(9)]
-    values.add(touch(1), 2 * SECOND)
+    values.add([touch(1)], 2 * SECOND)
     assert next(values.victims(2 * SECOND)) in (key(3), key(9))
 
 
@@ -228,17 +227,37 @@ def test_all_that_hang_on_a_chunk_lose_their_ancestor_with_it(parents: list[int]
             if number in here:
                 values.remove(key(number))
             else:
-                values.add(touch(number, parents[number]), SECOND)
+                values.add([touch(number, parents[number])], SECOND)
         here ^= {number}
         ours, walked = (list(values.victims(2 * SECOND)) for values in both)
         assert ours == walked
+
+
+@settings(derandomize=True, deadline=None, max_examples=200)
+@given(st.lists(st.integers(0, 20), min_size=2, max_size=20), st.sets(st.integers(0, 19)))
+def test_chunks_that_come_at_once_are_as_if_they_came_one_by_one(parents: list[int], moved: set[int]) -> None:
+    """Some are there before, some of them hang on those that come, and chunk n hangs on parents[n], whoever that is."""
+    chunks = [touch(number, parent) for number, parent in enumerate(parents)]
+    coming = [chunks[number] for number in sorted(moved) if number < len(chunks)]
+    both = CacheValues(len(chunks)), CacheValues(len(chunks))
+    for values in both:
+        values.fetched(chunks, 0)
+        values.add(chunks, 0)
+        for one in coming:
+            values.remove(one.key)
+    both[0].add(coming, SECOND)
+    for one in coming:
+        both[1].add([one], SECOND)
+    at_once, singly = ([*values.victims(2 * SECOND)] for values in both)
+    assert at_once == singly
+    assert len(singly) == len(chunks)
 
 
 def test_what_is_remembered_is_bounded_and_residents_never_forgotten() -> None:
     values = CacheValues(8, ValueParameters(tracked_max=64))
     for number in range(8):
         values.fetched([touch(number)], number)
-        values.add(touch(number), number)
+        values.add([touch(number)], number)
     for number in range(8, 2000):
         values.fetched([touch(number)], number * SECOND)
     assert values.tracked_count <= 64
@@ -250,9 +269,9 @@ def test_what_is_remembered_is_bounded_and_residents_never_forgotten() -> None:
 
 def test_misuse_raises() -> None:
     values = CacheValues(2)
-    values.add(touch(1), 0)
+    values.add([touch(1)], 0)
     with pytest.raises(ValueError, match="already"):
-        values.add(touch(1), 0)
+        values.add([touch(1)], 0)
     with pytest.raises(KeyError, match="not in the pool"):
         values.remove(key(2))
     with pytest.raises(ValueError, match="16 bytes"):
@@ -282,45 +301,6 @@ def test_the_table_keeps_everything_as_it_grows() -> None:
     assert [table.find(one) for one in keys] == slots
     with pytest.raises(MemoryError):
         table.take(ChunkKey(bytes(16)), 0)
-
-
-@settings(derandomize=True, deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 9), st.floats(0, 10)), max_size=80), st.integers(1, 5))
-def test_a_shadow_keeps_what_scores_highest(fetches: list[tuple[int, float]], capacity: int) -> None:
-    shadow, mirror, hits = ShadowCache(capacity, filtered=False), dict[int, float](), 0
-    for chunk, score in fetches:
-        shadow.fetched([chunk], [score], [1.0], [1.0], [True])
-        if chunk in mirror:
-            hits += 1
-            mirror[chunk] = score
-        elif len(mirror) < capacity:
-            mirror[chunk] = score
-        elif min(mirror.values()) < score:
-            del mirror[min(mirror, key=lambda one: (mirror[one], one))]
-            mirror[chunk] = score
-        assert len(shadow) == len(mirror)
-    assert shadow.hits == hits
-
-
-def test_what_is_finished_leaves_a_shadow_first_again_and_again() -> None:
-    """All finished chunks score the same, so places in a shadow come to have a score that they had before."""
-    shadow, scores = ShadowCache(20, filtered=False), itertools.count()
-
-    def hits(*chunks: int) -> float:
-        before = shadow.hits
-        for chunk in chunks:
-            shadow.fetched([chunk], [float(next(scores))], [1.0], [1.0], [True])
-        return shadow.hits - before
-
-    hits(*range(20))
-    for first in range(20, 120, 10):
-        here = range(first - 20, first)
-        for chunk in here[:10]:
-            shadow.finished(chunk)
-        assert hits(*here[10:15]) == 5
-        assert hits(*range(first, first + 10)) == 0
-        assert hits(*here[10:]) == 10, "only what is finished went"
-        assert len(shadow) == 20
 
 
 def test_a_fetch_may_name_a_chunk_twice_and_never_forgets_its_own() -> None:
@@ -358,7 +338,7 @@ def _use(values: CacheValues, one: Touch, now: int) -> None:
         if not values.admits(one, now):
             return
         values.remove(next(values.victims(now)))
-    values.add(one, now)
+    values.add([one], now)
 
 
 def test_session_ends_name_what_only_that_session_used() -> None:

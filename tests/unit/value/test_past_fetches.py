@@ -57,7 +57,7 @@ def test_the_successor_expects_what_the_witness_expects(seed: int) -> None:
 def test_what_a_pool_keeps_follows_from_it_at_once() -> None:
     values = CacheValues(3 * 4096)
     for number in (1, 2, 3):
-        values.add(touch(number), 0)
+        values.add([touch(number)], 0)
     values.remember([touch(3), touch(1)], [PastFetches(9, 5.0, 1.0, 2.0), PastFetches(4, 3.0, 2.0, 3.0)], 2 * SECOND)
     assert [one[-1] for one in values.victims(2 * SECOND)] == [2, 1, 3]
 

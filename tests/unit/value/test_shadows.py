@@ -1,0 +1,197 @@
+"""A shadow is a pool: it hits what a real one of its size hits, and stays sound whatever is fetched or sampled out."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bmv2_testbed.bench.policy.replay import replay_into
+from bmv2_testbed.bench.policy.trees import Forest, forest
+from kvpolicy.value import POLICIES, CacheValues, Policy, Rule, ValueParameters, selector
+from kvpolicy.value.ages import ReuseAges
+from kvpolicy.value.shadows import NOBODY, ShadowCache, ShadowCaches, ShownChunk
+from planner.traces import TraceRequest
+from planner.traces.tuning import MADE
+
+UNFADED = ValueParameters(selector_half_touches=10**12)
+PLAIN = (POLICIES[0],)
+FACTS = (0.0, 0.0, 0, 0, 0.0, 0.0)
+
+
+class Fixed(CacheValues):
+    """A pool that its last policy decides."""
+
+    def __init__(self, capacity: int, policies: tuple[Policy, ...]) -> None:
+        super().__init__(capacity, UNFADED, policies)
+        self._selector.active = len(policies) - 1
+        self._active = policies[-1]
+
+
+def replayed(trees: Forest, capacity: int, policies: tuple[Policy, ...]) -> tuple[float, float]:
+    """Hit ratio of a pool by the last policy, and of that policy's shadow."""
+    values = Fixed(capacity, policies)
+    hit = replay_into(values, trees)
+    return hit, values.scores()[policies[-1].name]
+
+
+@settings(derandomize=True, deadline=None, max_examples=60)
+@given(
+    st.lists(st.tuples(st.integers(1, 200), st.floats(0.0, 90.0)), min_size=1, max_size=80),
+    st.integers(1, 12),
+    st.sampled_from(POLICIES),
+)
+def test_a_shadow_hits_what_a_pool_of_its_policy_hits(
+    fetches: list[tuple[int, float]], capacity: int, policy: Policy
+) -> None:
+    """Requests are paths in a small tree: node n hangs on n // 3."""
+    requests, at_s = [], 0.0
+    for leaf, gap_s in fetches:
+        at_s += gap_s
+        path = []
+        while leaf:
+            path.append(leaf)
+            leaf //= 3
+        requests.append(TraceRequest(round(1000 * at_s), 512 * len(path), 1, tuple(reversed(path))))
+    hit, shadow = replayed(forest(requests), capacity, (policy,))
+    assert shadow == pytest.approx(hit, abs=1e-9)
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda one: one.name)
+@pytest.mark.parametrize(("name", "share"), [("growing_groups", 0.01), ("samples", 0.1), ("scans", 0.05)])
+def test_a_shadow_among_others_hits_what_a_pool_hits_that_its_policy_decides(
+    policy: Policy, name: str, share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(selector, "MARGIN", math.inf)
+    trees = forest(MADE[name](3, 150.0))
+    capacity = int(trees.count * share)
+    others = tuple(one for one in POLICIES if one != policy)
+    hit, shadow = replayed(trees, capacity, (*others, policy))
+    assert shadow == pytest.approx(hit, abs=1e-9)
+
+
+def plain_replay(trees: Forest, capacity: int) -> float:
+    """The hit ratio of `turnover`, said in the plainest way: sets, and a look at every leaf for each that goes."""
+    pools: dict[str, set[int]] = {"lru": set(), "turnover": set()}
+    scores: dict[str, dict[int, float]] = {"lru": {}, "turnover": {}}
+    touches = Counter[int]()
+    turn, hit = 0.0, 0
+    for at, step in enumerate(trees.steps):
+        touches.update(step.path)
+        for chunk in step.path:
+            scores["lru"][chunk] = at
+            scores["turnover"][chunk] = math.log2(touches[chunk]) + turn + 1e-9 * at
+        for name, pool in pools.items():
+            score = scores[name]
+            leading = next((here for here, chunk in enumerate(step.path) if chunk not in pool), len(step.path))
+            if name == "lru":
+                turn += (len(step.path) - leading) / capacity
+            else:
+                hit += step.hit_tokens(leading)
+            for chunk in step.path[leading:]:
+                if len(pool) == capacity:
+                    inner = {trees.parents[one] for one in pool}
+                    leaves = [one for one in pool if one not in inner and one not in step.path]
+                    first = min(leaves, key=lambda one, score=score: score[one], default=None)  # type: ignore[misc]
+                    if first is None or score[first] >= score[chunk]:
+                        break
+                    pool.remove(first)
+                pool.add(chunk)
+    return hit / trees.tokens
+
+
+@settings(derandomize=True, deadline=None, max_examples=60)
+@given(st.lists(st.integers(1, 200), min_size=1, max_size=120), st.integers(1, 12))
+def test_counting_by_turns_is_what_it_says(leaves: list[int], capacity: int) -> None:
+    requests = []
+    for at, leaf in enumerate(leaves):
+        path = []
+        while leaf:
+            path.append(leaf)
+            leaf //= 3
+        requests.append(TraceRequest(1000 * at, 512 * len(path), 1, tuple(reversed(path))))
+    trees = forest(requests)
+    turnover = tuple(one for one in POLICIES if one.rule is Rule.TURNOVER)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(selector, "MARGIN", math.inf)
+        hit, _ = replayed(trees, capacity, (POLICIES[0], *turnover))
+    assert hit == pytest.approx(plain_replay(trees, capacity), abs=1e-12)
+
+
+def shown(score: float, size_bytes: float = 1.0) -> ShownChunk:
+    return ShownChunk(FACTS, 0, size_bytes, size_bytes, True, (score,))
+
+
+def shadows(capacity: float) -> tuple[ShadowCaches, ShadowCache]:
+    caches = ShadowCaches(PLAIN, capacity, ReuseAges(4.0, 1_000_000), lambda _: ())
+    return caches, caches.each[0]
+
+
+def test_what_is_finished_goes_first_until_it_is_fetched_again() -> None:
+    caches, shadow = shadows(4)
+    for chunk in range(4):
+        caches.fetched([chunk], [shown(10.0 + chunk)], 1.0, chunk)
+    caches.finished(2)
+    caches.finished(3)
+    caches.fetched([3], [shown(20.0)], 1.0, 5.0)
+    caches.fetched([7], [shown(9.0)], 1.0, 6.0)
+    assert [chunk in shadow for chunk in (0, 1, 2, 3, 7)] == [True, True, False, True, True]
+    caches.finished(99)
+
+
+def test_a_chunk_that_needs_more_room_than_is_worth_less_drops_nothing() -> None:
+    caches, shadow = shadows(4)
+    for chunk, score in enumerate((1.0, 5.0, 6.0, 7.0)):
+        caches.fetched([chunk], [shown(score)], 1.0, chunk)
+    caches.fetched([9], [shown(4.0, 2.0)], 1.0, 9.0)
+    assert len(shadow) == 4 and 0 in shadow and 9 not in shadow
+    caches.fetched([9], [shown(5.5, 2.0)], 1.0, 10.0)
+    assert [chunk in shadow for chunk in (0, 1, 2, 3, 9)] == [False, False, True, True, True]
+
+
+def test_a_prefix_longer_than_the_shadow_keeps_its_beginning() -> None:
+    caches, shadow = shadows(3)
+    for at in range(3):
+        caches.fetched(range(5), [shown(float(at))] * 5, 1.0, at)
+        assert [chunk in shadow for chunk in range(5)] == [True] * 3 + [False] * 2
+    assert shadow.hits == 6
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_sample_that_halves_leaves_shadows_sound(seed: int) -> None:
+    """Random trees, fetches that begin anywhere, hints, halvings: leaves, children and bytes stay as they should."""
+    rng = random.Random(seed)
+    caches = ShadowCaches(POLICIES, 40.0, ReuseAges(4.0, 1_000_000), lambda _: ())
+    parents = {chunk: rng.randrange(chunk // 2, chunk) for chunk in range(1, 512)}
+    sampled_out = 0
+    for at in range(600):
+        chunk, path = rng.randrange(1, 512), []
+        while chunk:
+            path.append(chunk)
+            chunk = parents[chunk]
+        path = [one for one in reversed(path) if not one & sampled_out][rng.choice((0, 0, 1)) :]
+        if path:
+            scores = [rng.random() + at / 90 for _ in POLICIES]
+            one = ShownChunk((float(at), *FACTS[1:]), 0, rng.choice((1.0, 2.0)), 1.0, at > 9, scores)
+            caches.fetched(path, [one] * len(path), 1.0, float(at))
+        if at % 7 == 0:
+            caches.finished(rng.randrange(512))
+        if at in (200, 400):
+            sampled_out |= 1 << at // 100
+            caches.shrink(1 << at // 100)
+        for shadow in caches.each:
+            check(shadow, sampled_out)
+    assert caches.known == len({chunk for shadow in caches.each for chunk in shadow.here()}), "no more than is needed"
+
+
+def check(shadow: ShadowCache, sampled_out: int) -> None:
+    here = shadow.here()
+    assert not any(chunk & sampled_out for chunk in here)
+    assert shadow.used_bytes == sum(size for _, size in here.values()) <= shadow.capacity_bytes
+    inner = {parent for parent, _ in here.values() if parent != NOBODY}
+    assert inner <= set(here), "a chunk lost its ancestor"
+    assert set(shadow.leaves()) == set(here) - inner
