@@ -1,5 +1,6 @@
 """Links: rate, delay, bounded queue, and what goes wrong on them."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from kvproto.ids import Address
@@ -28,6 +29,8 @@ class Faults:
     reordering_delay_ns: int = 3_000_000
     corruption: float = 0.0
     """A corrupted packet is one that arrives and fails its check: it takes room on the link and is then dropped."""
+    loses: Callable[[Packet], bool] = lambda _: False
+    """Packets that are lost besides."""
 
 
 CLEAN = Faults()
@@ -86,7 +89,7 @@ class Link:
         if faults is CLEAN:
             return [at]
         chance = self._chance
-        if faults.loss and chance.fraction() < faults.loss:
+        if (faults.loss and chance.fraction() < faults.loss) or faults.loses(packet):
             self.dropped += 1
             return []
         if faults.corruption and chance.fraction() < faults.corruption:

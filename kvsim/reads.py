@@ -60,7 +60,19 @@ class ReadUnderway:
     wire: ReadId
     address: Address
     left: int
-    seen: set[int] = field(default_factory=set)
+    seen: dict[int, int] = field(default_factory=dict)
+    """What has come: first segments of packets, and how many segments each has."""
+    have: int = 0
+    """So many of its segments, the first ones, have come."""
+
+    def came(self, first: int, count: int) -> bool:
+        """A packet came. Returns whether more of the first segments are here: a connection hands over no others."""
+        self.seen[first] = count
+        self.left -= count
+        before = self.have
+        while (more := self.seen.get(self.effect.first + self.have)) is not None:
+            self.have += more
+        return self.have > before
 
 
 class Reads:
@@ -231,14 +243,13 @@ class Reads:
             underway = self._reads.get(read)  # it may be given up by now
         if underway is None or body.first in underway.seen:
             return
-        underway.seen.add(body.first)
         self._host.storage.view(underway.effect.chunk)[body.first : body.first + len(body.contents)] = body.contents
-        underway.left -= len(body.contents)
+        further = underway.came(body.first, len(body.contents))
         if not underway.left:
             del self._reads[read]
             self._host.handle(protocol.ReadDone(read))
-        else:
-            self._host.handle(protocol.ReadProgress(read, underway.effect.count - underway.left))
+        elif further:
+            self._host.handle(protocol.ReadProgress(read, underway.have))
 
     def _on_refused(self, body: ReadRefused, source: Address) -> None:
         """One read (or, with read 0, the whole connection) failed."""

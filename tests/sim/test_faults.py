@@ -1,5 +1,7 @@
 """Everything that may go wrong in a fetch: the right bytes or a typed miss in time, and nothing left behind."""
 
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -9,7 +11,8 @@ from hostagent.core.work import TaskStatus
 from kvclient.messages import Status
 from kvproto.limits import MS
 from kvproto.sources import ChunkSource
-from kvsim.link import Faults
+from kvsim.bodies import DataBody, StreamBody
+from kvsim.link import Faults, Packet
 from kvsim.world import Setting, World
 
 SMALL = Setting(readers=6, chunks=6, segments=64, ttl_ns=2_000 * MS, deadline_ns=10_000 * MS, seed=11)
@@ -117,7 +120,7 @@ def test_holder_unreachable_with_another(checked) -> None:
 
 
 def leader(world):
-    return next((node for node in world.readers if node.core.fetches.led_count), None)
+    return next((node for node in world.readers if node.core.fetches.arrivals.led_count), None)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -153,6 +156,54 @@ def test_follower_killed_slows_nobody(checked) -> None:
     checked(world)
     ideal_ns = SMALL.chunks * SMALL.segments * SMALL.segment_bytes / SMALL.rate_bytes_per_s * 1e9
     assert max(node.answer.at_ns for node in world.readers if not node.dead) < 1.4 * ideal_ns
+
+
+class Losses:
+    """What a holder's uplink loses of a read connection, and of casts: `reads` and `casts` say which copies."""
+
+    def __init__(self, reads: Callable[[int], bool], casts: Callable[[int], bool] = lambda _: False) -> None:
+        self._reads, self._casts = reads, casts
+        self._copies: Counter[object] = Counter()
+        self.reads = self.casts = 0
+
+    def __call__(self, packet: Packet) -> bool:
+        body = packet.body
+        if isinstance(body, StreamBody):
+            place: object = body.sequence
+            lost = self._reads(self._copies[place])
+            self.reads += lost
+        elif isinstance(body, DataBody):
+            place = body.key, body.segment
+            lost = self._casts(self._copies[place])
+            self.casts += lost
+        else:
+            return False
+        self._copies[place] += 1
+        return lost
+
+
+@pytest.mark.parametrize("after_ns", [0, MID_FETCH_NS // 2], ids=["from-the-start", "mid-fetch"])
+@pytest.mark.parametrize(
+    ("losses", "at_most_s"),
+    [
+        (lambda: Losses(lambda _: True), 0.3),
+        (lambda: Losses(lambda copy: not copy), 0.3),
+        (lambda: Losses(lambda copy: copy < 2, lambda copy: not copy), 0.7),
+    ],
+    ids=["silent", "late", "both-late"],
+)
+def test_a_read_connection_that_falls_silent(losses, at_most_s, after_ns, checked) -> None:
+    """A read that stands still is begun again after a second. What it owes comes by GET long before."""
+    world, lost = World(replace(SMALL, readers=1, chunks=3)), losses()
+
+    def fall_silent() -> None:
+        world.holders[0].link.faults = Faults(loses=lost)
+
+    world.engine.at(after_ns, fall_silent)
+    report = checked(world)
+    assert complete(report)
+    assert lost.reads
+    assert max(report.times_s) < at_most_s
 
 
 @pytest.mark.parametrize("holders", [1, 2])

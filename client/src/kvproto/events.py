@@ -106,7 +106,10 @@ class SegmentsReceived:
 
 @dataclass(frozen=True, slots=True)
 class ReadProgress:
-    """The first `segments` of a reliable read lie in memory. Optional; keeps a long stripe from timing out."""
+    """The first `segments` of a reliable read lie in memory. Optional.
+
+    It keeps a long stripe from timing out, and tells what of a read that falls silent is here.
+    """
 
     read: ReadId
     segments: int
@@ -121,7 +124,7 @@ class ReadDone:
 
 @dataclass(frozen=True, slots=True)
 class ReadFailed:
-    """A reliable read ended early. What it had written may be in memory; none of it counts."""
+    """A reliable read ended early. What it had written may be in memory; none of it counts from now on."""
 
     read: ReadId
     gone: bool

@@ -63,6 +63,25 @@ def test_the_queue_is_handed_over_in_bursts_and_in_order() -> None:
     assert it.handle(SegmentsSent(KEY, 8), 1) == [UnpinChunk(KEY)]
 
 
+def test_gets_that_come_together_leave_as_one_run() -> None:
+    it = holder(burst=100)
+    gets = [get(0, 64), get(64, 32), get(96, 32, member=2), get(200, 8)]
+    assert it.handle_all(gets, 0) == [PinChunk(KEY), SendSegments(KEY, 0, 96), SendSegments(KEY, 96, 4)]
+    assert it.handle(SegmentsSent(KEY, 100), 1) == [SendSegments(KEY, 100, 28), SendSegments(KEY, 200, 8)]
+
+
+def test_a_shell_that_reports_all_of_a_burst_at_once_gets_larger_ones() -> None:
+    """That it has nothing left for a moment does not mean that it rests."""
+    it = holder(burst=4)
+    it.handle(get(0, 256), 0)
+    now, handed = 0, 4
+    while handed < 100:
+        now += 100_000
+        handed += sum(command.count for command in it.handle(SegmentsSent(KEY, 4), now))
+    assert handed > 100, "more than the shell has reported"
+    assert now == 2 * MS
+
+
 def test_what_is_queued_or_just_sent_for_another_is_not_sent_again() -> None:
     it = holder(burst=4)
     it.handle(get(0, 8), 0)

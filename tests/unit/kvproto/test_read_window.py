@@ -53,10 +53,60 @@ class Path:
         return self.brought_bytes / ((self.now_ns - start_ns) * self.bytes_per_s / 1e9)
 
 
+@dataclass
+class ToldPath(Path):
+    """The same, where others post and count: the window hears twice a round trip, of several pieces."""
+
+    allowed: tuple[int, int, int] = (0, 0, 0)
+    """What may be in flight, bytes of a piece, and what is quick."""
+    untold: list[tuple[int, int, int, int]] = field(default_factory=list)
+    """(in flight before, size, posted, here) of each piece."""
+    quick_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        self.window.begin(self.now_ns)
+        self.allow()
+
+    def allow(self) -> None:
+        self.allowed = self.window.bytes, self.window.piece_bytes, self.window.quick_ns
+
+    def fill(self) -> None:
+        window_bytes, piece_bytes, _ = self.allowed
+        while self.flying_bytes + piece_bytes <= window_bytes:
+            self.free_ns = max(self.free_ns, self.now_ns + self.round_trip_ns) + int(
+                piece_bytes * 1e9 / self.bytes_per_s
+            )
+            self.in_flight.append((self.now_ns, piece_bytes, self.free_ns))
+        queued_ns = self.free_ns - self.now_ns - self.round_trip_ns
+        self.most_queued_bytes = max(self.most_queued_bytes, int(queued_ns * self.bytes_per_s / 1e9))
+
+    @property
+    def flying_bytes(self) -> int:
+        return sum(size for _, size, _ in self.in_flight)
+
+    def complete(self) -> None:
+        flying_bytes = self.flying_bytes
+        posted_ns, size_bytes, self.now_ns = self.in_flight.popleft()
+        self.brought_bytes += size_bytes
+        if self.now_ns - posted_ns < self.allowed[2]:
+            self.quick_bytes += size_bytes
+            return
+        self.untold.append((flying_bytes, size_bytes, posted_ns, self.now_ns))
+        if 2 * sum(size for _, size, _, _ in self.untold) >= self.allowed[0]:
+            for piece in self.untold:
+                self.window.came(*piece)
+            self.untold.clear()
+            self.allow()
+
+
+PATHS = [Path, ToldPath]
+
+
+@pytest.mark.parametrize("kind", PATHS)
 @pytest.mark.parametrize("mbit_s", [20, 50, 200, 1000])
-def test_a_slow_holder_is_kept_busy_and_no_queue_grows(mbit_s: int) -> None:
+def test_a_slow_holder_is_kept_busy_and_no_queue_grows(mbit_s: int, kind: type[Path]) -> None:
     rate = mbit_s * 125_000
-    path = Path(rate, 1 * MS, ReadWindow(LIMIT_BYTES))
+    path = kind(rate, 1 * MS, ReadWindow(LIMIT_BYTES))
     path.run(0.4)
     path.most_queued_bytes = 0
     assert path.run(0.5) > 0.95
@@ -64,27 +114,55 @@ def test_a_slow_holder_is_kept_busy_and_no_queue_grows(mbit_s: int) -> None:
     assert path.most_queued_bytes <= max(2 * WINDOW_DELAY.ceiling_ns * rate / 1e9, floor_bytes)
 
 
-def test_even_the_beginning_fits_a_shallow_queue() -> None:
-    path = Path(20 * 125_000, 1 * MS, ReadWindow(LIMIT_BYTES))
+@pytest.mark.parametrize("kind", PATHS)
+def test_even_the_beginning_fits_a_shallow_queue(kind: type[Path]) -> None:
+    path = kind(20 * 125_000, 1 * MS, ReadWindow(LIMIT_BYTES))
     path.run(0.5)
     assert path.most_queued_bytes <= 128 * 1024
 
 
-def test_a_fast_link_is_full_after_some_round_trips() -> None:
-    path = Path(50e9, 20_000, ReadWindow(LIMIT_BYTES))
+@pytest.mark.parametrize("kind", PATHS)
+def test_a_fast_link_is_full_after_some_round_trips(kind: type[Path]) -> None:
+    path = kind(50e9, 20_000, ReadWindow(LIMIT_BYTES))
     path.run(0.001)
     assert path.run(0.01) > 0.95
     assert path.window.bytes > 50e9 * 20_000 / 1e9
 
 
-def test_a_link_that_gets_slower_is_believed() -> None:
-    path = Path(1e9, 100_000, ReadWindow(LIMIT_BYTES))
+@pytest.mark.parametrize("kind", PATHS)
+def test_a_link_that_gets_slower_is_believed(kind: type[Path]) -> None:
+    path = kind(1e9, 100_000, ReadWindow(LIMIT_BYTES))
     path.run(0.1)
     path.bytes_per_s = 5e6
     path.run(2.0)
     path.most_queued_bytes = 0
     assert path.run(0.5) > 0.95
     assert path.most_queued_bytes <= 2 * WINDOW_DELAY.ceiling_ns * 5e6 / 1e9
+
+
+def test_at_its_limit_only_slow_pieces_are_worth_telling() -> None:
+    path = ToldPath(50e9, 20_000, ReadWindow(LIMIT_BYTES))
+    path.run(0.01)
+    assert path.window.bytes == LIMIT_BYTES
+    before_bytes, path.quick_bytes = len(path.untold), 0
+    path.run(0.01)
+    assert path.quick_bytes == path.brought_bytes
+    assert len(path.untold) == before_bytes
+    path.window.lost(path.now_ns, path.now_ns + 25 * MS)
+    assert path.window.quick_ns == 0, "it is to grow again"
+
+
+def test_what_was_not_worth_telling_is_no_rest() -> None:
+    path = ToldPath(2e9, 20_000, ReadWindow(LIMIT_BYTES))
+    path.run(0.1)
+    path.quick_bytes = 0
+    path.run(1.2)
+    assert path.quick_bytes == path.brought_bytes
+    path.window.heard(path.flying_bytes, path.now_ns)
+    path.window.begin(path.now_ns)
+    assert path.window.bytes == LIMIT_BYTES
+    path.window.begin(path.now_ns + 1000 * MS)
+    assert path.window.bytes == READ_WINDOW_MIN_BYTES
 
 
 def test_pieces_that_took_a_timeout_count_as_lost() -> None:

@@ -24,17 +24,14 @@ from kvproto.events import (
     ChunkWanted,
     ControlReceived,
     FetchCancelled,
-    FetchRequested,
     HolderLost,
     HolderRef,
     ReadDone,
     ReadFailed,
-    SegmentsReceived,
     SwitchChanged,
 )
-from kvproto.ids import Address, ChunkKey, FetchId, Member, NodeId
+from kvproto.ids import FetchId, Member, NodeId
 from kvproto.limits import MS
-from kvproto.session.parameters import ReaderParameters
 from kvproto.session.reader import Reader
 from kvproto.session.timing import (
     JOIN_RETRY,
@@ -45,49 +42,28 @@ from kvproto.session.timing import (
     PATIENT_SEGMENTS,
     READ_STALL_NS,
     REPAIR_DELAY,
+    REPAIR_DELAY_UNLED,
+    REPAIR_RANK_STEP,
 )
 from kvproto.sources import ChunkSource
 from kvproto.wire.control import TAG_LEADS, Control, Flag, Op, reaction_of
-
-ME, OTHER = Member(2), Member(5)
-KEYS = [ChunkKey(bytes([index]) * 16) for index in range(4)]
-HOLDER = HolderRef(NodeId("h"), Address(1))
-SECOND = HolderRef(NodeId("s"), Address(2))
-SWITCH = Address(99)
-SEGMENTS = 64
-
-
-def reader(member: Member | None = ME) -> Reader:
-    return Reader(ReaderParameters(member))
-
-
-def wanted(key: ChunkKey, *holders: HolderRef, present: bool = False) -> ChunkWanted:
-    return ChunkWanted(key, SEGMENTS, SEGMENTS * 4096, holders or (HOLDER,), present)
-
-
-def request(*chunks: ChunkWanted, fetch: int = 1, deadline_ms: int = 10_000) -> FetchRequested:
-    return FetchRequested(FetchId(fetch), chunks, deadline_ms * MS)
-
-
-def notice(key: ChunkKey, *members: int, who: int = ME, flags: Flag = Flag.JOINED, tag: int = 0) -> ControlReceived:
-    bitmap = sum(1 << member for member in members)
-    return ControlReceived(Control(Op.NOTICE, key, SEGMENTS, flags=flags, member=who, members=bitmap, tag=tag), SWITCH)
-
-
-def cast(key: ChunkKey, *segments: int) -> SegmentsReceived:
-    return SegmentsReceived(key, np.array(segments, np.uint32), HOLDER.address)
-
-
-def controls(commands: list, op: Op) -> list[Control]:
-    return [each.message for each in commands if isinstance(each, SendControl) and each.message.op is op]
-
-
-def kinds(commands: list, kind: type) -> list:
-    return [each for each in commands if isinstance(each, kind)]
-
-
-def asked(commands: list) -> list[int]:
-    return [segment for get in controls(commands, Op.GET) for segment in range(get.segment, get.segment + get.count)]
+from tests.unit.kvproto.reader_words import (
+    HOLDER,
+    KEYS,
+    ME,
+    OTHER,
+    SECOND,
+    SEGMENTS,
+    SWITCH,
+    asked,
+    cast,
+    controls,
+    kinds,
+    notice,
+    reader,
+    request,
+    wanted,
+)
 
 
 def test_alone_it_joins_reads_leaves_verifies_and_delivers() -> None:
@@ -159,6 +135,18 @@ def test_who_leads_is_not_patient() -> None:
     silent(it, 60 * MS)
     assert it.led_count
     assert not it.patient
+
+
+def test_half_of_what_it_may_ask_for_may_wait() -> None:
+    it = reader()
+    it.handle(request(*(wanted(key) for key in KEYS)), 0)
+    for key in KEYS:
+        it.handle(notice(key, ME, OTHER), MS)
+    commands, now = silent(it, 60 * MS)
+    count = len(asked(commands))
+    assert it.half_window == count // 2
+    it.handle(cast(KEYS[0], *range(count)), now + MS)
+    assert it.half_window == count, "the window has doubled"
 
 
 def test_who_asks_a_switch_that_serves_is_not_patient() -> None:
@@ -244,6 +232,42 @@ def test_it_waits_for_a_pull_only_while_who_asked_is_there(asked_last: Member | 
         assert began >= 2 * MS + PATIENCE_UNLED.ceiling_ns
 
 
+def _it_leads_two() -> tuple[Reader, int]:
+    """It asks for the first chunk, has announced the second, and its window has no room to ask for that."""
+    it = reader()
+    it.handle(request(wanted(KEYS[0]), wanted(KEYS[1])), 0)
+    for key in KEYS[:2]:
+        it.handle(notice(key, ME, OTHER), MS)
+    commands, now = silent(it, 60 * MS)
+    announced = [join.key for join in controls(commands, Op.JOIN) if join.tag & TAG_LEADS]
+    assert announced == KEYS[:2]
+    assert {get.key for get in controls(commands, Op.GET)} == {KEYS[0]}
+    return it, now
+
+
+@pytest.mark.parametrize(
+    ("chunk", "asked_last", "says"),
+    [(1, 0, True), (1, 1 + OTHER, True), (0, 1 + ME, False)],
+    ids=["nobody asked for it", "another one asked for some of it", "the switch names who asked"],
+)
+def test_a_leader_tells_a_newcomer_what_it_will_pull(chunk: int, asked_last: int, says: bool) -> None:
+    newcomer = Member(7)
+    it, now = _it_leads_two()
+    joined = Control(
+        Op.NOTICE,
+        KEYS[chunk],
+        SEGMENTS,
+        flags=Flag.JOINED,
+        member=newcomer,
+        members=1 << ME | 1 << OTHER | 1 << newcomer,
+        count=asked_last,
+    )
+    commands = it.handle(ControlReceived(joined, SWITCH), now + MS)
+    assert [(join.key, join.tag & TAG_LEADS) for join in controls(commands, Op.JOIN)] == (
+        [(KEYS[chunk], TAG_LEADS)] if says else []
+    )
+
+
 def test_it_leads_when_the_leader_falls_silent() -> None:
     it = reader()
     it.handle(request(wanted(KEYS[0]), wanted(KEYS[1])), 0)
@@ -264,6 +288,39 @@ def test_a_lone_reader_turns_to_casting_when_somebody_joins() -> None:
     commands += it.handle_timer(5 * MS)
     assert [join.tag & TAG_LEADS for join in controls(commands, Op.JOIN)] == [TAG_LEADS]
     assert min(asked(commands)) == read.count
+
+
+def test_a_join_that_was_lost_is_repeated_by_the_first_measured_answer() -> None:
+    it = reader()
+    it.handle(request(wanted(KEYS[0]), wanted(KEYS[1])), 0)
+    now = MS // 10
+    commands = it.handle(notice(KEYS[0], ME, OTHER), now)
+    while not controls(commands, Op.JOIN):
+        due = it.next_timeout_ns()
+        assert due is not None
+        now = max(now, due)
+        commands += it.handle_timer(now)
+    assert controls(commands, Op.JOIN)[0].key == KEYS[1]
+    assert now < JOIN_RETRY.ceiling_ns // 4
+
+
+@pytest.mark.parametrize("more", [False, True], ids=["nothing else is left", "another chunk is cast"])
+def test_at_last_it_repairs_in_its_order_and_waits_for_nobodys_repairs(more: bool) -> None:
+    it, keys, left_ns = reader(), KEYS[: 1 + more], 10 * MS
+    it.handle(request(*map(wanted, keys)), 0)
+    for key in keys:
+        it.handle(notice(key, 0, 1, ME, OTHER), MS)
+        it.handle(notice(key, 0, 1, ME, OTHER, who=OTHER, tag=TAG_LEADS), MS)
+    it.handle(cast(KEYS[0], *sorted(set(range(SEGMENTS)) - {10, 20, 30})), 9 * MS)
+    commands = it.handle(notice(KEYS[0], 0, 1, ME, who=OTHER, flags=Flag.LEFT), left_ns)
+    own_ns = left_ns + REPAIR_DELAY.ceiling_ns + 2 * REPAIR_RANK_STEP.ceiling_ns
+    for at_ns, others in ((own_ns - MS, (10,)), (own_ns - MS // 2, (11,))):
+        commands += it.handle(cast(KEYS[0], *others), at_ns)
+    assert not asked(commands)
+    commands = it.handle_timer(own_ns)
+    assert asked(commands) == ([] if more else [20, 30])
+    if more:
+        assert asked(it.handle_timer(own_ns + REPAIR_DELAY_UNLED.ceiling_ns + 2 * MS)) == [20, 30]
 
 
 def test_of_two_leaders_the_later_announcement_counts() -> None:

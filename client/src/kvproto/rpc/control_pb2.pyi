@@ -2333,6 +2333,7 @@ class NodeView(_message.Message):
     name: _builtins.str
     data_ip: _builtins.bytes
     member: _builtins.int
+    """absent: none, or the switch does not have it yet"""
     switch_port: _builtins.int
     """where the switch sees it; absent: nothing was seen of it"""
     state: _builtins.str

@@ -128,16 +128,17 @@ class Fetches:
 
     def _advance(self, fetch: Fetch, now_ns: int) -> None:
         """Count the leading chunks that are here; deliver when nothing more is worth waiting for."""
-        before = fetch.leading
-        while fetch.leading < len(fetch.keys):
-            source = self._source(fetch, fetch.keys[fetch.leading])
+        keys, sources = fetch.keys, fetch.sources
+        before = len(sources)
+        while len(sources) < len(keys):
+            source = self._source(fetch, keys[len(sources)])
             if source is None:
                 break
-            fetch.sources.append(source)
+            sources.append(source)
         if fetch.over:
             self._deliver(fetch, fetch.outcome or Outcome.COMPLETE, now_ns)
-        elif fetch.leading > before:
-            self._out.append(FetchProgress(fetch.fetch, fetch.leading, tuple(fetch.sources[before:])))
+        elif len(sources) > before:
+            self._out.append(FetchProgress(fetch.fetch, len(sources), tuple(sources[before:])))
 
     def _source(self, fetch: Fetch, key: ChunkKey) -> ChunkSource | None:
         """Where a chunk that is here came from; None: it is not here."""

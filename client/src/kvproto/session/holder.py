@@ -4,12 +4,9 @@ It owns the queue of segments asked for and the pins of chunks being sent or rea
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
-
-import numpy as np
-import numpy.typing as npt
 
 from kvproto.commands import FillEnded, HolderCommand, PinChunk, SendControl, SendFill, SendSegments, UnpinChunk
 from kvproto.errors import LocalProtocolError
@@ -26,6 +23,7 @@ from kvproto.limits import HOLDER_QUEUE_SEGMENTS_MAX, MS
 from kvproto.session.burst import Burst
 from kvproto.session.fill import Fill
 from kvproto.session.parameters import HolderParameters
+from kvproto.session.sending import Sending
 from kvproto.session.timing import ANSWERED, FILL_RIDES_MAX_NS, FILL_RIDES_NS
 from kvproto.wire.control import Control, Flag, Op, reaction_of
 
@@ -39,21 +37,6 @@ class Inventory(Protocol):
     def segments_of(self, key: ChunkKey) -> int | None:
         """Segments of a chunk that is here; None when it is not."""
         ...
-
-
-@dataclass(slots=True, eq=False)
-class _Sending:
-    """What was asked for of one chunk."""
-
-    queued: npt.NDArray[np.bool_]
-    sent_ns: npt.NDArray[np.int64]
-    sent_for: npt.NDArray[np.int16]
-    """Member whose GET brought the segment's last sending."""
-    used_ns: int
-    waiting: int = 0
-    """Segments in the holder's queue."""
-    on_way: int = 0
-    """Segments handed to the shell, not yet reported sent."""
 
 
 @dataclass(slots=True, eq=False)
@@ -86,10 +69,14 @@ class Holder:
     def __init__(self, parameters: HolderParameters, inventory: Inventory) -> None:
         self._parameters = parameters
         self._inventory = inventory
-        self._sendings: dict[ChunkKey, _Sending] = {}
+        self._sendings: dict[ChunkKey, Sending] = {}
+        self._idle: dict[ChunkKey, Sending] = {}
+        """Of those, the ones with nothing left to send, the longest unused first."""
         self._queue: deque[_Order] = deque()
         self._waiting = 0
         self._on_way = 0
+        self._rests = True
+        """The shell has nothing to send. Not so where it has reported all, and gets more at once."""
         self._asked_ns: int | None = None
         """When a GET came last."""
         self._burst = Burst(parameters.send_burst_segments)
@@ -107,7 +94,12 @@ class Holder:
 
     def handle(self, event: HolderEvent, now_ns: int) -> list[HolderCommand]:
         """Commands that follow from an event."""
-        self._handlers[type(event)](event, now_ns)
+        return self.handle_all((event,), now_ns)
+
+    def handle_all(self, events: Iterable[HolderEvent], now_ns: int) -> list[HolderCommand]:
+        """Commands that follow from events that came together: what they ask for is handed over as one."""
+        for event in events:
+            self._handlers[type(event)](event, now_ns)
         return self._finish(now_ns)
 
     def handle_timer(self, now_ns: int) -> list[HolderCommand]:
@@ -123,7 +115,8 @@ class Holder:
             else min(fill.request.deadline_ns, max(fill.next_timeout_ns(), self._rides_until_ns(fill)))
             for fill in self._fills.values()
         ]
-        dues += [sending.used_ns + _SENDING_MEMORY_NS for sending in self._sendings.values() if not self._busy(sending)]
+        if self._idle:
+            dues.append(next(iter(self._idle.values())).used_ns + _SENDING_MEMORY_NS)
         return min(dues, default=None)
 
     @property
@@ -171,46 +164,43 @@ class Holder:
         self._asked_ns = now_ns
         sending = self._sendings.get(get.key)
         if sending is None:
-            sending = _Sending(
-                np.zeros(get.segments, np.bool_),
-                np.full(get.segments, -ANSWERED.ceiling_ns, np.int64),
-                np.full(get.segments, -1, np.int16),
-                now_ns,
-            )
-            self._sendings[get.key] = sending
-        sending.used_ns = now_ns
-        span = slice(get.segment, get.segment + get.count)
-        answered_ns = ANSWERED.of(reaction_of(get.tag), None)
-        answered = (now_ns - sending.sent_ns[span] < answered_ns) & (sending.sent_for[span] != get.member)
-        free = np.flatnonzero(~(sending.queued[span] | answered)) + get.segment
-        self.counts.answered_already += get.count - len(free)
-        if not len(free):
-            return
-        if not self._busy(sending):
+            sending = self._sendings[get.key] = Sending(get.segments, now_ns)
+        since_ns = now_ns - ANSWERED.of(reaction_of(get.tag), None)
+        runs = sending.wanted(get.segment, get.count, get.member, since_ns)
+        free = sum(count for _, count in runs)
+        self.counts.answered_already += get.count - free
+        if free and not sending.busy:
             self._pin(get.key)
-        sending.queued[free] = True
-        sending.waiting += len(free)
-        self._waiting += len(free)
-        self.counts.segments_queued += len(free)
-        while len(free):
-            run = 1 + int(np.argmin(np.concatenate((np.diff(free) == 1, [False]))))
-            self._queue.append(_Order(get.key, int(free[0]), run, get.member))
-            free = free[run:]
+        for first, count in runs:
+            sending.queue(first, count)
+            self._order(get.key, first, count, get.member)
+        self._waiting += free
+        self.counts.segments_queued += free
+        self._used(get.key, sending, now_ns)
+
+    def _order(self, key: ChunkKey, first: int, count: int, member: int) -> None:
+        """Behind all others; a run that goes on where the last one ends makes that one longer."""
+        last = self._queue[-1] if self._queue else None
+        if last is not None and (last.key, last.first + last.count, last.member) == (key, first, member):
+            last.count += count
+        else:
+            self._queue.append(_Order(key, first, count, member))
+
+    def _used(self, key: ChunkKey, sending: Sending, now_ns: int) -> None:
+        sending.used_ns = now_ns
+        self._idle.pop(key, None)
+        if not sending.busy:
+            self._idle[key] = sending
 
     def _send(self, now_ns: int) -> None:
         """Hand over what the shell has room for."""
-        if self._queue and not self._on_way:
+        if self._queue and self._rests:
             self._burst.begins(now_ns)
         while self._queue and self._on_way < self._burst.segments:
             order = self._queue[0]
             count = min(order.count, self._burst.segments - self._on_way)
             sending = self._sendings[order.key]
-            span = slice(order.first, order.first + count)
-            sending.queued[span] = False
-            sending.sent_ns[span] = now_ns
-            sending.sent_for[span] = order.member
-            sending.waiting -= count
-            sending.on_way += count
+            sending.leave(order.first, count, order.member, now_ns)
             self._waiting -= count
             self._on_way += count
             self._hand_over(order.key, order.first, count, now_ns)
@@ -219,6 +209,7 @@ class Holder:
             else:
                 order.first += count
                 order.count -= count
+        self._rests = not self._on_way
 
     def _hand_over(self, key: ChunkKey, first: int, count: int, now_ns: int) -> None:
         """As data datagrams; as FILLs that the switch casts, where a fill still has to send the segments."""
@@ -241,13 +232,9 @@ class Holder:
         sending.on_way -= event.count
         self._on_way -= event.count
         self._burst.sent(event.count, now_ns)
-        sending.used_ns = now_ns
-        if not self._busy(sending):
+        self._used(event.key, sending, now_ns)
+        if not sending.busy:
             self._unpin(event.key)
-
-    @staticmethod
-    def _busy(sending: _Sending) -> bool:
-        return bool(sending.waiting or sending.on_way)
 
     # --- pins --------------------------------------------------------------------------------------------------------
 
@@ -316,11 +303,10 @@ class Holder:
     def _finish(self, now_ns: int) -> list[HolderCommand]:
         self._drive_fills(now_ns)
         self._send(now_ns)
-        for key in [
-            key
-            for key, sending in self._sendings.items()
-            if not self._busy(sending) and now_ns - sending.used_ns >= _SENDING_MEMORY_NS
-        ]:
-            del self._sendings[key]
+        while self._idle:
+            key, sending = next(iter(self._idle.items()))
+            if now_ns - sending.used_ns < _SENDING_MEMORY_NS:
+                break
+            del self._idle[key], self._sendings[key]
         out, self._out = self._out, []
         return out

@@ -24,6 +24,12 @@ class Interest:
     """When the leader was last heard of."""
     left_ns: int | None = None
     """When the leader left or gave up, as long as there is no other."""
+    over_ns: int | None = None
+    """The same of a leader that was known: what has come since is what others repair, unless another leads."""
+
+    def led_by(self, member: Member | None, now_ns: int) -> None:
+        """This member pulls the chunk, and was heard of now."""
+        self.leader, self.leader_ns, self.over_ns = member, now_ns, None
 
     def company(self, me: Member | None) -> int:
         """Bitmap of the others in the interest set."""

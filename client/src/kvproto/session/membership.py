@@ -100,7 +100,7 @@ class Membership:
 
     def announce(self, chunk: Chunk, now_ns: int) -> list[ReaderCommand]:
         """Tell every member that this reader pulls the chunk from now on."""
-        chunk.interest.leader, chunk.interest.leader_ns = self.parameters.member, now_ns
+        chunk.interest.led_by(self.parameters.member, now_ns)
         return self.join(chunk, now_ns, TAG_LEADS)
 
     def yield_lead(self, chunk: Chunk, now_ns: int) -> list[ReaderCommand]:
@@ -143,6 +143,8 @@ class Membership:
         if member != me:
             self._pace.note_member(member, notice.tag)
         elif chunk.phase is Phase.JOINING and interest.join_tries == 1:
+            if self._pace.reaction_ns is None:
+                self.tend_ns = now_ns  # JOINs that are not answered are due sooner than by the ceiling
             self._pace.note_answer(now_ns - interest.join_sent_ns)
         if me is not None and notice.members >> me & 1 and interest.at is not None:
             if chunk.phase is Phase.JOINING and now_ns >= self.newcomer_until_ns and interest.leader is None:
@@ -158,13 +160,14 @@ class Membership:
                 interest.unanswered = False
         if notice.flags & Flag.LEFT or notice.tag & TAG_YIELDS:
             if interest.leader == member or (interest.leader is None and notice.flags & Flag.LEFT and not notice.count):
+                interest.over_ns = interest.over_ns if interest.leader is None else now_ns
                 interest.leader, interest.left_ns = None, now_ns
         elif notice.tag & TAG_LEADS:
             if interest.leader != member:
                 chunk.progress.expect_cast()
-            interest.leader, interest.leader_ns = member, now_ns
+            interest.led_by(member, now_ns)
         elif member == me and notice.count and interest.leader is None and notice.count - 1 != me:
-            interest.leader, interest.leader_ns = Member(notice.count - 1), now_ns
+            interest.led_by(Member(notice.count - 1), now_ns)
 
     def note_served(self, chunk: Chunk, *, by_switch: bool) -> None:
         """Segments came: out of the switch, or from the holder."""
@@ -216,4 +219,5 @@ class Membership:
         chunk.move(Cause.REBOOT)
         interest = chunk.interest
         interest.members, interest.cached, interest.leader, interest.join_tries = 0, False, None, 0
+        interest.over_ns = None
         return self.join(chunk, now_ns) if chunk.phase is Phase.JOINING else []

@@ -9,6 +9,8 @@ from kvproto.session.machine import Table
 class Phase(enum.Enum):
     """How a chunk is being fetched."""
 
+    __hash__ = object.__hash__  # an Enum hashes its name each time, in Python
+
     WAITING = "not begun: too many are joined already"
     LOADING = "the shell loads it from this node's disk"
     JOINING = "JOIN sent, no NOTICE yet"
@@ -23,6 +25,8 @@ class Phase(enum.Enum):
 
 class Cause(enum.Enum):
     """What changes a phase."""
+
+    __hash__ = object.__hash__
 
     JOIN = "a JOIN was sent"
     ADMITTED = "a NOTICE says that the switch keeps our interest"

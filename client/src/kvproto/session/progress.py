@@ -30,9 +30,11 @@ class Progress:
 
     def wipe(self) -> None:
         """Nothing of it is here."""
-        self.missing: npt.NDArray[np.bool_] = np.ones(self.segments, np.bool_)
+        self.missing: npt.NDArray[np.bool_] = np.empty(self.segments, np.bool_)
+        self.missing.fill(True)  # half of what np.ones takes
         self.missing_count = self.segments
-        self.batch_of: npt.NDArray[np.int32] = np.full(self.segments, -1, np.int32)
+        self.batch_of: npt.NDArray[np.int32] = np.empty(self.segments, np.int32)
+        self.batch_of.fill(-1)
         """The GET that asked for a segment and is not over, -1: none."""
         self.reading: npt.NDArray[np.bool_] = np.zeros(self.segments, np.bool_)
         """Segments under a reliable read."""
@@ -55,9 +57,9 @@ class Progress:
     # --- what is asked for -------------------------------------------------------------------------------------------
 
     def ask(self, first: int, count: int, serial: int) -> None:
-        """GET `serial` asks for segments [first, first+count), all of them missing and free."""
+        """GET `serial` asks for segments [first, first+count), all of them missing and asked for by no other GET."""
         self.batch_of[first : first + count] = serial
-        self.busy_count += count
+        self.busy_count += count - int(np.count_nonzero(self.reading[first : first + count]))
 
     def end_ask(self, first: int, count: int, serial: int) -> None:
         """GET `serial` is over: what it did not bring is free again."""
@@ -68,7 +70,10 @@ class Progress:
     def begin_read(self, first: int, count: int) -> None:
         """A reliable read of segments [first, first+count) goes out."""
         span = slice(first, first + count)
-        self.busy_count += int((self.missing[span] & ~self.reading[span] & (self.batch_of[span] < 0)).sum())
+        free = self.missing[span]
+        if self.busy_count:
+            free = free & ~self.reading[span] & (self.batch_of[span] < 0)
+        self.busy_count += int(np.count_nonzero(free))
         self.reading[span] = True
 
     def end_read(self, first: int, count: int) -> None:
@@ -80,19 +85,28 @@ class Progress:
 
     def arrive(self, segments: npt.NDArray[np.uint32]) -> npt.NDArray[np.int32]:
         """Distinct missing segments are here. Returns the serials of the GETs that had asked for some of them."""
-        serials = self.batch_of[segments]
+        at = index_of(segments)
+        serials = self.batch_of[at]
         asked = serials >= 0
-        self.missing[segments] = False
+        self.missing[at] = False
         self.missing_count -= len(segments)
-        self.busy_count -= int(np.count_nonzero(asked | self.reading[segments]))
+        self.busy_count -= int(np.count_nonzero(asked | self.reading[at]))
         serials = serials[asked]
         if len(serials):
-            self.batch_of[segments] = -1
+            self.batch_of[at] = -1
         return serials
 
     def asked_of(self, segments: npt.NDArray[np.uint32]) -> int:
         """How many of these this reader has asked for."""
-        return int(np.count_nonzero(self.batch_of[segments] >= 0))
+        return int(np.count_nonzero(self.batch_of[index_of(segments)] >= 0))
+
+    def missing_of(self, segments: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
+        """Those of these that are missing, each once."""
+        at = index_of(segments)
+        missing = self.missing[at]
+        if isinstance(at, slice):
+            return segments if missing.all() else segments[missing]
+        return _distinct(segments[missing])
 
     def note_cast(self, segments: npt.NDArray[np.uint32], *, foreign: bool, now_ns: int) -> None:
         """Cast segments came, wanted or not; `foreign`: this reader had not asked for all of them."""
@@ -131,14 +145,18 @@ class Progress:
         first, count = self.free_run()
         if count >= min(limit, self.free_count):
             return [(first, min(count, limit))]
-        free = self._free().nonzero()[0][:limit]
-        breaks = (free[1:] - free[:-1] != 1).nonzero()[0] + 1
-        starts = free[np.concatenate(([0], breaks))]
-        ends = free[np.concatenate((breaks - 1, [len(free) - 1]))]
-        return [(int(first), int(last - first + 1)) for first, last in zip(starts, ends, strict=True)]
+        return _runs(self._free().nonzero()[0][:limit])
+
+    def unasked_runs(self, first: int, count: int, limit: int) -> list[tuple[int, int]]:
+        """Runs of segments among [first, first+count) that are missing and that no GET asks for, though a read may."""
+        span = slice(first, first + count)
+        unasked = (self.missing[span] & (self.batch_of[span] < 0)).nonzero()[0][: max(0, limit)]
+        return _runs(unasked + first) if len(unasked) else []
 
     def free_run(self) -> tuple[int, int]:
         """The first of them, whole; there must be one."""
+        if self.free_count == self.segments:
+            return 0, self.segments
         free = self._free()
         first = int(free.argmax())
         rest = free[first:]
@@ -155,3 +173,27 @@ class Progress:
     def _recount(self) -> None:
         """Bring the count in line with the arrays."""
         self.busy_count = int(np.count_nonzero(self.missing & ((self.batch_of >= 0) | self.reading)))
+
+
+def index_of(segments: npt.NDArray[np.uint32]) -> slice | npt.NDArray[np.uint32]:
+    """What to look these up with: a slice where they follow on each other, as they mostly do. It is much quicker."""
+    if not len(segments):
+        return segments
+    first, last = int(segments[0]), int(segments[-1])
+    if last - first + 1 != len(segments) or not (segments[1:] > segments[:-1]).all():
+        return segments
+    return slice(first, last + 1)
+
+
+def _distinct(segments: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
+    """Each of them once. Mostly they are so already: copies are rare."""
+    once = dict.fromkeys(segments.tolist())
+    return segments if len(once) == len(segments) else np.fromiter(once, np.uint32, len(once))
+
+
+def _runs(segments: npt.NDArray[np.intp]) -> list[tuple[int, int]]:
+    """Runs (first, count) of these segments, which rise; there must be one."""
+    breaks = (segments[1:] - segments[:-1] != 1).nonzero()[0] + 1
+    starts = segments[np.concatenate(([0], breaks))]
+    ends = segments[np.concatenate((breaks - 1, [len(segments) - 1]))]
+    return [(int(first), int(last - first + 1)) for first, last in zip(starts, ends, strict=True)]

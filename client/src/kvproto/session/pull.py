@@ -36,6 +36,8 @@ class Batch:
     """Segments that have not come, by whatever way."""
     progress_ns: int
     """When its last segment came; when it was sent, as long as none has."""
+    early: bool
+    """Another member may have asked for the same segments before: that they come says nothing of earlier GETs."""
 
 
 class Pull:
@@ -81,12 +83,15 @@ class Pull:
         self.window.target_ns = min(WINDOW_DELAY_MAX_NS, self._pace.ns(WINDOW_DELAY) + late_ns)
         self.window.timeout_min_ns = self._pace.ns(PULL_TIMEOUT_MIN)
 
-    def ask(self, chunk: Chunk, holder: NodeId, first: int, count: int, now_ns: int) -> None:
-        """A GET for segments [first, first+count), all of them missing and free, goes out."""
+    def ask(self, chunk: Chunk, holder: NodeId, first: int, count: int, now_ns: int, *, early: bool = False) -> None:
+        """A GET for segments [first, first+count), all of them missing and asked for by no other, goes out.
+
+        `early`: another member has been pulling the chunk, and they may come by what it asked for.
+        """
         if not self._batches:
             self._progress_ns = now_ns
         self._serial += 1
-        batch = Batch(self._serial, chunk, holder, first, count, now_ns, count, now_ns)
+        batch = Batch(self._serial, chunk, holder, first, count, now_ns, count, now_ns, early)
         self._batches[batch.serial] = batch
         chunk.progress.ask(first, count, batch.serial)
         self._by_switch = chunk.interest.cached
@@ -103,10 +108,16 @@ class Pull:
             batch.left -= count
             batch.progress_ns = now_ns
             self.outstanding -= count
-            if batch.count - batch.left >= min(GAP_SEGMENTS, batch.count):
+            if not batch.early and batch.count - batch.left >= min(GAP_SEGMENTS, batch.count):
                 self._overtaken[batch.holder] = max(self._overtaken.get(batch.holder, 0), serial)
             if not batch.left:
                 self._end(batch, now_ns)
+
+    def shared(self, chunk: Chunk) -> None:
+        """Another member pulls the chunk, too."""
+        for batch in self._batches.values():
+            if batch.chunk is chunk:
+                batch.early = True
 
     def find_lost(self, now_ns: int) -> int:
         """Give up what later GETs have overtaken. Returns how many segments may be asked for again."""
@@ -193,4 +204,10 @@ class Pull:
 def _counts(serials: npt.NDArray[np.int32]) -> list[tuple[int, int]]:
     """(serial, how often it is there), ascending. Mostly they are few: segments come batch by batch."""
     # Not np.unique: its first call imports numpy.ma, 8 ms of a core in the middle of a fetch.
-    return sorted(Counter(serials.tolist()).items())
+    ends = [*((serials[1:] != serials[:-1]).nonzero()[0] + 1).tolist(), len(serials)]
+    counts: Counter[int] = Counter()
+    first = 0
+    for end in ends:
+        counts[int(serials[first])] += end - first
+        first = end
+    return sorted(counts.items())

@@ -35,11 +35,11 @@ class ReadWindow:
         "_in_flight_bytes",
         "_limit_blocks",
         "_old_until_ns",
-        "_piece_bytes",
         "_quiet_ns",
         "_start_blocks",
         "_window",
         "bytes",
+        "piece_bytes",
     )
 
     def __init__(self, limit_bytes: int, start_bytes: int = READ_WINDOW_MIN_BYTES) -> None:
@@ -60,14 +60,35 @@ class ReadWindow:
     def post(self, left_bytes: int, now_ns: int) -> int:
         """Bytes of the next piece of a read that has `left_bytes` left; it is in flight from now on. 0: none now."""
         in_flight_bytes = self._in_flight_bytes
-        if not in_flight_bytes and now_ns - self._quiet_ns >= _FORGET_NS:
-            self._begin(now_ns)
-        size_bytes = self._piece_bytes if left_bytes > self._piece_bytes else left_bytes
+        if not in_flight_bytes:
+            self.begin(now_ns)
+        size_bytes = self.piece_bytes if left_bytes > self.piece_bytes else left_bytes
         in_flight_bytes += size_bytes
         if in_flight_bytes > self.bytes:
             return 0
         self._in_flight_bytes = in_flight_bytes
         return size_bytes
+
+    def begin(self, now_ns: int) -> None:
+        """Reads begin, with nothing in flight: after a rest the window starts over."""
+        if now_ns - self._quiet_ns >= _FORGET_NS:
+            self._begin(now_ns)
+
+    @property
+    def quick_ns(self) -> int:
+        """Pieces that come within this teach nothing; 0: all of them do."""
+        at_limit = not self._ceiling.lowered and self._window.segments == self._limit_blocks
+        return _QUICK_NS if at_limit else 0
+
+    def came(self, in_flight_bytes: int, size_bytes: int, posted_ns: int, now_ns: int) -> None:
+        """A piece is here that others have posted and counted: there were `in_flight_bytes` until then."""
+        self._in_flight_bytes = in_flight_bytes
+        self.completed(size_bytes, posted_ns, now_ns)
+
+    def heard(self, in_flight_bytes: int, done_ns: int) -> None:
+        """Others post and count: so much is in flight, and the last piece, worth telling or not, came then."""
+        self._in_flight_bytes = in_flight_bytes
+        self._quiet_ns = max(self._quiet_ns, done_ns)
 
     def completed(self, size_bytes: int, posted_ns: int, now_ns: int) -> None:
         """A piece is here."""
@@ -81,7 +102,7 @@ class ReadWindow:
             # A window that nobody fills must not grow: there would be a burst once somebody fills it.
             if self._ceiling.lowered:
                 self._window.set_limit(self._ceiling.blocks(now_ns))
-            elif delay_ns < _QUICK_NS and self._window.segments == self._limit_blocks:
+            elif delay_ns < self.quick_ns:
                 return
             self._window.on_batch(-(-size_bytes // BLOCK_BYTES), 0, delay_ns, now_ns)
             self._resize()
@@ -110,4 +131,5 @@ class ReadWindow:
     def _resize(self) -> None:
         self.bytes: int = self._window.segments * BLOCK_BYTES
         """What may be in flight."""
-        self._piece_bytes = min(self._window.batch * BLOCK_BYTES, READ_PIECE_BYTES_MAX)
+        self.piece_bytes: int = min(self._window.batch * BLOCK_BYTES, READ_PIECE_BYTES_MAX)
+        """Of one READ, at most."""

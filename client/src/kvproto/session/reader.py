@@ -43,7 +43,7 @@ from kvproto.session.parameters import ReaderParameters
 from kvproto.session.phases import Cause, Phase
 from kvproto.session.pull import Pull
 from kvproto.session.schedule import Schedule
-from kvproto.session.stripes import Stripes
+from kvproto.session.stripes import Stripe, Stripes
 from kvproto.session.timing import (
     EVALUATE,
     PATIENT_SEGMENTS,
@@ -147,6 +147,12 @@ class Reader:
                 return True
         return False
 
+    @property
+    def half_window(self) -> int:
+        """How many of the segments that it has asked for may wait to be reported: while it asks for as many again, the
+        others keep the path busy."""
+        return self._pull.window.segments // 2
+
     def next_timeout_ns(self) -> int | None:
         """When handle_timer should be called next; None: not before another event. May change with every call."""
         return self._wake_ns
@@ -232,8 +238,12 @@ class Reader:
         self._stale |= chunk.interest.leader != followed
         soon_ns = now_ns + self._pace.ns(EVALUATE)
         self._wake_ns = min(self._wake_ns or soon_ns, soon_ns)
-        if notice.tag & TAG_LEADS and notice.member != me and notice.flags & Flag.JOINED:
-            self._schedule.deposed(chunk)
+        if notice.member != me and notice.flags & Flag.JOINED:
+            if notice.tag & TAG_LEADS:
+                self._schedule.deposed(chunk)
+            elif self._schedule.leads(chunk) and notice.count - 1 != me:
+                # The switch names whose GET it saw last. We have announced this chunk and not asked for it yet.
+                self._out += self._membership.announce(chunk, now_ns)
         if followed is not None and followed != me and chunk.interest.leader is None:
             self._schedule.followed(chunk)
 
@@ -250,7 +260,7 @@ class Reader:
         self._membership.note_served(chunk, by_switch=bool(event.from_switch))
         foreign = progress.asked_of(segments) < len(segments)
         progress.note_cast(segments, foreign=foreign, now_ns=now_ns)
-        fresh = _distinct(segments[progress.missing[segments]])
+        fresh = progress.missing_of(segments)
         asked = self._arrive(chunk, fresh, now_ns)
         chunk.provenance.note_cast(len(fresh), event.from_switch)
         self._schedule.inflow.add(len(fresh) - asked, len(fresh), now_ns)
@@ -259,23 +269,30 @@ class Reader:
 
     def _on_read_progress(self, event: ReadProgress, now_ns: int) -> None:
         stripe = self._stripes.get(event.read)
-        if stripe is not None:
-            self._stripes.progress(stripe, now_ns)
-            self._heard(now_ns)
+        if stripe is None:
+            return
+        self._heard(now_ns)
+        stripe.have = event.segments
+        self._stripes.progress(stripe, now_ns)
 
     def _on_read_done(self, event: ReadDone, now_ns: int) -> None:
         stripe = self._stripes.get(event.read)
         if stripe is None:
             return
         self._heard(now_ns)
-        chunk = stripe.chunk
         started_ns = stripe.started_ns
         rate = self._stripes.finish(stripe, now_ns)
         self._copies.worked(stripe.holder.node)
         if now_ns - started_ns >= self._pace.least_ns(STRIPE) // 2:
             self._schedule.inflow.learn_link(rate)
-        span = np.arange(stripe.first, stripe.first + stripe.count, dtype=np.uint32)
-        fresh = span[chunk.progress.missing[span]]
+        stripe.have = stripe.count
+        self._take_first(stripe, now_ns)
+
+    def _take_first(self, stripe: Stripe, now_ns: int) -> None:
+        """What has come of a read so far is here."""
+        chunk = stripe.chunk
+        span = np.arange(stripe.first, stripe.first + stripe.have, dtype=np.uint32)
+        fresh = chunk.progress.missing_of(span)
         self._arrive(chunk, fresh, now_ns)
         chunk.provenance.note_read(len(fresh))
         if len(fresh):
@@ -371,6 +388,9 @@ class Reader:
         """Deadlines, stalled reads, lost segments, JOINs without an answer."""
         self._fetches.expire(now_ns)
         self._copies.give_up_stalled(now_ns)
+        for stripe in self._stripes.fall_silent(now_ns):
+            if stripe.chunk.joined:
+                self._take_first(stripe, now_ns)  # the rest is asked for by GET, too
         last = self._schedule.inflow.foreign_last_ns
         self._pull.quiet = last is None or now_ns - last >= self._pace.ns(PULL_TIMEOUT_QUIET)
         self._pull.find_lost(now_ns)
@@ -442,9 +462,3 @@ class Reader:
         ):
             if due is not None:
                 yield due
-
-
-def _distinct(segments: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
-    """Each of them once. Mostly they are so already: copies are rare."""
-    once = dict.fromkeys(segments.tolist())
-    return segments if len(once) == len(segments) else np.fromiter(once, np.uint32, len(once))

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from kvproto.commands import ReaderCommand, SendControl, StartRead
+from kvproto.events import HolderRef
 from kvproto.ids import Member
 from kvproto.session.chunk import Chunk
 from kvproto.session.inflow import Inflow
@@ -56,6 +57,8 @@ class _Survey:
     """Chunks that the switch serves."""
     repairs: list[Chunk] = field(default_factory=list)
     """Chunks whose cast is over and of which only a few segments are missing."""
+    others_repair: list[tuple[int, Chunk]] = field(default_factory=list)
+    """The same while others may still repair them, but no leader casts them: (when to repair them at last, chunk)."""
     answers_due_ns: int = 0
     """Until when answers to first JOINs are worth waiting for."""
 
@@ -109,6 +112,7 @@ class Schedule:
         """Another member announced that it pulls the chunk, or the chunk is no longer open."""
         if chunk in self._led:
             self._led.remove(chunk)
+            self._pull.shared(chunk)
 
     def followed(self, chunk: Chunk) -> None:
         """Another reader's cast of this chunk is over: note how much of what passed by we missed."""
@@ -154,6 +158,7 @@ class Schedule:
             urgent = chunk.alone and chunk.readable and not chunk.joined and chunk.progress.free_count
             if urgent and not self._begin(chunk, out, now_ns):
                 break
+        self._ask_beside_reads(out, now_ns)
         survey = self._survey(chunks, now_ns)
         for chunk in survey.repairs:
             self._get(chunk, out, now_ns, whole=True)
@@ -186,11 +191,14 @@ class Schedule:
                     survey.cached.append(chunk)
                     continue
                 if progress.foreign_ns is not None and missing * REPAIR_FRACTION <= chunk.segments:
-                    at = self._over_ns(chunk) + self._rank(chunk) * self._pace.ns(REPAIR_RANK_STEP)
+                    rank_ns = self._rank(chunk) * self._pace.ns(REPAIR_RANK_STEP)
+                    at = self._over_ns(chunk) + rank_ns
                     if now_ns >= at:
                         survey.repairs.append(chunk)
                         continue
                     self._wake(at)
+                    if interest.over_ns is not None:
+                        survey.others_repair.append((interest.over_ns + self._pace.ns(REPAIR_DELAY) + rank_ns, chunk))
                 if interest.leader is not None or progress.foreign_ns is not None:
                     until = self._pulled_until_ns(chunk)
                     if until > now_ns:
@@ -198,7 +206,23 @@ class Schedule:
                         survey.pulled_until_ns = min(until, survey.pulled_until_ns or until)
                         continue
             survey.candidates.append((-interest.members.bit_count(), chunk.order, chunk))
+        if survey.others_repair and not led and not survey.candidates:
+            self._repair_at_last(survey, now_ns)
         return survey
+
+    def _repair_at_last(self, survey: _Survey, now_ns: int) -> None:
+        """Nothing but repairs is left: this reader makes its own without waiting for the end of all others'.
+
+        Of many that miss something, the last one would otherwise wait for all before it.
+        """
+        repaired = {id(chunk) for _, chunk in survey.others_repair}
+        if not all(id(chunk) in repaired for chunk in survey.pulled):
+            return
+        for at, chunk in survey.others_repair:
+            if now_ns >= at:
+                survey.repairs.append(chunk)
+            else:
+                self._wake(at)
 
     def refill(self, now_ns: int) -> list[ReaderCommand]:
         """The cheap part of `run`, for every batch of arrivals: keep the window of what we lead full."""
@@ -249,17 +273,15 @@ class Schedule:
         last = self.inflow.foreign_last_ns
         if pulled and (last is None or now_ns - last >= self._pace.ns(SILENCE)):
             self._read_unled(candidates, out, now_ns)
-        while candidates:
+        for _, _, best in sorted(candidates):
             if sum(led.progress.free_count for led in self._led) >= self._pull.window.segments:
                 return
-            best = min(candidates)
-            due = self._due_ns(best[2], pulled, now_ns)
+            due = self._due_ns(best, pulled, now_ns)
             if now_ns < due:
                 self._wake(due)
                 return
-            if not self._begin(best[2], out, now_ns):
+            if not self._begin(best, out, now_ns):
                 return
-            candidates.remove(best)
 
     def _read_unled(self, candidates: list[tuple[int, int, Chunk]], out: list[ReaderCommand], now_ns: int) -> None:
         """While announced casts bring nothing, read what only reliable reads can bring."""
@@ -372,16 +394,20 @@ class Schedule:
         return True
 
     def _read(self, chunk: Chunk, out: list[ReaderCommand], now_ns: int) -> bool:
-        """Read a run of a chunk reliably, or small gaps by GET. False when nothing more may start now."""
+        """Read a run of a chunk reliably; small gaps by GET, and all of it while reads are silent.
+
+        False when nothing more may start now.
+        """
         holder = chunk.provenance.choose(self.parameters)
         if holder is None:
             return False
         fresh = now_ns < self._membership.newcomer_since_ns + self._pace.ns(FRESH)
         size = self._stripes.next_size(fresh=fresh)
-        if self._pull.outstanding > self._pull.window.segments // 2 or not size:
+        silent = chunk.joined and any(stripe.holder.node == holder.node for stripe in self._stripes.silent)
+        if not silent and (self._pull.outstanding > self._pull.window.segments // 2 or not size):
             return False
         first, count = chunk.progress.free_run()
-        if count < STRIPE_RUN_MIN and count < chunk.progress.free_count and chunk.joined:
+        if silent or (count < STRIPE_RUN_MIN and count < chunk.progress.free_count and chunk.joined):
             if not self._room():
                 return False
             self._get(chunk, out, now_ns)
@@ -399,11 +425,39 @@ class Schedule:
             return
         window = self._pull.window
         room = chunk.progress.free_count if whole else window.segments - self._pull.outstanding
-        batch = window.batch
         if room < chunk.progress.free_count:
-            room -= room % batch
+            room -= room % window.batch
+        left_ns = chunk.interest.left_ns
+        merges = not whole and not chunk.interest.cached
+        early = merges and left_ns is not None and now_ns - left_ns < self._pace.ns(PATIENCE_UNLED)
+        self._send_gets(chunk, holder, chunk.progress.free_runs(room), out, now_ns, early=early)
+
+    def _ask_beside_reads(self, out: list[ReaderCommand], now_ns: int) -> None:
+        """What silent reads have not brought is asked for by GET, too: whichever way is first counts."""
+        for stripe in self._stripes.silent:
+            chunk = stripe.chunk
+            holder = chunk.provenance.choose(self.parameters) if chunk.joined else None
+            if holder is not None:
+                room = self._pull.window.segments - self._pull.outstanding
+                self._send_gets(
+                    chunk, holder, chunk.progress.unasked_runs(stripe.first, stripe.count, room), out, now_ns
+                )
+
+    def _send_gets(
+        self,
+        chunk: Chunk,
+        holder: HolderRef,
+        runs: list[tuple[int, int]],
+        out: list[ReaderCommand],
+        now_ns: int,
+        *,
+        early: bool = False,
+    ) -> None:
+        """Ask for these runs, a batch at a time; `early`: see `Pull.ask`."""
+        window, batch = self._pull.window, self._pull.window.batch
         flags = Flag.ONLY_ME if chunk.interest.cached else Flag.NONE
-        for first, count in chunk.progress.free_runs(room):
+        tag = self._pace.code(window.delay_ns)
+        for first, count in runs:
             for start in range(first, first + count, batch):
                 part = min(batch, first + count - start)
                 get = Control(
@@ -412,9 +466,9 @@ class Schedule:
                     chunk.segments,
                     segment=start,
                     count=part,
-                    tag=self._pace.code(window.delay_ns),
+                    tag=tag,
                     flags=flags,
                     member=self.parameters.member or 0,
                 )
                 out.append(SendControl(get, holder.address))
-                self._pull.ask(chunk, holder.node, start, part, now_ns)
+                self._pull.ask(chunk, holder.node, start, part, now_ns, early=early)

@@ -1,5 +1,6 @@
 """Reliable reads of a reader: stripes under way, how large the next one should be."""
 
+from collections import deque
 from dataclasses import dataclass
 
 from kvproto.events import HolderRef
@@ -8,13 +9,18 @@ from kvproto.session.chunk import Chunk
 from kvproto.session.pace import Pace
 from kvproto.session.timing import (
     FRESH_STRIPE,
+    READ_SILENCE,
     READ_STALL_NS,
     STRIPE,
     STRIPE_GROWTH,
+    STRIPE_ROUND_SEGMENTS,
     STRIPE_SEGMENTS_MAX,
     STRIPE_START_SEGMENTS,
     STRIPES_AT_ONCE,
 )
+
+_ENDED_REMEMBERED = 4
+"""Twice as many reads as are under way at a time, mostly."""
 
 
 @dataclass(slots=True, eq=False)
@@ -28,12 +34,16 @@ class Stripe:
     count: int
     started_ns: int
     progress_ns: int
+    have: int = 0
+    """So many of its segments, the first ones, lie in memory."""
+    silent: bool = False
+    """Nothing has come of it, nor of others from that holder, for READ_SILENCE."""
 
 
 class Stripes:
     """All reliable reads of one reader that have not ended."""
 
-    __slots__ = ("_ended_ns", "_next", "_pace", "_rate", "_reads", "_size", "_tested")
+    __slots__ = ("_ended", "_next", "_pace", "_rate", "_reads", "_size", "_tested")
 
     def __init__(self, pace: Pace) -> None:
         self._pace = pace
@@ -43,7 +53,9 @@ class Stripes:
         self._rate = 0.0
         """Segments per second of the last stripe that said something."""
         self._tested = False
-        self._ended_ns = 0
+        self._ended: deque[tuple[int, int]] = deque(maxlen=_ENDED_REMEMBERED + 1)
+        """When the latest reads ended, and their segments, since when some have been under way all the time. Before the
+        first of them: when it began, and none."""
 
     def next_size(self, *, fresh: bool) -> int:
         """Segments that the next stripe should have, 0: none may start now.
@@ -55,6 +67,8 @@ class Stripes:
         if fresh:
             budget = max(STRIPE_START_SEGMENTS, int(self._rate * self._pace.ns(FRESH_STRIPE) / 1e9))
         size = min(self._size, budget)
+        if size >= 8 * STRIPE_ROUND_SEGMENTS:
+            size -= size % STRIPE_ROUND_SEGMENTS
         if not self._reads:
             return size
         outstanding = sum(stripe.count for stripe in self._reads.values())
@@ -72,6 +86,9 @@ class Stripes:
 
     def start(self, chunk: Chunk, holder: HolderRef, first: int, count: int, now_ns: int) -> Stripe:
         """A read of free segments goes out."""
+        if not self._reads:
+            self._ended.clear()
+            self._ended.append((now_ns, 0))
         stripe = Stripe(self.next_read(), chunk, holder, first, count, now_ns, now_ns)
         self._reads[stripe.read] = stripe
         chunk.progress.begin_read(first, count)
@@ -84,15 +101,19 @@ class Stripes:
     def progress(self, stripe: Stripe, now_ns: int) -> None:
         """Some of it came. A holder serves reads in order, so the others from there have not stalled either."""
         for each in self.of_holder(stripe.holder.node):
-            each.progress_ns = now_ns
+            each.progress_ns, each.silent = now_ns, False
 
     def finish(self, stripe: Stripe, now_ns: int) -> float:
-        """It is complete. Returns the rate at which it came, segments per second, and sizes the next ones."""
+        """It is complete. Returns the rate, segments per second, at which reads came of late, and sizes the next ones.
+
+        After a loss, or a pause of this process, several end together. The last one alone would seem to take no time,
+        so the link is judged by several; sizes, which are bounded, follow each at once.
+        """
         self.progress(stripe, now_ns)
         self.end(stripe)
-        elapsed_ns = max(1, now_ns - max(stripe.started_ns, self._ended_ns))
-        self._ended_ns = now_ns
-        rate = stripe.count * 1e9 / elapsed_ns
+        rate = stripe.count * 1e9 / max(1, now_ns - max(stripe.started_ns, self._ended[-1][0]))
+        self._ended.append((now_ns, stripe.count))
+        came = sum(count for _, count in self._ended) - self._ended[0][1]
         wanted = rate * self._pace.least_ns(STRIPE) / 1e9
         # A stripe cut short by its chunk's end took its round trip all the same: it says nothing of larger ones.
         if wanted > self._size or stripe.count >= self._size:
@@ -100,7 +121,7 @@ class Stripes:
             size = min(wanted, STRIPE_GROWTH * self._size) if wanted > self._size else (self._size + wanted) / 2
             self._size = int(min(STRIPE_SEGMENTS_MAX, max(STRIPE_START_SEGMENTS, size)))
         self._tested = True
-        return rate
+        return came * 1e9 / max(1, now_ns - self._ended[0][0])
 
     def end(self, stripe: Stripe) -> None:
         """It is over, one way or the other: its segments are no longer under a read."""
@@ -119,6 +140,22 @@ class Stripes:
         """Reads that have made no progress for too long."""
         return [stripe for stripe in self._reads.values() if now_ns - stripe.progress_ns >= READ_STALL_NS]
 
+    def fall_silent(self, now_ns: int) -> list[Stripe]:
+        """Reads that have been silent for READ_SILENCE from now on."""
+        silence_ns = self._pace.ns(READ_SILENCE)
+        fallen = [one for one in self._reads.values() if not one.silent and now_ns - one.progress_ns >= silence_ns]
+        for stripe in fallen:
+            stripe.silent = True
+        return fallen
+
+    @property
+    def silent(self) -> list[Stripe]:
+        """Reads of which nothing has come for READ_SILENCE."""
+        return [stripe for stripe in self._reads.values() if stripe.silent]
+
     def next_timeout_ns(self) -> int | None:
-        """When the next read may stall."""
-        return min((stripe.progress_ns + READ_STALL_NS for stripe in self._reads.values()), default=None)
+        """When the next read may fall silent, or stall."""
+        if not self._reads:
+            return None
+        silence_ns = self._pace.ns(READ_SILENCE)
+        return min(one.progress_ns + (READ_STALL_NS if one.silent else silence_ns) for one in self._reads.values())

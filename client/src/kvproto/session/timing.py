@@ -31,6 +31,7 @@ holds until both are measured. Times about people and processes are plain nanose
 | PULL_TIMEOUT_MIN | segments asked for, at least | 10 | 256 | 60 ms |
 | PULL_TIMEOUT_QUIET | a few segments with nothing else under way | 5 | 96 | 30 ms |
 | STRIPE | a reliable read | 8 | 48 | 15 ms |
+| READ_SILENCE | a read under way: what it has not brought is asked for by GET, too | 24 | 512 | 100 ms |
 | FRESH_STRIPE | what is read while others may be about to join | 2 | | 4 ms |
 | FRESH | how long that is | 4 | | 10 ms |
 | NEWCOMER_SPAN | being a newcomer | 16 | | 40 ms |
@@ -140,6 +141,9 @@ STRIPE_START_SEGMENTS: Final = 16
 """The first stripe of a reader that knows no rate yet: what it wastes if somebody joins meanwhile."""
 STRIPE: Final = Span(8, 48, 50 * US, 15 * MS)
 STRIPE_SEGMENTS_MAX: Final = 4096
+STRIPE_ROUND_SEGMENTS: Final = 16
+"""Long stripes are multiples of this: in segments of 4 KiB, of the 64 KiB pieces in which chunks are hashed, so that a
+host may hash them while they come."""
 STRIPES_AT_ONCE: Final = 2
 """Worth of segments under way, so that a link is not idle between one stripe's end and the next request."""
 STRIPE_GROWTH: Final = 8
@@ -149,6 +153,9 @@ FRESH_STRIPE: Final = Span(2, 0, 20 * US, 4 * MS)
 FRESH: Final = Span(4, 0, 50 * US, 10 * MS)
 STRIPE_RUN_MIN: Final = 8
 """Shorter runs of missing segments are asked for by GET where there is a switch."""
+READ_SILENCE: Final = Span(24, 512, 500 * US, 100 * MS)
+"""Two stripes, during which small reads report nothing, and then some. Where the last packet of a connection is lost,
+only a timer of the holder's kernel sends it again, and those timers are made for the Internet."""
 READ_STALL_NS: Final = 1000 * MS
 """A read without progress for this long starts over, from another holder if there is one."""
 HOLDER_FAILURES_MAX: Final = 2
@@ -188,6 +195,7 @@ assert SILENCE.ceiling_ns < PATIENCE_UNLED.ceiling_ns < PATIENCE_ANNOUNCED.ceili
 assert PATIENCE_ANNOUNCED.ceiling_ns < LIVENESS.ceiling_ns < READ_STALL_NS
 assert LOOKAHEAD.ceiling_ns < WINDOW_DELAY.ceiling_ns < PULL_TIMEOUT_MIN.ceiling_ns < PULL_TIMEOUT_MAX_NS
 assert WINDOW_DELAY.ceiling_ns < WINDOW_DELAY_MAX_NS < PULL_TIMEOUT_MIN.ceiling_ns
+assert STRIPES_AT_ONCE * STRIPE.ceiling_ns < READ_SILENCE.ceiling_ns < READ_STALL_NS
 assert FILL_TIMEOUT_NS < FILL_RIDES_NS == PATIENCE_ANNOUNCED.ceiling_ns < FILL_RIDES_MAX_NS
 assert PROBE_RANK_STEP.ceiling_ns > INFLOW_SLOT.ceiling_ns
 assert BATCH_MIN <= WINDOW_MIN <= WINDOW_START
