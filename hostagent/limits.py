@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kvclient import lone
 from kvclient.messages import KEYS_MAX
 from kvproto.integrity import Integrity
 from kvproto.limits import SEGMENT_BLOCK_BYTES, SEGMENT_BYTES_MAX
@@ -96,10 +97,10 @@ CAST_POLL_S_MAX = 0.004
 """Longest time between two looks at arriving casts: adds to a leader's round trip, far below a window's worth."""
 CAST_FOLLOWER_POLL_S_MAX = 0.012
 """The same for a follower, on whom nobody waits: half as many looks, and before rules about silence it looks anyway."""
-CAST_WAKE_SEGMENTS = 256
-"""The data path in C reports cast segments once this many wait, a quarter of the largest window. Where windows are
-smaller the flow pauses earlier, and the data path reports at a pause, too."""
-CAST_FOLLOWER_WAKE_SEGMENTS = 512
+CAST_WAKE_SEGMENTS = 512
+"""The data path in C reports cast segments once this many wait, or half a window of the reader that asks for them: each
+report costs the event loop some 0.3 ms, whatever it brings. At a pause it reports, too."""
+CAST_FOLLOWER_WAKE_SEGMENTS = 1024
 """The same for a follower, on whom nobody waits."""
 CONTROL_POLL_S_MAX = 0.001
 CAST_SEND_BUFFER_BYTES = 192 * KIB
@@ -117,6 +118,19 @@ still."""
 READ_SMALL_BYTES_MAX = 256 * KIB
 """Where no more than this is wanted of a peer, reads do not go through the thread in C: handing them over takes longer
 than they do."""
+LONE_GET_WAIT_S = 0.01
+"""How long the thread of lone gets waits for a peer, and other lone gets with it; its clients have more patience."""
+LONE_GET_SPIN_S = 0.00003
+"""Of these, without sleeping: about what a peer on the same switch takes to answer."""
+LONE_GETS_TOLD_S = 0.005
+"""How late the pool may learn of chunks that lone gets brought."""
+LONE_GET_BUFFERS = 64
+"""Chunks that the pool has not taken yet; beyond, lone gets are declined. 4 MiB, of which only those in use take
+memory."""
+LONE_GET_CHUNKS_MAX = 1 << 16
+"""Small chunks of others that are known to the thread, about 100 bytes each."""
+LONE_GET_RECONNECT_S = 1.0
+"""A peer is connected to no more often for lone gets. One that has owed an answer for so long is left."""
 READ_REQUESTS_QUEUED_MAX = 256
 """Requests a serving connection may have waiting; a peer beyond that is not ours and is cut off."""
 READ_CONNECT_TIMEOUT_S = 3.0
@@ -140,7 +154,11 @@ Long: on a crowded link TCP may stand still for many seconds and recover, and th
 READ_KEEPALIVE_S = (2, 1, 4)
 """Seconds until a silent peer is probed, seconds between probes, and unanswered probes that mean its host is gone."""
 READ_PROGRESS_BYTES = 512 * KIB
-"""Reads larger than this report their progress, so that a slow one is not taken for a dead one."""
+"""Reads larger than this report their progress, so that a slow one is not taken for a dead one,"""
+READ_PROGRESS_S = 0.002
+"""where nothing was heard of their connection for this long."""
+READ_PROVERS = 2
+"""Threads in C that hash what reads bring: of BLAKE3 they take in some 10 GB/s together."""
 READ_RECEIVE_LOW_WATER_BYTES = 256 * KIB
 """Wake for at least this much of a big reliable read: fewer, larger copies."""
 READ_TURN_BYTES = 1 * MIB
@@ -281,4 +299,5 @@ assert CAST_POLL_S_MAX <= CAST_FOLLOWER_POLL_S_MAX
 assert VERBS_CAST_CHAIN_SEGMENTS <= VERBS_CAST_QUEUE_SEGMENTS
 assert VERBS_READ_SILENCE_S > 4 * 4.096e-6 * 2**VERBS_READ_TIMEOUT_EXPONENT * (VERBS_READ_RETRIES + 1)
 assert VERBS_READ_SILENCE_S < READ_STALL_TIMEOUT_S
+assert 2 * LONE_GET_WAIT_S <= lone.WAIT_S
 assert EXTENT_ALIGN_BYTES & (EXTENT_ALIGN_BYTES - 1) == 0

@@ -140,7 +140,7 @@ class _WatchedCollector(Collector):
         connected = GaugeMetricFamily(f"{PREFIX}_controller_connected", "1 while the controller's stream is open")
         connected.add_metric([], float(self._core.connected))
         yield connected
-        led_count = self._core.fetches.led_count
+        led_count = self._core.fetches.arrivals.led_count
         yield GaugeMetricFamily(
             f"{PREFIX}_led_chunks", "Chunks that this node pulls for every reader now", value=led_count
         )

@@ -22,7 +22,7 @@ from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.processes import python_module
 
 WAYS = ("pair", "native", "python")
-TITLES = {"pair": "C sendmmsg/recvmmsg", "native": "kvcast, data path in C", "python": "kvcast, Python and numpy"}
+TITLES = {"pair": "C sendmmsg/recvmmsg", "native": "kvcast, in C", "python": "kvcast, in Python"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,9 +165,11 @@ def _free_ports() -> tuple[int, int]:
 def datapath_table(figures: Sequence[DatapathFigures]) -> Table:
     """The table that ends a run."""
     table = Table(
-        title="casts on loopback, not shaped", box=box.SIMPLE, caption="CPU: µs per segment; ratio: to the C pair"
+        title="casts on loopback, not shaped",
+        box=box.SIMPLE,
+        caption="holder, reader: CPU, µs per segment; of C: the rate to the C pair's",
     )
-    for heading in ("readers", "by", "GB/s each", "ratio", "holder CPU", "reader CPU", "right"):
+    for heading in ("readers", "by", "GB/s each", "of C", "holder", "reader", "right"):
         table.add_column(heading, justify="left" if heading == "by" else "right", no_wrap=True)
     for figure in figures:
         table.add_row(

@@ -35,6 +35,7 @@ from kvproto.commands import (
     DeliverFetch,
     DropChunk,
     FetchProgress,
+    HolderCommand,
     PinChunk,
     ReaderCommand,
     SendControl,
@@ -181,10 +182,11 @@ class HolderNode(Node):
         return self.segments
 
     def controls_received(self, arrivals: Sequence[ControlArrival]) -> None:
+        gets = [ControlReceived(message, source) for message, source in arrivals if message.op is Op.GET]
+        if gets:
+            self._carry_out(self._holder.handle_all(gets, time.monotonic_ns()))
         for message, source in arrivals:
-            if message.op is Op.GET:
-                self._handle(ControlReceived(message, source))
-            else:
+            if message.op is not Op.GET:
                 self._notify(message, Member(source - HOLDER_ADDRESS - 1))
 
     def segments_sent(self, key: ChunkKey, count: int) -> None:
@@ -207,7 +209,10 @@ class HolderNode(Node):
                 self.transport.send_control(notice, reader_address(other))
 
     def _handle(self, event: HolderEvent) -> None:
-        for command in self._holder.handle(event, time.monotonic_ns()):
+        self._carry_out(self._holder.handle(event, time.monotonic_ns()))
+
+    def _carry_out(self, commands: list[HolderCommand]) -> None:
+        for command in commands:
             match command:
                 case SendSegments(key, first, count):
                     self.transport.cast(self.place(key), first, count)
@@ -267,7 +272,9 @@ class ReaderNode(Node):
         return limits.CAST_FOLLOWER_POLL_S_MAX if self._reader.patient else limits.CAST_POLL_S_MAX
 
     def cast_patience_segments(self) -> int:
-        return limits.CAST_FOLLOWER_WAKE_SEGMENTS if self._reader.patient else limits.CAST_WAKE_SEGMENTS
+        if self._reader.patient:
+            return limits.CAST_FOLLOWER_WAKE_SEGMENTS
+        return min(limits.CAST_WAKE_SEGMENTS, self._reader.half_window)
 
     def _timer_fired(self) -> None:
         self.transport.drain_receive()
@@ -282,8 +289,7 @@ class ReaderNode(Node):
         for command in commands:
             match command:
                 case SendControl(message, address):
-                    missing = self._reader.missing(message.key)
-                    if message.op is Op.JOIN and missing is not None:
+                    if message.op is Op.JOIN and (missing := self._reader.missing(message.key)) is not None:
                         self.transport.expect(self.place(message.key), missing)
                     self.transport.send_control(message, address)
                 case VerifyChunk(key):

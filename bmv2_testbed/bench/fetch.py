@@ -7,7 +7,7 @@ import argparse
 import json
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -25,17 +25,23 @@ from bmv2_testbed.limits import FETCH_DEADLINE_S, START_DEADLINE_S
 from bmv2_testbed.processes import python_module
 from bmv2_testbed.spec import Target, TestbedSpec, Wiring, data_ip, host_name
 from kvclient.client import AgentClient, Where
+from kvclient.lone import SLOT_BYTES
 from kvproto.integrity import Integrity
 from kvproto.units import format_bytes
 
 CHUNK_BYTES = 2**20
 LOCAL_REPEAT = 100
 """Fetches of what is here already for one over the network: they take a hundredth of the time."""
+PAUSED = "paused"
+"""As `tcp`, but each fetch comes after what comes before each fetch from the pool: the chunk is dropped from the
+reader's pool, which takes a millisecond of three processes and leaves little of others in the processor's caches."""
 WAYS = {
     "pool": "kvcast: holder",
+    "asked": "kvcast: holder, by request",
     "switch": "kvcast: switch",
     "local": "kvcast: own pool",
     "tcp": "sendfile",
+    "paused": "sendfile, paused",
     "redis": "Redis",
 }
 PEERS = {"tcp": Peer.TCP, "redis": Peer.REDIS}
@@ -52,7 +58,8 @@ class FetchPlan:
     wiring: Wiring
     integrities: Sequence[Integrity] = (Integrity.BLAKE3,)
     """How chunks are digested, by turns."""
-    chunk_bytes: int = CHUNK_BYTES
+    chunks_bytes: Sequence[int] = (CHUNK_BYTES,)
+    """Sizes of chunks, one after the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +70,8 @@ class FetchFigures:
     source: str
     integrity: str
     """How the pool digests chunks; empty: it is not the pool."""
+    chunks: int
+    """That the pool has it in."""
     size_bytes: int
     p50_s: float
     p99_s: float
@@ -91,20 +100,32 @@ def run_fetch(plan: FetchPlan, say: Callable[[str], None], moved: Callable[[floa
             controller_settings={"policy": {"admission": False}, "fabric": {"integrity": integrity.value}},
         )
         with client.running(spec) as testbed:
-            for size in plan.sizes_bytes:
-                say(f"{target}: {format_bytes(size)}, {integrity.value}")
-                prefix = Prefix(plan.seed, size, min(size, plan.chunk_bytes))
+            for size, chunk_bytes, is_last in _steps(plan):
+                prefix = Prefix(plan.seed, size, chunk_bytes)
+                say(f"{target}: {format_bytes(size)} in {prefix.chunks}, {integrity.value}")
                 put_prefix(testbed, prefix)
                 by_pool = [_run_pool(testbed, prefix, plan.repeat)]
+                if _is_small(prefix):
+                    # Without lone gets, as all others are fetched.
+                    by_pool.append(_run_reader(testbed, "asked", agent_socket(testbed, 1), prefix, plan.repeat))
                 if target is not Target.BRIDGE:
                     testbed.serve_from_switch(prefix.chunk_keys()[-1], prefix.chunks, unpinned=True)
                     by_pool.append(replace(_run_pool(testbed, prefix, plan.repeat), source="switch"))
                 by_pool.append(_run_reader(testbed, "local", agent_socket(testbed, 1), prefix, plan.repeat))
                 figures += [replace(one, integrity=integrity.value) for one in by_pool]
-                if plan.wiring is Wiring.NAMESPACES and integrity is plan.integrities[-1]:
-                    figures += [_run_peer(testbed, source, prefix, plan.repeat) for source in _peers_here()]
+                if plan.wiring is Wiring.NAMESPACES and integrity is plan.integrities[-1] and is_last:
+                    for source in _peers_here():
+                        figures += _run_peer(testbed, source, prefix, plan.repeat)
                 moved((step + 1) / len(steps))
     return figures
+
+
+def _steps(plan: FetchPlan) -> Iterator[tuple[int, int, bool]]:
+    """(size, size of its chunks, whether it is the last of this size)"""
+    for size in plan.sizes_bytes:
+        chunks_bytes = list(dict.fromkeys(min(size, chunk_bytes) for chunk_bytes in plan.chunks_bytes))
+        for chunk_bytes in chunks_bytes:
+            yield size, chunk_bytes, chunk_bytes == chunks_bytes[-1]
 
 
 def typical_fetches(runs: Sequence[Sequence[FetchFigures]]) -> list[FetchFigures]:
@@ -125,13 +146,22 @@ def _peers_here() -> list[str]:
     return [source for source, peer in PEERS.items() if not missing(peer)]
 
 
-def _run_peer(testbed: Testbed, source: str, prefix: Prefix, repeat: int) -> FetchFigures:
+def _run_peer(testbed: Testbed, source: str, prefix: Prefix, repeat: int) -> list[FetchFigures]:
     with peer_running(testbed, PEERS[source], prefix):
-        return _run_reader(testbed, source, data_ip(0), prefix, repeat)
+        figures = [_run_reader(testbed, source, data_ip(0), prefix, repeat)]
+        if source == "tcp" and _is_small(prefix):
+            figures.append(_run_reader(testbed, PAUSED, data_ip(0), prefix, repeat))
+        return figures
+
+
+def _is_small(prefix: Prefix) -> bool:
+    """Whether lone gets bring it (`kvclient.lone`)."""
+    return prefix.size_bytes <= SLOT_BYTES and prefix.chunks == 1
 
 
 def _run_reader(testbed: Testbed, source: str, address: str, prefix: Prefix, repeat: int) -> FetchFigures:
     words = ["--source", source, "--address", address, "--repeat", str(repeat), *prefix_arguments(prefix)]
+    words += ["--agent", agent_socket(testbed, 1)]
     testbed.run("fetch", host_name(1), python_module("bmv2_testbed.bench.fetch", *words))
     report = json.loads(testbed.finish("fetch", START_DEADLINE_S + FETCH_DEADLINE_S).stdout)
     times = sorted(report["times_s"])
@@ -140,6 +170,7 @@ def _run_reader(testbed: Testbed, source: str, address: str, prefix: Prefix, rep
         target=testbed.status()["spec"]["target"],
         source=source,
         integrity="",
+        chunks=prefix.chunks,
         size_bytes=prefix.size_bytes,
         p50_s=p50_s,
         p99_s=times[min(len(times) - 1, int(len(times) * 0.99))],
@@ -161,6 +192,10 @@ def _names(figures: Sequence[FetchFigures]) -> list[str]:
     ]
 
 
+def _chunks(figure: FetchFigures) -> str:
+    return str(figure.chunks) if figure.integrity else "-"
+
+
 def fetch_table(figures: Sequence[FetchFigures]) -> Table:
     """The table that ends a fetch run."""
     right = "every byte compared" if all(figure.verified for figure in figures) else "WRONG BYTES CAME"
@@ -169,7 +204,7 @@ def fetch_table(figures: Sequence[FetchFigures]) -> Table:
         box=box.SIMPLE,
         caption=f"ratio: sendfile's p50 over this one; {right}",
     )
-    for heading in ("network", "by", "size", "p50 µs", "p99 µs", "GB/s", "ratio"):
+    for heading in ("network", "by", "size", "chunks", "p50 µs", "p99 µs", "GB/s", "ratio"):
         table.add_column(heading, justify="left" if heading in ("network", "by") else "right", no_wrap=True)
     sendfile = {(f.target, f.size_bytes): f.p50_s for f in figures if f.source == "tcp"}
     for figure, name in zip(figures, _names(figures), strict=True):
@@ -178,6 +213,7 @@ def fetch_table(figures: Sequence[FetchFigures]) -> Table:
             figure.target,
             name if figure.verified else f"{name}: WRONG",
             format_bytes(figure.size_bytes),
+            _chunks(figure),
             _microseconds(figure.p50_s),
             _microseconds(figure.p99_s),
             f"{figure.gbytes_s_p50:.3f}",
@@ -194,13 +230,13 @@ def fetch_spread_tables(runs: Sequence[Sequence[FetchFigures]]) -> list[Table]:
         if table is None:
             title = f"{len(runs)} runs by turns, {row[0].target}"
             table = tables[row[0].target] = Table(title=title, caption="µs: least / median / greatest of the runs")
-            for heading in ("by", "size", "p50", "p99"):
+            for heading in ("by", "size", "chunks", "p50", "p99"):
                 table.add_column(heading, justify="left" if heading == "by" else "right", no_wrap=True)
         p50, p99 = (
             " / ".join(_microseconds(pick(times)) for pick in (min, statistics.median, max))
             for times in ([one.p50_s for one in row], [one.p99_s for one in row])
         )
-        table.add_row(name, format_bytes(row[0].size_bytes), p50, p99)
+        table.add_row(name, format_bytes(row[0].size_bytes), _chunks(row[0]), p50, p99)
     return list(tables.values())
 
 
@@ -210,16 +246,19 @@ def _measure(source: Source, drop: Callable[[], None], prefix: Prefix, repeat: i
     verified = True
     for _ in range(repeat):
         drop()
-        compared = 0
+        came: list[tuple[int, memoryview]] = []
         spent_comparing_s = 0.0
         start_s = time.monotonic()
-        for index, content in source.fetch(prefix):
-            arrived_s = time.monotonic()
-            verified = verified and same_content(content, expected[index])
-            compared += len(content)
-            spent_comparing_s += time.monotonic() - arrived_s
+        for one in source.fetch(prefix):
+            came.append(one)
+            if len(came) == prefix.chunks:
+                # Not before all of it is here: while the clock stands still, the network would go on.
+                arrived_s = time.monotonic()
+                verified = verified and all(same_content(content, expected[index]) for index, content in came)
+                verified = verified and sum(len(content) for _, content in came) == prefix.size_bytes
+                spent_comparing_s = time.monotonic() - arrived_s
         times.append(time.monotonic() - start_s - spent_comparing_s)
-        verified = verified and compared == prefix.size_bytes
+        verified = verified and len(came) == prefix.chunks
     return {"times_s": times, "verified": verified}
 
 
@@ -253,11 +292,23 @@ def _drop_from_agent(address: str, prefix: Prefix) -> Callable[[], None]:
     return drop
 
 
+def _fetch_and_drop(address: str, prefix: Prefix) -> Callable[[], None]:
+    agent, drop = AgentClient(address), _drop_from_agent(address, prefix)
+    keys = prefix.chunk_keys()
+
+    def fetch_and_drop() -> None:
+        agent.fetch(keys, deadline_s=FETCH_DEADLINE_S).release()
+        drop()
+
+    return fetch_and_drop
+
+
 def main() -> int:
     """Entry point: the reader's process."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--source", choices=("pool", "local", *PEERS), required=True)
+    parser.add_argument("--source", choices=("pool", "asked", "local", PAUSED, *PEERS), required=True)
     parser.add_argument("--address", required=True)
+    parser.add_argument("--agent", required=True, help="the reader's own, by its socket")
     parser.add_argument("--repeat", type=int, required=True)
     add_prefix_arguments(parser)
     args = parser.parse_args()
@@ -265,11 +316,14 @@ def main() -> int:
     if args.source == "local":
         print(json.dumps(_measure_local(args.address, prefix, args.repeat)))
         return 0
-    if args.source == "pool":
-        pool = PoolSource(args.address, FETCH_DEADLINE_S)
+    if args.source in ("pool", "asked"):
+        pool = PoolSource(args.address, FETCH_DEADLINE_S, lone_gets=args.source == "pool")
         pool.await_known(prefix, START_DEADLINE_S / 2)
         source: Source = pool
-        drop = _drop_from_agent(args.address, prefix)
+        drop = _drop_from_agent(args.agent, prefix)
+    elif args.source == PAUSED:
+        source = TcpSource(args.address)
+        drop = _fetch_and_drop(args.agent, prefix)
     else:
         source = TcpSource(args.address) if args.source == "tcp" else RedisSource(args.address)
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator
 from typing import Protocol
 
 from bmv2_testbed.content import Prefix
 from bmv2_testbed.errors import TestbedError
 from kvclient.client import AgentClient, AgentError, AgentUnavailableError, FetchStream, Where
+from kvproto.sources import ChunkSource
 
 TCP_PEER_PORT = 5501
 REDIS_PORT = 5502
@@ -21,7 +23,8 @@ class Source(Protocol):
     """One connection of one reader, made before the clock starts."""
 
     def fetch(self, prefix: Prefix) -> Iterator[tuple[int, memoryview]]:
-        """Fetch the whole prefix; yields (chunk index, content) as chunks get whole. Views last until the next."""
+        """Fetch the whole prefix; yields (chunk index, content) as chunks get whole. Views last until it goes on
+        after the last one."""
 
     def origins(self) -> dict[str, int]:
         """Chunks by where they came from."""
@@ -132,19 +135,20 @@ def receive_into(connection: socket.socket, view: memoryview) -> None:
 class PoolSource:
     """The pool, through the agent of this reader's own node."""
 
-    def __init__(self, agent_socket: str, deadline_s: float, *, streams: bool = False) -> None:
-        """`streams`: take each chunk as soon as it is whole, as the peers' sources do; else all of them together."""
-        self._agent = AgentClient(agent_socket)
+    def __init__(self, agent_socket: str, deadline_s: float, *, streams: bool = False, lone_gets: bool = True) -> None:
+        """`streams`: take each chunk as soon as it is whole, as the peers' sources do; else all of them together.
+        `lone_gets`: see `AgentClient`."""
+        self._agent = AgentClient(agent_socket, lone_gets=lone_gets)
         self._deadline_s = deadline_s
         self._begin = self._agent.fetch_stream if streams else self._agent.fetch
-        self._origins: dict[str, int] = {}
+        self._origins: Counter[ChunkSource] = Counter()
 
     def fetch(self, prefix: Prefix) -> Iterator[tuple[int, memoryview]]:
         keys = prefix.chunk_keys()
         try:
             with self._begin(keys, deadline_s=self._deadline_s) as got:
                 yield from enumerate(got if isinstance(got, FetchStream) else got.views)
-                self._count(got.sources)
+                self._origins.update(got.sources)
                 if got.count != len(keys):
                     outcome = "none" if got.outcome is None else got.outcome.name.lower()
                     raise TestbedError(f"miss ({outcome}): {got.count} of {len(keys)} chunks arrived")
@@ -160,13 +164,8 @@ class PoolSource:
                 raise TestbedError("the directory does not have the whole prefix")
             time.sleep(_POLL_S)
 
-    def _count(self, sources: Sequence[object]) -> None:
-        for source in sources:
-            name = str(getattr(source, "name", source)).lower()
-            self._origins[name] = self._origins.get(name, 0) + 1
-
     def origins(self) -> dict[str, int]:
-        return dict(self._origins)
+        return {source.name.lower(): count for source, count in self._origins.items()}
 
     def close(self) -> None:
         self._agent.close()

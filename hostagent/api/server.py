@@ -57,10 +57,15 @@ class Welcome:
     writers: frozenset[int] = frozenset()
     """Users whose engines could write to the pool all the same."""
 
-    def send(self, sock: socket.socket, region_fd: int, local: tuple[int, int] | None) -> None:
-        """Greet; `region_fd`: the engine's own write region; `local`: see `LocalTables.open`. Raises OSError."""
+    def send(
+        self, sock: socket.socket, region_fd: int, local: tuple[int, int] | None, lone: tuple[int, int] | None
+    ) -> None:
+        """Greet; `region_fd`: the engine's own write region; `local`: see `LocalTables.open`; `lone`:
+        see `LoneFiles.open`. Raises OSError."""
         body = messages.WELCOME.pack(messages.VERSION, self.pool_bytes, self.incarnation)
-        socket.send_fds(sock, [messages.pack(Kind.WELCOME, 0, body)], [self.pool_fd, region_fd, *(local or ())])
+        offers = messages.OFFERS_LOCAL * (local is not None) | messages.OFFERS_LONE * (lone is not None)
+        files = [self.pool_fd, region_fd, *(local or ()), *(lone or ())]
+        socket.send_fds(sock, [messages.pack(Kind.WELCOME, 0, body, count=offers)], files)
 
 
 class Regions(Protocol):
@@ -88,6 +93,22 @@ class LocalTables(Protocol):
         ...
 
 
+class LoneFiles(Protocol):
+    """Of whoever serves lone gets (`hostagent.lone_gets`)."""
+
+    def open(self, engine: EngineId) -> tuple[int, int]:
+        """Descriptors of a socket and of a landing for a new engine, to be passed on and closed. Raises OSError."""
+        ...
+
+    def end(self, engine: EngineId) -> None:
+        """The engine has gone. Idempotent."""
+        ...
+
+    def learn(self) -> None:
+        """Feed the core what engines got so."""
+        ...
+
+
 class ApiServer:
     """Listens on a UNIX socket and serves engines."""
 
@@ -100,14 +121,16 @@ class ApiServer:
         admission: Admission,
         tenancy: Tenancy,
         local: LocalTables | None = None,
+        lone: LoneFiles | None = None,
     ) -> None:
         """`handle(event)`: takes engines' requests, which `answer` answers later; `stats()`: figures for engines.
-        `local`: None: engines ask for every chunk."""
+        `local`: None: engines ask for every chunk; `lone`: None: and for every small one of other nodes."""
         self._handle = handle
         self._stats = stats
         self._welcome = welcome
         self._regions = regions
         self._local = local
+        self._lone = lone
         self._admission = admission
         self._tenancy = tenancy
         self._loop = asyncio.get_running_loop()
@@ -180,7 +203,12 @@ class ApiServer:
             self._tell_writer(peer)
         self._connections_made = engine
         connection = _Connection(
-            engine, self._handle, self._stats, partial(self._gone, peer, tenant), self._tenancy.pace_of(tenant)
+            engine,
+            self._handle,
+            self._stats,
+            partial(self._gone, peer, tenant),
+            self._tenancy.pace_of(tenant),
+            self._lone.learn if self._lone is not None else None,
         )
         self._connections[engine] = connection
         self._handle(events.EngineCame(engine, tenant))
@@ -205,7 +233,15 @@ class ApiServer:
             log.warning("no write region for another engine: %s", error.strerror)
             return False
         try:
-            self._welcome.send(sock, region_fd, self._local.open(engine, tenant) if self._local is not None else None)
+            local = self._local.open(engine, tenant) if self._local is not None else None
+            lone = None
+            if self._lone is not None and not self._tenancy.pace_of(tenant).is_limited:
+                lone = self._lone.open(engine)
+            try:
+                self._welcome.send(sock, region_fd, local, lone)
+            finally:
+                for descriptor in lone or ():
+                    os.close(descriptor)
         except OSError as error:
             log.warning("an engine could not be greeted: %s", error.strerror)
             self._end_memory(engine)
@@ -216,6 +252,8 @@ class ApiServer:
         self._regions.end(engine)
         if self._local is not None:
             self._local.end(engine)
+        if self._lone is not None:
+            self._lone.end(engine)
 
     def _gone(self, peer: Peer, tenant: str, engine: EngineId) -> None:
         self._admission.left(peer, tenant)
@@ -263,7 +301,9 @@ class _Connection(asyncio.Protocol):
         stats: Callable[[], dict[str, float]],
         gone: Callable[[EngineId], None],
         pace: Pace,
+        learn: Callable[[], None] | None,
     ) -> None:
+        self._learn = learn
         self._engine = engine
         self._handle = handle
         self._stats = stats
@@ -286,6 +326,9 @@ class _Connection(asyncio.Protocol):
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
+        if self._learn is not None:
+            # What this engine has got by lone gets comes before what it asks for now.
+            self._learn()
         try:
             self._waiting.extend(self._frames.feed(data))
         except MalformedFrameError as error:

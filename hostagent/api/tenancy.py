@@ -48,6 +48,11 @@ class Pace:
         self._at_s = 0.0
         self.delayed_count = 0
 
+    @property
+    def is_limited(self) -> bool:
+        """Whether requests may ever have to wait."""
+        return self._per_s > 0
+
     def wait_s(self, now_s: float) -> float:
         """0: the next request may be handled, and is counted. Else how long it has to wait."""
         if not self._per_s:

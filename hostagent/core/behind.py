@@ -53,11 +53,12 @@ class Reviews:
         """The holder that these wait for has queued so much for others."""
         rate = self._gate.costs.cost(Tier.REMOTE_DRAM).rate_bytes_per_s
         for fetch in list(fetches):
-            left_bytes = sum(self._left(fetch))
+            left = self._left(fetch)
+            left_bytes = sum(left)
             if load.delay_s(left_bytes, rate) > limits.CONTENDED_SHARE * left_bytes / rate:
                 fetch.ticket.contended = True
             if fetch in self._due_ns:
-                self._review(fetch, rate, load)
+                self._review(fetch, left, rate, load)
 
     def _look(self) -> None:
         now_ns = self._clock.now_ns
@@ -73,16 +74,15 @@ class Reviews:
                 (max(0, came_bytes) + unseen_bytes) / (elapsed_ns / 1e9),
             )
             if rate > 0:
-                self._review(fetch, rate, IDLE)
+                self._review(fetch, left, rate, IDLE)
         self._arm()
 
-    def _review(self, fetch: Fetch, rate: float, load: HolderLoad) -> None:
+    def _review(self, fetch: Fetch, left: Sequence[int], rate: float, load: HolderLoad) -> None:
+        """`left`: bytes of each of its chunks that are still to come."""
         if not {Tier.LOCAL_DISK, Tier.COLD}.isdisjoint(fetch.routes.values()):
             return  # what a disk or a cold store has under way cannot be seen; the deadline decides
         verdict = fetch.ticket.verdict
-        progress = Progress(
-            (self._clock.now_ns - fetch.started_ns) / 1e9, self._left(fetch)[verdict.first :], rate, load
-        )
+        progress = Progress((self._clock.now_ns - fetch.started_ns) / 1e9, left[verdict.first :], rate, load)
         count = verdict.first + worth_waiting(verdict, progress)
         if count < len(fetch.keys):
             self._cut(fetch, count)

@@ -33,6 +33,7 @@ from hostagent.core.knowledge import Knowledge
 from hostagent.core.load_reports import LoadReports, NoReads, ServedReads
 from hostagent.core.local_reads import LocalReads
 from hostagent.core.locks import Locks
+from hostagent.core.lone_chunks import LoneChunks
 from hostagent.core.membership import Membership
 from hostagent.core.options import CoreOptions
 from hostagent.core.parts import PartFetches
@@ -55,7 +56,7 @@ from kvpolicy.tiers.gate import Gate, GateParameters
 from kvpolicy.tiers.holder_load import HolderLoad, HolderLoads
 from kvpolicy.tiers.lane import Lane
 from kvpolicy.tiers.quote import Quote
-from kvpolicy.value.costs import Tier
+from kvpolicy.value import Tier, Touch
 from kvproto import events as protocol
 from kvproto.ids import ChunkKey, Member
 from kvproto.session.holder import HolderCounts
@@ -96,13 +97,13 @@ class AgentCore:
             options.pool_bytes,
             limits.EXTENT_ALIGN_BYTES,
             self._clock.read,
-            self._cost_of_dram,
+            self._costs_of_dram,
             index,
             Tenants(options.pool_bytes, options.tenant_weights),
             catalog,
         )
         self.gate = Gate(knowledge.costs, GateParameters(wait_max_s=options.merge_wait_max_s))
-        loads = HolderLoads(lambda: knowledge.costs.cost(Tier.REMOTE_DRAM).rate_bytes_per_s)
+        self._loads = loads = HolderLoads(lambda: knowledge.costs.cost(Tier.REMOTE_DRAM).rate_bytes_per_s)
         parameters = ReaderParameters(
             options.member,
             options.segment_bytes,
@@ -190,6 +191,19 @@ class AgentCore:
             self._load_reports,
             self._engines,
         )
+        self.lone_gets = LoneChunks(
+            self._clock,
+            emit,
+            self.pool,
+            self.directory,
+            disk,
+            self.fetches,
+            self,
+            self.forms,
+            knowledge.costs,
+            self._engines.tenant_of,
+            is_on=options.lone_gets,
+        )
         self._directory_news = DirectoryNews(
             alarms,
             self.directory,
@@ -200,6 +214,7 @@ class AgentCore:
             self.claims,
             self.waits,
             lambda: self.connected,
+            self.lone_gets.directory_changed,
         )
         self.tiering = self._make_tiering(options)
         self.cold_writes = self._make_cold_writes(options)
@@ -285,13 +300,14 @@ class AgentCore:
             events.TwinDecoded: fetches.twins.decoded,
             events.DigestComputed: self._digest_computed,
             events.ControlsReceived: self._controls_received,
-            events.CastsPlaced: lambda event: fetches.casts_placed(event.arrivals),
-            events.CastsUnexpected: lambda event: fetches.casts_unexpected(event.arrivals),
-            protocol.SegmentsReceived: lambda event: fetches.casts_placed((event,)),
+            events.CastsPlaced: lambda event: fetches.arrivals.casts_placed(event.arrivals),
+            events.CastsUnexpected: lambda event: fetches.arrivals.casts_unexpected(event.arrivals),
+            protocol.SegmentsReceived: lambda event: fetches.arrivals.casts_placed((event,)),
             protocol.ReadProgress: self._read_event,
             protocol.ReadDone: self._read_event,
             protocol.ReadFailed: self._read_event,
             events.LeavesRead: self._leaves_read,
+            events.ReadsProven: lambda event: fetches.arrivals.reads_proven(event.reads),
             protocol.SegmentsSent: lambda event: self._serving.segments_sent(event.key, event.count),
             protocol.SendFailed: lambda event: self._serving.segments_failed(event.key, event.count),
             events.FillSent: lambda event: self._serving.fill_sent(event.key, event.count),
@@ -300,6 +316,8 @@ class AgentCore:
             events.PeerReadEnded: lambda event: self._serving.taken_back(event.chunk),
             events.PeersRead: self._peers_read,
             events.FiguresWanted: lambda _: self.local_reads.look(),
+            events.LoneGot: self.lone_gets.got,
+            events.LoneTaken: lambda event: self.lone_gets.taken(event.chunk, event.hashed),
             events.Started: self._started,
             events.PoolFound: self.adoption.begin,
             events.FlushRequested: self._flush_requested,
@@ -324,11 +342,11 @@ class AgentCore:
 
     def judges_silence(self, now_ns: int) -> bool:
         """Whether the next TimerFired draws conclusions from silence: first report everything that has come."""
-        return self.fetches.judges_silence(now_ns)
+        return self.fetches.arrivals.judges_silence(now_ns)
 
     def wanted(self, key: ChunkKey) -> Wanted | None:
         """The chunk of this key and which of its cast segments may be placed; report all by SegmentsReceived."""
-        return self.fetches.wanted(key)
+        return self.fetches.arrivals.wanted(key)
 
     def lend(self, key: ChunkKey, now_ns: int) -> Chunk | None:
         """A chunk for a peer's reliable read; it stays until PeerReadEnded. None: it is not in the pool."""
@@ -403,6 +421,10 @@ class AgentCore:
             lanes["twin"] = self.twin_making.lane
         return lanes
 
+    def thinks_busy(self, node: str) -> bool:
+        """Whether it would be news that a node has nothing queued."""
+        return self._loads.thinks_busy(node)
+
     @property
     def idle(self) -> bool:
         """Whether nothing is under way, asked for or lent: no fetch, load, task, lease or pin."""
@@ -410,7 +432,7 @@ class AgentCore:
             self.fetches.under_way_count
             or self.waits.waiting_count
             or self.cold.waiting_count
-            or any(True for _ in self.fetches.inbound)
+            or bool(self.fetches.arrivals.under_way)
             or self._peer_loads.under_way_count
             or self._tasks.running_count
             or self.pool.pins_count
@@ -418,11 +440,20 @@ class AgentCore:
 
     # ------------------------------------------------------------------ what concerns several parts
 
-    def _cost_of_dram(self, key: ChunkKey, size_bytes: int) -> float:
-        on_disk = self._disk is not None and self._disk.find(key) is not None
-        in_cold = self.cold.knows(key)
-        cost_s = self._knowledge.eviction_cost.of_dram(key, size_bytes, on_disk=on_disk, in_cold=in_cold)
-        return cost_s * TWIN_COST_SHARE if key in self.twins else cost_s
+    def _costs_of_dram(self, chunks: Sequence[Touch]) -> list[float]:
+        costs_s = self._knowledge.eviction_cost.of_dram(chunks, self._lies_beside)
+        twins = self.twins
+        return [
+            cost_s * TWIN_COST_SHARE if chunk.key in twins else cost_s
+            for chunk, cost_s in zip(chunks, costs_s, strict=True)
+        ]
+
+    def _lies_beside(self, key: ChunkKey) -> list[Tier]:
+        """Where this node finds a chunk that its pool does not have, but for other nodes."""
+        tiers = [Tier.LOCAL_DISK] if self._disk is not None and self._disk.find(key) is not None else []
+        if self.cold.knows(key):
+            tiers.append(Tier.COLD)
+        return tiers
 
     def _asked(self, key: ChunkKey) -> None:
         """Another node wants a chunk of this one."""
@@ -483,13 +514,14 @@ class AgentCore:
         """Answers go to the reader, questions to the holder."""
         for_reader = [arrival for arrival in event.arrivals if arrival.message.op in _FOR_READER]
         if for_reader:
-            self.fetches.controls_received(for_reader)
+            self.fetches.arrivals.controls_received(for_reader)
+        for_holder = [arrival for arrival in event.arrivals if arrival.message.op in _FOR_HOLDER]
+        if for_holder:
+            self._serving.controls_received(for_holder)
+            self._load_reports.queued()
         for arrival in event.arrivals:
             operation = arrival.message.op
-            if operation in _FOR_HOLDER:
-                self._serving.control_received(arrival)
-                self._load_reports.queued()
-            elif operation not in _FOR_READER:
+            if operation not in _FOR_READER and operation not in _FOR_HOLDER:
                 # LEAVE is for switches; without a switch it ends here and means nothing to a holder.
                 self._effects.append(effects.DatagramsDropped(f"control_{operation.name.lower()}_ignored"))
 
@@ -506,11 +538,11 @@ class AgentCore:
 
     def _read_event(self, event: protocol.ReadProgress | protocol.ReadDone | protocol.ReadFailed) -> None:
         if not self.parts.read_event(event):
-            self.fetches.read_event(event)
+            self.fetches.arrivals.read_event(event)
 
     def _leaves_read(self, event: events.LeavesRead) -> None:
         if not self.parts.read_event(event):
-            self.fetches.leaves_read(event)
+            self.fetches.arrivals.leaves_read(event)
 
     def _save_ended(self, event: events.SaveEnded) -> None:
         if self.tiering is not None:
@@ -563,6 +595,7 @@ class AgentCore:
     def fetch_over(self, keys: Sequence[ChunkKey]) -> None:
         """Copies that an engine's fetch brought may be announced."""
         self._reports.fetch_over(keys)
+        self.lone_gets.costs_changed()
 
     def engines_served(self) -> None:
         """Background work may go on."""

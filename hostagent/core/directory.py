@@ -130,6 +130,11 @@ class SequenceGapError(Exception):
     """A delta is missing: the stream must be opened again."""
 
 
+_Numbers = tuple[tuple[int, ...], tuple[int, ...]]
+Copies = tuple[_Numbers | None, _Numbers | None]
+"""Numbers of the nodes that hold a chunk in DRAM and on disk; and the same from before the controller's restart."""
+
+
 @dataclass(slots=True)
 class _Content:
     nodes: dict[int, NodeEntry] = field(default_factory=dict)
@@ -215,13 +220,22 @@ class DirectoryReplica:
     def holders_elsewhere(self, key: ChunkKey) -> tuple[list[NodeEntry], list[NodeEntry]]:
         """Other nodes that hold a chunk in DRAM, and others that hold it on disk only; stale ones and those that are
         leaving come last."""
+        return self.nodes_with(self.copies(key))
+
+    def copies(self, key: ChunkKey) -> Copies:
+        """Who holds a chunk, this node too, as the directory has it: the same for most chunks of a prefix."""
+        entry = self._current.chunks.get(key)
+        stale = None if self._stale is None else self._stale.chunks.get(key)
+        return _numbers(entry), _numbers(stale)
+
+    def nodes_with(self, copies: Copies) -> tuple[list[NodeEntry], list[NodeEntry]]:
+        """As `holders_elsewhere`, of a chunk with such copies."""
         in_dram: dict[str, NodeEntry] = {}
         on_disk: dict[str, NodeEntry] = {}
-        for content in (self._current, self._stale):
-            entry = content.chunks.get(key) if content is not None else None
-            if content is None or entry is None:
+        for content, held in zip((self._current, self._stale), copies, strict=True):
+            if content is None or held is None:
                 continue
-            for numbers, found in ((entry.holders, in_dram), (entry.disk_holders, on_disk)):
+            for numbers, found in zip(held, (in_dram, on_disk), strict=True):
                 for number in numbers:
                     node = content.nodes.get(number)
                     if node is not None and node.name != self._node_name:
@@ -272,6 +286,10 @@ class DirectoryReplica:
         if self._stale is not None:
             lost = ()
         return Applied(tuple(sorted(changed)), lost)
+
+
+def _numbers(entry: ChunkEntry | None) -> _Numbers | None:
+    return None if entry is None else (entry.holders, entry.disk_holders)
 
 
 def _is_draining(node: NodeEntry) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from hostagent import limits
 from hostagent.core import events
@@ -14,6 +14,7 @@ from hostagent.core.sources import DiskIndex
 from hostagent.core.waits import Waits
 from hostagent.pool.chunks import ChunkPool
 from kvpolicy.tiers.holder_load import HolderLoads
+from kvproto.ids import ChunkKey
 
 _STALE_NS = int(limits.STALE_DIRECTORY_S * 1e9)
 
@@ -32,8 +33,9 @@ class DirectoryNews:
         claims: Claims,
         waits: Waits,
         connected: Callable[[], bool],
+        lone_changed: Callable[[Iterable[ChunkKey]], None],
     ) -> None:
-        """`connected()`: whether a controller listens."""
+        """`connected()`: whether a controller listens; `lone_changed`: looks again at who may be asked for these."""
         self._clock = alarms.clock
         self._directory = directory
         self._pool = pool
@@ -43,6 +45,7 @@ class DirectoryNews:
         self._claims = claims
         self._waits = waits
         self._connected = connected
+        self._lone_changed = lone_changed
         self._forget_stale = alarms.add(self._stale_is_old)
 
     def changed(self, event: events.DirectoryChanged) -> None:
@@ -76,6 +79,7 @@ class DirectoryNews:
         for name in applied.nodes_lost:
             self._loads.forget(name)
         self._fetches.directory_changed(applied.changed, applied.nodes_lost)
+        self._lone_changed(applied.changed)
 
     def _tell_waits(self, delta: Delta, applied: Applied) -> None:
         """What others compute, and what is there by now: in this order, because a claim may come with its chunk."""

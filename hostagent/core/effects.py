@@ -21,6 +21,7 @@ from kvcodec.forms import Form, StoredForm
 from kvpolicy.tiers.gate import Choice, Verdict
 from kvpolicy.tiers.holder_load import HolderLoad
 from kvpolicy.value import Measurement, PastFetches, Tier
+from kvpolicy.value.costs import SourceCost
 from kvproto.commands import AbortRead, Blame, SendControl
 from kvproto.ids import Address, ChunkKey, NodeId, ReadId
 from kvproto.integrity import NO_DIGEST, Digest, Integrity
@@ -124,7 +125,8 @@ class FillSegments:
 
 @dataclass(frozen=True, slots=True)
 class StartRead:
-    """Read a range of a chunk reliably into the pool; answered by ReadProgress and ReadDone or ReadFailed."""
+    """Read a range of a chunk reliably into the pool; answered by ReadProgress and ReadDone, ReadsProven or
+    ReadFailed."""
 
     read: ReadId
     node: str
@@ -139,6 +141,8 @@ class StartRead:
     size_bytes: int
     wanted_bytes: int
     """What this node still wants of the holder, this included."""
+    is_provable: bool = False
+    """Nobody else writes there, and it is whole pieces: whoever hashes it on its way says so with ReadsProven."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +186,13 @@ class ExpectCasts:
     chunk: Chunk
     """FILLING."""
     missing: npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkProven:
+    """Reads brought a chunk whole, and what its bytes are was found out on their way: for whoever traces a fetch."""
+
+    chunk: Chunk
 
 
 @dataclass(frozen=True, slots=True)
@@ -539,6 +550,43 @@ class ReservationEnded:
     outcome: str
 
 
+# --- lone gets (`hostagent.core.lone_chunks`) ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class OfferLone:
+    """Engines may get this chunk from this node by a lone get, from now on; also instead of what was said before."""
+
+    key: ChunkKey
+    size_bytes: int
+    digest: Digest
+    node: str
+    endpoint: str
+
+
+@dataclass(frozen=True, slots=True)
+class WithdrawLone:
+    """And this one no more."""
+
+    key: ChunkKey
+
+
+@dataclass(frozen=True, slots=True)
+class TellLoneCosts:
+    """What a chunk from another node costs, for those who weigh that with computing."""
+
+    cost: SourceCost
+
+
+@dataclass(frozen=True, slots=True)
+class TakeLone:
+    """Copy what a lone get brought to its place in the pool; answered by LoneTaken, in the course of this. None: nobody
+    wants the bytes."""
+
+    buffer: int
+    chunk: Chunk | None
+
+
 Effect: TypeAlias = (
     ReserveAnswered
     | CommitAnswered
@@ -558,6 +606,7 @@ Effect: TypeAlias = (
     | PeerLoadEnded
     | DatagramsDropped
     | TakeChunk
+    | ChunkProven
     | ComputeDigest
     | HashPieces
     | ForgetPieces
@@ -585,4 +634,8 @@ Effect: TypeAlias = (
     | FetchEnded
     | PoolAdopted
     | ReservationEnded
+    | OfferLone
+    | WithdrawLone
+    | TellLoneCosts
+    | TakeLone
 )

@@ -129,6 +129,11 @@ class Engines:
         self._interests.came(event.engine, event.tenant)
         self._local_reads.came()
 
+    def tenant_of(self, engine: EngineId) -> str:
+        """Whom the chunks of an engine count for; of one that is gone, nobody."""
+        holdings = self._engines.get(engine)
+        return holdings.tenant if holdings is not None else NOBODY
+
     def label(self, engine: EngineId, said: str) -> str:
         """What the fabric calls a namespace of this engine."""
         return self._interests.label(self._of(engine).tenant, said)

@@ -366,6 +366,23 @@ class LeavesRead:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadProven:
+    """A reliable read is over, and was hashed on its way."""
+
+    read: ReadId
+    offset: int
+    """Of its first byte in the chunk, which begins a piece."""
+    leaves: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ReadsProven:
+    """Reliable reads that ended together."""
+
+    reads: tuple[ReadProven, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class FormMeasured:
     """A chunk was turned into a form of fewer bytes, or back."""
 
@@ -572,6 +589,29 @@ EngineEvent: TypeAlias = (
 ControllerEvent: TypeAlias = (
     Welcomed | DirectoryChanged | SwitchStateGiven | MemberGiven | TaskGiven | TaskCancelled | ControllerLost
 )
+
+
+@dataclass(frozen=True, slots=True)
+class LoneGot:
+    """An engine has a chunk by a lone get. Its bytes, which have this digest, are kept until TakeLone."""
+
+    engine: EngineId
+    key: ChunkKey
+    size_bytes: int
+    digest: Digest
+    node: str
+    took_s: float
+    buffer: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoneTaken:
+    """A chunk lies at its place in the pool, and this is what it is."""
+
+    chunk: Chunk
+    hashed: Hashed
+
+
 Event: TypeAlias = (
     EngineEvent
     | ControllerEvent
@@ -589,6 +629,7 @@ Event: TypeAlias = (
     | TwinDecoded
     | DigestComputed
     | LeavesRead
+    | ReadsProven
     | ControlsReceived
     | CastsPlaced
     | CastsUnexpected
@@ -609,4 +650,6 @@ Event: TypeAlias = (
     | FlushRequested
     | Stopped
     | TimerFired
+    | LoneGot
+    | LoneTaken
 )

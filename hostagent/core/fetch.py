@@ -34,6 +34,11 @@ class ReaderMachine(Protocol):
         """Whether cast segments may be reported some milliseconds late."""
         ...
 
+    @property
+    def half_window(self) -> int:
+        """How many of the segments that were asked for may wait to be reported."""
+        ...
+
     def handle(self, event: events.ReaderEvent, now_ns: int, /) -> list[ReaderCommand]:
         """What follows from an event."""
         ...

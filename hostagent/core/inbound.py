@@ -13,9 +13,10 @@ import numpy.typing as npt
 from hostagent.core.directory import ChunkEntry
 from hostagent.core.twins import Twin
 from hostagent.pool.chunks import Chunk
-from hostagent.tree import NOT_HASHED, Hashed
+from hostagent.tree import LEAF_BYTES, NOT_HASHED, PIECE_BYTES, Hashed
 from kvpolicy.value import Tier
 from kvproto.ids import Address, FetchId
+from kvproto.integrity import Integrity, algorithm_of
 from kvproto.sources import ChunkSource
 
 
@@ -50,6 +51,28 @@ class InboundChunk:
     """Where its twin came from, once that is here."""
     found: Hashed = NOT_HASHED
     """What its bytes turned out to be."""
+    is_cast: bool = False
+    """Casts of it are expected, or came: others than reads may write to it."""
+    proven: dict[int, bytes] = field(default_factory=dict)
+    """Leaves of reads that were hashed on their way, by where they begin in the chunk."""
+
+    def leaves(self) -> bytes:
+        """All of its leaves, if reads that nobody else wrote beside brought it whole; else nothing."""
+        if self.is_cast or self.from_casts or self.found is not NOT_HASHED:
+            return b""
+        at_bytes = 0
+        for offset in sorted(self.proven):
+            if offset != at_bytes:
+                return b""
+            at_bytes += len(self.proven[offset]) // LEAF_BYTES * PIECE_BYTES
+        if at_bytes < self.chunk.size_bytes:
+            return b""
+        return b"".join(self.proven[offset] for offset in sorted(self.proven))
+
+    @property
+    def is_tree(self) -> bool:
+        """Whether its digest is the root of its leaves."""
+        return algorithm_of(self.entry.digest) is Integrity.BLAKE3
 
     @property
     def came_as(self) -> ChunkSource:

@@ -158,8 +158,8 @@ class Membership:
                 self._next_victims(),
                 disk.size_bytes - disk.free_bytes if disk is not None else 0,
                 [
-                    effects.Arriving(one.chunk.key, one.entry.size_bytes, self._fetches.left_bytes(one))
-                    for one in islice(self._fetches.inbound, limits.ARRIVING_TOLD)
+                    effects.Arriving(one.chunk.key, one.entry.size_bytes, self._fetches.arrivals.left_bytes(one))
+                    for one in islice(self._fetches.arrivals.under_way.values(), limits.ARRIVING_TOLD)
                 ],
                 self._gate_news(),
             )

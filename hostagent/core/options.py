@@ -43,5 +43,7 @@ class CoreOptions:
     """Writes to the cold store are no faster; 0: no limit."""
     disk_form: FormChoice = FormChoice.AUTO
     cold_form: FormChoice = FormChoice.AUTO
+    lone_gets: bool = False
+    """Engines may get small chunks of other nodes without the core (`hostagent.core.lone_chunks`)."""
     wire_form: FormChoice = FormChoice.RAW
     """What crosses the network in fewer bytes."""

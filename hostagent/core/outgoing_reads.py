@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeAlias
 
 from hostagent.core import effects
 from hostagent.core.clock import Alarm, Alarms
 from hostagent.core.directory import DirectoryReplica, NodeEntry
-from hostagent.core.events import LeavesRead
+from hostagent.core.events import LeavesRead, ReadProven
 from hostagent.core.inbound import InboundChunk
-from hostagent.tree import leaves_bytes
+from hostagent.tree import PIECE_BYTES, leaves_bytes
 from kvproto import events
 from kvproto.commands import AbortRead, ReadLeaves, StartRead
 from kvproto.ids import ChunkKey, ReadId
+
+ReadNews: TypeAlias = events.ReadProgress | events.ReadDone | events.ReadFailed | LeavesRead | ReadProven
 
 
 class OutgoingReads:
@@ -45,7 +48,9 @@ class OutgoingReads:
             return
         inbound.last_source = node.address
         offset = command.first * segment_bytes
-        size_bytes = min(command.count * segment_bytes, inbound.entry.size_bytes - offset)
+        left_bytes = inbound.entry.size_bytes - offset
+        size_bytes = min(command.count * segment_bytes, left_bytes)
+        is_whole_pieces = not offset % PIECE_BYTES and (size_bytes == left_bytes or not size_bytes % PIECE_BYTES)
         self._emit(
             effects.StartRead(
                 command.read,
@@ -57,6 +62,7 @@ class OutgoingReads:
                 offset,
                 size_bytes,
                 wanted_of(node),
+                is_provable=is_whole_pieces and not inbound.is_cast and inbound.is_tree,
             )
         )
 
@@ -92,7 +98,7 @@ class OutgoingReads:
             self._emit(AbortRead(read))
         self._under_way.clear()
 
-    def heard(self, event: events.ReadProgress | events.ReadDone | events.ReadFailed | LeavesRead) -> bool:
+    def heard(self, event: ReadNews) -> bool:
         """A read progressed or ended; False: it was aborted before, and nobody wants to know."""
         if event.read not in self._under_way:
             return False

@@ -16,7 +16,7 @@ from hostagent.core.directory import ChunkEntry
 from hostagent.core.effects import FetchPlanned
 from hostagent.core.forms import Forms
 from hostagent.core.inbound import InboundChunk
-from hostagent.core.sources import DiskIndex, Found, Sources
+from hostagent.core.sources import DiskIndex, Found, Known, Sources
 from hostagent.core.twins import CROSSING, Twin, Twins
 from hostagent.pool.chunks import Chunk, ChunkPool, Refusal
 from hostagent.pool.tenants import NOBODY
@@ -107,9 +107,10 @@ class FetchPlanner:
         here: dict[ChunkKey, Chunk] = {}
         found: dict[ChunkKey, Found] = {}
         twins: dict[ChunkKey, Twin] = {}
+        known: Known = {}
         unready: int | None = None
         for key in keys:
-            offer = self._offer(key, here, found, twins if by_twins else None, from_disk_only=from_disk_only)
+            offer = self._offer(key, here, found, twins if by_twins else None, known, from_disk_only=from_disk_only)
             if offer is None and any_order:
                 continue
             if offer is None and may_wait:
@@ -137,12 +138,15 @@ class FetchPlanner:
                 self._leave_out(plan, key, Status.POOL_FULL, any_order=any_order)
                 if not any_order:
                     break
-        for key in plan.keys:
-            refusal = self._make_room(plan, found[key], routes[key], twins, tenant) if key in found else None
-            if refusal is not None:
-                self._leave_out(plan, key, refusal, any_order=any_order)
-                if not any_order:
-                    break
+        coming = [found[key] for key in plan.keys if key in found]
+        made = self._pool.reserve_all([_wanted(one.entry) for one in coming], tenant, any_order=any_order)
+        for one, room in zip(coming, made, strict=False):
+            if isinstance(room, Refusal):
+                # FILLING: an engine here is putting this very chunk; it will be there by itself in a moment.
+                why = Status.FILLING if room is Refusal.FILLING else Status.POOL_FULL
+                self._leave_out(plan, one.entry.key, why, any_order=any_order)
+            else:
+                self._take_in(plan, one, room, routes[one.entry.key], twins)
         return plan
 
     def _pin(self, plan: FetchPlan, chunk: Chunk, tenant: str) -> bool:
@@ -182,8 +186,9 @@ class FetchPlanner:
     def quote(self, keys: Sequence[ChunkKey], prefill: Prefill | None) -> Quote:
         """What it would take this node to have these chunks; nothing is learned, pinned or asked for."""
         offers: list[Offer] = []
+        known: Known = {}
         for key in keys:
-            offer = self._offer(key, {}, {}, {}, from_disk_only=False)
+            offer = self._offer(key, {}, {}, {}, known, from_disk_only=False)
             if offer is None:
                 break
             offers.append(offer)
@@ -210,6 +215,7 @@ class FetchPlanner:
         here: dict[ChunkKey, Chunk],
         found: dict[ChunkKey, Found],
         twins: dict[ChunkKey, Twin] | None,
+        known: Known,
         *,
         from_disk_only: bool,
     ) -> Offer | None:
@@ -222,7 +228,7 @@ class FetchPlanner:
         inbound = self._inbound.get(key)
         if inbound is not None:
             return Offer(inbound.entry.size_bytes, (inbound.route,), coming_bytes=self._left_bytes(inbound))
-        one = self._sources.find(key, from_disk_only=from_disk_only)
+        one = self._sources.find(key, from_disk_only=from_disk_only, known=known)
         if one is None:
             return None
         found[key] = one
@@ -277,18 +283,10 @@ class FetchPlanner:
                 self._pool.unpin(chunk)
         plan.keys, plan.awaited, plan.stopped = plan.keys[:place], (), why
 
-    def _make_room(
-        self, plan: FetchPlan, found: Found, route: Tier, twins: Mapping[ChunkKey, Twin], tenant: str
-    ) -> Status | None:
-        """Memory for an arriving chunk; the reason when there is none."""
+    def _take_in(self, plan: FetchPlan, found: Found, room: Chunk, route: Tier, twins: Mapping[ChunkKey, Twin]) -> None:
+        """A chunk that there is room for comes, from `route`, by its twin if there is room for that, too."""
         entry = found.entry
-        made = self._pool.reserve(
-            entry.key, entry.parent, entry.size_bytes, entry.position, entry.namespace, tenant=tenant
-        )
-        if isinstance(made, Refusal):
-            # FILLING: an engine here is putting this very chunk; it will be there by itself in a moment.
-            return Status.FILLING if made is Refusal.FILLING else Status.POOL_FULL
-        plan.to_come.append((found, made, route))
+        plan.to_come.append((found, room, route))
         reckoned = self._forms.reckoned(entry.size_bytes, found.stored)
         twin = twins.get(entry.key)
         if twin is not None and route in CROSSING and self._has_room(plan, twin, twins):
@@ -296,7 +294,6 @@ class FetchPlanner:
             reckoned = self._reckoned_twin(found, twin)
         if route in reckoned:
             plan.reckoned[entry.key] = reckoned[route]
-        return None
 
     def _has_room(self, plan: FetchPlan, twin: Twin, twins: Mapping[ChunkKey, Twin]) -> bool:
         """Whether the pool takes one twin more than those of the plan."""
@@ -323,7 +320,15 @@ class FetchPlanner:
             return True
         found = self._sources.find(key)
         route = None if found is None else next((tier for tier in CROSSING if tier in found.tiers), None)
-        if found is None or route is None or self._make_room(plan, found, route, {}, NOBODY) is not None:
+        if found is None or route is None:
             return False
+        (room,) = self._pool.reserve_all([_wanted(found.entry)])
+        if isinstance(room, Refusal):
+            return False
+        self._take_in(plan, found, room, route, {})
         self._twins.arrived(plan.to_come[-1][1])
         return True
+
+
+def _wanted(entry: ChunkEntry) -> tuple[Touch, str]:
+    return Touch(entry.key, entry.parent, entry.position, entry.size_bytes), entry.namespace

@@ -123,14 +123,18 @@ class Serving:
 
     # ------------------------------------------------------------------ what peers ask
 
-    def control_received(self, event: ControlReceived) -> None:
-        """JOIN, GET or FILL_ACK."""
-        key = event.message.key
-        asks = event.message.op is not Op.FILL_ACK and self._pool.find(key) is None
-        if asks and (key in self._waiting or self._load(key, partial(self._loaded, key))):
-            self._wait(event)
-            return
-        self._handle(event)
+    def controls_received(self, events: Sequence[ControlReceived]) -> None:
+        """JOIN, GET or FILL_ACK, those that came together."""
+        here: list[ControlReceived] = []
+        for event in events:
+            key = event.message.key
+            asks = event.message.op is not Op.FILL_ACK and self._pool.find(key) is None
+            if asks and (key in self._waiting or self._load(key, partial(self._loaded, key))):
+                self._wait(event)
+            else:
+                here.append(event)
+        if here:
+            self._carry_out(self._holder.handle_all(here, self._clock.now_ns))
 
     def _wait(self, event: ControlReceived) -> None:
         waiting = self._waiting.setdefault(event.message.key, {})
@@ -143,8 +147,7 @@ class Serving:
     def _loaded(self, key: ChunkKey) -> None:
         waiting = self._waiting.pop(key, {})
         self._waiting_count -= len(waiting)
-        for event in waiting:
-            self._handle(event)
+        self._carry_out(self._holder.handle_all(waiting, self._clock.now_ns))
 
     def lend(self, key: ChunkKey) -> Chunk | None:
         """A peer reads a chunk reliably: it stays until `taken_back`."""

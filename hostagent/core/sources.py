@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from hostagent.core.clock import Clock
 from hostagent.core.cold import ColdIndex
-from hostagent.core.directory import ChunkEntry, DirectoryReplica, NodeEntry
+from hostagent.core.directory import ChunkEntry, Copies, DirectoryReplica, NodeEntry
 from hostagent.disk.state import DiskState
 from hostagent.pool.chunks import Chunk, ChunkPool
 from kvcodec.forms import StoredForm
@@ -63,6 +63,18 @@ class Found:
     """By tier: how it lies there, where in fewer bytes than it has."""
 
 
+class Elsewhere(NamedTuple):
+    """Where else chunks with the same copies can be had."""
+
+    tiers: tuple[Tier, ...]
+    holders: tuple[HolderRef, ...]
+    load: HolderLoad
+
+
+Known = dict[tuple[bool, Copies], Elsewhere]
+"""By whether the switch serves a chunk, and its copies: true for one moment."""
+
+
 class Sources:
     """Asks the disk, the directory's replica, and what is known of the cold store."""
 
@@ -86,8 +98,9 @@ class Sources:
         """The controller says where the switch is asked."""
         self._pool_address = pool_address
 
-    def find(self, key: ChunkKey, *, from_disk_only: bool = False) -> Found | None:
-        """Where a chunk can be had; None: nowhere. Where disk and directory differ, the disk is right."""
+    def find(self, key: ChunkKey, *, from_disk_only: bool = False, known: Known | None = None) -> Found | None:
+        """Where a chunk can be had; None: nowhere. Where disk and directory differ, the disk is right. `known`: what
+        was found of others at this moment, to be added to."""
         stored = self._disk.find(key) if self._disk is not None else None
         forms = _forms(Tier.LOCAL_DISK, stored)
         entry = None if from_disk_only else self._directory.find(key)
@@ -99,28 +112,36 @@ class Sources:
         cold = None if from_disk_only else self._cold.find(key)
         if entry is None:
             return None if cold is None else _in_cold(cold)
-        in_dram, on_disk = self._directory.holders_elsewhere(entry.key)
-        refs = self._refs(entry, in_dram, on_disk)
-        tiers = [Tier.LOCAL_DISK] if stored is not None else []
-        if entry.served and refs:
-            tiers.append(Tier.SWITCH)
-        if in_dram or on_disk:
-            tiers.append(Tier.REMOTE_DRAM if in_dram else Tier.REMOTE_DISK)
+        tiers, refs, load = self._elsewhere(entry, {} if known is None else known)
+        if stored is not None:
+            tiers = (Tier.LOCAL_DISK, *tiers)
         if cold is not None and not tiers:
             return _in_cold(cold)
         if cold is not None and (cold.size_bytes, cold.digest) == (entry.size_bytes, entry.digest):
-            tiers.append(Tier.COLD)
+            tiers = (*tiers, Tier.COLD)
             forms |= _forms(Tier.COLD, cold)
-        return Found(entry, tuple(tiers), refs, self._least_load(in_dram or on_disk), forms) if tiers else None
+        return Found(entry, tiers, refs, load, forms) if tiers else None
 
     def holders(self, entry: ChunkEntry) -> tuple[HolderRef, ...]:
         """Other nodes with a copy, or the switch where it alone has one."""
-        return self._refs(entry, *self._directory.holders_elsewhere(entry.key))
+        return self._elsewhere(entry, {}).holders
+
+    def _elsewhere(self, entry: ChunkEntry, known: Known) -> Elsewhere:
+        copies = self._directory.copies(entry.key)
+        found = known.get((entry.served, copies))
+        if found is None:
+            in_dram, on_disk = self._directory.nodes_with(copies)
+            refs = self._refs(in_dram, on_disk, served=entry.served)
+            tiers = (Tier.SWITCH,) if entry.served and refs else ()
+            if in_dram or on_disk:
+                tiers = (*tiers, Tier.REMOTE_DRAM if in_dram else Tier.REMOTE_DISK)
+            found = known[entry.served, copies] = Elsewhere(tiers, refs, self._least_load(in_dram or on_disk))
+        return found
 
     def _refs(
-        self, entry: ChunkEntry, in_dram: Sequence[NodeEntry], on_disk: Sequence[NodeEntry]
+        self, in_dram: Sequence[NodeEntry], on_disk: Sequence[NodeEntry], *, served: bool
     ) -> tuple[HolderRef, ...]:
-        if not (in_dram or on_disk) and entry.served and self._pool_address is not None:
+        if not (in_dram or on_disk) and served and self._pool_address is not None:
             return (HolderRef(SWITCH_NODE, self._pool_address, readable=False),)
         return tuple(
             HolderRef(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import enum
 import functools
 import logging
 import struct
@@ -11,8 +12,11 @@ from pathlib import Path
 
 import numpy as np
 
-from hostagent.native import pull_thread, read_thread
-from kvclient import catalog
+from hostagent import limits
+from hostagent.native import ask_thread, get_thread, pull_thread, read_thread
+from hostagent.native.nic_queues import Chain, CompletionQueueParts, ReceiveQueue, SendQueue
+from hostagent.tree import PIECE_BYTES
+from kvclient import catalog, lone
 from kvproto.limits import CHUNK_SEGMENTS_MAX, SEGMENT_BYTES_MAX
 from kvproto.wire import layouts
 from kvproto.wire.data import DATA_HEADER_BYTES
@@ -33,7 +37,7 @@ def offset_of(dtype: np.dtype[np.void], field: str) -> int:
 
 
 def _macros() -> dict[str, int]:
-    """What the C code knows about a datagram, and about a catalog."""
+    """What the C code knows about a datagram, a catalog, a landing and a tree."""
     deth, chunk = layouts.BTH_BYTES, layouts.BTH_BYTES + layouts.DETH_BYTES
     bth = {name: offset_of(layouts.BTH_DTYPE, name) for name in ("opcode", "qpn", "psn")}
     kv = {
@@ -42,6 +46,7 @@ def _macros() -> dict[str, int]:
     }
     return {
         "DP_HEADER_BYTES": DATA_HEADER_BYTES,
+        "DP_CHUNK_HEADER": chunk,
         "DP_ICRC_BYTES": ICRC_BYTES,
         "DP_SEGMENT_BYTES_MAX": SEGMENT_BYTES_MAX,
         "DP_CHUNK_SEGMENTS_MAX": CHUNK_SEGMENTS_MAX,
@@ -58,7 +63,11 @@ def _macros() -> dict[str, int]:
         "DP_ENTRY_BITS": catalog.ENTRY_BITS,
         "DP_GENERATION_MASK": catalog.GENERATION_MASK,
         "DP_LEASES": catalog.LEASES,
+        "DP_LONE_SLOTS": lone.SLOTS,
+        "DP_LONE_SLOT_BYTES": lone.SLOT_BYTES,
+        "DP_PIECE_BYTES": PIECE_BYTES,
         "DP_LEASES_AT": catalog.LEASES_AT,
+        "DP_READ_PIECES_MAX": limits.VERBS_READ_PIECES_MAX,
         **{f"DP_BTH_{name.upper()}": offset for name, offset in bth.items()},
         **{f"DP_KV_{name.upper()}": offset for name, offset in kv.items()},
     }
@@ -80,6 +89,16 @@ class ReceiverConfig(ctypes.Structure):
     )
 
 
+class Broken(enum.IntEnum):
+    """enum dp_broken"""
+
+    NOT = 0
+    QUEUE_PAIR = 1
+    """Another one can take its place."""
+    COMPLETIONS = 2
+    """The queue, its channel, or the whole device."""
+
+
 class Drained(ctypes.Structure):
     """struct dp_drained"""
 
@@ -88,6 +107,8 @@ class Drained(ctypes.Structure):
         ("segments", c_void_p),
         ("reports_count", c_uint32),
         ("segments_count", c_uint32),
+        ("broken", c_uint32),
+        ("reserved", c_uint32),
     )
 
 
@@ -142,12 +163,13 @@ COUNTS = (
 """enum dp_count, in order"""
 
 _SIGNATURES = {
-    "dp_receiver_new": (c_void_p, (POINTER(ReceiverConfig),)),
+    "dp_receiver_new": (c_void_p, (POINTER(ReceiverConfig), POINTER(ReceiveQueue))),
+    "dp_receiver_renew": (None, (c_void_p, c_void_p, c_uint32)),
     "dp_receiver_start": (c_int, (c_void_p,)),
     "dp_receiver_expect": (c_uint64, (c_void_p, c_char_p, c_void_p, c_uint64, c_void_p)),
     "dp_receiver_forget": (None, (c_void_p, c_uint64)),
     "dp_receiver_settle": (None, (c_void_p,)),
-    "dp_receiver_drain_socket": (None, (c_void_p,)),
+    "dp_receiver_drain_intake": (None, (c_void_p,)),
     "dp_receiver_drain": (None, (c_void_p, POINTER(Drained))),
     "dp_receiver_set_patience": (None, (c_void_p, c_int64, c_uint32)),
     "dp_receiver_read_counts": (None, (c_void_p, POINTER(c_uint64))),
@@ -158,6 +180,16 @@ _SIGNATURES = {
     "dp_sender_give_up": (None, (c_void_p,)),
     "dp_sender_drain": (c_uint32, (c_void_p, POINTER(Outcome), c_uint32)),
     "dp_sender_free": (None, (c_void_p,)),
+    "dp_queue_sender_new": (c_void_p, (POINTER(SendQueue), c_int)),
+    "dp_queue_sender_start": (c_int, (c_void_p,)),
+    "dp_queue_sender_add": (c_int, (c_void_p, POINTER(Chain))),
+    "dp_queue_sender_give_up": (None, (c_void_p,)),
+    "dp_queue_sender_drain": (
+        c_uint32,
+        (c_void_p, POINTER(Outcome), c_uint32, POINTER(c_uint32), POINTER(c_uint32)),
+    ),
+    "dp_queue_sender_renew": (None, (c_void_p, c_void_p, c_uint32)),
+    "dp_queue_sender_free": (None, (c_void_p,)),
     "dp_crc": (c_uint32, (c_uint32, c_char_p, c_uint64, c_int)),
 }
 
@@ -170,13 +202,18 @@ def datapath() -> ctypes.CDLL:
         "datapath", sorted(_SOURCE_DIR.glob("*.c")), include_dirs=(_SOURCE_DIR,), flags=(*FLAGS_FAST, *defines)
     )
     library = ctypes.CDLL(str(path))
-    for name, (result, arguments) in (_SIGNATURES | read_thread.SIGNATURES | pull_thread.SIGNATURES).items():
+    threads = {"dp_read": read_thread, "dp_pull": pull_thread, "dp_get": get_thread, "dp_ask": ask_thread}
+    signatures = _SIGNATURES.copy()
+    for thread in threads.values():
+        signatures |= thread.SIGNATURES
+    for name, (result, arguments) in signatures.items():
         function = getattr(library, name)
         function.restype = result
         function.argtypes = arguments
-    mirrored = [ctypes.sizeof(ReceiverConfig), REPORT.size, *map(ctypes.sizeof, (Drained, Job, Outcome))]
+    structures = (Drained, Job, Outcome, CompletionQueueParts, ReceiveQueue, SendQueue, Chain)
+    mirrored = [ctypes.sizeof(ReceiverConfig), REPORT.size, *map(ctypes.sizeof, structures)]
     assert list((c_uint32 * len(mirrored)).in_dll(library, "dp_structure_bytes")) == mirrored
-    for name, mirror in (("dp_read", read_thread.STRUCTURE_BYTES), ("dp_pull", pull_thread.STRUCTURE_BYTES)):
+    for name, mirror in ((name, thread.STRUCTURE_BYTES) for name, thread in threads.items()):
         assert tuple((c_uint32 * len(mirror)).in_dll(library, f"{name}_structure_bytes")) == mirror
     return library
 

@@ -31,9 +31,11 @@ class PullerConfig(ctypes.Structure):
         ("low_water_bytes", c_uint32),
         ("turn_bytes", c_uint32),
         ("tell_bytes", c_uint64),
+        ("tell_ns", c_int64),
         ("magic", c_uint8 * MAGIC_BYTES),
         ("version", c_uint8),
-        ("reserved", c_uint8 * 3),
+        ("provers", c_uint8),
+        ("reserved", c_uint8 * 2),
     )
 
 
@@ -44,6 +46,7 @@ class Pull(ctypes.Structure):
         ("number", c_uint64),
         ("into", c_void_p),
         ("size_bytes", c_uint64),
+        ("leaves", c_void_p),
         ("bytes", c_char_p),
         ("bytes_count", c_uint32),
         ("reserved", c_uint32),
@@ -60,7 +63,7 @@ class Pulled(ctypes.Structure):
         ("load", c_uint16),
         ("what", c_uint8),
         ("status", c_uint8),
-        ("reserved", c_uint32),
+        ("is_proven", c_uint32),
     )
 
 
@@ -81,7 +84,7 @@ SIGNATURES: Final = {
     "dp_puller_new": (c_void_p, (POINTER(PullerConfig),)),
     "dp_puller_start": (c_int, (c_void_p,)),
     "dp_puller_lend": (c_int, (c_void_p, c_int, c_uint64)),
-    "dp_puller_ask": (c_int, (c_void_p, c_uint64, POINTER(Pull))),
+    "dp_puller_ask": (c_int, (c_void_p, c_uint64, POINTER(Pull), c_uint32)),
     "dp_puller_cancel": (None, (c_void_p, c_uint64, c_uint64)),
     "dp_puller_look": (None, (c_void_p, c_uint64, POINTER(Pulls))),
     "dp_puller_end": (None, (c_void_p, c_uint64)),

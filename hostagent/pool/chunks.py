@@ -23,7 +23,7 @@ from hostagent.pool.turns import Turns
 from hostagent.pool.victims import Victims
 from hostagent.tree import Hashed
 from kvcodec.forms import StoredForm
-from kvpolicy.value import CacheValues, EvictionCost, Touch
+from kvpolicy.value import CacheValues, EvictionCosts, Touch
 from kvproto.ids import ChunkKey
 from kvproto.integrity import NO_DIGEST, Digest
 
@@ -137,12 +137,12 @@ class ChunkPool:
         size_bytes: int,
         align_bytes: int,
         now_ns: Callable[[], int],
-        eviction_cost: EvictionCost | None = None,
+        eviction_costs: EvictionCosts | None = None,
         index: PoolIndex | None = None,
         tenants: Tenants | None = None,
         catalog: Catalog | None = None,
     ) -> None:
-        """`now_ns`: the shell's monotonic clock; nothing but the value of chunks depends on it. `eviction_cost`: see
+        """`now_ns`: the shell's monotonic clock; nothing but the value of chunks depends on it. `eviction_costs`: see
         `CacheValues`. `index`: is told of everything before it happens to the memory. `tenants`: by default there is
         none but nobody. `catalog`: shows READY chunks to engines, which lease them by themselves."""
         self._index = index
@@ -150,7 +150,7 @@ class ChunkPool:
         self.shown: Shown[Chunk] = Shown(catalog)
         self._extents = ExtentAllocator(size_bytes, align_bytes)
         self._now_ns = now_ns
-        self.values = CacheValues(size_bytes, eviction_cost=eviction_cost)
+        self.values = CacheValues(size_bytes, eviction_costs=eviction_costs)
         self._chunks: dict[ChunkKey, Chunk] = {}
         self._beside: dict[ChunkKey, Chunk] = {}
         """Second copies that engines write of chunks which are FILLING otherwise (`reserve_beside`)."""
@@ -183,19 +183,68 @@ class ChunkPool:
         Everybody who wants a chunk here needs its bytes in this memory, so the newcomer is never weighed against them.
         The chunks of its own prefix stay: without them nobody finds it.
         """
+        if position is None:
+            before = self._chunks.get(parent) if parent is not None else None
+            position = before.position + 1 if before is not None else 0
+        return self.reserve_all([(Touch(key, parent, position, size_bytes), namespace)], tenant)[0]
+
+    def reserve_all(
+        self, wanted: Sequence[tuple[Touch, str]], tenant: str = NOBODY, *, any_order: bool = False
+    ) -> list[Chunk | Refusal]:
+        """`reserve` for the chunks of a prefix and their namespaces, up to the first that is refused; `any_order`: for
+        each of them."""
+        if len(wanted) > 1:
+            self._clear(wanted, tenant, any_order=any_order)
+        made: list[Chunk | Refusal] = []
+        filling: list[Touch] = []
+        for touch, namespace in wanted:
+            one = self._reserve(touch, namespace, tenant)
+            made.append(one)
+            if isinstance(one, Chunk):
+                filling.append(touch)
+            elif not any_order:
+                break
+        self.values.add(filling, self._now_ns())
+        return made
+
+    def _clear(self, wanted: Sequence[tuple[Touch, str]], tenant: str, *, any_order: bool) -> None:
+        """Have those go that must for all of these, looked for at once. Where that cannot be, or others count, too,
+        `_reserve` looks for each by itself."""
+        sizes_bytes: list[int] = []
+        kept: set[ChunkKey] = set()
+        for touch, _ in wanted:
+            is_refused = touch.key in self._chunks or touch.size_bytes > self._extents.size_bytes
+            if is_refused and not any_order:
+                break
+            if not is_refused:
+                sizes_bytes.append(touch.size_bytes)
+                kept |= self._prefix(touch.parent)
+        needed_bytes = sum(map(self._extents.extent_bytes, sizes_bytes))
+        if needed_bytes <= self._extents.free_bytes or not self.tenants.has_alone(tenant):
+            return
+        if self.tenants.may_hold(tenant, needed_bytes):
+            self.sweep()
+            victims = self._victims.plan_all(sizes_bytes, kept, self._now_ns())
+            if victims:
+                self._evict(victims)
+
+    def _evict(self, victims: Sequence[Chunk]) -> None:
+        self._retire(victims)
+        self.evicted_count += len(victims)
+
+    def _reserve(self, touch: Touch, namespace: str, tenant: str) -> Chunk | Refusal:
+        """The values do not know the chunk yet: as long as it is FILLING they are not asked about it."""
+        key, parent, size_bytes = touch.key, touch.parent, touch.size_bytes
         present = self._chunks.get(key)
         if present is not None:
             return Refusal.EXISTS if present.state is ChunkState.READY else Refusal.FILLING
         if self._extents.extent_bytes(size_bytes) > self._extents.size_bytes:
             return Refusal.TOO_LARGE
-        if position is None:
-            before = self._chunks.get(parent) if parent is not None else None
-            position = before.position + 1 if before is not None else 0
         offset = self._make_room(size_bytes, parent, tenant)
         if offset is None:
             return Refusal.FULL
         chunk = self._begin_filling(
-            Chunk(key, parent, position, namespace, offset, size_bytes, ChunkState.FILLING, tenant=tenant)
+            Chunk(key, parent, touch.position, namespace, offset, size_bytes, ChunkState.FILLING, tenant=tenant)
         )
         self._enter(chunk)
         return chunk
@@ -249,8 +298,7 @@ class ChunkPool:
                 victims = self._victims.plan(size_bytes, self._prefix(parent), tenant, self._now_ns())
                 if victims is None:
                     break
-                self._retire(victims)
-                self.evicted_count += len(victims)
+                self._evict(victims)
                 # An engine may have leased one of them since `sweep`: it stays, and others go.
                 offset = self._extents.allocate(size_bytes)
         if offset is None:
@@ -268,10 +316,9 @@ class ChunkPool:
         return chunk
 
     def _enter(self, chunk: Chunk) -> None:
-        """It is the chunk of its key from now on."""
+        """It is the chunk of its key from now on; the values are to hear of it."""
         self._chunks[chunk.key] = chunk
         self._turns.add(chunk.tenant, chunk.key, chunk.parent)
-        self.values.add(_touch(chunk), self._now_ns())
 
     def commit(self, chunk: Chunk, hashed: Hashed) -> None:
         """The chunk is whole, and this is what it is: READY, and an event for the directory."""
@@ -329,11 +376,10 @@ class ChunkPool:
         chunk = Chunk(key, parent, position, namespace, offset, size_bytes, ChunkState.READY, digest, stored=stored)
         if key in self._chunks or not self._extents.take(offset, chunk.room_bytes):
             return None
-        self._chunks[key] = chunk
+        self._enter(chunk)
         self._added[key] = chunk
-        self._turns.add(NOBODY, key, parent)
         self.tenants.use(NOBODY, self._extents.extent_bytes(chunk.room_bytes))
-        self.values.add(_touch(chunk), self._now_ns())
+        self.values.add([_touch(chunk)], self._now_ns())
         return chunk
 
     def adopt(self, found: Found) -> Chunk | None:
@@ -362,11 +408,10 @@ class ChunkPool:
         extent_bytes = self._extents.extent_bytes(record.size_bytes)
         self.tenants.use(NOBODY, extent_bytes)
         if found.ready:
-            self._chunks[record.key] = chunk
-            self._turns.add(NOBODY, record.key, record.parent)
+            self._enter(chunk)
             self._filling_bytes += extent_bytes
             self.tenants.hold(NOBODY, extent_bytes)
-            self.values.add(_touch(chunk), self._now_ns())
+            self.values.add([_touch(chunk)], self._now_ns())
         else:
             chunk.state = ChunkState.EVICTING
             self._evicting.add(chunk)
@@ -604,6 +649,7 @@ class ChunkPool:
             beside = self._beside.pop(chunk.key, None)
             if beside is not None:
                 self._enter(beside)
+                self.values.add([_touch(beside)], self._now_ns())
         self._keep(chunk, holds=-chunk.holds)
         if chunk.state is ChunkState.FILLING:
             self._filling_bytes -= self._extents.extent_bytes(chunk.room_bytes)

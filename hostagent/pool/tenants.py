@@ -67,6 +67,10 @@ class Tenants:
         """Whether more than one tenant has chunks: with one, the values of chunks alone decide."""
         return sum(1 for tenant, size_bytes in self.used_bytes.items() if size_bytes and tenant != NOBODY) > 1
 
+    def has_alone(self, tenant: str) -> bool:
+        """Whether all chunks are this tenant's, or nobody's."""
+        return not any(size_bytes and one not in (tenant, NOBODY) for one, size_bytes in self.used_bytes.items())
+
     def share_bytes(self, tenant: str) -> int:
         """Of the pool; 0 for one that is neither configured nor connected."""
         share = self._shares.get(tenant)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Generic, Protocol, TypeVar
 
@@ -54,21 +54,30 @@ class Victims(Generic[C]):
     def plan(self, size_bytes: int, kept: set[ChunkKey], tenant: str, now_ns: int) -> list[C] | None:
         """The victims whose eviction makes room for `size_bytes`; None when even evicting all but `kept` does not."""
         if not self._tenants.is_shared:
-            return self._by_value(size_bytes, lambda key, _: key not in kept, now_ns)
+            return self.plan_all([size_bytes], kept, now_ns)
         for last_resort in (False, True):
             may_lose = partial(self._tenants.may_lose, tenant=tenant, more_bytes=size_bytes, last_resort=last_resort)
             try:
-                victims = self._by_value(size_bytes, Spared(kept, may_lose).may_go, now_ns)
+                victims = self._by_value([size_bytes], Spared(kept, may_lose).may_go, now_ns)
             except SparedTooManyError:
                 victims = self._by_turns(size_bytes, kept, may_lose)
             if victims is not None or self._tenants.is_beyond(tenant, size_bytes):
                 return victims
         return None
 
-    def _by_value(self, size_bytes: int, may_go: Callable[[ChunkKey, str], bool], now_ns: int) -> list[C] | None:
+    def plan_all(self, sizes_bytes: Sequence[int], kept: set[ChunkKey], now_ns: int) -> list[C] | None:
+        """As `plan`, for several newcomers at once where tenants do not matter."""
+        return self._by_value(sizes_bytes, lambda key, _: key not in kept, now_ns)
+
+    def _by_value(
+        self, sizes_bytes: Sequence[int], may_go: Callable[[ChunkKey, str], bool], now_ns: int
+    ) -> list[C] | None:
         """`may_go(key, tenant)` is asked when a chunk's turn comes, with those before it taken off their tenants: a
         tenant that has come down to its share loses no more."""
         trial = self._extents.copy()
+        placed = 0
+        while placed < len(sizes_bytes) and trial.allocate(sizes_bytes[placed]) is not None:
+            placed += 1
         victims: list[C] = []
         order = self._values.victims(now_ns, lambda key: self._evictable(key) and may_go(key, self._chunks[key].tenant))
         try:
@@ -77,8 +86,10 @@ class Victims(Generic[C]):
                 victims.append(victim)
                 self._tenants.use(victim.tenant, -self._extents.extent_bytes(victim.room_bytes))
                 trial.free(victim.offset, victim.room_bytes)
-                if trial.allocate(size_bytes) is not None:
-                    return victims
+                while trial.allocate(sizes_bytes[placed]) is not None:
+                    placed += 1
+                    if placed == len(sizes_bytes):
+                        return victims
         finally:
             close = getattr(order, "close", None)
             if close is not None:

@@ -143,6 +143,7 @@ class FetchWatch:
             protocol.SegmentsReceived: lambda event, now_ns: self._casts((event,), now_ns),
             protocol.ReadDone: self._read_done,
             protocol.ReadFailed: self._read_failed,
+            events.ReadsProven: self._reads_proven,
             events.DigestComputed: self._digest_computed,
             events.LoadEnded: self._loaded,
             events.ColdLoadEnded: self._loaded,
@@ -155,6 +156,7 @@ class FetchWatch:
             effects.FetchPartAnswered: self._part_answered,
             effects.StartRead: self._read_started,
             effects.ComputeDigest: self._verified,
+            effects.ChunkProven: self._chunk_proven,
             effects.LoadChunk: lambda one, now_ns: self._begin(Step.LOAD, one.into.key, now_ns),
             effects.LoadCold: lambda one, now_ns: self._begin(Step.LOAD, one.into.key, now_ns),
             effects.ReportBadCopy: self._bad_copy,
@@ -334,7 +336,11 @@ class FetchWatch:
         if phases:
             self._reads[started.read] = _Read(started.size_bytes, tuple(phases))
 
-    def _read_done(self, event: protocol.ReadDone, now_ns: int) -> None:
+    def _reads_proven(self, event: events.ReadsProven, now_ns: int) -> None:
+        for read in event.reads:
+            self._read_done(read, now_ns)
+
+    def _read_done(self, event: protocol.ReadDone | events.ReadProven, now_ns: int) -> None:
         read = self._reads.get(event.read)
         if read is not None:
             for phase in read.phases:
@@ -362,7 +368,12 @@ class FetchWatch:
             elif load is not None:
                 load.failed_count += 1
 
-    def _verified(self, effect: effects.ComputeDigest, now_ns: int) -> None:
+    def _chunk_proven(self, effect: effects.ChunkProven, now_ns: int) -> None:
+        """Its bytes were compared as they came: that took no time of its own."""
+        self._verified(effect, now_ns)
+        self._end(Step.VERIFY, effect.chunk.key, now_ns)
+
+    def _verified(self, effect: effects.ComputeDigest | effects.ChunkProven, now_ns: int) -> None:
         key = effect.chunk.key
         for timeline in self._awaiting.get(key, ()):
             for step in (Step.JOIN, Step.LEAD, Step.FOLLOW):

@@ -62,6 +62,14 @@ class ChunkPlace:
     size_bytes: int
 
 
+@dataclass(slots=True, eq=False)
+class Proof:
+    """What hashing a read on its way gave."""
+
+    leaves: bytes = b""
+    """Of its pieces (`hostagent.tree`), before `done` says that all of it came; nothing: nobody hashed it."""
+
+
 @dataclass(frozen=True, slots=True)
 class ReadRequest:
     """A reliable read of one range of a chunk. Raises ValueError for a range that no chunk has."""
@@ -85,6 +93,9 @@ class ReadRequest:
     """What this node still wants of the peer, this read included; the peer tells others. 0: no more than this."""
     leaves: bytearray | None = None
     """The leaves of the chunk's tree are wanted, and go here, all `size_bytes` of them; nothing goes into the pool."""
+    proof: Proof | None = None
+    """Where the leaves go that this side finds, if whoever carries the read can hash it on its way. Such a read
+    begins with a piece, and ends with one or with the chunk."""
 
     def __post_init__(self) -> None:
         if self.offset < 0 or self.size_bytes < 1:

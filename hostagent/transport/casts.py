@@ -8,6 +8,7 @@ verified, and passes them on. Both know sockets and memory; neither knows what a
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 from collections import OrderedDict, deque
 from collections.abc import Callable
@@ -205,7 +206,8 @@ class BatchPoller:
     POLL_S_MIN = 0.001
     """asyncio rounds up to the next millisecond anyway."""
     BUSY_PACKETS = 3
-    """From this many datagrams in one look on, looking on a timer pays."""
+    """From this many datagrams in one look on, looking on a timer pays, unless the look before is long ago: what came
+    together, and alone, was there at once."""
     WORTHWHILE_PACKETS = 48
     """Looks become rarer while they find fewer than this."""
     ROUNDS_MAX = 8
@@ -229,6 +231,8 @@ class BatchPoller:
         self._poll_s_max = poll_s_max
         self._looked = 0
         """Datagrams taken by `look` since the last look on the timer."""
+        self._readable_s = -math.inf
+        """When it last had something outside of the timer."""
         self._open = True
         loop.add_reader(fd, self._readable)
 
@@ -247,7 +251,9 @@ class BatchPoller:
             self._looked += self._take()
 
     def _readable(self) -> None:
-        if self._take() >= self.BUSY_PACKETS and self._open:
+        now_s = self._loop.time()
+        again, self._readable_s = now_s - self._readable_s < self.POLL_S_MIN, now_s
+        if self._take() >= self.BUSY_PACKETS and again and self._open:
             self._loop.remove_reader(self._fd)
             self._poll_later()
 

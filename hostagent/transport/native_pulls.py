@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import ctypes
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,6 +15,7 @@ from hostagent.native.pull_thread import MAGIC_BYTES, Pull, Pulled, PullerConfig
 from hostagent.transport.base import ReadOutcome
 from hostagent.transport.peer_connection import PeerConnection, Read, Reading
 from hostagent.transport.read_protocol import MAGIC, VERSION, load_of
+from hostagent.tree import leaves_bytes
 
 _NS: Final = 1_000_000_000
 _TOLD_AT_ONCE: Final = 64
@@ -37,7 +39,9 @@ class NativePulls:
                 low_water_bytes=limits.READ_RECEIVE_LOW_WATER_BYTES,
                 turn_bytes=limits.READ_TURN_BYTES,
                 tell_bytes=limits.READ_PROGRESS_BYTES,
+                tell_ns=int(limits.READ_PROGRESS_S * _NS),
                 version=VERSION,
+                provers=limits.READ_PROVERS,
             )
             config.magic[:] = MAGIC.to_bytes(MAGIC_BYTES, "big")
             self._puller = library.dp_puller_new(ctypes.byref(config))
@@ -64,11 +68,11 @@ class NativePulls:
         self._connections[self._number] = connection
         return self._number
 
-    def ask(self, connection: int, number: int, into: int, size_bytes: int, request: bytes) -> None:
-        """Send a request, and put `size_bytes` that answer it at an address. Raises MemoryError."""
-        pull = Pull(number=number, into=into, size_bytes=size_bytes, bytes=request, bytes_count=len(request))
-        if self._library.dp_puller_ask(self._puller, connection, ctypes.byref(pull)):
-            raise MemoryError("no memory for a read")
+    def ask(self, connection: int, pulls: Sequence[Pull]) -> None:
+        """Send requests, and put what answers them where they say. Raises MemoryError."""
+        asked = (Pull * len(pulls))(*pulls)
+        if self._library.dp_puller_ask(self._puller, connection, asked, len(pulls)):
+            raise MemoryError("no memory for reads")
 
     def cancel(self, connection: int, number: int) -> None:
         """Nothing of a read is written or told any more."""
@@ -99,6 +103,8 @@ class _Carried:
     read: Read
     have_bytes: int = 0
     """As far as the thread has told."""
+    leaves: bytearray | None = None
+    """Where the thread puts those of its pieces, if they are wanted."""
     is_load_told: bool = False
 
 
@@ -110,25 +116,44 @@ class PulledConnection(PeerConnection):
         self._carried: dict[int, _Carried] = {}
         """By number: reads that the thread has and somebody wants."""
         self._id = 0
+        self._carries_soon = False
         super().__init__(endpoint, reading)
 
     def _begin(self) -> None:
         self._id = self._pulls.lend(self, self._sock.fileno())
 
     def _carry(self) -> None:
-        while self._waiting:
-            read = self._waiting.popleft()
-            self._carried[read.number] = _Carried(read)
-            request = read.request
-            if request.leaves is None:
-                into = self._reading.memory.address + request.pool_offset
-            else:
-                into = ctypes.addressof((ctypes.c_char * request.size_bytes).from_buffer(request.leaves))
-            self._pulls.ask(self._id, read.number, into, request.size_bytes, self._packed(read))
+        """The first at once; those that follow on this turn of the loop together."""
+        if self._waiting and not self._carried:
+            self._since_s = self._loop.time()
+            self._pulls.ask(self._id, [self._pull(self._waiting.popleft())])
+        if self._waiting and not self._carries_soon:
+            self._carries_soon = True
+            self._loop.call_soon(self._carry_rest)
+
+    def _carry_rest(self) -> None:
+        self._carries_soon = False
+        if self._open and self._waiting:
+            self._pulls.ask(self._id, [self._pull(read) for read in self._waiting])
+            self._waiting.clear()
+
+    def _pull(self, read: Read) -> Pull:
+        carried = self._carried[read.number] = _Carried(read)
+        request, packed = read.request, self._packed(read)
+        if request.leaves is None:
+            into = self._reading.memory.address + request.pool_offset
+        else:
+            into = _address_of(request.leaves)
+        leaves = None
+        if request.proof is not None:
+            carried.leaves = bytearray(leaves_bytes(request.size_bytes))
+            leaves = _address_of(carried.leaves)
+        return Pull(read.number, into, request.size_bytes, leaves, packed, len(packed))
 
     def _give_up(self, read: Read) -> None:
-        del self._carried[read.number]
+        # The thread writes to what is carried until then.
         self._pulls.cancel(self._id, read.number)
+        del self._carried[read.number]
 
     def _stop(self) -> list[Read]:
         self._pulls.end(self._id)
@@ -150,6 +175,7 @@ class PulledConnection(PeerConnection):
 
     def heard(self, pulled: Pulled) -> None:
         """The thread tells of a read, or of the connection."""
+        self._since_s = self._loop.time()
         what = What(pulled.what)
         if what is What.ENDED:
             self.close()
@@ -177,5 +203,11 @@ class PulledConnection(PeerConnection):
             return
         del self._carried[read.number]
         read.owner = None
+        if pulled.is_proven and request.proof is not None and carried.leaves is not None:
+            request.proof.leaves = bytes(carried.leaves)
         self._close_if_left()
         read.tell(ReadOutcome.DONE)
+
+
+def _address_of(buffer: bytearray) -> int:
+    return ctypes.addressof(ctypes.c_char.from_buffer(buffer))

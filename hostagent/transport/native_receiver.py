@@ -1,4 +1,7 @@
-"""Receiving: fetches segments from the data path, many at once, and gives them to the sink."""
+"""Receiving: fetches segments from the data path, many at once, and gives them to the sink.
+
+The data path takes them from a socket, or from the queue pair of an RDMA NIC (`hostagent.transport.verbs`).
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,14 @@ import contextlib
 import ctypes
 import os
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from hostagent.native.library import COUNTS, REPORT, Drained, ReceiverConfig
+from hostagent.native.library import COUNTS, REPORT, Broken, Drained, ReceiverConfig
+from hostagent.native.nic_queues import ReceiveQueue
 from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import ChunkPlace, TransportCounters, TransportSink
 from kvproto.errors import WireReason
@@ -49,12 +54,12 @@ class _Expected:
 
 
 class NativeIntake:
-    """Takes cast datagrams from one socket into the pool, and tells the sink which segments came."""
+    """Takes cast datagrams into the pool, and tells the sink which segments came."""
 
     def __init__(
         self,
         library: ctypes.CDLL,
-        sock: socket.socket,
+        source: socket.socket | ReceiveQueue,
         loop: asyncio.AbstractEventLoop,
         sink: TransportSink,
         counters: TransportCounters,
@@ -62,9 +67,11 @@ class NativeIntake:
         fabric: Fabric,
         own: Address,
         *,
+        broke: Callable[[Broken], None] | None = None,
         threaded: bool = True,
     ) -> None:
-        """`sock` has IP_RECVTOS and SO_RXQ_OVFL set and outlives this. Without a thread only `look` receives.
+        """`source` outlives this; a socket has IP_RECVTOS and SO_RXQ_OVFL set. `broke` is told when nothing comes from
+        a queue pair any more, until `renew`. Without a thread only `drain_receive` receives.
 
         Raises MemoryError, or OSError when the system has no more threads or descriptors.
         """
@@ -76,12 +83,16 @@ class NativeIntake:
         self._counted = (ctypes.c_uint64 * len(COUNTS))()
         self._told = [0] * len(COUNTS)
         self._drained = Drained()
+        self._broke = broke
         self._patience = (0.0, 0)
+        self._will_set_patience = False
         with contextlib.ExitStack() as undo:
             self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
             undo.callback(os.close, self._wake)
-            config = _config(sock.fileno(), self._wake, fabric, own)
-            self._receiver = library.dp_receiver_new(ctypes.byref(config))
+            queue = source if isinstance(source, ReceiveQueue) else None
+            fd = source.fileno() if isinstance(source, socket.socket) else -1
+            config = _config(fd, self._wake, fabric, own)
+            self._receiver = library.dp_receiver_new(ctypes.byref(config), queue)
             if not self._receiver:
                 raise MemoryError("no memory for the data path's receiver")
             undo.callback(library.dp_receiver_free, self._receiver)
@@ -99,6 +110,7 @@ class NativeIntake:
 
     def expect(self, chunk: ChunkPlace, missing: npt.NDArray[np.bool_]) -> None:
         """See `Transport.expect`. Raises MemoryError."""
+        self._set_patience_soon()
         known = self._expected.get(chunk.key)
         if known is not None and known.chunk == chunk and known.missing is missing:
             return
@@ -127,10 +139,15 @@ class NativeIntake:
         self._library.dp_receiver_settle(self._receiver)
 
     def drain_receive(self) -> None:
-        """Receive and report everything that waits in the socket."""
+        """Receive and report everything that is there."""
         if self._open:
-            self._library.dp_receiver_drain_socket(self._receiver)
+            self._library.dp_receiver_drain_intake(self._receiver)
             self._drain()
+            self._set_patience_soon()
+
+    def renew(self, queue_pair: int, number: int) -> None:
+        """Go on with another queue pair on the same completion queue, whose receives are all posted."""
+        self._library.dp_receiver_renew(self._receiver, queue_pair, number)
 
     # ------------------------------------------------------------------ inside
 
@@ -142,8 +159,9 @@ class NativeIntake:
             reports = ctypes.string_at(drained.reports, drained.reports_count * REPORT.size)
             segments = np.frombuffer(ctypes.string_at(drained.segments, 4 * drained.segments_count), np.uint32)
             self._tell(reports, segments)
-        if self._open:
-            self._set_patience()
+        self._set_patience()
+        if drained.broken and self._open and self._broke is not None:
+            self._broke(Broken(drained.broken))
 
     def _tell(self, reports: bytes, segments: npt.NDArray[np.uint32]) -> None:
         placed: list[SegmentsReceived] = []
@@ -160,7 +178,16 @@ class NativeIntake:
         if unexpected and self._open:
             self._sink.casts_unexpected(unexpected)
 
+    def _set_patience_soon(self) -> None:
+        """What is expected, or a timer after it has looked, may make who was patient ask for segments."""
+        if not self._will_set_patience:
+            self._will_set_patience = True
+            self._loop.call_soon(self._set_patience)
+
     def _set_patience(self) -> None:
+        self._will_set_patience = False
+        if not self._open:
+            return
         patience = self._sink.cast_patience_s(), self._sink.cast_patience_segments()
         if patience != self._patience:
             self._patience = patience
@@ -170,12 +197,11 @@ class NativeIntake:
     def _count(self) -> None:
         self._library.dp_receiver_read_counts(self._receiver, self._counted)
         counters = self._counters
-        for index, now in enumerate(self._counted):
-            more = now - self._told[index]
+        before, self._told = self._told, self._counted[:]
+        for name, now, told in zip(COUNTS, self._told, before, strict=True):
+            more = now - told
             if not more:
                 continue
-            self._told[index] = now
-            name = COUNTS[index]
             total = _TOTALS.get(name)
             if total is None:
                 counters.drop(_DROPS[name], more)

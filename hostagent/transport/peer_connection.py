@@ -76,6 +76,22 @@ class Reading:
     closed: Callable[[PeerConnection], None]
 
 
+def begin_connecting(endpoint: str, own_address: str) -> tuple[socket.socket, int]:
+    """(a non-blocking socket, an errno). `endpoint`: host:port; `own_address`: see `Reading`. 0 and EINPROGRESS: it is
+    being connected, and writable when that is over."""
+    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    watch_peer(sock)
+    host, _, port = endpoint.rpartition(":")
+    try:
+        if own_address:
+            sock.setsockopt(socket.IPPROTO_IP, _IP_BIND_ADDRESS_NO_PORT, 1)
+            sock.bind((own_address, 0))
+        return sock, sock.connect_ex((host, int(port)))
+    except (OSError, ValueError, OverflowError):
+        return sock, errno.EINVAL
+
+
 class PeerConnection(ABC):
     """Up to READS_PER_PEER_MAX requests on the wire, the others wait in order."""
 
@@ -93,12 +109,14 @@ class PeerConnection(ABC):
         self._open = True
         self._retired = False
         self._since_s = reading.loop.time()
-        """When something last happened that the carrier knows nothing of."""
+        """When something last happened, as far as it is known without asking the carrier."""
         self._stall_timer: asyncio.TimerHandle | None = None
-        self._sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
-        self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        watch_peer(self._sock)
-        self._connect()
+        self._sock, code = begin_connecting(endpoint, reading.own_address)
+        if code in (0, errno.EINPROGRESS):
+            self._loop.add_writer(self._sock.fileno(), self._connect_over)
+        else:
+            # The caller gets to queue its read first; it then fails like any other.
+            self._loop.call_soon(self.close)
 
     # ------------------------------------------------------------------ the carrier's part
 
@@ -162,6 +180,8 @@ class PeerConnection(ABC):
     @property
     def is_stalled(self) -> bool:
         """Whether nothing has moved for READ_RENEW_S, though somebody waits or the peer has not even answered."""
+        if self._loop.time() - self._since_s < limits.READ_RENEW_S:
+            return False
         busy = not self._connected or self._has_unanswered()
         return bool(busy) and self._quiet_s() >= limits.READ_RENEW_S
 
@@ -232,21 +252,6 @@ class PeerConnection(ABC):
         return pack_tokens(self._shown) + packed
 
     # ------------------------------------------------------------------ connection
-
-    def _connect(self) -> None:
-        host, _, port = self.endpoint.rpartition(":")
-        try:
-            if self._reading.own_address:
-                self._sock.setsockopt(socket.IPPROTO_IP, _IP_BIND_ADDRESS_NO_PORT, 1)
-                self._sock.bind((self._reading.own_address, 0))
-            code = self._sock.connect_ex((host, int(port)))
-        except (OSError, ValueError, OverflowError):
-            code = errno.EINVAL
-        if code in (0, errno.EINPROGRESS):
-            self._loop.add_writer(self._sock.fileno(), self._connect_over)
-        else:
-            # The caller gets to queue its read first; it then fails like any other.
-            self._loop.call_soon(self.close)
 
     def _connect_over(self) -> None:
         if self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):

@@ -11,12 +11,12 @@ import socket
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from hostagent import limits
 from hostagent.transport import mmsg
 from hostagent.transport.base import ChunkPlace, ReadHandle, ReadRequest
 from hostagent.transport.casts import CastIntake, CastSender, FramingCache
+from hostagent.transport.expected_casts import ExpectedCasts, Intake
 from hostagent.transport.host import Host, HostTransport, Parts, bound_udp, group_socket
 from hostagent.transport.native_pulls import NativePulls
 from hostagent.transport.native_reads import NativeReads
@@ -151,16 +151,16 @@ class SegmentSocket:
         self.socket.close()
 
 
-class SocketCasts:
+class SocketCasts(ExpectedCasts):
     """Casts through UDP sockets."""
 
     def __init__(self, host: Host) -> None:
         """Raises TransportError."""
+        super().__init__()
         self._host = host
         self._outgoing = SegmentSocket(host, host.config.cast_port)
         self._group_socket: socket.socket | None = None
         self._intake: CastIntake | NativeIntake | None = None
-        self._expected: dict[ChunkKey, tuple[ChunkPlace, npt.NDArray[np.bool_]]] = {}
         self._segment_bytes = 0
 
     def use_fabric(self, fabric: Fabric) -> int:
@@ -180,21 +180,8 @@ class SocketCasts:
             self._intake.expect(chunk, missing)
         return 2 * mmsg.granted_receive_bytes(casts) // _TRUESIZE_FACTOR
 
-    def drain_receive(self) -> None:
-        """See `Transport.drain_receive`."""
-        if self._intake is not None:
-            self._intake.drain_receive()
-
-    def expect(self, chunk: ChunkPlace, missing: npt.NDArray[np.bool_]) -> None:
-        """See `Transport.expect`."""
-        self._expected[chunk.key] = chunk, missing
-        if self._intake is not None:
-            self._intake.expect(chunk, missing)
-
-    def forget(self, key: ChunkKey) -> None:
-        """See `Transport.forget`."""
-        if self._expected.pop(key, None) is not None and self._intake is not None:
-            self._intake.forget(key)
+    def _taker(self) -> Intake | None:
+        return self._intake
 
     def settle(self) -> None:
         """See `Transport.settle`."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import nullcontext
 
 from rich.console import Console
 
 from bmv2_testbed.bench.datapath import DatapathPlan, datapath_table, run_datapath
+from bmv2_testbed.cpu_group import isolated
 from bmv2_testbed.errors import TestbedError
 from kvcast.arguments import output_file, whole
 from kvcast.bars import progress
@@ -24,6 +26,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--readers", type=whole(1), action="append", help="how many; may be given again (default 1 and 4)"
     )
     parser.add_argument("--repeat", type=whole(1), default=5, help="turns of each way (default 5)")
+    parser.add_argument(
+        "--isolate", action="store_true", help="run in a CPU group of its own, so that other programs do not slow it"
+    )
     parser.add_argument("--json", type=output_file, metavar="FILE", help="write the figures there")
 
 
@@ -33,11 +38,18 @@ def run(args: argparse.Namespace) -> int:
     console = Console()
     try:
         find_compiler()
-        with progress(console) as (say, moved):
+        with isolated() if args.isolate else nullcontext("") as isolation, progress(console) as (say, moved):
             figures = run_datapath(plan, say, moved)
     except (TestbedError, BuildError) as error:
         raise UsageError(str(error)) from error
     console.print(datapath_table(figures))
-    cases = [figure.to_json() for figure in figures]
-    write_figures(console, args.json, {"benchmark": "datapath", "machine": machine_facts(), "cases": cases})
+    if isolation:
+        console.print(isolation)
+    document = {
+        "benchmark": "datapath",
+        "machine": machine_facts(),
+        "isolation": isolation,
+        "cases": [figure.to_json() for figure in figures],
+    }
+    write_figures(console, args.json, document)
     return 0 if all(figure.right for figure in figures) else 1

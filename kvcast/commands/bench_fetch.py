@@ -35,7 +35,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         help="may be given again (default 16MiB and 4KiB; tna and bmv2 1MiB and 4KiB)",
     )
-    parser.add_argument("--chunk", type=size, default=CHUNK_BYTES, help="its chunks (default 1MiB)")
+    parser.add_argument(
+        "--chunk",
+        type=size,
+        action="append",
+        help="its chunks; may be given again, one after the other (default 1MiB)",
+    )
     parser.add_argument("--repeat", type=whole(1), default=30, help="fetches of each size (default 30)")
     parser.add_argument(
         "--integrity",
@@ -62,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     """Run it; 1 if a byte was wrong or missing."""
     plan = FetchPlan(
         sizes_bytes=tuple(args.size or (SCALES[Target(args.target)].incast_bytes, 4096)),
-        chunk_bytes=args.chunk,
+        chunks_bytes=tuple(args.chunk or (CHUNK_BYTES,)),
         repeat=args.repeat,
         seed=args.seed,
         target=Target(args.target),

@@ -15,6 +15,7 @@ from kvcast.operator import (
     holders_text,
     key_text,
     print_json,
+    twin_form,
 )
 from kvproto.rpc import control_pb2 as rpc
 from kvproto.units import format_bytes
@@ -62,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
         table.add_row(
             key_text(chunk.key),
             str(chunk.position),
-            format_bytes(chunk.size_bytes),
+            format_bytes(chunk.size_bytes) + (f" {form}" if (form := twin_form(chunk)) else ""),
             holders_text(list(chunk.holders), list(chunk.disk_holders)),
             _switch_text(chunk),
             "pinned" if chunk.pinned else "",

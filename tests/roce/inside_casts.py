@@ -50,6 +50,7 @@ def test_every_mtu(link: int, rdma: int, segment: int) -> None:
         assert rdma_segment_bytes_max(rdma) == segment
         chunk = content(20 * segment + 1)
         place = one.hold(KEY, chunk)
+        two.expect(KEY, len(chunk), segment)
         one.transport.cast(place, 0, 21)
         await two.sink.until(lambda: len(two.sink.casts.get(KEY, {})) == 21)
         assert b"".join(two.sink.casts[KEY][index] for index in range(21))[: len(chunk)] == chunk
@@ -168,12 +169,15 @@ def test_a_full_receive_queue_is_counted_and_repaired_by_reads() -> None:
         two.sink.casts.clear()
         await two.sink.until(lambda: len(two.sink.casts.get(KEY, {})) == 100)
 
-    play(scenario, fabric)
+    # In Python, which can be kept from its turn.
+    play(scenario, fabric, native="never")
 
 
-def test_broken_queue_pairs_of_casts_are_replaced(nics: Nics) -> None:
+@pytest.mark.parametrize("native", ["auto", "never"])
+def test_broken_queue_pairs_of_casts_are_replaced(nics: Nics, native: str) -> None:
     async def scenario(one, two) -> None:  # type: ignore[no-untyped-def]
         place = one.hold(KEY, content(6 * SEGMENT))
+        two.expect(KEY, 6 * SEGMENT, SEGMENT)
         (receiver,) = nics.of_casts(two, receives=True)
         receiver.pair.modify(abi.QPS_ERR)
         await eventually(lambda: two.transport.counters.dropped == {"cast_receive_queue_pair": 1})
@@ -185,11 +189,12 @@ def test_broken_queue_pairs_of_casts_are_replaced(nics: Nics) -> None:
         await two.sink.until(lambda: len(two.sink.casts.get(KEY, {})) == 6)
         await one.sink.until(lambda: one.sink.sent == {KEY: 6})
 
-    play(scenario)
+    play(scenario, native=native)
 
 
+@pytest.mark.parametrize("native", ["auto", "never"])
 def test_casts_start_over_when_broken_queue_pairs_cannot_be_replaced(
-    monkeypatch: pytest.MonkeyPatch, nics: Nics
+    monkeypatch: pytest.MonkeyPatch, nics: Nics, native: str
 ) -> None:
     """Nor go over sockets meanwhile: soft-RoCE keeps UDP 4791 for itself."""
     monkeypatch.setattr(limits, "VERBS_AGAIN_S", 0.05)
@@ -205,6 +210,7 @@ def test_casts_start_over_when_broken_queue_pairs_cannot_be_replaced(
     async def scenario(one, two) -> None:  # type: ignore[no-untyped-def]
         nonlocal refusing
         place = one.hold(KEY, content(6 * SEGMENT))
+        two.expect(KEY, 6 * SEGMENT, SEGMENT)
         before = len(nics.of_casts())
         (sender,), (receiver,) = nics.of_casts(one, receives=False), nics.of_casts(two, receives=True)
         sender.pair.modify(abi.QPS_ERR)
@@ -220,7 +226,7 @@ def test_casts_start_over_when_broken_queue_pairs_cannot_be_replaced(
         one.transport.cast(place, 0, 6)
         await two.sink.until(lambda: len(two.sink.casts.get(KEY, {})) == 6)
 
-    play(scenario)
+    play(scenario, native=native)
 
 
 def test_what_is_queued_when_casts_change_their_carrier_is_reported() -> None:

@@ -36,6 +36,7 @@ def test_packets_of_a_sockets_holder_arrive_and_bad_ones_do_not() -> None:
         corrupt[-1] ^= 0x40
         damaged = bytearray(framing.datagram(2))
         damaged[100] ^= 1
+        two.expect(KEY, len(chunk), SEGMENT)
         with wire("eth0") as cable:
             cable.send(frame_of(bytes(own.datagram(3)), two.facts.address, 40_000, fabric))
             for datagram in (framing.datagram(0), corrupt, damaged, other_key.datagram(3), framing.datagram(4)):
@@ -55,6 +56,7 @@ def test_what_a_nic_sends_a_sockets_reader_decodes() -> None:
     async def scenario(one, two) -> None:  # type: ignore[no-untyped-def]
         chunk = content(7 * SEGMENT - 9)
         place = one.hold(KEY, chunk)
+        two.expect(KEY, len(chunk), SEGMENT)
         frames: list[bytes] = []
         with wire("eth1") as cable:
             one.transport.cast(place, 0, 7)
@@ -119,6 +121,7 @@ def test_a_message_of_somebody_elses_program() -> None:
         handle = AH(domain, attr=AHAttr(port_num=1, is_global=1, gr=route))
         request = SendWR(num_sge=1, sg=[SGE(region.buf, len(message), region.lkey)])
         request.set_wr_ud(handle, 0xFFFFFF, fabric.qkey)
+        two.expect(KEY, len(chunk), SEGMENT)
         pair.post_send(request)
         await two.sink.until(lambda: 0 in two.sink.casts.get(KEY, {}))
         assert two.sink.casts[KEY][0] == chunk

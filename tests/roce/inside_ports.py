@@ -107,6 +107,7 @@ def test_a_pool_of_huge_pages_is_read_by_everybody() -> None:
         place = nodes[0].hold(KEY, chunk)
         assert await nodes[1].read(nodes[0], KEY, 0, 50_000, 0) is ReadOutcome.DONE
         assert bytes(memories[1].view(0, 50_000)) == chunk
+        nodes[1].expect(KEY, len(chunk), SEGMENT)
         nodes[0].transport.cast(place, 0, 4)
         await sinks[1].until(lambda: len(sinks[1].casts.get(KEY, {})) == 4)
         for node in nodes:

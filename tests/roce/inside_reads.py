@@ -52,7 +52,8 @@ def test_reads_go_over_tcp_once_nobody_tells_what_completes(nics: Nics) -> None:
         assert counters.read_bytes_rdma == 1000
         assert bytes(two.memory.view(0, 100_000)) == content(100_000)
 
-    play(scenario)
+    # Of the form in Python, whose calls can be replaced; tests/unit breaks the one in C on a NIC of its own.
+    play(scenario, native="never")
 
 
 def test_reads_end_though_no_event_tells_of_completions(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,7 +65,7 @@ def test_reads_end_though_no_event_tells_of_completions(monkeypatch: pytest.Monk
         assert two.transport.counters.read_bytes_rdma == 1 << 20
         assert two.transport.counters.dropped == {}
 
-    play(scenario)
+    play(scenario, native="never")
 
 
 def wrong_key(access: PoolAccess, number: int, extent: Extent, where: Any = PoolAccess.where) -> RemoteExtent:

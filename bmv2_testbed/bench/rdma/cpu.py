@@ -1,7 +1,8 @@
 """CPU time of the RDMA transport's own code, without a NIC.
 
-Receiving: a ring that is filled once goes through the transport's decoding and an agent's placement. Sending: the work
-of preparing each segment of a chunk once. Reading: the work of asking for one piece. The time that a NIC's own library
+In C and in Python. Receiving: a ring that is filled once goes through the transport's decoding and an agent's
+placement. Sending: preparing each segment of a chunk once, and posting those of a prepared one. Reading: asking for one
+piece. The time that a NIC's own library
 takes to post and poll (some 20 to 50 ns per message) is not included.
 """
 
@@ -18,7 +19,9 @@ import numpy.typing as npt
 from rich import box
 from rich.table import Table
 
-from bmv2_testbed.bench.rdma.cpu_reads import read_piece_ns
+from bmv2_testbed.bench.rdma.cpu_native import receive_native_ns
+from bmv2_testbed.bench.rdma.cpu_reads import lesson_ns, read_piece_native_ns, read_piece_ns
+from bmv2_testbed.bench.rdma.cpu_sends import send_ns
 from hostagent import limits
 from hostagent.transport.base import TransportCounters
 from hostagent.transport.casts import deliver
@@ -56,13 +59,25 @@ def _seconds_each(work: Callable[[], int]) -> float:
         repeat *= 2
 
 
-def receive_ns(segment_bytes: int) -> float:
-    """For each message, copy included."""
-    fabric = Fabric(segment_bytes=segment_bytes)
-    headers = chunk_headers(_KEY, _ROWS * segment_bytes, fabric)
+def _full_ring(fabric: Fabric) -> npt.NDArray[np.uint8]:
+    """Rows as a NIC fills them: all segments of a chunk."""
+    headers = chunk_headers(_KEY, _ROWS * fabric.segment_bytes, fabric)
     ring = np.zeros((_ROWS, -(-(abi.GRH_BYTES + fabric.message_bytes + 1) // 64) * 64), np.uint8)
     ring[:, abi.GRH_BYTES : abi.GRH_BYTES + KV_DATA_BYTES] = headers
     ring[:, 32:36] = np.frombuffer(_SOURCE.to_bytes(4, "big"), np.uint8)
+    return ring
+
+
+def receive_in_c_ns(segment_bytes: int) -> float:
+    """For each message, copy included."""
+    fabric = Fabric(segment_bytes=segment_bytes)
+    return receive_native_ns(_full_ring(fabric), _KEY, fabric, _seconds_each)
+
+
+def receive_ns(segment_bytes: int) -> float:
+    """For each message, copy included."""
+    fabric = Fabric(segment_bytes=segment_bytes)
+    ring = _full_ring(fabric)
     lengths = np.full(limits.VERBS_RECEIVE_BATCH_ROWS, fabric.message_bytes)
     sink, counters = _Placing(segment_bytes), TransportCounters()
     payload = slice(abi.GRH_BYTES + KV_DATA_BYTES, abi.GRH_BYTES + KV_DATA_BYTES + segment_bytes)
@@ -129,11 +144,19 @@ def run_cpu(say: Callable[[str], None], moved: Callable[[float], None]) -> dict[
     for window, batch in itertools.product((4 << 20, 256 << 10), (1, 4)):
         piece_kib = min(window // 4, READ_PIECE_BYTES_MAX) >> 10
         name = f"ask for a piece of {piece_kib} KiB of a READ, {batch} told of at once"
-        works.append((name, partial(read_piece_ns, window, batch)))
+        works.append((f"{name}, in C", partial(read_piece_native_ns, window, batch)))
+        works.append((f"{name}, in Python", partial(read_piece_ns, window, batch)))
+    works += [
+        (f"tell a window of a piece that came in C, {together} at once", partial(lesson_ns, together))
+        for together in (2, 8)
+    ]
     for size in (2048, 3840):
-        works.append((f"receive a message of {size} B", partial(receive_ns, size)))
+        works.append((f"receive a message of {size} B in C", partial(receive_in_c_ns, size)))
+        works.append((f"receive a message of {size} B in Python", partial(receive_ns, size)))
         works.append((f"of which the copy, {size} B", partial(copy_ns, size)))
         works.append((f"prepare a segment of {size} B for casting, once", partial(build_chain_ns, size)))
+    works.append(("send a prepared segment in C", partial(send_ns, 3840, True)))
+    works.append(("send a prepared segment in Python", partial(send_ns, 3840, False)))
     figures = {}
     for done, (name, measure) in enumerate(works):
         say(name)

@@ -1,27 +1,37 @@
-"""What asking for a piece of a one-sided read costs this process: everything but the NIC and its library.
+"""What asking for a piece of a one-sided read costs this process, in C and in Python: everything but the NIC, its
+library, and waiting for events.
 
-A queue pair that takes work requests and does nothing; its completions are made up as soon as they are posted. The
-control connection and the answering server are the real ones, on loopback, and take part at the beginning only.
+A queue pair that takes work requests and does nothing; it has completed them as soon as they are posted. The control
+connection and the answering server are the real ones, on loopback, and take part at the beginning only.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from types import SimpleNamespace
 
+from bmv2_testbed.bench.rdma.idle_port import IDLE_NUMBER, IdlePort
 from hostagent import limits
+from hostagent.native.ask_thread import Came, What
+from hostagent.native.library import datapath
 from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import Extent, ReadHandle, ReadOutcome, ReadRequest, TransportCounters
 from hostagent.transport.read_protocol import QueuePairEnd, RemoteExtent
 from hostagent.transport.read_server import ReadServer
 from hostagent.transport.verbs import abi
-from hostagent.transport.verbs.peer_reads import PeerReads, hand_out
+from hostagent.transport.verbs.device import VerbsError
+from hostagent.transport.verbs.native_pieces import Asker, NativePieces
+from hostagent.transport.verbs.peer_reads import PeerReads
+from hostagent.transport.verbs.posted_pieces import PostedPieces, hand_out
+from hostagent.transport.verbs.queues import CompletionChannel, CompletionQueue
+from hostagent.transport.verbs.rdma_read import RdmaRead, ReadOwner, ReadPieces
 from kvproto.ids import ChunkKey
-from kvproto.session.read_window import ReadWindow
+from kvproto.session.read_window import READ_PIECE_BYTES_MAX, ReadWindow
 
 _KEY = ChunkKey(b"benchmark chunk!")
 _POOL_BYTES = 1 << 20
-_CHUNK_BYTES = 64 << 20
+_CHUNK_BYTES = 1 << 30
 """Only said: nothing touches its bytes."""
 _SECONDS = 1.0
 _END = QueuePairEnd(1, 1, 4096, limits.VERBS_READ_PIECES_MAX, bytes(16))
@@ -30,7 +40,7 @@ _END = QueuePairEnd(1, 1, 4096, limits.VERBS_READ_PIECES_MAX, bytes(16))
 class _IdleQueuePair:
     """Stands for `ReadQueuePair` and its queue pair."""
 
-    end = _END
+    end, address, number = _END, 4096, IDLE_NUMBER
 
     @property
     def queue_pair(self) -> _IdleQueuePair:
@@ -79,15 +89,18 @@ class _Holder:
 class _Host:
     """What peers share; see `PeerHost`."""
 
+    asker: Asker | None = None
+    """Posts in C."""
+
     def __init__(self, window_bytes: int) -> None:
         self.loop = asyncio.get_running_loop()
         self.address = "127.0.0.1"
         self.target = _Target()
         self.counters = TransportCounters()
         self.tokens = None
-        self.idle_s = self.stall_timeout_s = 60.0
+        self.idle_s = self.stall_timeout_s = self.silence_s = 60.0
         self._window_bytes = window_bytes
-        self._working: dict[int, PeerReads] = {}
+        self._working: dict[int, PostedPieces] = {}
         self._asked = self._answered = 0
 
     def make_queue_pair(self) -> _IdleQueuePair:
@@ -96,9 +109,14 @@ class _Host:
     def make_window(self) -> ReadWindow:
         return ReadWindow(self._window_bytes, self._window_bytes)
 
-    def next_work_id(self, peer: PeerReads) -> int:
+    def make_pieces(self, owner: ReadOwner) -> ReadPieces:
+        if self.asker is not None:
+            return NativePieces(owner, self.asker, self.make_window())
+        return PostedPieces(owner, self)  # type: ignore[arg-type]
+
+    def next_work_id(self, pieces: PostedPieces) -> int:
         self._asked += 1
-        self._working[self._asked] = peer
+        self._working[self._asked] = pieces
         return self._asked
 
     def forget_work(self, work_id: int) -> None:
@@ -117,6 +135,10 @@ class _Host:
     def read_instead(self, _request: ReadRequest) -> ReadHandle:
         raise AssertionError("the holder has RDMA")
 
+    def look_for_completions(self) -> None: ...
+    def nic_worked(self, _peer: PeerReads) -> None: ...
+    def nic_failed(self, _peer: PeerReads) -> None: ...
+    def nic_silent(self, _peer: PeerReads) -> None: ...
     def peer_refused(self, _peer: PeerReads) -> None: ...
     def peer_closed(self, _peer: PeerReads) -> None: ...
 
@@ -143,6 +165,76 @@ async def _measure(window_bytes: int, batch: int) -> float:
     server.close()
     await asyncio.sleep(0)
     return spent_s / pieces * 1e9
+
+
+async def _measure_native(window_bytes: int, batch: int) -> float:
+    memory, port, loop = PoolMemory(_POOL_BYTES, prefault=False), IdlePort(batch), asyncio.get_running_loop()
+    holder, host = _Holder(), _Host(window_bytes)
+    channel = CompletionChannel(port)
+    completions = CompletionQueue(port, channel, limits.VERBS_READ_PIECES_MAX, limits.VERBS_READ_PIECES_MAX)
+    host.asker = Asker(
+        datapath(),
+        port,
+        completions,
+        channel,
+        host.target,  # type: ignore[arg-type]
+        loop,
+        _broke,
+        began=lambda: None,
+    )
+    server = ReadServer(memory, holder, TransportCounters(), lambda: holder)  # type: ignore[arg-type]
+    address, port_number = server.listen("127.0.0.1", 0)
+    peer = PeerReads(f"{address}:{port_number}", host)  # type: ignore[arg-type]
+    pieces, spent_s = 0, 0.0
+    while spent_s < _SECONDS:
+        done: asyncio.Future[ReadOutcome] = loop.create_future()
+        start_s = time.process_time()
+        peer.add(ReadRequest(peer.endpoint, _KEY, 0, _CHUNK_BYTES, 0, done.set_result))
+        assert await done is ReadOutcome.DONE
+        spent_s += time.process_time() - start_s
+        pieces += _CHUNK_BYTES // min(window_bytes // 4, READ_PIECE_BYTES_MAX)
+    peer.close()
+    host.asker.close()
+    completions.close()
+    channel.close()
+    server.close()
+    port.close()
+    await asyncio.sleep(0)
+    return spent_s / pieces * 1e9
+
+
+def _broke(error: VerbsError) -> None:
+    raise error
+
+
+def read_piece_native_ns(window_bytes: int, batch: int) -> float:
+    """As `read_piece_ns`, posted by the thread in C; the window, at its limit, learns nothing from quick pieces."""
+    return asyncio.run(_measure_native(window_bytes, batch))
+
+
+class _Owner:
+    """Hears of pieces."""
+
+    def forget(self, _read: RdmaRead) -> None: ...
+    def pieces_came(self, _reads: object, _now_ns: int) -> None: ...
+    def pieces_failed(self, _why: str, *, by_nic: bool) -> None: ...
+
+
+async def _measure_lessons(together: int) -> float:
+    asker = SimpleNamespace(loop=asyncio.get_running_loop())
+    pieces = NativePieces(_Owner(), asker, ReadWindow(_POOL_BYTES))  # type: ignore[arg-type]
+    news = [Came(what=What.PIECE, bytes=_POOL_BYTES // 4, done_ns=1, in_flight_bytes=_POOL_BYTES)] * together
+    told, start_s = 0, time.process_time()
+    while time.process_time() - start_s < _SECONDS:
+        for _ in range(1000):
+            pieces.take(news)
+        told += 1000 * together
+    return (time.process_time() - start_s) / told * 1e9
+
+
+def lesson_ns(together: int) -> float:
+    """CPU time for each piece that the thread in C tells a window of, `together` at once."""
+    return asyncio.run(_measure_lessons(together))
 
 
 def read_piece_ns(window_bytes: int, batch: int) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -17,11 +18,15 @@ from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import ChunkPlace, ControlArrival, Extent, ReadOutcome, ReadRequest
 from hostagent.transport.verbs.transport import VerbsTransport
 from kvproto.events import SegmentsReceived
-from kvproto.ids import ChunkKey
+from kvproto.ids import Address, ChunkKey
 from kvproto.wire.data import Fabric, SegmentGroup
 
-KEY = ChunkKey(b"benchmark chunk!")
+KEYS = ChunkKey(b"benchmark chunk!"), ChunkKey(b"its other name !")
+"""Of one chunk, by turns: a segment of a chunk that is here already would not be placed again."""
 SEGMENTS = 1024
+PATIENCE_S = 0.001
+_CONTROL_PORTS = {True: 4793, False: 4799}
+assert SEGMENTS % (WINDOW_MESSAGES // 2) == 0
 
 
 class BenchSink:
@@ -33,15 +38,19 @@ class BenchSink:
         self.arrived = 0
         self.last_s = 0.0
         """When the last of them did."""
+        self.heard: Callable[[], None] = lambda: None
+        """Called after each change."""
 
     def controls_received(self, _arrivals: Sequence[ControlArrival]) -> None: ...
-    def casts_placed(self, _arrivals: Sequence[SegmentsReceived]) -> None: ...
+    def casts_placed(self, arrivals: Sequence[SegmentsReceived]) -> None:
+        self._count(sum(len(one.segments) for one in arrivals))
+
     def casts_unexpected(self, _arrivals: Sequence[SegmentsReceived]) -> None: ...
     def cast_patience_s(self) -> float:
-        return 0.0
+        return PATIENCE_S
 
     def cast_patience_segments(self) -> int:
-        return 1
+        return WINDOW_MESSAGES // 2
 
     def segments_sent(self, _key: ChunkKey, _count: int) -> None: ...
     def segments_failed(self, _key: ChunkKey, _count: int) -> None: ...
@@ -67,36 +76,54 @@ class BenchSink:
     def peers_read(self, _keys: Sequence[ChunkKey]) -> None: ...
     def casts_received(self, group: SegmentGroup, payload: npt.NDArray[np.uint8]) -> None:
         self._rows[group.segments] = payload
-        self.arrived += len(group.rows)
+        self._count(len(group.rows))
+
+    def _count(self, more: int) -> None:
+        self.arrived += more
         self.last_s = time.monotonic()
+        self.heard()
 
 
 class KvcastEnds:
     """A holder of one chunk and a reader. Raises RuntimeError where a byte of it arrives wrong."""
 
-    def __init__(self, segment_bytes: int) -> None:
+    def __init__(self, segment_bytes: int, *, native: bool = True) -> None:
+        """`native`: on the data path in C. One of each kind can be in use at a time."""
+        self._fabric = Fabric(segment_bytes=segment_bytes)
+        if not native:
+            # Neither hears the other.
+            self._fabric = replace(self._fabric, group=Address(self._fabric.group + 1))
         self._segment_bytes = segment_bytes
         self._chunk_bytes = SEGMENTS * segment_bytes
-        self._place = ChunkPlace(KEY, 0, self._chunk_bytes)
+        self._places = tuple(ChunkPlace(key, 0, self._chunk_bytes) for key in KEYS)
         self._pools = [PoolMemory(2 * self._chunk_bytes, prefault=True) for _ in ADDRESSES]
         self._content = self._pools[0].array(0, self._chunk_bytes)
         self._content[:] = np.random.default_rng(1).integers(0, 256, self._chunk_bytes, np.uint8)
         self._arriving = self._pools[1].array(self._chunk_bytes, self._chunk_bytes)
         self._transports = [
-            VerbsTransport(DataConfig(transport="verbs", address=address, read_port=0), pool)
+            VerbsTransport(
+                DataConfig(
+                    transport="verbs",
+                    address=address,
+                    read_port=0,
+                    control_port=_CONTROL_PORTS[native],
+                    native="auto" if native else "never",
+                ),
+                pool,
+            )
             for address, pool in zip(ADDRESSES, self._pools, strict=True)
         ]
         self._sinks = [
-            BenchSink(self._place, pool.array(self._chunk_bytes, self._chunk_bytes), segment_bytes)
+            BenchSink(self._places[0], pool.array(self._chunk_bytes, self._chunk_bytes), segment_bytes)
             for pool in self._pools
         ]
         self._endpoint = ""
 
     async def start(self) -> None:
         """Both transports, and the connection between them."""
-        fabric = Fabric(segment_bytes=self._segment_bytes)
         facts = [
-            await transport.start(sink, fabric) for transport, sink in zip(self._transports, self._sinks, strict=True)
+            await transport.start(sink, self._fabric)
+            for transport, sink in zip(self._transports, self._sinks, strict=True)
         ]
         self._endpoint = facts[0].read_endpoint
         # The first read sets the connection up.
@@ -125,7 +152,7 @@ class KvcastEnds:
 
     async def _read_once(self) -> None:
         done: asyncio.Future[ReadOutcome] = asyncio.get_running_loop().create_future()
-        request = ReadRequest(self._endpoint, KEY, 0, self._chunk_bytes, self._chunk_bytes, done.set_result)
+        request = ReadRequest(self._endpoint, KEYS[0], 0, self._chunk_bytes, self._chunk_bytes, done.set_result)
         self._transports[1].read(request)
         outcome = await done
         if outcome is not ReadOutcome.DONE:
@@ -135,22 +162,50 @@ class KvcastEnds:
     async def cast(self, seconds: float) -> Slice:
         """The chunk again and again, by UD, half a window at a time. Ends when nothing is on its way."""
         self._arriving[:] = 0
-        holder, sink = self._transports[0], self._sinks[1]
-        half, asked, sink.arrived = WINDOW_MESSAGES // 2, 0, 0
+        sink, half, asked, sink.arrived = self._sinks[1], WINDOW_MESSAGES // 2, 0, 0
+        over = asyncio.Event()
         start_s, cpu_s = time.monotonic(), time.process_time()
-        sink.last_s = now_s = start_s
-        while now_s - start_s < seconds or (sink.arrived < asked and now_s - sink.last_s < SETTLE_S):
-            if asked - sink.arrived <= half and now_s - start_s < seconds:
-                holder.cast(self._place, asked % SEGMENTS, half)
-                asked += half
-            await asyncio.sleep(0)
+        sink.last_s = start_s
+
+        def go_on() -> None:
+            nonlocal asked
             now_s = time.monotonic()
+            if now_s - start_s >= seconds:
+                if sink.arrived >= asked or now_s - sink.last_s >= SETTLE_S:
+                    over.set()
+            elif asked - sink.arrived <= half:
+                self._cast_half(asked)
+                asked += half
+
+        async def look() -> None:
+            """So that what is lost ends the slice, too."""
+            while True:
+                await asyncio.sleep(SETTLE_S)
+                go_on()
+
+        looking = asyncio.create_task(look())
+        sink.heard = go_on
+        go_on()
+        go_on()
+        await over.wait()
+        looking.cancel()
+        sink.heard = lambda: None
         taken = Slice(
             sink.arrived * self._segment_bytes, sink.last_s - start_s, time.process_time() - cpu_s, asked - sink.arrived
         )
         if not taken.lost and asked >= SEGMENTS:
             self._compare("UD")
         return taken
+
+    def _cast_half(self, asked: int) -> None:
+        """The next half window, by the name whose turn it is."""
+        name, first = asked // SEGMENTS % len(KEYS), asked % SEGMENTS
+        if first == 0:
+            # Its last turn was a whole chunk ago, four windows.
+            place = replace(self._places[name], offset=self._chunk_bytes)
+            self._transports[1].forget(place.key)
+            self._transports[1].expect(place, np.ones(SEGMENTS, np.bool_))
+        self._transports[0].cast(self._places[name], first, WINDOW_MESSAGES // 2)
 
     def _compare(self, way: str) -> None:
         if not np.array_equal(self._arriving, self._content):

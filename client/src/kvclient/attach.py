@@ -14,8 +14,8 @@ from kvclient.messages import Kind, Status
 ANSWER_TIMEOUT_S = 30.0
 """How long an agent may owe an answer before the client gives it up, unless the engine says otherwise."""
 CONNECT_TIMEOUT_S = 5.0
-FILES_MAX = 4
-"""Memory files that come with the greeting."""
+FILES_MAX = 6
+"""That come with the greeting."""
 
 
 _REFUSALS: dict[int, str] = {
@@ -39,12 +39,14 @@ class Attached:
     """Descriptor of this connection's write region."""
     local: tuple[int, int] | None
     """Descriptors of the catalog and of this connection's table of leases; None: the agent offers none."""
+    lone: tuple[int, int] | None
+    """Descriptors of a socket for lone gets and of this connection's landing; None: the agent serves none."""
     pool_bytes: int
     incarnation: int
 
     def close_files(self) -> None:
         """The descriptors: what is mapped stays mapped."""
-        for descriptor in (self.memory, self.region, *(self.local or ())):
+        for descriptor in (self.memory, self.region, *(self.local or ()), *(self.lone or ())):
             os.close(descriptor)
 
 
@@ -67,12 +69,15 @@ def attach(path: str) -> Attached:
             ) from error
         if len(received) != size:
             raise AgentUnavailableError(f"what listens at {path} is not a kvcast-agent")
-        pool_bytes, incarnation = _greeted(path, received)
-        if len(descriptors) not in (FILES_MAX - 2, FILES_MAX):
+        pool_bytes, incarnation, offers = _greeted(path, received)
+        has_local, has_lone = bool(offers & messages.OFFERS_LOCAL), bool(offers & messages.OFFERS_LONE)
+        if len(descriptors) != 2 + 2 * has_local + 2 * has_lone:
             raise AgentUnavailableError(f"what listens at {path} is not a kvcast-agent")
         sock.settimeout(None)
-        memory, region, *local = descriptors
-        return Attached(sock, memory, region, (local[0], local[1]) if local else None, pool_bytes, incarnation)
+        memory, region, *offered = descriptors
+        local = (offered[0], offered[1]) if has_local else None
+        lone = (offered[-2], offered[-1]) if has_lone else None
+        return Attached(sock, memory, region, local, lone, pool_bytes, incarnation)
     except BaseException:
         for descriptor in descriptors:
             os.close(descriptor)
@@ -95,8 +100,8 @@ def who_may(path: str) -> str:
     return f"permission denied; join the group that may, {group} (usermod -aG {group} USER, then log in again)"
 
 
-def _greeted(path: str, received: bytes) -> tuple[int, int]:
-    """(pool bytes, incarnation) of a WELCOME."""
+def _greeted(path: str, received: bytes) -> tuple[int, int, int]:
+    """(pool bytes, incarnation, what is offered) of a WELCOME."""
     try:
         frames = messages.FrameReader().feed(received)
     except messages.MalformedFrameError:
@@ -111,4 +116,4 @@ def _greeted(path: str, received: bytes) -> tuple[int, int]:
         raise AgentUnavailableError(
             f"the agent at {path} speaks version {version}, this client {messages.VERSION}: update the older"
         )
-    return pool_bytes, incarnation
+    return pool_bytes, incarnation, frame.count

@@ -31,10 +31,15 @@ def expect(answer: Frame, doing: str) -> Frame:
     raise AgentError(status, doing)
 
 
+def client_was_closed() -> AgentUnavailableError:
+    """By another thread, between an answer and its use."""
+    return AgentUnavailableError("the client was closed")
+
+
 @contextlib.contextmanager
 def while_open() -> Iterator[None]:
     """Another thread may have closed the client between an answer and this. Raises AgentUnavailableError then."""
     try:
         yield
     except ValueError as error:
-        raise AgentUnavailableError("the client was closed") from error
+        raise client_was_closed() from error

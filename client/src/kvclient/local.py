@@ -51,24 +51,23 @@ class LocalReads:
         """All of these chunks, or None: one of them is not here, or they are more than may be leased so."""
         with self._lock:
             free = self._free
-            if self._closed or len(keys) > len(free):
+            if self._closed or not 0 < len(keys) <= len(free):
                 return None
             found: list[tuple[int, int]] = []
+            places = free[-len(keys) :]
             left_bytes = self._left_bytes
-            for key in keys:
-                place = free[-1 - len(found)]
+            for key, place in zip(keys, places, strict=True):
                 one = self._reader.lease(key, place, left_bytes)
                 if one is None:
-                    self._undo(len(found))
+                    self._undo(places[: len(found)])
                     return None
                 left_bytes -= one[1]
                 found.append(one)
             # Only after the leases: an agent that is here now honours them, and the next one waits (hostagent.limits).
             if not self._is_up():
-                self._undo(len(found))
+                self._undo(places)
                 return None
-            places = free[len(free) - len(found) :]
-            del free[len(free) - len(found) :]
+            del free[-len(keys) :]
             self._reader.count_hits(places)
             taken_bytes, self._left_bytes = self._left_bytes - left_bytes, left_bytes
         return LocalLease(self, places, taken_bytes, found)
@@ -78,9 +77,9 @@ class LocalReads:
         with self._lock:
             return not self._closed and all(self._reader.holds(key) for key in keys) and self._is_up()
 
-    def _undo(self, count: int) -> None:
-        for number in range(count):
-            self._table[self._free[-1 - number]] = 0
+    def _undo(self, places: Sequence[int]) -> None:
+        for place in places:
+            self._table[place] = 0
 
     def give_back(self, places: Sequence[int], size_bytes: int) -> None:
         """Leases end: the chunks may go."""

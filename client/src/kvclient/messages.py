@@ -11,10 +11,11 @@ and a body:
 | 6 | count | 16 | items in the body (keys, chunks) |
 | 8 | request | 32 | chosen by the client, echoed in the answer |
 
-The agent speaks first: WELCOME, with two or four memory files as SCM_RIGHTS ancillary content: the pool, to be read,
-and the connection's own write region; then, where the agent offers them, the catalog of what is in the pool, to be
-read, and the connection's own table of leases (`kvclient.catalog`). What is put is written to the region; the agent
-copies it into the pool. Bodies, with as many keys as `count` says:
+The agent speaks first: WELCOME, with files as SCM_RIGHTS ancillary content: the pool's memory, to be read, and the
+connection's own write region; then, where `count` has OFFERS_LOCAL, the catalog of what is in the pool, to be read, and
+the connection's own table of leases (`kvclient.catalog`); and then, where it has OFFERS_LONE, a socket for lone gets
+and the connection's own landing, to be read (`kvclient.lone`). What is put is written to the region; the agent copies
+it into the pool. Bodies, with as many keys as `count` says:
 
     WELCOME      answer: version u32, pool bytes u64, incarnation u64
     RESERVE      key, parent (zeros: none), size u64, position u32 (2^32-1: derive it), namespace label in UTF-8
@@ -65,8 +66,10 @@ from kvclient.terms import FetchTerms, check_terms
 from kvproto.parts import ByteRange
 from kvproto.sources import ChunkSource
 
-VERSION = 6
-"""6: with FETCH_PARTS."""
+VERSION = 7
+"""7: with lone gets."""
+OFFERS_LOCAL = 1
+OFFERS_LONE = 2
 KEY_BYTES = 16
 NO_KEY = bytes(KEY_BYTES)
 NO_POSITION = 0xFFFF_FFFF

@@ -1,4 +1,5 @@
-/* The data path of an agent: carries cast segments between a socket and the pool, without the interpreter.
+/* The data path of an agent: carries cast segments between a socket, or an RDMA NIC, and the pool, without the
+ * interpreter.
  *
  * The build passes the layout of a datagram by -D, from the generated layouts (see library.py). Numbers in structures,
  * addresses of hosts included, are in host order. Any thread may call any function. A function copies the structures
@@ -21,8 +22,33 @@
 
 struct dp_receiver;
 
+/* A completion queue of libibverbs, its channel, and the functions that serve both (verbs.h has their types). */
+struct dp_completion_queue {
+    void *queue;
+    void *channel;
+    void *poll;
+    void *request_notify;
+    void *get_event;
+    void *acknowledge;
+    int32_t fd; /* of the channel, non-blocking */
+    uint32_t reserved;
+};
+
+/* A UD queue pair that receives into rows of a ring: 40 bytes in place of a GRH, then the message. */
+struct dp_receive_queue {
+    struct dp_completion_queue completions;
+    void *queue_pair;
+    void *post;         /* posts receives */
+    void *requests;     /* `rows_count` of them, all posted; each names its row as work id. Their links are set here */
+    uint8_t *rows;
+    uint32_t rows_count;
+    uint32_t row_bytes;
+    uint32_t number;    /* of the queue pair */
+    uint32_t reserved;
+};
+
 struct dp_receiver_config {
-    int32_t socket;           /* non-blocking; IP_RECVTOS and SO_RXQ_OVFL set */
+    int32_t socket;           /* non-blocking; IP_RECVTOS and SO_RXQ_OVFL set. Not used with a queue */
     int32_t wake;             /* an eventfd; the receiver writes to it when the caller should drain */
     uint32_t own;             /* casts from this address are ignored, unless the switch sends them */
     uint32_t qkey;
@@ -38,7 +64,7 @@ enum dp_count {
     DP_RECEIVED,     /* good segments */
     DP_FROM_SWITCH,  /* of those, with the switch's code point */
     DP_LOOKS,        /* receive calls that brought something */
-    DP_OVERFLOWS,    /* datagrams that the kernel dropped at the socket */
+    DP_OVERFLOWS,    /* datagrams that the kernel dropped at the socket; times that a NIC had no row left */
     DP_DUPLICATES,   /* good segments that were here already */
     DP_OTHER_SIZE,   /* good segments of an expected chunk whose segment count differs */
     DP_OWN,
@@ -67,15 +93,27 @@ struct dp_report {
     uint32_t reserved;
 };
 
+enum dp_broken {
+    DP_NOT_BROKEN,
+    DP_BROKEN_QUEUE_PAIR,  /* another one can take its place */
+    DP_BROKEN_COMPLETIONS, /* the queue, its channel or the whole device: nothing comes any more */
+};
+
 struct dp_drained {
     const struct dp_report *reports;
     const uint32_t *segments;
     uint32_t reports_count;
     uint32_t segments_count;
+    uint32_t broken; /* enum dp_broken */
+    uint32_t reserved;
 };
 
-/* Returns NULL when there is no memory. */
-DP_PUBLIC struct dp_receiver *dp_receiver_new(const struct dp_receiver_config *config);
+/* `queue`: where datagrams come from; NULL: from the socket. Returns NULL when there is no memory. */
+DP_PUBLIC struct dp_receiver *dp_receiver_new(
+    const struct dp_receiver_config *config, const struct dp_receive_queue *queue);
+
+/* A fresh queue pair on the same completion queue, with all rows posted, takes the place of one that broke. */
+DP_PUBLIC void dp_receiver_renew(struct dp_receiver *receiver, void *queue_pair, uint32_t number);
 
 /* Begins to receive in its own thread. Returns 0 or an errno. */
 DP_PUBLIC int dp_receiver_start(struct dp_receiver *receiver);
@@ -92,8 +130,8 @@ DP_PUBLIC void dp_receiver_forget(struct dp_receiver *receiver, uint64_t ticket)
 /* After this call no segment is being written that `missing` denied before it. */
 DP_PUBLIC void dp_receiver_settle(struct dp_receiver *receiver);
 
-/* Receives everything that waits in the socket at this moment. */
-DP_PUBLIC void dp_receiver_drain_socket(struct dp_receiver *receiver);
+/* Receives everything that waits in the socket, or in the queue, at this moment. */
+DP_PUBLIC void dp_receiver_drain_intake(struct dp_receiver *receiver);
 
 /* What arrived since the last call; valid until the next call. Call it from one thread at a time. */
 DP_PUBLIC void dp_receiver_drain(struct dp_receiver *receiver, struct dp_drained *drained);
@@ -139,8 +177,9 @@ struct dp_outcome {
     uint32_t reserved;
 };
 
-/* Sizes in bytes of the structures above, for code that mirrors them: config, report, drained, job, outcome. */
-extern DP_PUBLIC const uint32_t dp_structure_bytes[5];
+/* Sizes in bytes of the structures above, for code that mirrors them: config, report, drained, job, outcome, completion
+ * queue, receive queue, send queue, chain. */
+extern DP_PUBLIC const uint32_t dp_structure_bytes[9];
 
 /* `wake`: an eventfd; the sender writes to it when outcomes wait. Returns NULL when there is no memory. */
 DP_PUBLIC struct dp_sender *dp_sender_new(int socket, int wake);
@@ -159,5 +198,52 @@ DP_PUBLIC uint32_t dp_sender_drain(struct dp_sender *sender, struct dp_outcome *
 
 /* Ends the thread and forgets all jobs; the descriptors stay open. */
 DP_PUBLIC void dp_sender_free(struct dp_sender *sender);
+
+/* ---- sending through a NIC --------------------------------------------------------------------------------------- */
+
+struct dp_queue_sender;
+
+/* A queue pair that sends, in its completion queue alone. */
+struct dp_send_queue {
+    struct dp_completion_queue completions;
+    void *queue_pair;
+    void *post;       /* posts sends */
+    uint32_t number;  /* of the queue pair */
+    uint32_t depth;   /* work requests that fit it */
+    uint32_t run_max; /* of them, those posted by one call, with one completion */
+    uint32_t reserved;
+};
+
+/* A run of work requests, from one of an array whose links lead through it. They leave as they are; their links, flags
+ * and work ids belong to the sender until the run is over. */
+struct dp_chain {
+    void *requests; /* the array */
+    uint64_t id;    /* the caller's */
+    uint32_t first;
+    uint32_t count;
+};
+
+/* `wake`: as for dp_sender_new. Returns NULL when there is no memory. */
+DP_PUBLIC struct dp_queue_sender *dp_queue_sender_new(const struct dp_send_queue *queue, int wake);
+
+/* Begins to send in its own thread. Returns 0 or an errno. */
+DP_PUBLIC int dp_queue_sender_start(struct dp_queue_sender *sender);
+
+/* Queues a run. Returns 0 or ENOMEM. */
+DP_PUBLIC int dp_queue_sender_add(struct dp_queue_sender *sender, const struct dp_chain *chain);
+
+/* All segments that the NIC has not confirmed fail. Destroy the queue pair before their memory changes. */
+DP_PUBLIC void dp_queue_sender_give_up(struct dp_queue_sender *sender);
+
+/* As dp_sender_drain. `status`: what a completion said that broke the queue pair, 0: none did. */
+DP_PUBLIC uint32_t dp_queue_sender_drain(
+    struct dp_queue_sender *sender, struct dp_outcome *outcomes, uint32_t room, enum dp_broken *broken,
+    uint32_t *status);
+
+/* A fresh queue pair on the same completion queue takes the place of one that broke. */
+DP_PUBLIC void dp_queue_sender_renew(struct dp_queue_sender *sender, void *queue_pair, uint32_t number);
+
+/* Ends the thread and forgets all runs. */
+DP_PUBLIC void dp_queue_sender_free(struct dp_queue_sender *sender);
 
 DP_PUBLIC uint32_t dp_crc(uint32_t crc, const void *bytes, uint64_t size, int by_tables);

@@ -19,10 +19,12 @@ struct dp_puller_config {
     uint32_t window;          /* requests of a connection that may be unanswered; more wait in order */
     uint32_t low_water_bytes; /* of a large range, at least so much is received at a time */
     uint32_t turn_bytes;      /* received from one connection before others have their turn */
-    uint64_t tell_bytes;      /* of a range that has come in part, the caller hears in steps of so much */
+    uint64_t tell_bytes;      /* of a range that has come in part, the caller hears in steps of so much, */
+    int64_t tell_ns;          /* when it has heard nothing of the connection for so long */
     uint8_t magic[DP_PULL_MAGIC_BYTES]; /* what an answer begins with */
     uint8_t version;          /* what follows */
-    uint8_t reserved[3];
+    uint8_t provers;          /* threads that hash what came; 0: nobody does */
+    uint8_t reserved[2];
 };
 
 /* One request. */
@@ -30,6 +32,8 @@ struct dp_pull {
     uint64_t number;       /* as in the request; of no other on the connection */
     uint8_t *into;         /* `size_bytes`, which nobody else writes to until the pull is over or cancelled */
     uint64_t size_bytes;
+    uint8_t *leaves;       /* where the BLAKE3 of each of its pieces (`hostagent.tree`) goes; NULL: nobody wants them.
+                            * Nobody writes there once the pull is over or cancelled */
     const uint8_t *bytes;  /* to be sent: the request, and before it what the caller likes */
     uint32_t bytes_count;
     uint32_t reserved;
@@ -51,7 +55,7 @@ struct dp_pulled {
     uint16_t load; /* from the answer */
     uint8_t what;
     uint8_t status;
-    uint32_t reserved;
+    uint32_t is_proven; /* of DP_PULLED_ALL: the leaves that were wanted are there */
 };
 
 /* Of a connection, at this moment. */
@@ -72,8 +76,9 @@ DP_PUBLIC int dp_puller_start(struct dp_puller *puller);
 /* Lends a connected, non-blocking socket. `id`: the caller's, of no other connection, not 0. Returns 0 or an errno. */
 DP_PUBLIC int dp_puller_lend(struct dp_puller *puller, int socket, uint64_t id);
 
-/* Asks. Returns 0 or ENOMEM; a connection that is over has told so, and nothing comes of it. */
-DP_PUBLIC int dp_puller_ask(struct dp_puller *puller, uint64_t id, const struct dp_pull *pull);
+/* Asks for all of them, in order. Returns 0, or ENOMEM: for none. A connection that is over has told so, and nothing
+ * comes of it. */
+DP_PUBLIC int dp_puller_ask(struct dp_puller *puller, uint64_t id, const struct dp_pull *pulls, uint32_t count);
 
 /* After this call nothing of a pull is told, and nobody writes to where it goes. */
 DP_PUBLIC void dp_puller_cancel(struct dp_puller *puller, uint64_t id, uint64_t number);

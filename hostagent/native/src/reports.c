@@ -60,5 +60,10 @@ void reports_group(struct reports *reports, struct report_side *side, struct dp_
     }
     for (uint32_t i = 0; i < side->arrivals_count; i++)
         reports->segments[next[side->arrivals[i].report]++] = side->arrivals[i].segment;
-    *drained = (struct dp_drained){side->reports, reports->segments, side->reports_count, side->arrivals_count};
+    *drained = (struct dp_drained){
+        .reports = side->reports,
+        .segments = reports->segments,
+        .reports_count = side->reports_count,
+        .segments_count = side->arrivals_count,
+    };
 }

@@ -19,19 +19,18 @@
 
 #include "crc32.h"
 #include "datapath.h"
+#include "sendings.h"
+#include "threads.h"
 #include "wire.h"
 
 #define BATCH 64
 #define PARTS 4             /* prefix and header, payload, padding, ICRC */
-#define UNREPORTED_MAX 32   /* from this many unreported segments on, the sender wakes the caller's side */
+#define ENOUGH 256          /* outcomes to tell; half of what a holder hands over at most (kvproto.session.burst) */
 #define AGAIN_NS 1000000    /* pause after a full device queue (ENOBUFS): no event says when it has room */
 
 struct queued {
-    struct queued *next;
+    struct sending sending; /* sent: handed to the socket */
     struct dp_job job;
-    uint32_t sent;    /* handed to the socket */
-    uint32_t told;    /* of those, how many were in a drained outcome */
-    uint32_t failed;
 };
 
 struct outgoing {
@@ -41,37 +40,29 @@ struct outgoing {
     uint8_t icrc[DP_ICRC_BYTES];
 };
 
+/* Part of a job that goes into the next batch. */
+struct part {
+    const struct queued *of;
+    uint32_t first, count; /* segments */
+};
+
 struct dp_sender {
-    int socket, wake, interrupt;
+    int socket, interrupt;
     pthread_t thread;
     int started;
     int stop;
 
     pthread_mutex_t state;
-    struct queued *first, **end; /* to be sent or to be reported, in order */
-    uint32_t unsent;             /* jobs with segments still to be handed to the socket */
-    uint32_t unreported;         /* segments sent or failed that wait to be reported */
-    int woken;
+    struct sendings sendings;
 
     pthread_mutex_t batch_lock;
     uint32_t giving_up; /* callers that wait for `batch_lock` */
+    struct part parts[BATCH];
     struct outgoing batch[BATCH];
     struct mmsghdr messages[BATCH];
 };
 
 static const uint8_t zeros[DP_SEGMENT_BYTES_MAX];
-
-static void write_event(int fd)
-{
-    uint64_t one = 1;
-    /* A full counter is readable, and nobody needs more. */
-    (void)!write(fd, &one, sizeof one);
-}
-
-static uint32_t rest_of(const struct queued *queued)
-{
-    return queued->job.count - queued->sent - queued->failed;
-}
 
 /* Composes one datagram. Returns how many parts it has. */
 static int compose(struct outgoing *out, const struct dp_job *job, uint32_t segment)
@@ -109,15 +100,32 @@ static int compose(struct outgoing *out, const struct dp_job *job, uint32_t segm
     return parts;
 }
 
-/* Composes the next datagrams, of as many jobs as fit; returns how many. Their jobs stay in the queue, and the memory
- * that the jobs point to stays as it is, until they have been reported. The caller holds `state`. */
-static uint32_t fill_batch(struct dp_sender *sender)
+/* Notes which segments come next, of as many jobs as fit into a batch; returns of how many jobs. The caller holds
+ * `state`, and keeps `batch_lock` until the batch is accounted for: so long the jobs stay in the queue, and the memory
+ * that they point to stays as it is. */
+static uint32_t choose_batch(struct dp_sender *sender)
+{
+    uint32_t jobs = 0, room = BATCH;
+    for (const struct sending *each = sender->sendings.first; each && room; each = each->next) {
+        const struct queued *queued = (const struct queued *)each;
+        uint32_t rest = sending_rest(each), count = rest < room ? rest : room;
+        if (!count)
+            continue;
+        sender->parts[jobs++] = (struct part){queued, queued->job.first + each->sent, count};
+        room -= count;
+    }
+    return jobs;
+}
+
+/* Composes the datagrams of these jobs' parts; returns how many. It reads all payload, so nobody waits for it: the
+ * caller does not hold `state`. */
+static uint32_t compose_batch(struct dp_sender *sender, uint32_t jobs)
 {
     uint32_t count = 0;
-    for (struct queued *queued = sender->first; queued && count < BATCH; queued = queued->next) {
-        uint32_t next = queued->job.first + queued->sent;
-        for (uint32_t rest = rest_of(queued); rest && count < BATCH; rest--, next++, count++) {
-            int parts = compose(&sender->batch[count], &queued->job, next);
+    for (uint32_t i = 0; i < jobs; i++) {
+        const struct part *part = &sender->parts[i];
+        for (uint32_t at = 0; at < part->count; at++, count++) {
+            int parts = compose(&sender->batch[count], &part->of->job, part->first + at);
             sender->messages[count].msg_hdr = (struct msghdr){
                 .msg_name = &sender->batch[count].to,
                 .msg_namelen = sizeof sender->batch[count].to,
@@ -129,37 +137,26 @@ static uint32_t fill_batch(struct dp_sender *sender)
     return count;
 }
 
-static void record(struct dp_sender *sender, struct queued *queued, uint32_t sent, uint32_t failed)
-{
-    queued->sent += sent;
-    queued->failed += failed;
-    sender->unreported += sent + failed;
-    if (sent + failed && !rest_of(queued))
-        sender->unsent--;
-}
-
 /* Records that the socket took `sent` datagrams; if `broken`, the rest of the next one's job fails. The caller holds
  * `state`. */
 static void account(struct dp_sender *sender, uint32_t sent, int broken)
 {
-    for (struct queued *queued = sender->first; queued; queued = queued->next) {
-        uint32_t rest = rest_of(queued), part = rest < sent ? rest : sent;
+    struct sendings *sendings = &sender->sendings;
+    for (struct sending *each = sendings->first; each; each = each->next) {
+        uint32_t rest = sending_rest(each), part = rest < sent ? rest : sent;
         if (!rest)
             continue;
-        record(sender, queued, part, 0);
+        sendings_record(sendings, each, part, 0);
         sent -= part;
         if (!sent && part < rest) {
             if (broken)
-                record(sender, queued, 0, rest_of(queued));
+                sendings_record(sendings, each, 0, sending_rest(each));
             break;
         }
         if (!sent && !broken)
             break;
     }
-    if ((sender->unreported >= UNREPORTED_MAX || !sender->unsent) && !sender->woken) {
-        sender->woken = 1;
-        write_event(sender->wake);
-    }
+    sendings_tell(sendings);
 }
 
 static void wait_for(struct dp_sender *sender, int socket_events, int64_t longest_ns)
@@ -179,8 +176,9 @@ static int send_batch(struct dp_sender *sender, uint32_t *count)
     int taken = 0, error = 0;
     pthread_mutex_lock(&sender->batch_lock);
     pthread_mutex_lock(&sender->state);
-    *count = fill_batch(sender);
+    uint32_t jobs = choose_batch(sender);
     pthread_mutex_unlock(&sender->state);
+    *count = compose_batch(sender, jobs);
     if (*count) {
         taken = sendmmsg(sender->socket, sender->messages, *count, MSG_DONTWAIT);
         error = taken < 0 ? errno : 0;
@@ -220,8 +218,7 @@ struct dp_sender *dp_sender_new(int socket, int wake)
     if (!sender)
         return NULL;
     sender->socket = socket;
-    sender->wake = wake;
-    sender->end = &sender->first;
+    sendings_open(&sender->sendings, wake, ENOUGH);
     pthread_mutex_init(&sender->batch_lock, NULL);
     pthread_mutex_init(&sender->state, NULL);
     sender->interrupt = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -245,10 +242,10 @@ int dp_sender_add(struct dp_sender *sender, const struct dp_job *job)
     if (!queued)
         return ENOMEM;
     queued->job = *job;
+    queued->sending.id = job->id;
+    queued->sending.count = job->count;
     pthread_mutex_lock(&sender->state);
-    *sender->end = queued;
-    sender->end = &queued->next;
-    int was_idle = !sender->unsent++;
+    int was_idle = sendings_add(&sender->sendings, &queued->sending);
     pthread_mutex_unlock(&sender->state);
     if (was_idle)
         write_event(sender->interrupt);
@@ -261,38 +258,16 @@ void dp_sender_give_up(struct dp_sender *sender)
     pthread_mutex_lock(&sender->batch_lock);
     __atomic_sub_fetch(&sender->giving_up, 1, __ATOMIC_ACQ_REL);
     pthread_mutex_lock(&sender->state);
-    for (struct queued *queued = sender->first; queued; queued = queued->next)
-        record(sender, queued, 0, rest_of(queued));
+    for (struct sending *each = sender->sendings.first; each; each = each->next)
+        sendings_record(&sender->sendings, each, 0, sending_rest(each));
     pthread_mutex_unlock(&sender->state);
     pthread_mutex_unlock(&sender->batch_lock);
 }
 
 uint32_t dp_sender_drain(struct dp_sender *sender, struct dp_outcome *outcomes, uint32_t room)
 {
-    uint32_t count = 0;
-    uint64_t event;
     pthread_mutex_lock(&sender->state);
-    if (sender->woken)
-        (void)!read(sender->wake, &event, sizeof event);
-    sender->woken = 0;
-    sender->unreported = 0;
-    struct queued **link = &sender->first;
-    while (*link && count < room) {
-        struct queued *queued = *link;
-        uint32_t sent = queued->sent - queued->told;
-        int over = !rest_of(queued);
-        if (sent || over)
-            outcomes[count++] = (struct dp_outcome){queued->job.id, sent, over ? queued->failed : 0, over, 0};
-        queued->told = queued->sent;
-        if (over) {
-            *link = queued->next;
-            free(queued);
-        } else {
-            link = &queued->next;
-        }
-    }
-    if (!*link)
-        sender->end = link;
+    uint32_t count = sendings_drain(&sender->sendings, outcomes, room);
     pthread_mutex_unlock(&sender->state);
     return count;
 }
@@ -304,11 +279,7 @@ void dp_sender_free(struct dp_sender *sender)
         write_event(sender->interrupt);
         pthread_join(sender->thread, NULL);
     }
-    while (sender->first) {
-        struct queued *queued = sender->first;
-        sender->first = queued->next;
-        free(queued);
-    }
+    sendings_close(&sender->sendings);
     pthread_mutex_destroy(&sender->batch_lock);
     pthread_mutex_destroy(&sender->state);
     if (sender->interrupt >= 0)
@@ -316,9 +287,10 @@ void dp_sender_free(struct dp_sender *sender)
     free(sender);
 }
 
-const uint32_t dp_structure_bytes[5] = {
+const uint32_t dp_structure_bytes[9] = {
     sizeof(struct dp_receiver_config), sizeof(struct dp_report), sizeof(struct dp_drained), sizeof(struct dp_job),
-    sizeof(struct dp_outcome),
+    sizeof(struct dp_outcome), sizeof(struct dp_completion_queue), sizeof(struct dp_receive_queue),
+    sizeof(struct dp_send_queue), sizeof(struct dp_chain),
 };
 
 uint32_t dp_crc(uint32_t crc, const void *bytes, uint64_t size, int by_tables)

@@ -40,20 +40,11 @@ static int icrc_is_right(struct wire *wire, uint8_t *row, uint32_t source, uint1
     return get24(row + DP_DETH_SOURCE_QPN) != wire->source_qpn && is_identification(wire, difference);
 }
 
-enum dp_count wire_check(struct wire *wire, uint8_t *row, uint32_t length, uint32_t source, uint16_t port)
+static enum dp_count check_chunk_header(const struct wire *wire, const uint8_t *row)
 {
-    uint32_t whole = wire_datagram_bytes(wire);
     uint32_t segment = get32(row + DP_KV_SEGMENT), segments = get32(row + DP_KV_SEGMENTS);
     uint32_t bytes = get32(row + DP_KV_LENGTH);
 
-    if (length < whole)
-        return DP_TRUNCATED;
-    if (length > whole)
-        return DP_OVERSIZED;
-    if (row[DP_BTH_OPCODE] != DP_OPCODE_UD_SEND_ONLY || get24(row + DP_BTH_QPN) != DP_QPN_MULTICAST)
-        return DP_OPCODE;
-    if (get32(row + DP_DETH_QKEY) != wire->qkey)
-        return DP_QKEY;
     if (row[DP_KV_VERSION] != DP_WIRE_VERSION)
         return DP_VERSION;
     if (row[DP_KV_OP] != DP_OP_DATA)
@@ -64,5 +55,31 @@ enum dp_count wire_check(struct wire *wire, uint8_t *row, uint32_t length, uint3
         return DP_SEGMENT;
     if (!bytes || bytes > wire->segment_bytes || (bytes != wire->segment_bytes && segment + 1 != segments))
         return DP_LENGTH;
+    return DP_RECEIVED;
+}
+
+static enum dp_count check_length(uint32_t length, uint32_t whole)
+{
+    return length < whole ? DP_TRUNCATED : length > whole ? DP_OVERSIZED : DP_RECEIVED;
+}
+
+enum dp_count wire_check(struct wire *wire, uint8_t *row, uint32_t length, uint32_t source, uint16_t port)
+{
+    enum dp_count verdict = check_length(length, wire_datagram_bytes(wire));
+    if (verdict != DP_RECEIVED)
+        return verdict;
+    if (row[DP_BTH_OPCODE] != DP_OPCODE_UD_SEND_ONLY || get24(row + DP_BTH_QPN) != DP_QPN_MULTICAST)
+        return DP_OPCODE;
+    if (get32(row + DP_DETH_QKEY) != wire->qkey)
+        return DP_QKEY;
+    verdict = check_chunk_header(wire, row);
+    if (verdict != DP_RECEIVED)
+        return verdict;
     return icrc_is_right(wire, row, source, port) ? DP_RECEIVED : DP_ICRC;
+}
+
+enum dp_count wire_check_message(const struct wire *wire, const uint8_t *row, uint32_t length)
+{
+    enum dp_count verdict = check_length(length, DP_HEADER_BYTES + wire->segment_bytes);
+    return verdict == DP_RECEIVED ? check_chunk_header(wire, row) : verdict;
 }

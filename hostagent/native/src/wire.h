@@ -61,3 +61,7 @@ static inline uint32_t wire_datagram_bytes(const struct wire *wire)
 /* Returns why a datagram is refused, or DP_RECEIVED. `row` has room for a whole datagram; the byte that the ICRC masks
  * is overwritten there. */
 enum dp_count wire_check(struct wire *wire, uint8_t *row, uint32_t length, uint32_t source, uint16_t port);
+
+/* The same for a message whose BTH, DETH and ICRC an RDMA NIC has checked and taken off: `row` is where its BTH would
+ * be, `length` counts from there. */
+enum dp_count wire_check_message(const struct wire *wire, const uint8_t *row, uint32_t length);

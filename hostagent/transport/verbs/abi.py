@@ -70,6 +70,13 @@ WC_STATUS: Final = {
     20: "response timeout",
     21: "general error",
 }
+
+
+def status_name(status: int) -> str:
+    """Of a completion that is no success, as it is counted."""
+    return WC_STATUS.get(status, str(status)).replace(" ", "_")
+
+
 """`enum ibv_wc_status`, those that these queue pairs can meet."""
 
 PORT_ACTIVE: Final = 4

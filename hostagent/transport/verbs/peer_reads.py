@@ -3,20 +3,19 @@
 The states of a peer: CONNECTING (TCP, then the exchange of queue pairs), READY, REFUSED (it has no RDMA: its reads go
 over TCP), CLOSED. Whatever goes wrong on the way ends in CLOSED, where every read fails; the next one finds a fresh
 peer, with a fresh queue pair. A NIC that neither brings a piece nor gives it up ends in REFUSED: the reads go on over
-TCP. A read that is given up while the NIC works on it costs the queue pair: only when that
-is destroyed is its memory sure to be left alone. The other reads go on with a new one.
+TCP. A read that is given up while the NIC works on it costs the queue pair: only when that is destroyed is its memory
+sure to be left alone. The other reads go on with a new one.
+
+What the NIC is asked for, and when, is not said here but by `ReadPieces`, from Python or in C.
 """
 
 from __future__ import annotations
 
 import asyncio
 import enum
-from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Protocol
-
-import numpy as np
 
 from hostagent import limits
 from hostagent.transport.base import ReadHandle, ReadOutcome, ReadRequest, TransportCounters
@@ -31,20 +30,14 @@ from hostagent.transport.read_protocol import (
     RemoteExtent,
 )
 from hostagent.transport.read_tokens import Refusal, TokenBook, refused_words
-from hostagent.transport.verbs import abi
 from hostagent.transport.verbs.connections import ReadQueuePair
 from hostagent.transport.verbs.control_connection import ControlConnection
-from hostagent.transport.verbs.device import MemoryRegion, VerbsError
+from hostagent.transport.verbs.device import VerbsError
+from hostagent.transport.verbs.rdma_read import OpenedChunk, RdmaRead, ReadOwner, ReadPieces
 from kvpolicy.tiers.holder_load import HolderLoad
 from kvproto.ids import ChunkKey
-from kvproto.session.read_window import ReadWindow
 
 _NO_KEY = bytes(16)
-_WORDS = abi.SEND_WR.itemsize // 8
-_WORK_ID, _NEXT, _REMOTE_ADDRESS, _REMOTE_KEY = (
-    abi.word_of(abi.SEND_WR, name) for name in ("wr_id", "next", "rdma_address", "rdma_rkey")
-)
-"""Places of fields in a work request, in words of 64 bits; after the key comes padding."""
 
 
 class _State(enum.Enum):
@@ -54,65 +47,12 @@ class _State(enum.Enum):
     CLOSED = enum.auto()
 
 
-@dataclass(slots=True, eq=False)
-class RdmaRead:
-    """One read; `cancel` is the caller's."""
-
-    peer: PeerReads
-    request: ReadRequest
-    opened: _Opened
-    """The chunk, at the peer."""
-    have_bytes: int = 0
-    told_bytes: int = 0
-    """How many of these have been reported to the caller."""
-    posted_count: int = 0
-    """Pieces that the NIC works on."""
-    over: bool = False
-    instead: ReadHandle | None = None
-    """The same read over TCP, from a peer without RDMA."""
-
-    def cancel(self) -> None:
-        """See `ReadHandle.cancel`."""
-        if self.over:
-            return
-        self.over = True
-        if self.instead is not None:
-            self.instead.cancel()
-        self.peer.forget(self)
-
-
-@dataclass(slots=True)
-class _Piece:
-    """A part of a read: one RDMA READ, or a range still to be cut into READs."""
-
-    read: RdmaRead
-    offset: int
-    """From the beginning of the read."""
-    size_bytes: int
-    posted_ns: int = 0
-
-
-@dataclass(slots=True, eq=False)
-class _Opened:
-    """A chunk of the peer's, pinned there for us; or about to be."""
-
-    key: ChunkKey
-    request: int = 0
-    where: RemoteExtent | None = None
-    reads: dict[RdmaRead, None] = field(default_factory=dict)
-    """In the order in which they were asked for."""
-    read_bytes: int = 0
-    linger: asyncio.TimerHandle | None = None
-
-
 class PeerHost(Protocol):
     """What all peers of a transport share."""
 
     loop: asyncio.AbstractEventLoop
     address: str
     """This node's address on the data network."""
-    target: MemoryRegion
-    """Where reads go: the pool, as a rule."""
     counters: TransportCounters
     tokens: TokenBook | None
     """What is shown to peers."""
@@ -125,16 +65,8 @@ class PeerHost(Protocol):
         """A queue pair for asking. Raises VerbsError."""
         ...
 
-    def make_window(self) -> ReadWindow:
-        """A window: how much may be in flight from one peer."""
-        ...
-
-    def next_work_id(self, peer: PeerReads) -> int:
-        """A number for a piece; its completion comes back to the peer."""
-        ...
-
-    def forget_work(self, work_id: int) -> None:
-        """A work request will not be waited for any more."""
+    def make_pieces(self, owner: ReadOwner) -> ReadPieces:
+        """What cuts reads into pieces and has the NIC bring them."""
         ...
 
     def read_instead(self, request: ReadRequest) -> ReadHandle:
@@ -174,31 +106,11 @@ class PeerReads:
         self._host = host
         self._state = _State.CONNECTING
         self._reads: set[RdmaRead] = set()
-        self._opened: dict[ChunkKey, _Opened] = {}
-        self._queue: deque[_Piece] = deque()
-        self._posted: dict[int, _Piece] = {}
-        """Pieces that the NIC works on, by work id, in the order in which they were posted."""
+        self._opened: dict[ChunkKey, OpenedChunk] = {}
         self._connection: ReadQueuePair | None = None
         self._connected = False
-        self._window = host.make_window()
-        self._requests = np.zeros(limits.VERBS_READ_PIECES_MAX, abi.SEND_WR)
-        self._sge = np.zeros(limits.VERBS_READ_PIECES_MAX, abi.SGE)
-        index = np.arange(limits.VERBS_READ_PIECES_MAX, dtype=np.uint64)
-        self._requests_address = self._requests.ctypes.data
-        self._requests["sg_list"] = self._sge.ctypes.data + index * abi.SGE.itemsize
-        self._requests["next"] = self._requests.ctypes.data + (index + 1) * abi.SEND_WR.itemsize
-        self._requests["num_sge"] = 1
-        self._requests["opcode"] = abi.WR_RDMA_READ
-        self._requests["send_flags"] = abi.SEND_SIGNALED
-        self._sge["lkey"] = host.target.local_key
-        # Single fields of records are written ten times faster through flat views.
-        self._request_words = self._requests.view(np.uint64).data
-        self._sge_words = self._sge.view(np.uint64).data
-        self._key_word = host.target.local_key << 32
-        self._target_address = host.target.address
+        self._pieces = host.make_pieces(self)
         self._progress_s = host.loop.time()
-        self._completed_ns = 0
-        """When the NIC last did something."""
         self._timer: asyncio.TimerHandle | None = None
         self._control = ControlConnection(endpoint, host.address, host.loop, self, host.tokens)
         self._arm_timer()
@@ -208,7 +120,7 @@ class PeerReads:
     def add(self, request: ReadRequest) -> RdmaRead:
         """Queue a read."""
         key = request.key
-        opened = self._opened.get(key) or _Opened(key)
+        opened = self._opened.get(key) or OpenedChunk(key)
         read = RdmaRead(self, request, opened)
         self._reads.add(read)
         if self._state is _State.REFUSED:
@@ -231,15 +143,14 @@ class PeerReads:
 
     def lost(self, since_ns: int, now_ns: int) -> None:
         """The NIC has asked again for something between the two times."""
-        self._window.lost(since_ns, now_ns)
+        self._pieces.lost(since_ns, now_ns)
 
     def forget(self, read: RdmaRead) -> None:
         """A cancelled read: when this returns, its memory is left alone."""
         self._reads.discard(read)
         if self._state is _State.CLOSED:
             return
-        self._queue = deque(piece for piece in self._queue if piece.read is not read)
-        if read.posted_count:
+        if self._pieces.withdraw(read):
             self._renew()
         self._release(read)
 
@@ -253,7 +164,7 @@ class PeerReads:
         if self._timer is not None:
             self._timer.cancel()
         self._forget_opened()
-        self._queue.clear()
+        self._pieces.clear()
         reads, self._reads = self._reads, set()
         for read in reads:
             if read.instead is None:
@@ -312,7 +223,7 @@ class PeerReads:
                 self._refuse()
                 return
             self._state = _State.READY
-            self.pump(self._now_ns())
+            self._pieces.begin(connection.queue_pair)
 
         self._control.ask(KIND_CONNECT, connection.end.pack(), answered)
 
@@ -324,8 +235,7 @@ class PeerReads:
     def _go_over_tcp(self) -> None:
         self._state = _State.REFUSED
         self._drop_queue_pair()
-        self._queue.clear()
-        self._posted.clear()
+        self._pieces.clear()
         self._forget_opened()
         self._control.close()
         for read in list(self._reads):
@@ -336,12 +246,11 @@ class PeerReads:
             self._reads.discard(read)
             self._tell(read, outcome)
 
-        read.posted_count = 0
         read.instead = self._host.read_instead(replace(_rest_of(read), done=done))
 
     # ------------------------------------------------------------------ opened chunks
 
-    def _open(self, opened: _Opened) -> None:
+    def _open(self, opened: OpenedChunk) -> None:
         def answered(status: int, body: bytes) -> None:
             self._progress_s = self._host.loop.time()
             if self._state in (_State.REFUSED, _State.CLOSED):
@@ -382,10 +291,10 @@ class PeerReads:
                 opened.linger.cancel()
         self._opened.clear()
 
-    def _linger(self, opened: _Opened) -> None:
+    def _linger(self, opened: OpenedChunk) -> None:
         opened.linger = self._host.loop.call_later(limits.VERBS_EXTENT_LINGER_S, self._close_opened, opened)
 
-    def _close_opened(self, opened: _Opened) -> None:
+    def _close_opened(self, opened: OpenedChunk) -> None:
         del self._opened[opened.key]
         self._control.tell(KIND_CLOSE, RANGE.pack(opened.read_bytes, 0, _NO_KEY), opened.request)
 
@@ -399,86 +308,20 @@ class PeerReads:
         if request.offset + request.size_bytes > where.size_bytes:
             self._end(read, ReadOutcome.ABSENT)
             return
-        self._queue.append(_Piece(read, 0, request.size_bytes))
-        self.pump(self._now_ns())
+        self._pieces.add(read)
 
-    def pump(self, now_ns: int) -> None:
-        """Post as many pieces as may be in flight, in one call."""
-        queue, posted = self._queue, self._posted
-        if not queue or self._state is not _State.READY:
-            return
-        post, first = self._window.post, len(posted)
-        while queue and len(posted) < limits.VERBS_READ_PIECES_MAX:
-            rest = queue[0]
-            size_bytes = post(rest.size_bytes, now_ns)
-            if not size_bytes:
-                break
-            self._describe(len(posted) - first, _Piece(rest.read, rest.offset, size_bytes, now_ns))
-            rest.offset += size_bytes
-            rest.size_bytes -= size_bytes
-            if not rest.size_bytes:
-                queue.popleft()
-        if len(posted) > first:
-            self._post(len(posted) - first)
-
-    def _describe(self, place: int, piece: _Piece) -> None:
-        """Write one work request."""
-        read = piece.read
-        request, where = read.request, read.opened.where
-        assert where is not None
-        work_id = self._host.next_work_id(self)
-        self._posted[work_id] = piece
-        read.posted_count += 1
-        self._sge_words[2 * place] = self._target_address + request.pool_offset + piece.offset
-        self._sge_words[2 * place + 1] = self._key_word | piece.size_bytes
-        words, first = self._request_words, _WORDS * place
-        words[first + _WORK_ID] = work_id
-        words[first + _REMOTE_ADDRESS] = where.address + request.offset + piece.offset
-        words[first + _REMOTE_KEY] = where.rkey
-
-    def _post(self, count: int) -> None:
-        """Hand the first `count` work requests to the NIC."""
-        assert self._connection is not None
-        words, last = self._request_words, _WORDS * (count - 1) + _NEXT
-        following, words[last] = words[last], 0
-        try:
-            self._connection.queue_pair.post_send(self._requests_address)
-        except VerbsError:
-            self._host.counters.drop("read_post")
-            self.close()
-            return
-        finally:
-            words[last] = following
-
-    def completed(self, completions: Iterable[tuple[int, int]], now_ns: int) -> None:
-        """Work ids with their status, as they completed: pieces are there, or the connection is broken.
-
-        The NIC gets its next pieces before these are reported to anybody.
-        """
-        touched: dict[RdmaRead, None] = {}
-        broken = False
-        for work_id, status in completions:
-            piece = self._posted.pop(work_id, None)
-            if piece is None:
-                continue
-            if status != abi.WC_SUCCESS:
-                self._host.counters.drop(f"read_{abi.WC_STATUS.get(status, str(status)).replace(' ', '_')}")
-                broken = True
-                break
-            size_bytes, read = piece.size_bytes, piece.read
-            self._window.completed(size_bytes, piece.posted_ns, now_ns)
-            read.posted_count -= 1
-            read.have_bytes += size_bytes
-            touched[read] = None
-        if not broken:
-            self.pump(now_ns)
+    def pieces_came(self, reads: Iterable[RdmaRead], now_ns: int) -> None:
+        """See `ReadOwner`."""
         self._progress_s = now_ns / 1e9
-        self._completed_ns = now_ns
-        for read in touched:
+        for read in reads:
             self._tell_progress(read)
-        if broken:
+
+    def pieces_failed(self, why: str, *, by_nic: bool) -> None:
+        """See `ReadOwner`. All reads from the peer fail."""
+        self._host.counters.drop(f"read_{why}")
+        if by_nic:
             self._host.nic_failed(self)
-            self.close()
+        self.close()
 
     def _tell_progress(self, read: RdmaRead) -> None:
         new_bytes, read.told_bytes = read.have_bytes - read.told_bytes, read.have_bytes
@@ -504,28 +347,18 @@ class PeerReads:
             read.request.done(outcome)
 
     def _drop_queue_pair(self) -> None:
+        self._pieces.end()
         if self._connection is not None:
             self._connection.destroy()
             self._connection = None
-        self._window.dropped()
-        for work_id in self._posted:
-            self._host.forget_work(work_id)
 
     def _renew(self) -> None:
         """A fresh queue pair instead of this one; pieces that were in flight are asked for again."""
         self._drop_queue_pair()
-        again = [piece for piece in self._posted.values() if not piece.read.over]
-        self._posted.clear()
-        for piece in again:
-            piece.read.posted_count -= 1
-        self._queue.extendleft(reversed(again))
         self._state = _State.CONNECTING
         self._shake_hands()
 
     # ------------------------------------------------------------------ time
-
-    def _now_ns(self) -> int:
-        return int(self._host.loop.time() * 1e9)
 
     def _arm_timer(self) -> None:
         # At a steady pace: which of the two limits counts changes with every read.
@@ -557,10 +390,8 @@ class PeerReads:
 
     def _is_silent(self) -> bool:
         """Whether the NIC has done nothing for long, though it has something to do."""
-        oldest = next(iter(self._posted.values()), None)
-        if oldest is None:
-            return False
-        return self._now_ns() - max(oldest.posted_ns, self._completed_ns) >= self._host.silence_s * 1e9
+        since_ns = self._pieces.waiting_since_ns()
+        return since_ns is not None and self._host.loop.time() * 1e9 - since_ns >= self._host.silence_s * 1e9
 
 
 def _rest_of(read: RdmaRead) -> ReadRequest:
@@ -576,14 +407,3 @@ def _rest_of(read: RdmaRead) -> ReadRequest:
         pool_offset=request.pool_offset + have_bytes,
         progressed=None if tell is None else lambda more_bytes: tell(have_bytes + more_bytes),
     )
-
-
-def hand_out(works: Iterable[tuple[int, int]], working: dict[int, PeerReads], now_ns: int) -> None:
-    """Give completed work (id, status) to its owners in `working`, each peer all of its work at once."""
-    by_peer: dict[PeerReads, list[tuple[int, int]]] = {}
-    for work in works:
-        peer = working.pop(work[0], None)
-        if peer is not None:
-            by_peer.setdefault(peer, []).append(work)
-    for peer, its in by_peer.items():
-        peer.completed(its, now_ns)

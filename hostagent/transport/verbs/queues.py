@@ -117,7 +117,8 @@ class QueuePair:
         self._pointer: Any = check_pointer(
             "ibv_create_qp", port.library.ibv_create_qp((domain or port.domain).pointer, byref(attr))
         )
-        self._address = ctypes.addressof(self._pointer.contents)
+        self.address: int = ctypes.addressof(self._pointer.contents)
+        """Of the `ibv_qp`, for whoever posts by himself."""
         self.number: int = self._pointer.contents.qp_num
         self._bad = ctypes.c_void_p()
 
@@ -129,11 +130,11 @@ class QueuePair:
 
     def post_send(self, first: int) -> None:
         """Post the chain of send work requests that begins at this address. Raises VerbsError."""
-        check_status("ibv_post_send", self._port.post_send(self._address, first, byref(self._bad)))
+        check_status("ibv_post_send", self._port.post_send(self.address, first, byref(self._bad)))
 
     def post_recv(self, first: int) -> None:
         """Post the chain of receive work requests that begins at this address. Raises VerbsError."""
-        check_status("ibv_post_recv", self._port.post_recv(self._address, first, byref(self._bad)))
+        check_status("ibv_post_recv", self._port.post_recv(self.address, first, byref(self._bad)))
 
     def attach(self, group_gid: bytes) -> None:
         """Receive messages to the group. Raises VerbsError."""

@@ -11,14 +11,12 @@ import asyncio
 import logging
 import socket
 
-import numpy as np
-import numpy.typing as npt
-
 from hostagent import limits
 from hostagent.config import DataConfig
 from hostagent.pool.leases import LocalLeases
 from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import ChunkPlace, TransportError
+from hostagent.transport.expected_casts import ExpectedCasts, Intake
 from hostagent.transport.host import Host, HostTransport, Parts
 from hostagent.transport.read_tokens import TokenBook
 from hostagent.transport.sockets import SegmentSocket, SocketCasts, TcpReads
@@ -26,8 +24,10 @@ from hostagent.transport.verbs import abi
 from hostagent.transport.verbs.cast_receiver import CastReceiver
 from hostagent.transport.verbs.cast_sender import CastQueue
 from hostagent.transport.verbs.device import MemoryRegion, RdmaPort, VerbsError, device_names
+from hostagent.transport.verbs.native_cast_receiver import NativeCastReceiver
+from hostagent.transport.verbs.native_cast_sender import NativeCastQueue
 from hostagent.transport.verbs.reads import VerbsReads
-from kvproto.ids import Address, ChunkKey
+from kvproto.ids import Address
 from kvproto.wire.data import Fabric
 from kvproto.wire.rdma import rdma_segment_bytes_max
 
@@ -96,17 +96,19 @@ def _open_port(host: Host) -> tuple[RdmaPort, MemoryRegion]:
     return port, region
 
 
-class VerbsCasts:
+class VerbsCasts(ExpectedCasts):
     """Casts over UD, or over sockets while the NIC cannot carry those of the fabric."""
 
     def __init__(self, host: Host, port: RdmaPort, region: MemoryRegion) -> None:
+        super().__init__()
         self._host = host
         self._port = port
         self._region = region
         self._fills: SegmentSocket | None = None
-        self._queue: CastQueue | None = None
-        self._receiver: CastReceiver | None = None
+        self._queue: CastQueue | NativeCastQueue | None = None
+        self._receiver: CastReceiver | NativeCastReceiver | None = None
         self._sockets: SocketCasts | None = None
+        self._segment_bytes = 0
         self._said = ""
         self._used = False
         """Whether there has been a fabric before."""
@@ -119,6 +121,9 @@ class VerbsCasts:
     def use_fabric(self, fabric: Fabric) -> int:
         """See `CastPart.use_fabric`."""
         self._fabric = fabric
+        if fabric.segment_bytes != self._segment_bytes:
+            self._expected.clear()
+            self._segment_bytes = fabric.segment_bytes
         if self._again is not None:
             self._again.cancel()
             self._again = None
@@ -127,6 +132,7 @@ class VerbsCasts:
             try:
                 granted = self._use_verbs(fabric)
                 self._used = True
+                self._expect_again()
                 return granted
             except VerbsError as error:
                 reason = str(error)
@@ -146,31 +152,20 @@ class VerbsCasts:
             log.warning("no casts until the fabric is another: %s", error)
             granted = 0
         self._used = True
+        self._expect_again()
         return granted
 
-    def drain_receive(self) -> None:
-        """See `Transport.drain_receive`. Casts by RDMA are never reported more than a millisecond late."""
-        if self._sockets is not None:
-            self._sockets.drain_receive()
+    def _taker(self) -> Intake | None:
+        return self._intake
 
     def data_socket(self) -> socket.socket | None:
         """See `Transport.data_socket`. The NIC has the port while casts go by RDMA."""
         return None if self._sockets is None else self._sockets.data_socket()
 
-    def expect(self, chunk: ChunkPlace, missing: npt.NDArray[np.bool_]) -> None:
-        """See `Transport.expect`. Casts by RDMA are handed to the sink."""
-        if self._sockets is not None:
-            self._sockets.expect(chunk, missing)
-
-    def forget(self, key: ChunkKey) -> None:
-        """See `Transport.forget`."""
-        if self._sockets is not None:
-            self._sockets.forget(key)
-
     def settle(self) -> None:
-        """See `Transport.settle`. The sink writes casts by RDMA."""
-        if self._sockets is not None:
-            self._sockets.settle()
+        """See `Transport.settle`."""
+        if self._intake is not None:
+            self._intake.settle()
 
     def cast(self, chunk: ChunkPlace, first: int, count: int) -> None:
         """See `Transport.cast`."""
@@ -235,15 +230,31 @@ class VerbsCasts:
         if self._receiver is not None:
             self._receiver.close()
             self._receiver = None
-        if self._queue is None:
+        if self._queue is None and host.native is not None:
+            self._queue = NativeCastQueue(port, self._region, host, host.native, self._broke)
+        elif self._queue is None:
             self._queue = CastQueue(port, self._region, host, self._broke)
         self._queue.use_fabric(fabric)
         if self._fills is None:
             # Any port but RoCE's own, which the NIC (or the kernel's soft-RoCE) has.
             self._fills = SegmentSocket(host, 0)
         self._fills.use_fabric(fabric)
-        self._receiver = CastReceiver(port, fabric, host, self._broke)
+        if host.native is not None:
+            self._receiver = NativeCastReceiver(port, fabric, host, host.native, self._broke)
+        else:
+            self._receiver = CastReceiver(port, fabric, host, self._broke)
         return self._receiver.waiting_bytes_max
+
+    @property
+    def _intake(self) -> CastReceiver | NativeCastReceiver | SocketCasts | None:
+        """Whoever receives casts now."""
+        return self._receiver or self._sockets
+
+    def _expect_again(self) -> None:
+        """Somebody else receives casts from now on."""
+        if self._intake is not None:
+            for chunk, missing in self._expected.values():
+                self._intake.expect(chunk, missing)
 
     def _broke(self, error: VerbsError) -> None:
         """A queue pair that cannot be replaced, or a device that is gone: later there may be another, or sockets."""

@@ -34,6 +34,7 @@ from kvproto.events import SegmentsReceived
 from kvproto.ids import Address, ChunkKey, parse_address
 from kvproto.wire.control import Control
 from kvproto.wire.data import Fabric, SegmentGroup
+from tests.contracts.transport import fake_nic
 
 POOL_BYTES = 16 << 20
 DEADLINE_S = float(os.environ.get("KVCAST_TEST_DEADLINE_S", "10"))
@@ -243,6 +244,9 @@ class Network:
     fabric: Fabric
     nodes: list[Node] = field(default_factory=list)
     hub: FrameHub | None = None
+    wire: fake_nic.Wire | None = None
+    ends: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+    """What else there is to end."""
 
     async def close(self) -> None:
         for node in self.nodes:
@@ -252,6 +256,7 @@ class Network:
             node.memory.close()
         if self.hub is not None:
             self.hub.close()
+        self.ends.close()
 
 
 def free_udp_port() -> int:
@@ -320,8 +325,10 @@ async def fake_network(fabric: Fabric, count: int = 2) -> Network:
     return network
 
 
-async def verbs_network(fabric: Fabric, count: int = 2, *, read_idle_s: float = limits.VERBS_READ_IDLE_S) -> Network:
-    """RDMA transports, each on a port of its own."""
+async def verbs_network(
+    fabric: Fabric, count: int = 2, *, native: str = "auto", read_idle_s: float = limits.VERBS_READ_IDLE_S
+) -> Network:
+    """RDMA transports, each on a port of its own, on the data path in C where it can be built."""
     network = Network(fabric)
     for address in RDMA_ADDRESSES[:count]:
         config = DataConfig(
@@ -330,10 +337,33 @@ async def verbs_network(fabric: Fabric, count: int = 2, *, read_idle_s: float = 
             read_port=0,
             receive_buffer_bytes=4 << 20,
             segment_bytes=fabric.segment_bytes,
+            native=native,
         )
         memory = PoolMemory(POOL_BYTES, prefault=False)
         transport = VerbsTransport(config, memory, read_idle_s=read_idle_s)
         sink = RecordingSink()
+        network.nodes.append(Node(transport, memory, sink, await transport.start(sink, fabric)))
+    return network
+
+
+async def fake_verbs_network(fabric: Fabric, count: int = 2, *, native: str = "auto") -> Network:
+    """RDMA transports on NICs that exist in this process only."""
+    network = Network(fabric)
+    network.wire = network.ends.enter_context(fake_nic.in_place_of_real_ones())
+    cast_port, control_port = free_udp_port(), free_udp_port()
+    for index in range(count):
+        config = DataConfig(
+            transport="verbs",
+            address=f"127.77.1.{index + 1}",
+            cast_port=cast_port,
+            control_port=control_port,
+            read_port=0,
+            receive_buffer_bytes=4 << 20,
+            segment_bytes=fabric.segment_bytes,
+            native=native,
+        )
+        memory, sink = PoolMemory(POOL_BYTES, prefault=False), RecordingSink()
+        transport = VerbsTransport(config, memory)
         network.nodes.append(Node(transport, memory, sink, await transport.start(sink, fabric)))
     return network
 
@@ -345,5 +375,7 @@ NETWORKS = {
     "native": sockets_network,
     "frames": frames_network,
     "fake": fake_network,
-    **({"verbs": verbs_network} if RDMA_ADDRESSES else {}),
+    "fake nic": partial(fake_verbs_network, native="never"),
+    "native fake nic": fake_verbs_network,
+    **({"verbs": partial(verbs_network, native="never"), "native verbs": verbs_network} if RDMA_ADDRESSES else {}),
 }

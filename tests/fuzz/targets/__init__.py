@@ -14,6 +14,7 @@ _TARGETS = {
     "datagrams": "datagrams.Datagrams",
     "local-api": "local_api.LocalApi",
     "local-messages": "local_messages.LocalMessages",
+    "lone-gets": "lone_gets.EnginesAndPeers",
     "p4-sources": "p4_sources.P4Sources",
     "p4runtime": "switch.P4Runtime",
     "packets": "switch.Packets",
@@ -25,7 +26,9 @@ _TARGETS = {
     "traces": "traces.Traces",
 }
 NAMES = tuple(_TARGETS)
-NATIVE = frozenset({"codecs", "datagrams", "local-api", "p4runtime", "packets", "reads-native", "reads-pulled"})
+NATIVE = frozenset(
+    {"codecs", "datagrams", "local-api", "lone-gets", "p4runtime", "packets", "reads-native", "reads-pulled"}
+)
 """Targets that run code in C: under sanitizers where the compiler has them."""
 
 

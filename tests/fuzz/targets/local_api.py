@@ -15,6 +15,7 @@ from typing import ClassVar
 from hostagent.agent import Agent
 from hostagent.config import AgentConfig, DataConfig, PoolConfig
 from kvclient import messages
+from kvclient.attach import attach
 from kvclient.messages import Frame, FrameReader, Kind, MalformedFrameError
 from kvproto.ids import ChunkKey
 from tests.fuzz.target import Case, check
@@ -53,16 +54,15 @@ class LocalApi:
             http=("127.0.0.1", 0),
         )
         self._agent = self._loop.run_until_complete(_started(config))
-        self._honest, _, self._region = self._connected()
+        self._honest, self._region = self._connected()
         self._content = self._hold()
 
     def fresh(self, random: Random) -> Case:
         return [request_frame(random) for _ in range(random.choice((1, 3, 10, 30)))]
 
     def run(self, case: Case) -> None:
-        peer, welcome, region = self._connected()
+        peer, region = self._connected()
         os.close(region)
-        check(welcome.startswith(messages.HEADER.pack(messages.WELCOME.size, Kind.WELCOME, 0, 0, 0)), "no welcome")
         reader, answers = FrameReader(), list[Frame]()
         with peer:
 
@@ -127,24 +127,13 @@ class LocalApi:
         self._turn_until(answered, "an honest engine gets no answer")
         return frames[0]
 
-    def _connected(self) -> tuple[socket.socket, bytes, int]:
-        """A connection, its greeting, and the descriptor of its write region."""
-        peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        peer.connect(self._path)
-        peer.setblocking(False)
-        greeting: list[bytes] = []
-        regions: list[int] = []
-
-        def greeted() -> bool:
-            with contextlib.suppress(BlockingIOError):
-                said, descriptors, _, _ = socket.recv_fds(peer, 1 << 10, 4)
-                greeting.append(said)
-                os.close(descriptors[0])
-                regions.append(descriptors[1])
-            return bool(greeting)
-
-        self._turn_until(greeted, "no greeting")
-        return peer, greeting[0], regions[0]
+    def _connected(self) -> tuple[socket.socket, int]:
+        """A connection that the agent has greeted as the client demands, and the descriptor of its write region."""
+        attached = self._loop.run_until_complete(self._loop.run_in_executor(None, attach, self._path))
+        attached.sock.setblocking(False)
+        region = os.dup(attached.region)
+        attached.close_files()
+        return attached.sock, region
 
     def _turn_until(self, condition: Callable[[], bool], what: str) -> None:
         for _ in range(_TURNS_MAX):

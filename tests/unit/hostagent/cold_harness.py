@@ -207,10 +207,18 @@ class BrokenStore:
 def hung(process: int) -> Iterator[None]:
     """A process that is there and does nothing, for the time of a block."""
     os.kill(process, signal.SIGSTOP)
+    while not is_stopped(process):
+        pass  # the signal is on its way: threads on other processors run on for a moment
     try:
         yield
     finally:
         os.kill(process, signal.SIGCONT)
+
+
+def is_stopped(process: int) -> bool:
+    """Whether none of the process's threads runs any more (/proc/PID/task/TID/stat, its third field)."""
+    tasks = Path(f"/proc/{process}/task").iterdir()
+    return all((task / "stat").read_text().rpartition(")")[2].split()[0] == "T" for task in tasks)
 
 
 @contextlib.contextmanager

@@ -67,10 +67,13 @@ class Scene:
         segment_bytes: int = PAGE,
         cold: bool = False,
         wire: FormChoice = FormChoice.RAW,
+        lone_gets: bool = False,
     ) -> None:
         knowledge = Knowledge("n0", PRIORS)
         self.disk = Disk(knowledge.disk_pool(disk_pages * PAGE)) if disk_pages else None
-        options = CoreOptions(pool_pages * PAGE, segment_bytes, promote=promote, has_cold=cold, wire_form=wire)
+        options = CoreOptions(
+            pool_pages * PAGE, segment_bytes, promote=promote, has_cold=cold, lone_gets=lone_gets, wire_form=wire
+        )
         self.core = AgentCore(options, knowledge, self.disk)
         self.now_ns = 1_000_000_000
         self.made: list[effects.Effect] = []

@@ -52,13 +52,13 @@ def test_what_is_left_to_come_shrinks_as_casts_arrive() -> None:
     joined(scene)
     scene.directory(entry(1, 1, pages=4))
     scene.fetch(1)
-    (inbound,) = scene.core.fetches.inbound
-    assert scene.core.fetches.left_bytes(inbound) == 4 * PAGE
+    (inbound,) = scene.core.fetches.arrivals.under_way.values()
+    assert scene.core.fetches.arrivals.left_bytes(inbound) == 4 * PAGE
     wanted = scene.core.wanted(key(1))
     assert wanted is not None
     assert (wanted.segments_count, wanted.missing.tolist()) == (4, [True] * 4)
     scene.say(casts(1, 0, 2, 3))
-    assert scene.core.fetches.left_bytes(inbound) == PAGE
+    assert scene.core.fetches.arrivals.left_bytes(inbound) == PAGE
     scene.say(casts(1, 1))
     scene.compute(1)
     answer = scene.take(effects.FetchAnswered)[0]
@@ -151,5 +151,5 @@ def test_another_segment_size_ends_what_is_under_way() -> None:
     scene.say(events.Welcomed(1, 0, None, 2 * PAGE, None, 0, 0.0))
     answer = scene.take(effects.FetchAnswered)[0]
     assert (answer.status, len(answer.chunks)) == (Status.UNAVAILABLE, 1)
-    assert not list(scene.core.fetches.inbound)
+    assert not scene.core.fetches.arrivals.under_way
     scene.close()

@@ -230,11 +230,11 @@ def test_the_switch_costs_no_holder_anything() -> None:
     one.directory(replace(chunk, served=True), twin)
     one.fetch(1)
     one.pass_ms(1)
-    assert twin.key not in {inbound.chunk.key for inbound in one.core.fetches.inbound}
+    assert twin.key not in one.core.fetches.arrivals.under_way
     two = scene()
     two.directory(replace(chunk, served=True), replace(twin, served=True))
     two.fetch(1)
     two.pass_ms(1)
-    assert twin.key in {inbound.chunk.key for inbound in two.core.fetches.inbound}
+    assert twin.key in two.core.fetches.arrivals.under_way
     one.close()
     two.close()

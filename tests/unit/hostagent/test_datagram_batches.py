@@ -97,6 +97,29 @@ def test_errors_that_are_not_about_being_full_are_raised(sockets: tuple[socket.s
         batch.send(addresses, np.array([70_000], np.uint64), receiver.getsockname())
 
 
+async def _until(taken: list[int], count: int) -> None:
+    async with asyncio.timeout(10):
+        while sum(taken) < count:
+            await asyncio.sleep(0)
+
+
+def test_what_came_together_and_alone_needs_no_clock(sockets: tuple[socket.socket, socket.socket]) -> None:
+    sender, receiver = sockets
+    taken: list[int] = []
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        poller = BatchPoller(DatagramReceiver(receiver, 8, 16), receiver.fileno(), loop, taken.append, lambda: 3600.0)
+        poller.POLL_S_MIN = 0.0  # However soon the next ones come, the ones before are long ago.
+        for burst in (1, 2, 3):
+            for _ in range(BatchPoller.BUSY_PACKETS):
+                sender.sendto(b"x", receiver.getsockname())
+            await _until(taken, burst * BatchPoller.BUSY_PACKETS)
+        poller.close()
+
+    asyncio.run(scenario())
+
+
 def test_a_busy_socket_is_looked_at_by_the_clock_and_when_asked(sockets: tuple[socket.socket, socket.socket]) -> None:
     sender, receiver = sockets
     taken: list[int] = []
@@ -110,10 +133,10 @@ def test_a_busy_socket_is_looked_at_by_the_clock_and_when_asked(sockets: tuple[s
         intake = DatagramReceiver(receiver, 8, 16)
         poller = BatchPoller(intake, receiver.fileno(), loop, taken.append, lambda: 3600.0)
         poller.POLL_S_MIN = 3600.0  # By the clock nothing more happens in this test.
+        send(1)
+        await _until(taken, 1)
         send(BatchPoller.BUSY_PACKETS)
-        async with asyncio.timeout(10):
-            while sum(taken) < BatchPoller.BUSY_PACKETS:
-                await asyncio.sleep(0)
+        await _until(taken, 1 + BatchPoller.BUSY_PACKETS)
         taken.clear()
         send(2)
         for _ in range(3):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 from hostagent.core.directory import ChunkEntry, Delta, DirectoryReplica, NodeEntry
 from hostagent.core.eviction_cost import EvictionCost
 from hostagent.pool.chunks import Chunk, ChunkPool
-from kvpolicy.value import SourceCosts, Touch
+from kvpolicy.value import SourceCosts, Tier, Touch
 from kvproto.ids import Address, ChunkKey
 from tests.digests import digest, hashed
 
@@ -32,7 +33,8 @@ def eviction_cost(*chunks: ChunkEntry) -> EvictionCost:
 
 
 def dram(made: EvictionCost, number: int, *, on_disk: bool = False) -> float:
-    return made.of_dram(key(number), MIB, on_disk=on_disk)
+    here_too = [Tier.LOCAL_DISK] if on_disk else []
+    return made.of_dram([Touch(key(number), None, 0, MIB)], lambda _: here_too)[0]
 
 
 def test_the_more_others_have_a_chunk_the_less_is_lost_with_it() -> None:
@@ -41,14 +43,15 @@ def test_the_more_others_have_a_chunk_the_less_is_lost_with_it() -> None:
     assert alone > on_a_disk > in_dram > 0
     assert unknown == alone == own, "the directory's word on this node itself is no other source"
     assert dram(made, 1, on_disk=True) < alone
-    assert made.of_disk(key(3), MIB) < made.of_disk(key(1), MIB)
+    in_dram, alone = made.of_disk([Touch(key(number), None, 0, MIB) for number in (3, 1)])
+    assert in_dram < alone
     assert dram(eviction_cost(entry(1, 0, served=True)), 1) < alone
 
 
 def test_of_chunks_fetched_alike_the_one_that_nobody_else_has_stays() -> None:
     made = eviction_cost(*(entry(number, 0, *([1] if number != 2 else [])) for number in range(4)))
     now_ns = 0
-    pool = ChunkPool(4 * MIB, PAGE, lambda: now_ns, partial(made.of_dram, on_disk=False))
+    pool = ChunkPool(4 * MIB, PAGE, lambda: now_ns, partial(made.of_dram, here_too=lambda _: []))
     for number in range(4):
         pool.fetched([Touch(key(number), None, 0, MIB)])
         chunk = pool.reserve(key(number), None, MIB)
@@ -61,10 +64,10 @@ def test_whatever_touches_a_pool_asks_for_the_loss() -> None:
     """A chunk whose worth nobody asked for would be compared in other units than all the others."""
     asked: list[ChunkKey] = []
 
-    def loss(one: ChunkKey, size_bytes: int) -> float:
-        assert size_bytes == MIB
-        asked.append(one)
-        return 1.0
+    def loss(chunks: Sequence[Touch]) -> list[float]:
+        assert all(one.size_bytes == MIB for one in chunks)
+        asked.extend(one.key for one in chunks)
+        return [1.0] * len(chunks)
 
     def heard(of: ChunkKey) -> bool:
         found = of in asked

@@ -84,18 +84,23 @@ class Sink:
 
 
 class WatchedLibrary:
-    """The data path; shows the receiver that an intake makes with it."""
+    """The data path; shows the receiver that an intake makes with it, and the patience that it is told."""
 
     def __init__(self, real: ctypes.CDLL) -> None:
         self.receiver: int | None = None
+        self.patience: tuple[int, int] | None = None
         self._real = real
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)
 
-    def dp_receiver_new(self, config: object) -> int | None:
-        self.receiver = self._real.dp_receiver_new(config)
+    def dp_receiver_new(self, config: object, queue: object) -> int | None:
+        self.receiver = self._real.dp_receiver_new(config, queue)
         return self.receiver
+
+    def dp_receiver_set_patience(self, receiver: int, patience_ns: int, segments: int) -> None:
+        self.patience = patience_ns, segments
+        self._real.dp_receiver_set_patience(receiver, patience_ns, segments)
 
 
 class Bench:
@@ -165,7 +170,7 @@ def bench(**options: Any) -> Iterator[Bench]:
 
 
 @settings(deadline=None)
-@given(st.binary(max_size=700), st.integers(0, 0xFFFF_FFFF), st.booleans())
+@given(st.binary(max_size=1500), st.integers(0, 0xFFFF_FFFF), st.booleans())
 def test_crc_is_that_of_zlib(content: bytes, start: int, by_tables: bool) -> None:
     assert datapath().dp_crc(start, content, len(content), by_tables) == zlib.crc32(content, start)
 
@@ -223,6 +228,26 @@ def test_segments_that_no_chunk_has_are_misuse_and_what_is_given_up_is_told() ->
             await asyncio.sleep(0)
             assert told.total() == 8 * 512
         memory.close()
+
+    asyncio.run(scenario())
+
+
+def test_outcomes_are_told_when_half_is_done_and_half_of_the_rest() -> None:
+    async def scenario() -> None:
+        memory = PoolMemory(POOL_BYTES, prefault=False)
+        told: list[int] = []
+        with udp_socket(SOURCE) as sock, udp_socket(TARGET) as target:
+            sender = NativeSender(datapath(), sock, asyncio.get_running_loop(), memory, parse_address(SOURCE))
+            to = parse_address(TARGET), target.getsockname()[1]
+            run = SegmentRun(ChunkPlace(KEY, 0, 512 * SEGMENT), FABRIC, 0, 512)
+            sender.send(run, to, lambda _, n: told.append(n), lambda *_: None)
+            async with asyncio.timeout(DEADLINE_S):
+                while sum(told) < 512:
+                    await asyncio.sleep(0)
+            sender.close()
+        memory.close()
+        assert told[0] >= 256
+        assert len(told) <= 5, "256, 128, 64, 32 and 32, or fewer and more"
 
     asyncio.run(scenario())
 
@@ -415,7 +440,7 @@ def test_what_is_forgotten_is_not_written_and_what_had_come_of_it_is_not_told() 
     with bench() as made:
         made.expect()
         made.send(made.framing.datagram(0))
-        made.library.dp_receiver_drain_socket(made.library.receiver)
+        made.library.dp_receiver_drain_intake(made.library.receiver)
         made.intake.forget(KEY)
         made.intake.forget(KEY)
         made.expect(offset=65536)
@@ -492,6 +517,20 @@ def test_the_event_loop_hears_of_a_whole_chunk_at_once_whatever_its_patience() -
             await asyncio.sleep(0)
 
     play(scenario)
+
+
+@pytest.mark.parametrize("cause", ["expect", "drain_receive"])
+def test_who_begins_to_ask_is_no_longer_patient(cause: str) -> None:
+    """An announcement expects casts once more, and a timer has looked at what came before it made the reader ask."""
+    with bench() as made:
+        made.sink.patience = (12.0, 1024)
+        made.expect()
+        made.loop.run_until_complete(asyncio.sleep(0))
+        assert made.library.patience == (12 * 10**9, 1024)
+        made.expect() if cause == "expect" else made.intake.drain_receive()
+        made.sink.patience = (4.0, 32)
+        made.loop.run_until_complete(asyncio.sleep(0))
+        assert made.library.patience == (4 * 10**9, 32)
 
 
 def test_what_is_refused_is_counted_though_nothing_good_comes() -> None:

@@ -19,6 +19,10 @@ _KINDS = {
 _TESTS = (
     str(_HERE / "test_native_datapath.py"),
     str(_HERE / "test_native_reads.py"),
+    str(_HERE / "test_native_pieces.py"),
+    str(_HERE / "test_native_verbs.py"),
+    str(_HERE / "test_peer_reads.py"),
+    str(_HERE / "test_native_lone_gets.py"),
     str(_HERE / "test_read_client.py"),
     str(_HERE.parents[1] / "contracts" / "transport"),
     str(_HERE.parents[1] / "contracts" / "codec_loops"),

@@ -1,6 +1,7 @@
 """One-sided reads from one peer, without a NIC: a queue pair that copies memory when the test tells it to.
 
-The control connection, the protocol and the answering server are the real ones.
+The control connection, the protocol and the answering server are the real ones. Pieces are posted from Python, and by
+the thread in C: every test plays with both.
 """
 
 from __future__ import annotations
@@ -8,12 +9,17 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import os
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable
+from ctypes import CFUNCTYPE, POINTER, c_int, c_uint, c_void_p
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 
 from hostagent import limits
+from hostagent.native.library import datapath
 from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import Extent, ReadHandle, ReadOutcome, ReadRequest, TransportCounters
 from hostagent.transport.read_client import ReadClient
@@ -28,7 +34,10 @@ from hostagent.transport.read_server import ReadServer
 from hostagent.transport.verbs import abi
 from hostagent.transport.verbs.detours import Detours
 from hostagent.transport.verbs.device import VerbsError
-from hostagent.transport.verbs.peer_reads import PeerReads, hand_out
+from hostagent.transport.verbs.native_pieces import Asker, NativePieces
+from hostagent.transport.verbs.peer_reads import PeerReads
+from hostagent.transport.verbs.posted_pieces import PostedPieces, hand_out
+from hostagent.transport.verbs.rdma_read import ReadOwner, ReadPieces
 from kvproto.ids import ChunkKey
 from kvproto.session.read_window import READ_PIECE_BYTES_MAX, READ_WINDOW_MIN_BYTES, ReadWindow
 from kvproto.session.timing import WINDOW_DELAY
@@ -44,7 +53,10 @@ DEADLINE_S = 10.0
 class CopyingQueuePair:
     """Takes RDMA READs; carries them out, in order, when asked to."""
 
-    def __init__(self) -> None:
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.address = 0x1000 + number
+        """Of nothing: a name for the thread in C."""
         self.posted: deque[tuple[int, int, int, int]] = deque()
         self.posts = 0
         self.destroyed = False
@@ -69,7 +81,7 @@ class CopyingConnection:
     """Stands for `ReadQueuePair`."""
 
     def __init__(self, number: int) -> None:
-        self.queue_pair = CopyingQueuePair()
+        self.queue_pair = CopyingQueuePair(number)
         self.end = QueuePairEnd(number, 1, 4096, 16, bytes(16))
         self.peer: QueuePairEnd | None = None
 
@@ -79,6 +91,45 @@ class CopyingConnection:
     def destroy(self) -> None:
         self.queue_pair.destroyed = True
         self.queue_pair.posted.clear()
+
+
+_GET_EVENT = CFUNCTYPE(c_int, c_void_p, POINTER(c_void_p), POINTER(c_void_p), use_errno=True)
+_ACKNOWLEDGE = CFUNCTYPE(None, c_void_p, c_uint)
+
+
+class CopyingNic:
+    """The calls of libibverbs that the thread in C makes, and what has completed. Events come when a test rings."""
+
+    def __init__(self, reader: Reader) -> None:
+        self.completed: deque[tuple[int, int, int]] = deque()
+        """Work id, status, queue pair."""
+        self.broken = False
+        self._reader = reader
+        self.poll_cq, self.request_notify = abi.PollCq(self._poll), abi.RequestNotify(lambda _queue, _solicited: 0)
+        self.post_send = abi.Post(self._post)
+        self.ibv_get_cq_event = _GET_EVENT(lambda _channel, _queue, _context: int(os.eventfd_read(self.fd) == 0))
+        self.ibv_ack_cq_events = _ACKNOWLEDGE(lambda _queue, _count: None)
+        self.library = self
+        self.fd = os.eventfd(0, os.EFD_NONBLOCK)
+        self.queue, self.channel = SimpleNamespace(pointer=1), SimpleNamespace(pointer=c_void_p(2), fd=self.fd)
+
+    def _poll(self, _queue: int, room: int, records: int) -> int:
+        if self.broken:
+            return -1
+        count = min(room, len(self.completed))
+        for place in range(count):
+            work_id, status, pair = self.completed.popleft()
+            words = (ctypes.c_uint32 * 12).from_address(records + place * abi.WC.itemsize)
+            words[0], words[1], words[2], words[7] = work_id & 0xFFFF_FFFF, work_id >> 32, status, pair
+        return count
+
+    def _post(self, pair: int, first: int, _bad: Any) -> int:
+        queue_pair = self._reader.connections[pair - 0x1001].queue_pair
+        try:
+            queue_pair.post_send(first)
+        except VerbsError:
+            return 12
+        return 0
 
 
 class SteadyWindow(ReadWindow):
@@ -140,6 +191,9 @@ class Holder:
 class Reader:
     """What peers of a transport share, without the transport."""
 
+    native: ClassVar = False
+    """Whether pieces are posted in C."""
+
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
         self.memory = PoolMemory(POOL_BYTES, prefault=False)
@@ -155,12 +209,27 @@ class Reader:
         self.nic: list[str] = []
         """What peers said of the NIC, in order."""
         self.connections: list[CopyingConnection] = []
-        self.work: dict[int, PeerReads] = {}
+        self.work: dict[int, PostedPieces] = {}
         self.closed: list[PeerReads] = []
         self.refused: list[PeerReads] = []
         self.tcp = ReadClient(self.memory, self.counters, stall_timeout_s=5)
         self.broken = False
         self._work_id = 0
+        self.cq_broken: list[str] = []
+        self.asker: Asker | None = None
+        if self.native:
+            self.nic_calls = CopyingNic(self)
+            calls: Any = self.nic_calls
+            self.asker = Asker(
+                datapath(),
+                calls,
+                calls.queue,
+                calls.channel,
+                self.target,  # type: ignore[arg-type]
+                self.loop,
+                lambda why: self.cq_broken.append(str(why)),
+                began=lambda: None,
+            )
 
     def make_queue_pair(self) -> CopyingConnection:
         if self.broken:
@@ -171,9 +240,14 @@ class Reader:
     def make_window(self) -> SteadyWindow:
         return SteadyWindow(self.window_bytes, self.window_bytes)
 
-    def next_work_id(self, peer: PeerReads) -> int:
+    def make_pieces(self, owner: ReadOwner) -> ReadPieces:
+        if self.asker is not None:
+            return NativePieces(owner, self.asker, self.make_window())
+        return PostedPieces(owner, self)  # type: ignore[arg-type]
+
+    def next_work_id(self, pieces: PostedPieces) -> int:
         self._work_id += 1
-        self.work[self._work_id] = peer
+        self.work[self._work_id] = pieces
         return self._work_id
 
     def forget_work(self, work_id: int) -> None:
@@ -206,13 +280,32 @@ class Reader:
 
     def complete(self, count: int, status: int = abi.WC_SUCCESS) -> None:
         """The NIC carries out so many READs, and tells of them at once."""
-        works: list[tuple[int, int]] = []
-        for _ in range(count):
-            work_id, local, remote, size = self.queue_pair.posted.popleft()
-            if status == abi.WC_SUCCESS:
-                ctypes.memmove(local, remote, size)
-            works.append((work_id, status))
-        hand_out(works, self.work, int(self.loop.time() * 1e9))
+        works = [self.carry_out(status) for _ in range(count)]
+        if self.asker is None:
+            hand_out(works, self.work, int(self.loop.time() * 1e9))
+            return
+        self.nic_calls.completed.extend((*work, self.queue_pair.number) for work in works)
+        self.asker.look()
+
+    def carry_out(self, status: int = abi.WC_SUCCESS) -> tuple[int, int]:
+        """The NIC carries out one READ. Returns its work id and status."""
+        work_id, local, remote, size = self.queue_pair.posted.popleft()
+        if status == abi.WC_SUCCESS:
+            ctypes.memmove(local, remote, size)
+        return work_id, status
+
+    def close(self) -> None:
+        """After all peers."""
+        self.tcp.close()
+        if self.asker is not None:
+            self.asker.close()
+            os.close(self.nic_calls.fd)
+        self.memory.close()
+
+
+@pytest.fixture(autouse=True, params=["python", "native"])
+def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Reader, "native", request.param == "native")
 
 
 async def eventually(condition: Callable[[], object]) -> None:
@@ -232,10 +325,9 @@ def play(
             await scenario(reader, holder, peer)
         finally:
             peer.close()
-            reader.tcp.close()
             holder.server.close()
             await eventually(lambda: holder.pins == 0)
-            reader.memory.close()
+            reader.close()
             holder.memory.close()
 
     asyncio.run(main())
@@ -296,6 +388,30 @@ def test_a_small_window_is_kept() -> None:
             assert sum(size for _, _, _, size in reader.queue_pair.posted) <= READ_WINDOW_MIN_BYTES
             reader.complete(1)
         assert same(reader, holder, 0, 435_000, 0)
+        peer.close()
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("form", ["native"], indirect=True)
+def test_the_thread_posts_what_comes_next_while_the_event_loop_does_something_else() -> None:
+    async def scenario(reader: Reader, holder: Holder, _peer: PeerReads) -> None:
+        reader.window_bytes, size_bytes, pieces = READ_WINDOW_MIN_BYTES, 435_000, 7
+        peer = PeerReads(holder.endpoint, reader)  # type: ignore[arg-type]
+        outcomes: list[ReadOutcome] = []
+        peer.add(ReadRequest(peer.endpoint, KEY, 0, size_bytes, 0, outcomes.append))
+        await eventually(lambda: reader.connections and reader.queue_pair.posted)
+        deadline_s = time.monotonic() + DEADLINE_S
+        for _ in range(pieces):
+            while not reader.queue_pair.posted:
+                assert time.monotonic() < deadline_s
+                time.sleep(0)
+            reader.nic_calls.completed.append((*reader.carry_out(), reader.queue_pair.number))
+            os.eventfd_write(reader.nic_calls.fd, 1)
+        assert outcomes == []
+        await eventually(lambda: outcomes)
+        assert outcomes == [ReadOutcome.DONE]
+        assert same(reader, holder, 0, size_bytes, 0)
         peer.close()
 
     play(scenario)
@@ -465,9 +581,8 @@ def test_answers_that_make_no_sense_fail_the_reads(bodies: tuple[bytes, ...]) ->
         await eventually(lambda: outcomes)
         assert outcomes == [ReadOutcome.FAILED]
         assert reader.counters.dropped == {"read_answer_malformed": 1}
-        reader.tcp.close()
+        reader.close()
         server.close()
-        reader.memory.close()
 
     asyncio.run(main())
 
@@ -498,7 +613,7 @@ def test_a_stalled_connection_and_an_idle_one_are_given_up(stalled: bool) -> Non
         await eventually(lambda: reader.closed)
         await eventually(lambda: outcomes == ([ReadOutcome.FAILED] if stalled else []))
         assert reader.counters.dropped == ({"read_stalled": 1} if stalled else {})
-        reader.tcp.close()
+        reader.close()
         holder.server.close()
 
     asyncio.run(main())
@@ -527,7 +642,7 @@ def test_what_the_nic_neither_brings_nor_gives_up_comes_over_tcp() -> None:
         assert reader.counters.read_bytes_received == 4 * PIECE, "and no byte twice"
         assert progress == sorted(progress)
         peer.close()
-        reader.tcp.close()
+        reader.close()
         holder.server.close()
 
     asyncio.run(main())
@@ -545,7 +660,7 @@ def test_silence_that_was_a_lost_event_changes_nothing() -> None:
         assert reader.counters.dropped == {}
         assert reader.nic == ["worked"]
         peer.close()
-        reader.tcp.close()
+        reader.close()
         holder.server.close()
 
     asyncio.run(main())

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import socket
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 from hostagent import limits
 from hostagent.native.library import datapath
 from hostagent.pool.memory import PoolMemory
-from hostagent.transport.base import ReadOutcome, ReadRequest, TransportCounters
+from hostagent.transport.base import Proof, ReadOutcome, ReadRequest, TransportCounters
 from hostagent.transport.native_pulls import NativePulls
 from hostagent.transport.read_client import ReadClient
 from hostagent.transport.read_protocol import (
@@ -31,15 +33,16 @@ from hostagent.transport.read_protocol import (
     wanted_of,
 )
 from hostagent.transport.read_server import ReadServer
+from hostagent.tree import PIECE_BYTES, leaves_of
 from kvpolicy.tiers.holder_load import HolderLoad
 from tests.unit.hostagent.test_reads import LARGE, SIZES, SMALL, Sink
 
 MakeClient = Callable[..., ReadClient]
 
 
-def threads() -> list[str]:
-    """Of this process."""
-    return os.listdir("/proc/self/task")
+def threads() -> set[str]:
+    """Of this process. Those of earlier tests may still end."""
+    return set(os.listdir("/proc/self/task"))
 
 
 @pytest.fixture(params=["event loop", "native"])
@@ -464,16 +467,109 @@ def test_a_small_read_waits_for_no_large_one() -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("carrier", ["native", "event loop"])
+def test_reads_are_hashed_on_their_way_by_the_thread_alone(carrier: str) -> None:
+    """Several at a time, of whole pieces and with a short one at the end; what is cancelled is told by nobody."""
+
+    async def scenario() -> None:
+        memory, sink = PoolMemory(64 << 20, prefault=False), Sink()
+        held = SIZES[LARGE]
+        memory.bytes_[:held] = np.random.default_rng(7).integers(0, 256, held, np.uint8)
+        server = ReadServer(memory, sink, TransportCounters())  # type: ignore[arg-type]
+        endpoint = "{}:{}".format(*server.listen("127.0.0.1", 0))
+        pulls = NativePulls(datapath(), asyncio.get_running_loop()) if carrier == "native" else None
+        client = ReadClient(memory, TransportCounters(), stall_timeout_s=10, pulls=pulls, small_bytes_max=0)
+        piece = PIECE_BYTES
+        ranges = [(0, piece), (0, 20 << 20), (3 * piece, piece + 1), (5 * piece, 1), (0, held)]
+        proofs = [Proof() for _ in ranges]
+        for turn in range(2):
+            loop, reads = asyncio.get_running_loop(), []
+            ends: list[asyncio.Future[ReadOutcome]] = [loop.create_future() for _ in ranges]
+            for (offset, count), ended, proof in zip(ranges, ends, proofs, strict=True):
+                memory.bytes_[32 << 20 :] = 0
+                request = ReadRequest(endpoint, LARGE, offset, count, 32 << 20, ended.set_result, proof=proof)
+                reads.append(client.read(request))
+                if turn:
+                    reads.pop(0).cancel()
+                    ended.set_result(ReadOutcome.DONE)
+                async with asyncio.timeout(20):
+                    assert await ended is ReadOutcome.DONE
+                if not turn:
+                    came = memory.view(32 << 20, count)
+                    assert proof.leaves == (leaves_of(came) if carrier == "native" else b"")
+                    proof.leaves = b""
+        assert not any(proof.leaves for proof in proofs)
+        client.close()
+        server.close()
+        memory.close()
+
+    asyncio.run(scenario())
+
+
+def test_of_reads_that_are_hashed_some_may_be_given_up_at_any_time() -> None:
+    """Each is told once or never, and the leaves of those that are left are right."""
+
+    async def scenario() -> None:
+        memory, sink = PoolMemory(64 << 20, prefault=False), Sink()
+        held, count, each = SIZES[LARGE], 24, 1 << 20
+        memory.bytes_[:held] = np.random.default_rng(8).integers(0, 256, held, np.uint8)
+        server = ReadServer(memory, sink, TransportCounters())  # type: ignore[arg-type]
+        endpoint = "{}:{}".format(*server.listen("127.0.0.1", 0))
+        pulls = NativePulls(datapath(), asyncio.get_running_loop())
+        client = ReadClient(memory, TransportCounters(), stall_timeout_s=10, pulls=pulls, small_bytes_max=0)
+        told: list[int] = []
+        changed = asyncio.Event()
+        proofs = [Proof() for _ in range(count)]
+
+        def done(place: int, outcome: ReadOutcome) -> None:
+            assert outcome is ReadOutcome.DONE
+            told.append(place)
+            # The next one that nobody has heard of may be on its way, or be hashed at this moment.
+            behind = [other for other in range(place + 1, count) if other % 3 == 1]
+            if place % 3 == 0 and behind:
+                reads[behind[0]].cancel()
+            changed.set()
+
+        reads = [
+            client.read(
+                ReadRequest(
+                    endpoint,
+                    LARGE,
+                    place * each,
+                    each,
+                    (32 << 20) + place * each,
+                    functools.partial(done, place),
+                    proof=proofs[place],
+                )
+            )
+            for place in range(count)
+        ]
+        left = {place for place in range(count) if place % 3 != 1}
+        async with asyncio.timeout(20):
+            while not left <= set(told):
+                changed.clear()
+                await changed.wait()
+        assert len(set(told)) == len(told)
+        for place in told:
+            assert proofs[place].leaves == leaves_of(memory.view(place * each, each))
+        client.close()
+        server.close()
+        memory.close()
+
+    asyncio.run(scenario())
+
+
 def test_the_thread_of_a_client_that_is_closed_has_ended() -> None:
     async def scenario() -> None:
-        before = len(threads())
+        before = threads()
         memory = PoolMemory(1 << 20, prefault=False)
         pulls = NativePulls(datapath(), asyncio.get_running_loop())
         client = ReadClient(memory, TransportCounters(), stall_timeout_s=1, pulls=pulls)
-        assert len(threads()) == before + 1
+        own = threads() - before
+        assert len(own) == 1 + limits.READ_PROVERS
         client.close()
         client.close()
-        assert len(threads()) == before
+        assert not own & threads()
         memory.close()
 
     asyncio.run(scenario())

@@ -1,0 +1,281 @@
+"""Between an agent's transport and its core: facts of the network become events, and effects become reads.
+
+Decides nothing. Owns the reads under way, and who waits for chunks from this node's disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hostagent import limits
+from hostagent.core import effects, events
+from hostagent.core.core import AgentCore
+from hostagent.pool.chunks import Chunk
+from hostagent.pool.memory import PoolMemory
+from hostagent.transport.base import (
+    ChunkPlace,
+    ControlArrival,
+    Extent,
+    Proof,
+    ReadHandle,
+    ReadOutcome,
+    ReadRequest,
+    Transport,
+)
+from kvpolicy.tiers.holder_load import IDLE, HolderLoad
+from kvproto import events as protocol
+from kvproto.commands import AbortRead, SendControl
+from kvproto.ids import ChunkKey, ReadId
+from kvproto.wire.data import SegmentGroup
+
+
+class Network:
+    """One agent's `TransportSink`, and what carries out the effects that need the transport."""
+
+    def __init__(
+        self,
+        core: AgentCore,
+        transport: Transport,
+        memory: PoolMemory,
+        loop: asyncio.AbstractEventLoop,
+        handle: Callable[[events.Event], None],
+        lent: Callable[[int], None],
+    ) -> None:
+        """`handle` feeds the core an event; `lent(now_ns)`: the core lent a chunk, its next timeout may be sooner."""
+        self._core = core
+        self._transport = transport
+        self._memory = memory
+        self._loop = loop
+        self._handle = handle
+        self._lent = lent
+        self._reads: dict[ReadId, ReadHandle] = {}
+        self._proven: list[events.ReadProven] = []
+        """Reads that ended on this turn of the loop, hashed."""
+        self._loads_told: dict[str, HolderLoad] = {}
+        """What peers said on this turn of the loop, the last word of each."""
+        self._peers_waiting: dict[ChunkKey, list[Callable[[], None]]] = defaultdict(list)
+        """Callbacks of peers that wait for chunks from this node's disk."""
+
+    def carriers(self) -> Mapping[type, Callable[[Any], None]]:
+        """What carries out which effect."""
+        return {
+            SendControl: lambda effect: self._transport.send_control(effect.message, effect.address),
+            effects.CastSegments: lambda one: self._transport.cast(_place(one.chunk), one.first, one.count),
+            effects.FillSegments: lambda one: self._transport.fill(
+                _place(one.chunk), one.first, one.count, one.pool_address, cast_too=one.cast_too
+            ),
+            effects.ExpectCasts: lambda one: self._transport.expect(_place(one.chunk), one.missing),
+            effects.ForgetCasts: lambda one: self._transport.forget(one.key),
+            effects.StartRead: self._start_read,
+            effects.ReadPieces: self._read_pieces,
+            effects.ReadLeaves: self._read_leaves,
+            AbortRead: self._abort_read,
+            effects.PeerLoadEnded: self._peer_load_ended,
+            effects.DatagramsDropped: lambda one: self._transport.counters.drop(one.reason, one.count),
+        }
+
+    # ------------------------------------------------------------------ from the transport (`TransportSink`)
+
+    def controls_received(self, arrivals: Sequence[ControlArrival]) -> None:
+        """Control datagrams."""
+        received = tuple(protocol.ControlReceived(message, source) for message, source in arrivals)
+        self._handle(events.ControlsReceived(received))
+
+    def casts_received(self, group: SegmentGroup, payload: npt.NDArray[np.uint8]) -> None:
+        """Segments of a chunk: those that are missing are placed, all are reported."""
+        wanted = self._core.wanted(group.key)
+        if wanted is None:
+            self._transport.counters.drop("cast_unwanted", len(group.rows))
+        elif wanted.segments_count != group.segments_in_chunk:
+            self._transport.counters.drop("cast_other_size", len(group.rows))
+            return
+        else:
+            chunk, segments = wanted.chunk, group.segments
+            missing = wanted.missing[segments]
+            self._transport.counters.cast_packets_duplicate += len(missing) - int(np.count_nonzero(missing))
+            self._memory.place(chunk.offset, chunk.size_bytes, segments, payload, missing)
+        self._handle(protocol.SegmentsReceived(group.key, group.segments, group.source, group.from_switch))
+
+    def casts_placed(self, arrivals: Sequence[protocol.SegmentsReceived]) -> None:
+        """Segments of chunks, in the pool already."""
+        self._handle(events.CastsPlaced(tuple(arrivals)))
+
+    def casts_unexpected(self, arrivals: Sequence[protocol.SegmentsReceived]) -> None:
+        """Segments that were thrown away."""
+        self._handle(events.CastsUnexpected(tuple(arrivals)))
+
+    def cast_patience_segments(self) -> int:
+        """The same patience as `cast_patience_s`, in segments."""
+        arrivals = self._core.fetches.arrivals
+        if arrivals.patient:
+            return limits.CAST_FOLLOWER_WAKE_SEGMENTS
+        return min(limits.CAST_WAKE_SEGMENTS, arrivals.half_window)
+
+    def cast_patience_s(self) -> float:
+        """While others pull and much is still to come, nothing depends on a segment being seen at once."""
+        return limits.CAST_FOLLOWER_POLL_S_MAX if self._core.fetches.arrivals.patient else limits.CAST_POLL_S_MAX
+
+    def segments_sent(self, key: ChunkKey, count: int) -> None:
+        """Segments left."""
+        self._handle(protocol.SegmentsSent(key, count))
+
+    def segments_failed(self, key: ChunkKey, count: int) -> None:
+        """Segments could not leave."""
+        self._handle(protocol.SendFailed(key, count))
+
+    def fill_sent(self, key: ChunkKey, count: int) -> None:
+        """Segments of a fill left."""
+        self._handle(events.FillSent(key, count))
+
+    def casts_queued_bytes(self) -> int:
+        """Of casts that this node was asked for."""
+        return self._core.casts_queued_bytes
+
+    def open_extent(self, key: ChunkKey) -> Extent | None:
+        """A peer reads."""
+        now_ns = time.monotonic_ns()
+        chunk = self._core.lend(key, now_ns)
+        self._lent(now_ns)
+        return Extent(chunk.offset, chunk.size_bytes, chunk) if chunk is not None else None
+
+    def namespace_of(self, key: ChunkKey) -> str | None:
+        """Whose a chunk of this node is."""
+        return self._core.namespace_of(key)
+
+    def leaves(self, key: ChunkKey) -> bytes | None:
+        """A peer wants to know which part of a chunk it got wrong."""
+        chunk = self._core.pool.find(key)
+        return chunk.leaves if chunk is not None and chunk.leaves else None
+
+    def close_extent(self, extent: Extent) -> None:
+        """A peer has read."""
+        if not isinstance(extent.token, Chunk):
+            raise TypeError("an extent that was not opened here")
+        self._handle(events.PeerReadEnded(extent.token))
+
+    def peers_read(self, keys: Sequence[ChunkKey]) -> None:
+        """Peers have read, without a word."""
+        self._handle(events.PeersRead(tuple(keys)))
+
+    def prepare(self, key: ChunkKey, then: Callable[[], None]) -> bool:
+        """A peer wants a chunk that may lie on this node's disk."""
+        if not self._core.can_load_for_peer(key):
+            return False
+        self._peers_waiting[key].append(then)
+        self._handle(events.PeerLoadRequested(key))
+        return True
+
+    def _peer_load_ended(self, effect: effects.PeerLoadEnded) -> None:
+        for then in self._peers_waiting.pop(effect.key, ()):
+            then()
+        if effect.chunk is not None:
+            self._loop.call_soon(self._handle, events.PeerReadEnded(effect.chunk))
+
+    # ------------------------------------------------------------------ reads
+
+    def _start_read(self, effect: effects.StartRead) -> None:
+        proof = Proof() if effect.is_provable else None
+        if proof is None:
+            ended = partial(self._read_ended, effect.read)
+        else:
+            ended = partial(self._proven_ended, effect.read, effect.offset, proof)
+        progressed = None
+        if effect.size_bytes > limits.READ_PROGRESS_BYTES:
+            progressed = partial(self._read_progressed, effect.read, self._core.segment_bytes)
+        chunk, offset = effect.chunk, effect.offset
+        self._reads[effect.read] = self._transport.read(
+            ReadRequest(
+                effect.endpoint,
+                chunk.key,
+                offset,
+                effect.size_bytes,
+                chunk.offset + offset,
+                ended,
+                progressed,
+                partial(self._holder_told, effect.node),
+                effect.wanted_bytes,
+                proof=proof,
+            )
+        )
+
+    def _read_pieces(self, effect: effects.ReadPieces) -> None:
+        self._reads[effect.read] = self._transport.read(
+            ReadRequest(
+                effect.endpoint,
+                effect.into.key,
+                effect.offset,
+                effect.size_bytes,
+                effect.pool_offset,
+                partial(self._read_ended, effect.read),
+                None,
+                partial(self._holder_told, effect.node),
+                effect.wanted_bytes,
+            )
+        )
+
+    def _holder_told(self, node: str, load: HolderLoad) -> None:
+        """What a peer has queued for others; whoever waits for what comes with it comes first."""
+        if load == IDLE and node not in self._loads_told and not self._core.thinks_busy(node):
+            return
+        if not self._loads_told:
+            self._loop.call_later(0, self._tell_loads)
+        self._loads_told[node] = load
+
+    def _tell_loads(self) -> None:
+        told, self._loads_told = self._loads_told, {}
+        for node, load in told.items():
+            self._handle(events.HolderTold(node, load))
+
+    def _abort_read(self, effect: AbortRead) -> None:
+        handle = self._reads.pop(effect.read, None)
+        if handle is not None:
+            handle.cancel()
+
+    def _read_leaves(self, effect: effects.ReadLeaves) -> None:
+        leaves = bytearray(effect.size_bytes)
+        ended = partial(self._leaves_ended, effect.read, leaves)
+        request = ReadRequest(effect.endpoint, effect.key, 0, effect.size_bytes, 0, ended, leaves=leaves)
+        self._reads[effect.read] = self._transport.read(request)
+
+    def _leaves_ended(self, read: ReadId, leaves: bytearray, outcome: ReadOutcome) -> None:
+        if outcome is ReadOutcome.DONE:
+            del self._reads[read]
+            self._handle(events.LeavesRead(read, bytes(leaves)))
+        else:
+            self._read_ended(read, outcome)
+
+    def _read_ended(self, read: ReadId, outcome: ReadOutcome) -> None:
+        del self._reads[read]
+        if outcome is ReadOutcome.DONE:
+            self._handle(protocol.ReadDone(read))
+        else:
+            self._handle(protocol.ReadFailed(read, gone=outcome is ReadOutcome.ABSENT))
+
+    def _proven_ended(self, read: ReadId, offset: int, proof: Proof, outcome: ReadOutcome) -> None:
+        """Those that end together are told together: what follows from them is worked out once."""
+        if outcome is not ReadOutcome.DONE or not proof.leaves:
+            self._read_ended(read, outcome)
+            return
+        del self._reads[read]
+        if not self._proven:
+            self._loop.call_soon(self._tell_proven)
+        self._proven.append(events.ReadProven(read, offset, proof.leaves))
+
+    def _tell_proven(self) -> None:
+        proven, self._proven = self._proven, []
+        self._handle(events.ReadsProven(tuple(proven)))
+
+    def _read_progressed(self, read: ReadId, segment_bytes: int, have_bytes: int) -> None:
+        self._handle(protocol.ReadProgress(read, have_bytes // segment_bytes))
+
+
+def _place(chunk: Chunk) -> ChunkPlace:
+    return ChunkPlace(chunk.key, chunk.offset, chunk.size_bytes)

@@ -1,0 +1,54 @@
+"""Casts that a node expects, told to whatever takes them in at the moment."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from hostagent.transport.base import ChunkPlace
+from kvproto.ids import ChunkKey
+
+
+class Intake(Protocol):
+    """What takes casts in."""
+
+    def expect(self, chunk: ChunkPlace, missing: npt.NDArray[np.bool_]) -> None:
+        """See `Transport.expect`."""
+        ...
+
+    def forget(self, key: ChunkKey) -> None:
+        """See `Transport.forget`."""
+        ...
+
+    def drain_receive(self) -> None:
+        """See `Transport.drain_receive`."""
+        ...
+
+
+class ExpectedCasts:
+    """Remembers what is expected while nothing takes casts in."""
+
+    def __init__(self) -> None:
+        self._expected: dict[ChunkKey, tuple[ChunkPlace, npt.NDArray[np.bool_]]] = {}
+
+    def _taker(self) -> Intake | None:
+        """Of this moment."""
+        raise NotImplementedError
+
+    def drain_receive(self) -> None:
+        """See `Transport.drain_receive`."""
+        if (taker := self._taker()) is not None:
+            taker.drain_receive()
+
+    def expect(self, chunk: ChunkPlace, missing: npt.NDArray[np.bool_]) -> None:
+        """See `Transport.expect`."""
+        self._expected[chunk.key] = chunk, missing
+        if (taker := self._taker()) is not None:
+            taker.expect(chunk, missing)
+
+    def forget(self, key: ChunkKey) -> None:
+        """See `Transport.forget`."""
+        if self._expected.pop(key, None) is not None and (taker := self._taker()) is not None:
+            taker.forget(key)

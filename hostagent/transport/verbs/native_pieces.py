@@ -1,0 +1,242 @@
+"""Pieces of reads posted by a thread in C, which takes completions and posts what comes next without the event loop.
+
+The window stays the rule of `ReadWindow`: the thread keeps as much in flight as it was last allowed, and tells twice a
+round trip, or at the end of a read, what came and how long each piece took.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import os
+from collections.abc import Callable
+from ctypes import byref
+
+from hostagent.native.ask_thread import Allowance, Asked, AskerConfig, Came, Range, What
+from hostagent.transport.verbs import abi
+from hostagent.transport.verbs.device import MemoryRegion, RdmaPort, VerbsError
+from hostagent.transport.verbs.native_cast_receiver import completion_queue_parts
+from hostagent.transport.verbs.queues import CompletionChannel, CompletionQueue, QueuePair
+from hostagent.transport.verbs.rdma_read import RdmaRead, ReadOwner
+from kvproto.session.read_window import ReadWindow
+
+_CAME = 64
+"""Most pieces of news fetched by one call."""
+
+
+class Asker:
+    """The thread, for all peers of a transport; they share its completion queue."""
+
+    def __init__(
+        self,
+        library: ctypes.CDLL,
+        port: RdmaPort,
+        completions: CompletionQueue,
+        channel: CompletionChannel,
+        target: MemoryRegion,
+        loop: asyncio.AbstractEventLoop,
+        broken: Callable[[VerbsError], None],
+        *,
+        began: Callable[[], None],
+    ) -> None:
+        """`target`: where reads go. `broken` gets the reason why nothing is told any more; `began` is called when
+        something is in flight, or may be.
+
+        Raises MemoryError, or OSError when the system has no more threads or descriptors.
+        """
+        self.library, self.loop, self.target_address = library, loop, target.address
+        self.began = began
+        self._broken: Callable[[VerbsError], None] | None = broken
+        self._peers: dict[int, NativePieces] = {}
+        self._last_range = 0
+        self._came = (Came * _CAME)()
+        with contextlib.ExitStack() as undo:
+            self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+            undo.callback(os.close, self._wake)
+            config = AskerConfig(
+                completions=completion_queue_parts(port, completions, channel),
+                post=ctypes.cast(port.post_send, ctypes.c_void_p),
+                wake=self._wake,
+                local_key=target.local_key,
+            )
+            self.pointer = library.dp_asker_new(byref(config))
+            if not self.pointer:
+                raise MemoryError("no memory for the data path's asker")
+            undo.callback(library.dp_asker_free, self.pointer)
+            if error := library.dp_asker_start(self.pointer):
+                raise OSError(error, os.strerror(error))
+            loop.add_reader(self._wake, self._drain)
+            undo.callback(loop.remove_reader, self._wake)
+            self._closing = undo.pop_all()
+
+    def begin(self, pieces: NativePieces, queue_pair: QueuePair, allowance: Allowance) -> int:
+        """Number of a fresh peer. Raises MemoryError."""
+        number: int = self.library.dp_asker_begin(self.pointer, queue_pair.address, queue_pair.number, byref(allowance))
+        if not number:
+            raise MemoryError("no memory for a peer of the data path's asker")
+        self._peers[number] = pieces
+        return number
+
+    def end(self, number: int) -> None:
+        """Nothing more for this peer."""
+        self.library.dp_asker_end(self.pointer, number)
+        del self._peers[number]
+
+    def next_range(self) -> int:
+        """A number for a range."""
+        self._last_range += 1
+        return self._last_range
+
+    def in_flight(self) -> bool:
+        """Whether any peer has something to bring."""
+        return any(pieces.has_work for pieces in self._peers.values())
+
+    def look(self) -> None:
+        """Take what has completed, whether there was an event or not."""
+        self.library.dp_asker_take(self.pointer)
+        self._drain()
+
+    def close(self) -> None:
+        """After all peers have ended, and before the completion queue is closed."""
+        self._closing.close()
+
+    def _drain(self) -> None:
+        broken = ctypes.c_uint32()
+        while taken := self.library.dp_asker_drain(self.pointer, self._came, _CAME, byref(broken)):
+            news: dict[int, list[Came]] = {}
+            for came in (Came * taken).from_buffer_copy(self._came):
+                news.setdefault(came.peer, []).append(came)
+            for number, its in news.items():
+                pieces = self._peers.get(number)
+                if pieces is not None:
+                    pieces.take(its)
+        if broken.value and self._broken is not None:
+            tell, self._broken = self._broken, None
+            tell(VerbsError("the completion queue of reads is broken"))
+
+
+class NativePieces:
+    """See the module's docstring, and `ReadPieces`."""
+
+    def __init__(self, owner: ReadOwner, asker: Asker, window: ReadWindow) -> None:
+        self._owner = owner
+        self._asker = asker
+        self._window = window
+        self._peer = 0
+        """The thread's number for the queue pair; 0: there is none."""
+        self._reads: dict[int, RdmaRead] = {}
+        """Those that are not whole, by the number of their range, in the order in which they came."""
+
+    @property
+    def has_work(self) -> bool:
+        """Whether something is to be brought."""
+        return bool(self._reads)
+
+    def begin(self, queue_pair: QueuePair) -> None:
+        """See `ReadPieces`."""
+        self._window.begin(self._now_ns())
+        self._peer = self._asker.begin(self, queue_pair, self._allowance())
+        for number, read in self._reads.items():
+            self._ask(number, read)
+
+    def end(self) -> None:
+        """See `ReadPieces`."""
+        if self._peer:
+            self._asker.end(self._peer)
+            self._peer = 0
+        self._window.dropped()
+
+    def add(self, read: RdmaRead) -> None:
+        """See `ReadPieces`."""
+        if self._peer and not self._reads:
+            self._catch_up()
+            self._window.begin(self._now_ns())
+            self._allow()
+        number = self._asker.next_range()
+        self._reads[number] = read
+        if self._peer:
+            self._ask(number, read)
+
+    def withdraw(self, read: RdmaRead) -> bool:
+        """See `ReadPieces`."""
+        number = next((number for number, known in self._reads.items() if known is read), 0)
+        if not number:
+            return False
+        del self._reads[number]
+        library, asker = self._asker.library, self._asker.pointer
+        return bool(self._peer and library.dp_asker_withdraw(asker, self._peer, number))
+
+    def clear(self) -> None:
+        """See `ReadPieces`."""
+        self._reads.clear()
+
+    def lost(self, since_ns: int, now_ns: int) -> None:
+        """See `ReadPieces`."""
+        self._catch_up()
+        self._window.lost(since_ns, now_ns)
+        self._allow()
+
+    def waiting_since_ns(self) -> int | None:
+        """See `ReadPieces`."""
+        asked = self._look()
+        return max(asked.oldest_ns, asked.done_ns) if asked.oldest_ns else None
+
+    def take(self, news: list[Came]) -> None:
+        """What the thread tells of this peer. It gets its next allowance before anybody hears of what came."""
+        touched: dict[RdmaRead, None] = {}
+        broken: Came | None = None
+        for one in news:
+            if one.what == What.BROKEN:
+                broken = one
+            elif one.what == What.PIECE:
+                self._window.came(one.in_flight_bytes, one.bytes, one.posted_ns, one.done_ns)
+            elif (read := self._reads.get(one.id)) is not None:
+                read.have_bytes += one.bytes
+                touched[read] = None
+                if read.have_bytes == read.request.size_bytes:
+                    del self._reads[one.id]
+        self._allow()
+        self._owner.pieces_came(touched, self._now_ns())
+        if broken is not None and self._peer:
+            status = broken.status
+            self._owner.pieces_failed(abi.status_name(status) if status else "post", by_nic=bool(status))
+
+    # ------------------------------------------------------------------ inside
+
+    def _now_ns(self) -> int:
+        return int(self._asker.loop.time() * 1e9)
+
+    def _allowance(self) -> Allowance:
+        window = self._window
+        return Allowance(window_bytes=window.bytes, piece_bytes=window.piece_bytes, quick_ns=window.quick_ns)
+
+    def _allow(self) -> None:
+        if self._peer:
+            self._asker.library.dp_asker_allow(self._asker.pointer, self._peer, byref(self._allowance()))
+
+    def _look(self) -> Asked:
+        asked = Asked()
+        if self._peer:
+            self._asker.library.dp_asker_look(self._asker.pointer, self._peer, byref(asked))
+        return asked
+
+    def _catch_up(self) -> None:
+        """With what was not worth telling."""
+        asked = self._look()
+        self._window.heard(asked.in_flight_bytes, asked.done_ns)
+
+    def _ask(self, number: int, read: RdmaRead) -> None:
+        """The part of a read that is not here. Raises MemoryError."""
+        request, where, have_bytes = read.request, read.opened.where, read.have_bytes
+        assert where is not None
+        wanted = Range(
+            id=number,
+            into=self._asker.target_address + request.pool_offset + have_bytes,
+            from_=where.address + request.offset + have_bytes,
+            size_bytes=request.size_bytes - have_bytes,
+            remote_key=where.rkey,
+        )
+        if self._asker.library.dp_asker_add(self._asker.pointer, self._peer, byref(wanted)):
+            raise MemoryError("no memory for a range of the data path's asker")
+        self._asker.began()
