@@ -107,9 +107,10 @@ class Testbed:
         """Start a process that ended again, as it was started."""
         self._ask("restart", name=name)
 
-    def change_controller(self, *, plain: bool, settings: Mapping[str, Any]) -> None:
-        """Start the controller again with other settings and, unless `plain`, with the switch; agents stay."""
-        self._ask("change_controller", plain=plain, settings=dict(settings))
+    def start_daemons_again(self, *, plain: bool, settings: Mapping[str, Any]) -> None:
+        """Start agents and the controller again, the latter with other settings and, unless `plain`, with the switch,
+        which stays. So nobody has learned anything before."""
+        self._ask("start_daemons_again", plain=plain, settings=dict(settings))
 
     def await_ready(self, name: str) -> None:
         """Wait until a daemon started again is ready."""

@@ -144,14 +144,19 @@ class Cluster:
         if name == SWITCH:
             self.await_ready(SWITCH, time.monotonic() + START_DEADLINE_S)
 
-    def change_controller(self, plain: bool, settings: Mapping[str, Any], deadline_s: float) -> None:
-        """Start the controller again with other settings and, unless `plain`, with the switch; agents stay."""
+    def start_daemons_again(self, plain: bool, settings: Mapping[str, Any], deadline_s: float) -> None:
+        """Start agents and the controller again, the latter with other settings and, unless `plain`, with the switch,
+        which stays."""
         self.spec = replace(self.spec, plain=plain, controller_settings=dict(settings))
-        self.processes.kill(CONTROLLER)
+        daemons = [CONTROLLER, *(agent_name(host) for host in range(self.spec.hosts))]
+        for daemon in daemons:
+            self.processes.kill(daemon)
         config = controller_config(self.spec, self._endpoints, str(self.directory), str(self.directory / "kvcast"))
         self._write_config(CONTROLLER, config)
-        self.restart(CONTROLLER)
-        self.await_ready(CONTROLLER, deadline_s)
+        for daemon in daemons:
+            self.restart(daemon)
+        for daemon in daemons:
+            self.await_ready(daemon, deadline_s)
         self.await_cluster(deadline_s)
 
     def await_ready(self, name: str, deadline_s: float) -> None:

@@ -91,7 +91,8 @@ class TestbedSpec:
     taps: bool = False
     """Guests' cards hang on taps, in a network namespace of the run's own, instead of datagram ports. Needs root."""
     plain: bool = False
-    """True: the switch process stays unprogrammed, an ordinary Ethernet switch."""
+    """True: no controller programs the switch. It forwards as one told it before; if none ever did, it floods, and all
+    hosts share the rate of one link."""
     daemons: bool = True
     """False: only the network (peers need no more)."""
     tls: bool = False

@@ -74,8 +74,8 @@ class Requests:
     def restart(self, name: str) -> None:
         self._cluster.restart(name)
 
-    def change_controller(self, plain: bool, settings: dict[str, Any]) -> None:
-        self._cluster.change_controller(plain, settings, self._deadline_s())
+    def start_daemons_again(self, plain: bool, settings: dict[str, Any]) -> None:
+        self._cluster.start_daemons_again(plain, settings, self._deadline_s())
 
     def await_ready(self, name: str) -> None:
         self._cluster.await_ready(name, self._deadline_s())

@@ -125,7 +125,7 @@ class Core:
             self.namespace_rules,
             options.copies_max,
         )
-        self._places = Places(
+        self.places = Places(
             options, self.nodes, self.link, self.programmer, self.switch_cache, self.publication, decisions, self._emit
         )
         self.quotes = Quotes(self.directory, self.nodes, self.values.costs)
@@ -211,8 +211,8 @@ class Core:
         node.draining = facts.name in self.operator_state.drained
         self.directory.begin_snapshot(node.index)
         self.publication.node_changed(node.index)
-        self._places.give_key(node)
-        welcome = welcome_of(self.options, node, self.link.segment_bytes, self._places.switch_state(node))
+        self.places.give_key(node)
+        welcome = welcome_of(self.options, node, self.link.segment_bytes, self.places.switch_state(node))
         self._emit(SendTo(session, welcome))
         self._emit(SendTo(session, self.read_tokens.access_of(facts, now_ns)))
         interests = hello.interests if hello.HasField("interests") else None
@@ -405,7 +405,7 @@ class Core:
         """Tell everybody concerned where nodes were found to be."""
         for index in self.nodes.take_displaced():
             self._forget_node(index)
-        self._places.take_up_changes()
+        self.places.take_up_changes()
 
     # -- the switch
 
@@ -426,7 +426,7 @@ class Core:
                 self.link.down(standby=False)
                 self._emit(Inform(f"the session with the switch ended: {reason}"))
             case Sighting():
-                if self._places.sighted(event):
+                if self.places.sighted(event):
                     self._take_up_places()
                     self._program_members()
             case HeatReport(key=key, members=members):
@@ -514,7 +514,7 @@ class Core:
         for index in expiry.nodes:
             self._emit(Inform(f"node {names[index]} is forgotten: its member and port are free"))
             self._forget_node(index)
-        self._places.look_for(now_ns)
+        self.places.look_for(now_ns)
         self._take_up_places()
         if expiry.nodes or expiry.reservations:
             self._program_members()
@@ -556,10 +556,10 @@ class Core:
         elif isinstance(request, WriteSwitch):
             self.accounting.switch_updates += len(request.updates)
             self._emit(WriteTheSwitch(request.updates))
-        self._places.tell_members()
+        self.places.tell_members()
         if self.link.check_present():
             self._emit(Inform(f"the switch is programmed: epoch {self.link.epoch}"))
-            self._places.switch_present(now_ns)
+            self.places.switch_present(now_ns)
 
     # -- what agents get to know
 

@@ -14,7 +14,7 @@ from controlplane.ids import KEY_BYTES, NodeIndex
 from controlplane.nodes import Node, NodeRegistry
 from controlplane.options import CoreOptions
 from controlplane.publication import Publication
-from controlplane.switch.entries import PortMemberEntry
+from controlplane.switch.entries import AddressEntry, PortMemberEntry
 from controlplane.switch.programmer import SwitchProgrammer
 from controlplane.switch.target import Sighting
 from controlplane.switch_cache import SwitchCache
@@ -116,6 +116,13 @@ class Places:
                 self._publication.node_changed(index)
                 if node.attached:
                     self._emit(SendTo(node.session, rpc.ToAgent(membership=rpc.Membership(member=node.member))))
+
+    def is_programmed(self, node: Node) -> bool:
+        """The switch has what makes the node a member, and knows the way to it: it floods nothing for it."""
+        if node.port is None or node.member is None:
+            return False
+        entries = (PortMemberEntry(node.port, node.member), AddressEntry(node.facts.data_mac, node.port))
+        return all(self._programmer.has(entry) for entry in entries)
 
 
 def place_words(node: Node) -> str:

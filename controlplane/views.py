@@ -70,7 +70,7 @@ def node_view(core: Core, node: Node) -> rpc.NodeView:
         disk_used_bytes=node.disk_used_bytes,
         port_problem=node.port_problem,
     )
-    if node.member is not None:
+    if node.member is not None and (not core.options.with_switch or core.places.is_programmed(node)):
         view.member = node.member
     if node.seen_port is not None:
         view.switch_port = node.seen_port

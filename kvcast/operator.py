@@ -17,9 +17,12 @@ from rich.console import Console
 from kvcast.arguments import between
 from kvcast.cli import UsageError
 from kvcast.operator_tls import Channels, add_tls, from_file, tls_given
+from kvcodec.forms import Form
 from kvdaemon.what_answers import in_words, what_answers
+from kvproto.ids import ChunkKey
 from kvproto.rpc import control_pb2 as rpc
 from kvproto.rpc import control_pb2_grpc
+from kvproto.twins import twin_code
 
 ADDRESS_VARIABLE = "KVCAST_CONTROLLER"
 ADDRESS_DEFAULT = "127.0.0.1:4800"
@@ -27,6 +30,7 @@ CONNECT_TIMEOUT_S = 5.0
 _TLS_REMEDY = "name the operator's certificate with --tls-cert, --tls-key and --tls-ca"
 KEY_DIGITS = 12
 """Of a key in a table: two of a million keys share them once in 500 pools."""
+_TWIN_FORMS = {Form.PLANES: "lossless", Form.LOSSY: "lossy"}
 
 
 class UnreachableError(UsageError):
@@ -188,11 +192,18 @@ def holders_text(holders: list[str], disk_holders: list[str]) -> str:
     return " ".join(names[:3]) + (f" +{len(names) - 3}" if len(names) > 3 else "")
 
 
+def twin_form(chunk: rpc.ChunkView) -> str | None:
+    """Of a twin, how it has its parent's bytes in fewer ("lossless", "lossy"); None for any other chunk."""
+    code = twin_code(ChunkKey(chunk.key), ChunkKey(chunk.parent) if chunk.parent else None)
+    return _TWIN_FORMS[Form(code)] if code is not None else None
+
+
 def chunk_object(chunk: rpc.ChunkView) -> Mapping[str, object]:
     """A chunk for --json."""
     return {
         "key": chunk.key.hex(),
         "parent": chunk.parent.hex() or None,
+        "twin": twin_form(chunk),
         "position": chunk.position,
         "size_bytes": chunk.size_bytes,
         "holders": list(chunk.holders),

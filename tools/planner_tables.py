@@ -3,8 +3,9 @@
     python tools/planner_tables.py [--table pays] [--most 2000] [--results out/tables] [--page docs/research/planner.md]
 
 Each case is a `kvcast plan` without sweeps. What a case found stays in a file of `--results`, so that a run that was
-ended goes on where it was; another `--most` or another commit makes other files. With `--page` the tables go between
-the page's `<!-- table: NAME -->` and `<!-- end of table -->`; otherwise they are printed.
+ended goes on where it was; another `--most` or a commit that changes what a replay runs makes other files. With
+`--page` each table goes, as soon as its cases are done, between the page's `<!-- table: NAME -->` and
+`<!-- end of table -->`; otherwise they are printed.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,11 +30,14 @@ from planner.cluster.options import Cluster, Routing, Sharing
 from planner.hardware import engine_of, find_model
 from planner.plan import Noise, PlanOptions, run_plan
 from planner.traces import open_trace
+from planner.traces.catalog import CARRIED, ENVIRONMENT_VARIABLE, find_trace
 from planner.units import format_seconds, link_rate
 from planner.verdict import AGAINST, benefit
 
 _GIB: Final = 1 << 30
 _ROOT: Final = Path(__file__).resolve().parents[1]
+_REPLAYED: Final = ("planner", "hostagent", "controlplane", "kvpolicy", "client/src", "tools/planner_tables.py")
+"""What a replay runs, and this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +241,17 @@ def _figures(fields: dict[str, Any]) -> ReplayFigures:
     return ReplayFigures(**given)
 
 
+def code_of(root: Path) -> str:
+    """The last commit that changed what a replay runs, and a mark if that has changed since. A table that goes into its
+    page, or a commit of pages, leaves what was found."""
+
+    def git(*words: str) -> str:
+        done = subprocess.run(["git", *words, "--", *_REPLAYED], cwd=root, check=True, capture_output=True, text=True)
+        return done.stdout.strip()
+
+    return git("log", "-1", "--format=%h") + ("-dirty" if git("status", "--porcelain") else "")
+
+
 def put_into(page: str, name: str, table: str) -> str:
     """The page with another table between the marks of this name. Raises ValueError if it has none."""
     marks = re.compile(rf"(<!-- table: {name} -->\n).*?(\n<!-- end of table -->)", re.DOTALL)
@@ -253,29 +269,40 @@ def main() -> int:
     parser.add_argument("--results", type=Path, default=_ROOT / "out" / "planner-tables", help="a file for each case")
     parser.add_argument("--page", type=Path, help="put the tables there")
     options = parser.parse_args()
-    commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], cwd=_ROOT, check=True, capture_output=True, text=True
-    ).stdout.strip()
+    commit = code_of(_ROOT)
     names = options.table or list(TABLES)
     wanted = list(dict.fromkeys(_at_most(case, options.most) for name in names for case in TABLES[name][0]))
-    found: dict[Case, Found] = {}
+    for name in dict.fromkeys(case.trace for case in wanted):
+        if find_trace(name).path.parent == CARRIED:
+            parser.error(f"the trace {name} is not here, only a small one: set {ENVIRONMENT_VARIABLE}")
+    done: dict[Case, Found] = {}
     with bar(Console(stderr=True)) as shown:
         task = shown.add_task("", total=float(len(wanted)))
-        for number, case in enumerate(wanted):
 
-            def told(what: str, share: float, case: Case = case, number: int = number) -> None:
-                shown.update(task, description=f"{case.name}: {what}", completed=number + share)
+        def find(case: Case) -> Found:
+            if case not in done:
+                begun_s, number = time.monotonic(), len(done)
 
-            found[case] = run_case(case, options.results, commit, told)
-            print(f"{number + 1} of {len(wanted)}: {case.name}", file=sys.stderr, flush=True)
-    for name in names:
-        cases, make = TABLES[name]
-        table = make([found[_at_most(case, options.most)] for case in cases])
-        if options.page is None:
-            print(f"\n## {name}\n\n{table}")
-        else:
-            options.page.write_text(put_into(options.page.read_text(), name, table))
+                def told(what: str, share: float) -> None:
+                    shown.update(task, description=f"{case.name}: {what}", completed=number + share)
+
+                done[case] = run_case(case, options.results, commit, told)
+                took = f"{number + 1} of {len(wanted)}: {case.name}, {time.monotonic() - begun_s:.0f} s"
+                print(took, file=sys.stderr, flush=True)
+            return done[case]
+
+        for name in names:
+            cases, make = TABLES[name]
+            _put(name, make([find(_at_most(case, options.most)) for case in cases]), options.page)
     return 0
+
+
+def _put(name: str, table: str, page: Path | None) -> None:
+    """A table into the page as it is by now, or printed."""
+    if page is None:
+        print(f"\n## {name}\n\n{table}", flush=True)
+    else:
+        page.write_text(put_into(page.read_text(), name, table))
 
 
 def _at_most(case: Case, most: int) -> Case:

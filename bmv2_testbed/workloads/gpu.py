@@ -158,9 +158,7 @@ class Gpu:
 
     def _work(self) -> None:
         while (job := self._next()) is not None:
-            if job.answer is None:
-                self._look_up(job)
-            if job.answer is not None:
+            if job.answer is not None or self._look_up(job):
                 self._compute(job)
 
     def _next(self) -> Job | None:
@@ -172,7 +170,9 @@ class Gpu:
                 self._changed.wait()
             return self._queue.popleft()
 
-    def _look_up(self, job: Job) -> None:
+    def _look_up(self, job: Job) -> bool:
+        """Whether the answer has come; otherwise the request is parked, and whoever notes its answer queues it."""
+
         def answered(got: Fetched) -> None:
             with self._changed:
                 job.answer = got
@@ -185,6 +185,7 @@ class Gpu:
         job.answered.wait(LOOK_S)
         with self._changed:
             job.parked = job.waited = job.answer is None
+            return not job.parked
 
     def _load(self, job: Job) -> int:
         """What the pool of this node has of the prompt by now; returns the leading chunks that need no computing."""

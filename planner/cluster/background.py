@@ -53,5 +53,5 @@ class Background:
             agent.give_back(chunk)
             report(effects.ReportTaskEnd(task.number, TaskStatus.DONE, work.segments, chunk.size_bytes, (), ""))
 
-        piece = Piece((work.key, "fill"), chunk.size_bytes, agent.node)
-        self._transfers.start(self._topology.sink, [piece], filled, background=True)
+        piece = Piece(work.key, chunk.size_bytes, agent.node)
+        self._transfers.fill(self._topology.sink(agent.node), piece, work.readers, filled)

@@ -89,6 +89,10 @@ class FlowReader:
     def patient(self) -> bool:
         return True
 
+    @property
+    def half_window(self) -> int:
+        return 1
+
     def next_timeout_ns(self) -> int | None:
         return min((fetch.deadline_ns for fetch in self._fetches.values()), default=None)
 
@@ -231,6 +235,12 @@ class Transfers:
         self._then[work.id] = then
         self._delivery.fetch(work, self._clock.now_s)
         return work.id
+
+    def fill(self, sink: int, piece: Piece, readers: int, then: Callable[[Delivered], None]) -> None:
+        """Begin to send a chunk into the switch; see `Delivery.fill`."""
+        work = Work(next(self._numbers), sink, (piece,), background=True)
+        self._then[work.id] = then
+        self._delivery.fill(work, readers, self._clock.now_s)
 
     def abandon(self, number: int) -> None:
         """Bring it no more; nobody is notified."""

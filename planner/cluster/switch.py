@@ -9,11 +9,11 @@ from controlplane.switch.target import SwitchFacts
 
 
 class VirtualSwitch:
-    """Never restarts and never refuses; its memory is the number of slots that it reports."""
+    """Never restarts and never refuses; it casts FILLs, and its memory is the number of slots that it reports."""
 
     def __init__(self, size_bytes: int, segment_bytes: int) -> None:
         slots = size_bytes // segment_bytes
-        self.facts = SwitchFacts(slots, segment_bytes, chunks_max=65536, groups_max=1024)
+        self.facts = SwitchFacts(slots, segment_bytes, chunks_max=65536, groups_max=1024, casts_fills=True)
         self._contents: SwitchContents = {}
 
     def read(self, _: ReadTheSwitch) -> SwitchContents:

@@ -3,7 +3,8 @@
 The rules are the protocol's (docs/explanation/protocol.md) at the level of chunks instead of segments: whoever wants a
 chunk gets the part that is under way; a reader without an incoming chunk leads the one that most others want too; a
 reader that came late gets the part that it missed in a later cast, together with all others that miss it. Without
-casts every reader reads for itself. Owns the readers' wants; time and bytes are the fluid network's.
+casts every reader reads for itself. A fill of the switch takes what its holder casts of the chunk, and sends by itself
+what no cast brings. Owns the readers' wants; time and bytes are the fluid network's.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from planner.network.terms import (
     ALONE_S,
     CONTROL_BYTES,
     DIGEST_BYTES_PER_S,
+    FILL_RIDES_MAX_S,
+    FILL_RIDES_S,
     HANDOVER_S,
     NEWCOMER_S,
     WireTerms,
@@ -76,7 +79,7 @@ class _Want:
     gaps: list[tuple[float, float]] = field(default_factory=list)
     """Bytes of the chunk that are missing."""
     parked: bool = False
-    """All that the relay has so far is here."""
+    """There is nothing to pull now: all that the relay has so far is here, or a fill waits for casts."""
     company: bool = False
     """Somebody else got it in the same cast."""
 
@@ -94,6 +97,8 @@ class _Session:
     factor: float
     """Wire bytes per byte of the chunk."""
     transfer: Transfer
+    filled_from: float | None = None
+    """The transfer's position from which on a fill rides on it."""
 
 
 @dataclass(slots=True)
@@ -110,7 +115,7 @@ class Delivery:
         """`relays`: a holder may be a node that is still receiving the chunk itself, and forwards what it has."""
         self.topology = topology
         self.network = FluidNetwork(topology.capacity())
-        self.control_bytes = [0.0] * (topology.nodes + 1)
+        self.control_bytes = [0.0] * topology.nodes
         """JOINs, GETs, LEAVEs and acknowledgements that each node sent."""
         self.control_packets = 0
         self.casts_joined: list[tuple[Key, tuple[int, ...]]] = []
@@ -120,12 +125,15 @@ class Delivery:
         self._relays = relays
         self._parked: dict[tuple[int, Key], list[_Want]] = {}
         """Relayed to the end of what the relay has: complete when the relay's own copy is."""
-        self._wants: list[dict[Key, _Want]] = [{} for _ in range(topology.nodes + 1)]
+        self._wants: list[dict[Key, _Want]] = [{} for _ in range(2 * topology.nodes)]
+        """Of nodes, then of the switch from each holder."""
         self._wanters: dict[tuple[Group, Key], dict[int, None]] = {}
         self._sessions: dict[tuple[Group, Key], list[_Session]] = {}
         """Of one chunk several, where readers miss different parts of it."""
         self._by_transfer: dict[Transfer, _Session] = {}
-        self._fed = [0] * (topology.nodes + 1)
+        self._riders: dict[tuple[int, Key], _Want] = {}
+        """Fills that may ride on casts, by holder and chunk."""
+        self._fed = [0] * (2 * topology.nodes)
         """Sessions that each node receives from."""
         self._pending: dict[int, _Pending] = {}
         self._timers: list[tuple[float, int, partial[None]]] = []
@@ -141,6 +149,24 @@ class Delivery:
             self._later(now_s, self._finish, work.id)
             return
         self._later(now_s + self._terms.rtt_s, self._join, work)
+
+    def fill(self, work: Work, readers: int, now_s: float) -> None:
+        """A holder begins to fill a chunk into the switch, which casts FILLs; `readers`: nodes that waited for it when
+        the controller asked for the fill."""
+        (piece,) = work.pieces
+        self._pending[work.id] = _Pending(work, {piece.key})
+        if (rider := self._rider_of(piece.holder, piece.key)) is not None:
+            rider.works.append(work.id)
+            return
+        want = _Want(piece, work.node, (-1, work.node), next(self._counter), [work.id], work.background, parked=True)
+        want.gaps.append((0.0, float(piece.size_bytes)))
+        self._wants[work.node][piece.key] = self._riders[piece.holder, piece.key] = want
+        self._wanters[want.group, piece.key] = {work.node: None}
+        casts = [session for session in self._beside(piece) if len(session.transfer.receivers) > 1]
+        for session in casts:
+            session.filled_from = self.network.position(session.transfer, now_s)
+        if not casts:
+            self._later(now_s + (FILL_RIDES_S if readers else 0.0), self._fill_rest, want, now_s)
 
     @property
     def rtt_s(self) -> float:
@@ -191,12 +217,13 @@ class Delivery:
                 self.network.leave(session.transfer, node, now_s)
                 session.leader = min(receivers) if session.leader == node else session.leader
                 continue
-            self.network.end(session.transfer, now_s)
             del self._by_transfer[session.transfer]
             beside = self._sessions[want.group, key]
             beside.remove(session)
             if not beside:
                 del self._sessions[want.group, key]
+            self._cast_over(session, now_s)
+            self.network.end(session.transfer, now_s)
 
     def is_receiving(self, node: int, key: Key) -> bool:
         """Whether a chunk is on its way to a node."""
@@ -222,7 +249,8 @@ class Delivery:
     def advance(self, now_s: float) -> list[Delivered]:
         """Go to this time (not beyond `next_s`); returns fetches that are complete."""
         for transfer in self.network.advance(now_s):
-            self._ended(self._by_transfer[transfer], now_s)
+            if transfer in self._by_transfer:  # otherwise a cast of the same moment took over what it filled
+                self._ended(self._by_transfer[transfer], now_s)
         while self._timers and self._timers[0][0] <= now_s:
             _, _, action = heapq.heappop(self._timers)
             action(now_s)
@@ -271,6 +299,7 @@ class Delivery:
             self.network.join(session.transfer, node, self.topology.own(session.holder, node), now_s)
             self._fed[node] += 1
             self._mark_company(session)
+            self._carry_fill(session, now_s)
 
     def _begin(self, node: int, joined_s: float, now_s: float) -> None:
         """A newcomer to whom nothing comes yet decides when to lead."""
@@ -318,11 +347,13 @@ class Delivery:
         is_cast = piece.holder == SWITCH or len(receivers) > 1
         factor = self._terms.cast_factor() if is_cast else self._terms.stream_factor()
         weight = 1.0 if is_cast else stream_weight(want.node, piece.holder)
+        if is_cast and self._rider_of(piece.holder, piece.key) is not None:
+            factor *= self._terms.fill_factor()
         if is_cast:
             factor *= self._terms.repeated(len(receivers))
             self._control(want.node, self._terms.gets(end - first, self.topology.rate(want.node)))
         else:
-            self.control_bytes[want.node] += (end - first) * self._terms.ack_factor()
+            self._acknowledge(want.node, end - first)
         if want.background:
             weight *= BACKGROUND_WEIGHT
         length = (end - first) * factor
@@ -345,6 +376,70 @@ class Delivery:
         for node in receivers:
             self._fed[node] += 1
         self._mark_company(session)
+        self._carry_fill(session, now_s)
+
+    def _acknowledge(self, node: int, size_bytes: float) -> None:
+        if not self.topology.is_sink(node):
+            self.control_bytes[node] += size_bytes * self._terms.ack_factor()
+
+    # -- fills that ride
+
+    def _rider_of(self, holder: int, key: Key) -> _Want | None:
+        """The fill that rides where this is cast: only its own holder's casts carry it."""
+        return self._riders.get((holder, key))
+
+    def _beside(self, piece: Piece) -> list[_Session]:
+        """What of a chunk goes from its holder to readers in its rack."""
+        sessions = self._sessions.get(((self.topology.rack(piece.holder), -1), piece.key), ())
+        return [session for session in sessions if session.holder == piece.holder]
+
+    def _carry_fill(self, session: _Session, now_s: float) -> None:
+        """What is cast from now on fills the switch, too; what the fill was sending by itself ends.
+
+        Where a read became a cast on the way, the headers of its FILLs (1 %) are left out."""
+        rider = self._rider_of(session.holder, session.key)
+        if rider is None or len(session.transfer.receivers) < 2 or session.filled_from is not None:
+            return
+        session.filled_from = self.network.position(session.transfer, now_s)
+        rider.parked = True
+        for own in self._sessions.pop((rider.group, session.key), ()):
+            passed = self.network.position(own.transfer, now_s) / own.factor
+            rider.gaps = without(rider.gaps, own.first, own.first + passed)
+            self.network.end(own.transfer, now_s)
+            del self._by_transfer[own.transfer]
+            self._fed[rider.node] -= 1
+            self._later(now_s, self._lead, rider.node)  # another fill of this holder
+        if not rider.gaps:
+            self._here(rider, now_s)
+
+    def _cast_over(self, session: _Session, now_s: float) -> None:
+        """A cast is at its end, or at its last reader's: the fill on it has what went by."""
+        rider = self._rider_of(session.holder, session.key)
+        if session.filled_from is None or rider is None:
+            return
+        low = session.first + session.filled_from / session.factor
+        end = session.first + self.network.position(session.transfer, now_s) / session.factor
+        rider.gaps = without(rider.gaps, low, end)
+        if not rider.gaps:
+            self._here(rider, now_s)
+        elif all(other.filled_from is None for other in self._beside(rider.piece)):
+            self._later(now_s + FILL_RIDES_S, self._fill_rest, rider, now_s)
+
+    def _fill_rest(self, rider: _Want, since_s: float, now_s: float) -> None:
+        """No cast came for a while: send what is left of a fill by itself, once its holder casts nothing."""
+        holder = rider.piece.holder
+        if self._rider_of(holder, rider.piece.key) is not rider or not rider.parked:
+            return
+        if any(session.filled_from is not None for session in self._beside(rider.piece)):
+            return  # the end of that cast sees to it
+        casting = any(
+            session.holder == holder and len(session.transfer.receivers) > 1 for session in self._by_transfer.values()
+        )
+        if casting and now_s < since_s + FILL_RIDES_MAX_S:
+            self._later(now_s + FILL_RIDES_S, self._fill_rest, rider, since_s)
+            return
+        rider.parked = False
+        self._lead(rider.node, now_s)
 
     def _mark_company(self, session: _Session) -> None:
         if len(session.transfer.receivers) > 1:
@@ -362,6 +457,7 @@ class Delivery:
         if not beside:
             del self._sessions[session.group, session.key]
         del self._by_transfer[transfer]
+        self._cast_over(session, now_s)
         receivers = sorted(transfer.receivers)
         for node in receivers:
             self._fed[node] -= 1
@@ -394,6 +490,8 @@ class Delivery:
     def _here(self, want: _Want, now_s: float) -> None:
         key = want.piece.key
         self._forget(want)
+        if self._rider_of(want.piece.holder, key) is want:
+            del self._riders[want.piece.holder, key]
         origin = ChunkSource.CAST if want.company else ChunkSource.HOLDER
         if want.piece.holder == SWITCH:
             origin = ChunkSource.SWITCH

@@ -101,6 +101,12 @@ class FluidNetwork:
         self._move(transfer, now_s)
         return transfer.got[receiver]
 
+    def position(self, transfer: Transfer, now_s: float) -> float:
+        """Bytes that have left of a transfer by now."""
+        self._at(now_s)
+        self._move(transfer, now_s)
+        return transfer.position
+
     def end(self, transfer: Transfer, now_s: float) -> None:
         """A transfer is over."""
         self._at(now_s)

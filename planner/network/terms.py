@@ -16,6 +16,8 @@ from kvproto.session.timing import (
     BATCH_MIN,
     BATCHES_PER_WINDOW,
     EVALUATE,
+    FILL_RIDES_MAX_NS,
+    FILL_RIDES_NS,
     NEWCOMER_ANSWERS,
     PULL_TIMEOUT_QUIET,
     RANK_STEP,
@@ -42,6 +44,10 @@ NEWCOMER_S: Final = NEWCOMER_ANSWERS * ANSWER_S
 """A reader in company waits for what may be under way before it leads."""
 HANDOVER_S: Final = RANK_STEP.ceiling_ns * _S
 """Between the end of what a leader pulled and the first segment of the one that takes over, if that is another."""
+FILL_RIDES_S: Final = FILL_RIDES_NS * _S
+"""A fill waits for so long for the next cast on which it may ride, before it sends the rest by itself."""
+FILL_RIDES_MAX_S: Final = FILL_RIDES_MAX_NS * _S
+"""While its holder casts other chunks it waits no longer than this."""
 REPAIR_ROUND_S: Final = (REPAIR_DELAY_UNLED.ceiling_ns + PULL_TIMEOUT_QUIET.ceiling_ns) * _S
 """A round of repairs at the end of a fetch, when nothing else is under way to show that something was lost."""
 
@@ -64,6 +70,10 @@ class WireTerms:
     def cast_factor(self) -> float:
         """Wire bytes of a cast per byte of chunk."""
         return (self.segment_bytes + DATA_OVERHEAD_BYTES + _DATAGRAM_BYTES) / self.segment_bytes
+
+    def fill_factor(self) -> float:
+        """Wire bytes of a cast on which a fill rides, per byte of the same cast: each datagram is in a FILL."""
+        return 1 + KV_CONTROL_BYTES / (self.segment_bytes + DATA_OVERHEAD_BYTES + _DATAGRAM_BYTES)
 
     def stream_factor(self) -> float:
         """Wire bytes of a reliable read per byte of chunk."""

@@ -32,10 +32,12 @@ class Topology:
         core = self.core_rate or self.link_rate * MEMBERS_MAX
         return rates + [core] * (2 * self.racks) + [_SWITCH_RATE]
 
-    @property
-    def sink(self) -> int:
-        """Stands for the switch where it is what a chunk is sent to."""
-        return self.nodes
+    def sink(self, holder: int) -> int:
+        """Stands for the switch where it is what a holder sends a chunk to."""
+        return self.nodes + holder
+
+    def is_sink(self, reader: int) -> bool:
+        return reader >= self.nodes
 
     @property
     def racks(self) -> int:
@@ -61,7 +63,7 @@ class Topology:
 
     def castable(self, holder: int, reader: int) -> bool:
         """Whether a cast reaches the reader: it does not leave the holder's rack."""
-        return holder == SWITCH or reader == self.sink or self.rack(holder) == self.rack(reader)
+        return holder == SWITCH or self.is_sink(reader) or self.rack(holder) == self.rack(reader)
 
     def shared(self, holder: int) -> tuple[int, ...]:
         """Links that every byte from a holder crosses once."""
@@ -69,7 +71,7 @@ class Topology:
 
     def own(self, holder: int, reader: int) -> tuple[int, ...]:
         """Links that only this reader's bytes cross."""
-        if reader == self.sink:
+        if self.is_sink(reader):
             return (2 * (self.nodes + self.racks),)
         if self.castable(holder, reader):
             return (self.down(reader),)

@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+from controlplane import views
 from controlplane.ids import Member, SwitchPort
 from controlplane.switch.bitmap_groups import BitmapGroups
 from controlplane.switch.chunk_states import TRANSITIONS, ChunkEvent, ChunkState, ImpossibleTransitionError, step
@@ -366,9 +367,17 @@ def test_one_refused_update_does_not_hinder_the_others() -> None:
     scene.up()
     assert scene.switch.kinds()["port_member"] == 2
     assert "dmac" not in scene.switch.kinds()
+    assert members_shown(scene) == [], "the switch floods what goes to them"
     scene.switch.refuse.clear()
     scene.wait(3)
     assert scene.switch.kinds()["dmac"] == 2
+    assert members_shown(scene) == [0, 1]
+
+
+def members_shown(scene: Scene) -> list[int]:
+    """To operators."""
+    status = views.status(scene.core, "p4switch", "", scene.now)
+    return [node.member for node in status.nodes if node.HasField("member")]
 
 
 def test_a_restarted_switch_is_programmed_and_filled_again() -> None:

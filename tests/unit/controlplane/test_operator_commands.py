@@ -14,7 +14,9 @@ from controlplane.config import parse
 from controlplane.daemon import Controller
 from kvcast.cli import main
 from kvcast.commands.ls import in_tree_order
+from kvcast.operator import chunk_object, twin_form
 from kvproto.rpc import control_pb2 as rpc
+from kvproto.twins import TWIN_CODES, twin_key
 from tests.contracts.switch_target.memory_target import MemorySwitch, MemoryTarget
 from tests.unit.controlplane.fake_agent import FakeAgent, agents
 from tests.unit.controlplane.helpers import CHUNK, key, record
@@ -195,6 +197,18 @@ def test_trees_read_well() -> None:
         for at, parent in ((1, 9), (2, 9), (3, 1), (4, 2), (5, 1))
     ]
     assert [chunk.key[0] for chunk in in_tree_order(chunks)] == [1, 3, 5, 2, 4]
+
+
+def test_a_twin_is_shown_as_one() -> None:
+    parent, other = key("a"), key("b")
+    told = {
+        code: twin_form(rpc.ChunkView(key=twin_key(parent, code), parent=parent, size_bytes=4096))
+        for code in TWIN_CODES
+    }
+    assert told == {1: "lossless", 2: "lossy"}
+    assert twin_form(rpc.ChunkView(key=other, parent=parent)) is None
+    assert twin_form(rpc.ChunkView(key=parent)) is None
+    assert chunk_object(rpc.ChunkView(key=twin_key(parent, 1), parent=parent))["twin"] == "lossless"
 
 
 def test_expel_puts_a_node_out_and_takes_it_in_again(capsys: pytest.CaptureFixture[str]) -> None:

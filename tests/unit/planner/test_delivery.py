@@ -9,7 +9,7 @@ import pytest
 from kvproto.sources import ChunkSource
 from planner.network.delivery import Delivered, Delivery, Piece, Work, without
 from planner.network.fluid import FluidNetwork
-from planner.network.terms import ALONE_S, NEWCOMER_S, WireTerms, stream_weight
+from planner.network.terms import ALONE_S, FILL_RIDES_S, NEWCOMER_S, WireTerms, stream_weight
 from planner.network.topology import SWITCH, Topology
 
 RATE = 1e6
@@ -179,3 +179,79 @@ def test_whoever_comes_when_gets_everything(seed: int) -> None:
     assert sorted(done) == list(range(60))
     assert all(set(done[work.id].origins) == {piece.key for piece in work.pieces} for _, work in starts)
     assert delivery.network.carried[0] > 0
+
+
+CHUNK = Piece("chunk", SIZE, 0)
+TOPOLOGY = Topology(4, RATE)
+CAST_S = SIZE * TERMS.cast_factor() / RATE
+
+
+def cast_with_fill(asked_s: float, readers: int = 3) -> tuple[Delivery, dict[int, Delivered]]:
+    """Readers want a chunk at once; the controller asks its holder for a fill then. The fill is work 9."""
+    delivery = Delivery(TOPOLOGY, TERMS, casts=True)
+    fill = Work(9, TOPOLOGY.sink(0), (CHUNK,), background=True)
+    done: dict[int, Delivered] = {}
+    for node in range(1, readers + 1):
+        delivery.fetch(Work(node, node, (CHUNK,)), 0.0)
+    while not delivery.idle or fill is not None:
+        now_s = delivery.next_s()
+        if fill is not None and asked_s <= now_s:
+            delivery.fill(fill, readers, asked_s)
+            fill = None
+            continue
+        done |= {each.work.id: each for each in delivery.advance(now_s)}
+    delivery.network.advance_to(now_s)
+    return delivery, done
+
+
+def test_a_fill_asked_for_before_a_cast_costs_its_headers_alone() -> None:
+    delivery, done = cast_with_fill(0.0)
+    assert delivery.network.carried[0] == pytest.approx(SIZE * TERMS.cast_factor() * TERMS.fill_factor())
+    assert done[9].at_s == done[1].at_s, "the switch has it when the readers have it"
+    assert set(done[1].origins.values()) == {ChunkSource.CAST}
+
+
+@pytest.mark.parametrize("over", [0.25, 0.75])
+def test_a_fill_costs_what_had_left_before_it_was_asked_for(over: float) -> None:
+    delivery, done = cast_with_fill(NEWCOMER_S + over * CAST_S)
+    assert delivery.network.carried[0] == pytest.approx((1 + over) * SIZE * TERMS.cast_factor(), rel=1e-2)
+    assert done[9].at_s == pytest.approx(NEWCOMER_S + (1 + over) * CAST_S + FILL_RIDES_S, rel=1e-2)
+
+
+def test_a_fill_does_not_ride_on_the_read_of_a_single_reader() -> None:
+    delivery, done = cast_with_fill(0.0, readers=1)
+    assert delivery.network.carried[0] == pytest.approx(2 * SIZE * TERMS.stream_factor())
+    assert done[1].at_s < done[9].at_s
+
+
+def test_a_cast_that_begins_takes_over_what_a_fill_was_sending() -> None:
+    delivery = Delivery(TOPOLOGY, TERMS, casts=True)
+    delivery.fill(Work(9, TOPOLOGY.sink(0), (CHUNK,), background=True), 0, 0.0)
+    half_s = 0.5 * SIZE / RATE
+    done = run(delivery, [(half_s, Work(node, node, (CHUNK,))) for node in (1, 2)])
+    assert delivery.network.carried[0] == pytest.approx(1.5 * SIZE, rel=0.03), (
+        "the first half left for the switch alone"
+    )
+    assert done[9].at_s <= done[1].at_s
+
+
+def test_a_fill_rides_on_its_own_holders_casts_only() -> None:
+    delivery = Delivery(TOPOLOGY, TERMS, casts=True)
+    delivery.fill(Work(9, TOPOLOGY.sink(3), (Piece("chunk", SIZE, 3),), background=True), 2, 0.0)
+    run(delivery, [(0.0, Work(node, node, (CHUNK,))) for node in (1, 2)])
+    assert delivery.network.carried[TOPOLOGY.up(0)] == pytest.approx(SIZE * TERMS.cast_factor())
+    assert delivery.network.carried[TOPOLOGY.up(3)] == pytest.approx(SIZE * TERMS.stream_factor())
+
+
+def test_readers_that_give_up_leave_the_fill_to_its_holder() -> None:
+    delivery = Delivery(TOPOLOGY, TERMS, casts=True)
+    for node in (1, 2):
+        delivery.fetch(Work(node, node, (CHUNK,)), 0.0)
+    delivery.fill(Work(9, TOPOLOGY.sink(0), (CHUNK,), background=True), 2, 0.0)
+    while delivery.next_s() < CAST_S / 2:
+        delivery.advance(delivery.next_s())
+    for node in (1, 2):
+        delivery.abandon(node, CAST_S / 2)
+    done = run(delivery, [])
+    assert set(done) == {9}
+    assert delivery.network.carried[0] == pytest.approx(SIZE, rel=0.03), "nothing of it leaves twice"

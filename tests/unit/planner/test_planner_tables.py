@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from planner.cluster.options import Sharing
 from tools import planner_tables
-from tools.planner_tables import Case, Found, put_into, run_case
+from tools.planner_tables import Case, Found, code_of, put_into, run_case
 
 PAGE = Path(planner_tables.__file__).parents[1] / "docs" / "research" / "planner.md"
 
@@ -48,3 +50,37 @@ def test_the_page_has_a_place_for_each_table() -> None:
         assert changed.count("<!-- table: ") == page.count("<!-- table: ")
     with pytest.raises(ValueError, match="0 places for the table 'nothing'"):
         put_into(page, "nothing", "")
+
+
+def test_a_page_that_changes_leaves_what_was_found(tmp_path: Path) -> None:
+    def git(*words: str) -> None:
+        who = ("-c", "user.name=tester", "-c", "user.email=tester@example.org")
+        subprocess.run(["git", *who, *words], cwd=tmp_path, check=True, capture_output=True)
+
+    code, page = tmp_path / "planner" / "replay.py", tmp_path / "page.md"
+    code.parent.mkdir()
+    code.write_text("1\n")
+    page.write_text("1\n")
+    git("init")
+    git("add", "-A")
+    git("commit", "-m", "first")
+    first = code_of(tmp_path)
+    page.write_text("2\n")
+    assert code_of(tmp_path) == first
+    git("commit", "-am", "a page")
+    assert code_of(tmp_path) == first
+    code.write_text("2\n")
+    assert code_of(tmp_path) == f"{first}-dirty"
+    git("commit", "-am", "code")
+    assert code_of(tmp_path) not in (first, f"{first}-dirty")
+
+
+def test_small_traces_do_not_stand_for_whole_ones(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("planner.traces.catalog.CHECKOUT", tmp_path)
+    monkeypatch.setenv("KVCAST_TRACES", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", ["planner_tables.py", "--table", "fast", "--results", str(tmp_path)])
+    with pytest.raises(SystemExit):
+        planner_tables.main()
+    assert "the trace rollout8 is not here, only a small one: set KVCAST_TRACES" in capsys.readouterr().err

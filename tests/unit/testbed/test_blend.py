@@ -67,8 +67,8 @@ def test_all_tokens_computed_again_are_kv_computed_in_full(report: BlendReport) 
     assert by_share[0.15].computed == pytest.approx((1 + 2 * 0.15) / 3)
 
 
-def test_a_document_that_is_a_prefix_is_exact_and_less_crosses_without_a_layer(report: BlendReport) -> None:
-    assert report.prefix_error == 0.0
+def test_a_document_that_is_a_prefix_is_what_it_is_alone_and_less_crosses_without_a_layer(report: BlendReport) -> None:
+    assert report.prefix_error < 1e-5, "float32, summed in another order where the batch has another shape"
     assert report.documents == 3 * WINDOWS
     assert report.whole_bytes == report.documents * SHAPE.layers * PIECE_BYTES
     leaves_bytes = SHAPE.layers * LEAF_BYTES

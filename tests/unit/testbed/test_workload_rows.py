@@ -11,7 +11,7 @@ import pytest
 from bmv2_testbed.processes import ProcessorTimes
 from bmv2_testbed.workloads.comparison import differences
 from bmv2_testbed.workloads.gpu import Job, Saver
-from bmv2_testbed.workloads.rows import Row, RowsPlan, happened, row_of
+from bmv2_testbed.workloads.rows import Row, RowsPlan, happened, row_of, strays
 from planner.workloads.prediction import Prediction
 from planner.workloads.workload_catalog import Mode, Name, Prompt, workload
 
@@ -37,17 +37,25 @@ def row(mode: Mode = Mode.CAST, **changes: Any) -> Row:
     return replace(made, **changes)
 
 
-def test_rows_with_the_same_controller_follow_each_other() -> None:
+def test_rows_of_the_same_daemons_follow_each_other() -> None:
     plan = RowsPlan([Name.CHATS, Name.ROLLOUTS], only={Name.CHATS: [Mode.NONE, Mode.MERGED]})
     assert plan.groups == [
         [(Name.CHATS, Mode.NONE), (Name.ROLLOUTS, Mode.NONE), (Name.ROLLOUTS, Mode.UNICAST)],
         [(Name.CHATS, Mode.MERGED), (Name.ROLLOUTS, Mode.CAST), (Name.ROLLOUTS, Mode.MERGED)],
         [(Name.ROLLOUTS, Mode.CAST_SWITCH)],
     ]
-    assert plan.testbed().plain
     only_cache = RowsPlan([Name.CHATS], [Mode.CAST_SWITCH])
-    assert not only_cache.testbed().plain
     assert only_cache.testbed().controller_settings == {"policy": {"admission": True}}
+
+
+def test_the_switch_is_told_where_hosts_are_before_any_row() -> None:
+    assert not RowsPlan(modes=[Mode.NONE]).testbed().plain, "a switch that nobody has told floods"
+
+
+def test_a_switch_that_floods_is_a_problem() -> None:
+    assert strays(0, 100_000) == []
+    assert strays(40_000_000, 40_000_000) == []
+    assert strays(49_000_000, 7 * 49_000_000) == ["the switch floods: hosts sent 49000000 bytes and received 343000000"]
 
 
 def test_a_row_adds_up_what_nodes_report() -> None:
