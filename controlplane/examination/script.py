@@ -172,16 +172,29 @@ class Examination:
                 seen.puts[name] = outcome.problem or seen.puts.get(name, "")
             pairs = [(names[(at + step) % len(names)], name) for at, name in enumerate(names)] if names[1:] else []
             pairs = [pair for pair in pairs if not seen.puts[pair[0]] and not self._is_hopeless(pair)]
-            gets = {
-                reader: {"get": rpc.ProbeGet(number=numbers[holder], size_bytes=READ_BYTES)} for holder, reader in pairs
-            }
-            outcomes = yield self._batch(f"reads, {step} of {len(names) - 1}", gets)
+            phase = f"reads, {step} of {len(names) - 1}"
+            outcomes = yield self._read(phase, pairs, numbers)
             for pair, outcome in zip(pairs, outcomes, strict=True):
-                seen.reads.note(pair, outcome.problem)
-            failed_count += bool(pairs) and all(outcome.problem for outcome in outcomes)
+                seen.reads.note(pair, outcome.problem or _came_otherwise(outcome, "holder"))
+            # What a silent read owes is cast instead: a busy machine's once, a firewall's each time.
+            again = [pair for pair, outcome in zip(pairs, outcomes, strict=True) if _came_otherwise(outcome, "holder")]
+            if again:
+                drops = {reader: {"drop": rpc.ProbeDrop(numbers=[numbers[holder]])} for holder, reader in again}
+                yield self._batch(phase, drops)
+                outcomes = yield self._read(phase, again, numbers)
+                for pair, outcome in zip(again, outcomes, strict=True):
+                    seen.reads.note(pair, outcome.problem or _came_otherwise(outcome, "holder"))
+            failed_count += bool(pairs) and not any(seen.reads.works(pair) for pair in pairs)
             if failed_count == READ_BATCHES_FAILED_MAX:
                 seen.unfinished = "further reads, since none worked"
                 return
+
+    def _read(self, phase: str, pairs: list[tuple[str, str]], numbers: Mapping[str, int]) -> Batch:
+        """Each of these readers (holder, reader) asks for its holder's chunk; no reader is named twice."""
+        gets = {
+            reader: {"get": rpc.ProbeGet(number=numbers[holder], size_bytes=READ_BYTES)} for holder, reader in pairs
+        }
+        return self._batch(phase, gets)
 
     def _is_hopeless(self, pair: tuple[str, str]) -> bool:
         """No datagram passes, and reads of one of the two have failed twice: more would only take time."""
@@ -221,11 +234,10 @@ class Examination:
         gets = {reader: {"get": rpc.ProbeGet(number=number, size_bytes=size_bytes)} for _, reader in paths}
         outcomes = yield self._batch(f"casts of {holder}", gets, CAST_MS)
         for path, outcome in zip(paths, outcomes, strict=True):
-            source = _source(outcome)
-            problem = outcome.problem or ("" if source in ("cast", "switch") else f"came by {_BY.get(source, source)}")
+            otherwise = _came_otherwise(outcome, "cast", "switch")
             if not seen.casts.works(path):
-                seen.casts.note(path, problem)
-                (seen.came_otherwise.add if problem and source else seen.came_otherwise.discard)(path)
+                seen.casts.note(path, outcome.problem or otherwise)
+                (seen.came_otherwise.add if otherwise else seen.came_otherwise.discard)(path)
         drops = {name: {"drop": rpc.ProbeDrop(numbers=[number])} for name in self._subjects}
         yield self._batch("casts", drops)
 
@@ -261,8 +273,7 @@ class Examination:
         }
         outcomes = yield self._batch("serving", gets)
         for reader, outcome in zip(wanted, outcomes, strict=True):
-            came = "" if _source(outcome) == "switch" else f"came by {_BY.get(_source(outcome), _source(outcome))}"
-            seen.serves[reader] = outcome.problem or came
+            seen.serves[reader] = outcome.problem or _came_otherwise(outcome, "switch")
 
     # -- inside
 
@@ -275,13 +286,20 @@ class Examination:
         return Batch(phase, tuple(asks))
 
 
-def _source(outcome: Outcome) -> str:
-    """How a chunk came; empty: it did not."""
+def _came_otherwise(outcome: Outcome, *wanted: str) -> str:
+    """By what other way than these a chunk came, in words; empty: by one of them, or not at all."""
     source = outcome.result.probe.source
-    return rpc.Source.Name(source).removeprefix("SOURCE_").lower() if source else ""
+    name = rpc.Source.Name(source).removeprefix("SOURCE_").lower() if source else ""
+    return f"came by {_BY.get(name, name)}" if name and name not in wanted else ""
 
 
-_BY: Final = {"holder": "reliable reads", "cast": "a cast", "local": "itself", "disk": "the disk"}
+_BY: Final = {
+    "holder": "reliable reads",
+    "cast": "a cast",
+    "switch": "the switch",
+    "local": "itself",
+    "disk": "the disk",
+}
 
 
 def address_text(address: bytes) -> str:

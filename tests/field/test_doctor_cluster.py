@@ -62,7 +62,7 @@ NETWORKS = (
         "n2",
         FIREWALL.format("input", "add rule inet field input tcp dport 4790 drop"),
         OPEN,
-        expected=(("read", "n2 -> all others", "deadline"),),
+        expected=(("read", "n2 -> all others", "came by a cast"),),
     ),
     Broken(
         "no way from one host to another",

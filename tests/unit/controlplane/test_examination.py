@@ -27,6 +27,10 @@ class World:
     small_lost: set[Pair] = field(default_factory=set)
     large_lost: set[Pair] = field(default_factory=set)
     reads_lost: set[Pair] = field(default_factory=set)
+    reads_silent: set[Pair] = field(default_factory=set)
+    """A firewall drops their TCP: what a silent read owes is cast instead."""
+    reads_late: set[Pair] = field(default_factory=set)
+    """So once, and not again."""
     no_casts: set[Pair] = field(default_factory=set)
     fills_failed: bool = False
     full: bool = False
@@ -110,7 +114,9 @@ class World:
                 if path in self.reads_lost and not probe.get.from_switch:
                     return "deadline"
                 cast = probe.get.size_bytes > 1 << 16 and path not in self.no_casts
-                result.source = rpc.SOURCE_CAST if cast else rpc.SOURCE_HOLDER
+                silent = path in self.reads_silent | self.reads_late
+                self.reads_late.discard(path)
+                result.source = rpc.SOURCE_CAST if cast or silent else rpc.SOURCE_HOLDER
                 if probe.get.from_switch:
                     result.source = rpc.SOURCE_SWITCH
         return ""
@@ -187,6 +193,11 @@ def test_a_healthy_cluster_and_every_path_was_tried() -> None:
             [("addresses", "n1 and n3", "both have 10.20.0.1")],
         ),
         (World(reads_lost={("n1", "n2")}), [("read", "n1 -> n2", "deadline")]),
+        (
+            World(reads_silent={("n1", "n2"), ("n1", "n3")}),
+            [("read", "n1 -> all others", "came by a cast")],
+        ),
+        (World(reads_late={("n1", "n2"), ("n2", "n1"), ("n1", "n3")}), []),
         (
             World(nodes=4, unplaced={"n4": "it is at port 3, that of n3"}),
             [("switch", "switch -> n4", "it is at port 3, that of n3")],
