@@ -93,11 +93,11 @@ class Membership:
         self._tasks.use_switch(SwitchPlace(self._pool_address, event.segment_bytes))
         self._serving.use_segment_bytes(event.segment_bytes)
         self._configure(
-            ReaderParameters(
-                event.member,
-                event.segment_bytes,
+            replace(
+                self.parameters,
+                member=event.member,
+                segment_bytes=event.segment_bytes,
                 interest_ttl_ns=event.interest_ttl_ns or ReaderParameters(member=None).interest_ttl_ns,
-                link_rate_bytes_per_s=self.parameters.link_rate_bytes_per_s,
             )
         )
         self._directory.restart(event.controller)
@@ -131,13 +131,7 @@ class Membership:
         """Use `parameters`, with a window that follows from the receive buffer once its size is known."""
         fitting = self._receive_buffer_bytes // (2 * parameters.segment_bytes)
         window = max(limits.RECEIVE_WINDOW_SEGMENTS_MIN, fitting)
-        self.parameters = ReaderParameters(
-            parameters.member,
-            parameters.segment_bytes,
-            window,
-            parameters.interest_ttl_ns,
-            parameters.link_rate_bytes_per_s,
-        )
+        self.parameters = replace(parameters, receive_window_segments=window)
         self._fetches.configure(self.parameters)
 
     # ------------------------------------------------------------------ what this node says

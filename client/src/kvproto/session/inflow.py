@@ -1,5 +1,7 @@
 """What arrives at a reader: from casts that others lead and in all, and what its link was seen to take."""
 
+import math
+
 from kvproto.session.pace import Pace
 from kvproto.session.timing import (
     INFLOW_SLOT,
@@ -20,6 +22,7 @@ class Inflow:
         "_foreign",
         "_last_total",
         "_link",
+        "_most",
         "_pace",
         "_rates",
         "_slot_ns",
@@ -29,8 +32,13 @@ class Inflow:
         "last_ns",
     )
 
-    def __init__(self, link_segments_per_s: float | None, pace: Pace) -> None:
+    def __init__(self, link_segments_per_s: float | None, pace: Pace, *, most: float | None = None) -> None:
+        """The link's rate if it is configured; `most`: it is no faster, in segments per second.
+
+        What piled up behind a shaper, or while this process did not run, comes in bursts that look like a faster link.
+        """
         self._pace = pace
+        self._most = min(rate for rate in (link_segments_per_s, most, math.inf) if rate is not None)
         self._link: float | None = None
         if link_segments_per_s is not None:
             self._know(link_segments_per_s)
@@ -78,7 +86,7 @@ class Inflow:
             self._know(segments_per_s)
 
     def _know(self, segments_per_s: float) -> None:
-        self._link = segments_per_s
+        segments_per_s = self._link = min(segments_per_s, self._most)
         self._pace.segment_ns = 1e9 / segments_per_s if segments_per_s else None
 
     def _roll(self, now_ns: int) -> None:

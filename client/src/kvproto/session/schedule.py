@@ -74,8 +74,11 @@ class Schedule:
         self._membership = membership
         self._pull = pull
         self._stripes = stripes
-        link = parameters.link_rate_bytes_per_s
-        self.inflow = Inflow(link / parameters.segment_bytes if link is not None else None, pace)
+        link, port = (
+            rate / parameters.segment_bytes if rate is not None else None
+            for rate in (parameters.link_rate_bytes_per_s, parameters.port_rate_bytes_per_s)
+        )
+        self.inflow = Inflow(link, pace, most=port)
         self._led: list[Chunk] = []
         self._probed = link is not None
         self._idle_since_ns: int | None = None
