@@ -173,7 +173,14 @@ class Node:
             wire_form=FormChoice.RAW if equipment.twins is None else equipment.twins.form,
         )
         self._connections = Reads(
-            self, self._engine, self.link, self.address, self.directory, self._segment_bytes, self._life
+            self,
+            self._engine,
+            self.link,
+            self.address,
+            self.directory,
+            self._segment_bytes,
+            self._life,
+            equipment.proves,
         )
         self.core = AgentCore(options, knowledge, self.storage.disk, served_reads=self._connections)
         self._carriers = self._carriers_by_effect()

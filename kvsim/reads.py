@@ -87,7 +87,9 @@ class Reads:
         addresses: Mapping[NodeId, Address],
         segment_bytes: int,
         life: int,
+        proves: bool,
     ) -> None:
+        """`proves`: reads are hashed on their way."""
         self._host = host
         self._engine = engine
         self._link = link
@@ -95,6 +97,9 @@ class Reads:
         self._addresses = addresses
         self._segment_bytes = segment_bytes
         self._life = life
+        self._proves = proves
+        self._proven: list[events.ReadProven] = []
+        """Reads that ended at this moment."""
         self._over = False
         self._reads: dict[ReadId, ReadUnderway] = {}
         self._leaves: set[ReadId] = set()
@@ -247,9 +252,23 @@ class Reads:
         further = underway.came(body.first, len(body.contents))
         if not underway.left:
             del self._reads[read]
-            self._host.handle(protocol.ReadDone(read))
+            self._done(underway.effect)
         elif further:
             self._host.handle(protocol.ReadProgress(read, underway.have))
+
+    def _done(self, effect: effects.StartRead) -> None:
+        """All of it is in memory. Those that end together are told together, when nothing else came at this moment."""
+        if not (self._proves and effect.is_provable):
+            self._host.handle(protocol.ReadDone(effect.read))
+            return
+        if not self._proven:
+            self._host.after(0, self._tell_proven)
+        leaves = self._host.storage.leaves_of(effect.chunk, effect.offset, effect.size_bytes)
+        self._proven.append(events.ReadProven(effect.read, effect.offset, leaves))
+
+    def _tell_proven(self) -> None:
+        proven, self._proven = self._proven, []
+        self._host.handle(events.ReadsProven(tuple(proven)))
 
     def _on_refused(self, body: ReadRefused, source: Address) -> None:
         """One read (or, with read 0, the whole connection) failed."""

@@ -41,6 +41,8 @@ class Equipment:
     """None: it has no codec."""
     read_ns: int = 2 * MS
     """How long an engine reads what a fetch gave it."""
+    proves: bool = True
+    """Reads are hashed on their way, as threads in C do it; otherwise chunks are when they are whole."""
 
 
 class Host(Protocol):
@@ -134,6 +136,11 @@ class Storage:
         else:
             hashed = hashed_of(view, self._segment_bytes)
         self._host.after(self._hash_ns, lambda: self._host.handle(events.DigestComputed(chunk, hashed)))
+
+    def leaves_of(self, chunk: Chunk, offset: int, size_bytes: int) -> bytes:
+        """Of the pieces of a part that begins with a piece, as they are now."""
+        pieces = range(offset // PIECE_BYTES, -(-(offset + size_bytes) // PIECE_BYTES))
+        return b"".join(_leaf_of(self.view(chunk), self._segment_bytes, piece) for piece in pieces)
 
     def hash_pieces(self, effect: effects.HashPieces) -> None:
         """Of a chunk that is on its way, as they are now."""

@@ -89,6 +89,8 @@ class Setting:
     """Chunks that holders have on their disks only."""
     to_compute: bool = False
     """Nobody has a chunk at the beginning, with `announced`: see `kvsim.computing`."""
+    proves: bool = True
+    """Agents hash reads on their way."""
     know_link: bool = False
     """Agents know the rate of their links."""
     seed: int = 1
@@ -298,6 +300,7 @@ class World:
             disk_faults=setting.disk_faults,
             cold=self.cold,
             twins=setting.twins,
+            proves=setting.proves,
         )
 
     def _cold_store(self) -> SimulatedColdStore | None:

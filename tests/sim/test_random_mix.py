@@ -63,6 +63,8 @@ def random_setting(chance: Chance, seed: int) -> Setting:
         ttl_ns=TTL_NS,
         interest_entries=1 if not chance.below(8) else 65536,
         deadline_ns=DEADLINE_NS,
+        proves=seed % 2 == 0,
+        know_link=seed % 3 == 0,
         seed=seed,
     )
 
