@@ -7,6 +7,7 @@ from functools import partial
 from hostagent.core import effects
 from hostagent.core.directory import ChunkEntry, NodeEntry
 from hostagent.core.twins import is_twin
+from hostagent.limits import PROBE_DEADLINE_S
 from kvclient.messages import Status
 from kvproto.ids import Address, ChunkKey, Member, NodeId
 from kvproto.limits import MS
@@ -438,6 +439,9 @@ class World:
         sent = [node.link.sent_bytes for node in self.nodes]
         report = self._report(sent)
         self.engine.run(self.engine.now_ns + linger_ns, lambda: False)
+        if self.setting.recompute_s is not None:  # the gate's probes outlive fetches, until their own deadline
+            until_ns = self.engine.now_ns + int(PROBE_DEADLINE_S * 1e9)
+            self.engine.run(until_ns, lambda: all(node.dead or node.core.idle for node in self.nodes))
         return report
 
     def _report(self, sent: list[int]) -> Report:

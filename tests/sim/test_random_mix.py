@@ -20,8 +20,8 @@ from kvsim.world import Setting, World
 
 SEEDS_VARIABLE = "KVCAST_MIX_SEEDS"
 SEEDS_USUAL = "0-39"
-SEEDS_FOUND = (91547,)
-"""That found a defect once: a chunk on disks, and a wrong copy of it in memory."""
+SEEDS_FOUND = (91547, 303928)
+"""That found a defect once: a chunk on disks, and a wrong copy of it in memory; probes whose holders all died."""
 DEADLINE_NS = 20_000 * MS
 TTL_NS = 500 * MS
 
