@@ -9,6 +9,7 @@ import pytest
 
 from kvpolicy.value.ages import AGE_EDGES_S, FINISHED_SCORE, NEVER, RECENCY, ReuseAges
 from kvpolicy.value.aging import AgingScores
+from kvpolicy.value.lowest import LowestFirst
 
 GROUPS = 5
 
@@ -98,3 +99,16 @@ def test_what_is_finished_stays_below_all_others() -> None:
     aging.grow_older(1.0)
     scores, chunks = aging.all()
     assert chunks[np.argmin(scores)] == 1 and scores.min() <= FINISHED_SCORE
+
+
+def test_a_new_member_precedes_only_what_no_entry_is_before() -> None:
+    members = {place: float(place) for place in range(1, 101)}
+    order = LowestFirst(lambda score, place: members.get(place) == score, 10, 50)
+    places = np.arange(1, 101)
+    order.fill(places.astype(np.float64), places, places)
+    assert order.precedes((0.5, 7, 7)) and not order.precedes((1.5, 7, 7))
+    assert not order.precedes((1.0, 2, 2)) and order.precedes((1.0, 0, 0)), "the rank among equals counts"
+    order.changed(0.2, 3, 3)
+    assert not order.precedes((0.5, 7, 7)), "though the entry is outdated"
+    assert order.first() == (1.0, 1, 1)
+    assert order.precedes((0.5, 7, 7))
