@@ -32,12 +32,13 @@ FINISHED_SCORE: Final = -1e18
 """Of it: below any score."""
 
 _EDGES: Final = np.array(AGE_EDGES_S)
+_HOLDS_UNTIL: Final = np.array((*AGE_EDGES_S, np.inf))
 _BEGINS: Final = np.array((0.0, *AGE_EDGES_S))
 _ENDS: Final = np.array((*AGE_EDGES_S, 2 * AGE_EDGES_S[-1]))
 _WIDTHS: Final = _ENDS - _BEGINS
 _LOWEST: Final = -40.0
 """log2 of the index where no hit was ever seen."""
-_RECENCY: Final = 1e-6
+RECENCY: Final = 1e-6
 """What a second of age takes off a score: of one class and bin, what was fetched longest ago goes first."""
 _DUE_MIN, _DUE_MAX, _DUE_SHARE = 64.0, 8192.0, 16
 """Chunks fetched between two computations of the index: a share of all so far, within these limits."""
@@ -59,6 +60,7 @@ class ReuseAges:
         self._began_s: float | None = None
         self._index = np.full((CLASSES + 1, AGES), _LOWEST)
         self._index[NEVER] = FINISHED_SCORE
+        self._index_at = self._index.reshape(-1).data
         self.fresh: list[float] = self._index[:, 0].tolist()
         """By class: log2 of the index at age 0."""
 
@@ -76,14 +78,22 @@ class ReuseAges:
         """`chunks` chunks of this class were fetched again at the age of `gap_s`."""
         self._hits_at[group * AGES + bisect_right(AGE_EDGES_S, gap_s)] += chunks
 
-    def score(self, group: int, age_s: float) -> float:
+    def log_index(self, group: int, age_s: float) -> float:
         """log2 of the index of one chunk, in hits/s."""
-        return float(self._index[group, bisect_right(AGE_EDGES_S, age_s)]) - _RECENCY * age_s
+        return self._index_at[group * AGES + bisect_right(AGE_EDGES_S, age_s)]
+
+    def log_indices(self, groups: npt.NDArray[np.integer], ages_s: Floats) -> tuple[Floats, Floats]:
+        """`log_index` of many chunks, and the ages at which it changes next."""
+        bins = np.searchsorted(_EDGES, ages_s, side="right")
+        return self._index[groups, bins], _HOLDS_UNTIL[bins]
+
+    def score(self, group: int, age_s: float) -> float:
+        """`log_index`, and what age takes off it."""
+        return self.log_index(group, age_s) - RECENCY * age_s
 
     def scores(self, groups: npt.NDArray[np.integer], ages_s: Floats) -> Floats:
         """`score` of many chunks."""
-        index: Floats = self._index[groups, np.searchsorted(_EDGES, ages_s, side="right")]
-        return index - _RECENCY * ages_s
+        return self.log_indices(groups, ages_s)[0] - RECENCY * ages_s
 
     def work_out(self, now_s: float) -> bool:
         """Bring the index up to date, if enough was learned since the last time. True if it was."""

@@ -79,6 +79,12 @@ class LowestFirst:
             else:
                 return None
 
+    def precedes(self, entry: Entry) -> bool:
+        """Whether a member that is new below the border is the first for sure: no entry, not even one that is outdated,
+        lies before it."""
+        side, queue = self._side, self._queue
+        return (not side or entry < side[0]) and (not queue or entry < queue[-1])
+
     def take(self, first: Entry) -> None:
         """Take out what `first` returned, until it is put back."""
         if self._queue and self._queue[-1] is first:

@@ -10,22 +10,31 @@ in which shadow, and what each chunk scored when it was fetched last.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final, TypeAlias
 
 import numpy as np
 
-from kvpolicy.value.ages import FINISHED_SCORE, NEVER, ReuseAges
-from kvpolicy.value.lowest import LowestFirst
+from kvpolicy.value.ages import FINISHED_SCORE, NEVER, Floats, Numbers, ReuseAges
+from kvpolicy.value.aging import AgingScores
+from kvpolicy.value.lowest import Entry, LowestFirst
 from kvpolicy.value.order import QUEUE_MIN, QUEUE_SHARE
 from kvpolicy.value.policies import Facts, Policy, Rule
+
+STEADY_QUEUE_SHARE: Final = 8
+"""`QUEUE_SHARE` where scores do not change with age: a pass costs more than a longer queue."""
 
 EveryScore: TypeAlias = Callable[[Facts], Sequence[float]]
 
 NOBODY: Final = -1
 """What the first chunk of a prefix hangs on."""
+
+Link: TypeAlias = tuple[int, float]
+"""What a chunk hangs on, and its bytes."""
 
 
 @dataclass(slots=True)
@@ -53,8 +62,8 @@ class ShadowCache:
     """One policy's pool."""
 
     __slots__ = (
-        "_ages", "_as_of_s", "_at", "_bit", "_children", "_every", "_filtered", "_gone", "_held", "_here",
-        "_leaves", "_order", "_shown", "capacity_bytes", "hits", "used_bytes",
+        "_aging", "_as_of_s", "_at", "_bit", "_children", "_every", "_filtered", "_gone", "_heir", "_heir_shown",
+        "_held", "_here", "_leaves", "_moved", "_order", "_shown", "capacity_bytes", "hits", "used_bytes",
     )  # fmt: skip
 
     def __init__(
@@ -75,7 +84,9 @@ class ShadowCache:
         self._bit = 1 << at
         self._filtered = filtered
         self._every = every
-        self._ages = ages
+        self._aging = None if ages is None else AgingScores(ages)
+        self._moved: set[int] = set()
+        """With ages: leaves that came, went or were fetched since the last pass."""
         self._shown = shown
         self._held = held
         self._gone = gone
@@ -83,15 +94,19 @@ class ShadowCache:
         self.used_bytes = 0.0
         self.hits = 0.0
         """Seconds saved, or bytes where nobody knows seconds, by what it had; recent ones count more."""
-        self._here: dict[int, tuple[int, float]] = {}
+        self._here: dict[int, Link] = {}
         """See `here`."""
         self._children: dict[int, int] = {}
-        """How many hang on it; 0 is left out."""
+        """How many hang on it, if it is more than one; else it is a leaf, or one does."""
         self._leaves: dict[int, float] = {}
         """Scores of those that nothing hangs on, apart from what the fetch under way uses."""
+        self._heir: Entry | None = None
+        """The leaf that goes first, if what went last hung on it; it is not in the order yet."""
+        self._heir_shown: ShownChunk | None = None
+        """What its score was worked out from."""
         self._as_of_s = 0.0
         """Moment of the chunks' ages in the order: that of its last pass."""
-        self._order = LowestFirst(self._is_leaf, QUEUE_MIN, QUEUE_SHARE)
+        self._order = LowestFirst(self._is_leaf, QUEUE_MIN, QUEUE_SHARE if ages is not None else STEADY_QUEUE_SHARE)
 
     def __len__(self) -> int:
         return len(self._here)
@@ -99,12 +114,12 @@ class ShadowCache:
     def __contains__(self, chunk: int) -> bool:
         return chunk in self._here
 
-    def here(self) -> Mapping[int, tuple[int, float]]:
-        """Of each chunk here the one that it hangs on (NOBODY for the first of a prefix), and its bytes."""
+    def here(self) -> Mapping[int, Link]:
+        """Chunks here."""
         return self._here
 
-    def leaves(self) -> Iterable[int]:
-        """Chunks here that nothing hangs on."""
+    def leaves(self) -> Mapping[int, float]:
+        """Scores of the chunks here that nothing hangs on (`AgingScores`, where they depend on age)."""
         return self._leaves
 
     def used(self, last: int) -> None:
@@ -112,30 +127,36 @@ class ShadowCache:
         if last in self._leaves:
             self._rank(last)
 
-    def lacked(self, chunks: Sequence[int], leading: int, now_s: float) -> None:
+    def lacked(self, chunks: Sequence[int], links: Sequence[Link], leading: int, now_s: float) -> None:
         """A fetch found only so many leading chunks. The others come in, as far as the policy lets them."""
-        children, here, shown, held, bit = self._children, self._here, self._shown, self._held, self._bit
+        here, shown, held, bit = self._here, self._shown, self._held, self._bit
+        scored, score = None, 0.0
         tail = chunks[leading - 1] if leading else NOBODY
         if leading:
             self._hold(tail)
-        for chunk in chunks[leading:] if leading else chunks:
+        for at in range(leading, len(chunks)):
+            chunk = chunks[at]
             if chunk in here:  # its ancestors were not named by the fetch that brought it
+                self._settle()
                 self._hold(chunk)
                 if tail != NOBODY:
                     self._release(tail)
                 tail = chunk
                 continue
             own = shown[chunk]
-            if self.used_bytes + own.size_bytes > self.capacity_bytes:
+            size_bytes = own.size_bytes
+            if self.used_bytes + size_bytes > self.capacity_bytes:
                 if self._filtered and not own.again:
                     break
-                if not self._make_room(self._score(own), own.size_bytes, now_s):
+                if own is not scored:
+                    scored, score = own, self._score(own)
+                if not self._make_room(score, size_bytes, now_s):
                     break
-            self.used_bytes += own.size_bytes
-            here[chunk] = tail, own.size_bytes
-            children[chunk] = 1
+            self.used_bytes += size_bytes
+            here[chunk] = links[at]
             held[chunk] = held.get(chunk, 0) | bit
             tail = chunk
+        self._settle()
         if tail != NOBODY:
             self._release(tail)
 
@@ -144,9 +165,15 @@ class ShadowCache:
         if chunk in self._leaves:
             self._rank(chunk)
 
-    def forget_order(self) -> None:
-        """Scores mean something else now."""
-        self._order.forget()
+    def rejuvenated(self, chunks: Sequence[int]) -> None:
+        """With ages: these were just fetched. One before the last may be a leaf, too, if a fetch began behind it."""
+        self._moved |= self._leaves.keys() & chunks
+
+    def ages_changed(self) -> None:
+        """Ages say something else than before."""
+        if self._aging is not None:
+            self._aging.ages_changed()
+            self._order.forget()
 
     def shrink(self, odd: int) -> None:
         """Keep only chunks outside the half of the sample that `odd` names; capacity follows."""
@@ -154,6 +181,8 @@ class ShadowCache:
         self._children.clear()
         self._leaves.clear()
         self._order.forget()
+        if self._aging is not None:
+            self._aging.clear()
         self.capacity_bytes /= 2
         self.used_bytes = 0.0
         for chunk, (parent, size_bytes) in before.items():
@@ -163,49 +192,104 @@ class ShadowCache:
                 parent = before[parent][0]
             self._here[chunk] = parent, size_bytes
             self.used_bytes += size_bytes
-            if parent != NOBODY:
-                self._children[parent] = self._children.get(parent, 0) + 1
+        counts = Counter(parent for parent, _ in self._here.values())
+        self._children.update({parent: count for parent, count in counts.items() if count > 1 and parent != NOBODY})
         for chunk in self._here:
-            if chunk not in self._children:
-                self._leaves[chunk] = self._score(self._shown[chunk])
+            if chunk not in counts:
+                self._rank(chunk)
         while self.used_bytes > self.capacity_bytes and (lowest := self._lowest(self._as_of_s)) is not None:
-            self._take_out(lowest[1])
-            self._forget(lowest[1])
+            self._take_out(lowest[2])
+            self._forget(lowest[2])
 
     def _score(self, own: ShownChunk) -> float:
-        scores = own.scores
-        if scores is None:
-            scores = own.scores = self._every(own.facts)
-        score = scores[self._at]
-        if self._ages is not None:
-            score += self._ages.score(own.group, self._as_of_s - own.last_s)
-        return score
+        base = (own.scores or self._scores(own))[self._at]
+        return base if self._aging is None else self._aging.one(base, own.group, own.last_s, self._as_of_s)
+
+    def _scores(self, own: ShownChunk) -> Sequence[float]:
+        own.scores = self._every(own.facts)
+        return own.scores
 
     def _rank(self, leaf: int) -> None:
         score = self._leaves[leaf] = self._score(self._shown[leaf])
+        if self._aging is not None:
+            self._moved.add(leaf)
         if score < self._order.border:
             self._order.changed(score, leaf, leaf)
 
     def _hold(self, chunk: int) -> None:
         """One more hangs on it, or will: it cannot go."""
-        self._children[chunk] = self._children.get(chunk, 0) + 1
-        self._leaves.pop(chunk, None)
+        if self._leaves.pop(chunk, None) is None:
+            self._children[chunk] = self._children.get(chunk, 1) + 1
+        elif self._aging is not None:
+            self._moved.add(chunk)
 
     def _release(self, chunk: int) -> None:
         """One less hangs on it."""
-        left = self._children[chunk] - 1
-        if left:
-            self._children[chunk] = left
+        hanging = self._children.get(chunk)
+        if hanging is None:
+            self._rank(chunk)
+        elif hanging > 2:
+            self._children[chunk] = hanging - 1
         else:
             del self._children[chunk]
-            self._rank(chunk)
 
     def _make_room(self, score: float, size_bytes: float, now_s: float) -> bool:
         """Drop what scores less than a newcomer until that fits; False, and nothing dropped, if it does not."""
         if size_bytes > self.capacity_bytes:
             return False
-        if self._ages is not None:
+        if self._aging is not None:
             self._order.expire()
+            if self._order.border == -math.inf:  # a pass comes before the next leaf goes
+                self._heir = None
+        first = self._heir or self._lowest(now_s)
+        if first is None or first[0] >= score:
+            return False
+        if self.used_bytes - self._here[first[2]][1] + size_bytes > self.capacity_bytes:
+            return self._make_more_room(score, size_bytes, now_s)
+        self._drop(first)
+        return True
+
+    def _drop(self, first: Entry) -> None:
+        """Drop the leaf that goes first. What it hung on goes next as a rule, because it was fetched with it."""
+        score, _, leaf = first
+        order, shown = self._order, self._shown
+        if self._heir is None:
+            order.take(first)
+            self._heir_shown = None
+        self._heir = None
+        parent, leaf_bytes = self._here.pop(leaf)
+        self.used_bytes -= leaf_bytes
+        del self._leaves[leaf]
+        if self._aging is not None:
+            self._moved.add(leaf)
+        self._forget(leaf)
+        if parent == NOBODY:
+            return
+        if parent in self._children:
+            self._release(parent)
+            return
+        own = shown[parent]
+        if own is not self._heir_shown:
+            score, self._heir_shown = self._score(own), own
+        self._leaves[parent] = score
+        if self._aging is not None:
+            self._moved.add(parent)
+        if score < order.border:
+            heir = score, parent, parent
+            if order.precedes(heir):
+                self._heir = heir
+            else:
+                order.changed(*heir)
+
+    def _settle(self) -> None:
+        """Nothing more goes for now."""
+        if self._heir is not None:
+            self._order.changed(*self._heir)
+            self._heir = None
+
+    def _make_more_room(self, score: float, size_bytes: float, now_s: float) -> bool:
+        """`_make_room` by more than one."""
+        self._settle()
         gone: list[tuple[int, int, float]] = []
         while self.used_bytes + size_bytes > self.capacity_bytes:
             lowest = self._lowest(now_s)
@@ -213,7 +297,7 @@ class ShadowCache:
                 for one in reversed(gone):
                     self._put_back(*one)
                 return False
-            gone.append((lowest[1], *self._take_out(lowest[1])))
+            gone.append((lowest[2], *self._take_out(lowest[2])))
         for chunk, _, _ in gone:
             self._forget(chunk)
         return True
@@ -221,6 +305,8 @@ class ShadowCache:
     def _take_out(self, leaf: int) -> tuple[int, float]:
         """Returns the chunk that it hung on, and its bytes."""
         del self._leaves[leaf]
+        if self._aging is not None:
+            self._moved.add(leaf)
         parent, leaf_bytes = self._here.pop(leaf)
         self.used_bytes -= leaf_bytes
         if parent != NOBODY:
@@ -242,19 +328,33 @@ class ShadowCache:
             del self._held[chunk]
             self._gone.append(chunk)
 
-    def _lowest(self, now_s: float) -> tuple[float, int] | None:
+    def _lowest(self, now_s: float) -> Entry | None:
         """Score and chunk of the leaf that goes next."""
         while (entry := self._order.first()) is None:
             leaves = self._leaves
             if not leaves:
                 return None
-            chunks = np.fromiter(leaves, np.int64, len(leaves))
-            if self._ages is not None:
-                self._as_of_s = now_s
-                for chunk in leaves:
-                    leaves[chunk] = self._score(self._shown[chunk])
-            self._order.fill(np.fromiter(leaves.values(), np.float64, len(leaves)), chunks, chunks)
-        return entry[0], entry[2]
+            if self._aging is None:
+                chunks = np.fromiter(leaves, np.int64, len(leaves))
+                scores = np.fromiter(leaves.values(), np.float64, len(leaves))
+            else:
+                scores, chunks = self._grown_older(self._aging, now_s)
+            self._order.fill(scores, chunks, chunks)
+        return entry
+
+    def _grown_older(self, aging: AgingScores, now_s: float) -> tuple[Floats, Numbers]:
+        """Scores of the leaves now, and the leaves."""
+        leaves, shown = self._leaves, self._shown
+        for chunk in self._moved:
+            if chunk in leaves:
+                own = shown[chunk]
+                aging.put(chunk, (own.scores or self._scores(own))[self._at], own.group, own.last_s)
+            else:
+                aging.drop(chunk)
+        self._moved.clear()
+        self._as_of_s = now_s
+        leaves.update(zip(*aging.grow_older(now_s), strict=True))
+        return aging.all()
 
     def _is_leaf(self, score: float, chunk: int) -> bool:
         return self._leaves.get(chunk) == score
@@ -307,18 +407,29 @@ class ShadowCaches:
                 if not have:
                     break
         self._shown.update(zip(chunks, shown, strict=True))
-        saved = list(accumulate((one.saved for one in shown), initial=0.0))
+        for shadow in self._aged:
+            shadow.rejuvenated(chunks)
+        if have == self._all:
+            self._all_have(chunks[-1], unit * sum([one.saved for one in shown]))
+            return
+        links = list(zip((NOBODY, *chunks), [one.size_bytes for one in shown], strict=False))
+        saved = list(accumulate([one.saved for one in shown], initial=0.0))
         for shadow, found in zip(self.each, leading, strict=True):
             shadow.hits += unit * saved[found]
             if found == len(chunks):
                 shadow.used(chunks[-1])
             else:
-                shadow.lacked(chunks, found, now_s)
-        if have != self._all:
-            missed_bytes = sum([one.size_bytes for one in shown[leading[0] :]])
-            self.turn += missed_bytes / max(1.0, self.each[0].capacity_bytes)
-            self._gone += chunks
-            self._clean()
+                shadow.lacked(chunks, links, found, now_s)
+        missed_bytes = sum([one.size_bytes for one in shown[leading[0] :]])
+        self.turn += missed_bytes / max(1.0, self.each[0].capacity_bytes)
+        self._gone += chunks
+        self._clean()
+
+    def _all_have(self, last: int, hits: float) -> None:
+        """All shadows have all of a fetch, the last of which is this."""
+        for shadow in self.each:
+            shadow.hits += hits
+            shadow.used(last)
 
     def _clean(self) -> None:
         """What no shadow has need not be known."""
@@ -337,7 +448,7 @@ class ShadowCaches:
     def ages_changed(self) -> None:
         """Ages say something else than before."""
         for shadow in self._aged:
-            shadow.forget_order()
+            shadow.ages_changed()
 
     def shrink(self, odd: int) -> None:
         """Keep only chunks outside the half of the sample that `odd` names."""

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from bmv2_testbed.bench.policy.replay import replay_into
 from bmv2_testbed.bench.policy.trees import Forest, forest
 from kvpolicy.value import POLICIES, CacheValues, Policy, Rule, ValueParameters, selector
-from kvpolicy.value.ages import ReuseAges
+from kvpolicy.value.ages import RECENCY, ReuseAges
+from kvpolicy.value.aging import AgingScores
 from kvpolicy.value.shadows import NOBODY, ShadowCache, ShadowCaches, ShownChunk
 from planner.traces import TraceRequest
 from planner.traces.tuning import MADE
@@ -159,6 +160,76 @@ def test_a_prefix_longer_than_the_shadow_keeps_its_beginning() -> None:
         caches.fetched(range(5), [shown(float(at))] * 5, 1.0, at)
         assert [chunk in shadow for chunk in range(5)] == [True] * 3 + [False] * 2
     assert shadow.hits == 6
+
+
+def test_parts_of_a_prefix_go_in_the_order_of_their_scores_among_all_leaves() -> None:
+    """What a leaf hung on goes next only if nothing else scores less."""
+    caches, shadow = shadows(6)
+    caches.fetched([1, 2, 3], [shown(1.0), shown(3.0), shown(1.0)], 1.0, 0.0)
+    caches.fetched([4], [shown(2.0)], 1.0, 1.0)
+    caches.fetched([5], [shown(4.0)], 1.0, 2.0)
+    caches.fetched([6], [shown(5.0)], 1.0, 3.0)
+    left: list[int] = []
+    for chunk in (10, 11, 12, 13):
+        before = set(shadow.here())
+        caches.fetched([chunk], [shown(9.0)], 1.0, chunk)
+        left += before - set(shadow.here())
+    assert left == [3, 4, 2, 1]
+    caches.fetched([20, 21, 22], [shown(9.5)] * 3, 1.0, 20.0)
+    assert [chunk in shadow for chunk in (5, 6, 10, 11, 20, 21, 22)] == [False] * 3 + [True] * 4
+
+
+def test_a_fetch_may_bring_what_comes_before_a_leaf_that_was_to_go_next() -> None:
+    """The newcomers displace the end of another prefix, whose beginning then is part of the same fetch."""
+    caches, shadow = shadows(3)
+    caches.fetched([1, 2], [shown(1.0)] * 2, 1.0, 0.0)
+    caches.fetched([3], [shown(8.0)], 1.0, 1.0)
+    caches.fetched([9, 1, 7], [shown(5.0), shown(5.0), shown(6.0)], 1.0, 2.0)
+    assert set(shadow.here()) == {1, 7, 3} and set(shadow.leaves()) == {7, 3}
+    check(shadow, 0)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_leaves_score_by_the_ages_that_they_have_at_a_pass(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fetches begin anywhere in a prefix, so that what is fetched again may be a leaf before the end of the fetch."""
+    rng = random.Random(seed)
+    ages = ReuseAges(4.0, 1_000_000)
+    ages.work_out(0.0)
+    for age_s in (0.1, 1.0, 3.0, 3.0, 20.0):
+        ages.entered(1, 40)
+        ages.left(1, age_s, 30)
+    assert ages.work_out(100.0)
+    policy = next(one for one in POLICIES if one.rule is Rule.AGE)
+    caches = ShadowCaches((policy,), 30.0, ages, lambda facts: (facts[4],))
+    (shadow,) = caches.each
+    last_s: dict[int, float] = {}
+    worth: dict[int, float] = {}
+    passes: list[float] = []
+    grow_older = AgingScores.grow_older
+
+    def noted(rows: AgingScores, at_s: float) -> tuple[list[int], list[float]]:
+        passes.append(at_s)
+        return grow_older(rows, at_s)
+
+    monkeypatch.setattr(AgingScores, "grow_older", noted)
+    for at in range(900):
+        now_s = 200.0 + at / 4
+        leaf, path = rng.randrange(1, 256), []
+        while leaf:
+            path.append(leaf)
+            leaf //= 3
+        path = path[::-1][rng.choice((0, 0, 1, 2)) :]
+        if not path:
+            continue
+        facts = (now_s, 1.0, 1, 0, rng.random(), 0.0)
+        caches.fetched(path, [ShownChunk(facts, 1, 1.0, 1.0, True)] * len(path), 1.0, now_s)
+        last_s |= dict.fromkeys(path, now_s)
+        worth |= dict.fromkeys(path, facts[4])
+        if passes and passes[-1] == now_s:
+            for chunk, score in shadow.leaves().items():
+                expected = worth[chunk] + ages.score(1, now_s - last_s[chunk])
+                assert score - RECENCY * now_s == pytest.approx(expected, abs=1e-9)
+    assert len(passes) > 5
 
 
 @pytest.mark.parametrize("seed", range(20))
