@@ -47,10 +47,14 @@ class GuestImage:
     initramfs: Path
 
 
+CHECKOUT_CACHE: Final = Path(__file__).resolve().parents[2] / "build" / "cache"
+"""What the Makefile sets XDG_CACHE_HOME to."""
+
+
 def cache_directory() -> Path:
-    """Where images lie: $XDG_CACHE_HOME/kvcast/guests."""
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "kvcast" / "guests"
+    """Where images lie: kvcast/guests in $XDG_CACHE_HOME, else where `make roce` puts them, or in ~/.cache."""
+    built = CHECKOUT_CACHE if CHECKOUT_CACHE.is_dir() else Path.home() / ".cache"
+    return Path(os.environ.get("XDG_CACHE_HOME") or built) / "kvcast" / "guests"
 
 
 def why_not_ready() -> str:

@@ -99,6 +99,17 @@ def test_a_machine_without_qemu_says_what_is_missing(monkeypatch: pytest.MonkeyP
     assert image.why_not_ready() == "the guests' image is not built (make roce)"
 
 
+def test_what_make_roce_built_is_found_without_its_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(image, "CHECKOUT_CACHE", tmp_path / "cache")
+    assert image.cache_directory() == tmp_path / ".cache" / "kvcast" / "guests"
+    (tmp_path / "cache").mkdir()
+    assert image.cache_directory() == tmp_path / "cache" / "kvcast" / "guests"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "mine"))
+    assert image.cache_directory() == tmp_path / "mine" / "kvcast" / "guests"
+
+
 def test_a_testbed_without_an_image_ends_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with pytest.raises(TestbedError, match=r"\(make roce\)"):
