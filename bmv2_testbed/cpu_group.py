@@ -18,6 +18,7 @@ from typing import Final
 
 from bmv2_testbed.errors import TestbedError
 
+_NAME: Final = "kvcast-bench-"
 _EMPTY_WITHIN_S: Final = 5.0
 _LOOK_S: Final = 0.05
 
@@ -81,7 +82,8 @@ def isolated(busy_loops: int = 0) -> Iterator[str]:
     before = controller.root / _own_group(controller).lstrip("/")
     if not before.is_dir():  # A container may see its groups without the path that leads to them.
         before = controller.root
-    name = f"kvcast-bench-{os.getpid()}"
+    sweep(controller)
+    name = f"{_NAME}{os.getpid()}"
     group = controller.make(name, controller.weight_max)
     try:
         _move(os.getpid(), group)
@@ -92,6 +94,15 @@ def isolated(busy_loops: int = 0) -> Iterator[str]:
             _move(os.getpid(), before)
     finally:
         _remove(group)
+
+
+def sweep(controller: CpuController) -> None:
+    """Remove the groups of benchmarks that were killed; a group that still has a process stays."""
+    for group in controller.root.glob(f"{_NAME}*"):
+        process, _, _ = group.name.removeprefix(_NAME).partition("-")
+        if not Path("/proc", process).exists():
+            with contextlib.suppress(OSError):
+                group.rmdir()
 
 
 def _words(controller: CpuController, busy_loops: int) -> str:

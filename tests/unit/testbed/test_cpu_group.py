@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from bmv2_testbed.cpu_group import find_controller
+from bmv2_testbed.cpu_group import find_controller, sweep
 from bmv2_testbed.errors import TestbedError
 
 _SHOW = """
@@ -62,4 +63,24 @@ def test_work_inside_is_in_the_group_and_the_group_goes() -> None:
     assert done.returncode == 0, done.stderr
     assert "in a CPU group of its own" in done.stdout
     assert "1 busy loops beside it" in done.stdout
-    assert not list(controller.root.glob(f"kvcast-bench-{done.stdout.split()[-1]}*"))
+    name = f"kvcast-bench-{done.stdout.split()[-1]}"
+    assert not (controller.root / name).exists()
+    assert not (controller.root / f"{name}-busy").exists()
+
+
+@pytest.mark.root
+def test_groups_of_benches_that_were_killed_go_with_the_next_one() -> None:
+    try:
+        controller = find_controller(Path("/proc/self/mounts").read_text())
+        gone = subprocess.Popen([sys.executable, "-c", ""])
+        gone.wait()
+        left = [controller.make(f"kvcast-bench-{gone.pid}{end}", 1024) for end in ("", "-busy")]
+        mine = controller.make(f"kvcast-bench-{os.getpid()}", 1024)
+    except TestbedError as error:
+        pytest.skip(str(error))
+    try:
+        sweep(controller)
+        assert not any(group.exists() for group in left)
+        assert mine.exists()
+    finally:
+        mine.rmdir()
