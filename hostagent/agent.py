@@ -32,7 +32,7 @@ from hostagent.core.knowledge import Knowledge
 from hostagent.disk.store import DiskStore
 from hostagent.examined import EXAMINING_ENGINE, Examined
 from hostagent.hashing import Hashing
-from hostagent.link_rate import link_rate_bit_s, nic_rate_bit_s
+from hostagent.link_rate import link_rate_bit_s
 from hostagent.lone_gets import LoneGets, WatchedLoneGets
 from hostagent.metrics import AgentMetrics
 from hostagent.native.library import datapath_or_none
@@ -166,7 +166,7 @@ class Agent:
         )
         library = datapath_or_none() if config.data.native == "auto" and self._leases is not None else None
         self.core = AgentCore(
-            replace(core_options(config, nic_rate_bit_s(config.data)), lone_gets=library is not None),
+            replace(core_options(config), lone_gets=library is not None),
             knowledge,
             self.store,
             served_reads=self.transport.counters,

@@ -21,14 +21,13 @@ def configured_fabric(config: AgentConfig) -> Fabric:
     )
 
 
-def core_options(config: AgentConfig, port_rate_bit_s: int | None) -> CoreOptions:
-    """Of the agent's core. `port_rate_bit_s`: no link of this node is faster, if that is known."""
+def core_options(config: AgentConfig) -> CoreOptions:
+    """Of the agent's core."""
     options = CoreOptions(
         config.pool.size_bytes,
         config.data.segment_bytes,
         parse_address(config.data.pool_address) or None,
         link_rate_bytes_per_s=config.link_rate_bit_s // 8 if config.link_rate_bit_s else None,
-        port_rate_bytes_per_s=port_rate_bit_s // 8 if port_rate_bit_s else None,
         merge_wait_max_s=config.merge_wait_max_s,
         wire_form=config.wire.form,
         tenant_weights={name: terms.weight for name, terms in config.tenants.items()},

@@ -2,7 +2,6 @@
 
 The kernel says it: for an RDMA port `rate` in sysfs-class-infiniband, for an interface `speed` in sysfs-class-net
 (Linux, Documentation/ABI/testing). A shaper in front of the link does not show there; `gate.link_rate` names its rate.
-Interfaces without a device, such as those of containers, have a speed that is made up, and are often faster.
 """
 
 from __future__ import annotations
@@ -31,14 +30,6 @@ def known_link_rate_bit_s(data: DataConfig, sys: Path = _SYS) -> int | None:
         return None
     rdma = _rdma_bit_s(interface, sys) if data.transport in ("auto", "verbs") else None
     return rdma or _ethernet_bit_s(interface, sys)
-
-
-def nic_rate_bit_s(data: DataConfig, sys: Path = _SYS) -> int | None:
-    """Bits per second that the NIC's port has, which no shaper and no burst exceeds; None: nobody says."""
-    interface = data.interface or interface_with(data.address)
-    if interface is None or not (sys / "net" / interface / "device").exists():
-        return None
-    return known_link_rate_bit_s(data, sys)
 
 
 def _ethernet_bit_s(interface: str, sys: Path) -> int | None:

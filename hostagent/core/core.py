@@ -109,7 +109,6 @@ class AgentCore:
             options.segment_bytes,
             interest_ttl_ns=options.interest_ttl_ns,
             link_rate_bytes_per_s=options.link_rate_bytes_per_s,
-            port_rate_bytes_per_s=options.port_rate_bytes_per_s,
         )
         self._alarms = alarms = Alarms(self._clock)
         self.forms = Forms(knowledge.costs, options)

@@ -26,8 +26,6 @@ class CoreOptions:
     interest_ttl_ns: int = ReaderParameters(member=None).interest_ttl_ns
     link_rate_bytes_per_s: int | None = None
     """Of this node's link, if the configuration says so."""
-    port_rate_bytes_per_s: int | None = None
-    """Of this node's NIC: its link is no faster."""
     disk_write_bytes_per_s: int = 0
     """Demotions are no faster; 0: no limit."""
     merge_wait_max_s: float = WAIT_MAX_S

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hostagent.config import DataConfig
-from hostagent.link_rate import UNKNOWN_BIT_S, link_rate_bit_s, nic_rate_bit_s
+from hostagent.link_rate import UNKNOWN_BIT_S, link_rate_bit_s
 
 GBIT = 1_000_000_000
 
@@ -41,15 +41,3 @@ def test_a_kernel_that_does_not_say(sys: Path, speed: str) -> None:
 def test_an_address_without_an_interface(sys: Path) -> None:
     assert link_rate_bit_s(DataConfig(transport="sockets", address="127.0.0.1"), sys) == UNKNOWN_BIT_S
     assert link_rate_bit_s(DataConfig(transport="sockets", address="192.0.2.1"), sys) == UNKNOWN_BIT_S
-
-
-def test_only_a_nic_bounds_its_link(sys: Path) -> None:
-    assert nic_rate_bit_s(DataConfig(transport="sockets", interface="eth1"), sys) == 25 * GBIT
-    assert nic_rate_bit_s(DataConfig(transport="auto", interface="eth1"), sys) == 100 * GBIT
-    container = sys / "net" / "eth0"
-    container.mkdir()
-    (container / "speed").write_text("10000\n")
-    data = DataConfig(transport="sockets", interface="eth0")
-    assert link_rate_bit_s(data, sys) == 10 * GBIT
-    assert nic_rate_bit_s(data, sys) is None
-    assert nic_rate_bit_s(DataConfig(transport="sockets", address="192.0.2.1"), sys) is None

@@ -32,13 +32,11 @@ class Inflow:
         "last_ns",
     )
 
-    def __init__(self, link_segments_per_s: float | None, pace: Pace, *, most: float | None = None) -> None:
-        """The link's rate if it is configured; `most`: it is no faster, in segments per second.
-
-        What piled up behind a shaper, or while this process did not run, comes in bursts that look like a faster link.
-        """
+    def __init__(self, link_segments_per_s: float | None, pace: Pace) -> None:
+        """`link_segments_per_s`: the link's rate if it is configured. What arrives may show that it takes less, but
+        not that it takes more: bursts, after a shaper's pause or one of this process, look like a faster link."""
         self._pace = pace
-        self._most = min(rate for rate in (link_segments_per_s, most, math.inf) if rate is not None)
+        self._most = math.inf if link_segments_per_s is None else link_segments_per_s
         self._link: float | None = None
         if link_segments_per_s is not None:
             self._know(link_segments_per_s)
@@ -57,7 +55,7 @@ class Inflow:
 
     @property
     def link(self) -> float | None:
-        """Most that was seen to arrive (segments per second), or what the configuration says; None: not known yet."""
+        """Most that was lately seen to arrive (segments per second), at most what is configured; None: unknown."""
         return self._link
 
     def add(self, foreign: int, total: int, now_ns: int) -> None:

@@ -19,8 +19,6 @@ class ReaderParameters:
     """After this time without GET, DATA or JOIN the switch forgets a chunk's interest."""
     link_rate_bytes_per_s: int | None = None
     """Rate of this node's link if the configuration gives it; None: it is learnt."""
-    port_rate_bytes_per_s: int | None = None
-    """The link is no faster, whatever bursts look like; None: nobody knows."""
 
 
 @dataclass(frozen=True, slots=True)

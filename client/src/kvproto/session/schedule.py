@@ -74,11 +74,9 @@ class Schedule:
         self._membership = membership
         self._pull = pull
         self._stripes = stripes
-        link, port = (
-            rate / parameters.segment_bytes if rate is not None else None
-            for rate in (parameters.link_rate_bytes_per_s, parameters.port_rate_bytes_per_s)
-        )
-        self.inflow = Inflow(link, pace, most=port)
+        rate = parameters.link_rate_bytes_per_s
+        link = rate / parameters.segment_bytes if rate is not None else None
+        self.inflow = Inflow(link, pace)
         self._led: list[Chunk] = []
         self._probed = link is not None
         self._idle_since_ns: int | None = None
