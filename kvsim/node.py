@@ -132,6 +132,8 @@ class Node:
         self.claimed: Callable[[effects.ReportClaims], None] = lambda _: None
         """Hears what its engine computes."""
         self.bad_copies: list[effects.ReportBadCopy] = []
+        self.proven: list[ChunkKey] = []
+        """Chunks that reads brought and that were hashed on their way."""
         self.tasks_ended: list[effects.ReportTaskEnd] = []
         self._carriers: Mapping[type, Callable[[Any], None]] = {}
         self.storage = Storage(self, engine, equipment, self._segment_bytes, scheduling.base_ns, chance)
@@ -427,6 +429,7 @@ class Node:
             effects.ComputeDigest: self.storage.compute_digest,
             effects.HashPieces: self.storage.hash_pieces,
             effects.ForgetPieces: self.storage.forget_pieces,
+            effects.ChunkProven: lambda effect: self.proven.append(effect.chunk.key),
             effects.LoadChunk: self.storage.load,
             effects.SaveChunk: self.storage.save,
             effects.ForgetStored: self.storage.forget_stored,

@@ -62,6 +62,8 @@ class Setting:
     """The switch serves all chunks from the beginning."""
     plain: bool = False
     """A switch that knows nothing of kvcast."""
+    is_known_plain: bool = False
+    """With `plain`: the controller has no switch, so no node is a member of one, and all is read reliably."""
     faults: Faults = CLEAN
     scheduling: Scheduling = field(default_factory=Scheduling)
     scheduling_of: dict[int, Scheduling] = field(default_factory=dict)
@@ -247,7 +249,7 @@ class World:
             for way in ("up", "down")
         )
         parameters = ReaderParameters(
-            member,
+            None if setting.is_known_plain else member,
             setting.segment_bytes,
             setting.receive_window,
             setting.ttl_ns,
@@ -355,17 +357,21 @@ class World:
 
     def _nodes_for(self, node: Node) -> tuple[NodeEntry, ...]:
         """All nodes, as one of them may use them."""
-        racks = self.core.racks
         return tuple(
             NodeEntry(
                 number,
                 other.name,
                 other.address,
                 other.name,
-                other.member if self.setting.tunnels or racks[other.address] == racks[node.address] else None,
+                None if self.setting.is_known_plain or not self._reaches(node, other) else other.member,
             )
             for number, other in enumerate(self.nodes)
         )
+
+    def _reaches(self, node: Node, other: Node) -> bool:
+        """Whether casts come from one to the other."""
+        racks = self.core.racks
+        return self.setting.tunnels or racks[other.address] == racks[node.address]
 
     def _entries(self, keys: Iterable[ChunkKey]) -> tuple[ChunkEntry, ...]:
         """What the directory says of chunks."""

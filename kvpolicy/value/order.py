@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from kvpolicy.value.ages import FINISHED_SCORE
 from kvpolicy.value.lowest import Entry, LowestFirst
 from kvpolicy.value.table import MOVED, NONE, RESIDENT, ChunkTable
 from kvproto.ids import ChunkKey
@@ -95,7 +96,7 @@ class EvictionOrder:
                 left = table.children_at[parent] - gone[parent]
                 if left == 0 and gone[parent]:
                     heapq.heappush(orphaned, (self._score_one(parent), parent, parent))
-            yield from self._rest(seen, evictable)
+            yield from self._rest(seen, gone, evictable)
         finally:
             self._leaves.put_back(passed)
 
@@ -132,10 +133,46 @@ class EvictionOrder:
         # Of equals the row taken last goes first.
         return self._leaves.fill(self._score_many(leaves), -leaves, leaves)
 
-    def _rest(self, seen: set[int], evictable: Callable[[ChunkKey], bool]) -> Iterator[int]:
+    def _rest(self, seen: set[int], gone: dict[int, int], evictable: Callable[[ChunkKey], bool]) -> Iterator[int]:
+        """Chunks with children that stay. What hangs on one that goes is worth nothing, and one may become a leaf."""
         table = self._table
         residents = np.flatnonzero(table.flags[: table.end] & RESIDENT)
-        scores = self._score_many(residents)
-        for slot in residents[np.argsort(scores, kind="stable")].tolist():
-            if slot not in seen and table.flags_at[slot] & RESIDENT and evictable(table.key(slot)):
-                yield slot
+        heap = [
+            (True, score, slot, slot)
+            for slot, score in zip(residents.tolist(), self._score_many(residents).tolist(), strict=True)
+            if slot not in seen
+        ]
+        heapq.heapify(heap)
+        below: dict[int, list[int]] | None = None
+        orphans: set[int] = set()
+        while heap:
+            slot = heapq.heappop(heap)[-1]
+            if slot in seen:
+                continue
+            seen.add(slot)
+            if not table.flags_at[slot] & RESIDENT or not evictable(table.key(slot)):
+                continue
+            yield slot
+            if below is None:
+                below = self._children_of(residents)
+            lost = [slot]
+            while lost:
+                for child in below.pop(lost.pop(), ()):
+                    lost.append(child)
+                    orphans.add(child)
+                    if child not in seen:
+                        heapq.heappush(
+                            heap, (table.children_at[child] > gone.get(child, 0), FINISHED_SCORE, child, child)
+                        )
+            parent = table.parent_at[slot]
+            if parent != NONE and table.flags_at[parent] & RESIDENT:
+                gone[parent] = gone.get(parent, 0) + 1
+                if gone[parent] == table.children_at[parent] and parent not in seen:
+                    score = FINISHED_SCORE if parent in orphans else self._score_one(parent)
+                    heapq.heappush(heap, (False, score, -parent, parent))
+
+    def _children_of(self, slots: Slots) -> dict[int, list[int]]:
+        below: dict[int, list[int]] = {}
+        for slot, parent in zip(slots.tolist(), self._table.parent[slots].tolist(), strict=True):
+            below.setdefault(parent, []).append(slot)
+        return below

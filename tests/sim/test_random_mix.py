@@ -44,7 +44,7 @@ def random_setting(chance: Chance, seed: int) -> Setting:
     chunks = between(chance, 1, 4 if readers > 50 else 6)
     budget = 6_000 // (readers * chunks)
     ill = bool(chance.below(3))
-    return Setting(
+    setting = Setting(
         readers=readers,
         holders=between(chance, 1, 3),
         racks=racks,
@@ -67,6 +67,7 @@ def random_setting(chance: Chance, seed: int) -> Setting:
         know_link=seed % 3 == 0,
         seed=seed,
     )
+    return replace(setting, cached=False, plain=True, is_known_plain=True) if seed % 5 == 4 else setting
 
 
 def equipped(setting: Setting, chance: Chance) -> Setting:

@@ -69,7 +69,7 @@ def test_chunks_go_by_themselves(stage: Stage, monkeypatch: pytest.MonkeyPatch) 
 def test_what_is_refused(stage: Stage, step: dict[str, object], said: str) -> None:
     stage.made.add(controllers=[stage.address])
     stage.script.attach("n0", 0)
-    result = ordered(stage, "n0", 1, timeout_ms=200, **step)
+    result = ordered(stage, "n0", 1, timeout_ms=1000, **step)
     assert (result.status, result.detail) == (pb.TaskResult.FAILED, said)
     assert stage.made.agents[0].core.idle
 

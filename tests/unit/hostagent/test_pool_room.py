@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hostagent.pool.chunks import Chunk, ChunkPool, Refusal
@@ -45,6 +45,7 @@ def filled(parents: list[int | None], pinned: set[int]) -> ChunkPool:
     count=st.integers(1, PAGES + 2),
     parent=st.none() | st.integers(0, PAGES - 1),
 )
+@example(parents=[None] * 6 + [0, None, 6, None, 1, None], pinned={8, 10}, count=8, parent=2)
 def test_the_same_go_for_all_at_once_as_one_after_the_other(
     parents: list[int | None], pinned: set[int], count: int, parent: int | None
 ) -> None:
