@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import settings
 
-# A property holds or it does not; how long an example takes is the machine's affair.
-settings.register_profile("kvcast", deadline=None)
+# A property holds or it does not; how long an example takes is the machine's affair. The same examples in each run:
+# `pytest --hypothesis-profile search` looks for others.
+settings.register_profile("kvcast", deadline=None, derandomize=True)
+settings.register_profile("search", deadline=None, max_examples=1000)
 settings.load_profile("kvcast")
 
 
