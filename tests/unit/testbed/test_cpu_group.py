@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bmv2_testbed.cpu_group import find_controller, sweep
+from bmv2_testbed.cpu_group import CpuController, find_controller, sweep
 from bmv2_testbed.errors import TestbedError
 
 _SHOW = """
@@ -52,13 +52,19 @@ def test_a_group_that_may_not_be_made_names_the_remedy(tmp_path: Path) -> None:
         found.make("group", 1)
 
 
-@pytest.mark.root
-def test_work_inside_is_in_the_group_and_the_group_goes() -> None:
+@pytest.fixture
+def controller() -> CpuController:
+    """This machine's, if groups may be made here."""
     try:
-        controller = find_controller(Path("/proc/self/mounts").read_text())
-        controller.make("kvcast-test-may-be-made", 1024).rmdir()
+        found = find_controller(Path("/proc/self/mounts").read_text())
+        found.make(f"kvcast-test-{os.getpid()}", 1024).rmdir()
     except TestbedError as error:
         pytest.skip(str(error))
+    return found
+
+
+@pytest.mark.root
+def test_work_inside_is_in_the_group_and_the_group_goes(controller: CpuController) -> None:
     done = subprocess.run([sys.executable, "-c", _SHOW], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "in a CPU group of its own" in done.stdout
@@ -69,15 +75,11 @@ def test_work_inside_is_in_the_group_and_the_group_goes() -> None:
 
 
 @pytest.mark.root
-def test_groups_of_benches_that_were_killed_go_with_the_next_one() -> None:
-    try:
-        controller = find_controller(Path("/proc/self/mounts").read_text())
-        gone = subprocess.Popen([sys.executable, "-c", ""])
-        gone.wait()
-        left = [controller.make(f"kvcast-bench-{gone.pid}{end}", 1024) for end in ("", "-busy")]
-        mine = controller.make(f"kvcast-bench-{os.getpid()}", 1024)
-    except TestbedError as error:
-        pytest.skip(str(error))
+def test_groups_of_benches_that_were_killed_go_with_the_next_one(controller: CpuController) -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    left = [controller.make(f"kvcast-bench-{gone.pid}{end}", 1024) for end in ("", "-busy")]
+    mine = controller.make(f"kvcast-bench-{os.getpid()}", 1024)
     try:
         sweep(controller)
         assert not any(group.exists() for group in left)
