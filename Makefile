@@ -19,7 +19,7 @@ help: ## this list
 
 .PHONY: help setup system system-checks lint types test unit sim fuzz soak test-long test-security roce test-roce test-vllm test-engines wheels wheelhouse test-wheels test-field demo demo-vllm demo-pd bench wire rpc p4 docs clean
 
-$(VENV)/.installed: pyproject.toml client/pyproject.toml p4switch/pyproject.toml tools/setup_python.sh
+$(VENV)/.installed: pyproject.toml client/pyproject.toml kvproto/pyproject.toml p4switch/pyproject.toml tools/setup_python.sh
 	tools/setup_python.sh $(VENV)
 	@touch $@
 
@@ -35,12 +35,12 @@ system-checks: ## Debian packages with which more checks can run: shells, promto
 	@touch $@
 
 # vLLM brings a torch and packages of its own, so its engines live in an environment of their own, too.
-.venv-vllm/.installed: pyproject.toml client/pyproject.toml p4switch/pyproject.toml tools/setup_vllm.sh
+.venv-vllm/.installed: pyproject.toml client/pyproject.toml kvproto/pyproject.toml p4switch/pyproject.toml tools/setup_vllm.sh
 	tools/setup_vllm.sh .venv-vllm
 	@touch $@
 
 # So do SGLang's, LMCache's, UCM's and Dynamo's.
-.venv-sglang/.installed .venv-lmcache/.installed .venv-ucm/.installed .venv-dynamo/.installed: .venv-%/.installed: pyproject.toml client/pyproject.toml p4switch/pyproject.toml tools/setup_%.sh
+.venv-sglang/.installed .venv-lmcache/.installed .venv-ucm/.installed .venv-dynamo/.installed: .venv-%/.installed: pyproject.toml client/pyproject.toml kvproto/pyproject.toml p4switch/pyproject.toml tools/setup_%.sh
 	tools/setup_$*.sh .venv-$*
 	@touch $@
 
@@ -63,7 +63,7 @@ lint: $(VENV)/.installed build/p4runtime_stubs/.written ## ruff, mypy --strict, 
 	$(VENV)/bin/lint-imports --no-logo
 
 types: $(VENV)/.installed ## mypy --strict alone
-	$(VENV)/bin/mypy client/src p4switch/src kvcodec kvpolicy kvdaemon kvsim controlplane hostagent bmv2_testbed kvcast planner tools examples
+	$(VENV)/bin/mypy client/src kvproto/src p4switch/src kvcodec kvpolicy kvdaemon kvsim controlplane hostagent bmv2_testbed kvcast planner tools examples
 
 test: setup .venv-p4rt-shell/.installed lint ## everything that can run on this machine, under ten minutes
 	$(RUN) $(PY) -m pytest $(PARALLEL) -m "not long and not roce and not wheels and not field and not engines and not enters_namespace"
@@ -84,7 +84,7 @@ soak: setup ## everything goes wrong under load, in namespaces (root): make soak
 	$(RUN) $(PY) -m tests.soak --minutes $(or $(MINUTES),15) $(if $(SEED),--seed $(SEED))
 
 roce: $(VENV)/.installed ## packages and the image for guests with soft-RoCE (needs root for the packages)
-	PYTHON=$(CURDIR)/$(PY) PYTHONPATH=$(CURDIR):$(CURDIR)/client/src:$(CURDIR)/p4switch/src tools/setup_roce.sh
+	PYTHON=$(CURDIR)/$(PY) PYTHONPATH=$(CURDIR):$(CURDIR)/client/src:$(CURDIR)/kvproto/src:$(CURDIR)/p4switch/src tools/setup_roce.sh
 
 test-roce: setup roce ## the RDMA transport in guests with soft-RoCE, in software emulation
 	$(RUN) $(PY) -m pytest -m roce tests/roce
@@ -107,14 +107,14 @@ test-engines: system .venv-sglang/.installed .venv-lmcache/.installed .venv-ucm/
 			-m "engines and not long" tests/engines/test_$${engine}_*.py || exit 1; \
 	done
 
-wheels: ## all three distributions, sdist and wheel, into dist/
+wheels: ## all distributions, sdist and wheel, into dist/
 	tools/build_distributions.sh dist
 
 wheelhouse: wheels ## what the wheels need in deploy/docker's images, for building those without a network
 	build/venv-build/bin/python -m pip download --quiet --disable-pip-version-check --dest dist/wheelhouse \
 		--only-binary :all: --implementation cp --python-version 3.12 --abi cp312 --abi abi3 --abi none \
 		--platform manylinux_2_28_$(shell uname -m) --platform manylinux2014_$(shell uname -m) \
-		dist/kvcast_client-*.whl dist/p4switch-*.whl "$$(ls dist/kvcast-*.whl)[otel]"
+		dist/kvcast_client-*.whl dist/kvproto-*.whl dist/p4switch-*.whl "$$(ls dist/kvcast-*.whl)[otel]"
 
 test-wheels: $(VENV)/.installed ## the wheels, built and installed into empty environments, at work
 	$(RUN) $(PY) -m pytest -m wheels tests/wheels
@@ -137,10 +137,10 @@ bench: setup ## the incast benchmark in all modes
 p4: $(VENV)/.installed ## check the data plane with p4switch's compiler and p4c's, and how much of a Tofino it needs
 	tools/check_p4.sh $(VENV)/bin/kvcast-switch $(PY)
 
-wire: $(VENV)/.installed ## regenerate client/src/kvproto/wire from p4/include/headers.p4
+wire: $(VENV)/.installed ## regenerate kvproto/src/kvproto/wire from p4/include/headers.p4
 	$(PY) tools/generate_wire.py
 
-rpc: $(VENV)/.installed ## regenerate client/src/kvproto/rpc from control.proto
+rpc: $(VENV)/.installed ## regenerate kvproto/src/kvproto/rpc from control.proto
 	$(PY) tools/generate_rpc.py
 
 docs: $(VENV)/.installed ## the documentation's site in build/site, strict about links

@@ -19,10 +19,10 @@ from hostagent.core.tiering import Promoter
 from hostagent.core.twins import is_twin
 from hostagent.disk.state import DiskState
 from hostagent.pool.chunks import Chunk, ChunkPool
+from kvchunk.ids import ChunkKey
 from kvpolicy.tiers.cold import PRESSURE_FREE_SHARE, VICTIMS_LOOKED_AT, worth_storing
 from kvpolicy.tiers.lane import Lane, LaneLimits
 from kvpolicy.value.costs import SourceCosts
-from kvproto.ids import ChunkKey
 
 WRITES_AT_ONCE: Final = 2
 WRITES_WAITING_MAX: Final = 32

@@ -13,8 +13,8 @@ from hostagent.core.fetches import Fetches
 from hostagent.core.sources import DiskIndex
 from hostagent.core.waits import Waits
 from hostagent.pool.chunks import ChunkPool
+from kvchunk.ids import ChunkKey
 from kvpolicy.tiers.holder_load import HolderLoads
-from kvproto.ids import ChunkKey
 
 _STALE_NS = int(limits.STALE_DIRECTORY_S * 1e9)
 

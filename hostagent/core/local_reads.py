@@ -11,8 +11,8 @@ from hostagent.core import effects
 from hostagent.core.clock import Alarms
 from hostagent.core.fetch import FetchObserver
 from hostagent.pool.chunks import Chunk, ChunkPool
+from kvchunk.sources import ChunkSource
 from kvclient.messages import Status
-from kvproto.sources import ChunkSource
 
 
 class LocalReads:

@@ -14,7 +14,7 @@ from hostagent import limits
 from hostagent.core.clock import Alarms
 from hostagent.core.events import EngineId
 from hostagent.pool.chunks import Chunk, ChunkPool, ChunkState
-from kvproto.ids import ChunkKey
+from kvchunk.ids import ChunkKey
 
 
 @dataclass(slots=True, order=True)

@@ -24,9 +24,10 @@ from hostagent.core.tasks import SwitchPlace, Tasks
 from hostagent.core.twins import is_twin
 from hostagent.disk.state import DiskState
 from hostagent.pool.chunks import ChunkPool
+from kvchunk.ids import ChunkKey
 from kvpolicy.tiers.gate import Gate
 from kvproto.commands import SendControl
-from kvproto.ids import Address, ChunkKey
+from kvproto.ids import Address
 from kvproto.session.parameters import ReaderParameters
 from kvproto.wire.control import Control, Op
 

@@ -11,7 +11,7 @@ from hostagent.core.fetch import FetchResult, Purpose
 from hostagent.core.fetches import Fetches
 from hostagent.core.sources import DiskIndex
 from hostagent.pool.chunks import ChunkPool
-from kvproto.ids import ChunkKey
+from kvchunk.ids import ChunkKey
 
 _DEADLINE_NS = int(limits.PREPARE_DEADLINE_S * 1e9)
 

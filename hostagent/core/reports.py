@@ -11,11 +11,11 @@ from hostagent.core import effects
 from hostagent.core.clock import Alarms
 from hostagent.core.sources import DiskIndex
 from hostagent.pool.chunks import Chunk, ChunkPool, ChunkState
+from kvchunk.ids import ChunkKey
+from kvchunk.sources import NETWORK, ChunkSource
 from kvclient.messages import Hint
 from kvpolicy.value import FetchTally, Measurement
-from kvproto.ids import ChunkKey
 from kvproto.integrity import Integrity, algorithm_of
-from kvproto.sources import NETWORK, ChunkSource
 
 T = TypeVar("T")
 _ANNOUNCE_DELAY_NS = int(limits.ANNOUNCE_DELAY_S * 1e9)

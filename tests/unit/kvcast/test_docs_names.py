@@ -10,9 +10,9 @@ import pytest
 from kvclient.engines.core.handoff import PARAMETERS
 
 ROOT = Path(__file__).parents[3]
-SOURCES = (ROOT, ROOT / "client" / "src", ROOT / "p4switch" / "src")
+SOURCES = (ROOT, ROOT / "client" / "src", ROOT / "kvproto" / "src", ROOT / "p4switch" / "src")
 PACKAGES = (
-    *("kvproto", "kvclient", "p4switch", "kvcodec", "kvpolicy", "kvdaemon", "kvsim"),
+    *("kvchunk", "kvproto", "kvclient", "p4switch", "kvcodec", "kvpolicy", "kvdaemon", "kvsim"),
     *("controlplane", "hostagent", "planner", "bmv2_testbed", "kvcast"),
 )
 FOLDERS = (*PACKAGES, "client", "p4", "tests", "tools", "docs", "examples", "deploy")

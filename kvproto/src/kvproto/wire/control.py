@@ -4,8 +4,8 @@ import enum
 import math
 from dataclasses import dataclass
 
+from kvchunk.ids import ChunkKey
 from kvproto.errors import WireError, WireReason
-from kvproto.ids import ChunkKey
 from kvproto.limits import CHUNK_SEGMENTS_MAX
 from kvproto.wire import layouts
 from kvproto.wire.layouts import KV_CONTROL_BYTES, KvControl

@@ -1,9 +1,10 @@
 """The chunks that a node's fetches want: which wait, which are open, and what ends when one is closed."""
 
+from kvchunk.ids import ChunkKey
 from kvproto.commands import AbortRead, DropChunk, ReaderCommand
 from kvproto.errors import LocalProtocolError
 from kvproto.events import ChunkWanted, HolderRef
-from kvproto.ids import ChunkKey, FetchId
+from kvproto.ids import FetchId
 from kvproto.limits import CHUNK_SEGMENTS_MAX, JOINED_MAX
 from kvproto.session.chunk import Chunk
 from kvproto.session.membership import Membership

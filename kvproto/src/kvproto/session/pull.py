@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from kvproto.ids import ChunkKey, NodeId
+from kvchunk.ids import ChunkKey
+from kvproto.ids import NodeId
 from kvproto.session.chunk import Chunk
 from kvproto.session.pace import Pace
 from kvproto.session.timing import (

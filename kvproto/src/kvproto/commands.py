@@ -4,8 +4,9 @@ import enum
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from kvproto.ids import Address, ChunkKey, FetchId, FillId, NodeId, ReadId
-from kvproto.sources import ChunkSource
+from kvchunk.ids import ChunkKey
+from kvchunk.sources import ChunkSource
+from kvproto.ids import Address, FetchId, FillId, NodeId, ReadId
 from kvproto.wire.control import Control
 
 

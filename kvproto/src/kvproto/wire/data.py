@@ -11,8 +11,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from kvchunk.ids import ChunkKey
 from kvproto.errors import WireReason
-from kvproto.ids import Address, ChunkKey, parse_address
+from kvproto.ids import Address, parse_address
 from kvproto.limits import CHUNK_SEGMENTS_MAX, SEGMENT_BYTES_MAX
 from kvproto.wire import layouts
 from kvproto.wire.icrc import (

@@ -3,9 +3,10 @@
 import numpy as np
 import numpy.typing as npt
 
+from kvchunk.ids import ChunkKey
 from kvproto.commands import AbortRead, Blame, ReaderCommand, ReadLeaves, ReportBadCopy, SegmentsDropped
 from kvproto.events import HolderRef
-from kvproto.ids import ChunkKey, NodeId, ReadId
+from kvproto.ids import NodeId, ReadId
 from kvproto.session.chunk import Chunk, Proof
 from kvproto.session.chunks import Chunks
 from kvproto.session.fetches import Fetches

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from kvproto.ids import ChunkKey, Namespace, prefix_keys
+from kvchunk.ids import ChunkKey, Namespace, prefix_keys
 
 PROBE_LABEL = "kvcast doctor cluster"
 """Label of the namespace that nothing but probes uses."""

@@ -1,32 +1,17 @@
-"""Identifiers of the protocol and how keys are derived. Owns no state."""
+"""How chunks are named: namespaces, and keys that chain over the tokens before. Pure."""
 
 import hashlib
 import sys
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import NewType, cast
 
 ChunkKey = NewType("ChunkKey", bytes)
 """128-bit name of a chunk: 16 bytes that chain over the whole prefix before it (`chunk_key`)."""
 
-NodeId = NewType("NodeId", str)
-"""A node as the controller knows it; one agent per node."""
-
-Member = NewType("Member", int)
-"""Small index of a node at its switch: its bit in interest sets, 0..63."""
-
-Address = NewType("Address", int)
-"""IPv4 address as an unsigned 32-bit integer in host order (`parse_address`, `format_address`)."""
-
-FetchId = NewType("FetchId", int)
-"""One fetch of an engine at this node; chosen by the shell, never reused while the node lives."""
-
-ReadId = NewType("ReadId", int)
-"""One reliable read (a stripe); chosen by the reader, never reused while the node lives."""
-
-FillId = NewType("FillId", int)
-"""One filling of a chunk into the switch; chosen by whoever orders it, never reused while the holder lives."""
+Digest = NewType("Digest", bytes)
+"""One byte that names the algorithm, then its output. Equal digests mean equal bytes, as far as the algorithm goes."""
 
 KEY_BYTES = 16
 TOKEN_BYTES = 4
@@ -37,19 +22,6 @@ SECRET_BYTES_MIN = 16
 """Of a tenant's secret: as many as a key has, so that guessing the secret is no easier than guessing a key."""
 ROOT_KEY = ChunkKey(bytes(KEY_BYTES))
 """The parent of a chunk that has none."""
-
-
-def parse_address(text: str) -> Address:
-    """IPv4 address from dotted text. Raises ValueError naming the text."""
-    parts = text.split(".")
-    if len(parts) != 4 or not all(part.isascii() and part.isdigit() and int(part) <= 255 for part in parts):
-        raise ValueError(f"not an IPv4 address: {text!r}")
-    return Address(int.from_bytes(bytes(map(int, parts)), "big"))
-
-
-def format_address(address: Address) -> str:
-    """Dotted text of an IPv4 address."""
-    return ".".join(map(str, address.to_bytes(4, "big")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,11 +107,3 @@ def chunk_key(parent: ChunkKey, namespace_digest: bytes, tokens: Sequence[int]) 
 def prefix_keys(namespace: Namespace, tokens: Sequence[int], parent: ChunkKey = ROOT_KEY) -> list[ChunkKey]:
     """Keys of all full chunks of `tokens`, in prefix order; tokens behind the last full chunk have none."""
     return chunk_keys(parent, namespace.digest(), pack_tokens(tokens), namespace.chunk_tokens)
-
-
-def members_of(bitmap: int) -> Iterable[Member]:
-    """Members whose bit is set, lowest first."""
-    while bitmap:
-        low = bitmap & -bitmap
-        yield Member(low.bit_length() - 1)
-        bitmap ^= low

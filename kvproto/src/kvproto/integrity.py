@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator
-from typing import Final, NewType
+from typing import Final
+
+from kvchunk.ids import Digest
 
 
 class Integrity(enum.Enum):
@@ -21,9 +23,6 @@ class Integrity(enum.Enum):
     XXH3 = "xxh3"
     """xxh3-64 of the bytes."""
 
-
-Digest = NewType("Digest", bytes)
-"""One byte that names the algorithm, then its output. Equal digests mean equal bytes, as far as the algorithm goes."""
 
 DIGEST_BYTES_MAX: Final = 33
 NO_DIGEST: Final = Digest(b"")

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from kvchunk.ids import ChunkKey
 from kvproto.commands import FillEnded, HolderCommand, PinChunk, SendControl, SendFill, SendSegments, UnpinChunk
 from kvproto.errors import LocalProtocolError
 from kvproto.events import (
@@ -18,7 +19,7 @@ from kvproto.events import (
     SegmentsSent,
     SendFailed,
 )
-from kvproto.ids import Address, ChunkKey, FillId
+from kvproto.ids import Address, FillId
 from kvproto.limits import HOLDER_QUEUE_SEGMENTS_MAX, MS
 from kvproto.session.burst import Burst
 from kvproto.session.fill import Fill

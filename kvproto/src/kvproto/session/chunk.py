@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
+from kvchunk.ids import ChunkKey
 from kvproto.events import HolderRef
-from kvproto.ids import ChunkKey, FetchId, NodeId, ReadId
+from kvproto.ids import FetchId, NodeId, ReadId
 from kvproto.session.holders import Provenance
 from kvproto.session.interest import Interest
 from kvproto.session.phases import PHASES, Cause, Phase

@@ -10,7 +10,7 @@ import hashlib
 from functools import lru_cache
 from typing import Final
 
-from kvproto.ids import KEY_BYTES, ChunkKey
+from kvchunk.ids import KEY_BYTES, ChunkKey
 
 TWIN_CODES: Final = (1, 2)
 """Of the forms that twins have."""

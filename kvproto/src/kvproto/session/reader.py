@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from kvchunk.ids import ChunkKey
 from kvproto.commands import ReaderCommand, VerifyChunk
 from kvproto.events import (
     ChunkJudged,
@@ -31,7 +32,7 @@ from kvproto.events import (
     SegmentsReceived,
     SwitchChanged,
 )
-from kvproto.ids import Address, ChunkKey
+from kvproto.ids import Address
 from kvproto.session.chunk import Chunk
 from kvproto.session.chunks import Chunks
 from kvproto.session.copies import Copies

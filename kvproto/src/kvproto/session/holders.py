@@ -1,10 +1,10 @@
 """Whom a chunk may come from, whom it came from, and when a holder is given up."""
 
+from kvchunk.sources import ChunkSource
 from kvproto.events import HolderRef
 from kvproto.ids import NodeId
 from kvproto.session.parameters import ReaderParameters
 from kvproto.session.timing import HOLDER_FAILURES_MAX
-from kvproto.sources import ChunkSource
 
 
 class Provenance:

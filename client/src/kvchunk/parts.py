@@ -7,7 +7,7 @@ import math
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
-from kvproto.kv_layout import ELEMENT_BYTES, KvLayout
+from kvchunk.kv_layout import ELEMENT_BYTES, KvLayout
 
 
 class ByteRange(NamedTuple):

@@ -6,15 +6,16 @@ come or is gone.
 
 from dataclasses import dataclass, field
 
+from kvchunk.ids import ChunkKey
+from kvchunk.sources import ChunkSource
 from kvproto.commands import DeliverFetch, FetchProgress, Outcome, ReaderCommand
 from kvproto.errors import LocalProtocolError
 from kvproto.events import FetchRequested
-from kvproto.ids import ChunkKey, FetchId
+from kvproto.ids import FetchId
 from kvproto.limits import FETCH_CHUNKS_MAX, FETCHES_MAX
 from kvproto.session.chunk import Chunk
 from kvproto.session.chunks import Chunks
 from kvproto.session.phases import Phase
-from kvproto.sources import ChunkSource
 
 
 @dataclass(slots=True, eq=False)

@@ -3,8 +3,9 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from kvchunk.ids import ChunkKey
 from kvproto.commands import ReaderCommand, SendControl
-from kvproto.ids import Address, ChunkKey, Member
+from kvproto.ids import Address, Member
 from kvproto.session.chunk import Chunk
 from kvproto.session.pace import Pace
 from kvproto.session.parameters import ReaderParameters

@@ -11,7 +11,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from kvproto.ids import Address, ChunkKey, FetchId, FillId, NodeId, ReadId
+from kvchunk.ids import ChunkKey
+from kvproto.ids import Address, FetchId, FillId, NodeId, ReadId
 from kvproto.wire.control import Control
 
 
