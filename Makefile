@@ -29,11 +29,6 @@ system: ## Debian packages the testbed needs (asks for nothing; needs root)
 system-checks: ## Debian packages with which more checks can run: shells, promtool, Go, Chromium (needs root)
 	tools/setup_system.sh zsh fish prometheus golang-go chromium
 
-# p4runtime-shell pins protobuf below 3.21, so the operator's console lives in an environment of its own.
-.venv-p4rt-shell/.installed:
-	tools/setup_p4runtime_shell.sh .venv-p4rt-shell
-	@touch $@
-
 # vLLM brings a torch and packages of its own, so its engines live in an environment of their own, too.
 .venv-vllm/.installed: pyproject.toml client/pyproject.toml kvproto/pyproject.toml p4switch/pyproject.toml tools/setup_vllm.sh
 	tools/setup_vllm.sh .venv-vllm
@@ -52,8 +47,8 @@ system-checks: ## Debian packages with which more checks can run: shells, promto
 setup: system $(VENV)/.installed ## everything needed to run
 
 # Types of P4Runtime's messages, which mypy_path names; mypy alone would take them for Any.
-build/p4runtime_stubs/.written: $(VENV)/.installed tools/generate_p4runtime_stubs.py
-	$(PY) tools/generate_p4runtime_stubs.py $(@D)
+build/p4runtime_stubs/.written: $(VENV)/.installed p4switch/tools/generate_p4runtime_stubs.py
+	$(PY) p4switch/tools/generate_p4runtime_stubs.py $(@D)
 	@touch $@
 
 lint: $(VENV)/.installed build/p4runtime_stubs/.written ## ruff, mypy --strict, import rules
@@ -61,13 +56,15 @@ lint: $(VENV)/.installed build/p4runtime_stubs/.written ## ruff, mypy --strict, 
 	$(VENV)/bin/ruff format --check .
 	$(MAKE) --no-print-directory types
 	$(VENV)/bin/lint-imports --no-logo
+	$(MAKE) --no-print-directory -C p4switch lint VENV=$(abspath $(VENV))
 
 types: $(VENV)/.installed ## mypy --strict alone
-	$(VENV)/bin/mypy client/src kvproto/src p4switch/src kvcodec kvpolicy kvdaemon kvsim controlplane hostagent bmv2_testbed kvcast planner tools examples
+	$(VENV)/bin/mypy client/src kvproto/src kvcodec kvpolicy kvdaemon kvsim controlplane hostagent bmv2_testbed kvcast planner tools examples
 
-test: setup .venv-p4rt-shell/.installed lint ## everything that can run on this machine, under ten minutes
+test: setup lint ## everything that can run on this machine, under ten minutes
 	$(RUN) $(PY) -m pytest $(PARALLEL) -m "not long and not roce and not wheels and not field and not engines and not enters_namespace"
 	$(RUN) $(PY) -m pytest -m "enters_namespace and not long"
+	$(MAKE) --no-print-directory -C p4switch test VENV=$(abspath $(VENV)) JOBS=$(JOBS)
 
 unit: $(VENV)/.installed ## only the tests that need neither root nor namespaces
 	$(RUN) $(PY) -m pytest $(PARALLEL) -m "not long and not root" tests/unit tests/contracts tests/sim
@@ -77,7 +74,7 @@ sim: $(VENV)/.installed ## replay a simulation: make sim SEED=4711, or SEED=4000
 	KVCAST_MIX_SEEDS=$(SEED) $(RUN) $(PY) -m pytest -m "" tests/sim/test_random_mix.py
 
 fuzz: $(VENV)/.installed ## fuzzers of all that strangers can reach: make fuzz SECONDS=60 [SEED=7] [TARGET=agent] [REPLAY=file]
-	$(RUN) $(PY) -m tests.fuzz $(if $(REPLAY),--replay $(REPLAY),--seconds $(or $(SECONDS),60) \
+	PYTHONPATH=p4switch/tests $(RUN) $(PY) -m tests.fuzz $(if $(REPLAY),--replay $(REPLAY),--seconds $(or $(SECONDS),60) \
 		$(if $(SEED),--seed $(SEED)) $(if $(TARGET),--target $(TARGET)))
 
 soak: setup ## everything goes wrong under load, in namespaces (root): make soak MINUTES=15 [SEED=7]
@@ -94,6 +91,7 @@ test-security: setup ## attacks on the running product: each row of docs/explana
 
 test-long: setup ## sanitizers and soak tests
 	$(RUN) $(PY) -m pytest -m long
+	$(MAKE) --no-print-directory -C p4switch test-long VENV=$(abspath $(VENV))
 
 test-vllm: system .venv-vllm/.installed ## real vLLM engines on the pool, on the CPU
 	PATH="$(CURDIR)/.venv-vllm/bin:$$PATH" .venv-vllm/bin/python -m pytest -m "not long" tests/vllm --ignore $(VLLM_ALONE)
@@ -145,6 +143,7 @@ rpc: $(VENV)/.installed ## regenerate kvproto/src/kvproto/rpc from control.proto
 
 docs: $(VENV)/.installed ## the documentation's site in build/site, strict about links
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --config-file p4switch/mkdocs.yml --site-dir $(CURDIR)/build/site/p4switch
 
 clean: ## remove what was built
 	rm -rf build dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache *.egg-info

@@ -17,7 +17,7 @@ from google.protobuf import descriptor_pb2
 
 from p4switch.proto.pool import serialized_files
 
-PACKAGE = Path(__file__).resolve().parent.parent / "p4switch" / "src" / "p4switch"
+PACKAGE = Path(__file__).resolve().parent.parent / "src" / "p4switch"
 PROTOC = "import sys; from grpc_tools import protoc; sys.exit(protoc.main(sys.argv))"
 """In a process of its own: protoc forks for its plugins, and the importing process may have threads (gRPC's)."""
 PLUGIN = f"#!{sys.executable}\nfrom mypy_protobuf.main import main\n\nmain()\n"

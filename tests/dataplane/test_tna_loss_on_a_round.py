@@ -11,6 +11,7 @@ import pytest
 from p4switch.compiler import compile_program
 from p4switch.runtime import SwitchConfig
 from p4switch.values import ActionCall
+from p4switch_tna.tna_bench import ROUND, TnaBench
 from tests.dataplane.frames import (
     CONTROL_PORT,
     FROM_SWITCH_DSCP,
@@ -25,9 +26,8 @@ from tests.dataplane.frames import (
     control_frame,
     parse,
 )
-from tests.unit.p4switch_tna.tna_bench import ROUND, TnaBench
 
-PROGRAM = Path(__file__).resolve().parents[3] / "p4" / "tna" / "kvcast.p4"
+PROGRAM = Path(__file__).resolve().parents[2] / "p4" / "tna" / "kvcast.p4"
 SIZES = {"SEGMENT_BYTES": "1024", "INTEREST": "4096", "SLOTS": "256", "HEAT_CELLS": "1024", "ORBIT_LOST_TICKS": "256"}
 SEGMENT_BYTES = 1024
 FRAME_BYTES = 98 + SEGMENT_BYTES

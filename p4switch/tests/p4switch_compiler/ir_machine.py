@@ -17,7 +17,7 @@ from p4switch.ir import stmt as s
 from p4switch.ir import types as irt
 from p4switch.ir.program import ACCEPT, REJECT, MatchKind, MatchOp, Program, SelectCase, Table
 from p4switch.values import ActionCall
-from tests.unit.p4switch_compiler import ir_evaluator
+from p4switch_compiler import ir_evaluator
 
 DROP = 511
 NORMAL, INGRESS_CLONE, RECIRCULATED, REPLICATED, RESUBMITTED = 0, 1, 4, 5, 6

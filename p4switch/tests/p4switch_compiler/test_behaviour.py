@@ -9,8 +9,8 @@ import pytest
 
 from p4switch.runtime import DigestEvent, LogEvent
 from p4switch.values import ActionCall, Replica
-from tests.unit.p4switch_compiler.conftest import Bench
-from tests.unit.p4switch_compiler.programs import program
+from p4switch_compiler.conftest import Bench
+from p4switch_compiler.programs import program
 
 FRAME = bytes([0x12, 0x34, 0x56, 0x78]) + b"payload"
 Make = Callable[[str], Bench]

@@ -8,7 +8,7 @@ import pytest
 
 from p4switch.compiler import check
 from p4switch.frontend.source import Diagnostic, Severity
-from tests.unit.p4switch_compiler.programs import program
+from p4switch_compiler.programs import program
 
 
 def errors(tmp_path: Path, text: str) -> list[Diagnostic]:

@@ -18,7 +18,7 @@ from p4switch.ir import types as irt
 from p4switch.ir.expr import BinaryOp, UnaryOp
 from p4switch.ir.program import Program
 from p4switch.runtime import INCLUDE_DIR
-from tests.unit.p4switch_compiler import ir_evaluator
+from p4switch_compiler import ir_evaluator
 
 EXPRESSIONS_A_PROGRAM = 40
 FLAGS = ("-O1", "-w", "-fvisibility=default")

@@ -12,7 +12,7 @@ from p4switch.ir import types as irt
 from p4switch.ir.program import MatchKind, Table, TableKey
 from p4switch.runtime import Pipeline, Program, Status, Switch, SwitchConfig
 from p4switch.values import ActionCall, Replica
-from tests.unit.p4switch_compiler import ir_machine, random_programs
+from p4switch_compiler import ir_machine, random_programs
 
 PACKETS = 60
 ENTRIES = 12

@@ -9,11 +9,11 @@ from random import Random
 import pytest
 
 from p4switch.compiler import check
-from tests.unit.p4switch_compiler import random_programs
+from p4switch_compiler import random_programs
 
-ROOT = Path(__file__).parents[3]
-FOLDERS = ("tests/stf", "p4switch/src/p4switch/bench/programs")
-SOURCES = [path.read_text() for folder in FOLDERS for path in sorted((ROOT / folder).glob("*.p4"))]
+P4SWITCH = Path(__file__).parents[2]
+FOLDERS = ("tests/stf", "src/p4switch/bench/programs")
+SOURCES = [path.read_text() for folder in FOLDERS for path in sorted((P4SWITCH / folder).glob("*.p4"))]
 TOKEN = re.compile(r"\w+|\s+|.", re.DOTALL)
 WORDS = '{ } ( ) < > ; 0 8w256 -1 ... {#} _ \0 " /* #if é header bit<0> bit<70000> [3:5] :: @name select apply inout'
 STRANGE = ["", "\\\n", *WORDS.split(" ")]

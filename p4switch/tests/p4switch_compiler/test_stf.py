@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from p4switch.stf import FAILED, PASSED, UNSUPPORTED, run_stf
-from tests.unit.p4switch_compiler.programs import program
+from p4switch_compiler.programs import program
 
-CASES = sorted((Path(__file__).parents[2] / "stf").glob("*.stf"))
+CASES = sorted((Path(__file__).parents[1] / "stf").glob("*.stf"))
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda p: p.stem)

@@ -13,7 +13,7 @@ from p4switch.ir import types as irt
 from p4switch.ir.program import Block, Program
 from p4switch.ir.stmt import Advance, Assign, AssignSlice, Emit, If, Leave, Stmt
 from p4switch.ir.verify import VerifyError, verify
-from tests.unit.p4switch_compiler.programs import program
+from p4switch_compiler.programs import program
 
 BIT8, BIT16 = irt.Bits(8), irt.Bits(16)
 

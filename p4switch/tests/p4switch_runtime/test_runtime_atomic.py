@@ -11,7 +11,7 @@ from pathlib import Path
 
 from p4switch.runtime import Pipeline, Program, Status, Switch
 from p4switch.values import ActionCall
-from tests.unit.p4switch_runtime.runtime_frames import Op, command, mac, reply
+from p4switch_runtime.runtime_frames import Op, command, mac, reply
 
 _DEADLINE_S = 20.0
 _PACKETS = 6000

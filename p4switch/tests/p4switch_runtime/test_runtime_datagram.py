@@ -13,7 +13,7 @@ import pytest
 from p4switch.errors import SwitchError
 from p4switch.runtime import Pipeline, Program, Switch, SwitchConfig
 from p4switch.values import ActionCall, Replica
-from tests.unit.p4switch_runtime.runtime_frames import Op, command, ethernet, mac
+from p4switch_runtime.runtime_frames import Op, command, ethernet, mac
 
 _DEADLINE_S = 10.0
 

@@ -6,7 +6,7 @@ import pytest
 
 from p4switch.runtime import DigestEvent, LogEvent, PacketInEvent, Pipeline, Program, Status, Switch, SwitchConfig
 from p4switch.values import ActionCall, Replica
-from tests.unit.p4switch_runtime.runtime_frames import Op, command, ethernet, mac, reply
+from p4switch_runtime.runtime_frames import Op, command, ethernet, mac, reply
 
 
 def group(pipeline: Pipeline, number: int, *replicas: tuple[int, int]) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from p4switch.errors import SwitchError
 from p4switch.runtime import Direction, Faults, Pipeline, Shape, Switch
-from tests.unit.p4switch_runtime.runtime_frames import Op, command, reply
+from p4switch_runtime.runtime_frames import Op, command, reply
 
 _FRAMES = 2000
 

@@ -18,8 +18,8 @@ import pytest
 from p4switch.bench.packets import load as load_bench
 from p4switch.runtime import Direction, Faults, Pipeline, PortEvent, Program, Status, Switch
 from p4switch.values import ActionCall, Replica
-from tests.unit.p4switch_runtime.namespaces import add_veth, inside, move, namespace, run
-from tests.unit.p4switch_runtime.runtime_frames import Op, command, ethernet, mac
+from p4switch_runtime.namespaces import add_veth, inside, move, namespace, run
+from p4switch_runtime.runtime_frames import Op, command, ethernet, mac
 
 pytestmark = [
     pytest.mark.root,

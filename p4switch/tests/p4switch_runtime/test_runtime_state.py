@@ -9,7 +9,7 @@ import pytest
 
 from p4switch.runtime import Direction, Faults, IdleEvent, Pipeline, Status, Switch
 from p4switch.values import ActionCall, ColorCounts, CounterValue, GroupRef, MemberRef, MeterConfig, WeightedMember
-from tests.unit.p4switch_runtime.runtime_frames import Op, command, ethernet, mac, reply
+from p4switch_runtime.runtime_frames import Op, command, ethernet, mac, reply
 
 FORWARD, DROP = 0, 1
 GREEN, YELLOW, RED = 0, 1, 2

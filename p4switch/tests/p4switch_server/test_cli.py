@@ -26,7 +26,7 @@ from p4switch.status_server import Liveness
 from p4switch.testing import memory_switch
 
 PROGRAM = Path(__file__).with_name("learning.p4")
-ROOT = Path(__file__).parents[3]
+SOURCE = Path(__file__).parents[2] / "src"
 FRAME = bytes.fromhex("ffffffffffff020000000001") + b"\x88\xb5" + bytes(46)
 
 
@@ -34,7 +34,7 @@ FRAME = bytes.fromhex("ffffffffffff020000000001") + b"\x88\xb5" + bytes(46)
 def running(*arguments: str | Path, **environment: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A p4switch process and the first line it prints; it is ended if the test has not done so."""
     command = [sys.executable, "-m", "p4switch", *map(str, arguments)]
-    surroundings = os.environ | {"PYTHONPATH": str(ROOT)} | environment
+    surroundings = os.environ | {"PYTHONPATH": str(SOURCE)} | environment
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=surroundings
     ) as process:
@@ -176,7 +176,7 @@ def test_an_address_in_use_ends_a_process_with_one_line():
         taken.listen()
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         command = [sys.executable, "-m", "p4switch", "--no-p4", "--grpc", address]
-        surroundings = os.environ | {"PYTHONPATH": str(ROOT)}
+        surroundings = os.environ | {"PYTHONPATH": str(SOURCE)}
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=surroundings, check=False)
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
@@ -184,7 +184,7 @@ def test_an_address_in_use_ends_a_process_with_one_line():
 
 
 def test_no_c_compiler(tmp_path):
-    environment = {"PATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    environment = {"PATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(SOURCE)}
     command = [sys.executable, "-m", "p4switch", PROGRAM, "--grpc", "127.0.0.1:0"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, env=environment, check=False)
     assert done.returncode == 1
@@ -197,7 +197,7 @@ def test_no_privileges(capsys, monkeypatch):
     if os.geteuid() != 0:
         pytest.skip("needs root, to give its privileges up in a child")
     command = [sys.executable, "-m", "p4switch", "--no-p4", "-i", "1@lo", "--grpc", "127.0.0.1:0"]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    environment = os.environ | {"PYTHONPATH": str(SOURCE)}
     done = subprocess.run(
         ["setpriv", "--bounding-set", "-net_raw", "--inh-caps", "-net_raw", *command],
         capture_output=True, text=True, timeout=30, env=environment, check=False,

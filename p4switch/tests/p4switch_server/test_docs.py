@@ -13,12 +13,12 @@ from p4switch.cli import main
 from p4switch.testing import EXPECT_TIMEOUT_S, memory_switch
 
 FRAME = bytes.fromhex("ffffffffffff 020000000001 88b5") + bytes(46)
-DOCS = Path(__file__).parents[3] / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 @pytest.fixture(scope="module")
 def text() -> str:
-    return (DOCS / "tutorials" / "p4switch.md").read_text()
+    return (DOCS / "tutorial.md").read_text()
 
 
 @pytest.fixture
@@ -74,6 +74,6 @@ def test_every_flag_is_described(capsys):
     with pytest.raises(SystemExit):
         main(["--help"])
     options = set(re.findall(r"--[a-z][a-z0-9-]+", capsys.readouterr().out)) - {"--help"}
-    described = set(re.findall(r"--[a-z][a-z0-9-]+", (DOCS / "reference" / "p4switch-command.md").read_text()))
+    described = set(re.findall(r"--[a-z][a-z0-9-]+", (DOCS / "command.md").read_text()))
     aliases = {"--grpc-server-addr", "--interface", "--log-level"}
     assert options - aliases <= described

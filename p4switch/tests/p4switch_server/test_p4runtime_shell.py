@@ -18,10 +18,10 @@ PROGRAM = HERE / "learning.p4"
 
 def shell_python() -> Path:
     """The interpreter that has p4runtime-shell; skips the test when there is none."""
-    named = os.environ.get("KVCAST_P4RT_SHELL_PYTHON")
-    python = Path(named) if named else HERE.parents[2] / ".venv-p4rt-shell" / "bin" / "python"
+    named = os.environ.get("P4SWITCH_SHELL_PYTHON")
+    python = Path(named) if named else HERE.parents[1] / ".venv-p4rt-shell" / "bin" / "python"
     if not python.is_file():
-        pytest.skip(f"no p4runtime-shell: set KVCAST_P4RT_SHELL_PYTHON, or make the environment {python.parents[1]}")
+        pytest.skip(f"no p4runtime-shell: set P4SWITCH_SHELL_PYTHON, or make the environment {python.parents[1]}")
     return python
 
 

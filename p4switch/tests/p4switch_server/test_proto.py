@@ -11,7 +11,7 @@ import pytest
 
 from p4switch.proto import p4data_pb2, p4info_pb2, p4runtime_pb2, p4types_pb2, pool, status_pb2
 
-ROOT = Path(__file__).resolve().parents[3]
+P4SWITCH = Path(__file__).resolve().parents[2]
 
 
 MODULES = (p4data_pb2, p4info_pb2, p4runtime_pb2, p4types_pb2, status_pb2)
@@ -20,7 +20,7 @@ MODULES = (p4data_pb2, p4info_pb2, p4runtime_pb2, p4types_pb2, status_pb2)
 @pytest.fixture(scope="module")
 def stubs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("stubs")
-    runpy.run_path(str(ROOT / "tools" / "generate_p4runtime_stubs.py"))["write"](folder)
+    runpy.run_path(str(P4SWITCH / "tools" / "generate_p4runtime_stubs.py"))["write"](folder)
     return folder / "p4switch" / "proto"
 
 
@@ -36,7 +36,7 @@ def test_a_stub_declares_what_its_module_exports(stubs: Path, module: ModuleType
 
 
 def test_stubs_stand_in_a_package_like_their_modules(stubs: Path) -> None:
-    package = ROOT / "p4switch" / "src" / "p4switch"
+    package = P4SWITCH / "src" / "p4switch"
     assert (stubs.parent / "__init__.pyi").read_text() == (package / "__init__.py").read_text()
     assert {path.name for path in stubs.iterdir()} == {
         "__init__.pyi", *(f"{module.__name__.rpartition('.')[2]}.pyi" for module in MODULES)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from p4switch.runtime import SwitchConfig
-from tests.unit.p4switch_tna.tna_bench import ROUND, TnaBench, compiled
+from p4switch_tna.tna_bench import ROUND, TnaBench, compiled
 
 
 @pytest.fixture

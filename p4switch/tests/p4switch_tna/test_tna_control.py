@@ -18,8 +18,8 @@ from p4switch.ports import Memory, PortSpec
 from p4switch.proto import p4info_pb2 as p4i
 from p4switch.recirculation import Recirculation, parse_recirculation
 from p4switch.testing import TestSwitch, memory_switch
-from tests.dataplane.targets import ControlSession
-from tests.unit.p4switch_tna.tna_bench import ROUND, frame, program
+from p4switch_server.control_session import ControlSession
+from p4switch_tna.tna_bench import ROUND, frame, program
 
 PROGRAM = program(
     """tm.ucast_egress_port = 1; seen.count(h.d.a); t.apply(); unseen.apply(); h.d.d = act.execute(h.d.a);

@@ -10,8 +10,8 @@ import pytest
 
 from p4switch.compiler import check
 from p4switch.values import ActionCall, ColorCounts, CounterValue, MeterConfig
-from tests.dataplane.frames import crc16_arc, internet_checksum
-from tests.unit.p4switch_tna.tna_bench import FCS_BYTES, TO_PORT_1, TnaBench, frame, program
+from p4switch_tna.checksums import crc16_arc, internet_checksum
+from p4switch_tna.tna_bench import FCS_BYTES, TO_PORT_1, TnaBench, frame, program
 
 Make = Callable[..., TnaBench]
 PAIR = "struct pair_t { bit<32> first; bit<32> second; }"

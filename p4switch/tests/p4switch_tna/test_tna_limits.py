@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from p4switch.compiler import CompileError, compile_to_ir
-from tests.unit.p4switch_tna.tna_bench import TO_PORT_1, program
+from p4switch_tna.tna_bench import TO_PORT_1, program
 
 MISSING = "does not implement abstract method 'apply'"
 REGISTER = "Register<bit<32>, bit<8>>(4) cells;"

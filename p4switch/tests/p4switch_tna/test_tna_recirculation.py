@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from tests.unit.p4switch_tna.tna_bench import ROUND, TnaBench, frame, program
+from p4switch_tna.tna_bench import ROUND, TnaBench, frame, program
 
 Make = Callable[..., TnaBench]
 WIRE_BYTES = 24

@@ -1,6 +1,6 @@
 """The TNA programs in p4c's own tree: each compiles, or is refused with a place and a reason.
 
-Nothing of them is here: `P4C_TREE=.../p4c pytest -m long tests/unit/p4switch_tna/test_tna_samples_of_p4c.py`.
+Nothing of them is here: `P4C_TREE=.../p4c pytest -m long tests/p4switch_tna/test_tna_samples_of_p4c.py`.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from p4switch.errors import SwitchError
-from tests.unit.p4switch_tna.tna_bench import FCS_BYTES, TO_PORT_1, TnaBench, frame, program
+from p4switch_tna.tna_bench import FCS_BYTES, TO_PORT_1, TnaBench, frame, program
 
 Make = Callable[..., TnaBench]
 GROUPS = "tm.mcast_grp_a = (bit<16>) h.d.a; tm.mcast_grp_b = (bit<16>) h.d.b; "

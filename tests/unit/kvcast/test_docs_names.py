@@ -46,7 +46,11 @@ def names(text: str) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("page", sorted([ROOT / "README.md", *ROOT.glob("docs/**/*.md")]), ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page",
+    sorted([ROOT / "README.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("p4switch/docs/*.md")]),
+    ids=lambda page: page.name,
+)
 def test_what_a_page_names_is_there(page: Path) -> None:
     missing = [name for name in names(page.read_text(encoding="utf-8")) if not exists(name)]
     assert not missing
