@@ -24,10 +24,10 @@ from hostagent.core.waits import Wait, Waits
 from hostagent.pool.chunks import Chunk, ChunkState, DropOutcome, Refusal
 from hostagent.pool.tenants import NOBODY
 from hostagent.tree import Hashed
+from kvchunk.ids import ChunkKey
+from kvchunk.sources import ChunkSource
 from kvclient.messages import FetchedChunk, Kind, Status, Where
-from kvproto.ids import ChunkKey
 from kvproto.integrity import Integrity
-from kvproto.sources import ChunkSource
 
 _REFUSALS = {
     Refusal.EXISTS: Status.EXISTS,
