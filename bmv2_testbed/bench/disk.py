@@ -24,9 +24,9 @@ from rich.table import Table
 
 from bmv2_testbed.content import chained_key
 from bmv2_testbed.errors import TestbedError
+from hostagent.core.disk_index import DiskState
 from hostagent.core.events import LoadOutcome
 from hostagent.disk.disk_options import DiskConfig
-from hostagent.disk.state import DiskState
 from hostagent.disk.store import DiskStore
 from hostagent.limits import EXTENT_ALIGN_BYTES
 from hostagent.pool.chunks import Chunk, ChunkPool

@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from hostagent.core import effects
-from hostagent.core.clock import Alarms
 from hostagent.core.events import LoadOutcome, TwinDecoded
 from hostagent.core.fetch import FetchResult
 from hostagent.core.inbound import InboundChunk
+from hostagent.core.node import Node
 from hostagent.core.twins import Twin, Twins
-from hostagent.pool.chunks import Chunk, ChunkPool
+from hostagent.pool.chunks import Chunk
 from hostagent.tree import NOT_HASHED, Hashed
 from kvchunk.ids import ChunkKey
 from kvchunk.sources import ChunkSource
@@ -41,18 +41,16 @@ class TwinFetches:
 
     def __init__(
         self,
-        alarms: Alarms,
-        emit: Callable[[effects.Effect], None],
-        pool: ChunkPool,
+        node: Node,
         twins: Twins,
         costs: FormCosts,
         bring: Bring,
         cancel: Callable[[FetchId], None],
         load_ended: Callable[[Chunk, LoadOutcome, Hashed], None],
     ) -> None:
-        self._clock = alarms.clock
-        self._emit = emit
-        self._pool = pool
+        self._clock = node.clock
+        self._emit = node.emit
+        self._pool = node.pool
         self._twins = twins
         self._costs = costs
         self._bring = bring
@@ -65,7 +63,7 @@ class TwinFetches:
         self._decoding: dict[Chunk, _Decoding] = {}
         """By the chunk that is written."""
         self._failed: list[InboundChunk] = []
-        self._settle_soon = alarms.add(self._settle)
+        self._settle_soon = node.alarms.add(self._settle)
         self.decoded_count = 0
         self.saved_bytes = 0
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from hostagent.disk.state import DiskState
+from hostagent.core.disk_index import DiskState
 from hostagent.pool.chunks import Chunk, ChunkPool
 from hostagent.tree import Hashed
 from kvchunk.ids import ChunkKey

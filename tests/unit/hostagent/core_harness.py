@@ -7,10 +7,10 @@ from typing import TypeVar
 from hostagent.core import effects, events
 from hostagent.core.core import AgentCore
 from hostagent.core.directory import ChunkEntry, Delta, NodeEntry
+from hostagent.core.disk_index import DiskState
 from hostagent.core.events import EngineId, LoadOutcome, SaveOutcome
 from hostagent.core.knowledge import Knowledge
 from hostagent.core.options import CoreOptions
-from hostagent.disk.state import DiskState
 from hostagent.pool.chunks import Chunk, ChunkPool
 from hostagent.tree import NOT_HASHED, Hashed
 from kvchunk.ids import ChunkKey

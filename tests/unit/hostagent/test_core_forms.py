@@ -17,6 +17,7 @@ from kvpolicy.tiers.form_costs import FormChoice, FormWork
 from kvpolicy.value.costs import PRIORS, SourceCost, SourceCosts, Tier
 from tests.digests import digest
 from tests.unit.hostagent.core_harness import PAGE, key
+from tests.unit.hostagent.node_harness import make_node
 from tests.unit.hostagent.test_core_cold import ColdScene
 
 LAYOUT = parse_layout("bf16.l1.p2.t8.h2.d64")
@@ -33,7 +34,7 @@ def chunk(label: str) -> Chunk:
 
 def forms(**options: FormChoice) -> Forms:
     costs = SourceCosts({**PRIORS, Tier.COLD: SourceCost(0.0, 1e8), Tier.LOCAL_DISK: SourceCost(0.0, 1e8)})
-    made = Forms(costs, CoreOptions(1 << 20, 4096, **options))
+    made = Forms(make_node(CoreOptions(1 << 20, 4096, **options), costs=costs))
     for work in WORKS:
         made.costs.measured(work)
     return made
