@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Final
 
-from planner.traces import former_holdout
-from planner.traces.generate import Generator, arrivals, main, ordered, request, side_by_side, zipf
+from planner.traces.generate import Generator, arrivals, ordered, request, side_by_side, zipf
 from planner.traces.request import TraceRequest
 
 DURATION_S: Final = 3600.0
@@ -183,9 +182,4 @@ MADE: Final[dict[str, Generator]] = {
     "groups": groups,
     "samples": samples,
     "mixture": mixture,
-    **former_holdout.MADE,
 }
-
-
-if __name__ == "__main__":
-    raise SystemExit(main(MADE))

@@ -21,9 +21,11 @@ from kvchunk.ids import ChunkKey
 from kvpolicy.value import POLICIES, CacheValues, Policy, Rule, Touch, ValueParameters
 from kvpolicy.value.formula import value
 from kvpolicy.value.table import NONE, ORPHAN, RESIDENT, ChunkTable, mixed
-from planner.traces import TraceRequest, holdout, read_trace
+from planner.traces import TraceRequest, holdout, read_trace, tuning
 from planner.traces.catalog import CARRIED
-from planner.traces.tuning import MADE
+from tests.unit.value import former_holdout
+
+MADE = tuning.MADE | former_holdout.MADE
 
 SECOND = 1_000_000_000
 LRU = tuple(one for one in POLICIES if one.name == "lru")

@@ -16,8 +16,10 @@ from kvpolicy.value import POLICIES, CacheValues, Policy, Rule, ValueParameters,
 from kvpolicy.value.ages import RECENCY, ReuseAges
 from kvpolicy.value.aging import AgingScores
 from kvpolicy.value.shadows import NOBODY, ShadowCache, ShadowCaches, ShownChunk
-from planner.traces import TraceRequest
-from planner.traces.tuning import MADE
+from planner.traces import TraceRequest, tuning
+from tests.unit.value import former_holdout
+
+MADE = tuning.MADE | former_holdout.MADE
 
 UNFADED = ValueParameters(selector_half_touches=10**12)
 PLAIN = (POLICIES[0],)

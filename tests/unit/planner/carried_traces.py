@@ -1,15 +1,9 @@
-"""Makes the small synthetic traces carried along, for machines without the real ones. Seeded: same file every time.
-
-`python -m planner.traces.synthesise DIRECTORY`
-"""
+"""Makes the small synthetic traces carried along, for machines without the real ones. Seeded: same file every time."""
 
 from __future__ import annotations
 
 import json
 import random
-import sys
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Final
 
 _DURATION_MS: Final = 120_000
@@ -61,17 +55,10 @@ def rollouts(seed: int, parallel: int = 8) -> list[dict[str, Any]]:
     return sorted((r for r in requests if r["timestamp"] < _DURATION_MS), key=lambda r: r["timestamp"])
 
 
-def _lines(requests: list[dict[str, Any]]) -> Iterator[str]:
-    return (json.dumps(request, separators=(",", ":")) + "\n" for request in requests)
-
-
-def main() -> int:
-    """Write both traces into a directory."""
-    directory = Path(sys.argv[1])
-    (directory / "chat_small.jsonl").write_text("".join(_lines(chat(1))))
-    (directory / "rollout_small.jsonl").write_text("".join(_lines(rollouts(2))))
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+def texts() -> dict[str, str]:
+    """The traces by the names of their files."""
+    made = {"chat_small.jsonl": chat(1), "rollout_small.jsonl": rollouts(2)}
+    return {
+        name: "".join(json.dumps(request, separators=(",", ":")) + "\n" for request in requests)
+        for name, requests in made.items()
+    }
