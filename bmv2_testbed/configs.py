@@ -130,7 +130,7 @@ def controller_config(spec: TestbedSpec, endpoints: Endpoints, directory: str, p
     if spec.target is not Target.BRIDGE and not spec.plain:
         plain["switch"] = {"target": spec.target.value, "address": endpoints.p4runtime}
         if spec.target is Target.TNA:
-            from controlplane.switch.tofino import frame_bytes  # finsy and its dependencies: only when asked for
+            from controlplane.p4runtime.tofino import frame_bytes  # finsy and its dependencies: only when asked for
 
             plain["switch"] |= {"target": "tofino", "orbit_bytes": spec.slots * frame_bytes(spec.segment_bytes)}
             plain["fabric"]["segment_bytes"] = spec.segment_bytes

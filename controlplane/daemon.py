@@ -15,10 +15,10 @@ from dataclasses import replace
 
 import grpc
 
-from controlplane import views
 from controlplane.config import Config, SwitchConfig, load
-from controlplane.core import Core
-from controlplane.effects import (
+from controlplane.core import views
+from controlplane.core.core import Core
+from controlplane.core.effects import (
     CloseSession,
     Effect,
     Inform,
@@ -29,24 +29,16 @@ from controlplane.effects import (
     Warn,
     WriteTheSwitch,
 )
-from controlplane.examination.observations import Surroundings
-from controlplane.expelled_file import ExpelledFile
-from controlplane.expulsions import ExpulsionError, checked
-from controlplane.limits import NODE_NAME_BYTES_MAX, PUBLISH_S, PUSHES_AT_ONCE_UNICAST
-from controlplane.live import Tables
-from controlplane.live.live import Live
-from controlplane.metrics import metrics_registry
-from controlplane.nodes import ASCENDING, Graces
-from controlplane.options import CoreOptions, FabricParameters
-from controlplane.page import live_page
-from controlplane.rpc.live_feed import LiveFeed
-from controlplane.rpc.peers import Peer
-from controlplane.rpc.server import serve
-from controlplane.rpc.streams import AgentStream, Closing
-from controlplane.switch.bitmap_groups import MEMBER_ORDER
-from controlplane.switch.entries import SwitchContents
-from controlplane.switch.p4runtime import P4RuntimeTarget
-from controlplane.switch.target import (
+from controlplane.core.examination.observations import Surroundings
+from controlplane.core.expulsions import ExpulsionError, checked
+from controlplane.core.limits import NODE_NAME_BYTES_MAX, PUBLISH_S, PUSHES_AT_ONCE_UNICAST
+from controlplane.core.live import Tables
+from controlplane.core.live.live import Live
+from controlplane.core.nodes import ASCENDING, Graces
+from controlplane.core.options import CoreOptions, FabricParameters
+from controlplane.core.switch.bitmap_groups import MEMBER_ORDER
+from controlplane.core.switch.entries import SwitchContents
+from controlplane.core.switch.target import (
     Down,
     Standby,
     SwitchCounters,
@@ -55,6 +47,14 @@ from controlplane.switch.target import (
     SwitchUnavailableError,
     Up,
 )
+from controlplane.expelled_file import ExpelledFile
+from controlplane.metrics import metrics_registry
+from controlplane.p4runtime.target import P4RuntimeTarget
+from controlplane.page import live_page
+from controlplane.rpc.live_feed import LiveFeed
+from controlplane.rpc.peers import Peer
+from controlplane.rpc.server import serve
+from controlplane.rpc.streams import AgentStream, Closing
 from kvdaemon.checks import host_port
 from kvdaemon.errors import CannotRunError
 from kvdaemon.health import Health, health_pages

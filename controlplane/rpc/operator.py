@@ -10,13 +10,13 @@ from typing import Any, Protocol
 
 import grpc
 
-from controlplane import parse, views
-from controlplane.core import Core
-from controlplane.directory import AmbiguousKeyError, UnknownKeyError
-from controlplane.effects import JobId
-from controlplane.examination.observations import Surroundings
-from controlplane.expulsions import ExpulsionError
-from controlplane.operations import OperatorError
+from controlplane.core import parse, views
+from controlplane.core.core import Core
+from controlplane.core.directory import AmbiguousKeyError, UnknownKeyError
+from controlplane.core.effects import JobId
+from controlplane.core.examination.observations import Surroundings
+from controlplane.core.expulsions import ExpulsionError
+from controlplane.core.operations import OperatorError
 from controlplane.rpc.live_feed import LiveFeed
 from kvpolicy.tiers.cost_question import QuestionError, TooManyQuestionsError
 from kvproto.rpc import control_pb2 as rpc

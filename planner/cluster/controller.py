@@ -11,15 +11,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from controlplane.core import Core
-from controlplane.effects import Effect, Inform, ReadTheSwitch, SendTo, Warn, WriteTheSwitch
-from controlplane.ids import ChunkKey, SwitchPort
-from controlplane.limits import LOADS_PUBLISH_S, PUBLISH_S, PUSHES_AT_ONCE_UNICAST
-from controlplane.locations import Location
-from controlplane.nodes import Graces
-from controlplane.options import CoreOptions, FabricParameters
-from controlplane.switch.entries import FabricEntry
-from controlplane.switch.target import HeatReport, Sighting, Up
+from controlplane.core.core import Core
+from controlplane.core.effects import Effect, Inform, ReadTheSwitch, SendTo, Warn, WriteTheSwitch
+from controlplane.core.ids import ChunkKey, SwitchPort
+from controlplane.core.limits import LOADS_PUBLISH_S, PUBLISH_S, PUSHES_AT_ONCE_UNICAST
+from controlplane.core.locations import Location
+from controlplane.core.nodes import Graces
+from controlplane.core.options import CoreOptions, FabricParameters
+from controlplane.core.switch.entries import FabricEntry
+from controlplane.core.switch.target import HeatReport, Sighting, Up
 from hostagent.controller import convert
 from hostagent.core.events import ControllerEvent
 from kvpolicy.tiers.push import PushParameters

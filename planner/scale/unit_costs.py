@@ -14,10 +14,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from controlplane.core import Core
-from controlplane.effects import SendTo
-from controlplane.ids import ChunkKey
-from controlplane.limits import ANNOUNCE_RECORDS_MAX
+from controlplane.core.core import Core
+from controlplane.core.effects import SendTo
+from controlplane.core.ids import ChunkKey
+from controlplane.core.limits import ANNOUNCE_RECORDS_MAX
 from hostagent import limits
 from hostagent.controller.convert import delta_of
 from hostagent.core.directory import DirectoryReplica

@@ -21,8 +21,8 @@ from prometheus_client.core import Metric
 import controlplane.config
 import hostagent.config
 import kvcast
+from controlplane.core.switch.target import OrbitTraffic, SwitchCounters
 from controlplane.metrics import CoreCollector
-from controlplane.switch.target import OrbitTraffic, SwitchCounters
 from hostagent.pool.keeping import INDEX_FILE, POOL_FILE
 from kvcast.arguments import Parser
 from kvcast.commands import switch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from controlplane.views import list_chunks
+from controlplane.core.views import list_chunks
 from kvproto.rpc import control_pb2 as rpc
 from tests.unit.controlplane.helpers import CHUNK, Scene, key, record
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from controlplane.config import parse
+from controlplane.core.expulsions import ExpulsionError, checked, file_of, names_in
+from controlplane.core.switch.entries import EgressMemberEntry, PortMemberEntry, SourceEntry
 from controlplane.daemon import Controller
 from controlplane.expelled_file import ExpelledFile
-from controlplane.expulsions import ExpulsionError, checked, file_of, names_in
-from controlplane.switch.entries import EgressMemberEntry, PortMemberEntry, SourceEntry
 from hostagent.transport.read_protocol import KIND_READ, STATUS_OK, pack_tokens
 from hostagent.transport.read_tokens import Refusal
 from kvproto.rpc import control_pb2 as rpc

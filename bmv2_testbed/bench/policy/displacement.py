@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from controlplane.admission.admissions import Source
-from controlplane.directory import ChunkFacts, Directory
-from controlplane.ids import ChunkKey, NodeIndex, SwitchPort
-from controlplane.switch.programmer import SwitchProgrammer, WriteSwitch
-from controlplane.switch.target import SwitchFacts
-from controlplane.switch_cache import FillWanted, SwitchCache, SwitchCacheRules
-from controlplane.value import ClusterValues
+from controlplane.core.admission.admissions import Source
+from controlplane.core.directory import ChunkFacts, Directory
+from controlplane.core.ids import ChunkKey, NodeIndex, SwitchPort
+from controlplane.core.switch.cache import FillWanted, SwitchCache, SwitchCacheRules
+from controlplane.core.switch.programmer import SwitchProgrammer, WriteSwitch
+from controlplane.core.switch.target import SwitchFacts
+from controlplane.core.values import ClusterValues
 from kvproto.integrity import Integrity, digest_of
 
 _SEGMENT_BYTES = 4096

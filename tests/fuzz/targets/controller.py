@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 
 from google.protobuf.message import DecodeError
 
-from controlplane import parse, views
-from controlplane.directory import AmbiguousKeyError, UnknownKeyError
-from controlplane.ids import ChunkKey, SwitchPort
-from controlplane.operations import OperatorError
-from controlplane.switch.target import HeatReport
+from controlplane.core import parse, views
+from controlplane.core.directory import AmbiguousKeyError, UnknownKeyError
+from controlplane.core.ids import ChunkKey, SwitchPort
+from controlplane.core.operations import OperatorError
+from controlplane.core.switch.target import HeatReport
 from kvpolicy.tiers.cost_question import QuestionError, TooManyQuestionsError
 from kvproto.rpc import control_pb2 as rpc
 from tests.digests import digest

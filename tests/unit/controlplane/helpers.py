@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from controlplane.config import parse
-from controlplane.core import Core
-from controlplane.directory import ChunkFacts
-from controlplane.effects import (
+from controlplane.core.core import Core
+from controlplane.core.directory import ChunkFacts
+from controlplane.core.effects import (
     CloseSession,
     Effect,
     Inform,
@@ -19,15 +19,15 @@ from controlplane.effects import (
     Warn,
     WriteTheSwitch,
 )
-from controlplane.ids import ChunkKey, SwitchPort
-from controlplane.live.live import Live
-from controlplane.locations import Location
-from controlplane.nodes import Graces, NodeFacts
-from controlplane.options import CoreOptions, FabricParameters
-from controlplane.switch.entries import ServingEntry, SwitchContents
-from controlplane.switch.reconcile import apply
-from controlplane.switch.target import HeatReport, Operation, Sighting, SwitchFacts, Up
-from controlplane.switch_cache import SwitchCacheRules
+from controlplane.core.ids import ChunkKey, SwitchPort
+from controlplane.core.live.live import Live
+from controlplane.core.locations import Location
+from controlplane.core.nodes import Graces, NodeFacts
+from controlplane.core.options import CoreOptions, FabricParameters
+from controlplane.core.switch.cache import SwitchCacheRules
+from controlplane.core.switch.entries import ServingEntry, SwitchContents
+from controlplane.core.switch.reconcile import apply
+from controlplane.core.switch.target import HeatReport, Operation, Sighting, SwitchFacts, Up
 from kvproto.rpc import control_pb2 as rpc
 from tests.digests import digest
 

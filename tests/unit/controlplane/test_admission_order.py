@@ -9,10 +9,10 @@ from collections.abc import Iterable, Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.admission import Placed, SlotAllocator, SlotLayout, SlotRange
-from controlplane.admission.layout import Room
-from controlplane.eviction import EvictionOrder, Resident
-from controlplane.ids import ChunkKey, Slot
+from controlplane.core.admission import Placed, SlotAllocator, SlotLayout, SlotRange
+from controlplane.core.admission.eviction_order import EvictionOrder, Resident
+from controlplane.core.admission.layout import Room
+from controlplane.core.ids import ChunkKey, Slot
 from tests.unit.controlplane.helpers import CHUNK, key
 
 

@@ -7,13 +7,13 @@ import asyncio
 import grpc
 import pytest
 
-from controlplane.directory import AddOutcome, Directory
-from controlplane.ids import NodeIndex, SwitchPort
-from controlplane.limits import CHUNK_BYTES_MAX, SWITCH_PORT_MAX
-from controlplane.switch.codec import V1ModelCodec
-from controlplane.switch.entries import AddressEntry
-from controlplane.switch.p4runtime import P4RuntimeOptions, P4RuntimeTarget
-from controlplane.switch.target import Operation, Up, Update
+from controlplane.core.directory import AddOutcome, Directory
+from controlplane.core.ids import NodeIndex, SwitchPort
+from controlplane.core.limits import CHUNK_BYTES_MAX, SWITCH_PORT_MAX
+from controlplane.core.switch.entries import AddressEntry
+from controlplane.core.switch.target import Operation, Up, Update
+from controlplane.p4runtime.codec import V1ModelCodec
+from controlplane.p4runtime.target import P4RuntimeOptions, P4RuntimeTarget
 from kvproto.rpc import control_pb2 as rpc
 from tests.contracts.switch_target.memory_target import MemorySwitch
 from tests.unit.controlplane.fake_agent import FakeAgent, agents

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from controlplane.limits import CLAIM_KEYS_MAX, CLAIMS_PER_NODE_MAX
+from controlplane.core.limits import CLAIM_KEYS_MAX, CLAIMS_PER_NODE_MAX
 from kvproto.rpc import control_pb2 as rpc
 from tests.unit.controlplane.helpers import CHUNK, SECOND, Scene, key, record
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from controlplane.ids import SwitchPort
-from controlplane.nodes import NodeState
+from controlplane.core.ids import SwitchPort
+from controlplane.core.nodes import NodeState
 from kvpolicy.value import Tier
 from kvproto.rpc import control_pb2 as rpc
 from tests.digests import digest

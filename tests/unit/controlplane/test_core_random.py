@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.ids import SwitchPort
-from controlplane.switch.entries import FillingEntry, ServingEntry
-from controlplane.switch.target import Down, Operation
+from controlplane.core.ids import SwitchPort
+from controlplane.core.switch.entries import FillingEntry, ServingEntry
+from controlplane.core.switch.target import Down, Operation
 from kvproto.rpc import control_pb2 as rpc
 from tests.unit.controlplane.helpers import FABRIC, SECOND, Scene, key, record
 from tests.unit.controlplane.test_core_switch import assert_consistent

@@ -7,14 +7,14 @@ import random
 
 import pytest
 
-from controlplane import views
-from controlplane.ids import Member, SwitchPort
-from controlplane.switch.bitmap_groups import BitmapGroups
-from controlplane.switch.chunk_states import TRANSITIONS, ChunkEvent, ChunkState, ImpossibleTransitionError, step
-from controlplane.switch.entries import FillingEntry, GroupEntry, ReplicateToGroupEntry, ServingEntry
-from controlplane.switch.groups import Change, Groups, ReplicationGroups
-from controlplane.switch.target import Down, Operation, Standby, SwitchFacts, Up
-from controlplane.switch_cache import SwitchCacheRules
+from controlplane.core import views
+from controlplane.core.ids import Member, SwitchPort
+from controlplane.core.switch.bitmap_groups import BitmapGroups
+from controlplane.core.switch.cache import SwitchCacheRules
+from controlplane.core.switch.chunk_states import TRANSITIONS, ChunkEvent, ChunkState, ImpossibleTransitionError, step
+from controlplane.core.switch.entries import FillingEntry, GroupEntry, ReplicateToGroupEntry, ServingEntry
+from controlplane.core.switch.groups import Change, Groups, ReplicationGroups
+from controlplane.core.switch.target import Down, Operation, Standby, SwitchFacts, Up
 from kvproto.rpc import control_pb2 as rpc
 from tests.digests import digest
 from tests.unit.controlplane.helpers import CHUNK, FABRIC, SECOND, Scene, hello, key, record

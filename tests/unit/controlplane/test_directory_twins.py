@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from controlplane.switch.entries import FillingEntry
-from controlplane.switch.target import Down
-from controlplane.switch_cache import SwitchCacheRules
+from controlplane.core.switch.cache import SwitchCacheRules
+from controlplane.core.switch.entries import FillingEntry
+from controlplane.core.switch.target import Down
 from kvcodec.forms import Form
 from kvproto.rpc import control_pb2 as rpc
 from kvproto.twins import twin_key

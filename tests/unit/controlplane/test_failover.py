@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from controlplane.operator_state import OperatorState
+from controlplane.core.operator_state import OperatorState
 from hostagent.controller.convert import message_of
 from hostagent.core.effects import ReportUsage
 from kvpolicy.value import FetchTally

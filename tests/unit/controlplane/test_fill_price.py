@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from controlplane.fill_price import FillPrice
-from controlplane.ids import NodeIndex
-from controlplane.switch_cache import SwitchCacheRules
+from controlplane.core.admission.fill_price import FillPrice
+from controlplane.core.ids import NodeIndex
+from controlplane.core.switch.cache import SwitchCacheRules
 from kvpolicy.tiers.holder_load import HolderLoad
 from kvproto.ids import ChunkKey
 from kvproto.rpc import control_pb2 as rpc

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane import views
-from controlplane.directory import Directory
-from controlplane.ids import ChunkKey, NodeIndex
-from controlplane.live import Increments, Tables, apply
-from controlplane.live import prefixes as prefixes_module
-from controlplane.live.history import BUCKET_NS, BUCKETS, EVENTS, Events, Sources
-from controlplane.live.prefixes import Prefixes
-from controlplane.live.runs import Runs
-from controlplane.switch.target import LostReport
+from controlplane.core import views
+from controlplane.core.directory import Directory
+from controlplane.core.ids import ChunkKey, NodeIndex
+from controlplane.core.live import Increments, Tables, apply
+from controlplane.core.live import prefixes as prefixes_module
+from controlplane.core.live.history import BUCKET_NS, BUCKETS, EVENTS, Events, Sources
+from controlplane.core.live.prefixes import Prefixes
+from controlplane.core.live.runs import Runs
+from controlplane.core.switch.target import LostReport
 from kvproto.rpc import control_pb2 as rpc
 from tests.unit.controlplane.helpers import CHUNK, SECOND, Scene, facts, hello, key, record
 

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from controlplane.ids import SwitchPort
-from controlplane.limits import HEARTBEATS_UNSEEN_MAX
-from controlplane.locations import Claim, Location, contradiction, refusal
-from controlplane.nodes import Node
-from controlplane.switch.entries import AddressEntry, PortMemberEntry, SourceEntry, StationEntry
-from controlplane.switch.target import Sighting
+from controlplane.core.ids import SwitchPort
+from controlplane.core.limits import HEARTBEATS_UNSEEN_MAX
+from controlplane.core.locations import Claim, Location, contradiction, refusal
+from controlplane.core.nodes import Node
+from controlplane.core.switch.entries import AddressEntry, PortMemberEntry, SourceEntry, StationEntry
+from controlplane.core.switch.target import Sighting
 from kvproto.rpc import control_pb2 as rpc
 from tests.unit.controlplane.helpers import FABRIC, SECOND, Scene, hello, record
 

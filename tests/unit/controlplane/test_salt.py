@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from controlplane.switch.entries import SaltEntry
+from controlplane.core.switch.entries import SaltEntry
 from tests.unit.controlplane.helpers import SECOND, Scene
 
 

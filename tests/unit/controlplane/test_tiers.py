@@ -7,9 +7,9 @@ from collections.abc import Iterable
 import pytest
 
 from controlplane.config import parse
-from controlplane.directory import AddOutcome, Directory
-from controlplane.ids import NodeIndex
-from controlplane.spill import Endangered, Host, Recovery, plan_recovery, plan_replications
+from controlplane.core.directory import AddOutcome, Directory
+from controlplane.core.ids import NodeIndex
+from controlplane.core.spill import Endangered, Host, Recovery, plan_recovery, plan_replications
 from kvdaemon.errors import ConfigError
 from kvpolicy.tiers.push import PushParameters
 from kvpolicy.value import Tier

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from controlplane.limits import WARM_WISHES_MAX
-from controlplane.warmups import Warmups, WarmWish
+from controlplane.core.limits import WARM_WISHES_MAX
+from controlplane.core.warmups import Warmups, WarmWish
 from kvproto.rpc import control_pb2 as rpc
 from tests.unit.controlplane.helpers import CHUNK, MILLISECOND, SECOND, Scene, key, record
 

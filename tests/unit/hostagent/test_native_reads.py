@@ -11,8 +11,8 @@ from random import Random
 
 import pytest
 
-from controlplane.nodes import NodeFacts
-from controlplane.read_tokens import ReadTokens
+from controlplane.core.nodes import NodeFacts
+from controlplane.core.read_tokens import ReadTokens
 from hostagent import limits
 from hostagent.native.library import datapath_or_none
 from hostagent.pool.leases import LocalLeases
