@@ -9,7 +9,7 @@ from pathlib import Path
 
 from controlplane.core.ids import SwitchPort
 from controlplane.core.limits import BITMAP_GROUPS_MAX, NAMESPACE_LABEL_BYTES_MAX, SWITCH_PORT_MAX
-from controlplane.core.switch.cache import SwitchCacheRules
+from controlplane.core.options import SwitchCacheRules
 from controlplane.core.switch.entries import FabricEntry
 from controlplane.core.switch.rates import PortLimits
 from controlplane.p4runtime.codec import V1ModelCodec

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from statistics import median
 
 from controlplane.core.nodes import NodeFacts
-from controlplane.core.read_tokens import ReadTokens
+from controlplane.core.read_access import ReadTokens
 from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import Extent, ReadOutcome, ReadRequest, TransportCounters
 from hostagent.transport.read_client import ReadClient

@@ -40,7 +40,7 @@ class ClaimTable:
         """Claims that stand."""
         return sum(len(claims) for claims in self._due_ns.values())
 
-    def made(self, node: NodeIndex, run: ClaimRun, now_ns: int) -> None:
+    def add(self, node: NodeIndex, run: ClaimRun, now_ns: int) -> None:
         """A node's engine computes these chunks; known ones get another time."""
         claims = self._due_ns.setdefault(node, {})
         new = sum(key not in claims for key in run.keys)
@@ -53,28 +53,33 @@ class ClaimTable:
         news.made.append(run)
         news.withdrawn = [key for key in news.withdrawn if key not in claims]
 
-    def withdrawn(self, node: NodeIndex, keys: Sequence[ChunkKey]) -> None:
+    def withdraw(self, node: NodeIndex, keys: Sequence[ChunkKey]) -> None:
         """A node's engine does not compute them any more."""
         claims = self._due_ns.get(node, {})
         gone = [key for key in keys if claims.pop(key, None) is not None]
         if gone:
             self._news.setdefault(node, _News()).withdrawn += gone
 
-    def kept(self, node: NodeIndex, key: ChunkKey) -> None:
+    def chunk_announced(self, node: NodeIndex, key: ChunkKey) -> None:
         """The node has it. Everybody learns that by the chunk's entry."""
         claims = self._due_ns.get(node)
         if claims is not None:
             claims.pop(key, None)
 
-    def node_gone(self, node: NodeIndex) -> None:
+    def node_left(self, node: NodeIndex) -> None:
         """It computes nothing any more, as far as anybody can know."""
-        self.withdrawn(node, list(self._due_ns.get(node, ())))
+        self.withdraw(node, list(self._due_ns.get(node, ())))
         self._due_ns.pop(node, None)
+
+    @property
+    def news_wait(self) -> bool:
+        """Whether `take_news` has something to return."""
+        return bool(self._news)
 
     def expire(self, now_ns: int) -> None:
         """Withdraw what is late, should its agent not have done so."""
         for node, claims in self._due_ns.items():
-            self.withdrawn(node, [key for key, due in claims.items() if due <= now_ns])
+            self.withdraw(node, [key for key, due in claims.items() if due <= now_ns])
 
     def take_news(self) -> list[rpc.NodeClaims]:
         """What changed since the last call. Of one node what it claims comes before what it withdraws."""

@@ -1,364 +1,337 @@
-"""The control plane without its daemon: messages, switch events and time in, effects out. Pure.
+"""The control plane without its daemon: events and time in, effects out. Pure.
 
-Everything that affects the state of the control plane happens here or in what is called from here: `NodeRegistry`
-(who), `Places` (where), `Directory` (what), `ClaimTable` (what is being computed), `ClusterValues` (worth),
-`AgentReports` (what agents say of chunks), `SwitchLink`, `SwitchCache` and `SwitchProgrammer` (the switch),
-`TaskTable` (work given away), `Pushes`, `Warmups` and `LastCopyReplication` (policies), `Operations` and `Examinations`
-(operators), `Publication` (what agents get), `Clearance` (who may hear of what). The daemon owns clock, streams and the
-switch's session, calls one method per event and carries out `take_effects()`.
+Everything that affects the state of the control plane happens here or in what is called from here. `Cluster` has what
+all parts share: who is there, who has what, what it is worth, who may hear of it. Around it stand `Attachments` and
+`AgentReports` (agents), `SwitchLink`, `Places` and `SwitchCache` (the switch), `Pushes`, `Warmups` and
+`LastCopyReplication` (work for agents), `Operations` and `Examinations` (operators) and `Publication` (what agents
+get). The shell owns clock, streams and the switch's session. It hands each event to `handle`, carries out the effects,
+and fires the timer at `next_timeout_ns`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
-from controlplane.core import parse
-from controlplane.core.accounting import Accounting
-from controlplane.core.admission.admissions import Source
-from controlplane.core.admission.fill_price import FillPrice
+from controlplane.core import events, parse
 from controlplane.core.agent_reports import AgentReports
+from controlplane.core.attachments import Attachments, expelled_words
 from controlplane.core.claims import ClaimTable
-from controlplane.core.clearance import Clearance
-from controlplane.core.directory import Directory
-from controlplane.core.effects import CloseSession, Effect, Inform, ReadTheSwitch, SendTo, Warn, WriteTheSwitch
+from controlplane.core.cluster import Cluster
+from controlplane.core.effects import Answer, Effect, ReadTheSwitch, RequestRefused, WriteTheSwitch
 from controlplane.core.examination.examinations import Examinations
-from controlplane.core.hottest import Hottest
-from controlplane.core.ids import ChunkKey, Member, NodeIndex, TaskId
+from controlplane.core.ids import Member, NodeIndex, TaskId
 from controlplane.core.last_copies import LastCopyReplication
-from controlplane.core.limits import NODE_NAME_BYTES_MAX
-from controlplane.core.nodes import Node, NodeRegistry, NodeState, RefusedNodeError
+from controlplane.core.nodes import Node, RefusedNodeError
 from controlplane.core.observer import Observer
-from controlplane.core.operations import Operations
-from controlplane.core.operator_state import OperatorState
+from controlplane.core.operations import Operations, OperatorError
+from controlplane.core.operator_state import OperatorState, StateCopies
 from controlplane.core.options import CoreOptions
 from controlplane.core.places import Places, place_words
 from controlplane.core.publication import Publication
-from controlplane.core.purposes import (
+from controlplane.core.pushes import Pushes
+from controlplane.core.quotes import Quotes
+from controlplane.core.switch.programmer import ReadSwitch, WriteSwitch
+from controlplane.core.switch.target import Down, HeatReport, LostReport, Sighting, Standby, Up
+from controlplane.core.switch_cache.cache import SwitchCache
+from controlplane.core.switch_link import SwitchLink
+from controlplane.core.tasks import (
     FillFor,
     Housekeeping,
     JobPart,
+    PendingTask,
     ProbeStep,
-    Purpose,
     PushTo,
     RecoveryOf,
     ReplicationOf,
 )
-from controlplane.core.pushes import Pushes
-from controlplane.core.quotes import Quotes
-from controlplane.core.rdma_fits import RdmaFits
-from controlplane.core.read_tokens import ReadTokens
-from controlplane.core.settling import Settling
-from controlplane.core.spill import Host
-from controlplane.core.state_copies import StateCopies
-from controlplane.core.switch.cache import FillUnwanted, FillWanted, RecoveryWanted, SwitchCache
-from controlplane.core.switch.entries import SwitchContents
-from controlplane.core.switch.link import SwitchLink
-from controlplane.core.switch.programmer import ReadSwitch, SwitchProgrammer, WriteSwitch
-from controlplane.core.switch.target import Down, HeatReport, LostReport, Sighting, Standby, SwitchEvent, Up
-from controlplane.core.tasks import PendingTask, TaskTable
-from controlplane.core.values import ClusterValues
-from controlplane.core.visibility import Visibility, keys_of
+from controlplane.core.values import Hottest
+from controlplane.core.visibility import keys_of
 from controlplane.core.warmups import Warmups
-from controlplane.core.welcome import welcome_of
 from kvpolicy.tiers.holder_load import HolderLoad
-from kvproto import __version__
-from kvproto.grants import NamespaceRules
 from kvproto.rpc import control_pb2 as rpc
-from kvproto.rpc.versions import skew
 
 _SWEEP_NS = 20_000_000
 
+_Event = TypeVar("_Event")
+
 
 class Core:
-    """One controller."""
+    """Owns the parts, says which of them hears of an event, and when there is something to do without one."""
 
-    def __init__(self, options: CoreOptions, observer: Observer | None = None) -> None:
-        """`observer`: hears everything, decides nothing."""
+    def __init__(self, options: CoreOptions) -> None:
+        self._cluster = cluster = Cluster(options)
         self.options = options
-        self._observer = observer or Observer()
-        self.namespace_rules = NamespaceRules(options.namespaces)
-        self.nodes = NodeRegistry(options.graces, options.ports, options.with_switch, options.member_order)
-        self.directory = Directory(self.namespace_rules.apart)
-        self.values = ClusterValues(self.directory, options.values)
-        self.hottest = Hottest(self.directory, self.values)
-        self.accounting = Accounting()
-        self.tasks: TaskTable[Purpose] = TaskTable(options.incarnation, options.transfer_timeout_ms)
-        self.programmer = SwitchProgrammer(options.check_switch_ns)
-        self.link = SwitchLink(self.programmer, self.nodes, options.link, options.fabric.segment_bytes)
-        self.fill_price = FillPrice(self.values, free=not options.rules.price_fills)
-        self.switch_cache = SwitchCache(
-            self.directory,
-            self.values,
-            self.programmer,
-            options.rules,
-            self._fill_sources,
-            self._recovery_hosts,
-            self._observer,
-            price=self.fill_price,
-        )
+        self.nodes = cluster.nodes
+        self.directory = cluster.directory
+        self.values = cluster.values
+        self.tasks = cluster.tasks
+        self.accounting = cluster.accounting
+        self.hottest = Hottest(cluster.directory, cluster.values)
+        self.link = SwitchLink(cluster)
+        self.programmer = self.link.programmer
+        self.last_copies = LastCopyReplication(cluster)
+        self.switch_cache = SwitchCache(cluster, self.programmer, self.last_copies)
         self.claims = ClaimTable()
-        visibility = Visibility(self.namespace_rules)
-        self._clearance = Clearance(self.directory, visibility)
-        may_have = self._clearance.may_have
-        self.publication = Publication(
-            self.directory,
-            self.values,
-            self.nodes,
-            Settling(options.settle_ns),
-            self.claims,
-            visibility,
-            incarnation=options.incarnation,
-            with_switch=options.with_switch,
-        )
-        decisions = self.accounting.decisions
-        self.last_copies = LastCopyReplication(self.directory, self.nodes, self.tasks, self.values, decisions, may_have)
-        cheapest = self.last_copies.cheapest_value
-        self.pushes = Pushes(
-            self.directory, self.nodes, self.tasks, self.values, cheapest, decisions, options.pushes, may_have
-        )
-        self.warmups = Warmups(self.directory, self.nodes, self.tasks, self.hottest, decisions, may_have)
+        self.publication = Publication(cluster, self.claims)
+        self.pushes = Pushes(cluster, self.last_copies)
+        self.warmups = Warmups(cluster, self.hottest)
         self.reports = AgentReports(
-            self.directory,
-            self.values,
-            self.switch_cache,
-            self.publication,
-            self.tasks,
-            self.pushes,
-            self.warmups,
-            self.claims,
-            self.accounting,
-            self._observer,
-            self.fill_price,
-            options.fabric.integrity,
-            self.namespace_rules,
-            options.copies_max,
+            cluster, self.switch_cache, self.publication, self.pushes, self.warmups, self.claims
         )
-        self.places = Places(
-            options, self.nodes, self.link, self.programmer, self.switch_cache, self.publication, decisions, self._emit
-        )
-        self.quotes = Quotes(self.directory, self.nodes, self.values.costs)
+        self.attachments = Attachments(cluster, self.link)
+        self.places = Places(cluster, self.link, self.switch_cache, self.publication)
+        self.quotes = Quotes(cluster)
         self.operator_state = OperatorState()
-        self._state_copies = StateCopies(self.operator_state, options.seals, self._clearance.may_pin)
-        self.read_tokens = ReadTokens(options.secret, options.read_token_ms, self.namespace_rules)
-        self._tokens_due_ns = 0
+        self._state_copies = StateCopies(cluster, self.operator_state)
         cache = self.switch_cache if options.with_switch else None
-        self.operations = Operations(
-            self.directory,
-            self.nodes,
-            self.tasks,
-            cache,
-            self.publication,
-            self.operator_state,
-            decisions,
-            may_have,
-        )
-        self.examinations = Examinations(
-            self.directory, self.nodes, self.tasks, cache, lambda: self.link.segment_bytes, options.incarnation
-        )
+        self.operations = Operations(cluster, cache, self.publication, self.operator_state)
+        self.examinations = Examinations(cluster, cache, self.link)
         self.started_ns: int | None = None
-        self.now_ns = 0
-        """Of the last `advance` or `message`."""
         self._swept_ns = -_SWEEP_NS
-        self._effects: list[Effect] = []
-        self._sessions: dict[int, NodeIndex] = {}
-        self._rdma_fits = RdmaFits()
+        self._look_ns = 0
+        """When the core looks again what is due."""
+        self._publish_ns: int | None = None
+        """When changes of the directory are published; None: there are none."""
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            events.HelloReceived: self._hello_received,
+            events.MessageReceived: self._message_received,
+            events.StreamEnded: lambda event: self._stream_ended(event.session),
+            events.ExpulsionsChanged: self._expulsions_changed,
+            Up: self._switch_up,
+            Standby: self._switch_standby,
+            Down: self._switch_down,
+            Sighting: self._node_sighted,
+            HeatReport: self._heat_reported,
+            LostReport: self._segment_lost,
+            events.SwitchRead: self._switch_read,
+            events.SwitchWritten: self._switch_written,
+            events.PinRequested: self._answering(lambda event: self.operations.pin(event.request)),
+            events.UnpinRequested: self._answering(lambda event: self.operations.unpin(event.request)),
+            events.EvictRequested: self._answering(lambda event: self.operations.evict(event.request)),
+            events.WarmRequested: self._answering(lambda event: self.operations.warm(event.request)),
+            events.DrainRequested: self._answering(lambda event: self.operations.drain(event.request)),
+            events.JobCancelled: lambda event: self.operations.cancel(event.job),
+            events.ExaminationRequested: self._answering(lambda event: self.examinations.begin(event.surroundings)),
+            events.ExaminationEnded: lambda event: self.examinations.end(event.number),
+        }
+        self._message_handlers: dict[str | None, Callable[[Node, Any], None]] = {
+            "announce": self.reports.copies_announced,
+            "usage": self.reports.usage_reported,
+            "heartbeat": self._heartbeat_received,
+            "load": self._load_reported,
+            "task_result": self._task_result_received,
+            "task_progress": self._task_progress_received,
+            "interests": lambda node, said: cluster.visibility.interests_changed(node.session, said),
+            "claims": self.reports.chunks_claimed,
+            "bad_copy": self.reports.bad_copy_reported,
+            "leaving": self._node_leaving,
+        }
 
-    def take_effects(self) -> list[Effect]:
-        """What the daemon has to do, in order; each effect is returned once."""
-        effects, self._effects = self._effects, []
-        return [*effects, *self.operations.take_effects()]
+    # ------------------------------------------------------------------ the shell's side
+
+    def handle(self, event: events.Event, now_ns: int) -> list[Effect]:
+        """What follows from an event."""
+        self._cluster.now_ns = now_ns
+        self.started_ns = now_ns if self.started_ns is None else self.started_ns
+        if not isinstance(event, events.TimerFired):
+            self._handlers[type(event)](event)
+            self._look()
+        elif now_ns >= self._look_ns:
+            self._look()
+        if self._publish_ns is not None and now_ns >= self._publish_ns:
+            self.publication.publish(self.attachments.sessions)
+            self._publish_ns = None
+        due_ns = self.publication.due_ns()
+        if due_ns is not None:
+            self._publish_ns = due_ns if self._publish_ns is None else min(due_ns, self._publish_ns)
+        return self._cluster.take_effects()
+
+    def next_timeout_ns(self) -> int:
+        """When TimerFired should come. May change with every event."""
+        return self._look_ns if self._publish_ns is None else min(self._look_ns, self._publish_ns)
+
+    def watch(self, observer: Observer) -> None:
+        """`observer` hears of everything from now on, and decides nothing."""
+        self._cluster.observer = observer
+
+    @property
+    def now_ns(self) -> int:
+        """When the last event happened."""
+        return self._cluster.now_ns
 
     @property
     def decisions(self) -> Counter[str]:
         """Number of decisions and events, by name."""
         return self.accounting.decisions + self.switch_cache.decisions
 
-    # -- agents
+    @property
+    def expelled(self) -> frozenset[str]:
+        """Nodes that are put out."""
+        return self.attachments.expelled
 
-    def hello(self, session: int, hello: rpc.Hello, now_ns: int, speaker: str = "") -> None:
-        """The first message of a stream. `speaker`: who says it, by its certificate or its host."""
+    # ------------------------------------------------------------------ agents' streams
+
+    def _hello_received(self, event: events.HelloReceived) -> None:
+        session, hello = event.session, event.hello
+        self.accounting.message("in", hello.ByteSize())
         try:
-            name, version = hello.node[:NODE_NAME_BYTES_MAX], hello.version[:NODE_NAME_BYTES_MAX]
-            if reason := skew(f"agent {name}", version, hello.protocol, __version__):
-                raise RefusedNodeError("FAILED_PRECONDITION", reason)
-            facts = parse.node_facts(hello, speaker)
-            if facts.name in self.expelled:
-                raise RefusedNodeError("PERMISSION_DENIED", _expelled_words(facts.name))
-            if facts.segment_bytes and self.link.segment_bytes not in facts.segment_bytes:
-                raise RefusedNodeError(
-                    "FAILED_PRECONDITION",
-                    f"the fabric's segments have {self.link.segment_bytes} bytes, which this agent lacks",
-                )
-            if self.options.fabric.integrity not in facts.integrities:
-                raise RefusedNodeError(
-                    "FAILED_PRECONDITION",
-                    f"the fabric's chunks are digested by {self.options.fabric.integrity.value}, which agent"
-                    f" {facts.name} (kvcast {facts.version or 'of an unknown version'}) lacks: upgrade it",
-                )
-            state = parse.operator_state(hello)
-            node = self.nodes.hello(session, facts, now_ns)
+            node = self.attachments.admit(session, hello, event.speaker)
         except parse.MalformedError as error:
-            self._emit(CloseSession(session, "INVALID_ARGUMENT", str(error)))
+            self.attachments.close(session, "INVALID_ARGUMENT", str(error))
             return
         except RefusedNodeError as refusal:
-            self._emit(CloseSession(session, refusal.code, str(refusal)))
+            self.attachments.close(session, refusal.code, str(refusal))
             return
-        self._emit(Inform(f"node {facts.name} is attached: {place_words(node)}"))
-        if problem := self._rdma_fits.news(facts, self.link.segment_bytes):
-            self._emit(Warn(problem))
-        for old, index in list(self._sessions.items()):
-            if index == node.index:
-                # With its stream an agent gives up the tasks that came on it.
-                self._end_tasks(self.tasks.node_gone(index))
-                del self._sessions[old]
-                self._state_copies.left(old)
-                self.claims.node_gone(index)
-                self._emit(CloseSession(old, "ABORTED", "this node attached again on another stream"))
-        self._sessions[session] = node.index
-        self._take_wishes(session, state, facts.name, now_ns)
-        node.draining = facts.name in self.operator_state.drained
+        self._cluster.inform(f"node {node.facts.name} is attached: {place_words(node)}")
+        self.attachments.warn_of_rdma(node.facts)
+        for old in self.attachments.take_older_streams(node):
+            # With its stream an agent gives up the tasks that came on it.
+            self._end_tasks(self.tasks.node_left(node.index))
+            self._state_copies.stream_ended(old)
+            self.claims.node_left(node.index)
+        self.attachments.sessions[session] = node.index
+        self._wishes_repeated(session, hello.operator_state, node.facts.name)
+        node.draining = node.facts.name in self.operator_state.drained
         self.directory.begin_snapshot(node.index)
         self.publication.node_changed(node.index)
         self.places.give_key(node)
-        welcome = welcome_of(self.options, node, self.link.segment_bytes, self.places.switch_state(node))
-        self._emit(SendTo(session, welcome))
-        self._emit(SendTo(session, self.read_tokens.access_of(facts, now_ns)))
+        self.attachments.welcome(node, self.places.switch_state(node))
         interests = hello.interests if hello.HasField("interests") else None
-        self.publication.visibility.attached(session, facts.name, interests)
-        for effect in self.publication.attach(session, facts):
-            self._emit(effect)
+        self._cluster.visibility.stream_attached(session, node.facts.name, interests)
+        self.publication.stream_attached(session, node.facts)
         self._take_up_places()
         self._program_members()
         self.switch_cache.sources_changed()
 
-    def message(self, session: int, message: rpc.FromAgent, now_ns: int) -> None:
-        """Any later message of a stream."""
-        index = self._sessions.get(session)
-        node = None if index is None else self.nodes.get(index)
-        self.now_ns = now_ns
+    def _wishes_repeated(self, session: int, said: rpc.OperatorState, name: str) -> None:
+        """A predecessor's agents say what operators had set."""
+        genuine = self._state_copies.is_genuine(said)
+        self._state_copies.stream_attached(session, said.revision if genuine else 0)
+        if not genuine:
+            self.accounting.decisions["operator_state_unsigned"] += 1
+            self._cluster.warn(
+                f"node {name} repeats wishes of operators that no controller has signed: they are not taken"
+            )
+            return
+        state = self.operator_state
+        if not state.take_repeated(said):
+            return
+        self._cluster.inform(
+            f"operators had set: {len(state.drained)} nodes drained, {len(state.switch_pins)} chunks in the switch"
+        )
+        for node in self.nodes:
+            if node.draining != (node.facts.name in state.drained):
+                node.draining = not node.draining
+                self.publication.node_changed(node.index)
+        if self.options.with_switch:
+            self.switch_cache.pin_exactly(state.switch_pins)
+
+    def _message_received(self, event: events.MessageReceived) -> None:
+        self.accounting.message("in", event.message.ByteSize())
+        node = self.attachments.node_of(event.session)
         if node is None:
             return
         was = node.state
-        self.nodes.heard(node, now_ns)
+        self.nodes.message_received(node, self.now_ns)
         if node.state is not was:
-            self._emit(Inform(f"node {node.facts.name} is heard again"))
+            self._cluster.inform(f"node {node.facts.name} is heard again")
             self.switch_cache.sources_changed()
         try:
-            self._dispatch(node, message, now_ns)
+            self._dispatch(node, event.message)
         except parse.MalformedError as error:
-            self._emit(CloseSession(session, "INVALID_ARGUMENT", str(error)))
+            self.attachments.close(event.session, "INVALID_ARGUMENT", str(error))
 
-    @property
-    def expelled(self) -> frozenset[str]:
-        """Nodes that are put out."""
-        return self.read_tokens.expelled
+    def _dispatch(self, node: Node, message: rpc.FromAgent) -> None:
+        kind = message.WhichOneof("message")
+        handler = self._message_handlers.get(kind)
+        if kind is None or handler is None:
+            raise parse.MalformedError("a second Hello on one stream" if kind == "hello" else "an empty message")
+        handler(node, getattr(message, kind))
 
-    def expel(self, names: frozenset[str], now_ns: int) -> None:
-        """These nodes, and no others, are put out from now on: their streams end, their copies and members go, and
-        every holder hears that their tokens are no good."""
-        if names == self.expelled:
+    def _heartbeat_received(self, node: Node, heartbeat: rpc.Heartbeat) -> None:
+        node.pool_used_bytes = heartbeat.pool_used_bytes
+        node.sent_bytes = heartbeat.sent_bytes
+        node.received_bytes = heartbeat.received_bytes
+        node.disk_used_bytes = heartbeat.disk_used_bytes
+        node.next_victims = parse.next_victims(heartbeat)
+        self._cluster.observer.heartbeat_received(node, heartbeat, self.now_ns)
+        if self.options.rules.spill:
+            self.last_copies.consider(node)
+
+    def _load_reported(self, node: Node, load: rpc.HolderLoad) -> None:
+        node.load = HolderLoad(load.queued_bytes, load.readers)
+        self.switch_cache.price.load_reported(node.index, node.load, self.now_ns)
+        self.switch_cache.holder_load_changed()
+        self.publication.load_changed(node.index)
+
+    def _task_result_received(self, node: Node, result: rpc.TaskResult) -> None:
+        task = self.tasks.get(TaskId(result.task))
+        if task is not None and task.node == node.index:
+            self.tasks.finish(task.id)
+            self._task_ended(task, result)
+
+    def _task_progress_received(self, node: Node, progress: rpc.TaskProgress) -> None:
+        task = self.tasks.get(TaskId(progress.task))
+        if task is not None and task.node == node.index and isinstance(task.purpose, JobPart):
+            self.operations.part_progressed(task, progress)
+
+    def _node_leaving(self, node: Node, _: rpc.Leaving) -> None:
+        self.directory.remove_node(node.index)
+        self._stream_ended(node.session)
+        self.attachments.close(node.session, "OK", "goodbye")
+
+    def _stream_ended(self, session: int) -> None:
+        self.attachments.sessions.pop(session, None)
+        self._state_copies.stream_ended(session)
+        self.publication.stream_ended(session)
+        node = self.nodes.stream_ended(session, self.now_ns)
+        if node is not None:
+            self.claims.node_left(node.index)
+            self._cluster.inform(f"node {node.facts.name} is gone: its stream ended")
+            self._end_tasks(self.tasks.node_left(node.index))
+            self._program_members()
+
+    def _expulsions_changed(self, event: events.ExpulsionsChanged) -> None:
+        if event.names == self.expelled:
             return
-        self.now_ns = now_ns
-        for name in sorted(self.expelled - names):
-            self._emit(Inform(f"node {name} may come back: it is not expelled any more"))
-        self.read_tokens.expelled = names
-        for name in sorted(names):
+        for name in sorted(self.expelled - event.names):
+            self._cluster.inform(f"node {name} may come back: it is not expelled any more")
+        for name in sorted(event.names):
             node = self.nodes.named(name)
             if node is not None:
-                self._put_out(node, now_ns)
-        self._send_tokens(now_ns)
+                self._put_out(node)
+        self.attachments.expel(event.names)
 
-    def _put_out(self, node: Node, now_ns: int) -> None:
-        self._emit(Warn(f"node {node.facts.name} is expelled: its copies are forgotten, its member and port are free"))
+    def _put_out(self, node: Node) -> None:
+        self._cluster.warn(
+            f"node {node.facts.name} is expelled: its copies are forgotten, its member and port are free"
+        )
         session = node.session
-        if session in self._sessions:
-            self.closed(session, now_ns)
-            self._emit(CloseSession(session, "PERMISSION_DENIED", _expelled_words(node.facts.name)))
+        if session in self.attachments.sessions:
+            self._stream_ended(session)
+            self.attachments.close(session, "PERMISSION_DENIED", expelled_words(node.facts.name))
         self.nodes.put_out(node)
         self._forget_node(node.index)
         self._take_up_places()
         self._program_members()
 
-    def closed(self, session: int, now_ns: int) -> None:
-        """A stream ended, whoever ended it."""
-        self._sessions.pop(session, None)
-        self._state_copies.left(session)
-        self.publication.left(session)
-        node = self.nodes.closed(session, now_ns)
-        if node is not None:
-            self.claims.node_gone(node.index)
-            self._emit(Inform(f"node {node.facts.name} is gone: its stream ended"))
-            self._end_tasks(self.tasks.node_gone(node.index))
-            self._program_members()
-
-    def _dispatch(self, node: Node, message: rpc.FromAgent, now_ns: int) -> None:
-        match message.WhichOneof("message"):
-            case "announce":
-                self.reports.announced(node, message.announce, now_ns)
-            case "usage":
-                self.reports.used(node, message.usage, now_ns)
-            case "heartbeat":
-                node.pool_used_bytes = message.heartbeat.pool_used_bytes
-                node.sent_bytes = message.heartbeat.sent_bytes
-                node.received_bytes = message.heartbeat.received_bytes
-                node.disk_used_bytes = message.heartbeat.disk_used_bytes
-                node.next_victims = parse.next_victims(message.heartbeat)
-                self._observer.beat(node, message.heartbeat, now_ns)
-                if self.options.rules.spill:
-                    self.last_copies.consider(node, now_ns)
-            case "load":
-                node.load = HolderLoad(message.load.queued_bytes, message.load.readers)
-                self.fill_price.told(node.index, node.load, now_ns)
-                self.switch_cache.holder_told()
-                self.publication.load_changed(node.index)
-            case "task_result":
-                task = self.tasks.get(TaskId(message.task_result.task))
-                if task is not None and task.node == node.index:
-                    self.tasks.finish(task.id)
-                    self._task_ended(task, message.task_result)
-            case "task_progress":
-                task = self.tasks.get(TaskId(message.task_progress.task))
-                if task is not None and task.node == node.index and isinstance(task.purpose, JobPart):
-                    self.operations.part_progress(task, message.task_progress)
-            case "interests":
-                self.publication.visibility.said(node.session, message.interests)
-            case "claims":
-                self.reports.claimed(node, message.claims, now_ns)
-            case "bad_copy":
-                self.reports.bad_copy(node, message.bad_copy, self.now_ns)
-            case "leaving":
-                self._forget_copies(node.index)
-                self.closed(node.session, now_ns)
-                self._emit(CloseSession(node.session, "OK", "goodbye"))
-            case "hello":
-                raise parse.MalformedError("a second Hello on one stream")
-            case _:
-                raise parse.MalformedError("an empty message")
-
-    def _forget_copies(self, index: NodeIndex) -> None:
-        self.directory.remove_node(index)
-
     def _forget_node(self, index: NodeIndex) -> None:
         self.directory.remove_node(index)
-        self.fill_price.gone(index)
-        self.publication.node_gone(index)
-        self.switch_cache.port_gone(index)
+        self.switch_cache.price.node_forgotten(index)
+        self.publication.node_forgotten(index)
+        self.switch_cache.port_lost(index)
 
-    def _emit(self, effect: Effect) -> None:
-        self._effects.append(effect)
-        if isinstance(effect, Inform | Warn):
-            self._observer.happened(effect.text, self.now_ns)
+    # ------------------------------------------------------------------ work for agents
 
-    # -- work for agents
-
-    def _end_tasks(self, tasks: Sequence[PendingTask[Purpose]]) -> None:
+    def _end_tasks(self, tasks: Sequence[PendingTask]) -> None:
         """Tasks that no agent will answer."""
         for task in tasks:
             failed = rpc.TaskResult(task=task.id, status=rpc.TaskResult.FAILED, detail="no answer from the node")
             self._task_ended(task, failed)
 
-    def _task_ended(self, task: PendingTask[Purpose], result: rpc.TaskResult) -> None:
+    def _task_ended(self, task: PendingTask, result: rpc.TaskResult) -> None:
         done = result.status == rpc.TaskResult.DONE
         match task.purpose:
             case FillFor(key=key):
@@ -369,46 +342,107 @@ class Core:
             case RecoveryOf(key=key):
                 (self.switch_cache.recovered if done else self.switch_cache.recovery_failed)(key)
             case ReplicationOf():
-                self.last_copies.ended(done)
+                self.last_copies.replication_ended(done)
             case PushTo():
-                self.pushes.ended(task.node, result)
+                self.pushes.push_ended(task.node, result)
             case JobPart():
                 self.operations.part_ended(task, result)
             case ProbeStep():
-                self.examinations.step_ended(task.purpose, result, self.now_ns)
+                self.examinations.step_ended(task.purpose, result)
             case Housekeeping(what=what):
                 self.accounting.decisions[f"{what.replace(' ', '_')}_{'done' if done else 'failed'}"] += 1
 
-    def _why(self, task: PendingTask[Purpose], result: rpc.TaskResult) -> str:
+    def _why(self, task: PendingTask, result: rpc.TaskResult) -> str:
         """What became of a task, for a person."""
         node = self.nodes.get(task.node)
         name = node.facts.name if node is not None else f"node {task.node}"
         return f"{name}: {result.detail or rpc.TaskResult.Status.Name(result.status).lower()}"
 
-    def _take_wishes(self, session: int, said: rpc.OperatorState, name: str, now_ns: int) -> None:
-        """A predecessor's agents say what operators had set."""
-        genuine = self._state_copies.is_genuine(said)
-        self._state_copies.attached(session, said.revision if genuine else 0)
-        if not genuine:
-            self.accounting.decisions["operator_state_unsigned"] += 1
-            self._emit(
-                Warn(f"node {name} repeats wishes of operators that no controller has signed: they are not taken")
-            )
+    def _give_out_tasks(self) -> None:
+        for index, task_id in self.tasks.take_cancelled():
+            self._cluster.send_to_node(index, rpc.ToAgent(cancel=rpc.CancelTask(task=task_id)))
+        for task in self.tasks.take_ready(self.now_ns):
+            node = self.nodes.get(task.node)
+            may_know = self._cluster.visibility.may_know
+            if node is None or not node.attached or not may_know(node, keys_of(task.message)):
+                self.tasks.finish(task.id)
+                self._end_tasks([task])
+                continue
+            self._cluster.send(node.session, rpc.ToAgent(task=task.message))
+
+    # ------------------------------------------------------------------ operators
+
+    def _answering(self, work: Callable[[_Event], Any]) -> Callable[[_Event], None]:
+        """A handler that gives an operator what `work` returns, or says why it cannot be."""
+
+        def handler(event: _Event) -> None:
+            try:
+                self._cluster.emit(Answer(work(event)))
+            except OperatorError as error:
+                self._cluster.emit(RequestRefused(error.code, str(error)))
+
+        return handler
+
+    # ------------------------------------------------------------------ the switch
+
+    def _switch_up(self, event: Up) -> None:
+        segments_changed = self.link.up(event.facts)
+        self._cluster.inform("this controller leads: it is the switch's primary")
+        self.switch_cache.switch_up(event.facts)
+        if segments_changed:
+            self.attachments.close_all("ABORTED", "the size of segments changed: attach again")
+
+    def _switch_standby(self, _: Standby) -> None:
+        self.link.down(standby=True)
+        self._cluster.inform("this controller is on standby: another one is the switch's primary")
+
+    def _switch_down(self, event: Down) -> None:
+        self.link.down(standby=False)
+        self._cluster.inform(f"the session with the switch ended: {event.reason}")
+
+    def _node_sighted(self, event: Sighting) -> None:
+        if self.places.node_sighted(event):
+            self._take_up_places()
+            self._program_members()
+
+    def _heat_reported(self, event: HeatReport) -> None:
+        self.accounting.decisions["heat_reports"] += 1
+        self.switch_cache.heat_reported(event.key, event.members.bit_count())
+        self.link.members_used(event.members)
+        self._cluster.observer.wanted_together(event.key, _members(event.members), self.now_ns)
+
+    def _segment_lost(self, event: LostReport) -> None:
+        self.accounting.decisions["segments_lost"] += 1
+        self.switch_cache.segment_lost(event.key)
+
+    def _switch_read(self, event: events.SwitchRead) -> None:
+        self.accounting.switch_reads += 1
+        actual = event.contents
+        if actual is None:
+            self.programmer.read_failed()
+            if self.programmer.missed_reads == 1:
+                self._cluster.inform("the switch is degraded: it did not answer when it was read back")
             return
-        state = self.operator_state
-        if not state.heard(said):
+        if self.programmer.missed_reads:
+            self._cluster.inform("the switch answers again")
+        restarts_count = self.link.restarts_count
+        trusted = self.link.contents_read(actual)
+        if trusted is None:
             return
-        self._emit(
-            Inform(
-                f"operators had set: {len(state.drained)} nodes drained, {len(state.switch_pins)} chunks in the switch"
-            )
-        )
-        for node in self.nodes:
-            if node.draining != (node.facts.name in state.drained):
-                node.draining = not node.draining
-                self.publication.node_changed(node.index)
-        if self.options.with_switch:
-            self.switch_cache.pin_exactly(state.switch_pins, now_ns)
+        if self.link.restarts_count != restarts_count:
+            self.accounting.decisions["switch_restarted"] += 1
+            self._cluster.warn(f"the switch lost its state: programming it again, epoch {self.link.epoch}")
+        self.switch_cache.switch_read(actual, trusted)
+        self._take_up_places()
+        self._program_members()
+
+    def _switch_written(self, event: events.SwitchWritten) -> None:
+        if event.refused is None:
+            self.programmer.write_failed()
+            return
+        problems = self.programmer.write_done(event.refused, self.now_ns)
+        self.accounting.decisions["updates_refused"] += len(problems)
+        self.switch_cache.updates_refused(problems)
 
     def _take_up_places(self) -> None:
         """Tell everybody concerned where nodes were found to be."""
@@ -416,186 +450,64 @@ class Core:
             self._forget_node(index)
         self.places.take_up_changes()
 
-    # -- the switch
-
-    def switch_event(self, event: SwitchEvent, now_ns: int) -> None:
-        """Something happened at the switch or to the session with it."""
-        match event:
-            case Up(facts=facts):
-                segments_changed = self.link.up(facts)
-                self._emit(Inform("this controller leads: it is the switch's primary"))
-                self.switch_cache.switch_up(facts)
-                if segments_changed:
-                    for session in list(self._sessions):
-                        self._emit(CloseSession(session, "ABORTED", "the size of segments changed: attach again"))
-            case Standby():
-                self.link.down(standby=True)
-                self._emit(Inform("this controller is on standby: another one is the switch's primary"))
-            case Down(reason=reason):
-                self.link.down(standby=False)
-                self._emit(Inform(f"the session with the switch ended: {reason}"))
-            case Sighting():
-                if self.places.sighted(event):
-                    self._take_up_places()
-                    self._program_members()
-            case HeatReport(key=key, members=members):
-                self.accounting.decisions["heat_reports"] += 1
-                self.switch_cache.report(key, members.bit_count(), now_ns)
-                self.link.members_used(members)
-                self._observer.wanted_together(key, _members(members), now_ns)
-            case LostReport(key=key):
-                self.accounting.decisions["segments_lost"] += 1
-                self.switch_cache.segment_lost(key, now_ns)
-
-    def switch_read(self, actual: SwitchContents | None, now_ns: int) -> None:
-        """The answer to ReadTheSwitch; None: it failed."""
-        self.accounting.switch_reads += 1
-        if actual is None:
-            self.programmer.read_failed()
-            if self.programmer.missed_reads == 1:
-                self._emit(Inform("the switch is degraded: it did not answer when it was read back"))
-            return
-        if self.programmer.missed_reads:
-            self._emit(Inform("the switch answers again"))
-        restarts_count = self.link.restarts_count
-        trusted = self.link.contents_read(actual, now_ns)
-        if trusted is None:
-            return
-        self.accounting.decisions["switch_restarted"] += self.link.restarts_count - restarts_count
-        self.switch_cache.switch_read(actual, trusted, now_ns)
-        self._take_up_places()
-        self._program_members()
-
-    def switch_written(self, refused: Mapping[int, str] | None, now_ns: int) -> None:
-        """The answer to WriteTheSwitch: index of update -> reason; None: nobody knows."""
-        if refused is None:
-            self.programmer.write_failed()
-            return
-        problems = self.programmer.write_done(refused, now_ns)
-        self.accounting.decisions["updates_refused"] += len(problems)
-        self.switch_cache.refused(problems)
-
     def _program_members(self) -> None:
         if self.options.with_switch:
             self.link.members_changed()
 
-    # -- time
+    # ------------------------------------------------------------------ time
 
-    def advance(self, now_ns: int) -> None:
+    def _look(self) -> None:
         """Do all that is due: after each event, and often enough in between for the times that are configured."""
-        self.started_ns = now_ns if self.started_ns is None else self.started_ns
-        self.now_ns = now_ns
-        if now_ns - self._swept_ns >= _SWEEP_NS:
-            self._swept_ns = now_ns
-            self._sweep(now_ns)
-        for effect in self.publication.due_snapshots(now_ns):
-            self._emit(effect)
-        self.examinations.advance(now_ns)
+        self._look_ns = self.now_ns + self.options.look_ns
+        if self.now_ns - self._swept_ns >= _SWEEP_NS:
+            self._swept_ns = self.now_ns
+            self._sweep()
+        self.publication.send_snapshots()
+        self.examinations.advance()
         if self.options.with_switch:
-            self._advance_switch(now_ns)
+            self._advance_switch()
         self.reports.give_out_pins()
-        for effect in self._state_copies.due():
-            self._emit(effect)
+        self._state_copies.send()
         self.pushes.flush()
-        self.warmups.advance(now_ns)
-        for index, task_id in self.tasks.take_cancelled():
-            node = self.nodes.get(index)
-            if node is not None and node.attached:
-                self._emit(SendTo(node.session, rpc.ToAgent(cancel=rpc.CancelTask(task=task_id))))
-        for task in self.tasks.take_ready(now_ns):
-            node = self.nodes.get(task.node)
-            if node is None or not node.attached or not self._clearance.may_know(node, keys_of(task.message)):
-                self.tasks.finish(task.id)
-                self._end_tasks([task])
-                continue
-            self._emit(SendTo(node.session, rpc.ToAgent(task=task.message)))
+        self.warmups.give_out()
+        self._give_out_tasks()
 
-    def _sweep(self, now_ns: int) -> None:
+    def _sweep(self) -> None:
         """Handle what the passing of time alone brings about; runs now and then, not at every event."""
+        now_ns = self.now_ns
         names = {node.index: node.facts.name for node in self.nodes}
         expiry = self.nodes.expire(now_ns)
         self.claims.expire(now_ns)
         for index in expiry.suspects:
-            self.claims.node_gone(index)
-            self._emit(Inform(f"node {names[index]} is suspect: it has not been heard for a while"))
+            self.claims.node_left(index)
+            self._cluster.inform(f"node {names[index]} is suspect: it has not been heard for a while")
         for index in expiry.copies:
-            self._forget_copies(index)
+            self.directory.remove_node(index)
         for index in expiry.nodes:
-            self._emit(Inform(f"node {names[index]} is forgotten: its member and port are free"))
+            self._cluster.inform(f"node {names[index]} is forgotten: its member and port are free")
             self._forget_node(index)
-        self.places.look_for(now_ns)
+        self.places.look_for_unseen()
         self._take_up_places()
         if expiry.nodes or expiry.reservations:
             self._program_members()
         self._end_tasks(self.tasks.expire(now_ns))
-        self._renew_tokens(now_ns)
+        if self.attachments.tokens_are_due:
+            self.attachments.send_tokens()
+            self._state_copies.renew()
 
-    def _renew_tokens(self, now_ns: int) -> None:
-        """Give every agent a token that is good for longer than its last."""
-        if now_ns < self._tokens_due_ns:
-            return
-        self._send_tokens(now_ns)
-        self._state_copies.renew()
-
-    def _send_tokens(self, now_ns: int) -> None:
-        self._tokens_due_ns = now_ns + self.read_tokens.renew_ns
-        for session, index in self._sessions.items():
-            node = self.nodes.get(index)
-            if node is not None:
-                self._emit(SendTo(session, self.read_tokens.access_of(node.facts, now_ns)))
-
-    def _advance_switch(self, now_ns: int) -> None:
-        self.switch_cache.advance(now_ns)
-        for effect in self.switch_cache.take_effects():
-            match effect:
-                case FillWanted(key=key, node=node, segments=segments, cast_too=cast_too, readers=readers):
-                    fill = rpc.Fill(key=key, segments=segments, cast_too=cast_too, readers=readers)
-                    work = rpc.Task(fill=fill)
-                    self.tasks.add(node, FillFor(key), work, self.options.fill_timeout_ms)
-                case FillUnwanted(key=key):
-                    for task in self.tasks.with_purpose(FillFor(key)):
-                        self.tasks.cancel(task)
-                case RecoveryWanted(key=key, node=node):
-                    work = rpc.Task(fetch=rpc.Fetch(keys=[key], reason=rpc.Fetch.SPILL))
-                    self.tasks.add(node, RecoveryOf(key), work)
-        self.link.change_salt(now_ns)
-        request = self.programmer.next(now_ns)
+    def _advance_switch(self) -> None:
+        self.switch_cache.advance()
+        self.link.change_salt()
+        request = self.programmer.next(self.now_ns)
         if isinstance(request, ReadSwitch):
-            self._emit(ReadTheSwitch())
+            self._cluster.emit(ReadTheSwitch())
         elif isinstance(request, WriteSwitch):
             self.accounting.switch_updates += len(request.updates)
-            self._emit(WriteTheSwitch(request.updates))
+            self._cluster.emit(WriteTheSwitch(request.updates))
         self.places.tell_members()
         if self.link.check_present():
-            self._emit(Inform(f"the switch is programmed: epoch {self.link.epoch}"))
-            self.places.switch_present(now_ns)
-
-    # -- what agents get to know
-
-    def publish(self) -> None:
-        """Send every agent the changes since the last call."""
-        for effect in self.publication.publish(self._sessions, self.now_ns):
-            self._emit(effect)
-
-    # -- asked by the switch cache
-
-    def _fill_sources(self, key: ChunkKey) -> list[Source]:
-        chunk = self.directory.get(key)
-        if chunk is None:
-            return []
-        nodes = [node for index in sorted(chunk.holders) if (node := self.nodes.get(index)) is not None]
-        return [
-            Source(node.index, node.port)
-            for node in nodes
-            if node.state is NodeState.ATTACHED and node.port is not None and node.member is not None
-        ]
-
-    def _recovery_hosts(self, excluded: NodeIndex | None, namespace: str) -> list[Host]:
-        return self.last_copies.hosts(excluded, self.now_ns, namespace)
-
-
-def _expelled_words(name: str) -> str:
-    return f"node '{name}' is expelled: an operator has put it out (kvcast expel {name} --cancel takes it in again)"
+            self._cluster.inform(f"the switch is programmed: epoch {self.link.epoch}")
+            self.places.switch_programmed()
 
 
 def _members(bits: int) -> frozenset[Member]:

@@ -1,15 +1,13 @@
-"""What the core asks the daemon to do."""
+"""What the core asks its shell to do, in order."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NewType, TypeAlias
+from typing import TypeAlias
 
+from controlplane.core.ids import JobId
 from controlplane.core.switch.target import Update
 from kvproto.rpc import control_pb2 as rpc
-
-JobId = NewType("JobId", int)
-"""An operator's request that takes a while: a warm, a drain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +29,31 @@ class CloseSession:
 
 @dataclass(frozen=True, slots=True)
 class ReadTheSwitch:
-    """Read everything; answer with `Core.switch_read`."""
+    """Read everything that the switch holds; SwitchRead answers."""
 
 
 @dataclass(frozen=True, slots=True)
 class WriteTheSwitch:
-    """Answer with `Core.switch_written`."""
+    """Apply these updates in order; SwitchWritten answers."""
 
     updates: tuple[Update, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What an operator gets for the request that was handled just now."""
+
+    reply: rpc.PinReply | rpc.EvictReply | JobId | int
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRefused:
+    """The operator's request that was handled just now cannot be met."""
+
+    code: str
+    """Name of a gRPC status."""
+    reason: str
+    """One line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,4 +79,6 @@ class Warn:
     text: str
 
 
-Effect: TypeAlias = SendTo | CloseSession | ReadTheSwitch | WriteTheSwitch | JobProgress | Inform | Warn
+Effect: TypeAlias = (
+    SendTo | CloseSession | ReadTheSwitch | WriteTheSwitch | Answer | RequestRefused | JobProgress | Inform | Warn
+)

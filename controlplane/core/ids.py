@@ -6,7 +6,18 @@ from typing import NewType
 
 from kvproto.ids import KEY_BYTES, ROOT_KEY, ChunkKey, Member
 
-__all__ = ["KEY_BYTES", "ROOT_KEY", "ChunkKey", "GroupId", "Member", "NodeIndex", "Slot", "SwitchPort", "TaskId"]
+__all__ = [
+    "KEY_BYTES",
+    "ROOT_KEY",
+    "ChunkKey",
+    "GroupId",
+    "JobId",
+    "Member",
+    "NodeIndex",
+    "Slot",
+    "SwitchPort",
+    "TaskId",
+]
 
 NodeIndex = NewType("NodeIndex", int)
 """The controller's index of an agent."""
@@ -22,3 +33,6 @@ TaskId = NewType("TaskId", int)
 
 GroupId = NewType("GroupId", int)
 """Multicast group of the switch's packet replication engine."""
+
+JobId = NewType("JobId", int)
+"""An operator's request that takes a while: a warm, a drain."""

@@ -281,13 +281,13 @@ class NodeRegistry:
         displaced, self._displaced = self._displaced, []
         return displaced
 
-    def heard(self, node: Node, now_ns: int) -> None:
+    def message_received(self, node: Node, now_ns: int) -> None:
         """The node said something: it is not suspect."""
         node.heard_ns = now_ns
         if node.state is NodeState.SUSPECT:
             node.state = NodeState.ATTACHED
 
-    def closed(self, session: int, now_ns: int) -> Node | None:
+    def stream_ended(self, session: int, now_ns: int) -> Node | None:
         """A stream ended. Returns its node, unless the node has meanwhile attached again on another stream."""
         for node in self._nodes.values():
             if node.session == session and node.attached:

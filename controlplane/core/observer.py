@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from controlplane.core.admission.slots import SlotRange
 from controlplane.core.ids import ChunkKey, Member
 from controlplane.core.nodes import Node
 from controlplane.core.switch.chunk_states import ChunkEvent, ChunkState
+from controlplane.core.switch.slots import SlotRange
 from kvproto.rpc import control_pb2 as rpc
 
 
@@ -15,7 +15,7 @@ class Observer:
     def fetched(self, node: Node, fetch: rpc.FetchEvent, at_ns: int, *, rode_along: bool) -> None:
         """A node got a chunk, or had to recompute it. `rode_along`: by a cast that another node has reported."""
 
-    def beat(self, node: Node, heartbeat: rpc.Heartbeat, now_ns: int) -> None:
+    def heartbeat_received(self, node: Node, heartbeat: rpc.Heartbeat, now_ns: int) -> None:
         """A node's figures came."""
 
     def wanted_together(self, key: ChunkKey, members: frozenset[Member], now_ns: int) -> None:

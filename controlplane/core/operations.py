@@ -5,23 +5,22 @@ A warm or a drain is a job: it gives fetches to nodes, reports progress per node
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from controlplane.core.directory import AmbiguousKeyError, Directory, UnknownKeyError
-from controlplane.core.effects import Effect, Inform, JobId, JobProgress
-from controlplane.core.ids import ChunkKey, NodeIndex
+from controlplane.core.cluster import Cluster
+from controlplane.core.directory import AmbiguousKeyError, UnknownKeyError
+from controlplane.core.effects import JobProgress
+from controlplane.core.ids import ChunkKey, JobId, NodeIndex
 from controlplane.core.limits import CHUNK_BYTES_MAX, TASK_KEYS_MAX
-from controlplane.core.nodes import Node, NodeRegistry, NodeState
+from controlplane.core.nodes import Node
 from controlplane.core.operator_state import OperatorState
 from controlplane.core.publication import Publication
-from controlplane.core.purposes import Housekeeping, JobPart, Purpose
 from controlplane.core.spill import Host, plan_drain
-from controlplane.core.switch.cache import SwitchCache
 from controlplane.core.switch.chunk_states import ChunkState
-from controlplane.core.tasks import PendingTask, TaskTable
+from controlplane.core.switch_cache.cache import SwitchCache
+from controlplane.core.tasks import Housekeeping, JobPart, PendingTask
 from kvproto.rpc import control_pb2 as rpc
 from kvproto.twins import TWIN_CODES, twin_key
 
@@ -59,41 +58,25 @@ class _Job:
 
 
 class Operations:
-    """Operators' requests; one method each."""
+    """One method for each of operators' requests. Owns the jobs that last, and what each node does for them."""
 
     def __init__(
-        self,
-        directory: Directory,
-        nodes: NodeRegistry,
-        tasks: TaskTable[Purpose],
-        switch_cache: SwitchCache | None,
-        publication: Publication,
-        state: OperatorState,
-        decisions: Counter[str],
-        may_have: Callable[[Node, str], bool],
+        self, cluster: Cluster, switch_cache: SwitchCache | None, publication: Publication, state: OperatorState
     ) -> None:
-        """`switch_cache`: None where there is no kvcast switch. `decisions`: the counters of what is done.
-        `may_have(node, namespace)`: whether a node is told of such chunks."""
-        self._directory = directory
-        self._nodes = nodes
-        self._tasks = tasks
+        """`switch_cache`: None where there is no kvcast switch."""
+        self._cluster = cluster
+        self._directory = cluster.directory
+        self._nodes = cluster.nodes
+        self._tasks = cluster.tasks
         self._switch_cache = switch_cache
         self._publication = publication
         self._state = state
-        self._decisions = decisions
-        self._may_have = may_have
         self._jobs: dict[JobId, _Job] = {}
         self._next_job = 1
-        self._effects: list[Effect] = []
-
-    def take_effects(self) -> list[Effect]:
-        """Outcomes of jobs, and lines for the log, since the last call."""
-        effects, self._effects = self._effects, []
-        return effects
 
     # -- pins
 
-    def pin(self, request: rpc.PinRequest, now_ns: int) -> rpc.PinReply:
+    def pin(self, request: rpc.PinRequest) -> rpc.PinReply:
         """Keep a prefix in hosts' pools and, if asked for, in the switch. Raises OperatorError."""
         keys = self._prefix(request.key_hex)
         if request.in_switch and self._switch_cache is None:
@@ -102,9 +85,9 @@ class Operations:
         self._for_holders(keys, lambda some: rpc.Task(pin=rpc.PinChunks(keys=some)), "pin")
         if request.in_switch and self._switch_cache is not None:
             crossing = [self._directory.crossing(key) for key in keys]
-            self._switch_cache.pin(crossing, now_ns)
+            self._switch_cache.pin(crossing)
             self._state.set_switch_pins(crossing, True)
-        self._decisions["pinned"] += len(keys)
+        self._cluster.decisions["pinned"] += len(keys)
         return self._pin_reply(keys)
 
     def pin_progress(self, request: rpc.PinRequest) -> rpc.PinReply:
@@ -128,10 +111,10 @@ class Operations:
             pinned = [one for key in keys for one in (key, *(twin_key(key, code) for code in TWIN_CODES))]
             self._switch_cache.unpin(pinned)
             self._state.set_switch_pins(pinned, False)
-        self._decisions["unpinned"] += len(changed)
+        self._cluster.decisions["unpinned"] += len(changed)
         return self._pin_reply(changed)
 
-    def evict(self, request: rpc.EvictRequest, now_ns: int) -> rpc.EvictReply:
+    def evict(self, request: rpc.EvictRequest) -> rpc.EvictReply:
         """From the switch, leaves first; with `hosts` from the agents' pools too (but for what is pinned). Raises
         OperatorError."""
         key = self._find(request.key_hex)
@@ -144,8 +127,8 @@ class Operations:
             below = [one for one in below if (chunk := directory.get(one)) is not None and not chunk.pinned]
         from_switch = 0
         if switch_cache is not None:
-            from_switch = sum(switch_cache.evict(one, now_ns, save=not request.hosts) for one in below)
-        self._decisions["evicted_by_operator"] += from_switch
+            from_switch = sum(switch_cache.evict(one, save=not request.hosts) for one in below)
+        self._cluster.decisions["evicted_by_operator"] += from_switch
         copies = 0
         if request.hosts:
             copies = sum(len(chunk.holders) for one in below if (chunk := directory.get(one)) is not None)
@@ -157,7 +140,7 @@ class Operations:
     def warm(self, request: rpc.WarmRequest) -> JobId:
         """All nodes start at once, so that one cast serves them all. Progress comes as JobProgress."""
         keys = self._prefix(request.key_hex)
-        nodes = self._named(request.nodes) if request.nodes else self._attached()
+        nodes = self._named(request.nodes) if request.nodes else self._cluster.takers
         if not nodes:
             raise OperatorError("FAILED_PRECONDITION", "no node is attached")
         job = self._new_job()
@@ -184,9 +167,7 @@ class Operations:
         if node.draining == request.cancel:
             node.draining = not request.cancel
             self._state.set_drained(node.facts.name, node.draining)
-            self._effects.append(
-                Inform(f"node {node.facts.name} is {'draining' if node.draining else 'not drained any more'}")
-            )
+            self._cluster.inform(f"node {node.facts.name} is {'draining' if node.draining else 'not drained any more'}")
             self._publication.node_changed(node.index)
         job = self._new_job(drained=node.index)
         if request.cancel:
@@ -203,14 +184,14 @@ class Operations:
             for task in self._tasks.matching(lambda one: isinstance(one, JobPart) and one.job == job_id):
                 self._tasks.cancel(task)
 
-    def part_progress(self, task: PendingTask[Purpose], progress: rpc.TaskProgress) -> None:
+    def part_progressed(self, task: PendingTask, progress: rpc.TaskProgress) -> None:
         """A node says how far its share has come."""
         job = self._job_of(task)
         if job is not None and isinstance(task.purpose, JobPart):
             job.shares[task.node].running[task.id] = min(progress.done, len(task.purpose.keys))
             self._report(job, task.node)
 
-    def part_ended(self, task: PendingTask[Purpose], result: rpc.TaskResult) -> None:
+    def part_ended(self, task: PendingTask, result: rpc.TaskResult) -> None:
         """A task of a job is over."""
         job = self._job_of(task)
         if job is None or not isinstance(task.purpose, JobPart):
@@ -235,28 +216,26 @@ class Operations:
             for key in self._directory.last_copies(node.index)
             if (chunk := self._directory.get(key)) is not None
         ]
-        hosts = [
-            Host(other.index, other.free_bytes)
-            for other in self._nodes
-            if other.state is NodeState.ATTACHED and not other.draining and other.index != node.index
-        ]
+        hosts = [Host(other.index, other.free_bytes) for other in self._cluster.takers if other.index != node.index]
         plan = plan_drain(chunks, hosts, self._may_take)
         job.stranded = len(plan.stranded)
         for move in plan.moves:
             share = job.shares.setdefault(move.node, _Share(total=0))
             share.total += len(move.keys)
             self._give(job, move.node, move.keys, rpc.Fetch.DRAIN, timeout_ms)
-        self._decisions["drain_moves"] += sum(len(move.keys) for move in plan.moves)
+        self._cluster.decisions["drain_moves"] += sum(len(move.keys) for move in plan.moves)
         for index in job.shares:
             self._report(job, index)
 
     def _may_take(self, node: NodeIndex, key: ChunkKey) -> bool:
         taker, chunk = self._nodes.get(node), self._directory.get(key)
-        return taker is not None and chunk is not None and self._may_have(taker, chunk.facts.namespace)
+        return (
+            taker is not None and chunk is not None and self._cluster.visibility.may_have(taker, chunk.facts.namespace)
+        )
 
     def _cancel_drains(self, node: NodeIndex, but: _Job) -> None:
         for other in [one for one in self._jobs.values() if one.drained == node and one is not but]:
-            self._effects.append(
+            self._cluster.emit(
                 JobProgress(other.id, rpc.Progress(problem="drain was cancelled", finished=True), last=True)
             )
             self.cancel(other.id)
@@ -287,7 +266,7 @@ class Operations:
             finished=share.unfinished == 0,
             problem=share.problem,
         )
-        self._effects.append(JobProgress(job.id, progress))
+        self._cluster.emit(JobProgress(job.id, progress))
 
     def _finish_if_done(self, job: _Job) -> None:
         if job.id not in self._jobs or any(share.unfinished for share in job.shares.values()):
@@ -299,7 +278,7 @@ class Operations:
             last.node = node.facts.name if node else ""
             if job.stranded:
                 last.problem = f"{job.stranded} chunks fit into no other pool that may have them"
-        self._effects.append(JobProgress(job.id, last, last=True))
+        self._cluster.emit(JobProgress(job.id, last, last=True))
 
     def _new_job(self, drained: NodeIndex | None = None) -> _Job:
         job = _Job(JobId(self._next_job), drained)
@@ -307,7 +286,7 @@ class Operations:
         self._jobs[job.id] = job
         return job
 
-    def _job_of(self, task: PendingTask[Purpose]) -> _Job | None:
+    def _job_of(self, task: PendingTask) -> _Job | None:
         return self._jobs.get(task.purpose.job) if isinstance(task.purpose, JobPart) else None
 
     def _find(self, key_hex: str) -> ChunkKey:
@@ -333,9 +312,6 @@ class Operations:
                 raise OperatorError("NOT_FOUND", f"no node '{name}' is attached: `kvcast top` shows all")
             nodes.append(node)
         return nodes
-
-    def _attached(self) -> list[Node]:
-        return [node for node in self._nodes if node.state is NodeState.ATTACHED and not node.draining]
 
     def _for_holders(self, keys: Sequence[ChunkKey], work: _Work, what: str, *, on_disk: bool = False) -> None:
         """`on_disk`: also those that have a chunk on disk only."""

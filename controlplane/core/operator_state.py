@@ -10,9 +10,49 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from controlplane.core.cluster import Cluster
 from controlplane.core.ids import ChunkKey
 from controlplane.core.options import StateSeals
 from kvproto.rpc import control_pb2 as rpc
+
+
+class StateCopies:
+    """Owns which revision each agent has; signs what agents keep, and believes what was signed."""
+
+    def __init__(self, cluster: Cluster, state: OperatorState) -> None:
+        self._cluster = cluster
+        self._state = state
+        self._seals = cluster.options.seals
+        """None where there is no TLS."""
+        self._told: dict[int, int] = {}
+        """By session: the revision that its agent has."""
+
+    def is_genuine(self, state: rpc.OperatorState) -> bool:
+        """Whether what an agent repeats of operators' wishes is what a controller has said."""
+        return is_genuine(state, self._seals)
+
+    def stream_attached(self, session: int, revision: int) -> None:
+        """An agent came, with this revision."""
+        self._told[session] = revision
+
+    def stream_ended(self, session: int) -> None:
+        """A stream ended."""
+        self._told.pop(session, None)
+
+    def renew(self) -> None:
+        """Sign everybody's copy anew, before the certificate that it was signed with ends."""
+        if self._seals is not None and self._state.revision:
+            self._told = dict.fromkeys(self._told, 0)
+
+    def send(self) -> None:
+        """Give the state to each agent that has another revision."""
+        revision = self._state.revision
+        for session, told in self._told.items():
+            if told != revision:
+                self._told[session] = revision
+                state = sealed(self._state.message(self._cluster.visibility.may_pin(session)), self._seals)
+                self._cluster.send(session, rpc.ToAgent(operator_state=state))
+
 
 _CONTEXT: Final = b"kvcast operator state\0"
 
@@ -70,7 +110,7 @@ class OperatorState:
         self._pinned_here |= dict.fromkeys(keys, pinned)
         self._set(self._drained, self._pins | keys if pinned else self._pins - keys)
 
-    def heard(self, state: rpc.OperatorState) -> bool:
+    def take_repeated(self, state: rpc.OperatorState) -> bool:
         """An agent repeats what some controller sent it (checked by `parse`). True if that is news."""
         pins = {ChunkKey(key) for key in state.switch_pins}
         if self._adopted and state.revision == self._adopted:

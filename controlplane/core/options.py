@@ -7,11 +7,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from controlplane.core.ids import Member, SwitchPort
-from controlplane.core.limits import BITMAP_GROUPS_MAX, COPIES_PER_NODE_MAX
+from controlplane.core.limits import BITMAP_GROUPS_MAX, COPIES_PER_NODE_MAX, PUBLISH_S
 from controlplane.core.nodes import ASCENDING, Graces
-from controlplane.core.switch.cache import SwitchCacheRules
 from controlplane.core.switch.entries import FabricEntry
-from controlplane.core.switch.link import SwitchLinkOptions
 from controlplane.core.switch.rates import PortLimits
 from kvpolicy.tiers.push import PushParameters
 from kvpolicy.value import ValueParameters
@@ -45,6 +43,26 @@ class StateSeals(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class SwitchCacheRules:
+    """What an operator may tune."""
+
+    admission: bool = True
+    """False: only pinned chunks go into the switch."""
+    spill: bool = True
+    price_fills: bool = True
+    """Chunks come in only where readers of busy holders save more time than the fill takes of a holder's uplink."""
+    fills_at_once: int = 8
+    fills_per_holder: int = 2
+    """A fill shares the holder's uplink with what its readers wait for."""
+    candidate_ns: int = 10_000_000_000
+    """Evidence is forgotten after this time."""
+    refill_ns: int = 1_000_000_000
+    """A chunk that loses segments again within this time after its gaps were filled is evicted: there is no room."""
+    adopt_ns: int = 5_000_000_000
+    """For this time after a restart of the controller an agent may announce a chunk that the switch already serves."""
+
+
+@dataclass(frozen=True, slots=True)
 class CoreOptions:
     """What an operator configured, and what the daemon knows of this start."""
 
@@ -60,19 +78,21 @@ class CoreOptions:
     flood_ports: tuple[SwitchPort, ...] = ()
     """Ports of the group of all ports; empty: what the switch has, and the ports of nodes."""
     is_p4switch: bool = False
-    """It may flood by itself, see `SwitchLinkOptions`."""
+    """A program that asks for it gets its flooding from the switch itself, to all ports, until somebody writes the
+    group: leave it so."""
     member_order: tuple[Member, ...] = ASCENDING
     """Members in the order in which ports get them."""
     bitmap_groups_max: int = BITMAP_GROUPS_MAX
     salt_interval_ns: int = 0
-    """See `SwitchLinkOptions`."""
+    """A salt of the interest table lasts so long, and with it an epoch; 0: for good."""
     limits: PortLimits | None = None
     """Of what each member's port may cause."""
     check_switch_ns: int = 2_000_000_000
     fill_timeout_ms: int = 10_000
     transfer_timeout_ms: int = 60_000
     secret: bytes = b""
-    """From which follows what agents say in HERE: nobody else knows it."""
+    """From which follow what agents say in HERE and the salts of the interest table: nobody else knows it. Empty: the
+    table has no salt."""
     seals: StateSeals | None = None
     """None: agents are believed what they say that operators had set."""
     read_token_ms: int = 600_000
@@ -81,20 +101,9 @@ class CoreOptions:
     """By pattern: the nodes that may have chunks of these namespaces, see `kvproto.grants`."""
     copies_max: int = COPIES_PER_NODE_MAX
     """Of each node, in its pool and on its disk, each."""
+    publish_ns: int = int(PUBLISH_S * 1e9)
+    """Changes of the directory wait so long for others before they are published together."""
+    look_ns: int = 50_000_000
+    """So often the core looks what is due, if nothing happens."""
     settle_ns: int = 3_000_000_000
     """For this time after its start a controller lets agents keep the directory of its predecessor."""
-
-    @property
-    def link(self) -> SwitchLinkOptions:
-        """What the switch should have besides chunks and members."""
-        return SwitchLinkOptions(
-            self.fabric.entry,
-            self.incarnation,
-            self.ports,
-            self.flood_ports,
-            self.is_p4switch,
-            self.bitmap_groups_max,
-            self.limits,
-            self.secret,
-            self.salt_interval_ns,
-        )

@@ -96,16 +96,14 @@ def node_facts(hello: rpc.Hello, speaker: str = "") -> NodeFacts:
     )
 
 
-def operator_state(hello: rpc.Hello) -> rpc.OperatorState:
-    """What operators set, as the agent repeats it. Raises MalformedError."""
-    state = hello.operator_state
+def check_operator_state(state: rpc.OperatorState) -> None:
+    """What operators set, as an agent repeats it. Raises MalformedError."""
     if state.revision > REVISION_MAX or len(state.switch_pins) > SWITCH_PINS_MAX or len(state.drained) > NODES_MAX:
         raise MalformedError(
             f"operator_state: revision {state.revision}, {len(state.switch_pins)} pins, {len(state.drained)} drained"
         )
     for raw in state.switch_pins:
         chunk_key(raw, "operator_state.switch_pins")
-    return state
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,47 +6,31 @@
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
-from collections.abc import Callable
 
-from controlplane.core.effects import Effect, Inform, SendTo, Warn
+from controlplane.core.cluster import Cluster
 from controlplane.core.ids import KEY_BYTES, NodeIndex
-from controlplane.core.nodes import Node, NodeRegistry
-from controlplane.core.options import CoreOptions
+from controlplane.core.nodes import Node
 from controlplane.core.publication import Publication
-from controlplane.core.switch.cache import SwitchCache
 from controlplane.core.switch.entries import AddressEntry, PortMemberEntry
-from controlplane.core.switch.link import SwitchLink
-from controlplane.core.switch.programmer import SwitchProgrammer
 from controlplane.core.switch.target import Sighting
+from controlplane.core.switch_cache.cache import SwitchCache
+from controlplane.core.switch_link import SwitchLink
 from kvproto.rpc import control_pb2 as rpc
 
 _REMEDY = "Correct `nodes` in the controller's configuration, `data` in the agent's, or the cable"
 
 
 class Places:
-    """Of one controller's nodes."""
+    """Owns what each node says to the switch, and who does not know yet what has become of its place there."""
 
-    def __init__(
-        self,
-        options: CoreOptions,
-        nodes: NodeRegistry,
-        link: SwitchLink,
-        programmer: SwitchProgrammer,
-        switch_cache: SwitchCache,
-        publication: Publication,
-        decisions: Counter[str],
-        emit: Callable[[Effect], None],
-    ) -> None:
-        """`decisions`: counts by name; `emit(effect)`: for the daemon."""
-        self._options = options
-        self._nodes = nodes
+    def __init__(self, cluster: Cluster, link: SwitchLink, switch_cache: SwitchCache, publication: Publication) -> None:
+        self._cluster = cluster
+        self._options = cluster.options
+        self._nodes = cluster.nodes
         self._link = link
-        self._programmer = programmer
+        self._programmer = link.programmer
         self._switch_cache = switch_cache
         self._publication = publication
-        self._decisions = decisions
-        self._emit = emit
         self._members_untold: set[NodeIndex] = set()
         """Nodes that do not know yet what has become of their place at the switch."""
         self._present_ns = 0
@@ -64,44 +48,42 @@ class Places:
         """Whether there is a programmed switch, its epoch, and what this node says to it."""
         return rpc.SwitchState(present=self._link.present, epoch=self._link.epoch, here=node.here_key)
 
-    def switch_present(self, now_ns: int) -> None:
+    def switch_programmed(self) -> None:
         """The switch has come to hold all that is wanted: from now on it reports where nodes are."""
-        self._present_ns = now_ns
+        self._present_ns = self._cluster.now_ns
         for node in self._nodes:
             self.give_key(node)
             if node.attached:
-                self._emit(SendTo(node.session, rpc.ToAgent(switch_state=self.switch_state(node))))
+                self._cluster.send(node.session, rpc.ToAgent(switch_state=self.switch_state(node)))
 
-    def sighted(self, sighting: Sighting) -> bool:
+    def node_sighted(self, sighting: Sighting) -> bool:
         """The switch saw somebody say HERE. False: nobody has that key."""
         node = next((one for one in self._nodes if one.attached and one.here_key == sighting.key), None)
         if node is None:
-            self._decisions["sightings_of_nobody"] += 1
+            self._cluster.decisions["sightings_of_nobody"] += 1
             return False
         self._nodes.sighted(node, sighting.seen)
         return True
 
-    def look_for(self, now_ns: int) -> None:
+    def look_for_unseen(self) -> None:
         """Note who should have been seen by now."""
-        self._nodes.look_for(now_ns, self._present_ns if self._link.present else None)
+        self._nodes.look_for(self._cluster.now_ns, self._present_ns if self._link.present else None)
 
     def take_up_changes(self) -> None:
         """Tell everybody concerned where nodes were found to be."""
         for node in self._nodes.take_changed():
             name = node.facts.name
-            self._switch_cache.port_gone(node.index)
+            self._switch_cache.port_lost(node.index)
             self._switch_cache.sources_changed()
             self._members_untold.add(node.index)
             if node.port_problem:
-                self._emit(
-                    Warn(
-                        f"node {name}: {node.port_problem}. No cast reaches it and it fills nothing; IP between nodes"
-                        f" is not affected. {_REMEDY}"
-                    )
+                self._cluster.warn(
+                    f"node {name}: {node.port_problem}. No cast reaches it and it fills nothing; IP between nodes"
+                    f" is not affected. {_REMEDY}"
                 )
             else:
-                self._decisions["sightings"] += 1
-                self._emit(Inform(f"node {name} was seen on the data network: {place_words(node)}"))
+                self._cluster.decisions["sightings"] += 1
+                self._cluster.inform(f"node {name} was seen on the data network: {place_words(node)}")
 
     def tell_members(self) -> None:
         """A node takes part as soon as the switch knows it, and no longer than it should."""
@@ -115,7 +97,7 @@ class Places:
                 self._members_untold.discard(index)
                 self._publication.node_changed(index)
                 if node.attached:
-                    self._emit(SendTo(node.session, rpc.ToAgent(membership=rpc.Membership(member=node.member))))
+                    self._cluster.send(node.session, rpc.ToAgent(membership=rpc.Membership(member=node.member)))
 
     def is_programmed(self, node: Node) -> bool:
         """The switch has what makes the node a member, and knows the way to it: it floods nothing for it."""

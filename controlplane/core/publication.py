@@ -7,17 +7,60 @@ same changes, so each message is made once for each view.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 
 from controlplane.core.claims import ClaimTable
-from controlplane.core.directory import Chunk, Directory
-from controlplane.core.effects import SendTo
+from controlplane.core.cluster import Cluster
+from controlplane.core.directory import Chunk
 from controlplane.core.ids import ChunkKey, NodeIndex
 from controlplane.core.limits import DELTA_RECORDS_MAX, LOAD_MESSAGES_PER_S, LOADS_PUBLISH_S
-from controlplane.core.nodes import Node, NodeFacts, NodeRegistry
-from controlplane.core.settling import Settling
-from controlplane.core.values import ClusterValues
-from controlplane.core.visibility import View, Visibility
+from controlplane.core.nodes import Node, NodeFacts
+from controlplane.core.visibility import View
 from kvproto.rpc import control_pb2 as rpc
+
+
+@dataclass(slots=True)
+class Settling:
+    """Who waits for a snapshot, and for how many nodes."""
+
+    grace_ns: int
+    started_ns: int | None = None
+    _announced: set[NodeIndex] = field(default_factory=set)
+    _expected: int = 0
+    _waiting: set[int] = field(default_factory=set)
+    _over: bool = False
+
+    def must_wait(self, session: int, replica_of: int, replica_nodes: int, incarnation: int) -> bool:
+        """An agent attaches. True: its snapshot comes with `take_settled`."""
+        if self._over or replica_of in (0, incarnation):
+            return False
+        self._expected = max(self._expected, replica_nodes)
+        self._waiting.add(session)
+        return True
+
+    def node_announced(self, node: NodeIndex) -> None:
+        """A node has named all it holds."""
+        self._announced.add(node)
+
+    def stream_ended(self, session: int) -> None:
+        """An agent went away: it waits for nothing."""
+        self._waiting.discard(session)
+
+    def is_waiting(self, session: int) -> bool:
+        """Its snapshot is still to come, so deltas are not for it."""
+        return session in self._waiting
+
+    def take_settled(self, now_ns: int) -> list[int]:
+        """Sessions whose snapshot is to be sent now."""
+        if self.started_ns is None:
+            self.started_ns = now_ns
+        complete = bool(self._waiting) and len(self._announced) >= self._expected
+        if not complete and now_ns - self.started_ns < self.grace_ns:
+            return []
+        self._over = True
+        waiting, self._waiting = sorted(self._waiting), set()
+        return waiting
+
 
 RESNAPSHOT_NS = 200_000_000
 """Engines that begin to use a namespace wait so long at most; whoever changes its mind all the time costs no more."""
@@ -28,30 +71,19 @@ _SCORE_STEP = 1.0
 
 
 class Publication:
-    """One stream of changes for all agents."""
+    """Owns the sequence of changes, who still waits for a snapshot, and what is not published yet."""
 
-    def __init__(
-        self,
-        directory: Directory,
-        values: ClusterValues,
-        nodes: NodeRegistry,
-        settling: Settling,
-        claims: ClaimTable,
-        visibility: Visibility,
-        incarnation: int,
-        with_switch: bool,
-    ) -> None:
-        self.visibility = visibility
+    def __init__(self, cluster: Cluster, claims: ClaimTable) -> None:
+        self._cluster = cluster
+        self._directory = cluster.directory
+        self._values = cluster.values
+        self._nodes = cluster.nodes
+        self._visibility = cluster.visibility
+        self._settling = Settling(cluster.options.settle_ns)
+        self._claims = claims
         self._resnapshot_due_ns = 0
         self._speakers: dict[NodeIndex, View] = {}
         """What nodes are told of, or were when they went."""
-        self._directory = directory
-        self._values = values
-        self._nodes = nodes
-        self._settling = settling
-        self._claims = claims
-        self._incarnation = incarnation
-        self._with_switch = with_switch
         self._sequence = 0
         self._nodes_changed: set[NodeIndex] = set()
         self._nodes_gone: set[NodeIndex] = set()
@@ -65,7 +97,7 @@ class Publication:
         self._nodes_changed.add(node)
         self._nodes_gone.discard(node)
 
-    def node_gone(self, node: NodeIndex) -> None:
+    def node_forgotten(self, node: NodeIndex) -> None:
         """A node was forgotten."""
         self._nodes_changed.discard(node)
         self._loads_changed.discard(node)
@@ -75,10 +107,13 @@ class Publication:
         """A node has more or less queued for its readers than all were told."""
         self._loads_changed.add(node)
 
-    @property
-    def loads_wait(self) -> bool:
-        """Whether what nodes have queued is kept back until `publish` may tell it."""
-        return bool(self._loads_changed)
+    def due_ns(self) -> int | None:
+        """When `publish` has something to tell; None: nothing waits."""
+        claims = self._claims.news_wait
+        soon_ns = self._cluster.now_ns + self._cluster.options.publish_ns
+        if self._directory.changes_wait or self._nodes_changed or self._nodes_gone or claims:
+            return soon_ns
+        return max(soon_ns, self._loads_due_ns) if self._loads_changed else None
 
     def value_changed(self, key: ChunkKey) -> None:
         """Publish the chunk again if its value differs much from the published one."""
@@ -88,33 +123,34 @@ class Publication:
             if abs(score - chunk.score_told) >= _SCORE_STEP:
                 self._directory.touch(key)
 
-    def announced(self, node: NodeIndex) -> None:
+    def node_announced(self, node: NodeIndex) -> None:
         """A node has named all it holds."""
-        self._settling.announced(node)
+        self._settling.node_announced(node)
 
     # -- who gets it
 
-    def attach(self, session: int, facts: NodeFacts) -> list[SendTo]:
-        """A snapshot (`visibility` knows the stream), unless the agent had better keep what it has for the moment."""
-        if self._settling.must_wait(session, facts.replica_of, facts.replica_nodes, self._incarnation):
-            return []
-        return self._snapshot([session])
+    def stream_attached(self, session: int, facts: NodeFacts) -> None:
+        """Send a snapshot (`visibility` knows the stream), unless the agent had better keep what it has for now."""
+        incarnation = self._cluster.options.incarnation
+        if not self._settling.must_wait(session, facts.replica_of, facts.replica_nodes, incarnation):
+            self._snapshot([session])
 
-    def left(self, session: int) -> None:
+    def stream_ended(self, session: int) -> None:
         """A stream ended: no snapshot for it."""
-        self._settling.left(session)
-        self.visibility.left(session)
+        self._settling.stream_ended(session)
+        self._visibility.stream_ended(session)
 
-    def due_snapshots(self, now_ns: int) -> list[SendTo]:
+    def send_snapshots(self) -> None:
         """Snapshots for those who waited, once the controller knows enough, and for those whose engines use other
         namespaces than before."""
+        now_ns = self._cluster.now_ns
         due = self._settling.take_settled(now_ns)
-        if now_ns >= self._resnapshot_due_ns and (changed := self.visibility.take_changed()):
+        if now_ns >= self._resnapshot_due_ns and (changed := self._visibility.take_changed()):
             self._resnapshot_due_ns = now_ns + RESNAPSHOT_NS
             due = sorted({*due, *(session for session in changed if not self._settling.is_waiting(session))})
-        return self._snapshot(due)
+        self._snapshot(due)
 
-    def publish(self, sessions: Collection[int], now_ns: int) -> list[SendTo]:
+    def publish(self, sessions: Collection[int]) -> None:
         """What changed since the last call, for these sessions."""
         changed, gone = self._directory.take_changes()
         left = self._directory.take_left()
@@ -122,22 +158,21 @@ class Publication:
         nodes_gone = sorted(self._nodes_gone)
         self._nodes_changed.clear()
         self._nodes_gone.clear()
-        loads, claims = self._take_loads(len(sessions), now_ns), self._claims.take_news()
+        loads, claims = self._take_loads(len(sessions)), self._claims.take_news()
         if not (changed or gone or nodes or nodes_gone or loads or claims):
-            return []
+            return
         parts = max(1, -(-max(len(changed), len(gone)) // DELTA_RECORDS_MAX))
         first_sequence = self._sequence + 1
         self._sequence += parts
         views: dict[View, list[int]] = {}
         for session in sessions:
             if not self._settling.is_waiting(session):
-                views.setdefault(self.visibility.of(session), []).append(session)
+                views.setdefault(self._visibility.of(session), []).append(session)
         for chunk in changed:
             chunk.score_told = self._values.score(chunk.key, chunk.facts.size_bytes)
         self._speakers |= {
-            node.index: self.visibility.of(node.session) for node in self._nodes if node.session in sessions
+            node.index: self._visibility.of(node.session) for node in self._nodes if node.session in sessions
         }
-        effects = []
         for view, told in views.items():
             deltas = [rpc.DirectoryDelta(sequence=first_sequence + part) for part in range(parts)]
             deltas[0].nodes.extend(self._node_entry(node) for node in nodes)
@@ -151,14 +186,19 @@ class Publication:
                     key for key in [*gone[some], *unseen] if any(map(view.shows, left.get(key, ())))
                 )
             messages = [rpc.ToAgent(directory=delta) for delta in deltas]
-            effects += [SendTo(session, message) for session in told for message in messages]
+            self._send(told, messages)
         for index in nodes_gone:
             self._speakers.pop(index, None)
-        return effects
 
     # -- inside
 
-    def _take_loads(self, sessions: int, now_ns: int) -> list[rpc.HolderLoad]:
+    def _send(self, sessions: Sequence[int], messages: Sequence[rpc.ToAgent]) -> None:
+        for session in sessions:
+            for message in messages:
+                self._cluster.send(session, message)
+
+    def _take_loads(self, sessions: int) -> list[rpc.HolderLoad]:
+        now_ns = self._cluster.now_ns
         if not self._loads_changed or now_ns < self._loads_due_ns:
             return []
         self._loads_due_ns = now_ns + int(max(LOADS_PUBLISH_S, sessions / LOAD_MESSAGES_PER_S) * 1e9)
@@ -166,18 +206,15 @@ class Publication:
         self._loads_changed.clear()
         return [_load_entry(node) for node in nodes]
 
-    def _snapshot(self, sessions: Sequence[int]) -> list[SendTo]:
+    def _snapshot(self, sessions: Sequence[int]) -> None:
         views: dict[View, list[int]] = {}
         for session in sessions:
-            views.setdefault(self.visibility.of(session), []).append(session)
+            views.setdefault(self._visibility.of(session), []).append(session)
         chunks = list(self._directory) if views else []
         for chunk in chunks:
             chunk.score_told = self._values.score(chunk.key, chunk.facts.size_bytes)
-        effects = []
         for view, told in views.items():
-            parts = self._snapshot_of(view, chunks)
-            effects += [SendTo(session, part) for session in told for part in parts]
-        return effects
+            self._send(told, self._snapshot_of(view, chunks))
 
     def _snapshot_of(self, view: View, chunks: Sequence[Chunk]) -> list[rpc.ToAgent]:
         parts: list[rpc.ToAgent] = []
@@ -232,7 +269,7 @@ class Publication:
             control_port=node.facts.control_port,
             draining=node.draining,
         )
-        if node.member is not None and self._with_switch:
+        if node.member is not None and self._cluster.options.with_switch:
             entry.member = node.member
         return entry
 

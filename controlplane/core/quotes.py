@@ -8,30 +8,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from controlplane.core.directory import Chunk, Directory
+from controlplane.core.cluster import Cluster
+from controlplane.core.directory import Chunk
 from controlplane.core.ids import NodeIndex
-from controlplane.core.nodes import Node, NodeRegistry
+from controlplane.core.nodes import Node
 from kvpolicy.tiers.cost_question import Allowance, CostQuestion, QuestionError
 from kvpolicy.tiers.gate import priors
 from kvpolicy.tiers.gate_plan import Offer
 from kvpolicy.tiers.holder_load import IDLE
 from kvpolicy.tiers.quote import Quote, quote
-from kvpolicy.value import SourceCosts, Tier
+from kvpolicy.value import Tier
 
 
 class Quotes:
-    """Of all nodes that are attached and not draining."""
+    """Works out quotes for nodes, and owns how many questions may still be asked."""
 
-    def __init__(self, directory: Directory, nodes: NodeRegistry, costs: SourceCosts) -> None:
-        self._directory = directory
-        self._nodes = nodes
-        self._costs = costs
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._directory = cluster.directory
+        self._nodes = cluster.nodes
+        self._costs = cluster.values.costs
         self._allowance = Allowance()
 
     def of(self, question: CostQuestion, now_ns: int) -> Mapping[str, Quote]:
         """By node. Raises QuestionError for unknown nodes, TooManyQuestionsError."""
         chunks = self._known(question)
-        nodes = self._asked(question)
+        nodes = self._nodes_of(question)
         alike: dict[tuple[object, ...], list[Node]] = {}
         for node in nodes:
             alike.setdefault(self._kind(question, chunks, node), []).append(node)
@@ -52,7 +54,7 @@ class Quotes:
             chunks.append(chunk)
         return chunks
 
-    def _asked(self, question: CostQuestion) -> Sequence[Node]:
+    def _nodes_of(self, question: CostQuestion) -> Sequence[Node]:
         if not question.nodes:
             return [node for node in self._nodes if node.attached and not node.draining]
         found = {name: self._nodes.named(name) for name in question.nodes}

@@ -1,4 +1,4 @@
-"""Work given to agents: numbered, bounded per node, timed out. Pure.
+"""Work given to agents and why: numbered, bounded per node, timed out. Pure.
 
 Every task ends exactly once: with the agent's result, with its time, with its node, or cancelled.
 """
@@ -8,20 +8,74 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import TypeAlias
 
-from controlplane.core.ids import NodeIndex, TaskId
+from controlplane.core.ids import ChunkKey, JobId, NodeIndex, TaskId
 from controlplane.core.limits import TASKS_PER_NODE_MAX
 from kvproto.rpc import control_pb2 as rpc
 
-Purpose = TypeVar("Purpose")
+
+@dataclass(frozen=True, slots=True)
+class FillFor:
+    """The switch cache wants the chunk."""
+
+    key: ChunkKey
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryOf:
+    """The switch holds the last copy and is about to drop it."""
+
+    key: ChunkKey
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicationOf:
+    """A node's pool is about to lose the last copy: another node takes it."""
+
+    key: ChunkKey
+
+
+@dataclass(frozen=True, slots=True)
+class PushTo:
+    """Chunks that the node is expected to want."""
+
+    chunks: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobPart:
+    """A share of an operator's job."""
+
+    job: JobId
+    keys: tuple[ChunkKey, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeStep:
+    """A step of an examination."""
+
+    examination: int
+    index: int
+    """Among the steps that run at the same time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Housekeeping:
+    """Pins, drops: nothing waits for the end."""
+
+    what: str
+
+
+Purpose: TypeAlias = FillFor | RecoveryOf | ReplicationOf | PushTo | JobPart | ProbeStep | Housekeeping
+
 
 _GRACE_NS = 1_000_000_000
 """The agent times a task out by itself; the controller waits this much longer for its report."""
 
 
 @dataclass(slots=True)
-class PendingTask(Generic[Purpose]):
+class PendingTask:
     """A task from creation to its end."""
 
     id: TaskId
@@ -34,12 +88,12 @@ class PendingTask(Generic[Purpose]):
 
 
 @dataclass(slots=True)
-class TaskTable(Generic[Purpose]):
+class TaskTable:
     """All unfinished tasks. `first_id` differs from one controller incarnation to the next."""
 
     first_id: int
     default_timeout_ms: int = 60_000
-    _tasks: dict[TaskId, PendingTask[Purpose]] = field(default_factory=dict)
+    _tasks: dict[TaskId, PendingTask] = field(default_factory=dict)
     _waiting: dict[NodeIndex, deque[TaskId]] = field(default_factory=dict)
     _running: dict[NodeIndex, int] = field(default_factory=dict)
     _next: int = 0
@@ -60,7 +114,7 @@ class TaskTable(Generic[Purpose]):
         self._waiting.setdefault(node, deque()).append(task_id)
         return task_id
 
-    def take_ready(self, now_ns: int) -> list[PendingTask[Purpose]]:
+    def take_ready(self, now_ns: int) -> list[PendingTask]:
         """Tasks to send now; their time runs from here."""
         ready = []
         for node, waiting in self._waiting.items():
@@ -72,19 +126,19 @@ class TaskTable(Generic[Purpose]):
         self._waiting = {node: waiting for node, waiting in self._waiting.items() if waiting}
         return ready
 
-    def get(self, task_id: TaskId) -> PendingTask[Purpose] | None:
+    def get(self, task_id: TaskId) -> PendingTask | None:
         """None for a task that has ended or never was."""
         return self._tasks.get(task_id)
 
-    def with_purpose(self, purpose: Purpose) -> list[PendingTask[Purpose]]:
+    def with_purpose(self, purpose: Purpose) -> list[PendingTask]:
         """Unfinished tasks of exactly this purpose."""
         return [task for task in self._tasks.values() if task.purpose == purpose]
 
-    def matching(self, accepts: Callable[[Purpose], bool]) -> list[PendingTask[Purpose]]:
+    def matching(self, accepts: Callable[[Purpose], bool]) -> list[PendingTask]:
         """Unfinished tasks whose purpose is accepted, in the order in which they were added."""
         return [task for task in self._tasks.values() if accepts(task.purpose)]
 
-    def finish(self, task_id: TaskId) -> PendingTask[Purpose] | None:
+    def finish(self, task_id: TaskId) -> PendingTask | None:
         """The task ended; None for one that is not known (any more)."""
         task = self._tasks.pop(task_id, None)
         if task is None:
@@ -97,7 +151,7 @@ class TaskTable(Generic[Purpose]):
             self._waiting[task.node].remove(task_id)
         return task
 
-    def cancel(self, task: PendingTask[Purpose]) -> None:
+    def cancel(self, task: PendingTask) -> None:
         """Take a task back; its end is not reported any more."""
         if self.finish(task.id) is not None and task.deadline_ns:
             self._cancelled.append((task.node, task.id))
@@ -107,12 +161,12 @@ class TaskTable(Generic[Purpose]):
         cancelled, self._cancelled = self._cancelled, []
         return cancelled
 
-    def expire(self, now_ns: int) -> list[PendingTask[Purpose]]:
+    def expire(self, now_ns: int) -> list[PendingTask]:
         """Remove and return the tasks whose time is up."""
         late = [task.id for task in self._tasks.values() if task.deadline_ns and task.deadline_ns <= now_ns]
         return [task for task_id in late if (task := self.finish(task_id)) is not None]
 
-    def node_gone(self, node: NodeIndex) -> list[PendingTask[Purpose]]:
+    def node_left(self, node: NodeIndex) -> list[PendingTask]:
         """Remove and return a node's tasks."""
         theirs = [task.id for task in self._tasks.values() if task.node == node]
         return [task for task_id in theirs if (task := self.finish(task_id)) is not None]

@@ -9,7 +9,6 @@ from controlplane.core.directory import Chunk
 from controlplane.core.ids import ChunkKey, NodeIndex
 from controlplane.core.nodes import Node
 from controlplane.core.switch.chunk_states import ChunkState
-from controlplane.core.switch.programmer import Phase
 from kvpolicy.tiers.quote import Quote
 from kvproto.rpc import control_pb2 as rpc
 
@@ -77,23 +76,10 @@ def node_view(core: Core, node: Node) -> rpc.NodeView:
     return view
 
 
-def switch_state(core: Core) -> str:
-    """In one word: absent, standby, connecting, degraded, programming or ready."""
-    if not core.options.with_switch:
-        return "absent"
-    if core.link.standby:
-        return "standby"
-    if core.programmer.phase is Phase.DOWN:
-        return "connecting"
-    if core.programmer.missed_reads:
-        return "degraded"
-    return "ready" if core.link.present else "programming"
-
-
 def switch_view(core: Core, target: str, address: str) -> rpc.SwitchView:
     """The switch, as `kvcast top` shows it."""
     switch_cache, programmer = core.switch_cache, core.programmer
-    state = switch_state(core)
+    state = core.link.state
     if state == "absent":
         return rpc.SwitchView(target="none", state=state)
     return rpc.SwitchView(

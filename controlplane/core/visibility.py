@@ -5,9 +5,12 @@ What an operator sees is not cut.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from controlplane.core.directory import Directory
+from controlplane.core.ids import ChunkKey
+from controlplane.core.nodes import Node
 from kvproto.grants import Grant, NamespaceRules, Patterns
 from kvproto.probes import PROBE_LABEL
 from kvproto.rpc import control_pb2 as rpc
@@ -37,25 +40,26 @@ class View:
 
 
 class Visibility:
-    """The views of all streams."""
+    """Owns the views of all streams; says which node may hear of a namespace and of a chunk."""
 
-    def __init__(self, rules: NamespaceRules) -> None:
+    def __init__(self, rules: NamespaceRules, directory: Directory) -> None:
         self.rules = rules
+        self._directory = directory
         self._views: dict[int, View] = {}
         self._wanted: dict[int, Patterns | None] = {}
         """What nodes have said since they were told of the directory."""
 
-    def attached(self, session: int, node: str, interests: rpc.Interests | None) -> None:
+    def stream_attached(self, session: int, node: str, interests: rpc.Interests | None) -> None:
         """A node attaches."""
         self._views[session] = View(self.rules.grant(node), _used(interests))
         self._wanted.pop(session, None)
 
-    def left(self, session: int) -> None:
+    def stream_ended(self, session: int) -> None:
         """A stream ended."""
         self._views.pop(session, None)
         self._wanted.pop(session, None)
 
-    def said(self, session: int, interests: rpc.Interests) -> None:
+    def interests_changed(self, session: int, interests: rpc.Interests) -> None:
         """A node's engines use other namespaces now: it counts from its next snapshot on (`take_changed`)."""
         view = self._views.get(session)
         if view is None:
@@ -76,6 +80,28 @@ class Visibility:
     def of(self, session: int) -> View:
         """The view of a stream that is attached."""
         return self._views[session]
+
+    # -- nodes and chunks
+
+    def may_have(self, node: Node, namespace: str) -> bool:
+        """Whether a node that is attached is told of chunks of this namespace."""
+        return node.attached and self.of(node.session).shows(namespace)
+
+    def may_know(self, node: Node, keys: Iterable[bytes]) -> bool:
+        """Whether a node is told of these chunks: nobody hears of another tenant's by a task."""
+        view = self.of(node.session)
+        chunks = (self._directory.get(ChunkKey(key)) for key in keys)
+        return all(chunk is None or view.shows(chunk.facts.namespace) for chunk in chunks)
+
+    def may_pin(self, session: int) -> Callable[[ChunkKey], bool]:
+        """Which pinned chunks the agent of a stream may hear of: those that it may have."""
+        grant = self.of(session).grant
+
+        def may(key: ChunkKey) -> bool:
+            chunk = self._directory.get(key)
+            return grant.is_everything or (chunk is not None and grant.allows(chunk.facts.namespace))
+
+        return may
 
 
 def _used(interests: rpc.Interests | None) -> Patterns | None:

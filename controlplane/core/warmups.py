@@ -8,17 +8,15 @@ one cast serves them. Only free room is used: a warm-up takes nothing from anybo
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from controlplane.core.directory import Chunk, Directory
-from controlplane.core.hottest import Hottest
+from controlplane.core.cluster import Cluster
+from controlplane.core.directory import Chunk
 from controlplane.core.ids import ChunkKey, NodeIndex
 from controlplane.core.limits import PREFIX_CHUNKS_MAX, TASK_KEYS_MAX, WARM_NAMESPACES_MAX
-from controlplane.core.nodes import Node, NodeRegistry, NodeState
-from controlplane.core.purposes import Housekeeping, Purpose
-from controlplane.core.tasks import TaskTable
+from controlplane.core.tasks import Housekeeping
+from controlplane.core.values import Hottest
 from kvproto.rpc import control_pb2 as rpc
 
 
@@ -51,55 +49,42 @@ class _Gathering:
 class Warmups:
     """Collects what starting engines ask for, and gives it out."""
 
-    def __init__(
-        self,
-        directory: Directory,
-        nodes: NodeRegistry,
-        tasks: TaskTable[Purpose],
-        hottest: Hottest,
-        decisions: Counter[str],
-        may_have: Callable[[Node, str], bool] = lambda node, namespace: True,
-    ) -> None:
-        """`may_have(node, namespace)`: whether a node is told of such chunks. `decisions`: the counters of what is
-        done."""
-        self._directory = directory
-        self._nodes = nodes
-        self._tasks = tasks
+    def __init__(self, cluster: Cluster, hottest: Hottest) -> None:
+        self._cluster = cluster
         self._hottest = hottest
-        self._decisions = decisions
-        self._may_have = may_have
         self._gatherings: dict[str, _Gathering] = {}
 
-    def asked(self, node: NodeIndex, wishes: Iterable[WarmWish], now_ns: int) -> None:
+    def warm_wished(self, node: NodeIndex, wishes: Iterable[WarmWish]) -> None:
         """A node's engines start. What is asked twice is brought once."""
         for wish in wishes:
             gathering = self._gatherings.get(wish.namespace)
             if gathering is None:
                 if len(self._gatherings) >= WARM_NAMESPACES_MAX:
-                    self._decisions["warm_refused"] += 1
+                    self._cluster.decisions["warm_refused"] += 1
                     continue
-                gathering = self._gatherings[wish.namespace] = _Gathering(now_ns + wish.wait_ns)
+                gathering = self._gatherings[wish.namespace] = _Gathering(self._cluster.now_ns + wish.wait_ns)
             gathering.nodes = max(gathering.nodes, wish.nodes)
             gathering.wanted_bytes[node] = max(wish.size_bytes, gathering.wanted_bytes.get(node, 0))
-            self._decisions["warm_asked"] += 1
+            self._cluster.decisions["warm_asked"] += 1
 
-    def advance(self, now_ns: int) -> None:
+    def give_out(self) -> None:
         """Give out what is due."""
-        ready = [label for label, gathering in self._gatherings.items() if gathering.is_ready(now_ns)]
+        ready = [label for label, gathering in self._gatherings.items() if gathering.is_ready(self._cluster.now_ns)]
         for label in ready:
             self._give_out(label, self._gatherings.pop(label).wanted_bytes)
 
     def _give_out(self, label: str, wanted_bytes: dict[NodeIndex, int]) -> None:
         chosen = self._choose(label, max(wanted_bytes.values()))
+        takers = {node.index: node for node in self._cluster.takers}
         for index, most_bytes in sorted(wanted_bytes.items()):
-            node = self._nodes.get(index)
-            if node is None or node.state is not NodeState.ATTACHED or node.draining or not self._may_have(node, label):
+            node = takers.get(index)
+            if node is None or not self._cluster.visibility.may_have(node, label):
                 continue
             keys = _lacking(chosen, index, most_bytes, node.free_bytes)
-            self._decisions["warm_chunks"] += len(keys)
+            self._cluster.decisions["warm_chunks"] += len(keys)
             for at in range(0, len(keys), TASK_KEYS_MAX):
                 work = rpc.Task(fetch=rpc.Fetch(keys=keys[at : at + TASK_KEYS_MAX], reason=rpc.Fetch.WARM))
-                self._tasks.add(index, Housekeeping("warm"), work)
+                self._cluster.tasks.add(index, Housekeeping("warm"), work)
 
     def _choose(self, label: str, most_bytes: int) -> list[Chunk]:
         """The hottest chunks of a namespace with all that comes before them, parents first; `most_bytes` at most."""
@@ -120,7 +105,7 @@ class Warmups:
         path: list[Chunk] = []
         at: ChunkKey | None = key
         while at is not None and at not in chosen:
-            chunk = self._directory.get(at)
+            chunk = self._cluster.directory.get(at)
             if chunk is None or not chunk.available or len(path) >= PREFIX_CHUNKS_MAX:
                 return []
             path.append(chunk)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from controlplane.core.effects import ReadTheSwitch, WriteTheSwitch
 from controlplane.core.switch.entries import SwitchContents
-from controlplane.core.switch.reconcile import apply
+from controlplane.core.switch.programmer import apply
 from controlplane.core.switch.target import SwitchFacts
 
 

@@ -306,6 +306,11 @@ class Directory:
         gone.sort()
         return changed, gone
 
+    @property
+    def changes_wait(self) -> bool:
+        """Whether `take_changes` has something to return."""
+        return bool(self._changed)
+
     def take_left(self) -> dict[ChunkKey, set[str]]:
         """Keys that are not known any more under namespaces that they were known under, since the last call."""
         left, self._left = self._left, {}

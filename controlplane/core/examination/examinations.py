@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from controlplane.core.directory import Directory
+from controlplane.core.cluster import Cluster
 from controlplane.core.examination.observations import Observations, Surroundings
 from controlplane.core.examination.script import Ask, Batch, Examination, FillSwitch, Outcome, Script, Step, Subject
 from controlplane.core.examination.verdict import findings
 from controlplane.core.ids import ChunkKey, NodeIndex
-from controlplane.core.nodes import Node, NodeRegistry, NodeState
+from controlplane.core.nodes import Node, NodeState
 from controlplane.core.operations import OperatorError
-from controlplane.core.purposes import Housekeeping, ProbeStep, Purpose
-from controlplane.core.switch.cache import SwitchCache
 from controlplane.core.switch.chunk_states import ChunkState
-from controlplane.core.tasks import TaskTable
+from controlplane.core.switch_cache.cache import SwitchCache
+from controlplane.core.switch_link import SwitchLink
+from controlplane.core.tasks import Housekeeping, ProbeStep
 from kvproto.rpc import control_pb2 as rpc
 from kvproto.wire.data import DATA_OVERHEAD_BYTES
 from kvproto.wire.layouts import IPV4_BYTES, KV_CONTROL_BYTES, UDP_BYTES
@@ -43,24 +42,17 @@ class _Run:
 
 
 class Examinations:
-    """At most one at a time."""
+    """Owns the one examination that may be under way: its script, its steps and how they ended."""
 
-    def __init__(
-        self,
-        directory: Directory,
-        nodes: NodeRegistry,
-        tasks: TaskTable[Purpose],
-        switch_cache: SwitchCache | None,
-        segment_bytes: Callable[[], int],
-        first_number: int,
-    ) -> None:
-        """`switch_cache`: None where there is no kvcast switch; `first_number`: differs between controllers."""
-        self._directory = directory
-        self._nodes = nodes
-        self._tasks = tasks
+    def __init__(self, cluster: Cluster, switch_cache: SwitchCache | None, link: SwitchLink) -> None:
+        """`switch_cache`: None where there is no kvcast switch."""
+        self._cluster = cluster
+        self._nodes = cluster.nodes
+        self._tasks = cluster.tasks
         self._switch_cache = switch_cache
-        self._segment_bytes = segment_bytes
-        self._next_number = first_number
+        self._link = link
+        self._next_number = cluster.options.incarnation
+        """Differs between controllers."""
         self._run: _Run | None = None
         self._began_ns = 0
 
@@ -69,13 +61,14 @@ class Examinations:
         """What is being tried; empty: nothing."""
         return self._run.phase if self._run is not None else ""
 
-    def begin(self, surroundings: Surroundings, switch_state: str, now_ns: int) -> int:
+    def begin(self, surroundings: Surroundings) -> int:
         """Start one; returns its number. Raises OperatorError while another one runs."""
         if self._run is not None:
             raise OperatorError("FAILED_PRECONDITION", "another examination is under way: try again when it has ended")
         number = self._next_number
         self._next_number += 1
-        seen = Observations(surroundings, self._segment_bytes(), self._segment_bytes() + HEADERS_BYTES, switch_state)
+        now_ns, segment_bytes = self._cluster.now_ns, self._link.segment_bytes
+        seen = Observations(surroundings, segment_bytes, segment_bytes + HEADERS_BYTES, self._link.state)
         for name in self._nodes.configured_ports:
             if self._nodes.named(name) is None:
                 seen.absent[name] = "it is in `nodes` of the configuration and has not attached"
@@ -87,7 +80,7 @@ class Examinations:
         examination = Examination(number, subjects, seen, now_ns)
         self._run = _Run(number, examination, examination.script())
         self._began_ns = now_ns
-        self._next_batch(None, now_ns)
+        self._next_batch(None)
         return number
 
     def findings(self, number: int) -> list[rpc.Finding] | None:
@@ -112,25 +105,26 @@ class Examinations:
                 self._tasks.add(node.index, Housekeeping("probe_drop"), drop)
         self._empty_switch(run)
 
-    def step_ended(self, purpose: ProbeStep, result: rpc.TaskResult, now_ns: int) -> None:
+    def step_ended(self, purpose: ProbeStep, result: rpc.TaskResult) -> None:
         """A node says how a step went, or cannot say it any more."""
         run = self._run
         if run is not None and purpose.examination == run.number and purpose.index not in run.outcomes:
+            now_ns = self._cluster.now_ns
             run.outcomes[purpose.index] = Outcome(result, now_ns - run.ordered_ns, now_ns)
 
-    def advance(self, now_ns: int) -> None:
+    def advance(self) -> None:
         """Look whether the switch has what it should have; go on when a batch has ended."""
         run = self._run
         if run is None or not run.steps:
             return
-        self._look_at_fills(run, now_ns)
+        self._look_at_fills(run)
         while run.steps and len(run.outcomes) == len(run.steps):
-            self._next_batch([run.outcomes[index] for index in range(len(run.steps))], now_ns)
+            self._next_batch([run.outcomes[index] for index in range(len(run.steps))])
 
     # -- inside
 
-    def _next_batch(self, outcomes: list[Outcome] | None, now_ns: int) -> None:
-        run = self._run
+    def _next_batch(self, outcomes: list[Outcome] | None) -> None:
+        run, now_ns = self._run, self._cluster.now_ns
         if run is None:
             return
         run.outcomes.clear()
@@ -150,7 +144,7 @@ class Examinations:
         fills = [step.key for step in batch.steps if isinstance(step, FillSwitch)]
         if fills and self._switch_cache is not None:
             run.fills.update(fills)
-            self._switch_cache.pin(fills, now_ns)
+            self._switch_cache.pin(fills)
 
     @staticmethod
     def _ask_script(run: _Run, outcomes: list[Outcome] | None) -> Batch | None:
@@ -163,8 +157,8 @@ class Examinations:
             return None
         return batch
 
-    def _look_at_fills(self, run: _Run, now_ns: int) -> None:
-        cache = self._switch_cache
+    def _look_at_fills(self, run: _Run) -> None:
+        cache, now_ns = self._switch_cache, self._cluster.now_ns
         for index, step in enumerate(run.steps):
             if not isinstance(step, FillSwitch) or index in run.outcomes or cache is None:
                 continue
@@ -184,7 +178,7 @@ class Examinations:
         if self._switch_cache is not None and run.fills:
             self._switch_cache.unpin(run.fills)
             for key in sorted(run.fills):
-                self._switch_cache.evict(key, 0, save=False)
+                self._switch_cache.evict(key, save=False)
         run.fills.clear()
 
     def _subject(self, node: Node) -> Subject:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
-from controlplane.core.admission.slots import SlotRange
 from controlplane.core.core import Core
 from controlplane.core.ids import ChunkKey, Member, NodeIndex
 from controlplane.core.limits import ARRIVING_MAX
@@ -19,6 +18,7 @@ from controlplane.core.live.transfers import Transfers
 from controlplane.core.nodes import Node
 from controlplane.core.observer import Observer
 from controlplane.core.switch.chunk_states import ChunkEvent, ChunkState
+from controlplane.core.switch.slots import SlotRange
 from controlplane.core.views import node_names, node_view
 from kvproto.rpc import control_pb2 as rpc
 
@@ -36,31 +36,27 @@ _TOLD = {
 
 
 class Live(Observer):
-    """Hears a core from its start. `tables` shows what it has heard."""
+    """Owns what people who watch are shown: what has happened to a core since it was made, as tables of rows."""
 
-    def __init__(self) -> None:
+    def __init__(self, core: Core) -> None:
+        """Becomes the observer of `core`, to which nothing has happened yet."""
         self._events = Events()
         self._sources = Sources()
         self._transfers = Transfers()
         self._slots = SlotMap()
         self._figures: dict[NodeIndex, NodeFigures] = {}
-        self._core: Core | None = None
-        self._prefixes: Prefixes | None = None
-        self._runs: Runs | None = None
-        self.switch_drops: Mapping[str, int] = {}
-        """Packets by reason, as the data plane counted them; set by whoever asks it."""
-
-    def watch(self, core: Core) -> None:
-        """The core that was made with this as its observer; nothing has happened to it yet."""
         self._core = core
         self._runs = Runs(core.directory)
         self._prefixes = Prefixes(core.directory, self._runs)
+        self.switch_drops: Mapping[str, int] = {}
+        """Packets by reason, as the data plane counted them; set by whoever asks it."""
+        core.watch(self)
 
     # -- news
 
     def fetched(self, node: Node, fetch: rpc.FetchEvent, at_ns: int, *, rode_along: bool) -> None:
         """A node got a chunk, or had to recompute it."""
-        core, prefixes = self._watched
+        core = self._core
         key = ChunkKey(fetch.key)
         chunk = core.directory.get(key)
         size_bytes = fetch.bytes or (chunk.facts.size_bytes if chunk is not None else 0)
@@ -69,9 +65,9 @@ class Live(Observer):
         name = holder.facts.name if holder is not None else ""
         self._transfers.arrived(node.facts.name, key, size_bytes, fetch.source, name, max(at_ns, core.now_ns))
         self._slots.fetched(key, at_ns)
-        prefixes.fetched(node, fetch, at_ns, rode_along=rode_along)
+        self._prefixes.fetched(node, fetch, at_ns, rode_along=rode_along)
 
-    def beat(self, node: Node, heartbeat: rpc.Heartbeat, now_ns: int) -> None:
+    def heartbeat_received(self, node: Node, heartbeat: rpc.Heartbeat, now_ns: int) -> None:
         """A node's figures came."""
         figures = self._figures.get(node.index)
         if figures is None or figures.incarnation != node.facts.incarnation:
@@ -83,7 +79,7 @@ class Live(Observer):
 
     def wanted_together(self, key: ChunkKey, members: frozenset[Member], now_ns: int) -> None:
         """The switch saw several members wait for one chunk."""
-        core, _ = self._watched
+        core = self._core
         chunk = core.directory.get(key)
         if chunk is not None:
             names = sorted(node.facts.name for node in core.nodes if node.member in members)
@@ -91,7 +87,7 @@ class Live(Observer):
 
     def moved(self, key: ChunkKey, slots: SlotRange, state: ChunkState, event: ChunkEvent | None, why: str) -> None:
         """A chunk is in another state on its way through the switch."""
-        core, _ = self._watched
+        core = self._core
         self._slots.resize(core.switch_cache.slots_count)
         self._slots.moved(key, slots, state)
         if event is ChunkEvent.FILL_FAILED:
@@ -103,7 +99,7 @@ class Live(Observer):
 
     def refused(self, key: ChunkKey, why: str) -> None:
         """A candidate for the switch was not admitted."""
-        self._events.add("admission", f"not admitted: {why}", self._watched[0].now_ns, key)
+        self._events.add("admission", f"not admitted: {why}", self._core.now_ns, key)
 
     def happened(self, text: str, now_ns: int) -> None:
         """A role, a node or the switch changed."""
@@ -113,15 +109,15 @@ class Live(Observer):
 
     def tables(self, now_ns: int) -> Tables:
         """How things are now."""
-        core, prefixes = self._watched
+        core = self._core
         self._slots.resize(core.switch_cache.slots_count)
         for index in [one for one in self._figures if core.nodes.get(one) is None]:
             del self._figures[index]
-            prefixes.node_gone(index)
+            self._prefixes.node_forgotten(index)
         return tables_of(
             {
                 "nodes": self._node_rows(core),
-                "prefixes": prefixes.rows(lambda indexes: node_names(core, indexes), now_ns),
+                "prefixes": self._prefixes.rows(lambda indexes: node_names(core, indexes), now_ns),
                 "transfers": self._transfers.rows(self._prefix_of, now_ns, self._born_ns),
                 "slots": self._slots.rows(now_ns),
                 "sources": self._sources.rows(now_ns, self._born_ns),
@@ -147,19 +143,13 @@ class Live(Observer):
         return drops
 
     def _prefix_of(self, key: ChunkKey) -> ChunkKey:
-        run = self._runs.run_of(key) if self._runs is not None else None
+        run = self._runs.run_of(key)
         return key if run is None else run.first
 
     @property
     def _born_ns(self) -> int:
-        started_ns = self._watched[0].started_ns
+        started_ns = self._core.started_ns
         return 0 if started_ns is None else started_ns
-
-    @property
-    def _watched(self) -> tuple[Core, Prefixes]:
-        if self._core is None or self._prefixes is None:
-            raise AssertionError("nothing is watched yet")
-        return self._core, self._prefixes
 
 
 def _counts(counts: Mapping[str, int]) -> Iterable[rpc.CountView]:

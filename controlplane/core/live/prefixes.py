@@ -52,7 +52,7 @@ class Prefixes:
         if len(self._activities) >= 2 * KEPT:
             self._forget_the_least()
 
-    def node_gone(self, index: NodeIndex) -> None:
+    def node_forgotten(self, index: NodeIndex) -> None:
         """A node was forgotten."""
         self._last.pop(index, None)
 

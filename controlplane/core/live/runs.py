@@ -75,13 +75,13 @@ class Runs:
         if place is None or (place.parent, place.size_bytes) != (facts.parent, facts.size_bytes):
             if place is not None:
                 self._went(key)
-            self._came(key, facts.parent, facts.size_bytes)
+            self._chunk_added(key, facts.parent, facts.size_bytes)
             place = self._places[key]
         if place.served != chunk.served:
             place.served = chunk.served
             place.run.served_chunks += 1 if chunk.served else -1
 
-    def _came(self, key: ChunkKey, parent: ChunkKey | None, size_bytes: int) -> None:
+    def _chunk_added(self, key: ChunkKey, parent: ChunkKey | None, size_bytes: int) -> None:
         self._places[key] = _Place(Run(key, 1, size_bytes), parent, size_bytes)
         if (below := self._only_child(key)) is not None:
             self._join(key, below)

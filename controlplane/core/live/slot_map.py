@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from controlplane.core.admission.slots import SlotRange
 from controlplane.core.ids import ChunkKey
 from controlplane.core.live.figures import Rate
 from controlplane.core.switch.chunk_states import ChunkState
+from controlplane.core.switch.slots import SlotRange
 from kvproto.rpc import control_pb2 as rpc
 
 CELLS_MAX: Final = 256

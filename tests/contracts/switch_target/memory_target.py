@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from controlplane.core.ids import ChunkKey, SwitchPort
 from controlplane.core.locations import Location
 from controlplane.core.switch.entries import ServingEntry, SwitchContents
-from controlplane.core.switch.reconcile import apply
+from controlplane.core.switch.programmer import apply
 from controlplane.core.switch.target import (
     Down,
     HeatReport,

@@ -41,7 +41,7 @@ from controlplane.core.switch.entries import (
     TakenAddressEntry,
     contents,
 )
-from controlplane.core.switch.reconcile import difference
+from controlplane.core.switch.programmer import difference
 from controlplane.core.switch.target import (
     Down,
     HeatReport,

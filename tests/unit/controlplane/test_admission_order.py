@@ -9,10 +9,10 @@ from collections.abc import Iterable, Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.core.admission import Placed, SlotAllocator, SlotLayout, SlotRange
-from controlplane.core.admission.eviction_order import EvictionOrder, Resident
-from controlplane.core.admission.layout import Room
 from controlplane.core.ids import ChunkKey, Slot
+from controlplane.core.switch.slots import SlotAllocator, SlotRange
+from controlplane.core.switch_cache.eviction_order import EvictionOrder, Resident
+from controlplane.core.switch_cache.layout import Placed, Room, SlotLayout
 from tests.unit.controlplane.helpers import CHUNK, key
 
 

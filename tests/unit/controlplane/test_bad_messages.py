@@ -8,6 +8,7 @@ import grpc
 import pytest
 
 from controlplane.core.directory import AddOutcome, Directory
+from controlplane.core.events import HelloReceived
 from controlplane.core.ids import NodeIndex, SwitchPort
 from controlplane.core.limits import CHUNK_BYTES_MAX, SWITCH_PORT_MAX
 from controlplane.core.switch.entries import AddressEntry
@@ -54,7 +55,7 @@ def test_a_port_that_no_switch_has_is_refused_and_the_controller_goes_on(port: i
 )
 def test_a_hello_of_long_texts_is_refused_in_a_short_one(changes: dict[str, object]) -> None:
     scene = Scene()
-    scene.core.hello(1, hello(1, **changes), scene.now)
+    scene.handle(HelloReceived(1, hello(1, **changes)))
     scene.advance()
     assert scene.closed[1].code in ("INVALID_ARGUMENT", "FAILED_PRECONDITION")
     assert 20 < len(scene.closed[1].reason) < 500

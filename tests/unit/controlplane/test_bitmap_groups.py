@@ -19,7 +19,7 @@ from controlplane.core.switch.entries import (
     SwitchContents,
     contents,
 )
-from controlplane.core.switch.reconcile import apply, difference
+from controlplane.core.switch.programmer import apply, difference
 from kvproto.ids import members_of
 
 STRANGER = SwitchPort(200)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from controlplane.config import parse
+from controlplane.core.options import SwitchCacheRules
 from controlplane.core.switch.bitmap_groups import FLOOD_GROUP, MEMBER_ORDER
-from controlplane.core.switch.cache import SwitchCacheRules
 from controlplane.core.switch.entries import (
     Bitmap,
     CloneSessionEntry,
@@ -40,7 +40,7 @@ def tofino(*names: str, **changes: object) -> Scene:
 
 
 def lose(scene: Scene, name: str, segment: int = 3) -> None:
-    scene.core.switch_event(LostReport(key(name), segment), scene.now)
+    scene.handle(LostReport(key(name), segment))
     scene.advance()
 
 

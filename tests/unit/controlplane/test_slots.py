@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.core.admission import SlotAllocator, SlotRange
 from controlplane.core.ids import Slot
+from controlplane.core.switch.slots import SlotAllocator, SlotRange
 
 CAPACITY = 40
 

@@ -12,7 +12,7 @@ from random import Random
 import pytest
 
 from controlplane.core.nodes import NodeFacts
-from controlplane.core.read_tokens import ReadTokens
+from controlplane.core.read_access import ReadTokens
 from hostagent import limits
 from hostagent.native.library import datapath_or_none
 from hostagent.pool.leases import LocalLeases

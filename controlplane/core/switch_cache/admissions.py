@@ -7,19 +7,19 @@ count of fills under way; `SwitchCache` reports what happens and carries out wha
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from controlplane.core.admission import Admission, AdmissionPolicy, Candidate, Refusal, SlotAllocator, SlotRange
-from controlplane.core.admission.candidates import Candidates, Evidence, Rank
-from controlplane.core.admission.fill_price import FillPrice
-from controlplane.core.admission.residents import Residents
-from controlplane.core.directory import Directory
+from controlplane.core.cluster import Cluster
 from controlplane.core.ids import ChunkKey, NodeIndex, SwitchPort
 from controlplane.core.limits import CANDIDATES_MAX
-from controlplane.core.observer import Observer
-from controlplane.core.values import ClusterValues
+from controlplane.core.nodes import NodeState
+from controlplane.core.switch.slots import SlotAllocator, SlotRange
+from controlplane.core.switch_cache.candidates import Candidates, Evidence, Rank
+from controlplane.core.switch_cache.fill_price import FillPrice
+from controlplane.core.switch_cache.policy import Admission, AdmissionPolicy, Candidate, Refusal
+from controlplane.core.switch_cache.residents import Residents
 
 READERS_OF_A_CAST: Final = 2
 READERS_WAIT_NS: Final = 1_000_000_000
@@ -54,35 +54,15 @@ class MakeRoom:
 Entry: TypeAlias = Start | MakeRoom
 
 
-@dataclass(frozen=True, slots=True)
-class AdmissionRules:
-    """How many fills at once, and whether anything but pinned chunks comes in."""
-
-    fills_at_once: int = 8
-    fills_per_holder: int = 2
-    """A fill shares the holder's uplink with what its readers wait for."""
-    only_pinned: bool = False
-
-
 class Admissions:
     """Candidates, residents and pins of one switch."""
 
-    def __init__(
-        self,
-        directory: Directory,
-        values: ClusterValues,
-        sources: Callable[[ChunkKey], Sequence[Source]],
-        rules: AdmissionRules,
-        observer: Observer,
-        price: FillPrice,
-    ) -> None:
-        """`sources(key)`: holders that could fill the chunk."""
+    def __init__(self, cluster: Cluster, price: FillPrice) -> None:
+        self._cluster = cluster
         self._price = price
-        self._directory = directory
-        self._values = values
-        self._sources = sources
-        self._rules = rules
-        self._observer = observer
+        self._directory = cluster.directory
+        self._values = cluster.values
+        self._rules = cluster.options.rules
         self._slots = SlotAllocator(0)
         self._segment_bytes = 1
         self.casts_fills = False
@@ -99,10 +79,10 @@ class Admissions:
         """How often candidates were refused, by `refused_` and the reason."""
         self._refused: dict[ChunkKey, Refusal] = {}
         """Pinned chunks that could not come in when they were last looked at."""
-        self.residents = Residents(directory, values, self.is_kept)
+        self.residents = Residents(self._directory, self._values, self.is_kept)
         self.candidates = Candidates(self._rank)
-        directory.watch(lambda key, came_or_went: self.candidates.wake(key))
-        values.watch(self.candidates.changed)
+        self._directory.watch(lambda key, came_or_went: self.candidates.wake(key))
+        self._values.watch(self.candidates.changed)
 
     # -- pins and fills
 
@@ -202,7 +182,7 @@ class Admissions:
 
     def _candidate(self, key: ChunkKey) -> Candidate | None:
         known = self._directory.get(key)
-        if known is None or (self._rules.only_pinned and key not in self._pinned):
+        if known is None or (not self._rules.admission and key not in self._pinned):
             return None
         facts, evidence = known.facts, self.candidates[key]
         return Candidate(
@@ -272,7 +252,7 @@ class Admissions:
                 return decision
 
     def _refuse(self, candidate: Candidate, why: Refusal) -> None:
-        self._observer.refused(candidate.key, why.value)
+        self._cluster.observer.refused(candidate.key, why.value)
         if candidate.pinned:
             self._refused[candidate.key] = why
             self.candidates.set_aside(candidate.key)
@@ -291,6 +271,18 @@ class Admissions:
         return min(
             able, key=lambda source: (source.node == failed, self._filling[source.node], source.node), default=None
         )
+
+    def _sources(self, key: ChunkKey) -> list[Source]:
+        """Holders that could fill the chunk."""
+        chunk = self._directory.get(key)
+        if chunk is None:
+            return []
+        nodes = [node for index in sorted(chunk.holders) if (node := self._cluster.nodes.get(index)) is not None]
+        return [
+            Source(node.index, node.port)
+            for node in nodes
+            if node.state is NodeState.ATTACHED and node.port is not None and node.member is not None
+        ]
 
     def _has_time(self, node: NodeIndex) -> bool:
         return self._filling[node] < self._rules.fills_per_holder

@@ -12,9 +12,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from controlplane.core.admission.layout import SlotLayout
-from controlplane.core.admission.slots import SlotRange
 from controlplane.core.ids import ChunkKey
+from controlplane.core.switch.slots import SlotRange
+from controlplane.core.switch_cache.layout import SlotLayout
 
 DISPLACEMENT_MARGIN = 1.1
 """A candidate must be worth more than this many times what it displaces, so that equal chunks do not take turns."""

@@ -11,10 +11,11 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from controlplane.core.admission import SlotLayout, SlotRange
-from controlplane.core.admission.eviction_order import Resident
 from controlplane.core.directory import Directory
 from controlplane.core.ids import ChunkKey
+from controlplane.core.switch.slots import SlotRange
+from controlplane.core.switch_cache.eviction_order import Resident
+from controlplane.core.switch_cache.layout import SlotLayout
 from controlplane.core.values import ClusterValues
 
 _HALF_LIVES_MAX: Final = 256

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from controlplane.core.admission import SlotRange
 from controlplane.core.ids import ChunkKey, NodeIndex
 from controlplane.core.limits import CANDIDATES_MAX
+from controlplane.core.switch.slots import SlotRange
 
 Rank: TypeAlias = tuple[bool, float, int, ChunkKey]
 """Lower comes first."""

@@ -52,7 +52,7 @@ class _Holder:
 
 
 class FillPrice:
-    """Of one cluster."""
+    """Owns what holders have queued and how many fetches fills were made for; says whether a fill is worth it."""
 
     def __init__(self, values: ClusterValues, *, free: bool = False) -> None:
         """`free`: fills cost nothing, so that all of them pay."""
@@ -63,7 +63,7 @@ class FillPrice:
         """Fetches that fills were made for."""
         self._served = _PRESUMED
 
-    def told(self, node: NodeIndex, load: HolderLoad, now_ns: int) -> None:
+    def load_reported(self, node: NodeIndex, load: HolderLoad, now_ns: int) -> None:
         """A node says what it has queued for its readers."""
         holder = self._holders.setdefault(node, _Holder())
         if load.queued_bytes >= holder.peak.queued_bytes * holder.share(now_ns):
@@ -77,7 +77,7 @@ class FillPrice:
             holder.queued_bytes += _MEMORY * (share * holder.peak.queued_bytes - holder.queued_bytes)
             holder.readers += _MEMORY * (share * holder.peak.readers - holder.readers)
 
-    def gone(self, node: NodeIndex) -> None:
+    def node_forgotten(self, node: NodeIndex) -> None:
         """The node was forgotten."""
         self._holders.pop(node, None)
 

@@ -1,87 +1,36 @@
 """The cache of chunks in the switch: admission, filling, serving, eviction. Pure.
 
 Owns the slots and the state of every chunk in the switch, and says through `SwitchProgrammer` what kv_cache should
-hold. Asks agents for work (`FillWanted`, `RecoveryWanted`) and hears how it ended; never talks to anybody itself.
+hold. Gives agents fills and recoveries as tasks; the core says how they ended.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TypeAlias
 
-from controlplane.core.admission import SlotAllocator, SlotRange
-from controlplane.core.admission.admissions import AdmissionRules, Admissions, MakeRoom, Source, Start, segments_of
-from controlplane.core.admission.fill_price import FillPrice
-from controlplane.core.directory import Directory
+from controlplane.core.cluster import Cluster
 from controlplane.core.ids import ChunkKey, NodeIndex
+from controlplane.core.last_copies import LastCopyReplication
 from controlplane.core.limits import CANDIDATES_MAX
-from controlplane.core.observer import Observer
-from controlplane.core.spill import Host, plan_recovery
+from controlplane.core.spill import plan_recovery
 from controlplane.core.switch.chunk_states import ChunkEvent, ChunkState, step
 from controlplane.core.switch.entries import FillingEntry, Identity, ServingEntry, SwitchContents
 from controlplane.core.switch.programmer import Refused, SwitchProgrammer
+from controlplane.core.switch.slots import SlotAllocator, SlotRange
 from controlplane.core.switch.target import SwitchFacts
-from controlplane.core.values import ClusterValues
+from controlplane.core.switch_cache.admissions import Admissions, MakeRoom, Source, Start, segments_of
+from controlplane.core.switch_cache.fill_price import FillPrice
+from controlplane.core.tasks import FillFor, RecoveryOf
 from kvproto.probes import PROBE_LABEL
+from kvproto.rpc import control_pb2 as rpc
 
 _RECONSIDER_NS = 100_000_000
 """Without news, candidates are looked at again after this time."""
 
 _FILLER_WORKS = frozenset({ChunkState.PLACING, ChunkState.FILLING})
 _WAIT_FOR_SWITCH = frozenset({ChunkState.PLACING, ChunkState.PUBLISHING, ChunkState.CLEARING})
-
-
-@dataclass(frozen=True, slots=True)
-class SwitchCacheRules:
-    """What an operator may tune."""
-
-    admission: bool = True
-    """False: only pinned chunks go into the switch."""
-    spill: bool = True
-    price_fills: bool = True
-    """Chunks come in only where readers of busy holders save more time than the fill takes of a holder's uplink."""
-    fills_at_once: int = 8
-    fills_per_holder: int = 2
-    """A fill shares the holder's uplink with what its readers wait for."""
-    candidate_ns: int = 10_000_000_000
-    """Evidence is forgotten after this time."""
-    refill_ns: int = 1_000_000_000
-    """A chunk that loses segments again within this time after its gaps were filled is evicted: there is no room."""
-    adopt_ns: int = 5_000_000_000
-    """For this time after a restart of the controller an agent may announce a chunk that the switch already serves."""
-
-
-@dataclass(frozen=True, slots=True)
-class FillWanted:
-    """Have this node fill the chunk; then call `filled` or `fill_failed`."""
-
-    key: ChunkKey
-    node: NodeIndex
-    segments: int
-    cast_too: bool = False
-    """The switch casts FILLs that say so: what readers ask for at the same time need not leave twice."""
-    readers: int = 0
-    """Nodes that wait for the chunk, as the switch last reported."""
-
-
-@dataclass(frozen=True, slots=True)
-class FillUnwanted:
-    """The fill of this chunk has become pointless."""
-
-    key: ChunkKey
-
-
-@dataclass(frozen=True, slots=True)
-class RecoveryWanted:
-    """Have this node fetch the chunk from the switch; then call `recovered` or `recovery_failed`."""
-
-    key: ChunkKey
-    node: NodeIndex
-
-
-SwitchCacheEffect: TypeAlias = FillWanted | FillUnwanted | RecoveryWanted
 
 
 @dataclass(slots=True)
@@ -103,26 +52,13 @@ class CachedChunk:
 class SwitchCache:
     """Decides what is in the switch."""
 
-    def __init__(
-        self,
-        directory: Directory,
-        values: ClusterValues,
-        programmer: SwitchProgrammer,
-        rules: SwitchCacheRules,
-        sources: Callable[[ChunkKey], Sequence[Source]],
-        hosts: Callable[[NodeIndex | None, str], Sequence[Host]],
-        observer: Observer | None = None,
-        price: FillPrice | None = None,
-    ) -> None:
-        """`sources(key)` lists holders that could fill; `hosts(excluded, namespace)` lists pools that could take
-        a chunk of this namespace.
-        `price`: of fills; None: they are free."""
-        self._observer = observer or Observer()
-        self._directory = directory
-        self._values = values
+    def __init__(self, cluster: Cluster, programmer: SwitchProgrammer, last_copies: LastCopyReplication) -> None:
+        """`last_copies`: knows which pools could take the last copy of a chunk."""
+        self._cluster = cluster
+        self._directory = cluster.directory
         self._programmer = programmer
-        self._rules = rules
-        self._hosts = hosts
+        self._rules = cluster.options.rules
+        self._last_copies = last_copies
         self._facts: SwitchFacts | None = None
         self._slots = SlotAllocator(0)
         self._chunks: dict[ChunkKey, CachedChunk] = {}
@@ -135,22 +71,14 @@ class SwitchCache:
         self._decisions: Counter[str] = Counter()
         self._problems: dict[ChunkKey, str] = {}
         """Why the last fill of a chunk failed; the oldest first."""
-        self._admissions = Admissions(
-            directory,
-            values,
-            sources,
-            AdmissionRules(rules.fills_at_once, rules.fills_per_holder, only_pinned=not rules.admission),
-            self._observer,
-            price or FillPrice(values, free=True),
-        )
+        self.price = FillPrice(cluster.values, free=not self._rules.price_fills)
+        self._admissions = Admissions(cluster, self.price)
         self._candidates = self._admissions.candidates
         self.residents = self._admissions.residents
         self._adopted_all = False
-        self._now_ns = 0
         self._reconsider = True
         """Something changed that could let a candidate in."""
         self._reconsidered_ns = 0
-        self._effects: list[SwitchCacheEffect] = []
 
     # -- reading
 
@@ -192,11 +120,6 @@ class SwitchCache:
         """Keys of all chunks on their way in, in, or on their way out."""
         return sorted(self._chunks)
 
-    def take_effects(self) -> list[SwitchCacheEffect]:
-        """What agents have to do, as decided since the last call."""
-        effects, self._effects = self._effects, []
-        return effects
-
     # -- the switch
 
     def switch_up(self, facts: SwitchFacts) -> None:
@@ -208,7 +131,7 @@ class SwitchCache:
             self._slots = SlotAllocator(facts.slots)
             self._admissions.use(self._slots, facts.segment_bytes, casts_fills=facts.casts_fills)
 
-    def switch_read(self, actual: SwitchContents, trusted: bool, now_ns: int) -> None:
+    def switch_read(self, actual: SwitchContents, trusted: bool) -> None:
         """What the switch was found to hold. `trusted`: its fabric parameters are ours, so it has not restarted and
         what it serves was filled under the same rules."""
         if not trusted:
@@ -216,7 +139,7 @@ class SwitchCache:
             self._adopted_all = True
             return
         if not self._adopted_all:
-            self._adopt(actual, now_ns)
+            self._adopt(actual)
             self._adopted_all = True
             return
         for chunk in list(self._chunks.values()):
@@ -227,7 +150,7 @@ class SwitchCache:
             elif chunk.state in (ChunkState.FILLING, ChunkState.PUBLISHING) and found is None:
                 self._lose(chunk)
 
-    def refused(self, problems: Iterable[Refused]) -> None:
+    def updates_refused(self, problems: Iterable[Refused]) -> None:
         """Updates that the switch did not take."""
         for problem in problems:
             entry = problem.update.entry
@@ -244,28 +167,27 @@ class SwitchCache:
 
     # -- what speaks for a chunk
 
-    def report(self, key: ChunkKey, readers: int, now_ns: int) -> None:
+    def heat_reported(self, key: ChunkKey, readers: int) -> None:
         """The switch saw `readers` members wait for this chunk, or many GETs of it."""
-        self._now_ns = now_ns
         if key not in self._directory:
             self._decisions["heat_for_unknown_chunk"] += 1
             return
         if key in self._chunks or (self._is_probe(key) and not self._admissions.is_pinned(key)):
             return
         self._reconsider = True
-        self._candidates.seen(key, readers, now_ns)
+        self._candidates.seen(key, readers, self._cluster.now_ns)
 
     def _is_probe(self, key: ChunkKey) -> bool:
         """Chunks of examinations come in when the examination says so, however many nodes read them."""
         chunk = self._directory.get(key)
         return chunk is not None and chunk.facts.namespace == PROBE_LABEL
 
-    def pin(self, keys: Iterable[ChunkKey], now_ns: int) -> None:
+    def pin(self, keys: Iterable[ChunkKey]) -> None:
         """Bring these in and keep them."""
         for key in keys:
             self._admissions.pin(key)
             if key in self._directory:
-                self.report(key, 0, now_ns)
+                self.heat_reported(key, 0)
 
     def unpin(self, keys: Iterable[ChunkKey]) -> None:
         """These may go again."""
@@ -273,12 +195,12 @@ class SwitchCache:
             self._admissions.unpin(key)
             self._problems.pop(key, None)
 
-    def pin_exactly(self, keys: frozenset[ChunkKey], now_ns: int) -> None:
+    def pin_exactly(self, keys: frozenset[ChunkKey]) -> None:
         """These are all that is pinned into the switch."""
         self.unpin(self._admissions.pinned - keys)
-        self.pin(keys - self._admissions.pinned, now_ns)
+        self.pin(keys - self._admissions.pinned)
 
-    def holder_told(self) -> None:
+    def holder_load_changed(self) -> None:
         """A holder said what it has queued: a fill may pay that rides on its casts."""
         self._reconsider |= self._admissions.casts_fills and self._candidates.has_aside
 
@@ -322,15 +244,15 @@ class SwitchCache:
             self._decisions["recovery_failed"] += 1
             self._move(chunk, ChunkEvent.RECOVERY_FAILED)
 
-    def port_gone(self, node: NodeIndex) -> None:
+    def port_lost(self, node: NodeIndex) -> None:
         """A node's port is no longer its own: its fills cannot go on."""
         for chunk in list(self._chunks.values()):
             filling = chunk.state in (ChunkState.PLACING, ChunkState.FILLING)
             if filling and chunk.source is not None and chunk.source.node == node:
-                self._effects.append(FillUnwanted(chunk.key))
+                self._cancel_fill(chunk.key)
                 self._move(chunk, ChunkEvent.FILL_FAILED)
 
-    def evict(self, key: ChunkKey, now_ns: int, save: bool = True) -> bool:
+    def evict(self, key: ChunkKey, save: bool = True) -> bool:
         """Take a chunk out; if it is the last copy and worth it, an agent saves it first, unless `save` is False.
 
         Returns False if it is not in the switch.
@@ -341,11 +263,12 @@ class SwitchCache:
         if chunk.state is ChunkState.CLEARING:
             return True
         if chunk.state in (ChunkState.PLACING, ChunkState.FILLING):
-            self._effects.append(FillUnwanted(key))
-        recovery = self._plan_recovery(chunk, now_ns) if save and chunk.state is ChunkState.SERVING else None
+            self._cancel_fill(key)
+        recovery = self._plan_recovery(chunk) if save and chunk.state is ChunkState.SERVING else None
         self._decisions["evicted"] += 1
         if recovery is not None:
-            self._effects.append(RecoveryWanted(key, recovery))
+            work = rpc.Task(fetch=rpc.Fetch(keys=[key], reason=rpc.Fetch.SPILL))
+            self._cluster.tasks.add(recovery, RecoveryOf(key), work)
             self._move(chunk, ChunkEvent.EVICT_LAST)
         else:
             self._move(chunk, ChunkEvent.EVICT)
@@ -360,26 +283,26 @@ class SwitchCache:
         self._move(chunk, ChunkEvent.EVICT)
         return True
 
-    def segment_lost(self, key: ChunkKey, now_ns: int) -> None:
+    def segment_lost(self, key: ChunkKey) -> None:
         """A segment of a chunk that the switch serves is gone: have a holder fill in what is missing."""
         chunk = self._chunks.get(key)
         if chunk is None or chunk.state is not ChunkState.SERVING:
             return
         source = self._admissions.choose_source(key, even_if_busy=True)
-        again = chunk.refilled_ns is not None and now_ns - chunk.refilled_ns < self._rules.refill_ns
+        again = chunk.refilled_ns is not None and self._cluster.now_ns - chunk.refilled_ns < self._rules.refill_ns
         if source is None or again:
             self._decisions["lost_again" if again else "lost_for_good"] += 1
             self._move(chunk, ChunkEvent.EVICT)
             return
         self._decisions["refilled"] += 1
-        chunk.source, chunk.refilled_ns = source, now_ns
+        chunk.source, chunk.refilled_ns = source, self._cluster.now_ns
         self._move(chunk, ChunkEvent.SEGMENT_LOST)
 
     # -- going on
 
-    def advance(self, now_ns: int) -> None:
+    def advance(self) -> None:
         """See what the switch has taken since; give up stale evidence; admit what can be admitted."""
-        self._now_ns = now_ns
+        now_ns = self._cluster.now_ns
         self._observe(now_ns)
         overdue = now_ns - self._reconsidered_ns >= _RECONSIDER_NS
         if overdue:
@@ -404,7 +327,7 @@ class SwitchCache:
     def _expire(self, now_ns: int) -> None:
         for key in self._admissions.pinned:
             if key not in self._chunks and key not in self._candidates and key in self._directory:
-                self.report(key, 0, now_ns)
+                self.heat_reported(key, 0)
         for key in self._candidates.outdated(now_ns - self._rules.candidate_ns):
             if not self._admissions.is_pinned(key) or key not in self._directory:
                 self._candidates.drop(key)
@@ -441,7 +364,7 @@ class SwitchCache:
                     return
                 case MakeRoom(displaced=displaced):
                     for key in displaced:
-                        self.evict(key, now_ns)
+                        self.evict(key)
                 case Start():
                     self._start(entry, now_ns)
 
@@ -460,7 +383,7 @@ class SwitchCache:
 
     # -- inside
 
-    def _adopt(self, actual: SwitchContents, now_ns: int) -> None:
+    def _adopt(self, actual: SwitchContents) -> None:
         """Take over what the switch serves. A key names its content, a slot knows whose it is, and `serving` is
         written only after every segment was acknowledged: chunks found under our own fabric parameters are right."""
         for entry in actual.values():
@@ -470,24 +393,24 @@ class SwitchCache:
             if slots.end > self._slots.capacity or not self._slots.reserve(slots):
                 self._decisions["adoption_given_up"] += 1
                 continue
-            chunk = CachedChunk(entry.key, slots, ChunkState.SERVING, None, now_ns)
+            chunk = CachedChunk(entry.key, slots, ChunkState.SERVING, None, self._cluster.now_ns)
             self._chunks[entry.key] = chunk
             # Agents may have come before the switch, and with them a reason to bring in what is in already.
             self._candidates.drop(entry.key)
             self._adopted.add(entry.key)
             self._counts[chunk.state] += 1
             self.residents.put(chunk.key, slots, serving=True)
-            self._observer.moved(chunk.key, slots, chunk.state, None, "")
+            self._cluster.observer.moved(chunk.key, slots, chunk.state, None, "")
             self._programmer.want(entry)
 
-    def _plan_recovery(self, chunk: CachedChunk, now_ns: int) -> NodeIndex | None:
+    def _plan_recovery(self, chunk: CachedChunk) -> NodeIndex | None:
         known = self._directory.get(chunk.key)
         if known is None or known.holders or not self._rules.spill:
             return None
         rooted = self._directory.is_rooted(chunk.key)
-        value = self._values.value(chunk.key, known.facts.size_bytes, rooted, now_ns)
+        value = self._cluster.values.value(chunk.key, known.facts.size_bytes, rooted, self._cluster.now_ns)
         # A host does not take packets that carry its own address: who filled the chunk cannot get it back.
-        hosts = self._hosts(chunk.source.node if chunk.source else None, known.facts.namespace)
+        hosts = self._last_copies.hosts(chunk.source.node if chunk.source else None, known.facts.namespace)
         plan = plan_recovery(chunk.key, known.facts.size_bytes, value, self._admissions.is_kept(chunk.key), hosts)
         return None if plan is None else plan.node
 
@@ -495,7 +418,7 @@ class SwitchCache:
         before, chunk.state = chunk.state, step(chunk.state, event)
         self._reconsider = True
         self._count(chunk, before)
-        self._observer.moved(chunk.key, chunk.slots, chunk.state, event, self._problems.get(chunk.key, ""))
+        self._cluster.observer.moved(chunk.key, chunk.slots, chunk.state, event, self._problems.get(chunk.key, ""))
         if chunk.state in _WAIT_FOR_SWITCH:
             self._awaiting_switch.add(chunk.key)
         else:
@@ -506,13 +429,7 @@ class SwitchCache:
                 if before is ChunkState.SERVING:
                     self._directory.set_served(chunk.key, False)
             case ChunkState.FILLING:
-                if chunk.source is None:
-                    raise AssertionError("a chunk is filled by somebody")
-                self._effects.append(
-                    FillWanted(
-                        chunk.key, chunk.source.node, chunk.slots.count, self._admissions.casts_fills, chunk.readers
-                    )
-                )
+                self._give_fill(chunk)
             case ChunkState.SERVING:
                 self._decisions["serving"] += 1
                 self._problems.pop(chunk.key, None)
@@ -529,6 +446,23 @@ class SwitchCache:
                 if before is not ChunkState.CLEARING:
                     self._directory.set_served(chunk.key, False)
 
+    def _give_fill(self, chunk: CachedChunk) -> None:
+        if chunk.source is None:
+            raise AssertionError("a chunk is filled by somebody")
+        fill = rpc.Fill(
+            key=chunk.key,
+            segments=chunk.slots.count,
+            # The switch casts FILLs that say so: what readers ask for at the same time need not leave twice.
+            cast_too=self._admissions.casts_fills,
+            readers=chunk.readers,
+        )
+        timeout_ms = self._cluster.options.fill_timeout_ms
+        self._cluster.tasks.add(chunk.source.node, FillFor(chunk.key), rpc.Task(fill=fill), timeout_ms)
+
+    def _cancel_fill(self, key: ChunkKey) -> None:
+        for task in self._cluster.tasks.with_purpose(FillFor(key)):
+            self._cluster.tasks.cancel(task)
+
     def _count(self, chunk: CachedChunk, before: ChunkState) -> None:
         """Keep account of a chunk that was in another state."""
         if before is not ChunkState.ABSENT:
@@ -542,13 +476,13 @@ class SwitchCache:
 
     def _lose(self, chunk: CachedChunk) -> None:
         if chunk.state in (ChunkState.PLACING, ChunkState.FILLING):
-            self._effects.append(FillUnwanted(chunk.key))
+            self._cancel_fill(chunk.key)
         self._decisions["lost"] += 1
         again = self._admissions.is_pinned(chunk.key)
         self._move(chunk, ChunkEvent.LOST)
         if again or chunk.key in self._directory:
             # It was worth a place; let it come in again without waiting for new evidence.
-            self._candidates.seen(chunk.key, 2, self._now_ns)
+            self._candidates.seen(chunk.key, 2, self._cluster.now_ns)
 
     def _entry(self, chunk: CachedChunk) -> FillingEntry | ServingEntry:
         if chunk.state in (ChunkState.PLACING, ChunkState.FILLING):

@@ -7,13 +7,11 @@ switch holds is `SwitchCache`'s. Both say what they want to `SwitchProgrammer`.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
+from controlplane.core.cluster import Cluster
 from controlplane.core.ids import Member, SwitchPort
-from controlplane.core.limits import BITMAP_GROUPS_MAX
 from controlplane.core.locations import Location
-from controlplane.core.nodes import NodeRegistry
 from controlplane.core.switch import dialects
 from controlplane.core.switch.entries import (
     NEXT_SEGMENT_SESSION,
@@ -22,7 +20,6 @@ from controlplane.core.switch.entries import (
     CloneSessionEntry,
     EgressMemberEntry,
     Entry,
-    FabricEntry,
     GroupEntry,
     PortMemberEntry,
     SaltEntry,
@@ -31,8 +28,8 @@ from controlplane.core.switch.entries import (
     SwitchContents,
     TakenAddressEntry,
 )
-from controlplane.core.switch.programmer import SwitchProgrammer
-from controlplane.core.switch.rates import LIMIT_KINDS, PortLimits
+from controlplane.core.switch.programmer import Phase, SwitchProgrammer
+from controlplane.core.switch.rates import LIMIT_KINDS
 from controlplane.core.switch.target import SwitchFacts
 
 _MEMBER_KINDS = frozenset(
@@ -45,40 +42,17 @@ _MEMBER_KINDS = frozenset(
 _DIGEST_KINDS = frozenset({"digest"})
 
 
-@dataclass(frozen=True, slots=True)
-class SwitchLinkOptions:
-    """What the switch should have besides chunks and members."""
-
-    fabric: FabricEntry
-    first_epoch: int
-    """Larger on each start of the controller."""
-    ports: Mapping[str, SwitchPort] = field(default_factory=dict)
-    """Of nodes, by name, as configured."""
-    flood_ports: tuple[SwitchPort, ...] = ()
-    """Ports of the group of all ports; empty: what the switch has, and the ports of nodes."""
-    is_p4switch: bool = False
-    """A program that asks for it gets its flooding from the switch itself, to all ports, until somebody writes the
-    group: leave it so."""
-    bitmap_groups_max: int = BITMAP_GROUPS_MAX
-    limits: PortLimits | None = None
-    """Of each member's port; None: there are none."""
-    salt_secret: bytes = b""
-    """From which salts of the interest table follow; empty: it has none."""
-    salt_interval_ns: int = 0
-    """A salt lasts so long, and with it an epoch; 0: for good."""
-
-
 class SwitchLink:
-    """One switch, or none."""
+    """Owns the programmer, the epoch, the salt and the groups of the one switch that there may be."""
 
-    def __init__(
-        self, programmer: SwitchProgrammer, nodes: NodeRegistry, options: SwitchLinkOptions, segment_bytes: int
-    ) -> None:
-        """`segment_bytes`: of the fabric, until a switch says otherwise."""
-        self._programmer = programmer
-        self._nodes = nodes
-        self._options = options
-        self.segment_bytes = segment_bytes
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._options = cluster.options
+        self._fabric = cluster.options.fabric.entry
+        self._nodes = cluster.nodes
+        self.programmer = SwitchProgrammer(cluster.options.check_switch_ns)
+        self.segment_bytes = cluster.options.fabric.segment_bytes
+        """Of the fabric: what the configuration says, until a switch says otherwise."""
         self.present = False
         """It runs our program, programmed as wanted."""
         self.standby = False
@@ -98,6 +72,19 @@ class SwitchLink:
         self._is_new_salt = False
         """The switch has another salt, or is about to, and agents have not been told."""
 
+    @property
+    def state(self) -> str:
+        """In one word: absent, standby, connecting, degraded, programming or ready."""
+        if not self._options.with_switch:
+            return "absent"
+        if self.standby:
+            return "standby"
+        if self.programmer.phase is Phase.DOWN:
+            return "connecting"
+        if self.programmer.missed_reads:
+            return "degraded"
+        return "ready" if self.present else "programming"
+
     # -- what happened
 
     def up(self, facts: SwitchFacts) -> bool:
@@ -108,9 +95,9 @@ class SwitchLink:
             self._dialect = dialect
             self._groups = dialect.groups()
         self._floods_itself = self._options.is_p4switch and facts.asks_to_flood
-        self._programmer.up(facts)
-        self._programmer.want(self._options.fabric)
-        self._programmer.want_exactly(_DIGEST_KINDS, self._dialect.subscriptions)
+        self.programmer.up(facts)
+        self.programmer.want(self._fabric)
+        self.programmer.want_exactly(_DIGEST_KINDS, self._dialect.subscriptions)
         changed = facts.segment_bytes != self.segment_bytes
         self.segment_bytes = facts.segment_bytes
         return changed
@@ -118,23 +105,24 @@ class SwitchLink:
     def down(self, *, standby: bool) -> None:
         """The session ended; `standby`: because another controller is primary, else standby stays as it was."""
         self.standby = self.standby or standby
-        self._programmer.down()
+        self.programmer.down()
 
-    def contents_read(self, actual: SwitchContents, now_ns: int) -> bool | None:
+    def contents_read(self, actual: SwitchContents) -> bool | None:
         """The switch holds this. True if it is trusted: its fabric parameters are ours, so it has not restarted. None
         if nobody asked (any more)."""
-        if not self._programmer.read_done(actual, now_ns):
+        now_ns = self._cluster.now_ns
+        if not self.programmer.read_done(actual, now_ns):
             return None
-        trusted = actual.get(("fabric", None)) == self._options.fabric
+        trusted = actual.get(("fabric", None)) == self._fabric
         if not trusted or self.epoch == 0:
-            self.epoch = max(self.epoch + 1, self._options.first_epoch)
+            self.epoch = max(self.epoch + 1, self._options.incarnation)
             if self.present:
                 self.restarts_count += 1
                 self.present = False
         found = actual.get(("salt", None))
         if self._salt is None and trusted and isinstance(found, SaltEntry):
             self._use_salt(found, now_ns)  # a predecessor's: casts are under way
-        elif self._salt is None and self._options.salt_secret:
+        elif self._salt is None and self._options.secret:
             self._use_salt(self._next_salt(), now_ns)
         if not trusted:
             self._groups.forget()
@@ -148,18 +136,18 @@ class SwitchLink:
 
         Agents hear of an epoch only then: who joins before would join under the old salt.
         """
-        if self.present and self._is_new_salt and self._salt is not None and self._programmer.has(self._salt):
+        if self.present and self._is_new_salt and self._salt is not None and self.programmer.has(self._salt):
             self._is_new_salt = False
             self.epoch += 1
             return True
-        if self.present or not (self._programmer.has(self._options.fabric) and self._programmer.synchronised):
+        if self.present or not (self.programmer.has(self._fabric) and self.programmer.synchronised):
             return False
         self.present = True
         return True
 
-    def change_salt(self, now_ns: int) -> None:
+    def change_salt(self) -> None:
         """Give the interest table another salt if its time has come: who has found colliding chunks begins anew."""
-        interval_ns = self._options.salt_interval_ns
+        interval_ns, now_ns = self._options.salt_interval_ns, self._cluster.now_ns
         if self.present and self._salt is not None and interval_ns and now_ns - self._salted_ns >= interval_ns:
             self._use_salt(self._next_salt(), now_ns)
             self._is_new_salt = True
@@ -179,31 +167,31 @@ class SwitchLink:
         for place in locations:
             entries += [AddressEntry(place.mac, place.port), StationEntry(place.mac, place.port)]
             entries += [SourceEntry(place.port, place.mac, place.ip), TakenAddressEntry(place.ip)]
-        fabric = self._options.fabric
+        fabric = self._fabric
         entries += [StationEntry(fabric.pool_mac, self._dialect.switch_port), TakenAddressEntry(fabric.pool_ip)]
         self._groups.set_members(ports)
         entries += self._groups.entries()
         entries += self._standing_entries(sorted({place.port for place in locations} | set(ports.values())))
-        self._programmer.want_exactly(_MEMBER_KINDS, entries)
+        self.programmer.want_exactly(_MEMBER_KINDS, entries)
 
     def members_used(self, members: int) -> None:
         """Packets are cast to this set (bit i is member i) now: it should have a group of its own."""
         change = self._groups.use(members)
         for identity in change.gone:
-            self._programmer.want_not(identity)
+            self.programmer.want_not(identity)
         for entry in change.new:
-            self._programmer.want(entry)
+            self.programmer.want(entry)
 
     # -- inside
 
     def _use_salt(self, salt: SaltEntry, now_ns: int) -> None:
         self._salt, self._salted_ns = salt, now_ns
-        self._programmer.want(salt)
+        self.programmer.want(salt)
 
     def _next_salt(self) -> SaltEntry:
         self._salts_count += 1
-        said = b"salt" + self._options.first_epoch.to_bytes(16, "big") + self._salts_count.to_bytes(16, "big")
-        return SaltEntry(hashlib.blake2b(said, key=self._options.salt_secret, digest_size=SALT_BYTES).digest())
+        said = b"salt" + self._options.incarnation.to_bytes(16, "big") + self._salts_count.to_bytes(16, "big")
+        return SaltEntry(hashlib.blake2b(said, key=self._options.secret, digest_size=SALT_BYTES).digest())
 
     def _take_over_members(self, actual: SwitchContents, now_ns: int) -> None:
         """Keep what a predecessor wrote for nodes that are about to attach here: casts to them are under way."""
@@ -217,7 +205,7 @@ class SwitchLink:
         """Flooding reaches what the switch floods to already and every node."""
         options = self._options
         flood_group = self._dialect.flood_group
-        found = self._programmer.actual.get(("group", flood_group))
+        found = self.programmer.actual.get(("group", flood_group))
         before = found.ports if isinstance(found, GroupEntry) else ()
         flood_ports = tuple(sorted(options.flood_ports or {*before, *ports, *options.ports.values()}))
         write_flood = bool(flood_ports) and not (self._floods_itself and not options.flood_ports and found is None)
@@ -226,7 +214,7 @@ class SwitchLink:
 
     def _any_session(self, ports: Sequence[SwitchPort]) -> CloneSessionEntry:
         """The session that there is, or one to any port."""
-        found = self._programmer.actual.get(("clone_session", NEXT_SEGMENT_SESSION))
+        found = self.programmer.actual.get(("clone_session", NEXT_SEGMENT_SESSION))
         if isinstance(found, CloneSessionEntry):
             return found
         return CloneSessionEntry(NEXT_SEGMENT_SESSION, min(ports, default=SwitchPort(1)))

@@ -12,9 +12,9 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from controlplane.core.admission.eviction_order import EvictionOrder, Resident
-from controlplane.core.admission.slots import SlotRange
 from controlplane.core.ids import ChunkKey, Slot
+from controlplane.core.switch.slots import SlotRange
+from controlplane.core.switch_cache.eviction_order import EvictionOrder, Resident
 
 
 @dataclass(frozen=True, slots=True)

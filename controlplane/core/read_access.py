@@ -8,13 +8,45 @@ from __future__ import annotations
 
 import hashlib
 import ipaddress
+from collections.abc import Iterable
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from controlplane.core.limits import NODE_NAME_BYTES_MAX
 from controlplane.core.nodes import NodeFacts
 from kvproto.grants import NamespaceRules
 from kvproto.rpc import control_pb2 as rpc
-from kvproto.rpc.read_tokens import ReadToken, signed_bytes
+from kvproto.rpc.read_tokens import EXPELLED_MAX, ReadToken, signed_bytes
+
+_HEAD = "# Nodes that are put out of the cluster, one name a line. `kvcast expel` writes this file.\n"
+
+
+class ExpulsionError(ValueError):
+    """A list that cannot be; one line."""
+
+
+def names_in(text: str) -> frozenset[str]:
+    """The nodes that a file names: one a line, `#` begins a comment. Raises ExpulsionError."""
+    return checked(name for line in text.splitlines() if (name := line.partition("#")[0].strip()))
+
+
+def file_of(names: Iterable[str]) -> str:
+    """What goes into the file."""
+    return _HEAD + "".join(f"{name}\n" for name in sorted(names))
+
+
+def checked(names: Iterable[str]) -> frozenset[str]:
+    """The same, if nodes can have these names and there are not too many. Raises ExpulsionError."""
+    found = frozenset(names)
+    for name in found:
+        if not name.isprintable() or " " in name or not 0 < len(name.encode()) <= NODE_NAME_BYTES_MAX:
+            raise ExpulsionError(f"{name[:NODE_NAME_BYTES_MAX]!r} is no name of a node")
+    if len(found) > EXPELLED_MAX:
+        raise ExpulsionError(
+            f"{len(found)} nodes are expelled, {EXPELLED_MAX} at most: change the authority instead, and give no"
+            " certificate of the new one to those that are out"
+        )
+    return found
 
 
 class ReadTokens:
