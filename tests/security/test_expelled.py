@@ -50,7 +50,6 @@ class Pool:
     def expel(self, node: str, *, cancel: bool = False) -> rpc.ExpelReply:
         def act() -> rpc.ExpelReply:
             reply = self.controller.expel(rpc.ExpelRequest(node=node, cancel=cancel))
-            self.controller.advance()
             return reply
 
         return self.it.call(act)
