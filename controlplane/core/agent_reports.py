@@ -17,8 +17,8 @@ from controlplane.core.pushes import Pushes
 from controlplane.core.switch_cache.cache import SwitchCache
 from controlplane.core.tasks import Housekeeping
 from controlplane.core.warmups import Warmups
+from kvchunk.sources import PEERS
 from kvproto.rpc import control_pb2 as rpc
-from kvproto.sources import PEERS
 
 BAD_COPY_WORDS: Final = 2
 """Nodes that have to say so before the switch's copy of a chunk goes."""

@@ -19,9 +19,9 @@ from controlplane.core.last_copies import LastCopyReplication
 from controlplane.core.limits import PUSH_JOINED_CHUNKS_MAX, PUSHES_PER_NODE, TASK_KEYS_MAX
 from controlplane.core.nodes import Node
 from controlplane.core.tasks import PushTo
+from kvchunk.sources import HERE, NETWORK
 from kvpolicy.tiers.push import PushPolicy
 from kvproto.rpc import control_pb2 as rpc
-from kvproto.sources import HERE, NETWORK
 
 
 class Pushes:

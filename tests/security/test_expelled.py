@@ -48,11 +48,7 @@ class Pool:
         return self.it.agents[index].core.directory.find(key(number)) is not None
 
     def expel(self, node: str, *, cancel: bool = False) -> rpc.ExpelReply:
-        def act() -> rpc.ExpelReply:
-            reply = self.controller.expel(rpc.ExpelRequest(node=node, cancel=cancel))
-            return reply
-
-        return self.it.call(act)
+        return self.it.call(lambda: self.controller.expel(rpc.ExpelRequest(node=node, cancel=cancel)))
 
     def close(self) -> None:
         for _, client in self.it.clients:

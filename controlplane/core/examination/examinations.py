@@ -6,7 +6,16 @@ from dataclasses import dataclass, field
 
 from controlplane.core.cluster import Cluster
 from controlplane.core.examination.observations import Observations, Surroundings
-from controlplane.core.examination.script import Ask, Batch, Examination, FillSwitch, Outcome, Script, Step, Subject
+from controlplane.core.examination.script import (
+    Ask,
+    Batch,
+    Examination,
+    FillSwitch,
+    Outcome,
+    Script,
+    Step,
+    Subject,
+)
 from controlplane.core.examination.verdict import findings
 from controlplane.core.ids import ChunkKey, NodeIndex
 from controlplane.core.nodes import Node, NodeState

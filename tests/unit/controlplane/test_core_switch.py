@@ -12,7 +12,13 @@ from controlplane.core.events import HelloReceived, PinRequested, StreamEnded, S
 from controlplane.core.ids import Member, SwitchPort
 from controlplane.core.options import SwitchCacheRules
 from controlplane.core.switch.bitmap_groups import BitmapGroups
-from controlplane.core.switch.chunk_states import TRANSITIONS, ChunkEvent, ChunkState, ImpossibleTransitionError, step
+from controlplane.core.switch.chunk_states import (
+    TRANSITIONS,
+    ChunkEvent,
+    ChunkState,
+    ImpossibleTransitionError,
+    step,
+)
 from controlplane.core.switch.entries import FillingEntry, GroupEntry, ReplicateToGroupEntry, ServingEntry
 from controlplane.core.switch.groups import Change, Groups, ReplicationGroups
 from controlplane.core.switch.target import Down, Operation, Standby, SwitchFacts, Up
